@@ -29,7 +29,7 @@ from lessons_lib.serving.load.records import LoadLog
 from lessons_lib.serving.load.report import report
 from lessons_lib.serving.load.shapes import LoadRequest, random_requests
 
-STREAMS, PROMPT_TOKENS, NEW_TOKENS, ROUNDS = 256, 128, 512, 3
+STREAMS, PROMPT_TOKENS, NEW_TOKENS = 256, 128, 512
 CLIENTS = 8  # processes
 VOCAB_SIZE, MAX_MODEL_LEN = 151936, 1024
 NAMES = ("completed", "output_throughput", "median_ttft_ms", "p99_ttft_ms", "median_itl_ms", "p90_itl_ms", "p99_itl_ms")
@@ -66,12 +66,12 @@ def recipe(folder: str, streams: int) -> EngineRecipe:
     return EngineRecipe(folder, None, config)
 
 
-def in_process(folder: str, requests: list[LoadRequest]) -> dict[str, list[float]]:
+def in_process(folder: str, requests: list[LoadRequest], rounds: int) -> dict[str, list[float]]:
     """Tokens per second of the engine alone, without and with readers."""
     rates: dict[str, list[float]] = {"alone, nothing is read": [], "alone, with text": []}
     params = [SamplingParams(max_tokens=each.max_tokens, ignore_eos=True) for each in requests]
     with recipe(folder, len(requests))() as engine:
-        for index in range(ROUNDS + 1):
+        for index in range(rounds + 1):
             for way, own in rates.items():
                 arrived: list[Any] = []
                 on_token = arrived.append if way == "alone, with text" else None
@@ -85,16 +85,16 @@ def in_process(folder: str, requests: list[LoadRequest]) -> dict[str, list[float
     return rates
 
 
-def client(urls: Any, requests: list[LoadRequest], start: Any, results: Any) -> None:
+def client(urls: Any, requests: list[LoadRequest], rounds: int, start: Any, results: Any) -> None:
     """One of the processes that read."""
     sender = CompletionsClient(urls.get(), extra_body={"temperature": 0, "ignore_eos": True})
-    for _ in range(ROUNDS + 1):
+    for _ in range(rounds + 1):
         start.wait()
         log = asyncio.run(open_loop(sender.send, requests, [0.0] * len(requests)))
         results.put(log)
 
 
-def over_http(folder: str, engine: str, requests: list[LoadRequest]) -> list[dict]:
+def over_http(folder: str, engine: str, requests: list[LoadRequest], rounds: int) -> list[dict]:
     """The report of each round."""
     sizes = [
         "--max-num-seqs", str(len(requests)), "--max-num-batched-tokens", "16384", "--num-blocks", "16384",
@@ -103,7 +103,7 @@ def over_http(folder: str, engine: str, requests: list[LoadRequest]) -> list[dic
     context = multiprocessing.get_context("spawn")
     start, urls, results = context.Barrier(CLIENTS + 1), context.Queue(), context.Queue()
     processes = [
-        context.Process(target=client, args=(urls, requests[index::CLIENTS], start, results), daemon=True)
+        context.Process(target=client, args=(urls, requests[index::CLIENTS], rounds, start, results), daemon=True)
         for index in range(CLIENTS)
     ]
     for process in processes:
@@ -114,7 +114,7 @@ def over_http(folder: str, engine: str, requests: list[LoadRequest]) -> list[dic
         print(f"the server was ready after {time.perf_counter() - began:.0f} s", file=sys.stderr, flush=True)
         for _ in processes:
             urls.put(server.url)
-        for index in range(ROUNDS + 1):
+        for index in range(rounds + 1):
             start.wait()
             logs = [results.get(timeout=300) for _ in processes]
             records = [record for log in logs for record in log.records]
@@ -130,6 +130,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--small", action="store_true", help="a tiny model and few streams, to try this on a CPU")
     parser.add_argument("--engines", nargs="*", choices=("process", "thread"), default=("process", "thread"))
+    parser.add_argument("--rounds", type=int, default=3, help="after one to warm up")
     parser.add_argument("--record", type=Path)
     options = parser.parse_args()
     streams, new_tokens = (16, 32) if options.small else (STREAMS, NEW_TOKENS)
@@ -139,11 +140,12 @@ def main() -> None:
         results["device"] = torch.cuda.get_device_name()
     with tempfile.TemporaryDirectory() as folder:
         save_model(folder, options.small)
-        results["in the process"] = in_process(folder, requests)
+        results["in the process"] = in_process(folder, requests, options.rounds)
         print(results["in the process"], file=sys.stderr, flush=True)
         torch.cuda.empty_cache()
         for engine in options.engines:
-            results[engine] = [{name: one[name] for name in NAMES} for one in over_http(folder, engine, requests)]
+            reports = over_http(folder, engine, requests, options.rounds)
+            results[engine] = [{name: one[name] for name in NAMES} for one in reports]
     if options.record:
         options.record.write_text(json.dumps(results, indent=1))
 
