@@ -61,7 +61,11 @@ def draw_load(
             right.plot(rates, [point.ttft for point in points], **style)
         most = max((point.rate for points in runs.values() for point in points), default=1.0)
         left.plot([0, most], [0, most], color=SOFT_INK, linewidth=0.8, linestyle=":")
-        left.set_ylim(0, 1.25 * max((point.goodput for points in runs.values() for point in points), default=1.0) or 1)
+        top = 1.25 * max((point.goodput for points in runs.values() for point in points), default=1.0) or 1
+        left.set_ylim(0, top)
+        if most > top:
+            height = 0.94 * top
+            left.annotate("all in time", (height, height), xytext=(7, 0), textcoords="offset points", va="center")
         right.set_yscale("log")
         right.yaxis.set_major_formatter("{x:,.10g}")
         for ax in (left, right):

@@ -44,12 +44,11 @@ def draw_path(
     colours = _colours(works)
     for work in works:
         _draw_work(d, work, x, middle[work.lane], colours[work.label])
-    taken: dict[frozenset[str], float] = {}
-    said: dict[tuple[str, str], str] = {}
+    taken: list[tuple[float, float, float]] = []
     for message in messages:
         _draw_arrow(d, message, x, middle)
-    for message in messages:  # above the arrows
-        _draw_label(d, message, x, middle, taken, said)
+    for run in _labelled(messages):  # above the arrows
+        _draw_label(d, run, messages, x, middle, taken)
     d.height = bottom + 16
     return d.picture(_describe(title, lanes, messages, works, longest))
 
@@ -97,24 +96,51 @@ def _draw_arrow(d: Drawing, message: Message, x, middle: dict[str, float]) -> No
     d.lines(f"M{number(from_x)} {number(start)}L{number(to_x)} {number(end)}", INK, 1.2, arrow=True)
 
 
-def _draw_label(d: Drawing, message: Message, x, middle: dict[str, float], taken: dict, said: dict) -> None:
-    """What a message is called, if there is room for it: beside the lower part of its arrow.
+def _labelled(messages: Sequence[Message]) -> list[list[Message]]:
+    """Messages that share a label: those of the same kind that follow each other between two lanes."""
+    runs: list[list[Message]] = []
+    latest: dict[tuple[str, str], list[Message]] = {}
+    for message in messages:
+        way = (message.source, message.target)
+        if way in latest and latest[way][0].label == message.label:
+            latest[way].append(message)
+        else:
+            latest[way] = [message]
+            runs.append(latest[way])
+    return runs
+
+
+def _draw_label(d: Drawing, run: Sequence[Message], messages: Sequence[Message], x, middle, taken: list) -> None:
+    """What the messages of a run are called: beside the first arrow where no other arrow and no label is in the way.
 
     Args:
-        taken: lanes -> the x up to which labels between them are written.
-        said: (source, target) -> the label written last.
+        messages: all of them.
+        taken: (left, right, y) of the labels that stand already; this one is added.
     """
-    pair = frozenset((message.source, message.target))
-    if said.get((message.source, message.target)) == message.label:
-        return  # the arrow before says it already
+    width = sans_width(run[0].label, 11)
+    for message in run:
+        start, end = sorted(_ends(message, middle))
+        for y in (start + share * (end - start) for share in (0.75, 0.5, 0.25)):
+            at = _x_at(message, y, x, middle)
+            others = [_x_at(other, y, x, middle) for other in messages if other is not message]
+            for left in (at + 9, at - 9 - width):
+                right = left + width
+                is_free = not any(other is not None and left - 3 < other < right + 3 for other in others)
+                is_free &= not any(
+                    first < right + 6 and left < stop + 6 and abs(y - at_y) < 13 for first, stop, at_y in taken
+                )
+                if is_free and left >= 4 and right <= WIDTH - 4:
+                    d.text(left, y, run[0].label, 11, halo=PAPER)
+                    taken.append((left, right, y))
+                    return
+
+
+def _x_at(message: Message, y: float, x, middle: dict[str, float]) -> float | None:
+    """Where its arrow passes the height y; None if it doesn't."""
     start, end = _ends(message, middle)
-    below = 0.75 if end > start else 0.25
-    left = x(message.sent) + below * (x(message.received) - x(message.sent)) + 9
-    width = sans_width(message.label, 11)
-    if taken.get(pair, 0.0) <= left and left + width <= WIDTH - 4:
-        d.text(left, start + below * (end - start), message.label, 11, halo=PAPER)
-        taken[pair] = left + width + 6
-        said[message.source, message.target] = message.label
+    if not min(start, end) <= y <= max(start, end):
+        return None
+    return x(message.sent) + (y - start) / (end - start) * (x(message.received) - x(message.sent))
 
 
 def _describe(title, lanes, messages, works, longest: float) -> str:
