@@ -4,13 +4,12 @@
 
 **One engine, one process, one caller at a time. How do we turn that into a URL that many clients use at once, and that holds up when too many come, when some leave, and when the engine dies?**
 
-90 minutes · difficulty: hard · routes: serving · prerequisites: lesson 12 (the engine); lesson 09 (arrivals and waiting times) helps
+95 minutes · difficulty: hard · routes: serving · prerequisites: lesson 12 (the engine); lesson 09 (arrivals and waiting times) helps
 
-First we let two callers use one engine and see what goes wrong. Then one coroutine becomes the engine's owner, and each caller gets a mailbox. With HTTP in
-front, the engine is a server. The rest of the lesson is about bad days: clients that leave, an engine that dies, too many requests. At the end
-we measure what a client gets, not what the engine computes.
+First, two callers use one engine, and we see what goes wrong. Then one coroutine becomes the engine's owner, and each caller gets a mailbox. After that come the bad days: clients that leave, an engine that dies, too many requests. At the end your five parts are a server of
+your own, and answer `curl`.
 
-You should know what `async def` and `await` do. If you don't, the first sections of [Coroutines and Tasks](https://docs.python.org/3/library/asyncio-task.html) in Python's documentation are enough.
+You should know what `async def` and `await` do. If you don't, read the first sections of [Coroutines and Tasks](https://docs.python.org/3/library/asyncio-task.html) in Python's documentation.
 """
 
 # %%
@@ -18,6 +17,9 @@ import asyncio
 import http.client
 import inspect
 import json
+import shlex
+import shutil
+import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
 from statistics import mean
@@ -37,6 +39,8 @@ from lessons_lib.recording.request_path import recorded_path
 from lessons_lib.serving import AsyncEngine, EngineLoop
 from lessons_lib.serving.http.chat_events import DONE, ChatChunks
 from lessons_lib.serving.http.server_process import ServerProcess
+from lessons_lib.serving.http.server_thread import ServerThread
+from lessons_lib.serving.http.small_app import SmallApp
 from lessons_lib.serving.load.goodput import Target
 from lessons_lib.serving.load.knee import find_knee, keeps_goodput
 from lessons_lib.serving.load.records import LoadLog
@@ -89,10 +93,9 @@ print("heartbeats from the first token to the last:", sum(order[0][1] < beat < o
 
 # %% [markdown]
 """
-C waited for all of A. There was no heartbeat while the tokens came. `for token in engine.stream(...)` runs the model, in the event loop's thread, and has no `await`
-in it. So the loop couldn't run anything else: no second client, no new connection, no timeout.
+C waited for all of A, and there was no heartbeat while the tokens came. `for token in engine.stream(...)` runs the model in the event loop's thread and has no `await` in it. So the loop couldn't run anything else: no second client, no new connection, no timeout.
 
-Now the opposite mistake. A's client reads three tokens and then takes a break, with an `await`, so the event loop is free. C is in the engine all the time.
+Now the opposite mistake. A's client reads three tokens and then takes a break, with an `await`. The event loop is free, and C is in the engine all the time.
 """
 
 # %%
@@ -111,10 +114,7 @@ reading.close()
 
 # %% [markdown]
 """
-C gets nothing until A reads again. The engine doesn't run by itself: it takes a step only when a reader asks for a token. So a slow reader slows all others down.
-
-Threads don't help. The engine of lesson 12 has a lock, so two threads don't break it. But each thread would run steps when *its* client reads, and a
-thousand clients would need a thousand threads that wait for one lock.
+C gets nothing until A reads again. The engine takes a step only when a reader asks for a token, so a slow reader slows all others down. Threads don't help: each would run steps when *its* client reads, and a thousand clients would need a thousand threads.
 
 ## The idea: one owner, and a mailbox for each reader
 
@@ -127,19 +127,17 @@ thousand clients would need a thousand threads that wait for one lock.
                ◀── mailbox 2 ◀──┴───────────────────└────────┘      events        └────────┘
 ```
 
-- Only one coroutine uses the engine: its *owner*. It takes turn after turn, whether readers read or not. A *turn* carries out the commands that have arrived, and then takes one step of the engine.
-- A caller that wants something sends the owner a command: add this request, abort that one.
-- A turn runs in a thread, so the event loop goes on in the meantime.
-- The tokens of a turn go into the mailboxes of their streams. A slow reader's mailbox fills up, and nothing else slows down.
+- Only one coroutine uses the engine: its *owner*. It takes turn after turn, whether readers read or not. A *turn* carries out the commands that have arrived, and then takes one step of the engine, in a thread. The event loop goes on meanwhile.
+- A caller sends the owner a *command*: add this request, abort that one.
+- The tokens of a turn go into the *mailboxes* of their streams. A slow reader's mailbox fills up, and nothing else slows down.
 
 > **backpressure**: a slow consumer makes its producer wait. That's right for copying a file. It's wrong for an engine whose steps serve many readers at once.
 
-Isn't a mailbox without a limit dangerous? No: a request has at most `max_tokens` tokens, so that's the limit.
+A mailbox without a limit isn't dangerous here: a request has at most `max_tokens` tokens.
 
 ### Predict
 
-A step takes 5 ms and gives a reader one token. The reader's connection is slow: sending takes 12 ms, whether it sends one token or ten. Tokens that arrive
-meanwhile wait, and the next time all of them are sent at once.
+A step takes 5 ms and gives a reader one token. The reader's connection is slow: sending takes 12 ms, whether it sends one token or ten. Tokens that arrive meanwhile wait, and the next time all of them are sent at once.
 """
 
 # %%
@@ -152,12 +150,11 @@ predict("14.a", ...)  # How many tokens does the reader find each time it looks,
 **Your task: the class `Mailbox`.** It belongs to one event loop, and has one reader.
 
 - `put(item)` adds an item at the end and wakes the reader if it waits. It's a plain function and never waits itself. After `close` it does nothing.
-- `close()` says that nothing follows. It sets `is_closed`, and wakes the reader too. What is in the mailbox can still be taken.
+- `close()` says that nothing follows. It sets `is_closed`, and wakes the reader too.
 - `await take()` returns a list of *all* items that have arrived since the last call, in order. If there are none, it waits. Once the mailbox is closed and empty, it returns `[]`.
-- A reader may be cancelled while it waits, even at the very moment an item arrives. No item may get lost that way: the next `take` returns it.
+- A reader may be cancelled while it waits, even at the very moment an item arrives. The next `take` returns that item.
 
-`__init__`, `__len__` and `clear` are given. An `asyncio.Event` is a flag that coroutines can wait for: `event.set()`, `event.clear()`, `await event.wait()`. `wait` returns
-at once if the flag is set.
+`__init__`, `__len__` and `clear` are given. An `asyncio.Event` is a flag that coroutines can wait for: `event.set()`, `event.clear()`, `await event.wait()`. `wait` returns at once if the flag is set.
 
 Example: after `put("The")`, `put(" dog")`, `close()` and `put("!")`, the first `take()` returns `["The", " dog"]`, and the second `[]`.
 """
@@ -201,12 +198,11 @@ reveal("14.a", sum(sizes) / len(sizes), "tokens", tolerance=0.15)
 
 # %% [markdown]
 """
-On average 12 / 5 = 2.4 tokens arrive while the reader sends; a busy machine adds a little to both times. The reader never falls further behind, because it takes everything that is there. If it took one token each
-time, it would be 7 ms further behind with every token.
+On average 12 / 5 = 2.4 tokens arrive while the reader sends. (A busy machine adds a little to both times.) The reader never falls further behind, because it takes everything that is there.
 
 ## Build 2: the owner
 
-The engine's side has a small wrapper, `EngineLoop`. Its `turn(commands)` carries out commands, takes one step, and returns what happened as *events*. Commands and events are plain data. (`EngineStatus` says how full the engine is; ignore it here.)
+The engine's side is a small wrapper, `EngineLoop`. Its `turn(commands)` carries out commands, takes one step, and returns what happened as *events*. Commands and events are plain data. (`EngineStatus` says how full the engine is; ignore it here.)
 """
 
 # %%
@@ -222,18 +218,52 @@ loop.close()
 
 # %% [markdown]
 """
-**Your task: the coroutine `own_engine(engine, commands, deliver, executor)`.** It takes turns until `commands` is closed.
+Here is a first owner. An *executor* runs functions in threads of its own; `await event_loop.run_in_executor(…)` waits for the result. We let the owner run without a request, then with one, and then cancel it in the middle of a turn, as a server does that shuts down.
+"""
 
-- `engine.turn(list_of_commands)` takes as long as a forward pass, so it runs in the executor, which has one thread: `await event_loop.run_in_executor(executor, function, argument)`,
-  where `event_loop = asyncio.get_running_loop()`. There are never two turns at once.
-- `commands` is a `Mailbox`. Each turn gets all commands that have arrived since the previous turn. `len(commands)` says how many are there now.
-- While `engine.open` isn't empty, turn follows turn, with commands or without. If it is empty and there are no commands, the coroutine waits: no empty turns.
-- Each turn's events go to `deliver(events)`, which is called in the coroutine itself, not in the thread.
-- When `commands.is_closed`, it stops after the turn that is running. That turn's events are still delivered. Commands that no turn has got by then may be dropped.
-- A turn may raise. The coroutine may be cancelled, *at every await*, even a second time while it cleans up. An exception goes on to the caller. And however the coroutine ends, the thread has left the engine by then,
-  and after that, `engine.close()` was called, which aborts what is left.
 
-Example: A is added and needs 3 tokens. `own_engine` takes three turns, with `[AddRequest("A", …)]`, `[]` and `[]`. Then it waits for commands.
+
+# %% tags=["measured"]
+class WatchedLoop(EngineLoop):
+    num_turns, is_inside = 0, False
+
+    def turn(self, commands):
+        self.num_turns, self.is_inside = self.num_turns + 1, True
+        events = super().turn(commands)
+        self.is_inside = False
+        return events
+
+
+async def naive_owner(engine, commands, deliver, executor):
+    event_loop = asyncio.get_running_loop()
+    while True:
+        arrived = await commands.take() if len(commands) else []
+        deliver(await event_loop.run_in_executor(executor, engine.turn, arrived))
+
+
+watched, commands, events = WatchedLoop(LLMEngine(model, tokenizer, SIX)), Mailbox(), []
+owner = asyncio.create_task(naive_owner(watched, commands, events.extend, ThreadPoolExecutor(1)))
+await asyncio.sleep(0.1)
+print("turns in 0.1 s without any request:", watched.num_turns)
+commands.put(AddRequest("A", STORIES[0].prompt, SamplingParams(max_tokens=500, ignore_eos=True)))
+while sum(isinstance(event, NewTokens) for event in events) < 20 or not watched.is_inside:
+    await asyncio.sleep(0)
+owner.cancel()
+await asyncio.wait([owner])
+print("the owner has ended; the thread is still in the engine:", watched.is_inside)
+print("open requests:", watched.open, "| blocks in use:", len(watched.engine.scheduler.pool.used))
+
+# %% [markdown]
+"""
+It never rests. And cancelling a coroutine ends its waiting, not the thread that it waits for: the thread still changes the engine, and A keeps its blocks for good.
+
+**Your task: the coroutine `own_engine(engine, commands, deliver, executor)`**, an owner without these faults. The executor has one thread.
+
+- It takes turns while requests are open (`engine.open`) or commands have arrived. Otherwise it waits.
+- Once `commands.is_closed`, it stops after the turn that is running, and delivers that turn's events. Commands that no turn has got by then may be dropped.
+- It may also end because a turn raises (the exception goes on to the caller), or because it is cancelled. However it ends, the thread has left the engine by then, and after that, `engine.close()` was called, which aborts what is left.
+
+Python's documentation of [`Executor`](https://docs.python.org/3/library/concurrent.futures.html#executor-objects) says how to wait for its thread. All of this also holds if the coroutine is cancelled a second time, while it cleans up.
 """
 
 # %% exercise="14.2"
@@ -248,7 +278,7 @@ from lessons_lib.serving.owner import own_engine
 
 # %% [markdown]
 """
-Your mailbox and your owner are a server's core. `deliver` sorts events into mailboxes. Here are the six stories again, each with a client of its own, and the heartbeat. One client is slow.
+Your mailbox and your owner are a server's core. Here are the six stories again, each with a client of its own, and the heartbeat. One client is slow. `deliver` sorts events into mailboxes.
 """
 
 # %%
@@ -287,11 +317,11 @@ print("the heartbeat went on:", len(beats) > 20)
 
 # %% [markdown]
 """
-All six get their tokens in turn, A's slow client holds up no other client, and the event loop is free: the heartbeat goes on.
+All six get their tokens in turn, A's slow client holds up no other, and the heartbeat goes on.
 
 ### The front
 
-`AsyncEngine` is these two parts with the bookkeeping around them: request ids, errors, limits. It delivers the events of a turn while the next turn runs, so the engine doesn't wait for that either. Its streams also turn the tokens into text: the engine sends them without (`text=''` above). vLLM's class with the same job is called `AsyncLLM`. From here on we use ours.
+`AsyncEngine` is these two parts with the bookkeeping around them: request ids, errors, limits. It also turns tokens into text, which the engine leaves to the reader's side (`text=''` above). In vLLM it is called `AsyncLLM`. From here on we use ours.
 """
 
 # %%
@@ -312,7 +342,7 @@ async with AsyncEngine(engine) as front:
 """
 `await front.add(...)` returns once the engine has *accepted* the request. So a bad request raises here, before anything has been sent to the client.
 
-What does all this cost? The ledger has the six stories once more: by the engine of lesson 12, and by six callers at once through the front.
+What does all this cost? The ledger has the six stories once more: by the engine of lesson 12, and by six callers at once.
 """
 
 # %% tags=["measured"]
@@ -320,14 +350,13 @@ ledger(model, tokenizer, "14", with_cache_only=True, since="12")
 
 # %% [markdown]
 """
-The last row computes the same tokens, and needs no more cache. Six callers at once add only the event loop's own work. That's so little that the speed varies more from run to run.
+The same tokens with no more cache. The event loop's own work is so little that the speed varies more from run to run.
 
-The engine's thread and the event loop share one Python, and that costs time (see "Further"). The remedy is a process: `EngineProcess` has the same interface as `AsyncEngine`, and runs the engine in a process of its own. Commands and events
-go through a socket, one message per step. That's why they are plain data.
+The engine's thread and the event loop share one Python, and that costs time (see "Further"). The remedy is `EngineProcess`: the same interface, with the engine in a process of its own. Commands and events go through a socket. That's why they are plain data.
 
 ## HTTP
 
-Now the engine gets a URL. Most clients speak OpenAI's API, so our server does too. It runs in a process of its own, and its engine in another one. It has been loading since the first cell. You can start one in a terminal as well: `make serve`.
+Now the engine gets a URL. Most clients speak OpenAI's API, so our server does too. It runs in a process of its own, and its engine in another one. (In a terminal: `make serve`.)
 """
 
 # %%
@@ -355,15 +384,9 @@ print(response.status, repr(answer["choices"][0]["text"]), answer["choices"][0][
 
 # %% [markdown]
 """
-The same from a terminal:
-
-```
-curl http://127.0.0.1:8000/v1/completions -H "Content-Type: application/json" -d '{"prompt": "The old dog", "max_tokens": 12, "temperature": 0}'
-```
-
 ### A request across the processes
 
-This picture is a recording of a client, the server and the engine's process, on one clock. The client streams a completion of eight tokens, with nothing else in the engine.
+This is a recording of a client, the server and the engine's process, on one clock. The client streams a completion of eight tokens.
 """
 
 # %%
@@ -373,8 +396,7 @@ draw_path(recording.lanes, recording.messages, recording.works, title="One strea
 
 # %% [markdown]
 """
-Before the first token, the request is parsed, sent on and accepted, and its prompt is computed. After that there's one message per step between engine and server, and one event per step to the client. The engine waits for
-none of them: its next step begins as soon as the last one has ended, whether the client has read its tokens or not.
+Once the prompt is computed, there's one message per step between engine and server, and one event per step to the client. The engine waits for none of them: its next step begins as soon as the last one has ended.
 
 ### A stream on the wire
 
@@ -393,12 +415,12 @@ print(response.read().decode())
 
 # %% [markdown]
 """
-Read it from top to bottom. The first event names the role. Each event after it has a *delta*: the text that is new. The last of them has a `finish_reason`; in all others it is null. The client asked for usage, so one more event,
-without choices, reports it. `[DONE]` ends the stream: it tells a client that the connection wasn't cut.
+The first event names the role. Each event after it has a *delta*, the text that is new; the last of them has a `finish_reason`. This client asked for *usage* (how many tokens were computed), so one more event, without choices, reports it. `[DONE]` says that the stream is
+complete: the connection wasn't cut.
 
 ## Build 3: tokens to events
 
-**Your task: `sse_events(head, batches, prompt_tokens=None)`**, a generator of these events, for one chat with one completion. It decides which event is due when. `ChatChunks` knows their fields:
+`ChatChunks` writes each of these events:
 """
 
 # %%
@@ -408,15 +430,12 @@ for event in (chunks.role(), chunks.text(" ran", "stop"), chunks.usage(1), chunk
 
 # %% [markdown]
 """
-You write what is due when:
+**Your task: `sse_events(head, batches, prompt_tokens=None)`**, a generator that decides which event is due when, for one chat. `head` is for `ChatChunks`. `batches` yields lists of `NewToken`, as a stream of `AsyncEngine` does: each has `.text` and `.finish_reason`, which is None for all but the very last token.
 
-- `head` holds the first fields of each event. `batches` yields lists of `NewToken`, as a stream of `AsyncEngine` does: each has `.text` and `.finish_reason`, which is None for all but the very last token.
-- No event goes out before the first batch is there. Then come the role, and one event for each batch, as soon as it is there, with the texts of its tokens joined. The last one has the finish reason.
-- If `prompt_tokens` is given, the client has asked for usage: one event, after the last text, that counts all tokens of all batches.
-- `DONE` is the last event.
-- `batches` may raise. Before its first batch, the exception goes out to the caller: nothing was sent, so the client can get a status like 400 or 503. Later, the status 200 has been sent already: the stream ends with the error event and `DONE`, without a
-  finish reason and without usage.
-- A reader may leave early. It closes the generator, which ends quietly: a generator that is closed must not yield any more.
+- No event goes out before the first batch is there. Then comes the role, and one text event for each batch, as soon as it is there.
+- If `prompt_tokens` is given, usage follows the last text. `DONE` is the last event.
+- `batches` may raise. Before its first batch, the exception goes out to the caller: nothing was sent, so the client can get a status like 400. Later the status 200 has been sent: the stream ends with the error event and `DONE`, without usage.
+- A reader may close the generator early. It then ends quietly: it must not yield any more.
 
 Example: for one batch with one token, `" ran"` and `"stop"`, there are three events: the role, the text with its reason, and `DONE`.
 """
@@ -431,59 +450,67 @@ from lessons_lib.serving.http.chat_events import sse_events
 
 # %% [markdown]
 """
-Our server does the same, so a request that is too long, or names another model, gets status 400 or 404. OpenAI's official client, `openai.OpenAI(base_url=server.url + "/v1", api_key="none")`, talks to it unchanged and turns each status into a typed exception.
-
 ## Clients that leave
 
-Users close the tab. If the server doesn't notice, the engine goes on computing text that no one reads, in blocks that other requests need. Here a client asks for a long story, reads a little, and hangs up.
-`/cockpit` says what the engine is doing now.
+Users close the tab. If the server doesn't notice, the engine goes on computing text that no one reads, in blocks that other requests need. Here is a server's work for one request, written in the obvious way. On a real engine, a client reads ten tokens of a hundred and leaves.
+
+> **ASGI**: Python's interface between a web server and an application. For each HTTP request, the application gets two coroutine functions: `receive`, which returns the client's next message, and `send`.
 """
 
 
-# %%
-def wait_until(condition, seconds=20.0):
-    """Look at the cockpit again and again until the condition holds; returns the last look."""
-    deadline = time.monotonic() + seconds
-    while not condition(cockpit := get("/cockpit")[1]) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return cockpit
+# %% tags=["measured"]
+class LeavingClient:
+    """Leaves when it has read so many tokens."""
+
+    def __init__(self, pool, num_read):
+        self.pool, self.num_read, self.got, self.blocks = pool, num_read, 0, []
+        self.has_left = asyncio.Event()
+        if num_read == 0:
+            self.has_left.set()
+
+    async def receive(self):
+        await self.has_left.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(self, tokens):
+        if self.has_left.is_set():
+            self.blocks.append(len(self.pool.used))
+        self.got += len(tokens)
+        if self.got >= self.num_read:
+            self.has_left.set()
 
 
-connection, response = post(
-    "/v1/completions", {"prompt": "The old dog", "max_tokens": 900, "ignore_eos": True, "stream": True}
-)
-response.read(2000)
-reading = wait_until(lambda cockpit: cockpit["running"] == 1 and cockpit["used_blocks"] > 0)
-print(f"while the client reads: {reading['running']} running, blocks in use: {reading['used_blocks'] > 0}")
-response.close()
-connection.close()
-left = wait_until(lambda cockpit: cockpit["used_blocks"] == 0)
-print(
-    f"after it has hung up: {left['running']} running, {left['used_blocks']} blocks in use;",
-    f"computed fewer than 900 tokens: {left['new_tokens'] < 900}",
-)
+async def naive_stream(add, receive, send):
+    async for tokens in await add():
+        await send(tokens)
+    return True
+
+
+STORY = SamplingParams(max_tokens=100, ignore_eos=True)
+engine = LLMEngine(model, tokenizer, SIX)
+async with AsyncEngine(engine) as front:
+    client = LeavingClient(engine.scheduler.pool, num_read=10)
+    is_whole = await naive_stream(lambda: front.add("The old dog", STORY), client.receive, client.send)
+print(f"left after 10 tokens; sent: {client.got} tokens; all sent: {is_whole}")
+print("blocks in use after it had left, at every tenth send:", client.blocks[::10])
 
 # %% [markdown]
 """
-How did the server notice? Not by writing: a write to a connection that is closed raises nothing at first. And while a request waits in the queue, or isn't streamed, the server writes nothing at all. It has to *listen*.
-
-> **ASGI**: Python's interface between a web server and an application. For each HTTP request, the application gets two coroutine functions: `receive`, which returns the client's next message, and `send`.
-
-A message is a dict. When the client has left, `await receive()` returns `{"type": "http.disconnect"}`; until then it waits. So at each moment the application waits for two things: the engine and the client.
+All 100 tokens were computed and sent into the void, and the blocks in use even grew. Sending doesn't help to notice: on a closed connection it raises nothing at first, and a request that waits in the queue sends nothing at all. The server has to *listen*. When the client has left, `await receive()` returns `{"type": "http.disconnect"}`; until then it
+waits. So at each moment the server waits for two things: the engine and the client.
 
 ## Build 4: a client that leaves
 
-**Your task: the coroutine `stream_until_gone(add, receive, send)`.** It adds one request and sends its tokens until the last one, or until the client leaves.
+**Your task: the coroutine `stream_until_gone(add, receive, send)`**, which notices. It returns True if all tokens were sent, and False if the client left.
 
-- `await add()` returns the request's stream once the engine has accepted it. If it is cancelled while it waits, it takes the request back by itself.
-- `async for tokens in stream` yields lists of tokens. Each goes to `await send(tokens)`, at once and as it is. `send` waits while the connection is slow.
-- `await stream.aclose()` aborts the request if it still runs. Rely on nothing else for that.
-- The client may leave at any time: while `add` waits, before the first token, in the stream, while `send` waits. Then the work ends *at once*, whatever it waits for. `receive` may also return messages of other types, which mean nothing here.
-- It returns True if all tokens were sent, and False if the client left. An exception of `add`, the stream or `send` goes on to the caller.
-- The coroutine itself may be cancelled, at every await, and more than once. It then ends with `CancelledError`.
-- However it ends, the request has ended or is being aborted, and nothing that it started goes on: no task, no call of `receive`.
+- The client may leave at any time, also while `add` or `send` waits. The work then ends *at once*. Messages of other types mean nothing here.
+- `await stream.aclose()` aborts the request if it still runs. Rely on nothing else for that. (If `add` is cancelled while it waits, it takes the request back by itself.)
+- An exception of `add`, the stream or `send` goes on to the caller.
+- However it ends, the request has ended or is being aborted, and nothing that it started runs on: no task, no call of `receive`.
 
 Example: the client leaves while the second list of tokens is being sent. `send` is cancelled, the request is aborted, and `stream_until_gone` returns False.
+
+The coroutine itself may be cancelled too, at every await and more than once: it then ends with `CancelledError`, and leaves as little behind.
 """
 
 # %% exercise="14.4"
@@ -498,52 +525,30 @@ from lessons_lib.serving.http.leaving import stream_until_gone
 
 # %% [markdown]
 """
-Your code with a real engine. Four clients ask for 100 tokens each. One leaves at once, two leave in the middle of the stream, and one stays.
+Your code, the same engine, and four clients: one leaves at once, two leave in the middle of the stream, and one stays.
 """
 
-
 # %%
-async def client_that_leaves(front, num_read):
-    """Leaves when it has read so many tokens. Returns (whether all were sent, how many it got)."""
-    has_left, got = asyncio.Event(), []
-
-    async def receive():
-        await has_left.wait()
-        return {"type": "http.disconnect"}
-
-    async def send(tokens):
-        got.extend(tokens)
-        if len(got) >= num_read:
-            has_left.set()
-
-    if num_read == 0:
-        has_left.set()
-    params = SamplingParams(max_tokens=100, ignore_eos=True)
-    is_whole = await stream_until_gone(lambda: front.add("The old dog", params), receive, send)
-    return is_whole, len(got)
-
-
 engine = LLMEngine(model, tokenizer, SIX)
 async with AsyncEngine(engine) as front:
     for num_read in (0, 1, 10, 101):
-        is_whole, num_got = await client_that_leaves(front, num_read)
+        client = LeavingClient(engine.scheduler.pool, num_read)
+        is_whole = await stream_until_gone(lambda: front.add("The old dog", STORY), client.receive, client.send)
         while front.admission.num_requests:  # an abort is carried out with the next turn
             await asyncio.sleep(0.001)
         what = f"leaves after {num_read} tokens" if num_read <= 100 else "stays"
         used = len(engine.scheduler.pool.used)
-        print(f"{what}: all sent: {is_whole}, got fewer than 100: {num_got < 100}, blocks in use: {used}")
+        print(f"{what}: all sent: {is_whole}, got fewer than 100: {client.got < 100}, blocks in use: {used}")
 audit(engine.scheduler)
 
 # %% [markdown]
 """
-The chain has four links, and each is easy to forget. The operating system tells the server that the connection is closed. `receive` tells the application. It cancels the work and leaves the stream, which sends an abort
-command to the owner. The next turn carries it out, and the blocks are free.
+The chain has four links. The operating system tells the server that the connection is closed. `receive` tells the application. It leaves the stream, which sends an abort command to the owner. The next turn carries it out, and the blocks are free.
 
-## A crash, and an orderly end
+## A crash
 
 Processes die. Here a client is reading when the engine's process is killed, as the operating system does when memory runs out. What does the client see?
 """
-
 
 # %%
 def events_of(stream):
@@ -567,25 +572,8 @@ server.close()
 
 # %% [markdown]
 """
-The stream doesn't just stop: it ends with an error event, as yours does. A client library raises an exception, and doesn't take half an answer for a whole one. The server's own process is alive and says 503 from now on, on `/health` too. That's what a load
-balancer or Kubernetes looks at: it sends requests elsewhere and starts a new server. Our server doesn't try to start a new engine by itself: a fresh process, started from outside, is the simplest recovery that can be trusted.
-
-Servers also have to stop on request, for example to make room for a new version. The system that runs them (Kubernetes, systemd) asks for it with a signal, SIGTERM.
-
-> **draining**: taking no new requests, and finishing those that run.
-
-This is a recording of a real server. Three clients come before SIGTERM is sent; the first has just been served. Three more come later. (Other programs were running on that machine, so everything took longer than usual.)
-"""
-
-# %%
-recording = recorded_drain()
-print(recording.provenance)
-draw_drain(recording, title="What runs is finished, what is new is refused")
-
-# %% [markdown]
-"""
-Nothing was cut: B and C got all their tokens, although the signal came long before their end. D and E were refused with status 503 at once, so their clients could ask another server. Then the server stopped its engine, the process ended by itself with exit
-status 0, and F found no server at all. A drain has a limit, `--shutdown-timeout`: what still runs then is aborted, and its stream ends with an error event.
+The stream doesn't just stop: it ends with an error event, as yours does, so a client library doesn't take half an answer for a whole one. The server's own process is alive and says 503 from now on, on `/health` too. That's what a load balancer or Kubernetes looks at: it sends requests
+elsewhere and starts a new server. (How a server ends in an orderly way: see "Further".)
 
 ## Too many
 
@@ -611,26 +599,23 @@ reveal("14.b", round(waits[-1], 1), "s")
 
 # %% [markdown]
 """
-In 20 seconds 600 requests arrive, and 200 are served. 400 still wait, and take 40 seconds. And that isn't all: clients don't wait for 40 seconds. They give up and ask again, so the server spends its time on answers to clients that have left. A queue that is too long helps no one.
+In 20 seconds 600 requests arrive, and 200 are served. 400 still wait, and take 40 seconds. Clients don't wait for so long: they give up and ask again, so the server spends its time on answers to clients that have left.
 
 Lesson 09 had a name for the remedy, admission control: the server decides at arrival which requests it takes on, and refuses the others at once.
 
 ## Build 5: what to refuse
 
-**Your task: `AdmissionControl`.** It counts the requests in flight, waiting or running, and the tokens of their prompts. Both have a limit: a thousand short prompts fill the queue, and ten long ones keep the engine busy for as long. `None` is no limit, and a limit may be reached.
+**Your task: two methods of `AdmissionControl`.** It counts the requests in flight, waiting or running, and the tokens of their prompts. Both have a limit: a thousand short prompts fill the queue, and ten long ones keep the engine busy for as long. `None` is no limit, and a limit may be reached.
 
-- `_check_prompt(num_prompt_tokens)` refuses a prompt that would never fit: it raises `BadRequest` if the prompt alone is longer than `max_prompt_tokens`.
-- `_check_room(num_prompt_tokens)` refuses what doesn't fit now: if that many more tokens would bring `self.num_prompt_tokens` above its limit, it raises `self._overloaded(what, 0, too_many)`. `too_many` is by how many, and `what` is a text for people.
-- `admit(num_prompt_tokens)` counts one more request, and returns `Admitted(num_prompt_tokens)`. It refuses what the two checks refuse. It also refuses a request if there are `max_requests` already: `self._overloaded(what, 1, 0)` says that one request has to end first. If a request fails in several ways, a bad
-  prompt comes first, then the number of requests.
-- `release(admitted, was_served=True)`: the request has ended. What it counted is free again. If it was served, `(self.clock(), admitted.num_prompt_tokens)` goes into `self._ended`, from which `retry_after` estimates how fast requests end.
+- `_check_room(num_prompt_tokens)`: if that many more tokens would bring `self.num_prompt_tokens` above its limit, it raises `self._overloaded(what, 0, too_many)`. `too_many` is by how many, and `what` is a text for people.
+- `admit(num_prompt_tokens)` counts one more request, and returns `Admitted(num_prompt_tokens)`. If there are `max_requests` already, it raises `self._overloaded(what, 1, 0)`: one request has to end first. If a request fails in several ways, a bad prompt (`_check_prompt`) comes first, then the number of requests, then their tokens.
 
-A refusal changes nothing but `num_refused`, and `_overloaded` counts that. A `BadRequest` isn't counted at all. The other methods are given. Read `correct` too: at first, the length of a prompt is only an estimate. The exact length is known once the engine has encoded the prompt.
+A refusal changes nothing but `num_refused`, and `_overloaded` counts that. The other methods are given; read `correct` and `release`, which keep the same books.
 
 Example: with `max_prompt_tokens=100`, prompts of 60 and 40 tokens are admitted. One more of 1 token raises `self._overloaded("…", 0, 1)`. One of 101 tokens raises `BadRequest`.
 """
 
-# %% exercise="14.5" given="__init__ correct retry_after _overloaded"
+# %% exercise="14.5" given="__init__ correct release retry_after _check_prompt _overloaded"
 import time
 from collections import deque
 from collections.abc import Callable
@@ -667,27 +652,24 @@ print(next(error for _, _, error in results if error))
 
 # %% [markdown]
 """
-The refused clients got their answer at once, and it says when to try again. (One second is the default: nothing had been served yet, so there was no rate to estimate from.) Over HTTP, that's status 429 with a header, `Retry-After`.
-
-Is refusing better than waiting? To answer that, we have to say what "good" is.
+The refused clients got their answer at once, and it says when to try again. (One second is the default, before a rate is known.) Over HTTP, that's status 429 with a header, `Retry-After`.
 
 ## Measured: what clients get
 
-Throughput can't tell us. A server that is far behind computes as many tokens per second as ever; they just come too late.
+Is refusing better than waiting? Throughput can't tell: a server that is far behind computes as many tokens per second as ever; they just come too late.
 
 > **goodput**: requests per second that were served within the promised times.
 
-And a load test must not be polite. If each client waits for its answer before it sends the next request, a slow server gets fewer requests, and looks fine.
+And a load test must not be polite: if each client waits for its answer first, a slow server gets fewer requests, and looks fine.
 
-> **open loop**: requests are sent at their times, whatever the server does. Real users are like that: they don't know of each other. In a *closed loop*, each client waits for its answer first.
+> **open loop**: requests are sent at their times, whatever the server does, as by users who don't know of each other. In a *closed loop*, each client waits for its answer first.
 
 ## Build 6: goodput
 
-A run leaves a `LoadLog`: its `records`, one for each request that was offered, and `window`, the seconds in which they were offered. A `LoadRecord` has `ttft` (time to first token), `tpot` (mean time per output token after the first), `e2el` (end to
-end), all in seconds, and `succeeded`: whether the whole answer came. A `Target` has the same three times as limits; `None` promises nothing.
+A `LoadLog` has `records`, one for each request that was offered, and `window`, the seconds in which they were offered. A `LoadRecord` has `ttft` (time to first token), `tpot` (mean time per output token after the first), `e2el` (end to end), all in seconds, and `succeeded`: whether the
+whole answer came. A `Target` has the same three times as limits; `None` promises nothing.
 
-**Your task: `goodput(log, target)`**: good requests per second of the window. A request is good if it succeeded and each of its times is at most the limit. One that was refused, failed, cut or not finished isn't good, however fast its first token came. One that ended
-after the window counts like any other.
+**Your task: `goodput(log, target)`**: good requests per second of the window. A request is good if it succeeded and each of its times is at most the limit. One that ended after the window counts like any other.
 
 Example: in a window of 4 s, 6 requests were offered. One was refused, one had its first token after 0.7 s, four after 0.2 s. With `Target(ttft=0.5)` the goodput is 1.0.
 """
@@ -700,12 +682,9 @@ from lessons_lib.serving.load.goodput import goodput
 
 # %% [markdown]
 """
-Now more and more load. A real server would need minutes for each rate, and quiet cores. `simulate` computes instead of waiting: requests arrive at random times in an open loop, and the steps of continuous batching take as long as a formula says. The promise: the first
-token within half a second.
+Now more and more load. A real server would need minutes for each rate, so `simulate` computes instead of waiting: requests arrive at random times in an open loop, and the steps of continuous batching take as long as a formula says. The promise: the first token within half a second.
 
 > **knee**: the highest rate at which a server still keeps its promise; here, for 90 % of the requests.
-
-This is all that you need to know about the simulated server to predict its knee:
 """
 
 # %%
@@ -721,7 +700,7 @@ print(f"an answer has {answer:.0f} tokens on average")
 
 # %% [markdown]
 """
-Take a pencil: how much of the server's time does one request take, if all slots are in use? Once these shares add up to a whole second in each second, the queue begins to grow. A promise of half a second is long compared with one request's share, so the knee is close to that rate. Within 15 % is a hit.
+A request takes part in as many steps as its answer has tokens, shares each with 15 others, and has the time for its prompt alone. Once these shares add up to a whole second in each second, the queue grows. Half a second is long compared with one share, so the knee is close to that rate. Within 15 % is a hit.
 """
 
 # %%
@@ -763,51 +742,79 @@ for name, points in curves.items():
 
 # %% [markdown]
 """
-A request takes part in about 36 steps and shares each with 15 others. The time for its prompt isn't shared. That gives the server's capacity, and the knee is close to it: the promise leaves time for a short queue, and with a queue the slots are hardly ever empty.
+Up to the knee the two servers are the same. Beyond it, the first one collapses: only the requests from the start of the run are served in time, so the longer the run, the closer its goodput gets to 0. At three times the knee the second one refuses about 60 %, and serves even more in time than at the
+knee: it always has work, and short prompts find room more easily than long ones. The right side shows the time within which 99 % of the served requests got their first token: without a limit, seconds; with it, within the target.
 
-Up to the knee the two servers are the same: goodput is the rate. Beyond it, the first one collapses. Only the requests from the start of the run are served in time, before the queue
-was long; all later ones come too late. So the longer such a run is, the closer to 0 its goodput gets. At three times the knee the second one refuses about 60 %, and serves even more in time than at the
-knee: it always has work, and short prompts find room more easily than long ones. The right side shows the time within which 99 % of the served requests got their first token. Without a limit, it is seconds beyond the knee, and more in a longer run. With the limit, it stays within the target.
+To measure a real server: `python -m lessons_lib.serving.load --help`. It works with any OpenAI-compatible server.
 
-To measure a real server: `python -m lessons_lib.serving.load --help`. It works with any OpenAI-compatible server, and prints the table of `vllm bench serve`.
+## Your server
 
+You have five parts. `SmallApp` puts them together: an ASGI application around an engine. This is its heart; the whole file is `lessons_lib/serving/http/small_app.py`, and `small_front.py` beside it does the `deliver` that you have seen above.
+"""
+
+# %%
+parts = {
+    "mailbox": Mailbox,
+    "own": own_engine,
+    "events": sse_events,
+    "until_gone": stream_until_gone,
+    "admission": AdmissionControl,
+}
+for part in parts.values():
+    print(f"{part.__name__}: {'the reference' if part.__module__.startswith('lessons_lib') else 'yours'}")
+print("\n" + inspect.getsource(SmallApp.answer))
+
+# %% [markdown]
+"""
+It goes online: [uvicorn](https://www.uvicorn.org), a web server, runs it in a thread of this notebook, on a free port. The limit is two requests. `curl` asks first.
+"""
+
+# %% tags=["measured"]
+engine = LLMEngine(model, tokenizer, FOUR)
+app = SmallApp(engine, **{**parts, "admission": AdmissionControl(max_requests=2)})
+mine = ServerThread(app)
+curl = ["curl", "-sN", "--noproxy", "*", mine.url + "/v1/chat/completions", "-d", json.dumps(CHAT)]
+print(shlex.join(curl), "\n")
+if shutil.which("curl"):
+    print(subprocess.run(curl, capture_output=True, text=True).stdout)
+else:
+    print(post("/v1/chat/completions", CHAT, mine.host)[1].read().decode())
+
+# %% [markdown]
+"""
+That URL works in your terminal too, until the next cell closes the server. There, two clients read long answers, a third is one too many, and then the two hang up.
+"""
+
+# %%
+LONG_CHAT = CHAT | {"max_tokens": 900, "ignore_eos": True}
+readers = [post("/v1/chat/completions", LONG_CHAT, mine.host) for _ in range(2)]
+for _, response in readers:
+    response.read1(200)
+print("two clients read; blocks in use:", len(engine.scheduler.pool.used) > 0)
+_, refused = post("/v1/chat/completions", CHAT, mine.host)
+print("a third one:", refused.status, "| Retry-After:", refused.getheader("Retry-After"))
+print(json.loads(refused.read())["error"]["message"])
+for connection, response in readers:
+    response.close()
+    connection.close()
+deadline = time.monotonic() + 20
+while engine.scheduler.pool.used and time.monotonic() < deadline:
+    time.sleep(0.01)
+print(f"{app.num_left} clients have hung up; blocks in use: {len(engine.scheduler.pool.used)}")
+mine.close()
+audit(engine.scheduler)
+
+# %% [markdown]
+"""
 ## What production does
 
-You have built, or read, nearly every part of a serving engine. This is where the same part is in **vLLM** (V1 engine, version 0.11):
-
-| lesson | our part | vLLM |
-|---|---|---|
-| 02, 09 | `Scheduler.schedule`, token budget | `Scheduler.schedule`, `vllm/v1/core/sched/scheduler.py` |
-| 03 | `BlockPool`, free queue | `BlockPool`, `vllm/v1/core/block_pool.py`; `FreeKVCacheBlockQueue`, `vllm/v1/core/kv_cache_utils.py` |
-| 03, 06 | block tables, slot mapping | `BlockTable`, `vllm/v1/worker/block_table.py` |
-| 05 | packed batch | `GPUModelRunner._prepare_inputs`, `vllm/v1/worker/gpu_model_runner.py` |
-| 06–08 | paged attention | the backends in `vllm/v1/attention/backends/` |
-| 10 | preemption by recompute | `Scheduler.schedule`, which preempts when `allocate_slots` returns None |
-| 11 | block hashes, prefix cache | `KVCacheManager`, `vllm/v1/core/kv_cache_manager.py` |
-| 12 | `LLMEngine.step` | `EngineCore.step`, `vllm/v1/engine/core.py` |
-| 12 | sampling | `Sampler`, `vllm/v1/sample/sampler.py` |
-| 12 | incremental detokenizer, stop strings | `IncrementalDetokenizer`, `vllm/v1/engine/detokenizer.py` |
-| 13 | CUDA graphs | `CUDAGraphWrapper`, `vllm/compilation/cuda_graph.py` |
-| 14 | mailbox of a stream | `RequestOutputCollector`, `vllm/v1/engine/output_processor.py` |
-| 14 | `AsyncEngine` | `AsyncLLM`, `vllm/v1/engine/async_llm.py` |
-| 14 | `EngineProcess` over ZeroMQ | `EngineCoreProc`, `vllm/v1/engine/core.py`; `AsyncMPClient`, `vllm/v1/engine/core_client.py` |
-| 14 | `stream_until_gone` | `with_cancellation`, `vllm/entrypoints/utils.py` |
-| 14 | `sse_events`, chat route | `OpenAIServingChat`, `vllm/entrypoints/openai/serving_chat.py` |
-| 14 | the app | `vllm/entrypoints/openai/api_server.py` |
-| 14 | `/metrics` | `vllm/v1/metrics/loggers.py` |
-| 14 | open-loop load, goodput | `vllm bench serve --goodput`, `vllm/benchmarks/serve.py` |
-
-- vLLM's `RequestOutputCollector` merges outputs while its reader is away: your `take` that returns all.
-- Like our server, vLLM makes the text in the server's process, not in the engine's: text for many streams costs Python time, and the GPU shouldn't wait for that.
+- vLLM's `RequestOutputCollector` merges outputs while its reader is away: your `take` that returns all. Its `with_cancellation` is your `stream_until_gone`. "Further" has a map of all parts.
 - Admission is mostly left to what stands in front: a gateway or a load balancer that refuses, retries and measures.
-- **SGLang** has three processes: a tokenizer manager (with the HTTP server), a scheduler with the model, and a detokenizer (`python/sglang/srt/managers/`).
 - Goodput as a goal comes from DistServe; `guidellm` and `vllm bench serve` measure it.
 
 ## What is still wrong
 
-**One process serves.** If it dies, all its streams end with an error. Lesson 15 runs replicas.
-
-**One machine, one GPU.** A model that doesn't fit needs several. Lesson 15 cuts one in two.
+**One process serves, on one GPU.** If it dies, all its streams end with an error. Lesson 15 runs replicas, and cuts a model that doesn't fit in two.
 
 **Refused isn't solved.** Admission control keeps a promise to some by sending others away. More capacity is the only remedy, and starting it takes minutes.
 
@@ -834,9 +841,61 @@ quiz("14")
 
 # %% [markdown] folded=true
 """
-## Further
+## Further (optional)
 
-Two things that the lesson doesn't need, for those who want more. They aren't part of its 90 minutes.
+What the lesson doesn't need. It isn't part of its 95 minutes.
+"""
+
+# %% [markdown]
+"""
+### Where each part is in vLLM
+
+You have built, or read, nearly every part of a serving engine. This is where the same part is in **vLLM** (V1 engine, version 0.11):
+
+| lesson | our part | vLLM |
+|---|---|---|
+| 02, 09 | `Scheduler.schedule`, token budget | `Scheduler.schedule`, `vllm/v1/core/sched/scheduler.py` |
+| 03 | `BlockPool`, free queue | `BlockPool`, `vllm/v1/core/block_pool.py`; `FreeKVCacheBlockQueue`, `vllm/v1/core/kv_cache_utils.py` |
+| 03, 06 | block tables, slot mapping | `BlockTable`, `vllm/v1/worker/block_table.py` |
+| 05 | packed batch | `GPUModelRunner._prepare_inputs`, `vllm/v1/worker/gpu_model_runner.py` |
+| 06–08 | paged attention | the backends in `vllm/v1/attention/backends/` |
+| 10 | preemption by recompute | `Scheduler.schedule`, which preempts when `allocate_slots` returns None |
+| 11 | block hashes, prefix cache | `KVCacheManager`, `vllm/v1/core/kv_cache_manager.py` |
+| 12 | `LLMEngine.step` | `EngineCore.step`, `vllm/v1/engine/core.py` |
+| 12 | sampling | `Sampler`, `vllm/v1/sample/sampler.py` |
+| 12 | incremental detokenizer, stop strings | `IncrementalDetokenizer`, `vllm/v1/engine/detokenizer.py` |
+| 13 | CUDA graphs | `CUDAGraphWrapper`, `vllm/compilation/cuda_graph.py` |
+| 14 | mailbox of a stream | `RequestOutputCollector`, `vllm/v1/engine/output_processor.py` |
+| 14 | `AsyncEngine` | `AsyncLLM`, `vllm/v1/engine/async_llm.py` |
+| 14 | `EngineProcess` over ZeroMQ | `EngineCoreProc`, `vllm/v1/engine/core.py`; `AsyncMPClient`, `vllm/v1/engine/core_client.py` |
+| 14 | `stream_until_gone` | `with_cancellation`, `vllm/entrypoints/utils.py` |
+| 14 | `sse_events`, chat route | `OpenAIServingChat`, `vllm/entrypoints/openai/serving_chat.py` |
+| 14 | the app | `vllm/entrypoints/openai/api_server.py` |
+| 14 | `/metrics` | `vllm/v1/metrics/loggers.py` |
+| 14 | open-loop load, goodput | `vllm bench serve --goodput`, `vllm/benchmarks/serve.py` |
+
+Like our server, vLLM makes the text in the server's process: the GPU shouldn't wait for Python. **SGLang** has three processes: a tokenizer manager (with the HTTP server), a scheduler with the model, and a detokenizer.
+"""
+
+# %% [markdown]
+"""
+### An orderly end
+
+Servers have to stop on request, for example to make room for a new version. The system that runs them asks for it with a signal, SIGTERM.
+
+> **draining**: taking no new requests, and finishing those that run.
+
+This is a recording of a real server. Three clients come before SIGTERM is sent; the first has just been served. Three more come later. (Other programs were running on that machine, so everything took longer than usual.)
+"""
+
+# %%
+recording = recorded_drain()
+print(recording.provenance)
+draw_drain(recording, title="What runs is finished, what is new is refused")
+
+# %% [markdown]
+"""
+Nothing was cut: B and C got all their tokens. D and E were refused with status 503 at once, so their clients could ask another server. Then the process ended by itself, and F found no server at all. A drain has a limit, `--shutdown-timeout`: what still runs then is aborted, and its stream ends with an error event.
 """
 
 # %% [markdown]

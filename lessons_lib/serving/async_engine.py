@@ -123,7 +123,10 @@ class RequestStream:
         return self._request.end_with_text()
 
     async def aclose(self) -> None:
-        """Abort the request if it still runs. It ends with the next step; `end` waits for that."""
+        """Abort the request if it still runs. It ends with the next step; `end` waits for that.
+
+        There is no await inside, so a caller in a `finally` can't be cancelled halfway, however often it is cancelled.
+        """
         self._front.leave(self._request)
 
     async def __aenter__(self) -> "RequestStream":

@@ -23,7 +23,7 @@ async def own_engine(
             empty, there is nothing to do. `engine.close()` aborts what is left.
         commands: each turn gets all that have arrived since the turn before.
         deliver: called in the event loop's thread with the events of each turn.
-        executor: has one thread. `shutdown(wait=True)` returns once that thread has come back.
+        executor: has one thread, and is this coroutine's own: nothing else runs in it, during its life or after it.
 
     However it ends (the mailbox is closed, a turn raises, it is cancelled), the thread has left the engine by then, and
     the engine is closed.

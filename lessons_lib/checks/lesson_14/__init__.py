@@ -101,8 +101,7 @@ EXERCISES = [
             "A refused request leaves the books as they were. If every check comes before every change, there is "
             "nothing to take back.",
             "`admit` checks three things in this order: does the prompt fit at all, is a request free, do the tokens "
-            "fit now. Then it counts. `correct` shows how the two checks are used. `release` uses the number in "
-            "`admitted`, which `correct` may have changed.",
+            "fit now. Then it counts. `correct` shows how the two checks are used, and `release` what is counted.",
             "`_check_room`: return if the limit is None; `too_many = self.num_prompt_tokens + num_prompt_tokens - "
             'self.max_prompt_tokens`; `if too_many > 0: raise self._overloaded("…", 0, too_many)`. `admit`: '
             "`self._check_prompt(…)`, then `if self.max_requests is not None and self.num_requests >= "

@@ -68,7 +68,8 @@ class Scene:
             raise Mistake(what, case=self.case, idea=idea)
 
     async def audit(self, owner: asyncio.Task, how: str) -> None:
-        """After the end: the request isn't open, and no task goes on.
+        """After the end: the request isn't open, and no task runs on. A task that was cancelled, and has ended without
+        being awaited, is fine.
 
         Args:
             how: how it ended, for messages.
@@ -98,7 +99,7 @@ class Scene:
         left = asyncio.all_tasks() - {owner, asyncio.current_task()}
         if left:
             raise Mistake(
-                f"your coroutine has ended ({how}), and {len(left)} of its tasks goes on.",
+                f"your coroutine has ended ({how}), and {len(left)} of its tasks still run.",
                 case=self.case,
                 idea="Cancel what you have started.",
             )

@@ -25,7 +25,7 @@ async def stream_until_gone(
     Returns:
         whether all tokens were sent.
 
-    However it ends, the request has ended or is being aborted, and nothing that was started here goes on.
+    However it ends, the request has ended or is being aborted, and nothing that was started here runs on.
     """
 
     async def send_all() -> None:

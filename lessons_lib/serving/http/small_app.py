@@ -57,7 +57,7 @@ class SmallApp:
         elif (scope["method"], scope["path"]) != ("POST", "/v1/chat/completions"):
             await _say_error(send, ApiError(404, "this server has only POST /v1/chat/completions."))
         else:
-            await self._answer(receive, send)
+            await self.answer(receive, send)
 
     async def _live(self, receive: Receive, send: Send) -> None:
         """From the server's start to its end, the owner runs."""
@@ -70,7 +70,7 @@ class SmallApp:
         await owner
         await send({"type": "lifespan.shutdown.complete"})
 
-    async def _answer(self, receive: Receive, send: Send) -> None:
+    async def answer(self, receive: Receive, send: Send) -> None:
         """One chat. Nothing is sent before its first tokens, so that an error before them has a status of its own."""
         arrived: deque[list[NewToken] | Exception] = deque()
         is_sending = False
