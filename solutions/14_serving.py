@@ -547,7 +547,7 @@ The chain has four links. The operating system tells the server that the connect
 
 ## A crash
 
-Processes die. Here a client is reading when the engine's process is killed, as the operating system does when memory runs out. What does the client see?
+Here a client is reading when the engine's process is killed, as the operating system does when memory runs out. What does the client see?
 """
 
 # %%
@@ -608,7 +608,7 @@ Lesson 09 had a name for the remedy, admission control: the server decides at ar
 **Your task: two methods of `AdmissionControl`.** It counts the requests in flight, waiting or running, and the tokens of their prompts. Both have a limit: a thousand short prompts fill the queue, and ten long ones keep the engine busy for as long. `None` is no limit, and a limit may be reached.
 
 - `_check_room(num_prompt_tokens)`: if that many more tokens would bring `self.num_prompt_tokens` above its limit, it raises `self._overloaded(what, 0, too_many)`. `too_many` is by how many, and `what` is a text for people.
-- `admit(num_prompt_tokens)` counts one more request, and returns `Admitted(num_prompt_tokens)`. If there are `max_requests` already, it raises `self._overloaded(what, 1, 0)`: one request has to end first. If a request fails in several ways, a bad prompt (`_check_prompt`) comes first, then the number of requests, then their tokens.
+- `admit(num_prompt_tokens)` counts one more request, and returns `Admitted(num_prompt_tokens)`. If there are `max_requests` already, it raises `self._overloaded(what, 1, 0)`: one request has to end first. If several things are wrong, a prompt that would never fit (`_check_prompt`) comes first, then the number of requests, then their tokens.
 
 A refusal changes nothing but `num_refused`, and `_overloaded` counts that. The other methods are given; read `correct` and `release`, which keep the same books.
 
@@ -749,7 +749,7 @@ To measure a real server: `python -m lessons_lib.serving.load --help`. It works 
 
 ## Your server
 
-You have five parts. `SmallApp` puts them together: an ASGI application around an engine. This is its heart; the whole file is `lessons_lib/serving/http/small_app.py`, and `small_front.py` beside it does the `deliver` that you have seen above.
+You have five parts. `SmallApp` puts them together: an ASGI application around an engine. This is its heart. (The whole file: `lessons_lib/serving/http/small_app.py`. Its `front`, in `lessons_lib/serving/small_front.py`, sorts events into mailboxes, like `deliver` above.)
 """
 
 # %%
@@ -782,7 +782,7 @@ else:
 
 # %% [markdown]
 """
-That URL works in your terminal too, until the next cell closes the server. There, two clients read long answers, a third is one too many, and then the two hang up.
+The command works in your terminal too, until the next cell closes the server. In that cell, two clients read long answers, a third is one too many, and then the two hang up.
 """
 
 # %%
@@ -798,7 +798,7 @@ for connection, response in readers:
     response.close()
     connection.close()
 deadline = time.monotonic() + 20
-while engine.scheduler.pool.used and time.monotonic() < deadline:
+while (engine.scheduler.pool.used or app.num_left < 2) and time.monotonic() < deadline:
     time.sleep(0.01)
 print(f"{app.num_left} clients have hung up; blocks in use: {len(engine.scheduler.pool.used)}")
 mine.close()

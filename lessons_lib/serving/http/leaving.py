@@ -48,6 +48,8 @@ async def stream_until_gone(
         sending.result()  # raises what went wrong
         return True
     finally:
+        # One more cancellation may end this `gather` early. Both tasks still end by themselves: no `finally` of theirs
+        # waits, because `stream.aclose` has no await inside.
         sending.cancel()
         leaving.cancel()
         await asyncio.gather(sending, leaving, return_exceptions=True)

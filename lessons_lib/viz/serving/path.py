@@ -121,7 +121,7 @@ def _draw_label(d: Drawing, run: Sequence[Message], messages: Sequence[Message],
     for message in run:
         start, end = sorted(_ends(message, middle))
         for y in (start + share * (end - start) for share in (0.75, 0.5, 0.25)):
-            at = _x_at(message, y, x, middle)
+            at = _x_at(message, y, x, middle) or 0.0
             others = [_x_at(other, y, x, middle) for other in messages if other is not message]
             for left in (at + 9, at - 9 - width):
                 right = left + width

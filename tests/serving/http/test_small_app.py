@@ -88,8 +88,7 @@ def test_one_too_many_is_refused_and_clients_that_leave_give_their_blocks_back(a
     for connection, response in readers:
         response.close()
         connection.close()
-    wait_until(lambda: not app.front.streams and not pool.used)
-    assert app.num_left == 2
+    wait_until(lambda: app.num_left == 2 and not app.front.streams and not pool.used)
     assert app.front.admission.retry_after(1, 0) == 1.0, "neither was served to its end, so no rate is known"
     assert post(host, CHAT)[1].status == 200
 
