@@ -782,7 +782,7 @@ else:
 
 # %% [markdown]
 """
-The command works in your terminal too, until the next cell closes the server. In that cell, two clients read long answers, a third is one too many, and then the two hang up.
+The command works in your terminal too, until the next cell closes the server. So does OpenAI's client, `openai.OpenAI(base_url=mine.url + "/v1", api_key="none")`, with `stream=True`. In the next cell, two clients read long answers, a third is one too many, and then the two hang up.
 """
 
 # %%

@@ -20,13 +20,23 @@ from lessons_lib.serving.mailbox import Mailbox
 from lessons_lib.serving.owner import own_engine
 
 CHAT = {"messages": [{"role": "user", "content": "The old dog"}], "max_tokens": 12, "temperature": 0}
+OPEN = []  # connections and responses, closed after each test
 LONG = CHAT | {"max_tokens": 900, "ignore_eos": True}
+
+
+@pytest.fixture(autouse=True)
+def _closed_connections():
+    yield
+    while OPEN:
+        OPEN.pop().close()
 
 
 def post(host, body, path="/v1/chat/completions"):
     connection = http.client.HTTPConnection(host, timeout=60)
+    OPEN.append(connection)
     connection.request("POST", path, body if isinstance(body, (bytes, str)) else json.dumps(body))
-    return connection, connection.getresponse()
+    OPEN.append(response := connection.getresponse())
+    return connection, response
 
 
 def events_of(response):
@@ -74,6 +84,15 @@ def test_a_chat_has_the_engines_tokens(app, host):
     assert chunks[-1]["choices"][0]["finish_reason"] == alone.completions[0].finish_reason
     assert usage["usage"]["completion_tokens"] == 12
     assert usage["usage"]["prompt_tokens"] == len(alone.prompt_ids)
+
+
+def test_openais_client_reads_it(host):
+    openai = pytest.importorskip("openai")
+    with openai.OpenAI(base_url=f"http://{host}/v1", api_key="none", max_retries=0) as client:
+        chunks = list(client.chat.completions.create(model="any", stream=True, **CHAT))
+        assert "".join(chunk.choices[0].delta.content for chunk in chunks).strip()
+        with pytest.raises(openai.BadRequestError):
+            client.chat.completions.create(model="any", stream=True, **CHAT | {"max_tokens": -1})
 
 
 def test_one_too_many_is_refused_and_clients_that_leave_give_their_blocks_back(app, host):
