@@ -412,6 +412,60 @@ def forgets_the_reader(request, replicas, choose, max_moves=2):
 kept = []
 
 
+def tidying_up_at_the_end(loads=True, streams=True):
+    """What was asked is put in order after the last chunk, and not before the next replica is asked."""
+
+    def attempt(request, replicas, choose, max_moves=2):
+        later = []
+
+        class Kept:
+            """A stream or a load of a replica that `relay` believes to be in order."""
+
+            def __init__(self, replica):
+                self.replica, self._load = replica, 0
+
+            @property
+            def load(self):
+                return self._load
+
+            @load.setter
+            def load(self, value):
+                if value > self._load or not loads:
+                    self.replica.load += value - self._load
+                else:
+                    later.append(self.lower)
+                self._load = value
+
+            def lower(self):
+                self.replica.load -= 1
+
+            def stream(self, asked):
+                return Open(self.replica.stream(asked))
+
+        class Open:
+            def __init__(self, stream):
+                self.stream = stream
+
+            def __iter__(self):
+                return iter(self.stream)
+
+            def close(self):
+                if streams:
+                    later.append(self.stream.close)
+                else:
+                    self.stream.close()
+
+        try:
+            yield from relay(
+                request, list(map(Kept, replicas)), lambda left: choose([one.replica for one in left]), max_moves
+            )
+        finally:
+            for one in later:
+                one()
+
+    return attempt
+
+
 def with_closing(request, replicas, choose, max_moves=2):
     if request.get("seed") is None:
         request = dict(request, seed=random.randrange(2**31))
@@ -598,6 +652,8 @@ WRONG = {
         Wrong("refused after a move", relaying(refused="move later"), "replica C was asked too"),
         Wrong("other streams aren't counted", relaying(counts_others=False), "its load should be 4; it is 1"),
         Wrong("the load is put back", relaying(puts_load_back=True), "don't put back what it was before"),
+        Wrong("the load drops at the end", tidying_up_at_the_end(streams=False), "the load of A should be 0; it is 1"),
+        Wrong("streams are closed at the end", tidying_up_at_the_end(loads=False), "the stream of A is still open"),
         Wrong("catches GeneratorExit", catches_everything, "raises GeneratorExit at the `yield`"),
         Wrong("the reader leaves unnoticed", forgets_the_reader, "reader takes two chunks and leaves"),
     ],

@@ -85,8 +85,8 @@ QUIZ = [
         ),
     ),
     Question(
-        text="A stream ends without a `finish_reason`, after 40 of at most 200 tokens. No exception was raised. What does "
-        "the balancer do?",
+        text="A stream ends without a `finish_reason`, after 40 of at most 200 tokens. No exception was raised. What "
+        "does the balancer do?",
         choices=(
             Choice(
                 "It passes the end on: the model had nothing more to say.",

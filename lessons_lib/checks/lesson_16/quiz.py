@@ -82,8 +82,8 @@ QUIZ = [
         ),
     ),
     Question(
-        text="A model of 70 billion parameters in bfloat16 is cut over four GPUs of 80 GB. A fifth GPU is idle. What can "
-        "it do?",
+        text="A model of 70 billion parameters in bfloat16 is cut over four GPUs of 80 GB. A fifth GPU is idle. "
+        "What can it do?",
         choices=(
             Choice(
                 "Hold a replica of the model.",
