@@ -807,7 +807,7 @@ You have built, or read, nearly every part of a serving engine. This is where th
 
 **One process serves.** If it dies, all its streams end with an error. Lesson 15 runs replicas.
 
-**One machine, one GPU.** A model that doesn't fit needs several. Lesson 15 cuts one in two.
+**One machine, one GPU.** A model that doesn't fit needs several. Lesson 16 cuts one in two.
 
 **Refused isn't solved.** Admission control keeps a promise to some by sending others away. More capacity is the only remedy, and starting it takes minutes.
 
