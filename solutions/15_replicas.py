@@ -25,7 +25,7 @@ from lessons_lib.measuring import PROMPTS, STORIES
 from lessons_lib.measuring.published import FOLDER as RECORDED
 from lessons_lib.models import load_model
 from lessons_lib.recording.replica_streams import EngineReplica, record_streams
-from lessons_lib.serving.router import PrefixAffinity, RoundRobin, TwoChoices, hash_prompt
+from lessons_lib.serving.router import PrefixAffinity, Replica, RoundRobin, TwoChoices, hash_prompt
 from lessons_lib.serving.routing_simulation import chat_prompts, simulate_routing
 from lessons_lib.viz.replicas import PrefixPlaces, draw_prefix_places, draw_streams
 from lessons_lib.viz.tables import Table
@@ -293,7 +293,7 @@ Table(columns=["request", "as output tokens: the same tokens"], rows=rows)
 """
 ## Build 3: the core of a balancer
 
-Now we put it together, as a generator: **`relay(request, replicas, choose, max_moves=2)`**. What may the reader of a stream see? Suppose that replicas A, B and C would all answer 11, 12, 13:
+Now we put it together, as a generator: **`relay(request, replicas, choose, max_moves=MAX_MOVES)`**. What may the reader of a stream see? Suppose that replicas A, B and C would all answer 11, 12, 13:
 
 | what happens | the reader gets | asked |
 |---|---|---|
@@ -303,7 +303,7 @@ Now we put it together, as a generator: **`relay(request, replicas, choose, max_
 | each is lost before its first token | `Chunk([], "error", "…")` with a message | A, B, C: at most `max_moves` after the first, as the request itself may kill them |
 | A raises `ValueError("too long")` | `Chunk([], "error", "too long")` | A only: any exception but `ReplicaLost` is a refusal, and all would refuse |
 
-So each token comes once and as soon as it is there; then exactly one `finish_reason`. `Chunk`, `ReplicaLost` and `random` are imported in the cell.
+So each token comes once and as soon as it is there; then exactly one `finish_reason`. `MAX_MOVES` is 2; it, `Chunk`, `ReplicaLost` and `random` are imported in the cell.
 
 - A `Chunk` has `token_ids` (may be empty in the last one), `finish_reason` (None, except in the last one) and `error`.
 - A replica has a `load`, and `stream(request)` returns an iterator of chunks with a method `close()`.
@@ -325,7 +325,7 @@ Change neither `request` nor `replicas`.
 # %% exercise="15.3"
 import random
 
-from lessons_lib.serving.failover import Chunk, ReplicaLost
+from lessons_lib.serving.failover import MAX_MOVES, Chunk, ReplicaLost
 
 from lessons_lib.serving.failover import relay
 

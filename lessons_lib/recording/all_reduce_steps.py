@@ -41,14 +41,14 @@ def record_all_reduce(all_reduce: Callable[[torch.Tensor, Worker], torch.Tensor]
     """
     if not 1 <= world_size <= 7:
         raise ValueError(f"{world_size} workers can't be told apart; record 1 to 7.")
-    received: list[list[tuple[int, int, frozenset[int]]]] = [[] for _ in range(world_size)]
+    received: list[list[tuple[int, dict[int, frozenset[int]]]]] = [[] for _ in range(world_size)]
 
     def watched(worker: Worker) -> torch.Tensor:
         receive = worker.receive
 
         def receive_and_note(source: int) -> torch.Tensor:
             got = receive(source)
-            received[worker.rank].append((source, *_read(got, world_size)))
+            received[worker.rank].append((source, _read(got, world_size)))
             return got
 
         worker_to_watch: Any = worker
@@ -57,8 +57,8 @@ def record_all_reduce(all_reduce: Callable[[torch.Tensor, Worker], torch.Tensor]
         return all_reduce(2.0**places, worker)
 
     results, _ = run_workers(watched, world_size)
-    everyone = frozenset(range(world_size))
-    if any(_read(one, world_size)[1] != everyone for result in results for one in result):
+    complete = {part: frozenset(range(world_size)) for part in range(world_size)}
+    if any(_read(result, world_size) != complete for result in results):
         raise ValueError("a sum isn't complete; let the check of all_reduce pass first.")
 
     holds = [[frozenset({rank})] * world_size for rank in range(world_size)]
@@ -67,16 +67,20 @@ def record_all_reduce(all_reduce: Callable[[torch.Tensor, Worker], torch.Tensor]
         news: list[dict[int, int]] = [{} for _ in range(world_size)]
         for rank in range(world_size):
             if step < len(received[rank]):
-                source, part, contains = received[rank][step]
-                # What lacks this worker's own tensor is added to what it holds; a finished sum takes its place.
-                holds[rank][part] = contains if holds[rank][part] & contains else holds[rank][part] | contains
-                news[rank][part] = source
+                source, sums = received[rank][step]
+                for part, contains in sums.items():
+                    # What lacks this worker's own tensor is added to what it holds; a finished sum takes its place.
+                    holds[rank][part] = contains if holds[rank][part] & contains else holds[rank][part] | contains
+                    news[rank][part] = source
         steps.append(ReduceStep(tuple(map(tuple, holds)), tuple(news)))
     return steps
 
 
-def _read(element: torch.Tensor, world_size: int) -> tuple[int, frozenset[int]]:
-    """Which part it is, and the workers that are in it."""
-    bits = int(element.item())
-    places = [place for place in range(world_size**2) if bits >> place & 1]
-    return places[0] // world_size, frozenset(place % world_size for place in places)
+def _read(tensor: torch.Tensor, world_size: int) -> dict[int, frozenset[int]]:
+    """Part -> the workers that are in its sum."""
+    sums: dict[int, frozenset[int]] = {}
+    for element in tensor.flatten().tolist():
+        places = [place for place in range(world_size**2) if int(element) >> place & 1]
+        if places:  # a zero is padding
+            sums[places[0] // world_size] = frozenset(place % world_size for place in places)
+    return sums

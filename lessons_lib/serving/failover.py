@@ -6,7 +6,7 @@ from collections.abc import Sequence as ListOf
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from lessons_lib.serving.continuation import MAX_MOVES
+from lessons_lib.serving.continuation import MAX_MOVES as MAX_MOVES
 from lessons_lib.serving.continuation import ReplicaLost as ReplicaLost
 
 Request = dict[str, Any]

@@ -2,6 +2,7 @@
 that goes around a ring."""
 
 import pytest
+from answers import lesson_16
 
 from lessons_lib.recording.all_reduce_steps import record_all_reduce
 from lessons_lib.recording.replica_streams import StreamRecord
@@ -76,6 +77,13 @@ def test_the_ring_shows_who_holds_which_sum_after_each_step(world_size):
         len(one) == world_size for step in steps for row in step.holds for one in row
     )
     assert picture.svg.count("marker-end") == world_size * (len(steps) - 1)
+
+
+@pytest.mark.parametrize("way", lesson_16.RIGHT["16.2"], ids=lambda way: way.__name__)
+def test_every_right_all_reduce_can_be_drawn(way):
+    steps = record_all_reduce(way, 4)
+    assert all(len(part) == 4 for holds in steps[-1].holds for part in holds)
+    assert "4, 4, 4, 4 of 4 parts complete" in draw_all_reduce(steps).alt
 
 
 def test_sums_that_are_not_complete_are_not_recorded():

@@ -91,7 +91,8 @@ def _describe(steps: Sequence[ReduceStep]) -> str:
         ]
         told.append(f"Step {index}: {'; '.join(arrived)}.")
     complete = [sum(len(part) == world_size for part in holds) for holds in steps[-1].holds]
+    ends = f"At the end, the workers have {', '.join(map(str, complete))} of {world_size} parts complete."
     return (
         f"An all-reduce of {world_size} workers in {len(steps) - 1} steps. Before it, each worker has only its "
-        f"own tensor. {' '.join(told)} At the end, the workers have {', '.join(map(str, complete))} of {world_size} parts complete."
+        f"own tensor. {' '.join(told)} {ends}"
     )
