@@ -22,6 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from lessons_lib.batching import generate_one_by_one
 from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, solution
+from lessons_lib.checks.lesson_16.scoreboard import all_reduce_scoreboard
 from lessons_lib.engine import EngineConfig, SamplingParams
 from lessons_lib.measuring import MAX_NEW_TOKENS, PROMPTS, recorded_engine
 from lessons_lib.measuring.published import FOLDER as RECORDED
@@ -294,7 +295,7 @@ print("elements that each has sent:", [worker.sent_bytes // 4 for worker in work
 
 # %% [markdown]
 """
-The sum is right, and three of the four links are nearly idle while worker 0 sends. Two steps share the work evenly:
+The sum is right, but worker 0 sends three times as much as any other, and all wait for it. Two steps share the work evenly:
 
 > **reduce-scatter**: each process has a tensor, and afterwards each has one part of the sum.
 
@@ -338,6 +339,21 @@ Table(columns=["workers", "through worker 0", "your all_reduce"], rows=rows, cap
 However many workers there are, none sends more than two tensors, apart from rounding up. What does grow is the number of messages. In a ring, 2 (N - 1) of them follow one another. Workers that send each part straight to the one that adds it up
 need only two rounds, but every worker sends to every other. For short tensors, the waits count more than the bytes, so NCCL, NVIDIA's library for this, has other algorithms than the ring.
 
+### Optional: beat the ring
+
+Write an all-reduce that is faster than the ring for both sizes: the short tensor of a single decode and the long one of a prefill. Eight workers are timed on links that exist only as numbers. Each message costs its sender 2 µs and its bytes at 50 GB/s, and arrives
+5 µs later. The limit on the bytes doesn't hold here; that all workers return the same bits does. Which number counts most for which size?
+"""
+
+# %%
+def my_all_reduce(tensor, worker):
+    return all_reduce(tensor, worker)  # replace this
+
+
+all_reduce_scoreboard(my_all_reduce)
+
+# %% [markdown]
+"""
 ### Your cuts and your sum in a model
 
 `cut_model` cuts every layer, and puts an all-reduce after each second matrix. Two workers, each with half of the model and your `all_reduce`, generate three stories:
