@@ -69,8 +69,7 @@ def record_all_reduce(all_reduce: Callable[[torch.Tensor, Worker], torch.Tensor]
             if step < len(received[rank]):
                 source, sums = received[rank][step]
                 for part, contains in sums.items():
-                    # What lacks this worker's own tensor is added to what it holds; a finished sum takes its place.
-                    holds[rank][part] = contains if holds[rank][part] & contains else holds[rank][part] | contains
+                    holds[rank][part] |= contains  # it was added to the worker's own, or it is finished
                     news[rank][part] = source
         steps.append(ReduceStep(tuple(map(tuple, holds)), tuple(news)))
     return steps
