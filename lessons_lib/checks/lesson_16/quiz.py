@@ -82,7 +82,7 @@ QUIZ = [
         ),
     ),
     Question(
-        text="A model of 70 billion parameters in bfloat16 is cut over four GPUs of 80 GB. A fifth GPU is idle. "
+        text="A model of 70 billion parameters (bfloat16, 8 KV heads) is cut over four GPUs of 80 GB. A fifth is idle. "
         "What can it do?",
         choices=(
             Choice(
