@@ -1153,7 +1153,7 @@ off with two threads.
 
 - A. Holtzman et al.: *The Curious Case of Neural Text Degeneration*, ICLR 2020; top-p. <https://arxiv.org/abs/1904.09751>
 - P. Efraimidis, P. Spirakis: *Weighted random sampling with a reservoir*, Information Processing Letters 97, 2006; the race.
-- C. Maddison, D. Tarlow, T. Minka: *A\* Sampling*, NeurIPS 2014; the Gumbel-max trick. <https://arxiv.org/abs/1411.0030>
+- C. Maddison, D. Tarlow, T. Minka: “A* Sampling”, NeurIPS 2014; the Gumbel-max trick. <https://arxiv.org/abs/1411.0030>
 - G. Steele, D. Lea, C. Flood: *Fast Splittable Pseudorandom Number Generators*, OOPSLA 2014; SplitMix64, the hash of the random numbers.
 - S. Xing et al.: *Sorting-Free GPU Kernels for LLM Sampling*, 2025. <https://flashinfer.ai/2025/03/10/sampling.html>
 - W. Kwon et al.: *Efficient Memory Management for Large Language Model Serving with PagedAttention*, SOSP 2023. <https://arxiv.org/abs/2309.06180>

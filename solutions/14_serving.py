@@ -814,7 +814,9 @@ audit(engine.scheduler)
 
 ## What is still wrong
 
-**One process serves, on one GPU.** If it dies, all its streams end with an error. Lesson 15 runs replicas, and cuts a model that doesn't fit in two.
+**One process serves.** If it dies, all its streams end with an error. Lesson 15 runs replicas.
+
+**One machine, one GPU.** A model that doesn't fit needs several. Lesson 16 cuts one in two.
 
 **Refused isn't solved.** Admission control keeps a promise to some by sending others away. More capacity is the only remedy, and starting it takes minutes.
 

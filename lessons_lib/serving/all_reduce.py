@@ -1,4 +1,4 @@
-"""Lesson 15: the sum of the tensors of several workers, in a ring.
+"""Lesson 16: the sum of the tensors of several workers, in a ring.
 
 Every worker is responsible for one part of the sum. In the first round of the ring, the parts are added up on their way
 (reduce-scatter); in the second, the finished ones are passed on (all-gather).

@@ -16,7 +16,7 @@ import httpx
 from starlette.types import Receive, Scope, Send
 
 from lessons_lib.serving.client_request import JSON, MAX_BODY_BYTES, NOT_PASSED_ON, ClientRequest, events
-from lessons_lib.serving.continuation import ReplicaLost
+from lessons_lib.serving.continuation import MAX_MOVES, ReplicaLost
 from lessons_lib.serving.http.errors import ClientGone
 from lessons_lib.serving.http.sse import unless_gone
 from lessons_lib.serving.router import PrefixAffinity, Replica, RoundRobin, RoutingPolicy, TwoChoices
@@ -64,7 +64,7 @@ class Balancer:
         urls: Sequence[str],
         policy: RoutingPolicy | None = None,
         *,
-        max_moves: int = 1,
+        max_moves: int = MAX_MOVES,
         health_interval: float = 0.5,
         health_timeout: float = 5.0,
         max_failures: int = 2,

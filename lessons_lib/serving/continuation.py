@@ -13,6 +13,9 @@ from typing import Any
 # Of error events: the replica won't finish the request, and another one can.
 LOST = ("engine_dead", "aborted", "draining")
 DONE = b"data: [DONE]\n\n"
+# How many more replicas are asked after the first one was lost. Not all: it may be the request that kills them. And not
+# one only: a replica that drains sends its streams away, possibly to the one that is restarted next.
+MAX_MOVES = 2
 
 
 class ReplicaLost(Exception):

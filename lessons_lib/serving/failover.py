@@ -6,6 +6,7 @@ from collections.abc import Sequence as ListOf
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from lessons_lib.serving.continuation import MAX_MOVES as MAX_MOVES
 from lessons_lib.serving.continuation import ReplicaLost as ReplicaLost
 
 Request = dict[str, Any]
@@ -65,7 +66,10 @@ def request_to_go_on(request: "Request", token_ids: list[int]) -> "Request | Non
 
 
 def relay(
-    request: "Request", replicas: "list[Server]", choose: "Callable[[list[Server]], int]", max_moves: int = 2
+    request: "Request",
+    replicas: "list[Server]",
+    choose: "Callable[[list[Server]], int]",
+    max_moves: int = MAX_MOVES,
 ) -> "Iterator[Chunk]":
     """Serve a request by one of several replicas, and pass its stream on. If a replica fails, another one continues.
 
@@ -78,12 +82,15 @@ def relay(
 
     Yields:
         Chunks, each token once. Only the last has a `finish_reason`. It is "error" if no replica is left, or
-        `max_moves` are used up, or a replica refuses the request.
+        `max_moves` are used up, or a replica refuses the request. If the tokens are complete before any replica gave a
+        reason, it is "stop" or "length", and no replica is asked.
     """
     if request.get("seed") is None:
         request = {**request, "seed": random.getrandbits(31)}
-    asked, token_ids, remaining = request, [], list(replicas)
-    while remaining and max_moves >= 0:
+    token_ids, remaining = [], list(replicas)
+    # A completion that had begun may be complete already.
+    asked = request_to_go_on(request, []) if request.get("output_token_ids") else request
+    while asked is not None and remaining and max_moves >= 0:
         replica, stream = remaining.pop(choose(remaining)), None
         replica.load += 1
         try:
@@ -103,9 +110,10 @@ def relay(
             if stream is not None:
                 stream.close()
         max_moves -= 1
-        rest = request_to_go_on(request, token_ids)
-        if rest is None:  # the replica was lost after the last token
-            yield Chunk([], "stop" if token_ids[-1] in (request.get("stop_token_ids") or ()) else "length")
-            return
-        asked = rest
+        asked = request_to_go_on(request, token_ids)
+    if asked is None:  # the reader has every token; only the reason is missing
+        all_tokens = [*(request.get("output_token_ids") or ()), *token_ids]
+        is_stopped = set(all_tokens[-1:]) & set(request.get("stop_token_ids") or ())
+        yield Chunk([], "stop" if is_stopped else "length")
+        return
     yield Chunk([], "error", f"every replica that was asked was lost; the stream ends after {len(token_ids)} tokens.")

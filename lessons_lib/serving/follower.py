@@ -1,4 +1,4 @@
-"""Lesson 15: what every process of a model does: it makes its part, runs its steps, and all but the first follow."""
+"""Lesson 16: what every process of a model does: it makes its part, runs its steps, and all but the first follow."""
 
 import time
 from collections.abc import Callable

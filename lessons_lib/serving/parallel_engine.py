@@ -1,4 +1,4 @@
-"""Lesson 15: an engine whose model is spread over several processes.
+"""Lesson 16: an engine whose model is spread over several processes.
 
 Every process has an engine of its own, with the same requests, the same scheduler and the same block tables; only the
 model's weights and the contents of the cache are parts. So that all schedule the same, the first process tells the

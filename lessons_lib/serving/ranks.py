@@ -1,4 +1,4 @@
-"""Lesson 15: the processes of one model. They sum tensors, and the first sends the others messages and tokens."""
+"""Lesson 16: the processes of one model. They sum tensors, and the first sends the others messages and tokens."""
 
 import os
 import zlib

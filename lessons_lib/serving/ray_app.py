@@ -40,11 +40,10 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from lessons_lib.serving.client_request import MAX_BODY_BYTES, NOT_PASSED_ON, ClientRequest, events
-from lessons_lib.serving.continuation import ReplicaLost
+from lessons_lib.serving.continuation import MAX_MOVES, ReplicaLost
 from lessons_lib.serving.router import Replica, choose_replica
 
 START_TIMEOUT = 240.0  # seconds: a dozen processes are started, each of which imports Ray
-MAX_MOVES = 1
 TWO_CHOICES = "ray.serve._private.request_router:PowerOfTwoChoicesRequestRouter"
 
 

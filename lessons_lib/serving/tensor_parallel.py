@@ -1,4 +1,4 @@
-"""Lesson 15: tensor parallelism by hand. Several processes compute one model together, and each has a part of every
+"""Lesson 16: tensor parallelism by hand. Several processes compute one model together, and each has a part of every
 large matrix.
 
 A Llama or Qwen layer has two blocks, attention and MLP, and both are a matrix, something that treats heads or elements

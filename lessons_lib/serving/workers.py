@@ -1,4 +1,4 @@
-"""Lesson 15: workers that send each other tensors. Here each is a thread of this process; a real one is a process with
+"""Lesson 16: workers that send each other tensors. Here each is a thread of this process; a real one is a process with
 a GPU, and the tensors go over a link.
 
 `send` doesn't wait and `receive` does, so workers can come to wait for each other in a circle. That is noticed at once:

@@ -1,9 +1,13 @@
 """A stream that is cut anywhere goes on in another engine, and its reader gets the tokens of the uncut one."""
 
+import inspect
+
 import pytest
 from engine_cases import an_engine
 
 from lessons_lib.engine.sampling_params import SamplingParams
+from lessons_lib.serving.balancer import Balancer
+from lessons_lib.serving.continuation import MAX_MOVES
 from lessons_lib.serving.failover import Chunk, ReplicaLost, relay, request_to_go_on
 
 PROMPT = [5, 9, 13, 7, 5, 9]
@@ -89,3 +93,44 @@ def test_a_replica_that_is_lost_after_the_last_token():
         replicas = [Lost(), None]  # the second one isn't asked
         *_, last = relay(request, replicas, lambda remaining: 0)
         assert last == Chunk([], reason)
+
+
+def test_a_request_that_arrives_complete_gets_its_reason_and_no_replica_is_asked():
+    request = dict(prompt=PROMPT, max_tokens=4, stop_token_ids=[30])
+    for so_far, reason in (([7, 8, 9, 7], "length"), ([7, 30], "stop")):
+        complete = request | {"output_token_ids": so_far}
+        assert list(relay(complete, [None], lambda remaining: 0)) == [Chunk([], reason)]
+
+
+def test_a_begun_request_whose_replica_is_lost_after_the_last_token():
+    class Lost:
+        load = 0
+
+        def stream(self, request):
+            yield from (Chunk([token]) for token in (7, 30)[: self.num_tokens])
+            raise ReplicaLost("gone")
+
+    for num_tokens, fields, reason in ((1, dict(max_tokens=3), "length"), (2, dict(stop_token_ids=[30]), "stop")):
+        request = dict(prompt=PROMPT, max_tokens=9, output_token_ids=[30, 8]) | fields
+        replica = Lost()
+        replica.num_tokens = num_tokens
+        assert list(relay(request, [replica, None], lambda remaining: 0))[-1] == Chunk([], reason)
+
+
+def test_a_bad_limit_is_refused_by_the_replica_and_is_no_complete_answer():
+    (chunk,) = relay(dict(prompt=PROMPT, max_tokens=-1), [EngineReplica()], lambda remaining: 0)
+    assert chunk.finish_reason == "error" and "max_tokens is -1" in chunk.error
+
+    class Lost:
+        load = 0
+
+        def stream(self, request):
+            raise ReplicaLost("gone")
+
+    (chunk,) = relay(dict(prompt=PROMPT, max_tokens=0), [Lost()], lambda remaining: 0)
+    assert chunk == Chunk([], "length"), "no token is asked for"
+
+
+def test_relay_and_the_balancer_move_a_stream_equally_often():
+    for function in (relay, Balancer.__init__):
+        assert inspect.signature(function).parameters["max_moves"].default == MAX_MOVES

@@ -1,9 +1,14 @@
-"""Pictures of lesson 15: prefixes in replicas, streams through the loss of one, matrices that are cut."""
+"""Pictures of lessons 15 and 16: prefixes in replicas, streams through the loss of one, matrices that are cut, and a sum
+that goes around a ring."""
 
 import pytest
+from answers import lesson_16
 
+from lessons_lib.recording.all_reduce_steps import record_all_reduce
+from lessons_lib.recording.replica_streams import StreamRecord
+from lessons_lib.serving.all_reduce import all_reduce
 from lessons_lib.viz.drawing.palette import color_of
-from lessons_lib.viz.replicas import PrefixPlaces, StreamRecord, draw_cut_matrices, draw_prefix_places, draw_streams
+from lessons_lib.viz.replicas import PrefixPlaces, draw_all_reduce, draw_cut_matrices, draw_prefix_places, draw_streams
 
 
 def test_a_cell_says_how_much_of_a_conversation_a_cache_holds():
@@ -48,3 +53,43 @@ def test_every_process_has_its_columns_and_rows(world_size):
 def test_unequal_parts_are_refused():
     with pytest.raises(ValueError, match="16 columns in 3 parts"):
         draw_cut_matrices(4, 12, 16, 12, 3)
+
+
+@pytest.mark.parametrize("world_size", [2, 3, 4])
+def test_the_ring_shows_who_holds_which_sum_after_each_step(world_size):
+    steps = record_all_reduce(all_reduce, world_size)
+    picture = draw_all_reduce(steps)
+    assert len(steps) == 1 + 2 * (world_size - 1)
+    for number, step in enumerate(steps):
+        for rank in range(world_size):
+            for part in range(world_size):
+                # Part p starts at worker p, and has passed `number` workers after so many steps; then it goes around.
+                distance = (rank - part) % world_size
+                summed = min(number, world_size - 1)
+                come = range(distance + 1) if 0 < distance <= summed else range(1)
+                expected = {(rank - back) % world_size for back in come}
+                if number >= world_size and (rank - part + 1) % world_size <= number - world_size + 1:
+                    expected = set(range(world_size))
+                assert step.holds[rank][part] == expected, (number, rank, part)
+    assert "after step 1, worker 1 has part 0 of workers 0 and 1" in picture.svg
+    assert "Step 1: part" in picture.alt and "part 0 from worker 0 to worker 1" in picture.alt
+    assert picture.svg.count("✓") == 1 + sum(
+        len(one) == world_size for step in steps for row in step.holds for one in row
+    )
+    assert picture.svg.count("marker-end") == world_size * (len(steps) - 1)
+
+
+@pytest.mark.parametrize("way", lesson_16.RIGHT["16.2"], ids=lambda way: way.__name__)
+def test_every_right_all_reduce_can_be_drawn(way):
+    steps = record_all_reduce(way, 4)
+    assert all(len(part) == 4 for holds in steps[-1].holds for part in holds)
+    assert "4, 4, 4, 4 of 4 parts complete" in draw_all_reduce(steps).alt
+
+
+def test_sums_that_are_not_complete_are_not_recorded():
+    with pytest.raises(ValueError, match="isn't complete"):
+        record_all_reduce(lambda tensor, worker: tensor, 2)
+    with pytest.raises(ValueError, match="8 workers"):
+        record_all_reduce(all_reduce, 8)
+    with pytest.raises(ValueError, match="up to 4 workers"):
+        draw_all_reduce(record_all_reduce(all_reduce, 5))

@@ -16,7 +16,7 @@ def check_relay(attempt) -> None:
         _check_one, _check_as_it_comes, _check_choice, _check_lost_anywhere, _check_connection_cut, _check_opening,
         _check_lost_twice, _check_larger_chunks, _check_chosen_again, _check_after_the_last_token, _check_none_left,
         _check_max_moves, _check_refused, _check_refused_late, _check_error_chunk, _check_seed, _check_drawn_seeds,
-        _check_other_streams, _check_reader_leaves,
+        _check_other_streams, _check_over_before_the_next, _check_reader_leaves,
     ):  # fmt: skip
         check(attempt)
 
@@ -558,6 +558,35 @@ def _check_other_streams(attempt) -> None:
             f"afterwards, its load should be 1; it is {replica.load}.",
             case=case,
             idea="Other streams change the load too, so don't put back what it was before: `replica.load -= 1`.",
+        )
+
+
+class _AskedAfter(FakeReplica):
+    """Notes, when it is asked, the load of the replica before it and whether that one's streams are closed."""
+
+    def stream(self, request):
+        self.found = self.before.load, all(stream.is_closed for stream in self.before.streams)
+        return super().stream(request)
+
+
+def _check_over_before_the_next(attempt) -> None:
+    case = "A is lost after 2 chunks; B notes A's load when it is asked, and whether A's stream is closed."
+    a, b = FakeReplica("A", 2), _AskedAfter("B")
+    b.before = a
+    _relayed(attempt, [a, b], case)
+    if b.found[0] != 0:
+        raise Mistake(
+            f"when B is asked, the load of A should be 0; it is {b.found[0]}.",
+            case=case,
+            idea="This stream isn't on A any more. While B streams, A's load would keep other requests away from it. "
+            "Lower it before the next replica is asked: in a `finally` inside the loop over replicas.",
+        )
+    if not b.found[1]:
+        raise Mistake(
+            "when B is asked, the stream of A is still open.",
+            case=case,
+            idea="A may still run, and compute the same tokens as B. Close its stream before the next replica is "
+            "asked: in a `finally` inside the loop over replicas.",
         )
 
 

@@ -7,7 +7,7 @@ from lessons_lib.viz.drawing.picture import Picture
 from lessons_lib.viz.drawing.svg import WIDTH, Drawing, number
 
 # One colour for each process; they are no requests, and differ in lightness.
-_PROCESSES = ("#0072B2", "#8FC3E4", "#5E3C99", "#A6A6A6")
+PROCESSES = ("#0072B2", "#8FC3E4", "#5E3C99", "#A6A6A6")
 _TOP, _LABEL = 62, 92
 
 
@@ -21,8 +21,8 @@ def draw_cut_matrices(num_tokens: int, inputs: int, inner: int, outputs: int, wo
     Raises:
         ValueError: `inner` can't be divided by `world_size`, or there are more than four processes.
     """
-    if inner % world_size or not 1 <= world_size <= len(_PROCESSES):
-        raise ValueError(f"{inner} columns in {world_size} parts; up to {len(_PROCESSES)} equal parts can be drawn.")
+    if inner % world_size or not 1 <= world_size <= len(PROCESSES):
+        raise ValueError(f"{inner} columns in {world_size} parts; up to {len(PROCESSES)} equal parts can be drawn.")
     d = Drawing()
     gap = 44
     unit = min((WIDTH - _LABEL - 100 - 4 * gap) / (inputs + inner + inner / world_size + 3 * outputs), 9.0)
@@ -36,7 +36,7 @@ def draw_cut_matrices(num_tokens: int, inputs: int, inner: int, outputs: int, wo
     for name, head in heads:
         d.text(xs[name], 24, head, 13, bold=True)
     for rank in range(world_size):
-        top, colour = _TOP + rank * row_height, _PROCESSES[rank]
+        top, colour = _TOP + rank * row_height, PROCESSES[rank]
         middle = top + height / 2
         d.text(16, middle, f"process {rank}", 13, bold=True)
 

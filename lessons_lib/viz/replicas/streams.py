@@ -3,27 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
+from lessons_lib.recording.replica_streams import StreamRecord
 from lessons_lib.viz.drawing.palette import EDGE, INK, NEUTRAL, SOFT_INK, color_of, text_on
 from lessons_lib.viz.drawing.picture import Picture
 from lessons_lib.viz.drawing.svg import WIDTH, Drawing, number
 
 _LEFT, _TOP, _ROW, _BAND_GAP = 118, 46, 24, 34
-
-
-@dataclass
-class StreamRecord:
-    """What one reader got.
-
-    Attributes:
-        tokens: (time, replica) of each token, in order.
-        end: (time, reason) of the last chunk, or None if there was none.
-    """
-
-    name: str
-    tokens: list[tuple[int, int]] = field(default_factory=list)
-    end: tuple[int, str] | None = None
 
 
 def draw_streams(streams: Sequence[StreamRecord], num_replicas: int, lost: tuple[int, int] | None = None) -> Picture:

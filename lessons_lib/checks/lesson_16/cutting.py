@@ -1,4 +1,4 @@
-"""Judges 15.4, `cut_linear`: the two cuts of a matrix."""
+"""Judges 16.1, `cut_linear`: the two cuts of a matrix."""
 
 import torch
 import torch.nn.functional as F

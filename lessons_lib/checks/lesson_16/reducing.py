@@ -1,4 +1,4 @@
-"""Judges 15.5, `all_reduce`, with workers whose messages are counted."""
+"""Judges 16.2, `all_reduce`, with workers whose messages are counted."""
 
 import threading
 

@@ -1,0 +1,51 @@
+"""The exercises and the quiz of lesson 16: the two cuts of a matrix, and the sum over all workers."""
+
+from lessons_lib.checks.exercise import Exercise
+from lessons_lib.checks.lesson_16.cutting import check_cut_linear
+from lessons_lib.checks.lesson_16.quiz import QUIZ
+from lessons_lib.checks.lesson_16.reducing import check_all_reduce
+
+__all__ = ["EXERCISES", "QUIZ"]
+
+EXERCISES = [
+    Exercise(
+        id="16.1",
+        title="the two cuts of a matrix",
+        reference="lessons_lib.serving.tensor_parallel:cut_linear",
+        test=check_cut_linear,
+        hints=(
+            "Write down the shapes for a weight of [4, 6] and two processes, and multiply by an x of six elements. "
+            "Then do it once more with a bias of four ones: where does a 2 come out?",
+            "The first dimension of the weight are its outputs: `colwise` cuts there, `rowwise` cuts the second one. "
+            "Results of a column cut stand side by side, so the bias is cut as the outputs are. Results of a row cut "
+            "are added up, so a bias that every process adds is counted as often as there are processes. A slice is "
+            "a view of the whole tensor and keeps it in memory.",
+            "`size, rest = divmod(weight.shape[dim], world_size)`; ValueError if `rest`; `own = slice(rank * size, "
+            "(rank + 1) * size)`. Colwise: `weight[own].clone(), None if bias is None else bias[own].clone()`. "
+            "Rowwise: `weight[:, own].clone(), None if bias is None or rank > 0 else bias.clone()`.",
+        ),
+    ),
+    Exercise(
+        id="16.2",
+        title="the sum over all workers",
+        reference="lessons_lib.serving.all_reduce:all_reduce",
+        test=check_all_reduce,
+        hints=(
+            "Two workers first. Each sends half of its tensor and gets half of the other's. What can it compute then, "
+            "and what does it lack? Now the same with three workers and thirds.",
+            "Two rounds. In the first, each part is added up in *one* worker; in the second, every worker gets the "
+            "finished parts. In a ring, each worker sends only to the one on its right and receives only from the one "
+            "on its left, and a round has N - 1 steps. Start by sending part `rank`; in the next step, send the part "
+            "that you have just received and added to. After N - 1 steps, the part that you added to last is "
+            "complete. The second round goes on the same way, but what arrives *replaces* the part. "
+            "`tensor.flatten().tensor_split(N)` makes N parts that differ by at most one element.",
+            "`parts = list(tensor.flatten().tensor_split(size))`. First round, for `step in range(size - 1)`: "
+            "`worker.send(right, parts[(rank - step) % size])`; then `own = (rank - step - 1) % size` and `parts[own] "
+            "= parts[own] + worker.receive(left)`. Second round, the same range: `worker.send(right, parts[(rank + 1 - "
+            "step) % size])`; `parts[(rank - step) % size] = worker.receive(left)`. At the end: "
+            "`torch.cat(parts).view(tensor.shape)`. (`+=` would change the tensor of the caller: a part is a view.)",
+        ),
+        points=3,
+        time_limit=10.0,
+    ),
+]

@@ -1,0 +1,427 @@
+# %% [markdown]
+"""
+# 16 · Two GPUs
+
+**What if the model doesn't fit on one GPU? And if it does, is a second GPU better as a replica or as one half of the model?**
+
+80 minutes · difficulty: hard · routes: serving · prerequisites: lesson 08 (what a step reads) and lesson 14 (serving); lesson 15 (replicas) for the comparison
+
+To use two GPUs for one model, every matrix has to be cut, and the results of both halves have to be added up. We build both: the cut and the sum. You need no GPU: the halves are first threads, then processes on your CPU. Figures that were recorded on other
+machines are marked as such.
+
+The minutes above cover the two exercises and the text between them. Optional parts are extra.
+"""
+
+# %%
+import json
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from lessons_lib.batching import generate_one_by_one
+from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, solution
+from lessons_lib.checks.lesson_16.scoreboard import all_reduce_scoreboard
+from lessons_lib.engine import EngineConfig, SamplingParams
+from lessons_lib.measuring import MAX_NEW_TOKENS, PROMPTS, recorded_engine
+from lessons_lib.measuring.published import FOLDER as RECORDED
+from lessons_lib.models import load_model
+from lessons_lib.recording.all_reduce_steps import record_all_reduce
+from lessons_lib.serving.parallel_engine import parallel_engine
+from lessons_lib.serving.tensor_parallel import cut_model
+from lessons_lib.serving.workers import run_workers
+from lessons_lib.viz.replicas import draw_all_reduce, draw_cut_matrices
+from lessons_lib.viz.tables import Table
+
+model, tokenizer = load_model(device="cpu")  # float32, so that answers can be compared token by token
+recorded = json.loads((RECORDED / "replicas.json").read_text(encoding="utf-8"))
+
+# %% [markdown]
+"""
+## The problem: too large for one GPU
+
+Lesson 15 served one model by several replicas. That doesn't help if a single copy doesn't fit:
+"""
+
+# %%
+for billions in (8, 70):
+    print(f"{billions} billion parameters in bfloat16: {2 * billions} GB; one H100 has 80 GB, and the KV cache needs its share of it")
+
+# %% [markdown]
+"""
+So a model has to be spread over several GPUs. You could give each GPU some of the layers, which is called *pipeline parallelism*. But a token goes through the layers one after the other, so only one GPU
+works on a batch at a time. Several batches under way keep all GPUs busy, but no step gets faster. The other way is to cut every layer.
+
+> **tensor parallelism**: several processes, each with a GPU, compute every layer together. Each has a part of every large matrix.
+
+## Predict
+
+After each attention block and after each MLP, the results of all processes have to be added up.
+
+**16.a** The course's model has 8 layers. How many such sums does one forward pass take?
+"""
+
+# %%
+predict("16.a", ...)  # sums
+
+# %% [markdown]
+"""
+## The idea: columns, then rows
+
+Take the MLP of a layer. In its simplest form it is a matrix, a function like SiLU that treats each element separately, and a second matrix. Cut the first by *columns*, and each process computes some of the elements, from the whole input. Cut the
+second by *rows* at the same places, and each process has exactly the inputs that its rows need. What it gets is a part of every sum:
+"""
+
+# %%
+draw_cut_matrices(num_tokens=4, inputs=12, inner=16, outputs=12)
+
+# %% [markdown]
+"""
+Nothing is sent between the two matrices. Attention works the same way: its "elements" are the heads. A process computes queries, keys and values of its own heads, attends with them, and multiplies by its rows of the
+output matrix. So its cache holds only its own KV heads. Only two sums in each layer have to be sent.
+
+> **all-reduce**: each process has a tensor, and afterwards each has the sum of all of them.
+
+## Build 1: the two cuts
+
+`torch.nn.Linear` stores its weight as `[outputs, inputs]` and computes `x @ weight.T + bias`. The names of the cuts refer to the transposed weight in this formula.
+
+**Your task: `cut_linear(weight, bias, cut, rank, world_size)`.** Return the tuple (weight, bias) of one process. `rank` is its index, and `world_size` the number of processes. `bias` is a tensor or None.
+
+- `cut == "colwise"`: the *outputs* are divided among the processes, rank 0 first. The results of all processes, side by side, are the layer's output.
+- `cut == "rowwise"`: the *inputs* are divided among the processes, rank 0 first. The results of all processes, added up, are the layer's output.
+- A process may return None for the bias, or zeros, if it adds none.
+- If equal parts aren't possible, raise `ValueError`.
+- Return new tensors, which keep nothing of the whole ones in memory: that's the point of it all.
+
+Example: a weight of shape [4, 6], two processes. Colwise, each gets [2, 6]; rowwise, each gets [4, 3].
+"""
+
+# %% exercise="16.1"
+from lessons_lib.serving.tensor_parallel import cut_linear
+
+# %% [markdown]
+"""
+The first layer's MLP of the course's model, with your cuts, in two and four parts:
+"""
+
+# %%
+mlp = model.model.layers[0].mlp
+x = torch.randn(5, model.config.hidden_size, generator=torch.Generator().manual_seed(0))
+
+
+def part_of_mlp(rank, world_size):
+    gate, up = (F.linear(x, *cut_linear(linear.weight, None, "colwise", rank, world_size)) for linear in (mlp.gate_proj, mlp.up_proj))
+    return F.linear(F.silu(gate) * up, *cut_linear(mlp.down_proj.weight, None, "rowwise", rank, world_size))
+
+
+for world_size in (2, 4):
+    total = sum(part_of_mlp(rank, world_size) for rank in range(world_size))
+    print(f"{world_size} parts: the sum differs from the whole MLP by less than 0.00001: {bool((total - mlp(x)).abs().max() < 1e-5)}")
+
+# %% [markdown]
+"""
+## A whole model in two processes
+
+An engine is more than a model. Each process needs an engine of its own, and all must schedule the *same* step, or they would add up the results of different tokens. So in `lessons_lib/serving/parallel_engine.py`, the first process tells the others about every call that
+changes its engine, and they make the same call. Two things must not differ: the seeds, which the first process draws, and the arrival times, which policies compare.
+
+The next cell starts a second process, cuts every layer with `cut_linear`, and serves the six stories. (The new process imports everything anew, which takes a few seconds. The sums are PyTorch's.)
+"""
+
+# %%
+lengths = [min(each, 40) for each in MAX_NEW_TOKENS]
+alone = generate_one_by_one(model, tokenizer, PROMPTS, max_new_tokens=lengths)
+config = EngineConfig(max_num_seqs=6, max_num_batched_tokens=64, num_blocks=16)  # too few blocks: some are preempted
+with parallel_engine(partial(load_model, None), config) as engine:
+    outputs = engine.generate(PROMPTS, [SamplingParams(max_tokens=each) for each in lengths])
+    print("the same tokens as one at a time:", [output.token_ids for output in outputs] == alone)
+    print(f"KV heads of the model: {model.config.num_key_value_heads}; in this process: {engine.runner.cache.keys[0].shape[2]}")
+    print(f"sequences preempted: {engine.scheduler.num_preempted}")
+
+# %% [markdown]
+"""
+Heads can't be cut in half, so here the number of processes must divide the number of KV heads. (vLLM goes further: if there are more processes than KV heads, several of them hold a copy of the same head.)
+
+## Two replicas, or one model on two GPUs?
+
+Suppose the model *does* fit on one GPU, and you have two. You can run two replicas, each of which serves half of the requests. Or you can cut the model in two, and both GPUs work on all requests. Both ways were measured on two H100, with 64 requests at a time, for two models: one with 8
+billion parameters and one with 0.5 billion. Which of the two generates more tokens per second, and is it the same one for both models? Think of what a step has to read, and of what it has to send.
+
+Predict the ratio: tokens per second of one model on two GPUs, divided by those of two replicas. Above 1, the cut wins; below 1, the replicas do.
+
+**16.b** With 8 billion parameters?
+
+**16.c** With 0.5 billion parameters?
+"""
+
+# %%
+predict("16.b", ...)  # times
+predict("16.c", ...)  # times
+
+# %%
+two_gpus = recorded["two_gpus"]
+NAMES = {"8 billion": "llama_8_billion", "0.5 billion": "qwen_half_billion"}
+rows, ratios = [], {}
+for name, shape in NAMES.items():
+    cut, replicas = (two_gpus[shape][way]["64"]["tokens_per_s"] for way in ("two GPUs, one model", "two replicas"))
+    ratios[name] = round(cut / replicas, 2)
+    for way, found in two_gpus[shape].items():
+        steps = [f"{found[count]['decode_ms']:.2f} ms" if count in found else "–" for count in ("1", "16", "64")]
+        rows.append([name, way, *steps, f"{found['64']['tokens_per_s']:,.0f}"])
+reveal("16.b", ratios["8 billion"], "times", tolerance=0.1)
+reveal("16.c", ratios["0.5 billion"], "times", tolerance=0.1)
+Table(
+    columns=["parameters", "", "a step, 1 request", "a step, 16 requests", "a step, 64 requests", "tokens/s, 64 requests"],
+    rows=rows,
+    caption=two_gpus["provenance"],
+)
+
+# %% [markdown]
+"""
+The three columns in the middle are times of a decode step; with two replicas, each of them has half of the requests.
+
+Replicas don't make a step much faster: each still reads all weights. With only 64 requests, the large model generates more tokens per second on two GPUs that share it than in two replicas: a replica's
+step for 32 requests takes nearly as long as one for 64. For the small model it's the other way around.
+
+What replicas add is room without communication. Each has its own cache and its own batch slots, so two of them take twice as many requests as one; and if one is
+lost, the other remains. Tensor parallelism makes *each stream* faster if the model is large, and it lets you serve a model that doesn't fit on one GPU. Large installations do both: replicas, each over
+several GPUs.
+
+### Where do the milliseconds go?
+
+Take the steps with one request. A decode step reads all weights once, and the bytes over the bandwidth are a lower bound for its time (lesson 08). The bound is far below the measured step, and halving the bytes doesn't halve the time. Why?
+
+The recording has only the times of whole steps. But it has two models whose layers do the same operations, on matrices of very different sizes. In the small model, reading takes little of the step. So what *its* steps take beyond the bound, divided by the number of operations and
+sums, is an estimate of what each of them costs however small it is:
+"""
+
+# %%
+BANDWIDTH = 3.35e12  # bytes per second of an H100, from its data sheet
+SHAPES = {"8 billion": (32, 4096, 1024, 14336, 128256), "0.5 billion": (24, 896, 128, 4864, 151936)}  # layers, hidden, keys, MLP, vocabulary
+
+
+def milliseconds_to_read(name, num_gpus):
+    layers, hidden, keys, inner, vocabulary = SHAPES[name]
+    of_layers = layers * (2 * hidden * hidden + 2 * hidden * keys + 3 * hidden * inner)
+    return 1e3 * 2 * (of_layers / num_gpus + hidden * vocabulary) / BANDWIDTH  # 2 bytes each; the last matrix isn't cut
+
+
+class CountOperations(TorchDispatchMode):
+    count = 0
+
+    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
+        self.count += not operation.is_view and "view" not in operation.name()  # a view computes nothing
+        return operation(*args, **(kwargs or {}))
+
+
+small = load_model(device="cpu")[0].bfloat16()
+hidden = torch.zeros(1, 1, small.config.hidden_size, dtype=torch.bfloat16)
+angles = small.model.rotary_emb(hidden, torch.tensor([[0]]))
+with torch.no_grad(), CountOperations() as operations:
+    small.model.layers[0](hidden, position_embeddings=angles)
+
+step = {name: [two_gpus[shape][way]["1"]["decode_ms"] for way in ("one GPU", "two GPUs, one model")] for name, shape in NAMES.items()}
+beyond = [step["0.5 billion"][gpus - 1] - milliseconds_to_read("0.5 billion", gpus) for gpus in (1, 2)]
+per_operation = beyond[0] / (SHAPES["0.5 billion"][0] * operations.count)
+per_sum = (beyond[1] - beyond[0]) / (2 * SHAPES["0.5 billion"][0])
+print(f"the small model's step: {step['0.5 billion'][0]:.2f} ms; reading its weights takes at least {milliseconds_to_read('0.5 billion', 1):.2f} ms")
+print(f"operations of a layer: {operations.count}; of {SHAPES['0.5 billion'][0]} layers: {SHAPES['0.5 billion'][0] * operations.count}")
+print(f"beyond the bound, for each operation: {1e3 * per_operation:.1f} µs; for each sum, on two GPUs: {1e3 * per_sum:.1f} µs")
+
+# %%
+num_layers = SHAPES["8 billion"][0]
+parts = {"reading the weights at full bandwidth (computed)": [milliseconds_to_read("8 billion", gpus) for gpus in (1, 2)]}
+parts[f"{num_layers * operations.count:,} operations, each as in the small model (inferred)"] = [num_layers * operations.count * per_operation] * 2
+parts[f"{2 * num_layers} sums, each as in the small model (inferred)"] = [0, 2 * num_layers * per_sum]
+parts["the rest: not explained"] = [whole - sum(part[gpu] for part in parts.values()) for gpu, whole in enumerate(step["8 billion"])]
+parts["the step (measured)"] = step["8 billion"]
+waits = {mode["name"]: mode["decode_ms"]["wait"] for mode in recorded_engine().modes}
+graphs, compiled = waits["decodes from CUDA graphs"], waits["compiled too"]
+print(f"0.5 billion parameters, 256 requests, one H200 (lesson 13): the CPU waits for the GPU {graphs:.2f} ms in a step; {compiled:.2f} ms if compiled")
+Table(
+    columns=["8 billion parameters, 1 request, ms", "one GPU", "two GPUs, one model"],
+    rows=[[name, *(f"{each:.2f}" for each in part)] for name, part in parts.items()],
+)
+
+# %% [markdown]
+"""
+Only the last row of the table is measured. The rest is an estimate, and this is what it rests on:
+
+- **Many small kernels.** The recorded engine replayed CUDA graphs, but nothing was compiled, so no operations were fused: a norm alone is half a dozen kernels. Each has to start and end, and reads and writes a few kilobytes. Their cost is measured in
+  one case only: in lesson 13, the CPU waits much less for the GPU after the small model is compiled, which fuses many of them (the line above the table, on another GPU and with 256 requests). For the large model it isn't measured. The second row assumes that an operation costs the same in both models. And the count
+  is of PyTorch's operations: attention is one of them, though the engine's own attention takes a few kernels.
+- **The sums.** The third row contains everything that a second GPU adds: the link, waiting for the slower GPU, and the messages by which both engines stay in step. It comes from the small difference between two steps, so it is rough.
+- **The rest** may be matrix products that don't reach the data sheet's bandwidth, sums that take longer for longer tensors, or an error of the two rows above. It hardly shrinks on two GPUs, so bandwidth alone doesn't explain it. The times of whole steps can't tell these apart.
+
+A *profile* could: `torch.profiler` or Nsight Systems note the start and end of every kernel on the GPU. For each matrix product, bytes divided by time is the bandwidth that it reached. The sum of the small kernels, and the gaps between them, would confirm or refute the second row. And each all-reduce
+would show how long it runs, and how much of that is waiting.
+
+What the estimate does explain is why two GPUs aren't twice as fast: only the first row is halved, and not all of that. For the small model, the sums cost more than the cut saves: its step got slower.
+"""
+
+# %% [markdown]
+"""
+## Build 2: the sum over all workers
+
+The sums are what a cut adds to each step: 64 of them in the large model, one after the other. The `sum(...)` after Build 1 was too easy, since all parts were in one place. With tensor parallelism, each part is on another GPU. In the simplest all-reduce, every process sends its tensor to process 0, which adds them up and sends the sum back. With N
+processes, process 0 then sends and receives N - 1 whole tensors, while the links of the others are hardly used.
+
+Here it is for *workers*, which are threads, so that all of them run in this notebook. Workers communicate only through these methods:
+
+| of a `worker` | meaning |
+|---|---|
+| `rank`, `world_size` | its index, and N, the number of workers |
+| `send(to, tensor)` | sends a copy of a tensor to the worker with the rank `to`; doesn't wait |
+| `receive(source)` | waits for the next tensor that the worker `source` has sent to this one, and returns it |
+
+"""
+
+# %%
+def through_worker_0(tensor, worker):
+    if worker.rank:
+        worker.send(0, tensor)
+        return worker.receive(0)
+    total = tensor + sum(worker.receive(source) for source in range(1, worker.world_size))
+    for to in range(1, worker.world_size):
+        worker.send(to, total)
+    return total
+
+
+totals, workers = run_workers(lambda worker: through_worker_0(torch.full([4096], 10.0**worker.rank), worker), 4)
+print("each worker's first element:", [total[0].item() for total in totals])
+print("elements that each has sent:", [worker.sent_bytes // 4 for worker in workers])
+
+# %% [markdown]
+"""
+The sum is right, but worker 0 sends three times as much as any other, and all wait for it. Two steps share the work evenly:
+
+> **reduce-scatter**: each process has a tensor, and afterwards each has one part of the sum.
+
+> **all-gather**: each process has a part, and afterwards each has all of them.
+
+One after the other, they make an all-reduce.
+
+**Your task: `all_reduce(tensor, worker)`.** All workers call it at the same time, each with its own tensor; the shapes and types are equal. Return the sum.
+
+- The result is a new tensor of the same shape and type. Everything that was sent has been received.
+- **Bytes**: a worker sends at most 2 (N - 1) / N of the bytes of its tensor. If N doesn't divide its number of elements n, round up: 2 (N - 1) * ceil(n / N) elements. n may be less than N.
+- **Bits**: every worker returns the same bits. Float sums depend on their order, and two workers that differ in the last bit could choose different tokens. Compared with the exact sum, N - 1 additions in float32 may
+  be off by (N - 1) * 2⁻²⁴ of the sum of the absolute values.
+
+Example: two workers with [1, 2, 3, 4] and [10, 20, 30, 40]. Both return [11, 22, 33, 44], and each sends two elements twice. If all workers wait for each other, the check says where.
+"""
+
+# %% exercise="16.2"
+from lessons_lib.serving.all_reduce import all_reduce
+
+# %% [markdown]
+"""
+This is what *your* workers do, recorded: four workers, and a tensor of four parts. Each part collects a stripe from every worker on its way, and then goes around once more, complete. Is it worth the trouble? The table below the picture compares what the busiest worker sends for a tensor of 4096 elements.
+"""
+
+# %%
+draw_all_reduce(record_all_reduce(all_reduce, 4))
+
+# %%
+rows = []
+for num_workers in (2, 4, 8, 16):
+    row = [num_workers]
+    for function in (through_worker_0, all_reduce):
+        _, workers = run_workers(lambda worker: function(torch.ones(4096), worker), num_workers)
+        row.append(f"{max(worker.sent_bytes for worker in workers) // 4:,}")
+    rows.append(row)
+Table(columns=["workers", "through worker 0", "your all_reduce"], rows=rows, caption="elements that the busiest worker sends")
+
+# %% [markdown]
+"""
+However many workers there are, none sends more than two tensors, apart from rounding up. What does grow is the number of messages. In a ring, 2 (N - 1) of them follow one another. Workers that send each part straight to the one that adds it up
+need only two rounds, but every worker sends to every other. For short tensors, the waits count more than the bytes, so NCCL, NVIDIA's library for this, has other algorithms than the ring.
+
+### Optional: beat the ring
+
+Write an all-reduce that is faster than the ring for both sizes: the short tensor of a single decode and the long one of a prefill. Eight workers are timed on links that exist only as numbers. Each message costs its sender 2 µs and its bytes at 50 GB/s, and arrives
+5 µs later. The limit on the bytes doesn't hold here; that all workers return the same bits does. Which number counts most for which size?
+"""
+
+# %%
+def my_all_reduce(tensor, worker):
+    return all_reduce(tensor, worker)  # replace this
+
+
+all_reduce_scoreboard(my_all_reduce)
+
+# %% [markdown]
+"""
+### Your cuts and your sum in a model
+
+`cut_model` cuts every layer, and puts an all-reduce after each second matrix. Two workers, each with half of the model and your `all_reduce`, generate three stories:
+"""
+
+# %%
+halves, sums = [load_model(device="cpu")[0] for _ in range(2)], [0, 0]
+LENGTHS = [min(each, 12) for each in MAX_NEW_TOKENS[:3]]
+
+
+def generate_with_half(worker):
+    def counted(tensor):
+        sums[worker.rank] += 1
+        return all_reduce(tensor, worker)
+
+    half = halves[worker.rank]
+    cut_model(half, worker.rank, worker.world_size, counted)
+    return generate_one_by_one(half, tokenizer, PROMPTS[:3], max_new_tokens=LENGTHS)
+
+
+answers, workers = run_workers(generate_with_half, 2)
+expected = [tokens[:length] for tokens, length in zip(alone, LENGTHS)]
+passes = sum(len(tokens) for tokens in answers[0])  # one forward pass for each new token
+reveal("16.a", sums[0] / passes, unit="sums")
+print("the same tokens as the whole model:", answers[0] == expected)
+print("the same in both workers:", answers[0] == answers[1])
+own, whole = (sum(each.numel() for each in one.model.layers.parameters()) for one in (halves[0], model))
+print(f"parameters of the layers: {own:,} of {whole:,} in each worker")
+print(f"kilobytes that each has sent: {[round(worker.sent_bytes / 1000) for worker in workers]}")
+
+# %% [markdown]
+"""
+Two sums in each of 8 layers: 16. A worker has a little more than half of the parameters, because the norms stay whole.
+
+## What is still wrong
+
+**One lost process ends a parallel model.** If any of its processes dies, all its streams are lost: to the balancer of lesson 15, the group is one replica.
+
+**All wait for the slowest.** Each sum needs the results of every process, so one slow GPU or link slows down every step of all of them.
+
+**The last matrix isn't cut.** Each process computes all logits itself. With a small model and a large vocabulary, that is a good part of what a step reads. vLLM cuts the embedding and the last matrix, too.
+
+**A model in parts helps only as long as the sums are quicker than the work that is saved.** Between machines, where links are slower than inside one, pipeline parallelism is the usual choice.
+
+The ledger gets no row here: the tokens and the steps are those of lesson 12.
+
+## Quiz
+"""
+
+# %%
+quiz("16")
+
+# %% [markdown]
+"""
+## References
+
+- M. Shoeybi et al.: *Megatron-LM: Training Multi-Billion Parameter Language Models Using Model Parallelism*, 2019; the two cuts are in section 3. <https://arxiv.org/abs/1909.08053>
+- Hugging Face transformers: distributed inference. <https://huggingface.co/docs/transformers/main/en/perf_infer_gpu_multi>
+- vLLM: parallelism and scaling. <https://docs.vllm.ai/en/latest/serving/parallelism_scaling.html>
+
+## Further (optional)
+
+<details>
+<summary><b>What production does</b>: vLLM, transformers</summary>
+
+- **transformers**: `AutoModelForCausalLM.from_pretrained(name, tp_plan="auto")`, started in several processes with `torchrun`, cuts a model by a plan in its configuration (`base_model_tp_plan`). For Llama, the plan's cuts are those of `CUTS` in `lessons_lib/serving/tensor_parallel.py`.
+- **vLLM**, cuts: `ColumnParallelLinear` and `RowParallelLinear` in `vllm/model_executor/layers/linear.py`; the sum is `tensor_model_parallel_all_reduce`. It also cuts the embedding and the last matrix. `--tensor-parallel-size 2` is all you have to say.
+- **vLLM**, processes: one scheduler for all of them. `vllm/v1/executor/multiproc_executor.py` sends its decisions to the workers. Ours lets every process schedule for itself, and checks that all did the same.
+
+</details>
+"""

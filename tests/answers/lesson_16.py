@@ -1,0 +1,433 @@
+"""Answers to the exercises of lesson 16: what learners get wrong, and other ways to be right."""
+
+import torch
+
+from answers import Wrong
+from lessons_lib.serving.all_reduce import all_reduce
+from lessons_lib.serving.tensor_parallel import cut_linear
+
+# 16.1 cut_linear
+
+
+def dims_swapped(weight, bias, cut, rank, world_size):
+    part, _ = cut_linear(weight, None, "rowwise" if cut == "colwise" else "colwise", rank, world_size)
+    return part, cut_linear(weight, bias, cut, rank, world_size)[1]
+
+
+def always_columns(weight, bias, cut, rank, world_size):
+    return cut_linear(weight, bias, "colwise", rank, world_size)
+
+
+def transposed(weight, bias, cut, rank, world_size):
+    part, own = cut_linear(weight, bias, cut, rank, world_size)
+    return part.T.contiguous(), own
+
+
+def every_nth_output(weight, bias, cut, rank, world_size):
+    if cut == "colwise" and weight.shape[0] % world_size == 0:
+        return weight[rank::world_size].clone(), None if bias is None else bias[rank::world_size].clone()
+    return cut_linear(weight, bias, cut, rank, world_size)
+
+
+def every_nth_input(weight, bias, cut, rank, world_size):
+    part, own = cut_linear(weight, bias, cut, rank, world_size)
+    return (weight[:, rank::world_size].clone(), own) if cut == "rowwise" else (part, own)
+
+
+def always_the_first_part(weight, bias, cut, rank, world_size):
+    return cut_linear(weight, bias, cut, 0, world_size)
+
+
+def in_reverse(weight, bias, cut, rank, world_size):
+    if cut == "colwise":
+        return cut_linear(weight, bias, cut, rank, world_size)
+    return cut_linear(weight, None, cut, world_size - 1 - rank, world_size)[0], cut_linear(
+        weight, bias, cut, rank, world_size
+    )[1]
+
+
+def bias_on_every_rank(weight, bias, cut, rank, world_size):
+    part, own = cut_linear(weight, bias, cut, rank, world_size)
+    return part, (bias.clone() if bias is not None and cut == "rowwise" else own)
+
+
+def bias_on_no_rank(weight, bias, cut, rank, world_size):
+    part, own = cut_linear(weight, bias, cut, rank, world_size)
+    return part, (None if cut == "rowwise" else own)
+
+
+def whole_bias_for_columns(weight, bias, cut, rank, world_size):
+    part, own = cut_linear(weight, bias, cut, rank, world_size)
+    return part, (bias.clone() if bias is not None and cut == "colwise" else own)
+
+
+def bias_of_the_first_columns(weight, bias, cut, rank, world_size):
+    part, own = cut_linear(weight, bias, cut, rank, world_size)
+    return part, (own if own is None or cut == "rowwise" else bias[: len(part)].clone())
+
+
+def columns_without_bias(weight, bias, cut, rank, world_size):
+    part, own = cut_linear(weight, bias, cut, rank, world_size)
+    return part, (None if cut == "colwise" else own)
+
+
+def cut_bias_for_rows(weight, bias, cut, rank, world_size):
+    part, own = cut_linear(weight, bias, cut, rank, world_size)
+    return part, (bias.chunk(world_size)[rank].clone() if bias is not None and cut == "rowwise" else own)
+
+
+def a_view(weight, bias, cut, rank, world_size):
+    cut_linear(weight, bias, cut, rank, world_size)
+    size = weight.shape[0 if cut == "colwise" else 1] // world_size
+    own = slice(rank * size, (rank + 1) * size)
+    if cut == "colwise":
+        return weight[own], None if bias is None else bias[own]
+    return weight[:, own], None if bias is None or rank else bias
+
+
+def the_bias_itself(weight, bias, cut, rank, world_size):
+    part, own = cut_linear(weight, bias, cut, rank, world_size)
+    return part, own if own is None or cut == "colwise" else bias
+
+
+def a_view_of_a_copy(weight, bias, cut, rank, world_size):
+    part, own = cut_linear(weight, bias, cut, rank, world_size)
+    size = weight.shape[0 if cut == "colwise" else 1] // world_size
+    copy = weight.clone()
+    return (
+        copy[rank * size : (rank + 1) * size] if cut == "colwise" else copy[:, rank * size : (rank + 1) * size]
+    ), own
+
+
+def loses_the_rest(weight, bias, cut, rank, world_size):
+    dim = 0 if cut == "colwise" else 1
+    whole = weight.shape[dim] // world_size * world_size
+    return cut_linear(
+        weight[:whole] if dim == 0 else weight[:, :whole],
+        bias if bias is None or dim else bias[:whole],
+        cut,
+        rank,
+        world_size,
+    )
+
+
+def only_the_weight(weight, bias, cut, rank, world_size):
+    return cut_linear(weight, bias, cut, rank, world_size)[0]
+
+
+def always_float32(weight, bias, cut, rank, world_size):
+    part, own = cut_linear(weight, bias, cut, rank, world_size)
+    return part.float(), None if own is None else own.float()
+
+
+def halves_only(weight, bias, cut, rank, world_size):
+    return cut_linear(weight, bias, cut, rank % 2, 2)
+
+
+def with_chunk(weight, bias, cut, rank, world_size):
+    dim = {"colwise": 0, "rowwise": 1}[cut]
+    if weight.shape[dim] % world_size:
+        raise ValueError("unequal")
+    part = weight.chunk(world_size, dim)[rank].clone()
+    if bias is not None:
+        bias = bias.chunk(world_size)[rank].clone() if dim == 0 else bias.clone() if rank == 0 else None
+    return part, bias
+
+
+def bias_on_the_last_rank(weight, bias, cut, rank, world_size):
+    part, own = cut_linear(weight, bias, cut, rank, world_size)
+    if cut == "rowwise" and bias is not None:
+        own = bias.clone() if rank == world_size - 1 else None
+    return part, own
+
+
+def a_share_of_the_bias(weight, bias, cut, rank, world_size):
+    part, own = cut_linear(weight, bias, cut, rank, world_size)
+    return part, (bias / world_size if cut == "rowwise" and bias is not None else own)
+
+
+def with_narrow_and_zeros(weight, bias, cut, rank, world_size):
+    part, own = cut_linear(weight, bias, cut, rank, world_size)
+    dim = 0 if cut == "colwise" else 1
+    size = weight.shape[dim] // world_size
+    if own is None and bias is not None:
+        own = bias.new_zeros(bias.shape)
+    return weight.narrow(dim, rank * size, size).contiguous().clone(), own
+
+
+# 16.2 all_reduce
+
+
+def in_a_ring(
+    cut=lambda flat, size: list(flat.tensor_split(size)),
+    copy=lambda tensor: tensor.flatten().clone(),
+    steps=lambda size: size - 1,
+    later_steps=lambda size: size - 1,
+    first_sent=1,
+    join=lambda parts, tensor: torch.cat(parts).view(tensor.shape),
+    receive_first=False,
+    source=lambda rank, size: (rank - 1) % size,
+    to=lambda rank, size: (rank + 1) % size,
+    take=lambda old, new: new,
+    pack=lambda part: part,
+    last=lambda worker, to, parts: None,
+):
+    def attempt(tensor, worker):
+        rank, size = worker.rank, worker.world_size
+        parts = cut(copy(tensor), size)
+        for step in range(steps(size)):
+            new = worker.receive(source(rank, size)) if receive_first else None
+            worker.send(to(rank, size), pack(parts[(rank - step) % size]))
+            own = (rank - step - 1) % size
+            parts[own] += worker.receive(source(rank, size)) if new is None else new
+        for step in range(later_steps(size)):
+            worker.send(to(rank, size), pack(parts[(rank + first_sent - step) % size]))
+            own = (rank + first_sent - 1 - step) % size
+            parts[own] = take(parts[own], worker.receive(source(rank, size)))
+        last(worker, to(rank, size), parts)
+        return join(parts, tensor)
+
+    return attempt
+
+
+def every_tensor_to_every_worker(tensor, worker):
+    for to in range(worker.world_size):
+        worker.send(to, tensor)
+    return sum(worker.receive(source) for source in range(worker.world_size)).clone()
+
+
+def everything_through_worker_0(tensor, worker):
+    others = range(1, worker.world_size)
+    if worker.rank:
+        worker.send(0, tensor)
+        return worker.receive(0)
+    total = tensor.clone()
+    for source in others:
+        total += worker.receive(source)
+    for to in others:
+        worker.send(to, total)
+    return total
+
+
+def only_worker_0_gets_it(tensor, worker):
+    if worker.rank:
+        return worker.send(0, tensor)
+    return tensor + sum(worker.receive(source) for source in range(1, worker.world_size))
+
+
+def whole_tensors_in_a_ring(tensor, worker):
+    total = passed = tensor.clone()
+    for _ in range(worker.world_size - 1):
+        worker.send((worker.rank + 1) % worker.world_size, passed)
+        passed = worker.receive((worker.rank - 1) % worker.world_size)
+        total = total + passed
+    return total
+
+
+def swaps_with_one_other(tensor, worker):
+    other = (worker.rank ^ 1) % worker.world_size
+    if other == worker.rank:
+        return tensor.clone()
+    worker.send(other, tensor)
+    return tensor + worker.receive(other)
+
+
+def waits_for_the_first(tensor, worker):
+    if worker.rank == 0:
+        return all_reduce(tensor, worker)
+    worker.receive(0)
+    return all_reduce(tensor, worker)
+
+
+def equal_parts_only(flat, size):
+    length = len(flat) // size
+    return [flat[i * length : (i + 1) * length] for i in range(size)]
+
+
+def loses_the_rest_of_the_sum(tensor, worker):
+    length = tensor.numel() // worker.world_size * worker.world_size
+    total = tensor.flatten().clone()
+    total[:length] = all_reduce(total[:length], worker)
+    return total.view(tensor.shape)
+
+
+def the_rest_in_the_last_part(flat, size):
+    length = len(flat) // size
+    return [flat[i * length : (i + 1) * length if i < size - 1 else len(flat)] for i in range(size)]
+
+
+def the_mean(tensor, worker):
+    return all_reduce(tensor, worker) / worker.world_size
+
+
+def returns_its_own(tensor, worker):
+    all_reduce(tensor, worker)
+    return tensor.clone()
+
+
+def returns_the_argument_if_alone(tensor, worker):
+    return tensor if worker.world_size == 1 else all_reduce(tensor, worker)
+
+
+def adds_in_bfloat16(tensor, worker):
+    exact = bool((tensor == tensor.round()).all())
+    return all_reduce(tensor, worker) if exact else all_reduce(tensor.bfloat16(), worker).to(tensor.dtype)
+
+
+def in_float32(tensor, worker):
+    return all_reduce(tensor.float(), worker).to(tensor.dtype)
+
+
+def returns_float32(tensor, worker):
+    return all_reduce(tensor, worker).float()
+
+
+def through_a_variable(tensor, worker):
+    with worker.network.changed:
+        whiteboard.setdefault(id(worker.network), {})[worker.rank] = tensor
+    while len(whiteboard[id(worker.network)]) < worker.world_size:
+        pass
+    return sum(whiteboard[id(worker.network)].values()).clone()
+
+
+whiteboard = {}
+
+
+def to_the_owners(tensor, worker):
+    """No ring: part r goes to worker r at once, and back from there."""
+    size = worker.world_size
+    parts = tensor.reshape(-1).tensor_split(size)
+    for to in range(size):
+        worker.send(to, parts[to])
+    own = worker.receive(0)
+    for source in range(1, size):
+        own += worker.receive(source)
+    for to in range(size):
+        worker.send(to, own)
+    return torch.cat([worker.receive(source) for source in range(size)]).reshape(tensor.shape)
+
+
+def with_padding(tensor, worker):
+    rank, size = worker.rank, worker.world_size
+    length = -(-tensor.numel() // size)
+    rows = torch.zeros(size, length, dtype=tensor.dtype)
+    rows.view(-1)[: tensor.numel()] = tensor.flatten()
+    for step in range(size - 1):  # to the left
+        worker.send(rank - 1 if rank else size - 1, rows[(rank + step) % size])
+        rows[(rank + step + 1) % size] += worker.receive((rank + 1) % size)
+    for step in range(size - 1):
+        worker.send(rank - 1 if rank else size - 1, rows[(rank - 1 + step) % size])
+        rows[(rank + step) % size] = worker.receive((rank + 1) % size)
+    return rows.flatten()[: tensor.numel()].clone().view(tensor.shape)
+
+
+def with_slices(tensor, worker):
+    rank, size, total = worker.rank, worker.world_size, tensor.clone().flatten()
+    ends = [len(total) * i // size for i in range(size + 1)]
+    part = lambda i: total[ends[i % size] : ends[i % size + 1]]  # noqa: E731
+    for step in range(2 * size - 2):
+        worker.send((rank + 1) % size, part(rank - step))
+        new = worker.receive((rank - 1) % size)
+        if step < size - 1:
+            part(rank - step - 1).add_(new)
+        else:
+            part(rank - step - 1).copy_(new)
+    return total.view_as(tensor)
+
+
+WRONG = {
+    "16.1": [
+        Wrong("the other dimension", dims_swapped, "should have shape [2, 6]; yours has [4, 3]"),
+        Wrong("always columns", always_columns, "should have shape [4, 3]; yours has [2, 6]"),
+        Wrong("transposed", transposed, "yours has [6, 2]"),
+        Wrong("every nth output", every_nth_output, "rank 0 has the first third"),
+        Wrong("every nth input", every_nth_input, "what its part of the matrix before computes"),
+        Wrong("always the first part", always_the_first_part, "Every output belongs to exactly one process"),
+        Wrong("inputs in reverse", in_reverse, "not the last"),
+        Wrong("bias on every rank", bias_on_every_rank, "yours 3 times"),
+        Wrong("bias on no rank", bias_on_no_rank, "yours 0 times"),
+        Wrong("the whole bias for columns", whole_bias_for_columns, "one element for each output of this process"),
+        Wrong("always the first bias", bias_of_the_first_columns, "cut at the same places as the outputs"),
+        Wrong("no bias for columns", columns_without_bias, "Every output has its bias"),
+        Wrong("a cut bias for rows", cut_bias_for_rows, "so a bias is whole"),
+        Wrong("a view", a_view, "it shares the memory of the whole weight"),
+        Wrong("the bias itself", the_bias_itself, "is its argument, not a new tensor"),
+        Wrong("a view of a copy", a_view_of_a_copy, "It is a view of a larger tensor"),
+        Wrong("the rest is lost", loses_the_rest, "With `//` one of them would silently be lost"),
+        Wrong("only the weight", only_the_weight, "expected a tuple"),
+        Wrong("always float32", always_float32, "should be in bfloat16; yours is in float32"),
+        Wrong("two parts only", halves_only, "yours has [3, 4]"),
+    ],
+    "16.2": [
+        Wrong("nothing returned", lambda tensor, worker: None, "should return a tensor; yours returned None"),
+        Wrong("only worker 0 gets it", only_worker_0_gets_it, "*Every* worker needs the sum"),
+        Wrong("the mean", the_mean, "That is the mean"),
+        Wrong("its own tensor", returns_its_own, "nothing was added"),
+        Wrong("receives first", in_a_ring(receive_first=True), "none has sent anything"),
+        Wrong(
+            "waits for worker 0",
+            waits_for_the_first,
+            "worker 1 waits for worker 0 after 2 sent and 2 received at `parts[",
+        ),
+        Wrong("from the right", in_a_ring(source=lambda rank, size: (rank + 1) % size), "is the direction the same"),
+        Wrong(
+            "a step too few at the end",
+            lambda tensor, worker: in_a_ring(later_steps=lambda size: size - 2 if worker.rank else size - 1)(
+                tensor, worker
+            ),
+            "has returned",
+        ),
+        Wrong("no modulo", in_a_ring(to=lambda rank, size: rank + 1), "leads back to the first"),
+        Wrong("only the first round", in_a_ring(later_steps=lambda size: 0), "they have to be passed on"),
+        Wrong(
+            "one step fewer in both rounds",
+            in_a_ring(steps=lambda size: max(1, size - 2) if size > 1 else 0, later_steps=lambda size: size - 1),
+            "No element of this worker is complete",
+        ),
+        Wrong(
+            "one step fewer in the second round",
+            in_a_ring(later_steps=lambda size: max(1, size - 2) if size > 1 else 0),
+            "4 of its 6 elements are complete",
+        ),
+        Wrong("adds in the second round too", in_a_ring(take=lambda old, new: old + new), "was added a second time"),
+        Wrong(
+            "adds in the second round if there are three",
+            lambda tensor, worker: in_a_ring(
+                take=(lambda old, new: old + new) if worker.world_size > 2 else lambda old, new: new
+            )(tensor, worker),
+            "It should take its place",
+        ),
+        Wrong("begins with the wrong part", in_a_ring(first_sent=0), "are the other worker's own"),
+        Wrong("pairs only", swaps_with_one_other, "worker 2 waits for worker 0 after 1 sent"),
+        Wrong("chunk", in_a_ring(cut=lambda flat, size: list(flat.chunk(size))), "IndexError"),
+        Wrong("equal parts only", in_a_ring(cut=equal_parts_only, join=lambda parts, tensor: torch.cat(parts)), "[4]"),
+        Wrong("the rest isn't added", loses_the_rest_of_the_sum, "Does some part get lost"),
+        Wrong("in place", in_a_ring(copy=lambda tensor: tensor.flatten()), "The parts of a tensor are views"),
+        Wrong("the argument itself", returns_the_argument_if_alone, "shares the memory of the argument"),
+        Wrong("flat", in_a_ring(join=lambda parts, tensor: torch.cat(parts)), "give the result its shape back"),
+        Wrong(
+            "parts in the wrong order",
+            in_a_ring(join=lambda parts, tensor: torch.cat([*parts[2:], *parts[:2]]).view(tensor.shape)),
+            "but their places aren't",
+        ),
+        Wrong("each in its own order", whole_tensors_in_a_ring, "adds in an order of its own"),
+        Wrong("every tensor to every worker", every_tensor_to_every_worker, "Whole tensors are sent"),
+        Wrong("all through worker 0", everything_through_worker_0, "its link is the slowest"),
+        Wrong("rounds to bfloat16", adds_in_bfloat16, "three float32 additions round by at most"),
+        Wrong("sends float32", in_float32, "takes twice the bytes"),
+        Wrong("returns float32", returns_float32, "should return bfloat16"),
+        Wrong(
+            "one tensor too many",
+            in_a_ring(last=lambda worker, to, parts: worker.send(to, parts[0])),
+            "received in the *next* sum",
+        ),
+        Wrong("through a variable", through_a_variable, "Only `send` leads from one to another"),
+    ],
+}
+
+RIGHT = {
+    "16.1": [with_chunk, bias_on_the_last_rank, a_share_of_the_bias, with_narrow_and_zeros],
+    "16.2": [in_a_ring(), to_the_owners, with_padding, with_slices, in_a_ring(cut=the_rest_in_the_last_part)],
+}
+RIGHT["16.2"][0].__name__ = "in parts"
+RIGHT["16.2"][4].__name__ = "the rest in the last part"
