@@ -80,7 +80,7 @@ def record_streams(
 def _read_chunk(record: StreamRecord, reader: Iterator[Chunk], replicas: Sequence[EngineReplica], time: int) -> None:
     before = [replica.num_chunks for replica in replicas]
     chunk = next(reader)
-    # Whoever writes the relay, the replica that computed the chunk has counted it.
+    # However the relay is written, the replica that computed the chunk has counted it.
     computed = [index for index, replica in enumerate(replicas) if replica.num_chunks > before[index]]
     record.token_ids += chunk.token_ids
     record.tokens += [(time, computed[-1])] * len(chunk.token_ids) if computed else []
