@@ -2,7 +2,8 @@
 
 Importing them takes most of a kernel's start, the same seconds for each of the fifty notebooks that the tests run.
 Here one process imports them once and forks itself for each kernel: what a cell does from then on, it does in a process
-of its own, in which nothing of `lessons_lib` or `tools` has been imported. With LESSONS_NIGHTLY=1 every kernel is a fresh process.
+of its own, in which nothing of `lessons_lib` or `tools` has been imported. With LESSONS_NIGHTLY=1 every kernel is a
+fresh process.
 
     python warm_kernels.py serve SOCKET     the process that is copied
     python warm_kernels.py -f CONNECTION    what Jupyter starts, in place of a kernel: it stands for one copy

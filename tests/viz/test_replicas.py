@@ -1,5 +1,5 @@
-"""Pictures of lessons 15 and 16: prefixes in replicas, streams through the loss of one, matrices that are cut, and a sum
-that goes around a ring."""
+"""Pictures of lessons 15 and 16: prefixes in replicas, streams through the loss of one, matrices that are cut, and a
+sum that goes around a ring."""
 
 import pytest
 from answers import lesson_16
