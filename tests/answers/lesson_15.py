@@ -216,6 +216,18 @@ def no_stop_at_the_first_token(request, token_ids):
     return {**request, "output_token_ids": every} if len(every) == 1 else request_to_go_on(request, token_ids)
 
 
+def stop_token_anywhere(request, token_ids):
+    every = [*request.get("output_token_ids", ()), *token_ids]
+    return None if set(every) & set(request.get("stop_token_ids", ())) else request_to_go_on(request, token_ids)
+
+
+def last_new_token_only(request, token_ids):
+    if not token_ids:
+        request_to_go_on(request, token_ids)  # for its ValueError
+        return never_complete(request, token_ids)
+    return request_to_go_on(request, token_ids)
+
+
 def fails_without_tokens(request, token_ids):
     if not token_ids:
         return None
@@ -527,6 +539,29 @@ def in_recursion(request, replicas, choose, max_moves=2):
         yield from in_recursion(rest, replicas[:index] + replicas[index + 1 :], choose, max_moves - 1)
 
 
+def complete_only_with_moves(request, replicas, choose, max_moves=2):
+    """The limit is looked at before it is asked whether a token is missing."""
+    inner = relay(request, replicas, choose, max_moves)
+    try:
+        for chunk in inner:
+            no_moves = max_moves == 0 and len(replicas) > 1 and chunk.finish_reason and replicas[0].lost_after
+            yield Chunk([], "error", "no moves are left") if no_moves else chunk
+    finally:
+        inner.close()
+
+
+def forgets_what_had_begun(request, replicas, choose, max_moves=2):
+    fresh = {name: request[name] for name in request if name != "output_token_ids"}
+    yield from relay(fresh, replicas, choose, max_moves)
+
+
+def goes_on_from_the_last_request(request, replicas, choose, max_moves=2):
+    """The earlier tokens are given to `request_to_go_on` although the request has them."""
+    earlier = list(request.get("output_token_ids", ()))
+    go_on = lambda request, tokens: request_to_go_on(request, [*earlier, *tokens])
+    yield from relaying(go_on=go_on)(request, replicas, choose, max_moves)
+
+
 WRONG = {
     "15.1": [
         Wrong("prefixes are ignored", ignores_prefixes, "its cache holds the blocks"),
@@ -573,6 +608,8 @@ WRONG = {
             "request_to_go_on({'prompt': [5, 6, 7], 'max_tokens': 10, 'temperature': 0.8, 'seed': 4, 'stop': ['the end'], 'stop_token_ids': [6]}",
         ),
         Wrong("a first token isn't the last", no_stop_at_the_first_token, "one of `stop_token_ids`"),
+        Wrong("a stop token anywhere", stop_token_anywhere, "Only the last token can end"),
+        Wrong("the last new token only", last_new_token_only, "the last of *all* its tokens"),
         Wrong("nothing without tokens", fails_without_tokens, "failed before its first token"),
         Wrong("n is ignored", ignores_n, "expected a ValueError"),
         Wrong("any n is refused", refuses_any_n, "n is 1: there is one completion"),
@@ -612,6 +649,9 @@ WRONG = {
         Wrong(
             "always length", relaying(reason=lambda request, tokens: "length"), "should be 'stop'; yours is 'length'"
         ),
+        Wrong("complete, but no moves left", complete_only_with_moves, "max_moves = 0; {'prompt'"),
+        Wrong("earlier tokens dropped", forgets_what_had_begun, "with the output tokens [11, 12]; yours asked with"),
+        Wrong("earlier tokens twice", goes_on_from_the_last_request, "with the output tokens [11, 12, 13]"),
         Wrong("silence when all are lost", relaying(when_lost="silence"), "should have a finish_reason; yours have []"),
         Wrong("raises when all are lost", relaying(when_lost="raise"), "raised ReplicaLost"),
         Wrong("no message", relaying(when_lost="no message"), "say what happened in `error`"),

@@ -155,6 +155,23 @@ def _check_stop_tokens(attempt) -> None:
                 case=case,
                 idea="The last token is one of `stop_token_ids`, so the completion ends with it.",
             )
+    moved = {**REQUEST, "output_token_ids": [8, 30], "stop_token_ids": [30]}
+    got, case = _go_on(attempt, moved, [])
+    if got is not None:
+        raise Mistake(
+            f"expected None; yours returned {short(got)}.",
+            case=case,
+            idea="The completion ended before this request: its last token, 30, is one of `stop_token_ids`. Look at "
+            "the last of *all* its tokens.",
+        )
+    early = {**REQUEST, "min_tokens": 3, "stop_token_ids": [8]}
+    got, case = _go_on(attempt, early, [8, 9])
+    if got is None:
+        raise Mistake(
+            "expected a request; yours returned None.",
+            case=case,
+            idea="Only the last token can end the completion, and 9 isn't in `stop_token_ids`.",
+        )
     _expect(attempt, {**REQUEST, "stop_token_ids": [6]}, [8, 9])  # 6 is in the prompt only
     _expect(attempt, {**REQUEST, "stop_token_ids": [6], "prompt": [5, 6]}, [])
 

@@ -14,9 +14,9 @@ REQUEST = {"prompt": [5, 6], "max_tokens": 5, "seed": 7}
 def check_relay(attempt) -> None:
     for check in (
         _check_one, _check_as_it_comes, _check_choice, _check_lost_anywhere, _check_connection_cut, _check_opening,
-        _check_lost_twice, _check_larger_chunks, _check_chosen_again, _check_after_the_last_token, _check_none_left,
-        _check_max_moves, _check_refused, _check_refused_late, _check_error_chunk, _check_seed, _check_drawn_seeds,
-        _check_other_streams, _check_over_before_the_next, _check_reader_leaves,
+        _check_lost_twice, _check_begun, _check_larger_chunks, _check_chosen_again, _check_after_the_last_token,
+        _check_none_left, _check_max_moves, _check_refused, _check_refused_late, _check_error_chunk, _check_seed,
+        _check_drawn_seeds, _check_other_streams, _check_over_before_the_next, _check_reader_leaves,
     ):  # fmt: skip
         check(attempt)
 
@@ -327,6 +327,24 @@ def _check_lost_twice(attempt) -> None:
         )
 
 
+def _check_begun(attempt) -> None:
+    request = {**REQUEST, "output_token_ids": TOKENS[:2]}
+    case = f"the completion had begun before: the request is {request}; A is lost after 1 chunk; B is fine."
+    a, b = FakeReplica("A", 1), FakeReplica("B")
+    list(islice(_start(attempt, [a, b], case, request), 40))
+    _check_not_asked_for_none([a, b], case)
+    for replica, want in ((a, TOKENS[:2]), (b, TOKENS[:3])):
+        got = [list(asked.get("output_token_ids", ())) for asked in replica.requests]
+        if got != [want]:
+            raise Mistake(
+                f"{replica} should be asked once, with the output tokens {want}; yours asked with {got}.",
+                case=case,
+                idea="Ask the first replica for the request as it is. `request_to_go_on` puts the earlier tokens "
+                "before those that the reader got in answer to `request`.",
+            )
+    _relayed(attempt, [FakeReplica("A", 1), FakeReplica("B")], case, request, want=TOKENS[2:])
+
+
 def _check_larger_chunks(attempt) -> None:
     case = (
         "A's and B's chunks have two tokens each, and the reason comes in the same chunk as the last tokens; A is lost "
@@ -370,11 +388,12 @@ def _check_chosen_again(attempt) -> None:
 
 def _check_after_the_last_token(attempt) -> None:
     for request, reason in ((REQUEST, "length"), ({**REQUEST, "max_tokens": 9, "stop_token_ids": [15]}, "stop")):
-        for others in (1, 0):
+        for others, options in ((1, {}), (0, {}), (1, {"max_moves": 0})):
             left = "one other replica" if others else "no other replica"
+            left += "; max_moves = 0" if options else ""
             case = f"A is lost after all five tokens, before its last chunk; {left}; {request}."
             replicas = [FakeReplica("A", 5), *(FakeReplica("B") for _ in range(others))]
-            chunks = list(islice(_start(attempt, replicas, case, request), 40))
+            chunks = list(islice(_start(attempt, replicas, case, request, **options), 40))
             _check_not_asked_for_none(replicas, case)
             if not chunks or chunks[-1].finish_reason != reason:
                 got = chunks[-1].finish_reason if chunks else None
@@ -385,7 +404,8 @@ def _check_after_the_last_token(attempt) -> None:
                     "missing. "
                     "It is 'stop' if the last token is in `stop_token_ids`, else 'length'.",
                 )
-            _relayed(attempt, [FakeReplica("A", 5), *(FakeReplica("B") for _ in range(others))], case, request)
+            replicas = [FakeReplica("A", 5), *(FakeReplica("B") for _ in range(others))]
+            _relayed(attempt, replicas, case, request, **options)
 
 
 def _check_none_left(attempt) -> None:
