@@ -4,7 +4,7 @@
 
 **One engine is full. How do several serve as if they were one?**
 
-85 minutes · difficulty: hard · routes: serving · prerequisites: lesson 11 (prefix sharing) and lesson 14 (serving)
+90 minutes · difficulty: hard · routes: serving · prerequisites: lesson 11 (prefix sharing) and lesson 14 (serving)
 
 A second GPU can hold a copy of the model. Then there are two questions: which copy gets which request, and what happens to the requests of a copy that dies? We build the core of both answers. You need neither a GPU nor a
 cluster: the replicas are engines in this process. Figures that were recorded on other machines are marked as such.
@@ -74,8 +74,8 @@ its own prefix cache (lesson 11), so what one has computed is unknown to the oth
 ## Predict
 
 One conversation has five turns. Each prompt contains everything said before, so the five prompts have 64, 128, 192, 256 and 320 tokens. A replica finds the
-full blocks of any prompt that it computed before. There are two replicas, which are used alternately: the first prompt goes to replica 0, the second to replica 1, the third to
-replica 0, and so on.
+full blocks of any prompt that it computed before. There are two replicas, used alternately: the first prompt goes to replica 0, the second to replica 1, the third to
+replica 0, and so on. A block has 16 tokens.
 
 **15.a** How many prompt tokens are found in a cache, over all five prompts?
 """
@@ -89,7 +89,7 @@ predict("15.a", ...)  # tokens
 
 Here are three ways to choose, from simple to clever:
 
-- **Round robin**: one after the other.
+- **Round robin**: take the replicas in turn.
 - **Two choices**: draw two replicas at random, and take the one that serves fewer requests. The second draw makes the load far more even than a single one would.
 - **Prefix affinity**: take the replica that was sent the longest beginning of this prompt.
 
@@ -124,7 +124,7 @@ print(f"with prefix affinity: {simulate_routing(turns, PrefixAffinity(4), 2).cac
 # %% [markdown]
 """
 With round robin, each prompt finds what the prompt *before the last* left behind: 64 + 128 + 192 = 384. And in the picture, every conversation takes up memory in both caches.
-With affinity, each is in one cache only, so the two caches together hold twice as much.
+With affinity, each is in one cache only, so the two caches together can hold twice as many conversations.
 
 ### Why not affinity alone?
 
@@ -161,8 +161,18 @@ from lessons_lib.serving.router import choose_replica
 # %% [markdown]
 """
 Now with your function, on a larger workload: 150 conversations, 24 of which are open at the same time. Each begins with one of four system prompts. 16
-requests run at a time, and each replica's cache has 400 blocks.
+requests run at a time: when a prompt arrives, the oldest request ends, and the other 15 are still running. Each replica's cache has 400 blocks.
+
+### Predict
+
+There are four replicas, and `imbalance_limit` is 4. With bad luck, the busiest replica is always the one that was sent the longest beginning. A start for your pencil: call the load
+of the least loaded replica m.
+
+**15.b** What is the most requests that one replica can ever serve at a time, the new one included?
 """
+
+# %%
+predict("15.b", ...)  # requests
 
 # %%
 class Affinity:
@@ -186,15 +196,22 @@ for make in (RoundRobin, TwoChoices, *(partial(Affinity, limit) for limit in (0,
 Table(
     columns=["policy", "2 replicas: found", "highest load", "4 replicas: found", "highest load"],
     rows=rows,
-    caption=f"{len(prompts)} prompts, {sum(map(len, prompts)):,} tokens; found: share of the prompt tokens that were in a cache",
+    caption=f"{len(prompts)} prompts, {sum(map(len, prompts)):,} tokens; found: share of the prompt tokens that were in a cache; highest load: most requests of one replica at a time",
 )
+
+# %%
+reveal("15.b", simulate_routing(prompts, Affinity(4), 4).highest_load, unit="requests")
 
 # %% [markdown]
 """
-Three things to see. Round robin and two choices get *worse* with more replicas: the more there are, the less likely the right one is chosen by chance. Affinity with a
-limit of 2 or more doesn't. And the limit is a trade-off: a small limit keeps the load even, a large one finds more. "Highest load" is the most requests
-that one replica had at a time; 16 requests over 4 replicas would ideally be 4 each.
-Round robin reaches that only because the oldest request always ends first in this simulation. With answers of different lengths, it wouldn't.
+If the least loaded replica has m requests, all four have at least m, and the one chosen for its prefix has at most m + 4 before the new one. Together that is 4m + 4, and only 15
+are running, so m is at most 2: the chosen replica has 6, and now 7. The same pencil gives "highest load" for each limit up to 8 in the table. So you can derive the limit from the load
+that a replica can take, before you measure anything.
+
+Three more things to see. Round robin and two choices get *worse* with more replicas: the more there are, the less likely the right one is chosen by chance. Affinity with a
+limit of 2 or more doesn't: with four replicas and a limit of 4, 22% of the prompt tokens are left to compute; with round robin it is 48%. And the limit is a trade-off: a small
+limit keeps the load even, a large one finds more. 16 requests over 4 replicas would ideally be 4 each. Round robin reaches that only because the oldest request always ends first
+in this simulation. With answers of different lengths, it wouldn't.
 
 ### Optional: beat the reference
 
@@ -291,6 +308,36 @@ Table(columns=["request", "as output tokens: the same tokens"], rows=rows)
 
 # %% [markdown]
 """
+### Predict
+
+All four requests go on with exactly the tokens of the uncut answer. What does it cost? Take the greedy one: its prompt has 62 tokens, `max_tokens` is 24, and ten tokens are known. The second
+engine runs nothing else, and a step may compute 256 tokens.
+
+**15.c** How many steps does the second engine take until the completion ends?
+"""
+
+# %%
+predict("15.c", ...)  # steps
+
+# %%
+def count_steps(output_ids):
+    engine, steps = new_engine(), 0
+    fields = SamplingParams(max_tokens=LENGTH, ignore_eos=True)
+    engine.add_request(ids, fields, request_id="moved", output_ids=output_ids)
+    while engine.has_unfinished():
+        engine.step()
+        steps += 1
+    return steps
+
+
+reveal("15.c", count_steps(uncut_answers["greedy"][:CUT]), unit="steps")
+print(f"beginning again: {count_steps([])} steps")
+
+# %% [markdown]
+"""
+The first step computes the prompt and the ten tokens together, 72 in all, and gives token 11. Each of the other 13 takes one step. Beginning again computes just as many tokens, 62 + 23
+(the last one is never computed), but in 24 steps, the first ten of which give the reader nothing new.
+
 ## Build 3: the core of a balancer
 
 Now we put it together, as a generator: **`relay(request, replicas, choose, max_moves=MAX_MOVES)`**. What may the reader of a stream see? Suppose that replicas A, B and C would all answer 11, 12, 13:
@@ -311,13 +358,14 @@ So each token comes once and as soon as it is there; then exactly one `finish_re
 
 **Your task.** First write it for one replica that is never lost:
 
-1. If the request has no seed (missing or None), draw one: all replicas need the same.
+1. If the request has no seed (missing or None), draw one, as all replicas need the same: `request = {**request, "seed": random.getrandbits(31)}`.
 2. Raise the `load` of the chosen replica by one, *then* call `stream`. Pass its chunks on, up to the one with a reason.
 3. Whatever happens, even if the reader leaves, close the stream and lower the load.
 
 Then add the loss. `stream(...)` itself or any chunk may raise `ReplicaLost`; or the iterator just ends, *without* a `finish_reason`. Both mean the same:
 
 4. Close the lost stream and lower the load *before* the next replica is asked. Choose it from those that weren't lost; ask it for what `request_to_go_on` returns.
+5. If that is None, only the reason is missing, even if no moves are left. With all tokens so far in `token_ids`, it is `"stop" if token_ids[-1] in request.get("stop_token_ids", ()) else "length"`.
 
 Change neither `request` nor `replicas`.
 """
@@ -333,8 +381,16 @@ from lessons_lib.serving.failover import relay
 """
 ### Kill one
 
-Two replicas, each a real engine. All six stories are streamed at the same time, with your `relay` and your `choose_replica`; the readers take turns. After nine rounds, replica 0 is lost.
+Two replicas, each a real engine. All six stories, A to F, are streamed at the same time, with your `relay` and your `choose_replica` with a limit of 1. The readers take turns: in each round, each of
+them, in this order, takes one chunk of one token. After nine rounds, replica 0 is lost.
+
+First without moves. The six prompts share no block, and the answers have 30, 40, 40, 20, 40 and 40 tokens, 210 in all.
+
+**15.d** How many of the 210 tokens do the readers get if `max_moves` is 0?
 """
+
+# %%
+predict("15.d", ...)  # tokens
 
 # %%
 requests = {story.name: dict(prompt=tokenizer(story.prompt).input_ids, max_tokens=min(story.max_new_tokens, 40)) for story in STORIES}
@@ -355,30 +411,37 @@ def serve_through_a_kill(max_moves):
     return record_streams(readers, replicas, lost=0, lost_at=9), replicas
 
 
+records, _ = serve_through_a_kill(max_moves=0)
+for record in records:
+    num_tokens, max_tokens = len(record.token_ids), requests[record.name]["max_tokens"]
+    print(f"{record.name}: {num_tokens:2} of {max_tokens} tokens, ends with {record.end[1]!r}")
+reveal("15.d", sum(len(record.token_ids) for record in records), unit="tokens")
+
+# %% [markdown]
+"""
+With no block in common, only the load counts, so A, C and E went to replica 0 and got nine tokens each. The other 83 of their 110 tokens never arrive, and the clients have to ask again. Now with moves:
+"""
+
+# %%
 alone = generate_one_by_one(model, tokenizer, PROMPTS, max_new_tokens=[request["max_tokens"] for request in requests.values()])
 records, replicas = serve_through_a_kill(max_moves=2)
 print("the same tokens as without a failure:", [record.token_ids for record in records] == alone)
 print("loads afterwards:", [replica.load for replica in replicas])
 draw_streams(records, 2, lost=(0, 9))
 
-# %%
-for record, tokens_alone in zip(serve_through_a_kill(max_moves=0)[0], alone):
-    print(f"{record.name}: {len(record.token_ids):2} of {len(tokens_alone):2} tokens, ends with {record.end[1]!r}")
-
 # %% [markdown]
 """
-Without moves, the streams of replica 0 end with an error: not nice, but honest. With moves, the readers only see a short pause (the picture counts chunks, so the pause doesn't show). The second replica computes the keys and values of the
-prompt and the tokens so far in one prefill, and goes on.
+Without moves, the streams of replica 0 end with an error: not nice, but honest. With moves, the readers only see a short pause (the picture counts chunks, so the pause doesn't show): the one prefill of 15.c.
 
 `lessons_lib/serving/balancer.py` is the same over HTTP and plain server processes. It also asks each replica's `/health` every half second, so that a replica that *hangs* is noticed too.
 
 ## What is still wrong
 
-**The router guesses.** It doesn't know what a replica has evicted, and after a restart of the balancer it knows nothing. Some systems let the engines report every block that they store or drop.
+**The router guesses.** It doesn't know what a replica has evicted, and after a restart of the balancer it knows nothing. vLLM can publish *KV events* whenever it stores or drops blocks, and routers such as NVIDIA Dynamo's follow them.
 
 **The balancer itself can die,** and takes all streams with it. Two of them would have to share what they know.
 
-**A moved stream is computed again.** The prefill of the prompt and the tokens so far is short compared with an answer, but if many streams move at once, the other replicas get a burst of prompts.
+**Streams move all at once.** One prefill is short compared with an answer. But if a replica with 60 streams is lost, the others get 60 prefills in the same moment.
 
 **An end can get lost.** A completion also ends with the model's EOS token or a stop string, and `relay` knows neither. If a replica is lost between that last token and its
 `finish_reason`, the next replica refuses the request, because nothing is left to generate: the reader has the whole answer, and gets an error. With our engine this can't happen, as the
@@ -471,8 +534,8 @@ Table(
         ["two replicas ready after", f"{ray['ready_s']} s"],
         ["memory", f"{ray['memory_gib']} GiB"],
         *[[f"tokens per second, streams at a time: {streams}", f"{rate:,}"] for streams, rate in ray["tokens_per_s"].items()],
-        ["a client that leaves is aborted after", f"{ray['abort_s']} s"],
-        ["a replica is killed: two again after", f"{ray['whole_again_s']} s"],
+        ["a request whose client has left is aborted after", f"{ray['abort_s']} s"],
+        ["after a kill, two replicas are ready again in", f"{ray['whole_again_s']} s"],
         ["streams that were complete, and equal to those without a kill", ray["streams_complete"]],
     ],
     caption=ray["provenance"],

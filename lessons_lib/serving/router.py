@@ -93,8 +93,7 @@ def choose_replica(block_hashes: "ListOf[bytes]", replicas: "ListOf[Replica]", i
             load, the least loaded replica is chosen instead.
 
     Returns:
-        the index of a replica. Where several have been sent equally much, the least loaded of them; and of those that
-        are equally loaded, the one that was sent the fewest requests, the first one if that is equal too.
+        the index of a replica. Ties go to the smaller load, then to the smaller `num_sent`, then to the first.
     """
 
     def num_matched(replica: Replica) -> int:

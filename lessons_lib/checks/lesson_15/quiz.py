@@ -46,9 +46,8 @@ QUIZ = [
             ),
             Choice(
                 "A completion that goes on well, but with other tokens than without the failure.",
-                "The probabilities are right, but the random numbers differ. For a reader without a seed that is "
-                "fine. "
-                "One who gave a seed was promised the same tokens.",
+                "The probabilities are right, but the random numbers differ. That is fine without a seed. A seed "
+                "promises the same tokens.",
                 right=True,
             ),
             Choice(
