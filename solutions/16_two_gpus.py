@@ -4,12 +4,12 @@
 
 **What if the model doesn't fit on one GPU? And if it does, is a second GPU better as a replica or as one half of the model?**
 
-80 minutes · difficulty: hard · routes: serving · prerequisites: lesson 08 (what a step reads) and lesson 14 (serving); lesson 15 (replicas) for the comparison
+90 minutes · difficulty: hard · routes: serving · prerequisites: lesson 08 (what a step reads) and lesson 14 (serving); lesson 15 (replicas) for the comparison
 
-To use two GPUs for one model, every matrix has to be cut, and the results of both halves have to be added up. We build both: the cut and the sum. You need no GPU: the halves are first threads, then processes on your CPU. Figures that were recorded on other
-machines are marked as such.
+To use two GPUs for one model, every matrix has to be cut, and the results of both halves have to be added up. You build the cut, the sum, and a layer from the two; at the end, a model runs on your code alone. You need no GPU: the halves are first processes, then threads on your CPU. Figures that were
+recorded on other machines are marked as such.
 
-The minutes above cover the two exercises and the text between them. Optional parts are extra.
+The minutes above cover the three exercises and the text between them. Optional parts are extra.
 """
 
 # %%
@@ -29,7 +29,6 @@ from lessons_lib.measuring.published import FOLDER as RECORDED
 from lessons_lib.models import load_model
 from lessons_lib.recording.all_reduce_steps import record_all_reduce
 from lessons_lib.serving.parallel_engine import parallel_engine
-from lessons_lib.serving.tensor_parallel import cut_model
 from lessons_lib.serving.workers import run_workers
 from lessons_lib.viz.replicas import draw_all_reduce, draw_cut_matrices
 from lessons_lib.viz.tables import Table
@@ -50,7 +49,7 @@ for billions in (8, 70):
 
 # %% [markdown]
 """
-So a model has to be spread over several GPUs. You could give each GPU some of the layers, which is called *pipeline parallelism*. But a token goes through the layers one after the other, so only one GPU
+So the large model has to be spread over several GPUs. You could give each GPU some of the layers, which is called *pipeline parallelism*. But a token goes through the layers one after the other, so only one GPU
 works on a batch at a time. Several batches under way keep all GPUs busy, but no step gets faster. The other way is to cut every layer.
 
 > **tensor parallelism**: several processes, each with a GPU, compute every layer together. Each has a part of every large matrix.
@@ -127,7 +126,7 @@ for world_size in (2, 4):
 An engine is more than a model. Each process needs an engine of its own, and all must schedule the *same* step, or they would add up the results of different tokens. So in `lessons_lib/serving/parallel_engine.py`, the first process tells the others about every call that
 changes its engine, and they make the same call. Two things must not differ: the seeds, which the first process draws, and the arrival times, which policies compare.
 
-The next cell starts a second process, cuts every layer with `cut_linear`, and serves the six stories. (The new process imports everything anew, which takes a few seconds. The sums are PyTorch's.)
+The next cell starts a second process, cuts every layer, and serves the six stories. (The new process imports everything anew, which takes a few seconds. So it runs the course's `cut_linear`, and the sums are PyTorch's. Yours follow at the end of the lesson.)
 """
 
 # %%
@@ -146,8 +145,8 @@ Heads can't be cut in half, so here the number of processes must divide the numb
 
 ## Two replicas, or one model on two GPUs?
 
-Suppose the model *does* fit on one GPU, and you have two. You can run two replicas, each of which serves half of the requests. Or you can cut the model in two, and both GPUs work on all requests. Both ways were measured on two H100, with 64 requests at a time, for two models: one with 8
-billion parameters and one with 0.5 billion. Which of the two generates more tokens per second, and is it the same one for both models? Think of what a step has to read, and of what it has to send.
+Suppose the model *does* fit on one GPU, and you have two. You can run two replicas, each of which serves half of the requests. Or you can cut the model in two, and both GPUs work on all requests. Both ways were measured on two H100 GPUs, with 64 requests at a time, for two models: one with 8
+billion parameters and 32 layers, and one with 0.5 billion and 24 layers. Which way generates more tokens per second, and is it the same one for both models? Think of what a step has to read (an H100 reads up to 3,350 GB/s), and of how many sums it waits for (a few µs each).
 
 Predict the ratio: tokens per second of one model on two GPUs, divided by those of two replicas. Above 1, the cut wins; below 1, the replicas do.
 
@@ -189,9 +188,165 @@ What replicas add is room without communication. Each has its own cache and its 
 lost, the other remains. Tensor parallelism makes *each stream* faster if the model is large, and it lets you serve a model that doesn't fit on one GPU. Large installations do both: replicas, each over
 several GPUs.
 
-### Where do the milliseconds go?
+Why isn't the cut model twice as fast? Only the reading is halved. At full bandwidth, reading all weights takes about half of the large model's step on one GPU; the sums come on top, and the many small operations between the matrix products probably take as long as before. For the small model, the sums cost more than the cut
+saves: its step got slower. An optional part below takes the steps apart.
+"""
 
-Take the steps with one request. A decode step reads all weights once, and the bytes over the bandwidth are a lower bound for its time (lesson 08). The bound is far below the measured step, and halving the bytes doesn't halve the time. Why?
+# %% [markdown]
+"""
+## Build 2: the sum over all workers
+
+The sums are what a cut adds to each step: 64 of them in the large model, one after the other. The `sum(...)` after Build 1 was too easy, since all parts were in one place. With tensor parallelism, each part is on another GPU. In the simplest all-reduce, every process sends its tensor to process 0, which adds them up and sends the sum back. With N
+processes, process 0 then sends and receives N - 1 whole tensors, while the links of the others are hardly used.
+
+Here it is for *workers*, which are threads, so that all of them run in this notebook. Workers communicate only through these methods:
+
+| of a `worker` | meaning |
+|---|---|
+| `rank`, `world_size` | its index, and N, the number of workers |
+| `send(to, tensor)` | sends a copy of a tensor to the worker with the rank `to`; doesn't wait |
+| `receive(source)` | waits for the next tensor that the worker `source` has sent to this one, and returns it |
+
+"""
+
+# %%
+def through_worker_0(tensor, worker):
+    if worker.rank:
+        worker.send(0, tensor)
+        return worker.receive(0)
+    total = tensor + sum(worker.receive(source) for source in range(1, worker.world_size))
+    for to in range(1, worker.world_size):
+        worker.send(to, total)
+    return total
+
+
+totals, workers = run_workers(lambda worker: through_worker_0(torch.full([4096], 10.0**worker.rank), worker), 4)
+print("each worker's first element:", [total[0].item() for total in totals])
+print("elements that each has sent:", [worker.sent_bytes // 4 for worker in workers])
+
+# %% [markdown]
+"""
+The sum is right, but worker 0 sends three times as much as any other, and all wait for it. Two steps share the work evenly:
+
+> **reduce-scatter**: each process has a tensor, and afterwards each has one part of the sum.
+
+> **all-gather**: each process has a part, and afterwards each has all of them.
+
+One after the other, they make an all-reduce.
+
+**Your task: `all_reduce(tensor, worker)`.** All workers call it at the same time, each with its own tensor; the shapes and types are equal. Return the sum.
+
+- The result is a new tensor of the same shape and type. Everything that was sent has been received.
+- **Bytes**: a worker sends at most 2 (N - 1) / N of the bytes of its tensor. If N doesn't divide its number of elements n, round up: 2 (N - 1) * ceil(n / N) elements. n may be less than N.
+- **Bits**: every worker returns the same bits. Float sums depend on their order, and two workers that differ in the last bit could choose different tokens. Compared with the exact sum, N - 1 additions in float32 may
+  be off by (N - 1) * 2⁻²⁴ of the sum of the absolute values.
+
+Example: two workers with [1, 2, 3, 4] and [10, 20, 30, 40]. Both return [11, 22, 33, 44], and each sends two elements twice. If all workers wait for each other, the check says where.
+"""
+
+# %% exercise="16.2"
+from lessons_lib.serving.all_reduce import all_reduce
+
+# %% [markdown]
+"""
+This is what *your* workers do, recorded: four workers, and a tensor of four parts. In a ring, each part collects a stripe from every worker on its way, and then goes around once more, complete. Is it worth the trouble? The table below the picture compares what the busiest worker sends for a tensor of 4096
+elements.
+"""
+
+# %%
+draw_all_reduce(record_all_reduce(all_reduce, 4))
+
+# %%
+rows = []
+for num_workers in (2, 4, 8, 16):
+    row = [num_workers]
+    for function in (through_worker_0, all_reduce):
+        _, workers = run_workers(lambda worker: function(torch.ones(4096), worker), num_workers)
+        row.append(f"{max(worker.sent_bytes for worker in workers) // 4:,}")
+    rows.append(row)
+Table(columns=["workers", "through worker 0", "your all_reduce"], rows=rows, caption="elements that the busiest worker sends")
+
+# %% [markdown]
+"""
+However many workers there are, none sends more than two tensors, apart from rounding up. What does grow is the number of messages. In a ring, 2 (N - 1) of them follow one another. Workers that send each part straight to the one that adds it up
+need only two rounds, but every worker sends to every other. For short tensors, the waits count more than the bytes, so NCCL, NVIDIA's library for this, has other algorithms than the ring.
+
+### Optional: beat the ring
+
+Write an all-reduce that is faster than the ring for both sizes: the short tensor of a single decode and the long one of a prefill. Eight workers are timed on simulated links. Each message costs its sender 2 µs and its bytes at 50 GB/s, and arrives
+5 µs later. The limit on the bytes doesn't apply here, but all workers must still return the same bits. Which of these numbers matters most for which size?
+"""
+
+# %%
+def my_all_reduce(tensor, worker):
+    return all_reduce(tensor, worker)  # replace this
+
+
+all_reduce_scoreboard(my_all_reduce)
+
+# %% [markdown]
+"""
+## Build 3: a layer in parts
+
+You have the cut and the sum. Which matrix is cut which way, and where do the sums belong? A decoder layer of Llama or Qwen has seven matrices, four in `layer.self_attn` and three in `layer.mlp`:
+
+```
+x = x + o_proj(attend(q_proj(norm(x)), k_proj(norm(x)), v_proj(norm(x))))
+x = x + down_proj(silu(gate_proj(norm(x))) * up_proj(norm(x)))
+```
+
+**Your task: `cut_layer(layer, rank, world_size, all_reduce)`.** Change the layer in place, so that it computes with the part of one process, and still returns what the whole layer returned. All processes do so at the same time, each with a copy of the same layer.
+
+- Each of the seven matrices is a `torch.nn.Linear`, with a bias or `bias = None`. Afterwards it holds only the part of this process, from your `cut_linear`. The norms stay whole, and nothing else has to know of the cut: attention finds out from the sizes how many heads it has.
+- `all_reduce(tensor)` returns the sum over all processes. A forward pass calls it at most twice.
+- To change what a module returns, use a hook: after `module.register_forward_hook(hook)`, the module returns what `hook(module, inputs, output)` returns instead of `output`.
+
+Assign a new weight as `linear.weight = torch.nn.Parameter(weight, requires_grad=False)`, and a bias the same way.
+"""
+
+# %% exercise="16.3"
+from lessons_lib.serving.cut_layer import cut_layer
+
+# %% [markdown]
+"""
+### All of it in a model
+
+Two workers cut every layer of a model of their own with your `cut_layer`, which calls your `cut_linear`, and add up with your `all_reduce`. Then they generate three stories:
+"""
+
+# %%
+halves, sums = [load_model(device="cpu")[0] for _ in range(2)], [0, 0]
+LENGTHS = [min(each, 12) for each in MAX_NEW_TOKENS[:3]]
+
+
+def generate_with_half(worker):
+    def counted(tensor):
+        sums[worker.rank] += 1
+        return all_reduce(tensor, worker)
+
+    half = halves[worker.rank]
+    for layer in half.model.layers:
+        cut_layer(layer, worker.rank, worker.world_size, counted)
+    return generate_one_by_one(half, tokenizer, PROMPTS[:3], max_new_tokens=LENGTHS)
+
+
+answers, workers = run_workers(generate_with_half, 2)
+expected = [tokens[:length] for tokens, length in zip(alone, LENGTHS)]
+passes = sum(len(tokens) for tokens in answers[0])  # one forward pass for each new token
+reveal("16.a", sums[0] / passes, unit="sums")
+print("the same tokens as the whole model:", answers[0] == expected)
+print("the same in both workers:", answers[0] == answers[1])
+own, whole = (sum(each.numel() for each in one.model.layers.parameters()) for one in (halves[0], model))
+print(f"parameters of the layers: {own:,} of {whole:,} in each worker")
+print(f"kilobytes that each has sent: {[round(worker.sent_bytes / 1000) for worker in workers]}")
+
+# %% [markdown]
+"""
+Two sums in each of 8 layers: 16. A worker has a little more than half of the parameters, because the norms stay whole. `cut_model` in `lessons_lib/serving/tensor_parallel.py`, which the engine uses, also writes the new numbers of heads into the model's configuration, so that the paged cache of each process is allocated for its own KV heads only.
+
+### Optional: where do the milliseconds go?
+
+Take the steps with one request from the table of GPUs and replicas. A decode step reads all weights once, and the bytes over the bandwidth are a lower bound for its time (lesson 08). The bound is far below the measured step, and halving the bytes doesn't halve the time. Why?
 
 The recording has only the times of whole steps. But it has two models whose layers do the same operations, on matrices of very different sizes. In the small model, reading takes little of the step. So what *its* steps take beyond the bound, divided by the number of operations and
 sums, is an estimate of what each of them costs however small it is:
@@ -258,136 +413,11 @@ Only the last row of the table is measured. The rest is an estimate, and this is
 A *profile* could: `torch.profiler` or Nsight Systems note the start and end of every kernel on the GPU. For each matrix product, bytes divided by time is the bandwidth that it reached. The sum of the small kernels, and the gaps between them, would confirm or refute the second row. And each all-reduce
 would show how long it runs, and how much of that is waiting.
 
-What the estimate does explain is why two GPUs aren't twice as fast: only the first row is halved, and not all of that. For the small model, the sums cost more than the cut saves: its step got slower.
+What the estimate does explain is why two GPUs aren't twice as fast: only the first row is halved, and not all of that.
 """
 
 # %% [markdown]
 """
-## Build 2: the sum over all workers
-
-The sums are what a cut adds to each step: 64 of them in the large model, one after the other. The `sum(...)` after Build 1 was too easy, since all parts were in one place. With tensor parallelism, each part is on another GPU. In the simplest all-reduce, every process sends its tensor to process 0, which adds them up and sends the sum back. With N
-processes, process 0 then sends and receives N - 1 whole tensors, while the links of the others are hardly used.
-
-Here it is for *workers*, which are threads, so that all of them run in this notebook. Workers communicate only through these methods:
-
-| of a `worker` | meaning |
-|---|---|
-| `rank`, `world_size` | its index, and N, the number of workers |
-| `send(to, tensor)` | sends a copy of a tensor to the worker with the rank `to`; doesn't wait |
-| `receive(source)` | waits for the next tensor that the worker `source` has sent to this one, and returns it |
-
-"""
-
-# %%
-def through_worker_0(tensor, worker):
-    if worker.rank:
-        worker.send(0, tensor)
-        return worker.receive(0)
-    total = tensor + sum(worker.receive(source) for source in range(1, worker.world_size))
-    for to in range(1, worker.world_size):
-        worker.send(to, total)
-    return total
-
-
-totals, workers = run_workers(lambda worker: through_worker_0(torch.full([4096], 10.0**worker.rank), worker), 4)
-print("each worker's first element:", [total[0].item() for total in totals])
-print("elements that each has sent:", [worker.sent_bytes // 4 for worker in workers])
-
-# %% [markdown]
-"""
-The sum is right, but worker 0 sends three times as much as any other, and all wait for it. Two steps share the work evenly:
-
-> **reduce-scatter**: each process has a tensor, and afterwards each has one part of the sum.
-
-> **all-gather**: each process has a part, and afterwards each has all of them.
-
-One after the other, they make an all-reduce.
-
-**Your task: `all_reduce(tensor, worker)`.** All workers call it at the same time, each with its own tensor; the shapes and types are equal. Return the sum.
-
-- The result is a new tensor of the same shape and type. Everything that was sent has been received.
-- **Bytes**: a worker sends at most 2 (N - 1) / N of the bytes of its tensor. If N doesn't divide its number of elements n, round up: 2 (N - 1) * ceil(n / N) elements. n may be less than N.
-- **Bits**: every worker returns the same bits. Float sums depend on their order, and two workers that differ in the last bit could choose different tokens. Compared with the exact sum, N - 1 additions in float32 may
-  be off by (N - 1) * 2⁻²⁴ of the sum of the absolute values.
-
-Example: two workers with [1, 2, 3, 4] and [10, 20, 30, 40]. Both return [11, 22, 33, 44], and each sends two elements twice. If all workers wait for each other, the check says where.
-"""
-
-# %% exercise="16.2"
-from lessons_lib.serving.all_reduce import all_reduce
-
-# %% [markdown]
-"""
-This is what *your* workers do, recorded: four workers, and a tensor of four parts. Each part collects a stripe from every worker on its way, and then goes around once more, complete. Is it worth the trouble? The table below the picture compares what the busiest worker sends for a tensor of 4096 elements.
-"""
-
-# %%
-draw_all_reduce(record_all_reduce(all_reduce, 4))
-
-# %%
-rows = []
-for num_workers in (2, 4, 8, 16):
-    row = [num_workers]
-    for function in (through_worker_0, all_reduce):
-        _, workers = run_workers(lambda worker: function(torch.ones(4096), worker), num_workers)
-        row.append(f"{max(worker.sent_bytes for worker in workers) // 4:,}")
-    rows.append(row)
-Table(columns=["workers", "through worker 0", "your all_reduce"], rows=rows, caption="elements that the busiest worker sends")
-
-# %% [markdown]
-"""
-However many workers there are, none sends more than two tensors, apart from rounding up. What does grow is the number of messages. In a ring, 2 (N - 1) of them follow one another. Workers that send each part straight to the one that adds it up
-need only two rounds, but every worker sends to every other. For short tensors, the waits count more than the bytes, so NCCL, NVIDIA's library for this, has other algorithms than the ring.
-
-### Optional: beat the ring
-
-Write an all-reduce that is faster than the ring for both sizes: the short tensor of a single decode and the long one of a prefill. Eight workers are timed on links that exist only as numbers. Each message costs its sender 2 µs and its bytes at 50 GB/s, and arrives
-5 µs later. The limit on the bytes doesn't hold here; that all workers return the same bits does. Which number counts most for which size?
-"""
-
-# %%
-def my_all_reduce(tensor, worker):
-    return all_reduce(tensor, worker)  # replace this
-
-
-all_reduce_scoreboard(my_all_reduce)
-
-# %% [markdown]
-"""
-### Your cuts and your sum in a model
-
-`cut_model` cuts every layer, and puts an all-reduce after each second matrix. Two workers, each with half of the model and your `all_reduce`, generate three stories:
-"""
-
-# %%
-halves, sums = [load_model(device="cpu")[0] for _ in range(2)], [0, 0]
-LENGTHS = [min(each, 12) for each in MAX_NEW_TOKENS[:3]]
-
-
-def generate_with_half(worker):
-    def counted(tensor):
-        sums[worker.rank] += 1
-        return all_reduce(tensor, worker)
-
-    half = halves[worker.rank]
-    cut_model(half, worker.rank, worker.world_size, counted)
-    return generate_one_by_one(half, tokenizer, PROMPTS[:3], max_new_tokens=LENGTHS)
-
-
-answers, workers = run_workers(generate_with_half, 2)
-expected = [tokens[:length] for tokens, length in zip(alone, LENGTHS)]
-passes = sum(len(tokens) for tokens in answers[0])  # one forward pass for each new token
-reveal("16.a", sums[0] / passes, unit="sums")
-print("the same tokens as the whole model:", answers[0] == expected)
-print("the same in both workers:", answers[0] == answers[1])
-own, whole = (sum(each.numel() for each in one.model.layers.parameters()) for one in (halves[0], model))
-print(f"parameters of the layers: {own:,} of {whole:,} in each worker")
-print(f"kilobytes that each has sent: {[round(worker.sent_bytes / 1000) for worker in workers]}")
-
-# %% [markdown]
-"""
-Two sums in each of 8 layers: 16. A worker has a little more than half of the parameters, because the norms stay whole.
-
 ## What is still wrong
 
 **One lost process ends a parallel model.** If any of its processes dies, all its streams are lost: to the balancer of lesson 15, the group is one replica.
@@ -419,7 +449,7 @@ quiz("16")
 <details>
 <summary><b>What production does</b>: vLLM, transformers</summary>
 
-- **transformers**: `AutoModelForCausalLM.from_pretrained(name, tp_plan="auto")`, started in several processes with `torchrun`, cuts a model by a plan in its configuration (`base_model_tp_plan`). For Llama, the plan's cuts are those of `CUTS` in `lessons_lib/serving/tensor_parallel.py`.
+- **transformers**: `AutoModelForCausalLM.from_pretrained(name, tp_plan="auto")`, started in several processes with `torchrun`, cuts a model by a plan in its configuration (`base_model_tp_plan`). For Llama, the plan's cuts are yours, and those of `CUTS` in `lessons_lib/serving/tensor_parallel.py`.
 - **vLLM**, cuts: `ColumnParallelLinear` and `RowParallelLinear` in `vllm/model_executor/layers/linear.py`; the sum is `tensor_model_parallel_all_reduce`. It also cuts the embedding and the last matrix. `--tensor-parallel-size 2` is all you have to say.
 - **vLLM**, processes: one scheduler for all of them. `vllm/v1/executor/multiproc_executor.py` sends its decisions to the workers. Ours lets every process schedule for itself, and checks that all did the same.
 

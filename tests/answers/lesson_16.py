@@ -4,6 +4,7 @@ import torch
 
 from answers import Wrong
 from lessons_lib.serving.all_reduce import all_reduce
+from lessons_lib.serving.cut_layer import cut_layer
 from lessons_lib.serving.tensor_parallel import cut_linear
 
 # 16.1 cut_linear
@@ -278,6 +279,10 @@ def in_float32(tensor, worker):
     return all_reduce(tensor.float(), worker).to(tensor.dtype)
 
 
+def in_float64(tensor, worker):
+    return all_reduce(tensor.double(), worker).to(tensor.dtype)
+
+
 def returns_float32(tensor, worker):
     return all_reduce(tensor, worker).float()
 
@@ -333,6 +338,95 @@ def with_slices(tensor, worker):
         else:
             part(rank - step - 1).copy_(new)
     return total.view_as(tensor)
+
+
+# 16.3 cut_layer
+
+FIRST = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "mlp.gate_proj", "mlp.up_proj")
+SECOND = ("self_attn.o_proj", "mlp.down_proj")
+
+
+def in_a_layer(columns=FIRST, rows=SECOND, sums=SECOND, keep_bias=False, own=lambda rank: rank):
+    """An answer to 16.3, with something changed in it."""
+
+    def attempt(layer, rank, world_size, all_reduce):
+        for name in (*columns, *rows):
+            linear, cut = layer.get_submodule(name), "colwise" if name in columns else "rowwise"
+            weight, bias = cut_linear(linear.weight, linear.bias, cut, own(rank), world_size)
+            linear.weight.data = weight
+            if not (keep_bias and cut == keep_bias):
+                linear.bias = None if bias is None else torch.nn.Parameter(bias, requires_grad=False)
+        for name in sums:
+            module = layer.get_submodule(name) if name else layer
+            module.register_forward_hook(lambda module, inputs, output: all_reduce(output))
+
+    return attempt
+
+
+def adds_while_it_cuts(layer, rank, world_size, all_reduce):
+    cut_layer(layer, rank, world_size, all_reduce)
+    layer.mlp.down_proj.weight.data = all_reduce(layer.mlp.down_proj.weight.data)
+
+
+def only_rank_0_adds(layer, rank, world_size, all_reduce):
+    in_a_layer(sums=() if rank else SECOND)(layer, rank, world_size, all_reduce)
+
+
+def drops_the_result(layer, rank, world_size, all_reduce):
+    in_a_layer(sums=())(layer, rank, world_size, all_reduce)
+
+    def hook(module, inputs, output):
+        all_reduce(output)
+
+    layer.self_attn.o_proj.register_forward_hook(hook)
+    layer.mlp.down_proj.register_forward_hook(hook)
+
+
+def drops_the_biases(layer, rank, world_size, all_reduce):
+    in_a_layer()(layer, rank, world_size, all_reduce)
+    for name in FIRST:
+        layer.get_submodule(name).bias = None
+
+
+def cuts_the_norms(layer, rank, world_size, all_reduce):
+    in_a_layer()(layer, rank, world_size, all_reduce)
+    for norm in (layer.input_layernorm, layer.post_attention_layernorm):
+        norm.weight.data = norm.weight.data.chunk(world_size)[rank].clone()
+
+
+def with_new_modules(layer, rank, world_size, all_reduce):
+    """As `cut_model` does it."""
+    for name in (*FIRST, *SECOND):
+        linear = layer.get_submodule(name)
+        cut = "colwise" if name in FIRST else "rowwise"
+        weight, bias = cut_linear(linear.weight, linear.bias, cut, rank, world_size)
+        own = torch.nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None).requires_grad_(False)
+        own.weight.data = weight
+        if bias is not None:
+            own.bias.data = bias
+        module = own if name in FIRST else AddsUp(own, all_reduce)
+        setattr(layer.get_submodule(name.split(".")[0]), name.split(".")[1], module)
+
+
+class AddsUp(torch.nn.Module):
+    def __init__(self, linear, all_reduce):
+        super().__init__()
+        self.linear, self.all_reduce = linear, all_reduce
+
+    def forward(self, hidden):
+        return self.all_reduce(self.linear(hidden))
+
+
+def with_a_forward_of_its_own(layer, rank, world_size, all_reduce):
+    in_a_layer(sums=())(layer, rank, world_size, all_reduce)
+    for name in SECOND:
+        linear = layer.get_submodule(name)
+        linear.forward = lambda hidden, whole=linear.forward: all_reduce(whole(hidden))
+
+
+def sums_after_the_blocks(layer, rank, world_size, all_reduce):
+    in_a_layer(sums=("mlp",))(layer, rank, world_size, all_reduce)
+    layer.self_attn.register_forward_hook(lambda module, inputs, output: (all_reduce(output[0]), *output[1:]))
 
 
 WRONG = {
@@ -415,6 +509,7 @@ WRONG = {
         Wrong("all through worker 0", everything_through_worker_0, "its link is the slowest"),
         Wrong("rounds to bfloat16", adds_in_bfloat16, "three float32 additions round by at most"),
         Wrong("sends float32", in_float32, "takes twice the bytes"),
+        Wrong("sends float64", in_float64, "in a wider type than the tensor's"),
         Wrong("returns float32", returns_float32, "should return bfloat16"),
         Wrong(
             "one tensor too many",
@@ -423,11 +518,31 @@ WRONG = {
         ),
         Wrong("through a variable", through_a_variable, "Only `send` leads from one to another"),
     ],
+    "16.3": [
+        Wrong("all by columns", in_a_layer(columns=(*FIRST, *SECOND), rows=()), "Its inputs are what this process has"),
+        Wrong("all by rows", in_a_layer(columns=(), rows=(*FIRST, *SECOND)), "is whole in every process"),
+        Wrong("only the MLP", in_a_layer(columns=FIRST[3:], rows=SECOND[1:], sums=SECOND[1:]), "It was not cut"),
+        Wrong("no sum", in_a_layer(sums=()), "`all_reduce` 0 times"),
+        Wrong("one sum", in_a_layer(sums=SECOND[1:]), "the norm before the MLP"),
+        Wrong("the whole layer's output", in_a_layer(sums=(SECOND[0], "")), "the residual counts for every process"),
+        Wrong("a sum of every matrix", in_a_layer(sums=(*FIRST, *SECOND)), "only those of a row cut"),
+        Wrong("a sum on top", in_a_layer(sums=(*SECOND, "mlp")), "`all_reduce` 3 times"),
+        Wrong("whole biases for columns", in_a_layer(keep_bias="colwise"), "its bias has 16 elements"),
+        Wrong("a bias for each row cut", in_a_layer(keep_bias="rowwise"), "must be added by one process only"),
+        Wrong("no biases for columns", drops_the_biases, "should have a bias; yours has none"),
+        Wrong("always the first part", in_a_layer(own=lambda rank: 0), "have the same part of"),
+        Wrong("adds while it cuts", adds_while_it_cuts, "while it cut the layer"),
+        Wrong("only rank 0 adds", only_rank_0_adds, "Every rank must make the same sums"),
+        Wrong("drops the result", drops_the_result, "takes the place of the module's output"),
+        Wrong("cuts the norms", cuts_the_norms, "norms should stay whole"),
+    ],
 }
 
 RIGHT = {
     "16.1": [with_chunk, bias_on_the_last_rank, a_share_of_the_bias, with_narrow_and_zeros],
     "16.2": [in_a_ring(), to_the_owners, with_padding, with_slices, in_a_ring(cut=the_rest_in_the_last_part)],
+    "16.3": [in_a_layer(), with_new_modules, with_a_forward_of_its_own, sums_after_the_blocks],
 }
+RIGHT["16.3"][0].__name__ = "with hooks"
 RIGHT["16.2"][0].__name__ = "in parts"
 RIGHT["16.2"][4].__name__ = "the rest in the last part"

@@ -1,7 +1,10 @@
-"""The exercises and the quiz of lesson 16: the two cuts of a matrix, and the sum over all workers."""
+"""The exercises and the quiz of lesson 16: the two cuts of a matrix, the sum over all workers, and a layer in
+parts.
+"""
 
 from lessons_lib.checks.exercise import Exercise
 from lessons_lib.checks.lesson_16.cutting import check_cut_linear
+from lessons_lib.checks.lesson_16.layers import check_cut_layer
 from lessons_lib.checks.lesson_16.quiz import QUIZ
 from lessons_lib.checks.lesson_16.reducing import check_all_reduce
 
@@ -47,5 +50,22 @@ EXERCISES = [
         ),
         points=3,
         time_limit=10.0,
+    ),
+    Exercise(
+        id="16.3",
+        title="a layer in parts",
+        reference="lessons_lib.serving.cut_layer:cut_layer",
+        test=check_cut_layer,
+        hints=(
+            "Go through the two formulas from the inside out. For each matrix: is its input whole in every process, or "
+            "does each process have only its own part? And is its output complete, or a part of a sum?",
+            "q, k, v, gate and up get a whole input: cut them by columns. o and down get what this process has "
+            "computed: cut them by rows. Their outputs are parts of a sum, so a hook on each of the two calls "
+            "`all_reduce`. The layer adds the residual after that, once in each process.",
+            "For each matrix: `weight, bias = cut_linear(linear.weight, linear.bias, cut, rank, world_size)`; "
+            "`linear.weight = torch.nn.Parameter(weight, requires_grad=False)`; `linear.bias = None if bias is None "
+            "else torch.nn.Parameter(bias, requires_grad=False)`. For o_proj and down_proj: "
+            "`linear.register_forward_hook(lambda module, inputs, output: all_reduce(output))`.",
+        ),
     ),
 ]

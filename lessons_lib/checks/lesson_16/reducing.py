@@ -233,7 +233,9 @@ def _check_bytes(attempt) -> None:
             f"worker {sent.index(max(sent))} should send at most {limit} elements, {4 * limit} bytes; yours sends "
             f"{max(sent)}. In order of rank they send {sent}.",
             case=case,
-            idea=_why_bytes(sent, length, world_size),
+            idea="That is twice the limit. Are the parts sent in a wider type than the tensor's, or as whole tensors?"
+            if min(sent) == 2 * limit
+            else _why_bytes(sent, length, world_size),
         )
 
 

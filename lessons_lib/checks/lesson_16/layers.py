@@ -1,0 +1,176 @@
+"""Judges 16.3, `cut_layer`, with the layers of a small model, one in each of several threads."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from lessons_lib.checks.exercise import Mistake, call, current_case
+from lessons_lib.serving.all_reduce import all_reduce
+from lessons_lib.serving.workers import Deadlock, Worker, run_workers
+
+HEAD_DIM = 4
+COLUMNS = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "mlp.gate_proj", "mlp.up_proj")
+ROWS = ("self_attn.o_proj", "mlp.down_proj")
+Together = dict[int, Callable[[torch.Tensor], torch.Tensor]]  # rank -> the sum with the others, while they compute
+
+
+def check_cut_layer(attempt) -> None:
+    for world_size, has_bias in ((2, False), (2, True), (4, True), (1, True)):
+        layer, angles_of = _layer(2 if world_size < 4 else 4, has_bias)
+        case = f"a layer {'with biases' if has_bias else 'without biases'}, all ranks of {world_size}"
+        together: Together = {}
+        parts = [_part(attempt, layer, rank, world_size, together, f"{case}.") for rank in range(world_size)]
+        for rank, part in enumerate(parts):
+            _check_matrices(part, layer, world_size, f"{case}; rank {rank}.")
+            if rank:
+                _check_own_part(parts[rank - 1], part, rank, f"{case}.")
+        for shape in ((1, 5), (3, 1)):
+            _check_forward(parts, layer, angles_of, shape, together, f"{case}; {shape[0]} x {shape[1]} tokens.")
+
+
+def _layer(num_kv_heads: int, has_bias: bool) -> tuple[Any, Callable[[torch.Tensor], Any]]:
+    from transformers import LlamaConfig
+    from transformers.models.llama.modeling_llama import LlamaDecoderLayer, LlamaRotaryEmbedding
+
+    config = LlamaConfig(
+        hidden_size=24, intermediate_size=40, head_dim=HEAD_DIM, num_attention_heads=2 * num_kv_heads,
+        num_key_value_heads=num_kv_heads, attention_bias=has_bias, mlp_bias=has_bias, attn_implementation="sdpa",
+    )  # fmt: skip
+    layer = LlamaDecoderLayer(config, layer_idx=0).eval()
+    generator = torch.Generator().manual_seed(num_kv_heads)
+    for parameter in layer.parameters():
+        parameter.data = torch.randn(parameter.shape, generator=generator) * (0.3 if parameter.dim() > 1 else 1)
+        parameter.requires_grad_(False)
+    rotary = LlamaRotaryEmbedding(config)
+    return layer, lambda hidden: rotary(hidden, torch.arange(hidden.shape[1])[None])
+
+
+def _part(attempt, layer, rank: int, world_size: int, together: Together, case: str):
+    part = copy.deepcopy(layer)
+
+    def sum_over_all(tensor: torch.Tensor) -> torch.Tensor:
+        if rank not in together:
+            raise Mistake(
+                "your code called `all_reduce` while it cut the layer.",
+                case=case,
+                idea="The results of a forward pass are added up. A hook is called in every one of them.",
+            )
+        return together[rank](tensor)
+
+    call(attempt, part, rank, world_size, sum_over_all, case=case)
+    return part
+
+
+def _check_matrices(part, layer, world_size: int, case: str) -> None:
+    for name in (*COLUMNS, *ROWS):
+        linear, whole = part.get_submodule(name), layer.get_submodule(name)
+        got = getattr(linear, "weight", None)
+        outputs, inputs = whole.weight.shape
+        want = [outputs // world_size, inputs] if name in COLUMNS else [outputs, inputs // world_size]
+        if isinstance(got, torch.Tensor) and list(got.shape) != want:
+            raise Mistake(
+                f"{name} should have a weight of shape {want}; yours has {list(got.shape)}.",
+                case=case,
+                idea=_why_shape(name, got.shape == whole.weight.shape),
+            )
+        bias = getattr(linear, "bias", None)
+        if isinstance(bias, torch.Tensor) and len(bias) != want[0]:
+            raise Mistake(
+                f"{name} computes {want[0]} outputs in this process; its bias has {len(bias)} elements.",
+                case=case,
+                idea="`cut_linear` returns the bias of this process, too.",
+            )
+        if bias is None and whole.bias is not None and name in COLUMNS:
+            raise Mistake(
+                f"{name} should have a bias; yours has none.",
+                case=case,
+                idea="`cut_linear` returns it with the weight.",
+            )
+    norms = [linear.weight.shape for linear in (part.input_layernorm, part.post_attention_layernorm)]
+    if norms != [layer.input_layernorm.weight.shape] * 2:
+        raise Mistake("the norms should stay whole.", case=case, idea="A norm needs all elements of a token.")
+
+
+def _check_own_part(before, part, rank: int, case: str) -> None:
+    for name in (*COLUMNS, *ROWS):
+        weights = [getattr(each.get_submodule(name), "weight", None) for each in (before, part)]
+        if all(isinstance(weight, torch.Tensor) for weight in weights) and torch.equal(*weights):
+            raise Mistake(
+                f"ranks {rank - 1} and {rank} have the same part of {name}.",
+                case=case,
+                idea="Each rank has a part of its own: `cut_linear` takes the rank.",
+            )
+
+
+def _why_shape(name: str, is_whole: bool) -> str:
+    if is_whole:
+        return "It was not cut. A layer has seven matrices: four in `self_attn`, three in `mlp`."
+    if name in ROWS:
+        return "Its inputs are what this process has computed: its own heads, or its own elements of the MLP."
+    return "Its input, the norm's output, is whole in every process. What can each compute of its outputs by itself?"
+
+
+def _check_forward(parts, layer, angles_of, shape: tuple[int, int], together: Together, case: str) -> None:
+    current_case.text = case
+    hidden = torch.randn(*shape, 24, generator=torch.Generator().manual_seed(shape[0]))
+    angles, num_sums = angles_of(hidden), [0] * len(parts)
+
+    def compute(one) -> torch.Tensor:
+        with torch.no_grad():
+            got = one(hidden.clone(), position_embeddings=angles)
+        return got[0] if isinstance(got, tuple) else got
+
+    def work(worker: Worker) -> torch.Tensor:
+        def counted(tensor: torch.Tensor) -> torch.Tensor:
+            num_sums[worker.rank] += 1
+            return all_reduce(tensor, worker)
+
+        together[worker.rank] = counted
+        return compute(parts[worker.rank])
+
+    try:
+        results, _ = run_workers(work, len(parts))
+    except Deadlock:
+        raise Mistake(
+            f"no process can go on. In order of rank they have called `all_reduce` {num_sums} times.",
+            case=case,
+            idea="Every rank must make the same sums, in the same order.",
+        ) from None
+    finally:
+        together.clear()
+    for rank, got in enumerate(results):
+        if got.shape != hidden.shape:
+            raise Mistake(
+                f"rank {rank} should return shape {list(hidden.shape)}; yours returned {list(got.shape)}.", case=case
+            )
+        if not torch.allclose(got, compute(layer), atol=1e-4, rtol=1e-4):
+            raise Mistake(
+                f"rank {rank} should return what the whole layer returns. Your layer has called `all_reduce` "
+                f"{num_sums[rank]} times.",
+                case=case,
+                idea=_why_not_the_same(results, num_sums[rank], layer.mlp.down_proj.bias is not None),
+            )
+    if max(num_sums) > 2:
+        raise Mistake(
+            f"a forward pass should take two sums; yours takes {max(num_sums)}.",
+            case=case,
+            idea="Between a column cut and the row cut after it, nothing has to be sent.",
+        )
+
+
+def _why_not_the_same(results: list[torch.Tensor], num_sums: int, has_bias: bool) -> str:
+    if num_sums == 0:
+        return "Each process has only a part of every sum. Where do the parts have to be added up?"
+    if num_sums == 1:
+        return "One sum isn't enough: the norm before the MLP needs the whole result of attention."
+    if num_sums > 2:
+        return "The results of a column cut are complete as they are; only those of a row cut are parts of a sum."
+    if any(not torch.allclose(got, results[0]) for got in results):
+        return "The ranks return different tensors. What a hook returns takes the place of the module's output."
+    if has_bias and len(results) == 2:
+        return "Without biases, your layer was right. The bias of a row cut must be added by one process only."
+    return (
+        "Add up the outputs of the row cuts alone: in a sum with the residual, the residual counts for every process."
+    )
