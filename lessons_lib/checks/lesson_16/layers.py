@@ -57,6 +57,12 @@ def _part(attempt, layer, rank: int, world_size: int, together: Together, case: 
                 case=case,
                 idea="The results of a forward pass are added up. A hook is called in every one of them.",
             )
+        if not isinstance(tensor, torch.Tensor):
+            raise Mistake(
+                f"`all_reduce` takes a tensor; yours got a {type(tensor).__name__}.",
+                case=case,
+                idea="`self_attn` returns a tuple: the result and the attention weights. Its matrices return tensors.",
+            )
         return together[rank](tensor)
 
     call(attempt, part, rank, world_size, sum_over_all, case=case)
@@ -134,7 +140,7 @@ def _check_forward(parts, layer, angles_of, shape: tuple[int, int], together: To
         results, _ = run_workers(work, len(parts))
     except Deadlock:
         raise Mistake(
-            f"no process can go on. In order of rank they have called `all_reduce` {num_sums} times.",
+            f"no process can go on. Calls of `all_reduce` so far, in order of rank: {num_sums}.",
             case=case,
             idea="Every rank must make the same sums, in the same order.",
         ) from None
@@ -147,8 +153,8 @@ def _check_forward(parts, layer, angles_of, shape: tuple[int, int], together: To
             )
         if not torch.allclose(got, compute(layer), atol=1e-4, rtol=1e-4):
             raise Mistake(
-                f"rank {rank} should return what the whole layer returns. Your layer has called `all_reduce` "
-                f"{num_sums[rank]} times.",
+                f"rank {rank} should return what the whole layer returns. Calls of `all_reduce` in this forward pass: "
+                f"{num_sums[rank]}.",
                 case=case,
                 idea=_why_not_the_same(results, num_sums[rank], layer.mlp.down_proj.bias is not None),
             )
@@ -166,9 +172,12 @@ def _why_not_the_same(results: list[torch.Tensor], num_sums: int, has_bias: bool
     if num_sums == 1:
         return "One sum isn't enough: the norm before the MLP needs the whole result of attention."
     if num_sums > 2:
-        return "The results of a column cut are complete as they are; only those of a row cut are parts of a sum."
+        return "The results of a column cut are complete as they are; only those of a row cut are added up, once."
     if any(not torch.allclose(got, results[0]) for got in results):
-        return "The ranks return different tensors. What a hook returns takes the place of the module's output."
+        return (
+            "The ranks return different tensors. What a hook returns takes the place of the module's output, and a row "
+            "cut without a sum leaves each rank with its own part."
+        )
     if has_bias and len(results) == 2:
         return "Without biases, your layer was right. The bias of a row cut must be added by one process only."
     return (
