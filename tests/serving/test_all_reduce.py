@@ -8,6 +8,7 @@ import torch
 from lessons_lib.batching import generate_one_by_one
 from lessons_lib.models import load_model
 from lessons_lib.serving.all_reduce import all_reduce
+from lessons_lib.serving.cut_layer import cut_layer
 from lessons_lib.serving.tensor_parallel import cut_model
 from lessons_lib.serving.workers import MAX_UNREAD, Deadlock, run_workers
 
@@ -33,14 +34,20 @@ def test_all_workers_get_the_same_bits():
     assert all(torch.equal(got, results[0]) for got in results)
 
 
-def test_a_model_in_two_threads_generates_the_same_tokens():
+def cut_each_layer(model, rank, world_size, all_reduce):
+    for layer in model.model.layers:
+        cut_layer(layer, rank, world_size, all_reduce)
+
+
+@pytest.mark.parametrize("cut", [cut_model, cut_each_layer])
+def test_a_model_in_two_threads_generates_the_same_tokens(cut):
     model, tokenizer = load_model(device="cpu")
     prompts, lengths = ["Once upon a time", "The dog"], [6, 5]
     alone = generate_one_by_one(model, tokenizer, prompts, max_new_tokens=lengths)
     copies = [load_model(device="cpu")[0] for _ in range(2)]
 
     def work(worker):
-        cut_model(copies[worker.rank], worker.rank, 2, partial(all_reduce, worker=worker))
+        cut(copies[worker.rank], worker.rank, 2, partial(all_reduce, worker=worker))
         return generate_one_by_one(copies[worker.rank], tokenizer, prompts, max_new_tokens=lengths)
 
     assert run_workers(work, 2)[0] == [alone, alone]
