@@ -2,12 +2,11 @@
 """
 # 14 · Serving
 
-**One engine, one process, one caller at a time. How do we turn that into a URL that many clients use at once, and that holds up when too many come, when some leave, and when the engine dies?**
+**One engine, one process, one caller at a time. How do we turn that into a URL that many clients use at once, and that holds up when too many come and when some leave?**
 
-95 minutes · difficulty: hard · routes: serving · prerequisites: lesson 12 (the engine); lesson 09 (arrivals and waiting times) helps
+90 minutes · difficulty: hard · routes: serving · prerequisites: lesson 12 (the engine); lesson 09 (arrivals and waiting times) helps
 
-First, two callers use one engine, and we see what goes wrong. Then one coroutine becomes the engine's owner, and each caller gets a mailbox. After that come the bad days: clients that leave, an engine that dies, too many requests. At the end your five parts are a server of
-your own, and answer `curl`.
+First, two callers use one engine, and we see what goes wrong. Then one coroutine becomes the engine's owner, and each caller gets a mailbox. After that come the bad days: clients that leave, and too many requests. At the end, your parts form a server that answers `curl`.
 
 You should know what `async def` and `await` do. If you don't, read the first sections of [Coroutines and Tasks](https://docs.python.org/3/library/asyncio-task.html) in Python's documentation.
 """
@@ -95,8 +94,15 @@ print("heartbeats from the first token to the last:", sum(order[0][1] < beat < o
 """
 C waited for all of A, and there was no heartbeat while the tokens came. `for token in engine.stream(...)` runs the model in the event loop's thread and has no `await` in it. So the loop couldn't run anything else: no second client, no new connection, no timeout.
 
-Now the opposite mistake. A's client reads three tokens and then takes a break, with an `await`. The event loop is free, and C is in the engine all the time.
+### Predict
+
+Now the opposite mistake. A's client reads three tokens and then takes a break of 0.1 s, with an `await`. The event loop is free, and C is in the engine all the time. It also wants 12 tokens.
+
+`engine.stream` takes a step, of a few milliseconds, whenever its reader asks for a token. A step computes one token for each request. So C has 3 tokens when A's break begins.
 """
+
+# %%
+predict("14.a", ...)  # How many tokens does C have when A's break ends?
 
 # %%
 engine = LLMEngine(model, tokenizer, SIX)
@@ -109,12 +115,12 @@ for _ in range(3):
     next(reading)
 print(f"A has read 3 tokens; C has {len(of_c)}")
 await asyncio.sleep(0.1)
-print(f"A takes a break of 0.1 s; C has {len(of_c)}")
+reveal("14.a", len(of_c), unit="tokens")
 reading.close()
 
 # %% [markdown]
 """
-C gets nothing until A reads again. The engine takes a step only when a reader asks for a token, so a slow reader slows all others down. Threads don't help: each would run steps when *its* client reads, and a thousand clients would need a thousand threads.
+C gets nothing until A reads again: a slow reader slows all others down. Threads don't help: each would run steps when *its* client reads, and a thousand clients would need a thousand threads.
 
 ## The idea: one owner, and a mailbox for each reader
 
@@ -141,7 +147,7 @@ A step takes 5 ms and gives a reader one token. The reader's connection is slow:
 """
 
 # %%
-predict("14.a", ...)  # How many tokens does the reader find each time it looks, on average?
+predict("14.b", ...)  # How many tokens does the reader find each time it looks, on average?
 
 # %% [markdown]
 """
@@ -169,7 +175,7 @@ from lessons_lib.serving.mailbox import Mailbox
 
 # %% [markdown]
 """
-The slow reader of the prediction, with your mailbox: a producer puts in a token every 5 ms, and sending takes 12 ms.
+The slow reader of the prediction, with your mailbox:
 """
 
 
@@ -194,7 +200,7 @@ async def slow_reader(num_tokens=120):
 
 sizes = await slow_reader()
 print("the first batches:", sizes[:12])
-reveal("14.a", sum(sizes) / len(sizes), "tokens", tolerance=0.15)
+reveal("14.b", sum(sizes) / len(sizes), "tokens", tolerance=0.15)
 
 # %% [markdown]
 """
@@ -220,7 +226,6 @@ loop.close()
 """
 Here is a first owner. An *executor* runs functions in threads of its own; `await event_loop.run_in_executor(…)` waits for the result. We let the owner run without a request, then with one, and then cancel it in the middle of a turn, as a server does that shuts down.
 """
-
 
 
 # %% tags=["measured"]
@@ -263,7 +268,7 @@ It never rests. And cancelling a coroutine ends its waiting, not the thread that
 - Once `commands.is_closed`, it stops after the turn that is running, and delivers that turn's events. Commands that no turn has got by then may be dropped.
 - It may also end because a turn raises (the exception goes on to the caller), or because it is cancelled. However it ends, the thread has left the engine by then, and after that, `engine.close()` was called, which aborts what is left.
 
-Python's documentation of [`Executor`](https://docs.python.org/3/library/concurrent.futures.html#executor-objects) says how to wait for its thread. All of this also holds if the coroutine is cancelled a second time, while it cleans up.
+All of this also holds if the coroutine is cancelled a second time, while it cleans up. `executor.shutdown()` blocks until the thread has returned; it's a plain function, without `await`.
 """
 
 # %% exercise="14.2"
@@ -321,7 +326,7 @@ All six get their tokens in turn, A's slow client holds up no other, and the hea
 
 ### The front
 
-`AsyncEngine` is these two parts with the bookkeeping around them: request ids, errors, limits. It also turns tokens into text, which the engine leaves to the reader's side (`text=''` above). In vLLM it is called `AsyncLLM`. From here on we use ours.
+`AsyncEngine` is these two parts with the bookkeeping around them: request ids, errors, limits. It also turns tokens into text, which the engine leaves to the reader's side (`text=''` above). vLLM calls it `AsyncLLM`. From here on we use ours.
 """
 
 # %%
@@ -342,16 +347,6 @@ async with AsyncEngine(engine) as front:
 """
 `await front.add(...)` returns once the engine has *accepted* the request. So a bad request raises here, before anything has been sent to the client.
 
-What does all this cost? The ledger has the six stories once more: by the engine of lesson 12, and by six callers at once.
-"""
-
-# %% tags=["measured"]
-ledger(model, tokenizer, "14", with_cache_only=True, since="12")
-
-# %% [markdown]
-"""
-The same tokens with no more cache. The event loop's own work is so little that the speed varies more from run to run.
-
 The engine's thread and the event loop share one Python, and that costs time (see "Further"). The remedy is `EngineProcess`: the same interface, with the engine in a process of its own. Commands and events go through a socket. That's why they are plain data.
 
 ## HTTP
@@ -369,13 +364,6 @@ def post(path, body, host=HOST):
     connection = http.client.HTTPConnection(host, timeout=60)
     connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
     return connection, connection.getresponse()
-
-
-def get(path, host=HOST):
-    connection = http.client.HTTPConnection(host, timeout=60)
-    connection.request("GET", path)
-    response = connection.getresponse()
-    return response.status, json.loads(response.read())
 
 
 _, response = post("/v1/completions", {"prompt": "The old dog", "max_tokens": 12, "temperature": 0})
@@ -404,19 +392,19 @@ With `"stream": true`, the answer comes piece by piece. HTTP can do that: a resp
 
 > **server-sent events** (SSE): a format for streams over HTTP. An event is a line `data: …`, followed by an empty line.
 
-These are the bytes of a chat of four tokens:
+These are the events of a chat of four tokens. The fields before `choices` are the same in each, so only the first one shows them here:
 """
 
 # %% tags=["measured"]
 CHAT = {"messages": [{"role": "user", "content": "The old dog"}], "max_tokens": 4, "temperature": 0, "stream": True}
 _, response = post("/v1/chat/completions", CHAT | {"stream_options": {"include_usage": True}})
 print(response.status, response.getheader("content-type"), "\n")
-print(response.read().decode())
+for number, event in enumerate(response.read().decode().split("\n\n")):
+    print(event if number == 0 or "choices" not in event else "data: … " + event[event.index('"choices"') :])
 
 # %% [markdown]
 """
-The first event names the role. Each event after it has a *delta*, the text that is new; the last of them has a `finish_reason`. This client asked for *usage* (how many tokens were computed), so one more event, without choices, reports it. `[DONE]` says that the stream is
-complete: the connection wasn't cut.
+The first event names the role. Each event after it has a *delta*, the text that is new; the last of them has a `finish_reason`. This client asked for *usage* (how many tokens were computed), so one more event, without choices, reports it. `[DONE]` says that the stream has come to its end: the connection wasn't cut.
 
 ## Build 3: tokens to events
 
@@ -434,7 +422,7 @@ for event in (chunks.role(), chunks.text(" ran", "stop"), chunks.usage(1), chunk
 
 - No event goes out before the first batch is there. Then comes the role, and one text event for each batch, as soon as it is there.
 - If `prompt_tokens` is given, usage follows the last text. `DONE` is the last event.
-- `batches` may raise. Before its first batch, the exception goes out to the caller: nothing was sent, so the client can get a status like 400. Later the status 200 has been sent: the stream ends with the error event and `DONE`, without usage.
+- `batches` may raise. Before its first batch, the exception goes out to the caller: nothing was sent, so the client can get a status like 400. Later the status 200 has been sent: the stream ends with the error event and `DONE`, without usage. (Clients also see this if the engine's process dies. "Further" kills one.)
 - A reader may close the generator early. It then ends quietly: it must not yield any more.
 
 Example: for one batch with one token, `" ran"` and `"stop"`, there are three events: the role, the text with its reason, and `DONE`.
@@ -452,10 +440,17 @@ from lessons_lib.serving.http.chat_events import sse_events
 """
 ## Clients that leave
 
-Users close the tab. If the server doesn't notice, the engine goes on computing text that no one reads, in blocks that other requests need. Here is a server's work for one request, written in the obvious way. On a real engine, a client reads ten tokens of a hundred and leaves.
+Users close the tab. If the server doesn't notice, the engine goes on computing text that no one reads, in blocks that other requests need. The obvious server sends what comes: `async for tokens in stream: await send(tokens)`. On a closed connection, `send` raises nothing at first.
 
 > **ASGI**: Python's interface between a web server and an application. For each HTTP request, the application gets two coroutine functions: `receive`, which returns the client's next message, and `send`.
+
+### Predict
+
+A prompt has 3 tokens and its answer 100, and a block holds 16. The client leaves after 10 tokens of the answer. The obvious server runs on a real engine.
 """
+
+# %%
+predict("14.c", ...)  # How many blocks does this request hold when it is nearly done?
 
 
 # %% tags=["measured"]
@@ -493,24 +488,26 @@ async with AsyncEngine(engine) as front:
     is_whole = await naive_stream(lambda: front.add("The old dog", STORY), client.receive, client.send)
 print(f"left after 10 tokens; sent: {client.got} tokens; all sent: {is_whole}")
 print("blocks in use after it had left, at every tenth send:", client.blocks[::10])
+reveal("14.c", max(client.blocks), unit="blocks")
 
 # %% [markdown]
 """
-All 100 tokens were computed and sent into the void, and the blocks in use even grew. Sending doesn't help to notice: on a closed connection it raises nothing at first, and a request that waits in the queue sends nothing at all. The server has to *listen*. When the client has left, `await receive()` returns `{"type": "http.disconnect"}`; until then it
-waits. So at each moment the server waits for two things: the engine and the client.
+All 100 tokens were computed and sent into the void, and 102 keys and values fill 7 blocks. (The last token's are never needed.) A request that waits in the queue sends nothing at all. So the server has to *listen*: when the client has left, `await receive()` returns `{"type": "http.disconnect"}`, and until then it waits. At each moment, the server waits for two things: the engine and the client.
 
 ## Build 4: a client that leaves
 
 **Your task: the coroutine `stream_until_gone(add, receive, send)`**, which notices. It returns True if all tokens were sent, and False if the client left.
 
 - The client may leave at any time, also while `add` or `send` waits. The work then ends *at once*. Messages of other types mean nothing here.
-- `await stream.aclose()` aborts the request if it still runs. Rely on nothing else for that. (If `add` is cancelled while it waits, it takes the request back by itself.)
+- `await stream.aclose()` aborts the request if it still runs. Rely on nothing else for that. It never waits, so no cancellation can interrupt it. (If `add` is cancelled while it waits, it takes the request back by itself.)
 - An exception of `add`, the stream or `send` goes on to the caller.
 - However it ends, the request has ended or is being aborted, and nothing that it started runs on: no task, no call of `receive`.
 
 Example: the client leaves while the second list of tokens is being sent. `send` is cancelled, the request is aborted, and `stream_until_gone` returns False.
 
-The coroutine itself may be cancelled too, at every await and more than once: it then ends with `CancelledError`, and leaves as little behind.
+The coroutine itself may be cancelled too, at any await and more than once: it then ends with `CancelledError`, and leaves as little behind.
+
+Three tools: `asyncio.ensure_future(coroutine)` starts a task, `task.cancel()` raises `CancelledError` where the task waits, and `await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)` returns when one of the tasks has ended.
 """
 
 # %% exercise="14.4"
@@ -543,37 +540,7 @@ audit(engine.scheduler)
 
 # %% [markdown]
 """
-The chain has four links. The operating system tells the server that the connection is closed. `receive` tells the application. It leaves the stream, which sends an abort command to the owner. The next turn carries it out, and the blocks are free.
-
-## A crash
-
-Here a client is reading when the engine's process is killed, as the operating system does when memory runs out. What does the client see?
-"""
-
-# %%
-def events_of(stream):
-    """The data of each event, as Python objects."""
-    lines = [line.removeprefix("data: ") for line in stream.decode().split("\n\n") if line]
-    return [line if line == "[DONE]" else json.loads(line) for line in lines]
-
-
-LONG_STORY = {"prompt": "The old dog", "max_tokens": 900, "ignore_eos": True, "stream": True, "temperature": 0}
-connection, response = post("/v1/completions", LONG_STORY)
-seen = response.read1(4000)
-for engine_process in psutil.Process(server.process.pid).children():
-    engine_process.kill()
-rest = response.read()
-last = events_of(rest)[-2:]
-print("status:", response.status, "| first event:", repr(events_of(seen)[0]["choices"][0]["text"]))
-print("the last two events:", json.dumps(last[0]), last[1])
-status, body = get("/health")
-print("/health:", status, "| a new request:", post("/v1/completions", {"prompt": "x"})[1].status)
-server.close()
-
-# %% [markdown]
-"""
-The stream doesn't just stop: it ends with an error event, as yours does, so a client library doesn't take half an answer for a whole one. The server's own process is alive and says 503 from now on, on `/health` too. That's what a load balancer or Kubernetes looks at: it sends requests
-elsewhere and starts a new server. (How a server ends in an orderly way: see "Further".)
+The chain has four links. The operating system tells the server that the connection is closed. `receive` tells the application. The application closes the stream, which sends the owner an abort command. The next turn carries it out, and the blocks are free.
 
 ## Too many
 
@@ -581,7 +548,7 @@ A server can serve 10 requests per second. For 20 seconds, 30 per second arrive,
 """
 
 # %%
-predict("14.b", ...)  # A request arrives at the end of these 20 seconds. How many seconds does it wait?
+predict("14.d", ...)  # A request arrives at the end of these 20 seconds. How many seconds does it wait?
 
 # %% [markdown]
 """
@@ -595,11 +562,11 @@ for number in range(30 * 20 + 1):
     begin = max(arrival, free_at)
     waits.append(begin - arrival)
     free_at = begin + 1 / 10
-reveal("14.b", round(waits[-1], 1), "s")
+reveal("14.d", round(waits[-1], 1), "s")
 
 # %% [markdown]
 """
-In 20 seconds 600 requests arrive, and 200 are served. 400 still wait, and take 40 seconds. Clients don't wait for so long: they give up and ask again, so the server spends its time on answers to clients that have left.
+In 20 seconds 600 requests arrive, and 200 are served. 400 still wait, and take 40 seconds. Clients don't wait that long: they give up and ask again, so the server spends its time on answers to clients that have left.
 
 Lesson 09 had a name for the remedy, admission control: the server decides at arrival which requests it takes on, and refuses the others at once.
 
@@ -627,33 +594,6 @@ from lessons_lib.serving.admission import AdmissionControl
 
 # %% [markdown]
 """
-Your `AdmissionControl` in the front of a real engine. Twenty-four clients ask at the same time, and the server takes 8: four run, four wait.
-"""
-
-
-# %% tags=["measured"]
-async def ask(front):
-    started = time.perf_counter()
-    try:
-        stream = await front.add("The old dog", SamplingParams(max_tokens=40, ignore_eos=True))
-        await stream.end()
-        return "served", time.perf_counter() - started, None
-    except Overloaded as error:
-        return "refused", time.perf_counter() - started, error
-
-
-FOUR = EngineConfig(max_num_seqs=4, max_num_batched_tokens=64, num_blocks=64)
-async with AsyncEngine(LLMEngine(model, tokenizer, FOUR), AdmissionControl(max_requests=8)) as front:
-    results = await asyncio.gather(*(ask(front) for _ in range(24)))
-for outcome in ("served", "refused"):
-    seconds = [taken for found, taken, _ in results if found == outcome]
-    print(f"{outcome}: {len(seconds)} clients, after {min(seconds):.3f} to {max(seconds):.3f} s")
-print(next(error for _, _, error in results if error))
-
-# %% [markdown]
-"""
-The refused clients got their answer at once, and it says when to try again. (One second is the default, before a rate is known.) Over HTTP, that's status 429 with a header, `Retry-After`.
-
 ## Measured: what clients get
 
 Is refusing better than waiting? Throughput can't tell: a server that is far behind computes as many tokens per second as ever; they just come too late.
@@ -704,7 +644,7 @@ A request takes part in as many steps as its answer has tokens, shares each with
 """
 
 # %%
-predict("14.c", ...)  # At how many requests per second is the knee?
+predict("14.e", ...)  # At how many requests per second is the knee?
 
 # %% [markdown]
 """
@@ -733,12 +673,14 @@ curves = {
 draw_load(curves, target=0.5, knee=knee.rate, title="A simulated server under more and more load")
 
 # %%
-reveal("14.c", knee.rate, "requests per second", tolerance=0.15)
+reveal("14.e", knee.rate, "requests per second", tolerance=0.15)
 per_request = answer * decode / NUM_SLOTS + prefill
 print(f"with a pencil: {1000 * per_request:.1f} ms for each request, so {1 / per_request:.1f} requests per second")
 at_knee = goodput(knee.log, TARGET)
 for name, points in curves.items():
-    print(f"at 3 times the knee, {name}: goodput {points[-1].goodput:.1f}, {points[-1].goodput / at_knee:.0%} of the knee's")
+    print(
+        f"at 3 times the knee, {name}: goodput {points[-1].goodput:.1f}, {points[-1].goodput / at_knee:.0%} of the knee's"
+    )
 
 # %% [markdown]
 """
@@ -770,6 +712,7 @@ It goes online: [uvicorn](https://www.uvicorn.org), a web server, runs it in a t
 """
 
 # %% tags=["measured"]
+FOUR = EngineConfig(max_num_seqs=4, max_num_batched_tokens=64, num_blocks=64)
 engine = LLMEngine(model, tokenizer, FOUR)
 app = SmallApp(engine, **{**parts, "admission": AdmissionControl(max_requests=2)})
 mine = ServerThread(app)
@@ -782,7 +725,7 @@ else:
 
 # %% [markdown]
 """
-The command works in your terminal too, until the next cell closes the server. So does OpenAI's client, `openai.OpenAI(base_url=mine.url + "/v1", api_key="none")`, with `stream=True`. In the next cell, two clients read long answers, a third is one too many, and then the two hang up.
+The command works in your terminal too, until the next cell closes the server. So does OpenAI's client, `openai.OpenAI(base_url=mine.url + "/v1", api_key="none")`, with `stream=True`. In the next cell, two clients read long answers, a third is one too many, and then the two hang up. A refusal has status 429, and the header `Retry-After` says when to try again.
 """
 
 # %%
@@ -845,7 +788,7 @@ quiz("14")
 """
 ## Further (optional)
 
-What the lesson doesn't need. It isn't part of its 95 minutes.
+What the lesson doesn't need. It isn't part of its 90 minutes.
 """
 
 # %% [markdown]
@@ -881,6 +824,47 @@ Like our server, vLLM makes the text in the server's process: the GPU shouldn't 
 
 # %% [markdown]
 """
+### A crash
+
+Here a client is reading when the engine's process is killed, as the operating system does when memory runs out. What does the client see?
+"""
+
+
+# %%
+def get(path, host=HOST):
+    connection = http.client.HTTPConnection(host, timeout=60)
+    connection.request("GET", path)
+    response = connection.getresponse()
+    return response.status, json.loads(response.read())
+
+
+def events_of(stream):
+    """The data of each event, as Python objects."""
+    lines = [line.removeprefix("data: ") for line in stream.decode().split("\n\n") if line]
+    return [line if line == "[DONE]" else json.loads(line) for line in lines]
+
+
+LONG_STORY = {"prompt": "The old dog", "max_tokens": 900, "ignore_eos": True, "stream": True, "temperature": 0}
+connection, response = post("/v1/completions", LONG_STORY)
+seen = response.read1(4000)
+for engine_process in psutil.Process(server.process.pid).children():
+    engine_process.kill()
+rest = response.read()
+last = events_of(rest)[-2:]
+print("status:", response.status, "| first event:", repr(events_of(seen)[0]["choices"][0]["text"]))
+print("the last two events:", json.dumps(last[0]), last[1])
+status, body = get("/health")
+print("/health:", status, "| a new request:", post("/v1/completions", {"prompt": "x"})[1].status)
+server.close()
+
+# %% [markdown]
+"""
+The stream doesn't just stop: it ends with an error event, as yours does, so a client library doesn't take half an answer for a whole one. The server's own process is alive and says 503 from now on, on `/health` too. That's what a load balancer or Kubernetes looks at: it sends requests
+elsewhere and starts a new server.
+"""
+
+# %% [markdown]
+"""
 ### An orderly end
 
 Servers have to stop on request, for example to make room for a new version. The system that runs them asks for it with a signal, SIGTERM.
@@ -902,6 +886,18 @@ Nothing was cut: B and C got all their tokens. D and E were refused with status 
 
 # %% [markdown]
 """
+### What the owner costs
+
+The ledger has the six stories once more: by the engine of lesson 12, and by six callers at once.
+"""
+
+# %% tags=["measured"]
+ledger(model, tokenizer, "14", with_cache_only=True, since="12")
+
+# %% [markdown]
+"""
+The same tokens with no more cache. The event loop's own work is so little that the speed varies more from run to run.
+
 ### Two threads share one Python
 
 > **GIL**: global interpreter lock. In one Python process, only one thread runs Python code at a time. Operations of PyTorch release the lock while they compute.

@@ -763,6 +763,33 @@ async def waits_with_an_await(engine, commands, deliver, executor):
         engine.close()
 
 
+async def blocks_in_each_turn(engine, commands, deliver, executor):
+    try:
+        while not commands.is_closed:
+            arrived = [] if engine.open and not commands else await commands.take()
+            if arrived or engine.open:
+                deliver(executor.submit(engine.turn, arrived).result())
+    finally:
+        executor.shutdown(wait=True)
+        engine.close()
+
+
+async def waits_for_the_last_turn(engine, commands, deliver, executor):
+    """Blocks for the turn that may still run, and leaves the executor open."""
+    turn = None
+    try:
+        while not commands.is_closed:
+            arrived = [] if engine.open and not commands else await commands.take()
+            if arrived or engine.open:
+                turn = executor.submit(engine.turn, arrived)
+                deliver(await asyncio.wrap_future(turn))
+    finally:
+        with contextlib.suppress(BaseException):  # it raises in the loop above
+            if turn is not None:
+                turn.result()
+        engine.close()
+
+
 def not_a_coroutine(engine, commands, deliver, executor):
     deliver(engine.turn([]))
     engine.close()
@@ -864,6 +891,7 @@ OWNERS = [
     Wrong("carries on after cancellation", carries_on_after_cancellation, "was cancelled and goes on"),
     Wrong("waits with an await", waits_with_an_await, "The second cancellation hits"),
     Wrong("not a coroutine", not_a_coroutine, "should be a coroutine"),
+    Wrong("blocks in each turn", blocks_in_each_turn, "without `await`, and then took another one"),
     Wrong("two turns at once", starts_two_turns, "while the one before was still running"),
 ]
 
@@ -2117,7 +2145,7 @@ GOODPUTS = [
 WRONG = {"14.1": MAILBOXES, "14.2": OWNERS, "14.3": EVENTS, "14.4": LEAVINGS, "14.5": ADMISSIONS, "14.6": GOODPUTS}
 RIGHT = {
     "14.1": [QueueWithEnd, DequeAndCondition, EventPerWait],
-    "14.2": [shields_until_it_is_over, with_a_stack, with_two_loops],
+    "14.2": [shields_until_it_is_over, with_a_stack, with_two_loops, waits_for_the_last_turn],
     "14.3": [mapping_of_lines, made_by_an_object, with_compact_json],
     "14.4": [listener_cancels_me, with_a_callback, with_a_task_group, each_wait_by_itself],
     "14.5": [WithASet, WithTickets, AddedThenTakenBack, SaysBoth],

@@ -111,6 +111,22 @@ class FakeEngine:
         self.free.extend(self.blocks.pop(id))
 
 
+class TimedFuture(Future):
+    """A future for which the virtual thread can be waited without `await`: the clock stands still meanwhile."""
+
+    def __init__(self, executor: "TimedExecutor"):
+        super().__init__()
+        self.executor = executor
+
+    def result(self, timeout=None):
+        self.executor.finish(self)
+        return super().result(timeout)
+
+    def exception(self, timeout=None):
+        self.executor.finish(self)
+        return super().exception(timeout)
+
+
 class TimedExecutor(ThreadPoolExecutor):
     """One "thread" on the virtual clock: a call takes STEP_SECONDS, and its result is there at the end.
 
@@ -120,10 +136,10 @@ class TimedExecutor(ThreadPoolExecutor):
     def __init__(self, loop: asyncio.AbstractEventLoop, engine: FakeEngine):
         super().__init__(1)
         self.loop, self.engine = loop, engine
-        self.queue: deque[tuple[Future, object]] = deque()
+        self.queue: deque[tuple[TimedFuture, object]] = deque()
         self.timer: asyncio.TimerHandle | None = None
         self.is_running = self.is_shut = False
-        self.num_waits = 0
+        self.has_blocked = False  # whether a caller has waited for a call without `await`
 
     @property
     def is_busy(self) -> bool:
@@ -142,7 +158,14 @@ class TimedExecutor(ThreadPoolExecutor):
                     "Wait for each turn before you start the next: `await` what `run_in_executor` returns.",
                 )
             )
-        future: Future = Future()
+        if self.has_blocked:
+            self.engine.faults.append(
+                (
+                    "your coroutine waited for a turn without `await`, and then took another one.",
+                    "`result()` of a future of `executor.submit` blocks the event loop, so no other coroutine runs during the turn: `await loop.run_in_executor(executor, engine.turn, commands)`.",  # noqa: E501
+                )
+            )
+        future = TimedFuture(self)
         future.set_running_or_notify_cancel()
         self.queue.append((future, lambda: function(*args, **kwargs)))
         if self.timer is None:
@@ -168,10 +191,20 @@ class TimedExecutor(ThreadPoolExecutor):
         if self.queue:
             self.timer = self.loop.call_later(STEP_SECONDS, self._finish_one)
 
+    def finish(self, future: Future) -> None:
+        """Wait for one call, as a thread that blocks does."""
+        if not future.done():
+            self.has_blocked = True
+        while self.queue and not future.done():
+            self._finish_now()
+
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         self.is_shut = True
         if wait:
             while self.queue:
-                if self.timer is not None:
-                    self.timer.cancel()
-                self._finish_one()
+                self._finish_now()
+
+    def _finish_now(self) -> None:
+        if self.timer is not None:
+            self.timer.cancel()
+        self._finish_one()
