@@ -8,7 +8,7 @@
 
 First, two callers use one engine, and we see what goes wrong. Then one coroutine becomes the engine's owner, and each caller gets a mailbox. After that come the bad days: clients that leave, and too many requests. At the end, your parts form a server that answers `curl`.
 
-You should know what `async def` and `await` do. If you don't, read the first sections of [Coroutines and Tasks](https://docs.python.org/3/library/asyncio-task.html) in Python's documentation.
+If `async def` and `await` are new to you, first read the beginning of [Coroutines and Tasks](https://docs.python.org/3/library/asyncio-task.html).
 """
 
 # %%
@@ -65,7 +65,7 @@ A server handles many clients in one thread. Each client is a *coroutine*, and t
 
 > **event loop**: runs coroutines in one thread. Each one runs until it awaits something that isn't ready yet; then the loop runs the next one that can go on.
 
-Here is the obvious way. Two clients ask for a story, and each reads `engine.stream`. A third coroutine is the server's heartbeat. It should tick every millisecond.
+Here is the obvious way: two clients ask for a story, and each reads `engine.stream`. A third coroutine, the server's heartbeat, should tick every millisecond.
 """
 
 
@@ -224,7 +224,7 @@ loop.close()
 
 # %% [markdown]
 """
-Here is a first owner. An *executor* runs functions in threads of its own; `await event_loop.run_in_executor(…)` waits for the result. We let the owner run without a request, then with one, and then cancel it in the middle of a turn, as a server does that shuts down.
+Here is a first owner. An *executor* runs functions in threads of its own; `await event_loop.run_in_executor(…)` waits for the result. We let the owner run without a request, then with one, and then cancel it in the middle of a turn, as a server does when it shuts down.
 """
 
 
@@ -492,7 +492,7 @@ reveal("14.c", max(client.blocks), unit="blocks")
 
 # %% [markdown]
 """
-All 100 tokens were computed and sent into the void, and 102 keys and values fill 7 blocks. (The last token's are never needed.) A request that waits in the queue sends nothing at all. So the server has to *listen*: when the client has left, `await receive()` returns `{"type": "http.disconnect"}`, and until then it waits. At each moment, the server waits for two things: the engine and the client.
+All 100 tokens were computed and sent into the void. The keys and values of 3 + 99 tokens fill 7 blocks. (Those of the last token are never needed.) A request that waits in the queue sends nothing at all. So the server has to *listen*: when the client has left, `await receive()` returns `{"type": "http.disconnect"}`, and until then it waits. At each moment, the server waits for two things: the engine and the client.
 
 ## Build 4: a client that leaves
 
@@ -600,9 +600,9 @@ Is refusing better than waiting? Throughput can't tell: a server that is far beh
 
 > **goodput**: requests per second that were served within the promised times.
 
-And a load test must not be polite: if each client waits for its answer first, a slow server gets fewer requests, and looks fine.
+How a load test sends its requests matters too:
 
-> **open loop**: requests are sent at their times, whatever the server does, as by users who don't know of each other. In a *closed loop*, each client waits for its answer first.
+> **open loop**: requests are sent at their times, whatever the server does, as by users who don't know of each other. In a *closed loop*, each client waits for its answer first, so a slow server gets fewer requests, and looks fine.
 
 ## Build 6: goodput
 
@@ -640,7 +640,7 @@ print(f"an answer has {answer:.0f} tokens on average")
 
 # %% [markdown]
 """
-A request takes part in as many steps as its answer has tokens, shares each with 15 others, and has the time for its prompt alone. Once these shares add up to a whole second in each second, the queue grows. Half a second is long compared with one share, so the knee is close to that rate. Within 15 % is a hit.
+A request takes part in as many steps as its answer has tokens, and shares the time of each with 15 others. The time for its prompt is its own. If the requests of one second need more than a second, the queue grows, and soon the first token takes longer than half a second. So the knee is close to that rate. Within 15 % is a hit.
 """
 
 # %%
@@ -684,14 +684,13 @@ for name, points in curves.items():
 
 # %% [markdown]
 """
-Up to the knee the two servers are the same. Beyond it, the first one collapses: only the requests from the start of the run are served in time, so the longer the run, the closer its goodput gets to 0. At three times the knee the second one refuses about 60 %, and serves even more in time than at the
-knee: it always has work, and short prompts find room more easily than long ones. The right side shows the time within which 99 % of the served requests got their first token: without a limit, seconds; with it, within the target.
+Up to the knee, the two servers are the same. Beyond it, the first one collapses: only the requests from the start of the run are served in time, so the longer the run, the closer its goodput gets to 0. At three times the knee, the second one refuses about 60 %, and serves even more in time than at the knee: it always has work, and short prompts find room more easily than long ones. On the right, 99 % of the served requests get their first token within the time shown: seconds without a limit, less than the target with one.
 
 To measure a real server: `python -m lessons_lib.serving.load --help`. It works with any OpenAI-compatible server.
 
 ## Your server
 
-You have five parts. `SmallApp` puts them together: an ASGI application around an engine. This is its heart. (The whole file: `lessons_lib/serving/http/small_app.py`. Its `front`, in `lessons_lib/serving/small_front.py`, sorts events into mailboxes, like `deliver` above.)
+`SmallApp` puts five of your parts together: an ASGI application around an engine. This is its heart. (The whole file: `lessons_lib/serving/http/small_app.py`. Its `front` sorts events into mailboxes, like `deliver` above.)
 """
 
 # %%
