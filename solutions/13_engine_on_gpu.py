@@ -146,7 +146,7 @@ Lesson 08 introduced the term: a recording of GPU work that is replayed with a s
 sizes = captured_batch_sizes(256)
 print("captured batch sizes:", sizes[:8], "…", sizes[-1])
 print("37 decodes are padded to", next_size(37, sizes))
-print("\n".join(inspect.getsource(GraphStore.run).splitlines()[-6:]))
+print("\n".join(inspect.getsource(GraphStore.run).splitlines()[-5:]))
 
 # %%
 reveal("13.a", sum(next_size(num_seqs, sizes) - num_seqs for num_seqs in range(33, 49)), unit="decodes")

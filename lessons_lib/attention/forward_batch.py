@@ -19,7 +19,8 @@ class ForwardBatch:
             13).
         positions: position of each token in its own sequence, int64 [T].
         slot_mapping: the cache slot of each new token, block x block_size + offset, int64 [T].
-        cu_seqlens_q: where each sequence begins in the row, and T at the end: cumulative lengths, int32 [N + 1].
+        cu_seqlens_q: where each sequence begins in the row, and where the last one ends: cumulative lengths, int32
+            [N + 1]. Tokens behind the last sequence, if there are any, are padding.
         context_lens: tokens of each sequence after this pass, those in the cache and the new ones, int32 [N].
         block_tables: the blocks of each sequence, those of the new tokens included, int32 [N, M]; what follows its last
             block is never read.

@@ -1,13 +1,24 @@
-"""Lesson 13: decode steps captured as CUDA graphs, one for each batch size, keyed by every input of the capture."""
+"""Lesson 13: steps captured as CUDA graphs, one for each size of a batch, keyed by every input of the capture."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 Step = Callable[[], torch.Tensor]
 Capture = Callable[[Step], tuple[Callable[[], Any], torch.Tensor]]
+
+
+class GraphSize(NamedTuple):
+    """What a graph has room for.
+
+    Attributes:
+        num_tokens: new tokens of all sequences; None in a step of decodes, where each sequence has one.
+    """
+
+    num_seqs: int
+    num_tokens: int | None = None
 
 
 def captured_batch_sizes(max_num_seqs: int) -> list[int]:
@@ -18,6 +29,16 @@ def captured_batch_sizes(max_num_seqs: int) -> list[int]:
     return sorted(
         {*(size for size in (2, 4, 8) if size < max_num_seqs), *range(16, max_num_seqs, 16), max(2, max_num_seqs)}
     )
+
+
+def captured_token_counts(most: int) -> list[int]:
+    """How many tokens the captured steps with prompts have: 16, 32, 64, every multiple of 128 up to 1,024, then of 256,
+    up to `most`.
+
+    Few tokens take a step as long as none: it reads the weights. So the padding of short steps costs little.
+    """
+    counts = [16, 32, 64, *range(128, 1024, 128), *range(1024, most + 1, 256)]
+    return sorted({*(count for count in counts if count < most), most}) if most else []
 
 
 def next_size(num_seqs: int, sizes: list[int]) -> int:
@@ -76,26 +97,32 @@ class Graph:
 
 
 class GraphStore:
-    """The captured graphs, one for each batch size.
+    """The captured graphs, one for each size of a batch.
 
     Attributes:
-        graphs: sequences of the batch, padding included -> Graph.
+        graphs: size of the batch, padding included -> Graph.
         capture: function (step) -> (replay, output); on a GPU `CudaCapture()`.
         num_captured: how many graphs were captured so far.
     """
 
     def __init__(self, capture: Capture):
         self.capture = capture
-        self.graphs: dict[int, Graph] = {}
+        self.graphs: dict[Hashable, Graph] = {}
         self.num_captured = 0
 
+    def has(self, size: Hashable, key: GraphKey) -> bool:
+        """Whether there is a graph of this size, and nothing it was captured with has changed."""
+        graph = self.graphs.get(size)
+        return graph is not None and graph.key == key
+
     def run(
-        self, num_seqs: int, key: GraphKey, step: Step, keeps: Callable[[], tuple[Any, ...]] = tuple
+        self, size: Hashable, key: GraphKey, step: Step, keeps: Callable[[], tuple[Any, ...]] = tuple
     ) -> torch.Tensor:
         """Replay the graph of this size. If there is none, or if anything it was captured with has changed, capture
         `step` first.
 
         Args:
+            size: see GraphSize; whatever it is, one graph is kept for it.
             key: of what `step` reads, looked up for this call.
             step: the work, without arguments: its inputs are at fixed addresses.
             keeps: function () -> the tensors of the key.
@@ -103,12 +130,11 @@ class GraphStore:
         Returns:
             the output of the graph; it is valid until the next call.
         """
-        graph = self.graphs.get(num_seqs)
-        if graph is None or graph.key != key:
-            graph = self.graphs[num_seqs] = Graph(key, keeps(), *self.capture(step))
+        if not self.has(size, key):
+            self.graphs[size] = Graph(key, keeps(), *self.capture(step))
             self.num_captured += 1
-        graph.replay()
-        return graph.output
+        self.graphs[size].replay()
+        return self.graphs[size].output
 
 
 class CudaCapture:

@@ -1,5 +1,5 @@
-"""Lesson 13: computes a scheduled step on a GPU without waiting for it: compiled, decodes from CUDA graphs, tokens kept
-on the device."""
+"""Lesson 13: computes a scheduled step on a GPU without waiting for it: compiled, all but the largest from CUDA graphs,
+tokens kept on the device."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,10 +11,20 @@ from transformers import PreTrainedModel
 from lessons_lib.attention.custom_op import OperatorCache, operator_logits
 from lessons_lib.attention.forward_batch import ForwardBatch
 from lessons_lib.attention.hf_backend import paged_attention_in
-from lessons_lib.engine.cuda_graphs import Capture, CudaCapture, GraphKey, GraphStore, captured_batch_sizes, next_size
+from lessons_lib.engine.cuda_graphs import (
+    Capture,
+    CudaCapture,
+    GraphKey,
+    GraphSize,
+    GraphStore,
+    captured_batch_sizes,
+    captured_token_counts,
+    next_size,
+)
 from lessons_lib.engine.in_flight import InFlightTokens
 from lessons_lib.engine.input_batch import BlockTables, forward_batch, rounded_up
 from lessons_lib.engine.input_buffers import InputBuffers
+from lessons_lib.engine.joined_projections import join_projections, separate
 from lessons_lib.engine.model_runner import Choose, ModelRunner, greedy
 from lessons_lib.engine.sampling import choose_tokens
 from lessons_lib.engine.sampling_params import SamplingParams
@@ -22,6 +32,9 @@ from lessons_lib.kv_cache.block_pool import blocks_for
 from lessons_lib.models.loading import KVShape, context_length
 from lessons_lib.scheduling.scheduler import SchedulerOutput
 from lessons_lib.scheduling.sequence import Sequence
+
+# Launching a step's kernels takes the host many milliseconds, whatever they compute. Many tokens take the GPU longer.
+MAX_CAPTURED_TOKENS = 2048
 
 
 class GPUModelRunner(ModelRunner):
@@ -31,6 +44,8 @@ class GPUModelRunner(ModelRunner):
         cache: one block more than the scheduler's pool: padding is written to the last one, the null block.
         store: GraphStore, or None if nothing is captured.
         sizes: batches of decodes are padded to one of these.
+        token_counts: batches with several tokens of a sequence are padded to one of these, and to the largest of
+            `sizes`. Larger ones aren't captured.
         previous_tokens: the tokens of the step in flight, int64 [largest size], on the device.
     """
 
@@ -40,14 +55,15 @@ class GPUModelRunner(ModelRunner):
     def __init__(
         self, model: PreTrainedModel, num_blocks: int, block_size: int, *, max_num_seqs: int,
         max_model_len: int | None = None, compiled: bool = True, graphs: bool = True, capture: Capture | None = None,
-        layer_shapes: list[KVShape] | None = None,
+        max_captured_tokens: int = MAX_CAPTURED_TOKENS, layer_shapes: list[KVShape] | None = None,
     ):  # fmt: skip
         """
         Args:
             max_num_seqs: as the scheduler's.
             max_model_len: the most tokens of a sequence; if None, as many as the model has positions for.
             compiled: whether the model is compiled, once for batches of any length.
-            graphs: whether steps of decodes only are captured and replayed.
+            graphs: whether steps are captured and replayed.
+            max_captured_tokens: larger steps are launched kernel by kernel. With 0, all steps that aren't decodes only.
             capture: see GraphStore; if None, CUDA graphs.
             layer_shapes: see PagedKVCache.
         """
@@ -59,10 +75,14 @@ class GPUModelRunner(ModelRunner):
         width = blocks_for(longest, block_size)
         self.sizes = captured_batch_sizes(max_num_seqs)
         self.tables = BlockTables(self.null_block, max_num_seqs, width)
-        self.buffers = InputBuffers(self.sizes[-1], width, block_size, model.device)
+        self.token_counts = captured_token_counts(max_captured_tokens) if graphs else []
+        buffer_sizes = (self.sizes[-1], width, block_size, model.device)
+        self.buffers = InputBuffers(*buffer_sizes)
+        self.mixed_buffers = InputBuffers(*buffer_sizes, max(self.token_counts, default=None))
         self.previous_tokens = torch.zeros(self.sizes[-1], dtype=torch.int64, device=model.device)
         self.compiled = compiled
         self._logits = compiled_logits(self.cache) if compiled else operator_logits
+        self.joined = join_projections(model) if compiled else []
         self.store = GraphStore(capture or CudaCapture()) if graphs else None
         self._previous_rows: dict[Sequence, int] = {}
         self._parameters = [module._parameters for module in model.modules() if module._parameters]
@@ -77,26 +97,32 @@ class GPUModelRunner(ModelRunner):
             blocks = [self.null_block] * blocks_for(context, size)
             return Sequence("warm-up", [0] * context, 1, num_computed_tokens=computed, blocks=blocks)
 
+        for num_tokens in reversed(self.token_counts):
+            self.forward_with(GraphSize(self.sizes[-1], num_tokens), SchedulerOutput({sequence(2, 0): 2}))
         for num_seqs in reversed(self.sizes):
             others = {sequence(1, 0): 1 for _ in range(min(num_seqs, max_num_seqs) - 1)}
             # The kernels are compiled for each number of splits of a context.
             for context in {rounded_up(length, room) for length in range(1, room + 1, 512)}:
-                logits = self.forward(SchedulerOutput({sequence(context, context - 2): 2} | others))
+                logits = self.forward_with(None, SchedulerOutput({sequence(context, context - 2): 2} | others))
             if self.store:
                 self.forward(SchedulerOutput({sequence(1, 0): 1} | others))
         for each in (logits, logits.float()):  # rules make them float32
             choose_tokens(each[:1], [SamplingParams(temperature=1.0)], [0], [0])
 
-    @torch.inference_mode()
     def forward(self, scheduler_output: SchedulerOutput) -> torch.Tensor:
         """Compute the tokens of a scheduled step.
 
         Returns:
             see `ModelRunner.forward`; valid until the next step is launched.
         """
-        batch = self.prepare(scheduler_output)
-        if self.store and len(batch.input_ids) == len(batch.context_lens):  # one token of each
-            logits = self.replay(self.store, batch)
+        return self.forward_with(self.graph_size(scheduler_output), scheduler_output)
+
+    @torch.inference_mode()
+    def forward_with(self, size: GraphSize | None, scheduler_output: SchedulerOutput) -> torch.Tensor:
+        """`forward`, from the graph of this size, or without one."""
+        batch = self.prepare(scheduler_output, size)
+        if self.store and size:
+            logits = self.replay(self.store, size, batch)
         else:
             logits = self.compute(batch.to(self.model.device))
         num_seqs, padded = len(scheduler_output.num_scheduled_tokens), len(batch.context_lens)
@@ -104,13 +130,23 @@ class GPUModelRunner(ModelRunner):
             return logits[:num_seqs]
         return torch.cat([logits[:num_seqs], logits[padded:]])
 
-    def prepare(self, scheduler_output: SchedulerOutput) -> ForwardBatch:
-        """The batch of a scheduled step, on the host; decodes are padded to one of the captured sizes."""
-        # A batch of one sequence would be compiled as a special case.
-        num_seqs = max(2, len(scheduler_output.num_scheduled_tokens))
-        if self.store and scheduler_output.num_tokens == len(scheduler_output.num_scheduled_tokens):
-            num_seqs = next_size(num_seqs, self.sizes)
-        return forward_batch(scheduler_output, self.tables, self.cache.block_size, self._previous_rows, num_seqs)
+    def graph_size(self, scheduler_output: SchedulerOutput) -> GraphSize | None:
+        """The graph with room for a step; None if the step isn't captured: it is too large, or logits of prompts are
+        wanted."""
+        scheduled, num_tokens = scheduler_output.num_scheduled_tokens, scheduler_output.num_tokens
+        if not self.store:
+            return None
+        if num_tokens == len(scheduled):
+            return GraphSize(next_size(num_tokens, self.sizes))
+        if num_tokens > max(self.token_counts, default=0) or any(sequence.prompt_logits for sequence in scheduled):
+            return None
+        return GraphSize(self.sizes[-1], next_size(num_tokens, self.token_counts))
+
+    def prepare(self, scheduler_output: SchedulerOutput, size: GraphSize | None = None) -> ForwardBatch:
+        """The batch of a scheduled step, on the host, padded to the size of its graph."""
+        # Without a graph: a batch of one sequence would be compiled as a special case.
+        padded = size or GraphSize(max(2, len(scheduler_output.num_scheduled_tokens)))
+        return forward_batch(scheduler_output, self.tables, self.cache.block_size, self._previous_rows, *padded)
 
     @torch.inference_mode()
     def launch(self, scheduler_output: SchedulerOutput, choose: Choose = greedy) -> InFlightTokens:
@@ -134,15 +170,20 @@ class GPUModelRunner(ModelRunner):
 
     def compute(self, batch: ForwardBatch) -> torch.Tensor:
         """The logits of a batch on the device of the model."""
+        self.gather_weights()
         with paged_attention_in(self.model):
             return self._logits(self.model, self.cache, batch, self.previous_tokens)
 
-    def replay(self, store: GraphStore, batch: ForwardBatch) -> torch.Tensor:
-        """The logits of a batch of decodes, of one of the captured sizes, on the host."""
-        self.buffers.fill(batch)
-        num_seqs = len(batch.context_lens)
-        inputs = self.buffers.of_size(num_seqs)
-        return store.run(num_seqs, self.key(inputs), lambda: self.compute(inputs), lambda: self.read_by_graph(inputs))
+    def replay(self, store: GraphStore, size: GraphSize, batch: ForwardBatch) -> torch.Tensor:
+        """The logits of a batch on the host, which has the size of a graph."""
+        buffers = self.buffers if size.num_tokens is None else self.mixed_buffers
+        buffers.fill(batch)
+        inputs = buffers.of_size(size)
+        key = self.key(inputs)
+        if not store.has(size, key):
+            self.gather_weights()
+            key = self.key(inputs)
+        return store.run(size, key, lambda: self.compute(inputs), lambda: self.read_by_graph(inputs))
 
     def key(self, inputs: ForwardBatch) -> GraphKey:
         """Everything that a graph of this batch depends on, looked up now."""
@@ -160,10 +201,19 @@ class GPUModelRunner(ModelRunner):
         # Not `model.parameters()`, which takes half a millisecond to find out that none occurs twice.
         return [weight for parameters in self._parameters for weight in parameters.values() if weight is not None]
 
+    def gather_weights(self) -> None:
+        """A weight of the model may have been replaced: put it where the compiled model reads it."""
+        for joined in self.joined:
+            if not joined.is_whole():
+                joined.gather()
+
     def close(self) -> None:
-        """Drop the graphs, and with them what they keep of the model."""
+        """Drop the graphs, and with them what they keep of the model, and leave the model as it was."""
         if self.store:
             self.store.graphs.clear()
+        for joined in self.joined:
+            separate(joined)
+        self.joined = []
 
 
 # What several layers use, such as the cosines of the positions, is computed once and kept; the compiler would compute
@@ -178,6 +228,10 @@ def compiled_logits(
     the shape of this cache."""
     for tensor in (*cache.keys, *cache.values):
         torch._dynamo.mark_static(tensor)
+    if backend == "inductor":
+        from lessons_lib.engine.equal_products import ShareEqualProducts  # takes seconds to import
+
+        options = {**(options or {}), "post_grad_custom_pre_pass": ShareEqualProducts()}
     compiled = torch.compile(operator_logits, dynamic=True, fullgraph=True, backend=backend, options=options)
 
     def call(*inputs: Any) -> torch.Tensor:

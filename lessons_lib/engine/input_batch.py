@@ -98,18 +98,20 @@ class BlockTables:
 
 def forward_batch(
     scheduler_output: SchedulerOutput, tables: BlockTables, block_size: int,
-    previous_rows: Mapping[Sequence, int] | None = None, num_seqs: int | None = None,
+    previous_rows: Mapping[Sequence, int] | None = None, num_seqs: int | None = None, num_tokens: int | None = None,
 ) -> ForwardBatch:  # fmt: skip
-    """The batch of a scheduled step, on the CPU, padded with sequences of one token that nothing reads.
+    """The batch of a scheduled step, on the CPU, padded with sequences and tokens that nothing reads.
 
     Args:
         tables: keys and values of the padding are written to its null block.
         previous_rows: sequence -> its index in the step in flight, for sequences with a placeholder.
         num_seqs: how many sequences the batch is to have, at least those of the step; if None, no padding.
+        num_tokens: how many tokens it is to have, at least those of the step. Those that are too many belong to no
+            sequence, and sequences that are too many have no token. If None, each of them has one.
     """
     scheduled = scheduler_output.num_scheduled_tokens
     padding = 0 if num_seqs is None else num_seqs - len(scheduled)
-    counts = np.array([*scheduled.values()] + [1] * padding)
+    counts = np.array([*scheduled.values()] + [1 if num_tokens is None else 0] * padding)
     computed = np.array([sequence.num_computed_tokens for sequence in scheduled] + [0] * padding)
     contexts = computed + counts
     rows = tables.rows(scheduled, (computed // block_size).tolist()) + [0] * padding
@@ -118,17 +120,29 @@ def forward_batch(
     seq_ids = np.arange(len(counts)).repeat(counts)
     positions = np.arange(ends[-1]) + (contexts - ends)[seq_ids]
     blocks, offsets = np.divmod(positions, block_size)
+    input_ids = next_tokens(scheduler_output, previous_rows or {})
+    total = num_tokens or ends[-1]
     arrays = dict(
-        input_ids=np.array(next_tokens(scheduler_output, previous_rows or {}) + [0] * padding, dtype=np.int64),
-        positions=positions,
-        slot_mapping=block_tables[seq_ids, blocks].astype(np.int64) * block_size + offsets,
+        input_ids=_filled_up(input_ids, total, 0),
+        positions=_filled_up(positions, total, 0),
+        slot_mapping=_filled_up(
+            block_tables[seq_ids, blocks].astype(np.int64) * block_size + offsets,
+            total,
+            tables.null_block * block_size,
+        ),
         cu_seqlens_q=np.concatenate([[0], ends], dtype=np.int32),
         context_lens=contexts.astype(np.int32),
         block_tables=block_tables,
-        logits_index=np.concatenate([ends - 1, *prompt_logits_index(scheduler_output, ends)]),
+        logits_index=np.concatenate([ends - 1, *prompt_logits_index(scheduler_output, ends[: len(scheduled)])]),
         max_lens=np.array([counts.max(), rounded_up(int(contexts.max()), tables.width * block_size)]),
     )
     return ForwardBatch(**{name: torch.from_numpy(array) for name, array in arrays.items()})
+
+
+def _filled_up(numbers: Any, length: int, filling: int) -> np.ndarray[Any, Any]:
+    filled = np.full(length, filling, dtype=np.int64)
+    filled[: len(numbers)] = numbers
+    return filled
 
 
 def num_prompt_logits(sequence: Sequence, count: int) -> int:

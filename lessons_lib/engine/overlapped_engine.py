@@ -12,7 +12,7 @@ from typing import Any
 from transformers import PreTrainedModel
 
 from lessons_lib.engine.config import EngineConfig
-from lessons_lib.engine.gpu_model_runner import GPUModelRunner
+from lessons_lib.engine.gpu_model_runner import MAX_CAPTURED_TOKENS, GPUModelRunner
 from lessons_lib.engine.in_flight import InFlightStep
 from lessons_lib.engine.llm_engine import LLMEngine
 from lessons_lib.engine.metrics import EngineGauges
@@ -33,7 +33,9 @@ def gpu_model_runner(**options: Any) -> Callable[[PreTrainedModel, int, EngineCo
         sizes: dict[str, Any] = dict(max_num_seqs=config.max_num_seqs, max_model_len=config.max_model_len)
         if config.probe:
             sizes["layer_shapes"] = probe(model).layer_shapes
-        return GPUModelRunner(model, num_blocks, config.block_size, **sizes, **options)
+        # A step never has more tokens than the budget, so larger graphs would be captured for nothing.
+        sizes["max_captured_tokens"] = min(MAX_CAPTURED_TOKENS, config.max_num_batched_tokens)
+        return GPUModelRunner(model, num_blocks, config.block_size, **sizes | options)
 
     return make
 

@@ -145,7 +145,9 @@ def write_cache(new, cache, slot_mapping, kernel=write_kernel) -> None:
     if not len(new):
         return
     n_elements = new.shape[1] * new.shape[2]
-    rows = new.reshape(len(new), n_elements).contiguous()
+    rows = new.reshape(len(new), n_elements)
+    if rows.stride(1) != 1:
+        rows = rows.contiguous()
     _, block_size, _, head_dim = cache.shape
     if cache.stride(0) != block_size * cache.stride(1) or cache.stride()[2:] != (head_dim, 1):
         raise ValueError(

@@ -9,7 +9,15 @@ from overlap_cases import BLOCK
 
 from lessons_lib.attention.hf_backend import paged_attention_in
 from lessons_lib.attention.packing import pack
-from lessons_lib.engine.cuda_graphs import Graph, GraphStore, captured_batch_sizes, next_size, rerun
+from lessons_lib.engine.cuda_graphs import (
+    Graph,
+    GraphSize,
+    GraphStore,
+    captured_batch_sizes,
+    captured_token_counts,
+    next_size,
+    rerun,
+)
 from lessons_lib.engine.gpu_model_runner import GPUModelRunner
 from lessons_lib.engine.input_batch import BlockTables, forward_batch, tokens_of
 from lessons_lib.engine.model_runner import ModelRunner
@@ -46,6 +54,14 @@ def batch_of(scheduler_output, tables, num_seqs, previous_rows=None):
     return forward_batch(scheduler_output, tables, BLOCK, previous_rows, num_seqs)
 
 
+def with_the_same_past(*runners, seed=0):
+    """Fill the caches of all runners with the same random numbers."""
+    for runner in runners:
+        generator = torch.Generator().manual_seed(seed)
+        for cache in (*runner.cache.keys, *runner.cache.values):
+            cache.normal_(generator=generator)
+
+
 @pytest.fixture
 def runner():
     made = []
@@ -80,6 +96,16 @@ def test_a_step_larger_than_all_graphs_is_refused():
         next_size(6, captured_batch_sizes(5))
 
 
+def test_the_ladder_of_tokens_reaches_exactly_the_most():
+    assert captured_token_counts(2048) == [16, 32, 64, *range(128, 1025, 128), 1280, 1536, 1792, 2048]
+    assert captured_token_counts(100) == [16, 32, 64, 100]
+    assert captured_token_counts(16) == [16] and captured_token_counts(1) == [1] and captured_token_counts(0) == []
+    for most in (1, 15, 17, 129, 1023, 1025, 1300, 5000):
+        counts = captured_token_counts(most)
+        assert counts == sorted(set(counts)) and counts[-1] == most
+        assert all(next_size(count, counts) >= count for count in range(1, most + 1))
+
+
 # --- rows
 
 
@@ -111,6 +137,24 @@ def test_a_row_is_the_packed_row_and_its_filling(seed, filling):
         row.max_lens[0] == max(scheduler_output.num_scheduled_tokens.values())
         and int(packed.context_lens.max()) <= row.max_lens[1] <= 64
     )
+
+
+@pytest.mark.parametrize("more_seqs, more_tokens", [(0, 0), (0, 5), (3, 0), (3, 7)])
+@pytest.mark.parametrize("seed", range(10))
+def test_a_batch_of_a_graph_is_the_plain_one_and_padding_that_nothing_reads(seed, more_seqs, more_tokens):
+    scheduler_output = random_plan(seed)
+    count, total = len(scheduler_output.num_scheduled_tokens), scheduler_output.num_tokens
+    plain = forward_batch(scheduler_output, tables_of(8, 16), BLOCK)
+    padded = forward_batch(scheduler_output, tables_of(8, 16), BLOCK, None, count + more_seqs, total + more_tokens)
+    for name in ("input_ids", "positions", "slot_mapping"):
+        own = getattr(padded, name).tolist()
+        assert own[:total] == getattr(plain, name).tolist()
+        assert own[total:] == [SPARE * BLOCK if name == "slot_mapping" else 0] * more_tokens
+    for name in ("context_lens", "logits_index"):
+        assert getattr(padded, name).tolist()[:count] == getattr(plain, name).tolist()
+    assert padded.cu_seqlens_q.tolist() == plain.cu_seqlens_q.tolist() + [total] * more_seqs
+    assert padded.block_tables[:count].tolist() == plain.block_tables.tolist()
+    assert len(padded.context_lens) == len(padded.logits_index) == len(padded.block_tables) == count + more_seqs
 
 
 def test_a_placeholder_stands_for_a_token_of_the_step_in_flight():
@@ -163,15 +207,51 @@ def test_a_table_longer_than_its_line_is_refused():
 def test_logits_and_cache_are_those_of_the_plain_runner(runner, seed, graphs, decodes):
     scheduler_output, tested = random_plan(seed, decodes), runner(graphs=graphs)
     plain = ModelRunner(tiny_model("qwen2"), SPARE + 1, BLOCK)
-    generator = torch.Generator().manual_seed(seed)
-    for own, other in zip([*tested.cache.keys, *tested.cache.values], [*plain.cache.keys, *plain.cache.values]):
-        own.normal_(generator=generator)
-        other.copy_(own)
+    with_the_same_past(tested, plain, seed=seed)
     torch.testing.assert_close(tested.forward(scheduler_output), plain.forward(scheduler_output), rtol=1e-4, atol=1e-4)
     for own, other in zip([*tested.cache.keys, *tested.cache.values], [*plain.cache.keys, *plain.cache.values]):
         torch.testing.assert_close(
             own[:SPARE], other[:SPARE], rtol=1e-4, atol=1e-4
         )  # the filling has written to the spare block, and nowhere else
+
+
+def test_steps_with_prompts_are_replayed_with_what_they_are_given_now(runner):
+    """One graph serves many steps, one after another, of decodes, prompts and both."""
+    tested, plain = runner(), ModelRunner(tiny_model("qwen2"), SPARE + 1, BLOCK)
+    with_the_same_past(tested, plain)
+    for seed in range(30):
+        scheduler_output = random_plan(seed, decodes=seed % 3 == 2)
+        torch.testing.assert_close(
+            tested.forward(scheduler_output), plain.forward(scheduler_output), rtol=1e-4, atol=1e-4
+        )
+    sizes = set(tested.store.graphs)
+    assert tested.store.num_captured == len(sizes)
+    assert {size.num_tokens for size in sizes} >= {None, 16, 32} and len(sizes) < 8
+
+
+def test_everything_is_captured_before_the_first_request(runner):
+    tested = runner(max_captured_tokens=40)
+    tested.warm_up()
+    assert set(tested.store.graphs) == {
+        *(GraphSize(count) for count in tested.sizes), *(GraphSize(5, count) for count in (16, 32, 40))
+    }  # fmt: skip
+    before = tested.store.num_captured
+    for seed in range(10):
+        tested.forward(random_plan(seed, decodes=seed % 2 == 0))
+    assert tested.store.num_captured == before
+
+
+def test_steps_that_are_too_large_or_ask_for_more_logits_are_not_captured(runner):
+    tested = runner(max_captured_tokens=10)
+    long, short = Sequence("A", list(range(11)), 9, blocks=[0, 1, 2]), Sequence("B", [1, 2], 9, blocks=[5])
+    with_logits = Sequence("C", [1, 2], 9, blocks=[6], prompt_logits=True)
+    assert tested.graph_size(SchedulerOutput({long: 11})) is None
+    assert tested.graph_size(SchedulerOutput({long: 10})) == (5, 10)
+    assert tested.graph_size(SchedulerOutput({short: 2, with_logits: 2})) is None
+    assert tested.graph_size(SchedulerOutput({short: 1, with_logits: 1})) == (2, None)
+    assert len(tested.forward(SchedulerOutput({short: 2, with_logits: 2}))) == 3
+    assert runner(max_captured_tokens=0).graph_size(SchedulerOutput({short: 2})) is None
+    assert runner(graphs=False).graph_size(SchedulerOutput({short: 1})) is None
 
 
 def test_the_operator_says_what_it_writes_and_what_comes_out():
@@ -200,7 +280,9 @@ def test_a_compiled_model_takes_rows_of_all_sizes_in_one_piece():
     for seed in (0, 1, 2, 3):
         scheduler_output = random_plan(seed, decodes=seed == 3)
         expected = runner.forward(scheduler_output)
-        row = batch_of(scheduler_output, runner.tables, max(2, len(scheduler_output.num_scheduled_tokens)))
+        num_seqs = max(2, len(scheduler_output.num_scheduled_tokens))
+        num_tokens = None if seed in (0, 3) else scheduler_output.num_tokens + seed
+        row = forward_batch(scheduler_output, runner.tables, BLOCK, None, num_seqs, num_tokens)
         with torch.inference_mode(), paged_attention_in(model):
             torch.testing.assert_close(
                 compiled(model, runner.cache, row, runner.previous_tokens)[
@@ -283,7 +365,7 @@ def test_a_cuda_graph_is_never_replayed_with_a_stale_key(runner, change):
 
 def test_the_same_address_with_another_shape_is_another_key(runner):
     tested = runner()
-    inputs = tested.buffers.of_size(2)
+    inputs = tested.buffers.of_size(GraphSize(2))
     before, cache = tested.key(inputs), tested.cache.keys[0]
     tested.cache.keys[0] = cache.view(SPARE + 1, 2 * BLOCK, 1, 8)
     assert tested.key(inputs) != before

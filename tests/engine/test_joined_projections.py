@@ -1,0 +1,160 @@
+"""Joined projections: one product instead of several, and the model stays what it was."""
+
+import copy
+
+import pytest
+import torch
+from test_cuda_graphs import BLOCK, SPARE, random_plan, with_the_same_past
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from lessons_lib.attention.hf_backend import paged_attention_in
+from lessons_lib.engine.cuda_graphs import rerun
+from lessons_lib.engine.equal_products import ShareEqualProducts
+from lessons_lib.engine.gpu_model_runner import GPUModelRunner, compiled_logits
+from lessons_lib.engine.input_batch import forward_batch
+from lessons_lib.engine.joined_projections import JoinedLinear, join_projections, separate
+from lessons_lib.engine.model_runner import ModelRunner
+from lessons_lib.models import tiny_models
+
+
+def tiny_model(family):
+    """One of its own: these tests change it."""
+    return copy.deepcopy(tiny_models.tiny_model(family))
+
+
+SEEDS = (0, 1, 2)
+FAMILIES = ("llama", "qwen2")  # without and with biases
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_joined_model_has_the_same_weights_and_outputs(family):
+    model, before = tiny_model(family), tiny_model(family).state_dict()
+    tokens = torch.arange(1, 12)[None]
+    expected = model(tokens).logits
+    joined = join_projections(model)
+    assert len(joined) == 2 * model.config.num_hidden_layers
+    torch.testing.assert_close(model(tokens).logits, expected)
+    assert model.state_dict().keys() == before.keys()
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    for each in joined:
+        separate(each)
+    assert not any(isinstance(module, JoinedLinear) for module in model.modules())
+    memory = [parameter.untyped_storage().data_ptr() for parameter in model.parameters()]
+    assert len(memory) == len(set(memory))
+    torch.testing.assert_close(model(tokens).logits, expected)
+    model.requires_grad_(True)(tokens).logits.sum().backward()  # it can be trained, as before
+
+
+def products_of(model):
+    """How many matrix products the compiler is left with, and what the compiled model returns."""
+    torch._dynamo.reset()
+    runner = GPUModelRunner(model, SPARE, BLOCK, max_num_seqs=5, max_model_len=64, compiled=False, graphs=False)
+    with_the_same_past(runner)
+    counts = []
+
+    def backend(graph_module, inputs):
+        from torch._functorch.aot_autograd import aot_module_simplified
+
+        def count(lowered, example_inputs):
+            ShareEqualProducts()(lowered.graph)
+            lowered.graph.lint()
+            lowered.recompile()
+            counts.append(sum("mm" in str(node.target) for node in lowered.graph.nodes))
+            return lowered.forward
+
+        from torch._decomp import core_aten_decompositions
+
+        return aot_module_simplified(
+            graph_module, inputs, fw_compiler=count, inference_compiler=count, decompositions=core_aten_decompositions()
+        )
+
+    compiled = compiled_logits(runner.cache, backend=backend, options=None)
+    results = []
+    for seed in SEEDS:
+        batch = forward_batch(random_plan(seed), runner.tables, BLOCK, None, 5)
+        with torch.inference_mode(), paged_attention_in(model):
+            results.append(compiled(model, runner.cache, batch, runner.previous_tokens))
+    runner.close()
+    return counts, results
+
+
+def test_the_compiled_model_computes_each_group_once():
+    model = tiny_model("qwen2")
+    plain = ModelRunner(tiny_model("qwen2"), SPARE + 1, BLOCK)
+    with_the_same_past(plain)
+    expected = [plain.forward(random_plan(seed)) for seed in SEEDS]
+    join_projections(model)
+    (products,), outputs = products_of(model)
+    assert products == 4 * model.config.num_hidden_layers + 1  # 7 of a layer, if each were computed alone
+    for own, other in zip(outputs, expected):
+        torch.testing.assert_close(own[: len(other)], other, rtol=1e-4, atol=1e-4)
+
+
+def test_equal_products_are_shared_and_others_are_not():
+    weight, other = torch.randn(6, 4), torch.randn(6, 4)
+
+    def work(x, y, weight, other):
+        return x @ weight.T + x @ weight.T + y @ weight.T + x @ other.T
+
+    x, y = torch.randn(3, 4), torch.randn(3, 4)
+    traced = make_fx(work)(x, y, weight, other)
+    # `x @ w.T` is traced with `t`, which the compiler turns into `permute`.
+    for node in traced.graph.nodes:
+        if node.target is torch.ops.aten.t.default:
+            node.target, node.args = torch.ops.aten.permute.default, (node.args[0], [1, 0])
+    ShareEqualProducts()(traced.graph)
+    traced.graph.lint()
+    traced.recompile()
+    assert sum(node.target is torch.ops.aten.mm.default for node in traced.graph.nodes) == 3
+    torch.testing.assert_close(traced(x, y, weight, other), work(x, y, weight, other))
+
+
+def test_what_is_no_plain_product_is_left_alone():
+    class Adapter(torch.nn.Linear):
+        pass
+
+    model = tiny_model("llama")
+    first, second = model.model.layers[0], model.model.layers[1]
+    first.self_attn.k_proj.__class__ = Adapter
+    first.mlp.up_proj.to(torch.float64)
+    second.self_attn.q_proj.bias = torch.nn.Parameter(torch.zeros(len(second.self_attn.q_proj.weight)))
+    joined = join_projections(model)
+    assert [each.parts[0] for each in joined] == [second.mlp.gate_proj]
+    assert not join_projections(tiny_model("gpt2")) and not join_projections(model)
+
+
+@pytest.mark.parametrize("way", ["another parameter", "other memory", "written into", "load_state_dict"])
+def test_weights_that_change_are_put_where_the_model_reads_them(way, monkeypatch):
+    """As after a step of reinforcement learning: the next step computes with the new weights."""
+    monkeypatch.setitem(GPUModelRunner.__init__.__globals__, "compiled_logits", joined_logits)
+    model, plain = tiny_model("qwen2"), ModelRunner(tiny_model("qwen2"), SPARE + 1, BLOCK)
+    runner = GPUModelRunner(model, SPARE, BLOCK, max_num_seqs=5, max_model_len=64, capture=rerun)
+    with_the_same_past(runner, plain)
+    step = random_plan(4)
+    torch.testing.assert_close(runner.forward(step), plain.forward(step), rtol=1e-4, atol=1e-4)
+    projection, other = (each.model.layers[1].mlp.up_proj for each in (model, plain.model))
+    other.weight.data *= -3
+    if way == "another parameter":
+        projection.weight = torch.nn.Parameter(-3 * projection.weight.data.clone())
+    elif way == "other memory":
+        projection.weight.data = -3 * projection.weight.data
+    elif way == "written into":
+        projection.weight.data.mul_(-3)
+    else:
+        model.load_state_dict(plain.model.state_dict())
+    for _ in range(2):
+        torch.testing.assert_close(runner.forward(step), plain.forward(step), rtol=1e-4, atol=1e-4)
+    runner.close()
+    assert type(projection) is torch.nn.Linear and torch.equal(projection.weight, other.weight)
+
+
+def joined_logits(cache):
+    """In place of the compiler: the joined products, without sharing them."""
+    from lessons_lib.attention.custom_op import operator_logits
+
+    def call(*inputs):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(torch.compiler, "is_compiling", lambda: True)
+            return operator_logits(*inputs)
+
+    return call
