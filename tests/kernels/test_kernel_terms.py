@@ -3,6 +3,8 @@
 Without a GPU, the kernels run through Triton's interpreter.
 """
 
+from dataclasses import replace
+
 from lessons_lib.kernels.triton_setup import kernel_device
 
 import pytest
@@ -87,6 +89,24 @@ def test_every_backend_equals_plain_attention(name):
     terms = make_terms(case, **TERMS[name])
     check(case, terms)
     assert error(case.reference(terms), case.reference()) > 1e-2 or name == "a window longer than any context"
+
+
+@pytest.mark.parametrize("name", ["none", "a window within a block", "all of them"])
+def test_the_padding_of_a_captured_step_changes_nothing(name):
+    """Sequences without tokens, and tokens behind the last sequence: their inputs are NaN, and nothing reads them."""
+    case = make_case([1, 19, 3, 1], [60, 31, 3, 24], q_heads=6, head_dim=16, device=DEVICE)
+    terms = make_terms(case, **TERMS.get(name, {}))
+    expected, count = case.reference(terms), len(case.q)
+    nothing = torch.zeros(3, dtype=torch.int32, device=DEVICE)
+    padded = replace(
+        case,
+        q=torch.cat([case.q, torch.full_like(case.q[:13], float("nan"))]),
+        cu_seqlens_q=torch.cat([case.cu_seqlens_q, nothing + count]),
+        context_lens=torch.cat([case.context_lens, nothing]),
+        block_tables=torch.cat([case.block_tables, case.block_tables[:3] * 0]),
+    )
+    for backend in (by_launching, by_operator):
+        assert error(backend(padded, terms)[:count], expected) < UPTO[case.q.dtype], backend
 
 
 @pytest.mark.parametrize("dims", [(24, 16), (16, 24), (32, 80)])
