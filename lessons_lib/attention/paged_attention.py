@@ -46,8 +46,7 @@ def plan_groups(
     q_lens = cu_seqlens_q.diff()
     is_decode = q_lens == 1
     groups = []
-    # A sequence without new tokens only fills a batch up, as tokens behind the last sequence do (lesson 13).
-    for members in (is_decode.nonzero()[:, 0], (q_lens > 1).nonzero()[:, 0]):
+    for members in (is_decode.nonzero()[:, 0], (~is_decode).nonzero()[:, 0]):
         for alike in divide(members, q_lens, context_lens):
             groups.append(_group(alike, cu_seqlens_q, q_lens, context_lens, block_tables, block_size))
     return groups
