@@ -231,11 +231,13 @@ def test_steps_with_prompts_are_replayed_with_what_they_are_given_now(runner):
 
 def test_everything_is_captured_before_the_first_request(runner):
     tested = runner(max_captured_tokens=40)
-    tested.warm_up()
+    seen = []
+    tested.warm_up(lambda steps: (seen.append(step) or step for step in steps))
     assert set(tested.store.graphs) == {
         *(GraphSize(count) for count in tested.sizes), *(GraphSize(5, count) for count in (16, 32, 40))
     }  # fmt: skip
     before = tested.store.num_captured
+    assert before == len({size for size, _ in seen if size}) and len(seen) > before
     for seed in range(10):
         tested.forward(random_plan(seed, decodes=seed % 2 == 0))
     assert tested.store.num_captured == before

@@ -1,9 +1,11 @@
 """Lesson 14: how a server's engine is made: in this process, or in one of its own, which receives the recipe."""
 
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from tqdm import tqdm
 from transformers import AutoConfig, AutoTokenizer
 
 from lessons_lib.engine.config import EngineConfig
@@ -36,7 +38,9 @@ class EngineRecipe:
         from lessons_lib.engine.overlapped_engine import OverlappedEngine, gpu_model_runner
 
         engine = OverlappedEngine(model, tokenizer, replace(self.config, make_runner=gpu_model_runner()))
-        engine.runner.warm_up()  # type: ignore[attr-defined]  # no request waits for the compiler
+        # No request waits for the compiler. In a terminal, a bar shows how far it is.
+        bar = partial(tqdm, desc="compiling and capturing", unit="step", disable=None)
+        engine.runner.warm_up(bar)  # type: ignore[attr-defined]
         return engine
 
     def text_side(self) -> tuple[Any, Any]:
