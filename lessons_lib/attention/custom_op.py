@@ -26,12 +26,12 @@ def write_kv(key: Tensor, value: Tensor, k_cache: Tensor, v_cache: Tensor, slot_
         k_cache, v_cache: of one layer, [num_blocks, block_size, kv_heads, head_dim].
         slot_mapping: int64 [T].
     """
-    for new, cache in ((key, k_cache), (value, v_cache)):
-        if new.is_cuda:
-            from lessons_lib.kernels.simple_paged import write_cache  # only here: Triton is not available everywhere
+    if key.is_cuda:
+        from lessons_lib.kernels.write_pair import write_pair  # only here: Triton is not available everywhere
 
-            write_cache(new, cache, slot_mapping)
-        else:
+        write_pair(key, value, k_cache, v_cache, slot_mapping)
+    else:
+        for new, cache in ((key, k_cache), (value, v_cache)):
             cache.flatten(0, 1)[slot_mapping] = new
 
 

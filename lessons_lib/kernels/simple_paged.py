@@ -144,19 +144,27 @@ def write_cache(new, cache, slot_mapping, kernel=write_kernel) -> None:
     """
     if not len(new):
         return
-    n_elements = new.shape[1] * new.shape[2]
-    rows = new.reshape(len(new), n_elements)
-    if rows.stride(1) != 1:
-        rows = rows.contiguous()
+    rows = rows_to_write(new, cache)
+    n_elements = rows.shape[1]
+    kernel[(len(new),)](
+        rows, cache, slot_mapping, n_elements, rows.stride(0), cache.stride(1), BLOCK=triton.next_power_of_2(n_elements)
+    )
+
+
+def rows_to_write(new, cache) -> torch.Tensor:
+    """New keys or values as one row for each token, [T, Hkv * D], contiguous within a row.
+
+    Raises:
+        ValueError: see `write_cache`.
+    """
     _, block_size, _, head_dim = cache.shape
     if cache.stride(0) != block_size * cache.stride(1) or cache.stride()[2:] != (head_dim, 1):
         raise ValueError(
             f"cache has shape {list(cache.shape)} and strides {list(cache.stride())}; its slots must be evenly spaced "
             "and each slot contiguous. Use separate tensors for keys and values."
         )
-    kernel[(len(new),)](
-        rows, cache, slot_mapping, n_elements, rows.stride(0), cache.stride(1), BLOCK=triton.next_power_of_2(n_elements)
-    )
+    rows = new.reshape(len(new), new.shape[1] * new.shape[2])
+    return rows if rows.stride(1) == 1 else rows.contiguous()
 
 
 def decode_heads(q, k_cache, v_cache, block_tables, context_lens, scale, kernel=decode_heads_kernel) -> torch.Tensor:

@@ -146,6 +146,42 @@ def recorded_engine() -> RecordedEngine:
 
 
 @dataclass(frozen=True)
+class RecordedWorkloads:
+    """The engine in its fastest mode on workloads of many kinds.
+
+    Attributes:
+        provenance: machine, versions, command and date, in one line.
+        workloads: per workload "name", "best" and "median" tokens per second, "counts" (which tokens), "limit" (of
+            memory, or None), "warm_up_s"; see `tools.gpu_bench.workloads`.
+        peers: name of a workload -> tokens per second of vLLM.
+        peers_provenance: how those were measured.
+    """
+
+    provenance: str
+    workloads: tuple[dict, ...]
+    peers: dict[str, float]
+    peers_provenance: str
+
+    def best(self, name: str) -> float:
+        """Tokens per second of a workload.
+
+        Raises:
+            KeyError: there is none of this name.
+        """
+        return {each["name"]: each["best"] for each in self.workloads}[name]
+
+
+@cache
+def recorded_workloads() -> RecordedWorkloads:
+    """The workloads on one H200, as recorded by `python -m tools.gpu_bench.workloads --record FILE`."""
+    facts, peers = (
+        json.loads((FOLDER / name).read_text(encoding="utf-8"))
+        for name in ("h200_workloads.json", "h200_workloads_peers.json")
+    )
+    return RecordedWorkloads(_provenance(facts), tuple(facts["workloads"]), peers["tokens_per_s"], peers["provenance"])
+
+
+@dataclass(frozen=True)
 class RecordedWays:
     """Every way of serving the same requests, on a CPU.
 
@@ -199,6 +235,18 @@ def engine_markdown() -> str:
         ["---", "---:"],
         *([name, f"{rate:,.0f}"] for rate, name in sorted(rates)),
     ]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def workloads_markdown() -> str:
+    """The recorded workloads as a table for the README."""
+    recording = recorded_workloads()
+    lines = [["tokens per second", f"**{OURS}**", "of memory's limit", "vLLM"], ["---", "---:", "---:", "---:"]]
+    for each in recording.workloads:
+        name = each["name"] + (", all tokens" if each["counts"] == "all" else "")
+        share = f"{each['best'] / each['limit']:.0%}" if each["limit"] else "–"
+        peer = recording.peers.get(each["name"])
+        lines.append([name, f"{each['best']:,.0f}", share, f"{peer:,.0f}" if peer else "–"])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 

@@ -20,6 +20,7 @@ from lessons_lib.kernels.simple_paged import (
     single_head_kernel,
     write_cache,
 )
+from lessons_lib.kernels.write_pair import write_pair
 from lessons_lib.recording.kernel_accesses import record_kernel
 
 DEVICE = kernel_device()
@@ -114,6 +115,39 @@ def test_new_keys_go_to_their_slots_and_nowhere_else(
     assert int((~cache.isnan()).sum()) == new.numel()
     whole = cache if kind == "dense" else cache._base
     assert int((~whole.isnan()).sum()) == new.numel()
+
+
+@SEVERAL
+@given(
+    slots=st.lists(st.integers(0, 19), unique=True, max_size=8),
+    dims=st.tuples(st.integers(1, 3), st.sampled_from([1, 5, 16]), st.sampled_from([1, 8, 16])),
+    joined=st.booleans(),
+)
+def test_a_pair_is_written_as_keys_and_values_are_alone(slots, dims, joined):
+    kv_heads, key_dim, value_dim = dims
+    sizes = (kv_heads * key_dim, kv_heads * value_dim)
+    made = torch.randn(len(slots), 7 + sum(sizes), device=DEVICE)
+    new = made[:, 7:].split(sizes, dim=1)  # parts of the rows of one product
+    keys, values = (part.unflatten(1, (kv_heads, -1)) for part in new)
+    if not joined:
+        keys, values = keys.clone(), values.transpose(0, 1).contiguous().transpose(0, 1)
+    caches = [
+        [cache_of("slots apart", 4, 5, kv_heads, dim, torch.float32) for dim in (key_dim, value_dim)] for _ in range(2)
+    ]
+    where = torch.tensor(slots, dtype=torch.int64, device=DEVICE)
+    write_pair(keys, values, *caches[0], where)
+    for each, cache in zip((keys, values), caches[1]):
+        write_cache(each, cache, where)
+    for own, expected in zip(*caches):
+        assert own._base.nan_to_num(nan=-7.0).equal(expected._base.nan_to_num(nan=-7.0))
+
+
+def test_a_pair_is_refused_as_a_whole():
+    good, both = torch.zeros(3, 4, 2, 8, device=DEVICE), torch.zeros(3, 2, 4, 2, 8, device=DEVICE)
+    new, slot = torch.ones(1, 2, 8, device=DEVICE), torch.tensor([5], device=DEVICE)
+    with pytest.raises(ValueError, match="evenly spaced"):
+        write_pair(new, new, good, both[:, 0], slot)
+    assert not good.any() and not both.any()
 
 
 def test_a_cache_whose_slots_are_not_evenly_spaced_is_refused_and_stays_as_it_was():

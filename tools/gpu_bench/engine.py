@@ -17,7 +17,7 @@ import torch
 import transformers
 import triton
 
-from lessons_lib.engine.gpu_model_runner import GPUModelRunner
+from lessons_lib.engine.gpu_model_runner import MAX_CAPTURED_TOKENS, GPUModelRunner
 from lessons_lib.viz.tables.table import Table
 from tools.gpu_bench.engine_run import MAX_NUM_SEQS, benchmark_requests, qwen_half_billion, serve, serve_by_engine
 from tools.gpu_bench.swapping import LENGTHS, swap_against_recompute
@@ -28,8 +28,7 @@ NUM_BLOCKS, BLOCK_SIZE, MAX_MODEL_LEN = 32768, 16, 2048
 @dataclass(frozen=True)
 class Mode:
     """One stage of the engine: which of the ideas it includes. The last one runs a whole `OverlappedEngine`, the others
-    a
-    bare scheduler."""
+    a bare scheduler."""
 
     name: str
     graphs: bool
@@ -51,7 +50,9 @@ MODES = (
 def run_mode(model, mode: Mode, say=lambda line: None) -> dict:
     """Serve the benchmark's requests in one mode, several times; return the run with the median time."""
     options = dict(max_num_seqs=MAX_NUM_SEQS, max_model_len=MAX_MODEL_LEN, compiled=mode.compiled, graphs=mode.graphs)
-    runner = GPUModelRunner(model, NUM_BLOCKS, BLOCK_SIZE, **options)
+    # Steps with prompts are captured only in the whole engine: here, nearly all are larger than what is captured.
+    captured = MAX_CAPTURED_TOKENS if mode.whole else 0
+    runner = GPUModelRunner(model, NUM_BLOCKS, BLOCK_SIZE, **options, max_captured_tokens=captured)
     began = time.perf_counter()
     runner.warm_up()
     run = serve_by_engine if mode.whole else partial(serve, overlapped=mode.overlapped)

@@ -31,7 +31,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
 from lessons_lib.engine.config import EngineConfig
 from lessons_lib.engine.cuda_graphs import rerun
-from lessons_lib.engine.gpu_model_runner import GPUModelRunner
+from lessons_lib.engine.gpu_model_runner import MAX_CAPTURED_TOKENS, GPUModelRunner
 from lessons_lib.engine.overlapped_engine import OverlappedEngine
 from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.kv_cache.block_pool import block_bytes, blocks_for
@@ -83,6 +83,7 @@ class Workload:
         sampling: of all requests; each has a seed of its own.
         max_model_len: the longest sequence that the engine has room for.
         counts: "output" or "all": the tokens that the rate counts.
+        max_captured_tokens: see GPUModelRunner; 0 for an engine that captures only steps of decodes.
     """
 
     name: str
@@ -91,6 +92,7 @@ class Workload:
     sampling: dict[str, float] = field(default_factory=lambda: {"temperature": 0.0})
     max_model_len: int = 2048
     counts: str = "output"
+    max_captured_tokens: int = MAX_CAPTURED_TOKENS
 
     def requests(self, scale: int = 1) -> list[Request]:
         """The same ones in each run."""
@@ -126,14 +128,16 @@ def random_tokens(rng: random.Random, count: int) -> list[int]:
 
 NANO = of_lengths(256, (100, 1024), (100, 1024))
 ONE = of_lengths(1, (128, 128), (512, 512))
+CHURN = of_lengths(1024, (10, 200), (10, 200))
 SAMPLED, CUT = {"temperature": 1.0}, {"temperature": 0.8, "top_p": 0.95}
 LONG = 8320  # most tokens of a document and its answer, and some
 
 WORKLOADS = (
+    Workload("Qwen2.5-0.5B: churn, only decodes captured", "Qwen2.5-0.5B", CHURN, max_captured_tokens=0),
     Workload("Qwen2.5-0.5B: nano-vllm, greedy", "Qwen2.5-0.5B", NANO),
     Workload("Qwen2.5-0.5B: nano-vllm, temperature 0.8, top-p 0.95", "Qwen2.5-0.5B", NANO, CUT),
     Workload("Qwen2.5-0.5B: nano-vllm, temperature 1", "Qwen2.5-0.5B", NANO, SAMPLED),
-    Workload("Qwen2.5-0.5B: churn, 1,024 × 10–200 + 10–200", "Qwen2.5-0.5B", of_lengths(1024, (10, 200), (10, 200))),
+    Workload("Qwen2.5-0.5B: churn, 1,024 × 10–200 + 10–200", "Qwen2.5-0.5B", CHURN),
     Workload("Qwen2.5-0.5B: one request, 128 + 512", "Qwen2.5-0.5B", ONE),
     Workload("Qwen2.5-0.5B: eight requests, 100–1,000 + 512", "Qwen2.5-0.5B", of_lengths(8, (100, 1000), (512, 512))),
     Workload("Qwen2.5-0.5B: 64 documents, 2,048–8,192 + 16–64", "Qwen2.5-0.5B",
@@ -236,12 +240,13 @@ def synchronize() -> None:
 
 
 def results_of(wanted: list[Workload], bytes_per_s: float, small: bool) -> Iterator[dict[str, Any]]:
-    """One result after the other; workloads of one model and one longest sequence share a runner."""
-    for (shape, max_model_len), group in groupby(wanted, key=lambda each: (each.shape, each.max_model_len)):
+    """One result after the other; workloads of one model and the same sizes share a runner."""
+    kinds = groupby(wanted, key=lambda each: (each.shape, each.max_model_len, each.max_captured_tokens))
+    for (shape, max_model_len, captured), group in kinds:
         began = time.perf_counter()
         loads = [(workload, workload.requests(32 if small else 1)) for workload in group]
         model = random_model(shape, max_model_len, small)
-        options: dict[str, Any] = dict(compiled=FASTEST.compiled, graphs=FASTEST.graphs)
+        options: dict[str, Any] = dict(compiled=FASTEST.compiled, graphs=FASTEST.graphs, max_captured_tokens=captured)
         if small:
             options |= dict(compiled=False, capture=rerun)
         runner = GPUModelRunner(
