@@ -29,7 +29,15 @@ from lessons_lib.models.prompts import BadRequest
 from lessons_lib.serving.admission import AdmissionControl
 from lessons_lib.serving.async_engine import CLOSED, AsyncEngine
 from lessons_lib.serving.fronts import CLOSE, connected_socket, serve
-from lessons_lib.serving.messages import Command, EngineDead, EngineDied, FrontChange, FrontJoined, FrontLeft, error_text
+from lessons_lib.serving.messages import (
+    Command,
+    EngineDead,
+    EngineDied,
+    FrontChange,
+    FrontJoined,
+    FrontLeft,
+    error_text,
+)
 from lessons_lib.serving.watchdog import STEP_TIMEOUT
 
 PATIENCE = 5.0  # seconds that a process gets to end by itself
