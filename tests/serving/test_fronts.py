@@ -217,7 +217,7 @@ def test_fronts_of_a_real_process(transport):
     run(story)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_front_whose_step_hangs_lets_the_parent_kill_the_engine():
     async def story():
         async with EngineProcess(hanging_engine, num_threads=1, step_timeout=None) as engine:

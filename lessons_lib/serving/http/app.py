@@ -24,14 +24,17 @@ def create_app(
     """
     app = FastAPI(title="lessons_lib", version=__version__, root_path=settings.root_path)
     errors.install(app)
-    for router in (
+    routers = (
         models_list.router(served),
         completions.router(front, served),
         chat.router(front, served),
         tokenization.router(served),
-    ):
+    )
+    for router in routers:
         app.include_router(router)
-    operations.install(app, front, settings, whole)
+    # The app's own list of routes doesn't name those of its routers.
+    api_paths = frozenset(getattr(route, "path", "") for router in routers for route in router.routes)
+    operations.install(app, front, settings, api_paths, whole)
 
     make_openapi = app.openapi
 

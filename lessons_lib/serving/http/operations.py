@@ -14,10 +14,17 @@ from lessons_lib.serving.http.settings import ServerSettings
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
-def install(app: FastAPI, front: Front, settings: ServerSettings, whole: Whole | None = None) -> ServerMetrics:
+def install(
+    app: FastAPI,
+    front: Front,
+    settings: ServerSettings,
+    api_paths: frozenset[str] = frozenset(),
+    whole: Whole | None = None,
+) -> ServerMetrics:
     """Add them to an app that has its API. Returns what /metrics shows; `app.state.metrics` is the same.
 
     Args:
+        api_paths: the paths of the API.
         whole: counts for all API processes of the server, if it has several.
     """
     metrics = app.state.metrics = ServerMetrics(front, settings.model_name, whole=whole)
@@ -49,7 +56,7 @@ def install(app: FastAPI, front: Front, settings: ServerSettings, whole: Whole |
     async def _page() -> Response:
         return page(settings)
 
-    known_paths = frozenset(path for route in app.routes if (path := getattr(route, "path", None)))
+    known_paths = api_paths | {path for route in app.routes if (path := getattr(route, "path", None))}
     if whole is not None:
         metrics.answers = whole.answers(known_paths)
     # The last one is the outermost.
