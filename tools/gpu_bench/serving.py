@@ -125,7 +125,8 @@ def over_http(folder: str, engine: str, api_servers: int, requests: list[LoadReq
             records = [record for log in logs for record in log.records]
             duration = max(log.duration for log in logs)
             found = report(LoadLog(records, duration, duration))
-            print(way(engine, api_servers), {name: round(found[name], 1) for name in NAMES}, file=sys.stderr, flush=True)
+            rounded = {name: round(found[name], 1) for name in NAMES}
+            print(way(engine, api_servers), rounded, file=sys.stderr, flush=True)
             if index:
                 reports.append(found)
     return reports

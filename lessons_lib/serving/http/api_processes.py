@@ -1,11 +1,14 @@
 """Lesson 14: a server with several API processes, as vLLM's `--api-server-count`: one process, busy with HTTP and JSON,
 writes fewer events in a second than a GPU computes tokens.
 
-The main process starts them and the engine's process, and then does no more than to accept connections and hand them on
-in turn. Why not let all processes accept from one listening socket? The kernel wakes any that is idle, and that one
-takes all connections that wait: of 64 that come at once, one process got all. A socket for each process (SO_REUSEPORT)
-spreads them by a hash, so some process gets a third more than its part, and the slowest process sets the pace. In turn,
-all get the same number. (Node.js has its clusters do the same, for the same reason.)
+The main process starts them and the engine's process. Then it accepts connections, hands them on in turn, and does
+nothing else. If all processes accepted from one listening socket, the first one awake would take all connections that
+wait: of 64 that came at once, one of 4 processes took 59, and two took none. With a socket for each process
+(SO_REUSEPORT), the kernel spreads them by a hash: 11 to 20 each. The busiest process sets the pace, so here each gets
+16. (Node.js has its clusters take turns for the same reason.)
+
+Each process has its share of the limits on requests. What /metrics, /load and /cockpit say is true of the whole server,
+whichever process answers (see `board`); only `process_...`, the memory and CPU time of one process, is left out.
 
 If an API process dies, the main process lets the others drain and ends the server, as vLLM does: what starts a server
 can start it again, and nothing is half alive meanwhile.
@@ -20,7 +23,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -180,8 +183,7 @@ class ManyServers:
             for task in tasks:
                 task.cancel()
 
-    async def _until(self, condition: object) -> None:
-        assert callable(condition)
+    async def _until(self, condition: Callable[[], object]) -> None:
         while not condition():
             self._news.clear()
             await self._news.wait()
