@@ -23,10 +23,11 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
 from dataclasses import dataclass, field, replace
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
+from typing import Any
 
 from lessons_lib.serving.async_engine import CLOSED
 from lessons_lib.serving.engine_process import PATIENCE, EngineProcess
@@ -45,7 +46,7 @@ from lessons_lib.serving.http.server import (
     start_log,
 )
 from lessons_lib.serving.http.settings import ServerSettings
-from lessons_lib.serving.messages import EngineDied
+from lessons_lib.serving.messages import EngineDead, EngineDied
 
 LOG = logging.getLogger("lessons_lib.server")
 PAUSE = 0.01  # seconds, when no API process can take one more connection
@@ -149,9 +150,18 @@ class ManyServers:
                 self.processes.append(process)
                 self._event_loop.add_reader(process.control.fileno(), self._hear, process)
             async with self.engine:
-                await self._until(lambda: self.failure or all(each.is_serving for each in self.processes))
-                with self._tasks(listening):
-                    await self._until(lambda: all(each.has_exited for each in self.processes))
+                with self._task(self._pass_death_on()):
+                    await self._until(self._is_started)
+                    if self.engine.error is not None:
+                        raise EngineDead(f"the engine didn't start: {self.engine.error}")
+                    if self.failure is not None:
+                        raise ApiProcessDied(self.failure)
+                    for number in (signal.SIGINT, signal.SIGTERM):
+                        self._event_loop.add_signal_handler(number, self.end)
+                    listening.listen(BACKLOG)
+                    print_ready_line(self.settings, listening.getsockname()[1])
+                    with self._task(self._accept(listening)):
+                        await self._until(lambda: all(each.has_exited for each in self.processes))
         finally:
             for process in self.processes:
                 if not process.has_exited:
@@ -168,20 +178,19 @@ class ManyServers:
             each.tell(End())
             self._event_loop.call_later(seconds, each.process.kill)  # whatever holds it up
 
+    def _is_started(self) -> bool:
+        """Whether all processes serve, or one of them never will."""
+        is_serving = all(each.is_serving for each in self.processes)
+        return is_serving or self.failure is not None or self.engine.error is not None
+
     @contextlib.contextmanager
-    def _tasks(self, listening: socket.socket) -> Iterator[None]:
-        """What goes on while the server serves."""
-        tasks = [asyncio.ensure_future(self._pass_death_on())]
-        if self.failure is None:
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self._event_loop.add_signal_handler(number, self.end)
-            tasks.append(asyncio.ensure_future(self._accept(listening)))
-            print_ready_line(self.settings, listening.getsockname()[1])
+    def _task(self, work: Coroutine[Any, Any, None]) -> Iterator[None]:
+        """What goes on meanwhile."""
+        task = asyncio.ensure_future(work)
         try:
             yield
         finally:
-            for task in tasks:
-                task.cancel()
+            task.cancel()
 
     async def _until(self, condition: Callable[[], object]) -> None:
         while not condition():
@@ -221,11 +230,11 @@ class ManyServers:
         if reason != CLOSED:
             for each in self.processes:
                 each.tell(EngineDied(reason))
+            self._news.set()
 
     async def _accept(self, listening: socket.socket) -> None:
         """Hand out connections in turn."""
         listening.setblocking(False)
-        listening.listen(BACKLOG)
         turns = itertools.cycle(self.processes)
         while True:
             try:
