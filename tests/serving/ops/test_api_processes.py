@@ -1,5 +1,6 @@
 """Several API processes in front of one engine: who gets which connection, what they count together, how they end."""
 
+import asyncio
 import concurrent.futures
 import contextlib
 import http.client
@@ -8,6 +9,7 @@ import os
 import signal
 import socket
 import subprocess
+from multiprocessing import Pipe
 from types import SimpleNamespace
 from urllib.parse import urlsplit
 
@@ -19,7 +21,8 @@ from lessons_lib.engine.llm_engine import LLMEngine
 from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.models.loading import BUNDLED_MODEL, load_model
 from lessons_lib.serving.admission import AdmissionControl, Overloaded
-from lessons_lib.serving.http.api_processes import ApiProcess, share
+from lessons_lib.serving.http.api_process import EngineHangs, Joins, Serves
+from lessons_lib.serving.http.api_processes import ApiProcess, ManyServers, share
 from lessons_lib.serving.http.arguments import WrongArgument, parse
 from lessons_lib.serving.http.board import AdmissionOnBoard, Board, WholeServer
 from lessons_lib.serving.http.observability import ServerMetrics, cockpit
@@ -294,6 +297,34 @@ def test_a_scrape_shows_the_whole_server():
     assert "process_cpu_seconds" not in text, "of a process that differs from scrape to scrape"
     found = cockpit(front, wholes[0])
     assert (found["requests"], found["max_requests"]) == (1, 20)
+
+
+def test_a_process_that_finds_the_engine_hanging_lets_it_be_killed():
+    asked = []
+    engine = SimpleNamespace(
+        give_up=asked.append, let_join=lambda *of: asked.append(of), let_leave=asked.append, error=None
+    )
+    settings = ServerSettings("m")
+
+    async def story():
+        servers = ManyServers(engine, Board(1), [], settings)
+        servers._event_loop, servers._news = asyncio.get_running_loop(), asyncio.Event()
+        ours, its = Pipe()
+        ended = SimpleNamespace(pid=5, returncode=3, wait=lambda *seconds: 3, kill=lambda: None)
+        process = ApiProcess(1, ended, ours, None)
+        servers.processes.append(process)
+        assert not servers._is_started()
+        for message in (Joins("ipc://x", []), Serves(), EngineHangs("it hangs")):
+            its.send(message)
+            servers._hear(process)
+        assert servers._is_started() and asked == [(1, "ipc://x", []), "it hangs"]
+        its.close()
+        servers._hear(process)
+        assert process.has_exited and asked[2:] == [1]
+        assert servers.failure.startswith("API process 1 (process id 5) ended with exit status 3.")
+        ours.close()
+
+    asyncio.run(story())
 
 
 def test_a_process_without_room_takes_no_connection():
