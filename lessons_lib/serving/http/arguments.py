@@ -110,7 +110,8 @@ def parser() -> argparse.ArgumentParser:
         type=int,
         default=1,
         metavar="INT",
-        help="processes that speak HTTP; each takes an equal share of the limits on requests, rounded up",
+        help="processes that speak HTTP; each has an equal share of --max-requests and --max-prompt-tokens, rounded up "
+        "and with room for the longest prompt",
     )
     add("--root-path", str, "the path under which a proxy publishes it")
     add("--max-requests", int, "requests that wait or run; one more gets status 429")
