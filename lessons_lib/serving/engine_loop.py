@@ -1,11 +1,15 @@
-"""Lesson 14: the engine's side. Commands in, one step, events out: the same in a thread and in a process of its own."""
+"""Lesson 14: the engine's side. Commands in, one step, events out: the same in a thread and in a process of its own.
+
+An engine that serves several fronts has a loop for each. The engine hands every token to the loop that its request came
+through, so nothing has to be sorted after the step.
+"""
 
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from lessons_lib.engine.llm_engine import LLMEngine
-from lessons_lib.engine.outputs import NewToken
+from lessons_lib.engine.outputs import NewToken, RequestOutput
 from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.serving.messages import (
     AbortRequest,
@@ -24,7 +28,7 @@ METRICS_INTERVAL = 0.25  # seconds; a copy of all metrics takes about as long as
 
 
 class EngineLoop:
-    """Owns an engine. Everything else sends it commands.
+    """Owns an engine, alone or together with the loops of other fronts. Everything else sends it commands.
 
     Attributes:
         engine: an LLMEngine.
@@ -56,8 +60,16 @@ class EngineLoop:
     def step(self) -> list[Event]:
         """One step, if there is anything to do."""
         if not self.engine.has_unfinished():
-            return self._end_lost()
+            return self.end_lost()
         outputs = self.engine.step()
+        return [*self.collect(outputs), self.status()]
+
+    def collect(self, outputs: Iterable[RequestOutput]) -> list[Event]:
+        """What a step has computed for the requests of this loop.
+
+        Args:
+            outputs: what the engine's `step` has returned.
+        """
         events: list[Event] = []
         if self._tokens:
             events.append(NewTokens(list(self._tokens)))
@@ -66,15 +78,20 @@ class EngineLoop:
             if output.request_id in self.open:
                 self.open.remove(output.request_id)
                 events.append(RequestEnded.of(output))
-        events.append(self.status())
         return events
 
     def status(self) -> EngineStatus:
         """The gauges, and now and then the metrics. They are complete whenever the engine has become idle."""
         metrics, now = None, self.clock()
-        if now >= self._next_metrics or not self.open:
+        if now >= self._next_metrics or not self.engine.has_unfinished():
             metrics, self._next_metrics = self.engine.metrics.snapshot(), now + METRICS_INTERVAL
         return EngineStatus(self.engine.gauges(), metrics)
+
+    def end_lost(self) -> list[Event]:
+        """The engine is idle, so requests that haven't ended are gone: another caller has taken them out."""
+        lost, self.open = self.open, set()
+        error = "RuntimeError: another caller of the engine has aborted the request, or has taken its output."
+        return [RequestEnded(request_id, 0, error=error) for request_id in sorted(lost)]
 
     def close(self) -> None:
         """Abort what is left. The engine itself stays as it is, and may have died."""
@@ -104,9 +121,3 @@ class EngineLoop:
             return []
         self.open.remove(command.request_id)
         return [RequestEnded.of(output), self.status()]
-
-    def _end_lost(self) -> list[Event]:
-        """The engine is idle, so requests that haven't ended are gone: another caller has taken them out."""
-        lost, self.open = self.open, set()
-        error = "RuntimeError: another caller of the engine has aborted the request, or has taken its output."
-        return [RequestEnded(request_id, 0, error=error) for request_id in sorted(lost)]

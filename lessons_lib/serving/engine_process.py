@@ -28,20 +28,18 @@ from lessons_lib.engine.llm_engine import LLMEngine
 from lessons_lib.models.prompts import BadRequest
 from lessons_lib.serving.admission import AdmissionControl
 from lessons_lib.serving.async_engine import CLOSED, AsyncEngine
-from lessons_lib.serving.engine_loop import EngineLoop
+from lessons_lib.serving.fronts import CLOSE, connected_socket, serve
 from lessons_lib.serving.messages import (
     Command,
     EngineDead,
     EngineDied,
-    EngineInfo,
-    EngineReady,
-    Event,
-    Refused,
+    FrontChange,
+    FrontJoined,
+    FrontLeft,
     error_text,
 )
 from lessons_lib.serving.watchdog import STEP_TIMEOUT
 
-CLOSE = b""  # the message that ends the engine's process
 PATIENCE = 5.0  # seconds that a process gets to end by itself
 LONGEST_PATH = 100  # bytes; a Unix socket's path has 107 at most
 MakeEngine = Callable[[], LLMEngine] | str
@@ -103,6 +101,20 @@ class EngineProcess(AsyncEngine):
         """A step hangs: kill the process, and end all streams."""
         self._shut(f"{reason} Its process was killed: make a new one.")
 
+    def let_join(self, number: int, address: str, secret: list[str]) -> None:
+        """Let the engine serve one more front, a SharedEngine of another process. See FrontJoined."""
+        self._send(FrontJoined(number, address, secret))
+
+    def let_leave(self, number: int) -> None:
+        """That front has gone: its requests are aborted."""
+        self._send(FrontLeft(number))
+
+    async def wait_until_dead(self) -> str:
+        """Wait until the engine serves no more. Returns why."""
+        assert self._owner is not None
+        await asyncio.wait({self._owner})
+        return self.error or CLOSED
+
     async def _open(self) -> None:
         self._has_exited = asyncio.Event()
         self._context = zmq.asyncio.Context()
@@ -114,7 +126,6 @@ class EngineProcess(AsyncEngine):
         try:
             self.address, secret = self._bind()
             self._start(secret)
-            self._socket.send(self._start_message)
             await self._wait_until_ready()
         except BaseException:
             self._shut("EngineDead: the engine didn't start.")
@@ -149,6 +160,7 @@ class EngineProcess(AsyncEngine):
         self.process.stdin.write(json.dumps([self.address, secret]).encode())
         self.process.stdin.flush()
         threading.Thread(target=self._watch, name="engine-watcher", daemon=True).start()
+        self._socket.send(self._start_message)
 
     def _watch(self) -> None:
         self.process.wait()
@@ -183,7 +195,7 @@ class EngineProcess(AsyncEngine):
         finally:
             exited.cancel()
 
-    def _send(self, command: Command) -> None:
+    def _send(self, command: Command | FrontChange) -> None:
         if self._is_shut:
             return
         try:
@@ -267,12 +279,7 @@ def main() -> None:
     address, secret = json.loads(os.read(0, 4096))
     threading.Thread(target=_end_with_parent, daemon=True).start()
     context = zmq.Context()
-    socket = context.socket(zmq.PAIR)
-    socket.setsockopt(zmq.SNDHWM, 0)
-    socket.setsockopt(zmq.RCVHWM, 0)
-    if secret:
-        socket.curve_serverkey, socket.curve_publickey, socket.curve_secretkey = (key.encode() for key in secret)
-    socket.connect(address)
+    socket = connected_socket(context, address, secret)
     status = 0
     try:
         with _made_engine(*pickle.loads(socket.recv())) as engine:
@@ -281,8 +288,7 @@ def main() -> None:
         socket.send(pickle.dumps([EngineDied(error_text(error))]))
         traceback.print_exc()
         status = 1
-    socket.close(linger=1000)  # milliseconds for the last words
-    context.term()
+    context.destroy(linger=1000)  # milliseconds for the last words
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)  # a model's threads may still run
@@ -304,42 +310,3 @@ def _made_engine(make_engine: MakeEngine, num_threads: int | None) -> LLMEngine:
         make_engine = getattr(import_module(module), name)
     assert callable(make_engine)
     return make_engine()
-
-
-def serve(engine: LLMEngine, socket: "zmq.Socket[bytes]") -> None:
-    """Take turns until the front says that it is enough.
-
-    Args:
-        socket: commands arrive here, and events are sent: a message for each turn.
-    """
-    loop = EngineLoop(engine)
-    socket.send(pickle.dumps([EngineReady(EngineInfo.of(engine)), loop.status()]))
-    while (commands := _received(socket, wait=not engine.has_unfinished())) is not None:
-        if answers := loop.apply(commands):
-            socket.send(_packed(answers))  # before the step, so that no caller waits for it
-        if events := loop.step():
-            socket.send(_packed(events))
-    loop.close()
-
-
-def _received(socket: "zmq.Socket[bytes]", wait: bool) -> list[Command] | None:
-    """All commands that have arrived; None if the front says that it is enough."""
-    commands: list[Command] = []
-    with contextlib.suppress(zmq.Again):
-        while True:
-            message = socket.recv(0 if wait and not commands else zmq.NOBLOCK)
-            if message == CLOSE:
-                return None
-            commands.append(pickle.loads(message))
-    return commands
-
-
-def _packed(events: list[Event]) -> bytes:
-    try:
-        return pickle.dumps(events)
-    except Exception:  # the error's class isn't ours
-        plain = [
-            Refused(event.request_id, RuntimeError(error_text(event.error))) if isinstance(event, Refused) else event
-            for event in events
-        ]
-        return pickle.dumps(plain)

@@ -44,6 +44,28 @@ class AbortRequest:
 
 
 @dataclass(frozen=True)
+class FrontJoined:
+    """One more front wants to be served. Only the process that has started the engine's process says this.
+
+    Attributes:
+        number: of the front, from 1 on.
+        address: where its socket listens.
+        secret: the keys that the connection needs; none for a Unix socket.
+    """
+
+    number: int
+    address: str
+    secret: list[str] = field(default_factory=list, repr=False)
+
+
+@dataclass(frozen=True)
+class FrontLeft:
+    """A front has ended, or has died: its requests have no reader any more."""
+
+    number: int
+
+
+@dataclass(frozen=True)
 class Accepted:
     """The engine serves the request.
 
@@ -75,12 +97,12 @@ class NewTokens:
     tokens: list[NewToken]
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Sent after every step: pickle writes plain tuples in a quarter of the time.
-        return _new_tokens, (list(map(tuple, self.tokens)),)
+        # Sent after every step: pickle writes a plain tuple for each field in a sixth of the time.
+        return _new_tokens, (tuple(zip(*self.tokens)),)
 
 
-def _new_tokens(rows: list[tuple[Any, ...]]) -> NewTokens:
-    return NewTokens(list(map(NewToken._make, rows)))
+def _new_tokens(columns: tuple[tuple[Any, ...], ...]) -> NewTokens:
+    return NewTokens(list(map(NewToken._make, zip(*columns))))
 
 
 @dataclass(frozen=True)
@@ -203,6 +225,7 @@ class EngineDied:
 
 
 Command: TypeAlias = AddRequest | AbortRequest
+FrontChange: TypeAlias = FrontJoined | FrontLeft
 Event: TypeAlias = Accepted | Refused | NewTokens | RequestEnded | EngineStatus | EngineReady | EngineDied
 
 

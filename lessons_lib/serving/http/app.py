@@ -7,27 +7,34 @@ from fastapi import FastAPI
 from lessons_lib import __version__
 from lessons_lib.serving.async_engine import AsyncEngine
 from lessons_lib.serving.http import chat, completions, errors, models_list, operations, tokenization
+from lessons_lib.serving.http.observability import Whole
 from lessons_lib.serving.http.served_model import ServedModel
 from lessons_lib.serving.http.settings import ServerSettings
 
 
-def create_app(front: AsyncEngine, settings: ServerSettings, served: ServedModel) -> FastAPI:
+def create_app(
+    front: AsyncEngine, settings: ServerSettings, served: ServedModel, whole: Whole | None = None
+) -> FastAPI:
     """The server's application.
 
     Args:
         front: open, in the event loop that will run the application.
         served: the model that the engine behind `front` has.
+        whole: counts for all API processes of the server, if it has several.
     """
     app = FastAPI(title="lessons_lib", version=__version__, root_path=settings.root_path)
     errors.install(app)
-    for router in (
+    routers = (
         models_list.router(served),
         completions.router(front, served),
         chat.router(front, served),
         tokenization.router(served),
-    ):
+    )
+    for router in routers:
         app.include_router(router)
-    operations.install(app, front, settings)
+    # The app's own list of routes doesn't name those of its routers.
+    api_paths = frozenset(getattr(route, "path", "") for router in routers for route in router.routes)
+    operations.install(app, front, settings, api_paths, whole)
 
     make_openapi = app.openapi
 

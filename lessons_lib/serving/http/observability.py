@@ -28,6 +28,23 @@ CLIENT_LEFT = 499  # before it had a status; nginx logs the same number
 REQUEST_ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 
 
+class InFlight(Protocol):
+    """What observability asks of an AdmissionControl, or of a WholeServer."""
+
+    max_requests: Any
+    num_requests: Any
+    num_prompt_tokens: Any
+    num_refused: Any
+
+
+class Whole(InFlight, Protocol):
+    """What it asks of a WholeServer, if the server has several API processes."""
+
+    num_dropped: Any
+
+    def answers(self, known_paths: frozenset[str]) -> Any: ...
+
+
 class Front(Protocol):
     """What observability asks of an AsyncEngine, of either kind."""
 
@@ -48,9 +65,9 @@ def health(front: Front) -> tuple[int, dict[str, Any]]:
     return 200, {"status": "ok"}
 
 
-def cockpit(front: Front) -> dict[str, Any]:
+def cockpit(front: Front, whole: InFlight | None = None) -> dict[str, Any]:
     """What the page draws: what the engine is doing now, and sums whose differences are rates."""
-    gauges, metrics, admission = front.gauges, front.metrics(), front.admission
+    gauges, metrics, admission = front.gauges, front.metrics(), whole or front.admission
     return {
         **health(front)[1],
         "running": gauges.running,
@@ -94,14 +111,18 @@ class ServerMetrics:
         answers: (path, status) -> how many answers. Paths that the server doesn't have count as "other", or a client
             could make it remember any number of paths.
         log: whose lost lines are counted.
+        whole: counts for all API processes of the server, if it has several: each scrape may reach another one.
     """
 
-    def __init__(self, front: Front, model_name: str, log: "BackgroundLog | None" = None):
-        self.front, self.model_name, self.log = front, model_name, log
-        self.answers: Counter[tuple[str, int]] = Counter()
+    def __init__(
+        self, front: Front, model_name: str, log: "BackgroundLog | Whole | None" = None, whole: Whole | None = None
+    ):
+        self.front, self.model_name, self.log, self.whole = front, model_name, log or whole, whole
+        self.answers: Any = Counter[tuple[str, int]]()
         self.registry = CollectorRegistry()
         self.registry.register(self)
-        ProcessCollector(registry=self.registry)  # memory, open files and CPU time of this process
+        if whole is None:
+            ProcessCollector(registry=self.registry)  # memory, open files and CPU time of this process
 
     def text(self) -> bytes:
         """All metrics in the text format of Prometheus."""
@@ -135,7 +156,7 @@ class ServerMetrics:
         yield from self._of_server()
 
     def _of_server(self) -> Iterator[Metric]:
-        admission = self.front.admission
+        admission = self.whole or self.front.admission
         yield self._gauge("lessons_requests_in_flight", "Requests that were admitted.", admission.num_requests)
         tokens = admission.num_prompt_tokens
         yield self._gauge("lessons_prompt_tokens_in_flight", "Tokens of their prompts.", tokens)

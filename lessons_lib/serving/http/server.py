@@ -21,7 +21,8 @@ from lessons_lib.serving.admission import AdmissionControl
 from lessons_lib.serving.async_engine import AsyncEngine
 from lessons_lib.serving.http.connections import limited_by
 from lessons_lib.serving.http.engine_recipe import EngineRecipe
-from lessons_lib.serving.http.observability import BackgroundLog
+from lessons_lib.serving.http.observability import BackgroundLog, Whole
+from lessons_lib.serving.http.served_model import ServedModel
 from lessons_lib.serving.http.settings import ServerSettings
 
 LOG = logging.getLogger("lessons_lib.server")
@@ -32,6 +33,10 @@ BACKLOG = 4096  # connections that wait to be accepted
 
 class PortTaken(OSError):
     """The server can't listen there."""
+
+
+class ApiProcessDied(RuntimeError):
+    """One of several API processes has ended without having been told to. The message says which one and how."""
 
 
 class Server(uvicorn.Server):
@@ -55,9 +60,7 @@ class Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        port = sockets[0].getsockname()[1] if sockets else self.settings.port
-        with contextlib.suppress(OSError):  # nothing reads it, or the disk is full
-            print(ready_line(self.settings, port), flush=True)
+        print_ready_line(self.settings, sockets[0].getsockname()[1] if sockets else self.settings.port)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """A signal has arrived, between any two lines of this thread."""
@@ -106,19 +109,9 @@ def serve(
         front = make_front(recipe, settings, engine)
         app = make_app(front, recipe, settings)
         app.state.metrics.log = log
-        config = uvicorn.Config(
-            app,
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            http=limited_by(settings),
-            ws="none",
-            backlog=BACKLOG,
-            timeout_graceful_shutdown=FLUSH_SECONDS,
-        )
-        server = Server(config, front, settings)
+        server = Server(uvicorn_config(app, settings), front, settings)
         if until_stdin_closes:
-            threading.Thread(target=_end_with_stdin, args=(server,), daemon=True).start()
+            end_with_stdin(settings)
         server.run([listening])
     finally:
         listening.close()
@@ -126,6 +119,20 @@ def serve(
         log.close()
     if front.is_stuck:
         os._exit(1)  # Python would wait for the thread in which the step hangs
+
+
+def uvicorn_config(app: Any, settings: ServerSettings) -> uvicorn.Config:
+    """What uvicorn is told."""
+    return uvicorn.Config(
+        app,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        http=limited_by(settings),
+        ws="none",
+        backlog=BACKLOG,
+        timeout_graceful_shutdown=FLUSH_SECONDS,
+    )
 
 
 def make_front(recipe: EngineRecipe, settings: ServerSettings, engine: str) -> AsyncEngine:
@@ -138,14 +145,21 @@ def make_front(recipe: EngineRecipe, settings: ServerSettings, engine: str) -> A
     return EngineProcess(recipe, admission, step_timeout=settings.step_timeout)
 
 
-def make_app(front: AsyncEngine, recipe: EngineRecipe, settings: ServerSettings) -> Any:
-    """The app of a server."""
+def make_app(front: AsyncEngine, recipe: EngineRecipe, settings: ServerSettings, whole: Whole | None = None) -> Any:
+    """The app of a server. See `create_app`."""
     from lessons_lib.serving.http.app import create_app
-    from lessons_lib.serving.http.served_model import ServedModel
 
+    return create_app(front, settings, served_model(recipe, settings), whole)
+
+
+def served_model(recipe: EngineRecipe, settings: ServerSettings) -> ServedModel:
+    """What the API says of the model.
+
+    Raises:
+        ModelNotFound, DamagedModel: as `load_model`.
+    """
     config, tokenizer = recipe.text_side()
-    served = ServedModel.of(settings.model_name, config, tokenizer, recipe.config.max_model_len)
-    return create_app(front, settings, served)
+    return ServedModel.of(settings.model_name, config, tokenizer, recipe.config.max_model_len)
 
 
 def listen(settings: ServerSettings) -> socket.socket:
@@ -181,9 +195,15 @@ def ready_line(settings: ServerSettings, port: int) -> str:
     return f"Serving {settings.model_name} at {url} (the page; OpenAI's API is under {url}/v1). Ctrl-C ends it."
 
 
-def start_log(settings: ServerSettings) -> BackgroundLog:
+def print_ready_line(settings: ServerSettings, port: int) -> None:
+    """Say that the server serves."""
+    with contextlib.suppress(OSError):  # nothing reads it, or the disk is full
+        print(ready_line(settings, port), flush=True)
+
+
+def start_log(settings: ServerSettings, log: BackgroundLog | None = None) -> BackgroundLog:
     """Send all log lines to stderr, without ever waiting for it."""
-    log = BackgroundLog()
+    log = log or BackgroundLog()
     log.setFormatter(logging.Formatter(LOG_FORMAT))
     root = logging.getLogger()
     root.addHandler(log)
@@ -205,13 +225,22 @@ def raise_file_limit() -> None:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def _end_with_stdin(server: Server) -> None:
+def end_with_stdin(settings: ServerSettings) -> None:
+    """End this process as SIGTERM does when stdin closes."""
+    threading.Thread(target=_end_with_stdin, args=(settings,), daemon=True).start()
+
+
+def patience(settings: ServerSettings) -> float:
+    """Seconds that a server gets to end, whatever holds it up."""
+    return settings.shutdown_timeout + FLUSH_SECONDS + 10
+
+
+def _end_with_stdin(settings: ServerSettings) -> None:
     with contextlib.suppress(OSError, ValueError):
         while os.read(0, 4096):
             continue
     with contextlib.suppress(OSError):
         os.kill(os.getpid(), signal.SIGTERM)
-    patience = server.settings.shutdown_timeout + FLUSH_SECONDS + 10
-    if not threading.Event().wait(patience):  # whatever holds the server up, it leaves no process behind
+    if not threading.Event().wait(patience(settings)):  # it leaves no process behind
         sys.stderr.flush()
         os._exit(1)
