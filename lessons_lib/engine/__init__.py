@@ -3,17 +3,27 @@
 Read in this order: config, outputs, sampling_params, race, sampling, logits_processors, guided, detokenizer,
 generation_defaults, request_checks, requests_in, input_batch, model_runner, gathered_runner, probe, in_flight,
 llm_engine, step_results, passing_on, recovery, generate, metrics, prometheus (lesson 12); then the GPU path:
-input_buffers, cuda_graphs, gpu_model_runner, overlap, overlapped_engine (13). fused_llama is a faster model runner for
-CPUs.
+cuda_graphs, input_buffers, joined_projections, equal_products, gpu_model_runner, overlap, overlapped_engine (13).
+fused_llama is a faster model runner for CPUs.
 """
 
 from lessons_lib.engine.config import EngineConfig
-from lessons_lib.engine.cuda_graphs import GraphKey, GraphStore, captured_batch_sizes, next_size, rerun
+from lessons_lib.engine.cuda_graphs import (
+    GraphKey,
+    GraphSize,
+    GraphStore,
+    captured_batch_sizes,
+    captured_token_counts,
+    next_size,
+    rerun,
+)
 from lessons_lib.engine.detokenizer import IncrementalDetokenizer, releasable
 from lessons_lib.engine.fused_llama import FEW_TOKENS, fused_runner
 from lessons_lib.engine.generation_defaults import GenerationDefaults
 from lessons_lib.engine.gpu_model_runner import GPUModelRunner
 from lessons_lib.engine.in_flight import InFlightStep, InFlightTokens
+from lessons_lib.engine.input_batch import BlockTables, forward_batch
+from lessons_lib.engine.joined_projections import JoinedLinear, join_projections
 from lessons_lib.engine.llm_engine import LLMEngine
 from lessons_lib.engine.logits_processors import NoTokenAllowed
 from lessons_lib.engine.model_runner import ModelRunner, serve_greedily
@@ -26,15 +36,18 @@ from lessons_lib.engine.sampling_params import SamplingParams, StructuredOutputs
 
 __all__ = [
     "FEW_TOKENS",
+    "BlockTables",
     "CompletionOutput",
     "EngineConfig",
     "GPUModelRunner",
     "GenerationDefaults",
     "GraphKey",
+    "GraphSize",
     "GraphStore",
     "InFlightStep",
     "InFlightTokens",
     "IncrementalDetokenizer",
+    "JoinedLinear",
     "LLMEngine",
     "ModelRunner",
     "NewToken",
@@ -45,10 +58,13 @@ __all__ = [
     "SamplingParams",
     "StructuredOutputsParams",
     "captured_batch_sizes",
+    "captured_token_counts",
     "choose_tokens",
     "draw",
+    "forward_batch",
     "fused_runner",
     "gpu_model_runner",
+    "join_projections",
     "next_size",
     "random_numbers",
     "releasable",

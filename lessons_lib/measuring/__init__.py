@@ -15,6 +15,7 @@ from lessons_lib.measuring.published import (
     OURS,
     recorded_attention,
     recorded_engine,
+    recorded_workloads,
     recorded_production,
     recorded_ways,
 )
@@ -59,6 +60,7 @@ __all__ = [
     "random_row",
     "recorded_attention",
     "recorded_engine",
+    "recorded_workloads",
     "recorded_production",
     "recorded_ways",
     "request_times",

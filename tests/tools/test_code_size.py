@@ -37,7 +37,7 @@ def test_imports_name_their_modules():
 
 def test_the_engine_stays_small():
     assert sum(closure("lessons_lib.engine.llm_engine").values()) <= 3800
-    assert sum(closure("lessons_lib.engine.overlapped_engine").values()) <= 4300
+    assert sum(closure("lessons_lib.engine.overlapped_engine").values()) <= 4450
     assert "lessons_lib.engine.gpu_model_runner" in table()
 
 
