@@ -816,6 +816,7 @@ You have built, or read, nearly every part of a serving engine. This is where th
 | 14 | `sse_events`, chat route | `OpenAIServingChat`, `vllm/entrypoints/openai/serving_chat.py` |
 | 14 | the app | `vllm/entrypoints/openai/api_server.py` |
 | 14 | `/metrics` | `vllm/v1/metrics/loggers.py` |
+| 14 | `Fronts`, several HTTP processes | `APIServerProcessManager`, `vllm/v1/utils.py` |
 | 14 | open-loop load, goodput | `vllm bench serve --goodput`, `vllm/benchmarks/serve.py` |
 
 Like our server, vLLM makes the text in the server's process: the GPU shouldn't wait for Python. **SGLang** has three processes: a tokenizer manager (with the HTTP server), a scheduler with the model, and a detokenizer.
@@ -823,6 +824,12 @@ Like our server, vLLM makes the text in the server's process: the GPU shouldn't 
 
 # %% [markdown]
 """
+### Several HTTP processes
+
+On an H200, the engine computes 129,000 tokens a second for 256 streams of a model of half a billion parameters. One Python process that writes an event for each
+token doesn't keep up: the streams got 47,000. So the server can have several (`--api-server-count`, the name in vLLM). Each has a front of its own, and
+the engine sends each front one message a step. With four, the streams got 107,000 tokens a second, and half of the tokens came within 2 ms of the one before.
+
 ### A crash
 
 Here a client is reading when the engine's process is killed, as the operating system does when memory runs out. What does the client see?

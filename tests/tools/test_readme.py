@@ -2,7 +2,7 @@
 
 import re
 
-from lessons_lib.measuring.published import engine_markdown, summary_markdown, ways_markdown, workloads_markdown, workloads_markdown
+from lessons_lib.measuring.published import engine_markdown, summary_markdown, ways_markdown, workloads_markdown
 from tools.authoring.architecture import DIAGRAM, diagram
 from tools.authoring.build import lesson_files
 from tools.authoring.cover import COVER, cover
@@ -37,7 +37,6 @@ def test_the_kernel_times_are_the_recorded_ones():
 
 def test_the_engine_s_rates_are_the_recorded_ones():
     assert engine_markdown() in README
-    assert workloads_markdown() in README
     assert workloads_markdown() in README
     assert ways_markdown() in README
 
