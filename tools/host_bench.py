@@ -52,7 +52,7 @@ class IdleRunner(ModelRunner):
 
 
 class IdleGPURunner(GPUModelRunner):
-    """The same for the engine of a GPU: decodes are padded and copied to the inputs of a graph."""
+    """The same for the engine of a GPU: steps are padded and copied to the inputs of a graph."""
 
     def __init__(self, model: Any, num_blocks: int, config: EngineConfig):
         super().__init__(
@@ -64,8 +64,10 @@ class IdleGPURunner(GPUModelRunner):
     def compute(self, batch: ForwardBatch) -> torch.Tensor:
         return self.logits[: len(batch.logits_index)]
 
-    def replay(self, store: Any, batch: ForwardBatch) -> torch.Tensor:
-        self.buffers.fill(batch)
+    def replay(self, store: Any, *size_and_batch: Any) -> torch.Tensor:
+        *size, batch = size_and_batch  # older checkouts captured decodes only, and gave no size
+        is_mixed = size and size[0].num_tokens is not None
+        (self.mixed_buffers if is_mixed else self.buffers).fill(batch)
         return self.logits[: len(batch.context_lens)]
 
 
