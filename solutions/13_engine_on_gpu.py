@@ -99,7 +99,7 @@ time. In the second row, launching takes less than half a millisecond, and now t
 computes, so it waits less and the whole step gets shorter. The last row is the whole engine, with requests, sampling parameters and metrics; in the
 rows above it, a bare scheduler drives the model.
 
-256 tokens in 2.2 ms would be more than 110,000 tokens a second. The bars are lower because they also count the steps with prompts, and the end of the
+256 tokens in 2.1 ms would be about 120,000 tokens a second. The bars are lower because they also count the steps with prompts, and the end of the
 run, when fewer and fewer sequences are left.
 
 The last column is the price: time before the first request. Compilation takes most of it, at every start. The rows below "compiled too" ran in the same
@@ -452,7 +452,7 @@ lesson 08 are compared with those of vLLM 0.33.0: the two comparisons were recor
 **No server.** Requests can come only from inside this Python process. Lesson 14 puts an HTTP server in front of the engine.
 
 **Large steps aren't captured.** A step with more than 2,048 tokens is launched kernel by kernel. Long documents keep the GPU busy anyway: what limits
-them is the attention kernel of lesson 08, which takes 1.4 times as long as FlashAttention-3.
+them is the attention kernel of lesson 08, which takes 1.2 times as long as FlashAttention-3.
 
 **Overlap has exceptions.** Where the CPU must see the logits (log-probabilities, several answers to one prompt), or where blocks may run out, the
 engine runs its steps without overlap.
