@@ -242,8 +242,8 @@ of_churn = {
     "steps with prompts too": workloads.best("Qwen2.5-0.5B: churn, 1,024 × 10–200 + 10–200"),
     "vLLM 0.26.0": workloads.peers["Qwen2.5-0.5B: churn, 1,024 × 10–200 + 10–200"],
 }
-draw_bars(of_churn, "tokens/s", title="Output tokens a second, 1,024 short requests", note=workloads.provenance, own=["steps with prompts too"])
 print(f"{of_churn['steps with prompts too'] / of_churn['only decodes from graphs']:.1f} times as fast. vLLM: {workloads.peers_provenance}")
+draw_bars(of_churn, "tokens/s", title="Output tokens a second, 1,024 short requests", note=workloads.provenance, own=["steps with prompts too"])
 
 # %% [markdown]
 """

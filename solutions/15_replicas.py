@@ -14,6 +14,7 @@ The minutes above cover the three exercises and the text between them. Optional 
 
 # %%
 import json
+import math
 import random
 from functools import partial
 
@@ -27,6 +28,7 @@ from lessons_lib.models import load_model
 from lessons_lib.recording.replica_streams import EngineReplica, record_streams
 from lessons_lib.serving.router import PrefixAffinity, Replica, RoundRobin, TwoChoices, hash_prompt
 from lessons_lib.serving.routing_simulation import chat_prompts, simulate_routing
+from lessons_lib.viz.charts import line_chart
 from lessons_lib.viz.replicas import PrefixPlaces, draw_prefix_places, draw_streams
 from lessons_lib.viz.tables import Table
 
@@ -200,6 +202,21 @@ Table(
 )
 
 # %%
+trade = {"affinity, limits 0 to 8": {}, "round robin": {}, "two choices": {}}
+for name, policy in (("round robin", RoundRobin()), ("two choices", TwoChoices()), *(("affinity, limits 0 to 8", Affinity(limit)) for limit in range(9))):
+    result = simulate_routing(prompts, policy, 4)
+    trade[name][result.highest_load] = 100 * result.hit_rate
+loads = sorted(set().union(*trade.values()))
+line_chart(
+    loads,
+    {name: [found.get(load, math.nan) for load in loads] for name, found in trade.items()},
+    xlabel="highest load: requests of one replica",
+    ylabel="prompt tokens found, %",
+    title="Four replicas: what a larger load buys",
+    alt="Share of the prompt tokens found in a cache over the highest load of a replica, for affinity with limits 0 to 8, round robin and two choices.",
+)
+
+# %%
 reveal("15.b", simulate_routing(prompts, Affinity(4), 4).highest_load, unit="requests")
 
 # %% [markdown]
@@ -207,6 +224,9 @@ reveal("15.b", simulate_routing(prompts, Affinity(4), 4).highest_load, unit="req
 If the least loaded replica has m requests, all four have at least m, and the one chosen for its prefix has at most m + 4 before the new one. Together that is 4m + 4, and only 15
 are running, so m is at most 2: the chosen replica has 6, and now 7. The same pencil gives "highest load" for each limit up to 8 in the table. So you can derive the limit from the load
 that a replica can take, before you measure anything.
+
+The curve is the trade-off. To the left, the load is even, and a prompt waits for its own tokens to be computed. To the right, fewer tokens are computed, and
+a replica serves more requests at a time, so each of them gets its tokens later. The first steps of the limit buy the most.
 
 Three more things to see. Round robin and two choices get *worse* with more replicas: the more there are, the less likely the right one is chosen by chance. Affinity with a
 limit of 2 or more doesn't: with four replicas and a limit of 4, 22% of the prompt tokens are left to compute; with round robin it is 48%. And the limit is a trade-off: a small
