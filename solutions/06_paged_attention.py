@@ -4,7 +4,7 @@
 
 **Can attention read keys and values straight from scattered blocks, so that we never concatenate or split a cache again?**
 
-75 minutes · difficulty: medium · routes: *ideas* (00–06), *kernels* (04, 06–08, 13), *serving* (00–03, 05, 06, 09–12) ·
+90 minutes · difficulty: medium · routes: *ideas* (00–06), *kernels* (04, 06–08, 13), *serving* (00–03, 05, 06, 09–12) ·
 prerequisites: lesson 03 (blocks, slots) and lesson 05 (the packed batch)
 
 Lesson 03 did the bookkeeping for a cache in blocks, but stored nothing in them. Lesson 05 computed many requests in one
@@ -15,9 +15,11 @@ stay there, and attention finds them through the block table.
 # %%
 import inspect
 import random
+from math import isinf
 from types import SimpleNamespace
 
 import torch
+import torch.nn.functional as F
 from IPython.display import display
 from transformers import AttentionInterface, DynamicCache
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
@@ -28,17 +30,17 @@ from lessons_lib.attention import (
     Partial,
     ScoreTerms,
     add_block_naive,
-    attention_in_place,
     attention_of,
     attention_of_layer,
-    attention_one_by_one,
     cache_of,
     concatenate_caches,
     log_sum_exp,
     nothing_seen,
     pack,
     packed_forward,
+    paged_attention,
     paged_forward,
+    plan_attention,
     plan_groups,
 )
 from lessons_lib.batching import (
@@ -52,6 +54,7 @@ from lessons_lib.batching import (
     ragged_generate,
     ragged_step,
 )
+from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, solution
 from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, solution
 from lessons_lib.kv_cache import BlockPool, BlockTable, OutOfBlocks, blocks_for, slot_mapping
 from lessons_lib.measuring import (
@@ -116,25 +119,13 @@ Lesson 03 gave every token a fixed cache slot: block id × block size + offset. 
 slot.) If a pass wrote its new keys to their slots, and if attention could read from slots, nothing else would have to
 move.
 
-## Predict
-
-**06.a** Four requests decode. How many KiB does this step have to write to the cache? The next cell prints what you
-need to know about the bundled model.
+**Predict 06.a** Four requests decode. How many KiB does this step have to write to the cache? The next cell prints what
+you need to know about the bundled model.
 """
 
 # %%
 print(f"{NUM_LAYERS} layers, {KV_HEADS} KV heads, head size {HEAD_DIM}, {model.dtype.itemsize} bytes per element, for keys and for values")
-predict("06.a", ...)  # KiB
-
-# %% [markdown]
-"""
-**06.b** Softmax turns scores into weights with exponentials, and every float type has a largest value. What is the
-smallest integer x for which exp(x) is too large for a float32?
-"""
-
-# %%
-print(f"the largest float32 is {torch.finfo(torch.float32).max:.1e}")
-predict("06.b", ...)
+predict("06.a", ...)
 
 # %% [markdown]
 """
@@ -172,8 +163,9 @@ Each new token is written to one slot. Each request reads the slots of its own t
 its table, wherever the blocks are. C finishes after step 3 and its two blocks go back to the pool. In step 4 the last
 token of A's prompt goes into one of them; in step 5 E gets the other.
 
-You'll build this in four parts: a cache in blocks, a softmax computed one block at a time, attention for a whole packed
-batch, and the hook that puts it into a model. Each part is compared with what we had before.
+You'll build this in four parts: a cache in blocks, a softmax computed one block at a time, attention through a block
+table, and the function that a model calls. Each part is compared with what we had before. Then your code serves the six
+stories.
 
 ## Build 1: a cache in blocks
 
@@ -190,12 +182,11 @@ slot, and the row index is the slot. It's a *view*: writing to it writes to the 
 - `write(layer, keys, values, slot_mapping)`: `keys` and `values` have the shape `[T, KV heads, head size]`, one entry
   for each token of the packed batch. `slot_mapping` is an integer tensor with T slots, in any order. Token *t* goes to
   slot `slot_mapping[t]` of this layer. Nothing else changes. Write into the existing tensors, without a loop over the
-  tokens: `tensor[slot_mapping] = rows` writes all rows at once.
+  tokens.
 - `read(layer, blocks, num_tokens)`: what one sequence has cached in this layer. `blocks` is the list of its block ids,
   in the order of its tokens. Return the pair (keys, values), each `[num_tokens, KV heads, head size]`, in the order of
-  the tokens. `tensor[blocks]` picks blocks in this order. The last block may be partly filled, and the list may even
-  end with a block that isn't used yet: whatever is stored after the first `num_tokens` tokens doesn't belong to the
-  sequence.
+  the tokens. The last block may be partly filled, and the list may even end with a block that isn't used yet: whatever
+  is stored after the first `num_tokens` tokens doesn't belong to the sequence.
 
 Example, with blocks of 4 and `slot_mapping` [8, 9, 10, 11, 4]: five tokens of one sequence are written to block 2 and
 to offset 0 of block 1. Then `read(layer, [2, 1], 5)` returns the five tokens.
@@ -346,34 +337,30 @@ print("block by block vs. all at once: largest difference", largest_difference(n
 
 # %% [markdown]
 """
-It works for these scores. It doesn't work for all scores.
-"""
+It works for these scores. But every float type has a largest value, and exponentials grow fast.
 
-# %%
-for x in (88, 89, -104):
-    print(f"exp({x}) in float32: {torch.tensor(float(x)).exp():.3g}")
-print(f"exp(12) in float16: {torch.tensor(12.0).half().exp():.3g}")
-overflow = next(x for x in range(1000) if torch.tensor(float(x)).exp().isinf())
-reveal("06.b", overflow)
-
-# %% [markdown]
-"""
 > **overflow**: a result that is too large for its float type. It becomes infinity, and infinity divided by infinity is
 > NaN.
 
-Nothing in a model keeps its scores below 89. And float16 overflows much earlier: even the smallest of D's real scores
-above is too large.
-
-Step through the same scores, multiplied by five. In which block does it break?
+**Predict 06.b** Multiply all of D's scores by five. In which block does `add_block_naive` overflow? A pencil is enough.
 """
 
 # %%
+print(f"the largest float32 is {torch.finfo(torch.float32).max:.1e}; exp(88) is {torch.tensor(88.0).exp():.1e}, exp(89) is {torch.tensor(89.0).exp()}")
+for block, own_scores in enumerate(scores[0].split(BLOCK), start=1):
+    print(f"D's scores in block {block}:", " ".join(f"{score:5.1f}" for score in own_scores.tolist()))
+predict("06.b", ...)
+
+# %%
 large = record_blocks(5 * scores, values, BLOCK, add_block_naive)
+reveal("06.b", next(step.block for step in large if isinf(step.total)))
 Stepper(lambda i: draw_softmax_step(large, i, tokens), count=len(large), start=1, still=5)
 
 # %% [markdown]
 """
-The opposite direction fails too: if all scores are far below zero, every exponential is 0, and 0 / 0 is NaN.
+Nothing in a model keeps its scores below 89. And float16 overflows much earlier: exp(12) is too large for it, and the
+smallest of D's real scores is larger than that. The opposite direction fails too: if all scores are far below zero,
+every exponential is 0, and 0 / 0 is NaN.
 
 Here's the fix. Subtract the same constant from all scores of a query. This divides every term in the numerator and in
 the denominator by the same factor, e to the power of that constant, so attention doesn't change. Any constant is
@@ -391,30 +378,34 @@ exp(score − new)  =  exp(score − old) × exp(old − new)
 > **online softmax**: a softmax that takes its scores one block at a time. It keeps the largest score so far. When a
 > larger one appears, it multiplies its sums by exp(old maximum − new maximum).
 
-**Your task: `add_block(seen, scores, values)`**, for Q queries and K keys at once. Each query has its own maximum.
+**Your task: `add_block(seen, scores, values)`**, for Q queries and K keys at once. Return a new `Partial` over the keys
+seen so far and those of this block: all three fields of the table above, with both sums relative to the new maximum.
+Each query has its own maximum. Don't modify `seen`.
 
-1. The new maximum, [Q]: the larger of the old maximum and the largest score in the block.
-2. The weights, [Q, K]: exp(score − new maximum).
-3. The factor, [Q]: exp(old maximum − new maximum).
-4. Return a new `Partial`: new maximum; total × factor + sum of the weights; output × factor + weights @ values. Don't
-   modify `seen`.
-
-`scores.max(dim=1).values` is the largest score of each query. To combine a [Q] tensor with [Q, K] or [Q, D], add an
-axis: `x[:, None]`.
-
-A query may not be allowed to see some keys. Those keys have a score of minus infinity. There's a trap here: if a query
-hasn't seen any key yet, the old and the new maximum are both minus infinity, and −∞ − (−∞) is NaN. Such a query must
-keep its state: maximum −∞, total 0, output 0. So in steps 2 and 3, where the new maximum is minus infinity, subtract 0
-instead: `maximum.masked_fill(maximum == float("-inf"), 0.0)`.
+A query may not be allowed to see some keys. Their score is minus infinity. A query that hasn't been allowed to see any
+key keeps its state: maximum −∞, total 0, output 0.
 
 Example, with one query and one-dimensional values. After scores [1, 2] with values [10, 20], the maximum is 2, the
 total is exp(−1) + 1 = 1.368, and the output is 10 exp(−1) + 20 = 23.68. Then comes a block with score [3] and value
 [30]. The factor is exp(−1) = 0.368. The new total is 0.368 × 1.368 + 1 = 1.503, and the new output is 0.368 × 23.68 +
 30 = 38.71. Their quotient, 25.75, is the attention.
+
+The check begins with keys that every query may see, and hides some later. If your version then gives NaN, find the
+operation that made it before you mend it.
 """
 
 # %% exercise="06.2"
 from lessons_lib.attention.online_softmax import add_block
+
+# %% [markdown]
+"""
+The NaN that a first version meets comes from the first of these lines: the old and the new maximum are both minus
+infinity. The second line is why subtracting 0 helps: the factor becomes 0, and 0 times the old sums is right.
+"""
+
+# %%
+for old, new in ((float("-inf"), float("-inf")), (float("-inf"), 0.0), (float("-inf"), 3.0)):
+    print(f"old maximum {old}, subtracted {new:4}: factor exp({old} - {new}) = {torch.tensor(old - new).exp():.0f}")
 
 # %% [markdown]
 """
@@ -475,201 +466,79 @@ does no harm. At "− 110" the error has grown, and "− 130" gives NaN: close t
 digits left, and below that it becomes 0. Your version is correct up to rounding in every row; float16 itself has only
 about three digits.
 
-### Reading keys in place
+## Build 3: paged attention
 
-With `add_block`, attention for one new token doesn't need gathered keys. The next function is given. Here the Q queries
-of `add_block` are the query heads that share a KV head: they all use the same keys.
+`add_block` doesn't ask where its keys come from. They may be in any block of the pool, as long as we can read one block
+without copying it. In PyTorch, indexing with one integer gives a view, and indexing with a list gathers:
 """
 
 # %%
-print(inspect.getsource(attention_in_place))
-
-# %%
-query, _, _, scale = recorded_inputs[1]
-two_heads = query[2:, -1]  # query heads 2 and 3, of the last token of D
-own_keys, own_values = pages.keys[1][:, :, 1], pages.values[1][:, :, 1]  # layer 1, KV head 1
-in_place = attention_in_place(two_heads, own_keys, own_values, tables["D"].blocks, tables["D"].num_tokens, scale, add_block)
-dense_keys, dense_values = dense["D"].layers[1].keys[0, 1], dense["D"].layers[1].values[0, 1]
-expected = (two_heads @ dense_keys.T * scale).softmax(dim=1) @ dense_values
-print(f"from blocks {tables['D'].blocks}, one at a time; largest difference from dense attention: {largest_difference(in_place, expected)}")
-
-
 def shares_memory(tensor):
     """Whether a tensor is a view of the cache's memory."""
     return tensor.untyped_storage().data_ptr() == pages.keys[1].untyped_storage().data_ptr()
 
 
-first = tables["D"].blocks[0]
-print("one block, keys[block, :3], is a view of the cache:", shares_memory(own_keys[first, :3]))
-print("several blocks, keys[[block, ...]], are a view of the cache:", shares_memory(own_keys[tables["D"].blocks]))
+blocks = tables["D"].blocks
+print(f"D's first block, keys[{blocks[0]}], is a view of the cache:", shares_memory(pages.keys[1][blocks[0]]))
+print("all of D's blocks, keys[blocks], are a view of the cache:", shares_memory(pages.keys[1][blocks]))
 
 # %% [markdown]
 """
-A single block is a view, so nothing is copied. Picking several blocks with a list gathers them into new memory. This
-function takes one block at a time, so it reads the keys in place and never stores all the scores at once. The price is
-a Python loop over the blocks. A GPU kernel has the same loop, but there it costs little (lesson 07).
+So go through the block table, read one block at a time in place, and add it to a `Partial`. That's paged attention.
 
-## Build 3: merging two parts
+**Your task: `attention_in_place(query, keys, values, blocks, num_tokens, scale)`**, for one sequence in one layer.
 
-A long sequence has many blocks, and the loop takes them one after another. Could two workers each take half of the
-blocks? Each would end up with a `Partial`. All we need is a way to merge the two.
+- `query`, `[Q, query heads, head size]`, belongs to the *last* Q tokens of the sequence. A decode has one, a prompt has
+  all its tokens, and a chunk something in between.
+- `keys` and `values`, `[num_blocks, block_size, KV heads, head size]`, are this layer's whole cache. The keys and values
+  of the new tokens have been written already.
+- `blocks` is a list of block ids in the order of the tokens. It may be longer than needed, like a row of a padded table.
+- `num_tokens` counts the cached and the new tokens. A score is query · key × `scale`.
 
-The idea is the same as before. The sums of each part are relative to its own maximum. Rescale both to the larger
-maximum, then add.
+Return the attention, with the shape and dtype of `query`. Four rules:
 
-**Your task: `merge(one, other)`.** `one` and `other` are `Partial`s for the same Q queries, over disjoint sets of keys.
-Return the `Partial` over all these keys, and don't modify the inputs. Which of the two has the larger maximum may
-differ from query to query. For some query, one part may have seen no key (maximum −∞, total 0, output 0): then the
-result is the other part's state. If neither has seen a key, the result is that empty state again. Watch out for
-−∞ − (−∞) here too.
+1. Neighboring query heads share a KV head. With 4 query heads and 2 KV heads, query heads 0 to 3 use KV heads 0, 0, 1, 1.
+2. A token attends to the keys at its own position and before.
+3. Slots without a token of this sequence may hold anything, even NaN. A hidden key has weight 0, but 0 × NaN is NaN. So
+   don't read them.
+4. Don't gather: no tensor may grow with the context. The check measures the largest one.
 
-Example, with one query and one-dimensional values: `one` has maximum 2, total 1.5, output 20, and `other` has maximum 3,
-total 1, output 30. The new maximum is 3. `one` is multiplied by exp(2 − 3) = 0.368, and `other` by exp(3 − 3) = 1. So
-total = 0.368 × 1.5 + 1 = 1.552, and output = 0.368 × 20 + 30 = 37.36.
+Your `add_block`, `nothing_seen(num_queries, head_size, dtype)` and `attention_of(seen)` do the softmax.
+
+Example: six tokens in blocks [2, 0] of four slots, the last two tokens new, so Q is 2. `#` is a key that the token
+attends to, `.` one that it doesn't, and `-` a slot that must not be read.
+
+```
+                  block 2     block 0
+position of key   0 1 2 3     4 5 - -
+token 4           # # # #     # . - -
+token 5           # # # #     # # - -
+```
 """
 
 # %% exercise="06.3"
-from lessons_lib.attention.online_softmax import Partial
-
-from lessons_lib.attention.online_softmax import merge
-
-# %%
-half = 3 * BLOCK
-parts = [in_blocks(add_block, scores[:, own], values[own]) for own in (slice(0, half), slice(half, None))]
-whole = merge(*parts)
-expected = scores.softmax(dim=1) @ values
-print("two halves merged vs. all at once: largest difference", largest_difference(attention_of(whole), expected))
-print("merged in the other order: largest difference", largest_difference(attention_of(merge(*reversed(parts))), expected))
+from lessons_lib.attention.plain_attention import attention_in_place
 
 # %% [markdown]
 """
-There's another way to write this, which you'll see in papers and kernels. Each finished part returns its attention,
-output / total, and one scalar that says how much it weighs:
-
-> **log-sum-exp**: the logarithm of the sum of exp(score) over all keys of a part: maximum + log(total). It fits in a
-> float, however large the scores are. In the library: `log_sum_exp(part)`.
-
-A part's share of the whole is exp(its log-sum-exp − the log-sum-exp of the whole).
+Compare it with PyTorch's attention on D's real queries, keys and values: first with the whole prompt as new tokens, then
+with only its last three, then with only its last.
 """
 
 # %%
-shares = [(log_sum_exp(part) - log_sum_exp(whole)).exp() for part in parts]
-print("shares of the two halves:", ", ".join(f"{share.item():.3f}" for share in shares), f"total {sum(shares).item():.3f}")
-weighted = sum(share[:, None] * attention_of(part) for share, part in zip(shares, parts))
-print("weighted sum of the two attentions: largest difference", largest_difference(weighted, expected))
+query, key, value, scale = recorded_inputs[1]
+expected = F.scaled_dot_product_attention(query[None], key[None], value[None], is_causal=True, scale=scale, enable_gqa=True)[0].transpose(0, 1)
+for count in (query.shape[1], 3, 1):
+    new_queries = query.transpose(0, 1)[-count:]
+    mine = attention_in_place(new_queries, pages.keys[1], pages.values[1], blocks, tables["D"].num_tokens, scale)
+    print(f"new tokens: {count:2}, from blocks {blocks}: largest difference {largest_difference(mine, expected[-count:])}")
 
 # %% [markdown]
 """
-The second half has nearly all the weight, because it contains the largest scores. Lesson 08 splits one long sequence
-across many processors of a GPU and merges the parts like this.
+One function computes prompts, chunks and decodes. It never holds more than one block's scores, and it copies no key. A
+GPU kernel has the same loop (lesson 07).
 
-## Build 4: a whole packed batch
-
-The model computes a packed batch: decodes, prefills, perhaps a chunk of a prompt, each with its own keys. In our
-example, D and E each have one new token after their prompts, and C starts with its prompt of three tokens.
-"""
-
-# %%
-tables["C"] = BlockTable(pool)
-for name, count in (("D", 1), ("E", 1), ("C", 3)):
-    tables[name].append(count)
-packed = pack([tokenizer(" Tom").input_ids, tokenizer(" Tom").input_ids, prompt_ids["C"]], [21, 5, 0])
-block_tables = padded_tables(list(tables.values()))
-print("new tokens:", dict(zip("DEC", packed.new_lens)), "| context, including the new tokens:", dict(zip("DEC", packed.context_lens.tolist())))
-print("block tables, padded with 0 to the same length:")
-print(block_tables)
-
-# %% [markdown]
-"""
-The simplest implementation is a loop: for each sequence, gather its keys and compute causal attention. That's
-`attention_one_by_one` in the library, and we'll use it as the reference. But with 32 requests it runs 32 small
-computations per layer, which is exactly what lesson 05 got rid of.
-
-To compute several sequences at once, PyTorch needs rectangles. A decode has one query and a prefill has many, so in one
-rectangle the decodes would be mostly padding. That's why `plan_groups` separates the sequences with one new token from
-the rest. If the lengths still differ a lot, `divide` splits off the largest sequences, as long as less than half of a
-rectangle would be used. For each rectangle, `_group` builds a `Group`. All of this is given:
-"""
-
-# %%
-print(inspect.getsource(plan_groups))
-
-# %% [markdown]
-"""
-A `Group` is a rectangle of S sequences, with up to Q queries and K keys each:
-
-| field | shape | what it says |
-|---|---|---|
-| `rows` | [S, Q] | the index of each query in the packed row; 0 where a sequence has fewer than Q |
-| `is_query` | [S, Q], bool | True for a query, False for padding |
-| `slots` | [S, K] | the slot of each key; the slot of the sequence's first key where it has fewer than K |
-| `mask` | [S, 1, Q, K], bool | True where the query may attend to the key; the 1 broadcasts over the heads |
-
-Here are the groups of our batch:
-"""
-
-# %%
-groups = plan_groups(packed.cu_seqlens_q, packed.context_lens, block_tables, BLOCK)
-for group in groups:
-    print("rows", group.rows.tolist(), "is_query", group.is_query.tolist())
-    for own_slots, own_mask in zip(group.slots, group.mask[:, 0]):
-        print("  slots", own_slots.tolist())
-        print("  mask ", ["".join(".#"[allowed] for allowed in row) for row in own_mask.tolist()])
-
-# %% [markdown]
-"""
-Look at E in the first group. It has 6 keys, but the rectangle is as wide as D's context. The padding repeats the slot
-of E's first key, and the mask hides it. Why a real key? Because a slot without a token may contain anything, even NaN.
-A masked key has weight 0, but 0 × NaN is NaN.
-
-**Your task: `paged_attention(query, keys, values, groups, scale)`**, for one layer.
-
-- `query` is the packed row, `[T, query heads, head size]`. `keys` and `values` are this layer's cache, `[num_blocks,
-  block_size, KV heads, head size]`, and already contain the new tokens. Return the attention, with the shape and dtype
-  of `query`, in the order of the packed row.
-- Call PyTorch's attention once per group. It computes all S sequences and all heads:
-  `F.scaled_dot_product_attention(q, k, v, attn_mask=group.mask, scale=scale, enable_gqa=True)`, with q `[S, query
-  heads, Q, head size]` and k, v `[S, KV heads, K, head size]`. The result has the shape of q. `enable_gqa` lets query
-  heads share KV heads.
-- `query[group.rows]` has the shape `[S, Q, query heads, head size]`; `.transpose(1, 2)` swaps the two middle axes.
-  `keys.flatten(0, 1)` has one row per slot, as in Build 1.
-- Write back only the real queries. Where `is_query` is False, `rows` contains 0, and row 0 belongs to a real token.
-  `group.rows[group.is_query]` is a 1D tensor with the indices of the real queries, and `tensor[group.is_query]` picks
-  the matching entries from `[S, Q, ...]`.
-"""
-
-# %% exercise="06.4"
-import torch.nn.functional as F
-
-from lessons_lib.attention.paged_attention import paged_attention
-
-# %% [markdown]
-"""
-Compare your function with the loop, on a batch with the same lengths. `random_row` creates random queries, keys and
-values, and fills every slot without a token with NaN.
-"""
-
-# %%
-query_heads = model.config.num_attention_heads
-
-
-def make_batch(lens):
-    """A random packed batch with these (cached, new) tokens per sequence, blocks of 16 and the model's heads."""
-    return random_row(lens, query_heads, KV_HEADS, 16, head_dim=HEAD_DIM, scale=HEAD_DIM**-0.5)
-
-
-batch = make_batch([(21, 1), (5, 1), (0, 3)])
-by_loop = attention_one_by_one(batch.query, batch.keys, batch.values, batch.packed, batch.block_tables, batch.scale)
-together = paged_attention(batch.query, batch.keys, batch.values, batch.groups, batch.scale)
-print(f"largest difference {largest_difference(together, by_loop)}; NaN in the output: {bool(together.isnan().any())}")
-
-# %% [markdown]
-"""
-To be clear: indexing with `slots` gathers. It copies the keys and values of one layer while that layer attends, because
-`scaled_dot_product_attention` can't read through a block table. The cache itself stays where it is, and the copy is
-freed when the layer is done. We'll count these bytes below. Lesson 07's kernel doesn't need the copy.
-
-## Build 5: plugging it into a real model
+## Build 4: plugging it into a real model
 
 In a Hugging Face model, each layer computes queries, keys and values and then calls an attention function. The function
 is looked up by name, and you can register your own:
@@ -701,31 +570,38 @@ Every layer calls the function with these arguments:
 | `module` | the layer; `module.layer_idx` is its index, counted from 0 |
 | `query` | [1, query heads, T, head size] |
 | `key`, `value` | [1, KV heads, T, head size], of the T new tokens; rotary positions, if the model has them, are already applied |
-| `attention_mask` | None: transformers doesn't build a mask for custom names. Our groups have their own masks. |
+| `attention_mask` | None: transformers doesn't build a mask for custom names. Your attention hides the later keys itself. |
 | `scaling` | the factor for the scores; may be None, which means 1 / sqrt(head size) |
 | `paged` | our `PagedPass` |
-| `**kwargs` | whatever else some models' layers pass; you don't need it here, and we'll come back to it below |
+| `**kwargs` | whatever else some models' layers pass; you don't need it here ("Further" shows who does) |
 
-**Your task: `paged_attention_forward`.** Do two things, in this order:
+**Your task: `paged_attention_forward`.** The new keys and values must be in the cache, and the attention of the whole
+packed batch must come out. You have
 
-1. Write the keys and values of the new tokens into the cache, with `paged.cache.write(layer, keys, values,
-   paged.slot_mapping)`. It expects them as `[T, KV heads, head size]`: `key[0].transpose(0, 1)`.
-2. Compute the attention: `paged.attend(query, keys, values, scale)`. The query is `[T, query heads, head size]`, and the
-   keys and values are this layer's tensors of the whole cache, `paged.cache.keys[layer]` and
-   `paged.cache.values[layer]`. It returns `[T, query heads, head size]`.
+- `paged.cache`, your `PagedKVCache`, and `paged.slot_mapping`, the slots of the T new tokens;
+- `paged.attend(query, keys, values, scale)`, the backend. The query is `[T, query heads, head size]`; keys and values are
+  this layer's tensors of the whole cache. It returns `[T, query heads, head size]`.
 
 Return a pair: the attention with a leading axis, `[1, T, query heads, head size]`, and None in place of the attention
 weights, which we don't have.
+
+Example: in layer 2, with 3 new tokens, 4 query heads and 2 KV heads of 64, `query` is [1, 4, 3, 64] and `key` is
+[1, 2, 3, 64]. The cache gets three rows of [2, 64] in layer 2, `attend` gets a query of [3, 4, 64], and the result is
+[1, 3, 4, 64].
 """
 
-# %% exercise="06.5"
+# %% exercise="06.4"
 from lessons_lib.attention.hf_backend import paged_attention_forward
 
 # %% [markdown]
 """
 Register it: from now on "paged" means your function instead of the library's. A backend is a function of the packed
 batch, the block tables and the block size. It's called once per pass and returns the function that the layers call as
-`paged.attend`. Yours builds the groups and calls your `paged_attention`.
+`paged.attend`. Yours takes the sequences one after the other and calls your `attention_in_place` for each.
+
+Then a test on small models of three families, with random weights, in two passes. The first pass computes two prompts
+and the beginning of a third. The second computes one more token for each of the first two sequences, and the rest of the
+third prompt as a chunk. The logits should be those of each sequence computed alone.
 """
 
 # %%
@@ -733,18 +609,15 @@ AttentionInterface.register("paged", paged_attention_forward)
 
 
 def my_backend(packed, block_tables, block_size):
-    groups = plan_groups(packed.cu_seqlens_q, packed.context_lens, block_tables, block_size)
-    return lambda query, keys, values, scale: paged_attention(query, keys, values, groups, scale)
+    tables, context_lens = block_tables.tolist(), packed.context_lens.tolist()
+
+    def attend(query, keys, values, scale):
+        sequences = zip(query.split(packed.new_lens), tables, context_lens)
+        return torch.cat([attention_in_place(own, keys, values, blocks, count, scale) for own, blocks, count in sequences])
+
+    return attend
 
 
-# %% [markdown]
-"""
-Test it on small models of three families, with random weights, in two passes. The first pass computes two prompts and
-the beginning of a third. The second computes one more token for each of the first two sequences, and the rest of the
-third prompt as a chunk. Then we compare the logits with those of each sequence computed alone.
-"""
-
-# %%
 TEXTS = [[5, 6, 7, 8, 9, 10], [20, 21], list(range(30, 52))]  # token ids of three sequences
 FIRST = [5, 1, 9]  # how many tokens of each are in the first pass
 
@@ -768,6 +641,318 @@ for family in ("gpt2", "llama", "qwen2"):
     with torch.inference_mode():
         alone = torch.stack([tiny(input_ids=torch.tensor([text])).logits[0, -1] for text in TEXTS])
     print(f"{family:>6}: same logits as when run alone, up to rounding: {torch.allclose(two_passes(tiny), alone, rtol=1e-4, atol=1e-3)}")
+
+# %% [markdown]
+"""
+## The loop
+
+The loop is lesson 05's. The difference is where a request keeps its cache. `PagedBatch` is a `RaggedBatch` with a block
+pool and a `PagedKVCache`. A request's cache is now a `BlockTable`: created when the request joins, released when it
+leaves. A request joins only if the pool could hold all running requests and this one at their `max_tokens` limits. So
+`table.append` never meets an empty pool. ("Further" shows the code, and what that costs.)
+
+The core is now yours: the cache, the attention, and the function that the model calls. Run the six stories, four at a
+time. Since we don't pass `num_blocks`, the pool has room for the four largest requests at their limits. A finishes in
+step 30. In step 31, F's prompt is written in one go, and every other request writes one slot.
+"""
+
+# %%
+MINE = dict(backend=my_backend, make_cache=PagedKVCache)
+paged = record_run(paged_generate, model, tokenizer, **SIX, max_num_seqs=4, block_size=16, **MINE)
+print("same answers as lesson 05:", paged.outputs == ragged.outputs)
+print(f"a pool of {paged.accesses[0].num_blocks} blocks of 16; {len(paged.accesses)} steps")
+Stepper(lambda i: draw_pool_access(paged.accesses[i]), count=len(paged.accesses), start=29, still=30)
+
+# %% [markdown]
+"""
+## Prove it
+
+There are two claims. First: every request gets the same tokens as in lesson 05, which were compared with `generate`. We
+run twenty requests with random prompts and limits on the three small models, with blocks of 4 and 16, in a small pool.
+One token acts as the end token, so an answer may end before its limit. We also count the steps in which a request waited
+for blocks although there was room in the batch.
+
+Second: a step changes the slots of its new tokens and nothing else. We compare the whole cache before and after every
+step of the six stories. When the run ends, no blocks should be in use.
+"""
+
+# %%
+END = 24  # any token can act as the end token of a random model
+plain = SimpleNamespace(pad_token_id=0, eos_token_id=END)
+rng = random.Random(6)
+prompts = [[rng.randrange(VOCAB_SIZE) for _ in range(rng.choice((1, 2, 4, 5, 16, 17, 40)))] for _ in range(20)]
+LOAD = dict(prompts=prompts, max_new_tokens=[rng.choice((1, 2, 5, 17)) for _ in prompts], max_num_seqs=8)
+for family in ("gpt2", "llama", "qwen2"):
+    tiny = tiny_model(family)
+    expected = ragged_generate(tiny, plain, **LOAD)
+    for block_size in (4, 16):
+        num_blocks = 2 * blocks_for(40 + 17 - 1, block_size)  # room for two requests of the largest size
+        run = record_run(paged_generate, tiny, plain, **LOAD, block_size=block_size, num_blocks=num_blocks, **MINE)
+        same = sum(a == b for a, b in zip(run.outputs, expected))
+        waited = sum(bool(step.waiting) and len(step.names) < 8 for step in run.packed)
+        print(f"{family:>6}, blocks of {block_size:2}: {same} of 20 answers equal; waited for blocks in {waited} of {len(run.packed)} steps")
+
+
+def slots_changed(before, cache):
+    """The slots where a key or a value of any layer has changed."""
+    pairs = zip(before, cache.keys + cache.values)
+    changed = sum((old != now).flatten(2).any(dim=-1).flatten().int() for old, now in pairs)
+    return set(changed.nonzero()[:, 0].tolist())
+
+
+as_written, left_in_use = [], []
+
+
+def watched_step(batch):
+    before = [tensor.clone() for tensor in batch.cache.keys + batch.cache.values]
+    with watch_paged_passes(batch) as passes:
+        paged_step(batch)
+    written = {slot for access in passes for slots in access.written.values() for slot in slots}
+    as_written.append(slots_changed(before, batch.cache) == written)
+    left_in_use.append(len(batch.pool.used))
+
+
+paged_generate(model, tokenizer, **SIX, max_num_seqs=4, **MINE, step=watched_step)
+print(f"{sum(as_written)} of {len(as_written)} steps changed the slots of their new tokens and no others")
+print(f"blocks in use after the last step: {left_in_use[-1]}")
+
+# %% [markdown]
+"""
+## Measure
+
+### Bytes
+
+How much does a step write, and how much did lesson 05 copy in the same step?
+"""
+
+# %%
+decodes = next(step for step in paged.packed if step.packed.new_lens == [1, 1, 1, 1])
+reveal("06.a", len(decodes.packed.input_ids) * per_token / 1024, unit="KiB")
+copied = [step.bytes_copied / 1024 for step in ragged.trace.steps]
+written = [step.tokens_computed * per_token / 1024 for step in paged.trace.steps]
+steps = len(copied)
+print(f"average per step: lesson 05 copied {sum(copied) / steps:,.0f} KiB")
+print(f"                  lesson 06 wrote {sum(written) / steps:,.0f} KiB and copied {paged.trace.bytes_copied} bytes within the cache")
+line_chart(
+    range(1, steps + 1), {"05: copied": copied, "06: written": written}, xlabel="step", ylabel="KiB per step",
+    alt="KiB in each step. In step " + "; in step ".join(f"{n}: {copied[n - 1]:,.0f} copied, {written[n - 1]:,.0f} written" for n in (2, 60)) + ".",
+)  # fmt: skip
+
+# %% [markdown]
+"""
+### Time
+
+Your attention reads every key in place. But it is a Python loop over sequences, heads and blocks. The library's PyTorch
+backend gathers the keys of several sequences into a rectangle and calls `scaled_dot_product_attention` once for all of
+them. That copies, for one layer at a time, what yours doesn't. Which is faster on a CPU?
+"""
+
+# %% tags=["measured"]
+query_heads = model.config.num_attention_heads
+library_backend = plan_attention("torch", model.device)
+
+
+def make_batch(count):
+    """A random packed batch of `count` sequences in blocks of 16: one prompt of 20 tokens, the rest decodes."""
+    rng = random.Random(count)
+    lens = [(rng.randint(0, 80), 20)] + [(rng.randint(20, 100) - 1, 1) for _ in range(count - 1)]
+    return random_row(lens, query_heads, KV_HEADS, 16, head_dim=HEAD_DIM, scale=HEAD_DIM**-0.5)
+
+
+def attention_pass(backend, batch):
+    """Attention in all layers of one pass."""
+    attend = backend(batch.packed, batch.block_tables, 16)
+    for _ in range(NUM_LAYERS):
+        attend(batch.query, batch.keys, batch.values, batch.scale)
+
+
+def compared(batch):
+    mine, gathering = median_ms([lambda: attention_pass(my_backend, batch), lambda: attention_pass(library_backend, batch)], repeat=5)
+    return [mine, gathering, f"{mine / gathering:.0f}"]
+
+
+Table(
+    columns=["sequences", "yours, ms", "gather, ms", "yours / gather"],
+    rows=[[str(count), *compared(make_batch(count))] for count in (4, 16)],
+    caption=f"Attention in {NUM_LAYERS} layers",
+)
+
+# %% [markdown]
+"""
+Most of your time is the start of small operators, not arithmetic. On a GPU, every query head of every sequence can run
+its loop at the same time, and the loop itself costs almost nothing. That is a kernel, and the next lesson. Until then,
+the library's backend serves on CPUs; "Further" shows how it works.
+
+### The ledger
+"""
+
+# %% tags=["measured"]
+ledger(model, tokenizer, "06", with_cache_only=True)
+
+# %% [markdown]
+"""
+This row is the library's backend. Compare it with the row of lesson 05. Both methods compute the same number of tokens
+in the same number of forward calls. "Copied a step" is 0: nothing is moved within the cache. The cache reserves a
+little more than it uses: the empty slots in the last block of each request. The speed may not differ much: the stories
+are short, and copies cost little with short contexts.
+
+## What production does
+
+- **vLLM** splits your `paged_attention_forward` into its two halves, in `vllm/v1/attention/backends/flash_attn.py`.
+  `do_kv_cache_update` writes: `reshape_and_cache_flash(key, value, key_cache, value_cache, slot_mapping, ...)`, a CUDA
+  kernel in `cache_kernels.cu`. The forward method reads: `flash_attn_varlen_func(q=..., k=key_cache, v=value_cache,
+  cu_seqlens_q=..., seqused_k=..., block_table=...)`, where `seqused_k` is our `context_lens`. The kernel walks the
+  block table itself, as your `attention_in_place` does.
+- **Hugging Face transformers** has `PagedAttentionCache` in `generation/continuous_batching/cache.py`. Its `update`
+  writes with a `write_index` and gathers with a `read_index`, and SDPA or FlashAttention attends to the gathered keys.
+  Its documentation says that this can become a bottleneck for long sequences. With a block table, it lets
+  FlashAttention's kernel read the cache in place.
+- **FlashInfer** stores the block tables of all requests in one list, `paged_kv_indices`. `paged_kv_indptr` contains
+  their cumulative lengths, and `paged_kv_last_page_len` the number of tokens in each last block.
+- **PyTorch**: recent versions of `torch.nn.attention.varlen.varlen_attn` take a `block_table`, on GPUs. FlexAttention,
+  which compiles an attention kernel from Python code, has an experimental class `PagedAttention` in
+  `torch/nn/attention/experimental/_paged_attention.py`.
+
+## What is still wrong
+
+**The Python loop.** It reads in place, and is too slow to serve. In lesson 07 you'll write a kernel with the same loop
+inside.
+
+**Every query head reads its keys alone.** Two query heads that share a KV head read the same keys twice. Lesson 08
+lets them share.
+
+**Promised blocks.** Blocks are promised up to the limit, as if every answer were that long. Lesson 09 is about which
+requests to admit, and lesson 10 about what to do when the pool really is empty.
+
+## Quiz
+"""
+
+# %%
+quiz("06")
+
+# %% [markdown]
+"""
+## References
+
+- W. Kwon et al.: *Efficient Memory Management for Large Language Model Serving with PagedAttention*, SOSP 2023. <https://arxiv.org/abs/2309.06180>
+- M. Milakov, N. Gimelshein: *Online normalizer calculation for softmax*, 2018. <https://arxiv.org/abs/1805.02867>
+- T. Dao et al.: *FlashAttention: Fast and Memory-Efficient Exact Attention with IO-Awareness*, NeurIPS 2022; the
+  block-by-block softmax is in section 3.1. <https://arxiv.org/abs/2205.14135>
+- Z. Ye et al.: *FlashInfer: Efficient and Customizable Attention Engine for LLM Inference Serving*, 2025; attention
+  states and merging are in section 2.2. <https://arxiv.org/abs/2501.01005>
+- vLLM: `vllm/v1/attention/backends/flash_attn.py`, `vllm/v1/attention/ops/merge_attn_states.py`. <https://github.com/vllm-project/vllm>
+- Hugging Face transformers: `AttentionInterface`, <https://huggingface.co/docs/transformers/attention_interface>; paged attention,
+  <https://huggingface.co/docs/transformers/main/en/paged_attention>
+- PyTorch: variable-length attention. <https://docs.pytorch.org/docs/stable/nn.attention.varlen.html>
+"""
+
+# %% [markdown] folded=true
+"""
+## Further (optional)
+
+What the lesson doesn't need. It isn't part of its 90 minutes.
+"""
+
+# %% [markdown]
+"""
+### Merging two parts
+
+A long sequence has many blocks, and the loop takes them one after another. Could two workers each take half of the
+blocks? Each would end up with a `Partial`. All we need is a way to merge the two: rescale the sums of both to the same
+maximum, then add.
+
+**Your task: `merge(one, other)`.** `one` and `other` are `Partial`s for the same Q queries, over disjoint sets of keys.
+Return the `Partial` over all these keys, and don't modify the inputs. Which of the two has the larger maximum may
+differ from query to query. For some query, one part may have seen no key (maximum −∞, total 0, output 0): then the
+result is the other part's state. If neither has seen a key, the result is that empty state again.
+
+Example, with one query and one-dimensional values: `one` has maximum 2, total 1.5, output 20, and `other` has maximum 3,
+total 1, output 30. The new maximum is 3. `one` is multiplied by exp(2 − 3) = 0.368, and `other` by exp(3 − 3) = 1. So
+total = 0.368 × 1.5 + 1 = 1.552, and output = 0.368 × 20 + 30 = 37.36.
+"""
+
+# %% exercise="06.5"
+from lessons_lib.attention.online_softmax import merge
+
+# %%
+half = 3 * BLOCK
+parts = [in_blocks(add_block, scores[:, own], values[own]) for own in (slice(0, half), slice(half, None))]
+whole = merge(*parts)
+expected = scores.softmax(dim=1) @ values
+print("two halves merged vs. all at once: largest difference", largest_difference(attention_of(whole), expected))
+print("merged in the other order: largest difference", largest_difference(attention_of(merge(*reversed(parts))), expected))
+
+# %% [markdown]
+"""
+There's another way to write this, which you'll see in papers and kernels. Each finished part returns its attention,
+output / total, and one scalar that says how much it weighs:
+
+> **log-sum-exp**: the logarithm of the sum of exp(score) over all keys of a part: maximum + log(total). It fits in a
+> float, however large the scores are. In the library: `log_sum_exp(part)`.
+
+A part's share of the whole is exp(its log-sum-exp − the log-sum-exp of the whole).
+"""
+
+# %%
+shares = [(log_sum_exp(part) - log_sum_exp(whole)).exp() for part in parts]
+print("shares of the two halves:", ", ".join(f"{share.item():.3f}" for share in shares), f"total {sum(shares).item():.3f}")
+weighted = sum(share[:, None] * attention_of(part) for share, part in zip(shares, parts))
+print("weighted sum of the two attentions: largest difference", largest_difference(weighted, expected))
+
+# %% [markdown]
+"""
+The second half has nearly all the weight, because it contains the largest scores. Lesson 08 splits one long sequence
+across many processors of a GPU and merges the parts like this. vLLM's `merge_attn_states`, in
+`vllm/v1/attention/ops/merge_attn_states.py`, is `merge` written with log-sum-exps. It's used, for example, when many
+requests share a prefix: attention over the shared prefix is computed once for all requests, attention over the rest for
+each request, and the results are merged (`cascade_attention`). FlashInfer calls an attention output with its
+log-sum-exp an attention state, and has `merge_state(v_a, s_a, v_b, s_b)`.
+
+### Rectangles: how the library's backend serves on a CPU
+
+To compute several sequences in one call, PyTorch needs rectangles. A decode has one query and a prefill has many, so in
+one rectangle the decodes would be mostly padding. That's why `plan_groups` separates the sequences with one new token
+from the rest. If the lengths still differ a lot, `divide` splits off the largest sequences, as long as less than half of
+a rectangle would be used. Here D and E each have one new token after their prompts, and C starts with its prompt of
+three tokens:
+"""
+
+# %%
+tables["C"] = BlockTable(pool)
+for name, count in (("D", 1), ("E", 1), ("C", 3)):
+    tables[name].append(count)
+packed = pack([tokenizer(" Tom").input_ids, tokenizer(" Tom").input_ids, prompt_ids["C"]], [21, 5, 0])
+groups = plan_groups(packed.cu_seqlens_q, packed.context_lens, padded_tables(list(tables.values())), BLOCK)
+for group in groups:
+    print("rows", group.rows.tolist(), "is_query", group.is_query.tolist())
+    for own_slots, own_mask in zip(group.slots, group.mask[:, 0]):
+        print("  slots", own_slots.tolist())
+        print("  mask ", ["".join(".#"[allowed] for allowed in row) for row in own_mask.tolist()])
+print(inspect.getsource(paged_attention))
+
+# %% [markdown]
+"""
+A `Group` is a rectangle of S sequences, with up to Q queries and K keys each. `rows`, [S, Q], is the index of each query
+in the packed row. `slots`, [S, K], is the slot of each key. The mask is True where a query may attend to a key.
+
+Look at E in the first group. It has 6 keys, but the rectangle is as wide as D's context. The padding repeats the slot
+of E's first key, and the mask hides it. Why a real key? Because of 0 × NaN, as in your rule 3.
+
+Indexing with `slots` gathers: a copy of one layer's keys and values, padding included, freed when the layer is done. How
+much is it in the run of the six stories?
+"""
+
+# %%
+def keys_gathered(packed):
+    """How many keys the groups of a batch gather, including padding. The count doesn't depend on the block ids, so use zeros."""
+    tables = torch.zeros(len(packed.new_lens), blocks_for(int(packed.context_lens.max()), 16), dtype=torch.int64)
+    return sum(group.slots.numel() for group in plan_groups(packed.cu_seqlens_q, packed.context_lens, tables, 16))
+
+
+gathered_keys = [keys_gathered(step.packed) for step in paged.packed]
+needed = [sum(step.packed.context_lens.tolist()) for step in paged.packed]
+print(f"keys gathered in all steps: {sum(gathered_keys):,}; needed: {sum(needed):,}; padding: {1 - sum(needed) / sum(gathered_keys):.0%}")
+print(f"average per step: {sum(gathered_keys) * per_token / 1024 / steps:,.0f} KiB, one layer at a time; lesson 05 copied {sum(copied) / steps:,.0f} KiB")
 
 # %% [markdown]
 """
@@ -815,11 +1000,10 @@ print(inspect.getsource(ScoreTerms))
 
 # %% [markdown]
 """
-## The loop
+### When the pool is small
 
-The loop is lesson 05's. The difference is where a request keeps its cache. `PagedBatch` is a `RaggedBatch` with a block
-pool and a `PagedKVCache`. A request's cache is now a `BlockTable`: created when the request joins, released when it
-leaves.
+A request takes its blocks one by one as it grows. What if two requests need a block and only one is free? `has_room_for`
+rules that out:
 """
 
 # %%
@@ -830,35 +1014,6 @@ for function in (blocks_at_most, forward_in_blocks):
 
 # %% [markdown]
 """
-Look at `has_room_for`. A request takes its blocks one by one as it grows. What if two requests need a block and only one
-is free? To rule that out, a request joins only if the pool could hold all running requests and this one at their
-`max_tokens` limits. So `table.append` never meets an empty pool. We'll see below what that costs.
-
-The core is now yours: the cache, the attention, and the function that the model calls. Run the six stories, four at a
-time. Since we don't pass `num_blocks`, the pool has room for the four largest requests at their limits.
-"""
-
-# %%
-MINE = dict(backend=my_backend, make_cache=PagedKVCache)
-paged = record_run(paged_generate, model, tokenizer, **SIX, max_num_seqs=4, block_size=16, **MINE)
-print("same answers as lesson 05:", paged.outputs == ragged.outputs)
-print(f"a pool of {paged.accesses[0].num_blocks} blocks of 16; {len(paged.accesses)} steps")
-Stepper(lambda i: draw_pool_access(paged.accesses[i]), count=len(paged.accesses), start=29, still=30)
-
-# %% [markdown]
-"""
-A finishes in step 30. In step 31, F's prompt is written in one go, and every other request writes one slot. Here is step
-31 again. What does B read?
-"""
-
-# %%
-display(draw_pool_access(paged.accesses[30], reader="B"))
-print(paged_step_text(paged.accesses[30]))
-
-# %% [markdown]
-"""
-### When the pool is small
-
 Now four requests at a time, but only 20 blocks. The next cell prints how many blocks each story needs at most. In the
 table, "queue afterwards" lists the requests that are still waiting after the next ones have joined.
 """
@@ -866,7 +1021,7 @@ table, "queue afterwards" lists the requests that are still waiting after the ne
 # %%
 max_tokens_each = {story.name: Request(story.name, prompt_ids[story.name], story.max_new_tokens) for story in STORIES}
 print("blocks needed at most:", {name: blocks_at_most(request, 16) for name, request in max_tokens_each.items()})
-tight = record_run(paged_generate, model, tokenizer, **SIX, max_num_seqs=4, num_blocks=20, block_size=16, **MINE)
+tight = record_run(paged_generate, model, tokenizer, **SIX, max_num_seqs=4, num_blocks=20, block_size=16)
 print(f"same answers: {tight.outputs == ragged.outputs}; {len(tight.packed)} steps, compared with {len(paged.packed)} in the larger pool")
 
 
@@ -897,168 +1052,21 @@ A request that could never run is rejected at once:
 
 # %%
 try:
-    paged_generate(model, tokenizer, **SIX, num_blocks=7, block_size=16, **MINE)
+    paged_generate(model, tokenizer, **SIX, num_blocks=7, block_size=16)
 except OutOfBlocks as error:
     print("OutOfBlocks:", error)
 
-# %% [markdown]
-"""
-## Prove it
-
-There are two claims. First: every request gets the same tokens as in lesson 05, which were compared with `generate`. We
-run thirty requests with random prompts and limits on the three small models, with blocks of 1, 4 and 16, in a small
-pool. One token acts as the end token, so an answer may end before its limit. We also count the steps in which a request
-waited for blocks although there was room in the batch.
-"""
-
-# %%
-END = 24  # any token can act as the end token of a random model
-plain = SimpleNamespace(pad_token_id=0, eos_token_id=END)
-rng = random.Random(6)
-prompts = [[rng.randrange(VOCAB_SIZE) for _ in range(rng.choice((1, 2, 4, 5, 16, 17, 40)))] for _ in range(30)]
-LOAD = dict(prompts=prompts, max_new_tokens=[rng.choice((1, 2, 5, 17)) for _ in prompts], max_num_seqs=8)
-for family in ("gpt2", "llama", "qwen2"):
-    tiny = tiny_model(family)
-    expected = ragged_generate(tiny, plain, **LOAD)
-    for block_size in (1, 4, 16):
-        num_blocks = 2 * blocks_for(40 + 17 - 1, block_size)  # room for two requests of the largest size
-        run = record_run(paged_generate, tiny, plain, **LOAD, block_size=block_size, num_blocks=num_blocks, **MINE)
-        same = sum(a == b for a, b in zip(run.outputs, expected))
-        waited = sum(bool(step.waiting) and len(step.names) < 8 for step in run.packed)
-        print(f"{family:>6}, blocks of {block_size:2}: {same} of 30 answers equal; waited for blocks in {waited} of {len(run.packed)} steps")
+promised = [sum(blocks_at_most(max_tokens_each[name], 16) for name in step.names) for step in paged.packed]
+in_use = [sum(len(blocks) for blocks in access.tables.values()) for access in paged.accesses]
+print(f"in the larger pool, blocks per step on average: {sum(promised) / steps:.1f} promised, {sum(in_use) / steps:.1f} in use")
 
 # %% [markdown]
 """
-Second: a step changes the slots of its new tokens and nothing else. We compare the whole cache before and after every
-step of the six stories. When the run ends, no blocks should be in use.
-"""
-
-# %%
-def slots_changed(before, cache):
-    """The slots where a key or a value of any layer has changed."""
-    pairs = zip(before, cache.keys + cache.values)
-    changed = sum((old != now).flatten(2).any(dim=-1).flatten().int() for old, now in pairs)
-    return set(changed.nonzero()[:, 0].tolist())
-
-
-as_written, left_in_use = [], []
-
-
-def watched_step(batch):
-    before = [tensor.clone() for tensor in batch.cache.keys + batch.cache.values]
-    with watch_paged_passes(batch) as passes:
-        paged_step(batch)
-    written = {slot for access in passes for slots in access.written.values() for slot in slots}
-    as_written.append(slots_changed(before, batch.cache) == written)
-    left_in_use.append(len(batch.pool.used))
-
-
-paged_generate(model, tokenizer, **SIX, max_num_seqs=4, **MINE, step=watched_step)
-print(f"{sum(as_written)} of {len(as_written)} steps changed the slots of their new tokens and no others")
-print(f"blocks in use after the last step: {left_in_use[-1]}")
-
-# %% [markdown]
-"""
-## Measure
-
-### Bytes
-
-How much does a step write, and how much did lesson 05 copy in the same step?
-"""
-
-# %%
-decodes = next(step for step in paged.packed if step.packed.new_lens == [1, 1, 1, 1])
-to_write = len(decodes.packed.input_ids) * per_token / 1024
-reveal("06.a", to_write, unit="KiB")
-print(f"{to_write / 2:.0f} KiB of keys and {to_write / 2:.0f} KiB of values")
-
-# %%
-copied = [step.bytes_copied / 1024 for step in ragged.trace.steps]
-written = [step.tokens_computed * per_token / 1024 for step in paged.trace.steps]
-
-
-def keys_gathered(packed):
-    """How many keys the groups of a batch gather, including padding. The count doesn't depend on the block ids, so use zeros."""
-    tables = torch.zeros(len(packed.new_lens), blocks_for(int(packed.context_lens.max()), 16), dtype=torch.int64)
-    return sum(group.slots.numel() for group in plan_groups(packed.cu_seqlens_q, packed.context_lens, tables, 16))
-
-
-gathered_keys = [keys_gathered(step.packed) for step in paged.packed]
-gathered_kib = [count * per_token / 1024 for count in gathered_keys]
-described = "; in step ".join(f"{n}: {copied[n - 1]:,.0f} copied, {gathered_kib[n - 1]:,.0f} gathered, {written[n - 1]:,.0f} written" for n in (2, 60))
-line_chart(
-    range(1, len(copied) + 1),
-    {"05: copied": copied, "06: gathered temporarily": gathered_kib, "06: written": written},
-    xlabel="step", ylabel="KiB per step", alt=f"KiB in each step. In step {described}.",
-)  # fmt: skip
-
-# %%
-steps = len(copied)
-print("Average per step:")
-print(f"  lesson 05 copied {sum(copied) / steps:,.0f} KiB")
-print(f"  lesson 06 wrote {sum(written) / steps:,.0f} KiB and copied {paged.trace.bytes_copied} bytes within the cache")
-most = max(gathered_kib) / NUM_LAYERS
-print(f"  and gathered {sum(gathered_kib) / steps:,.0f} KiB temporarily, never more than {most:,.0f} KiB at a time (one layer)")
-
-# %% [markdown]
-"""
-The lowest line shows what's written to the cache, where it stays. The middle line shows the copy that PyTorch's
-attention needs, including the padding of its rectangles. It jumps where contexts have become similar enough to share a
-rectangle, as in steps 14 and 33. The copy exists for one layer at a time. Lesson 05 made three copies, of all layers,
-and kept one of them.
-
-### Attention for many sequences
-
-Your `paged_attention` against the loop over sequences, for all layers of a pass, including the planning. Contexts are 20
-to 100 tokens long; one sequence prefills, the others decode.
-"""
-
-# %% tags=["measured"]
-def lengths(count, longest=None):
-    """(cached, new) tokens of `count` sequences: one prefill, then decodes, the last one optionally with a long context."""
-    rng = random.Random(count)
-    contexts = [rng.randint(20, 100) for _ in range(count - 1)] + [longest or 60]
-    return [(contexts[0] - 20, 20)] + [(context - 1, 1) for context in contexts[1:]]
-
-
-def pass_in_groups(batch):
-    attend = my_backend(batch.packed, batch.block_tables, 16)
-    for _ in range(NUM_LAYERS):
-        attend(batch.query, batch.keys, batch.values, batch.scale)
-
-
-def pass_by_loop(batch):
-    for _ in range(NUM_LAYERS):
-        attention_one_by_one(batch.query, batch.keys, batch.values, batch.packed, batch.block_tables, batch.scale)
-
-
-def compared(batch):
-    loop, grouped = median_ms([lambda: pass_by_loop(batch), lambda: pass_in_groups(batch)], repeat=9)
-    return [loop, grouped, f"{loop / grouped:.1f}"]
-
-
-batches = {str(count): make_batch(lengths(count)) for count in (4, 8, 16, 32)} | {"32, one with 800 tokens": make_batch(lengths(32, longest=800))}
-Table(
-    columns=["sequences", "loop, ms", "yours, ms", "loop / yours"],
-    rows=[[name, *compared(batch)] for name, batch in batches.items()],
-    caption=f"Attention in {NUM_LAYERS} layers",
-)
-
-# %% [markdown]
-"""
-The loop pays for every sequence with a handful of small operators. Your version runs one set of operators per group,
-and pays in padding instead. In the last row one sequence is much longer than the others. It gets its own rectangle;
-without `divide`, all decodes would be padded to its length.
-
-In that row the advantage may be smaller, or gone: the large gathered copies may need fresh memory from the operating
-system in every layer. (On Linux, start Jupyter with `MALLOC_TOP_PAD_=100000000` in the environment, and Python keeps
-such memory.)
-
 ### Step time as the context grows
 
 Sixteen requests decode, all with the same context length. How long does a step take with lesson 05's caches, and with
-blocks? The time doesn't depend on the contents of the cache. So `decoding_ragged` and `decoding_paged` fill the caches
-with zeros, which saves us thousands of prompt tokens.
+blocks and the library's backend? The time doesn't depend on the contents of the cache. So `decoding_ragged` and
+`decoding_paged` fill the caches with zeros, which saves us thousands of prompt tokens.
 
 **Guess first:** what happens to each of the two when the context gets four times as long?
 """
@@ -1068,7 +1076,7 @@ COUNT, REPEATS = 16, 7
 contexts = (50, 200, 800)
 taken = {"05: concatenated caches": [], "06: blocks": []}
 for context in contexts:
-    one, other = decoding_ragged(model, COUNT, context, REPEATS + 1), decoding_paged(model, COUNT, context, REPEATS + 1, **MINE)
+    one, other = decoding_ragged(model, COUNT, context, REPEATS + 1), decoding_paged(model, COUNT, context, REPEATS + 1)
     for name, time in zip(taken, median_ms([lambda: ragged_step(one), lambda: paged_step(other)], repeat=REPEATS)):
         taken[name].append(time)
 described = "; ".join(f"{name}: " + ", ".join(f"{time:.0f}" for time in times) for name, times in taken.items())
@@ -1088,93 +1096,4 @@ Table(
 """
 Both get slower, because attention has more keys to process. With blocks the increase is smaller, because the gathered
 copy is the only copy left. With short contexts there's little to copy, and the advantage varies from run to run.
-
-### The ledger
-"""
-
-# %% tags=["measured"]
-ledger(model, tokenizer, "06", with_cache_only=True)
-
-# %% [markdown]
-"""
-Compare the last two rows. Both methods compute the same number of tokens in the same number of forward calls. "Copied a
-step" is 0: it counts what is moved within the cache, not what is gathered temporarily. The cache reserves a little more
-than it uses: the empty slots in the last block of each request. The speed may not differ much: the stories are short,
-and copies cost little with short contexts.
-
-## What production does
-
-- **vLLM** splits your `paged_attention_forward` into its two halves, in `vllm/v1/attention/backends/flash_attn.py`.
-  `do_kv_cache_update` writes: `reshape_and_cache_flash(key, value, key_cache, value_cache, slot_mapping, ...)`, a CUDA
-  kernel in `cache_kernels.cu`. The forward method reads: `flash_attn_varlen_func(q=..., k=key_cache, v=value_cache,
-  cu_seqlens_q=..., seqused_k=..., block_table=...)`, where `seqused_k` is our `context_lens`. The kernel walks the
-  block table itself, so nothing is gathered.
-- Your `merge` is `merge_attn_states` in `vllm/v1/attention/ops/merge_attn_states.py`, written with log-sum-exps. vLLM
-  uses it, for example, when many requests share a prefix: it computes attention over the shared prefix once for all
-  requests, attention over the rest for each request, and merges the results (`cascade_attention`).
-- **Hugging Face transformers** has `PagedAttentionCache` in `generation/continuous_batching/cache.py`. Its `update`
-  writes with a `write_index` and gathers with a `read_index`, and SDPA or FlashAttention attends to the gathered keys.
-  That's what your PyTorch version does. Its documentation says that this can become a bottleneck for long sequences.
-  With a block table, it lets FlashAttention's kernel read the cache in place.
-- **FlashInfer** stores the block tables of all requests in one list, `paged_kv_indices`. `paged_kv_indptr` contains
-  their cumulative lengths, and `paged_kv_last_page_len` the number of tokens in each last block. An attention output
-  together with its log-sum-exp is called an attention state, and `merge_state(v_a, s_a, v_b, s_b)` merges two of them.
-- **PyTorch**: recent versions of `torch.nn.attention.varlen.varlen_attn` take a `block_table`, on GPUs. FlexAttention,
-  which compiles an attention kernel from Python code, has an experimental class `PagedAttention` in
-  `torch/nn/attention/experimental/_paged_attention.py`.
-
-## What is still wrong
-
-**The gathered copy.** Each layer's keys are gathered before it attends. In lesson 07 you'll write a kernel with the loop
-of `attention_in_place` inside.
-
-**Rectangles.** A group is as wide as its longest context. How much of what's gathered is padding, in the run of the six
-stories?
-"""
-
-# %%
-needed = [sum(step.packed.context_lens.tolist()) for step in paged.packed]
-print(f"keys gathered in all steps: {sum(gathered_keys):,}; needed: {sum(needed):,}; padding: {1 - sum(needed) / sum(gathered_keys):.0%}")
-
-# %% [markdown]
-"""
-In a group of decodes, up to half of the keys may be padding. A kernel needs no rectangle: for each sequence, its loop
-stops after the last key.
-
-**The mask.** A group still has a mask with one element per query and key. For a decode that's a single row. For a long
-prefill it's a full square, and the half above the diagonal is computed for nothing.
-
-**Promised blocks.** Blocks are promised up to the limit, as if every answer were that long.
-"""
-
-# %%
-promised = [sum(blocks_at_most(max_tokens_each[name], 16) for name in step.names) for step in paged.packed]
-in_use = [sum(len(blocks) for blocks in access.tables.values()) for access in paged.accesses]
-print(f"blocks per step, on average: {sum(promised) / steps:.1f} promised, {sum(in_use) / steps:.1f} in use")
-
-# %% [markdown]
-"""
-The difference sits unused while other requests may be waiting. Lesson 09 is about which requests to admit, and lesson
-10 about what to do when the pool really is empty.
-
-## Quiz
-"""
-
-# %%
-quiz("06")
-
-# %% [markdown]
-"""
-## References
-
-- W. Kwon et al.: *Efficient Memory Management for Large Language Model Serving with PagedAttention*, SOSP 2023. <https://arxiv.org/abs/2309.06180>
-- M. Milakov, N. Gimelshein: *Online normalizer calculation for softmax*, 2018. <https://arxiv.org/abs/1805.02867>
-- T. Dao et al.: *FlashAttention: Fast and Memory-Efficient Exact Attention with IO-Awareness*, NeurIPS 2022; the
-  block-by-block softmax is in section 3.1. <https://arxiv.org/abs/2205.14135>
-- Z. Ye et al.: *FlashInfer: Efficient and Customizable Attention Engine for LLM Inference Serving*, 2025; attention
-  states and merging are in section 2.2. <https://arxiv.org/abs/2501.01005>
-- vLLM: `vllm/v1/attention/backends/flash_attn.py`, `vllm/v1/attention/ops/merge_attn_states.py`. <https://github.com/vllm-project/vllm>
-- Hugging Face transformers: `AttentionInterface`, <https://huggingface.co/docs/transformers/attention_interface>; paged attention,
-  <https://huggingface.co/docs/transformers/main/en/paged_attention>
-- PyTorch: variable-length attention. <https://docs.pytorch.org/docs/stable/nn.attention.varlen.html>
 """

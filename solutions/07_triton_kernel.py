@@ -45,8 +45,9 @@ print(how_kernels_run())
 """
 ## The problem: the remaining copy
 
-PyTorch's `scaled_dot_product_attention` can't read through a block table. So lesson 06 gathered: in each layer it copied the keys and values of all
-running requests into new memory, used them once, and dropped them. Let's count these copies for the six stories, with four batch slots.
+In lesson 06 your attention read keys in place, in a Python loop that is too slow to serve. PyTorch's `scaled_dot_product_attention` is fast, but can't
+read through a block table. So the library's PyTorch backend gathers: in each layer it copies the keys and values of all
+running requests into new memory, uses them once, and drops them. Let's count these copies for the six stories, with four batch slots.
 """
 
 # %%
@@ -79,7 +80,7 @@ Table(
 # %% [markdown]
 """
 Attention has to read the keys and values: that's the third column. The data in the last column is read from the pool, written to new memory, and read
-again. There's more of it when sequences have different lengths, because the rectangles are padded.
+again. There's more of it when sequences have different lengths: several sequences are gathered into one rectangle, padded to the longest.
 
 The keys are already in memory. If *we* say which address to read, nothing has to be copied. That takes a kernel of our own. First, the vocabulary:
 
@@ -378,7 +379,7 @@ print(inspect.getsource(add_block))
 
 # %% [markdown]
 """
-The kernel does the same with one query instead of several. Its names for the same things:
+The kernel does what the inner loop does, for one query. A single new token sees every key, so nothing is masked. Its names for the same things:
 
 | lesson 06 | in the kernel | shape |
 |---|---|---|
@@ -472,8 +473,8 @@ strides = own_keys.stride()[:2]
 launch = (attend_blocks, own_query, own_keys, own_values, block_tables[C].contiguous(), own_out, num_tokens, scale, *strides)
 single_head_kernel[(1,)](*launch, HEAD_DIM=HEAD_DIM, BLOCK_SIZE=BLOCK_SIZE)
 print("strides of block and slot:", strides)
-in_place = attention_in_place(own_query[None].cpu(), own_keys.cpu(), own_values.cpu(), blocks, num_tokens, scale)
-print("same as lesson 06:", torch.allclose(own_out.cpu(), in_place[0], atol=1e-5))
+in_place = attention_in_place(own_query[None, None].cpu(), own_keys[:, :, None].cpu(), own_values[:, :, None].cpu(), blocks, num_tokens, scale)
+print("same as lesson 06:", torch.allclose(own_out.cpu(), in_place[0, 0], atol=1e-5))
 
 
 def cache_bytes(recording, program):
@@ -719,7 +720,7 @@ or a GPU's, which can't be compared with the other rows: they were all measured 
   marks a token that must not be written.
 - **FlashInfer** has `BatchDecodeWithPagedKVCacheWrapper`. Instead of a rectangle of block tables it takes all tables concatenated, with cumulative
   lengths, like the packed batch of lesson 05.
-- **Hugging Face transformers** gathers in its continuous batching, as lesson 06 did. With FlashAttention, a step that has only decodes can skip the
+- **Hugging Face transformers** gathers in its continuous batching, as our PyTorch backend does. With FlashAttention, a step that has only decodes can skip the
   gather and pass a block table.
 
 ## What is still wrong

@@ -382,7 +382,7 @@ print(f"log2(e) = {LOG2_E:.6f};  exp(1.7) = {torch.tensor(1.7).exp():.6f};  exp2
 
 # %% [markdown]
 """
-From then on everything is in base 2: scores, maxima, weights and log-sum-exps. The weights come out the same.
+From then on everything is in base 2: scores, maxima, weights and log-sum-exps (maximum + logarithm of the total). The weights come out the same.
 
 ## Build 2: the softmax of a tile
 
@@ -514,7 +514,8 @@ draw_programs(BATCHES, CONTEXTS, 8, recorded.processors, lambda batch, context: 
 Hatched cells have fewer programs than processors. And one program per processor is still few: while a program waits for memory, the processor can switch
 to another, if it has one.
 
-Attention over one sequence can be split, and lesson 06's `merge` combines the parts. So a third axis of the grid counts **splits**. Program (h, i, s)
+Attention over one sequence can be split, and the parts can be merged: rescale the sums of both to the same maximum, then add (`merge` in lesson 06, "Further").
+So a third axis of the grid counts **splits**. Program (h, i, s)
 computes KV head h of sequence i, over the keys s × SPLIT_SIZE to (s + 1) × SPLIT_SIZE − 1 only.
 
 > **split-KV**: splitting the keys of one sequence among several programs that run at the same time, and merging their results. Known as

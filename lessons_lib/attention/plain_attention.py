@@ -1,44 +1,44 @@
-"""Lesson 06: attention over a paged cache the plain ways: block by block for one token, and sequence after sequence for
-a batch."""
+"""Lesson 06: attention over a paged cache the plain ways: block by block, read in place, and all keys of a sequence
+gathered at once."""
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 
-from lessons_lib.attention.online_softmax import Partial, add_block, attention_of, nothing_seen
+from lessons_lib.attention.online_softmax import add_block, attention_of, nothing_seen
 
 
 def attention_in_place(
-    query: torch.Tensor,
-    keys: torch.Tensor,
-    values: torch.Tensor,
-    blocks: list[int],
-    num_tokens: int,
-    scale: float,
-    add_block: Callable[..., Partial] = add_block,
+    query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, blocks: list[int], num_tokens: int, scale: float
 ) -> torch.Tensor:
-    """Attention of one new token, block by block, each read in place. No copy of the keys is made, and no row of all
-    scores.
+    """Paged attention of one sequence: its new tokens attend over its blocks, one at a time, each read in place.
 
     Args:
-        query: [Q, head_dim], the query heads that share one KV head.
-        keys, values: of that KV head, [num_blocks, block_size, head_dim].
-        blocks: the blocks of the sequence in the order of its tokens.
-        num_tokens: tokens of the sequence, the new one included.
+        query: [Q, q_heads, head_dim], of the last Q tokens of the sequence. Neighboring query heads share a KV head.
+        keys, values: of one layer, [num_blocks, block_size, kv_heads, head_dim]; the new tokens are in them already.
+            Slots without a token of the sequence are never read: they may hold anything, even NaN.
+        blocks: the blocks of the sequence in the order of its tokens; more may follow, as in a padded block table.
+        num_tokens: tokens of the sequence, the new ones included.
         scale: what the scores are multiplied by.
 
     Returns:
-        tensor [Q, head_dim].
+        tensor [Q, q_heads, head_dim], in the dtype of the query.
     """
-    block_size = keys.shape[1]
-    seen = nothing_seen(query.shape[0], query.shape[1], query.dtype)
-    for start, block in zip(range(0, num_tokens, block_size), blocks):
-        filled = min(block_size, num_tokens - start)
-        scores = query @ keys[block, :filled].T * scale
-        seen = add_block(seen, scores, values[block, :filled])
-    return attention_of(seen)
+    num_new, q_heads, head_dim = query.shape
+    block_size, kv_heads = keys.shape[1:3]
+    position = torch.arange(num_tokens - num_new, num_tokens)[:, None]
+    out = torch.empty_like(query)
+    for head in range(q_heads):
+        kv_head = head * kv_heads // q_heads
+        seen = nothing_seen(num_new, head_dim, query.dtype)
+        for start, block in zip(range(0, num_tokens, block_size), blocks):
+            filled = min(block_size, num_tokens - start)
+            scores = query[:, head] @ keys[block, :filled, kv_head].T * scale
+            is_later = torch.arange(start, start + filled) > position
+            seen = add_block(seen, scores.masked_fill(is_later, float("-inf")), values[block, :filled, kv_head])
+        out[:, head] = attention_of(seen)
+    return out
 
 
 def attention_one_by_one(

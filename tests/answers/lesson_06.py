@@ -6,8 +6,8 @@ import torch
 import torch.nn.functional as F
 
 from answers import Wrong
-from lessons_lib.attention.online_softmax import Partial, add_block, add_block_naive, merge
-from lessons_lib.attention.paged_attention import paged_attention
+from lessons_lib.attention.online_softmax import Partial, add_block, add_block_naive, attention_of, merge, nothing_seen
+from lessons_lib.attention.plain_attention import attention_in_place
 from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
 
 NONE = float("-inf")
@@ -134,6 +134,21 @@ def reads_one_head(self, layer, blocks, num_tokens):
     return tuple(part[:, 0] for part in PagedKVCache.read(self, layer, blocks, num_tokens))
 
 
+def reads_keys_twice(self, layer, blocks, num_tokens):
+    return (PagedKVCache.read(self, layer, blocks, num_tokens)[0],) * 2
+
+
+def reads_on_from_the_first_block(self, layer, blocks, num_tokens):
+    start = blocks[0] * self.block_size
+    return tuple(cache[layer].flatten(0, 1)[start : start + num_tokens] for cache in (self.keys, self.values))
+
+
+def counts_blocks_instead_of_tokens(self, layer, blocks, num_tokens):
+    filled = (num_tokens - 1) % self.block_size + 1
+    last = (len(blocks) - 1) * self.block_size + filled
+    return tuple(cache[layer][blocks].flatten(0, 1)[:last] for cache in (self.keys, self.values))
+
+
 def sorts_the_blocks_in_place(self, layer, blocks, num_tokens):
     blocks.sort()
     return PagedKVCache.read(self, layer, blocks, num_tokens)
@@ -241,6 +256,18 @@ def changes_its_input(seen, scores, values):
     return done
 
 
+def decides_by_query_0(seen, scores, values):
+    done = add_block(seen, scores, values)
+    if scores[0].max() > seen.maximum[0]:
+        return done
+    weights = (scores - done.maximum.masked_fill(done.maximum == NONE, 0.0)[:, None]).exp()
+    return Partial(done.maximum, seen.total + weights.sum(dim=1), seen.output + weights @ values)
+
+
+def keeps_everything_if_query_0_sees_nothing(seen, scores, values):
+    return seen if scores[0].max() == NONE else add_block(seen, scores, values)
+
+
 def keeps_an_axis(seen, scores, values):
     done = add_block(seen, scores, values)
     return dataclasses.replace(done, maximum=done.maximum[:, None])
@@ -290,267 +317,225 @@ def add_query_by_query(seen, scores, values):
     return Partial(*(torch.stack(column) for column in zip(*rows)))
 
 
-# 06.3 merge
+# 06.3 attention_in_place
 
 
-def merging(maximum=None, factors=None, join=None):
-    """`merge` with one of its parts replaced."""
-
-    def attempt(one, other):
-        new = maximum(one, other) if maximum else torch.maximum(one.maximum, other.maximum)
-        reference = new.masked_fill(new == NONE, 0.0)
-        a, b = (
-            factors(one, other, reference) if factors else [(part.maximum - reference).exp() for part in (one, other)]
-        )
-        total, output = one.total * a + other.total * b, one.output * a[:, None] + other.output * b[:, None]
-        return Partial(new, *(join(total, output) if join else (total, output)))
-
-    return attempt
-
-
-def both(one, other, reference):
-    return [(part.maximum - reference).exp() for part in (one, other)]
-
-
-def merges_without_the_trap(one, other):
-    maximum = torch.maximum(one.maximum, other.maximum)
-    a, b = (one.maximum - maximum).exp(), (other.maximum - maximum).exp()
-    return Partial(maximum, one.total * a + other.total * b, one.output * a[:, None] + other.output * b[:, None])
-
-
-def merges_with_a_zero_filled_in(one, other):
-    done = merge(one, other)
-    return dataclasses.replace(done, maximum=done.maximum.masked_fill(done.maximum == NONE, 0.0))
-
-
-def adds_attentions(one, other):
-    done = merge(one, other)
-    return dataclasses.replace(done, output=one.output / one.total[:, None] + other.output / other.total[:, None])
-
-
-def merges_in_place(one, other):
-    done = merge(one, other)
-    one.output.copy_(done.output)
-    return done
-
-
-def forgets_the_factor_of_the_output(one, other):
-    return dataclasses.replace(merge(one, other), output=one.output + other.output)
-
-
-def returns_three_tensors(one, other):
-    done = merge(one, other)
-    return done.maximum, done.total, done.output
-
-
-def merges_with_bare_exponentials(one, other):
-    maximum = torch.maximum(one.maximum, other.maximum)
-    a, b = one.maximum.exp() / maximum.exp(), other.maximum.exp() / maximum.exp()
-    return Partial(
-        maximum,
-        torch.nan_to_num(one.total * a + other.total * b),
-        torch.nan_to_num(one.output * a[:, None] + other.output * b[:, None]),
-    )
-
-
-def merge_by_log_sum_exp(one, other):
-    maximum = torch.maximum(one.maximum, other.maximum)
-    weights = torch.stack([one.maximum, other.maximum]) - torch.where(maximum == NONE, 0.0, maximum)
-    weights = weights.exp()
-    total = (weights * torch.stack([one.total, other.total])).sum(dim=0)
-    output = (weights[:, :, None] * torch.stack([one.output, other.output])).sum(dim=0)
-    return Partial(maximum, total, output)
-
-
-def merge_with_where(one, other):
-    larger = one.maximum >= other.maximum
-    difference = torch.where(
-        one.maximum == other.maximum, torch.zeros_like(one.maximum), -(one.maximum - other.maximum).abs()
-    )
-    factor = difference.exp()
-    a, b = torch.where(larger, 1.0, factor), torch.where(larger, factor, 1.0)
-    maximum = torch.where(larger, one.maximum, other.maximum)
-    return Partial(
-        maximum, a * one.total + b * other.total, a.unsqueeze(-1) * one.output + b.unsqueeze(-1) * other.output
-    )
-
-
-# 06.4 paged_attention
-
-
-def attending(
-    mask=True,
-    causal=False,
-    swapped=False,
-    repeat=False,
-    fill=False,
-    count=None,
-    factor=None,
-    once_more=False,
+def in_place(
+    kv_head=lambda head, q_heads, kv_heads: head * kv_heads // q_heads,
+    is_hidden=lambda key, query, num_new: key > query,
+    slots_filled=lambda block_size, left: min(block_size, left),
+    starts=lambda num_tokens, block_size: range(0, num_tokens, block_size),
+    blocks_of=lambda blocks: blocks,
+    of_scale=lambda scale, head_dim: scale,
     anew=False,
-    back="transpose",
+    once=False,
+    finish=attention_of,
+    caches=lambda keys, values: (keys, values),
+    add=add_block,
 ):
-    """`paged_attention` with one mistake."""
+    """`attention_in_place` with one mistake."""
 
-    def attempt(query, keys, values, groups, scale):
-        out = torch.zeros_like(query)
-        for group in groups[:count]:
-            out = torch.zeros_like(query) if anew else out
-            k, v = (
-                cache.flatten(0, 1)[group.slots].transpose(1, 2)
-                for cache in ((values, keys) if swapped else (keys, values))
-            )
-            q = query[group.rows].transpose(1, 2) * (scale if once_more else 1)
-            if repeat:
-                k, v = (part.repeat(1, q.shape[1] // part.shape[1], 1, 1) for part in (k, v))
-            own_mask = group.mask if mask and not causal else None
-            own_scale = scale if factor is None else factor(scale)
-            done = F.scaled_dot_product_attention(
-                q, k, v, attn_mask=own_mask, is_causal=causal, scale=own_scale, enable_gqa=not repeat
-            )
-            if back == "transpose":
-                done = done.transpose(1, 2)
-            elif back == "reshape":
-                done = done.reshape(query[group.rows].shape)
-            if fill:
-                out[group.rows] = done
-            else:
-                out[group.rows[group.is_query]] = done[group.is_query]
+    def attempt(query, keys, values, blocks, num_tokens, scale):
+        num_new, q_heads, head_dim = query.shape
+        block_size, kv_heads = keys.shape[1:3]
+        keys, values = caches(keys, values)
+        position = torch.arange(num_tokens - num_new, num_tokens)[:, None]
+        out = torch.empty_like(query)
+        seen = nothing_seen(num_new, head_dim, query.dtype)
+        for head in range(q_heads):
+            own = kv_head(head, q_heads, kv_heads)
+            if not once:
+                seen = nothing_seen(num_new, head_dim, query.dtype)
+            for start, block in zip(starts(num_tokens, block_size), blocks_of(blocks)):
+                if anew:
+                    seen = nothing_seen(num_new, head_dim, query.dtype)
+                filled = slots_filled(block_size, num_tokens - start)
+                scores = query[:, head] @ keys[block, :filled, own].T * of_scale(scale, head_dim)
+                hidden = is_hidden(torch.arange(start, start + filled), position, num_new)
+                seen = add(seen, scores.masked_fill(hidden, NONE), values[block, :filled, own])
+            out[:, head] = finish(seen)
         return out
 
     return attempt
 
 
-def attends_to_keys_twice(query, keys, values, groups, scale):
-    return paged_attention(query, keys, keys, groups, scale)
-
-
-def forgets_to_transpose(query, keys, values, groups, scale):
-    out = torch.empty_like(query)
-    for group in groups:
-        k, v = (cache.flatten(0, 1)[group.slots] for cache in (keys, values))
-        done = F.scaled_dot_product_attention(
-            query[group.rows], k, v, attn_mask=group.mask, scale=scale, enable_gqa=True
-        )
-        out[group.rows[group.is_query]] = done[group.is_query]
+def takes_every_block(query, keys, values, blocks, num_tokens, scale):
+    num_new, q_heads, head_dim = query.shape
+    size, kv_heads = keys.shape[1:3]
+    position, out = torch.arange(num_tokens - num_new, num_tokens)[:, None], torch.empty_like(query)
+    for head in range(q_heads):
+        kv_head, seen = head * kv_heads // q_heads, nothing_seen(num_new, head_dim, query.dtype)
+        for index, block in enumerate(blocks):
+            filled = max(1, min(size, num_tokens - index * size))
+            scores = query[:, head] @ keys[block, :filled, kv_head].T * scale
+            key = torch.arange(index * size, index * size + filled)
+            seen = add_block(seen, scores.masked_fill(key > position, NONE), values[block, :filled, kv_head])
+        out[:, head] = attention_of(seen)
     return out
 
 
-def takes_slots_for_blocks(query, keys, values, groups, scale):
-    out = torch.empty_like(query)
-    for group in groups:
-        k, v = (cache[group.slots].transpose(1, 2) for cache in (keys, values))
-        done = F.scaled_dot_product_attention(
-            query[group.rows].transpose(1, 2), k, v, attn_mask=group.mask, scale=scale, enable_gqa=True
-        )
-        out[group.rows[group.is_query]] = done.transpose(1, 2)[group.is_query]
-    return out
+def walks_on_from_the_first_block(query, keys, values, blocks, num_tokens, scale):
+    count = -(-num_tokens // keys.shape[1])
+    following = [(blocks[0] + index) % len(keys) for index in range(count)]
+    return attention_in_place(query, keys, values, following, num_tokens, scale)
 
 
-def attends_sequence_by_sequence(query, keys, values, groups, scale):
-    out = torch.empty_like(query)
-    for group in groups:
-        for s in range(len(group.rows)):
-            k, v = (cache.flatten(0, 1)[group.slots[s]].transpose(0, 1) for cache in (keys, values))
-            q = query[group.rows[s]].transpose(0, 1)
-            done = F.scaled_dot_product_attention(
-                q[None], k[None], v[None], attn_mask=group.mask[s], scale=scale, enable_gqa=True
-            )[0].transpose(0, 1)
-            out[group.rows[s][group.is_query[s]]] = done[group.is_query[s]]
-    return out
-
-
-def computes_in_float32(query, keys, values, groups, scale):
-    return paged_attention(query.float(), keys.float(), values.float(), groups, scale)
-
-
-def makes_an_output_of_its_own_type(query, keys, values, groups, scale):
-    out = torch.empty(query.shape)
-    for group in groups:
-        k, v = (cache.flatten(0, 1)[group.slots].transpose(1, 2) for cache in (keys, values))
-        done = F.scaled_dot_product_attention(
-            query[group.rows].transpose(1, 2), k, v, attn_mask=group.mask, scale=scale, enable_gqa=True
-        )
-        out[group.rows[group.is_query]] = done.transpose(1, 2)[group.is_query]
-    return out
-
-
-def returns_the_last_rectangle(query, keys, values, groups, scale):
-    for group in groups:
-        k, v = (cache.flatten(0, 1)[group.slots].transpose(1, 2) for cache in (keys, values))
-        done = F.scaled_dot_product_attention(
-            query[group.rows].transpose(1, 2), k, v, attn_mask=group.mask, scale=scale, enable_gqa=True
-        )
-    return done
-
-
-def joins_the_heads(query, keys, values, groups, scale):
-    return paged_attention(query, keys, values, groups, scale).flatten(1)
-
-
-def returns_heads_first(query, keys, values, groups, scale):
-    return paged_attention(query, keys, values, groups, scale).transpose(0, 1)
-
-
-def attends_to_the_whole_pool(query, keys, values, groups, scale):
-    """All slots of the pool as keys, with those of other sequences masked: but 0 x NaN is NaN."""
-    out = torch.empty_like(query)
-    for group in groups:
-        slots = keys.shape[0] * keys.shape[1]
-        mask = torch.zeros(*group.rows.shape, slots, dtype=torch.bool)
-        for s in range(len(group.rows)):
-            for q in range(group.rows.shape[1]):
-                mask[s, q, group.slots[s][group.mask[s, 0, q]]] = True
-        k, v = (cache.flatten(0, 1).transpose(0, 1).expand(len(mask), -1, -1, -1) for cache in (keys, values))
-        done = F.scaled_dot_product_attention(
-            query[group.rows].transpose(1, 2), k, v, attn_mask=mask[:, None], scale=scale, enable_gqa=True
-        )
-        out[group.rows[group.is_query]] = done.transpose(1, 2)[group.is_query]
-    return out
-
-
-def scales_the_query_in_place(query, keys, values, groups, scale):
-    query *= scale
-    return paged_attention(query, keys, values, groups, 1.0)
-
-
-def returns_nothing(query, keys, values, groups, scale):
-    paged_attention(query, keys, values, groups, scale)
-
-
-def cleans_the_cache(query, keys, values, groups, scale):
-    keys.nan_to_num_(0.0)
-    return paged_attention(query, keys, values, groups, scale)
-
-
-def attention_by_hand(query, keys, values, groups, scale):
-    out = query.new_zeros(query.shape)
-    heads, kv_heads = query.shape[1], keys.shape[2]
-    for group in groups:
-        k, v = (
-            cache.reshape(-1, *cache.shape[2:])[group.slots].repeat_interleave(heads // kv_heads, dim=2)
-            for cache in (keys, values)
-        )
-        scores = torch.einsum("sqhd,skhd->shqk", query[group.rows], k) * scale
-        done = torch.einsum("shqk,skhd->sqhd", scores.masked_fill(~group.mask, NONE).softmax(dim=-1), v)
-        for s, q in group.is_query.nonzero().tolist():
-            out[group.rows[s, q]] = done[s, q]
-    return out
-
-
-def attention_by_block_and_offset(query, keys, values, groups, scale):
-    pieces = {}
+def leaves_out_the_first_block(query, keys, values, blocks, num_tokens, scale):
     size = keys.shape[1]
-    for group in groups:
-        k, v = (cache[group.slots // size, group.slots % size].permute(0, 2, 1, 3) for cache in (keys, values))
-        done = F.scaled_dot_product_attention(
-            query[group.rows].permute(0, 2, 1, 3), k, v, group.mask, scale=scale, enable_gqa=True
-        ).permute(0, 2, 1, 3)
-        pieces.update(zip(group.rows[group.is_query].tolist(), done[group.is_query]))
-    return torch.stack([pieces[row] for row in range(len(query))])
+    if num_tokens <= size:
+        return attention_in_place(query, keys, values, blocks, num_tokens, scale)
+    return attention_in_place(query, keys, values, blocks[1:], num_tokens - size, scale)
 
 
-# 06.5 paged_attention_forward
+def cuts_every_block(query, keys, values, blocks, num_tokens, scale):
+    filled = num_tokens % keys.shape[1] or keys.shape[1]
+    return in_place(slots_filled=lambda size, left: filled)(query, keys, values, blocks, num_tokens, scale)
+
+
+def gathers_first(query, keys, values, blocks, num_tokens, scale):
+    in_use = blocks[: -(-num_tokens // keys.shape[1])]
+    own_keys, own_values = (cache[in_use].flatten(0, 1)[:num_tokens].transpose(0, 1) for cache in (keys, values))
+    position = torch.arange(num_tokens)
+    mask = position <= position[-len(query) :, None]
+    attended = F.scaled_dot_product_attention(
+        query.transpose(0, 1)[None], own_keys[None], own_values[None], attn_mask=mask, scale=scale, enable_gqa=True
+    )
+    return attended[0].transpose(0, 1)
+
+
+def keeps_all_scores(query, keys, values, blocks, num_tokens, scale):
+    size, group = keys.shape[1], query.shape[1] // keys.shape[2]
+    position = torch.arange(num_tokens)
+    hidden = position > position[-len(query) :, None]
+    out = torch.empty_like(query)
+    for head in range(query.shape[1]):
+        starts = range(0, num_tokens, size)
+        scores = torch.cat(
+            [
+                query[:, head] @ keys[block, : min(size, num_tokens - start), head // group].T * scale
+                for start, block in zip(starts, blocks)
+            ],
+            dim=1,
+        )
+        weights = scores.masked_fill(hidden, NONE).softmax(dim=1)
+        out[:, head] = sum(
+            weights[:, start : start + size] @ values[block, : min(size, num_tokens - start), head // group]
+            for start, block in zip(starts, blocks)
+        )
+    return out
+
+
+def averages_the_blocks(query, keys, values, blocks, num_tokens, scale):
+    size, parts = keys.shape[1], []
+    for start, block in zip(range(0, num_tokens, size), blocks):
+        filled = min(size, num_tokens - start)
+        parts.append(attention_in_place(query, keys, values, [block], filled, scale))
+    return torch.stack(parts).mean(dim=0)
+
+
+def returns_heads_first(*arguments):
+    return attention_in_place(*arguments).transpose(0, 1)
+
+
+def returns_one_head(*arguments):
+    return attention_in_place(*arguments)[:, 0]
+
+
+def returns_the_state(query, keys, values, blocks, num_tokens, scale):
+    return nothing_seen(len(query), query.shape[2])
+
+
+def computes_in_float32(query, keys, values, *rest):
+    return attention_in_place(query.float(), keys.float(), values.float(), *rest)
+
+
+def cleans_the_cache(query, keys, values, *rest):
+    keys.nan_to_num_(0.0)
+    return attention_in_place(query, keys, values, *rest)
+
+
+def cuts_the_callers_list(query, keys, values, blocks, num_tokens, scale):
+    in_order = []
+    while len(in_order) * keys.shape[1] < num_tokens:
+        in_order.append(blocks.pop(0))
+    return attention_in_place(query, keys, values, in_order, num_tokens, scale)
+
+
+def in_place_by_kv_head(query, keys, values, blocks, num_tokens, scale):
+    (num_new, q_heads, head_dim), (size, kv_heads) = query.shape, keys.shape[1:3]
+    group = q_heads // kv_heads
+    position = torch.arange(num_tokens - num_new, num_tokens).repeat_interleave(group).unsqueeze(1)
+    heads = []
+    for head in range(kv_heads):
+        rows = query[:, head * group : (head + 1) * group].reshape(-1, head_dim)
+        seen = nothing_seen(len(rows), head_dim, query.dtype)
+        for index in range(-(-num_tokens // size)):
+            first = index * size
+            last = min(first + size, num_tokens)
+            block_keys, block_values = (cache[blocks[index], : last - first, head] for cache in (keys, values))
+            scores = torch.where(torch.arange(first, last) > position, NONE, rows @ block_keys.T * scale)
+            seen = add_block(seen, scores.to(query.dtype), block_values)
+        heads.append(attention_of(seen).view(num_new, group, head_dim))
+    return torch.cat(heads, dim=1)
+
+
+def in_place_with_merge(query, keys, values, blocks, num_tokens, scale):
+    """The blocks from last to first, each a part of its own."""
+    size, kv_heads = keys.shape[1:3]
+    num_new, q_heads, _ = query.shape
+    out = []
+    for head in range(q_heads):
+        whole = None
+        for start in reversed(range(0, num_tokens, size)):
+            block, kv_head = blocks[start // size], head // (q_heads // kv_heads)
+            own = slice(0, num_tokens - start)
+            scores = query[:, head] @ (keys[block, own, kv_head].T * scale)
+            key = start + torch.arange(scores.shape[1])
+            query_position = num_tokens - num_new + torch.arange(num_new)
+            scores[key[None] > query_position[:, None]] = NONE
+            part = add_block(nothing_seen(num_new, query.shape[2], query.dtype), scores, values[block, own, kv_head])
+            whole = part if whole is None else merge(whole, part)
+        out.append(attention_of(whole))
+    return torch.stack(out, dim=1)
+
+
+def in_place_without_add_block(query, keys, values, blocks, num_tokens, scale):
+    """All heads at once, with the running softmax written out."""
+    size, kv_heads = keys.shape[1:3]
+    num_new, q_heads, _ = query.shape
+    positions = torch.arange(num_tokens - num_new, num_tokens)
+    largest = torch.full((q_heads, num_new, 1), NONE, dtype=query.dtype)
+    total, out = torch.zeros_like(largest), torch.zeros_like(query.transpose(0, 1))
+    for i in range((num_tokens + size - 1) // size):
+        filled = min(size, num_tokens - i * size)
+        k, v = (
+            c[blocks[i], :filled].repeat_interleave(q_heads // kv_heads, dim=1).transpose(0, 1) for c in (keys, values)
+        )
+        scores = query.transpose(0, 1) @ k.transpose(1, 2) * scale
+        scores = scores.masked_fill(i * size + torch.arange(filled) > positions[:, None], NONE)
+        new = torch.maximum(largest, scores.amax(dim=-1, keepdim=True))  # block 0 has a key for every query
+        weights, factor = torch.exp(scores - new), torch.exp(largest - new)
+        total, out, largest = total * factor + weights.sum(-1, keepdim=True), out * factor + weights @ v, new
+    return (out / total).transpose(0, 1)
+
+
+def in_place_token_by_token(query, keys, values, blocks, num_tokens, scale):
+    size, group = keys.shape[1], query.shape[1] // keys.shape[2]
+    out = torch.zeros_like(query)
+    for new in range(query.shape[0]):
+        visible = num_tokens - query.shape[0] + new + 1
+        for head in range(query.shape[1]):
+            seen, done = nothing_seen(1, query.shape[2], query.dtype), 0
+            while done < visible:
+                block = blocks[done // size]
+                count = min(size, visible - done)
+                k, v = keys[block][:count, head // group], values[block][:count, head // group]
+                seen, done = add_block(seen, (query[new, head] * k).sum(-1)[None] * scale, v), done + count
+            out[new, head] = attention_of(seen)[0]
+    return out
+
+
+# 06.4 paged_attention_forward
 
 
 def forwarding(write=None, attend=None, result=None, scale=None, layer=None):
@@ -612,6 +597,104 @@ def forwards_with_keywords(module, query, key, value, attention_mask, **kwargs):
     )[None], None
 
 
+# 06.5 merge
+
+
+def merging(maximum=None, factors=None, join=None):
+    """`merge` with one of its parts replaced."""
+
+    def attempt(one, other):
+        new = maximum(one, other) if maximum else torch.maximum(one.maximum, other.maximum)
+        reference = new.masked_fill(new == NONE, 0.0)
+        a, b = (
+            factors(one, other, reference) if factors else [(part.maximum - reference).exp() for part in (one, other)]
+        )
+        total, output = one.total * a + other.total * b, one.output * a[:, None] + other.output * b[:, None]
+        return Partial(new, *(join(total, output) if join else (total, output)))
+
+    return attempt
+
+
+def both(one, other, reference):
+    return [(part.maximum - reference).exp() for part in (one, other)]
+
+
+def merges_without_the_trap(one, other):
+    maximum = torch.maximum(one.maximum, other.maximum)
+    a, b = (one.maximum - maximum).exp(), (other.maximum - maximum).exp()
+    return Partial(maximum, one.total * a + other.total * b, one.output * a[:, None] + other.output * b[:, None])
+
+
+def merges_with_a_zero_filled_in(one, other):
+    done = merge(one, other)
+    return dataclasses.replace(done, maximum=done.maximum.masked_fill(done.maximum == NONE, 0.0))
+
+
+def adds_attentions(one, other):
+    done = merge(one, other)
+    return dataclasses.replace(done, output=one.output / one.total[:, None] + other.output / other.total[:, None])
+
+
+def keeps_the_larger(one, other):
+    larger = one.maximum >= other.maximum
+    total = torch.where(larger, one.total, other.total)
+    return Partial(
+        torch.maximum(one.maximum, other.maximum), total, torch.where(larger[:, None], one.output, other.output)
+    )
+
+
+def divides_the_merged(one, other):
+    done = merge(one, other)
+    return dataclasses.replace(done, output=done.output / done.total[:, None])
+
+
+def merges_in_place(one, other):
+    done = merge(one, other)
+    one.output.copy_(done.output)
+    return done
+
+
+def forgets_the_factor_of_the_output(one, other):
+    return dataclasses.replace(merge(one, other), output=one.output + other.output)
+
+
+def returns_three_tensors(one, other):
+    done = merge(one, other)
+    return done.maximum, done.total, done.output
+
+
+def merges_with_bare_exponentials(one, other):
+    maximum = torch.maximum(one.maximum, other.maximum)
+    a, b = one.maximum.exp() / maximum.exp(), other.maximum.exp() / maximum.exp()
+    return Partial(
+        maximum,
+        torch.nan_to_num(one.total * a + other.total * b),
+        torch.nan_to_num(one.output * a[:, None] + other.output * b[:, None]),
+    )
+
+
+def merge_by_log_sum_exp(one, other):
+    maximum = torch.maximum(one.maximum, other.maximum)
+    weights = torch.stack([one.maximum, other.maximum]) - torch.where(maximum == NONE, 0.0, maximum)
+    weights = weights.exp()
+    total = (weights * torch.stack([one.total, other.total])).sum(dim=0)
+    output = (weights[:, :, None] * torch.stack([one.output, other.output])).sum(dim=0)
+    return Partial(maximum, total, output)
+
+
+def merge_with_where(one, other):
+    larger = one.maximum >= other.maximum
+    difference = torch.where(
+        one.maximum == other.maximum, torch.zeros_like(one.maximum), -(one.maximum - other.maximum).abs()
+    )
+    factor = difference.exp()
+    a, b = torch.where(larger, 1.0, factor), torch.where(larger, factor, 1.0)
+    maximum = torch.where(larger, one.maximum, other.maximum)
+    return Partial(
+        maximum, a * one.total + b * other.total, a.unsqueeze(-1) * one.output + b.unsqueeze(-1) * other.output
+    )
+
+
 WRONG = {
     "06.1": [
         Wrong("keys and values swapped when writing", caching(writes_values_as_keys), "that slot contains its value"),
@@ -634,7 +717,12 @@ WRONG = {
         Wrong("blocks sorted", caching(read=reads_sorted_blocks), "Don't sort them"),
         Wrong("axis of the blocks kept", caching(read=reads_blocks_apart), "still has an axis for the blocks"),
         Wrong("only the keys read", caching(read=reads_keys_only), "should return a pair"),
-        Wrong("values before keys", caching(read=reads_values_first), "Keys and values are swapped"),
+        Wrong("values before keys", caching(read=reads_values_first), "starts with the values"),
+        Wrong("keys read twice", caching(read=reads_keys_twice), "These are the keys"),
+        Wrong(
+            "read on from the first block", caching(read=reads_on_from_the_first_block), "the next entry of `blocks`"
+        ),
+        Wrong("blocks counted instead of tokens", caching(read=counts_blocks_instead_of_tokens), "isn't in use yet"),
         Wrong("always reads the first layer", caching(read=reads_the_first_layer), "another layer"),
         Wrong("block ids taken for slots", caching(read=takes_blocks_for_slots), "block ids, not slots"),
         Wrong("one head only", caching(read=reads_one_head), "with all KV heads"),
@@ -679,84 +767,70 @@ WRONG = {
         Wrong("forgets what was there", forgets_the_past, "The old sum is gone"),
         Wrong("rescales the new part too", rescales_everything, "Rescale only the old sums"),
         Wrong("changes the old state", changes_its_input, "changed `seen.total`"),
+        Wrong("the first query decides for all", decides_by_query_0, "right for query 0 and wrong for query 1"),
+        Wrong(
+            "nothing added if the first query sees nothing",
+            keeps_everything_if_query_0_sees_nothing,
+            "right for query 0 and wrong for query 1",
+        ),
         Wrong("an axis too many", keeps_an_axis, "should have the shape [1]"),
         Wrong("max with its indices", takes_values_and_indices, "`maximum` should be a tensor"),
     ],
     "06.3": [
+        Wrong("scale forgotten", in_place(of_scale=lambda scale, d: 1.0), "not multiplied by `scale`"),
+        Wrong("PyTorch's own scale", in_place(of_scale=lambda scale, d: d**-0.5), "1 / sqrt(head size)"),
+        Wrong("scaled twice", in_place(of_scale=lambda scale, d: scale**2), "by `scale` twice"),
+        Wrong("keys and values swapped", in_place(caches=lambda k, v: (v, k)), "Keys and values are swapped"),
+        Wrong("values are the keys", in_place(caches=lambda k, v: (k, k)), "The keys were used as values"),
         Wrong(
-            "added as they are",
-            merging(factors=lambda one, other, r: (torch.ones_like(r), torch.ones_like(r))),
-            "added without rescaling",
+            "later keys visible",
+            in_place(is_hidden=lambda key, query, new: (key > query) & False),
+            "also to those after it",
         ),
         Wrong(
-            "only one is rescaled",
-            merging(factors=lambda one, other, r: (both(one, other, r)[0], torch.ones_like(r))),
-            "Only `one` was rescaled",
+            "cached tokens not counted",
+            in_place(is_hidden=lambda key, query, new: key > torch.arange(new)[:, None]),
+            "over keys 0 to 0",
         ),
         Wrong(
-            "only the other is rescaled",
-            merging(factors=lambda one, other, r: (torch.ones_like(r), both(one, other, r)[1])),
-            "Only `other` was rescaled",
+            "own key hidden",
+            in_place(is_hidden=lambda key, query, new: key >= query),
+            "over keys 0 to 1",
         ),
-        Wrong("factors swapped", merging(factors=lambda one, other, r: both(other, one, r)), "factors are swapped"),
         Wrong(
-            "factors upside down",
-            merging(factors=lambda one, other, r: [1 / f for f in both(one, other, r)]),
-            "upside down",
+            "next key visible",
+            in_place(is_hidden=lambda key, query, new: key > query + 1),
+            "also attended to the key after it",
         ),
-        Wrong("maximum of the first", merging(maximum=lambda one, other: one.maximum), "the maximum of `one`"),
-        Wrong("maximum of the second", merging(maximum=lambda one, other: other.maximum), "the maximum of `other`"),
+        Wrong("KV heads in turn", in_place(kv_head=lambda head, q, kv: head % kv), "*neighboring*"),
+        Wrong("always KV head 0", in_place(kv_head=lambda head, q, kv: 0), "used KV head 0"),
+        Wrong("whole last block", in_place(slots_filled=lambda size, left: size), "read only the filled slots"),
+        Wrong("every entry of the table", takes_every_block, "every entry of `blocks`"),
         Wrong(
-            "smaller maximum",
-            merging(maximum=lambda one, other: torch.minimum(one.maximum, other.maximum)),
-            "the smaller of the two",
+            "full blocks only",
+            in_place(starts=lambda n, size: range(0, max(size, n // size * size), size)),
+            "before a partly filled block",
         ),
-        Wrong("maxima added", merging(maximum=lambda one, other: one.maximum + other.maximum), "not their sum"),
-        Wrong(
-            "one maximum for all queries",
-            merging(
-                maximum=lambda one, other: torch.maximum(one.maximum, other.maximum).max().expand(len(one.maximum))
-            ),
-            "Each query has its own maximum",
-        ),
-        Wrong("a mean of the two", merging(join=lambda total, output: (total / 2, output / 2)), "You averaged the two"),
-        Wrong("0 filled into the maximum", merges_with_a_zero_filled_in, "not the version with 0 filled in"),
-        Wrong("attentions added", adds_attentions, "divided by the totals"),
-        Wrong("output without factors", forgets_the_factor_of_the_output, "`output` should be"),
-        Wrong("minus infinity not handled", merges_without_the_trap, "−∞ − (−∞) is NaN"),
-        Wrong("exponentials of the maxima themselves", merges_with_bare_exponentials, "large maxima"),
-        Wrong("changes one of them", merges_in_place, "changed `one.output`"),
-        Wrong("three tensors", returns_three_tensors, "expected a Partial; your function returned tuple"),
+        Wrong("first block left out", leaves_out_the_first_block, "start with the first block"),
+        Wrong("every block cut like the last", cuts_every_block, "slots of *every* block"),
+        Wrong("a new state for every block", in_place(anew=True), "add to the same state"),
+        Wrong("one state for all heads", in_place(once=True), "start with an empty state"),
+        Wrong("blocks sorted", in_place(blocks_of=sorted), "in the order of their ids"),
+        Wrong("blocks counted from 0", in_place(blocks_of=lambda blocks: range(99)), "slots in a row"),
+        Wrong("on from the first block", walks_on_from_the_first_block, "slots in a row"),
+        Wrong("not divided", in_place(finish=lambda seen: seen.output), "not divided by the total"),
+        Wrong("attentions of the blocks averaged", averages_the_blocks, "You averaged"),
+        Wrong("bare exponentials", in_place(add=add_block_naive), "bare exponentials overflow"),
+        Wrong("gathered", gathers_first, "No tensor may grow"),
+        Wrong("all scores kept", keeps_all_scores, "your code made a tensor of shape [1, 120]"),
+        Wrong("heads first", returns_heads_first, "Tokens come before heads"),
+        Wrong("one head only", returns_one_head, "an entry for every query head"),
+        Wrong("the state", returns_the_state, "returned Partial"),
+        Wrong("always float32", computes_in_float32, "should be float64"),
+        Wrong("changes the cache", cleans_the_cache, "changed the cache"),
+        Wrong("cuts the list of blocks", cuts_the_callers_list, "changed its argument `blocks`"),
     ],
     "06.4": [
-        Wrong("no mask", attending(mask=False), "attended to all keys of the rectangle"),
-        Wrong("is_causal in place of the mask", attending(causal=True), "`is_causal=True` lets"),
-        Wrong("keys and values swapped", attending(swapped=True), "Keys and values are swapped"),
-        Wrong("values are the keys", attends_to_keys_twice, "The values are the keys"),
-        Wrong("scale forgotten", attending(factor=lambda scale: 1.0), "not multiplied by `scale`"),
-        Wrong("PyTorch's own scale", attending(factor=lambda scale: None), "1 / sqrt(head size)"),
-        Wrong("scaled twice", attending(once_more=True), "twice"),
-        Wrong("heads repeated in the wrong order", attending(repeat=True), "adjacent query heads share"),
-        Wrong("padding written to row 0", attending(fill=True), "Row 0 was overwritten"),
-        Wrong("only the first group", attending(count=1), "Only the entries of the first group"),
-        Wrong("only the last group", attending(anew=True), "Only the entries of the last group"),
-        Wrong("not swapped back", attending(back=""), "Swap heads and tokens back first"),
-        Wrong("reshaped back", attending(back="reshape"), "mixed up after the attention"),
-        Wrong("slots taken for blocks", takes_slots_for_blocks, "are slots, not block ids"),
-        Wrong("sequence by sequence", attends_sequence_by_sequence, "loops over the sequences"),
-        Wrong("always float32", computes_in_float32, "should be float16, like the query; yours is float32"),
-        Wrong("an output of its own type", makes_an_output_of_its_own_type, "Everything has the dtype of the query"),
-        Wrong("heads not before tokens", forgets_to_transpose, "heads come before tokens"),
-        Wrong("the rectangle of a group", returns_the_last_rectangle, "rectangle of one group"),
-        Wrong("heads joined", joins_the_heads, "Keep the heads separate"),
-        Wrong("heads first", returns_heads_first, "Transpose back"),
-        Wrong("all slots of the pool", attends_to_the_whole_pool, "contains NaN"),
-        Wrong("changes the query", scales_the_query_in_place, "changed its argument `query`"),
-        Wrong("changes the cache", cleans_the_cache, "changed the cache"),
-        Wrong("double precision", lambda *row: paged_attention(*row).double(), "should be float32"),
-        Wrong("returns nothing", returns_nothing, "returned NoneType"),
-    ],
-    "06.5": [
         Wrong("attends before writing", attends_first, "before the new keys were written"),
         Wrong(
             "does not write",
@@ -847,6 +921,69 @@ WRONG = {
             "something as the weights", forwarding(result=lambda attended: (attended[None], attended)), "should be None"
         ),
     ],
+    "06.5": [
+        Wrong(
+            "added as they are",
+            merging(factors=lambda one, other, r: (torch.ones_like(r), torch.ones_like(r))),
+            "added without rescaling",
+        ),
+        Wrong(
+            "only one is rescaled",
+            merging(factors=lambda one, other, r: (both(one, other, r)[0], torch.ones_like(r))),
+            "Only `one` was rescaled",
+        ),
+        Wrong(
+            "only the other is rescaled",
+            merging(factors=lambda one, other, r: (torch.ones_like(r), both(one, other, r)[1])),
+            "Only `other` was rescaled",
+        ),
+        Wrong("factors swapped", merging(factors=lambda one, other, r: both(other, one, r)), "factors are swapped"),
+        Wrong(
+            "factors upside down",
+            merging(factors=lambda one, other, r: [1 / f for f in both(one, other, r)]),
+            "upside down",
+        ),
+        Wrong("maximum of the first", merging(maximum=lambda one, other: one.maximum), "the maximum of `one`"),
+        Wrong("maximum of the second", merging(maximum=lambda one, other: other.maximum), "the maximum of `other`"),
+        Wrong(
+            "smaller maximum",
+            merging(maximum=lambda one, other: torch.minimum(one.maximum, other.maximum)),
+            "the smaller of the two",
+        ),
+        Wrong("maxima added", merging(maximum=lambda one, other: one.maximum + other.maximum), "not their sum"),
+        Wrong(
+            "one maximum for all queries",
+            merging(
+                maximum=lambda one, other: torch.maximum(one.maximum, other.maximum).max().expand(len(one.maximum))
+            ),
+            "Each query has its own maximum",
+        ),
+        Wrong("a mean of the two", merging(join=lambda total, output: (total / 2, output / 2)), "You averaged the two"),
+        Wrong("0 filled into the maximum", merges_with_a_zero_filled_in, "not the version with 0 filled in"),
+        Wrong("attentions added", adds_attentions, "divided by the totals"),
+        Wrong("output without factors", forgets_the_factor_of_the_output, "`output` should be"),
+        Wrong(
+            "the factor of one for both",
+            merging(factors=lambda one, other, r: [both(one, other, r)[0]] * 2),
+            "multiplied by the factor of `one`",
+        ),
+        Wrong("the smaller part dropped", keeps_the_larger, "Only the part with the larger maximum"),
+        Wrong(
+            "the other part dropped",
+            merging(factors=lambda one, other, r: (both(one, other, r)[0], torch.zeros_like(r))),
+            "The keys of `other` are missing",
+        ),
+        Wrong("divided by the total", divides_the_merged, "divided by the total"),
+        Wrong(
+            "factors squared",
+            merging(factors=lambda one, other, r: [factor**2 for factor in both(one, other, r)]),
+            "The factors here are",
+        ),
+        Wrong("minus infinity not handled", merges_without_the_trap, "−∞ − (−∞) is NaN"),
+        Wrong("exponentials of the maxima themselves", merges_with_bare_exponentials, "large maxima"),
+        Wrong("changes one of them", merges_in_place, "changed `one.output`"),
+        Wrong("three tensors", returns_three_tensors, "expected a Partial; your function returned tuple"),
+    ],
 }
 
 RIGHT = {
@@ -855,7 +992,7 @@ RIGHT = {
         caching(writes_with_index_copy, reads_by_slots),
     ],
     "06.2": [add_as_a_merge, add_with_where, add_query_by_query],
-    "06.3": [merge_by_log_sum_exp, merge_with_where],
-    "06.4": [attention_by_hand, attention_by_block_and_offset],
-    "06.5": [forwards_by_squeezing, forwards_contiguous, forwards_with_keywords],
+    "06.3": [in_place_by_kv_head, in_place_with_merge, in_place_without_add_block, in_place_token_by_token],
+    "06.4": [forwards_by_squeezing, forwards_contiguous, forwards_with_keywords],
+    "06.5": [merge_by_log_sum_exp, merge_with_where],
 }

@@ -10,6 +10,7 @@ from lessons_lib.checks.lesson_06.partials import (
     check_is_partial,
     check_unchanged,
     clone,
+    one_query_wrong,
     partial,
     same,
     told,
@@ -36,6 +37,12 @@ CASES = (
         "two queries with maxima 2 and 5; scores [4, 3] and [1, 2].",
         partial([2, 5], [1.5, 1], [[20, 1], [7, 3]]),
         [[4.0, 3.0], [1.0, 2.0]],
+        [[10.0, 1.0], [20.0, 2.0]],
+    ),
+    (
+        "two queries with maxima 5 and 2; scores [1, 2] and [4, 3].",
+        partial([5, 2], [1, 1.5], [[7, 3], [20, 1]]),
+        [[1.0, 2.0], [4.0, 3.0]],
         [[10.0, 1.0], [20.0, 2.0]],
     ),
     (
@@ -109,8 +116,9 @@ def _why(wrong: str, found, expected, seen: Partial, scores, values, got: Partia
     if bool(found.isnan().any()):
         if bool((maximum == NONE).any()):
             return (
-                "−∞ − (−∞) is NaN. Where the new maximum is −∞, subtract 0 instead: `maximum.masked_fill(maximum "
-                '== float("-inf"), 0.0)`.'
+                "−∞ − (−∞) is NaN. A query that has seen no key yet, and sees none in this block, has −∞ as its old "
+                "and as its new maximum. It should keep its state, total 0 and output 0. Which of your subtractions "
+                "meets two infinities, and what could you subtract there instead?"
             )
         first = (seen.maximum == NONE) & (maximum < -80)
         if bool(first.any()):
@@ -138,6 +146,8 @@ def _why(wrong: str, found, expected, seen: Partial, scores, values, got: Partia
     if wrong == "maximum":
         if same(found, reference):
             return FILLED_IN
+        if apart := one_query_wrong(wrong, found, maximum):
+            return apart
         for guess, idea in (
             (
                 block_maximum,
@@ -165,6 +175,8 @@ def _why(wrong: str, found, expected, seen: Partial, scores, values, got: Partia
             "For each query, take the larger of the old maximum and the block's largest score, "
             "`torch.maximum(seen.maximum, scores.max(dim=1).values)`."
         )
+    if apart := one_query_wrong(wrong, found, expected):
+        return apart
     rescale, weights = (seen.maximum - reference).exp(), (scores - reference[:, None]).exp()
     old, own = (seen.total, weights.sum(dim=1)) if wrong == "total" else (seen.output, weights @ values)
     by = rescale if wrong == "total" else rescale[:, None]

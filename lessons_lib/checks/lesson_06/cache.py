@@ -15,7 +15,7 @@ EMPTY = -1.0
 # The slots of one write each, smallest first.
 WRITES = ([5], [8, 9, 10, 11, 4], [6, 7, 0, 9], [11, 10, 1])
 # The blocks and the token count of one read each.
-READS = (([1], 3), ([2, 0], 5), ([2], 4), ([1, 0], 8), ([2, 0, 1], 9), ([0, 2], 1))
+READS = (([1], 3), ([0, 2], 6), ([2, 0], 5), ([2], 4), ([1, 0], 8), ([2, 0, 1], 9), ([0, 2], 1))
 
 
 def check_paged_cache(attempt) -> None:
@@ -225,7 +225,22 @@ def _read_idea(found, want, blocks, num_tokens, all_keys, all_values) -> str:
             and torch.equal(found, every[_in_order(blocks)[:num_tokens]])
             and torch.equal(want, other[_in_order(blocks)[:num_tokens]])
         ):
-            return "Keys and values are swapped. The pair is (keys, values)."
+            if every is all_keys:
+                return "These are the keys. The values of this layer are in `self.values[layer]`."
+            return "Yours starts with the values. The pair is (keys, values)."
+    if len(blocks) > -(-num_tokens // BLOCK_SIZE):
+        return (
+            f"Block {blocks[-1]} isn't in use yet: the tokens end before it. Take as many tokens as `num_tokens` says, "
+            "not as many as the number of blocks suggests."
+        )
+    start = blocks[0] * BLOCK_SIZE
+    if len(blocks) > 1 and any(
+        torch.equal(found, every[start : start + num_tokens]) for every in (all_keys, all_values)
+    ):
+        return (
+            f"You read on after block {blocks[0]}, in slots {start} to {start + num_tokens - 1}. The sequence goes on "
+            f"in block {blocks[1]}, the next entry of `blocks`; it may be anywhere in the pool."
+        )
     if len(found) > len(want):
         return (
             "The last block may not be full. The rest of its slots don't belong to this sequence: keep the first "

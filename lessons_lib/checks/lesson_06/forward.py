@@ -1,4 +1,4 @@
-"""Checks 06.5, `paged_attention_forward`: write, then attend, with the shapes of a Hugging Face layer."""
+"""Checks 06.4, `paged_attention_forward`: write, then attend, with the shapes of a Hugging Face layer."""
 
 from contextlib import contextmanager
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""Checks 06.3, `merge`: two parts rescaled to the same maximum and added."""
+"""Checks 06.5, `merge`: two parts rescaled to the same maximum and added."""
 
 import torch
 
@@ -10,24 +10,25 @@ from lessons_lib.checks.lesson_06.partials import (
     check_is_partial,
     check_unchanged,
     clone,
+    one_query_wrong,
     partial,
     same,
     told,
     wrong_field,
 )
 
-# (description, one, other), smallest first.
+# (description, one, other), smallest first. Two queries come before one: they tell more mistakes apart.
 CASES = (
-    (
-        "the same maximum 2: totals 1.5 and 1, outputs 20 and 30.",
-        partial([2], [1.5], [[20]]),
-        partial([2], [1], [[30]]),
-    ),
     (
         "two queries. one: maxima 2 and 5, totals 1.5 and 1, outputs 20 and 7; other: maxima 3 and 4, totals "
         "1 and 2, outputs 30 and 4.",
         partial([2, 5], [1.5, 1], [[20], [7]]),
         partial([3, 4], [1, 2], [[30], [4]]),
+    ),
+    (
+        "the same maximum 2: totals 1.5 and 1, outputs 20 and 30.",
+        partial([2], [1.5], [[20]]),
+        partial([2], [1], [[30]]),
     ),
     (
         "two-dimensional values. one: maximum 3, total 1, output 30 and 1; other: maximum 2, total 1.5, "
@@ -77,8 +78,8 @@ def _why(wrong: str, found, one: Partial, other: Partial) -> str:
     if bool(found.isnan().any()):
         if bool((maximum == NONE).any()):
             return (
-                "−∞ − (−∞) is NaN. Where neither part has seen a key, subtract 0 instead: "
-                '`maximum.masked_fill(maximum == float("-inf"), 0.0)`.'
+                "−∞ − (−∞) is NaN. Where neither part has seen a key, all three maxima are −∞, and the result is the "
+                "empty state again. What did you subtract there in `add_block`?"
             )
         return (
             "A part that has seen no key has total 0 and maximum −∞. Dividing by its total, or multiplying by its "
@@ -141,6 +142,30 @@ def _why(wrong: str, found, one: Partial, other: Partial) -> str:
             (a * factors[0] + b * factors[1]) / 2,
             "You averaged the two. Just add the sums; the division by the total comes last and takes care of the rest.",
         ),
+        (
+            (a + b) * factors[0],
+            "Both were multiplied by the factor of `one`. Each part has its own: exp(*its own* maximum − the "
+            "larger one).",
+        ),
+        (
+            (a + b) * factors[1],
+            "Both were multiplied by the factor of `other`. Each part has its own: exp(*its own* maximum − the larger "
+            "one).",
+        ),
+        (a * factors[0], "The keys of `other` are missing."),
+        (b * factors[1], "The keys of `one` are missing."),
+        (
+            torch.where(_like(one.maximum >= other.maximum, a), a, b),
+            "Only the part with the larger maximum is left. The other one counts for less, but not for nothing.",
+        ),
+        (
+            a * _like((one.maximum - other.maximum).exp(), a) + b,
+            "Both are relative to the maximum of `other` now. Where `one` has the larger maximum, the new one is that.",
+        ),
+        (
+            a + b * _like((other.maximum - one.maximum).exp(), b),
+            "Both are relative to the maximum of `one` now. Where `other` has the larger maximum, the new one is that.",
+        ),
     ):
         if same(found, guess):
             return idea
@@ -151,8 +176,21 @@ def _why(wrong: str, found, one: Partial, other: Partial) -> str:
                 "You divided by the totals. Add the outputs as sums, each times its factor: the parts don't weigh "
                 "the same."
             )
-        return "Expected one.output × its factor + other.output × its factor, with factors of shape [Q, 1]."
-    return "Expected one.total × its factor + other.total × its factor."
+        merged = merge(one, other)
+        if same(found, merged.output / merged.total[:, None]):
+            return "You divided by the total. Return the sums: more parts may follow, and `attention_of` divides."
+    if apart := one_query_wrong(wrong, found, getattr(merge(one, other), wrong)):
+        return apart
+    used = [told(factor.flatten()) for factor in factors]
+    return (
+        f"The factors here are {used[0]} for `one` and {used[1]} for `other`, one per query. Which factors does "
+        f"your code use, and does it multiply each part's `{wrong}` by that part's own?"
+    )
+
+
+def _like(factor: torch.Tensor, field: torch.Tensor) -> torch.Tensor:
+    """A [Q] tensor with the axes of a field, [Q] or [Q, D]."""
+    return factor if field.dim() == 1 else factor[:, None]
 
 
 def _check_many_parts(attempt, spread: float, generator) -> None:

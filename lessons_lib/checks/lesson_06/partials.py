@@ -1,4 +1,4 @@
-"""Shared by the checks of 06.2 and 06.3: initial states, and how to check the one that is returned."""
+"""Shared by the checks of 06.2 and 06.5: initial states, and how to check the one that is returned."""
 
 import torch
 
@@ -79,3 +79,15 @@ def told(tensor: torch.Tensor) -> str:
         return [rounded(item) for item in value] if isinstance(value, list) else f"{value:.4g}"
 
     return str(rounded(tensor.tolist())).replace("'", "")
+
+
+def one_query_wrong(name: str, found: torch.Tensor, expected: torch.Tensor) -> str:
+    """What to say if a field is right for some queries and wrong for others; "" if it isn't so."""
+    right = [same(own, wanted) for own, wanted in zip(found, expected)]
+    if all(right) or not any(right):
+        return ""
+    return (
+        f"`{name}` is right for query {right.index(True)} and wrong for query {right.index(False)}. Each query has its "
+        "own maximum and its own factor: does your code take something from one query, or from all of them together, "
+        "and use it for each?"
+    )

@@ -72,32 +72,39 @@ QUIZ = [
         ),
     ),
     Question(
-        text="Two workers each took half of a sequence's keys. One returns attention a with log-sum-exp 5, the "
-        "other attention b with log-sum-exp 5. What is the attention over all keys?",
+        text="A sequence has 20 cached tokens, in blocks of 16. A chunk of 3 new tokens is computed. Which keys "
+        "does the second of them attend to, and how many slots are read?",
         choices=(
-            Choice("(a + b) / 2", "Equal log-sum-exps mean equal weights, so each share is 1/2.", right=True),
             Choice(
-                "a + b",
-                "Each attention is a weighted mean of values, and so is the result: the shares must add up to 1.",
+                "Keys 0 to 1; 2 slots.",
+                "It's the second of its chunk, but it is at position 21 of its sequence.",
             ),
             Choice(
-                "The one with more keys counts for more.",
-                "What counts is the sum of exp(score). A part with few keys and high scores may have nearly "
-                "all the weight.",
+                "Keys 0 to 22; 23 slots.",
+                "The slots are right. But key 22 belongs to the third new token, which comes after it.",
             ),
             Choice(
-                "There's no way to know: the maxima are missing.",
-                "The log-sum-exp already includes the maximum: maximum + log(total). Nothing else is needed.",
+                "Keys 0 to 21; 23 slots.",
+                "The tokens are at positions 20, 21 and 22. All 23 slots are read, since the third one needs them. For "
+                "the second one, key 22 is hidden.",
+                right=True,
+            ),
+            Choice(
+                "Keys 0 to 21; 32 slots.",
+                "The keys are right. But the last 9 slots of the second block hold no token of this sequence and "
+                "may hold NaN.",
             ),
         ),
     ),
     Question(
-        text="In a step of sixteen decodes, what does this lesson's code still copy on a CPU, besides the sixteen "
-        "new keys and values?",
+        text="In a step of sixteen decodes, what does `attention_in_place` copy, besides the sixteen new keys and "
+        "values that are written?",
         choices=(
             Choice(
-                "Nothing at all; the keys are read in place.",
-                "That is true of `attention_in_place`, and of a GPU kernel. `paged_attention` in PyTorch gathers.",
+                "No key at all.",
+                "One block of one KV head is a view of the cache. New memory is needed only for a block's scores "
+                "and for the sums.",
+                right=True,
             ),
             Choice(
                 "All caches, three times, as in lesson 05.",
@@ -105,9 +112,7 @@ QUIZ = [
             ),
             Choice(
                 "In each layer, temporarily, that layer's keys and values.",
-                "PyTorch's attention needs a rectangle, so they are gathered, and the copy is freed "
-                "afterwards. The cache itself does not move.",
-                right=True,
+                "That is true of the library's backend for CPUs, which gathers rectangles for PyTorch's attention.",
             ),
             Choice(
                 "The blocks of requests that finish.",
