@@ -109,6 +109,14 @@ def reads_sorted_blocks(self, layer, blocks, num_tokens):
     return PagedKVCache.read(self, layer, sorted(blocks), num_tokens)
 
 
+def reads_reversed_blocks(self, layer, blocks, num_tokens):
+    return PagedKVCache.read(self, layer, blocks[::-1], num_tokens)
+
+
+def reads_the_last_tokens(self, layer, blocks, num_tokens):
+    return tuple(cache[layer][blocks].flatten(0, 1)[-num_tokens:] for cache in (self.keys, self.values))
+
+
 def reads_blocks_apart(self, layer, blocks, num_tokens):
     return self.keys[layer][blocks], self.values[layer][blocks]
 
@@ -268,6 +276,19 @@ def keeps_everything_if_query_0_sees_nothing(seen, scores, values):
     return seen if scores[0].max() == NONE else add_block(seen, scores, values)
 
 
+def adds_powers_of_2(seen, scores, values):
+    maximum = torch.maximum(seen.maximum, scores.max(dim=1).values)
+    weights, rescale = 2 ** (scores - maximum[:, None]), 2 ** (seen.maximum - maximum)
+    return Partial(
+        maximum, seen.total * rescale + weights.sum(dim=1), seen.output * rescale[:, None] + weights @ values
+    )
+
+
+def clamps_the_maximum(seen, scores, values):
+    done = add_block(seen, scores, values)
+    return dataclasses.replace(done, maximum=done.maximum.clamp(min=-1e9))
+
+
 def keeps_an_axis(seen, scores, values):
     done = add_block(seen, scores, values)
     return dataclasses.replace(done, maximum=done.maximum[:, None])
@@ -385,6 +406,17 @@ def leaves_out_the_first_block(query, keys, values, blocks, num_tokens, scale):
     if num_tokens <= size:
         return attention_in_place(query, keys, values, blocks, num_tokens, scale)
     return attention_in_place(query, keys, values, blocks[1:], num_tokens - size, scale)
+
+
+def reads_from_last_to_first(query, keys, values, blocks, num_tokens, scale):
+    return attention_in_place(query, keys, values, blocks[::-1], num_tokens, scale)
+
+
+def hides_with_a_finite_score(query, keys, values, blocks, num_tokens, scale):
+    def add(seen, scores, block_values):
+        return add_block(seen, scores.masked_fill(scores == NONE, -1e4), block_values)
+
+    return in_place(add=add)(query, keys, values, blocks, num_tokens, scale)
 
 
 def cuts_every_block(query, keys, values, blocks, num_tokens, scale):
@@ -715,6 +747,8 @@ WRONG = {
         Wrong("full blocks only", caching(read=reads_full_blocks_only), "Tokens are missing"),
         Wrong("one token too few", caching(read=reads_one_too_few), "One token is missing"),
         Wrong("blocks sorted", caching(read=reads_sorted_blocks), "Don't sort them"),
+        Wrong("blocks reversed", caching(read=reads_reversed_blocks), "in another order"),
+        Wrong("the last tokens", caching(read=reads_the_last_tokens), "keep the *first*"),
         Wrong("axis of the blocks kept", caching(read=reads_blocks_apart), "still has an axis for the blocks"),
         Wrong("only the keys read", caching(read=reads_keys_only), "should return a pair"),
         Wrong("values before keys", caching(read=reads_values_first), "starts with the values"),
@@ -773,6 +807,13 @@ WRONG = {
             keeps_everything_if_query_0_sees_nothing,
             "right for query 0 and wrong for query 1",
         ),
+        Wrong("powers of 2", adds_powers_of_2, "powers of 2"),
+        Wrong(
+            "softmax within the block",
+            adding(weights=lambda seen, scores, r: (scores - r[:, None]).softmax(dim=1)),
+            "as `softmax` does",
+        ),
+        Wrong("a very small maximum", clamps_the_maximum, "Return −∞ itself"),
         Wrong("an axis too many", keeps_an_axis, "should have the shape [1]"),
         Wrong("max with its indices", takes_values_and_indices, "`maximum` should be a tensor"),
     ],
@@ -816,6 +857,8 @@ WRONG = {
         Wrong("a new state for every block", in_place(anew=True), "add to the same state"),
         Wrong("one state for all heads", in_place(once=True), "start with an empty state"),
         Wrong("blocks sorted", in_place(blocks_of=sorted), "in the order of their ids"),
+        Wrong("blocks reversed", reads_from_last_to_first, "from last to first"),
+        Wrong("hidden with -1e4", hides_with_a_finite_score, "minus infinity"),
         Wrong("blocks counted from 0", in_place(blocks_of=lambda blocks: range(99)), "slots in a row"),
         Wrong("on from the first block", walks_on_from_the_first_block, "slots in a row"),
         Wrong("not divided", in_place(finish=lambda seen: seen.output), "not divided by the total"),

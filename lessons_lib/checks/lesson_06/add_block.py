@@ -148,6 +148,8 @@ def _why(wrong: str, found, expected, seen: Partial, scores, values, got: Partia
             return FILLED_IN
         if apart := one_query_wrong(wrong, found, maximum):
             return apart
+        if bool(((maximum == NONE) & found.isfinite()).any()):
+            return "Return −∞ itself where no key was seen. A finite number, however small, could be a score."
         for guess, idea in (
             (
                 block_maximum,
@@ -211,6 +213,7 @@ def _why(wrong: str, found, expected, seen: Partial, scores, values, got: Partia
             old * by + bare,
             "The block's weights are bare exponentials. Subtract the new maximum from every score first.",
         ),
+        *_other_sums(old * by, seen, scores, values, reference, wrong),
         (
             (old + own) * by,
             "Rescale only the old sums. The block's weights are already relative to the new maximum.",
@@ -223,12 +226,30 @@ def _why(wrong: str, found, expected, seen: Partial, scores, values, got: Partia
     ):
         if guess.shape == found.shape and same(found, guess):
             return idea
-    if wrong == "output":
-        return (
-            "Expected output × factor + weights @ values, with the factor as a column: `factor[:, None]` has "
-            "the shape [Q, 1]."
-        )
-    return "Expected total × factor + the sum of the weights over the keys, `dim=1`."
+    parts = f"Here the rescaled old {wrong} is {told(old * by)}, and this block adds {told(own)}"
+    if wrong == "output" and len(seen.total) > 1:
+        parts += ". The factor has to be a column, `factor[:, None]` of shape [Q, 1]"
+    return parts + ". Which of the two does your code get differently?"
+
+
+def _other_sums(rescaled, seen: Partial, scores, values, reference, wrong: str):
+    """A block added in the wrong way to old sums that are right, and what to say about it."""
+    weights = (scores - reference[:, None]).exp()
+
+    def of(weights):
+        return weights.sum(dim=1) if wrong == "total" else weights @ values
+
+    old = seen.total if wrong == "total" else seen.output
+    by = 2 ** (seen.maximum - reference) if wrong == "total" else 2 ** (seen.maximum - reference)[:, None]
+    yield old * by + of(2 ** (scores - reference[:, None])), "These are powers of 2, not of e: use `exp`."
+    yield (
+        rescaled + of((scores - reference[:, None]).softmax(dim=1)),
+        "The block's weights were divided by their sum, as `softmax` does. Add the weights themselves: the division "
+        "comes last, over all blocks.",
+    )
+    if wrong == "total":
+        yield rescaled + weights.mean(dim=1), "The block's weights were averaged. Add their sum."
+        yield rescaled + weights.sum(), "The weights of all queries were added up. Each query has its own: `dim=1`."
 
 
 def _check_many_blocks(attempt, queries: int, size: int, dtype, spread: float, generator) -> None:

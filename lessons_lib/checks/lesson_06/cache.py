@@ -130,7 +130,7 @@ def _check_written(name: str, tensor: torch.Tensor, rows, of_the_other, slots: l
         raise Mistake(
             what + f"that slot contains {short(stored[slot].flatten()[:4])}.",
             case=case,
-            idea="Copy each row unchanged, with all its heads, to its slot.",
+            idea="Copy each row unchanged, with all its heads, to its slot: assign, don't add.",
         )
     stray = [slot for slot in range(len(stored)) if slot not in slots and bool((stored[slot] != EMPTY).any())]
     if stray:
@@ -255,11 +255,15 @@ def _read_idea(found, want, blocks, num_tokens, all_keys, all_values) -> str:
         return "Tokens are missing. Don't drop the partly filled last block: its first slots belong to the sequence."
     if torch.equal(found, want + 50_000):
         return "You read another layer. Each layer has its own tensor."
-    if sorted(blocks) != list(blocks) and len(found) == len(want):
+    in_order = _in_order(blocks)
+    yours = min((_slots_in(found, every) for every in (all_keys, all_values)), key=lambda slots: slots.count("?"))
+    if set(yours) <= set(in_order) and yours[0] // BLOCK_SIZE != blocks[0]:
         return (
-            "`blocks` is in the order of the tokens, and block ids may come in any order. Don't sort them: the "
-            "first block in the list holds the first tokens."
+            "You read the right blocks in another order. `blocks` is in the order of the tokens, and ids may come in "
+            "any order. Don't sort them: the first block in the list holds the first tokens."
         )
+    if set(yours) <= set(in_order):
+        return "The blocks are right. Tokens fill a block from its first slot on: keep the *first* `num_tokens`."
     return "`blocks` contains block ids, not slots. Block b is `tensor[b]`, with block_size slots."
 
 

@@ -11,6 +11,7 @@ from lessons_lib.checks.exercise import Mistake, call
 from lessons_lib.measuring.random_batches import random_row
 
 HEAD_DIM = 4  # of `random_row`
+LARGE, FAR = 20.0, 1e4  # elements of a query above which exponentials overflow, or scores are below any finite stand-in
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,7 @@ def check_attention_in_place(attempt: Callable) -> None:
     for seed, (lens, q_heads, kv_heads, block_size, spare) in enumerate(CASES):
         _check_one(attempt, _case(lens, q_heads, kv_heads, block_size, spare, seed))
     _check_one(attempt, _case((5, 1), 2, 1, 4, 0, seed=20, larger=100.0))
+    _check_one(attempt, _case((0, 3), 1, 1, 4, 0, seed=7, larger=1e5))
     _check_one_block_at_a_time(attempt)
     _check_one(attempt, _case((5, 2), 2, 1, 4, 0, seed=21, dtype=torch.float64))
     rng = Random(6)
@@ -162,7 +164,7 @@ def _why_if_not_nan(attempt: Callable, case: Case) -> str:
 
 def _why_nan(case: Case, got: torch.Tensor) -> str:
     size = case.keys.shape[1]
-    if float(case.query.abs().max()) > 20:
+    if float(case.query.abs().max()) > LARGE:
         return "With scores this large, bare exponentials overflow. `add_block` subtracts the largest score first."
     in_use = -(-case.num_tokens // size)
     if len(case.blocks) > in_use:
@@ -243,13 +245,12 @@ def _guesses(case: Case) -> Iterator[tuple[torch.Tensor, str]]:
             "query heads share one.",
         )
         yield _dense(case, kv_head=lambda head: 0), "Every query head used KV head 0."
-    order = sorted(case.blocks)
-    shuffled = [order[position // size] * size + position % size for position in range(case.num_tokens)]
-    yield (
-        _dense(case, slots=shuffled),
-        "The blocks were taken in the order of their ids. `blocks` is in the order of the tokens, and ids may come in "
-        "any order.",
-    )
+    for order, how in ((sorted(case.blocks), "in the order of their ids"), (case.blocks[::-1], "from last to first")):
+        shuffled = [order[position // size] * size + position % size for position in range(case.num_tokens)]
+        yield (
+            _dense(case, slots=shuffled),
+            f"The blocks were taken {how}. `blocks` is in the order of the tokens, and ids may come in any order.",
+        )
     pool = case.keys.shape[0] * size
     for start in (0, case.blocks[0] * size):
         yield (
@@ -297,6 +298,11 @@ def _why(got: torch.Tensor, want: torch.Tensor, case: Case) -> str:
     def same(guess: torch.Tensor) -> bool:
         return torch.allclose(got, guess, rtol=1e-3, atol=1e-4)
 
+    if float(case.query.abs().max()) > FAR:
+        return (
+            "The scores of visible keys are far below zero here. The score of a hidden key has to be lower than any of "
+            "them, however low: minus infinity."
+        )
     if same(want * _totals(case)):
         return "The output was not divided by the total: `attention_of(seen)` does that, after the last block."
     for guess, idea in _guesses(case):
@@ -329,7 +335,9 @@ def _which_are_wrong(got: torch.Tensor, want: torch.Tensor) -> str:
         return which + "Does each head start with an empty state, and use its own query and its KV head?"
     if any(tokens) and not all(tokens):
         which = f"New token {tokens.index(True)} is right, and new token {tokens.index(False)} is wrong. "
-        return which + "Which positions may each of them see?"
+        return (
+            which + "Is a result written for each of them, from its own query and from the positions that it may see?"
+        )
     return (
         "It is not a mistake that this check knows. Try one token first, then two blocks: which keys and values does "
         "each iteration of your loop use, and at which positions are they?"
