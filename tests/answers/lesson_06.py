@@ -151,6 +151,10 @@ def reads_on_from_the_first_block(self, layer, blocks, num_tokens):
     return tuple(cache[layer].flatten(0, 1)[start : start + num_tokens] for cache in (self.keys, self.values))
 
 
+def reads_block_ids_as_slots(self, layer, blocks, num_tokens):
+    return tuple(cache[layer].flatten(0, 1)[blocks][:num_tokens] for cache in (self.keys, self.values))
+
+
 def counts_blocks_instead_of_tokens(self, layer, blocks, num_tokens):
     filled = (num_tokens - 1) % self.block_size + 1
     last = (len(blocks) - 1) * self.block_size + filled
@@ -287,6 +291,12 @@ def adds_powers_of_2(seen, scores, values):
 def clamps_the_maximum(seen, scores, values):
     done = add_block(seen, scores, values)
     return dataclasses.replace(done, maximum=done.maximum.clamp(min=-1e9))
+
+
+def rescales_the_new_sums(seen, scores, values):
+    done, own = add_block(seen, scores, values), forgets_the_past(seen, scores, values)
+    factor = (seen.maximum - done.maximum.masked_fill(done.maximum == NONE, 0.0)).exp()
+    return Partial(done.maximum, seen.total + own.total * factor, seen.output + own.output * factor[:, None])
 
 
 def keeps_an_axis(seen, scores, values):
@@ -463,6 +473,16 @@ def averages_the_blocks(query, keys, values, blocks, num_tokens, scale):
         filled = min(size, num_tokens - start)
         parts.append(attention_in_place(query, keys, values, [block], filled, scale))
     return torch.stack(parts).mean(dim=0)
+
+
+def adds_up_attentions(query, keys, values, blocks, num_tokens, scale):
+    count = -(-num_tokens // keys.shape[1])
+    return averages_the_blocks(query, keys, values, blocks, num_tokens, scale) * count
+
+
+def mixes_heads_and_tokens(*arguments):
+    out = attention_in_place(*arguments)
+    return out.reshape(out.shape[1], out.shape[0], -1).transpose(0, 1)
 
 
 def returns_heads_first(*arguments):
@@ -752,6 +772,7 @@ WRONG = {
         Wrong("axis of the blocks kept", caching(read=reads_blocks_apart), "still has an axis for the blocks"),
         Wrong("only the keys read", caching(read=reads_keys_only), "should return a pair"),
         Wrong("values before keys", caching(read=reads_values_first), "starts with the values"),
+        Wrong("rows picked by block id", caching(read=reads_block_ids_as_slots), "yours come from slots [1]"),
         Wrong("keys read twice", caching(read=reads_keys_twice), "These are the keys"),
         Wrong(
             "read on from the first block", caching(read=reads_on_from_the_first_block), "the next entry of `blocks`"
@@ -807,6 +828,7 @@ WRONG = {
             keeps_everything_if_query_0_sees_nothing,
             "right for query 0 and wrong for query 1",
         ),
+        Wrong("new sums rescaled", rescales_the_new_sums, "converts the *old* sums"),
         Wrong("powers of 2", adds_powers_of_2, "powers of 2"),
         Wrong(
             "softmax within the block",
@@ -863,6 +885,8 @@ WRONG = {
         Wrong("on from the first block", walks_on_from_the_first_block, "slots in a row"),
         Wrong("not divided", in_place(finish=lambda seen: seen.output), "not divided by the total"),
         Wrong("attentions of the blocks averaged", averages_the_blocks, "You averaged"),
+        Wrong("attentions of the blocks added", adds_up_attentions, "You added the attentions"),
+        Wrong("reshaped", mixes_heads_and_tokens, "mixed up"),
         Wrong("bare exponentials", in_place(add=add_block_naive), "bare exponentials overflow"),
         Wrong("gathered", gathers_first, "No tensor may grow"),
         Wrong("all scores kept", keeps_all_scores, "your code made a tensor of shape [1, 120]"),

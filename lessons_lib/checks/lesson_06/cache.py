@@ -228,6 +228,8 @@ def _read_idea(found, want, blocks, num_tokens, all_keys, all_values) -> str:
             if every is all_keys:
                 return "These are the keys. The values of this layer are in `self.values[layer]`."
             return "Yours starts with the values. The pair is (keys, values)."
+    if any(_slots_in(found, every) == list(blocks) for every in (all_keys, all_values)):
+        return "`blocks` contains block ids, not slots. Block b is `tensor[b]`, with block_size slots."
     if len(blocks) > -(-num_tokens // BLOCK_SIZE):
         return (
             f"Block {blocks[-1]} isn't in use yet: the tokens end before it. Take as many tokens as `num_tokens` says, "

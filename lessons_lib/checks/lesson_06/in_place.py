@@ -74,7 +74,8 @@ def _case(
 ) -> Case:  # fmt: skip
     row = random_row([lens], q_heads, kv_heads, block_size, seed, dtype=dtype)
     blocks = row.block_tables[0].tolist()
-    words = f"{sum(lens)} tokens in blocks {blocks} of {block_size}, the last {lens[1] if lens[1] > 1 else 'one'} new"
+    words = f"{sum(lens)} token{'s' if sum(lens) > 1 else ''} in blocks {blocks} of {block_size}, "
+    words += f"the last {lens[1] if lens[1] > 1 else 'one'} new"
     if spare:
         unused = [block for block in range(len(row.keys)) if block not in blocks][:spare]
         blocks += unused
@@ -265,6 +266,13 @@ def _guesses(case: Case) -> Iterator[tuple[torch.Tensor, str]]:
             f"Only {tail} slots of *every* block were read. Only the last block is partly filled; the others "
             f"have {size} each.",
         )
+    mixed = _dense(case).reshape(q_heads, new, HEAD_DIM).transpose(0, 1)
+    yield mixed, "Tokens and heads are mixed up: `reshape` keeps the order in memory, `transpose` swaps the axes."
+    yield (
+        _averaged(case) * -(-case.num_tokens // size),
+        "You added the attentions of the blocks, each already divided. Carry the sums of `add_block` from block to "
+        "block, and divide once.",
+    )
     yield (
         _averaged(case),
         "You averaged the attentions of the blocks. A block with larger scores weighs more: carry the sums of "
