@@ -55,7 +55,6 @@ from lessons_lib.batching import (
     ragged_step,
 )
 from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, solution
-from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, solution
 from lessons_lib.kv_cache import BlockPool, BlockTable, OutOfBlocks, blocks_for, slot_mapping
 from lessons_lib.measuring import (
     MAX_NEW_TOKENS,
@@ -286,7 +285,7 @@ for function in (nothing_seen, add_block_naive, attention_of):
 # %% [markdown]
 """
 Let's try it on real scores. A Hugging Face model looks up its attention function by name, so we register one that
-records its inputs and then calls the usual one. (More on this in Build 5.) We take the last token of D's prompt, in one
+records its inputs and then calls the usual one. (More on this in Build 4.) We take the last token of D's prompt, in one
 layer, with one of its query heads. Four query heads share two KV heads, so query head 3 uses KV head 1, both counted
 from 0.
 """
@@ -347,6 +346,7 @@ It works for these scores. But every float type has a largest value, and exponen
 
 # %%
 print(f"the largest float32 is {torch.finfo(torch.float32).max:.1e}; exp(88) is {torch.tensor(88.0).exp():.1e}, exp(89) is {torch.tensor(89.0).exp()}")
+print(f"in float16, exp(11) is {torch.tensor(11.0).half().exp():.0f}, exp(12) is {torch.tensor(12.0).half().exp()}")
 for block, own_scores in enumerate(scores[0].split(BLOCK), start=1):
     print(f"D's scores in block {block}:", " ".join(f"{score:5.1f}" for score in own_scores.tolist()))
 predict("06.b", ...)
@@ -768,20 +768,21 @@ def attention_pass(backend, batch):
 
 def compared(batch):
     mine, gathering = median_ms([lambda: attention_pass(my_backend, batch), lambda: attention_pass(library_backend, batch)], repeat=5)
-    return [mine, gathering, f"{mine / gathering:.0f}"]
+    calls = NUM_LAYERS * query_heads * sum(blocks_for(context, 16) for context in batch.packed.context_lens.tolist())
+    return [calls, mine, gathering, f"{mine / gathering:.0f}"]
 
 
 Table(
-    columns=["sequences", "yours, ms", "gather, ms", "yours / gather"],
+    columns=["sequences", "calls of add_block", "yours, ms", "gather, ms", "yours / gather"],
     rows=[[str(count), *compared(make_batch(count))] for count in (4, 16)],
     caption=f"Attention in {NUM_LAYERS} layers",
 )
 
 # %% [markdown]
 """
-Most of your time is the start of small operators, not arithmetic. On a GPU, every query head of every sequence can run
-its loop at the same time, and the loop itself costs almost nothing. That is a kernel, and the next lesson. Until then,
-the library's backend serves on CPUs; "Further" shows how it works.
+Every call of `add_block` starts more than a dozen small operators, one after the other. On a GPU,
+every query head of every sequence can run its loop at the same time, in one kernel. That's lesson 07. On CPUs, the
+library serves with the backend that gathers; "Further" shows how it works.
 
 ### The ledger
 """

@@ -243,7 +243,7 @@ def _other_sums(rescaled, seen: Partial, scores, values, reference, wrong: str):
     by = 2 ** (seen.maximum - reference) if wrong == "total" else 2 ** (seen.maximum - reference)[:, None]
     yield (
         old + of(weights) * (rescaled / old).nan_to_num(),
-        "The factor was applied to the block's own sum. It converts the *old* sums: they are relative to the old maximum.",
+        "The factor was applied to the block's own sum. It converts the *old* sums, relative to the old maximum.",
     )
     yield old * by + of(2 ** (scores - reference[:, None])), "These are powers of 2, not of e: use `exp`."
     yield (
