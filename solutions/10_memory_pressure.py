@@ -229,7 +229,7 @@ def state(scheduler, scheduler_output, victim):
         "waiting queue": listed(sequence.id for sequence in scheduler.waiting),
         "running": listed(sequence.id for sequence in scheduler.running),
         "the step computes tokens of": listed(sequence.id for sequence in scheduler_output.num_scheduled_tokens),
-        "who uses each block (· is free)": " ".join(owner.get(block, "·") for block in range(NUM_BLOCKS)),
+        "sequence in each block (· is free)": " ".join(owner.get(block, "·") for block in range(NUM_BLOCKS)),
         f"{victim.id}'s blocks": listed(map(str, victim.blocks)),
         f"{victim.id}'s computed tokens": victim.num_computed_tokens,
         f"{victim.id}'s known tokens": victim.num_tokens,

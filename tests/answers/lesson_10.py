@@ -310,6 +310,19 @@ def base_for_every_block(recorded, tokens):
     return base * tokens / 16 + slope * tokens
 
 
+def twice_both(recorded, tokens):
+    return 2 * swap_line(recorded, tokens)
+
+
+def in_milliseconds(recorded, tokens):
+    return 1000 * swap_line(recorded, tokens)
+
+
+def interpolated(recorded, tokens):
+    measured = [row["tokens"] for row in recorded]
+    return np.interp(tokens, measured, [row["swap_out_s"] + row["swap_in_s"] for row in recorded])
+
+
 def nearest_row(recorded, tokens):
     row = min(recorded, key=lambda row: abs(row["tokens"] - tokens))
     return row["swap_out_s"] + row["swap_in_s"]
@@ -393,6 +406,21 @@ WRONG = {
             preempting(step=lambda output, victim: output.num_scheduled_tokens.clear()),
             "The other sequences still compute",
         ),
+        Wrong(
+            "the step computes 0 tokens of it",
+            preempting(step=lambda output, victim: output.num_scheduled_tokens.update({victim: 0})),
+            "With 0 tokens B would still be part of the batch",
+        ),
+        Wrong(
+            "the list of victims is replaced by the victim",
+            preempting(note=lambda output, victim: setattr(output, "preempted", victim)),
+            "append the victim to the list",
+        ),
+        Wrong(
+            "it is noted as admitted",
+            preempting(note=lambda output, victim: (output.preempted.append(victim), output.admitted.append(victim))),
+            "The victim wasn't admitted in this step",
+        ),
         Wrong("it isn't noted as preempted", preempting(note=nothing), "is how it knows"),
         Wrong(
             "the id is noted, not the sequence",
@@ -433,6 +461,11 @@ WRONG = {
         Wrong("only filled blocks are freed", preempting(free=frees_filled_blocks), "with yours, 4 is in use, but no"),
         Wrong("the free queue is extended by hand", preempting(free=extends_the_free_queue), "Leave the pool's books"),
         Wrong("the whole pool is reset", preempting(free=resets_the_pool), "and no others"),
+        Wrong(
+            "its blocks become None",
+            preempting(forget=lambda victim: setattr(victim, "blocks", None)),
+            "It stays a list",
+        ),
         Wrong("it keeps its block table", preempting(forget=nothing), "and free its blocks"),
         Wrong("it keeps blocks and table", preempting(free=nothing, forget=nothing), "is still in use"),
         Wrong("its tokens still count as computed", preempting(uncount=nothing), "the scheduler won't compute them"),
@@ -466,6 +499,9 @@ WRONG = {
         Wrong("a swap costs its bytes only", choosing(swap_slope_only, recompute_slope), "a swap of 0 tokens"),
         Wrong("bytes over a bandwidth", choosing(swap_by_bandwidth, recompute_slope), "come from a single measurement"),
         Wrong("the base for every block", choosing(base_for_every_block, recompute_slope), "For a long victim"),
+        Wrong("both directions, twice", choosing(twice_both, recompute_slope), "Count each of them once"),
+        Wrong("between measurements only", choosing(interpolated, recompute_slope), "The line goes on"),
+        Wrong("milliseconds and seconds", choosing(in_milliseconds, recompute_slope), "in different units"),
         Wrong("the nearest row", choosing(nearest_row, recompute_slope), "so the function should return"),
         Wrong(
             "blocks aren't whole",

@@ -102,11 +102,17 @@ def _judge(
 
 
 def _check_directions(attempt) -> None:
-    turned = "True means: swap. Is the comparison the wrong way round?"
+    turned = "True means: swap. Is the comparison the wrong way round, or are the two times in different units?"
     _judge(attempt, Machine(out=5, into=5, recompute=30), 1600, turned)
-    _judge(attempt, Machine(out=30, into=30, recompute=20), 1600, turned)
+    never = (
+        "Here each token takes longer to swap than to recompute, so swapping is never cheaper. How long does swapping "
+        "1,600 tokens take, according to your function?"
+    )
+    _judge(attempt, Machine(out=30, into=30, recompute=20), 1600, never)
     both = "A victim is copied twice: out of the pool now, and back in when it is admitted again."
     _judge(attempt, Machine(out=10, into=10, recompute=15), 1600, both)
+    once = "The record has a time for the copies out and one for those in. Count each of them once."
+    _judge(attempt, Machine(out=5, into=5, recompute=15), 1600, once)
     each = "Out and in may take different times. Here one of them is much slower than the other: add both."
     _judge(attempt, Machine(out=5, into=20, recompute=15), 1600, each)
     _judge(attempt, Machine(out=20, into=5, recompute=15), 1600, each)
@@ -124,7 +130,8 @@ def _check_step_that_runs_anyway(attempt) -> None:
     )
     machine = Machine(out=10, into=10, recompute=18, recompute_base=50_000)
     _judge(attempt, machine, 96, rate)
-    _judge(attempt, machine, 9600, rate)
+    _judge(attempt, machine, 4800, rate)
+    _judge(attempt, machine, 9600, "A victim may be longer than any that was measured. The line goes on.")
 
 
 def _check_cost_of_a_swap(attempt) -> None:

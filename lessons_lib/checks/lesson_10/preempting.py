@@ -62,10 +62,11 @@ def _check_partial_blocks(attempt) -> None:
 
 
 def _check_place_in_queue(attempt) -> None:
-    case = "A runs alone, nothing waits. A needs a block and is the victim."
-    state = Pressed(attempt, case, num_blocks=2)
-    state.run("A", 8, answered=1, num_blocks=2)
-    state.preempt("A")
+    case = "A and B run, nothing waits. B needs a block and is the victim."
+    state = Pressed(attempt, case, num_blocks=4)
+    for name in "AB":
+        state.run(name, 8, answered=1, num_blocks=2)
+    state.preempt("B")
     case = "first come, first served; A, B and C arrived at the same time, in this order. A and B run. B is the victim."
     state = Pressed(attempt, case, num_blocks=4)
     for name in "AB":
@@ -73,10 +74,11 @@ def _check_place_in_queue(attempt) -> None:
     state.wait("C", arrival=1.0)
     state.preempt("B")
     case = (
-        "strict priority; B (tier 1) runs, C (tier 0) has arrived since and waits, and so does D (tier 2). "
-        "B is the victim."
+        "strict priority; A (tier 0) and B (tier 1) run, C (tier 0) has arrived since and waits, and so does "
+        "D (tier 2). B is the victim."
     )
-    state = Pressed(attempt, case, num_blocks=2, policy=StrictPriority())
+    state = Pressed(attempt, case, num_blocks=4, policy=StrictPriority())
+    state.run("A", 8, answered=1, num_blocks=2)
     state.run("B", 8, answered=1, num_blocks=2, tier=1)
     state.wait("C", tier=0)
     state.wait("D", tier=2)

@@ -4,10 +4,10 @@ it.
 
 from collections.abc import Iterable
 
-from lessons_lib.checks.exercise import Mistake, call
+from lessons_lib.checks.exercise import Mistake, call, short
 from lessons_lib.kv_cache.block_pool import BlockPool, blocks_for
 from lessons_lib.kv_cache.prefix_cache import PrefixCache
-from lessons_lib.scheduling.preemption import PreemptiveScheduler, PreemptiveSchedulerOutput
+from lessons_lib.scheduling.preemption import PreemptiveScheduler, PreemptiveSchedulerOutput, never_swap
 from lessons_lib.scheduling.sequence import Sequence
 
 SIZE = 4  # of a block
@@ -33,6 +33,8 @@ class Pressed:
         self.scheduler = PreemptiveScheduler(
             PrefixCache(num_blocks, SIZE),
             swap_space=BlockPool(4, SIZE),
+            preempt_sequence=attempt,
+            should_swap=never_swap,
             share_prefixes=False,
             **limits,
         )
@@ -45,7 +47,12 @@ class Pressed:
         for name in names:
             time = float(len(self.sequences)) if arrival is None else arrival
             sequence = Sequence(
-                name, list(range(prompt)), 50, arrival_time=time, tier=tier, output_ids=list(range(70, 70 + answered))
+                name,
+                list(range(prompt)),
+                answered + 2,
+                arrival_time=time,
+                tier=tier,
+                output_ids=list(range(70, 70 + answered)),
             )
             self.sequences[name] = sequence
             self.scheduler.waiting.add(sequence)
@@ -213,7 +220,9 @@ class Pressed:
         name = self.victim.id
         if counts != self.counts:
             what = f"`num_scheduled_tokens` should be {self.counts}; yours is {counts}."
-            if name in counts and self.was_scheduled:
+            if not counts.get(name, 1):
+                idea = f"With 0 tokens {name} would still be part of the batch. Take it out."
+            elif name in counts and self.was_scheduled:
                 idea = (
                     f"The forward pass would compute {counts[name]} token{'s' * (counts[name] != 1)} of {name} and "
                     "write keys and values to blocks that it no longer has."
@@ -221,11 +230,23 @@ class Pressed:
             else:
                 idea = "The other sequences still compute what was scheduled for them, and the victim nothing."
             self._fail(what, idea)
+        if not isinstance(self.output.preempted, list):
+            self._fail(
+                f"`scheduler_output.preempted` should be a list; yours is {short(self.output.preempted)}.",
+                "A step may preempt several sequences: append the victim to the list.",
+            )
         preempted = names_of(self.output.preempted)
         if preempted != [name]:
             self._fail(
                 f"`scheduler_output.preempted` should be [{name}]; yours is [{', '.join(preempted)}].",
                 "The scheduler admits no sequence in a step that preempts one, and this list is how it knows.",
+            )
+
+        if changed := [*self.output.admitted, *self.output.stalled, *self.output.block_copies]:
+            self._fail(
+                f"`admitted`, `stalled` and `block_copies` of the output should be empty; one of yours has "
+                f"{short(changed[0])}.",
+                "The victim wasn't admitted in this step, it doesn't stall, and nothing is copied.",
             )
 
     def _compare_swap_space(self) -> None:
@@ -240,7 +261,7 @@ class Pressed:
             )
 
     def _compare_blocks(self) -> None:
-        name, pool, mine = self.victim.id, self.scheduler.pool, list(self.victim.blocks)
+        name, pool, mine = self.victim.id, self.scheduler.pool, self.victim.blocks
         due = f"blocks {listed(map(str, self.blocks))} of {name} should be free"
         lost = sorted(set(self.blocks) & pool.used)
         if both := sorted(pool.used & set(pool.free_queue)):
@@ -258,6 +279,11 @@ class Pressed:
             self._fail(
                 f"{due}; with yours, {listed(map(str, lost))} is still in use.",
                 "Another sequence needs the blocks now. Return them: `scheduler.pool.free(blocks)`.",
+            )
+        if not isinstance(mine, list):
+            self._fail(
+                f"`{name}.blocks` should be []; yours is {short(mine)}.",
+                "It stays a list: the scheduler adds blocks to it when the victim is admitted again.",
             )
         if mine:
             self._fail(
@@ -279,6 +305,8 @@ class Pressed:
                 f"`{name}.num_computed_tokens` should still be {self.computed}; yours is {computed}.",
                 "These tokens' keys and values are in the swap space, so they won't be computed again.",
             )
+        if computed < 0:
+            self._fail(f"`{name}.num_computed_tokens` should be 0; yours is {computed}.", "A count can't be negative.")
         if not self.swapped and computed:
             idea = (
                 "All its keys and values are lost, those of the prompt too. If tokens count as computed, the scheduler "

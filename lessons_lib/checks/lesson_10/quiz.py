@@ -100,4 +100,29 @@ QUIZ = [
             ),
         ),
     ),
+    Question(
+        text="On a GPU, swapping a victim of 512 tokens took 1.9 ms, out and in, and a prefill of them 17.2 ms. Why "
+        "can recomputing be the better choice all the same?",
+        choices=(
+            Choice(
+                "The victim comes back in a step that runs anyway, and most of the 17.2 ms are what any step takes.",
+                "What counts is how much longer 512 tokens make that step. The recorded prefills of 512 and 8,192 "
+                "tokens differ by 9 ms: about 1 µs per token.",
+                right=True,
+            ),
+            Choice(
+                "A recomputed cache is more exact than a copied one.",
+                "A copy has the same bits. The tokens are the same either way.",
+            ),
+            Choice(
+                "The copies keep the GPU from computing anything else.",
+                "They are counted as if they did: 1.9 ms. That is still less than 17.2 ms.",
+            ),
+            Choice(
+                "It can't: 1.9 ms is less than 17.2 ms.",
+                "The two times aren't what the choice changes. A swap adds its 1.9 ms, but recomputing doesn't add a "
+                "whole step.",
+            ),
+        ),
+    ),
 ]
