@@ -501,7 +501,7 @@ WRONG = {
         Wrong("the base for every block", choosing(base_for_every_block, recompute_slope), "For a long victim"),
         Wrong("both directions, twice", choosing(twice_both, recompute_slope), "Count each of them once"),
         Wrong("between measurements only", choosing(interpolated, recompute_slope), "The line goes on"),
-        Wrong("milliseconds and seconds", choosing(in_milliseconds, recompute_slope), "in different units"),
+        Wrong("milliseconds and seconds", choosing(in_milliseconds, recompute_slope), "in the same unit"),
         Wrong("the nearest row", choosing(nearest_row, recompute_slope), "so the function should return"),
         Wrong(
             "blocks aren't whole",

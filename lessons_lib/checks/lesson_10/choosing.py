@@ -102,13 +102,16 @@ def _judge(
 
 
 def _check_directions(attempt) -> None:
-    turned = "True means: swap. Is the comparison the wrong way round, or are the two times in different units?"
-    _judge(attempt, Machine(out=5, into=5, recompute=30), 1600, turned)
     never = (
         "Here each token takes longer to swap than to recompute, so swapping is never cheaper. How long does swapping "
-        "1,600 tokens take, according to your function?"
+        "1,600 tokens take, according to your function? Or is the comparison the wrong way round? True means: swap."
     )
     _judge(attempt, Machine(out=30, into=30, recompute=20), 1600, never)
+    always = (
+        "Here each token takes longer to recompute than to swap, and nothing comes on top. Are both times in the same "
+        "unit, and are both of the same tokens?"
+    )
+    _judge(attempt, Machine(out=5, into=5, recompute=30), 1600, always)
     both = "A victim is copied twice: out of the pool now, and back in when it is admitted again."
     _judge(attempt, Machine(out=10, into=10, recompute=15), 1600, both)
     once = "The record has a time for the copies out and one for those in. Count each of them once."
