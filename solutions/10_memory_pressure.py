@@ -447,7 +447,8 @@ print(f"six stories: {scheduler.num_preempted} preemptions, {scheduler.num_swapp
 
 # %% [markdown]
 """
-The table's last column was misleading: up to a length that most chat requests never reach, this GPU does better to recompute. The rule:
+The table's last column was misleading: below that length, this GPU does better to recompute. (Don't take the length too literally. It follows from
+differences of a few milliseconds, and another recording gives another one.) The rule:
 
 - **Swap** a long sequence, if it moves in a few large transfers.
 - **Recompute** a short one, or if it would move in many small transfers, or if there is no swap space.
