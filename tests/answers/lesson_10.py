@@ -87,6 +87,15 @@ def by_a_loop(candidates, policy):
     return victim
 
 
+def by_rank_and_index(candidates, policy):
+    return candidates[max(range(len(candidates)), key=lambda i: (policy.rank(candidates[i]), i))]
+
+
+def last_of_the_largest(candidates, policy):
+    largest = max(map(policy.rank, candidates))
+    return [sequence for sequence in candidates if policy.rank(sequence) == largest][-1]
+
+
 # 10.2 preempt_sequence
 
 
@@ -435,6 +444,11 @@ WRONG = {
         ),
         Wrong("it doesn't wait again", preempting(queue=nothing), "it has to wait for its next turn"),
         Wrong(
+            "it is added as a new request, with its blocks",
+            preempting(queue=lambda scheduler, victim: scheduler.add(victim)),
+            "is for new sequences",
+        ),
+        Wrong(
             "the queue is taken for a list",
             preempting(queue=lambda scheduler, victim: scheduler.waiting.insert(0, victim)),
             "The waiting queue isn't a list",
@@ -545,7 +559,7 @@ WRONG = {
 }
 
 RIGHT = {
-    "10.1": [sorted_and_last, by_a_loop],
+    "10.1": [sorted_and_last, by_a_loop, by_rank_and_index, last_of_the_largest],
     "10.2": [
         preempting(),
         in_another_order,

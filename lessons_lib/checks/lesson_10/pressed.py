@@ -173,6 +173,12 @@ class Pressed:
 
     def _compare_queue(self) -> None:
         name, queue = self.victim.id, names_of(self.scheduler.waiting)
+        if self.scheduler.waiting_forks():
+            self._fail(
+                f"the scheduler believes that {name} waits with blocks. Did you call `scheduler.add`?",
+                "`scheduler.add` is for new sequences, and registers the blocks that they bring. Put the victim in the "
+                "queue: `scheduler.waiting.add(sequence)`.",
+            )
         if queue == self.queue:
             return
         what = f"the waiting queue should be {listed(self.queue)}; yours is {listed(queue)}."
