@@ -4,7 +4,7 @@
 
 **A sequence needs a block and none is free. Now what?**
 
-60 minutes · difficulty: medium · routes: serving · prerequisites: lesson 03 (blocks), lesson 06 (paged attention) and lesson 09 (the scheduler)
+80 minutes · difficulty: medium · routes: serving · prerequisites: lesson 03 (blocks), lesson 06 (paged attention) and lesson 09 (the scheduler)
 
 Lesson 09 had two ways to admit a sequence. Conservative admission promises blocks that mostly go unused. Optimistic admission can deadlock. In this
 lesson the scheduler learns to take blocks back from a running sequence, so it can be optimistic and never deadlock.
@@ -136,7 +136,7 @@ When a sequence needs a block and none is free, the scheduler makes room:
 The third point is why preemption is so easy to add. A waiting sequence that already has part of an answer is nothing special: lesson 09's rule computes
 every known token that hasn't been computed yet, whether it belongs to the prompt or to the answer.
 
-## Build: the victim
+## Build 1: the victim
 
 Which sequence should be preempted? The policy says which sequence is served first, so the victim is the one that it would serve *last*: the one with the
 largest `policy.rank(sequence)`. Any other choice would let a sequence lose its blocks to one that ranks behind it, and the policy would mean nothing.
@@ -146,8 +146,8 @@ finishes; then the next one is first. Under first come, first served, every sequ
 Under strict priority or shortest job first that isn't guaranteed: as long as requests with a better rank keep arriving, a sequence can wait forever.
 
 **Your task: `last_in_rank(candidates, policy)`.** `candidates` is a list of one or more sequences, in the order of admission. Return the one with the
-largest `policy.rank(sequence)`. If several share the largest rank, return the last of them in the list. A rank may be a number or a tuple. Ranks from
-the same policy can be compared with `<` and `max`, but you can't negate them: `-rank` fails for a tuple. Don't change the list.
+largest `policy.rank(sequence)`. If several share the largest rank, return the last of them in the list. A rank may be a number or a tuple; ranks
+from the same policy can be compared. Don't change the list.
 
 Example: first come, first served, so the rank is the arrival time. A arrived at 0, B at 1, C at 2. B was preempted once and has been admitted again, so
 the candidates are [A, C, B]. The victim is C. With [A, B, C] it is C too. If B and C both arrived at 1, it is B for [A, C, B] and C for [A, B, C].
@@ -158,34 +158,53 @@ from lessons_lib.scheduling.preemption import last_in_rank
 
 # %% [markdown]
 """
-### What the victim loses
+## Build 2: preemption
 
 The library's `PreemptiveScheduler` is lesson 09's `Scheduler` with a different `allocate_slots`: if a running sequence can't get its blocks, it preempts a
 victim and tries again.
 """
 
 # %%
-for method in (PreemptiveScheduler.allocate_slots, PreemptiveScheduler.preempt, PreemptiveScheduler.drop):
-    print(inspect.getsource(method))
+print(inspect.getsource(PreemptiveScheduler.allocate_slots))
 
 # %% [markdown]
 """
-Read `preempt`. The victim gets no tokens in this step, leaves the running sequences, and goes back to the waiting queue. Then one of two things
-happens to its part of the cache. `drop` is the simple one: it frees the blocks and sets `num_computed_tokens` to 0.
+`candidates()` returns the running sequences (lesson 11 adds one more kind). The victim can be the very sequence that needs the block, if no other one
+ranks behind it. `self.preempt` calls the function that you write now. It is the simple kind of preemption:
 
 > **recompute**: dropping a victim's cache. When the victim is admitted again, all its known tokens are computed in one prefill.
 
-`candidates()` returns the running sequences (lesson 11 adds one more kind). The victim can be the very sequence that needs the block, if no other one
-ranks behind it.
+**Your task: `preempt_sequence(scheduler, scheduler_output, victim)`.** Change what has to change, and return nothing. Afterwards
 
+- the step computes no token of the victim (it may have been scheduled already, or not yet), and `scheduler_output.preempted` ends with the victim;
+- the victim has no batch slot any more. It waits, at the place that its rank gives it. `scheduler.waiting.add(sequence)` inserts a sequence by rank; under
+  first come, first served a victim thus gets to the front. A victim that waits already stays where it is (lesson 11 has such victims);
+- all its blocks are free (`scheduler.pool.free(blocks)`), those that aren't full too, and it has none;
+- none of its tokens counts as computed, with one exception: if `victim.swapped` isn't empty, its keys and values are being copied to other memory, and
+  the count stays. We'll get to that below.
+
+Everything else stays as it is, most of all the victim's tokens.
+
+Example, blocks of 4, none free. A and B run, C and D wait. B has 5 prompt tokens and 4 answer tokens; 8 of these 9 are computed, in blocks 2 and 3. B's
+next token is scheduled. Then A needs a block, and B is the victim. Afterwards A runs, and B, C, D wait in this order. Blocks 2 and 3 are free. B has no
+blocks and no computed tokens, but still 9 known ones, and isn't in `num_scheduled_tokens`.
+"""
+
+# %% exercise="10.2"
+from lessons_lib.scheduling.preemption import PreemptiveSchedulerOutput
+
+from lessons_lib.scheduling.preemption import preempt_sequence
+
+# %% [markdown]
+"""
 A step that preempts a sequence doesn't admit any. A sequence admitted now would take the blocks that have just been freed. Under first come, first
 served it would also rank behind every running sequence, so it would be the next victim.
 
 `allocate_slots` calls `make_room`, which needs a new kind of pool: a `PrefixCache`, the subject of lesson 11. With `share_prefixes=False` it behaves like
 any other block pool.
 
-Now let's serve the same six stories from the pool in which they deadlocked. `serve_recorded` serves greedily and records what each step did and the
-state of the pool after it. Step through it: the colored part of a block shows how full it is.
+Now let's serve the same six stories from the pool in which they deadlocked, with your two functions. The table shows one preemption: the queue and the
+pool right before and right after the call of `preempt_sequence`.
 """
 
 # %%
@@ -193,21 +212,55 @@ def under_pressure(**options):
     """The six stories in the small pool: (sequences, scheduler, recorded steps)."""
     swap_space = BlockPool(NUM_BLOCKS, BLOCK)
     swap_cache = PagedKVCache(model.config, NUM_BLOCKS, BLOCK)
-    options = dict(choose_victim=last_in_rank, share_prefixes=False, swap_space=swap_space) | options
+    options = dict(choose_victim=last_in_rank, preempt_sequence=preempt_sequence, share_prefixes=False, swap_space=swap_space) | options
     scheduler = PreemptiveScheduler(PrefixCache(NUM_BLOCKS, BLOCK), **LIMITS, **options)
     sequences = six_stories()
     return sequences, scheduler, serve_recorded(ModelRunner(model, NUM_BLOCKS, BLOCK), scheduler, sequences, swap_cache)
 
 
-recomputed, scheduler, recompute_steps = under_pressure(should_swap=never_swap)
-first = next(step.index for step in recompute_steps if step.preempted)
-Stepper(lambda i: draw_pressure(recompute_steps[i]), count=len(recompute_steps), start=first, still=first)
-
-# %%
 def listed(ids):
     return ", ".join(ids) or "–"
 
 
+def state(scheduler, scheduler_output, victim):
+    """What a preemption changes, as text."""
+    owner = {block: sequence.id for sequence in scheduler.running for block in sequence.blocks}
+    return {
+        "waiting queue": listed(sequence.id for sequence in scheduler.waiting),
+        "running": listed(sequence.id for sequence in scheduler.running),
+        "the step computes tokens of": listed(sequence.id for sequence in scheduler_output.num_scheduled_tokens),
+        "sequence in each block (· is free)": " ".join(owner.get(block, "·") for block in range(NUM_BLOCKS)),
+        f"{victim.id}'s blocks": listed(map(str, victim.blocks)),
+        f"{victim.id}'s computed tokens": victim.num_computed_tokens,
+        f"{victim.id}'s known tokens": victim.num_tokens,
+    }
+
+
+preemptions = []
+
+
+def watched(scheduler, scheduler_output, victim):
+    before = state(scheduler, scheduler_output, victim)
+    preempt_sequence(scheduler, scheduler_output, victim)
+    preemptions.append((victim.id, before, state(scheduler, scheduler_output, victim)))
+
+
+under_pressure(should_swap=never_swap, preempt_sequence=watched)
+victim, before, after = next(each for each in preemptions if each[1]["waiting queue"] != "–")  # the first that finds others waiting
+Table(columns=["", "before", "after"], rows=[[what, str(before[what]), str(after[what])] for what in before], caption=f"{victim} is preempted")
+
+# %% [markdown]
+"""
+And this is the whole run. `serve_recorded` serves greedily and records what each step did and the state of the pool after it. The picture starts one step
+before the first preemption: go one step further, and look at the waiting queue and the victim's blocks. The colored part of a block shows how full it is.
+"""
+
+# %%
+recomputed, scheduler, recompute_steps = under_pressure(should_swap=never_swap)
+first = next(step.index for step in recompute_steps if step.preempted)
+Stepper(lambda i: draw_pressure(recompute_steps[i]), count=len(recompute_steps), start=first - 1, still=first)
+
+# %%
 def events(steps):
     changed = [step for step in steps if step.preempted or step.admitted or step.finished]
     rows = [[str(step.index + 1), listed(step.preempted), listed(step.admitted), listed(step.finished), listed(step.waiting)] for step in changed]
@@ -262,6 +315,10 @@ The alternative is to keep the victim's keys and values somewhere else.
 Then nothing has to be recomputed. The price is two copies, out and in. The scheduler itself copies nothing: it adds `BlockCopy`s to its output, and
 `copy_blocks` carries them out before the forward pass. If the swap space is full, the victim's cache is dropped instead.
 """
+
+# %%
+for method in (PreemptiveScheduler.preempt, PreemptiveScheduler.swap_out):
+    print(inspect.getsource(method))
 
 # %%
 swapped, scheduler, swap_steps = under_pressure(should_swap=always_swap)
@@ -323,13 +380,287 @@ Table(
 """
 The bytes alone would take a few milliseconds. What makes swapping slow is the large number of small transfers, so larger blocks make it faster. Which
 way is cheaper depends on the block size, the model and the machine; here they break even between 16 and 64 tokens per block. Other assumptions move
-that point. Both costs grow in proportion to the length of the sequence here, so the length hardly matters. (`StepCost` charges for context tokens
-once per sequence. In a real prefill, attention grows with the square of the length, so recomputing a very long sequence costs more than this
-estimate.)
+that point. (`StepCost` charges for context tokens once per sequence. In a real prefill, attention grows with the square of the length, so recomputing a
+very long sequence costs more than this estimate.)
 
-The method `cheaper(scheduler, victim)` compares the two costs and can be passed as `should_swap`.
+So much for assumptions. The next table was recorded on a GPU, with a model that has the shape of Qwen2.5-0.5B (24 layers). There, the blocks of each
+layer are gathered into one buffer before they are sent, so each direction takes 48 transfers, however many blocks there are:
+"""
 
-Here is a measurement: the bundled model on this machine, blocks of 16. The pool and the swap space are both in CPU memory, so the copies are quick.
+# %%
+recording = recorded_engine()
+rows = []
+for one in recording.swapping:
+    swap_ms, prefill_ms = 1000 * (one["swap_out_s"] + one["swap_in_s"]), 1000 * one["recompute_s"]
+    gb_per_s = 2 * one["bytes"] / swap_ms / 1e6
+    rows.append([one["tokens"], f"{one['bytes'] / 1e6:.1f}", f"{swap_ms:.1f}", f"{gb_per_s:.0f}", f"{prefill_ms:.1f}", f"{prefill_ms / swap_ms:.1f}"])
+print(recording.provenance)
+Table(columns=["tokens", "MB", "swap out and in, ms", "GB/s", "prefill, ms", "prefill / swap"], rows=rows, caption="Bringing a victim back, on a GPU")
+
+# %% [markdown]
+"""
+Gathering solves the problem: the many small transfers are gone. A few MB still get nowhere near the 50 GB/s that we assumed, because a swap takes
+a millisecond or so, however few bytes it moves.
+
+The last column seems to say: always swap. But it compares a swap with a prefill that is a step *of its own*. A prefill of 2,048 tokens takes about as long
+as one of 128: most of that time is the CPU, which launches the operations of this small model one by one (lesson 13 comes back to this). A victim comes
+back in a step that runs anyway, for the other sequences. There, that time is spent already.
+
+## Build 3: swap or recompute
+
+Let's decide from these measurements, for each victim.
+
+**Your task: `swap_if_cheaper(recorded)`.** `recorded` is a list of two or more measurements like the rows above, the shortest first: dicts with `tokens`,
+`bytes`, `swap_out_s`, `swap_in_s` and `recompute_s`. Return a function `should_swap(scheduler, victim)` that a scheduler can call: it returns True if
+swapping adds less time than recomputing.
+
+- Time grows with the tokens on a straight line, or nearly. Use the first and the last measurement.
+- Swapping copies the blocks that hold computed tokens, out and in, and each block as a whole. `scheduler.pool.block_size` may be any size.
+- Recomputing adds the victim's computed tokens to a step that runs anyway.
+
+Example: 1,000 and 10,000 tokens were measured. Swapping takes 11 and 20 ms in all, a prefill 52 and 70 ms. A victim with 1,600 computed tokens, in 100
+full blocks, is recomputed: swapping it takes 11.6 ms, and recomputing it makes the step 3.2 ms longer. One with 16,000 is swapped: 26 ms, compared with
+32 ms.
+"""
+
+# %% exercise="10.3"
+from collections.abc import Callable
+from typing import Any
+
+from lessons_lib.scheduling.swap_cost import swap_if_cheaper
+
+# %% [markdown]
+"""
+What does your function choose on the GPU of the table? We ask it for all lengths that fill their blocks, and then let it decide for the six stories:
+"""
+
+# %%
+should_swap = swap_if_cheaper(list(recording.swapping))
+anywhere = SimpleNamespace(pool=BlockPool(1, BLOCK))
+lengths = range(BLOCK, 8192 + 1, BLOCK)
+swaps = [should_swap(anywhere, Sequence("A", range(tokens + 1), 1, num_computed_tokens=tokens)) for tokens in lengths]
+break_even = lengths[swaps.index(True)]
+print(f"recompute all victims below {break_even:,} tokens: {not any(swaps[: swaps.index(True)])}")
+print(f"swap all victims from {break_even:,} to {lengths[-1]:,} tokens: {all(swaps[swaps.index(True) :])}")
+chosen, scheduler, chosen_steps = under_pressure(should_swap=should_swap)
+print(f"six stories: {scheduler.num_preempted} preemptions, {scheduler.num_swapped} swapped; the same answers: {same_answers(chosen)}")
+
+# %% [markdown]
+"""
+The table's last column was misleading: below that length, this GPU does better to recompute. (Don't take the length too literally. It follows from
+differences of a few milliseconds, and another recording gives another one.) The rule:
+
+- **Swap** a long sequence, if it moves in a few large transfers.
+- **Recompute** a short one, or if it would move in many small transfers, or if there is no swap space.
+
+What is long has to be measured. With a larger model, each token costs more to compute and has more bytes.
+
+## Watermarks and thrashing
+
+A pool that is always full has another problem. Suppose a sequence is admitted with the last free blocks, and in the next step a running sequence needs
+a block. Under first come, first served the new sequence ranks last, so it is the victim, and its prefill was wasted. It waits, some blocks become
+free, it is admitted again, and so on.
+
+> **thrashing**: spending more and more work on restoring what was thrown out a moment ago.
+
+The usual remedy is the watermark: lesson 09's `optimistic` admission leaves `watermark` blocks free for the running sequences, which will need them
+soon. (Some systems have a second watermark, at which they start to preempt before they have to. Ours preempts only when it runs out of free blocks.)
+
+How much that costs depends on how dear a recomputed token is. The simulator runs the same scheduler without a model, here on a machine that computes
+1,000 tokens per second. 100 requests with short prompts and long answers are all present from the start; the pool has 96 blocks of 16. (In the simulator a
+request has lengths but no tokens, so nothing could be shared: `share_prefixes=False`.) What if the scheduler may run more and more of them at a time?
+"""
+
+# %%
+requests = traffic(100, rate=1e6, prompt_median=16, answer_median=256, spread=0.6, most=512, seed=10)
+answer_tokens = sum(request.answer_tokens for request in requests)
+needed = sum(request.prompt_tokens + request.answer_tokens - 1 for request in requests)
+DEAR = StepCost(base=5e-3, per_token=1e-3, per_context_token=0.2e-6)
+
+
+def recomputing(max_num_seqs, watermark, cost=DEAR):
+    """(scheduler, run, answer tokens per second) with recompute, in 96 blocks."""
+    scheduler = PreemptiveScheduler(
+        PrefixCache(96, BLOCK),
+        choose_victim=last_in_rank,
+        preempt_sequence=preempt_sequence,
+        should_swap=never_swap,
+        share_prefixes=False,
+        watermark=watermark,
+        max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=256,
+    )
+    run = simulate(scheduler, requests, cost)
+    return scheduler, run, answer_tokens / run.seconds
+
+
+slots = (2, 4, 6, 8, 12, 16, 24, 32)
+rates = {f"watermark {watermark}": [recomputing(count, watermark)[-1] for count in slots] for watermark in (0, 20)}
+in_words = "; ".join(f"{name}: {', '.join(f'{rate:.0f}' for rate in values)}" for name, values in rates.items())
+alt = f"answer tokens/s with max_num_seqs {', '.join(map(str, slots))}. {in_words}."
+line_chart(slots, rates, xlabel="sequences that may run at a time (max_num_seqs)", ylabel="answer tokens/s", alt=alt)
+
+# %%
+for name, values in rates.items():
+    best = max(values)
+    print(f"{name}: at most {best:.0f} tokens/s, with {slots[values.index(best)]} at a time; {values[-1]:.0f} with 32, {1 - values[-1] / best:.0%} less")
+
+# %% [markdown]
+"""
+Up to six sequences at a time, more is better. Beyond that the pool is too small for them, and without a watermark the rate falls and falls: that is
+thrashing. More sequences run at a time, and less comes out. What does a watermark do, with 32 at a time?
+"""
+
+# %%
+def row_of_watermark(watermark):
+    scheduler, run, rate = recomputing(32, watermark)
+    *_, cheap_rate = recomputing(32, watermark, COST)
+    return [str(watermark), scheduler.num_preempted, run.computed_tokens - needed, run.num_steps, f"{rate:.0f}", f"{cheap_rate:,.0f}"]
+
+
+Table(
+    columns=["watermark", "preemptions", "tokens computed twice", "steps", "answer tokens/s", "answer tokens/s with `COST`"],
+    rows=[row_of_watermark(watermark) for watermark in (0, 5, 10, 20, 40)],
+    caption=f"100 requests in 96 blocks, 32 at a time; {needed:,} tokens are needed anyway",
+)
+
+# %% [markdown]
+"""
+Without a watermark, a request is preempted more than three times on average, and almost half of all computed tokens are computed again. A watermark of 20
+blocks, a fifth of the pool, prevents most of that, and 23% more answer tokens come out. Each prevented preemption also helps a reader: a preempted answer
+stops for a while.
+
+A watermark has its price: blocks that a sequence could use sit idle, so there are more steps. With `COST` from above, a token is cheap and most of the time
+goes to the steps themselves. There, recomputing is almost free, and a large watermark only slows things down.
+"""
+
+# %% [markdown]
+"""
+## Prove it
+
+The claim: whatever is preempted, swapped or dropped, every request gets the answer that it would get alone, and no block is ever lost. After every
+step, `audit` checks the pool's bookkeeping: each block is either free or used by the sequences that have it in their block tables, and every sequence
+has the blocks that its tokens need.
+
+We try twenty random workloads on a small random model, with your functions, pools that are barely large enough and limits of all kinds. In some of
+them the victim is chosen at random.
+"""
+
+# %%
+tiny, plain = tiny_model("qwen2"), SimpleNamespace(pad_token_id=0, eos_token_id=24)
+
+
+def random_victim(rng):
+    return lambda candidates, policy: rng.choice(candidates)
+
+
+def random_workload(rng):
+    """(sequences, scheduler, runner, cache of the swap space)"""
+    size = rng.choice((1, 2, 4))
+    prompts = [[rng.randrange(VOCAB_SIZE) for _ in range(rng.choice((1, 2, 9, 25)))] for _ in range(6)]
+    sequences = [Sequence(str(i), p, rng.choice((5, 12, 20)), frozenset({24}), rng.random(), rng.randrange(2)) for i, p in enumerate(prompts)]
+    num_blocks = max(blocks_for(sequence.most_tokens, size) for sequence in sequences) + rng.choice((0, 1, 4))
+    max_num_seqs = rng.choice((2, 4, 6))
+    scheduler = PreemptiveScheduler(
+        PrefixCache(num_blocks, size),
+        max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=max_num_seqs + rng.choice((0, 5, 60)),
+        policy=rng.choice((FirstComeFirstServed, ShortestJobFirst, StrictPriority))(),
+        watermark=rng.choice((0, 1)),
+        swap_space=BlockPool(rng.choice((0, 8, 60)), size),
+        choose_victim=rng.choice((last_in_rank, random_victim(rng))),
+        preempt_sequence=preempt_sequence,
+        should_swap=rng.choice((always_swap, never_swap)),
+        share_prefixes=False,
+    )
+    return sequences, scheduler, ModelRunner(tiny, num_blocks, size), PagedKVCache(tiny.config, 60, size)
+
+
+total = dict(equal=0, requests=0, steps=0, preemptions=0, swapped=0)
+for seed in range(20):
+    sequences, scheduler, runner, swap_cache = random_workload(random.Random(seed))
+    max_tokens_each = [sequence.max_new_tokens for sequence in sequences]
+    alone = ragged_generate(tiny, plain, [sequence.prompt_ids for sequence in sequences], max_new_tokens=max_tokens_each, max_num_seqs=1)
+    record = serve_recorded(runner, scheduler, sequences, swap_cache)  # audits after every step
+    assert len(scheduler.pool.free_queue) == scheduler.pool.num_blocks
+    total["equal"] += sum(sequence.output_ids == answer for sequence, answer in zip(sequences, alone))
+    total["requests"] += len(sequences)
+    total["steps"] += len(record)
+    total["preemptions"] += scheduler.num_preempted
+    total["swapped"] += scheduler.num_swapped
+print(", ".join(f"{name} {count}" for name, count in total.items()))
+
+# %% [markdown]
+"""
+The course's own tests do the same on hundreds of workloads. Two bugs reported in other engines, and what prevents them in ours:
+
+| bug | reported in | here |
+|---|---|---|
+| A step read blocks that had already been freed. | [vLLM on Ascend][1] | A block in use is never in the free queue; `audit` checks this after every step. |
+| At a block boundary, the check for free blocks looked at the wrong token. | [MinivLLM][2] | `make_room` counts the blocks for all tokens that the step computes. |
+
+[1]: https://github.com/vllm-project/vllm-ascend/issues/14055
+[2]: https://github.com/Wenyueh/MinivLLM/pull/85
+
+## Measure: the ledger
+"""
+
+# %% tags=["measured"]
+ledger(model, tokenizer, "10", with_cache_only=True, since="06")
+
+# %% [markdown]
+"""
+The last row serves all six at once in half of the blocks that they may need together, with about as many forward calls as the two rows above it. The
+price: 179 of its 647 tokens are computed twice.
+
+## What production does
+
+- **vLLM**, in `vllm/v1/core/sched/scheduler.py`: if `allocate_slots` returns None, a victim is preempted. With priorities it is `max(self.running,
+  key=lambda r: (r.priority, r.arrival_time))`, without them `self.running.pop()`, the last one admitted. `_preempt_request` is your
+  `preempt_sequence`: it frees the blocks, sets `num_computed_tokens` to 0, and puts the request at the front of the waiting queue. Such a step admits no request (`if not preempted_reqs`). vLLM's first engine could swap (`swap_space`); the current one
+  always recomputes. `num_gpu_blocks` is the size of its pool, and `KVCacheManager` has a `watermark`, a fraction of all blocks.
+- **Hugging Face transformers** can do both, in `generation/continuous_batching/offloading_manager.py`: the cache goes to a buffer in CPU memory, and if
+  that buffer is full or missing, the request is reset and computed again.
+
+The PagedAttention paper describes swapping and recomputation in section 4.5 and compares them in section 7.3: with small blocks, swapping is slow because
+of the many small transfers, and between 16 and 64 tokens per block the two are comparable. With the numbers assumed above, they break even in the same
+range.
+
+## What is still wrong
+
+**The same beginnings are stored again and again.** A thousand requests that begin with the same instructions compute and store them a thousand times.
+
+**A recomputed victim starts from scratch**, even if its blocks haven't been overwritten yet. In lesson 11 a sequence can find blocks that already
+hold what it needs.
+
+## Quiz
+"""
+
+# %%
+quiz("10")
+
+# %% [markdown]
+"""
+## References
+
+- W. Kwon et al.: *Efficient Memory Management for Large Language Model Serving with PagedAttention*, SOSP 2023; sections 4.5 and 7.3.
+  <https://arxiv.org/abs/2309.06180>
+- vLLM: preemption. <https://docs.vllm.ai/en/latest/configuration/optimization.html>
+- Hugging Face transformers: continuous batching. <https://huggingface.co/docs/transformers/main/en/continuous_batching>
+"""
+
+# %% [markdown] folded=true
+"""
+## Further (optional)
+
+What the lesson doesn't need. It isn't part of its 80 minutes.
+"""
+
+# %% [markdown]
+"""
+### Bringing a victim back on this machine
+
+The bundled model, blocks of 16. The pool and the swap space are both in CPU memory, so the copies are quick. The prefill is measured as a step of its own.
 """
 
 # %% tags=["measured"]
@@ -355,52 +686,10 @@ Table(columns=["tokens", "swap out and in, ms", "prefill, ms", "prefill / swap"]
 
 # %% [markdown]
 """
-The prefill is measured here as a step of its own. As part of a step that runs anyway, it would add less.
+### How each strategy holds up as the pool shrinks
 
-On a GPU the copies travel further, from its memory to the CPU's. The next table was recorded on a GPU, with a model that has the shape of
-Qwen2.5-0.5B (24 layers). There, the blocks of each layer are gathered into one buffer before they are sent, so each direction takes 48 transfers,
-however many blocks there are:
-"""
-
-# %%
-recording = recorded_engine()
-rows = []
-for one in recording.swapping:
-    swap_ms, prefill_ms = 1000 * (one["swap_out_s"] + one["swap_in_s"]), 1000 * one["recompute_s"]
-    gb_per_s = 2 * one["bytes"] / swap_ms / 1e6
-    rows.append([one["tokens"], f"{one['bytes'] / 1e6:.1f}", f"{swap_ms:.1f}", f"{gb_per_s:.0f}", f"{prefill_ms:.1f}", f"{prefill_ms / swap_ms:.1f}"])
-print(recording.provenance)
-Table(columns=["tokens", "MB", "swap out and in, ms", "GB/s", "prefill, ms", "prefill / swap"], rows=rows, caption="Bringing a victim back, on a GPU")
-
-# %% [markdown]
-"""
-Gathering solves the problem: the many small transfers are gone. A few MB still get nowhere near the 50 GB/s that we assumed, because a swap takes
-a millisecond or so, however few bytes it moves.
-
-As a separate step, recomputing is slower at each of these lengths. But look at the first rows: a prefill of 2,048 tokens takes about as long as one
-of 128. The CPU launches the operations of this small model one by one, and that takes longer than computing them (lesson 13 comes back to this). In a
-step that runs anyway that time is already spent, so recomputing a short sequence may be cheaper than the table says. With a larger model both times
-would grow, so measure them.
-
-So the rule is:
-
-- **Swap** if a sequence moves in a few large transfers: large blocks, or blocks gathered before they are sent.
-- **Recompute** if it moves in many small ones, if it is short, or if there is no swap space.
-
-## Watermarks
-
-A pool that is always full has another problem. Suppose a sequence is admitted with the last free blocks, and in the next step a running sequence needs
-a block. Under first come, first served the new sequence ranks last, so it is the victim, and its prefill was wasted. It waits, some blocks become
-free, it is admitted again, and so on.
-
-> **thrashing**: spending more and more work on restoring what was thrown out a moment ago.
-
-The usual remedy is the watermark: lesson 09's `optimistic` admission leaves `watermark` blocks free for the running sequences, which will need them
-soon. (Some systems have a second watermark, at which they start to preempt before they have to. Ours preempts only when it runs out of free blocks.)
-
-The simulator shows this on a larger scale. It runs the same scheduler without a model: 200 requests, all present from the start, at most 32 at a
-time, 80 blocks of 16, with recompute. In the simulator a request has lengths but no tokens, so nothing could be shared: `share_prefixes=False`. The
-last column is for a machine where a token takes ten times as long to compute.
+200 requests with shorter answers, served from pools of several sizes, with `COST`. The simulator doesn't charge for block copies, so we add their cost, for
+blocks of 16 and with the assumptions of the first cost table.
 """
 
 # %%
@@ -425,32 +714,6 @@ def preemptive(num_blocks, **options):
     return CountingScheduler(PrefixCache(num_blocks, BLOCK), choose_victim=last_in_rank, share_prefixes=False, **MANY, **options)
 
 
-def row_of_watermark(watermark):
-    scheduler = preemptive(80, should_swap=never_swap, watermark=watermark)
-    run = simulate(scheduler, requests, COST)
-    expensive = run.seconds + 9 * COST.per_token * run.computed_tokens
-    rates = [f"{answer_tokens / seconds:,.0f}" for seconds in (run.seconds, expensive)]
-    return [str(watermark), scheduler.num_preempted, run.computed_tokens - needed, run.num_steps, *rates]
-
-
-Table(
-    columns=["watermark", "preemptions", "tokens computed twice", "steps", "answer tokens/s", "answer tokens/s at 10 × the time per token"],
-    rows=[row_of_watermark(watermark) for watermark in (0, 1, 2, 4, 8, 16, 32)],
-    caption=f"200 requests in 80 blocks; {needed:,} tokens are needed anyway",
-)
-
-# %% [markdown]
-"""
-Without a watermark there are more preemptions than requests. A watermark of 8 blocks, a tenth of the pool, cuts them to less than a quarter. A larger
-one costs extra steps, because blocks that a sequence could use sit idle. On the machine that `COST` describes, a token is cheap and most of the time
-goes to the steps themselves, so up to a watermark of 8 the rate hardly changes. Where a token costs ten times as much, thrashing shows: a watermark
-of 8 gives 11% more answer tokens per second than none. And each preemption stalls an answer: anyone watching the stream sees it freeze.
-
-How does each strategy hold up as the pool shrinks? The simulator doesn't charge for block copies, so we add their cost, for blocks of 16 and with the
-assumptions above.
-"""
-
-# %%
 def conservative_run(num_blocks):
     scheduler = Scheduler(BlockPool(num_blocks, BLOCK), admission=conservative, **MANY)
     run = simulate(scheduler, requests, COST)
@@ -507,115 +770,4 @@ conservative admission with 256.
 
 This watermark, an eighth of the pool, doesn't make anything faster here. Where a token is cheap, an idle block costs more than a few tokens computed
 twice. What the watermark buys is fewer recomputed tokens. Swapping computes nothing twice and pays for its block copies instead.
-
-## Prove it
-
-The claim: whatever is preempted, swapped or dropped, every request gets the answer that it would get alone, and no block is ever lost. After every
-step, `audit` checks the pool's bookkeeping: each block is either free or used by the sequences that have it in their block tables, and every sequence
-has the blocks that its tokens need.
-
-We try twenty random workloads on a small random model, with pools that are barely large enough and limits of all kinds. In some of them the victim is
-chosen at random.
-"""
-
-# %%
-tiny, plain = tiny_model("qwen2"), SimpleNamespace(pad_token_id=0, eos_token_id=24)
-
-
-def random_victim(rng):
-    return lambda candidates, policy: rng.choice(candidates)
-
-
-def random_workload(rng):
-    """(sequences, scheduler, runner, cache of the swap space)"""
-    size = rng.choice((1, 2, 4))
-    prompts = [[rng.randrange(VOCAB_SIZE) for _ in range(rng.choice((1, 2, 9, 25)))] for _ in range(6)]
-    sequences = [Sequence(str(i), p, rng.choice((5, 12, 20)), frozenset({24}), rng.random(), rng.randrange(2)) for i, p in enumerate(prompts)]
-    num_blocks = max(blocks_for(sequence.most_tokens, size) for sequence in sequences) + rng.choice((0, 1, 4))
-    max_num_seqs = rng.choice((2, 4, 6))
-    scheduler = PreemptiveScheduler(
-        PrefixCache(num_blocks, size),
-        max_num_seqs=max_num_seqs,
-        max_num_batched_tokens=max_num_seqs + rng.choice((0, 5, 60)),
-        policy=rng.choice((FirstComeFirstServed, ShortestJobFirst, StrictPriority))(),
-        watermark=rng.choice((0, 1)),
-        swap_space=BlockPool(rng.choice((0, 8, 60)), size),
-        choose_victim=rng.choice((last_in_rank, random_victim(rng))),
-        should_swap=rng.choice((always_swap, never_swap)),
-        share_prefixes=False,
-    )
-    return sequences, scheduler, ModelRunner(tiny, num_blocks, size), PagedKVCache(tiny.config, 60, size)
-
-
-total = dict(equal=0, requests=0, steps=0, preemptions=0, swapped=0)
-for seed in range(20):
-    sequences, scheduler, runner, swap_cache = random_workload(random.Random(seed))
-    max_tokens_each = [sequence.max_new_tokens for sequence in sequences]
-    alone = ragged_generate(tiny, plain, [sequence.prompt_ids for sequence in sequences], max_new_tokens=max_tokens_each, max_num_seqs=1)
-    record = serve_recorded(runner, scheduler, sequences, swap_cache)  # audits after every step
-    assert len(scheduler.pool.free_queue) == scheduler.pool.num_blocks
-    total["equal"] += sum(sequence.output_ids == answer for sequence, answer in zip(sequences, alone))
-    total["requests"] += len(sequences)
-    total["steps"] += len(record)
-    total["preemptions"] += scheduler.num_preempted
-    total["swapped"] += scheduler.num_swapped
-print(", ".join(f"{name} {count}" for name, count in total.items()))
-
-# %% [markdown]
-"""
-The course's own tests do the same on hundreds of workloads. Two bugs reported in other engines, and what prevents them in ours:
-
-| bug | reported in | here |
-|---|---|---|
-| A step read blocks that had already been freed. | [vLLM on Ascend][1] | A block in use is never in the free queue; `audit` checks this after every step. |
-| At a block boundary, the check for free blocks looked at the wrong token. | [MinivLLM][2] | `make_room` counts the blocks for all tokens that the step computes. |
-
-[1]: https://github.com/vllm-project/vllm-ascend/issues/14055
-[2]: https://github.com/Wenyueh/MinivLLM/pull/85
-
-## Measure: the ledger
-"""
-
-# %% tags=["measured"]
-ledger(model, tokenizer, "10", with_cache_only=True, since="06")
-
-# %% [markdown]
-"""
-The last row serves all six at once in half of the blocks that they may need together, with about as many forward calls as the two rows above it. The
-price: 179 of its 647 tokens are computed twice.
-
-## What production does
-
-- **vLLM**, in `vllm/v1/core/sched/scheduler.py`: if `allocate_slots` returns None, a victim is preempted. With priorities it is `max(self.running,
-  key=lambda r: (r.priority, r.arrival_time))`, without them `self.running.pop()`, the last one admitted. `_preempt_request` frees its blocks and sets
-  `num_computed_tokens` to 0. Such a step admits no request (`if not preempted_reqs`). vLLM's first engine could swap (`swap_space`); the current one
-  always recomputes. `num_gpu_blocks` is the size of its pool, and `KVCacheManager` has a `watermark`, a fraction of all blocks.
-- **Hugging Face transformers** can do both, in `generation/continuous_batching/offloading_manager.py`: the cache goes to a buffer in CPU memory, and if
-  that buffer is full or missing, the request is reset and computed again.
-
-The PagedAttention paper describes swapping and recomputation in section 4.5 and compares them in section 7.3: with small blocks, swapping is slow because
-of the many small transfers, and between 16 and 64 tokens per block the two are comparable. With the numbers assumed above, they break even in the same
-range.
-
-## What is still wrong
-
-**The same beginnings are stored again and again.** A thousand requests that begin with the same instructions compute and store them a thousand times.
-
-**A recomputed victim starts from scratch**, even if its blocks haven't been overwritten yet. In lesson 11 a sequence can find blocks that already
-hold what it needs.
-
-## Quiz
-"""
-
-# %%
-quiz("10")
-
-# %% [markdown]
-"""
-## References
-
-- W. Kwon et al.: *Efficient Memory Management for Large Language Model Serving with PagedAttention*, SOSP 2023; sections 4.5 and 7.3.
-  <https://arxiv.org/abs/2309.06180>
-- vLLM: preemption. <https://docs.vllm.ai/en/latest/configuration/optimization.html>
-- Hugging Face transformers: continuous batching. <https://huggingface.co/docs/transformers/main/en/continuous_batching>
 """

@@ -21,6 +21,7 @@ from lessons_lib.scheduling.preemption import (
     fork,
     last_in_rank,
     never_swap,
+    preempt_sequence,
     take_cached,
 )
 from lessons_lib.scheduling.scheduler import (
@@ -34,7 +35,7 @@ from lessons_lib.scheduling.scheduler import (
 from lessons_lib.scheduling.sequence import Sequence
 from lessons_lib.scheduling.simulator import StepCost, fit_cost, simulate, simulate_static
 from lessons_lib.scheduling.statistics import jain_index, slowdowns, spread, summary, times_of
-from lessons_lib.scheduling.swap_cost import PreemptionCost
+from lessons_lib.scheduling.swap_cost import PreemptionCost, swap_if_cheaper
 
 __all__ = [
     "SWAP_IN",
@@ -64,6 +65,7 @@ __all__ = [
     "last_in_rank",
     "never_swap",
     "optimistic",
+    "preempt_sequence",
     "reversed_estimates",
     "share_budget",
     "simulate",
@@ -71,6 +73,7 @@ __all__ = [
     "slowdowns",
     "spread",
     "summary",
+    "swap_if_cheaper",
     "take_cached",
     "times_of",
     "traffic",

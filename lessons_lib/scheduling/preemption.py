@@ -38,6 +38,27 @@ def last_in_rank(candidates: list[Sequence], policy: "Policy") -> Sequence:
     return max(reversed(candidates), key=policy.rank)
 
 
+def preempt_sequence(
+    scheduler: "PreemptiveScheduler", scheduler_output: PreemptiveSchedulerOutput, victim: Sequence
+) -> None:
+    """Take a victim's blocks, and put it back in the waiting queue with the same rank. Its tokens are kept.
+
+    Args:
+        scheduler: has `running`, `waiting` (a WaitingQueue) and `pool`; changed in place.
+        scheduler_output: of the step that is being scheduled: the victim computes nothing in it, and is in `preempted`.
+        victim: running, or waiting with blocks. `victim.swapped` is empty if its keys and values are lost.
+    """
+    scheduler_output.num_scheduled_tokens.pop(victim, None)
+    scheduler_output.preempted.append(victim)
+    if victim in scheduler.running:
+        scheduler.running.remove(victim)
+        scheduler.waiting.add(victim)
+    scheduler.pool.free(victim.blocks)
+    victim.blocks = []
+    if not victim.swapped:
+        victim.num_computed_tokens = 0
+
+
 def never_swap(scheduler: "PreemptiveScheduler", victim: Sequence) -> bool:
     """Drop the victim's cache and recompute it later."""
     return False
@@ -81,6 +102,9 @@ def if_blocks_are_free(admission: Admission) -> Admission:
     return admits
 
 
+PreemptSequence = Callable[["PreemptiveScheduler", PreemptiveSchedulerOutput, Sequence], None]
+
+
 class PreemptiveScheduler(Scheduler[PreemptiveSchedulerOutput]):
     """A Scheduler over a PrefixCache. No sequence stalls: if a block is missing, a victim loses its blocks and waits
     again.
@@ -90,6 +114,7 @@ class PreemptiveScheduler(Scheduler[PreemptiveSchedulerOutput]):
         swap_space: blocks in CPU memory; an empty pool if there is none.
         choose_victim: function (candidates, policy) -> the sequence that loses its blocks; see `last_in_rank`.
         should_swap: function (scheduler, victim) -> whether its cache is swapped out rather than dropped.
+        preempt_sequence: function (scheduler, scheduler_output, victim): takes its blocks; see `preempt_sequence`.
         share_prefixes: whether sequences with the same beginning share blocks.
         block_hash: function (parent, token_ids) -> the hash of a block; see `prefix_cache.block_hash`.
         take_cached: function (pool, sequence, blocks): lets a sequence begin with cached blocks; see `take_cached`.
@@ -110,6 +135,7 @@ class PreemptiveScheduler(Scheduler[PreemptiveSchedulerOutput]):
         swap_space: BlockPool | None = None,
         choose_victim: Callable[[list[Sequence], Policy], Sequence] = last_in_rank,
         should_swap: Callable[["PreemptiveScheduler", Sequence], bool] = always_swap,
+        preempt_sequence: PreemptSequence = preempt_sequence,
         share_prefixes: bool = True,
         block_hash: Callable[[bytes, list[int]], bytes] = block_hash,
         take_cached: Callable[[PrefixCache, Sequence, list[int]], None] = take_cached,
@@ -119,6 +145,7 @@ class PreemptiveScheduler(Scheduler[PreemptiveSchedulerOutput]):
         self.swap_space = swap_space or BlockPool(0, pool.block_size)
         self.choose_victim = choose_victim
         self.should_swap = should_swap
+        self.preempt_sequence = preempt_sequence
         self.share_prefixes = share_prefixes
         self.block_hash = block_hash
         self.take_cached = take_cached
@@ -194,27 +221,23 @@ class PreemptiveScheduler(Scheduler[PreemptiveSchedulerOutput]):
         return index < len(sequence.blocks) and not self.pool.is_writable(sequence.blocks[index])
 
     def preempt(self, scheduler_output: PreemptiveSchedulerOutput, victim: Sequence) -> None:
-        """Take a victim's blocks and put the victim back in the waiting queue, with the same rank. Its tokens are
-        kept."""
-        scheduler_output.num_scheduled_tokens.pop(victim, None)
-        scheduler_output.preempted.append(victim)
+        """Preempt a victim: swap its cache out or drop it; see `preempt_sequence`."""
+        if self.should_swap(self, victim):
+            self.swap_out(scheduler_output, victim)
+        self._forks.pop(victim, None)
+        self.preempt_sequence(self, scheduler_output, victim)
         self.num_preempted += 1
-        if victim in self.running:
-            self.running.remove(victim)
-            self.waiting.add(victim)
+
+    def swap_out(self, scheduler_output: PreemptiveSchedulerOutput, victim: Sequence) -> None:
+        """Have the filled blocks of a victim copied to the swap space, if it has room for them."""
         filled = victim.blocks[: blocks_for(victim.num_computed_tokens, self.pool.block_size)]
-        if self.should_swap(self, victim) and 0 < len(filled) <= len(self.swap_space.free_queue):
+        if 0 < len(filled) <= len(self.swap_space.free_queue):
             victim.swapped = self.swap_space.allocate(len(filled))
             scheduler_output.block_copies += [BlockCopy(SWAP_OUT, *pair) for pair in zip(filled, victim.swapped)]
             self.num_swapped += 1
-            self._forks.pop(victim, None)
-            self.pool.free(victim.blocks)
-            victim.blocks = []
-        else:
-            self.drop(victim)
 
     def drop(self, sequence: Sequence) -> None:
-        """Give up a sequence's cache. All its tokens have to be computed again, in one prefill."""
+        """Give up a waiting sequence's cache. All its tokens have to be computed again, in one prefill."""
         self.release(sequence)
         sequence.num_computed_tokens = 0
 

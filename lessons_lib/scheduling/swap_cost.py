@@ -1,5 +1,6 @@
 """Lesson 10: what it costs to bring a victim back, by swapping its cache out and in, or by recomputing it."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,7 +49,29 @@ class PreemptionCost:
         """Seconds that this many tokens add to a step. The step runs anyway, so its fixed part isn't counted."""
         return self.step.seconds(num_tokens, num_tokens) - self.step.base
 
-    def cheaper(self, scheduler: Scheduler[Any], victim: Sequence) -> bool:
-        """Whether swapping is cheaper than recomputing. Can be passed to a PreemptiveScheduler as `should_swap`."""
-        tokens = victim.num_computed_tokens
-        return self.swap_seconds(blocks_for(tokens, scheduler.pool.block_size)) < self.recompute_seconds(tokens)
+
+def swap_if_cheaper(recorded: list[dict[str, float]]) -> Callable[[Scheduler[Any], Sequence], bool]:
+    """The choice between swapping and recomputing, on a machine where both were measured.
+
+    Args:
+        recorded: 2 or more measurements, the shortest first, of bringing back a victim of `tokens` tokens, which have
+            `bytes` bytes of keys and values: `swap_out_s` and `swap_in_s` are the seconds of the copies, `recompute_s`
+            those of a step that computes these tokens and nothing else.
+
+    Returns:
+        function (scheduler, victim) -> whether swapping adds less time than recomputing does.
+    """
+    first, last = recorded[0], recorded[-1]
+    tokens = last["tokens"] - first["tokens"]
+    swap_first, swap_last = (row["swap_out_s"] + row["swap_in_s"] for row in (first, last))
+    swap_per_token = (swap_last - swap_first) / tokens
+    swap_base = swap_first - swap_per_token * first["tokens"]
+    # The step runs anyway, so its base isn't counted: what matters is how much longer each token makes it.
+    recompute_per_token = (last["recompute_s"] - first["recompute_s"]) / tokens
+
+    def should_swap(scheduler: Scheduler[Any], victim: Sequence) -> bool:
+        size, computed = scheduler.pool.block_size, victim.num_computed_tokens
+        copied = size * blocks_for(computed, size)  # a block is copied whole
+        return swap_base + swap_per_token * copied < recompute_per_token * computed
+
+    return should_swap

@@ -1,7 +1,10 @@
-"""Answers to the exercise of lesson 10: what learners get wrong, and other ways to be right."""
+"""Answers to the exercises of lesson 10: what learners get wrong, and other ways to be right."""
 
+import numpy as np
 from answers import Wrong
-from lessons_lib.scheduling.preemption import last_in_rank
+from lessons_lib.kv_cache.block_pool import blocks_for
+from lessons_lib.scheduling.preemption import last_in_rank, preempt_sequence
+from lessons_lib.scheduling.swap_cost import swap_if_cheaper
 
 # 10.1 last_in_rank
 
@@ -84,6 +87,300 @@ def by_a_loop(candidates, policy):
     return victim
 
 
+def by_rank_and_index(candidates, policy):
+    return candidates[max(range(len(candidates)), key=lambda i: (policy.rank(candidates[i]), i))]
+
+
+def last_of_the_largest(candidates, policy):
+    largest = max(map(policy.rank, candidates))
+    return [sequence for sequence in candidates if policy.rank(sequence) == largest][-1]
+
+
+# 10.2 preempt_sequence
+
+
+def preempting(
+    *,
+    step=lambda output, victim: output.num_scheduled_tokens.pop(victim, None),
+    note=lambda output, victim: output.preempted.append(victim),
+    leave=lambda scheduler, victim: scheduler.running.remove(victim),
+    queue=lambda scheduler, victim: scheduler.waiting.add(victim),
+    free=lambda scheduler, victim: scheduler.pool.free(victim.blocks),
+    forget=lambda victim: setattr(victim, "blocks", []),
+    uncount=lambda victim: None if victim.swapped else setattr(victim, "num_computed_tokens", 0),
+):
+    """The reference, with some of its parts replaced."""
+
+    def preempt(scheduler, scheduler_output, victim):
+        step(scheduler_output, victim)
+        note(scheduler_output, victim)
+        if victim in scheduler.running:
+            leave(scheduler, victim)
+            queue(scheduler, victim)
+        free(scheduler, victim)
+        forget(victim)
+        uncount(victim)
+
+    return preempt
+
+
+def nothing(*args):
+    pass
+
+
+def starts_the_answer_over(scheduler, scheduler_output, victim):
+    preempt_sequence(scheduler, scheduler_output, victim)
+    victim.output_ids = []
+
+
+def makes_the_answer_a_prompt(scheduler, scheduler_output, victim):
+    preempt_sequence(scheduler, scheduler_output, victim)
+    victim.prompt_ids, victim.output_ids = victim.token_ids, []
+
+
+def keeps_the_prompt_computed(victim):
+    victim.num_computed_tokens = min(len(victim.prompt_ids), victim.num_computed_tokens)
+
+
+def subtracts_the_scheduled_tokens(scheduler, scheduler_output, victim):
+    count = scheduler_output.num_scheduled_tokens.get(victim, 0)
+    preempting(uncount=nothing)(scheduler, scheduler_output, victim)
+    victim.num_computed_tokens -= count
+
+
+def waits_even_if_it_waits_already(scheduler, scheduler_output, victim):
+    if victim in scheduler.running:
+        scheduler.running.remove(victim)
+    scheduler.waiting.add(victim)
+    preempting(leave=nothing, queue=nothing)(scheduler, scheduler_output, victim)
+
+
+def assumes_that_it_runs(scheduler, scheduler_output, victim):
+    scheduler.running.remove(victim)
+    scheduler.waiting.add(victim)
+    preempting(leave=nothing, queue=nothing)(scheduler, scheduler_output, victim)
+
+
+def arrives_anew(scheduler, victim):
+    victim.arrival_time, victim.queue_place = 100.0, None
+    scheduler.waiting.add(victim)
+
+
+def arrives_first(scheduler, victim):
+    victim.arrival_time = -1.0
+    scheduler.waiting.add(victim)
+
+
+def loses_its_place(scheduler, victim):
+    victim.queue_place = None
+    scheduler.waiting.add(victim)
+
+
+def gets_the_best_tier(scheduler, victim):
+    victim.tier = 0
+    scheduler.waiting.add(victim)
+
+
+def frees_full_blocks(scheduler, victim):
+    scheduler.pool.free(victim.blocks[: victim.num_computed_tokens // scheduler.pool.block_size])
+
+
+def frees_filled_blocks(scheduler, victim):
+    scheduler.pool.free(victim.blocks[: blocks_for(victim.num_computed_tokens, scheduler.pool.block_size)])
+
+
+def extends_the_free_queue(scheduler, victim):
+    scheduler.pool.free_queue.extend(victim.blocks)
+
+
+def resets_the_pool(scheduler, victim):
+    scheduler.pool.reset()
+
+
+def releases_the_swap_space(scheduler, victim):
+    scheduler.release(victim)
+
+
+def counts_it_too(scheduler, scheduler_output, victim):
+    preempt_sequence(scheduler, scheduler_output, victim)
+    scheduler.num_preempted += 1
+
+
+def preempts_everything(scheduler, scheduler_output, victim):
+    for sequence in list(scheduler.running):
+        preempt_sequence(scheduler, scheduler_output, sequence)
+
+
+def in_another_order(scheduler, scheduler_output, victim):
+    if not victim.swapped:
+        victim.num_computed_tokens = 0
+    blocks, victim.blocks = victim.blocks, []
+    scheduler.pool.free(blocks)
+    if victim in scheduler_output.num_scheduled_tokens:
+        del scheduler_output.num_scheduled_tokens[victim]
+    scheduler_output.preempted = [*scheduler_output.preempted, victim]
+    if victim not in list(scheduler.waiting):
+        scheduler.waiting.add(victim)
+        scheduler.running = [other for other in scheduler.running if other is not victim]
+
+
+def block_by_block(scheduler, victim):
+    while victim.blocks:
+        scheduler.pool.free([victim.blocks.pop()])
+
+
+def by_drop(scheduler, scheduler_output, victim):
+    scheduler_output.num_scheduled_tokens = {
+        other: count for other, count in scheduler_output.num_scheduled_tokens.items() if other is not victim
+    }
+    scheduler_output.preempted += [victim]
+    for index, other in enumerate(scheduler.running):
+        if other is victim:
+            del scheduler.running[index]
+            scheduler.waiting.add(victim)
+            break
+    if victim.swapped:
+        scheduler.pool.free(victim.blocks)
+        victim.blocks = []
+    else:
+        scheduler.drop(victim)
+
+
+def clears_in_place(victim):
+    victim.blocks.clear()
+
+
+# 10.3 swap_if_cheaper
+
+
+def lines(recorded):
+    """(base and slope of swapping, base and slope of recomputing), in seconds and tokens."""
+    tokens = [row["tokens"] for row in recorded]
+    swap = np.polyfit(tokens, [row["swap_out_s"] + row["swap_in_s"] for row in recorded], 1)
+    recompute = np.polyfit(tokens, [row["recompute_s"] for row in recorded], 1)
+    return swap[1], swap[0], recompute[1], recompute[0]
+
+
+def rounded_up(victim, size):
+    return size * blocks_for(victim.num_computed_tokens, size)
+
+
+def choosing(swap, recompute, *, copied=rounded_up, tokens=lambda victim: victim.num_computed_tokens):
+    """`swap` and `recompute` are functions (recorded, tokens) -> seconds."""
+
+    def swap_if_cheaper(recorded):
+        def should_swap(scheduler, victim):
+            return swap(recorded, copied(victim, scheduler.pool.block_size)) < recompute(recorded, tokens(victim))
+
+        return should_swap
+
+    return swap_if_cheaper
+
+
+def swap_line(recorded, tokens):
+    base, slope, *_ = lines(recorded)
+    return base + slope * tokens
+
+
+def recompute_slope(recorded, tokens):
+    return lines(recorded)[3] * tokens
+
+
+def swap_slope_only(recorded, tokens):
+    return lines(recorded)[1] * tokens
+
+
+def recompute_line(recorded, tokens):
+    return lines(recorded)[2] + lines(recorded)[3] * tokens
+
+
+def swap_by_bandwidth(recorded, tokens):
+    last = recorded[-1]
+    bandwidth = 2 * last["bytes"] / (last["swap_out_s"] + last["swap_in_s"])
+    return 2 * tokens * last["bytes"] / last["tokens"] / bandwidth
+
+
+def recompute_by_rate(recorded, tokens):
+    return tokens * recorded[-1]["recompute_s"] / recorded[-1]["tokens"]
+
+
+def out_only(recorded, tokens):
+    first, last = recorded[0], recorded[-1]
+    slope = (last["swap_out_s"] - first["swap_out_s"]) / (last["tokens"] - first["tokens"])
+    return first["swap_out_s"] + slope * (tokens - first["tokens"])
+
+
+def twice_out(recorded, tokens):
+    return 2 * out_only(recorded, tokens)
+
+
+def base_for_every_block(recorded, tokens):
+    base, slope, *_ = lines(recorded)
+    return base * tokens / 16 + slope * tokens
+
+
+def twice_both(recorded, tokens):
+    return 2 * swap_line(recorded, tokens)
+
+
+def in_milliseconds(recorded, tokens):
+    return 1000 * swap_line(recorded, tokens)
+
+
+def interpolated(recorded, tokens):
+    measured = [row["tokens"] for row in recorded]
+    return np.interp(tokens, measured, [row["swap_out_s"] + row["swap_in_s"] for row in recorded])
+
+
+def nearest_row(recorded, tokens):
+    row = min(recorded, key=lambda row: abs(row["tokens"] - tokens))
+    return row["swap_out_s"] + row["swap_in_s"]
+
+
+def decides_at_once(recorded):
+    return recorded[-1]["swap_out_s"] + recorded[-1]["swap_in_s"] < recorded[-1]["recompute_s"]
+
+
+def returns_the_saving(recorded):
+    def should_swap(scheduler, victim):
+        size = scheduler.pool.block_size
+        return recompute_slope(recorded, victim.num_computed_tokens) - swap_line(recorded, rounded_up(victim, size))
+
+    return should_swap
+
+
+def in_bytes(recorded):
+    first, last = recorded[0], recorded[-1]
+    per_token = last["bytes"] / last["tokens"]
+    out, into = ((last[key] - first[key]) / (last["bytes"] - first["bytes"]) for key in ("swap_out_s", "swap_in_s"))
+    base = first["swap_out_s"] + first["swap_in_s"] - (out + into) * first["bytes"]
+    rate = (last["tokens"] - first["tokens"]) / (last["recompute_s"] - first["recompute_s"])
+
+    def should_swap(scheduler, victim):
+        blocks = -(-victim.num_computed_tokens // scheduler.pool.block_size)
+        num_bytes = blocks * scheduler.pool.block_size * per_token
+        return base + num_bytes * (out + into) < victim.num_computed_tokens / rate
+
+    return should_swap
+
+
+class ByBreakEven:
+    def __init__(self, recorded):
+        self.base, self.swap, _, self.recompute = lines(recorded)
+
+    def __call__(self, scheduler, victim):
+        size = scheduler.pool.block_size
+        return bool(rounded_up(victim, size) * self.swap + self.base < self.recompute * victim.num_computed_tokens)
+
+
+def with_a_class(recorded):
+    return ByBreakEven(recorded)
+
+
+def by_the_last_two(recorded):
+    return swap_if_cheaper(recorded[-2:])
+
+
 WRONG = {
     "10.1": [
         Wrong(
@@ -106,8 +403,169 @@ WRONG = {
         Wrong("nothing is returned", returns_no_victim, "yours returned None"),
         Wrong("a negated rank that is a pair", negates_the_rank, "TypeError"),
     ],
+    "10.2": [
+        Wrong("the victim stays in the step", preempting(step=nothing), "to blocks that it no longer has"),
+        Wrong(
+            "`del`, though it may not have been scheduled",
+            preempting(step=lambda output, victim: output.num_scheduled_tokens.__delitem__(victim)),
+            "isn't in `num_scheduled_tokens`",
+        ),
+        Wrong(
+            "the step computes nothing at all",
+            preempting(step=lambda output, victim: output.num_scheduled_tokens.clear()),
+            "The other sequences still compute",
+        ),
+        Wrong(
+            "the step computes 0 tokens of it",
+            preempting(step=lambda output, victim: output.num_scheduled_tokens.update({victim: 0})),
+            "With 0 tokens B would still be part of the batch",
+        ),
+        Wrong(
+            "the list of victims is replaced by the victim",
+            preempting(note=lambda output, victim: setattr(output, "preempted", victim)),
+            "append the victim to the list",
+        ),
+        Wrong(
+            "it is noted as admitted",
+            preempting(note=lambda output, victim: (output.preempted.append(victim), output.admitted.append(victim))),
+            "The victim wasn't admitted in this step",
+        ),
+        Wrong("it isn't noted as preempted", preempting(note=nothing), "is how it knows"),
+        Wrong(
+            "the id is noted, not the sequence",
+            preempting(note=lambda output, victim: output.preempted.append(victim.id)),
+            "yours is ['B']",
+        ),
+        Wrong("it keeps its batch slot", preempting(leave=nothing), "must give up its batch slot"),
+        Wrong(
+            "the last one admitted loses its batch slot",
+            preempting(leave=lambda scheduler, victim: scheduler.running.pop()),
+            "the last one admitted isn't always the victim",
+        ),
+        Wrong("it doesn't wait again", preempting(queue=nothing), "it has to wait for its next turn"),
+        Wrong(
+            "it is added as a new request, with its blocks",
+            preempting(queue=lambda scheduler, victim: scheduler.add(victim)),
+            "is for new sequences",
+        ),
+        Wrong(
+            "the queue is taken for a list",
+            preempting(queue=lambda scheduler, victim: scheduler.waiting.insert(0, victim)),
+            "The waiting queue isn't a list",
+        ),
+        Wrong(
+            "the queue is emptied",
+            preempting(queue=lambda scheduler, victim: (scheduler.waiting.clear(), scheduler.waiting.add(victim))),
+            "isn't waiting any more",
+        ),
+        Wrong("it arrives anew", preempting(queue=arrives_anew), "`arrival_time` of B has changed"),
+        Wrong("it arrives first", preempting(queue=arrives_first), "`B.arrival_time` should still be 1.0"),
+        Wrong(
+            "it loses its place among equals", preempting(queue=loses_its_place), "`B.queue_place` should still be 1"
+        ),
+        Wrong("it gets the best tier", preempting(queue=gets_the_best_tier), "`B.tier` should still be 1"),
+        Wrong(
+            "a victim that waits is added again",
+            waits_even_if_it_waits_already,
+            "so it mustn't be added again",
+        ),
+        Wrong("every victim is taken for a running one", assumes_that_it_runs, "no batch slot to give up"),
+        Wrong("the blocks aren't freed", preempting(free=nothing), "but no sequence has it"),
+        Wrong("only full blocks are freed", preempting(free=frees_full_blocks), "blocks 2, 3, 4 of B should be free"),
+        Wrong("only filled blocks are freed", preempting(free=frees_filled_blocks), "with yours, 4 is in use, but no"),
+        Wrong("the free queue is extended by hand", preempting(free=extends_the_free_queue), "Leave the pool's books"),
+        Wrong("the whole pool is reset", preempting(free=resets_the_pool), "and no others"),
+        Wrong(
+            "its blocks become None",
+            preempting(forget=lambda victim: setattr(victim, "blocks", None)),
+            "It stays a list",
+        ),
+        Wrong("it keeps its block table", preempting(forget=nothing), "and free its blocks"),
+        Wrong("it keeps blocks and table", preempting(free=nothing, forget=nothing), "is still in use"),
+        Wrong("its tokens still count as computed", preempting(uncount=nothing), "the scheduler won't compute them"),
+        Wrong(
+            "its prompt still counts as computed",
+            preempting(uncount=keeps_the_prompt_computed),
+            "`B.num_computed_tokens` should be 0; yours is 5",
+        ),
+        Wrong(
+            "only this step's tokens are taken back",
+            subtracts_the_scheduled_tokens,
+            "`B.num_computed_tokens` should be 0; yours is 7",
+        ),
+        Wrong(
+            "a swapped victim is recomputed",
+            preempting(uncount=lambda victim: setattr(victim, "num_computed_tokens", 0)),
+            "are in the swap space, so",
+        ),
+        Wrong("the swap space is freed too", preempting(free=releases_the_swap_space), "holds the only copy"),
+        Wrong("the answer starts over", starts_the_answer_over, "They have already been sent"),
+        Wrong("the answer is moved to the prompt", makes_the_answer_a_prompt, "`B.prompt_ids` has changed"),
+        Wrong("it is counted twice", counts_it_too, "would be counted twice"),
+        Wrong("everything is preempted", preempts_everything, "A should still run"),
+    ],
+    "10.3": [
+        Wrong("turned round", choosing(recompute_slope, swap_line), "the wrong way round"),
+        Wrong("only out", choosing(out_only, recompute_slope), "A victim is copied twice"),
+        Wrong("twice out", choosing(twice_out, recompute_slope), "Out and in may take different times"),
+        Wrong("a step of its own", choosing(swap_line, recompute_line), "The step that brings the victim back"),
+        Wrong("tokens over a rate", choosing(swap_line, recompute_by_rate), "Compare two measurements"),
+        Wrong("a swap costs its bytes only", choosing(swap_slope_only, recompute_slope), "a swap of 0 tokens"),
+        Wrong("bytes over a bandwidth", choosing(swap_by_bandwidth, recompute_slope), "come from a single measurement"),
+        Wrong("the base for every block", choosing(base_for_every_block, recompute_slope), "For a long victim"),
+        Wrong("both directions, twice", choosing(twice_both, recompute_slope), "Count each of them once"),
+        Wrong("between measurements only", choosing(interpolated, recompute_slope), "The line goes on"),
+        Wrong("milliseconds and seconds", choosing(in_milliseconds, recompute_slope), "in the same unit"),
+        Wrong("the nearest row", choosing(nearest_row, recompute_slope), "so the function should return"),
+        Wrong(
+            "blocks aren't whole",
+            choosing(swap_line, recompute_slope, copied=lambda victim, size: victim.num_computed_tokens),
+            "17 tokens are in two blocks",
+        ),
+        Wrong(
+            "a block of 16, always",
+            choosing(swap_line, recompute_slope, copied=lambda victim, size: rounded_up(victim, 16)),
+            "five blocks of 4",
+        ),
+        Wrong(
+            "one block too many",
+            choosing(swap_line, recompute_slope, copied=lambda v, size: (v.num_computed_tokens // size + 1) * size),
+            "Is one block too many copied?",
+        ),
+        Wrong(
+            "all its blocks",
+            choosing(swap_line, recompute_slope, copied=lambda victim, size: size * len(victim.blocks)),
+            "Only blocks with computed tokens",
+        ),
+        Wrong(
+            "all known tokens",
+            choosing(
+                swap_line,
+                recompute_slope,
+                copied=lambda victim, size: size * blocks_for(victim.num_tokens, size),
+                tokens=lambda victim: victim.num_tokens,
+            ),
+            "that can be copied or lost",
+        ),
+        Wrong(
+            "recomputes all known tokens",
+            choosing(swap_line, recompute_slope, tokens=lambda victim: victim.num_tokens),
+            "so it is no reason to swap",
+        ),
+        Wrong("decides before there is a victim", decides_at_once, "should return a function; yours returned"),
+        Wrong("the saving instead of a decision", returns_the_saving, "should return True or False"),
+        Wrong("nothing is returned", nothing, "should return a function; yours returned None"),
+    ],
 }
 
 RIGHT = {
-    "10.1": [sorted_and_last, by_a_loop],
+    "10.1": [sorted_and_last, by_a_loop, by_rank_and_index, last_of_the_largest],
+    "10.2": [
+        preempting(),
+        in_another_order,
+        preempting(free=block_by_block),
+        by_drop,
+        preempting(forget=clears_in_place),
+    ],
+    "10.3": [choosing(swap_line, recompute_slope), in_bytes, with_a_class, by_the_last_two],
 }

@@ -1,4 +1,4 @@
-"""The prices of bringing a victim back."""
+"""What it costs to bring a victim back, and the choice between the two ways."""
 
 from types import SimpleNamespace
 
@@ -6,11 +6,12 @@ import pytest
 
 from lessons_lib.kv_cache.block_pool import BlockPool
 from lessons_lib.kv_cache.prefix_cache import PrefixCache
+from lessons_lib.measuring import recorded_engine
 from lessons_lib.scheduling.arrivals import traffic
 from lessons_lib.scheduling.preemption import PreemptiveScheduler, last_in_rank
 from lessons_lib.scheduling.sequence import Sequence
 from lessons_lib.scheduling.simulator import StepCost, simulate
-from lessons_lib.scheduling.swap_cost import PreemptionCost
+from lessons_lib.scheduling.swap_cost import PreemptionCost, swap_if_cheaper
 
 STEP = StepCost(base=5e-3, per_token=2e-5, per_context_token=2e-7)
 MIB = 2**20
@@ -22,6 +23,20 @@ def priced(bandwidth=1e9, per_copy=0.0):
 
 def victim(tokens):
     return Sequence("A", range(tokens), 5, num_computed_tokens=tokens)
+
+
+def recorded(swap=0.0, swap_base=0.0, recompute=20e-6, recompute_base=5e-3):
+    """Two measurements, of a swap that takes `swap` seconds per token in all, and of a step."""
+    return [
+        {
+            "tokens": tokens,
+            "bytes": tokens,
+            "swap_out_s": (swap_base + swap * tokens) / 2,
+            "swap_in_s": (swap_base + swap * tokens) / 2,
+            "recompute_s": recompute_base + recompute * tokens,
+        }
+        for tokens in (100, 1000)
+    ]
 
 
 def test_swapping_moves_every_block_out_and_in():
@@ -37,26 +52,38 @@ def test_recomputing_adds_tokens_to_a_step_that_runs_anyway():
 
 def test_a_fast_link_swaps_and_a_slow_one_recomputes():
     scheduler = SimpleNamespace(pool=BlockPool(8, 16))
-    assert priced(bandwidth=1e12).cheaper(scheduler, victim(64))
-    assert not priced(bandwidth=1e8).cheaper(scheduler, victim(64))
+    assert swap_if_cheaper(recorded(swap=10e-6))(scheduler, victim(64))
+    assert not swap_if_cheaper(recorded(swap=30e-6))(scheduler, victim(64))
+
+
+def test_what_a_swap_takes_in_any_case_is_too_much_for_a_short_victim():
+    should_swap = swap_if_cheaper(recorded(swap=10e-6, swap_base=1e-3))
+    scheduler = SimpleNamespace(pool=BlockPool(8, 16))
+    assert [should_swap(scheduler, victim(tokens)) for tokens in (80, 96, 112, 128)] == [False, False, True, True]
 
 
 def test_a_block_is_moved_whole():
     """One token costs a whole block to move; 16 tokens cost the same to move, and 16 times as much to compute."""
+    should_swap = swap_if_cheaper(recorded(swap=5 * 20e-6 / 16))  # a block takes as long as 5 tokens
     scheduler = SimpleNamespace(pool=BlockPool(8, 16))
-    prices = priced(bandwidth=2 * MIB / (5 * STEP.per_token))  # a block takes as long as 5 tokens
-    assert not prices.cheaper(scheduler, victim(1))
-    assert prices.cheaper(scheduler, victim(16))
+    assert not should_swap(scheduler, victim(1))
+    assert should_swap(scheduler, victim(16))
 
 
-@pytest.mark.parametrize("bandwidth, swaps", [(1e12, True), (1e6, False)])
-def test_it_decides_for_a_scheduler(bandwidth, swaps):
-    prices = priced(bandwidth)
+def test_the_recorded_gpu_recomputes_short_victims_and_swaps_long_ones():
+    should_swap = swap_if_cheaper(list(recorded_engine().swapping))
+    scheduler = SimpleNamespace(pool=BlockPool(8, 16))
+    assert not should_swap(scheduler, victim(512))
+    assert should_swap(scheduler, victim(8192))
+
+
+@pytest.mark.parametrize("swap, swaps", [(1e-7, True), (1e-2, False)])
+def test_it_decides_for_a_scheduler(swap, swaps):
     scheduler = PreemptiveScheduler(
         PrefixCache(40, 16),
         swap_space=BlockPool(200, 16),
         choose_victim=last_in_rank,
-        should_swap=prices.cheaper,
+        should_swap=swap_if_cheaper(recorded(swap=swap)),
         share_prefixes=False,
         max_num_seqs=16,
     )

@@ -100,4 +100,28 @@ QUIZ = [
             ),
         ),
     ),
+    Question(
+        text="On some GPU, a victim of 512 tokens is swapped out and in in 2 ms. A step that prefills 512 tokens takes "
+        "17 ms, and one that prefills 8,192 takes 26 ms. Why may recomputing the victim be the better choice?",
+        choices=(
+            Choice(
+                "The victim comes back in a step that runs anyway, and most of the 17 ms are what any step takes.",
+                "What counts is how much longer 512 tokens make that step. 7,680 more tokens take 9 ms: about 1.2 µs "
+                "per token, or 0.6 ms for the victim.",
+                right=True,
+            ),
+            Choice(
+                "A recomputed cache is more exact than a copied one.",
+                "A copy has the same bits. The tokens are the same either way.",
+            ),
+            Choice(
+                "The copies keep the GPU from computing anything else.",
+                "The 2 ms already assume that. They are still less than 17 ms.",
+            ),
+            Choice(
+                "It can't be: 2 ms is less than 17 ms.",
+                "The choice isn't between 2 and 17 ms. A swap adds its 2 ms, but recomputing doesn't add a whole step.",
+            ),
+        ),
+    ),
 ]

@@ -1,0 +1,341 @@
+"""A scheduler in the middle of a step, as the checks of lesson 10 need it, and what `preempt_sequence` should do to
+it.
+"""
+
+from collections.abc import Iterable
+
+from lessons_lib.checks.exercise import Mistake, call, short
+from lessons_lib.kv_cache.block_pool import BlockPool, blocks_for
+from lessons_lib.kv_cache.prefix_cache import PrefixCache
+from lessons_lib.scheduling.preemption import PreemptiveScheduler, PreemptiveSchedulerOutput, never_swap
+from lessons_lib.scheduling.sequence import Sequence
+
+SIZE = 4  # of a block
+
+
+def names_of(sequences: Iterable) -> list[str]:
+    return [getattr(sequence, "id", repr(sequence)) for sequence in sequences]
+
+
+def listed(names: Iterable[str]) -> str:
+    """Names in a sentence: "A, B"; "none" if there are none."""
+    return ", ".join(names) or "none"
+
+
+class Pressed:
+    """Sequences that run and wait, and the attempt.
+
+    Sequences arrive at 0, 1, 2, ... in the order in which they are added, unless `arrival` says something else.
+    """
+
+    def __init__(self, attempt, case: str, *, num_blocks: int, **limits):
+        self.attempt, self.case = attempt, case
+        self.scheduler = PreemptiveScheduler(
+            PrefixCache(num_blocks, SIZE),
+            swap_space=BlockPool(4, SIZE),
+            preempt_sequence=attempt,
+            should_swap=never_swap,
+            share_prefixes=False,
+            **limits,
+        )
+        self.output = PreemptiveSchedulerOutput()
+        self.sequences: dict[str, Sequence] = {}
+
+    def wait(
+        self, *names: str, prompt: int = 6, answered: int = 0, arrival: float | None = None, tier: int = 0
+    ) -> None:
+        for name in names:
+            time = float(len(self.sequences)) if arrival is None else arrival
+            sequence = Sequence(
+                name,
+                list(range(prompt)),
+                answered + 2,
+                arrival_time=time,
+                tier=tier,
+                output_ids=list(range(70, 70 + answered)),
+            )
+            self.sequences[name] = sequence
+            self.scheduler.waiting.add(sequence)
+
+    def run(
+        self,
+        name: str,
+        prompt: int,
+        *,
+        answered: int = 0,
+        num_blocks: int,
+        computed: int | None = None,
+        scheduled: int = 0,
+        arrival: float | None = None,
+        tier: int = 0,
+    ) -> None:
+        self.wait(name, prompt=prompt, answered=answered, arrival=arrival, tier=tier)
+        sequence = self.sequences[name]
+        self.scheduler.waiting.remove(sequence)
+        self.scheduler.running.append(sequence)
+        all_but_last = prompt + answered - (answered > 0)
+        self.give(name, computed=all_but_last if computed is None else computed, num_blocks=num_blocks)
+        if scheduled:
+            self.output.num_scheduled_tokens[sequence] = scheduled
+
+    def give(self, name: str, *, computed: int, num_blocks: int) -> None:
+        self.sequences[name].num_computed_tokens = computed
+        self.sequences[name].blocks = self.scheduler.pool.allocate(num_blocks)
+
+    def swap(self, name: str) -> None:
+        sequence = self.sequences[name]
+        sequence.swapped = self.scheduler.swap_space.allocate(blocks_for(sequence.num_computed_tokens, SIZE))
+
+    def preempt(self, name: str) -> None:
+        """Let the attempt preempt a sequence, and compare the result."""
+        victim, scheduler = self.sequences[name], self.scheduler
+        self.victim = victim
+        self.was_running = victim in scheduler.running
+        self.before = {each: self._facts(each) for each in self.sequences.values()}
+        self.queue = names_of(self._queue_after())
+        self.running = [other for other in names_of(scheduler.running) if other != name]
+        self.counts = {key.id: n for key, n in self.output.num_scheduled_tokens.items() if key is not victim}
+        self.was_scheduled = victim in self.output.num_scheduled_tokens
+        self.blocks, self.used = list(victim.blocks), set(scheduler.pool.used) - set(victim.blocks)
+        self.swapped, self.computed = list(victim.swapped), victim.num_computed_tokens
+        self._call()
+        self._compare_tokens()
+        self._compare_queue()
+        self._compare_running()
+        self._compare_output()
+        self._compare_swap_space()
+        self._compare_blocks()
+        self._compare_computed()
+        self._compare_rest()
+
+    def _call(self) -> None:
+        try:
+            call(lambda: self.attempt(self.scheduler, self.output, self.victim), case=self.case)
+        except KeyError as error:
+            if error.args != (self.victim,):
+                raise
+            self._fail(
+                f"your code raised KeyError: {self.victim.id} isn't in `num_scheduled_tokens`.",
+                "A victim may or may not have been scheduled in this step. Take it out only if it's there.",
+            )
+        except ValueError as error:
+            if self.was_running or "not in list" not in str(error):
+                raise
+            self._fail(
+                f"your code raised ValueError: {self.victim.id} isn't in `scheduler.running`.",
+                "A victim may be waiting already. It then has no batch slot to give up, only blocks.",
+            )
+        except AttributeError as error:
+            if "'WaitingQueue' object has no attribute" not in str(error):
+                raise
+            self._fail(
+                f"your code raised AttributeError: {error}.",
+                "The waiting queue isn't a list: it keeps its sequences in the order of the policy. Call "
+                "`scheduler.waiting.add(sequence)`.",
+            )
+
+    def _fail(self, what: str, idea: str) -> None:
+        raise Mistake(what, case=self.case, idea=idea)
+
+    def _facts(self, sequence: Sequence) -> dict[str, object]:
+        """What preemption must not change."""
+        return {
+            "prompt_ids": list(sequence.prompt_ids),
+            "output_ids": list(sequence.output_ids),
+            "arrival_time": sequence.arrival_time,
+            "tier": sequence.tier,
+            "queue_place": sequence.queue_place,
+            "max_new_tokens": sequence.max_new_tokens,
+            "finish_reason": sequence.finish_reason,
+        }
+
+    def _queue_after(self) -> list[Sequence]:
+        waiting = list(self.scheduler.waiting)
+        if self.was_running:
+            waiting.append(self.victim)
+        rank = self.scheduler.waiting.policy.rank
+        return sorted(waiting, key=lambda sequence: (rank(sequence), sequence.queue_place))
+
+    def _compare_tokens(self) -> None:
+        name, victim = self.victim.id, self.victim
+        if list(victim.prompt_ids) != self.before[victim]["prompt_ids"]:
+            self._fail(
+                f"`{name}.prompt_ids` has changed.",
+                "Leave the tokens where they are: known tokens are computed again, whether they belong to the prompt "
+                "or to the answer.",
+            )
+        kept = self.before[victim]["output_ids"]
+        if list(victim.output_ids) != kept:
+            self._fail(
+                f"{name} should still have its {len(kept)} answer tokens; yours leaves {len(victim.output_ids)}.",
+                "They have already been sent. Only the keys and values are lost; the tokens themselves stay known.",
+            )
+
+    def _compare_queue(self) -> None:
+        name, queue = self.victim.id, names_of(self.scheduler.waiting)
+        if self.scheduler.waiting_forks():
+            self._fail(
+                f"the scheduler believes that {name} waits with blocks. Did you call `scheduler.add`?",
+                "`scheduler.add` is for new sequences, and registers the blocks that they bring. Put the victim in the "
+                "queue: `scheduler.waiting.add(sequence)`.",
+            )
+        if queue == self.queue:
+            return
+        what = f"the waiting queue should be {listed(self.queue)}; yours is {listed(queue)}."
+        place = "`scheduler.waiting.add(sequence)` puts a sequence at its place."
+        if queue.count(name) > 1:
+            idea = f"{name} was waiting already, so it mustn't be added again."
+            if self.was_running:
+                idea = f"{name} is in the queue {queue.count(name)} times. Add it once."
+        elif name not in queue:
+            idea = f"{name} isn't finished: it has to wait for its next turn. {place}"
+            if not self.was_running:
+                idea = f"{name} was waiting already and should stay there."
+        elif missing := [other for other in self.queue if other not in queue]:
+            idea = f"{listed(missing)} isn't waiting any more. Change nothing but the victim."
+        elif extra := [other for other in queue if other not in self.queue]:
+            idea = f"{listed(extra)} should still run. Preempt the victim and no other sequence."
+        elif self.before[self.victim] != self._facts(self.victim):
+            changed = self._changed(self.victim)
+            idea = (
+                f"`{changed}` of {name} has changed. The queue's order follows from the policy's rank and, for equal "
+                "ranks, from the order in which sequences first waited. A victim keeps both."
+            )
+        else:
+            idea = f"Leave the order to the queue. {place}"
+        self._fail(what, idea)
+
+    def _compare_running(self) -> None:
+        running = names_of(self.scheduler.running)
+        if running == self.running:
+            return
+        what = f"`scheduler.running` should be {listed(self.running)}; yours is {listed(running)}."
+        if self.victim.id in running and set(self.running) <= set(running):
+            idea = f"{self.victim.id} waits now, so it must give up its batch slot."
+        elif self.victim.id in running:
+            idea = (
+                f"Another sequence lost its batch slot. The victim is {self.victim.id}, wherever it is in the list: "
+                "the last one admitted isn't always the victim."
+            )
+        else:
+            idea = "Only the victim leaves. The others keep their batch slots and their order."
+        self._fail(what, idea)
+
+    def _compare_output(self) -> None:
+        counts = {sequence.id: count for sequence, count in self.output.num_scheduled_tokens.items()}
+        name = self.victim.id
+        if counts != self.counts:
+            what = f"`num_scheduled_tokens` should be {self.counts}; yours is {counts}."
+            if not counts.get(name, 1):
+                idea = f"With 0 tokens {name} would still be part of the batch. Take it out."
+            elif name in counts and self.was_scheduled:
+                idea = (
+                    f"The forward pass would compute {counts[name]} token{'s' * (counts[name] != 1)} of {name} and "
+                    "write keys and values to blocks that it no longer has."
+                )
+            else:
+                idea = "The other sequences still compute what was scheduled for them, and the victim nothing."
+            self._fail(what, idea)
+        if not isinstance(self.output.preempted, list):
+            self._fail(
+                f"`scheduler_output.preempted` should be a list; yours is {short(self.output.preempted)}.",
+                "A step may preempt several sequences: append the victim to the list.",
+            )
+        preempted = names_of(self.output.preempted)
+        if preempted != [name]:
+            self._fail(
+                f"`scheduler_output.preempted` should be [{name}]; yours is [{', '.join(preempted)}].",
+                "The scheduler admits no sequence in a step that preempts one, and this list is how it knows.",
+            )
+
+        if changed := [*self.output.admitted, *self.output.stalled, *self.output.block_copies]:
+            self._fail(
+                f"`admitted`, `stalled` and `block_copies` of the output should be empty; one of yours has "
+                f"{short(changed[0])}.",
+                "The victim wasn't admitted in this step, it doesn't stall, and nothing is copied.",
+            )
+
+    def _compare_swap_space(self) -> None:
+        name = self.victim.id
+        if list(self.victim.swapped) != self.swapped or self.scheduler.swap_space.used != set(self.swapped):
+            used = sorted(self.scheduler.swap_space.used)
+            self._fail(
+                f"`{name}.swapped` should be {self.swapped}, and these blocks of the swap space in use; yours leaves "
+                f"{list(self.victim.swapped)}, and {used} in use.",
+                f"The swap space holds the only copy of {name}'s keys and values. Free its blocks in `scheduler.pool` "
+                "only, not those in the swap space.",
+            )
+
+    def _compare_blocks(self) -> None:
+        name, pool, mine = self.victim.id, self.scheduler.pool, self.victim.blocks
+        due = f"blocks {listed(map(str, self.blocks))} of {name} should be free"
+        lost = sorted(set(self.blocks) & pool.used)
+        if both := sorted(pool.used & set(pool.free_queue)):
+            self._fail(
+                f"{due}; with yours, {listed(map(str, both))} is in the free queue, but the pool counts it as in use.",
+                "Leave the pool's books to the pool: `scheduler.pool.free(blocks)`.",
+            )
+        if lost and not mine:
+            self._fail(
+                f"{due}; with yours, {listed(map(str, lost))} is in use, but no sequence has it.",
+                "The pool must be told: `scheduler.pool.free(blocks)`. It needs *all* blocks of the victim, also those "
+                "that aren't full, and it needs them before the victim forgets them.",
+            )
+        if lost:
+            self._fail(
+                f"{due}; with yours, {listed(map(str, lost))} is still in use.",
+                "Another sequence needs the blocks now. Return them: `scheduler.pool.free(blocks)`.",
+            )
+        if not isinstance(mine, list):
+            self._fail(
+                f"`{name}.blocks` should be []; yours is {short(mine)}.",
+                "It stays a list: the scheduler adds blocks to it when the victim is admitted again.",
+            )
+        if mine:
+            self._fail(
+                f"`{name}.blocks` should be []; yours is {mine}.",
+                f"These blocks belong to the pool now, and soon to another sequence. {name} would read that "
+                "sequence's keys, and free its blocks.",
+            )
+        if pool.used != self.used or len(pool.free_queue) + len(pool.used) != pool.num_blocks:
+            self._fail(
+                f"in use should be blocks {sorted(self.used)}, and all others free once; yours leaves "
+                f"{sorted(pool.used)} in use and {sorted(pool.free_queue)} free.",
+                "Free the victim's blocks through `scheduler.pool.free`, each once, and no others.",
+            )
+
+    def _compare_computed(self) -> None:
+        name, computed = self.victim.id, self.victim.num_computed_tokens
+        if self.swapped and computed != self.computed:
+            self._fail(
+                f"`{name}.num_computed_tokens` should still be {self.computed}; yours is {computed}.",
+                "These tokens' keys and values are in the swap space, so they won't be computed again.",
+            )
+        if computed < 0:
+            self._fail(f"`{name}.num_computed_tokens` should be 0; yours is {computed}.", "A count can't be negative.")
+        if not self.swapped and computed:
+            idea = (
+                "All its keys and values are lost, those of the prompt too. If tokens count as computed, the scheduler "
+                "won't compute them again, and attention reads whatever is in the new blocks."
+            )
+            self._fail(f"`{name}.num_computed_tokens` should be 0; yours is {computed}.", idea)
+
+    def _changed(self, sequence: Sequence) -> str:
+        facts = self._facts(sequence)
+        return next(key for key, value in self.before[sequence].items() if facts[key] != value)
+
+    def _compare_rest(self) -> None:
+        for sequence in self.sequences.values():
+            if self._facts(sequence) != self.before[sequence]:
+                key = self._changed(sequence)
+                self._fail(
+                    f"`{sequence.id}.{key}` should still be {self.before[sequence][key]}; yours is "
+                    f"{getattr(sequence, key)}.",
+                    "Preemption changes nothing else. Its rank in particular stays: a victim goes where it was in the "
+                    "order.",
+                )
+        if self.scheduler.num_preempted:
+            self._fail(
+                f"`scheduler.num_preempted` should still be 0; yours is {self.scheduler.num_preempted}.",
+                "The method that calls your function counts: the preemption would be counted twice.",
+            )
