@@ -1,4 +1,4 @@
-"""Judges 11.3, `take_cached`: a sequence starts with the blocks that were found, and still computes its last token."""
+"""Judges 11.5, `take_cached`: a sequence starts with the blocks that were found, and still computes its last token."""
 
 from lessons_lib.checks.exercise import Mistake, call, short
 from lessons_lib.kv_cache.prefix_cache import PrefixCache, hash_full_blocks
