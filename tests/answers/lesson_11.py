@@ -458,6 +458,36 @@ def raises_the_count_again(self, count):
     return blocks
 
 
+def spares_blocks_with_a_hash(self, count):
+    for block in list(self.free_queue):
+        if block in self.block_to_hash:
+            self.free_queue.move_to_end(block)
+    return PrefixCache.allocate(self, count)
+
+
+def tests_a_block_for_truth(self, hashes):
+    blocks = []
+    for one in hashes:
+        block = self.hash_to_block.get(one)
+        if not block:
+            break
+        blocks.append(block)
+    return blocks
+
+
+def finds_nothing_is_none(self, hashes):
+    return PrefixCache.match_prefix(self, hashes) or None
+
+
+def looks_blocks_up_among_hashes(self, count):
+    blocks = SharedBlockPool.allocate(self, count)
+    for block in blocks:
+        if block in self.block_to_hash:
+            self.hash_to_block.pop(block)
+            self.block_to_hash.pop(block)
+    return blocks
+
+
 def asks_the_count_only(self, block):
     return self.ref_count.get(block) == 1
 
@@ -655,6 +685,26 @@ def changes_the_table_first(pool, sequence, index):
     (target,) = pool.allocate(1)
     sequence.blocks.insert(index, target)
     pool.free([source])
+    return BlockCopy(COPY, source, target)
+
+
+def computes_again(pool, sequence, index):
+    copy = copy_before_write(pool, sequence, index)
+    sequence.num_computed_tokens = index * pool.block_size
+    return copy
+
+
+def hashes_the_copy(pool, sequence, index):
+    copy = copy_before_write(pool, sequence, index)
+    pool.cache_full_block(copy.target, bytes(32))
+    return copy
+
+
+def frees_the_rest_of_the_table(pool, sequence, index):
+    source, rest = sequence.blocks[index], sequence.blocks[index:]
+    (target,) = pool.allocate(1)
+    pool.free(rest)
+    sequence.blocks[index] = target
     return BlockCopy(COPY, source, target)
 
 
@@ -873,7 +923,7 @@ WRONG = {
         Wrong("free does not lower the count", counting(free=does_not_lower), "lower the count"),
         Wrong("free keeps a zero", counting(free=keeps_a_zero), "has no entry in `ref_count`"),
         Wrong("free forgets the count of others", counting(free=forgets_the_count), "should be {0: 1, 1: 1, 2: 1}"),
-        Wrong("free one block at a time", counting(free=frees_one_at_a_time), "how many lists does it get"),
+        Wrong("free one block at a time", counting(free=frees_one_at_a_time), "How many lists does it get"),
         Wrong("freed blocks at the front", counting(free=frees_to_the_front), "join the *end*"),
         Wrong("a block freed twice", counting(free=frees_a_block_twice), "listing block 1 twice"),
         Wrong("free refuses shared blocks", counting(free=refuses_shared_blocks), "may free it once"),
@@ -950,6 +1000,12 @@ WRONG = {
             "should return [0, 1, 2]; yours returned None",
         ),
         Wrong("allocate counts again", caching(allocate=raises_the_count_again), "has counted the blocks already"),
+        Wrong(
+            "blocks with a hash are spared", caching(allocate=spares_blocks_with_a_hash), "from the front of the queue"
+        ),
+        Wrong("a block as a truth value", caching(match_prefix=tests_a_block_for_truth), "Block 0 is a block, too"),
+        Wrong("None if nothing is found", caching(match_prefix=finds_nothing_is_none), "Return a list in every case"),
+        Wrong("blocks among hashes", caching(allocate=looks_blocks_up_among_hashes), "The keys of `hash_to_block` are"),
         Wrong("writable whatever the hash", caching(is_writable=asks_the_count_only), "comes later finds it"),
         Wrong("writable whatever the count", caching(is_writable=asks_the_hash_only), "Another sequence reads"),
         Wrong("the opposite of writable", caching(is_writable=answers_the_opposite), "should be True; yours is False"),
@@ -978,6 +1034,13 @@ WRONG = {
         Wrong("returns a pair", returns_a_pair, "yours returned (1, 2)"),
         Wrong("returns the new block", returns_the_new_block, "yours returned 2"),
         Wrong("touches the new block", touches_the_target, "yours is {0: 2, 1: 1, 2: 2}"),
+        Wrong("computes again", computes_again, "nothing has to be computed again"),
+        Wrong("gives the copy a hash", hashes_the_copy, "the new block should be writable"),
+        Wrong(
+            "frees the rest of the table",
+            frees_the_rest_of_the_table,
+            "Free the block that was in the table, and no other",
+        ),
         Wrong("changes the table first", changes_the_table_first, "it changed something: `sequence.blocks`"),
     ],
     "11.5": [

@@ -27,7 +27,9 @@ def _forked(num_blocks: int, blocks: list[int], users: int = 2):
     for _ in range(users - 1):
         pool.touch(blocks)
     prompt = list(range(4 * len(blocks) - 2))
-    return pool, [Sequence(name, prompt, 5, blocks=list(blocks)) for name in "XYZ"[:users]]
+    return pool, [
+        Sequence(name, prompt, 5, blocks=list(blocks), num_computed_tokens=len(prompt)) for name in "XYZ"[:users]
+    ]
 
 
 def _copy(attempt, pool, sequence, index: int, target: int, case: str) -> None:
@@ -43,7 +45,15 @@ def _copy(attempt, pool, sequence, index: int, target: int, case: str) -> None:
             f"`sequence.blocks` should be {[*before[:index], target, *before[index + 1 :]]}; yours is "
             f"{short(sequence.blocks)}.",
             case=case,
-            idea=f"Only entry {index} of the table changes: from the shared block to the new one.",
+            idea=f"Only entry {index} of the table changes: from the shared block to the new one."
+            + _no_list(sequence.blocks),
+        )
+    if sequence.num_computed_tokens != len(sequence.prompt_ids) or sequence.output_ids:
+        raise Mistake(
+            f"`num_computed_tokens` should still be {len(sequence.prompt_ids)}, and `output_ids` empty; they are "
+            f"{sequence.num_computed_tokens} and {short(sequence.output_ids)}.",
+            case=case,
+            idea="The copy holds the same keys and values, so nothing has to be computed again.",
         )
     if got != want:
         raise Mistake(f"the copy should be {want}; yours is {got}.", case=case, idea=_copy_idea(got, want))
@@ -54,7 +64,12 @@ def _copy_idea(got: BlockCopy, want: BlockCopy) -> str:
         return "`source` is the block that is read, and `target` the one that is written: the new block."
     if got.kind != want.kind:
         return "This copy stays within the pool: its kind is `COPY`. The swap space is not involved."
-    return "It is copied from the block that was in the table to the block that replaces it."
+    idea = "It is copied from the block that was in the table to the block that replaces it."
+    return idea + _no_list([got.source, got.target])
+
+
+def _no_list(blocks: list) -> str:
+    return " `pool.allocate(1)` returns a list with one block." if any(isinstance(one, list) for one in blocks) else ""
 
 
 def _check_fork(attempt) -> None:
@@ -70,6 +85,7 @@ def _check_fork(attempt) -> None:
         "to be freed, once. Y still uses block 0."
     )
     expect(pool, {0: 2, 1: 1, 2: 1}, [3], case, books)
+    _check_new_is_writable(pool, case)
 
 
 def _check_cached(attempt) -> None:
@@ -95,12 +111,13 @@ def _check_cached(attempt) -> None:
             case=case,
             idea=idea,
         )
+    _check_new_is_writable(pool, case)
+
+
+def _check_new_is_writable(pool, case: str) -> None:
     if not pool.is_writable(2):
-        raise Mistake(
-            "the new block should be writable; it isn't.",
-            case=case,
-            idea="It has one user and no hash, if you leave it as `pool.allocate` returns it.",
-        )
+        idea = "It has one user and no hash, if you leave it as `pool.allocate` returns it."
+        raise Mistake("the new block should be writable; it isn't.", case=case, idea=idea)
 
 
 def _check_any_block(attempt) -> None:

@@ -101,7 +101,10 @@ def _used(attempt, num_blocks: int, count: int):
 def _check_touch_used(attempt) -> None:
     pool = _used(attempt, 6, 3)
     case = "one sequence uses blocks 0, 1, 2; `touch([0, 1])`."
-    counts = "One more sequence uses each of these blocks: the count is 2 for 0 and 1, and still 1 for 2."
+    counts = (
+        "One more sequence uses each of these blocks: the count is 2 for 0 and 1, and still 1 for 2. None of them was "
+        "in the free queue, so the queue stays as it is."
+    )
     touch(pool, [0, 1], case)
     expect(pool, {0: 2, 1: 2, 2: 1}, [3, 4, 5], case, counts)
     case += " Then `touch([0])`."
@@ -129,7 +132,10 @@ def _check_free(attempt) -> None:
 
 def _check_books_after_free(pool, case: str) -> None:
     """Blocks 0, 1, 2 of six were freed by the only sequence that used them."""
-    lower = "The last sequence that used them is gone: lower the count, and delete an entry that drops to 0."
+    lower = (
+        "The last sequence that used them is gone: lower the count, delete an entry that drops to 0, and put the block "
+        "into the free queue."
+    )
     if queue_of(pool)[:3] == [2, 1, 0] or queue_of(pool)[:3] == [0, 1, 2]:
         front = (
             "Freed blocks join the *end* of the queue. At the front they would be allocated next, although they "
@@ -138,8 +144,8 @@ def _check_books_after_free(pool, case: str) -> None:
         raise Mistake(f"the free queue should be [3, 4, 5, 2, 1, 0]; yours is {queue_of(pool)}.", case=case, idea=front)
     tail = (
         "The last block of the sequence comes first: it is useless without the ones before it, so it should be lost "
-        "before them. `super().free` reverses the list that it gets: how many lists does it get from you, and in "
-        "which order?"
+        "before them. If you call `super().free`: it reverses the list that it gets. How many lists does it get from "
+        "you, and in which order?"
     )
     expect(pool, {}, [3, 4, 5, 2, 1, 0], case, lower, tail)
 

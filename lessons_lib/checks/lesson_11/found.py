@@ -44,10 +44,20 @@ def _match(pool, hashes: list[bytes], want: list[int], case: str, idea: str) -> 
         raise Mistake(
             f"`match_prefix` should return a list of blocks, {want}; yours returned {short(got)}.",
             case=case,
-            idea="`self.hash_to_block[block_hash]` is the block with that hash.",
+            idea=_kind_idea(got, idea),
         )
     if [int(block) for block in got] != want:
+        if not got and want[0] == 0:
+            idea += " Is there a test such as `if not block`? Block 0 is a block, too."
         raise Mistake(f"`match_prefix` should return {want}; yours returned {short(list(got))}.", case=case, idea=idea)
+
+
+def _kind_idea(got, idea: str) -> str:
+    if got is None:
+        return "Return a list in every case. If nothing is found, it is empty."
+    if isinstance(got, list) and None in got:
+        return idea
+    return "`self.hash_to_block[block_hash]` is the block with that hash. Return a list of such blocks."
 
 
 def _check_match(attempt) -> None:
@@ -131,9 +141,16 @@ def _expect_hashes(pool, want: dict[int, bytes], evicted: int, case: str) -> Non
 
 
 def _allocate(pool, count: int, want: list[int], case: str) -> None:
-    got = call(pool.allocate, count, case=case)
+    try:
+        got = call(pool.allocate, count, case=case)
+    except KeyError as error:
+        keys = (
+            "The keys of `hash_to_block` are hashes, those of `block_to_hash` blocks. And not every block has a hash: "
+            "a block may be new, or not full."
+        )
+        raise Mistake(f"`allocate({count})` raised KeyError: {str(error)[:80]}.", case=case, idea=keys) from None
     if not isinstance(got, (list, tuple)) or list(got) != want:
-        idea = "`super().allocate(count)` returns the blocks. Return the same list."
+        idea = "`super().allocate(count)` takes the blocks from the front of the queue. Return its list as it is."
         raise Mistake(f"`allocate({count})` should return {want}; yours returned {short(got)}.", case=case, idea=idea)
 
 
@@ -162,6 +179,13 @@ def _check_allocate(attempt) -> None:
     case = "three blocks; block 0 had the hash a and was allocated again. Now block 2 gets the hash a."
     call(pool.cache_full_block, 2, a, case=case)
     _expect_hashes(pool, {2: a}, 1, case)
+    pool = _filled(attempt, 2, 1)
+    call(pool.allocate, 1, case="")
+    case = "two blocks; 0 has the hash a, 1 has none; 0 was freed, then 1, so the queue is [0, 1]; `allocate(1)`."
+    free_all(pool, [0], case)
+    free_all(pool, [1], case)
+    _allocate(pool, 1, [0], case)
+    _expect_hashes(pool, {}, 1, case)
 
 
 def _check_allocate_refused(attempt) -> None:
@@ -173,7 +197,9 @@ def _check_allocate_refused(attempt) -> None:
         expect(pool, {0: 1}, [1], case)
         _expect_hashes(pool, dict(enumerate(HASHES[:2])), 0, case)
 
-    idea = "`super().allocate` raises it. Call it before you remove a hash."
+    idea = (
+        "`super().allocate` raises it before it changes anything. Call it before you remove a hash, and let it raise."
+    )
     doing = "allocating 2 blocks with 1 free"
     refused(OutOfBlocks, pool.allocate, 2, doing=doing, case=case, idea=idea, unchanged=unchanged)
 
