@@ -124,6 +124,14 @@ def hashed_as_json(parent, token_ids):
     return hashlib.sha3_256(json.dumps([parent.hex(), list(map(int, token_ids))]).encode()).digest()
 
 
+def grows_with_the_chain(parent, token_ids):
+    return parent + hashlib.sha256(array("q", token_ids).tobytes()).digest()
+
+
+def md5_twice(parent, token_ids):
+    return 2 * hashlib.md5(parent + array("q", token_ids).tobytes()).digest()
+
+
 # 11.2 SharedBlockPool
 
 
@@ -245,6 +253,10 @@ def frees_to_the_front(self, blocks):
 def frees_a_block_twice(self, blocks):
     BlockPool.free(self, [block for block in blocks if self.ref_count.get(block, 1) == 1])
     lower(self, blocks)
+
+
+def frees_in_the_order_of_ids(self, blocks):
+    SharedBlockPool.free(self, sorted(blocks))
 
 
 def refuses_shared_blocks(self, blocks):
@@ -836,6 +848,21 @@ def blocks_of_16(pool, sequence, blocks):
     sequence.num_computed_tokens = min(len(sequence.blocks) * 16, sequence.num_tokens - 1)
 
 
+def asks_the_prompt_only(pool, sequence, blocks):
+    covers_all = len(blocks) * pool.block_size == len(sequence.prompt_ids)
+    needs_no_copy(pool, sequence, blocks[:-1] if covers_all and not set(pool.free_queue) - set(blocks) else blocks)
+
+
+def asks_for_a_round_number(pool, sequence, blocks):
+    is_round = sequence.num_tokens % pool.block_size == 0
+    needs_no_copy(pool, sequence, blocks[:-1] if is_round and not set(pool.free_queue) - set(blocks) else blocks)
+
+
+def drops_all_blocks(pool, sequence, blocks):
+    covers_all = len(blocks) * pool.block_size == sequence.num_tokens
+    needs_no_copy(pool, sequence, [] if covers_all and not set(pool.free_queue) - set(blocks) else blocks)
+
+
 def in_another_order(pool, sequence, blocks):
     full = sequence.num_tokens == len(blocks) * pool.block_size
     taken = [block for block in blocks if block not in pool.ref_count]
@@ -899,6 +926,8 @@ WRONG = {
         Wrong("part of the parent", part_of_the_parent, "All 32 bytes of the parent"),
         Wrong("without the last token", drops_the_last_token, "a different last token"),
         Wrong("without the first token", drops_the_first_token, "a different first token"),
+        Wrong("the parent and a hash", grows_with_the_chain, "it would grow from block to block"),
+        Wrong("MD5 twice", md5_twice, "the two halves of a block hash should differ"),
     ],
     "11.2": [
         Wrong(
@@ -925,6 +954,9 @@ WRONG = {
         Wrong("free forgets the count of others", counting(free=forgets_the_count), "should be {0: 1, 1: 1, 2: 1}"),
         Wrong("free one block at a time", counting(free=frees_one_at_a_time), "How many lists does it get"),
         Wrong("freed blocks at the front", counting(free=frees_to_the_front), "join the *end*"),
+        Wrong(
+            "freed in the order of ids", counting(free=frees_in_the_order_of_ids), "whatever the ids of the blocks are"
+        ),
         Wrong("a block freed twice", counting(free=frees_a_block_twice), "listing block 1 twice"),
         Wrong("free refuses shared blocks", counting(free=refuses_shared_blocks), "may free it once"),
         Wrong(
@@ -1065,6 +1097,9 @@ WRONG = {
         ),
         Wrong("leaves out a block whenever none is free", drops_it_when_nothing_is_free, "A copy is made only if"),
         Wrong("forgets the answer so far", forgets_the_answer, "and of the answer so far"),
+        Wrong("decides by the prompt only", asks_the_prompt_only, "those of the answer too"),
+        Wrong("any round number of tokens", asks_for_a_round_number, "Here token 47 goes into a new block"),
+        Wrong("leaves out all blocks", drops_all_blocks, "`sequence.blocks` should be [0]; yours is []"),
         Wrong("forgets the blocks", forgets_the_blocks, "The sequence starts with the blocks that were found"),
         Wrong("changes the list", pops_from_the_list, "changed its argument `blocks`"),
         Wrong("touches what it leaves out", touches_what_it_leaves_out, "doesn't have this block"),

@@ -41,8 +41,9 @@ def expect(pool, ref_count: dict[int, int], queue: list[int], case: str, idea: s
         )
     if used_of(pool) != set(ref_count):
         idea = (
-            "`used` contains every block that a sequence uses, including those that left the free queue through "
-            "`touch`: `self.used.update(blocks)`. Lesson 03's `free` refuses blocks that are not in it."
+            "`used` contains every block that a sequence uses, no matter how it left the free queue: through "
+            "`allocate` or through `touch`, with `self.used.update(blocks)`. Lesson 03's `free` "
+            "refuses blocks that are not in it."
         )
         raise Mistake(
             f"`used` should be {short(set(ref_count))}; yours is {short(used_of(pool))}.", case=case, idea=idea
@@ -206,6 +207,12 @@ def _check_order(attempt) -> None:
         "queue, even if it was in the queue before."
     )
     expect(pool, {}, [4, 3, 2, 1, 0], case, "", recent)
+    case = "three free blocks; the queue is [2, 1, 0]. A sequence allocates [2, 1], and frees them in this order."
+    pool = _used(attempt, 3, 3)
+    free_all(pool, [0, 1, 2], case)
+    free_all(pool, pool.allocate(2), case)
+    given = "The order of the tokens is the order of the list that `free` is given, whatever the ids of the blocks are."
+    expect(pool, {}, [0, 1, 2], case, "", given)
 
 
 def _check_free_refused(attempt) -> None:

@@ -47,8 +47,11 @@ def _match(pool, hashes: list[bytes], want: list[int], case: str, idea: str) -> 
             idea=_kind_idea(got, idea),
         )
     if [int(block) for block in got] != want:
-        if not got and want[0] == 0:
-            idea += " Is there a test such as `if not block`? Block 0 is a block, too."
+        if not got and len(want) == len(hashes):
+            idea += (
+                " Is there a test such as `if not block`? Block 0 is a block, too. And do you look the hash up in "
+                "`hash_to_block`?"
+            )
         raise Mistake(f"`match_prefix` should return {want}; yours returned {short(list(got))}.", case=case, idea=idea)
 
 
