@@ -200,7 +200,7 @@ draw_free_queue(example_of_counts(SharedBlockPool(6, BLOCK)))
 # %% [markdown]
 """
 Blocks are allocated from the front of the queue, and freed blocks join its end. So the front is the block that hasn't been used for longest. The usual rule says that it is
-the one least likely to be needed again; the stretch task at the end tests that. Of the blocks of one sequence, the last one goes first, since it is useless
+the one least likely to be needed again; the optional task near the end tests that. Of the blocks of one sequence, the last one goes first, since it is useless
 without the ones before it.
 
 A `SharedBlockPool` is a `BlockPool` with these attributes:
@@ -534,7 +534,7 @@ Stepper(lambda i: draw_pressure(all_steps[i]), count=len(all_steps), start=comes
 """
 In this picture, only B uses blocks. The dotted blocks are free, and can be found by their hashes until they are allocated for something else.
 
-## Stretch: what should be lost first?
+## Stretch (optional): what should be lost first?
 
 *Least recently used* is the usual order, but not the best possible one. One long document that never comes again can push out the beginning of
 all other requests. Find an order that finds more prompt tokens again. Your function gets a block that is free and cached, and returns a number or a tuple. Of all free blocks, the one
