@@ -4,7 +4,7 @@
 
 **Many requests begin with the same text. Does each of them have to compute and store it?**
 
-75 minutes · difficulty: hard · routes: serving · prerequisites: lesson 10 (memory pressure)
+90 minutes · difficulty: hard · routes: serving · prerequisites: lesson 10 (memory pressure)
 
 Lesson 10 took blocks back when there were too few of them. It's better to need fewer. In this lesson, sequences with the same beginning (the same
 *prefix*) share the blocks that hold it: the pool finds blocks by their contents, counts the sequences that use them, and copies a shared block before
@@ -19,10 +19,11 @@ from types import SimpleNamespace
 from lessons_lib.batching import ragged_generate
 from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, solution
 from lessons_lib.engine import ModelRunner
-from lessons_lib.kv_cache import BlockPool, PagedKVCache, PrefixCache, blocks_for, copy_blocks
+from lessons_lib.checks.lesson_11.scoreboard import eviction_scoreboard
+from lessons_lib.kv_cache import COPY, BlockCopy, BlockPool, PagedKVCache, PrefixCache, SharedBlockPool, blocks_for, copy_blocks
 from lessons_lib.measuring import STORIES, ledger, median_ms
 from lessons_lib.models import VOCAB_SIZE, load_model, tiny_model
-from lessons_lib.recording import recorded_step, serve_recorded
+from lessons_lib.recording import queue_state, recorded_step, serve_recorded
 from lessons_lib.scheduling import (
     FirstComeFirstServed,
     PreemptiveScheduler,
@@ -31,12 +32,11 @@ from lessons_lib.scheduling import (
     ShortestJobFirst,
     StrictPriority,
     always_swap,
-    copy_before_write,
     fork,
     never_swap,
 )
 from lessons_lib.viz.stepper import Stepper
-from lessons_lib.viz.pressure import draw_pressure
+from lessons_lib.viz.pressure import draw_free_queue, draw_pressure
 from lessons_lib.viz.tables import Table
 
 model, tokenizer = load_model(device="cpu")  # float32, so that answers can be compared token by token
@@ -135,8 +135,7 @@ from that user's cache.
 list of ints, the tokens of one full block. Return the hash, 32 `bytes`. It must depend on all of `parent`, on every token and its position, and on
 nothing else: the same arguments give the same hash in every call and in every process. Token ids may be as large as 200,000. Don't change the list.
 
-`array("q", token_ids).tobytes()` turns a list of ints into bytes, eight per int. `array` and `hashlib` are imported in the cell. `+` concatenates
-bytes.
+`array` and `hashlib` are imported in the cell.
 """
 
 # %% exercise="11.1"
@@ -165,28 +164,46 @@ for sequence in together[1::2]:
 """
 The first three hashes are the same. From the fourth block on, the stories differ, and so do their hashes.
 
-## Build 2: a pool that shares
+## Build 2: count the users
 
 In lesson 03's pool, every block in use belonged to one request. Now several sequences may use the same block, so the pool counts them.
 
 > **reference count**: how many users something has. When the count drops to 0, it is free.
 
-We can go one step further. When the last sequence that used a block is gone, the contents are still there and still correct, and the next sequence
-with this beginning may arrive a minute later. So a free block keeps its contents and its hash until it is allocated for something else. A cached
-block that no sequence uses still counts as free.
+When the last sequence that used a block is gone, its contents are still there, and the next sequence with this beginning may arrive a minute later.
+So a free block keeps its contents until it is allocated for something else. Until then, a sequence may use it again. It then leaves the free queue
+from wherever it is, also from the middle. The library's `LruQueue` is a queue that supports this: `self.free_queue.pop(block, None)` removes a block
+wherever it is in the queue, and does nothing if it isn't there.
 
-> **prefix cache**: full blocks that can be found by their hashes, whether or not a sequence uses them, so that a new sequence can begin with the blocks that
-> hold its first tokens.
+Here is the queue before and after each of five events. X allocates three blocks; Y begins like X and uses X's first two; both end; and then Z
+begins like them. This cell uses the library's `SharedBlockPool`.
+"""
 
-Which free block is allocated first? The one that hasn't been used for the longest time: it is the least likely to be needed again.
+# %%
+def example_of_counts(pool):
+    states = []
+    x = pool.allocate(3)
+    states.append(queue_state(pool, "X: allocate(3)"))
+    pool.touch(x[:2])
+    states.append(queue_state(pool, "Y begins like X: touch([0, 1])"))
+    pool.free(x)
+    states.append(queue_state(pool, "X ends: free([0, 1, 2])"))
+    pool.free(x[:2])
+    states.append(queue_state(pool, "Y ends: free([0, 1])"))
+    pool.touch(x[:1])
+    states.append(queue_state(pool, "Z begins like them: touch([0])"))
+    return states
 
-> **eviction**: losing the contents of a cached block because the block is allocated for something else. The usual order is *least recently used* first.
 
-The free queue does this by itself: freed blocks join the end, and blocks are allocated from the front. What's new is that a block may also leave from the
-middle, when a sequence finds it. The library's `LruQueue` is a queue that supports this: `self.free_queue.pop(block, None)` removes a block wherever it
-is in the queue, and does nothing if it isn't there.
+draw_free_queue(example_of_counts(SharedBlockPool(6, BLOCK)))
 
-A `PrefixCache` is a `BlockPool` with these attributes:
+# %% [markdown]
+"""
+Blocks are allocated from the front of the queue, and freed blocks join its end. So the front is the block that hasn't been used for longest. The usual rule says that it is
+the one least likely to be needed again; the optional task near the end tests that. Of the blocks of one sequence, the last one goes first, since it is useless
+without the ones before it.
+
+A `SharedBlockPool` is a `BlockPool` with these attributes:
 
 | attribute | meaning |
 |---|---|
@@ -194,88 +211,218 @@ A `PrefixCache` is a `BlockPool` with these attributes:
 | `free_queue` | the blocks that no sequence uses, least recently used first |
 | `used` | the set of blocks that at least one sequence uses |
 | `ref_count` | block → how many sequences use it; no entry if none does |
-| `hash_to_block`, `block_to_hash` | hash → block and block → hash, for full blocks that have one |
 
-`allocate` (new blocks get a count of 1 and lose their old hashes), `cache_full_block` (a block in use is full and computed, so it gets its hash) and
-`is_writable` are given.
+`reset` and `allocate` are given: new blocks have a count of 1.
 
-**Your task: `match_prefix`, `touch` and `free`.**
+**Your task: `touch` and `free`.**
 
-- `match_prefix(block_hashes)`: `block_hashes` is a list of bytes, the hashes of the full blocks of a sequence, in order. Return the list of blocks
-  with these hashes, starting with the first hash, and stop at the first unknown one. Blocks after a gap are useless. Change nothing.
-- `touch(blocks)`: one more sequence uses each of these blocks. Raise their counts. A block that was free leaves the free queue and joins `used`. A block
-  that no sequence uses *and* that has no hash contains nothing to share: raise `ValueError`, and change nothing at all.
-- `free(blocks)`: one sequence, given its blocks in the order of its tokens, no longer uses them. Lower the counts, and delete an entry that drops to 0.
-  Blocks that no sequence uses anymore go back to the end of the free queue, the *last* block of the sequence first, since a block is useless without the
-  ones before it. They keep their hashes. If a block is not in use, or appears twice in the list, raise `ValueError` and change nothing at all.
+- `touch(blocks)`: one more sequence uses each of these blocks. They are different blocks of this pool; each may be free or in use.
+- `free(blocks)`: one sequence, given its blocks in the order of its tokens, no longer uses them. Blocks that no sequence uses anymore join the end of
+  the free queue, the *last* block of the sequence first. If a block is not in use, or appears twice in the list, raise `ValueError` and change nothing at
+  all.
+
+After each call, `free_queue`, `used` and `ref_count` agree, as in the picture.
 
 `super().free(some_blocks)` is lesson 03's `free`. It raises `ValueError` if any of the blocks is not in `used`. Otherwise it removes them from `used`
 and appends them to the free queue, last one first. It checks all of its blocks before it changes anything.
-
-Example with six blocks. X allocates three and gets [0, 1, 2]; their hashes are a, b, c. X ends: after `free([0, 1, 2])` the free queue is [3, 4, 5, 2, 1,
-0]. Y begins with blocks whose hashes are a, b, z: `match_prefix([a, b, z])` returns [0, 1]. After `touch([0, 1])` the queue is [3, 4, 5, 2], and
-`ref_count` is {0: 1, 1: 1}.
 """
 
-# %% exercise="11.2" given="__init__ allocate cache_full_block is_writable"
+# %% exercise="11.2" given="reset allocate"
 from lessons_lib.kv_cache.block_pool import BlockPool
 from lessons_lib.kv_cache.prefix_cache import LruQueue
 
+from lessons_lib.kv_cache.prefix_cache import SharedBlockPool
+
+# %% [markdown]
+"""
+## Build 3: find blocks by their contents
+
+Your pool keeps the contents of free blocks, but it doesn't know what they are. Now each full block that has been computed gets its hash, and two tables
+lead from blocks to hashes and back.
+
+> **prefix cache**: full blocks that can be found by their hashes, whether or not a sequence uses them, so that a new sequence can begin with the blocks that
+> hold its first tokens.
+
+> **eviction**: losing the contents of a cached block because the block is allocated for something else. The usual order is *least recently used* first,
+> which is the order of your free queue.
+
+A `PrefixCache` is a `SharedBlockPool`, yours from above, with three more attributes:
+
+| attribute | meaning |
+|---|---|
+| `hash_to_block`, `block_to_hash` | hash → block and block → hash, for full blocks that have one |
+| `evicted` | how many blocks with a hash have been lost so far |
+
+`cache_full_block` is given: a block in use is full and computed, so it gets its hash. So is `touch`: it refuses a free block that has no hash, since
+that block contains nothing to share, and otherwise calls yours.
+
+**Your task: `match_prefix`, `allocate` and `is_writable`.**
+
+- `match_prefix(block_hashes)`: `block_hashes` is a list of bytes, the hashes of the full blocks of a sequence, in order. Return the list of blocks
+  with these hashes, starting with the first hash, and stop at the first unknown one. Blocks after a gap are useless. Change nothing.
+- `allocate(count)`: as in `SharedBlockPool`. New tokens will be written to these blocks, so from now on none of them may be found by its old hash.
+  Count those that had one in `evicted`. If `OutOfBlocks` is raised, nothing has changed.
+- `is_writable(block)`: whether the only sequence that uses this block may write to it. It may not if another sequence uses the block, or could find
+  it by its hash.
+
+Example with six blocks. X allocates three and gets [0, 1, 2]; their hashes are a, b, c. X ends: the free queue is [3, 4, 5, 2, 1, 0]. Y begins with
+blocks whose hashes are a, b, z: `match_prefix([a, b, z])` returns [0, 1].
+"""
+
+# %% exercise="11.3" given="__init__ reset touch cache_full_block forget_contents"
 from lessons_lib.kv_cache.prefix_cache import PrefixCache
 
 # %% [markdown]
 """
-Here are X and Y from the example, followed by Z, which needs five new blocks:
+Let the example go on. Y uses the two blocks that it has found, and ends. Then Z arrives, finds nothing, and allocates five blocks.
+
+**11.b** How many of X's three blocks can still be found after that?
 """
+
+# %%
+predict("11.b", ...)  # blocks
 
 # %%
 pool = PrefixCache(6, BLOCK)
 a, b, c, z = (block_hash(b"", [token] * BLOCK) for token in range(4))
+states = []
 
 
-def show(what):
-    letters = dict(zip((a, b, c, z), "abcz"))
-    hashes = {block: letters[one] for block, one in sorted(pool.block_to_hash.items())}
-    print(f"{what:<25} queue {list(pool.free_queue)}, ref_count {pool.ref_count}, hashes {hashes}, evicted {pool.evicted}")
+def note(event):
+    states.append(queue_state(pool, event, dict(zip((a, b, c), "abc"))))
 
 
 x_blocks = pool.allocate(3)
 for block, one in zip(x_blocks, (a, b, c)):
     pool.cache_full_block(block, one)
-show("X has three full blocks")
+note("X has three full blocks")
 pool.free(x_blocks)
-show("X has ended")
+note("X has ended")
 y_blocks = pool.match_prefix([a, b, z])
 pool.touch(y_blocks)
-show(f"Y finds and uses {y_blocks}")
+note(f"Y finds and uses {y_blocks}")
 pool.free(y_blocks)
-show("Y has ended")
+note("Y has ended")
 pool.allocate(5)
-show("Z allocates five")
+note(f"Z allocates five; {pool.evicted} cached blocks are evicted")
+reveal("11.b", len(pool.match_prefix([a, b, c])), unit="block")
+draw_free_queue(states)
 
 # %% [markdown]
 """
 Z's blocks come from the front of the queue: first the three that never contained anything, then c's block, unused since X ended, then b's. The first block
 of the beginning, a's, would be evicted last.
 
-### Copy before you write
+## Build 4: copy before you write
 
 A sequence writes its new tokens into its last block. If other sequences use that block, or can find it by its hash, they would read what it writes. So
-before a write the scheduler calls `pool.is_writable(block)`, and if the answer is no, the sequence first gets a copy of its own.
+before a write the scheduler calls your `is_writable`, and if the answer is no, the sequence first gets a copy of its own.
 
 > **copy-on-write**: sharing something until one of its users wants to change it. That user gets a copy, and the others keep the original.
+
+When does that happen? Shared blocks are usually full, and new tokens go into a block after them that belongs to one sequence only. There are two
+exceptions. One is a prompt that is *entirely* in the cache; we'll get to it in Build 5. The other is a request for several samples of one prompt.
+
+> **fork**: creating a second sequence with all the tokens of an existing one. Both use the same blocks, including the last one, which may not be full.
+
+Nothing is copied at that moment. A copy is made when one of them writes to the last block.
 """
 
 # %%
-print(inspect.getsource(copy_before_write))
-print(inspect.getsource(PreemptiveScheduler.make_room))
+print(inspect.getsource(fork))
 
 # %% [markdown]
 """
-When does that happen? Shared blocks are usually full, and new tokens go into a block after them that belongs to one sequence only. There are two
-exceptions. One is a fork, which we'll get to below. The other is a prompt that is *entirely* in the cache.
+**Your task: `copy_before_write(pool, sequence, index)`.** `pool` is a `PrefixCache`. `sequence` is about to write to the block
+`sequence.blocks[index]`, and may not. Give it a new block in place of that one, and tell the pool. Other sequences keep what they have, and the old
+block can be found afterwards if it could before. Return `BlockCopy(COPY, source, target)`: the contents of block `source` have to be copied to block
+`target` before the sequence writes. (`copy_blocks` does that, as in lesson 10; you copy nothing yourself.) If no block is free, raise `OutOfBlocks` and
+change nothing at all.
 
-## Build 3: start from what is cached
+Example with four blocks: X and its fork Y both have the blocks [0, 1], and Y is about to write to block 1. The call with index 1 returns `BlockCopy(COPY, 1,
+2)`. Y now has [0, 2], X still has [0, 1], and the queue is [3].
+"""
+
+# %% exercise="11.4"
+from lessons_lib.scheduling.preemption import copy_before_write
+
+# %% [markdown]
+"""
+Here is the example, before and after, and then X ends:
+"""
+
+# %%
+pool = PrefixCache(4, BLOCK)
+x = Sequence("X", list(range(30)), 5, blocks=pool.allocate(2), num_computed_tokens=30)
+y = fork(pool, x, "Y")
+states = [queue_state(pool, f"X and its fork Y; is block 1 writable? {pool.is_writable(1)}")]
+block_copy = copy_before_write(pool, y, index=1)
+states.append(queue_state(pool, f"Y gets a copy of block 1: Y has {y.blocks}, X has {x.blocks}"))
+pool.free(x.blocks)
+states.append(queue_state(pool, "X ends"))
+print(block_copy)
+draw_free_queue(states)
+
+# %% [markdown]
+"""
+### Several samples of one prompt
+
+Now B's prompt with four continuations. Random sampling comes in lesson 12; here, each sample begins with a different one of the four likeliest tokens. X, Y
+and Z are forks of B. The last block of the prompt has room for two more tokens, and all four are about to write to it.
+
+**11.c** How many block copies does the first step after the fork need?
+"""
+
+# %%
+predict("11.c", ...)  # copies
+
+# %%
+YOURS = dict(block_hash=block_hash, copy_before_write=copy_before_write)
+pool = PrefixCache(24, BLOCK)
+scheduler = PreemptiveScheduler(pool, max_num_seqs=4, max_num_batched_tokens=64, **YOURS)
+runner = ModelRunner(model, 24, BLOCK)
+b = next(sequence for sequence in six_stories() if sequence.id == "B")
+b.max_new_tokens = 20
+scheduler.add(b)
+scheduler_output = scheduler.schedule()
+likeliest = runner.forward(scheduler_output)[0].topk(4).indices.tolist()
+scheduler.update(scheduler_output, likeliest[:1])
+samples = [b]
+for id, token in zip("XYZ", likeliest[1:]):
+    sample = fork(pool, b, id)
+    sample.output_ids[-1] = token  # chosen, but not computed yet
+    scheduler.add(sample)
+    samples.append(sample)
+print(f"after the fork: blocks {b.blocks}, ref_count {pool.ref_count}")
+
+# %%
+fork_steps = [recorded_step(runner, scheduler)]
+copies = [f"{block_copy.source} → {block_copy.target}" for block_copy in fork_steps[0].block_copies]
+print(f"block copies in the first step after the fork: {', '.join(copies)}")
+reveal("11.c", len(copies), unit="copies")
+while b.num_computed_tokens < 69:
+    fork_steps.append(recorded_step(runner, scheduler, index=len(fork_steps)))
+num_used = len(pool.used)
+apart = sum(len(sample.blocks) for sample in samples)
+reveal("11.a", num_used, unit="blocks")
+print(f"together they use {num_used} blocks; if each had its own: {apart}")
+Stepper(lambda i: draw_pressure(fork_steps[i]), count=len(fork_steps), start=0, still=0)
+
+# %% [markdown]
+"""
+The last sequence that still uses the old block is its only user, and needs no copy. The first three blocks of the prompt are stored once. The fourth has
+room for the first tokens of the answer, so it differs, and so does the fifth: 3 + 4 × 2 = 11.
+"""
+
+# %%
+while scheduler.has_unfinished():
+    fork_steps.append(recorded_step(runner, scheduler, index=len(fork_steps)))
+for sample in samples:
+    print(f"{sample.id}: …he asked his friend the duck{tokenizer.decode(sample.output_ids)}")
+
+# %% [markdown]
+"""
+## Build 5: start from what is cached
 
 A sequence is admitted. It has no blocks yet. `match_prefix` has found some for it, so it starts with these: they are touched, they become its first
 blocks, and their tokens count as computed. That's all, except for one trap.
@@ -283,25 +430,26 @@ blocks, and their tokens count as computed. That's all, except for one trap.
 Suppose a prompt has 32 tokens, and both of its blocks are found. All 32 tokens are computed, so nothing is left to compute. But then there are no
 logits to choose the first token of the answer from! Engines have crashed here ([vLLM](https://github.com/vllm-project/vllm/issues/53706),
 [nano-vllm](https://github.com/GeeeekExplorer/nano-vllm/issues/144)). So the last known token is always computed: 31 tokens count as computed. Its key
-goes to a cache slot in the second block, which already contains an equal key, and the sequence must not write to that block. `make_room` notices this
+goes to a cache slot in the second block, which already contains an equal key, and the sequence must not write to that block. The scheduler notices this
 and copies the block first. The copy needs one free block.
 
 **Your task: `take_cached(pool, sequence, blocks)`.** `pool` is a `PrefixCache`. `sequence` has no blocks. It has `sequence.num_tokens` known tokens,
 including those of its answer so far. `blocks` is a list of one or more blocks that `pool.match_prefix` returned for it, so they hold its first
-`len(blocks) × pool.block_size` known tokens. Return nothing; change `sequence`:
+`len(blocks) × pool.block_size` known tokens. Return nothing, and don't change the list `blocks`. Afterwards:
 
-1. If the blocks hold *all* known tokens, the copy needs a block. That block has to be free and not one of `blocks`: if no sequence uses a block in
-   `blocks`, it is still in `pool.free_queue`, but it is about to leave it. If there is no such block, leave out the last of `blocks`. Its tokens are
-   then computed again.
-2. Touch the remaining blocks: `pool.touch(...)`.
-3. `sequence.blocks` is a list of these blocks. It must be a new list, since it will grow.
-4. `sequence.num_computed_tokens` is the number of tokens in these blocks, but at most the number of known tokens minus one.
+- The sequence starts with these blocks, in a list of its own: `sequence.blocks`. There is one exception. If they hold *all* known tokens and no block
+  would be left for the copy, the sequence does without the last of them.
+- `sequence.num_computed_tokens` is the number of tokens in its blocks, but at most the number of known tokens minus one.
+- The pool has counted the sequence as a user of its blocks.
 
-Don't change the list `blocks`. Example, blocks of 16: with 40 known tokens and blocks [0, 1], 32 count as computed, no matter which other blocks are
+Which block can the copy go to? To one that is free, and isn't among `blocks`: a block that was found may itself still be in `pool.free_queue`, but it's about
+to leave it.
+
+Example, blocks of 16: with 40 known tokens and blocks [0, 1], 32 count as computed, no matter which other blocks are
 free. With 32 known tokens and blocks [0, 1], 31 count if a third block is free. If not, the sequence gets [0], and 16 count.
 """
 
-# %% exercise="11.3"
+# %% exercise="11.5"
 from lessons_lib.scheduling.preemption import take_cached
 
 # %% [markdown]
@@ -334,12 +482,13 @@ Y computed 1 token where X computed 48.
 
 ### The six stories with a common beginning
 
-Four at a time, at most 64 tokens per step, and plenty of blocks. This run uses your `block_hash`, `PrefixCache` and `take_cached`.
+Four at a time, at most 64 tokens per step, and plenty of blocks. This run uses all that you have built: `block_hash`, `PrefixCache` with your
+`SharedBlockPool` in it, `copy_before_write` and `take_cached`.
 `scheduler_output.cached` says for each admitted sequence how many of its tokens were found in the cache; in a recorded step it is called `hits`.
 """
 
 # %%
-YOURS = dict(block_hash=block_hash, take_cached=take_cached)
+YOURS["take_cached"] = take_cached
 
 
 def serve_stories(share, num_blocks=40, **options):
@@ -385,6 +534,84 @@ Stepper(lambda i: draw_pressure(all_steps[i]), count=len(all_steps), start=comes
 """
 In this picture, only B uses blocks. The dotted blocks are free, and can be found by their hashes until they are allocated for something else.
 
+## Stretch (optional): what should be lost first?
+
+*Least recently used* is the usual order, but not the best possible one. One long document that never comes again can push out the beginning of
+all other requests. Find an order that finds more prompt tokens again. Your function gets a block that is free and cached, and returns a number or a tuple. Of all free blocks, the one
+with the largest value is lost first. A block has four attributes:
+
+| attribute | meaning |
+|---|---|
+| `index` | its place in its sequence; 0 is the first block |
+| `uses` | how many requests have used it, the one that computed it included |
+| `last_use` | how many requests ago it was used, 1 or more |
+| `first_use` | how many requests ago it was computed |
+
+The scoreboard serves requests that you haven't seen: questions after one of six system prompts, conversations that grow turn by turn, and long documents that come
+once. They are served one at a time, and only the cache is simulated. The last row knows which requests will come. The cell starts out with the order of your queue.
+"""
+
+# %%
+def lost_first(block):
+    return block.last_use, block.index  # replace this
+
+
+eviction_scoreboard(lost_first)
+
+# %% [markdown]
+"""
+## What production does
+
+- vLLM's prefix cache: `hash_block_tokens` in `vllm/v1/core/kv_cache_utils.py` hashes the parent's hash, the tokens, and everything else that makes a
+  difference: the adapter, the images, a salt if the user sets one. `FreeKVCacheBlockQueue` in the same file is our `LruQueue`, written as a linked
+  list; there, too, the tail of a sequence is evicted before its beginning. `KVCacheManager.get_computed_blocks` describes our trap in a comment: if
+  all tokens hit, the last one must be computed again. In that case it uses one block fewer and recomputes that whole block.
+- vLLM serves n samples of one prompt as n requests that find each other's blocks by hash (`vllm/v1/engine/parallel_sampling.py`).
+- **nano-vllm** has its prefix cache in `nanovllm/engine/block_manager.py`. Its hash has only 64 bits, so it compares the tokens as well.
+- **SGLang** keeps prefixes in a tree of tokens instead of a table of hashes, *RadixAttention*, and evicts the least recently used leaves
+  (`python/sglang/srt/mem_cache/radix_cache.py`). It can also schedule requests with a long cached prefix first.
+- **Hugging Face transformers** shares blocks by hash with `allow_block_sharing` in `generation/continuous_batching`, and its `cache.py` has
+  `prepare_fork_request` for several samples.
+
+The PagedAttention paper describes sharing and copy-on-write in section 4.4.
+
+## What is still wrong
+
+**Every token is still the likeliest one.** Forks only make sense once tokens are sampled.
+
+**No token is delivered before the whole answer is done.** There is no streaming, no way to stop at a word, and no way to abort a request.
+
+**We can't see what a running server is doing.** In lesson 12, we put all the parts together into one engine that does all of this and reports
+metrics.
+
+## Quiz
+"""
+
+# %%
+quiz("11")
+
+# %% [markdown]
+"""
+## References
+
+- W. Kwon et al.: *Efficient Memory Management for Large Language Model Serving with PagedAttention*, SOSP 2023; sections 4.3 and 4.4.
+  <https://arxiv.org/abs/2309.06180>
+- L. Zheng et al.: *SGLang: Efficient Execution of Structured Language Model Programs*, NeurIPS 2024; RadixAttention in section 3.
+  <https://arxiv.org/abs/2312.07104>
+- vLLM: automatic prefix caching. <https://docs.vllm.ai/en/latest/design/prefix_caching.html>
+- nano-vllm: `nanovllm/engine/block_manager.py`. <https://github.com/GeeeekExplorer/nano-vllm>
+- Hugging Face transformers: continuous batching. <https://huggingface.co/docs/transformers/main/en/continuous_batching>
+"""
+
+# %% [markdown] folded=true
+"""
+## Further (optional)
+
+What the lesson doesn't need. It isn't part of its 90 minutes.
+"""
+
+# %% [markdown]
+"""
 ### Preemption and sharing together
 
 A preempted sequence frees its blocks. But other sequences may still use the blocks of the common beginning, and the rest keep their hashes until they are
@@ -411,69 +638,13 @@ Table(
 # %% [markdown]
 """
 Sharing helps in two ways. Fewer blocks are needed, so fewer sequences are preempted. And a preempted sequence doesn't lose everything: B finds its
-whole prompt again, and the beginning of its answer. That's one reason why an engine with a prefix cache can do without swapping.
-
-## Fork: several samples of one prompt
-
-> **fork**: creating a second sequence with all the tokens of an existing one. Both use the same blocks, including the last one, which may not be full.
-
-Nothing is copied at that moment. A copy is made when one of them writes to the last block. The last sequence that still uses that block is its only user
-and needs no copy. A fork that is waiting for a batch slot already has blocks, so it can be chosen as a victim too.
+whole prompt again, and the beginning of its answer. That's one reason why an engine with a prefix cache can do without swapping. A fork that is waiting for a
+batch slot already has blocks, so it can be chosen as a victim too.
 """
-
-# %%
-print(inspect.getsource(fork))
 
 # %% [markdown]
 """
-Now B's prompt with four continuations. Random sampling comes in lesson 12; here, each sample begins with a different one of the four likeliest tokens. X, Y
-and Z are forks of B.
-"""
-
-# %%
-pool = PrefixCache(24, BLOCK)
-scheduler, runner = PreemptiveScheduler(pool, max_num_seqs=4, max_num_batched_tokens=64), ModelRunner(model, 24, BLOCK)
-b = next(sequence for sequence in six_stories() if sequence.id == "B")
-b.max_new_tokens = 20
-scheduler.add(b)
-scheduler_output = scheduler.schedule()
-likeliest = runner.forward(scheduler_output)[0].topk(4).indices.tolist()
-scheduler.update(scheduler_output, likeliest[:1])
-samples = [b]
-for id, token in zip("XYZ", likeliest[1:]):
-    sample = fork(pool, b, id)
-    sample.output_ids[-1] = token  # chosen, but not computed yet
-    scheduler.add(sample)
-    samples.append(sample)
-print(f"after the fork: blocks {b.blocks}, ref_count {pool.ref_count}")
-
-# %%
-fork_steps = [recorded_step(runner, scheduler)]
-copies = ", ".join(f"{block_copy.source} → {block_copy.target}" for block_copy in fork_steps[0].block_copies)
-print(f"block copies in the first step after the fork: {copies}")
-while b.num_computed_tokens < 69:
-    fork_steps.append(recorded_step(runner, scheduler, index=len(fork_steps)))
-num_used = len(pool.used)
-apart = sum(len(sample.blocks) for sample in samples)
-reveal("11.a", num_used, unit="blocks")
-print(f"together they use {num_used} blocks; if each had its own: {apart}")
-Stepper(lambda i: draw_pressure(fork_steps[i]), count=len(fork_steps), start=0, still=0)
-
-# %% [markdown]
-"""
-The first three blocks of the prompt are stored once. The fourth has room for the first tokens of the answer, so it differs, and so does the fifth: 3 + 4 ×
-2 = 11.
-"""
-
-# %%
-while scheduler.has_unfinished():
-    fork_steps.append(recorded_step(runner, scheduler, index=len(fork_steps)))
-for sample in samples:
-    print(f"{sample.id}: …he asked his friend the duck{tokenizer.decode(sample.output_ids)}")
-
-# %% [markdown]
-"""
-## Prove it
+### Prove it
 
 The claim: whatever is shared, copied, preempted, swapped or dropped, every request gets the answer that it would get alone, and no block is ever
 lost. After every step, `audit` checks the pool's bookkeeping: each block is either free or used by exactly as many sequences as its reference count
@@ -537,7 +708,7 @@ The course's own tests do the same on hundreds of workloads. Two bugs reported i
 [1]: https://github.com/vllm-project/vllm/issues/53706
 [2]: https://github.com/GeeeekExplorer/nano-vllm/pull/211
 
-## Measure
+### Measure
 
 How much time does sharing save? We serve twelve requests with and without sharing, in alternating rounds. Each has the common beginning, then a
 story, and an answer of four tokens.
@@ -579,46 +750,4 @@ ledger(model, tokenizer, "11", with_cache_only=True, since="06")
 """
 The last row serves the same requests from the same pool as the row above it, and computes 583 tokens instead of 647. Sharing saves little here, because
 these prompts begin differently: only a preempted sequence finds blocks, and they are its own.
-
-## What production does
-
-- vLLM's prefix cache: `hash_block_tokens` in `vllm/v1/core/kv_cache_utils.py` hashes the parent's hash, the tokens, and everything else that makes a
-  difference: the adapter, the images, a salt if the user sets one. `FreeKVCacheBlockQueue` in the same file is our `LruQueue`, written as a linked
-  list; there, too, the tail of a sequence is evicted before its beginning. `KVCacheManager.get_computed_blocks` describes our trap in a comment: if
-  all tokens hit, the last one must be computed again. In that case it uses one block fewer and recomputes that whole block.
-- vLLM serves n samples of one prompt as n requests that find each other's blocks by hash (`vllm/v1/engine/parallel_sampling.py`).
-- **nano-vllm** has its prefix cache in `nanovllm/engine/block_manager.py`. Its hash has only 64 bits, so it compares the tokens as well.
-- **SGLang** keeps prefixes in a tree of tokens instead of a table of hashes, *RadixAttention*, and evicts the least recently used leaves
-  (`python/sglang/srt/mem_cache/radix_cache.py`). It can also schedule requests with a long cached prefix first.
-- **Hugging Face transformers** shares blocks by hash with `allow_block_sharing` in `generation/continuous_batching`, and its `cache.py` has
-  `prepare_fork_request` for several samples.
-
-The PagedAttention paper describes sharing and copy-on-write in section 4.4.
-
-## What is still wrong
-
-**Every token is still the likeliest one.** Forks only make sense once tokens are sampled.
-
-**No token is delivered before the whole answer is done.** There is no streaming, no way to stop at a word, and no way to abort a request.
-
-**We can't see what a running server is doing.** In lesson 12, we put all the parts together into one engine that does all of this and reports
-metrics.
-
-## Quiz
-"""
-
-# %%
-quiz("11")
-
-# %% [markdown]
-"""
-## References
-
-- W. Kwon et al.: *Efficient Memory Management for Large Language Model Serving with PagedAttention*, SOSP 2023; sections 4.3 and 4.4.
-  <https://arxiv.org/abs/2309.06180>
-- L. Zheng et al.: *SGLang: Efficient Execution of Structured Language Model Programs*, NeurIPS 2024; RadixAttention in section 3.
-  <https://arxiv.org/abs/2312.07104>
-- vLLM: automatic prefix caching. <https://docs.vllm.ai/en/latest/design/prefix_caching.html>
-- nano-vllm: `nanovllm/engine/block_manager.py`. <https://github.com/GeeeekExplorer/nano-vllm>
-- Hugging Face transformers: continuous batching. <https://huggingface.co/docs/transformers/main/en/continuous_batching>
 """

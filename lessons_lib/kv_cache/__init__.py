@@ -18,7 +18,7 @@ from lessons_lib.kv_cache.block_pool import (
 )
 from lessons_lib.kv_cache.invariants import audit
 from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
-from lessons_lib.kv_cache.prefix_cache import LruQueue, PrefixCache, block_hash
+from lessons_lib.kv_cache.prefix_cache import LruQueue, PrefixCache, SharedBlockPool, block_hash
 
 __all__ = [
     "COPY",
@@ -31,6 +31,7 @@ __all__ = [
     "OutOfBlocks",
     "PagedKVCache",
     "PrefixCache",
+    "SharedBlockPool",
     "TableFull",
     "audit",
     "block_bytes",

@@ -71,73 +71,38 @@ class LruQueue(OrderedDict[int, None]):
         self.update(dict.fromkeys(blocks))
 
 
-class PrefixCache(BlockPool):
-    """A block pool whose blocks may have several owners, and can be found by the hash of their contents.
+class SharedBlockPool(BlockPool):
+    """A block pool whose blocks may be used by several sequences.
 
-    A block that no sequence uses any more keeps its contents and its hash until it is allocated again. The front of the
-    free queue is the least recently used block, so what hasn't been used for longest is lost first.
+    A free block keeps its contents until it is allocated again. Until then it may be taken out of the free queue,
+    wherever it is in it. The front of the queue is the block that hasn't been used for longest.
 
     Attributes:
         ref_count: block -> how many sequences use it, for blocks in use.
-        block_to_hash: block -> its hash, for full blocks whose keys and values are computed.
-        hash_to_block: hash -> block.
-        evicted: how many blocks with a hash have been lost.
     """
 
-    def __init__(self, num_blocks: int, block_size: int):
-        super().__init__(num_blocks, block_size)
-        self.evicted = 0
-
     def reset(self) -> None:
-        """Free all blocks, and forget what they hold."""
+        """Free all blocks."""
         super().reset()
         self.free_queue = LruQueue.fromkeys(range(self.num_blocks))  # type: ignore[assignment]
         self.ref_count: dict[int, int] = {}
-        self.block_to_hash: dict[int, bytes] = {}
-        self.hash_to_block: dict[bytes, int] = {}
 
     def allocate(self, count: int) -> list[int]:
-        """Allocate `count` blocks for new tokens, least recently used first. Their contents are lost.
+        """Allocate `count` blocks to one sequence, least recently used first.
 
         Raises:
             OutOfBlocks, ValueError: as in `BlockPool.allocate`; nothing changes.
         """
         blocks = super().allocate(count)
-        for block in blocks:
-            self.ref_count[block] = 1
-            if block in self.block_to_hash:
-                del self.hash_to_block[self.block_to_hash.pop(block)]
-                self.evicted += 1
-        return blocks
-
-    def match_prefix(self, block_hashes: list[bytes]) -> list[int]:
-        """The blocks that hold the longest cached beginning of a sequence.
-
-        Args:
-            block_hashes: of its full blocks, in order.
-
-        Returns:
-            the blocks found, up to the first hash that isn't there.
-        """
-        blocks = []
-        for block_hash in block_hashes:
-            if block_hash not in self.hash_to_block:
-                break
-            blocks.append(self.hash_to_block[block_hash])
+        self.ref_count.update(dict.fromkeys(blocks, 1))
         return blocks
 
     def touch(self, blocks: list[int]) -> None:
         """One more sequence uses these blocks. Those that were free leave the free queue.
 
-        Raises:
-            ValueError: a block is free and has no hash, so it holds nothing that could be shared; nothing changes.
+        Args:
+            blocks: different blocks of this pool, free or in use.
         """
-        for block in blocks:
-            if block not in self.ref_count and block not in self.block_to_hash:
-                raise ValueError(
-                    f"block {block} is free and has no hash; touch blocks in use, or those that `match_prefix` "
-                    "returned. Nothing changed."
-                )
         for block in blocks:
             self.ref_count[block] = self.ref_count.get(block, 0) + 1
             self.free_queue.pop(block, None)  # type: ignore[call-arg]
@@ -159,6 +124,73 @@ class PrefixCache(BlockPool):
             self.ref_count[block] -= 1
             if not self.ref_count[block]:
                 del self.ref_count[block]
+
+
+class PrefixCache(SharedBlockPool):
+    """A shared pool whose full blocks can be found by the hash of their contents, whether in use or free.
+
+    Attributes:
+        block_to_hash: block -> its hash, for full blocks whose keys and values are computed.
+        hash_to_block: hash -> block.
+        evicted: how many blocks with a hash have been lost.
+    """
+
+    def __init__(self, num_blocks: int, block_size: int):
+        super().__init__(num_blocks, block_size)
+        self.evicted = 0
+
+    def reset(self) -> None:
+        """Free all blocks, and forget what they hold."""
+        super().reset()
+        self.block_to_hash: dict[int, bytes] = {}
+        self.hash_to_block: dict[bytes, int] = {}
+
+    def match_prefix(self, block_hashes: list[bytes]) -> list[int]:
+        """The blocks that hold the longest cached beginning of a sequence.
+
+        Args:
+            block_hashes: of its full blocks, in order.
+
+        Returns:
+            the blocks found, up to the first hash that isn't there.
+        """
+        blocks = []
+        for block_hash in block_hashes:
+            if block_hash not in self.hash_to_block:
+                break
+            blocks.append(self.hash_to_block[block_hash])
+        return blocks
+
+    def allocate(self, count: int) -> list[int]:
+        """Allocate `count` blocks for new tokens, least recently used first. Their contents are lost.
+
+        Raises:
+            OutOfBlocks, ValueError: as in `BlockPool.allocate`; nothing changes.
+        """
+        blocks = super().allocate(count)
+        for block in blocks:
+            if block in self.block_to_hash:
+                del self.hash_to_block[self.block_to_hash.pop(block)]
+                self.evicted += 1
+        return blocks
+
+    def is_writable(self, block: int) -> bool:
+        """Whether its owner may write to it: no other sequence uses it, and none can find it."""
+        return self.ref_count.get(block) == 1 and block not in self.block_to_hash
+
+    def touch(self, blocks: list[int]) -> None:
+        """One more sequence uses these blocks. Those that were free leave the free queue.
+
+        Raises:
+            ValueError: a block is free and has no hash, so it holds nothing that could be shared; nothing changes.
+        """
+        for block in blocks:
+            if block not in self.ref_count and block not in self.block_to_hash:
+                raise ValueError(
+                    f"block {block} is free and has no hash; touch blocks in use, or those that `match_prefix` "
+                    "returned. Nothing changed."
+                )
+        super().touch(blocks)
 
     def cache_full_block(self, block: int, block_hash: bytes) -> None:
         """A block in use is full and computed: from now on it can be found by its hash. If another block has that hash,
@@ -186,7 +218,3 @@ class PrefixCache(BlockPool):
             )
         self.block_to_hash.clear()
         self.hash_to_block.clear()
-
-    def is_writable(self, block: int) -> bool:
-        """Whether its owner may write to it: no other sequence uses it, and none can find it."""
-        return self.ref_count.get(block) == 1 and block not in self.block_to_hash

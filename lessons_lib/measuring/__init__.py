@@ -15,9 +15,9 @@ from lessons_lib.measuring.published import (
     OURS,
     recorded_attention,
     recorded_engine,
-    recorded_workloads,
     recorded_production,
     recorded_ways,
+    recorded_workloads,
 )
 from lessons_lib.measuring.random_batches import random_row
 from lessons_lib.measuring.regimes import PassShape, larger_model, machine_rates, pass_seconds
@@ -60,9 +60,9 @@ __all__ = [
     "random_row",
     "recorded_attention",
     "recorded_engine",
-    "recorded_workloads",
     "recorded_production",
     "recorded_ways",
+    "recorded_workloads",
     "request_times",
     "skewed_workload",
     "ways_table",

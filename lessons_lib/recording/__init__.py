@@ -20,6 +20,7 @@ from lessons_lib.recording.memory_steps import recorded_step, serve_recorded
 from lessons_lib.recording.packed_steps import PackedStep, packed_text
 from lessons_lib.recording.paged_steps import PagedStep, paged_step_text, watch_paged_passes
 from lessons_lib.recording.pool_states import pool_state, replay
+from lessons_lib.recording.queue_states import QueueState, queue_state
 from lessons_lib.recording.scheduled_steps import record_schedule
 from lessons_lib.recording.serving import RecordedRun, record_run
 from lessons_lib.recording.softmax_steps import record_blocks
@@ -30,6 +31,7 @@ __all__ = [
     "OutOfBounds",
     "PackedStep",
     "PagedStep",
+    "QueueState",
     "RecordedRun",
     "Recorder",
     "RowWork",
@@ -44,6 +46,7 @@ __all__ = [
     "paged_step_text",
     "paged_use",
     "pool_state",
+    "queue_state",
     "read_pair",
     "read_row",
     "record_blocks",

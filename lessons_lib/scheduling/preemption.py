@@ -89,6 +89,26 @@ def take_cached(pool: "PrefixCache", sequence: Sequence, blocks: list[int]) -> N
     sequence.num_computed_tokens = min(len(blocks) * pool.block_size, sequence.num_tokens - 1)
 
 
+def copy_before_write(pool: PrefixCache, sequence: Sequence, index: int) -> BlockCopy:
+    """Copy-on-write: replace a block that others use, or can find, with one that belongs to the sequence alone.
+
+    Args:
+        pool: knows the blocks of `sequence`.
+        sequence: `sequence.blocks[index]` is the block; changed in place.
+
+    Returns:
+        BlockCopy: to be carried out before the sequence writes.
+
+    Raises:
+        OutOfBlocks: no block is free; nothing changes.
+    """
+    source = sequence.blocks[index]
+    (target,) = pool.allocate(1)
+    sequence.blocks[index] = target
+    pool.free([source])
+    return BlockCopy(COPY, source, target)
+
+
 def if_blocks_are_free(admission: Admission) -> Admission:
     """The same admission rule, but never without free blocks for the tokens that a sequence has now.
 
@@ -118,6 +138,7 @@ class PreemptiveScheduler(Scheduler[PreemptiveSchedulerOutput]):
         share_prefixes: whether sequences with the same beginning share blocks.
         block_hash: function (parent, token_ids) -> the hash of a block; see `prefix_cache.block_hash`.
         take_cached: function (pool, sequence, blocks): lets a sequence begin with cached blocks; see `take_cached`.
+        copy_before_write: function (pool, sequence, index) -> a block copy; see `copy_before_write`.
         num_preempted, num_swapped: how often it happened.
 
     Args:
@@ -139,6 +160,7 @@ class PreemptiveScheduler(Scheduler[PreemptiveSchedulerOutput]):
         share_prefixes: bool = True,
         block_hash: Callable[[bytes, list[int]], bytes] = block_hash,
         take_cached: Callable[[PrefixCache, Sequence, list[int]], None] = take_cached,
+        copy_before_write: Callable[[PrefixCache, Sequence, int], BlockCopy] = copy_before_write,
         **limits: Any,
     ):
         super().__init__(pool, admission=if_blocks_are_free(admission), **limits)
@@ -149,6 +171,7 @@ class PreemptiveScheduler(Scheduler[PreemptiveSchedulerOutput]):
         self.share_prefixes = share_prefixes
         self.block_hash = block_hash
         self.take_cached = take_cached
+        self.copy_before_write = copy_before_write
         self.num_preempted = self.num_swapped = 0
         self._forks: dict[Sequence, None] = {}
 
@@ -210,7 +233,7 @@ class PreemptiveScheduler(Scheduler[PreemptiveSchedulerOutput]):
             return False
         if needs_copy:
             index = sequence.num_computed_tokens // size
-            scheduler_output.block_copies.append(copy_before_write(self.pool, sequence, index))
+            scheduler_output.block_copies.append(self.copy_before_write(self.pool, sequence, index))
         if missing > 0:
             blocks += self.pool.allocate(missing)
         return True
@@ -310,23 +333,6 @@ class PreemptiveScheduler(Scheduler[PreemptiveSchedulerOutput]):
         super().reset()
         self.swap_space.reset()
         self._forks.clear()
-
-
-def copy_before_write(pool: PrefixCache, sequence: Sequence, index: int) -> BlockCopy:
-    """Copy-on-write: replace a block that others use, or can find, with one that belongs to the sequence alone.
-
-    Args:
-        pool: has a free block.
-        sequence: `sequence.blocks[index]` is the block; changed in place.
-
-    Returns:
-        BlockCopy: to be carried out before the sequence writes.
-    """
-    source = sequence.blocks[index]
-    (target,) = pool.allocate(1)
-    sequence.blocks[index] = target
-    pool.free([source])
-    return BlockCopy(COPY, source, target)
 
 
 def fork(pool: PrefixCache, sequence: Sequence, id: str) -> Sequence:

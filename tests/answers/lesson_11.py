@@ -1,13 +1,16 @@
 """Answers to the exercises of lesson 11: what learners get wrong, and other ways to be right."""
 
 import hashlib
+import json
 import struct
 from array import array
+from itertools import takewhile
 
 from answers import Wrong
-from lessons_lib.kv_cache.block_pool import BlockPool
-from lessons_lib.kv_cache.prefix_cache import PrefixCache, block_hash
-from lessons_lib.scheduling.preemption import take_cached
+from lessons_lib.kv_cache.block_copies import COPY, BlockCopy
+from lessons_lib.kv_cache.block_pool import BlockPool, OutOfBlocks
+from lessons_lib.kv_cache.prefix_cache import LruQueue, PrefixCache, SharedBlockPool, block_hash
+from lessons_lib.scheduling.preemption import copy_before_write, take_cached
 
 # 11.1 block_hash
 
@@ -117,12 +120,226 @@ def tokens_before_the_parent(parent, token_ids):
     return hashlib.sha256(repr(tuple(int(token) for token in token_ids)).encode() + parent).digest()
 
 
-# 11.2 PrefixCache
+def hashed_as_json(parent, token_ids):
+    return hashlib.sha3_256(json.dumps([parent.hex(), list(map(int, token_ids))]).encode()).digest()
 
 
-def sharing(match_prefix=PrefixCache.match_prefix, touch=PrefixCache.touch, free=PrefixCache.free):
+def grows_with_the_chain(parent, token_ids):
+    return parent + hashlib.sha256(array("q", token_ids).tobytes()).digest()
+
+
+def md5_twice(parent, token_ids):
+    return 2 * hashlib.md5(parent + array("q", token_ids).tobytes()).digest()
+
+
+# 11.2 SharedBlockPool
+
+
+def counting(touch=SharedBlockPool.touch, free=SharedBlockPool.free):
     """The reference with one method made another way."""
-    return type("PrefixCache", (PrefixCache,), {"match_prefix": match_prefix, "touch": touch, "free": free})
+    return type("SharedBlockPool", (SharedBlockPool,), {"touch": touch, "free": free})
+
+
+def touches_without_counting(self, blocks):
+    for block in blocks:
+        self.ref_count.setdefault(block, 1)
+        self.free_queue.pop(block, None)
+    self.used.update(blocks)
+
+
+def knows_two_users_at_most(self, blocks):
+    SharedBlockPool.touch(self, blocks)
+    for block in blocks:
+        self.ref_count[block] = 2 if self.ref_count[block] > 1 else 1
+
+
+def counts_from_1(self, blocks):
+    for block in blocks:
+        self.ref_count[block] = self.ref_count.get(block, 1) + 1
+        self.free_queue.pop(block, None)
+    self.used.update(blocks)
+
+
+def leaves_the_queue_alone(self, blocks):
+    queue = list(self.free_queue)
+    SharedBlockPool.touch(self, blocks)
+    self.free_queue.clear()
+    self.free_queue.extend(queue)
+
+
+def takes_from_the_front(self, blocks):
+    for block in blocks:
+        if block not in self.ref_count:
+            self.free_queue.popleft()
+        self.ref_count[block] = self.ref_count.get(block, 0) + 1
+    self.used.update(blocks)
+
+
+def forgets_used(self, blocks):
+    used = set(self.used)
+    SharedBlockPool.touch(self, blocks)
+    self.used = used
+
+
+def wants_a_free_block(self, blocks):
+    for block in blocks:
+        del self.free_queue[block]
+    SharedBlockPool.touch(self, blocks)
+
+
+def wants_a_used_block(self, blocks):
+    for block in blocks:
+        self.ref_count[block] += 1
+
+
+def refuses_free_blocks(self, blocks):
+    if not self.used.issuperset(blocks):
+        raise ValueError("not in use")
+    SharedBlockPool.touch(self, blocks)
+
+
+def decides_by_the_first_block(self, blocks):
+    if blocks and blocks[0] in self.used:
+        for block in blocks:
+            self.ref_count[block] = self.ref_count.get(block, 0) + 1
+    else:
+        SharedBlockPool.touch(self, blocks)
+
+
+def lower(self, blocks):
+    for block in blocks:
+        self.ref_count[block] -= 1
+        if not self.ref_count[block]:
+            del self.ref_count[block]
+
+
+def frees_what_others_use(self, blocks):
+    if len(set(blocks)) < len(blocks):
+        raise ValueError("twice")
+    BlockPool.free(self, blocks)
+    lower(self, blocks)
+
+
+def does_not_lower(self, blocks):
+    if len(set(blocks)) < len(blocks):
+        raise ValueError("twice")
+    BlockPool.free(self, [block for block in blocks if self.ref_count.get(block, 1) == 1])
+
+
+def keeps_a_zero(self, blocks):
+    does_not_lower(self, blocks)
+    for block in blocks:
+        self.ref_count[block] -= 1
+
+
+def forgets_the_count(self, blocks):
+    does_not_lower(self, blocks)
+    for block in blocks:
+        del self.ref_count[block]
+
+
+def frees_one_at_a_time(self, blocks):
+    for block in blocks:
+        SharedBlockPool.free(self, [block])
+
+
+def frees_to_the_front(self, blocks):
+    SharedBlockPool.free(self, blocks)
+    for block in blocks:
+        if block not in self.ref_count:
+            self.free_queue.move_to_end(block, last=False)
+
+
+def frees_a_block_twice(self, blocks):
+    BlockPool.free(self, [block for block in blocks if self.ref_count.get(block, 1) == 1])
+    lower(self, blocks)
+
+
+def frees_in_the_order_of_ids(self, blocks):
+    SharedBlockPool.free(self, sorted(blocks))
+
+
+def refuses_shared_blocks(self, blocks):
+    if any(self.ref_count.get(block, 1) > 1 for block in blocks):
+        raise ValueError("others use it")
+    SharedBlockPool.free(self, blocks)
+
+
+def lowers_before_it_asks(self, blocks):
+    if len(set(blocks)) < len(blocks):
+        raise ValueError("twice")
+    gone = []
+    for block in blocks:
+        self.ref_count[block] = self.ref_count.get(block, 0) - 1
+        if self.ref_count[block] <= 0:
+            del self.ref_count[block]
+            gone.append(block)
+    BlockPool.free(self, gone)
+
+
+def skips_unknown_blocks(self, blocks):
+    if len(set(blocks)) < len(blocks):
+        raise ValueError("twice")
+    SharedBlockPool.free(self, [block for block in blocks if block in self.ref_count])
+
+
+def sorts_the_queue(self, blocks):
+    SharedBlockPool.free(self, blocks)
+    for block in sorted(self.free_queue):
+        self.free_queue.move_to_end(block)
+
+
+def touches_in_two_loops(self, blocks):
+    for block in blocks:
+        if block in self.free_queue:
+            del self.free_queue[block]
+            self.used.add(block)
+            self.ref_count[block] = 0
+    for block in blocks:
+        self.ref_count[block] += 1
+
+
+def touches_with_sets(self, blocks):
+    fresh = set(blocks) - self.used
+    self.free_queue = LruQueue.fromkeys(block for block in self.free_queue if block not in fresh)
+    self.used |= fresh
+    for block in blocks:
+        self.ref_count[block] = 1 if block in fresh else self.ref_count[block] + 1
+
+
+def frees_by_hand(self, blocks):
+    blocks = list(blocks)
+    if len(set(blocks)) != len(blocks) or not self.used.issuperset(blocks):
+        raise ValueError("not yours")
+    for block in reversed(blocks):
+        if self.ref_count[block] == 1:
+            del self.ref_count[block]
+            self.used.remove(block)
+            self.free_queue[block] = None
+        else:
+            self.ref_count[block] -= 1
+
+
+def frees_after_a_check(self, blocks):
+    if any(blocks.count(block) > 1 or block not in self.ref_count for block in blocks):
+        raise ValueError("free each block once")
+    gone = []
+    for block in blocks:
+        if self.ref_count[block] > 1:
+            self.ref_count[block] -= 1
+        else:
+            gone.append(block)
+            self.ref_count.pop(block)
+    BlockPool.free(self, gone)
+
+
+# 11.3 PrefixCache
+
+
+def caching(match_prefix=PrefixCache.match_prefix, allocate=PrefixCache.allocate, is_writable=PrefixCache.is_writable):
+    """The reference with one method made another way."""
+    methods = {"match_prefix": match_prefix, "allocate": allocate, "is_writable": is_writable}
+    return type("PrefixCache", (PrefixCache,), methods)
 
 
 def finds_behind_a_gap(self, hashes):
@@ -170,154 +387,133 @@ def finds_sorted(self, hashes):
     return sorted(PrefixCache.match_prefix(self, hashes))
 
 
-def touches_without_counting(self, blocks):
+def takes_hashes_out_of_the_list(self, hashes):
+    blocks = []
+    while hashes and hashes[0] in self.hash_to_block:
+        blocks.append(self.hash_to_block[hashes.pop(0)])
+    return blocks
+
+
+def keeps_old_hashes(self, count):
+    return SharedBlockPool.allocate(self, count)
+
+
+def keeps_the_way_back(self, count):
+    blocks = SharedBlockPool.allocate(self, count)
     for block in blocks:
-        if block not in self.ref_count and block not in self.block_to_hash:
-            raise ValueError(block)
-        self.ref_count.setdefault(block, 1)
-        self.free_queue.pop(block, None)
-    self.used.update(blocks)
+        if self.block_to_hash.pop(block, None):
+            self.evicted += 1
+    return blocks
 
 
-def knows_two_users_at_most(self, blocks):
-    PrefixCache.touch(self, blocks)
-    for block in blocks:
-        self.ref_count[block] = 2 if self.ref_count[block] > 1 else 1
-
-
-def leaves_the_queue_alone(self, blocks):
-    queue = list(self.free_queue)
-    PrefixCache.touch(self, blocks)
-    self.free_queue.clear()
-    self.free_queue.extend(queue)
-
-
-def forgets_used(self, blocks):
-    used = set(self.used)
-    PrefixCache.touch(self, blocks)
-    self.used = used
-
-
-def touches_anything(self, blocks):
-    for block in blocks:
-        self.ref_count[block] = self.ref_count.get(block, 0) + 1
-        self.free_queue.pop(block, None)
-    self.used.update(blocks)
-
-
-def touches_half(self, blocks):
-    for block in blocks:
-        if block not in self.ref_count and block not in self.block_to_hash:
-            raise ValueError(block)
-        self.ref_count[block] = self.ref_count.get(block, 0) + 1
-        self.free_queue.pop(block, None)
-        self.used.add(block)
-
-
-def wants_a_hash(self, blocks):
-    if any(block not in self.block_to_hash for block in blocks):
-        raise ValueError("no hash")
-    PrefixCache.touch(self, blocks)
-
-
-def wants_a_free_block(self, blocks):
-    for block in blocks:
-        del self.free_queue[block]
-    PrefixCache.touch(self, blocks)
-
-
-def loses_hashes_in_touch(self, blocks):
-    PrefixCache.touch(self, blocks)
-    for block in blocks:
-        if self.ref_count[block] == 1 and block in self.block_to_hash:
-            del self.hash_to_block[self.block_to_hash.pop(block)]
-
-
-def lower(self, blocks):
-    for block in blocks:
-        self.ref_count[block] -= 1
-        if not self.ref_count[block]:
-            del self.ref_count[block]
-
-
-def frees_what_others_use(self, blocks):
-    if len(set(blocks)) < len(blocks):
-        raise ValueError("twice")
-    BlockPool.free(self, blocks)
-    lower(self, blocks)
-
-
-def does_not_lower(self, blocks):
-    if len(set(blocks)) < len(blocks):
-        raise ValueError("twice")
-    BlockPool.free(self, [block for block in blocks if self.ref_count.get(block, 1) == 1])
-
-
-def keeps_a_zero(self, blocks):
-    does_not_lower(self, blocks)
-    for block in blocks:
-        self.ref_count[block] -= 1
-
-
-def loses_the_hashes(self, blocks):
-    PrefixCache.free(self, blocks)
-    for block in blocks:
-        if block not in self.ref_count and block in self.block_to_hash:
-            del self.hash_to_block[self.block_to_hash.pop(block)]
-
-
-def frees_one_at_a_time(self, blocks):
-    for block in blocks:
-        PrefixCache.free(self, [block])
-
-
-def frees_to_the_front(self, blocks):
-    PrefixCache.free(self, blocks)
-    for block in blocks:
-        if block not in self.ref_count:
-            self.free_queue.move_to_end(block, last=False)
-
-
-def frees_a_block_twice(self, blocks):
-    BlockPool.free(self, [block for block in blocks if self.ref_count.get(block, 1) == 1])
-    lower(self, blocks)
-
-
-def refuses_shared_blocks(self, blocks):
-    if any(self.ref_count.get(block, 1) > 1 for block in blocks):
-        raise ValueError("others use it")
-    PrefixCache.free(self, blocks)
-
-
-def lowers_before_it_asks(self, blocks):
-    if len(set(blocks)) < len(blocks):
-        raise ValueError("twice")
-    gone = []
-    for block in blocks:
-        self.ref_count[block] = self.ref_count.get(block, 0) - 1
-        if self.ref_count[block] <= 0:
-            del self.ref_count[block]
-            gone.append(block)
-    BlockPool.free(self, gone)
-
-
-def skips_unknown_blocks(self, blocks):
-    if len(set(blocks)) < len(blocks):
-        raise ValueError("twice")
-    PrefixCache.free(self, [block for block in blocks if block in self.ref_count])
-
-
-def sorts_the_queue(self, blocks):
-    PrefixCache.free(self, blocks)
-    for block in sorted(self.free_queue):
-        self.free_queue.move_to_end(block)
-
-
-def frees_only_unhashed(self, blocks):
-    PrefixCache.free(self, blocks)
+def keeps_the_way_there(self, count):
+    blocks = SharedBlockPool.allocate(self, count)
     for block in blocks:
         if block in self.block_to_hash:
-            self.free_queue.pop(block, None)
+            self.hash_to_block.pop(self.block_to_hash[block], None)
+            self.evicted += 1
+    return blocks
+
+
+def does_not_count_the_evicted(self, count):
+    evicted = self.evicted
+    blocks = PrefixCache.allocate(self, count)
+    self.evicted = evicted
+    return blocks
+
+
+def counts_every_block(self, count):
+    evicted = self.evicted
+    blocks = PrefixCache.allocate(self, count)
+    self.evicted = evicted + count
+    return blocks
+
+
+def counts_this_call_only(self, count):
+    self.evicted = 0
+    return PrefixCache.allocate(self, count)
+
+
+def forgets_all_hashes(self, count):
+    blocks = SharedBlockPool.allocate(self, count)
+    if any(block in self.block_to_hash for block in blocks):
+        self.evicted += sum(block in self.block_to_hash for block in blocks)
+        self.block_to_hash.clear()
+        self.hash_to_block.clear()
+    return blocks
+
+
+def evicts_before_it_allocates(self, count):
+    for block in list(self.free_queue)[:count]:
+        if block in self.block_to_hash:
+            del self.hash_to_block[self.block_to_hash.pop(block)]
+            self.evicted += 1
+    return SharedBlockPool.allocate(self, count)
+
+
+def fails_on_a_block_without_a_hash(self, count):
+    blocks = SharedBlockPool.allocate(self, count)
+    for block in blocks:
+        del self.hash_to_block[self.block_to_hash.pop(block)]
+        self.evicted += 1
+    return blocks
+
+
+def returns_no_blocks(self, count):
+    PrefixCache.allocate(self, count)
+
+
+def raises_the_count_again(self, count):
+    blocks = PrefixCache.allocate(self, count)
+    for block in blocks:
+        self.ref_count[block] = self.ref_count.get(block, 0) + 1
+    return blocks
+
+
+def spares_blocks_with_a_hash(self, count):
+    for block in list(self.free_queue):
+        if block in self.block_to_hash:
+            self.free_queue.move_to_end(block)
+    return PrefixCache.allocate(self, count)
+
+
+def tests_a_block_for_truth(self, hashes):
+    blocks = []
+    for one in hashes:
+        block = self.hash_to_block.get(one)
+        if not block:
+            break
+        blocks.append(block)
+    return blocks
+
+
+def finds_nothing_is_none(self, hashes):
+    return PrefixCache.match_prefix(self, hashes) or None
+
+
+def looks_blocks_up_among_hashes(self, count):
+    blocks = SharedBlockPool.allocate(self, count)
+    for block in blocks:
+        if block in self.block_to_hash:
+            self.hash_to_block.pop(block)
+            self.block_to_hash.pop(block)
+    return blocks
+
+
+def asks_the_count_only(self, block):
+    return self.ref_count.get(block) == 1
+
+
+def asks_the_hash_only(self, block):
+    return block not in self.block_to_hash
+
+
+def answers_the_opposite(self, block):
+    return not PrefixCache.is_writable(self, block)
+
+
+def not_exactly_two(self, block):
+    return self.ref_count[block] != 2 and block not in self.block_to_hash
 
 
 def finds_by_walking(self, hashes):
@@ -330,32 +526,236 @@ def finds_by_walking(self, hashes):
     return found
 
 
-def touches_in_two_loops(self, blocks):
-    unknown = [block for block in blocks if not (block in self.used or block in self.block_to_hash)]
-    if unknown:
-        raise ValueError(f"{unknown} contain nothing")
+def finds_with_takewhile(self, hashes):
+    return [self.hash_to_block[one] for one in takewhile(self.hash_to_block.__contains__, hashes)]
+
+
+def allocates_with_get(self, count):
+    blocks = SharedBlockPool.allocate(self, count)
     for block in blocks:
-        if block in self.free_queue:
-            del self.free_queue[block]
-            self.used.add(block)
-            self.ref_count[block] = 0
-        self.ref_count[block] += 1
+        old = self.block_to_hash.pop(block, None)
+        if old is not None:
+            self.hash_to_block.pop(old)
+            self.evicted += 1
+    return blocks
 
 
-def frees_by_hand(self, blocks):
-    blocks = list(blocks)
-    if len(set(blocks)) != len(blocks) or not self.used.issuperset(blocks):
-        raise ValueError("not yours")
-    for block in reversed(blocks):
-        if self.ref_count[block] == 1:
-            del self.ref_count[block]
-            self.used.remove(block)
-            self.free_queue[block] = None
-        else:
-            self.ref_count[block] -= 1
+def allocates_with_a_list(self, count):
+    blocks = SharedBlockPool.allocate(self, count)
+    lost = [block for block in blocks if block in self.block_to_hash]
+    self.evicted += len(lost)
+    for block in lost:
+        self.hash_to_block = {one: other for one, other in self.hash_to_block.items() if other != block}
+        del self.block_to_hash[block]
+    return blocks
 
 
-# 11.3 take_cached
+def writable_in_steps(self, block):
+    if block in self.block_to_hash:
+        return False
+    return not self.ref_count[block] > 1
+
+
+# 11.4 copy_before_write
+
+
+def copies_the_wrong_way(pool, sequence, index):
+    copy = copy_before_write(pool, sequence, index)
+    return BlockCopy(COPY, copy.target, copy.source)
+
+
+def swaps_out(pool, sequence, index):
+    copy = copy_before_write(pool, sequence, index)
+    return BlockCopy("swap out", copy.source, copy.target)
+
+
+def keeps_the_source(pool, sequence, index):
+    source = sequence.blocks[index]
+    (target,) = pool.allocate(1)
+    sequence.blocks[index] = target
+    return BlockCopy(COPY, source, target)
+
+
+def frees_first(pool, sequence, index):
+    source = sequence.blocks[index]
+    pool.free([source])
+    (target,) = pool.allocate(1)
+    sequence.blocks[index] = target
+    return BlockCopy(COPY, source, target)
+
+
+def frees_the_whole_table(pool, sequence, index):
+    source, old = sequence.blocks[index], list(sequence.blocks)
+    (target,) = pool.allocate(1)
+    pool.free(old)
+    sequence.blocks[index] = target
+    return BlockCopy(COPY, source, target)
+
+
+def frees_the_target(pool, sequence, index):
+    source = sequence.blocks[index]
+    (target,) = pool.allocate(1)
+    sequence.blocks[index] = target
+    pool.free([sequence.blocks[index]])
+    return BlockCopy(COPY, source, target)
+
+
+def appends_the_copy(pool, sequence, index):
+    source = sequence.blocks[index]
+    (target,) = pool.allocate(1)
+    sequence.blocks.append(target)
+    pool.free([source])
+    return BlockCopy(COPY, source, target)
+
+
+def inserts_the_copy(pool, sequence, index):
+    source = sequence.blocks[index]
+    (target,) = pool.allocate(1)
+    sequence.blocks.insert(index, target)
+    pool.free([source])
+    return BlockCopy(COPY, source, target)
+
+
+def leaves_the_table(pool, sequence, index):
+    source = sequence.blocks[index]
+    (target,) = pool.allocate(1)
+    pool.free([source])
+    return BlockCopy(COPY, source, target)
+
+
+def puts_a_list_into_the_table(pool, sequence, index):
+    source = sequence.blocks[index]
+    target = pool.allocate(1)
+    sequence.blocks[index] = target
+    pool.free([source])
+    return BlockCopy(COPY, source, target)
+
+
+def always_the_last_block(pool, sequence, index):
+    return copy_before_write(pool, sequence, len(sequence.blocks) - 1)
+
+
+def takes_the_index_for_a_block(pool, sequence, index):
+    (target,) = pool.allocate(1)
+    sequence.blocks[index] = target
+    pool.free([index])
+    return BlockCopy(COPY, index, target)
+
+
+def reads_the_table_too_late(pool, sequence, index):
+    source = sequence.blocks[index]
+    (target,) = pool.allocate(1)
+    sequence.blocks[index] = target
+    pool.free([source])
+    return BlockCopy(COPY, sequence.blocks[index], target)
+
+
+def moves_the_hash(pool, sequence, index):
+    copy = copy_before_write(pool, sequence, index)
+    if copy.source in pool.block_to_hash:
+        one = pool.block_to_hash.pop(copy.source)
+        pool.block_to_hash[copy.target], pool.hash_to_block[one] = one, copy.target
+    return copy
+
+
+def discards_the_hash(pool, sequence, index):
+    copy = copy_before_write(pool, sequence, index)
+    if copy.source in pool.block_to_hash:
+        del pool.hash_to_block[pool.block_to_hash.pop(copy.source)]
+    return copy
+
+
+def copies_only_if_others_use_it(pool, sequence, index):
+    if pool.ref_count[sequence.blocks[index]] > 1:
+        return copy_before_write(pool, sequence, index)
+
+
+def pops_the_queue(pool, sequence, index):
+    source, target = sequence.blocks[index], pool.free_queue.popleft()
+    sequence.blocks[index] = target
+    pool.free([source])
+    return BlockCopy(COPY, source, target)
+
+
+def returns_a_pair(pool, sequence, index):
+    copy = copy_before_write(pool, sequence, index)
+    return copy.source, copy.target
+
+
+def returns_the_new_block(pool, sequence, index):
+    return copy_before_write(pool, sequence, index).target
+
+
+def touches_the_target(pool, sequence, index):
+    copy = copy_before_write(pool, sequence, index)
+    pool.touch([copy.target])
+    return copy
+
+
+def changes_the_table_first(pool, sequence, index):
+    source = sequence.blocks.pop(index)
+    (target,) = pool.allocate(1)
+    sequence.blocks.insert(index, target)
+    pool.free([source])
+    return BlockCopy(COPY, source, target)
+
+
+def computes_again(pool, sequence, index):
+    copy = copy_before_write(pool, sequence, index)
+    sequence.num_computed_tokens = index * pool.block_size
+    return copy
+
+
+def hashes_the_copy(pool, sequence, index):
+    copy = copy_before_write(pool, sequence, index)
+    pool.cache_full_block(copy.target, bytes(32))
+    return copy
+
+
+def frees_the_rest_of_the_table(pool, sequence, index):
+    source, rest = sequence.blocks[index], sequence.blocks[index:]
+    (target,) = pool.allocate(1)
+    pool.free(rest)
+    sequence.blocks[index] = target
+    return BlockCopy(COPY, source, target)
+
+
+def with_a_new_table(pool, sequence, index):
+    target = pool.allocate(1)[0]
+    old = sequence.blocks[index]
+    sequence.blocks = sequence.blocks[:index] + [target] + sequence.blocks[index + 1 :]
+    pool.free([old])
+    return BlockCopy(kind=COPY, source=old, target=target)
+
+
+def frees_before_it_writes_the_table(pool, sequence, index):
+    [new] = pool.allocate(1)
+    copy = BlockCopy(COPY, sequence.blocks[index], new)
+    pool.free(sequence.blocks[index : index + 1])
+    sequence.blocks[index] = new
+    return copy
+
+
+def asks_before_it_starts(pool, sequence, index):
+    if not pool.free_queue:
+        raise OutOfBlocks("no block for the copy")
+    source = sequence.blocks[index]
+    pool.touch([source])
+    target = pool.allocate(1)[0]
+    pool.free([source])
+    pool.free([source])
+    sequence.blocks[index] = target
+    return BlockCopy("copy", source, target)
+
+
+def with_a_slice(pool, sequence, index):
+    source = sequence.blocks[index]
+    sequence.blocks[index : index + 1] = pool.allocate(1)
+    pool.free([source])
+    return BlockCopy(COPY, source, sequence.blocks[index])
+
+
+# 11.5 take_cached
 
 
 def counts_all_tokens(pool, sequence, blocks):
@@ -448,6 +848,21 @@ def blocks_of_16(pool, sequence, blocks):
     sequence.num_computed_tokens = min(len(sequence.blocks) * 16, sequence.num_tokens - 1)
 
 
+def asks_the_prompt_only(pool, sequence, blocks):
+    covers_all = len(blocks) * pool.block_size == len(sequence.prompt_ids)
+    needs_no_copy(pool, sequence, blocks[:-1] if covers_all and not set(pool.free_queue) - set(blocks) else blocks)
+
+
+def asks_for_a_round_number(pool, sequence, blocks):
+    is_round = sequence.num_tokens % pool.block_size == 0
+    needs_no_copy(pool, sequence, blocks[:-1] if is_round and not set(pool.free_queue) - set(blocks) else blocks)
+
+
+def drops_all_blocks(pool, sequence, blocks):
+    covers_all = len(blocks) * pool.block_size == sequence.num_tokens
+    needs_no_copy(pool, sequence, [] if covers_all and not set(pool.free_queue) - set(blocks) else blocks)
+
+
 def in_another_order(pool, sequence, blocks):
     full = sequence.num_tokens == len(blocks) * pool.block_size
     taken = [block for block in blocks if block not in pool.ref_count]
@@ -468,6 +883,25 @@ def with_a_loop(pool, sequence, blocks):
         pool.touch([block])
         sequence.blocks.append(block)
     sequence.num_computed_tokens = max(0, min(keep * pool.block_size, sequence.num_tokens - 1))
+
+
+def without_min(pool, sequence, blocks):
+    size, known = pool.block_size, sequence.num_tokens
+    if known == size * len(blocks) and all(block in blocks for block in pool.free_queue):
+        blocks = blocks[:-1]
+    pool.touch(blocks)
+    sequence.blocks = [block for block in blocks]
+    sequence.num_computed_tokens = size * len(blocks) - (1 if known == size * len(blocks) else 0)
+
+
+def with_sets(pool, sequence, blocks):
+    needs_copy = len(blocks) == sequence.num_tokens / pool.block_size
+    keep = blocks[:-1] if needs_copy and set(pool.free_queue) <= set(blocks) else blocks[:]
+    if keep:
+        pool.touch(keep)
+    sequence.blocks, sequence.num_computed_tokens = keep, len(keep) * pool.block_size
+    if needs_copy and len(keep) == len(blocks):
+        sequence.num_computed_tokens -= 1
 
 
 WRONG = {
@@ -492,83 +926,156 @@ WRONG = {
         Wrong("part of the parent", part_of_the_parent, "All 32 bytes of the parent"),
         Wrong("without the last token", drops_the_last_token, "a different last token"),
         Wrong("without the first token", drops_the_first_token, "a different first token"),
+        Wrong("the parent and a hash", grows_with_the_chain, "it would grow from block to block"),
+        Wrong("MD5 twice", md5_twice, "the two halves of a block hash should differ"),
     ],
     "11.2": [
         Wrong(
-            "match_prefix continues after a gap",
-            sharing(match_prefix=finds_behind_a_gap),
-            "Blocks after a gap are useless",
-        ),
-        Wrong(
-            "match_prefix fails on an unknown hash", sharing(match_prefix=fails_on_an_unknown_hash), "raised KeyError"
-        ),
-        Wrong("match_prefix returns all or nothing", sharing(match_prefix=finds_all_or_nothing), "are still useful"),
-        Wrong(
-            "match_prefix returns only blocks in use",
-            sharing(match_prefix=finds_used_blocks_only),
-            "The hashes are still there",
-        ),
-        Wrong(
-            "match_prefix returns one too few",
-            sharing(match_prefix=finds_one_too_few),
-            "should return [0, 1, 2]; yours returned [0, 1]",
-        ),
-        Wrong("match_prefix returns hashes", sharing(match_prefix=finds_hashes), "should return a list of blocks"),
-        Wrong(
-            "match_prefix touches",
-            sharing(match_prefix=finds_and_touches),
-            "`match_prefix` only looks blocks up. To use them",
-        ),
-        Wrong(
-            "match_prefix takes blocks out of the queue",
-            sharing(match_prefix=finds_and_takes_out_of_the_queue),
-            "only looks blocks up, free ones too",
-        ),
-        Wrong("match_prefix counts", sharing(match_prefix=finds_a_count), "yours returned 3"),
-        Wrong("match_prefix sorts", sharing(match_prefix=finds_sorted), "in the order of the hashes"),
-        Wrong(
             "touch does not count",
-            sharing(touch=touches_without_counting),
+            counting(touch=touches_without_counting),
             "One more sequence uses each of these blocks",
         ),
         Wrong(
             "touch counts to two at most",
-            sharing(touch=knows_two_users_at_most),
+            counting(touch=knows_two_users_at_most),
             "Any number of sequences may use a block",
         ),
-        Wrong("a touched block stays in the queue", sharing(touch=leaves_the_queue_alone), "must leave the free queue"),
-        Wrong("touch forgets `used`", sharing(touch=forgets_used), "`used` should be"),
-        Wrong("touch accepts anything", sharing(touch=touches_anything), "which is free and has no hash, should raise"),
-        Wrong("touch does half", sharing(touch=touches_half), "it changed something"),
-        Wrong("touch wants a hash", sharing(touch=wants_a_hash), "A block in use may have no hash yet"),
-        Wrong("touch wants a free block", sharing(touch=wants_a_free_block), "KeyError"),
-        Wrong("touch loses hashes", sharing(touch=loses_hashes_in_touch), "Shared blocks keep their hashes"),
-        Wrong("free returns what others use", sharing(free=frees_what_others_use), "still uses 0 and 1"),
-        Wrong("free does not lower the count", sharing(free=does_not_lower), "lower the count"),
-        Wrong("free keeps a zero", sharing(free=keeps_a_zero), "has no entry in `ref_count`"),
-        Wrong("free loses the hashes", sharing(free=loses_the_hashes), "A free block keeps its contents"),
-        Wrong("free one block at a time", sharing(free=frees_one_at_a_time), "in one call, in the order of the tokens"),
-        Wrong("freed blocks at the front", sharing(free=frees_to_the_front), "join the *end*"),
-        Wrong("a block freed twice", sharing(free=frees_a_block_twice), "listing block 1 twice"),
-        Wrong("free refuses shared blocks", sharing(free=refuses_shared_blocks), "may free it once"),
+        Wrong("touch counts from 1", counting(touch=counts_from_1), "should be {0: 1, 1: 1}; yours is {0: 2, 1: 2}"),
+        Wrong("a touched block stays in the queue", counting(touch=leaves_the_queue_alone), "leaves the free queue"),
+        Wrong("touch takes from the front", counting(touch=takes_from_the_front), "and no other block does"),
+        Wrong("touch forgets `used`", counting(touch=forgets_used), "`used` should be"),
+        Wrong("touch wants a free block", counting(touch=wants_a_free_block), "`touch` raised KeyError"),
+        Wrong("touch wants a block in use", counting(touch=wants_a_used_block), "A free one is in the queue"),
+        Wrong("touch refuses free blocks", counting(touch=refuses_free_blocks), "`touch` raised ValueError"),
+        Wrong("touch decides by the first block", counting(touch=decides_by_the_first_block), "and others in use"),
+        Wrong("free returns what others use", counting(free=frees_what_others_use), "still uses 0 and 1"),
+        Wrong("free does not lower the count", counting(free=does_not_lower), "lower the count"),
+        Wrong("free keeps a zero", counting(free=keeps_a_zero), "has no entry in `ref_count`"),
+        Wrong("free forgets the count of others", counting(free=forgets_the_count), "should be {0: 1, 1: 1, 2: 1}"),
+        Wrong("free one block at a time", counting(free=frees_one_at_a_time), "How many lists does it get"),
+        Wrong("freed blocks at the front", counting(free=frees_to_the_front), "join the *end*"),
+        Wrong(
+            "freed in the order of ids", counting(free=frees_in_the_order_of_ids), "whatever the ids of the blocks are"
+        ),
+        Wrong("a block freed twice", counting(free=frees_a_block_twice), "listing block 1 twice"),
+        Wrong("free refuses shared blocks", counting(free=refuses_shared_blocks), "may free it once"),
         Wrong(
             "free lowers before it checks",
-            sharing(free=lowers_before_it_asks),
+            counting(free=lowers_before_it_asks),
             "it changed something: `ref_count` should be {0: 1, 1: 2, 2: 1}; yours is {1: 2, 2: 1}",
         ),
         Wrong(
             "free skips unknown blocks",
-            sharing(free=skips_unknown_blocks),
+            counting(free=skips_unknown_blocks),
             "freeing block 3, which is free, should raise",
         ),
-        Wrong("free sorts the queue", sharing(free=sorts_the_queue), "yours is [0, 1, 2, 3, 4, 5]"),
-        Wrong(
-            "blocks with a hash never come back",
-            sharing(free=frees_only_unhashed),
-            "the free queue should contain [3, 4, 5, 2, 1, 0]",
-        ),
+        Wrong("free sorts the queue", counting(free=sorts_the_queue), "yours is [0, 1, 2, 3, 4, 5]"),
     ],
     "11.3": [
+        Wrong(
+            "match_prefix continues after a gap",
+            caching(match_prefix=finds_behind_a_gap),
+            "Blocks after a gap are useless",
+        ),
+        Wrong(
+            "match_prefix fails on an unknown hash", caching(match_prefix=fails_on_an_unknown_hash), "raised KeyError"
+        ),
+        Wrong("match_prefix returns all or nothing", caching(match_prefix=finds_all_or_nothing), "are still useful"),
+        Wrong(
+            "match_prefix returns only blocks in use",
+            caching(match_prefix=finds_used_blocks_only),
+            "The hashes are still there",
+        ),
+        Wrong(
+            "match_prefix returns one too few",
+            caching(match_prefix=finds_one_too_few),
+            "should return [0, 1, 2]; yours returned [0, 1]",
+        ),
+        Wrong("match_prefix returns hashes", caching(match_prefix=finds_hashes), "should return a list of blocks"),
+        Wrong(
+            "match_prefix touches",
+            caching(match_prefix=finds_and_touches),
+            "`match_prefix` only looks blocks up. To use them",
+        ),
+        Wrong(
+            "match_prefix takes blocks out of the queue",
+            caching(match_prefix=finds_and_takes_out_of_the_queue),
+            "only looks blocks up, free ones too",
+        ),
+        Wrong("match_prefix counts", caching(match_prefix=finds_a_count), "yours returned 3"),
+        Wrong("match_prefix sorts", caching(match_prefix=finds_sorted), "in the order of the hashes"),
+        Wrong(
+            "match_prefix empties the list of hashes",
+            caching(match_prefix=takes_hashes_out_of_the_list),
+            "your code changed its argument",
+        ),
+        Wrong(
+            "allocate keeps old hashes", caching(allocate=keeps_old_hashes), "both tables should hold {0: 'a', 1: 'b'}"
+        ),
+        Wrong("only block_to_hash is cleared", caching(allocate=keeps_the_way_back), "keys of other tokens"),
+        Wrong(
+            "only hash_to_block is cleared", caching(allocate=keeps_the_way_there), "yours is {0: 'a', 1: 'b', 2: 'c'}"
+        ),
+        Wrong("the evicted are not counted", caching(allocate=does_not_count_the_evicted), "`evicted` should be 1"),
+        Wrong(
+            "every block counts as evicted", caching(allocate=counts_every_block), "`evicted` should be 0; yours is 4"
+        ),
+        Wrong(
+            "evicted in this call only", caching(allocate=counts_this_call_only), "`evicted` should be 3; yours is 2"
+        ),
+        Wrong("allocate forgets all hashes", caching(allocate=forgets_all_hashes), "that wasn't allocated keeps"),
+        Wrong("evicts before it allocates", caching(allocate=evicts_before_it_allocates), "the call was refused, but"),
+        Wrong("a block without a hash", caching(allocate=fails_on_a_block_without_a_hash), "raised KeyError"),
+        Wrong(
+            "allocate returns nothing",
+            caching(allocate=returns_no_blocks),
+            "should return [0, 1, 2]; yours returned None",
+        ),
+        Wrong("allocate counts again", caching(allocate=raises_the_count_again), "has counted the blocks already"),
+        Wrong(
+            "blocks with a hash are spared", caching(allocate=spares_blocks_with_a_hash), "from the front of the queue"
+        ),
+        Wrong("a block as a truth value", caching(match_prefix=tests_a_block_for_truth), "Block 0 is a block, too"),
+        Wrong("None if nothing is found", caching(match_prefix=finds_nothing_is_none), "Return a list in every case"),
+        Wrong("blocks among hashes", caching(allocate=looks_blocks_up_among_hashes), "The keys of `hash_to_block` are"),
+        Wrong("writable whatever the hash", caching(is_writable=asks_the_count_only), "comes later finds it"),
+        Wrong("writable whatever the count", caching(is_writable=asks_the_hash_only), "Another sequence reads"),
+        Wrong("the opposite of writable", caching(is_writable=answers_the_opposite), "should be True; yours is False"),
+        Wrong("not exactly two", caching(is_writable=not_exactly_two), "three sequences use block 1"),
+    ],
+    "11.4": [
+        Wrong("source and target swapped", copies_the_wrong_way, "`source` is the block that is read"),
+        Wrong("swaps out", swaps_out, "its kind is `COPY`"),
+        Wrong("the source is not freed", keeps_the_source, "the other has to be freed, once"),
+        Wrong("frees before it allocates", frees_first, "Allocate the new block before you change anything else"),
+        Wrong("frees the whole table", frees_the_whole_table, "Y still uses block 0"),
+        Wrong(
+            "frees the new block", frees_the_target, "`ref_count` should be {0: 2, 1: 1, 2: 1}; yours is {0: 2, 1: 2}"
+        ),
+        Wrong("appends the copy", appends_the_copy, "should be [0, 2]; yours is [0, 1, 2]"),
+        Wrong("inserts the copy", inserts_the_copy, "should be [0, 2]; yours is [0, 2, 1]"),
+        Wrong("leaves the table as it is", leaves_the_table, "should be [0, 2]; yours is [0, 1]"),
+        Wrong("a list in the table", puts_a_list_into_the_table, "should be [0, 2]; yours is [0, [2]]"),
+        Wrong("always the last block", always_the_last_block, "Only entry 0 of the table changes"),
+        Wrong("the index as a block", takes_the_index_for_a_block, "from the block that was in the table"),
+        Wrong("reads the table too late", reads_the_table_too_late, "source=2"),
+        Wrong("moves the hash to the copy", moves_the_hash, "The copy gets no hash"),
+        Wrong("discards the hash", discards_the_hash, "afterwards `pool.match_prefix([a, b])` should return [0, 1]"),
+        Wrong("copies only if others use the block", copies_only_if_others_use_it, "yours returned None"),
+        Wrong("takes from the queue", pops_the_queue, "`pool.allocate` has counted the one"),
+        Wrong("returns a pair", returns_a_pair, "yours returned (1, 2)"),
+        Wrong("returns the new block", returns_the_new_block, "yours returned 2"),
+        Wrong("touches the new block", touches_the_target, "yours is {0: 2, 1: 1, 2: 2}"),
+        Wrong("computes again", computes_again, "nothing has to be computed again"),
+        Wrong("gives the copy a hash", hashes_the_copy, "the new block should be writable"),
+        Wrong(
+            "frees the rest of the table",
+            frees_the_rest_of_the_table,
+            "Free the block that was in the table, and no other",
+        ),
+        Wrong("changes the table first", changes_the_table_first, "it changed something: `sequence.blocks`"),
+    ],
+    "11.5": [
         Wrong("nothing is left to compute", counts_all_tokens, "nothing is left to compute"),
         Wrong("always one too few", always_one_too_few, "Two full blocks hold 32 tokens, and all 32 count"),
         Wrong("the counts are not raised", does_not_touch, "Tell the pool"),
@@ -590,6 +1097,9 @@ WRONG = {
         ),
         Wrong("leaves out a block whenever none is free", drops_it_when_nothing_is_free, "A copy is made only if"),
         Wrong("forgets the answer so far", forgets_the_answer, "and of the answer so far"),
+        Wrong("decides by the prompt only", asks_the_prompt_only, "those of the answer too"),
+        Wrong("any round number of tokens", asks_for_a_round_number, "Here token 47 goes into a new block"),
+        Wrong("leaves out all blocks", drops_all_blocks, "`sequence.blocks` should be [0]; yours is []"),
         Wrong("forgets the blocks", forgets_the_blocks, "The sequence starts with the blocks that were found"),
         Wrong("changes the list", pops_from_the_list, "changed its argument `blocks`"),
         Wrong("touches what it leaves out", touches_what_it_leaves_out, "doesn't have this block"),
@@ -598,11 +1108,21 @@ WRONG = {
 }
 
 RIGHT = {
-    "11.1": [written_with_commas, updated_step_by_step, tokens_before_the_parent],
+    "11.1": [written_with_commas, updated_step_by_step, tokens_before_the_parent, hashed_as_json],
     "11.2": [
-        sharing(match_prefix=finds_by_walking),
-        sharing(touch=touches_in_two_loops, free=frees_by_hand),
-        sharing(),
+        counting(touch=touches_in_two_loops),
+        counting(touch=touches_with_sets),
+        counting(free=frees_by_hand),
+        counting(free=frees_after_a_check),
+        counting(),
     ],
-    "11.3": [in_another_order, with_a_loop],
+    "11.3": [
+        caching(match_prefix=finds_by_walking, is_writable=writable_in_steps),
+        caching(match_prefix=finds_with_takewhile),
+        caching(allocate=allocates_with_get),
+        caching(allocate=allocates_with_a_list),
+        caching(),
+    ],
+    "11.4": [with_a_new_table, frees_before_it_writes_the_table, asks_before_it_starts, with_a_slice],
+    "11.5": [in_another_order, with_a_loop, without_min, with_sets],
 }

@@ -8,7 +8,7 @@ import torch
 
 from lessons_lib.engine.model_runner import ModelRunner, serve_greedily
 from lessons_lib.kv_cache.block_copies import copy_blocks
-from lessons_lib.kv_cache.block_pool import BlockPool, blocks_for
+from lessons_lib.kv_cache.block_pool import BlockPool, OutOfBlocks, blocks_for
 from lessons_lib.kv_cache.invariants import LostBlocks, audit
 from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
 from lessons_lib.kv_cache.prefix_cache import PrefixCache, hash_full_blocks
@@ -346,6 +346,27 @@ def test_a_copy_before_a_write_leaves_the_others_their_block():
     assert pool.ref_count == {0: 2, 1: 2}
     assert copy_before_write(pool, second, 1) == BlockCopy(COPY, 1, 2)
     assert first.blocks == shared and second.blocks == [0, 2] and pool.ref_count == {0: 2, 1: 1, 2: 1}
+
+
+def test_a_copy_without_a_free_block_changes_nothing():
+    pool = PrefixCache(2, 4)
+    first = Sequence("A", list(range(6)), 5, blocks=pool.allocate(2), num_computed_tokens=6)
+    second = fork(pool, first, "B")
+    with pytest.raises(OutOfBlocks):
+        copy_before_write(pool, second, 1)
+    assert second.blocks == [0, 1] and pool.ref_count == {0: 2, 1: 2} and not pool.free_queue
+
+
+def test_the_scheduler_copies_with_the_function_it_is_given():
+    calls = []
+
+    def counted(pool, sequence, index):
+        calls.append((sequence.id, index))
+        return copy_before_write(pool, sequence, index)
+
+    scheduler, first, (child,) = forked(20, 1, copy_before_write=counted)
+    go(scheduler)
+    assert calls == [(first.id, 1)]
 
 
 def test_a_fork_has_everything_of_its_own_but_the_blocks():

@@ -1,12 +1,14 @@
-"""The exercises and the quiz of lesson 11: block hashes, a pool that shares blocks, and what a sequence takes from the
-cache.
+"""The exercises and the quiz of lesson 11: block hashes, a pool that shares blocks and finds them again, copies before
+a write, and what a sequence takes from the cache.
 """
 
 from lessons_lib.checks.exercise import Exercise
 from lessons_lib.checks.lesson_11.cached import check_take_cached
+from lessons_lib.checks.lesson_11.copies import check_copy_before_write
+from lessons_lib.checks.lesson_11.counts import check_shared_pool
+from lessons_lib.checks.lesson_11.found import check_prefix_cache
 from lessons_lib.checks.lesson_11.hashes import check_block_hash
 from lessons_lib.checks.lesson_11.quiz import QUIZ
-from lessons_lib.checks.lesson_11.shared_pool import check_prefix_cache
 
 __all__ = ["EXERCISES", "QUIZ"]
 
@@ -17,47 +19,74 @@ EXERCISES = [
         reference="lessons_lib.kv_cache.prefix_cache:block_hash",
         test=check_block_hash,
         hints=(
-            "One hash over two things: the hash of the previous block, and the tokens of this block. Turn both into "
-            "bytes and concatenate them.",
+            "A hash function takes one piece of data. What has to be in it, so that nothing about the beginning of the "
+            "sequence is lost?",
             '`array("q", token_ids).tobytes()` turns the tokens into bytes, eight per token. '
-            "`hashlib.sha256(data).digest()` hashes bytes.",
+            "`hashlib.sha256(data).digest()` hashes bytes. `+` concatenates bytes.",
             '`return hashlib.sha256(parent + array("q", token_ids).tobytes()).digest()`.',
         ),
         points=1,
     ),
     Exercise(
         id="11.2",
-        title="a pool that shares",
-        reference="lessons_lib.kv_cache.prefix_cache:PrefixCache",
-        test=check_prefix_cache,
+        title="counting the users of a block",
+        reference="lessons_lib.kv_cache.prefix_cache:SharedBlockPool",
+        test=check_shared_pool,
         hints=(
-            "`match_prefix` goes through the hashes and stops at the first unknown one. `touch` and `free` change the "
-            "count of each block by one. The rest is about blocks that "
-            "weren't in use before, or no longer are.",
-            "`touch`: start with a loop that only checks and refuses. Then, for each block, raise the count (from 0 "
-            "if it has no entry) and take it out of the free queue; finally add all blocks to "
-            "`used`. `free`: refuse a block that appears twice; pass the blocks with count 1 to `super().free` before "
-            "you change any count, since it may refuse too; then lower every count, and "
-            "delete those that drop to 0.",
+            "A block has three places in the pool's records: the queue, `used` and `ref_count`. Which of them change "
+            "when a count goes from 0 to 1, from 1 to 2, and back?",
+            "`touch`: for each block, raise the count (from 0 if it has no entry) and take it out of the free queue if "
+            "it is there; finally add all blocks to `used`. `free`: refuse a block that appears twice; pass the blocks "
+            "with count 1 to `super().free`, all in one call, before you change any count, since it may refuse too; "
+            "then lower every count, and delete those that drop to 0.",
             "`self.ref_count[block] = self.ref_count.get(block, 0) + 1` and `self.free_queue.pop(block, None)`. In "
-            "`free`: `super().free([block for block in blocks if "
-            "self.ref_count.get(block, 1) == 1])`. The default of 1 passes a block without an entry on to "
-            "`super().free`, which refuses it.",
+            "`free`: `super().free([block for block in blocks if self.ref_count.get(block, 1) == 1])`. The default of "
+            "1 passes a block without an entry on to `super().free`, which refuses it.",
         ),
         points=3,
     ),
     Exercise(
         id="11.3",
+        title="finding blocks by their contents",
+        reference="lessons_lib.kv_cache.prefix_cache:PrefixCache",
+        test=check_prefix_cache,
+        hints=(
+            "Which method of this class makes a hash untrue? That is where it has to go, from both tables. And what "
+            "would a reader of a block notice if another sequence wrote to it?",
+            "`match_prefix`: a loop over the hashes that ends at the first one that isn't in `hash_to_block`. "
+            "`allocate`: call `super().allocate` first, since it may raise; then go through its blocks, and remove "
+            "the hash of each that has one. `is_writable`: two conditions, the count and the hash.",
+            "`if block in self.block_to_hash: del self.hash_to_block[self.block_to_hash.pop(block)]`, and raise "
+            "`self.evicted` by one. `return self.ref_count.get(block) == 1 and block not in self.block_to_hash`.",
+        ),
+        points=3,
+    ),
+    Exercise(
+        id="11.4",
+        title="copy before a write",
+        reference="lessons_lib.scheduling.preemption:copy_before_write",
+        test=check_copy_before_write,
+        hints=(
+            "Go through the pool's records for a block that two sequences use. Which sequences use the old block "
+            "afterwards, and which the new one? Then think of the call that may fail: what may have changed by then?",
+            "First allocate one block. Then put it into the table in place of the old one. Then free the old one. "
+            "The pool's counts need nothing else.",
+            "`source = sequence.blocks[index]`; `(target,) = pool.allocate(1)`; `sequence.blocks[index] = target`; "
+            "`pool.free([source])`; `return BlockCopy(COPY, source, target)`.",
+        ),
+    ),
+    Exercise(
+        id="11.5",
         title="starting from what is cached",
         reference="lessons_lib.scheduling.preemption:take_cached",
         test=check_take_cached,
         hints=(
-            "Ask two questions first. Do the blocks hold all known tokens? And is there a free block for the copy, "
-            "other than the ones that were found? Leave out the last block only if the "
-            "answers are yes and no.",
+            "When is a copy made at all? Only then it matters which blocks are free. And which of the free ones will "
+            "still be free once the sequence has its blocks?",
             "The number of other free blocks is the length of the free queue minus those of `blocks` that no sequence "
-            "uses, since these are in the queue too. Then touch the remaining blocks, give the "
-            "sequence a list of its own, and count: the tokens in the blocks, but at most all known tokens minus one.",
+            "uses, since these are in the queue too. If all known tokens are found and there is none, leave out the "
+            "last block. Then touch the remaining blocks, give the sequence a list of its own, and count: the tokens "
+            "in the blocks, but at most all known tokens minus one.",
             "`others_free = len(pool.free_queue) - sum(block not in pool.ref_count for block in blocks)`; `blocks = "
             "blocks[:-1]` if all known tokens are found and `not others_free`; `pool.touch(blocks)`; "
             "`sequence.blocks = list(blocks)`; `sequence.num_computed_tokens = min(len(blocks) * pool.block_size, "

@@ -1,6 +1,7 @@
-"""Judges 11.3, `take_cached`: a sequence starts with the blocks that were found, and still computes its last token."""
+"""Judges 11.5, `take_cached`: a sequence starts with the blocks that were found, and still computes its last token."""
 
 from lessons_lib.checks.exercise import Mistake, call, short
+from lessons_lib.checks.lesson_03.books import counted
 from lessons_lib.kv_cache.prefix_cache import PrefixCache, hash_full_blocks
 from lessons_lib.scheduling.sequence import Sequence
 
@@ -145,17 +146,19 @@ def _check_own_list(attempt) -> None:
 
 
 def _check_used_by_another(attempt) -> None:
-    prompt = list(range(40))
-    pool, blocks = _pool(3, 2, prompt, in_use=True, others=1)
-    case = (
-        "blocks of 16; a prompt of 40 tokens, its first two blocks are found, and another sequence uses them; no "
-        "block is free."
-    )
-    idea = (
-        "A copy is made only if the last token's block is among those found. Here token 39 goes into a new block, "
-        "so both blocks can be used."
-    )
-    _take(attempt, pool, Sequence("second", prompt, 5), blocks, case, 2, 32, "Two full blocks hold 32 tokens.", idea)
+    for known in (40, 33, 48):
+        prompt = list(range(known))
+        pool, blocks = _pool(3, 2, prompt, in_use=True, others=1)
+        case = (
+            f"blocks of 16; a prompt of {known} tokens, its first two blocks are found, and another sequence uses "
+            "them; no block is free."
+        )
+        idea = (
+            f"A copy is made only if the last token's block is among those found. Here token {known - 1} goes into a "
+            "new block, so both blocks can be used."
+        )
+        why = "Two full blocks hold 32 tokens."
+        _take(attempt, pool, Sequence("second", prompt, 5), blocks, case, 2, 32, why, idea)
 
 
 def _check_all(attempt) -> None:
@@ -256,6 +259,17 @@ def _check_no_block_for_the_copy(attempt) -> None:
         "No block is taken, so no token counts as computed.",
         queue,
     )
+    prompt, answer = list(range(20)), list(range(100, 112))
+    pool, blocks = _pool(3, 2, prompt + answer, in_use=True, others=1)
+    case = (
+        "blocks of 16; a sequence that was preempted: 20 prompt tokens and 12 answer tokens are known; both blocks are "
+        "found, and another sequence uses them; no block is free."
+    )
+    copied = (
+        "All 32 known tokens are found, those of the answer too, and there is no block for the copy of the last one."
+    )
+    second = Sequence("second", prompt, 30, output_ids=list(answer))
+    _take(attempt, pool, second, blocks, case, 1, 16, "One block is taken, so 16 tokens count.", copied)
 
 
 def _check_other_sizes(attempt) -> None:
@@ -267,8 +281,8 @@ def _check_other_sizes(attempt) -> None:
                     pool, blocks = _pool(num_blocks, found, prompt, size=size)
                     keep = found - (found * size == known and num_blocks == found)
                     case = (
-                        f"blocks of {size}, {num_blocks} of them, none in use; {known} known tokens, {found} "
-                        "blocks found."
+                        f"blocks of {size}, {num_blocks} of them, none in use; {known} known tokens, "
+                        f"{counted(found, 'block')} found."
                     )
                     computed = min(keep * size, known - 1)
                     _take(

@@ -36,7 +36,23 @@ def _hash(attempt, parent: bytes, token_ids: list[int], case: str = "") -> bytes
             case=case,
             idea=_kind_idea(got),
         )
+    if len(got) != 32:
+        raise Mistake(
+            f"a block hash should have 32 bytes; yours has {len(got)}.", case=case, idea=_length_idea(got, parent)
+        )
     return got
+
+
+def _length_idea(got: bytes, parent: bytes) -> str:
+    if parent and len(got) == 64:
+        return (
+            "This hash will be the parent of the next block. If a hash contained its parent, it would grow from block "
+            "to block. Hash the parent together with the tokens."
+        )
+    return (
+        "SHA-256 returns 32 bytes: `hashlib.sha256(data).digest()`. With too few bytes, two beginnings may get the "
+        "same hash, and one user reads another's keys."
+    )
 
 
 def _too_large(error: Exception, case: str) -> Mistake:
@@ -68,13 +84,7 @@ def _kind_idea(got) -> str:
 def _check_kind(attempt) -> None:
     for tokens in ([1, 2, 3, 4], [300, 70_000, 151_935, 0]):
         case = f"block_hash(b'', {tokens})"
-        got = _hash(attempt, b"", tokens, case)
-        if len(got) != 32:
-            idea = (
-                "SHA-256 returns 32 bytes: `hashlib.sha256(data).digest()`. With too few bytes, two beginnings may "
-                "get the same hash, and one user reads another's keys."
-            )
-            raise Mistake(f"a block hash should have 32 bytes; yours has {len(got)}.", case=case, idea=idea)
+        _hash(attempt, b"", tokens, case)
 
 
 def _differ(attempt, one: tuple, other: tuple, idea: str, what: str) -> None:
@@ -190,6 +200,10 @@ def _check_spread(attempt) -> None:
             "MD5 collisions can be constructed. Use `hashlib.sha256(...).digest()`."
         )
         what = f"a block hash should be 32 bytes of any value; yours contains only hexadecimal digits: {hashes[0]!r}."
+        raise Mistake(what, case=case, idea=idea)
+    if all(one[:16] == one[16:] for one in hashes):
+        idea = "Repeating 16 bytes adds nothing, and MD5 collisions can be constructed. SHA-256 returns 32 bytes."
+        what = f"the two halves of a block hash should differ; in yours they are equal: {hashes[0].hex()}."
         raise Mistake(what, case=case, idea=idea)
     constant = [index for index in range(32) if len({one[index] for one in hashes}) < 100]
     if constant:

@@ -1,4 +1,4 @@
-"""The last test of 11.2: sequences arrive, share blocks and end at random, and the pool is compared with a plain
+"""The last test of 11.3: sequences arrive, share blocks and end at random, and the pool is compared with a plain
 count.
 """
 

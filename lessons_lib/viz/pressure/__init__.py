@@ -1,5 +1,6 @@
-"""The pool under memory pressure, step by step."""
+"""The pool under memory pressure, step by step, and its free queue, event by event."""
 
+from lessons_lib.viz.pressure.queue_rows import draw_free_queue
 from lessons_lib.viz.pressure.steps import draw_pressure
 
-__all__ = ["draw_pressure"]
+__all__ = ["draw_free_queue", "draw_pressure"]

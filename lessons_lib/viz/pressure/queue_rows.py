@@ -1,0 +1,116 @@
+"""The free queue of a shared pool before and after each event: one row per moment, the queue on the left, the blocks in
+use on the right.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+
+from lessons_lib.recording.queue_states import QueueState
+from lessons_lib.viz.drawing.palette import EDGE, INK, NEUTRAL, PAPER, SOFT_INK
+from lessons_lib.viz.drawing.picture import Picture
+from lessons_lib.viz.drawing.svg import WIDTH, Drawing, flow, number
+from lessons_lib.viz.pressure.grid import CACHED
+
+_LEFT, _QUEUE, _USED = 16, 250, 620  # x of the three columns
+_CHIP, _HEIGHT, _LINE = 42, 24, 17
+_EVENT_CHARS = 32
+
+
+def draw_free_queue(states: Sequence[QueueState]) -> Picture:
+    """The states from top to bottom. A dark frame marks blocks that the event has moved, or whose count it has
+    changed.
+    """
+    d = Drawing()
+    d.text(_QUEUE, 16, "free queue; the leftmost block is allocated next", 12, fill=SOFT_INK)
+    d.text(_USED, 16, "in use × number of sequences", 12, fill=SOFT_INK)
+    y, before = 30.0, None
+    for state in states:
+        d.lines(f"M{_LEFT} {number(y)}H{WIDTH - _LEFT}", EDGE)
+        y = _row(d, state, _changed(before, state), y + 8) + 8
+        before = state
+    d.height = _legend(d, y)
+    return d.picture(" ".join(map(_told, states)))
+
+
+def _changed(before: QueueState | None, state: QueueState) -> set[int]:
+    """Blocks whose count differs from the row above."""
+    if before is None:
+        return set()
+    blocks = {*before.ref_count, *state.ref_count}
+    return {block for block in blocks if before.ref_count.get(block) != state.ref_count.get(block)}
+
+
+def _row(d: Drawing, state: QueueState, changed: set[int], y: float) -> float:
+    """One moment. Returns the y below it."""
+    words = textwrap.wrap(state.event, _EVENT_CHARS)
+    for index, line in enumerate(words):
+        d.text(_LEFT, y + _HEIGHT / 2 + index * _LINE, line, 13)
+    queue = [(block, _label(state, block)) for block in state.free_queue]
+    used = [(block, f"{_label(state, block)} ×{count}") for block, count in state.ref_count.items()]
+    lines = max(
+        _chips(d, state, queue, changed, _QUEUE, y, _USED - _QUEUE - 16, _CHIP),
+        _chips(d, state, used, changed, _USED, y, WIDTH - _LEFT - _USED, _CHIP + 20),
+    )
+    return y + max(lines * (_HEIGHT + 4) - 4, _HEIGHT + (len(words) - 1) * _LINE)
+
+
+def _label(state: QueueState, block: int) -> str:
+    return f"{block} {state.hash_names[block]}" if block in state.hash_names else str(block)
+
+
+def _chips(
+    d: Drawing,
+    state: QueueState,
+    chips: list[tuple[int, str]],
+    changed: set[int],
+    left: float,
+    y: float,
+    room: float,
+    width: float,
+) -> int:
+    """A chip for each block. Returns the number of lines that they take."""
+    places = flow([width] * len(chips), room)
+    for (block, label), (line, x) in zip(chips, places):
+        top = y + line * (_HEIGHT + 4)
+        is_used, is_cached = block in state.ref_count, block in state.hash_names
+        fill = NEUTRAL if is_used else CACHED if is_cached else PAPER
+        d.rect(
+            left + x,
+            top,
+            width,
+            _HEIGHT,
+            fill,
+            INK if block in changed else SOFT_INK if is_cached else EDGE,
+            3 if block in changed else 1,
+            dashed=is_cached and not is_used and block not in changed,
+            radius=3,
+        )
+        d.text(left + x + width / 2, top + _HEIGHT / 2, label, 12, "middle", mono=True)
+    if not chips:
+        d.text(left, y + _HEIGHT / 2, "none", 12, fill=SOFT_INK)
+    return places[-1][0] + 1 if places else 1
+
+
+def _legend(d: Drawing, y: float) -> float:
+    d.lines(f"M{_LEFT} {number(y)}H{WIDTH - _LEFT}", EDGE)
+    y, x = y + 18, float(_LEFT)
+    looks = (
+        ("free", PAPER, EDGE, 1, False),
+        ("free, can be found by its hash", CACHED, SOFT_INK, 1, True),
+        ("in use", NEUTRAL, EDGE, 1, False),
+        ("changed since the row above", "none", INK, 3, False),
+    )
+    for text, fill, stroke, line, dashed in looks:
+        d.rect(x + line / 2, y - 8 + line / 2, 22 - line, 16 - line, fill, stroke, line, dashed, radius=3)
+        d.text(x + 29, y, text, 12, fill=SOFT_INK)
+        x += 52 + 6.1 * len(text)
+    return y + 18
+
+
+def _told(state: QueueState) -> str:
+    """One moment in words."""
+    queue = ", ".join(_label(state, block) for block in state.free_queue) or "empty"
+    used = ", ".join(f"{_label(state, block)} × {count}" for block, count in state.ref_count.items()) or "none"
+    return f"{state.event}: free queue {queue}; in use {used}."
