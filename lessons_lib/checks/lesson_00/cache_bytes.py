@@ -141,7 +141,7 @@ def _why_bytes(got, expected: int, config, size: int, attempt) -> str:
     if got * 1024 == expected:
         return "You seem to count in KiB. The result is in bytes."
     if got == expected // 2 + expected * 4 // (2 * size):
-        return f"You seem to count half of the elements with 4 bytes. All of them have {size} bytes here."
+        return f"You seem to count half of the elements with 4 bytes. `bytes_per_element`, here {size}, counts for all."
     if got * 2 == expected:
         return "You seem to count only half: a token stores a key *and* a value in every layer."
     if got * size == expected * 4:

@@ -39,8 +39,8 @@ def _check_case(attempt, rows: int, columns: int, index: list[int], gap_source: 
     out = torch.full((len(index), columns + gap_out), UNTOUCHED)[:, :columns]
     strides = source.stride(0), out.stride(0)
     case = (
-        f"source with {rows} rows of {columns}, index {index}, COLUMNS = {size}, stride_source = {strides[0]}, "
-        f"stride_out = {strides[1]}."
+        f"source with {rows} row{'s' if rows > 1 else ''} of {columns}, index {index}, COLUMNS = {size}, "
+        f"stride_source = {strides[0]}, stride_out = {strides[1]}."
     )
     arguments = (source, torch.tensor(index, dtype=torch.int32), out, columns, *strides)
     explain = lambda error: _out_of_bounds(error, columns, size, index, strides)  # noqa: E731
