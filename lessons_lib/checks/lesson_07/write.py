@@ -18,7 +18,7 @@ def _check_results(attempt) -> None:
     _check_case(attempt, [6, 1])
     _check_case(attempt, [2], heads=3, head_dim=2)
     _check_case(attempt, [3, 4, 0], heads=3, head_dim=2)
-    _check_case(attempt, [7, 2], heads=3, head_dim=2, gap=5)
+    _check_case(attempt, [7, 2], heads=3, head_dim=2, gap=5, interleaved=True)
     _check_case(attempt, [7, 0, 5], heads=2, head_dim=4, interleaved=True)
     rng = Random(4)
     for _ in range(4):
