@@ -112,8 +112,6 @@ def is_left_to_write(source, method):
 
 @pytest.mark.parametrize("path", sorted(SOLUTIONS.glob("*.py")), ids=lambda path: path.stem)
 def test_a_learner_writes_only_methods_that_the_text_names(path):
-    if path.stem == "11_prefix_sharing":
-        pytest.xfail("`reset` of its PrefixCache should be given")
     text = ""
     for cell in Lesson(path).notebook.cells:
         if cell.cell_type == "markdown":
