@@ -66,7 +66,7 @@ def describe(exercise: Exercise, outcome: Outcome, case: str) -> Panel:
     label = f"{exercise.id} `{exercise.name}`"
     further = f'`hint("{exercise.id}")` gives a hint. The cells below use the reference for now.'
     smallest = [f"Smallest case: {case}"] if case else []
-    printed = f"Your code printed:\n{outcome.printed}" if outcome.printed.strip() else ""
+    printed = f"Your code printed:\n{_first_lines(outcome.printed)}" if outcome.printed.strip() else ""
     error = outcome.error
     if outcome.timed_out or isinstance(error, TimeLimit):
         what = f"{label}: stopped after {exercise.time_limit:g} seconds. Is there an infinite loop?"
@@ -81,6 +81,11 @@ def describe(exercise: Exercise, outcome: Outcome, case: str) -> Panel:
         return Panel("open", f"{label}: not written yet.", [line])
     what = f"{label}: your code raised {type(error).__name__}: {str(error)[:300]}"
     return Panel("wrong", what, [*smallest, *_where(error), further], printed)
+
+
+def _first_lines(text: str, limit: int = 10) -> str:
+    lines = text.strip("\n").split("\n")
+    return "\n".join(lines if len(lines) <= limit else [*lines[:limit], "..."])
 
 
 def _not_yours(exercise: Exercise) -> Panel:

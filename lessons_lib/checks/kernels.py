@@ -288,7 +288,10 @@ def refuse_wrong_tensors(recording: KernelRecording, wanted: str, case: str) -> 
             f"`{name}`.",
         )
     if wanted not in stored:
-        idea = f"A kernel returns nothing; what it doesn't store is lost. `tl.store({wanted} + offsets, result)`."
+        idea = (
+            f"A kernel returns nothing; what it doesn't store is lost. `tl.store({wanted} + offsets, result)`. If you "
+            "have such a line: is its mask False everywhere?"
+        )
         raise Mistake(f"nothing was stored to `{wanted}`.", case=case, idea=idea)
 
 

@@ -142,11 +142,19 @@ def returns_a_tuple(model, prompt_ids, max_new_tokens, eos_token_id=None):
     return tuple(greedy_without_cache(model, prompt_ids, max_new_tokens, eos_token_id))
 
 
+def starts_one_token_early(model, prompt_ids, max_new_tokens, eos_token_id=None):
+    return [prompt_ids[-1], *greedy_without_cache(model, prompt_ids, max_new_tokens, eos_token_id)]
+
+
+def fills_caches_that_nothing_reads(model, prompt_ids, max_new_tokens, eos_token_id=None):
+    return loop_without_cache()(model, prompt_ids, max_new_tokens, eos_token_id)
+
+
 def in_tensors(model, prompt_ids, max_new_tokens, eos_token_id=None):
     with torch.no_grad():
         ids = torch.as_tensor(prompt_ids)[None]
         while ids.shape[1] < len(prompt_ids) + max_new_tokens:
-            best = torch.softmax(model(ids).logits[:, -1, :], dim=-1).max(dim=-1).indices
+            best = torch.softmax(model(ids, use_cache=False).logits[:, -1, :], dim=-1).max(dim=-1).indices
             ids = torch.cat([ids, best[:, None]], dim=1)
             if eos_token_id is not None and best.item() == eos_token_id:
                 break
@@ -468,6 +476,22 @@ def in_words(config, bytes_per_element=4):
     return f"{cache_bytes_per_token(config, bytes_per_element)} bytes"
 
 
+def drops_what_prefill_returns(model, prompt_ids, max_new_tokens, eos_token_id=None):
+    return greedy_with_cache(model, prompt_ids, max_new_tokens, eos_token_id)[1:]
+
+
+def feeds_the_prompts_end_again(model, prompt_ids, max_new_tokens, eos_token_id=None):
+    _, cache = prefill(model, prompt_ids)
+    new = [decode_step(model, prompt_ids[-1], cache)]
+    while len(new) < max_new_tokens and new[-1] != eos_token_id:
+        new.append(decode_step(model, new[-1], cache))
+    return new
+
+
+def half_in_float32(config, bytes_per_element=4):
+    return cache_bytes_per_token(config, bytes_per_element) // 2 + cache_bytes_per_token(config, 4) // 2
+
+
 def adds_instead(config, bytes_per_element=4):
     kv_heads, head_dim = kv_head_size(config)
     return (2 + config.num_hidden_layers) * kv_heads * head_dim * bytes_per_element
@@ -557,6 +581,8 @@ WRONG = {
             "The *prompt* ends with the end token",
         ),
         Wrong("one pass for nothing", one_pass_for_nothing, "1 token should take 1 forward pass; yours made 2"),
+        Wrong("returns the prompt's last token", starts_one_token_early, "begins with the last token of the prompt"),
+        Wrong("no use_cache=False", fills_caches_that_nothing_reads, "fills a cache that no pass reads"),
         Wrong("returns nothing", forgets_to_return, "returned None"),
         Wrong("returns a tensor", returns_one_tensor, "a tensor of shape [1]"),
         Wrong("returns a list of tensors", returns_tensors, "element 0 of your answer is Tensor"),
@@ -610,6 +636,8 @@ WRONG = {
         Wrong("swaps what prefill returns", swaps_what_prefill_returns, "`(first_token, cache)`, in this order"),
         Wrong("swaps what decode_step takes", swaps_what_decode_step_takes, "`decode_step(model, last_token, cache)`"),
         Wrong("loses the first token", loses_the_first_token, "the first token is missing"),
+        Wrong("drops the first token in the end", drops_what_prefill_returns, "the first token is missing"),
+        Wrong("feeds the prompt's end again", feeds_the_prompts_end_again, "`prefill` has computed it already"),
         Wrong("has the first token twice", has_the_first_token_twice, "appears twice"),
         Wrong("one decode step for nothing", one_step_for_nothing, "1 token should take 1 forward pass; yours made 2"),
         Wrong("one token too many", one_token_too_many, "1 token too many"),
@@ -643,6 +671,9 @@ WRONG = {
         Wrong("always float32", always_float32, "seem to assume 4 bytes per element"),
         Wrong("elements instead of bytes", counts_elements, "elements, not bytes"),
         Wrong("bits", product(factor=8), "count bits"),
+        Wrong("keeps queries", product(kv=3), "Queries aren't kept"),
+        Wrong("KiB", product(factor=1 / 1024), "The result is in bytes"),
+        Wrong("half in float32", half_in_float32, "half of the elements with 4 bytes"),
         Wrong("the whole context", whole_context, "the whole context"),
         Wrong("attribute that GPT-2 lacks", needs_num_key_value_heads, "Model families name"),
         Wrong("another default", default_of_two, "The default is 4"),

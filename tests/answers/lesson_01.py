@@ -150,6 +150,11 @@ def counts_down_the_rows(attention_mask):
     return (attention_mask.cumsum(dim=0) - 1).clamp(min=0)
 
 
+def padding_of_the_first_row(attention_mask):
+    padding = (attention_mask[0] == 0).sum()
+    return (torch.arange(attention_mask.shape[1]) - padding).clamp(min=0).repeat(len(attention_mask), 1)
+
+
 def counts_from_the_end(attention_mask):
     return (attention_mask.flip(1).cumsum(1).flip(1) - 1).clamp(min=0)
 
@@ -199,6 +204,11 @@ def positions_by_shift(attention_mask):
 
 def adds_up(answer_lengths, batch_size):
     return [sum(wave) for wave in waves(answer_lengths, batch_size)]
+
+
+def steps_so_far(answer_lengths, batch_size):
+    steps = [max(wave) for wave in waves(answer_lengths, batch_size)]
+    return [sum(steps[: index + 1]) for index in range(len(steps))]
 
 
 def mean_of_wave(answer_lengths, batch_size):
@@ -559,6 +569,7 @@ WRONG = {
         Wrong("-1 on padding", minus_one_on_padding, says="its padding has position -1"),
         Wrong("continues from the row above", continues_from_the_row_above, says="from the row above. Every row"),
         Wrong("counts down the rows", counts_down_the_rows, says="Did you sum down the rows"),
+        Wrong("the padding of row 0 for all", padding_of_the_first_row, says="Does another row have an influence"),
         Wrong("counts from the end", counts_from_the_end, says="count from the end"),
         Wrong("floats", floats, says="torch.float32"),
         Wrong("int32", int32_positions, says="torch.int32"),
@@ -568,9 +579,10 @@ WRONG = {
     ],
     "01.3": [
         Wrong("adds up", adds_up, says="add up the lengths"),
+        Wrong("adds up the waves", steps_so_far, says="steps since the start of the run"),
         Wrong("mean", mean_of_wave, says="take the mean"),
         Wrong("shortest", shortest_of_wave, says="stop with the shortest"),
-        Wrong("last of the wave", last_of_wave, says="take the first or last request"),
+        Wrong("last of the wave", last_of_wave, says="the first or last request of each wave"),
         Wrong("forgets the last wave", forgets_last_wave, says="last wave is missing"),
         Wrong("sorts first", sorts_first, says="sort the requests"),
         Wrong("one total", total_only, says="should return a list"),

@@ -158,6 +158,23 @@ class WaitingTakesTokens(Request):
             super().append_token(token)
 
 
+class CountsWhatIsNotComputed(Request):
+    def append_token(self, token):
+        super().append_token(token)
+        self.num_computed_tokens += 1
+
+
+class CountsThePrompt(Request):
+    def append_token(self, token):
+        last = len(self.prompt_ids) + len(self.output_ids) + 1 >= self.max_new_tokens
+        if token == self.eos_token_id or last:
+            self.move_to(FINISHED)
+            self.finish_reason = "stop" if token == self.eos_token_id else "length"
+        elif self.state is not DECODING:
+            self.move_to(DECODING)
+        self.output_ids.append(token)
+
+
 @dataclass
 class PlainRequest:
     id: str
@@ -287,6 +304,30 @@ class ReleasesTheNewest(SlotManager):
         self.free.append(slot)
 
 
+class TakesAsManyAsAreInUse(SlotManager):
+    def acquire(self, request_id):
+        super().acquire(request_id)
+        self.slot_of[request_id] = len(self.slot_of) - 1
+        return self.slot_of[request_id]
+
+
+class TakesSlot0ForNone(SlotManager):
+    def acquire(self, request_id):
+        if request_id in self.slot_of:
+            raise ValueError(request_id)
+        slot = self.free[-1] if self.free else None
+        if not slot:
+            raise NoFreeSlot(request_id)
+        return super().acquire(request_id)
+
+
+class DoesNotFindSlot0(SlotManager):
+    def release(self, request_id):
+        if not self.slot_of.get(request_id):
+            raise ValueError(request_id)
+        super().release(request_id)
+
+
 class TakesTheFirstFree(SlotManager):
     def acquire(self, request_id):
         if request_id in self.slot_of:
@@ -390,6 +431,16 @@ def ones_and_zeros(positions, num_keys):
     return cache_mask(positions, num_keys).long()
 
 
+def first_token_for_all(positions, num_keys):
+    return cache_mask(positions[:, :1].expand(positions.shape), num_keys)
+
+
+def values_to_add(positions, num_keys):
+    return torch.zeros(*positions.shape, num_keys).masked_fill(~cache_mask(positions, num_keys)[:, 0], -torch.inf)[
+        :, None
+    ]
+
+
 def only_itself(positions, num_keys):
     return (torch.arange(num_keys) == positions[:, :, None])[:, None]
 
@@ -463,6 +514,25 @@ def append_by_hand(request, token):
     request.move_to(DECODING)
 
 
+def positions_of_full_chunks(batch):
+    slot = batch.slots_in(PREFILLING)[0]
+    request = batch.running[slot]
+    start, end = request.num_computed_tokens, request.num_computed_tokens + batch.prefill_step
+    forward(batch, range(slot, slot + 1), [request.prompt_ids[start:end]], [list(range(start, end))], end)
+
+
+def logits_of_its_slot(batch):
+    slot = batch.slots_in(PREFILLING)[0]
+    request = batch.running[slot]
+    start = request.num_computed_tokens
+    chunk = request.prompt_ids[start : start + batch.prefill_step]
+    end = start + len(chunk)
+    logits = forward(batch, range(slot, slot + 1), [chunk], [list(range(start, end))], end)
+    request.num_computed_tokens = end
+    if end == len(request.prompt_ids):
+        request.append_token(int(logits[slot].argmax()))
+
+
 def all_chunks_at_once(batch):
     while batch.slots_in(PREFILLING):
         prefill_chunk(batch)
@@ -494,7 +564,7 @@ def chunk_by_loop(batch):
                 slots=range(slot, slot + 1),
                 tokens=[tokens],
                 positions=[positions.tolist()],
-                num_keys=batch.cache.max_seq_len,
+                num_keys=int(positions[-1]) + 1,
             )
             request.num_computed_tokens += len(tokens)
             if request.num_computed_tokens >= total:
@@ -692,6 +762,62 @@ def step_by_copies(batch):
     compute(batch)
 
 
+def puts_the_first_one_back(batch):
+    release_finished(batch)
+    while batch.waiting:
+        request = batch.waiting.popleft()
+        if not batch.slots.free:
+            batch.waiting.append(request)
+            break
+        admit_one(batch, request)
+    compute(batch)
+
+
+def drops_a_request(batch):
+    release_finished(batch)
+    while batch.waiting:
+        request = batch.waiting.popleft()
+        if not batch.slots.free:
+            break
+        admit_one(batch, request)
+    compute(batch)
+
+
+def releases_one_per_step(batch):
+    for slot in batch.slots_in(FINISHED)[:1]:
+        batch.slots.release(batch.running.pop(slot).id)
+    admit(batch)
+    compute(batch)
+
+
+def removes_while_it_loops(batch):
+    for slot, request in batch.running.items():
+        if request.state is FINISHED:
+            batch.slots.release(request.id)
+            del batch.running[slot]
+    admit(batch)
+    compute(batch)
+
+
+def runs_requests_by_id(batch):
+    release_finished(batch)
+    while batch.waiting and batch.slots.free:
+        request = batch.waiting.popleft()
+        batch.slots.acquire(request.id)
+        batch.running[request.id] = request
+        request.move_to(PREFILLING)
+    compute(batch)
+
+
+def runs_ids(batch):
+    release_finished(batch)
+    while batch.waiting and batch.slots.free:
+        request = batch.waiting.popleft()
+        batch.running[batch.slots.acquire(request.id)] = request.id
+        request.move_to(PREFILLING)
+    compute(batch)
+
+
 def step_that_releases_last(batch):
     admit(batch)
     compute(batch)
@@ -725,6 +851,12 @@ WRONG = {
         Wrong("takes end token 0 for none", TakesZeroForNoEndToken, says="it counts as False in Python"),
         Wrong("the limit hides the end token", LimitBeforeEndToken, says="stopped by itself"),
         Wrong("appends before it refuses", AppendsBeforeRefusing, says="Call `move_to` before you change"),
+        Wrong(
+            "counts the new token as computed",
+            CountsWhatIsNotComputed,
+            says="`append_token` should leave `num_computed_tokens` unchanged",
+        ),
+        Wrong("counts the prompt's tokens", CountsThePrompt, says="such as the prompt's 3 tokens"),
         Wrong("a waiting request takes tokens", WaitingTakesTokens, says="a waiting request accepts no tokens"),
     ],
     "02.2": [
@@ -743,6 +875,9 @@ WRONG = {
         Wrong("KeyError on a double release", KeyErrorOnDoubleRelease, says="yours raised KeyError"),
         Wrong("frees a slot in a refused release", FreesOnRefusedRelease, says="`free` should contain the slots"),
         Wrong("a second slot for one request", SecondSlotForOneRequest, says="could never be released"),
+        Wrong("as many as are in use", TakesAsManyAsAreInUse, says="doesn't follow from how many are in use"),
+        Wrong("takes slot 0 for none", TakesSlot0ForNone, says="takes slot 1 but not slot 0"),
+        Wrong("does not find slot 0", DoesNotFindSlot0, says="although it counts as False in Python"),
         Wrong("releases the newest, whatever the id", ReleasesTheNewest, says="yours is {'A'"),
     ],
     "02.3": [
@@ -770,6 +905,8 @@ WRONG = {
         Wrong("not causal inside a chunk", end_of_chunk_for_all, says="sees the tokens after it"),
         Wrong("inverted", inverted, says="True and False are swapped"),
         Wrong("integers", ones_and_zeros, says="should have dtype bool"),
+        Wrong("the first new token for all", first_token_for_all, says="only as much as its first token"),
+        Wrong("an additive mask", values_to_add, says="Yours is an additive mask"),
         Wrong("a token sees only itself", only_itself, says="must see all the tokens before it"),
         Wrong("lists", as_lists, says="should be a torch tensor"),
     ],
@@ -787,6 +924,17 @@ WRONG = {
             says="token at index i of the prompt has position i",
         ),
         Wrong("looks only at the chunk's own columns", chunked(num_keys=len), says="not its length"),
+        Wrong(
+            "reads one column too many",
+            chunked(num_keys=lambda chunk: 40),
+            says="the pass reads 40 cache columns; this chunk may see only the first 3",
+        ),
+        Wrong(
+            "positions as if every chunk were full",
+            positions_of_full_chunks,
+            says="`forward` was given 3 tokens, but 8 positions",
+        ),
+        Wrong("the logits of its slot", logits_of_its_slot, says="one row of logits for each slot that it was given"),
         Wrong("a token after every chunk", chunked(complete=lambda *_: True), says="guess at the next prompt token"),
         Wrong(
             "complete only after a short chunk",
@@ -825,13 +973,20 @@ WRONG = {
         Wrong(
             "leaves admitted requests in the queue",
             looks_at_the_queue_without_taking,
-            says="only D should be left in the queue",
+            says="D and E should be left in the queue",
         ),
         Wrong("keeps a finished request in running", keeps_it_running, says="the slot manager has"),
         Wrong("forgets move_to(PREFILLING)", forgets_to_start_the_prefill, says="its state is still waiting"),
         Wrong("releases a slot", releases_slots, says="`release` takes the request's id"),
         Wrong("acquires with the request", acquires_for_requests, says="`acquire` takes the request's id"),
         Wrong("sorts the running by slot", sorts_the_running, says="keeps the order of admission"),
+        Wrong("releases at the end", step_that_releases_last, says="lost its slot in the same step"),
+        Wrong("puts a request back at the end", puts_the_first_one_back, says="put back at its end loses its turn"),
+        Wrong("drops a request", drops_a_request, says="only if a slot is free"),
+        Wrong("releases one per step", releases_one_per_step, says="Several requests can finish in one step"),
+        Wrong("removes while it loops", removes_while_it_loops, says="removes entries from `batch.running` while"),
+        Wrong("requests by id", runs_requests_by_id, says="`batch.running` maps each slot to its request"),
+        Wrong("ids in running", runs_ids, says="yours maps int 0 to str 'A'"),
         Wrong("forgets the chunk", forgets_the_chunk, says="End the step with `prefill_chunk(batch)`"),
     ],
 }
@@ -841,5 +996,5 @@ RIGHT = {
     "02.2": [SlotSet, SlotsFirstInFirstOut, TakesTheFirstFree],
     "02.3": [mask_by_loops, mask_by_lengths],
     "02.4": [chunk_by_loop, chunk_by_slices],
-    "02.5": [step_by_copies, step_that_releases_last, step],
+    "02.5": [step_by_copies, step],
 }

@@ -47,6 +47,11 @@ class ReturnsASet(BlockPool):
         return set(super().allocate(count))
 
 
+class ReturnsATuple(BlockPool):
+    def allocate(self, count):
+        return tuple(super().allocate(count))
+
+
 class ForgetsWhatIsUsed(BlockPool):
     def allocate(self, count):
         blocks = super().allocate(count)
@@ -204,6 +209,17 @@ class FreesHalfBeforeRefusing(BlockPool):
         self.free_queue.extend(reversed(blocks))
 
 
+class ChecksWhileItFrees(BlockPool):
+    def free(self, blocks):
+        if len(set(blocks)) < len(blocks):
+            raise ValueError("listed twice")
+        for block in reversed(blocks):
+            if block not in self.used:
+                raise ValueError(block)
+            self.used.remove(block)
+            self.free_queue.append(block)
+
+
 class AcceptsForeignBlocks(BlockPool):
     def free(self, blocks):
         if len(set(blocks)) < len(blocks) or set(blocks) & set(self.free_queue):
@@ -287,7 +303,7 @@ class PoolOneByOne(BlockPool):
             block = self.free_queue.popleft()
             self.used.add(block)
             blocks += (block,)
-        return blocks
+        return list(blocks)
 
     def free(self, blocks):
         seen = set()
@@ -375,6 +391,10 @@ def adds_the_size(num_tokens, block_size):
 
 def fraction_first(num_tokens, block_size):
     return (num_tokens + block_size - 1) / block_size
+
+
+def adds_nearly_one(num_tokens, block_size):
+    return int(num_tokens / block_size + 0.99)
 
 
 def prints_it(num_tokens, block_size):
@@ -563,6 +583,14 @@ def shrinks(self, count=1):
         BlockTable.append(self, count)
 
 
+def shrinks_inside_a_block(self, count=1):
+    if blocks_for(self.num_tokens + count, self.pool.block_size) < len(self.blocks):
+        raise ValueError(count)
+    refuse_wrong(self, max(count, 0))
+    self.blocks += self.pool.allocate(blocks_for(self.num_tokens + count, self.pool.block_size) - len(self.blocks))
+    self.num_tokens += count
+
+
 def needs_an_argument(self, count):
     BlockTable.append(self, count)
 
@@ -574,6 +602,18 @@ def reversed_twice(self):
 
 def one_at_a_time(self):
     for block in self.blocks:
+        self.pool.free([block])
+    self.blocks, self.num_tokens = [], 0
+
+
+def writes_the_books(self):
+    self.pool.used.difference_update(self.blocks)
+    self.pool.free_queue.extend(reversed(self.blocks))
+    self.blocks, self.num_tokens = [], 0
+
+
+def one_at_a_time_from_the_end(self):
+    for block in reversed(self.blocks):
         self.pool.free([block])
     self.blocks, self.num_tokens = [], 0
 
@@ -830,6 +870,10 @@ def budget_without_refusals(config, block_size, budget_bytes, bytes_per_element=
     return int(budget_bytes // block_bytes(config, block_size, bytes_per_element))
 
 
+def budget_of_one_at_least(config, block_size, budget_bytes, bytes_per_element=4):
+    return max(1, int(budget_bytes // block_bytes(config, block_size, bytes_per_element)))
+
+
 def budget_negative_is_none(config, block_size, budget_bytes, bytes_per_element=4):
     if block_size < 1:
         raise ValueError("no")
@@ -866,6 +910,7 @@ WRONG = {
         Wrong("returns nothing", ReturnsNothing, says="yours returned None"),
         Wrong("returns a number for one block", ReturnsOneNumber, says="`[0]`, not `0`"),
         Wrong("returns a set", ReturnsASet, says="A set has no order"),
+        Wrong("returns a tuple", ReturnsATuple, says="yours returned tuple"),
         Wrong("forgets to note what is used", ForgetsWhatIsUsed, says="exactly the blocks that are allocated now"),
         Wrong("looks at the queue without taking", LooksWithoutTaking, says="never in both, never in neither"),
         Wrong("never allocates the last block", KeepsOneInReserve, says="The last free block can be allocated too"),
@@ -928,6 +973,7 @@ WRONG = {
         Wrong(
             "frees some before it refuses", FreesHalfBeforeRefusing, says="`used` should be {0, 1, 2}; yours is {1, 2}"
         ),
+        Wrong("checks while it frees", ChecksWhileItFrees, says="it changed something: `used` should be {0, 1, 2}"),
         Wrong(
             "accepts blocks of another pool",
             AcceptsForeignBlocks,
@@ -960,6 +1006,7 @@ WRONG = {
         ),
         Wrong("the remainder", only_the_remainder, says="That is the remainder"),
         Wrong("adds B - 2", adds_two_less, says="a remainder of one token must reach the next block too"),
+        Wrong("adds 0.99", adds_nearly_one, says="You seem to add slightly too little"),
         Wrong("rounds up twice", adds_the_size, says="Do you round up twice?"),
         Wrong("returns nothing", prints_it, says="yours is None"),
         Wrong("returns text", as_text, says="yours is str"),
@@ -1026,6 +1073,17 @@ WRONG = {
             says="should raise TableFull; yours raised OutOfBlocks",
         ),
         Wrong("shrinks", table_with(shrinks), says="appending -5 tokens should raise ValueError"),
+        Wrong(
+            "shrinks inside a block",
+            table_with(shrinks_inside_a_block),
+            says="appending -1 token should raise ValueError",
+        ),
+        Wrong("releases without the pool", table_with(release=writes_the_books), says="yours called it 0 times"),
+        Wrong(
+            "frees one at a time, the last first",
+            table_with(release=one_at_a_time_from_the_end),
+            says="yours called it 3 times",
+        ),
         Wrong("no default", table_with(needs_an_argument), says="TypeError"),
         Wrong("reverses the blocks twice", table_with(release=reversed_twice), says="You reversed them a second time"),
         Wrong("keeps the blocks", table_with(release=keeps_the_blocks), says="a released table should be empty"),
@@ -1097,6 +1155,7 @@ WRONG = {
             budget_negative_is_none,
             says="block size 16 with a budget of -1 bytes should raise ValueError",
         ),
+        Wrong("at least one block", budget_of_one_at_least, says="not even one fits"),
         Wrong("refuses a budget of 0", budget_zero_refused, says="A budget may be 0"),
         Wrong("returns nothing", budget_nothing, says="yours is None"),
     ],

@@ -20,6 +20,14 @@ def ids_of(lengths):
     return [index for index, length in enumerate(lengths) for _ in range(length)]
 
 
+def joins_nothing(lengths, starts=None):
+    starts = starts or [0] * len(lengths)
+    return Tags(
+        torch.cat([torch.full((length,), index) for index, length in enumerate(lengths)]),
+        torch.cat([torch.arange(start, start + length) for length, start in zip(lengths, starts)]),
+    )
+
+
 def positions_run_on(lengths, starts=None):
     return tensors(ids_of(lengths), list(range(sum(lengths))))
 
@@ -127,17 +135,18 @@ def eats_the_lengths(lengths, starts=None):
 
 
 def tags_of_tensors(lengths, starts=None):
-    lengths = torch.tensor(lengths)
+    lengths = torch.tensor(lengths, dtype=torch.int64)
     seq_ids = torch.repeat_interleave(torch.arange(len(lengths)), lengths)
     before = (lengths.cumsum(0) - lengths)[seq_ids]
-    shift = torch.zeros(len(lengths), dtype=torch.int64) if starts is None else torch.tensor(starts)
+    shift = torch.zeros(len(lengths), dtype=torch.int64) if starts is None else torch.tensor(starts, dtype=torch.int64)
     return Tags(seq_ids, torch.arange(int(lengths.sum())) - before + shift[seq_ids])
 
 
 def tags_by_concatenation(lengths, starts=None):
     starts = starts if starts is not None else [0 for _ in lengths]
-    seq_ids = torch.cat([torch.full((length,), index, dtype=torch.int32) for index, length in enumerate(lengths)])
-    positions = torch.cat([torch.arange(start, start + length) for length, start in zip(lengths, starts)])
+    none = torch.zeros(0, dtype=torch.int32)
+    seq_ids = torch.cat([none, *(torch.full((n,), index, dtype=torch.int32) for index, n in enumerate(lengths))])
+    positions = torch.cat([none, *(torch.arange(start, start + n) for n, start in zip(lengths, starts))])
     return SimpleNamespace(seq_ids=seq_ids, positions=positions)
 
 
@@ -166,6 +175,12 @@ def everything(queries, keys):
 
 def any_rule(queries, keys):
     return token(queries, keys) | own(queries, keys) | past(queries, keys)
+
+
+def one_number_for_both(queries, keys):
+    query, key = (1000 * tags.seq_ids + tags.positions for tags in (queries, keys))
+    first = query - queries.positions
+    return (key <= query[:, None]) & (key >= first[:, None]) & (keys.seq_ids != PADDING)
 
 
 def no_padding_rule(queries, keys):
@@ -478,6 +493,7 @@ WRONG = {
         Wrong("one id for each sequence, not for each token", one_id_a_sequence, says="repeat the id of the sequence"),
         Wrong("ids and positions swapped", swapped, says="ids and the positions are swapped"),
         Wrong("float32 when there are no tokens", float_when_empty, says="no element to infer the dtype from"),
+        Wrong("joins no tensors at all", joins_nothing, says="tag_tokens([])"),
         Wrong("float32", float_always, says="Ids and positions are integers"),
         Wrong("lists instead of tensors", lists_in_tags, says="should be a tensor; yours is list"),
         Wrong("a pair instead of Tags", a_pair, says="it should return `Tags`"),
@@ -510,6 +526,7 @@ WRONG = {
         Wrong("`and` for `&`", uses_and, says="`and` and `or` can't combine"),
         Wrong("integers", ones_and_zeros, says="should be bool; yours is int64"),
         Wrong("lists", a_list, says="should be a tensor; yours is list"),
+        Wrong("one number for both tags", one_number_for_both, says="a sequence id and a position into one number"),
         Wrong("inverted", turned_round, says="every cell is inverted"),
         Wrong("changes the tags", shifts_the_positions, says="changed the tags"),
         Wrong("always False", lambda queries, keys: everything(queries, keys) & False, says="nothing is allowed"),

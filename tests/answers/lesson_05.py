@@ -220,6 +220,11 @@ def joined_along_the_heads(tensor, cached, new):
     ]
 
 
+def keys_as_values(joined, packed):
+    caches = scatter_cache(joined, packed)
+    return [cache_of((layer.keys, layer.keys) for layer in cache.layers) for cache in caches]
+
+
 def swaps_keys_and_values(joined, packed):
     return [cache_of([(layer.values, layer.keys) for layer in cache.layers]) for cache in scatter_cache(joined, packed)]
 
@@ -517,6 +522,28 @@ def step_by_cases(batch, forward=forward):
     admit(batch)
 
 
+def step_by_context_lens(batch, forward=forward):
+    rest = [[*r.prompt_ids, *r.output_ids][r.num_computed_tokens :] for r in batch.running]
+    packed = pack(rest, [r.num_computed_tokens for r in batch.running])
+    best = forward(batch, packed).argmax(dim=-1).tolist()
+    for i, request in enumerate(batch.running):
+        request.num_computed_tokens = int(packed.context_lens[i])
+        request.append_token(best[i])
+    retire(batch)
+    admit(batch)
+
+
+def step_in_two_loops(batch, forward=forward):
+    rows = [known(request)[request.num_computed_tokens :] for request in batch.running]
+    scores = forward(batch, pack(rows, [request.num_computed_tokens for request in batch.running]))
+    for request, row in zip(batch.running, rows):
+        request.num_computed_tokens += len(row)
+    for request, token in zip(batch.running, scores.argmax(-1)):
+        request.append_token(token.item())
+    retire(batch)
+    admit(batch)
+
+
 def step_with_copies(batch, forward=forward):
     requests = copy.copy(batch.running)
     packed = pack(
@@ -675,6 +702,7 @@ WRONG = {
             "concatenates the heads", scattering(joined_along_the_heads), says="The tokens are the third axis: split"
         ),
         Wrong("keys and values swapped", swaps_keys_and_values, says="these are values"),
+        Wrong("keys as values", keys_as_values, says="Take its values from `layer.values`"),
         Wrong("layer 0 for all", first_layer_for_all, says="Every layer has its own keys and values"),
         Wrong("the last layer only", last_layer_only, says="should have 3 layers; yours has 1"),
         Wrong("grouped by layer", by_layers, says="You grouped by layer"),
@@ -768,6 +796,12 @@ WRONG = {
         Wrong(
             "the last token of the prompt only", stepping(new_tokens=lambda r: known(r)[-1:]), says="its whole prompt"
         ),
+        Wrong(
+            "the last token of a half-computed prompt",
+            stepping(new_tokens=lambda r: known(r)[-1:] if r.num_computed_tokens else known(r)),
+            says="neither the whole prompt nor just the last token",
+        ),
+        Wrong("prefill and decode by cases", step_by_cases, says="neither the whole prompt nor just the last token"),
         Wrong("cached length always 0", stepping(cached=lambda _: 0), says="you passed 0 to `pack`"),
         Wrong("counts nothing", stepping(count=lambda r, _: r.num_computed_tokens), says="It hasn't changed"),
         Wrong(
@@ -849,5 +883,5 @@ RIGHT = {
     "05.1": [pack_by_tensors, pack_by_loop, pack_in_int32],
     "05.2": [scatter_by_updates, scatter_by_index],
     "05.3": [forward_with_an_additive_mask, forward_in_two_parts],
-    "05.4": [step_by_cases, step_with_copies],
+    "05.4": [step_with_copies, step_by_context_lens, step_in_two_loops],
 }

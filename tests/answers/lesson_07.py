@@ -201,6 +201,22 @@ SOFTMAX = [
         changed(softmax_kernel, ("row * stride_out", "row * stride_x")),
         "You used the stride of x",
     ),
+    Wrong("powers of 2", changed(softmax_kernel, ("tl.exp(", "tl.exp2(")), "These are powers of 2"),
+    Wrong(
+        "divided by the maximum",
+        changed(softmax_kernel, ("scores - tl.max", "scores / tl.max")),
+        "You divided by the largest score",
+    ),
+    Wrong(
+        "COLUMNS for the stride of out",
+        changed(softmax_kernel, ("row * stride_out", "row * COLUMNS")),
+        "1 × `stride_out`",
+    ),
+    Wrong(
+        "COLUMNS for the stride of x",
+        changed(softmax_kernel, ("row * stride_x", "row * COLUMNS")),
+        "1 × `stride_x`",
+    ),
     Wrong("axis 1", changed(softmax_kernel, ("tl.max(scores, axis=0)", "tl.max(scores, axis=1)")), "Triton refuses"),
     Wrong(
         "logarithm",
@@ -397,6 +413,42 @@ WRITE = [
         changed(write_kernel, ("token * stride_new", "slot * stride_new")),
         "says where to write, not what to read",
     ),
+    Wrong(
+        "the stride of slots for new",
+        changed(write_kernel, ("token * stride_new", "token * stride_slot")),
+        "would load element 17 of `new`",
+    ),
+    Wrong(
+        "BLOCK for the stride of slots",
+        changed(write_kernel, ("slot * stride_slot", "slot * BLOCK")),
+        "BLOCK is the length of the tile",
+    ),
+    Wrong(
+        "slots from 1",
+        changed(write_kernel, ("slot * stride_slot", "(slot - 1) * stride_slot")),
+        "That's a neighboring slot",
+    ),
+    Wrong(
+        "32-bit slots",
+        changed(write_kernel, ("(slot_mapping + token)", "(slot_mapping + token).to(tl.int32)")),
+        "32-bit integer goes up to",
+    ),
+    Wrong(
+        "slot 0 skipped",
+        changed(write_kernel, ("values, mask=mask", "values, mask=mask & (slot > 0)")),
+        "Slot 0 is a slot like any other",
+    ),
+    Wrong(
+        "adds to the cache",
+        changed(
+            write_kernel,
+            (
+                "offsets, values, mask",
+                "offsets, values + tl.load(cache + slot * stride_slot + offsets, mask=mask), mask",
+            ),
+        ),
+        "also loads from the cache",
+    ),
     Wrong("the first token for all", changed(write_kernel, ("token * stride_new", "0")), "elements of token 0"),
     Wrong(
         "program id forgotten", changed(write_kernel, ("tl.program_id(0)", "0")), "Every program stores the same token"
@@ -496,6 +548,49 @@ ATTEND = [
     Wrong("scale forgotten", attending(("axis=1) * scale", "axis=1)")), "not multiplied by `scale`"),
     Wrong("scale applied twice", attending(("axis=1) * scale", "axis=1) * scale * scale")), "`scale` twice"),
     Wrong("divided by scale", attending(("axis=1) * scale", "axis=1) / scale")), "You divided by `scale`"),
+    Wrong(
+        "-10,000 for minus infinity", attending((WHERE, "scores = tl.where(is_key, scores, -1e4)")), "below every score"
+    ),
+    Wrong(
+        "scale on the result",
+        attending(("axis=1) * scale", "axis=1)"), ("acc / row_sum", "acc / row_sum * scale")),
+        "multiplied the result by `scale`",
+    ),
+    Wrong(
+        "scale in the factor too",
+        attending(("tl.exp(row_max - new_max)", "tl.exp((row_max - new_max) * scale)")),
+        "in the factor exp(row_max − new_max) once more",
+    ),
+    Wrong(
+        "scale in the weights only",
+        attending(("axis=1) * scale", "axis=1)"), ("tl.exp(scores - new_max)", "tl.exp((scores - new_max) * scale)")),
+        "in the weights, but not in the factor",
+    ),
+    Wrong(
+        "each block divided by its own sum",
+        attending(
+            ("block_values, axis=0)", "block_values, axis=0) / tl.sum(weights, axis=0)"),
+            ("return acc / row_sum", "return acc"),
+        ),
+        "a block with low scores counts as much",
+    ),
+    Wrong(
+        "acc in float16",
+        attending(
+            ("tl.zeros([HEAD_DIM], tl.float32)", "tl.zeros([HEAD_DIM], tl.float16)"),
+            (
+                "acc = acc * rescale + tl.sum(weights[:, None] * block_values, axis=0)",
+                "acc = (acc * rescale + tl.sum(weights[:, None] * block_values, axis=0)).to(tl.float16)",
+            ),
+        ),
+        "something was rounded on the way",
+    ),
+    Wrong("one sum for all keys", attending(("block_keys, axis=1)", "block_keys)")), "all weights are equal"),
+    Wrong(
+        "keys of the remainder only",
+        attending(("first + slot < num_tokens", "slot < num_tokens % BLOCK_SIZE")),
+        "A full block has no remainder",
+    ),
     Wrong("maximum not carried", attending(("        row_max = new_max\n", "")), "The maximum isn't carried"),
     Wrong(
         "maximum of this block only", attending((NEW_MAX, "new_max = tl.max(scores, axis=0)")), "The factor overflows"
@@ -747,7 +842,7 @@ DECODE = [
                 "k_cache + kv_head * HEAD_DIM, v_cache + kv_head * HEAD_DIM",
             )
         ),
-        "Look at where the keys start",
+        "HEAD_DIM is neither",
     ),
     Wrong(
         "slot and head strides exchanged",
@@ -770,7 +865,7 @@ DECODE = [
     Wrong(
         "one element of the query",
         decoding(("tl.load(q + offsets)", "tl.load(q + seq * stride_seq + head * stride_q_head)")),
-        "A query has 4 elements; you loaded 1",
+        "A query has 16 elements; you loaded 1",
     ),
     Wrong(
         "the query as a pointer",
@@ -826,6 +921,11 @@ DECODE = [
     ),
     Wrong("scale forgotten", decoding(("num_tokens, scale,", "num_tokens, 1.0,")), "not multiplied by `scale`"),
     Wrong("scale applied twice", decoding((".to(tl.float32)", ".to(tl.float32) * scale")), "`scale` twice"),
+    Wrong(
+        "stores a part of a head",
+        decoding(("tl.store(out + offsets, result)", "tl.store(out + offsets, result, mask=dim < GROUP * BLOCK_SIZE)")),
+        "store the whole tile",
+    ),
     Wrong(
         "program ids exchanged",
         decoding(("tl.program_id(0), tl.program_id(1)", "tl.program_id(1), tl.program_id(0)")),

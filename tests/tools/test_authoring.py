@@ -25,6 +25,7 @@ sys.path.insert(0, str(TOY))
 from toylib import checks as toy_registry  # noqa: E402
 from toylib import shapes  # noqa: E402
 
+SOLUTIONS = Path(__file__).parents[2] / "solutions"
 TEXT = (TOY / "solutions" / "99_toy.py").read_text(encoding="utf-8")
 SHAPES = ["area", "Counter", "no_docstring", "outer", "long_signature", "waits", "counts", "Outer"]
 
@@ -103,6 +104,23 @@ def test_stub_of_a_function_in_full():
     # YOUR CODE HERE
     raise NotImplementedError()'''
     )
+
+
+def is_left_to_write(source, method):
+    return BEGIN in "\n".join(source.splitlines()[method.lineno - 1 : method.end_lineno])
+
+
+@pytest.mark.parametrize("path", sorted(SOLUTIONS.glob("*.py")), ids=lambda path: path.stem)
+def test_a_learner_writes_only_methods_that_the_text_names(path):
+    text = ""
+    for cell in Lesson(path).notebook.cells:
+        if cell.cell_type == "markdown":
+            text += cell.source
+        elif cell.metadata.get("nbgrader", {}).get("solution"):
+            for node in ast.walk(ast.parse(cell.source)):
+                for method in node.body if isinstance(node, ast.ClassDef) else []:
+                    if isinstance(method, ast.FunctionDef) and is_left_to_write(cell.source, method):
+                        assert f"`{method.name}" in text, f"{path.stem}: {node.name}.{method.name}"
 
 
 def test_comments_at_both_ends_of_a_body_belong_to_it():

@@ -135,6 +135,13 @@ def _why_bytes(got, expected: int, config, size: int, attempt) -> str:
         return f"You seem to count only one layer. The model has {layers}, and each has its own keys and values."
     if size > 1 and got * size == expected:
         return f"You seem to count elements, not bytes. Each element takes {size} bytes here."
+    three = _llama(num_hidden_layers=3)
+    if got * 2 == expected * 3 and attempt(three, size) * 2 == _bytes(three, size, 1, 8) * 3:
+        return "You seem to count three vectors per head. Queries aren't kept: only a key and a value are."
+    if got * 1024 == expected:
+        return "You seem to count in KiB. The result is in bytes."
+    if got == expected // 2 + expected * 4 // (2 * size):
+        return f"You seem to count half of the elements with 4 bytes. `bytes_per_element`, here {size}, counts for all."
     if got * 2 == expected:
         return "You seem to count only half: a token stores a key *and* a value in every layer."
     if got * size == expected * 4:

@@ -21,7 +21,7 @@ def test_greedy_with_cache(attempt) -> None:
         got = as_token_list(got, str(case))
         if got != case.expected():
             _name_wrong_input_with_cache(passes, case)
-            _name_wrong_first_token(got, case)
+            _name_wrong_first_token(got, case, attempt)
             name_wrong_ends(got, case, attempt)
             raise first_difference(got, case)
         _name_too_much_work(passes, case)
@@ -80,10 +80,12 @@ def _name_wrong_input_with_cache(passes, case: Case) -> None:
         raise Mistake(what, case=str(case), idea=idea)
 
 
-def _name_wrong_first_token(got: list[int], case: Case) -> None:
+def _name_wrong_first_token(got: list[int], case: Case, attempt) -> None:
     expected = case.expected()
     further = replace(case, max_new_tokens=case.max_new_tokens + 1, eos=None).expected()
-    if got and got == further[1 : len(got) + 1]:
+    probe = replace(case, max_new_tokens=4, eos=None)  # an empty answer may also be one that is too short
+    loses_first = not got and probe.run(attempt)[0] == probe.expected()[1:]
+    if loses_first or (got and got == further[1 : len(got) + 1]):
         raise Mistake(
             f"the answer should be {short(expected)}; yours is {short(got)}: the first token is missing.",
             case=str(case),
@@ -103,6 +105,13 @@ def _name_too_much_work(passes, case: Case) -> None:
     wanted = len(case.expected())
     if not passes:  # the attempt calls only parts of the model, so there is nothing to count
         return
+    if len(passes) > 1 and passes[1].cached == len(case.prompt) and passes[1].input_ids == [[case.prompt[-1]]]:
+        raise Mistake(
+            f"decode step 1 fed [{case.prompt[-1]}], the last token of the prompt.",
+            case=str(case),
+            idea="`prefill` has computed it already, and returned the token after it. Feed that one, if another token "
+            "is needed at all.",
+        )
     if any(forward.tokens > 1 and forward.cached == 0 for forward in passes[1:]):
         raise Mistake(
             f"the tokens are right, but pass 2 computed {passes[1].tokens} tokens; with a cache it computes 1.",

@@ -42,6 +42,24 @@ def test_greedy_without_cache(attempt) -> None:
                 "whether to stop "
                 "right after appending it.",
             )
+    _refuse_unread_caches(attempt)
+
+
+def _refuse_unread_caches(attempt) -> None:
+    """The tokens are right. Raise if the passes filled caches, which Hugging Face models do unless told not to."""
+    case, filled = GREEDY_CASES[1], []
+    model = tiny_model(case.family)
+    hook = model.register_forward_hook(lambda module, args, output: filled.append(output.past_key_values is not None))
+    try:
+        case.run(attempt)
+    finally:
+        hook.remove()
+    if any(filled):
+        raise Mistake(
+            "the tokens are right, but every pass also fills a cache that no pass reads.",
+            case=str(case),
+            idea="Models of Hugging Face keep a cache unless they are told not to. Pass `use_cache=False`.",
+        )
 
 
 def _name_wrong_choice(got: list[int], case: Case) -> None:
@@ -97,6 +115,13 @@ def _name_wrong_position(got: list[int], case: Case) -> None:
     """Raise if the first token is wrong, for example because it was read at a position other than the last."""
     if not got or got[0] == case.expected()[0] or got[: len(case.prompt)] == list(case.prompt):
         return
+    if got == [case.prompt[-1], *case.expected()]:
+        raise Mistake(
+            f"the answer should be {short(case.expected())}; yours is {short(got)}.",
+            case=str(case),
+            idea="It begins with the last token of the prompt. Return only the new tokens: those from index "
+            "`len(prompt_ids)` on.",
+        )
     logits = tiny_model(case.family)(input_ids=torch.tensor([case.prompt])).logits[0]
     last = len(case.prompt) - 1
     by_position = logits.argmax(dim=-1).tolist()

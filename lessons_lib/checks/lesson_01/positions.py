@@ -66,12 +66,12 @@ def _compare_positions(mask, got, case: str) -> None:
 def _why_positions(mask, row: int, real, want) -> str:
     padding = mask[row].count(0)
     above = sum(map(sum, mask[:row]))
-    if real == [p + 1 for p in want]:
+    if row == 0 and real == [p + 1 for p in want]:
         return (
             "Your first token has position 1, but positions start at 0. A running count that includes the token itself "
             "is one too high."
         )
-    if padding and real == [p + padding for p in want]:
+    if row == 0 and padding and real == [p + padding for p in want]:
         return (
             "You seem to count the padding too. Counted from its own first token, a prompt has the same positions in "
             "every wave as when served alone."
@@ -89,5 +89,8 @@ def _why_positions(mask, row: int, real, want) -> str:
     if above and real == [p + above for p in want]:
         return "You seem to continue counting from the row above. Every row starts at 0 again."
     if row:
-        return "Count along dimension 1, each row by itself. You may be summing over the rows, along dimension 0."
+        return (
+            "Every row counts by itself: a token's position is the number of real tokens before it in its own row. "
+            "Does another row have an influence here, for example through a sum along dimension 0?"
+        )
     return "The position of a token is the number of real tokens before it in its own row."

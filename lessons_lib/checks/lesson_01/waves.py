@@ -66,7 +66,12 @@ def _why_steps(lengths, size: int, want, got) -> str:
             ):
                 return name
         if got == [wave[-1] for wave in waves] or got == [wave[0] for wave in waves]:
-            return "You seem to take the first or last request of each wave. The longest one decides, wherever it is."
+            return (
+                "Yours are the lengths of the first or last request of each wave. The longest one decides, wherever "
+                "it is."
+            )
+    if len(want) > 1 and got == [sum(want[: i + 1]) for i in range(len(want))]:
+        return "Yours are the steps since the start of the run. Return the steps of each wave by itself."
     if got == want[:-1]:
         return "The last wave is missing. It may have fewer requests than `batch_size`, but it still has to run."
     if got in (wave_steps(sorted(lengths), size), wave_steps(sorted(lengths, reverse=True), size)):

@@ -36,11 +36,40 @@ def _check_one_prompt(attempt, prompt_length: int, prefill_step: int, max_tokens
         )
         end = min(start + prefill_step, prompt_length)
         with watch_slot_passes(batch) as seen:
-            call(attempt, batch, case=case)
+            try:
+                call(attempt, batch, case=case)
+            except IndexError as error:
+                if seen and seen[0].slots == [1]:
+                    _name_wrong_row(error, case)
+                raise
+            except RuntimeError:
+                if seen:
+                    _name_unequal_lists(seen[0], case)
+                raise
         _check_chunk_pass(seen, request, start, end, number, case)
         _check_after_chunk(
             request, end, prompt_length, first_token, max_tokens, case, is_full=end - start == prefill_step
         )
+
+
+def _name_wrong_row(error: IndexError, case: str) -> None:
+    if "size 1" in str(error):
+        raise Mistake(
+            "the pass computed one slot, so its logits have one row, row 0; yours looks for another one.",
+            case=case,
+            idea="`forward` returns one row of logits for each slot that it was given, not for each slot of the batch.",
+        ) from None
+
+
+def _name_unequal_lists(fed: SeenPass, case: str) -> None:
+    tokens, positions = len(fed.tokens[0]), len(fed.positions[0])
+    if tokens != positions:
+        raise Mistake(
+            f"`forward` was given {_counted(tokens, 'token')}, but {_counted(positions, 'position')}.",
+            case=case,
+            idea="Every token has one position. The last chunk of a prompt may be shorter than `prefill_step`, and its "
+            "positions with it.",
+        ) from None
 
 
 def _check_chunk_pass(seen: list[SeenPass], request: Request, start: int, end: int, number: int, case: str) -> None:
@@ -92,6 +121,13 @@ def _check_chunk_pass(seen: list[SeenPass], request: Request, start: int, end: i
             "prompt up to the chunk's end.",
             case=case,
             idea="`num_keys` counts from column 0: it is the end of the chunk, not its length.",
+        )
+    if fed.num_keys > end:
+        raise Mistake(
+            f"the pass reads {_counted(fed.num_keys, 'cache column')}; this chunk may see only the first {end}.",
+            case=case,
+            idea="Nothing is stored beyond the chunk's end yet. The mask hides those columns, but the pass reads them "
+            "anyway: `num_keys` is the end of the chunk.",
         )
 
 

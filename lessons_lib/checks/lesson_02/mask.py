@@ -74,6 +74,11 @@ def _check_mask_kind(attempt, got, want, case: str) -> None:
             "In a bool mask, True means that the token may attend. Other dtypes mean something else: a float mask, for "
             "example, is added to the attention scores."
         )
+        if got.is_floating_point() and bool((got == 0).any()) and bool((got < -1e3).any()):
+            idea = (
+                "Yours is an additive mask, with 0 where a token may attend. The exercise asks for the bool mask: the "
+                "result of the comparison, True where it may attend."
+            )
         raise Mistake(
             f"the mask should have dtype bool; yours has {str(got.dtype).removeprefix('torch.')}.", case=case, idea=idea
         )
@@ -122,6 +127,11 @@ def _name_wrong_mask(got, positions, num_keys: int, case: str) -> Mistake:
             (columns <= positions[0][:, None]).expand(len(positions), new, num_keys),
             "all rows have the mask of row 0",
             "Keep the axis of the rows: `positions[:, :, None]` has one entry for each token of each row.",
+        ),
+        (
+            (columns <= positions[:, :1, None]).expand(len(positions), new, num_keys),
+            "all tokens of a chunk see only as much as its first token",
+            "Every token of a chunk has a position of its own: compare the columns with all of `positions`.",
         ),
         (
             (columns == own),

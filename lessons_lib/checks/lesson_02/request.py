@@ -125,11 +125,23 @@ def _check_first_tokens(attempt) -> None:
             )
         if request.state is not DECODING:
             idea = (
-                "The first token comes from the prefill. With it, the prompt is done and the request starts decoding."
+                "It has 1 token of 4, and 7 isn't the end token. `max_new_tokens` limits the answer; does your code "
+                "count something else, such as the prompt's 3 tokens?"
+                if request.state is FINISHED
+                else "The first token comes from the prefill. With it, the prompt is done and the request starts "
+                "decoding."
                 if state is PREFILLING
                 else "This is neither the end token nor the last token allowed."
             )
             raise Mistake(f"A should be decoding; it is {_word(request.state)}.", case=case, idea=idea)
+        if request.num_computed_tokens != 0:
+            raise Mistake(
+                f"`append_token` should leave `num_computed_tokens` unchanged, here 0; yours set it to "
+                f"{short(request.num_computed_tokens)}.",
+                case=case,
+                idea="It counts tokens whose keys and values are in the cache. A token that was just chosen has none "
+                "yet: the pass that feeds it will compute them, and the loop counts it then.",
+            )
         if request.finish_reason is not None:
             raise Mistake(
                 f"A has not finished, so its finish_reason should be None; yours is {request.finish_reason!r}.",

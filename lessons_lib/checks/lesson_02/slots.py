@@ -21,7 +21,9 @@ def _acquire(manager, request_id: str, case: str) -> int:
         raise Mistake(
             f"`acquire({request_id!r})` raised {type(error).__name__}, although a slot is free.",
             case=case,
-            idea="`release` puts the slot back into `free` and removes the request from `slot_of`.",
+            idea=_ZERO
+            if _refuses_only_slot_0(manager)
+            else "`release` puts the slot back into `free` and removes the request from `slot_of`.",
         ) from None
     if isinstance(slot, bool) or not hasattr(slot, "__index__"):
         raise Mistake(
@@ -30,6 +32,38 @@ def _acquire(manager, request_id: str, case: str) -> int:
             idea="The caller needs the slot: it is the request's row in the batch. Return it.",
         )
     return int(slot)
+
+
+_ZERO = (
+    "Your code takes slot 1 but not slot 0. 0 is a slot like any other, although it counts as False in Python: don't "
+    "test a slot with `if slot` or `if not slot`."
+)
+
+
+def _refuses_only_slot_0(manager) -> bool:
+    """Whether a new manager of this class refuses a request if slot 0 is the free one, and not if it is slot 1."""
+    refused = []
+    for slot in (0, 1):
+        probe = type(manager)(2)
+        probe.free = [slot]
+        try:
+            probe.acquire("A")
+            probe.release("A")
+        except Exception:  # noqa: BLE001 - the attempt is already known to be wrong
+            refused.append(slot)
+    return refused == [0]
+
+
+def _release(manager, request_id: str, case: str) -> None:
+    try:
+        call(manager.release, request_id, case=case)
+    except (ValueError, LookupError) as error:
+        slot = manager.slot_of.get(request_id)
+        raise Mistake(
+            f"`release({request_id!r})` raised {type(error).__name__}, although {request_id} has slot {slot}.",
+            case=case,
+            idea=_ZERO if slot == 0 and _refuses_only_slot_0(manager) else "`slot_of` maps a request's id to its slot.",
+        ) from None
 
 
 def _check_consistent(manager, slots: dict[str, int], num_slots: int, case: str) -> None:
@@ -104,19 +138,23 @@ def _check_release(attempt) -> None:
     case = 'manager = SlotManager(2); acquire A and B; `manager.release("A")`; then acquire C.'
     manager = attempt(2)
     slots = {name: _acquire(manager, name, case) for name in "AB"}
-    call(manager.release, "A", case=case)
+    _release(manager, "A", case)
     freed = slots.pop("A")
     _check_consistent(manager, slots, 2, case)
     got = _acquire(manager, "C", case)
     if got != freed:
-        raise Mistake(f"A released slot {freed}, the only free one, so C should get it; C got slot {got}.", case=case)
+        raise Mistake(
+            f"A released slot {freed}, the only free one, so C should get it; C got slot {got}.",
+            case=case,
+            idea="Take the slot from `free`: which slots are free doesn't follow from how many are in use.",
+        )
 
 
 def _check_refusals(attempt) -> None:
     manager = attempt(2)
     manager_case = "manager = SlotManager(2); acquire A and B; release A; "
     slots = {name: _acquire(manager, name, manager_case) for name in "AB"}
-    call(manager.release, "A", case=manager_case)
+    _release(manager, "A", manager_case)
     del slots["A"]
     twice = manager_case + '`manager.release("A")` once more.'
     _expect_value_error(
@@ -175,7 +213,7 @@ def _check_long_run(attempt) -> None:
         if slots and (len(slots) == 5 or rng.random() < 0.5):
             name = rng.choice(sorted(slots))
             case = f"call {index} of a long run with 5 slots; in use: {slots}; release {name!r}."
-            call(manager.release, name, case=case)
+            _release(manager, name, case)
             del slots[name]
         else:
             case = f"call {index} of a long run with 5 slots; in use: {slots}; acquire {str(index)!r}."

@@ -26,6 +26,7 @@ def check_step(attempt) -> None:
     _check_chunk_beside_decode(attempt)
     _check_no_barrier(attempt)
     _check_order_of_admission(attempt)
+    _check_two_leave(attempt)
     _check_answers(attempt)
 
 
@@ -63,7 +64,13 @@ def _watch_ids(batch: SlotBatch, case: str):
 def _run_step(attempt, batch: SlotBatch, case: str) -> list[SeenPass]:
     """One step; afterwards slots and running requests must agree."""
     with watch_slot_passes(batch) as seen, _watch_ids(batch, case):
-        call(attempt, batch, case=case)
+        try:
+            call(attempt, batch, case=case)
+        except (RuntimeError, TypeError, AttributeError, LookupError) as error:
+            _name_changed_dict(error, case)
+            _check_running_kind(batch, case)
+            raise
+    _check_running_kind(batch, case)
     running = {request.id: slot for slot, request in batch.running.items()}
     if dict(batch.slots.slot_of) != running:
         raise Mistake(
@@ -81,6 +88,31 @@ def _run_step(attempt, batch: SlotBatch, case: str) -> list[SeenPass]:
                 "Otherwise it is never computed.",
             )
     return seen
+
+
+def _name_changed_dict(error: Exception, case: str) -> None:
+    if "changed size during iteration" in str(error):
+        raise Mistake(
+            "your code removes entries from `batch.running` while a loop goes over it, and Python stops that.",
+            case=case,
+            idea="Go over a list instead: `batch.slots_in(RequestState.FINISHED)` is one.",
+        ) from None
+
+
+def _check_running_kind(batch: SlotBatch, case: str) -> None:
+    """`batch.running` maps slots to requests."""
+    for key, value in batch.running.items():
+        if not isinstance(key, int) or not isinstance(value, Request):
+            raise Mistake(
+                f"`batch.running` maps each slot to its request, such as 0 → A; yours maps {_kind(key)} to "
+                f"{_kind(value)}.",
+                case=case,
+                idea="`slot = batch.slots.acquire(request.id)`, then `batch.running[slot] = request`.",
+            )
+
+
+def _kind(value) -> str:
+    return f"the request {value.id}" if isinstance(value, Request) else f"{type(value).__name__} {short(value)}"
 
 
 def _check_first_step(attempt) -> None:
@@ -113,8 +145,8 @@ def _check_first_step(attempt) -> None:
 
 
 def _check_all_slots_filled(attempt) -> None:
-    case = "three slots; A, B, C and D are waiting, in this order; the first step."
-    batch = make_batch([a_request(name, 3) for name in "ABCD"], num_slots=3)
+    case = "three slots; A, B, C, D and E are waiting, in this order; the first step."
+    batch = make_batch([a_request(name, 3) for name in "ABCDE"], num_slots=3)
     _run_step(attempt, batch, case)
     admitted = [request.id for request in batch.running.values()]
     if len(admitted) < 3:
@@ -131,12 +163,17 @@ def _check_all_slots_filled(attempt) -> None:
             idea="First come, first served: `batch.waiting.popleft()` takes from the front of the queue; `pop()` takes "
             "from its end.",
         )
-    if [request.id for request in batch.waiting] != ["D"]:
-        raise Mistake(
-            f"only D should be left in the queue; yours has {[request.id for request in batch.waiting]}.",
-            case=case,
-            idea="An admitted request must leave `batch.waiting`: `popleft()` returns it and removes it.",
-        )
+    waiting = [request.id for request in batch.waiting]
+    if waiting != ["D", "E"]:
+        idea = "An admitted request must leave `batch.waiting`: `popleft()` returns it and removes it."
+        if waiting == ["E", "D"]:
+            idea = (
+                "A request that is taken off the queue and put back at its end loses its turn. Look for a free slot "
+                "before you take a request."
+            )
+        elif len(waiting) < 2:
+            idea = "Take a request off the queue only if a slot is free. Otherwise nothing will ever compute it."
+        raise Mistake(f"D and E should be left in the queue; yours has {waiting}.", case=case, idea=idea)
 
 
 def _check_slot_is_refilled(attempt) -> None:
@@ -160,6 +197,13 @@ def _check_slot_is_refilled(attempt) -> None:
             case=case,
             idea="Release and admit before anything is computed, then decode and prefill. Each row of the batch then "
             "belongs to one request for the whole step.",
+        )
+    if not batch.running:
+        raise Mistake(
+            "A got its last token in step 2 and lost its slot in the same step; it should keep it until step 3.",
+            case=case,
+            idea="The step begins with the release of the requests that finished in the step before. Whatever calls "
+            "`step`, such as the loop with a barrier further down, finds finished requests in `batch.running`.",
         )
     _run_step(attempt, batch, case)
     if second.state is RequestState.WAITING:
@@ -194,6 +238,25 @@ def _check_slot_is_released(attempt) -> None:
             "`batch.running`.",
             case=case,
             idea="Release the slot of a finished request even if no request is waiting for it.",
+        )
+
+
+def _check_two_leave(attempt) -> None:
+    case = (
+        "two slots; A (max_new_tokens 2), B (max_new_tokens 1), C and D are waiting, with prompts of 3 tokens. A and B "
+        "both finish in step 2; then step 3."
+    )
+    limits = dict(A=2, B=1, C=3, D=3)
+    batch = make_batch([a_request(name, 3, max_tokens=limit) for name, limit in limits.items()], num_slots=2)
+    for _ in range(3):
+        _run_step(attempt, batch, case)
+    running = [request.id for request in batch.running.values()]
+    if running != ["C", "D"]:
+        raise Mistake(
+            f"C and D should have the two slots in step 3; yours has {', '.join(running) or 'no request'} in "
+            "`batch.running`.",
+            case=case,
+            idea="Several requests can finish in one step. Release all of them before you admit.",
         )
 
 

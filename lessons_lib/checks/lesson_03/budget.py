@@ -77,6 +77,8 @@ def _why(got: int, want: int, config, size: int, budget, bytes_per_element: int)
             "That counts the query heads. Only KV heads are cached, and this model has fewer of them.",
         ),
     )
+    if 0 < budget < one:
+        return f"One block takes {one} bytes, more than the budget, so not even one fits."
     for wrong, why in recognised:
         if got == int(budget // wrong) != want:
             return why

@@ -9,6 +9,7 @@ from lessons_lib.checks.lesson_03.books import counted, is_whole
 CASES = [
     *((tokens, 16) for tokens in (128, 129, 127, 0, 1, 15, 16, 17, 13, 62, 3)),
     *((5, 1), (7, 4), (8, 4), (9, 4), (0, 1)),
+    *((128, 128), (129, 128), (1, 256), (1001, 1000)),
 ]
 
 
@@ -94,8 +95,8 @@ def _name_wrong_count(attempt, got: int, want: int, num_tokens: int, block_size:
 def _why_down(attempt) -> str:
     if _gives(attempt, 130) == 9:
         return (
-            "You seem to add slightly too little before you divide: a remainder of one token must reach the next block "
-            "too."
+            "You seem to add slightly too little: a remainder of one token must reach the next block too, however "
+            "large the block is."
         )
     if _gives(attempt, 143) == 9:
         return "`round` goes to the nearest integer, down as well as up: always round up."

@@ -51,12 +51,14 @@ def _check_answer(got, count: int, free: list[int], case: str) -> None:
             case=case,
             idea="The caller needs the block ids for its block table.",
         )
-    if not isinstance(got, (list, tuple, deque)):
+    if not isinstance(got, list):
         idea = (
             "A set has no order, and the order of the blocks is the order of the request's tokens."
             if isinstance(got, (set, frozenset))
             else ""
         )
+        if isinstance(got, (tuple, deque)):
+            idea = "The blocks are right. A block table joins such lists with `+`, which takes only another list."
         raise Mistake(
             f"`allocate({count})` should return a list, {short(free[:count])}; yours returned {type(got).__name__}: "
             f"{short(got)}.",
@@ -177,6 +179,7 @@ def _check_refusals(attempt) -> None:
     cases = (
         ([4], "freeing block 4, which is free,", lost),
         ([0, 4], "freeing block 0 together with block 4, which is free,", lost),
+        ([4, 0], "freeing block 0 together with block 4, which is free,", lost),
         ([1, 1], "listing block 1 twice", both + lost),
         (
             [2, 9],

@@ -164,19 +164,20 @@ def _check_limit(attempt) -> None:
 
 
 def _check_wrong_count(attempt) -> None:
-    table = attempt(BlockPool(4, 16))
-    case = "block size 16, 20 tokens stored; `append(-5)`."
-    _append(table, 20, 20, case)
-    idea = "A table only grows, until it is released. With 15 tokens it would hold one block too many."
-    refused(
-        ValueError,
-        table.append,
-        -5,
-        doing="appending -5 tokens",
-        case=case,
-        idea=idea,
-        unchanged=lambda: _check_same(table, 20, case),
-    )
+    for count, idea in (
+        (-5, "A table only grows, until it is released. With 15 tokens it would hold one block too many."),
+        (-1, "A table only grows, until it is released, even if the last block stays in use."),
+    ):
+        table = attempt(BlockPool(4, 16))
+        case = f"block size 16, 20 tokens stored; `append({count})`."
+        _append(table, 20, 20, case)
+        refused(
+            ValueError, table.append, count,
+            doing=f"appending {count} token{'' if count == -1 else 's'}",
+            case=case,
+            idea=idea,
+            unchanged=lambda table=table, case=case: _check_same(table, 20, case),
+        )  # fmt: skip
 
 
 class _CountingPool(BlockPool):
@@ -211,6 +212,13 @@ def _check_release(attempt) -> None:
                 if pool.calls > 1
                 else "You reversed them a second time."
             ),
+        )
+    if pool.calls != 1:
+        raise Mistake(
+            f"`release` should call `pool.free` once; yours called it {pool.calls} times.",
+            case=case,
+            idea="`self.pool.free(self.blocks)` takes the whole list, checks it, and keeps `free_queue` and `used` "
+            "consistent. Only the pool should change them.",
         )
     if _blocks_of(table, case):
         raise Mistake(

@@ -4,7 +4,8 @@ from lessons_lib.checks.lesson_03.books import counted
 from lessons_lib.kv_cache.block_pool import OutOfBlocks, TableFull, blocks_for
 
 WHY_REFUSED = {
-    TableFull: "The table may hold up to `max_blocks` blocks. Refuse only if *more* are needed; None means no limit.",
+    TableFull: "The table may hold up to `max_blocks` blocks, whatever the number of tokens. Refuse only if *more* are "
+    "needed; None means no limit.",
     OutOfBlocks: "Only the missing blocks have to be free: those that all tokens need, minus those that the table has. "
     "It's fine to take the last free block.",
     ValueError: "Refuse a negative `count`, nothing else. `append(0)` is allowed, and changes nothing.",

@@ -62,7 +62,12 @@ MASK_CASES = (
     ),
     MaskCase(*_square(_sequence(0, 0), PAD2), "queries and keys are A at 0 and two padding tokens."),
     MaskCase(*_square(PAD2, _sequence(0, 0, 1)), "queries and keys are two padding tokens, then A at 0 and 1."),
+    MaskCase(
+        *_square(_sequence(0, 0, 5_000, 100_000, 100_001), B2),
+        "queries and keys are A at 0, 5,000, 100,000 and 100,001, and B at 0 and 1.",
+    ),
 )
+LONG = MASK_CASES[-1]
 
 
 def check_block_diagonal_mask(attempt) -> None:
@@ -170,6 +175,12 @@ def _name_wrong_mask(attempt, got, want, case: MaskCase) -> Mistake:
     everywhere = [known for known in here if all(_agrees(attempt, known, other) for other in MASK_CASES)]
     known = next(iter(everywhere + here), UNKNOWN)
     idea = known.idea if everywhere else UNKNOWN.idea  # a match in this case alone may have another cause
+    if case is LONG:  # all cases with small positions were right
+        known = UNKNOWN
+        idea = (
+            "Your mask is right if all positions are small. Do you put a sequence id and a position into one number? "
+            "Then the late positions of one sequence look like those of the next. Compare the two tags separately."
+        )
     query, key = (got != want).nonzero()[0].tolist()
     names = letters(int(max(queries.seq_ids.max(), keys.seq_ids.max())) + 1)
     return Mistake(

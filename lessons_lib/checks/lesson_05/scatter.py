@@ -161,7 +161,9 @@ def _name_wrong_tokens(
         return Mistake(
             f"{where}: these are {other}.",
             case=case,
-            idea="You swapped them. `cache_of` takes (keys, values) pairs, in this order.",
+            idea="You swapped them. `cache_of` takes (keys, values) pairs, in this order."
+            if what == "keys"
+            else "The keys of this layer are right. Take its values from `layer.values`.",
         )
     codes = [round(float(-element - 1 if what == "values" else element)) for element in elements]
     layers = {code // 1000 for code in codes}

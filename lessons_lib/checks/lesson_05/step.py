@@ -20,6 +20,7 @@ def check_ragged_step(attempt) -> None:
     _check_decode(attempt)
     _check_two_prompts(attempt)
     _check_prefill_with_decode(attempt)
+    _check_half_computed(attempt)
     _check_waiting_request_is_admitted(attempt)
     _check_two_leave(attempt)
     _check_empty_queue(attempt)
@@ -235,6 +236,21 @@ def _check_prefill_with_decode(attempt) -> None:
     _run_step(attempt, batch, case, want, "A's newest token and B's whole prompt go into one row.")
     _check_request(first, answer[:2], 4, case)
     _check_request(second, answer_alone(tuple(second.prompt_ids), 5)[:1], 4, case)
+
+
+def _check_half_computed(attempt) -> None:
+    case = "max_num_seqs=1; A has a prompt of 5 tokens, and the first 2 are already in its cache; the next step."
+    request = a_request("A", 5)
+    batch = make_batch([request])
+    with torch.inference_mode():
+        batch.model(input_ids=torch.tensor([request.prompt_ids[:2]]), past_key_values=batch.caches["A"])
+    request.num_computed_tokens = 2
+    idea = (
+        "The row takes all known tokens that aren't computed yet, neither the whole prompt nor just the last token: "
+        "`(prompt_ids + output_ids)[num_computed_tokens:]`."
+    )
+    _run_step(attempt, batch, case, {"A": (request.prompt_ids[2:], 2)}, idea)
+    _check_request(request, answer_alone(tuple(request.prompt_ids), 3)[:1], 5, case)
 
 
 def _check_waiting_request_is_admitted(attempt) -> None:

@@ -65,7 +65,7 @@ def _out_of_bounds(error, n_elements: int, block: int) -> str:
     if error.number < error.count + block:
         return (
             f"The last element is {n_elements - 1}, and the last program's tile goes further. "
-            "`tl.load(x + offsets, mask=offsets < n_elements)` leaves out the rest."
+            f"`tl.load({error.tensor} + offsets, mask=offsets < n_elements)` leaves out the rest."
         )
     return "The offsets are too large. Program i starts at i × BLOCK: `tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)`."
 

@@ -58,6 +58,7 @@ def _check_results(attempt) -> None:
     _check_case(attempt, 10, [2, 0, 3], scores="high")
     _check_case(attempt, 10, [2, 0, 3], scores="plunging")
     _check_case(attempt, 3, [1], scores="low")
+    _check_case(attempt, 1, [2], scores="deep")
     rng = Random(5)
     for seed in range(4):
         size = rng.choice((2, 8, 16))
@@ -89,6 +90,12 @@ def _check_case(attempt, num_tokens, table, scores, layout=DENSE, block_size=4, 
     if close(got, want):
         return
     what = f"the attention should be {values_text(want)}; yours is {values_text(got)}."
+    if scores == "deep":
+        idea = (
+            "Something counted for more than the only key, whose score is that low: a slot without a token, or what "
+            "`row_max` starts with. Both must be minus infinity, which is below every score."
+        )
+        raise Mistake(what, case=case, idea=idea)
     if reason := _reads(recording).explain(single):
         raise Mistake(what, case=case, idea=reason)
     # The same with finite values in the unused slots: NaN would hide what was computed with them.
@@ -100,6 +107,12 @@ def _check_case(attempt, num_tokens, table, scores, layout=DENSE, block_size=4, 
         full, caches = _make(len(table) * block_size, table, scores, layout, block_size, head_dim, seed, unused=None)
         full_is_right = close(_attend(attempt, full, _views(caches, layout), case)[0], full.want())
         raise Mistake(what, case=case, idea=_why_not_finite(close(finite, want), full_is_right, scores))
+    if close(got, want, 2e-2):
+        idea = (
+            "Nearly right: something was rounded on the way. Everything is float32 here, `acc` too: it starts as "
+            "`tl.zeros([HEAD_DIM], tl.float32)`."
+        )
+        raise Mistake(what, case=case, idea=idea)
     idea = (
         "Compare line by line with `add_block` of lesson 06: the new maximum, the weights, the factor, the sum, the "
         "output; and the division at the end."
@@ -122,6 +135,7 @@ SCORES_TEXT = {
     "high": "; the scores are near 200",
     "plunging": "; the scores fall from 200 to −200",
     "low": "; all scores are near −200",
+    "deep": "; the score is near −100,000",
 }
 
 
@@ -161,6 +175,7 @@ def _score(scores: str, token: int, num_tokens: int, generator) -> float | None:
         "high": 200 + 2 * noise,
         "plunging": 200 - 400 * share + noise,
         "low": -200 + noise,
+        "deep": -100_000 + noise,
     }[scores]
 
 

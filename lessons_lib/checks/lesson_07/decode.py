@@ -17,7 +17,7 @@ from lessons_lib.checks.kernels import (
 )
 from lessons_lib.checks.lesson_07.single_head import NOWHERE, Reads, SingleHead
 
-BLOCK_SIZE, HEAD_DIM = 4, 4
+BLOCK_SIZE, HEAD_DIM = 4, 16
 # Memory layouts of the caches.
 PLAIN = "[num_blocks, block_size, Hkv, D]"
 INTERLEAVED = "views of one tensor [num_blocks, 2, block_size, Hkv, D], in which blocks of keys and of values alternate"
@@ -165,6 +165,7 @@ def _check_program(
         _query(recording, program),
         _length(recording, program),
         _table(recording, program),
+        _head_start(program, k_cache, head // group, tables[seq][0]),
         _kv_head(recording, program, k_cache, group, tables),
     ):
         if idea:
@@ -313,6 +314,18 @@ def _kv_head(recording, program, k_cache, group: int, tables: list[list[int]]) -
         if used == list(range(q_heads)):
             return prefix + "There are fewer KV heads than query heads; GROUP query heads share one: head // GROUP."
         return prefix + "GROUP query heads share one KV head, head // GROUP. It starts at head // GROUP × stride_head."
+    return ""
+
+
+def _head_start(program, k_cache, kv_head: int, block: int) -> str:
+    """What is wrong if a program moved its keys by another stride than that of the heads; else ""."""
+    moved = _first_offset(program, "k_cache") - block * k_cache.stride(0)
+    if kv_head and moved != kv_head * k_cache.stride(2) and moved in (kv_head * HEAD_DIM, kv_head * k_cache.stride(1)):
+        return (
+            f"KV head {kv_head} starts {kv_head * k_cache.stride(2)} elements after KV head 0, {kv_head} × "
+            f"`stride_head`; yours starts {moved} after it. Slots and heads have their own strides, and HEAD_DIM is "
+            "neither."
+        )
     return ""
 
 

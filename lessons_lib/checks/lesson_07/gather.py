@@ -21,6 +21,7 @@ def _check_results(attempt) -> None:
     _check_case(attempt, rows=3, columns=4, index=[2])
     _check_case(attempt, rows=3, columns=4, index=[1, 0])
     _check_case(attempt, rows=3, columns=4, index=[2, 0, 1])
+    _check_case(attempt, rows=1, columns=3, index=[0])
     _check_case(attempt, rows=4, columns=3, index=[3, 3, 0])
     _check_case(attempt, rows=4, columns=3, index=[2, 1], gap_source=2, gap_out=1)
     _check_case(attempt, rows=4, columns=3, index=[2, 0, 1], gap_source=1, gap_out=3)
@@ -38,8 +39,8 @@ def _check_case(attempt, rows: int, columns: int, index: list[int], gap_source: 
     out = torch.full((len(index), columns + gap_out), UNTOUCHED)[:, :columns]
     strides = source.stride(0), out.stride(0)
     case = (
-        f"source with {rows} rows of {columns}, index {index}, COLUMNS = {size}, stride_source = {strides[0]}, "
-        f"stride_out = {strides[1]}."
+        f"source with {rows} row{'s' if rows > 1 else ''} of {columns}, index {index}, COLUMNS = {size}, "
+        f"stride_source = {strides[0]}, stride_out = {strides[1]}."
     )
     arguments = (source, torch.tensor(index, dtype=torch.int32), out, columns, *strides)
     explain = lambda error: _out_of_bounds(error, columns, size, index, strides)  # noqa: E731
@@ -57,7 +58,10 @@ def _check_case(attempt, rows: int, columns: int, index: list[int], gap_source: 
 
 def _out_of_bounds(error, columns: int, size: int, index: list[int], strides: tuple[int, int]) -> str:
     if error.tensor == "index":
-        return "index has one entry per row of out: `tl.load(index + row)`, a scalar."
+        return (
+            "index has one entry per row of out, and each is looked up once: `tl.load(index + row)`, a scalar. Its "
+            "value is a row of source."
+        )
     row = error.ids[0]
     wanted = row if error.tensor == "out" else index[row]
     own, other = strides if error.tensor == "source" else strides[::-1]
@@ -66,7 +70,7 @@ def _out_of_bounds(error, columns: int, size: int, index: list[int], strides: tu
             f"You used the stride of {'source' if error.tensor == 'out' else 'out'}. The rows of {error.tensor} are "
             f"`stride_{error.tensor}` apart."
         )
-    if columns <= error.number - wanted * own < size:
+    if row == 0 and columns <= error.number - wanted * own < size:  # a missing mask fails in the first program already
         return (
             f"The tile has {size} elements, but the row has {columns}. Give `tl.{error.kind}` the mask "
             "`column < columns`."
@@ -99,6 +103,8 @@ def _wrong_offsets(recording, row: int, want, stored, strides, columns: int, ind
         )
     elif stored == [row * strides[0] + column for column in range(columns)]:
         idea = "You used the stride of source. The rows of out are `stride_out` apart."
+    elif set(stored) < set(want):
+        idea = "Part of the row is missing. The mask is `column < columns`, for the load and for the store."
     elif stored == [row * columns + column for column in range(columns)]:
         idea = "The rows of out are `stride_out` apart, not `columns`."
     return Mistake(what, case=case, idea=idea)
@@ -122,6 +128,11 @@ def _wrong_row(recording, got, source, row: int, index: list[int], strides, case
         )
     elif torch.equal(got, source[index[0]]) and looked_up == [0]:
         idea = f"You looked up entry 0 of the index. Program {row} needs entry {row}: `tl.load(index + row)`."
+    elif looked_up == [0] and row:
+        idea = (
+            f"You looked up entry 0 of the index. Program {row} needs entry {row}: add `row` to the pointer, inside "
+            "`tl.load`, not to the value."
+        )
     elif row < len(source) and torch.equal(got, source[row]):
         idea = f"You copied row {row} of source. The value loaded from the index, {wanted}, is the row to copy."
     elif loaded == [wanted * strides[1] + column for column in range(columns)]:

@@ -49,9 +49,21 @@ class SingleHead:
         return (scores * (self.scale if scale is None else scale)).softmax(dim=0) @ values
 
     def _online(
-        self, carry=True, rescale_sum=True, rescale_acc=True, divide_each=False, divide=True, empty_weight=False
+        self,
+        carry=True,
+        rescale_sum=True,
+        rescale_acc=True,
+        divide_each=False,
+        divide=True,
+        empty_weight=False,
+        power=1.0,
+        normalize=False,
     ) -> torch.Tensor:
-        """Block by block, with one step left out. `empty_weight`: a masked key has a score of 0 and a value of 0."""
+        """Block by block, with one step left out.
+
+        `empty_weight`: a masked key has a score of 0 and a value of 0. `power`: of the factor.
+        `normalize`: each block's weights are divided by their own sum.
+        """
         row_max, row_sum, acc = -torch.inf, 0.0, torch.zeros(self.keys.shape[2], dtype=torch.float64)
         cells = self.cells()
         for start in range(0, self.num_tokens, self.block_size):
@@ -64,7 +76,9 @@ class SingleHead:
                     torch.cat([values, torch.zeros(missing, values.shape[1]).double()]),
                 )
             new_max = max(row_max, scores.max().item())
-            weights, rescale = (scores - new_max).exp(), torch.tensor(row_max - new_max, dtype=torch.float64).exp()
+            weights = (scores - new_max).exp()
+            rescale = (power * torch.tensor(row_max - new_max, dtype=torch.float64)).exp()
+            weights = weights / weights.sum() if normalize else weights
             row_sum = row_sum * (rescale if rescale_sum else 1) + weights.sum()
             acc = acc * (rescale if rescale_acc else 1) + weights @ values
             acc = acc / row_sum if divide_each else acc
@@ -90,6 +104,10 @@ class SingleHead:
         yield (
             "The scores are multiplied by `scale` twice. Scale either the query or the scores.",
             self._over(cells, self.scale**2),
+        )
+        yield (
+            "You multiplied the result by `scale`. It is a factor of the scores, before the exponential.",
+            self._over(cells, 1.0) * self.scale,
         )
         yield "You divided by `scale`. It is already 1 / sqrt(head size): multiply.", self._over(cells, 1 / self.scale)
         yield (
@@ -137,6 +155,22 @@ class SingleHead:
                 self._own_maxima(),
             )
             yield (
+                "`scale` is in the factor exp(row_max − new_max) once more. If the scores are multiplied by it, so is "
+                "their maximum.",
+                self._online(power=self.scale),
+            )
+            yield (
+                "`scale` is in the weights, but not in the factor exp(row_max − new_max). Multiply the scores by it "
+                "before you take their maximum; then both have it.",
+                self._online(power=1 / self.scale),
+            )
+            for divide in (False, True):
+                yield (
+                    "You divide each block's weights by their own sum, so a block with low scores counts as much as "
+                    "one with high ones. Add up the weights in `row_sum`, and divide once, after the loop.",
+                    self._online(normalize=True, divide=divide),
+                )
+            yield (
                 "You divide by `row_sum` in every iteration. Divide once, after the loop.",
                 self._online(divide_each=True),
             )
@@ -166,7 +200,11 @@ class SingleHead:
         value_scores = self._parts_of(self.values, cells) @ self.query.double() * self.scale
         yield "You used the values as keys: the scores are query · key.", value_scores.softmax(dim=0) @ values
         yield "Keys and values are swapped.", value_scores.softmax(dim=0) @ self._parts_of(self.keys, cells)
-        yield "This is the plain mean of the values. The weights are exp(score − maximum).", values.mean(dim=0)
+        yield (
+            "This is the plain mean of the values: all weights are equal. The weights are exp(score − maximum), with "
+            "one score per key. Is yours the sum along `axis=1`?",
+            values.mean(dim=0),
+        )
 
     def _parts_of(self, cache, cells) -> torch.Tensor:
         return torch.stack([cache[block, slot] for block, slot in cells]).double()
@@ -212,7 +250,7 @@ class Reads:
                 )
             return ""
         if not self.keys:
-            return self._why_none()
+            return self._why_none(single)
         blocks, needed = sorted({block for block, _ in self.keys}), sorted({block for block, _ in wanted})
         prefix = f"You read blocks {blocks}; the sequence is in {needed}. "
         if self.iterations >= len(needed) > len(blocks) and len(set(self.entries)) <= 1:
@@ -257,14 +295,19 @@ class Reads:
             "be a view of a larger tensor, so one doesn't follow from the other."
         )
 
-    def _why_none(self) -> str:
+    def _why_none(self, single: SingleHead) -> str:
         if self.values:
             return (
                 "You read values, but no keys. The scores are query · key; each load has its own pointer, `keys` or "
                 "`values`."
             )
-        if self.entries:
+        if self.entries and single.num_tokens == 1:
             return NEWEST
+        if self.entries:
+            return (
+                "You read the table, but no keys: the mask was False for all slots of each block. A slot holds a key "
+                "if `first + slot < num_tokens`; is that what you compare? A full block has no remainder."
+            )
         return "You read no keys and no table entries: the loop is never entered. A block that isn't full counts too."
 
 

@@ -18,6 +18,7 @@ from lessons_lib.checks.kernels import (
 from lessons_lib.checks.lesson_07.rows import misplaced_row
 
 UNTOUCHED = -7.0
+LOG_2 = 0.6931471805599453
 
 
 def check_softmax_kernel(attempt) -> None:
@@ -94,12 +95,16 @@ def _out_of_bounds(error, columns: int, size: int, x, out) -> str:
             f"You used the stride of {'x' if other is x else 'out'}. The rows of {error.tensor} are "
             f"`stride_{error.tensor}` apart."
         )
-    if columns <= error.number - error.ids[0] * own.stride(0) < size:
+    if error.ids[0] == 0 and columns <= error.number < size:  # a missing mask fails in the first program already
         return (
             f"The tile has {size} elements, but the row has {columns}. Give `tl.{error.kind}` the mask "
             "`column < columns`."
         )
-    return "Row i starts i × stride elements after the first; x and out have one stride each."
+    row, stride = error.ids[0], own.stride(0)
+    return (
+        f"Row {row} of {error.tensor} starts at element {row * stride}: {row} × `stride_{error.tensor}`. x and out "
+        "have one stride each."
+    )
 
 
 def _wrong_offsets(recording, row: int, want, stored, x, out, columns: int, case: str) -> Mistake:
@@ -152,6 +157,11 @@ def _wrong_values(out, want, scores, row: int, size: int, case: str) -> Mistake:
         (weights / size, "You divided by COLUMNS. Divide by the sum of the weights, `tl.sum(weights, axis=0)`."),
         (weights, "The weights do not sum to 1. Divide by their sum, `tl.sum(weights, axis=0)`."),
         (own.exp(), "These are the exponentials. Subtract the largest score first, and divide by the sum afterwards."),
+        ((own * LOG_2).softmax(dim=0), "These are powers of 2. A softmax takes powers of e: `tl.exp`, not `tl.exp2`."),
+        (
+            (own / own.max()).softmax(dim=0),
+            "You divided by the largest score. Subtract it: that changes no weight relative to another.",
+        ),
         (own.log_softmax(dim=0), "This is the logarithm of the softmax."),
         (own - own.max(), "The exponential is missing: `tl.exp(...)`."),
         (own / own.sum(), "The exponential is missing: `tl.exp(...)`."),
@@ -164,7 +174,7 @@ def _wrong_values(out, want, scores, row: int, size: int, case: str) -> Mistake:
     if bool(got.isnan().any()):
         idea = (
             "NaN comes from infinity / infinity, from infinity − infinity, or from masked elements: without "
-            "`other=`, they may be anything."
+            "`other=`, they may be anything, and with minus infinity the smallest element of the tile is one of them."
         )
         if own.abs().max() >= 500:
             idea = (

@@ -5,7 +5,7 @@ from random import Random
 import torch
 
 from lessons_lib.checks.exercise import Mistake
-from lessons_lib.checks.kernels import compiled_too, ranges, refuse_wrong_tensors, run, touched, values_text
+from lessons_lib.checks.kernels import LIMIT_32, compiled_too, ranges, refuse_wrong_tensors, run, touched, values_text
 
 
 def check_write_kernel(attempt) -> None:
@@ -16,8 +16,9 @@ def check_write_kernel(attempt) -> None:
 def _check_results(attempt) -> None:
     _check_case(attempt, [5])
     _check_case(attempt, [6, 1])
+    _check_case(attempt, [2], heads=3, head_dim=2)
     _check_case(attempt, [3, 4, 0], heads=3, head_dim=2)
-    _check_case(attempt, [7, 2], heads=3, head_dim=2, gap=5)
+    _check_case(attempt, [7, 2], heads=3, head_dim=2, gap=5, interleaved=True)
     _check_case(attempt, [7, 0, 5], heads=2, head_dim=4, interleaved=True)
     rng = Random(4)
     for _ in range(4):
@@ -33,6 +34,34 @@ def _check_results(attempt) -> None:
             rng.choice((0, 2)),
             rng.random() < 0.5,
         )
+    _check_large_cache(attempt)
+
+
+def _check_large_cache(attempt) -> None:
+    """A slot so far back in the cache that its offset doesn't fit into 32 bits.
+
+    Only this slot of the tensor is touched.
+    """
+    n_elements = 256
+    slot = LIMIT_32 // n_elements + 2
+    try:
+        cache = torch.empty(slot + 1, 1, 1, n_elements, dtype=torch.float16)
+    except RuntimeError:
+        return  # not enough address space on this machine
+    new = torch.arange(n_elements, dtype=torch.float16)[None]
+    case = f"a cache with {cache.numel():,} elements; slot_mapping [{slot}], stride_slot = {n_elements}."
+    idea = (
+        f"Slot × stride is {slot * n_elements:,} here, and a 32-bit integer goes up to {LIMIT_32 - 1:,}. slot_mapping "
+        "holds 64-bit integers, so that the product has 64 bits too: don't convert the slot."
+    )
+    try:
+        run(attempt, (1,), new, cache, torch.tensor([slot]), n_elements, n_elements, n_elements, BLOCK=256, case=case)
+    except Mistake as mistake:
+        raise Mistake(mistake.what, case=case, idea=idea) from None
+    got = cache[slot].flatten()
+    if not torch.equal(got, new[0]):
+        what = f"slot {slot} should hold {values_text(new[0])}; yours holds {values_text(got)}."
+        raise Mistake(what, case=case, idea=idea)
 
 
 def _check_case(attempt, slots, heads=1, head_dim=4, blocks=2, block_size=4, gap=0, interleaved=False) -> None:
@@ -79,19 +108,14 @@ def _out_of_bounds(error, slots, n_elements: int, size: int, block_size: int, st
     if error.tensor == "slot_mapping":
         return "slot_mapping has one entry per new token: `tl.load(slot_mapping + token)`, a scalar."
     if error.tensor == "new":
-        if error.number < error.count + size - n_elements:
+        if error.ids[0] == 0 and n_elements <= error.number < size:  # a missing mask fails in the first program already
             return (
                 f"The tile has {size} elements, but a token has {n_elements}. Give `tl.load` the mask "
                 "`offsets < n_elements`."
             )
         return (
-            "Program i reads token i of `new`: `new + token * stride_new + offsets`. The slot says where to write, not "
-            "what to read."
-        )
-    if error.number < error.count + size - n_elements:
-        return (
-            f"The tile has {size} elements, but a token has {n_elements}. Give `tl.store` the mask "
-            "`offsets < n_elements`."
+            "Program i reads token i of `new`: `new + token * stride_new + offsets`. Two tokens are `stride_new` "
+            "apart, and the slot says where to write, not what to read."
         )
     slot = slots[error.ids[0]]
     if error.number >= slot * block_size * stride:
@@ -142,11 +166,20 @@ def _wrong_offsets(
             "That would be right if there were no gaps between slots. Two slots are `stride_slot` apart, not "
             "`n_elements`."
         )
+    elif stored == elements(slot, size):
+        idea = "Two slots are `stride_slot` apart. BLOCK is the length of the tile, which may be more than a token has."
+    elif stored in (elements(slot - 1), elements(slot + 1)):
+        idea = "That's a neighboring slot. Slots count from 0, so slot s starts at `s * stride_slot`."
     elif stored and stored[0] == slot:
         idea = f"You started at element {slot} of the cache. A slot has many elements: multiply by `stride_slot`."
     elif set(stored) > set(want):
         idea = (
             "What follows a token's elements belongs to the next slot. Give `tl.store` the mask `offsets < n_elements`."
+        )
+    elif not stored:
+        idea = (
+            f"This program stored nothing. Slot {slot} is a slot like any other; the mask only leaves out what follows "
+            "the token: `offsets < n_elements`."
         )
     elif set(stored) < set(want):
         idea = "Part of the token is missing: store all its KV heads, elements 0 to `n_elements` − 1."
@@ -158,7 +191,9 @@ def _wrong_values(recording, token: int, got, new, case: str) -> Mistake:
     loaded = touched(recording, recording.programs[token], "load", "new")
     idea = "Program i reads token i of `new`: `new + token * stride_new + offsets`."
     others = [other for other in range(len(new)) if other != token and torch.equal(got, new[other])]
-    if others:
+    if touched(recording, recording.programs[token], "load", "cache"):
+        idea = "Your program also loads from the cache. What the slot held before doesn't matter: it is overwritten."
+    elif others:
         idea = (
             f"Those are the elements of token {others[0]}. Program i reads token i of `new`: "
             "`new + token * stride_new + offsets`."
@@ -166,7 +201,7 @@ def _wrong_values(recording, token: int, got, new, case: str) -> Mistake:
     elif loaded == [token * new.shape[1] + offset for offset in range(new.shape[1])]:
         idea = (
             "That would be right if there were no gaps between the tokens of `new`. Two tokens are `stride_new` apart, "
-            "not `n_elements`."
+            f"{recording.tensors['new'].strides[0]} here, not {new.shape[1]}."
         )
     elif not loaded:
         idea = "Nothing was loaded from `new`."
