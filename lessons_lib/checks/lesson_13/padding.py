@@ -8,11 +8,12 @@ from lessons_lib.measuring.step_sizes import least_padding, padding
 # (how many steps have so many tokens, graphs), smallest case first.
 CASES = (
     ({4: 1}, 1),
-    ({2: 1, 4: 1}, 1),
+    ({2: 1, 4: 1, 6: 1}, 1),
     ({2: 1, 4: 1}, 2),
     ({2: 1, 4: 1}, 3),
     ({1: 1, 2: 1, 10: 1}, 2),
     ({1: 1, 9: 1, 10: 1}, 2),
+    ({1: 1, 10: 1, 11: 1, 12: 1, 20: 1}, 2),
     ({4: 1, 6: 5, 10: 1}, 2),
     ({4: 5, 6: 1, 10: 1}, 2),
     ({4: 1, 7: 1, 10: 9}, 2),
@@ -46,16 +47,16 @@ def _check(attempt, histogram: dict[int, int], max_graphs: int, case: str = "") 
         raise Mistake(f"no size has room for a step of {max(histogram)} tokens; yours are {short(got)}.", case=case,
                       idea="Every step of the histogram must fit.")  # fmt: skip
     if len(got) > max_graphs:
-        raise Mistake(f"{max_graphs} graphs are allowed; yours are {len(got)} sizes: {short(got)}.", case=case,
-                      idea="The largest size counts as well.")  # fmt: skip
+        what = f"at most {max_graphs} of the sizes can be captured; yours are {len(got)}: {short(got)}."
+        raise Mistake(what, case=case, idea="The largest size counts as well.")
     best = least_padding(histogram, max_graphs)
     least, yours = padding(histogram, best), padding(histogram, got)
     if yours > least:
-        what = f"your sizes {short(got)} pad {yours} tokens in all; {short(best)} pad {least}."
-        raise Mistake(what, case=case, idea=_why(histogram, max_graphs, got))
+        what = f"with your sizes {short(got)}, the padding adds up to {yours}; with {short(best)}, to {least}."
+        raise Mistake(what, case=case, idea=_why(histogram, max_graphs, got, best))
 
 
-def _why(histogram: dict[int, int], max_graphs: int, got: list[int]) -> str:
+def _why(histogram: dict[int, int], max_graphs: int, got: list[int], best: list[int]) -> str:
     unused = [size for size in got if size not in histogram]
     if unused:
         return (
@@ -64,8 +65,14 @@ def _why(histogram: dict[int, int], max_graphs: int, got: list[int]) -> str:
     if len(got) < min(max_graphs, len(histogram)):
         return f"You chose {len(got)} of {max_graphs} sizes. Another one would take padding from some steps."
     once = dict.fromkeys(histogram, 1)
-    if padding(once, got) == padding(once, least_padding(once, max_graphs)):
+    if histogram != once and padding(once, got) == padding(once, least_padding(once, max_graphs)):
         return "Would these sizes be the best if each number of tokens occurred once? The histogram says how often."
+    worst, of_best = (max(padding({count: 1}, sizes) for count in histogram) for sizes in (got, best))
+    if worst < of_best:
+        return (
+            f"No step of yours has more than {worst} tokens of padding, where the others have up to {of_best}. But the "
+            "sum over all steps counts."
+        )
     return (
         "Every choice you made may look best when it is made, and yet the whole isn't. What is the best choice for all "
         "steps up to some size, if that size is captured?"

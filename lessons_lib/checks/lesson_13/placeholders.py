@@ -72,8 +72,8 @@ CASES = (
     Case((Part("A", PROMPT, computed=2, count=2),), NEXT),
     Case((Part("A", PROMPT, (21,), computed=4),), "The output follows the prompt: token 4 is `output_ids[0]`."),
     Case((Part("A", PROMPT, (21, 22, 23), computed=6),), "Token 6 is `output_ids[6 - 4]`."),
-    Case((Part("A", PROMPT, (21,), computed=5, waits=True, row=2),), UNKNOWN),
     Case((Part("A", PROMPT, (21,), computed=5, waits=True, row=0),), UNKNOWN + " (−i wouldn't do: −0 is token 0.)"),
+    Case((Part("B", (31,), (41,), 1), Part("A", PROMPT, (21,), 5, waits=True, row=2)), UNKNOWN),
     Case((Part("A", PROMPT, computed=4, waits=True, row=1),), UNKNOWN + " It's the first one after the prompt."),
     Case((Part("A", PROMPT, computed=2, count=2, row=0),), KNOWN + " The step in flight has a part of its prompt."),
     Case((Part("A", PROMPT, computed=3, count=1, row=0),), KNOWN + " It is the last token of the prompt."),
@@ -115,12 +115,13 @@ def _check_case(attempt, case: Case) -> None:
         raise Mistake("your code changed a sequence.", case=told,
                       idea="Only read them: `output_ids` gets the token once it arrives.")  # fmt: skip
     if not isinstance(got, list) or any(not isinstance(token, int) or isinstance(token, bool) for token in got):
-        raise Mistake(f"expected a list of ints, {want}; yours returned {short(got)}.", case=told,
-                      idea="One flat list: the tokens of the first sequence, then those of the second.")  # fmt: skip
+        what = f"expected a list of ints, {want}; yours returned a {type(got).__name__}: {short(got)}."
+        idea = "One flat list: the tokens of the first sequence, then those of the second."
+        raise Mistake(what, case=told, idea=idea)
     if got == want:
         return
     if len(got) != len(want):
-        what = f"the step computes {len(want)} tokens; yours returned {len(got)}: {short(got)}."
+        what = f"the step computes {len(want)} token{'s' * (len(want) != 1)}; yours returned {len(got)}: {short(got)}."
     else:
         wrong = next(index for index, pair in enumerate(zip(got, want)) if pair[0] != pair[1])
         what = f"expected {short(want)}; yours returned {short(got)}. The first difference is at index {wrong}."
@@ -157,14 +158,20 @@ class Ids:
 
 ID_CASES = (
     Ids((-1,), (9,), "−1 stands for token 0 of the step in flight."),
-    Ids((-2,), (9, 8), "−1 − i stands for token i: −2 is token 1. (It is no index from the end.)"),
-    Ids((-1,), (9, 8), "−1 − i stands for token i: −1 is token 0."),
+    Ids((-1,), (9, 8, 7), "−1 − i stands for token i: −1 is token 0. (As an index, −1 means the last one.)"),
+    Ids((-2,), (9, 8), "−1 − i stands for token i: −2 is token 1, also if no other id stands for token 0."),
     Ids((5, -1), (9, 8), "A known id stays as it is."),
     Ids((0, -1), (9, 8), "0 is a token like any other. Only negative ids are placeholders."),
     Ids((-3, 5, -1, 7), (9, 8, 6), "Each placeholder says which token it stands for, in any order."),
     Ids((-1, -1, 6), (9, 8), "Each placeholder says which token it stands for."),
     Ids((5, 7), (9, 8), "Known ids stay as they are."),
     Ids((49151, -2), (9, 8), "A known id may be larger than the step in flight."),
+)
+
+
+ALL_IDS = (
+    "The CPU would have to wait for the GPU, which a capture doesn't allow. Compute something for all ids, and choose "
+    "with `torch.where`."
 )
 
 
@@ -211,10 +218,16 @@ def _check_captured(attempt: Callable) -> None:
     input_ids, previous = (torch.empty(count, dtype=torch.int64, device="meta") for count in (6, 4))
     try:
         attempt(input_ids, previous)
-    except (RuntimeError, NotImplementedError) as error:
-        raise Mistake(
-            f"your code looks at a value, or its shapes depend on one: {type(error).__name__}: {str(error)[:80]}.",
-            case=case,
-            idea="The host would have to wait for the GPU, and a capture doesn't allow that. No loop over the ids, no "
-            "`if`, no indexing with a mask: compute for all ids and choose with `torch.where`.",
-        ) from None
+    except Exception as error:
+        text = str(error)
+        if "devices" in text or "expected device" in text:
+            what, idea = "your code mixes tensors of several devices", "Create tensors with `device=input_ids.device`."
+        elif "nonzero" in text:
+            what, idea = "how many elements your code selects depends on values", "Don't index with a mask. " + ALL_IDS
+        elif "copy" in text or "numpy" in text:
+            what, idea = "your code copies a tensor to the CPU", "Don't loop over the ids. " + ALL_IDS
+        elif "item" in text:
+            what, idea = "your code reads a value on the CPU", "No `if` may look at an id. " + ALL_IDS
+        else:
+            what, idea = f"your code raised {type(error).__name__}: {short(text)}", ALL_IDS
+        raise Mistake(f"{what}.", case=case, idea=idea) from None

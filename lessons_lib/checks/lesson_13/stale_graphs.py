@@ -101,12 +101,6 @@ KEY_CASES = (
         "also have to wait for the GPU.)",
     ),
     KeyCase(
-        "a weight was moved: the same Parameter, with other memory.",
-        lambda tensors: tensors.move(tensors.weights[1]),
-        False,
-        MOVED + "Are the weights in your key, and by what? The object is the same as before, its `data_ptr()` isn't.",
-    ),
-    KeyCase(
         "the cache, `inputs[1]`, was replaced by another tensor of the same shape.",
         lambda tensors: tensors.put(tensors.inputs, 1, torch.ones(2, 2)),
         False,
@@ -117,6 +111,18 @@ KEY_CASES = (
         lambda tensors: tensors.put(tensors.inputs, 0, torch.arange(4.0)),
         False,
         MOVED + "Are all inputs in your key?",
+    ),
+    KeyCase(
+        "a weight was replaced by another Parameter.",
+        lambda tensors: tensors.put(tensors.weights, 1, torch.nn.Parameter(torch.ones(2), requires_grad=False)),
+        False,
+        MOVED + "Are all weights in your key?",
+    ),
+    KeyCase(
+        "a weight was moved: the same Parameter, with other memory.",
+        lambda tensors: tensors.move(tensors.weights[1]),
+        False,
+        MOVED + "The Parameter is the same object as before, with the same shape. Only its `data_ptr()` has changed.",
     ),
     KeyCase(
         "an input was moved: the same tensor object, with other memory.",
@@ -317,13 +323,19 @@ def _asked(attempt) -> None:
 def _kept(attempt) -> None:
     bench = Bench(attempt, '`run(2, "A", step, keeps)`; then the engine replaces the cache that `keeps()` returned.')
     engine = {"cache": torch.ones(3)}
-    old = weakref.ref(engine["cache"])
-    bench.run(2, "A", torch.tensor(1.0), lambda: (engine["cache"],))
+    old, calls = weakref.ref(engine["cache"]), []
+
+    def keeps() -> tuple:
+        calls.append("keeps")
+        return (engine["cache"],)
+
+    bench.run(2, "A", torch.tensor(1.0), keeps)
     engine["cache"] = torch.zeros(3)
     gc.collect()
     if old() is None:
+        called = "`keeps()` was called, and what it returned was dropped." if calls else "`keeps()` wasn't called."
         raise bench.mistake(
-            "the old cache has been freed while its graph still exists.",
+            f"the old cache has been freed while its graph still exists: {called}",
             "Its address and its `id` may now be given to another tensor, and the key would fit again. Call `keeps()` "
             "at the capture, and hold on to what it returns as long as to the graph.",
         )
