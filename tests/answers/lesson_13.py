@@ -87,6 +87,17 @@ class SetOfAddresses(GraphStore):
         return {(tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype) for tensor in [*inputs, *weights]}, settings
 
 
+class Storages(GraphStore):
+    def key_of(self, inputs, weights, settings):
+        tensors = [*inputs, *weights]
+        return [(each.untyped_storage().data_ptr(), each.shape, each.stride(), each.dtype) for each in tensors], settings
+
+
+class StoragesAndIds(GraphStore):
+    def key_of(self, inputs, weights, settings):
+        return [(each.untyped_storage().data_ptr(), id(each)) for each in [*inputs, *weights]], settings
+
+
 class FirstInputOnly(GraphStore):
     def key_of(self, inputs, weights, settings):
         return inputs[0].data_ptr(), id(inputs[0]), [weight.data_ptr() for weight in weights], settings
@@ -156,6 +167,23 @@ class KeepsNothing(GraphStore):
 class KeepsTheFunction(GraphStore):
     def run(self, size, key, step, keeps=tuple):
         return super().run(size, key, step, lambda: (keeps,))
+
+
+class KeepsTheLatest(GraphStore):
+    def run(self, size, key, step, keeps=tuple):
+        if not self.has(size, key):
+            self.graphs[size] = Graph(key, (), *self.capture(step))
+            self.num_captured += 1
+        self.kept = keeps()
+        self.graphs[size].replay()
+        return self.graphs[size].output
+
+
+class DropsAllGraphs(GraphStore):
+    def run(self, size, key, step, keeps=tuple):
+        if size in self.graphs and self.graphs[size].key != key:
+            self.graphs.clear()
+        return super().run(size, key, step, keeps)
 
 
 class KeepsOldGraphs(GraphStore):
@@ -436,6 +464,14 @@ def list_of_lists(scheduler_output, previous_rows):
 
 def as_a_tensor(scheduler_output, previous_rows):
     return torch.tensor(next_tokens(scheduler_output, previous_rows))
+
+
+def always_looks_up(scheduler_output, previous_rows):
+    tokens = []
+    for sequence, count in scheduler_output.num_scheduled_tokens.items():
+        start, placeholder = sequence.num_computed_tokens, -1 - previous_rows[sequence]
+        tokens += sequence.token_ids[start : start + count] or [placeholder]
+    return tokens
 
 
 def counts_placeholders(scheduler_output, previous_rows):
@@ -896,6 +932,8 @@ WRONG = {
         Wrong("ids of the lists", IdsOfLists, "The lists are new at each call"),
         Wrong("settings by id", SettingsById, "Settings are values"),
         Wrong("a set of addresses", SetOfAddresses, "their order isn't"),
+        Wrong("storages", Storages, "is now `buffer[4:]`"),
+        Wrong("storages and ids", StoragesAndIds, "the storage that it shares with others"),
         Wrong("the first input only", FirstInputOnly, "Are all inputs in your key?"),
         Wrong("no key", NoKey, "`key_of` returned None"),
         Wrong("never compares", NeverCompares, "it computes the old step"),
@@ -906,6 +944,8 @@ WRONG = {
         Wrong("runs the step", RunsTheStep, "should be 1 capture by now; yours made 0"),
         Wrong("keeps nothing", KeepsNothing, "what it returned was dropped"),
         Wrong("keeps the function", KeepsTheFunction, "`keeps()` wasn't called"),
+        Wrong("keeps the latest only", KeepsTheLatest, '`run(4, "B", …)`'),
+        Wrong("drops all graphs", DropsAllGraphs, "3 captures should have been made; yours made 4"),
         Wrong("keeps old graphs", KeepsOldGraphs, "still held"),
         Wrong("one graph for all sizes", OneGraph, "Each size keeps its graph"),
         Wrong("ignores the size", IgnoresSize, "Equal keys don't make sizes equal"),
@@ -924,12 +964,13 @@ WRONG = {
         Wrong("single tokens in flight wait", decodes_in_flight_wait, "the last token of the prompt"),
         Wrong("outputs in flight wait", output_in_flight_waits, "It has arrived already"),
         Wrong("from the start", from_the_start, "begin at `num_computed_tokens`"),
-        Wrong("all that isn't computed", all_uncomputed, "Only the scheduled tokens"),
+        Wrong("all that isn't computed", all_uncomputed, "Two tokens are scheduled"),
         Wrong("the newest output", newest_output, "preempted"),
         Wrong("prompt or output", either_prompt_or_output, "preempted"),
         Wrong("the position as index of the output", index_in_the_output, "token 4 is `output_ids[0]`"),
         Wrong("leaves placeholders out", leaves_placeholders_out, "the step computes 1 token;"),
         Wrong("appends placeholders", appends_placeholders, "changed a sequence"),
+        Wrong("looks up all", always_looks_up, "looked for A in a dict"),
         Wrong("a list of lists", list_of_lists, "One flat list"),
         Wrong("a tensor", as_a_tensor, "yours returned a Tensor"),
     ],
@@ -972,8 +1013,8 @@ WRONG = {
         Wrong("evenly spaced", evenly_spaced, "Lowered to the next number that occurs"),
         Wrong("powers of two", powers_of_two_too, "No step has exactly"),
         Wrong("quantiles", quantiles, "[1, 10], to 1"),
-        Wrong("adds one at a time", one_at_a_time, "may look best when it is made"),
-        Wrong("removes one at a time", removes_one_at_a_time, "may look best when it is made"),
+        Wrong("adds one at a time", one_at_a_time, "can spoil the others"),
+        Wrong("removes one at a time", removes_one_at_a_time, "can spoil the others"),
         Wrong("each counts once", each_counts_once, "The histogram says how often"),
         Wrong("the smallest only", without_the_largest, "no size has room for a step of 6"),
         Wrong("a size beyond all", largest_extra, "No step has exactly"),

@@ -74,6 +74,6 @@ def _why(histogram: dict[int, int], max_graphs: int, got: list[int], best: list[
             "sum over all steps counts."
         )
     return (
-        "Every choice you made may look best when it is made, and yet the whole isn't. What is the best choice for all "
+        "A choice that looks best on its own can spoil the others. What is the best choice for all "
         "steps up to some size, if that size is captured?"
     )

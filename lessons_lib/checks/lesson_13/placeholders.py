@@ -68,7 +68,7 @@ UNKNOWN = (
 
 CASES = (
     Case((Part("A", PROMPT, count=4),), "Nothing is computed yet, and the whole prompt is scheduled."),
-    Case((Part("A", PROMPT, count=2),), "Only the scheduled tokens are computed in this step, not the whole prompt."),
+    Case((Part("A", PROMPT, count=2),), "Two tokens are scheduled: the first two that aren't computed yet."),
     Case((Part("A", PROMPT, computed=2, count=2),), NEXT),
     Case((Part("A", PROMPT, (21,), computed=4),), "The output follows the prompt: token 4 is `output_ids[0]`."),
     Case((Part("A", PROMPT, (21, 22, 23), computed=6),), "Token 6 is `output_ids[6 - 4]`."),
@@ -109,7 +109,14 @@ def _check_case(attempt, case: Case) -> None:
     current_case.text = told = str(case)
     scheduler_output, rows = case.build()
     before = [(list(each.output_ids), each.num_computed_tokens) for each in scheduler_output.num_scheduled_tokens]
-    got = attempt(scheduler_output, rows)
+    try:
+        got = attempt(scheduler_output, rows)
+    except KeyError as error:
+        missing = getattr(error.args[0], "id", None) if error.args else None
+        if missing is None:
+            raise
+        raise Mistake(f"your code looked for {missing} in a dict that doesn't have it.", case=told,
+                      idea="Only sequences of the step in flight are in `previous_rows`.") from None  # fmt: skip
     after = [(each.output_ids, each.num_computed_tokens) for each in scheduler_output.num_scheduled_tokens]
     if before != after:
         raise Mistake("your code changed a sequence.", case=told,
@@ -202,7 +209,11 @@ def _check_ids(attempt, case: Ids) -> None:
             "valid index too. (On a GPU, an index out of range ends the whole process.)",
         ) from None
     if not isinstance(got, torch.Tensor) or got.shape != input_ids.shape:
-        came = f"a tensor of shape {list(got.shape)}" if isinstance(got, torch.Tensor) else short(got)
+        came = (
+            f"a tensor of shape {list(got.shape)}"
+            if isinstance(got, torch.Tensor)
+            else f"a {type(got).__name__}: {short(got)}"
+        )
         raise Mistake(f"expected a tensor of shape {list(input_ids.shape)}; yours returned {came}.", case=str(case),
                       idea="One id for each id of the batch. The shape of a captured step never changes.")  # fmt: skip
     if got.dtype != torch.int64:

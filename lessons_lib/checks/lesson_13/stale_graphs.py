@@ -53,7 +53,9 @@ class Tensors:
 
     def __post_init__(self) -> None:
         self.inputs = [self.buffer[:4], torch.ones(2, 2)]
-        self.weights = [torch.nn.Parameter(torch.tensor([number, 2.0]), requires_grad=False) for number in (1.0, 5.0)]
+        self.joined = torch.arange(8.0)  # as if one product computed both
+        parts = self.joined[:2], self.joined[2:4]
+        self.weights = [torch.nn.Parameter(part, requires_grad=False) for part in parts]
         self.gone: list[torch.Tensor] = []
 
     def put(self, tensors: list[torch.Tensor], index: int, new: torch.Tensor) -> None:
@@ -129,6 +131,18 @@ KEY_CASES = (
         lambda tensors: tensors.move(tensors.inputs[1]),
         False,
         MOVED + "What in your key tells the old memory of a tensor from the new one?",
+    ),
+    KeyCase(
+        "`inputs[0]` was `buffer[:4]`, and is now `buffer[4:]`, of the same shape, in the same storage.",
+        lambda tensors: tensors.put(tensors.inputs, 0, tensors.buffer[4:]),
+        False,
+        MOVED + "A view begins somewhere in its storage; its `data_ptr()` says where.",
+    ),
+    KeyCase(
+        "a weight was moved within the storage that it shares with others: the same Parameter, at another address.",
+        lambda tensors: setattr(tensors.weights[1], "data", tensors.joined[4:6]),
+        False,
+        MOVED + "A view begins somewhere in its storage; its `data_ptr()` says where.",
     ),
     KeyCase(
         "`inputs[0]` was `buffer[:4]`, and is now `buffer[:2]`, another view at the same address.",
@@ -321,7 +335,14 @@ def _asked(attempt) -> None:
 
 
 def _kept(attempt) -> None:
-    bench = Bench(attempt, '`run(2, "A", step, keeps)`; then the engine replaces the cache that `keeps()` returned.')
+    _check_kept(
+        attempt, '`run(2, "A", step, keeps)`; then the engine replaces the cache that `keeps()` returned.', False
+    )
+    _check_kept(attempt, '`run(2, "A", …)`; the engine replaces its cache; `run(4, "B", …)`.', True)
+
+
+def _check_kept(attempt, case: str, runs_another: bool) -> None:
+    bench = Bench(attempt, case)
     engine = {"cache": torch.ones(3)}
     old, calls = weakref.ref(engine["cache"]), []
 
@@ -331,11 +352,13 @@ def _kept(attempt) -> None:
 
     bench.run(2, "A", torch.tensor(1.0), keeps)
     engine["cache"] = torch.zeros(3)
+    if runs_another:
+        bench.run(4, "B", torch.tensor(5.0), keeps)
     gc.collect()
     if old() is None:
         called = "`keeps()` was called, and what it returned was dropped." if calls else "`keeps()` wasn't called."
         raise bench.mistake(
-            f"the old cache has been freed while its graph still exists: {called}",
+            f"the old cache has been freed, and the graph of size 2 still exists: {called}",
             "Its address and its `id` may now be given to another tensor, and the key would fit again. Call `keeps()` "
             "at the capture, and hold on to what it returns as long as to the graph.",
         )
