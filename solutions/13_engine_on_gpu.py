@@ -288,14 +288,9 @@ The cell below packs a prompt of five tokens and two decodes, and pads them to 4
 
 # %%
 new = Sequence("new", [11, 12, 13, 14, 15], 9, blocks=[0, 1])
-older = [
-    Sequence(name, [21, 22, 23], 9, output_ids=[24], num_computed_tokens=3, blocks=[block])
-    for name, block in (("a", 2), ("b", 3))
-]
+older = [Sequence(name, [21, 22, 23], 9, output_ids=[24], num_computed_tokens=3, blocks=[block]) for name, block in (("a", 2), ("b", 3))]
 step = SchedulerOutput({new: 5} | dict.fromkeys(older, 1))
-padded = forward_batch(
-    step, BlockTables(null_block=7, max_num_seqs=4, max_blocks=4), block_size=4, num_seqs=4, num_tokens=16
-)
+padded = forward_batch(step, BlockTables(null_block=7, max_num_seqs=4, max_blocks=4), block_size=4, num_seqs=4, num_tokens=16)
 for name in ("input_ids", "positions", "slot_mapping", "cu_seqlens_q", "context_lens"):
     print(f"{name:14}", getattr(padded, name).tolist())
 
@@ -349,7 +344,7 @@ for operator in (write_kv, attend_paged):
 
 # %% [markdown]
 """
-## Tokens kept on the device, steps overlapped
+## Tokens kept on the device
 
 The token that this step produces is the input of the next one. The next step can read it on the GPU, without a round trip through the CPU. But the
 CPU builds the packed batch, and it doesn't know the token yet. So it writes a placeholder.
@@ -455,18 +450,13 @@ alone = generate_one_by_one(model, tokenizer, PROMPTS, max_new_tokens=MAX_NEW_TO
 gpu_model_runner = GPUModelRunner(model, 32, 16, max_num_seqs=4, max_model_len=192, compiled=False, capture=rerun)
 gpu_model_runner.store = GraphStore(rerun)
 scheduler = PreemptiveScheduler(PrefixCache(32, 16), max_num_seqs=4, max_num_batched_tokens=64)
-stories = [
-    Sequence(s.name, prompt_ids[s.name], s.max_new_tokens, frozenset({END}), arrival_time=i)
-    for i, s in enumerate(STORIES)
-]
+stories = [Sequence(s.name, prompt_ids[s.name], s.max_new_tokens, frozenset({END}), arrival_time=i) for i, s in enumerate(STORIES)]
 with (
     patch("lessons_lib.engine.input_batch.next_tokens", next_tokens),
     patch("lessons_lib.attention.custom_op.replace_placeholders", replace_placeholders),
 ):
     overlapped = serve_overlapped(gpu_model_runner, scheduler, stories)
-print(
-    f"the same tokens as one at a time: {overlapped == alone}; {len(gpu_model_runner.store.graphs)} graphs; blocks in use: {len(scheduler.pool.used)}"
-)
+print(f"the same tokens as one at a time: {overlapped == alone}; {len(gpu_model_runner.store.graphs)} graphs; blocks in use: {len(scheduler.pool.used)}")
 gpu_model_runner.close()
 
 # %% [markdown]
@@ -481,9 +471,7 @@ one sequence. Take sequences of 100 tokens, and 16 MiB of memory on top of the w
 # %%
 LIMIT, CONTEXT = 16 * 2**20, 100
 per_sequence = math.ceil(CONTEXT / 16) * 16 * cache_bytes_per_token(model.config, model.dtype.itemsize)
-print(
-    f"a sequence of {CONTEXT} tokens: {per_sequence:,} bytes of cache; {LIMIT:,} bytes hold {LIMIT // per_sequence} of them"
-)
+print(f"a sequence of {CONTEXT} tokens: {per_sequence:,} bytes of cache; {LIMIT:,} bytes hold {LIMIT // per_sequence} of them")
 
 # %% [markdown]
 """
@@ -537,11 +525,7 @@ of the formula's size, and to one that is a single sequence too large:
 # %% tags=["measured"]
 for size in (LIMIT // per_sequence, found + 1):
     with memory_limit(LIMIT):
-        engine = LLMEngine(
-            model,
-            tokenizer,
-            EngineConfig(max_num_seqs=size, max_num_batched_tokens=512, num_blocks=size * math.ceil(CONTEXT / 16)),
-        )
+        engine = LLMEngine(model, tokenizer, EngineConfig(max_num_seqs=size, max_num_batched_tokens=512, num_blocks=size * math.ceil(CONTEXT / 16)))
         output = engine.generate([[1] * (CONTEXT - 1)], SamplingParams(max_tokens=2, ignore_eos=True))[0]
     print(f"{size} sequences: {output.error or f'{len(output.token_ids)} tokens'}")
 
@@ -655,13 +639,7 @@ Here is the same benchmark with other engines on the same kind of GPU. These are
 
 # %%
 engines = {**recording.peers, "this engine": speeds[last]}
-draw_bars(
-    engines,
-    "tokens/s",
-    title="Output tokens a second, the same benchmark on one H200",
-    note=recording.peers_provenance,
-    own=["this engine"],
-)
+draw_bars(engines, "tokens/s", title="Output tokens a second, the same benchmark on one H200", note=recording.peers_provenance, own=["this engine"])
 
 # %% [markdown]
 """
@@ -739,10 +717,7 @@ prompts = [tokenizer(INSTRUCTIONS + prompt).input_ids for prompt in forty.prompt
 costs = block_size_costs(prompts, forty.max_new_tokens, (1, 4, 8, 16, 32, 64, 128))
 Table(
     columns=["block size", "blocks", "empty cache slots", "longest table", "prompt tokens found"],
-    rows=[
-        [str(cost.block_size), cost.blocks, f"{cost.empty_share:.0%}", cost.table_entries, cost.shareable_tokens]
-        for cost in costs
-    ],
+    rows=[[str(cost.block_size), cost.blocks, f"{cost.empty_share:.0%}", cost.table_entries, cost.shareable_tokens] for cost in costs],
     caption=f"Forty requests, {sum(map(len, prompts)):,} prompt tokens; their common prefix has {len(tokenizer(INSTRUCTIONS).input_ids)} tokens",
 )
 
