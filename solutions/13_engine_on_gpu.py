@@ -623,6 +623,8 @@ for name, other in others.items():
     tokens = sum(count * steps for count, steps in other.items())
     choices = (engine_sizes, chosen, least_padding(other, len(engine_sizes)))
     rows.append([name, *(f"{padding(other, sizes) / tokens:.1%}" for sizes in choices)])
+small = sum(steps for count, steps in other.items() if count < chosen[0])
+print(f"your smallest size: {chosen[0]} tokens; {small / sum(other.values()):.0%} of the steps in the last row have fewer")
 Table(columns=["padding", "the engine's sizes", f"your {len(chosen)}", "the least possible"], rows=rows)
 
 # %% [markdown]
