@@ -84,13 +84,17 @@ class SettingsById(GraphStore):
 
 class SetOfAddresses(GraphStore):
     def key_of(self, inputs, weights, settings):
-        return {(tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype) for tensor in [*inputs, *weights]}, settings
+        return {
+            (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype) for tensor in [*inputs, *weights]
+        }, settings
 
 
 class Storages(GraphStore):
     def key_of(self, inputs, weights, settings):
         tensors = [*inputs, *weights]
-        return [(each.untyped_storage().data_ptr(), each.shape, each.stride(), each.dtype) for each in tensors], settings
+        return [
+            (each.untyped_storage().data_ptr(), each.shape, each.stride(), each.dtype) for each in tensors
+        ], settings
 
 
 class StoragesAndIds(GraphStore):
@@ -290,7 +294,9 @@ class WithLayouts:
 
 class KeyAsText(GraphStore):
     def key_of(self, inputs, weights, settings):
-        return repr([[(id(tensor), tensor.data_ptr()) for tensor in inputs], [each.data_ptr() for each in weights], settings])
+        return repr(
+            [[(id(tensor), tensor.data_ptr()) for tensor in inputs], [each.data_ptr() for each in weights], settings]
+        )
 
 
 class IdsOfAll(GraphStore):
@@ -388,7 +394,11 @@ def output_in_flight_waits(scheduler_output, previous_rows):
 
 
 def from_the_start(scheduler_output, previous_rows):
-    return [token for sequence, count in scheduler_output.num_scheduled_tokens.items() for token in sequence.token_ids[:count]]
+    return [
+        token
+        for sequence, count in scheduler_output.num_scheduled_tokens.items()
+        for token in sequence.token_ids[:count]
+    ]
 
 
 def all_uncomputed(scheduler_output, previous_rows):
@@ -828,8 +838,10 @@ def fewest_padded_steps(histogram, max_graphs):
 def smallest_worst_case(histogram, max_graphs):
     counts = sorted(histogram)
     others = [itertools.combinations(counts[:-1], number) for number in range(min(max_graphs, len(counts)))]
+
     def worst(sizes):
         return max(min(size for size in sizes if size >= count) - count for count in counts)
+
     return sorted(min(([*some, counts[-1]] for some in itertools.chain(*others)), key=worst))
 
 
@@ -873,8 +885,10 @@ def by_recursion(histogram, max_graphs):
 def with_tables(histogram, max_graphs):
     counts = sorted(histogram)
     n = len(counts)
+
     def cost(start, end):
         return sum((counts[end] - counts[index]) * histogram[counts[index]] for index in range(start, end + 1))
+
     costs = [[cost(start, end) if start <= end else 0 for end in range(n)] for start in range(n)]
     total = [costs[0][end] for end in range(n)]
     came_from = []
