@@ -4,17 +4,19 @@
 
 **On a GPU, the model runs faster than the Python that drives it. How do we keep the GPU busy?**
 
-60 minutes · difficulty: hard · routes: kernels · prerequisites: lesson 08 (fast kernels, CUDA graphs) and lesson 12 (the engine)
+90 minutes · difficulty: hard · routes: kernels · prerequisites: lesson 08 (fast kernels, CUDA graphs) and lesson 12 (the engine)
 
 You don't need a GPU for this lesson. The engine also runs on a CPU, where you can check that not a single token changes. The speeds were
-recorded on an NVIDIA H200, and each chart says where its numbers come from. At the end you choose two sizes that an
-engine needs before its first request: how many sequences run at once, and how many tokens fit in a block.
+recorded on an NVIDIA H200, and each chart says where its numbers come from. You write the store of the graphs, and the placeholders for tokens that aren't
+known yet. At the end you choose two things that an engine needs before its first request: how many sequences run at once, and which sizes are captured.
 """
 
 # %%
 import inspect
 import math
+import random
 from functools import partial
+from unittest.mock import patch
 
 import torch
 from IPython.display import display
@@ -27,7 +29,6 @@ from lessons_lib.engine import (
     EngineConfig,
     GPUModelRunner,
     GraphKey,
-    GraphStore,
     JoinedLinear,
     LLMEngine,
     OverlappedSteps,
@@ -46,9 +47,11 @@ from lessons_lib.measuring import (
     STORIES,
     block_size_costs,
     engine_fits,
+    padding,
     recorded_engine,
     recorded_workloads,
     skewed_workload,
+    tokens_of_steps,
 )
 from lessons_lib.measuring.memory_limit import memory_limit
 from lessons_lib.models import cache_bytes_per_token, load_model
@@ -110,11 +113,11 @@ process and found the compiled code ready.
 A CUDA graph has fixed shapes, so it serves one batch size. Capturing one for every size would take too long, so only some are captured: 2, 4, 8, and
 every multiple of 16. A step with 37 decodes is padded to 48.
 
-As requests finish, the batch shrinks from 48 decodes to 33, one fewer at each step. That is 16 steps.
+As requests finish, the batch shrinks from 48 decodes to 33, one fewer at each step. That is 16 steps. How many padding decodes do these 16 steps compute in total?
 """
 
 # %%
-predict("13.a", ...)  # How many padding decodes do these 16 steps compute in total?
+predict("13.a", ...)
 
 # %% [markdown]
 """
@@ -151,7 +154,6 @@ Lesson 08 introduced the term: a recording of GPU work that is replayed with a s
 sizes = captured_batch_sizes(256)
 print("captured batch sizes:", sizes[:8], "…", sizes[-1])
 print("37 decodes are padded to", next_size(37, sizes))
-print("\n".join(inspect.getsource(GraphStore.run).splitlines()[-5:]))
 
 # %%
 reveal("13.a", sum(next_size(num_seqs, sizes) - num_seqs for num_seqs in range(33, 49)), unit="decodes")
@@ -160,34 +162,115 @@ reveal("13.a", sum(next_size(num_seqs, sizes) - num_seqs for num_seqs in range(3
 """
 The padding runs from 0 decodes up to 15: 0 + 1 + … + 15 = 120, out of 16 × 48 = 768. More captured sizes would mean less padding and a longer start.
 
-`GraphStore.run`, whose last lines are printed above, captures a graph again if its key doesn't match. The key matters because a graph doesn't hold
-tensors, only addresses. If a weight, the cache or an input has been moved since the capture, a replay still reads and writes the old addresses, and
-no error is raised. A [report for SGLang](https://github.com/sgl-project/sglang/pull/27140) describes the symptom: after a weight update, the graphs still
-used the old addresses of some buffers, and the text was garbled, without a crash or an error.
+A graph doesn't hold tensors, only addresses. If a weight, the cache or an input has been moved since the capture, a replay still reads and writes the old
+addresses, and no error is raised. A [report for SGLang](https://github.com/sgl-project/sglang/pull/27140) describes the symptom: after a weight update,
+the graphs still used the old addresses of some buffers, and the text was garbled, without a crash or an error.
 
-You can see it without a GPU. In place of a capture, `rerun` holds on to the tensors of its first run, as a graph holds on to their addresses. Below are
-two graph stores. The key of the first says only how many sequences the batch has. The key of the second contains every address. Before you run the cell:
-what will each return after the weight has moved?
+You can see it without a GPU. In place of a capture, `rerun` holds on to the tensors of the first run, as a graph holds on to their addresses. It returns a function that
+replays the step, and the tensor that a replay writes to. Before you run the cell: what will the replay return after the weight has moved?
 """
 
 # %%
 inputs, weight = torch.tensor([10.0, 20.0]), torch.tensor([1.0, 2.0])
-careless, careful = GraphStore(rerun), GraphStore(rerun)
-
-
-def key_of_all():
-    return GraphKey.of([inputs], [weight], settings=())
-
-
-def outputs():
-    step = partial(torch.mul, inputs, weight)
-    return step().tolist(), careless.run(2, "2 sequences", step).tolist(), careful.run(2, key_of_all(), step, lambda: (inputs, weight)).tolist()
-
-
-print("right {}, careless key {}, full key {}".format(*outputs()))
+replay, output = rerun(partial(torch.mul, inputs, weight))
 weight = torch.tensor([100.0, 200.0])  # new weights at another address
-print("right {}, careless key {}, full key {}".format(*outputs()))
-print(f"captures: careless {careless.num_captured}, full {careful.num_captured}")
+replay()
+print("right:", (inputs * weight).tolist(), "| replayed:", output.tolist())
+
+# %% [markdown]
+"""
+> **graph key**: everything that a graph depends on, as it was at its capture. The engine looks the key up again before each step, and replays the
+> graph only if the key is still the same. Otherwise it captures the step again.
+
+### Predict
+
+The sizes 4, 8 and 16 are captured, each when it is first needed. There are steps of 3, 7, 5 and 12 decodes. Then all weights get new addresses, and three
+more steps have 6, 5 and 2 decodes. How many captures are there in total?
+"""
+
+# %%
+predict("13.b", ...)
+
+# %% [markdown]
+"""
+## Build: graphs that are never stale
+
+**Your task: the class `GraphStore`.** It keeps one graph for each size of a batch. `__init__` is given.
+
+- `key_of(inputs, weights, settings)` returns the key of a step, as everything is now. `inputs` are the buffers and the caches: each may be replaced by another tensor, even by one
+  of another shape, with other strides or of another dtype at the same address. One that isn't replaced is the same object at each call. `weights` never change their shape, strides or
+  dtype, but a Parameter may get other memory. Compare the `settings` as values. The key may be any object that `==` compares.
+- A key must change whenever a replay would do something other than the step. But a changed *value* at the same address is no reason to capture again: a replay reads it.
+- `has(size, key)` returns whether there is a graph of this size that was captured with this key.
+- `run(size, key, step, keeps)` returns the output of the step, always from a graph. If there is none with this size and key, it captures `step` first: `self.capture(step)`
+  returns the pair (`replay`, `output`). A capture records the step and computes nothing: `replay()` does, and writes to `output`.
+- A new graph takes the place of the old one of its size. Graphs of other sizes stay. `self.num_captured` counts captures.
+- `keeps()` returns the tensors of the key. The store has to hold on to them for as long as it has the graph, and no longer.
+- A capture may raise an error. It goes on to the caller, and the next call must not find a graph that was never captured.
+
+`tensor.data_ptr()` is a tensor's address, and `id(tensor)` tells one object from another. `Graph(key, keeps, replay, output)` is a
+dataclass that you may use.
+
+Example: `run(2, "A", step, keeps)` on a new store captures and replays. A second such call only replays. `run(2, "B", step, keeps)` captures again, and drops the graph of "A".
+"""
+
+# %% exercise="13.1" given="__init__"
+from collections.abc import Callable, Hashable
+from typing import Any
+
+from lessons_lib.engine.cuda_graphs import Capture, Graph, Step
+
+from lessons_lib.engine.cuda_graphs import GraphStore
+
+# %% [markdown]
+"""
+Why hold on to the tensors? Once a tensor is freed, the next one may get its address, and even its `id`. The key would fit again, and the graph would be stale.
+
+Here is your store, and a careless one, whose key says only how many sequences the batch has. One thing changes before each row:
+"""
+
+# %%
+state = {"inputs": torch.tensor([10.0, 20.0]), "cache": torch.tensor([1.0, 1.0]), "weight": torch.tensor([1.0, 2.0])}
+careless, yours = GraphStore(rerun), GraphStore(rerun)
+rows = []
+
+
+def run_step(what):
+    inputs, cache, weight = tensors = tuple(state.values())
+    step = partial(torch.addcmul, cache, inputs, weight)  # cache + inputs × weight
+    key = yours.key_of([inputs, cache], [weight], ())
+    outputs = [step(), careless.run(2, "2 sequences", step), yours.run(2, key, step, lambda: tensors)]
+    rows.append([what, *(str(output.tolist()) for output in outputs), careless.num_captured, yours.num_captured])
+
+
+run_step("nothing yet")
+state["inputs"] += 1
+run_step("new values in the inputs")
+for name in ("weight", "cache", "inputs"):
+    state[name] = 2 * state[name]
+    run_step(f"another tensor: {name}")
+Table(columns=["what has changed", "right", "careless key", "your key", "captures: careless", "yours"], rows=rows)
+
+# %%
+store = GraphStore(rerun)
+
+
+def run_decodes(*steps):
+    key = store.key_of([inputs], [weight], ())
+    for num_seqs in steps:
+        store.run(next_size(num_seqs, [4, 8, 16]), key, partial(torch.mul, inputs, weight), lambda: (inputs, weight))
+
+
+run_decodes(3, 7, 5, 12)
+weight = weight.clone()
+run_decodes(6, 5, 2)
+reveal("13.b", store.num_captured, unit="captures")
+
+# %% [markdown]
+"""
+At first each of the three sizes is captured once. After the change two of them are captured again, when a step needs them. The stale graph of 16 stays
+unused: no step has its size.
+"""
 
 # %% [markdown]
 """
@@ -217,16 +300,16 @@ The nine tokens of padding belong to no sequence: `cu_seqlens_q` ends at 7, not 
 slot 28. The padding sequence has no token, and begins where it ends. Lesson 08's kernels find their sequence in `cu_seqlens_q`, on the GPU. A program whose
 tokens belong to no sequence ends at once. So one graph serves every step that fits into it.
 
-An engine has `max_num_seqs` = 256. One of its steps has 255 decodes, and a prompt of 45 tokens.
+An engine has `max_num_seqs` = 256. One of its steps has 255 decodes, and a prompt of 45 tokens. How many tokens of padding does this step compute?
 """
 
 # %%
-predict("13.b", ...)  # How many tokens of padding does this step compute?
+predict("13.c", ...)
 
 # %%
 counts = captured_token_counts(2048)
 print("captured numbers of tokens:", counts)
-reveal("13.b", next_size(255 + 45, counts) - (255 + 45), unit="tokens")
+reveal("13.c", next_size(255 + 45, counts) - (255 + 45), unit="tokens")
 
 # %% [markdown]
 """
@@ -261,17 +344,7 @@ for operator in (write_kv, attend_paged):
 
 # %% [markdown]
 """
-One thing the compiler doesn't do by itself. A layer multiplies the same hidden states by three weights for queries, keys and values, and by two in the MLP.
-For a few tokens, each product takes about as long as starting it. `join_projections` puts the weights below each other in memory, so that one product
-computes all three, and a small pass of the compiler removes the other two:
-"""
-
-# %%
-print(inspect.getsource(JoinedLinear.forward))
-
-# %% [markdown]
-"""
-## Tokens kept on the device, steps overlapped
+## Tokens kept on the device
 
 The token that this step produces is the input of the next one. The next step can read it on the GPU, without a round trip through the CPU. But the
 CPU builds the packed batch, and it doesn't know the token yet. So it writes a placeholder.
@@ -281,7 +354,76 @@ CPU builds the packed batch, and it doesn't know the token yet. So it writes a p
 > **placeholder**: a stand-in for a token that the in-flight step will produce. The sequence only counts it, in `num_placeholders`. In the packed batch
 > it is the value −1 − *i*: the token of sequence *i* of that step. On the GPU it is replaced by the token itself.
 
-That is also what makes overlap possible. Scheduling the next step doesn't require knowing *which* token a sequence gets, only that it gets one. So the
+### Predict
+
+The in-flight step computes A, B and C, in this order. A and C decode, and B's step is a part of its prompt, but not the last part. The next step computes C, B and A, in this order. Which id does the CPU write for C's token in the next step?
+"""
+
+# %%
+predict("13.d", ...)
+
+# %% [markdown]
+"""
+## Build: tokens that aren't known yet
+
+First the CPU's half. **Your task: `next_tokens(scheduler_output, previous_rows)`.** It returns the ids of all tokens that a step computes, as one list: for each sequence in
+`scheduler_output.num_scheduled_tokens` (sequence → count, in the order of the packed row), its next `count` tokens.
+
+A sequence's tokens are its `prompt_ids`, then its `output_ids`. `num_computed_tokens` of them are in the cache. If a step in flight is about to produce a token for it, that token
+comes last, and a placeholder stands for it. `previous_rows` maps *every* sequence of the step in flight to its index *i* there. Don't change any sequence.
+
+A sequence may start its prompt in this step, go on with it, decode, or compute its prompt and output again after it was preempted.
+
+Example: `new` has the prompt 11, 12, 13, of which two tokens are scheduled. `old` has the prompt 21, 22 and the output 31, all three computed, and has index 4 in the step in
+flight. The result is `[11, 12, -5]`.
+"""
+
+# %% exercise="13.2"
+from collections.abc import Mapping
+
+from lessons_lib.engine.input_batch import next_tokens
+
+# %%
+in_flight = [
+    Sequence("A", [1, 2], 9, output_ids=[10], num_computed_tokens=3, num_placeholders=1),
+    Sequence("B", [3, 4, 5, 6, 7, 8], 9, num_computed_tokens=4),
+    Sequence("C", [9, 9], 9, num_computed_tokens=2, num_placeholders=1),
+]
+a, b, c = in_flight
+host_ids = next_tokens(
+    SchedulerOutput({c: 1, b: 2, a: 1}), {sequence: index for index, sequence in enumerate(in_flight)}
+)
+print("on the CPU:", host_ids)
+reveal("13.d", host_ids[0])
+
+# %% [markdown]
+"""
+C has index 2 in the step in flight, so its token is −1 − 2 = −3. Where C is in the *next* step doesn't matter. B is in the step in flight too, but its tokens are known.
+
+Now the GPU's half. **Your task: `replace_placeholders(input_ids, previous_tokens)`.** `input_ids` is what the CPU wrote, int64 [T]. `previous_tokens` holds the tokens of
+the step in flight, int64 [as many as that step has sequences, or more]. Return a new tensor, int64 [T], in which each negative id −1 − *i* is replaced by
+`previous_tokens[i]`.
+
+This runs inside the graph. A graph has fixed shapes, and no value may go to the CPU. So there can be no loop over the ids, no `if` that looks at them, and no indexing with a mask, since the number of
+selected ids would be a shape. `torch.where(condition, a, b)` chooses element by element between two tensors.
+
+Example: for the ids `[5, -2, -1]` and the tokens `[70, 80, 90]`, the result is `[5, 80, 70]`.
+"""
+
+# %% exercise="13.3"
+from torch import Tensor
+
+from lessons_lib.attention.custom_op import replace_placeholders
+
+# %%
+previous_tokens = torch.tensor([100, 0, 300])  # A's and C's new tokens; B gets none
+print("on the device:", replace_placeholders(torch.tensor(host_ids), previous_tokens).tolist())
+
+# %% [markdown]
+"""
+## Steps that overlap
+
+Placeholders also make overlap possible. Scheduling the next step doesn't require knowing *which* token a sequence gets, only that it gets one. So the
 loop is: schedule and launch the next step, then process the results of the previous one. Results arrive one step later. If one of them turns out to be
 the end token, one token too many has been computed for that sequence, and it is thrown away.
 
@@ -299,14 +441,21 @@ print(inspect.getsource(OverlappedSteps.step))
 All four ideas are in `GPUModelRunner` and `OverlappedSteps`. `OverlappedEngine` is lesson 12's engine with the same four. They run without a GPU too,
 though no faster: nothing is compiled, and `rerun` replaces the capture. You can still check that the answers are right: they must be the same
 as when each request runs alone, as in lesson 00.
+
+Your code takes part: `patch` puts your two functions in the place of the library's, and the runner gets your store.
 """
 
 # %%
 alone = generate_one_by_one(model, tokenizer, PROMPTS, max_new_tokens=MAX_NEW_TOKENS)
 gpu_model_runner = GPUModelRunner(model, 32, 16, max_num_seqs=4, max_model_len=192, compiled=False, capture=rerun)
+gpu_model_runner.store = GraphStore(rerun)
 scheduler = PreemptiveScheduler(PrefixCache(32, 16), max_num_seqs=4, max_num_batched_tokens=64)
 stories = [Sequence(s.name, prompt_ids[s.name], s.max_new_tokens, frozenset({END}), arrival_time=i) for i, s in enumerate(STORIES)]
-overlapped = serve_overlapped(gpu_model_runner, scheduler, stories)
+with (
+    patch("lessons_lib.engine.input_batch.next_tokens", next_tokens),
+    patch("lessons_lib.attention.custom_op.replace_placeholders", replace_placeholders),
+):
+    overlapped = serve_overlapped(gpu_model_runner, scheduler, stories)
 print(f"the same tokens as one at a time: {overlapped == alone}; {len(gpu_model_runner.store.graphs)} graphs; blocks in use: {len(scheduler.pool.used)}")
 gpu_model_runner.close()
 
@@ -351,7 +500,7 @@ Example: `most` = 8, and sizes up to 5 fit. The range is 1 to 8: try 4. It fits,
 is left. It fits. The answer is 5, after three tries.
 """
 
-# %% exercise="13.1"
+# %% exercise="13.4"
 from lessons_lib.measuring.tuning import largest_that_fits
 
 # %% tags=["measured"]
@@ -385,36 +534,105 @@ for size in (LIMIT // per_sequence, found + 1):
 The first fails at once: its cache leaves no room for a forward pass. The second is more dangerous: it serves this request, and
 fails later, under full load. That is why a try has to run the worst case.
 
-## How large should a block be?
+## Stretch: which sizes should be captured?
 
-You can work out what a block size costs for a workload without running it: the number of blocks, the empty cache slots at the sequences' ends, the length
-of the longest block table, and how many prompt tokens are found in the prefix cache. Here are forty requests whose prompts start with the same instructions.
+An engine makes a second choice before its first request. Each captured size costs memory and time at the start, so their number is limited. Which ones pad the steps of *your* requests the
+least? The cell below schedules 1,024 requests whose prompts and answers have 10 to 200 tokens, without a model, and counts how large the steps with prompts are.
 """
 
+
 # %%
-INSTRUCTIONS = (
-    "Here is a story for small children. It is short, it is kind, and nobody is hurt in it. The words are easy. "
-    "There is one problem, and in the end the friends find out what to do about it. "
-)
-forty = skewed_workload(40)
-prompts = [tokenizer(INSTRUCTIONS + prompt).input_ids for prompt in forty.prompts]
-costs = block_size_costs(prompts, forty.max_new_tokens, (1, 4, 8, 16, 32, 64, 128))
-Table(
-    columns=["block size", "blocks", "empty cache slots", "longest table", "prompt tokens found"],
-    rows=[[str(cost.block_size), cost.blocks, f"{cost.empty_share:.0%}", cost.table_entries, cost.shareable_tokens] for cost in costs],
-    caption=f"Forty requests, {sum(map(len, prompts)):,} prompt tokens; their common prefix has {len(tokenizer(INSTRUCTIONS).input_ids)} tokens",
+def short_requests(seed):
+    rng = random.Random(seed)
+    return [(rng.randint(10, 200), rng.randint(10, 200)) for _ in range(1024)]
+
+
+histogram = tokens_of_steps(short_requests(0))
+engine_sizes = captured_token_counts(2048)
+computed = sum(count * steps for count, steps in histogram.items())
+shares = {f"the engine's {len(engine_sizes)} sizes": padding(histogram, engine_sizes) / computed}
+print(
+    f"{sum(histogram.values())} steps with {min(histogram)} to {max(histogram)} tokens, {computed:,} in all; padding: {next(iter(shares.values())):.1%}"
 )
 
 # %% [markdown]
 """
-Small blocks waste almost nothing and find most of the shared tokens. Large blocks keep the tables short, let a kernel read longer contiguous runs of memory
-(lesson 08), and mean fewer copies when a sequence is swapped (lesson 10). At 16 the waste is still small and most of the shared prefix is found. (The
-six stories repeat among the forty requests, so more is found than the instructions alone.) With blocks of 64 or more, little is found, because the common prefix is
-shorter than a block.
+The best sizes depend on how often each number of tokens occurs.
 
-The block size can't be changed while the engine runs. A cache slot's index is block × block size + offset, so every key would be in the wrong slot,
-and the cache would have to be rebuilt. The block hashes would be lost too, because each covers the tokens of a block of the old size. On a GPU all graphs
-would have to be captured again. So you *drain* the engine first: accept no new requests, wait until the last one finishes, then start a new engine.
+### Predict
+
+Of twelve steps, ten have 100 tokens, one has 110 and one has 300. Two graphs may be captured. How many tokens of padding can't be avoided, over all twelve steps?
+"""
+
+# %%
+predict("13.e", ...)
+
+# %% [markdown]
+"""
+**Your task: `least_padding(histogram, max_graphs)`.** `histogram` is a dict: tokens of a step → how many steps have so many. Return at most `max_graphs` sizes, as an ascending list of ints. The last one
+must have room for every step. Each step is padded to the smallest size that has room for it. Make the sum of the padding of all steps as small as possible. If several lists reach that, any of them
+will do. There may be hundreds of different numbers of tokens, and a dozen graphs: too many choices to try them all.
+
+Example: for `{1: 1, 2: 1, 10: 1}` and two graphs, the answer is `[2, 10]`: one token of padding. `[1, 10]` would pad eight.
+"""
+
+# %% exercise="13.5"
+import math
+from itertools import accumulate
+
+from lessons_lib.measuring.step_sizes import least_padding
+
+# %%
+twelve = {100: 10, 110: 1, 300: 1}
+print("sizes:", least_padding(twelve, 2))
+reveal("13.e", padding(twelve, least_padding(twelve, 2)), unit="tokens")
+
+# %% [markdown]
+"""
+Ten steps of 100 tokens are padded to 110, ten tokens each. With 100 and 300 it would be a single step, but 190 tokens.
+
+And this is the padding of the 1,024 requests:
+"""
+
+# %%
+for max_graphs in (2, 4, 8, 15):
+    shares[f"your {max_graphs}"] = padding(histogram, least_padding(histogram, max_graphs)) / computed
+draw_bars(
+    {name: 100 * share for name, share in shares.items()},
+    "% padding",
+    title="Padding of the steps with prompts, as a share of their tokens",
+    note="Counted: 1,024 requests with prompts and answers of 10 to 200 tokens",
+    own=[name for name in shares if name.startswith("your")],
+)
+
+# %% [markdown]
+"""
+Of the engine's sizes, this workload never uses the small ones. But sizes made for one workload may not suit another. Below, the requests change and the captured sizes don't: first come other requests
+of the same kind, then times when only 32 of them run at once.
+"""
+
+# %%
+chosen = least_padding(histogram, len(engine_sizes))
+others = {
+    "the same requests": histogram,
+    "others of the same kind": tokens_of_steps(short_requests(1)),
+    "others, 32 at a time": tokens_of_steps(short_requests(1), max_num_seqs=32),
+}
+rows = []
+for name, other in others.items():
+    tokens = sum(count * steps for count, steps in other.items())
+    choices = (engine_sizes, chosen, least_padding(other, len(engine_sizes)))
+    rows.append([name, *(f"{padding(other, sizes) / tokens:.1%}" for sizes in choices)])
+small = sum(steps for count, steps in other.items() if count < chosen[0])
+print(f"your smallest size: {chosen[0]} tokens; {small / sum(other.values()):.0%} of the steps in the last row have fewer")
+Table(columns=["padding", "the engine's sizes", f"your {len(chosen)}", "the least possible"], rows=rows)
+
+# %% [markdown]
+"""
+For the requests that you chose them for, your sizes are far better than the engine's, and for similar ones too. But when fewer requests run at a time, they are far worse: your smallest size is larger than most
+steps. That is why engines come with sizes that suit many workloads, and let you choose your own.
+
+Padding isn't lost time in proportion. As long as a step is short, reading the weights takes most of its time, with or without padding.
 
 ## Measure: other engines
 
@@ -475,3 +693,56 @@ quiz("13")
 - nano-vllm. <https://github.com/GeeeekExplorer/nano-vllm>
 - vLLM: architecture. <https://docs.vllm.ai/en/latest/design/arch_overview.html>
 """
+
+# %% [markdown] folded=true
+"""
+## Further (optional)
+
+What the lesson doesn't need. It isn't part of its 90 minutes.
+"""
+
+# %% [markdown]
+"""
+### How large should a block be?
+
+You can work out what a block size costs for a workload without running it: the number of blocks, the empty cache slots at the sequences' ends, the length
+of the longest block table, and how many prompt tokens are found in the prefix cache. Here are forty requests whose prompts start with the same instructions.
+"""
+
+# %%
+INSTRUCTIONS = (
+    "Here is a story for small children. It is short, it is kind, and nobody is hurt in it. The words are easy. "
+    "There is one problem, and in the end the friends find out what to do about it. "
+)
+forty = skewed_workload(40)
+prompts = [tokenizer(INSTRUCTIONS + prompt).input_ids for prompt in forty.prompts]
+costs = block_size_costs(prompts, forty.max_new_tokens, (1, 4, 8, 16, 32, 64, 128))
+Table(
+    columns=["block size", "blocks", "empty cache slots", "longest table", "prompt tokens found"],
+    rows=[[str(cost.block_size), cost.blocks, f"{cost.empty_share:.0%}", cost.table_entries, cost.shareable_tokens] for cost in costs],
+    caption=f"Forty requests, {sum(map(len, prompts)):,} prompt tokens; their common prefix has {len(tokenizer(INSTRUCTIONS).input_ids)} tokens",
+)
+
+# %% [markdown]
+"""
+Small blocks waste almost nothing and find most of the shared tokens. Large blocks keep the tables short, let a kernel read longer contiguous runs of memory
+(lesson 08), and mean fewer copies when a sequence is swapped (lesson 10). At 16 the waste is still small and most of the shared prefix is found. (The
+six stories repeat among the forty requests, so more is found than the instructions alone.) With blocks of 64 or more, little is found, because the common prefix is
+shorter than a block.
+
+The block size can't be changed while the engine runs. A cache slot's index is block × block size + offset, so every key would be in the wrong slot,
+and the cache would have to be rebuilt. The block hashes would be lost too, because each covers the tokens of a block of the old size. On a GPU all graphs
+would have to be captured again. So you *drain* the engine first: accept no new requests, wait until the last one finishes, then start a new engine.
+"""
+
+# %% [markdown]
+"""
+### Joined products
+
+One thing the compiler doesn't do by itself. A layer multiplies the same hidden states by three weights for queries, keys and values, and by two in the MLP.
+For a few tokens, each product takes about as long as starting it. `join_projections` puts the weights below each other in memory, so that one product
+computes all three, and a small pass of the compiler removes the other two:
+"""
+
+# %%
+print(inspect.getsource(JoinedLinear.forward))

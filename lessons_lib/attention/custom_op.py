@@ -88,6 +88,22 @@ class OperatorCache(PagedKVCache):
         write_kv(keys, values, self.keys[layer], self.values[layer], slot_mapping)
 
 
+def replace_placeholders(input_ids: Tensor, previous_tokens: Tensor) -> Tensor:
+    """The tokens of a packed batch, on the device that holds those of the step in flight.
+
+    No value is read by the host, so this can be compiled and captured.
+
+    Args:
+        input_ids: int64 [T]. A negative id, -1 - i, stands for token i of the step in flight.
+        previous_tokens: the tokens of that step, int64 [its sequences, or more].
+
+    Returns:
+        tensor int64 [T], a new one: the captured step reads `input_ids` again at each replay.
+    """
+    index = (-1 - input_ids).clamp(min=0)
+    return torch.where(input_ids < 0, previous_tokens[index], input_ids)
+
+
 def operator_logits(
     model: PreTrainedModel, cache: OperatorCache, batch: ForwardBatch, previous_tokens: Tensor
 ) -> Tensor:
@@ -108,6 +124,5 @@ def operator_logits(
         attended: Tensor = attend_paged(query, keys, values, *where, scale, **own)
         return attended
 
-    index = (-1 - batch.input_ids).clamp(min=0)
-    input_ids = torch.where(batch.input_ids < 0, previous_tokens[index], batch.input_ids)
+    input_ids = replace_placeholders(batch.input_ids, previous_tokens)
     return logits_of(model, batch, input_ids, PagedPass(cache, batch.slot_mapping, attend))

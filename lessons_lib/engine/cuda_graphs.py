@@ -71,26 +71,20 @@ class GraphKey:
     identities: list[int]
     settings: tuple[Any, ...]
 
-    @classmethod
-    def of(cls, inputs: list[torch.Tensor], weights: list[torch.Tensor], settings: tuple[Any, ...]) -> "GraphKey":
-        """The key of a step that reads or writes these tensors."""
-        addresses = list(map(torch.Tensor.data_ptr, [*inputs, *weights]))
-        return cls(addresses, list(map(id, inputs)), settings)
-
 
 @dataclass(frozen=True)
 class Graph:
     """One captured step.
 
     Attributes:
-        key: what it was captured with.
+        key: what it was captured with; see `GraphStore.key_of`.
         keeps: the tensors of the key: of weights, the memory; inputs and caches themselves. They aren't freed while the
             graph exists, so an address or an `id` can't come to mean something else.
         replay: starts it.
         output: holds its result afterwards, until the next graph is replayed: all graphs share their memory.
     """
 
-    key: GraphKey
+    key: Any
     keeps: tuple[Any, ...]
     replay: Callable[[], Any]
     output: torch.Tensor
@@ -110,22 +104,35 @@ class GraphStore:
         self.graphs: dict[Hashable, Graph] = {}
         self.num_captured = 0
 
-    def has(self, size: Hashable, key: GraphKey) -> bool:
-        """Whether there is a graph of this size, and nothing it was captured with has changed."""
+    def key_of(self, inputs: list[torch.Tensor], weights: list[torch.Tensor], settings: tuple[Any, ...]) -> Any:
+        """What a graph of a step depends on, as it is now.
+
+        Args:
+            inputs: the buffers and caches that the step reads or writes. One that isn't replaced is the same object at
+                each call.
+            weights: the tensors of the model. Each keeps its shape, strides and dtype, but may get other memory.
+            settings: whatever else decides which kernels run; may contain lists.
+
+        Returns:
+            any object that `==` compares: equal as long as a graph may be replayed.
+        """
+        addresses = list(map(torch.Tensor.data_ptr, [*inputs, *weights]))
+        return GraphKey(addresses, list(map(id, inputs)), settings)
+
+    def has(self, size: Hashable, key: Any) -> bool:
+        """Whether there is a graph of this size that was captured with this key."""
         graph = self.graphs.get(size)
         return graph is not None and graph.key == key
 
-    def run(
-        self, size: Hashable, key: GraphKey, step: Step, keeps: Callable[[], tuple[Any, ...]] = tuple
-    ) -> torch.Tensor:
-        """Replay the graph of this size. If there is none, or if anything it was captured with has changed, capture
-        `step` first.
+    def run(self, size: Hashable, key: Any, step: Step, keeps: Callable[[], tuple[Any, ...]] = tuple) -> torch.Tensor:
+        """Replay the graph of this size. If there is none with this key, capture `step` first; it replaces the one that
+        was there.
 
         Args:
             size: see GraphSize; whatever it is, one graph is kept for it.
-            key: of what `step` reads, looked up for this call.
+            key: see `key_of`, looked up for this call.
             step: the work, without arguments: its inputs are at fixed addresses.
-            keeps: function () -> the tensors of the key.
+            keeps: function () -> the tensors of the key, for a new graph to keep alive.
 
         Returns:
             the output of the graph; it is valid until the next call.

@@ -14,7 +14,6 @@ from lessons_lib.attention.hf_backend import paged_attention_in
 from lessons_lib.engine.cuda_graphs import (
     Capture,
     CudaCapture,
-    GraphKey,
     GraphSize,
     GraphStore,
     captured_batch_sizes,
@@ -192,16 +191,16 @@ class GPUModelRunner(ModelRunner):
         buffers = self.buffers if size.num_tokens is None else self.mixed_buffers
         buffers.fill(batch)
         inputs = buffers.of_size(size)
-        key = self.key(inputs)
+        key = self.key(store, inputs)
         if not store.has(size, key):
             self.gather_weights()
-            key = self.key(inputs)
+            key = self.key(store, inputs)
         return store.run(size, key, lambda: self.compute(inputs), lambda: self.read_by_graph(inputs))
 
-    def key(self, inputs: ForwardBatch) -> GraphKey:
+    def key(self, store: GraphStore, inputs: ForwardBatch) -> Any:
         """Everything that a graph of this batch depends on, looked up now."""
         tensors = [*vars(inputs).values(), self.previous_tokens, *self.cache.keys, *self.cache.values]
-        return GraphKey.of(tensors, self.weights(), (self.compiled, inputs.max_lens.tolist(), self.cache.block_size))
+        return store.key_of(tensors, self.weights(), (self.compiled, inputs.max_lens.tolist(), self.cache.block_size))
 
     def read_by_graph(self, inputs: ForwardBatch) -> tuple[Any, ...]:
         """What a graph reads, to be kept alive with it."""

@@ -104,7 +104,7 @@ def forward_batch(
 
     Args:
         tables: keys and values of the padding are written to its null block.
-        previous_rows: sequence -> its index in the step in flight, for sequences with a placeholder.
+        previous_rows: sequence -> its index in the step in flight; see `next_tokens`.
         num_seqs: how many sequences the batch is to have, at least those of the step; if None, no padding.
         num_tokens: how many tokens it is to have, at least those of the step. Those that are too many belong to no
             sequence, and sequences that are too many have no token. If None, each of them has one.
@@ -168,16 +168,24 @@ def prompt_logits_index(scheduler_output: SchedulerOutput, ends: np.ndarray[Any,
 
 
 def next_tokens(scheduler_output: SchedulerOutput, previous_rows: Mapping[Sequence, int]) -> list[int]:
-    """The tokens to compute, sequence after sequence. For a placeholder: -1 - i, where i is the sequence's index in the
-    step in flight."""
+    """The tokens that a step computes, sequence after sequence, as many of each as are scheduled.
+
+    Args:
+        previous_rows: sequence -> its index in the step in flight, for all sequences of that step.
+
+    Returns:
+        list of int: token ids. For a token that the step in flight will produce: -1 - i, where i is the index of its
+        sequence in that step.
+    """
     tokens: list[int] = []
     for sequence, count in scheduler_output.num_scheduled_tokens.items():
-        index = sequence.num_computed_tokens - len(sequence.prompt_ids)
+        start, output_ids = sequence.num_computed_tokens, sequence.output_ids
+        index = start - len(sequence.prompt_ids)
         if count == 1 and index >= 0:  # a decode, as most are
-            output_ids = sequence.output_ids
             tokens.append(output_ids[index] if index < len(output_ids) else -1 - previous_rows[sequence])
         else:
-            tokens += tokens_of(sequence, count)
+            tokens += sequence.prompt_ids[start : start + count]
+            tokens += output_ids[max(0, index) : max(0, index + count)]
     return tokens
 
 

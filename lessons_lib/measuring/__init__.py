@@ -23,6 +23,7 @@ from lessons_lib.measuring.random_batches import random_row
 from lessons_lib.measuring.regimes import PassShape, larger_model, machine_rates, pass_seconds
 from lessons_lib.measuring.roofline import Work, attainable, attention_work
 from lessons_lib.measuring.run_statistics import batch_metrics, request_times
+from lessons_lib.measuring.step_sizes import least_padding, padding, tokens_of_steps
 from lessons_lib.measuring.stories import MAX_NEW_TOKENS, NAMES, PROMPTS, STORIES
 from lessons_lib.measuring.timing import median_ms
 from lessons_lib.measuring.tuning import block_size_costs, engine_fits, largest_that_fits
@@ -51,11 +52,13 @@ __all__ = [
     "hugging_face_continuous",
     "larger_model",
     "largest_that_fits",
+    "least_padding",
     "ledger",
     "machine_rates",
     "make_inputs",
     "median_ms",
     "microseconds",
+    "padding",
     "pass_seconds",
     "random_row",
     "recorded_attention",
@@ -65,5 +68,6 @@ __all__ = [
     "recorded_workloads",
     "request_times",
     "skewed_workload",
+    "tokens_of_steps",
     "ways_table",
 ]

@@ -1,11 +1,627 @@
-"""Answers to the exercise of lesson 13: what learners get wrong, and other ways to be right."""
+"""Answers to the exercises of lesson 13: what learners get wrong, and other ways to be right."""
 
 import bisect
+import functools
+import itertools
+import math
+
+
+import torch
 
 from answers import Wrong
+from lessons_lib.attention.custom_op import replace_placeholders
+from lessons_lib.engine.cuda_graphs import Graph, GraphKey, GraphStore
+from lessons_lib.engine.input_batch import next_tokens
+from lessons_lib.measuring.step_sizes import least_padding
 from lessons_lib.measuring.tuning import largest_that_fits
 
-# 13.1 largest_that_fits
+# 13.1 GraphStore
+
+
+class OnlyAddresses(GraphStore):
+    def key_of(self, inputs, weights, settings):
+        return [tensor.data_ptr() for tensor in [*inputs, *weights]], settings
+
+
+class OnlyIds(GraphStore):
+    def key_of(self, inputs, weights, settings):
+        return list(map(id, [*inputs, *weights])), settings
+
+
+class InputsWithoutAddresses(GraphStore):
+    def key_of(self, inputs, weights, settings):
+        return list(map(id, inputs)), [weight.data_ptr() for weight in weights], settings
+
+
+class ForgetsWeights(GraphStore):
+    def key_of(self, inputs, weights, settings):
+        return [(tensor.data_ptr(), id(tensor)) for tensor in inputs], settings
+
+
+class ForgetsSettings(GraphStore):
+    def key_of(self, inputs, weights, settings):
+        return [(tensor.data_ptr(), id(tensor)) for tensor in inputs], [weight.data_ptr() for weight in weights]
+
+
+class ForgetsStrides(GraphStore):
+    def key_of(self, inputs, weights, settings):
+        return (
+            [(tensor.data_ptr(), tensor.shape, tensor.dtype) for tensor in inputs],
+            [weight.data_ptr() for weight in weights],
+            settings,
+        )
+
+
+class ForgetsDtype(GraphStore):
+    def key_of(self, inputs, weights, settings):
+        return (
+            [(tensor.data_ptr(), tensor.shape, tensor.stride()) for tensor in inputs],
+            [weight.data_ptr() for weight in weights],
+            settings,
+        )
+
+
+class TensorsAsKey(GraphStore):
+    def key_of(self, inputs, weights, settings):
+        return inputs, weights, settings
+
+
+class ValuesAsKey(GraphStore):
+    def key_of(self, inputs, weights, settings):
+        tensors = [*inputs, *weights]
+        return [(id(tensor), tensor.data_ptr(), tensor.tolist()) for tensor in tensors], settings
+
+
+class IdsOfLists(GraphStore):
+    def key_of(self, inputs, weights, settings):
+        return id(inputs), id(weights), settings
+
+
+class SettingsById(GraphStore):
+    def key_of(self, inputs, weights, settings):
+        return super().key_of(inputs, weights, tuple(map(id, settings)))
+
+
+class SetOfAddresses(GraphStore):
+    def key_of(self, inputs, weights, settings):
+        return {
+            (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype) for tensor in [*inputs, *weights]
+        }, settings
+
+
+class Storages(GraphStore):
+    def key_of(self, inputs, weights, settings):
+        tensors = [*inputs, *weights]
+        return [
+            (each.untyped_storage().data_ptr(), each.shape, each.stride(), each.dtype) for each in tensors
+        ], settings
+
+
+class StoragesAndIds(GraphStore):
+    def key_of(self, inputs, weights, settings):
+        return [(each.untyped_storage().data_ptr(), id(each)) for each in [*inputs, *weights]], settings
+
+
+class FirstInputOnly(GraphStore):
+    def key_of(self, inputs, weights, settings):
+        return inputs[0].data_ptr(), id(inputs[0]), [weight.data_ptr() for weight in weights], settings
+
+
+class NoKey(GraphStore):
+    def key_of(self, inputs, weights, settings):
+        GraphKey([tensor.data_ptr() for tensor in inputs], list(map(id, inputs)), settings)
+
+
+class NeverCompares(GraphStore):
+    def run(self, size, key, step, keeps=tuple):
+        if size not in self.graphs:
+            self.graphs[size] = Graph(key, keeps(), *self.capture(step))
+            self.num_captured += 1
+        self.graphs[size].replay()
+        return self.graphs[size].output
+
+
+class AlwaysCaptures(GraphStore):
+    def run(self, size, key, step, keeps=tuple):
+        self.graphs[size] = Graph(key, keeps(), *self.capture(step))
+        self.num_captured += 1
+        self.graphs[size].replay()
+        return self.graphs[size].output
+
+
+class CaptureWithoutReplay(GraphStore):
+    def run(self, size, key, step, keeps=tuple):
+        if self.has(size, key):
+            self.graphs[size].replay()
+        else:
+            self.graphs[size] = Graph(key, keeps(), *self.capture(step))
+            self.num_captured += 1
+        return self.graphs[size].output
+
+
+class ReplaysOnlyAtCapture(GraphStore):
+    def run(self, size, key, step, keeps=tuple):
+        if not self.has(size, key):
+            self.graphs[size] = Graph(key, keeps(), *self.capture(step))
+            self.num_captured += 1
+            self.graphs[size].replay()
+        return self.graphs[size].output
+
+
+class ReplaysTwice(GraphStore):
+    def run(self, size, key, step, keeps=tuple):
+        if not self.has(size, key):
+            self.graphs[size] = Graph(key, keeps(), *self.capture(step))
+            self.num_captured += 1
+            self.graphs[size].replay()
+        self.graphs[size].replay()
+        return self.graphs[size].output
+
+
+class RunsTheStep(GraphStore):
+    def run(self, size, key, step, keeps=tuple):
+        return step()
+
+
+class KeepsNothing(GraphStore):
+    def run(self, size, key, step, keeps=tuple):
+        return super().run(size, key, step, lambda: keeps() and ())
+
+
+class KeepsTheFunction(GraphStore):
+    def run(self, size, key, step, keeps=tuple):
+        return super().run(size, key, step, lambda: (keeps,))
+
+
+class KeepsTheLatest(GraphStore):
+    def run(self, size, key, step, keeps=tuple):
+        if not self.has(size, key):
+            self.graphs[size] = Graph(key, (), *self.capture(step))
+            self.num_captured += 1
+        self.kept = keeps()
+        self.graphs[size].replay()
+        return self.graphs[size].output
+
+
+class DropsAllGraphs(GraphStore):
+    def run(self, size, key, step, keeps=tuple):
+        if size in self.graphs and self.graphs[size].key != key:
+            self.graphs.clear()
+        return super().run(size, key, step, keeps)
+
+
+class KeepsOldGraphs(GraphStore):
+    def has(self, size, key):
+        return (size, key) in self.graphs
+
+    def run(self, size, key, step, keeps=tuple):
+        if not self.has(size, key):
+            self.graphs[size, key] = Graph(key, keeps(), *self.capture(step))
+            self.num_captured += 1
+        self.graphs[size, key].replay()
+        return self.graphs[size, key].output
+
+
+class OneGraph(GraphStore):
+    def run(self, size, key, step, keeps=tuple):
+        if not self.has(size, key):
+            self.graphs.clear()
+        return super().run(size, key, step, keeps)
+
+
+class IgnoresSize(GraphStore):
+    def has(self, size, key):
+        return super().has(0, key)
+
+    def run(self, size, key, step, keeps=tuple):
+        return super().run(0, key, step, keeps)
+
+
+class NotesTheKeyFirst(GraphStore):
+    def __init__(self, capture):
+        super().__init__(capture)
+        self.keys = {}
+
+    def has(self, size, key):
+        return self.keys.get(size) == key
+
+    def run(self, size, key, step, keeps=tuple):
+        if not self.has(size, key):
+            self.keys[size] = key
+            self.graphs[size] = Graph(key, keeps(), *self.capture(step))
+            self.num_captured += 1
+        self.graphs[size].replay()
+        return self.graphs[size].output
+
+
+class SwallowsErrors(GraphStore):
+    def run(self, size, key, step, keeps=tuple):
+        try:
+            return super().run(size, key, step, keeps)
+        except MemoryError:
+            return step()
+
+
+class CountsNothing(GraphStore):
+    def run(self, size, key, step, keeps=tuple):
+        output = super().run(size, key, step, keeps)
+        self.num_captured = 0
+        return output
+
+
+class HasOnlySize(GraphStore):
+    def has(self, size, key):
+        return size in self.graphs
+
+    def run(self, size, key, step, keeps=tuple):
+        if not (size in self.graphs and self.graphs[size].key == key):
+            self.graphs[size] = Graph(key, keeps(), *self.capture(step))
+            self.num_captured += 1
+        self.graphs[size].replay()
+        return self.graphs[size].output
+
+
+class ReturnsReplay(GraphStore):
+    def run(self, size, key, step, keeps=tuple):
+        super().run(size, key, step, keeps)
+        return self.graphs[size].replay()
+
+
+class WithLayouts:
+    """Shapes, strides and dtypes in place of ids; plain tuples in place of Graph."""
+
+    def __init__(self, capture):
+        self.capture = capture
+        self.graphs = {}
+        self.num_captured = 0
+
+    def key_of(self, inputs, weights, settings):
+        layouts = [(tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype) for tensor in inputs]
+        return layouts, [weight.data_ptr() for weight in weights], settings
+
+    def has(self, size, key):
+        return size in self.graphs and self.graphs[size][0] == key
+
+    def run(self, size, key, step, keeps):
+        if not self.has(size, key):
+            replay, output = self.capture(step)
+            self.graphs[size] = key, keeps(), replay, output
+            self.num_captured += 1
+        _, _, replay, output = self.graphs[size]
+        replay()
+        return output
+
+
+class KeyAsText(GraphStore):
+    def key_of(self, inputs, weights, settings):
+        return repr(
+            [[(id(tensor), tensor.data_ptr()) for tensor in inputs], [each.data_ptr() for each in weights], settings]
+        )
+
+
+class IdsOfAll(GraphStore):
+    def key_of(self, inputs, weights, settings):
+        return tuple((id(tensor), tensor.data_ptr()) for tensor in (*inputs, *weights)), list(settings)
+
+
+class DropsFirst(GraphStore):
+    def has(self, size, key):
+        try:
+            return self.graphs[size].key == key
+        except KeyError:
+            return False
+
+    def run(self, size, key, step, keeps=tuple):
+        graph = self.graphs.get(size)
+        if graph is None or graph.key != key:
+            self.graphs.pop(size, None)
+            kept = keeps()
+            replay, output = self.capture(step)
+            graph = self.graphs[size] = Graph(key, kept, replay, output)
+            self.num_captured = self.num_captured + 1
+        graph.replay()
+        return graph.output
+
+
+# 13.2 next_tokens
+
+
+def last_known(scheduler_output, previous_rows):
+    tokens = []
+    for sequence, count in scheduler_output.num_scheduled_tokens.items():
+        start = sequence.num_computed_tokens
+        known = sequence.token_ids[start : start + count]
+        tokens += known or [sequence.token_ids[-1]]
+    return tokens
+
+
+def minus_i(scheduler_output, previous_rows):
+    tokens = []
+    for sequence, count in scheduler_output.num_scheduled_tokens.items():
+        start = sequence.num_computed_tokens
+        known = sequence.token_ids[start : start + count]
+        tokens += known or [-previous_rows[sequence]]
+    return tokens
+
+
+def always_minus_one(scheduler_output, previous_rows):
+    tokens = []
+    for sequence, count in scheduler_output.num_scheduled_tokens.items():
+        start = sequence.num_computed_tokens
+        tokens += sequence.token_ids[start : start + count] or [-1]
+    return tokens
+
+
+def row_of_this_step(scheduler_output, previous_rows):
+    tokens = []
+    for row, (sequence, count) in enumerate(scheduler_output.num_scheduled_tokens.items()):
+        start = sequence.num_computed_tokens
+        tokens += sequence.token_ids[start : start + count] or [-1 - row]
+    return tokens
+
+
+def all_in_flight_wait(scheduler_output, previous_rows):
+    tokens = []
+    for sequence, count in scheduler_output.num_scheduled_tokens.items():
+        start = sequence.num_computed_tokens
+        if sequence in previous_rows:
+            tokens.append(-1 - previous_rows[sequence])
+        else:
+            tokens += sequence.token_ids[start : start + count]
+    return tokens
+
+
+def decodes_in_flight_wait(scheduler_output, previous_rows):
+    tokens = []
+    for sequence, count in scheduler_output.num_scheduled_tokens.items():
+        start = sequence.num_computed_tokens
+        if count == 1 and sequence in previous_rows:
+            tokens.append(-1 - previous_rows[sequence])
+        else:
+            tokens += sequence.token_ids[start : start + count]
+    return tokens
+
+
+def output_in_flight_waits(scheduler_output, previous_rows):
+    tokens = []
+    for sequence, count in scheduler_output.num_scheduled_tokens.items():
+        start = sequence.num_computed_tokens
+        if start >= len(sequence.prompt_ids) and sequence in previous_rows:
+            tokens.append(-1 - previous_rows[sequence])
+        else:
+            tokens += sequence.token_ids[start : start + count]
+    return tokens
+
+
+def from_the_start(scheduler_output, previous_rows):
+    return [
+        token
+        for sequence, count in scheduler_output.num_scheduled_tokens.items()
+        for token in sequence.token_ids[:count]
+    ]
+
+
+def all_uncomputed(scheduler_output, previous_rows):
+    tokens = []
+    for sequence in scheduler_output.num_scheduled_tokens:
+        tokens += sequence.token_ids[sequence.num_computed_tokens :] or [-1 - previous_rows[sequence]]
+    return tokens
+
+
+def newest_output(scheduler_output, previous_rows):
+    tokens = []
+    for sequence, count in scheduler_output.num_scheduled_tokens.items():
+        start = sequence.num_computed_tokens
+        if sequence.num_placeholders:
+            tokens.append(-1 - previous_rows[sequence])
+        elif sequence.output_ids:
+            tokens.append(sequence.output_ids[-1])
+        else:
+            tokens += sequence.prompt_ids[start : start + count]
+    return tokens
+
+
+def either_prompt_or_output(scheduler_output, previous_rows):
+    tokens = []
+    for sequence, count in scheduler_output.num_scheduled_tokens.items():
+        start = sequence.num_computed_tokens
+        index = start - len(sequence.prompt_ids)
+        if index < 0:
+            tokens += sequence.prompt_ids[start : start + count]
+        elif index < len(sequence.output_ids):
+            tokens += sequence.output_ids[index : index + count]
+        else:
+            tokens.append(-1 - previous_rows[sequence])
+    return tokens
+
+
+def index_in_the_output(scheduler_output, previous_rows):
+    tokens = []
+    for sequence, count in scheduler_output.num_scheduled_tokens.items():
+        start = sequence.num_computed_tokens
+        if start < len(sequence.prompt_ids):
+            tokens += sequence.prompt_ids[start : start + count]
+        else:
+            tokens += sequence.output_ids[start : start + count] or [-1 - previous_rows.get(sequence, 0)]
+    return tokens
+
+
+def leaves_placeholders_out(scheduler_output, previous_rows):
+    tokens = []
+    for sequence, count in scheduler_output.num_scheduled_tokens.items():
+        start = sequence.num_computed_tokens
+        tokens += sequence.token_ids[start : start + count]
+    return tokens
+
+
+def appends_placeholders(scheduler_output, previous_rows):
+    tokens = []
+    for sequence, count in scheduler_output.num_scheduled_tokens.items():
+        if sequence.num_placeholders:
+            sequence.output_ids.append(-1 - previous_rows[sequence])
+        start = sequence.num_computed_tokens
+        tokens += sequence.token_ids[start : start + count]
+    return tokens
+
+
+def list_of_lists(scheduler_output, previous_rows):
+    tokens = []
+    for sequence, count in scheduler_output.num_scheduled_tokens.items():
+        start = sequence.num_computed_tokens
+        tokens.append(sequence.token_ids[start : start + count] or [-1 - previous_rows[sequence]])
+    return tokens
+
+
+def as_a_tensor(scheduler_output, previous_rows):
+    return torch.tensor(next_tokens(scheduler_output, previous_rows))
+
+
+def always_looks_up(scheduler_output, previous_rows):
+    tokens = []
+    for sequence, count in scheduler_output.num_scheduled_tokens.items():
+        start, placeholder = sequence.num_computed_tokens, -1 - previous_rows[sequence]
+        tokens += sequence.token_ids[start : start + count] or [placeholder]
+    return tokens
+
+
+def counts_placeholders(scheduler_output, previous_rows):
+    tokens = []
+    for sequence, count in scheduler_output.num_scheduled_tokens.items():
+        ids = list(sequence.prompt_ids) + sequence.output_ids
+        if sequence.num_placeholders:
+            ids.append(-1 - previous_rows[sequence])
+        tokens.extend(ids[sequence.num_computed_tokens : sequence.num_computed_tokens + count])
+    return tokens
+
+
+def token_by_token(scheduler_output, previous_rows):
+    def token(sequence, index):
+        if index < len(sequence.prompt_ids):
+            return sequence.prompt_ids[index]
+        index -= len(sequence.prompt_ids)
+        return sequence.output_ids[index] if index < len(sequence.output_ids) else ~previous_rows[sequence]
+
+    return [
+        token(sequence, sequence.num_computed_tokens + offset)
+        for sequence, count in scheduler_output.num_scheduled_tokens.items()
+        for offset in range(count)
+    ]
+
+
+def by_slices(scheduler_output, previous_rows):
+    tokens = []
+    for sequence, count in scheduler_output.num_scheduled_tokens.items():
+        start = sequence.num_computed_tokens
+        known = sequence.token_ids[start : start + count]
+        tokens += known
+        if len(known) < count:
+            tokens.append(-1 - previous_rows[sequence])
+    return tokens
+
+
+def by_position_in_flight(scheduler_output, previous_rows):
+    in_flight = list(previous_rows)
+    tokens = []
+    for sequence, count in scheduler_output.num_scheduled_tokens.items():
+        start = sequence.num_computed_tokens
+        if start == len(sequence.prompt_ids) + len(sequence.output_ids):
+            tokens.append(-1 - in_flight.index(sequence))
+        else:
+            tokens += sequence.token_ids[start : start + count]
+    return tokens
+
+
+# 13.3 replace_placeholders
+
+
+def without_clamp(input_ids, previous_tokens):
+    return torch.where(input_ids < 0, previous_tokens[-1 - input_ids], input_ids)
+
+
+def index_is_minus_id(input_ids, previous_tokens):
+    index = (-input_ids).clamp(min=0, max=len(previous_tokens) - 1)
+    return torch.where(input_ids < 0, previous_tokens[index], input_ids)
+
+
+def from_the_end(input_ids, previous_tokens):
+    return torch.where(input_ids < 0, previous_tokens[input_ids.clamp(max=-1)], input_ids)
+
+
+def zero_too(input_ids, previous_tokens):
+    index = (-1 - input_ids).clamp(min=0)
+    return torch.where(input_ids <= 0, previous_tokens[index], input_ids)
+
+
+def only_minus_one(input_ids, previous_tokens):
+    return torch.where(input_ids == -1, previous_tokens[0], input_ids)
+
+
+def in_order(input_ids, previous_tokens):
+    place = ((input_ids < 0).cumsum(0) - 1).clamp(min=0, max=len(previous_tokens) - 1)
+    return torch.where(input_ids < 0, previous_tokens[place], input_ids)
+
+
+def with_a_mask(input_ids, previous_tokens):
+    result = input_ids.clone()
+    mask = input_ids < 0
+    result[mask] = previous_tokens[-1 - input_ids[mask]]
+    return result
+
+
+def in_place(input_ids, previous_tokens):
+    index = (-1 - input_ids).clamp(min=0)
+    input_ids.copy_(torch.where(input_ids < 0, previous_tokens[index], input_ids))
+    return input_ids
+
+
+def with_a_loop(input_ids, previous_tokens):
+    return torch.tensor([int(previous_tokens[-1 - id]) if id < 0 else id for id in input_ids.tolist()])
+
+
+def with_an_if(input_ids, previous_tokens):
+    return replace_placeholders(input_ids, previous_tokens) if (input_ids < 0).any() else input_ids.clone()
+
+
+def as_floats(input_ids, previous_tokens):
+    return replace_placeholders(input_ids, previous_tokens).float()
+
+
+def other_way_round(input_ids, previous_tokens):
+    index = (-1 - input_ids).clamp(min=0)
+    return torch.where(input_ids < 0, input_ids, previous_tokens[index])
+
+
+def only_replaced(input_ids, previous_tokens):
+    return previous_tokens[-1 - input_ids[input_ids < 0]]
+
+
+def by_gather(input_ids, previous_tokens):
+    waits = input_ids < 0
+    return previous_tokens.gather(0, torch.where(waits, -1 - input_ids, 0)).where(waits, input_ids)
+
+
+def by_not(input_ids, previous_tokens):
+    found = torch.index_select(previous_tokens, 0, torch.relu(~input_ids))
+    return found * (input_ids < 0) + input_ids * (input_ids >= 0)
+
+
+def one_table(input_ids, previous_tokens):
+    both = torch.cat([previous_tokens, input_ids])
+    own = torch.arange(len(input_ids), device=input_ids.device) + len(previous_tokens)
+    return both[torch.where(input_ids < 0, -1 - input_ids, own)]
+
+
+def on_the_cpu(input_ids, previous_tokens):
+    both = torch.cat([previous_tokens, input_ids])
+    return both[torch.where(input_ids < 0, -1 - input_ids, torch.arange(len(input_ids)) + len(previous_tokens))]
+
+
+def known_minus_one(input_ids, previous_tokens):
+    index = -1 - torch.minimum(input_ids, torch.full_like(input_ids, -1))
+    return torch.where(input_ids >= 0, input_ids, previous_tokens.take(index))
+
+
+# 13.4 largest_that_fits
 
 
 def step_by_step(fits, most):
@@ -144,8 +760,251 @@ def most_first(fits, most):
     return fitting
 
 
+# 13.5 least_padding
+
+
+def padding_of(histogram, sizes):
+    return sum((min(size for size in sizes if size >= count) - count) * steps for count, steps in histogram.items())
+
+
+def most_frequent(histogram, max_graphs):
+    others = sorted(set(histogram) - {max(histogram)}, key=lambda count: -histogram[count])
+    return sorted([max(histogram), *others[: max_graphs - 1]])
+
+
+def evenly_spaced(histogram, max_graphs):
+    most = max(histogram)
+    return sorted({math.ceil(most * number / max_graphs) for number in range(1, max_graphs + 1)})
+
+
+def powers_of_two_too(histogram, max_graphs):
+    most = max(histogram)
+    sizes = [2**power for power in range(12) if 2**power < most]
+    return [*sizes[-(max_graphs - 1) :], most] if max_graphs > 1 else [most]
+
+
+def quantiles(histogram, max_graphs):
+    steps = sorted(count for count, number in histogram.items() for _ in range(number))
+    return sorted({steps[math.ceil(len(steps) * number / max_graphs) - 1] for number in range(1, max_graphs + 1)})
+
+
+def one_at_a_time(histogram, max_graphs):
+    sizes = [max(histogram)]
+    while len(sizes) < min(max_graphs, len(histogram)):
+        sizes.append(min(set(histogram) - set(sizes), key=lambda count: padding_of(histogram, [*sizes, count])))
+    return sorted(sizes)
+
+
+def removes_one_at_a_time(histogram, max_graphs):
+    sizes = sorted(histogram)
+    while len(sizes) > max_graphs:
+        cheapest = min(sizes[:-1], key=lambda size: padding_of(histogram, [each for each in sizes if each != size]))
+        sizes.remove(cheapest)
+    return sizes
+
+
+def each_counts_once(histogram, max_graphs):
+    return least_padding(dict.fromkeys(histogram, 1), max_graphs)
+
+
+def without_the_largest(histogram, max_graphs):
+    return sorted(histogram)[:max_graphs]
+
+
+def largest_extra(histogram, max_graphs):
+    return sorted({*least_padding(histogram, max_graphs), max(histogram) + 1})[-max_graphs:]
+
+
+def one_graph_more(histogram, max_graphs):
+    return least_padding(histogram, max_graphs + 1)
+
+
+def one_graph_less(histogram, max_graphs):
+    return least_padding(histogram, max(1, max_graphs - 1))
+
+
+def all_sizes(histogram, max_graphs):
+    return sorted(histogram)
+
+
+def descending(histogram, max_graphs):
+    return least_padding(histogram, max_graphs)[::-1]
+
+
+def fewest_padded_steps(histogram, max_graphs):
+    return most_frequent(histogram, max_graphs)
+
+
+def smallest_worst_case(histogram, max_graphs):
+    counts = sorted(histogram)
+    others = [itertools.combinations(counts[:-1], number) for number in range(min(max_graphs, len(counts)))]
+
+    def worst(sizes):
+        return max(min(size for size in sizes if size >= count) - count for count in counts)
+
+    return sorted(min(([*some, counts[-1]] for some in itertools.chain(*others)), key=worst))
+
+
+def returns_the_padding(histogram, max_graphs):
+    return padding_of(histogram, least_padding(histogram, max_graphs))
+
+
+def tries_all(histogram, max_graphs):
+    counts = sorted(histogram)
+    number = min(max_graphs, len(counts))
+    choices = ([*some, counts[-1]] for some in itertools.combinations(counts[:-1], number - 1))
+    return min(choices, key=lambda sizes: padding_of(histogram, sizes))
+
+
+def empties_the_histogram(histogram, max_graphs):
+    sizes = least_padding(histogram, max_graphs)
+    while histogram:
+        histogram.popitem()
+    return sizes
+
+
+def by_recursion(histogram, max_graphs):
+    counts = sorted(histogram)
+
+    @functools.cache
+    def best(end, graphs):
+        if end == 0:
+            return 0, ()
+        if graphs == 0:
+            return math.inf, ()
+        size, found, cost = counts[end - 1], [], 0
+        for start in range(end - 1, -1, -1):
+            cost += (size - counts[start]) * histogram[counts[start]]
+            before, sizes = best(start, graphs - 1)
+            found.append((before + cost, (*sizes, size)))
+        return min(found)
+
+    return list(best(len(counts), max_graphs)[1])
+
+
+def with_tables(histogram, max_graphs):
+    counts = sorted(histogram)
+    n = len(counts)
+
+    def cost(start, end):
+        return sum((counts[end] - counts[index]) * histogram[counts[index]] for index in range(start, end + 1))
+
+    costs = [[cost(start, end) if start <= end else 0 for end in range(n)] for start in range(n)]
+    total = [costs[0][end] for end in range(n)]
+    came_from = []
+    for _ in range(min(max_graphs, n) - 1):
+        new, back = [], []
+        for end in range(n):
+            options = [(costs[0][end], -1)] + [(total[start] + costs[start + 1][end], start) for start in range(end)]
+            new.append(min(options)[0])
+            back.append(min(options)[1])
+        total = new
+        came_from.append(back)
+    end, sizes = n - 1, [counts[-1]]
+    for back in reversed(came_from):
+        end = back[end]
+        if end < 0:
+            break
+        sizes.append(counts[end])
+    return sizes[::-1]
+
+
+def from_the_large_end(histogram, max_graphs):
+    counts = sorted(histogram, reverse=True)
+    best = {(0, 0): (0, [])}
+    for graph in range(max_graphs):
+        for start in range(len(counts)):
+            if (graph, start) not in best:
+                continue
+            before, sizes = best[graph, start]
+            cost = 0
+            for end in range(start, len(counts)):
+                cost += (counts[start] - counts[end]) * histogram[counts[end]]
+                entry = (before + cost, [counts[start], *sizes])
+                best[graph + 1, end + 1] = min(best.get((graph + 1, end + 1), entry), entry)
+    return min(entry for (_, end), entry in best.items() if end == len(counts))[1]
+
+
+def fills_up(histogram, max_graphs):
+    """All sizes that are allowed, also where fewer would do: any that occurs is as good."""
+    sizes = least_padding(histogram, max_graphs)
+    others = sorted(set(histogram) - set(sizes))
+    return sorted([*sizes, *others[: max(0, max_graphs - len(sizes))]])
+
+
 WRONG = {
     "13.1": [
+        Wrong("only addresses", OnlyAddresses, "The address is the same, the shape isn't"),
+        Wrong("only ids", OnlyIds, "a weight was moved"),
+        Wrong("ids of inputs, addresses of weights", InputsWithoutAddresses, "the old memory of a tensor"),
+        Wrong("forgets weights", ForgetsWeights, "Are all weights in your key"),
+        Wrong("forgets settings", ForgetsSettings, "Settings decide which kernels run"),
+        Wrong("forgets strides", ForgetsStrides, "its transpose"),
+        Wrong("forgets dtypes", ForgetsDtype, "as int32"),
+        Wrong("tensors as the key", TensorsAsKey, "Tensors compare their elements"),
+        Wrong("values in the key", ValuesAsKey, "A replay reads the values"),
+        Wrong("ids of the lists", IdsOfLists, "The lists are new at each call"),
+        Wrong("settings by id", SettingsById, "Settings are values"),
+        Wrong("a set of addresses", SetOfAddresses, "their order isn't"),
+        Wrong("storages", Storages, "is now `buffer[4:]`"),
+        Wrong("storages and ids", StoragesAndIds, "the storage that it shares with others"),
+        Wrong("the first input only", FirstInputOnly, "Are all inputs in your key?"),
+        Wrong("no key", NoKey, "`key_of` returned None"),
+        Wrong("never compares", NeverCompares, "it computes the old step"),
+        Wrong("always captures", AlwaysCaptures, "A replay is all that's needed"),
+        Wrong("a capture without a replay", CaptureWithoutReplay, "A capture only records"),
+        Wrong("replays only at the capture", ReplaysOnlyAtCapture, "replayed at every run"),
+        Wrong("replays twice", ReplaysTwice, "replayed it 2 times"),
+        Wrong("runs the step", RunsTheStep, "should be 1 capture by now; yours made 0"),
+        Wrong("keeps nothing", KeepsNothing, "what it returned was dropped"),
+        Wrong("keeps the function", KeepsTheFunction, "`keeps()` wasn't called"),
+        Wrong("keeps the latest only", KeepsTheLatest, '`run(4, "B", …)`'),
+        Wrong("drops all graphs", DropsAllGraphs, "3 captures should have been made; yours made 4"),
+        Wrong("keeps old graphs", KeepsOldGraphs, "still held"),
+        Wrong("one graph for all sizes", OneGraph, "Each size keeps its graph"),
+        Wrong("ignores the size", IgnoresSize, "Equal keys don't make sizes equal"),
+        Wrong("notes the key first", NotesTheKeyFirst, "must not be noted"),
+        Wrong("swallows errors", SwallowsErrors, "should go on to the caller"),
+        Wrong("counts nothing", CountsNothing, "`num_captured` should be 1"),
+        Wrong("has looks at the size only", HasOnlySize, '`has(2, "B")` should be False'),
+        Wrong("returns what replay returns", ReturnsReplay, "the graph's output, a tensor"),
+    ],
+    "13.2": [
+        Wrong("the last known token", last_known, "All known tokens are computed"),
+        Wrong("-i", minus_i, "−1 − i"),
+        Wrong("always -1", always_minus_one, "expected [41, -3]; yours returned [41, -1]"),
+        Wrong("the row in this step", row_of_this_step, "expected [41, -3]; yours returned [41, -2]"),
+        Wrong("all in flight wait", all_in_flight_wait, "doesn't always wait"),
+        Wrong("single tokens in flight wait", decodes_in_flight_wait, "the last token of the prompt"),
+        Wrong("outputs in flight wait", output_in_flight_waits, "It has arrived already"),
+        Wrong("from the start", from_the_start, "begin at `num_computed_tokens`"),
+        Wrong("all that isn't computed", all_uncomputed, "Two tokens are scheduled"),
+        Wrong("the newest output", newest_output, "preempted"),
+        Wrong("prompt or output", either_prompt_or_output, "preempted"),
+        Wrong("the position as index of the output", index_in_the_output, "token 4 is `output_ids[0]`"),
+        Wrong("leaves placeholders out", leaves_placeholders_out, "the step computes 1 token;"),
+        Wrong("appends placeholders", appends_placeholders, "changed a sequence"),
+        Wrong("looks up all", always_looks_up, "looked for A in a dict"),
+        Wrong("a list of lists", list_of_lists, "One flat list"),
+        Wrong("a tensor", as_a_tensor, "yours returned a Tensor"),
+    ],
+    "13.3": [
+        Wrong("no clamp", without_clamp, "known ids need a valid index"),
+        Wrong("-id", index_is_minus_id, "−1 is token 0"),
+        Wrong("from the end", from_the_end, "As an index, −1 means the last one"),
+        Wrong("0 too", zero_too, "0 is a token like any other"),
+        Wrong("only -1", only_minus_one, "−2 is token 1"),
+        Wrong("one after the other", in_order, "also if no other id"),
+        Wrong("a mask", with_a_mask, "Don't index with a mask"),
+        Wrong("in place", in_place, "changed its argument `input_ids`"),
+        Wrong("a loop", with_a_loop, "Don't loop over the ids"),
+        Wrong("an if", with_an_if, "No `if` may look at an id"),
+        Wrong("a tensor on the CPU", on_the_cpu, "device=input_ids.device"),
+        Wrong("floats", as_floats, "should be int64"),
+        Wrong("the wrong way round", other_way_round, "expected [9]; yours returned [-1]"),
+        Wrong("only those that are replaced", only_replaced, "of shape [1]"),
+    ],
+    "13.4": [
         Wrong("step by step", step_by_step, "You go up one size at a time"),
         Wrong("from above", from_above, "You go down one size at a time"),
         Wrong("one too many", one_too_many, "smallest size that doesn't fit"),
@@ -163,8 +1022,31 @@ WRONG = {
         Wrong("says yes", says_yes, "expected the size"),
         Wrong("skips after a no", skips_after_a_yes, "Go on until"),
     ],
+    "13.5": [
+        Wrong("the most frequent", most_frequent, "the padding adds up to 8; with [2, 10], to 1"),
+        Wrong("evenly spaced", evenly_spaced, "Lowered to the next number that occurs"),
+        Wrong("powers of two", powers_of_two_too, "No step has exactly"),
+        Wrong("quantiles", quantiles, "[1, 10], to 1"),
+        Wrong("adds one at a time", one_at_a_time, "can spoil the others"),
+        Wrong("removes one at a time", removes_one_at_a_time, "can spoil the others"),
+        Wrong("each counts once", each_counts_once, "The histogram says how often"),
+        Wrong("the smallest only", without_the_largest, "no size has room for a step of 6"),
+        Wrong("a size beyond all", largest_extra, "No step has exactly"),
+        Wrong("one graph more", one_graph_more, "yours are 2"),
+        Wrong("one graph less", one_graph_less, "You chose 1 of 2 sizes"),
+        Wrong("all sizes", all_sizes, "yours are 3"),
+        Wrong("descending", descending, "should be ascending"),
+        Wrong("the smallest worst case", smallest_worst_case, "No step of yours has more than 9"),
+        Wrong("returns the padding", returns_the_padding, "expected a list of ints"),
+        Wrong("tries all", tries_all, "too many choices to try them all"),
+        Wrong("empties the histogram", empties_the_histogram, "changed its argument `histogram`"),
+    ],
 }
 
 RIGHT = {
-    "13.1": [by_bisect, both_ends_inclusive, most_first],
+    "13.1": [WithLayouts, KeyAsText, IdsOfAll, DropsFirst],
+    "13.2": [counts_placeholders, token_by_token, by_slices, by_position_in_flight],
+    "13.3": [by_gather, by_not, one_table, known_minus_one],
+    "13.4": [by_bisect, both_ends_inclusive, most_first],
+    "13.5": [by_recursion, with_tables, from_the_large_end, fills_up],
 }

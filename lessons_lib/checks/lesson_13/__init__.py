@@ -1,14 +1,69 @@
-"""The exercise and the quiz of lesson 13: a search for the largest size that fits."""
+"""The exercises and the quiz of lesson 13: graphs that are never stale, tokens that aren't known yet, the largest size
+that fits, and which sizes to capture."""
 
 from lessons_lib.checks.exercise import Exercise
+from lessons_lib.checks.lesson_13.padding import check_least_padding
+from lessons_lib.checks.lesson_13.placeholders import check_next_tokens, check_replace_placeholders
 from lessons_lib.checks.lesson_13.quiz import QUIZ
 from lessons_lib.checks.lesson_13.searching import check_largest_that_fits
+from lessons_lib.checks.lesson_13.stale_graphs import check_graph_store
 
 __all__ = ["EXERCISES", "QUIZ"]
 
 EXERCISES = [
     Exercise(
         id="13.1",
+        title="graphs that are never stale",
+        reference="lessons_lib.engine.cuda_graphs:GraphStore",
+        test=check_graph_store,
+        hints=(
+            "Imagine every way in which the engine can put something else where the graph reads. For each, what about "
+            "the tensors changes: the address, the object, or only the values?",
+            "The key has three parts: the addresses of all inputs and weights, in order; something that tells views at "
+            "the same address apart, which `id` does for the inputs; and the settings. `run` captures if `has` says "
+            "no. It notes the key together with the graph, after the capture has succeeded, and replays in any case.",
+            "`key_of`: `addresses = [tensor.data_ptr() for tensor in [*inputs, *weights]]`, then `return "
+            "addresses, [id(tensor) for tensor in inputs], settings`. `has`: `size in self.graphs and "
+            "self.graphs[size].key == key`. `run`: if it hasn't one, `replay, output = self.capture(step)`, "
+            "`self.graphs[size] = Graph(key, keeps(), replay, output)` and `self.num_captured += 1`; then "
+            "`self.graphs[size].replay()` and `return self.graphs[size].output`.",
+        ),
+        points=3,
+        time_limit=5.0,
+    ),
+    Exercise(
+        id="13.2",
+        title="tokens that aren't known yet",
+        reference="lessons_lib.engine.input_batch:next_tokens",
+        test=check_next_tokens,
+        hints=(
+            "For each sequence, which of its tokens are scheduled: from which index to which? And how many of them "
+            "have an id already?",
+            "Put the prompt and the output behind each other, and take `count` of them from `num_computed_tokens` on. "
+            "If that gives fewer tokens than are scheduled, the missing one is in flight, and gets a placeholder.",
+            "For each `sequence, count` of `scheduler_output.num_scheduled_tokens.items()`: `start = "
+            "sequence.num_computed_tokens`; `known = sequence.token_ids[start : start + count]`; add `known` to the "
+            "list, and if `len(known) < count`, add `-1 - previous_rows[sequence]`.",
+        ),
+        points=2,
+        time_limit=5.0,
+    ),
+    Exercise(
+        id="13.3",
+        title="placeholders replaced on the GPU",
+        reference="lessons_lib.attention.custom_op:replace_placeholders",
+        test=check_replace_placeholders,
+        hints=(
+            "Compute something for *every* id, known or not, and choose afterwards. Then nothing depends on a value.",
+            "For a placeholder, the index is −1 − id. For a known id that formula gives a negative number, so raise it "
+            "to an index that always exists. Look all of them up, and choose with `torch.where`.",
+            "`index = (-1 - input_ids).clamp(min=0)`; `torch.where(input_ids < 0, previous_tokens[index], input_ids)`.",
+        ),
+        points=1,
+        time_limit=5.0,
+    ),
+    Exercise(
+        id="13.4",
         title="the largest batch that fits",
         reference="lessons_lib.measuring.tuning:largest_that_fits",
         test=check_largest_that_fits,
@@ -21,5 +76,25 @@ EXERCISES = [
             "too_large) // 2` and call `fits(middle)`; after the loop, `return fitting`.",
         ),
         points=1,
+    ),
+    Exercise(
+        id="13.5",
+        title="the sizes with the least padding",
+        reference="lessons_lib.measuring.step_sizes:least_padding",
+        test=check_least_padding,
+        hints=(
+            "Suppose you knew the best sizes for all steps up to some number of tokens, for every such number, with "
+            "one graph fewer. What would the last size decide?",
+            "Only numbers that occur are worth capturing, and the largest must be. For each of them, keep the best "
+            "sizes that end with it and serve all steps up to it. With one more graph: try each smaller number as the "
+            "size before the last. All steps between the two are padded to the last.",
+            "`counts = sorted(histogram)`, and `steps[i]` is the number of steps with fewer tokens than `counts[i]`. "
+            "`best[end]` is the pair (tokens computed, sizes) for the first `end` counts; `best[0] = (0, [])`, the "
+            "others begin at infinity. `max_graphs` times: each new `best[end]` is the `min` over `start < end` of "
+            "`(best[start][0] + (steps[end] - steps[start]) * counts[end - 1], best[start][1] + [counts[end - 1]])`. "
+            "Return the sizes of the last.",
+        ),
+        points=3,
+        time_limit=5.0,
     ),
 ]
