@@ -305,7 +305,7 @@ refused call changes nothing, so check everything first. `free` takes a list or 
 tokens, and doesn't modify it. The next section shows why the last block goes into the queue first.
 """
 
-# %% exercise="03.1" given="__init__ utilization"
+# %% exercise="03.1" given="__init__ reset utilization"
 from collections import deque
 
 from lessons_lib.kv_cache.block_pool import OutOfBlocks

@@ -417,7 +417,7 @@ and 2 blocks. The second gives it 8 more tokens and 2 more blocks. The third giv
 D has the first token of its answer.
 """
 
-# %% exercise="09.3" given="__init__ add has_unfinished schedule schedule_running missing_blocks admit update computed remove release"
+# %% exercise="09.3" given="__init__ add check has_unfinished schedule schedule_running missing_blocks admit update computed remove release reset"
 from collections.abc import Callable, Iterable
 from typing import Generic
 
