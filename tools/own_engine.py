@@ -111,11 +111,14 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m tools.own_engine", description=__doc__.splitlines()[0])
     parser.add_argument("--count", type=int, default=200)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", default="", help="variants with this in their name, such as 'all' or 'alone'")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)  # the models are tiny
     all_failed: list[str] = []
     for set_name, answers in (("reference", reference_answers()), ("other", other_answers())):
         for name, used in variants(answers):
+            if options.only not in name:
+                continue
             started = time.perf_counter()
             failed = run(used, range(options.seed, options.seed + options.count))
             seconds = time.perf_counter() - started

@@ -117,9 +117,9 @@ def _top_level(text: str, name: str, code: CodeType) -> ast.FunctionDef | ast.Cl
     except SyntaxError:
         return None
     for node in body:
-        if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and node.name == name:
-            if _first_line(node) <= code.co_firstlineno <= (node.end_lineno or 0):
-                return node
+        is_named = isinstance(node, (ast.FunctionDef, ast.ClassDef)) and node.name == name
+        if is_named and _first_line(node) <= code.co_firstlineno <= (node.end_lineno or 0):
+            return node
     return None
 
 

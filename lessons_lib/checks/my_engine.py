@@ -1,7 +1,7 @@
 """Your own engine: an `LLMEngine` of your answers where an exercise is solved, and of the reference where it isn't.
 
-An answer is used only if it still passes its check, and if an engine with it computes the reference engine's tokens in a
-short trial. `my_parts` says which parts are yours.
+An answer is used only if it still passes its check, and if an engine with it computes the reference engine's tokens
+in a short trial. `my_parts` says which parts are yours.
 """
 
 import time

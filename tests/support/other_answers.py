@@ -3,6 +3,7 @@
 from collections import deque
 
 from answers import lesson_03, lesson_06, lesson_09, lesson_10, lesson_11, lesson_12
+
 from lessons_lib.kv_cache.block_pool import OutOfBlocks
 from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache as ReferenceCache
 from lessons_lib.kv_cache.prefix_cache import PrefixCache as ReferencePrefixCache
