@@ -52,7 +52,7 @@ def keep(exercise: Exercise, answer: object) -> None:
         draft = path.with_name(f"{path.name}.{os.getpid()}")
         draft.write_text(f"# Your answer to exercise {exercise.id}.\n{source}", encoding="utf-8")
         draft.replace(path)
-    except (NoSource, OSError, ValueError):
+    except Exception:  # a check must not fail because of what comes behind it
         pass
 
 
