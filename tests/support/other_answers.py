@@ -44,7 +44,7 @@ class BlockPool:
             raise ValueError(given)
         while given:
             self.used.remove(given[-1])
-            self.free_queue.extend([given.pop()])
+            self.free_queue.append(given.pop())
 
     @property
     def utilization(self):
