@@ -1047,9 +1047,9 @@ yours.parts
 # %% [markdown]
 """
 How does your `blocks_for` get into a scheduler that imports the reference's? `my_engine` executes the scheduler's source once more, in a copy of its
-module's names, where `blocks_for` is your function; see `lessons_lib/checks/linking.py`. The original stays as it is. The engine doesn't call `slot_mapping`
-and `token_probabilities` itself: it computes the slots of all sequences at once, and draws without a sort. If these two are yours, functions that call them
-take the place of its own (`lessons_lib/checks/stand_ins.py`). That's slower, but the tokens must be the same:
+module's names, where `blocks_for` is your function; see `lessons_lib/checks/linking.py`. The original stays as it is. The engine doesn't call `slot_mapping`,
+`attention_in_place` and `token_probabilities` itself: it computes slots and attention of many sequences at once, and draws without a sort. If one of them is
+yours, a function that calls it takes the place of the engine's own (`lessons_lib/checks/stand_ins.py`). That's slower, but the tokens must be the same:
 """
 
 # %%

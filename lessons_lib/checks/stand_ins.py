@@ -6,6 +6,7 @@ They return the same as the functions of these names in the engine, and take lon
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -13,6 +14,8 @@ from transformers import AttentionInterface, PreTrainedModel
 
 from lessons_lib.attention.forward_batch import ForwardBatch
 from lessons_lib.attention.hf_backend import PAGED, attention_of_layer
+from lessons_lib.attention.paged_attention import plan_torch as plan_in_groups
+from lessons_lib.attention.plain_attention import attention_in_place
 from lessons_lib.engine import input_batch
 from lessons_lib.engine.input_batch import BlockTables
 from lessons_lib.engine.race import random_numbers, times
@@ -31,6 +34,26 @@ def forward_batch(
         for sequence, count in scheduler_output.num_scheduled_tokens.items()
     ]
     return replace(batch, slot_mapping=torch.cat(slots).long())
+
+
+def plan_torch(batch: Any, block_tables: torch.Tensor, block_size: int) -> Callable[..., torch.Tensor]:
+    """`paged_attention.plan_torch`, with `attention_in_place` for one sequence after another.
+
+    Layers whose scores have terms of their own, or whose values have another head size than keys, are computed as
+    before: `attention_in_place` isn't made for them.
+    """
+    attend_in_groups = plan_in_groups(batch, block_tables, block_size)
+
+    def attend(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: float, terms: Any = None) -> Any:
+        if terms is not None or values.shape[-1] != keys.shape[-1]:
+            return attend_in_groups(query, keys, values, scale, terms)
+        out = torch.empty_like(query)
+        for row, (start, end) in enumerate(pairwise(batch.cu_seqlens_q.tolist())):
+            blocks, num_tokens = block_tables[row].tolist(), int(batch.context_lens[row])
+            out[start:end] = attention_in_place(query[start:end], keys, values, blocks, num_tokens, scale)
+        return out
+
+    return attend
 
 
 @contextmanager

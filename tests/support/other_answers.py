@@ -7,6 +7,7 @@ from answers import lesson_03, lesson_06, lesson_09, lesson_10, lesson_11, lesso
 from lessons_lib.kv_cache.block_pool import OutOfBlocks
 from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache as ReferenceCache
 from lessons_lib.kv_cache.prefix_cache import PrefixCache as ReferencePrefixCache
+from lessons_lib.kv_cache.prefix_cache import SharedBlockPool as ReferenceSharedPool
 from lessons_lib.scheduling.scheduler import OutputT
 from lessons_lib.scheduling.scheduler import Scheduler as ReferenceScheduler
 
@@ -61,18 +62,20 @@ class PagedKVCache(ReferenceCache):
         self.values[layer].index_put_((blocks, offsets), values)
 
 
-class PrefixCache(ReferencePrefixCache):
-    def match_prefix(self, block_hashes):
-        found = []
-        for index in range(len(block_hashes)):
-            block = self.hash_to_block.get(block_hashes[index])
-            if block is None:
-                return found
-            found = [*found, block]
-        return found
+class SharedBlockPool(ReferenceSharedPool):
+    def touch(self, blocks):
+        lesson_11.touches_with_sets(self, blocks)
 
     def free(self, blocks):
-        return lesson_11.frees_by_hand(self, blocks)
+        lesson_11.frees_by_hand(self, blocks)
+
+
+class PrefixCache(ReferencePrefixCache):
+    def match_prefix(self, block_hashes):
+        return lesson_11.finds_with_takewhile(self, block_hashes)
+
+    def is_writable(self, block):
+        return lesson_11.writable_in_steps(self, block)
 
 
 class Scheduler(ReferenceScheduler[OutputT]):
@@ -112,14 +115,18 @@ ANSWERS = {
     f"{KV}.block_pool:slot_mapping": lesson_03.by_ranges,
     f"{KV}.paged_kv_cache:PagedKVCache": PagedKVCache,
     f"{KV}.prefix_cache:block_hash": lesson_11.written_with_commas,
+    f"{KV}.prefix_cache:SharedBlockPool": SharedBlockPool,
     f"{KV}.prefix_cache:PrefixCache": PrefixCache,
-    f"{ATTENTION}.paged_attention:paged_attention": lesson_06.attention_by_hand,
+    f"{ATTENTION}.online_softmax:add_block": lesson_06.add_with_where,
+    f"{ATTENTION}.plain_attention:attention_in_place": lesson_06.in_place_without_add_block,
     f"{ATTENTION}.hf_backend:paged_attention_forward": lesson_06.forwards_by_squeezing,
     f"{SCHEDULING}.policies:PriorityWithAgeing": PriorityWithAgeing,
     f"{SCHEDULING}.scheduler:share_budget": lesson_09.in_two_dicts,
     f"{SCHEDULING}.scheduler:conservative": lesson_09.subtracts_one_by_one,
     f"{SCHEDULING}.scheduler:Scheduler": Scheduler,
     f"{SCHEDULING}.preemption:last_in_rank": lesson_10.by_a_loop,
+    f"{SCHEDULING}.preemption:preempt_sequence": lesson_10.in_another_order,
+    f"{SCHEDULING}.preemption:copy_before_write": lesson_11.with_a_slice,
     f"{SCHEDULING}.preemption:take_cached": lesson_11.with_a_loop,
     f"{ENGINE}.sampling:token_probabilities": lesson_12.row_by_row,
     f"{ENGINE}.detokenizer:releasable": lesson_12.walking_through,
