@@ -23,6 +23,7 @@ from IPython.display import display
 
 from lessons_lib.batching import generate_one_by_one
 from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, solution
+from lessons_lib.checks.my_engine import my_engine
 from lessons_lib.engine import (
     EngineConfig,
     FEW_TOKENS,
@@ -94,7 +95,7 @@ Here are all six stories with an engine:
 SMALL = EngineConfig(max_num_seqs=4, max_num_batched_tokens=64, num_blocks=32)
 AS_ASKED = [SamplingParams(max_tokens=max_tokens) for max_tokens in MAX_NEW_TOKENS]
 engine = LLMEngine(model, tokenizer, SMALL)
-answers = engine.generate(PROMPTS, AS_ASKED)
+answers = engine_answers = engine.generate(PROMPTS, AS_ASKED)
 for name, output in zip(NAMES, answers):
     print(f"{name}: {len(output.token_ids)} tokens, {output.finish_reason}: …{output.text[:80]!r}")
 
@@ -963,7 +964,7 @@ that the same bookkeeping matters. That is the subject of lesson 13.
 
 What does the model do all that time? It multiplies matrices, and it runs hundreds of small operations in between. `fused_runner` makes a runner that
 computes the same model with fewer: queries, keys and values come from a single product with their concatenated weights, and so do the gate and up
-projections of the MLP. Each norm is one operation. For a few tokens it also computes each product in a different order (see the appendix). Here is a step of four stories:
+projections of the MLP. Each norm is one operation. For a few tokens it also computes each product in a different order (see "Further"). Here is a step of four stories:
 """
 
 # %% tags=["measured"]
@@ -989,44 +990,6 @@ print("the same tokens:", tokens == fused_tokens)
 """
 It's the same model with fewer operators to launch. vLLM's model files concatenate weights too: `QKVParallelLinear` and
 `MergedColumnParallelLinear` in `vllm/model_executor/layers/linear.py`.
-
-### The token budget and the gaps
-
-A large budget gets prompts computed fast. A small one keeps steps short, and with them the gaps between the tokens of running answers. One answer is being
-read when three prompts of 300 tokens arrive:
-"""
-
-# %% tags=["measured"]
-def with_arrivals(budget):
-    """Seconds of each step, from the arrival of three long prompts until each has its first token."""
-    engine = LLMEngine(model, tokenizer, EngineConfig(max_num_seqs=4, max_num_batched_tokens=budget, num_blocks=128, share_prefixes=False))
-    engine.add_request("The old dog", SamplingParams(max_tokens=150, ignore_eos=True))
-    for _ in range(5):
-        engine.step()
-    first_tokens = set()
-    for index in range(3):
-        long_prompt = (prompt_ids["B"] * 5)[index : 300 + index]
-        engine.add_request(long_prompt, SamplingParams(max_tokens=20), on_token=lambda token: first_tokens.add(token.request_id))
-    steps = len(engine.metrics.recent)
-    while len(first_tokens) < 3:
-        engine.step()
-    return [step.total_seconds for step in list(engine.metrics.recent)[steps:]]
-
-
-rows = []
-for budget in (32, 128, 1024):
-    seconds = with_arrivals(budget)
-    rows.append([str(budget), len(seconds), 1000 * max(seconds), 1000 * sum(seconds)])
-Table(
-    columns=["token budget", "steps", "longest gap in the answer, ms", "until all three have their first token, ms"],
-    rows=rows,
-    caption="Three prompts of 300 tokens arrive while one answer is being read",
-)
-
-# %% [markdown]
-"""
-Small budgets make the new requests wait; large ones make the reader wait. First decide how long a gap may be, and how long a new request may wait. A
-measurement like this one then tells you which budget to choose for your model and machine.
 
 ## The designs side by side
 
@@ -1069,15 +1032,44 @@ ways_table(recorded_ways().results)
 clearer. With 64 batch slots no request waits, and everything gains from that except the loop and the dense slots. The engine is no slower than
 "paged row", although it schedules every step, looks for shared prefixes and is ready to preempt. With the fused model it is the fastest of all.
 
-### The ledger
+## Your own engine
+
+Whenever a check passes, the source of your answer is kept in the folder `work`, next to this notebook. `my_engine` takes the arguments of `LLMEngine`. It
+builds an engine of your answers where you have solved the exercise, and of the reference where you haven't. Answers that no longer pass their check are
+left out, and so are those with which an engine fails a short trial. The table says what became of each. (In the solved notebook, only the answers of this
+lesson are kept, because each lesson is run alone.)
 """
 
-# %% tags=["measured"]
-ledger(model, tokenizer, "12", with_cache_only=True)
+# %%
+yours = my_engine(model, tokenizer, SMALL)
+yours.parts
 
 # %% [markdown]
 """
-The last row computes no unneeded tokens, copies nothing, and reserves little more cache than it uses. On six short stories the slots of lesson 02 are about
+How does your `blocks_for` get into a scheduler that imports the reference's? `my_engine` executes the scheduler's source once more, in a copy of its
+module's names, where `blocks_for` is your function; see `lessons_lib/checks/linking.py`. The original stays as it is. The engine doesn't call `slot_mapping`,
+`attention_in_place` and `token_probabilities` itself: it computes slots and attention of many sequences at once, and draws without a sort. If one of them is
+yours, a function that calls it takes the place of the engine's own (`lessons_lib/checks/stand_ins.py`). That's slower, but the tokens must be the same:
+"""
+
+# %%
+own_answers = [output.token_ids for output in yours.generate(PROMPTS, AS_ASKED)]
+print("the same tokens as the reference engine:", own_answers == [output.token_ids for output in engine_answers])
+print("the same tokens as one at a time (lesson 00):", own_answers == alone)
+
+# %% [markdown]
+"""
+### The ledger
+
+The last row is your engine, with the same six requests as the row above it.
+"""
+
+# %% tags=["measured"]
+ledger(model, tokenizer, "12", with_cache_only=True, my_engine=my_engine)
+
+# %% [markdown]
+"""
+The engine computes no unneeded tokens, copies nothing, and reserves little more cache than it uses. On six short stories the slots of lesson 02 are about
 as fast. What the engine has gained is memory, and with it room for more requests.
 
 ## What production does
@@ -1118,7 +1110,68 @@ quiz("12")
 
 # %% [markdown]
 """
-## Appendix: one product, two orders
+## References
+
+- A. Holtzman et al.: *The Curious Case of Neural Text Degeneration*, ICLR 2020; top-p. <https://arxiv.org/abs/1904.09751>
+- P. Efraimidis, P. Spirakis: *Weighted random sampling with a reservoir*, Information Processing Letters 97, 2006; the race.
+- C. Maddison, D. Tarlow, T. Minka: “A* Sampling”, NeurIPS 2014; the Gumbel-max trick. <https://arxiv.org/abs/1411.0030>
+- G. Steele, D. Lea, C. Flood: *Fast Splittable Pseudorandom Number Generators*, OOPSLA 2014; SplitMix64, the hash of the random numbers.
+- S. Xing et al.: *Sorting-Free GPU Kernels for LLM Sampling*, 2025. <https://flashinfer.ai/2025/03/10/sampling.html>
+- W. Kwon et al.: *Efficient Memory Management for Large Language Model Serving with PagedAttention*, SOSP 2023. <https://arxiv.org/abs/2309.06180>
+- vLLM: architecture, <https://docs.vllm.ai/en/latest/design/arch_overview.html>; metrics, <https://docs.vllm.ai/en/latest/design/metrics.html>
+- nano-vllm. <https://github.com/GeeeekExplorer/nano-vllm>
+- Hugging Face transformers: continuous batching. <https://huggingface.co/docs/transformers/main/en/continuous_batching>
+- Prometheus: metric types, <https://prometheus.io/docs/concepts/metric_types/>
+"""
+
+# %% [markdown] folded=true
+"""
+## Further (optional)
+
+What the lesson doesn't need. It isn't part of its 90 minutes.
+"""
+
+# %% [markdown]
+"""
+### The token budget and the gaps
+
+A large budget gets prompts computed fast. A small one keeps steps short, and with them the gaps between the tokens of running answers. One answer is being
+read when three prompts of 300 tokens arrive:
+"""
+
+# %% tags=["measured"]
+def with_arrivals(budget):
+    """Seconds of each step, from the arrival of three long prompts until each has its first token."""
+    engine = LLMEngine(model, tokenizer, EngineConfig(max_num_seqs=4, max_num_batched_tokens=budget, num_blocks=128, share_prefixes=False))
+    engine.add_request("The old dog", SamplingParams(max_tokens=150, ignore_eos=True))
+    for _ in range(5):
+        engine.step()
+    first_tokens = set()
+    for index in range(3):
+        long_prompt = (prompt_ids["B"] * 5)[index : 300 + index]
+        engine.add_request(long_prompt, SamplingParams(max_tokens=20), on_token=lambda token: first_tokens.add(token.request_id))
+    steps = len(engine.metrics.recent)
+    while len(first_tokens) < 3:
+        engine.step()
+    return [step.total_seconds for step in list(engine.metrics.recent)[steps:]]
+
+
+rows = []
+for budget in (32, 128, 1024):
+    seconds = with_arrivals(budget)
+    rows.append([str(budget), len(seconds), 1000 * max(seconds), 1000 * sum(seconds)])
+Table(
+    columns=["token budget", "steps", "longest gap in the answer, ms", "until all three have their first token, ms"],
+    rows=rows,
+    caption="Three prompts of 300 tokens arrive while one answer is being read",
+)
+
+# %% [markdown]
+"""
+Small budgets make the new requests wait; large ones make the reader wait. First decide how long a gap may be, and how long a new request may wait. A
+measurement like this one then tells you which budget to choose for your model and machine.
+
+### One product, two orders
 
 The product of tokens and weights can be computed in two ways: tokens times weights, or weights times tokens, with the result transposed. Both multiply the
 same values, but the library that PyTorch calls doesn't take the same time for both:
@@ -1148,17 +1201,4 @@ Table(columns=["tokens", "tokens × weights, ms", "weights × tokens, ms"], rows
 """
 Where the second order stops paying off depends on the machine and on the number of threads. `product` switches at the point where it stopped paying
 off with two threads.
-
-## References
-
-- A. Holtzman et al.: *The Curious Case of Neural Text Degeneration*, ICLR 2020; top-p. <https://arxiv.org/abs/1904.09751>
-- P. Efraimidis, P. Spirakis: *Weighted random sampling with a reservoir*, Information Processing Letters 97, 2006; the race.
-- C. Maddison, D. Tarlow, T. Minka: “A* Sampling”, NeurIPS 2014; the Gumbel-max trick. <https://arxiv.org/abs/1411.0030>
-- G. Steele, D. Lea, C. Flood: *Fast Splittable Pseudorandom Number Generators*, OOPSLA 2014; SplitMix64, the hash of the random numbers.
-- S. Xing et al.: *Sorting-Free GPU Kernels for LLM Sampling*, 2025. <https://flashinfer.ai/2025/03/10/sampling.html>
-- W. Kwon et al.: *Efficient Memory Management for Large Language Model Serving with PagedAttention*, SOSP 2023. <https://arxiv.org/abs/2309.06180>
-- vLLM: architecture, <https://docs.vllm.ai/en/latest/design/arch_overview.html>; metrics, <https://docs.vllm.ai/en/latest/design/metrics.html>
-- nano-vllm. <https://github.com/GeeeekExplorer/nano-vllm>
-- Hugging Face transformers: continuous batching. <https://huggingface.co/docs/transformers/main/en/continuous_batching>
-- Prometheus: metric types, <https://prometheus.io/docs/concepts/metric_types/>
 """

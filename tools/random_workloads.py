@@ -117,14 +117,14 @@ class Workload:
         }
         return rng.choice(prompts()), params, options
 
-    def draw_engine(self) -> LLMEngine:
+    def draw_config(self) -> dict[str, object]:
         rng, block_size = self.rng, self.rng.choice([1, 2, 3, 4, 8, 16])
         needed = max(
             blocks_for(len(prompt) + (params.max_tokens or 1) - 1, block_size) for prompt, params, _ in self.to_come
         )
         num_blocks = needed + rng.choice([0, 0, 1, 2, 5, 40])
         max_num_seqs = rng.choice([1, 2, 4, 8])
-        config = dict(
+        return dict(
             block_size=block_size,
             num_blocks=num_blocks,
             num_swap_blocks=rng.choice([0, 6, 40]),
@@ -136,7 +136,10 @@ class Workload:
             watermark=rng.choice([0.0, 0.1]),
             share_prefixes=rng.random() < 0.75,
         )
-        model, overlapped = tiny_model(self.family, seed=3), rng.random() < 0.5
+
+    def draw_engine(self) -> LLMEngine:
+        config = self.draw_config()
+        model, overlapped = tiny_model(self.family, seed=3), self.rng.random() < 0.5
         self.happened["overlapped"] += overlapped
         if overlapped:
             config["make_runner"] = gpu_model_runner(compiled=False, capture=rerun)

@@ -5,6 +5,7 @@ import traceback
 
 from lessons_lib.checks import progress
 from lessons_lib.checks.exercise import Exercise, Mistake, current_case
+from lessons_lib.checks.kept import keep
 from lessons_lib.checks.panel import Panel
 from lessons_lib.checks.registry import UnknownExercise, get_exercise
 from lessons_lib.checks.sandbox import Outcome, TimeLimit, run_guarded
@@ -38,6 +39,8 @@ def check(id: str, attempt: object) -> object:
     entry = progress.load()["exercises"].get(id, {})
     tried = entry.get("attempts", 0) + (panel.kind != "open")
     progress.note_exercise(id, attempts=tried, passed=panel.kind == "right" or entry.get("passed", False))
+    if panel.kind == "right":
+        keep(exercise, attempt)
     return _finish(panel, attempt if panel.kind == "right" else exercise.load_reference())
 
 

@@ -67,6 +67,9 @@ class LruQueue(OrderedDict[int, None]):
     def popleft(self) -> int:
         return self.popitem(last=False)[0]
 
+    def append(self, block: int) -> None:
+        self[block] = None
+
     def extend(self, blocks: Iterable[int]) -> None:
         self.update(dict.fromkeys(blocks))
 

@@ -2,8 +2,10 @@
 
 import asyncio
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from lessons_lib.batching.continuous_batching import batch_generate
@@ -63,9 +65,9 @@ def under_pressure(model, tokenizer, share_prefixes: bool = False) -> RecordedRu
     return RecordedRun([sequence.output_ids for sequence in sequences], trace)
 
 
-def by_engine(model, tokenizer) -> RecordedRun:
+def by_engine(model, tokenizer, new_engine: Callable[..., LLMEngine] = LLMEngine) -> RecordedRun:
     """All six at a time, with as many blocks as they need."""
-    engine = LLMEngine(model, tokenizer, EngineConfig(max_num_seqs=6, max_num_batched_tokens=64, num_blocks=64))
+    engine = new_engine(model, tokenizer, EngineConfig(max_num_seqs=6, max_num_batched_tokens=64, num_blocks=64))
     with record_schedule(engine.scheduler) as trace:
         outputs = engine.generate(PROMPTS, [SamplingParams(max_tokens=max_tokens) for max_tokens in MAX_NEW_TOKENS])
     return RecordedRun([output.token_ids for output in outputs], trace)
@@ -149,27 +151,35 @@ class LedgerRow:
     seconds: float
 
 
-def ledger_rows(model, tokenizer, upto: str, with_cache_only: bool = False, since: str = "00") -> list[LedgerRow]:
+def ledger_rows(
+    model, tokenizer, upto: str, with_cache_only: bool = False, since: str = "00",
+    my_engine: Callable[..., LLMEngine] | None = None,
+) -> list[LedgerRow]:  # fmt: skip
     """Serve the six stories in every way that the lessons from `since` to `upto` teach, and count.
 
     The baseline is always included.
     """
+    yours = [(upto, "yours, 6 requests", partial(by_engine, new_engine=my_engine))] if my_engine else []
     return [
         _row(lesson, method, serve, model, tokenizer)
-        for lesson, method, serve in METHODS
+        for lesson, method, serve in [*METHODS, *yours]
         if method == BASELINE or (since <= lesson <= upto and not (with_cache_only and method.endswith(NO_CACHE)))
     ]
 
 
-def ledger(model, tokenizer, upto: str, with_cache_only: bool = False, since: str = "00") -> Table:
+def ledger(
+    model, tokenizer, upto: str, with_cache_only: bool = False, since: str = "00",
+    my_engine: Callable[..., LLMEngine] | None = None,
+) -> Table:  # fmt: skip
     """The ledger as a table. Speed is relative to one request at a time with a cache.
 
     Args:
         upto: the last lesson to include, such as "01".
         with_cache_only: leave out the ways without a cache, which take most of the time.
         since: leave out earlier lessons, except for the baseline.
+        my_engine: a function like LLMEngine, for a last row with the learner's own engine.
     """
-    rows = ledger_rows(model, tokenizer, upto, with_cache_only, since)
+    rows = ledger_rows(model, tokenizer, upto, with_cache_only, since, my_engine)
     base = next(row for row in rows if row.method == BASELINE)
     return Table(
         columns=[

@@ -1,0 +1,176 @@
+"""Your own engine: an `LLMEngine` of your answers where an exercise is solved, and of the reference where it isn't.
+
+An answer is used only if it still passes its check, and if an engine with it computes the reference engine's tokens
+in a short trial. `my_parts` says which parts are yours.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any
+
+from lessons_lib.checks.engine_trial import engine_of, serve_trial
+from lessons_lib.checks.exercise import Exercise
+from lessons_lib.checks.judge import describe, judge
+from lessons_lib.checks.kept import kept_answer
+from lessons_lib.checks.linking import Link, Linked, executed_answer, link
+from lessons_lib.checks.registry import exercises_of, lesson_numbers
+from lessons_lib.checks.sandbox import Outcome, run_guarded
+from lessons_lib.engine.config import EngineConfig
+from lessons_lib.engine.llm_engine import LLMEngine
+from lessons_lib.viz.tables.table import Table
+
+STAND_INS = "lessons_lib.checks.stand_ins"
+# What the engine is made of, each behind those that it uses. One that is an exercise's reference is a part. To add a
+# part, add its line, and those of the definitions between it and LLMEngine that are missing.
+LINKS = (
+    Link("lessons_lib.kv_cache.block_pool:blocks_for"),
+    Link("lessons_lib.kv_cache.block_pool:BlockPool"),
+    Link("lessons_lib.kv_cache.block_pool:slot_mapping"),
+    Link("lessons_lib.kv_cache.paged_kv_cache:PagedKVCache"),
+    Link("lessons_lib.kv_cache.prefix_cache:block_hash"),
+    Link("lessons_lib.kv_cache.prefix_cache:SharedBlockPool"),
+    Link("lessons_lib.kv_cache.prefix_cache:PrefixCache"),
+    Link("lessons_lib.attention.online_softmax:add_block"),
+    Link("lessons_lib.attention.plain_attention:attention_in_place"),
+    Link("lessons_lib.attention.paged_attention:plan_torch", f"{STAND_INS}:plan_torch"),
+    Link("lessons_lib.attention.hf_backend:plan_attention"),
+    Link("lessons_lib.attention.hf_backend:paged_attention_forward"),
+    Link("lessons_lib.attention.hf_backend:attention_of_layer"),
+    Link("lessons_lib.attention.hf_backend:paged_attention_in", f"{STAND_INS}:paged_attention_in"),
+    Link("lessons_lib.attention.hf_backend:paged_forward"),
+    Link("lessons_lib.scheduling.policies:PriorityWithAgeing"),
+    Link("lessons_lib.scheduling.scheduler:share_budget"),
+    Link("lessons_lib.scheduling.scheduler:conservative"),
+    Link("lessons_lib.scheduling.scheduler:Scheduler"),
+    Link("lessons_lib.scheduling.preemption:last_in_rank"),
+    Link("lessons_lib.scheduling.preemption:preempt_sequence"),
+    Link("lessons_lib.scheduling.preemption:copy_before_write"),
+    Link("lessons_lib.scheduling.preemption:take_cached"),
+    Link("lessons_lib.scheduling.preemption:PreemptiveScheduler"),
+    Link("lessons_lib.engine.sampling:token_probabilities"),
+    Link("lessons_lib.engine.sampling:race_on", f"{STAND_INS}:race_on"),
+    Link("lessons_lib.engine.sampling:choose_tokens"),
+    Link("lessons_lib.engine.detokenizer:releasable"),
+    Link("lessons_lib.engine.detokenizer:IncrementalDetokenizer"),
+    Link("lessons_lib.engine.outputs:EngineRequest"),
+    Link("lessons_lib.engine.requests_in:new_request"),
+    Link("lessons_lib.engine.step_results:forks_of"),
+    Link("lessons_lib.engine.step_results:completions_with_token"),
+    Link("lessons_lib.engine.input_batch:forward_batch", f"{STAND_INS}:forward_batch"),
+    Link("lessons_lib.engine.model_runner:ModelRunner"),
+    Link("lessons_lib.engine.gathered_runner:GatheredRunner"),
+    Link("lessons_lib.engine.llm_engine:LLMEngine"),
+)
+YOURS, REFERENCE = "yours", "reference"
+TRIAL_SECONDS = 20.0
+
+
+def my_engine(
+    model: Any, tokenizer: Any, config: EngineConfig | None = None, clock: Callable[[], float] = time.perf_counter
+) -> LLMEngine:
+    """An engine of your own parts. The arguments are those of LLMEngine.
+
+    If the config has a `make_runner` or `backend`, it is used as it is, in place of the parts of lesson 06.
+
+    Returns:
+        an engine with one more attribute: `parts`, what `my_parts` returns.
+    """
+    answers = kept_answers()
+    states = states_of(answers)
+    linked = link(LINKS, {target: answers[target] for target, state in states.items() if state == YOURS})
+    engine = engine_of(linked, model, tokenizer, config or EngineConfig(), clock)
+    engine.parts = table_of(states)
+    return engine
+
+
+def my_parts() -> Table:
+    """Which parts of `my_engine` are yours, and why the others are the reference's."""
+    return table_of(states_of(kept_answers()))
+
+
+def kept_answers() -> dict[str, str]:
+    """Reference -> source, of the kept answers to exercises that are parts of the engine."""
+    found = {target: kept_answer(exercise) for target, exercise in part_exercises().items()}
+    return {target: source for target, source in found.items() if source is not None}
+
+
+def part_exercises() -> dict[str, Exercise]:
+    """Reference -> exercise, of those that are parts of the engine, in the order of the course."""
+    targets = {each.target for each in LINKS}
+    return {exercise.reference: exercise for exercise in _all_exercises() if exercise.reference in targets}
+
+
+def states_of(answers: Mapping[str, str]) -> dict[str, str]:
+    """Reference -> YOURS, or REFERENCE and why.
+
+    Args:
+        answers: reference -> source.
+    """
+    states = dict.fromkeys(part_exercises(), f"{REFERENCE}: not solved yet")
+    for target, source in answers.items():
+        problem = why_refused(target, source)
+        states[target] = f"{REFERENCE}: {problem}" if problem else YOURS
+    usable = {target: source for target, source in answers.items() if states[target] == YOURS}
+    if problem_with(usable):
+        # Add one at a time, and leave out those that don't fit the ones before.
+        used: dict[str, str] = {}
+        for target, source in usable.items():
+            if problem := problem_with({**used, target: source}):
+                states[target] = f"{REFERENCE}: your answer passes its check, but an engine with it {problem}"
+            else:
+                used[target] = source
+    return states
+
+
+def table_of(states: Mapping[str, str]) -> Table:
+    """A row for each exercise of the lessons that have a part in the engine."""
+    lessons = {exercise.id.split(".")[0] for exercise in part_exercises().values()}
+    rows = [
+        [exercise.id, f"{exercise.name}: {exercise.title}", states.get(exercise.reference, "not part of the engine")]
+        for exercise in _all_exercises()
+        if exercise.id.split(".")[0] in lessons
+    ]
+    count = sum(state == YOURS for state in states.values())
+    return Table(["exercise", "part", "in the engine"], rows, f"Your engine: {count} of {len(states)} parts are yours")
+
+
+@cache
+def why_refused(target: str, source: str) -> str:
+    """Why a kept answer can't be used: it can't be loaded, or it fails its check. "" if it passes."""
+    loaded: list[Any] = []
+    outcome = run_guarded(lambda: loaded.append(executed_answer(target, source)), TRIAL_SECONDS)
+    if not loaded:
+        return f"loading your answer {_what_happened(outcome)}"
+    exercise = part_exercises()[target]
+    panel = describe(exercise, *judge(exercise, loaded[0]))
+    return "" if panel.kind == "right" else f"your answer no longer passes its check: {panel.title[:200]}"
+
+
+def problem_with(answers: Mapping[str, str]) -> str:
+    """What an engine with these answers does wrong in a trial, as the end of a sentence. "" if nothing."""
+    return _trial(tuple(answers.items())) if answers else ""
+
+
+@cache
+def _trial(answers: tuple[tuple[str, str], ...]) -> str:
+    served: list[Any] = []
+    outcome = run_guarded(lambda: served.append(serve_trial(link(LINKS, dict(answers)))), TRIAL_SECONDS)
+    if not served:
+        return _what_happened(outcome)
+    return "" if served[0] == _served_by_the_reference() else "computes other tokens"
+
+
+@cache
+def _served_by_the_reference() -> list[Any]:
+    return serve_trial(Linked())
+
+
+def _what_happened(outcome: Outcome) -> str:
+    if outcome.timed_out:
+        return f"takes more than {TRIAL_SECONDS:g} seconds"
+    return f"raises {type(outcome.error).__name__}: {str(outcome.error)[:160]}"
+
+
+def _all_exercises() -> list[Exercise]:
+    return [exercise for lesson in lesson_numbers() for exercise in exercises_of(lesson)]
