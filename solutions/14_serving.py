@@ -21,7 +21,7 @@ import shutil
 import subprocess
 import time
 from concurrent.futures import ThreadPoolExecutor
-from statistics import mean
+from statistics import mean, median
 
 import psutil
 
@@ -31,6 +31,7 @@ from lessons_lib.engine import EngineConfig, LLMEngine, SamplingParams
 from lessons_lib.kv_cache import audit
 from lessons_lib.measuring import MAX_NEW_TOKENS, NAMES, PROMPTS, STORIES, ledger
 from lessons_lib.measuring.overload import bounded, overload_scores, take_all
+from lessons_lib.measuring.published import FOLDER as RECORDED
 from lessons_lib.models import load_model
 from lessons_lib.models.loading import BUNDLED_MODEL
 from lessons_lib.recording.drain import recorded_drain
@@ -46,6 +47,7 @@ from lessons_lib.serving.load.records import LoadLog
 from lessons_lib.serving.load.simulated import COST, SimulatedServer, simulate
 from lessons_lib.serving.messages import AddRequest, NewTokens, RequestEnded
 from lessons_lib.viz.serving import LoadPoint, draw_drain, draw_laps, draw_load, draw_path
+from lessons_lib.viz.tables import Table
 
 # The server that we use under "HTTP" takes some seconds to load. It starts now, in the background.
 MODEL = BUNDLED_MODEL
@@ -826,10 +828,21 @@ Like our server, vLLM makes the text in the server's process: the GPU shouldn't 
 """
 ### Several HTTP processes
 
-On an H200, the engine computes 129,000 tokens a second for 256 streams of a model of half a billion parameters. One Python process that writes an event for each
-token doesn't keep up: the streams got 47,000. So the server can have several (`--api-server-count`, the name in vLLM). Each has a front of its own, and
-the engine sends each front one message a step. With four, the streams got 107,000 tokens a second, and half of the tokens came within 2 ms of the one before.
+One Python process that writes an event for each token doesn't keep up with a GPU. So the server can have several (`--api-server-count`, the name in vLLM).
+Each has a front of its own, and the engine sends each front one message a step. Here are 256 streams of a model of half a billion parameters:
+"""
 
+# %%
+several = json.loads((RECORDED / "h200_serving.json").read_text(encoding="utf-8"))
+alone = median(several["in the process"]["alone, nothing is read"])
+rows = [["none: the engine alone, nothing is read", f"{alone:,.0f}", "100%", "–"]]
+for count, way in ((1, "process"), (4, "process, 4 API processes"), (8, "process, 8 API processes")):
+    rate, gap = (median(each[name] for each in several[way]) for name in ("output_throughput", "median_itl_ms"))
+    rows.append([count, f"{rate:,.0f}", f"{rate / alone:.0%}", f"{gap:.1f}"])
+Table(columns=["HTTP processes", "tokens/s", "of the engine alone", "ITL p50, ms"], rows=rows, caption=several["provenance"])
+
+# %% [markdown]
+"""
 ### A crash
 
 Here a client is reading when the engine's process is killed, as the operating system does when memory runs out. What does the client see?
