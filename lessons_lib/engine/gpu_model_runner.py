@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
+import torch._dynamo.config as dynamo_config
 import torch.fx.experimental._config as shape_config
 from transformers import PreTrainedModel
 
@@ -247,8 +248,9 @@ def compiled_logits(
     compiled = torch.compile(operator_logits, dynamic=True, fullgraph=True, backend=backend, options=options)
 
     def call(*inputs: Any) -> torch.Tensor:
-        # Otherwise two sizes that happen to be equal at the first call are taken to be equal always.
-        with shape_config.patch(use_duck_shape=False):  # type: ignore[attr-defined]
+        # Otherwise two sizes that happen to be equal at the first call are taken to be equal always; and the model is
+        # traced twice, because Dynamo takes the scale of the scores for an input until it sees that nothing changes it.
+        with shape_config.patch(use_duck_shape=False), dynamo_config.patch(specialize_float=True):  # type: ignore[attr-defined]
             return compiled(*inputs)
 
     return call

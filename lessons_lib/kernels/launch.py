@@ -19,6 +19,7 @@ MAX_KEYS_PER_SPLIT = (
     2048  # longer sequences are split, so that the longest of a ragged batch doesn't delay the launch's end
 )
 MIN_KEYS_PER_SPLIT = 512  # with fewer keys, starting a program and merging its result take too large a share
+KEYS_PER_SHORT_SPLIT, MAX_SHORT_SPLITS = 128, 16  # where the decode kernel merges by itself, one split after another
 
 
 @dataclass(frozen=True)
@@ -51,9 +52,12 @@ def decode_tiles(head_bytes: int) -> Tiles:
 
 
 def prefill_tiles(head_bytes: int, dtype: torch.dtype) -> Tiles:
-    """The fastest tiles of a sweep on an H200 with head size 128 in bfloat16; smaller ones where these don't fit."""
+    """The fastest tiles of sweeps on an H200 with head sizes 64 and 128 in bfloat16; smaller ones where they don't
+    fit."""
     if dtype is torch.float32:  # no tensor cores: float32 is for exact comparisons, and small tiles compile faster
         return Tiles(rows=32, keys=32, warps=4, stages=2)
+    if head_bytes <= 128:
+        return Tiles(rows=128, keys=64, warps=8, stages=2)
     return (
         Tiles(rows=64, keys=32, warps=4, stages=2) if head_bytes > 256 else Tiles(rows=256, keys=64, warps=8, stages=3)
     )
@@ -171,11 +175,19 @@ def keys_per_split(num_seqs, num_kv_heads, max_context_len, num_processors):
     return min(max(rounded, MIN_KEYS_PER_SPLIT), MAX_KEYS_PER_SPLIT)
 
 
+def splits_are_short(num_seqs, num_kv_heads, max_context_len, num_processors) -> bool:
+    """Whether sequences are so few and so short that they are cut into splits of `KEYS_PER_SHORT_SPLIT`, which the
+    decode kernel merges by itself. The arguments: see `keys_per_split`."""
+    num_splits = triton.cdiv(max_context_len, KEYS_PER_SHORT_SPLIT)
+    return num_splits <= MAX_SHORT_SPLITS and num_seqs * num_kv_heads * num_splits <= 2 * num_processors
+
+
 def launch_decode(
     q, k_cache, v_cache, block_tables, context_lens, cu_seqlens_q, out, scale, max_context_len,
     *, terms=None, tiles: Tiles | None = None, split_size: int | None = None, kernel=decode_kernel, merge=merge_kernel,
 ) -> None:  # fmt: skip
-    """Launch the decode kernel, and the merge kernel if sequences are split. Nothing is validated.
+    """Launch the decode kernel, and the merge kernel if there are many splits. Nothing is validated. Launches on one
+    device must run one after another.
 
     Args:
         q: [T, Hq, D]; out: [T, Hq, V], is written.
@@ -183,13 +195,15 @@ def launch_decode(
         cu_seqlens_q: int32 [N + 1]; None if every sequence has one new token, so T is N.
         max_context_len: an upper bound of context_lens.
         tiles, split_size: tiles, and keys per split; chosen here if None.
-        kernel, merge: the kernels, or others with the same arguments.
+        kernel, merge: the kernels, or others with the same arguments; those of others are launched both.
     """
     (tokens, q_heads, head_dim), (_, block_size, kv_heads, value_dim) = q.shape, v_cache.shape
     num_seqs = len(context_lens)
     if not num_seqs:
         return
-    split_size = split_size or keys_per_split(num_seqs, kv_heads, max_context_len, _processors(q.device))
+    sizes = (num_seqs, kv_heads, max_context_len, _processors(q.device))
+    merges_itself = kernel is decode_kernel and split_size is None and splits_are_short(*sizes)
+    split_size = split_size or (KEYS_PER_SHORT_SPLIT if merges_itself else keys_per_split(*sizes))
     num_splits = triton.cdiv(max_context_len, split_size)
     group, block_d, block_v = q_heads // kv_heads, _padded(head_dim), _padded(value_dim)
     tiles = tiles or decode_tiles(max(block_d, block_v) * q.element_size())
@@ -197,6 +211,9 @@ def launch_decode(
     if num_splits > 1:
         partial_out = torch.empty(tokens, q_heads, num_splits, value_dim, dtype=torch.float32, device=q.device)
         partial_lse = torch.empty(tokens, q_heads, num_splits, dtype=torch.float32, device=q.device)
+    own = _arguments_of(terms)
+    if merges_itself:
+        own["finished"] = _counters(q.device)
     is_ragged = cu_seqlens_q is not None
     starts = cu_seqlens_q if is_ragged else context_lens
     kernel[(kv_heads, num_seqs, num_splits)](
@@ -204,9 +221,9 @@ def launch_decode(
         *q.stride()[:2], *out.stride()[:2], *k_cache.stride()[:3], block_tables.stride(0),
         GROUP=group, BLOCK_M=_padded(group), HEAD_DIM=head_dim, BLOCK_D=block_d, VALUE_DIM=value_dim, BLOCK_V=block_v,
         BLOCK_SIZE=block_size, BLOCK_N=tiles.keys, SPLIT_SIZE=split_size, NUM_SPLITS=num_splits, RAGGED=is_ragged,
-        USE_INT64=_use_int64(k_cache, v_cache), num_warps=tiles.warps, num_stages=tiles.stages, **_arguments_of(terms),
+        USE_INT64=_use_int64(k_cache, v_cache), num_warps=tiles.warps, num_stages=tiles.stages, **own,
     )  # fmt: skip
-    if num_splits > 1:
+    if num_splits > 1 and not merges_itself:
         merge[(q_heads, num_seqs)](
             partial_out, partial_lse, context_lens, starts, out, *out.stride()[:2], HEAD_DIM=value_dim, BLOCK_D=block_v,
             SPLIT_SIZE=split_size, NUM_SPLITS=num_splits, BLOCK_SPLITS=triton.next_power_of_2(num_splits),
@@ -269,3 +286,10 @@ def _arguments_of(terms) -> dict[str, object]:
 @cache
 def _processors(device: torch.device) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count if device.type == "cuda" else 1
+
+
+@cache
+def _counters(device: torch.device) -> torch.Tensor:
+    """For `decode_kernel`, which leaves them as they were: a tensor of each launch's own would have to be cleared by a
+    launch of its own."""
+    return torch.zeros(2 * _processors(device), dtype=torch.int32, device=device)

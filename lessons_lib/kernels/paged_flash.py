@@ -120,13 +120,45 @@ def with_terms(
 
 
 @triton.jit
+def merge_if_last(
+    finished, num_splits, partial_out, partial_lse, first_partial, value_dim, is_row, in_out, out,
+    BLOCK_M: tl.constexpr, VALUE_DIM: tl.constexpr, BLOCK_V: tl.constexpr,
+):  # fmt: skip
+    """Merge the splits of a sequence, if this program is the last of them: an online softmax again, in which each split
+    counts like a key whose score is the split's log-sum-exp.
+
+    `merge_kernel` computes the same. Its launch takes longer than the merging if there are few sequences and splits.
+
+    Args:
+        finished: pointer to an int32: how many of the programs are done. 0 again after the last.
+        num_splits: how many programs there are, at least 1.
+        partial_out, partial_lse: see `decode_kernel`; first_partial: [rows], where each row's first split is in them.
+        is_row, in_out: the rows [rows], and their elements [rows, V], that exist; out: pointers to the latter.
+    """
+    tl.debug_barrier()  # all threads have stored their part before one of them counts the program
+    if tl.atomic_add(finished, 1) == num_splits - 1:
+        row_max = tl.full([BLOCK_M], float("-inf"), tl.float32)
+        row_sum = tl.zeros([BLOCK_M], tl.float32)
+        acc = tl.zeros([BLOCK_M, BLOCK_V], tl.float32)
+        for split in range(num_splits):
+            partial = first_partial + split
+            lse = tl.load(partial_lse + partial, mask=is_row, other=0.0)
+            weights, row_max, row_sum, acc = online_softmax(lse[:, None], row_max, row_sum, acc)
+            acc += weights * tl.load(
+                partial_out + partial[:, None] * VALUE_DIM + value_dim[None, :], mask=in_out, other=0.0
+            )
+        tl.store(out, (acc / row_sum[:, None]).to(out.dtype.element_ty), mask=in_out)
+        tl.store(finished, 0)
+
+
+@triton.jit
 def decode_kernel(
     q, k_cache, v_cache, block_tables, context_lens, cu_seqlens_q, out, partial_out, partial_lse, scale,
     stride_q, stride_q_head, stride_out, stride_out_head, stride_block, stride_slot, stride_head, stride_table,
     GROUP: tl.constexpr, BLOCK_M: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, VALUE_DIM: tl.constexpr,
     BLOCK_V: tl.constexpr, BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr, SPLIT_SIZE: tl.constexpr,
-    NUM_SPLITS: tl.constexpr, RAGGED: tl.constexpr, USE_INT64: tl.constexpr, sinks=None, alibi_slopes=None,
-    WINDOW: tl.constexpr = None, CHUNKED: tl.constexpr = False, SOFTCAP: tl.constexpr = None,
+    NUM_SPLITS: tl.constexpr, RAGGED: tl.constexpr, USE_INT64: tl.constexpr, finished=None, sinks=None,
+    alibi_slopes=None, WINDOW: tl.constexpr = None, CHUNKED: tl.constexpr = False, SOFTCAP: tl.constexpr = None,
 ):  # fmt: skip
     """Attention of the sequences with one new token.
 
@@ -156,6 +188,8 @@ def decode_kernel(
         SPLIT_SIZE: keys per split. NUM_SPLITS: splits of the longest sequence, at most.
         RAGGED: whether the batch may contain sequences with several new tokens; those are skipped.
         USE_INT64: see `cache_offsets`.
+        finished: pointer to int32 [N * Hkv], zeros: how many splits of these heads are done; None if `merge_kernel`
+            merges them.
         The rest is for layers that have such terms, and costs the others nothing. sinks, alibi_slopes: pointers to
             [Hq]. WINDOW: how many keys a query sees at most; CHUNKED: whether those are the ones since the last
             multiple of WINDOW. SOFTCAP: bound of the scores.
@@ -214,9 +248,16 @@ def decode_kernel(
         out_offsets = token * stride_out + head[:, None] * stride_out_head + value_dim[None, :]
         tl.store(out + out_offsets, result.to(out.dtype.element_ty), mask=in_out)
     else:
-        partial = (token * tl.num_programs(0) * GROUP + head) * NUM_SPLITS + split
+        first_partial = (token * tl.num_programs(0) * GROUP + head) * NUM_SPLITS
+        partial = first_partial + split
         tl.store(partial_out + partial[:, None] * VALUE_DIM + value_dim[None, :], result, mask=in_out)
         tl.store(partial_lse + partial, row_max + tl.log2(row_sum), mask=is_row)
+        if finished is not None:
+            out_offsets = token * stride_out + head[:, None] * stride_out_head + value_dim[None, :]
+            merge_if_last(
+                finished + seq * tl.num_programs(0) + kv_head, tl.cdiv(context_len, SPLIT_SIZE), partial_out,
+                partial_lse, first_partial, value_dim, is_row, in_out, out + out_offsets, BLOCK_M, VALUE_DIM, BLOCK_V,
+            )  # fmt: skip
 
 
 @triton.jit

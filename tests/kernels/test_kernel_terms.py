@@ -4,6 +4,7 @@ Without a GPU, the kernels run through Triton's interpreter.
 """
 
 from dataclasses import replace
+from unittest.mock import patch
 
 from lessons_lib.kernels.triton_setup import kernel_device
 
@@ -17,6 +18,7 @@ from paged_cases import error, make_case, make_terms
 from lessons_lib.attention.custom_op import attend_paged
 from lessons_lib.attention.paged_attention import plan_torch
 from lessons_lib.attention.score_terms import ScoreTerms
+from lessons_lib.kernels import launch
 from lessons_lib.kernels.compile_check import can_compile
 from lessons_lib.kernels.launch import Tiles, launch_decode, launch_prefill, plan_triton
 from lessons_lib.kernels.paged_flash import decode_kernel, merge_kernel, prefill_kernel
@@ -36,6 +38,19 @@ def by_launching(case, terms, rows=16, keys=16, split=24):
     return out
 
 
+def by_merging_itself(case, terms):
+    """The decode kernel merges the splits of 16 keys itself: without a merge kernel, which couldn't be launched."""
+    out = torch.full((*case.q.shape[:2], case.v_cache.shape[3]), float("nan"), device=DEVICE, dtype=case.q.dtype)
+    cache = (case.k_cache, case.v_cache, case.block_tables, case.context_lens, case.cu_seqlens_q)
+    longest, counters = int(case.context_lens.max()), torch.zeros(2000, dtype=torch.int32, device=DEVICE)
+    launch_prefill(case.q, *cache, out, case.scale, terms=terms, tiles=Tiles(16, 16, 4, 2))
+    of_a_gpu = dict(KEYS_PER_SHORT_SPLIT=16, _processors=lambda device: 1000, _counters=lambda device: counters)
+    with patch.multiple(launch, **of_a_gpu):
+        launch_decode(case.q, *cache, out, case.scale, longest, terms=terms, tiles=Tiles(16, 16, 4, 2), merge=None)
+    assert not counters.any(), "the next launch needs zeros"
+    return out
+
+
 def by_operator(case, terms):
     max_lens = torch.tensor([int(case.cu_seqlens_q.diff().max()), int(case.context_lens.max())])
     where = (case.cu_seqlens_q, case.context_lens, case.block_tables, max_lens)
@@ -52,6 +67,7 @@ def by_plan(plan):
 
 BACKENDS = {
     "kernels": by_launching,
+    "merging itself": by_merging_itself,
     "plan_triton": by_plan(plan_triton),
     "PyTorch": by_plan(plan_torch),
     "operator": by_operator,
@@ -105,7 +121,7 @@ def test_the_padding_of_a_captured_step_changes_nothing(name):
         context_lens=torch.cat([case.context_lens, nothing]),
         block_tables=torch.cat([case.block_tables, case.block_tables[:3] * 0]),
     )
-    for backend in (by_launching, by_operator):
+    for backend in (by_launching, by_merging_itself, by_operator):
         assert error(backend(padded, terms)[:count], expected) < UPTO[case.q.dtype], backend
 
 

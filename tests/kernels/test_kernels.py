@@ -25,7 +25,9 @@ from lessons_lib.attention.paged_attention import paged_attention, plan_groups
 from lessons_lib.batching.paged_batching import paged_generate
 from lessons_lib.kernels.compile_check import can_compile
 from lessons_lib.kernels.launch import (
+    KEYS_PER_SHORT_SPLIT,
     MAX_KEYS_PER_SPLIT,
+    MAX_SHORT_SPLITS,
     MIN_KEYS_PER_SPLIT,
     Tiles,
     _use_int64,
@@ -33,6 +35,7 @@ from lessons_lib.kernels.launch import (
     launch_decode,
     launch_prefill,
     plan_triton,
+    splits_are_short,
 )
 from lessons_lib.kernels.paged_flash import decode_kernel, merge_kernel, online_softmax, prefill_kernel
 from lessons_lib.models.tiny_models import tiny_model
@@ -460,6 +463,17 @@ def test_splits_are_the_shortest_that_give_at_most_eight_programs_per_processor(
 def test_splits_fill_the_processors_of_a_gpu_where_the_keys_suffice(num_seqs, kv_heads, longest):
     split = keys_per_split(num_seqs, kv_heads, longest, num_processors=132)
     assert num_seqs * kv_heads * -(-longest // split) >= 120 or split == MIN_KEYS_PER_SPLIT
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.integers(1, 300), st.integers(1, 32), st.integers(1, 5000), st.integers(1, 200))
+def test_few_short_sequences_are_cut_into_short_splits_each_pair_with_a_counter(
+    num_seqs, kv_heads, longest, processors
+):
+    if splits_are_short(num_seqs, kv_heads, longest, processors):
+        assert longest <= MAX_SHORT_SPLITS * KEYS_PER_SHORT_SPLIT
+        assert num_seqs * kv_heads <= 2 * processors
+        assert splits_are_short(1, 1, longest, processors) and splits_are_short(num_seqs, kv_heads, 1, processors)
 
 
 @pytest.mark.parametrize(
