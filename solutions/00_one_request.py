@@ -29,15 +29,12 @@ from lessons_lib.models import load_model
 from lessons_lib.viz.tables import Table
 
 model, tokenizer = load_model(device="cpu")  # float32, so that results agree down to the last token
-print(f"{model.num_parameters():,} parameters, {model.config.num_hidden_layers} layers, {tokenizer.vocab_size:,} tokens in the vocabulary")
+print(f"{model.num_parameters():,} weights, {tokenizer.vocab_size:,} tokens in the vocabulary")
 
 # %% [markdown]
 """
 > **weights**: the numbers that a model has learned, also called parameters. Nearly all of them are in matrices. Serving
 > never changes them, and all requests use the same ones.
-
-> **layer**: one of the stages that a model applies one after the other, each with weights of its own. A layer takes one
-> vector per token and returns one vector per token.
 
 ## The problem
 
@@ -192,8 +189,14 @@ answer's length.
 
 ## Attention, on four tokens
 
-Which part of that work has to be repeated? Inside a layer, tokens interact in only one place: attention. There, each
-token's vector is multiplied by three matrices of weights, which gives three shorter vectors:
+Which part of that work has to be repeated? To answer that, look inside the model. It turns each token into a vector and
+passes the vectors through a stack of layers.
+
+> **layer**: one stage of a model, with weights of its own. It takes one vector per token and returns one vector per
+> token. The layers run one after the other.
+
+Inside a layer, tokens interact in only one place: attention. There, each token's vector is multiplied by three matrices
+of weights, which gives three shorter vectors:
 
 - its **query** says what the token is looking for,
 - its **key** says what the token offers to others,
@@ -235,7 +238,7 @@ it. (They are not the model's weights: every text gives others.) The output is t
 The empty cells are the causal rule.
 
 Now suppose that the first three tokens were computed earlier, and `time` is new. Which numbers of the picture does its
-output need? Only one query, one row of attention weights, and *all* keys and values. And since no earlier token sees
+output need? The colors show it: only one query, one row of attention weights, and *all* keys and values. And since no earlier token sees
 `time`, the earlier keys and values are what they were. The next cell keeps those of the first three tokens, and
 computes only the row of the fourth:
 """
@@ -310,9 +313,8 @@ print(inspect.getsource(prefill))
 prompt but not the new token. So the next pass takes this one token's id and the cache of everything before it, and
 returns logits for the token *after* it.
 
-For example, say the cache holds 5, 17, 42, and prefill returned 74. `decode_step(model, 74, cache)` calls the model
-with the tensor `[[74]]`, of shape `[1, 1]`, and with the cache. Afterwards the cache holds four tokens, 5, 17, 42, 74,
-and the function returns 91, as an int.
+For example, say the cache holds 5, 17, 42, and prefill returned 74. `decode_step(model, 74, cache)` makes one pass over
+one token. Afterwards the cache holds four tokens, 5, 17, 42, 74, and the function returns 91, as an int.
 
 The model derives the position from the cache, so 74 gets position 3 without any work on your part.
 """
@@ -472,7 +474,7 @@ The bytes hardly change from row to row, because nearly all of them are weights.
 new tokens, and so does the intensity. (A prefill of 64 tokens does somewhat less than 64 times the operations of a
 decode step, because both score the vocabulary once, for the last position.)
 
-Is half an operation per byte low? That depends on the machine. A machine has a peak rate of operations per second and a
+A decode step does half an operation per byte. Is that low? It depends on the machine. A machine has a peak rate of operations per second and a
 peak rate of bytes per second, its memory bandwidth. Their ratio is the intensity that keeps both busy.
 
 > **memory-bound**: limited by memory bandwidth. There are so few operations per byte that the arithmetic units wait for
@@ -501,8 +503,8 @@ Table(["pass", "ms for its bytes", "ms for its operations", "bound, by this coun
 # %% [markdown]
 """
 The longer of the two times is a lower bound for a pass, and the last column says which one that is. Does the clock
-agree? It will show more than the bound, because every pass also has a fixed overhead: running Python and launching
-hundreds of small operations.
+agree? Expect more than the bound, because every pass also has a fixed overhead: running Python and launching hundreds of
+small operations.
 
 **Predict.** In operations, how does a prefill of 64 compare with a decode step at 64? The counting cell printed that
 ratio. What is the ratio in *time*: how many times as long does the prefill take?
@@ -567,8 +569,7 @@ against its length.)
 
 ## Measure: a step as the text grows
 
-Now compare the two loops. One step without a cache computes all tokens; one step with a cache
-computes one.
+Now compare the two loops. One step without a cache computes all tokens; one step with a cache computes one.
 """
 
 # %% tags=["measured"]
