@@ -4,12 +4,12 @@
 
 **What does a model compute to write one token, and how much of that has it computed before?**
 
-60 minutes · difficulty: easy · routes: *ideas* (00–06), *serving* (00–03, 05, 06, 09–12) · you need: Python and a
+75 minutes · difficulty: easy · routes: *ideas* (00–06), *serving* (00–03, 05, 06, 09–12) · you need: Python and a
 little PyTorch (what a tensor's shape is, what `argmax` does). You don't need to know anything about serving.
 
-You'll write a greedy decoding loop twice. The first version recomputes everything for every token. The second keeps
-what it has computed, and writes the same tokens. Then you'll measure how much work that saves, how much memory it
-costs, and what it still wastes.
+You'll write a greedy decoding loop twice. The first version recomputes everything for every token. In between, you'll
+see on four tokens why most of that is unnecessary. The second version keeps what it has computed, and writes the same
+tokens. Then you'll measure how much work that saves, how much memory it costs, and what it still wastes.
 
 Cells that say `raise NotImplementedError()` are yours to fill in. The cell after each one checks what you wrote. If you
 skip an exercise, the check returns a working version, so the rest of the notebook still runs. From that cell on, the
@@ -23,15 +23,19 @@ import inspect
 import torch
 
 from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, solution
+from lessons_lib.checks.lesson_00.scoreboard import questions_scoreboard
 from lessons_lib.measuring import STORIES
 from lessons_lib.models import load_model
 from lessons_lib.viz.tables import Table
 
 model, tokenizer = load_model(device="cpu")  # float32, so that results agree down to the last token
-print(f"{model.num_parameters():,} parameters, {model.config.num_hidden_layers} layers, {tokenizer.vocab_size:,} tokens in the vocabulary")
+print(f"{model.num_parameters():,} weights, {tokenizer.vocab_size:,} tokens in the vocabulary")
 
 # %% [markdown]
 """
+> **weights**: the numbers that a model has learned, also called parameters. Nearly all of them are in matrices. Serving
+> never changes them, and all requests use the same ones.
+
 ## The problem
 
 Six requests, A to F, each ask this model to continue a story. They stay with us through the whole course, and each
@@ -116,13 +120,12 @@ predict("00.a", ...)
 **Exercise 00.1.** Write the simple loop. `prompt_ids` is a list of ints. Return a list of ints too: only the new
 tokens, without the prompt.
 
-Keep a list of all tokens so far, starting with a *copy* of the prompt. In each iteration, turn the list into a tensor
-of shape `[1, tokens]`: one row with the whole sequence. Call the model, take the argmax at the last position, and
-append it. Also pass `use_cache=False`. Otherwise every pass fills a cache that is never read. The tokens stay the same,
-but it costs time and memory.
+Each new token takes one pass over the whole sequence so far: a tensor of shape `[1, tokens]`, one row. The caller's
+list must stay as it is. Also pass `use_cache=False` to the model. Otherwise every pass fills a cache that is never
+read. The tokens stay the same, but it costs time and memory.
 
-Stop when there are `max_new_tokens` new tokens (at least 1), or when the token you just appended is `eos_token_id`. The
-end token stays in the answer. `eos_token_id` may be `None`; then only the limit ends the answer.
+The answer ends when it has `max_new_tokens` tokens (at least 1), or with `eos_token_id`, which stays in the answer.
+`eos_token_id` may be `None`; then only the limit ends the answer. No pass is made for a token that isn't returned.
 
 For example, if the model continues 5, 17, 42 with 74, 91, 74, 4, 82, ..., then
 `greedy_without_cache(model, [5, 17, 42], 3)` returns `[74, 91, 74]`. With a limit of 6 and the end token 4, it returns
@@ -184,18 +187,85 @@ The number of passes grows with the answer, and so does the length of each pass.
 the work here, and the factor approaches four as the answer gets longer: the work grows with the *square* of the
 answer's length.
 
-## The idea: keep the keys and values
+## Attention, on four tokens
 
-Inside a layer, tokens interact in only one place: attention. There, each token produces three vectors. Its *query* says
-what it is looking for, its *key* says what it offers to other tokens, and its *value* is the information they take from
-it. A new token compares its query with its own key and the keys of all tokens before it, and mixes their values
-accordingly.
+Which part of that work has to be repeated? To answer that, look inside the model. It turns each token into a vector and
+passes the vectors through a stack of layers.
+
+> **layer**: one stage of a model, with weights of its own. It takes one vector per token and returns one vector per
+> token. The layers run one after the other.
+
+Inside a layer, tokens interact in only one place: attention. There, each token's vector is multiplied by three matrices
+of weights, which gives three shorter vectors:
+
+- its **query** says what the token is looking for,
+- its **key** says what the token offers to others,
+- its **value** is the information that others take from it.
+
+> **head**: one attention computation with its own queries, keys and values. A layer has several heads, which work
+> independently, and combines their outputs.
 
 > **causal attention**: attention in which a token sees itself and the tokens before it, never a later one.
 
-A token can't see what comes later, so appending to the sequence can't change its keys and values. Is that true? The
-next cell computes the prompt once by itself and once followed by four more tokens, and compares the keys of the
-prompt's tokens in the last layer. (*KV heads*, in the printed shape, are explained in "What the cache costs".)
+Here is one head over four tokens, in six lines. A real model has learned its numbers. Here we choose small ones, so
+that you can check them with a pencil: each token is a vector of three numbers, and the head size is two.
+"""
+
+# %%
+x = torch.tensor([[1.0, 0, 1], [0, 2, 0], [1, 1, 0], [0, 1, 2]])  # four tokens, one per row
+W_q = torch.tensor([[1.0, 0], [0, 1], [1, 0]])
+W_k = torch.tensor([[0.0, 1], [1, 0], [1, 0]])
+W_v = torch.tensor([[2.0, 0], [0, 1], [1, 3]])
+
+q, k, v = x @ W_q, x @ W_k, x @ W_v  # [4 tokens, head size 2] each
+scores = q @ k.T / k.shape[1] ** 0.5  # [4, 4]: each query with each key
+later = torch.ones(4, 4).triu(diagonal=1).bool()  # what a token must not see
+scores = scores.masked_fill(later, float("-inf"))
+attention_weights = scores.softmax(dim=1)  # each row adds up to 1; -inf becomes 0
+output = attention_weights @ v  # [4, 2]: each row is a mix of values
+print(output)
+
+# %%
+from lessons_lib.viz.cache import draw_attention
+
+draw_attention([tokenizer.decode([token]) for token in prompt_ids[:4]], q, k, v, attention_weights, output)
+
+# %% [markdown]
+"""
+Read the last row from left to right. The query of the fourth token, `time`, is multiplied by each of the four keys. The
+softmax turns these scores into shares, the *attention weights*: two thirds for itself, the rest for the tokens before
+it. (They are not the model's weights: every text gives others.) The output is the four values, mixed in these shares.
+The empty cells are the causal rule.
+
+Now suppose that the first three tokens were computed earlier, and `time` is new. Which numbers of the picture does its
+output need? The colors show it: only one query, one row of attention weights, and *all* keys and values. And since no earlier token sees
+`time`, the earlier keys and values are what they were. The next cell keeps those of the first three tokens, and
+computes only the row of the fourth:
+"""
+
+# %%
+kept_k, kept_v = x[:3] @ W_k, x[:3] @ W_v  # from a pass over the first three tokens
+new = x[3:]  # the fourth token alone
+all_k, all_v = torch.cat([kept_k, new @ W_k]), torch.cat([kept_v, new @ W_v])
+last_row = (new @ W_q @ all_k.T / all_k.shape[1] ** 0.5).softmax(dim=1) @ all_v
+print("last row of the full computation:      ", output[3:])
+print("new row, from kept keys and values:    ", last_row)
+assert torch.allclose(last_row, output[3:])
+
+# %% [markdown]
+"""
+The same numbers, without the first three queries, rows of weights, or outputs. No mask is needed either: the newest
+token may see everything.
+
+## The idea: keep the keys and values
+
+Does this hold for a whole model, whose layers are stacked? The output of a token in one layer depends only on tokens up
+to itself. So the same is true of its vector in the next layer, and of its keys and values there. The next cell computes
+the prompt once by itself and once followed by four more tokens, and compares the keys of the prompt's tokens in the
+last layer.
+
+> **KV head**: one head of keys and values in one layer. Our model has fewer KV heads than heads of queries; "What the
+> cache costs" explains why.
 """
 
 # %%
@@ -243,9 +313,8 @@ print(inspect.getsource(prefill))
 prompt but not the new token. So the next pass takes this one token's id and the cache of everything before it, and
 returns logits for the token *after* it.
 
-For example, say the cache holds 5, 17, 42, and prefill returned 74. `decode_step(model, 74, cache)` calls the model
-with the tensor `[[74]]`, of shape `[1, 1]`, and with the cache. Afterwards the cache holds four tokens, 5, 17, 42, 74,
-and the function returns 91, as an int.
+For example, say the cache holds 5, 17, 42, and prefill returned 74. `decode_step(model, 74, cache)` makes one pass over
+one token. Afterwards the cache holds four tokens, 5, 17, 42, 74, and the function returns 91, as an int.
 
 The model derives the position from the cache, so 74 gets position 3 without any work on your part.
 """
@@ -271,9 +340,8 @@ print(f"after decode step: the cache holds {cache.get_seq_length()} tokens; fed:
 **Exercise 00.3.** Combine `prefill` and `decode_step`. The function takes the same arguments as `greedy_without_cache`
 and returns the same result. Again, `max_new_tokens` is at least 1.
 
-Prefill gives the first token of the answer. Each decode step feeds the newest token and gives one more. So 3 new tokens
-take one prefill and **two** decode steps. A third step would compute a token that isn't needed, so decide whether to
-stop *before* you run the next step. And the very first token may already be the end token.
+Count the passes before you write: 3 new tokens take one prefill and **two** decode steps. A third step would compute a
+token that isn't needed. And the very first token may already be the end token.
 """
 
 # %% exercise="00.3"
@@ -379,9 +447,8 @@ token.
 
 Prefill and decode call the same model, but they stress different parts of a machine. Count what one pass needs:
 
-- **Operations.** Each token uses every weight of every layer once, for one multiplication and one addition. Attention
-  adds to that: each new token also uses the key and value of every token before it. So a decode step after 512 cached
-  tokens does more operations than one after 64.
+- **Operations.** Each *token* uses every weight of every layer once, for one multiplication and one addition. Attention
+  adds a little.
 - **Bytes.** Each *pass* reads every weight from memory once, no matter how many tokens share it. It reads the cache
   too.
 
@@ -394,7 +461,7 @@ Below, *decode at 64* is a decode step with 64 tokens in the cache, and *prefill
 from lessons_lib.measuring import forward_cost
 
 rows = []
-for name, new, cached in (("decode", 1, 64), ("decode", 1, 512), ("prefill", 64, 0), ("prefill", 256, 0), ("prefill", 512, 0)):
+for name, new, cached in (("decode", 1, 64), ("decode", 1, 512), ("prefill", 64, 0), ("prefill", 512, 0)):
     cost = forward_cost(model, new, cached)
     rows.append((name, new, cached, f"{cost.operations / 1e6:,.0f}", f"{cost.bytes / 1e6:.1f}", f"{cost.intensity:.1f}"))
 step, chunk = forward_cost(model, 1, 64), forward_cost(model, 64)
@@ -404,13 +471,11 @@ Table(["pass", "new tokens", "cached", "million operations", "million bytes", "o
 # %% [markdown]
 """
 The bytes hardly change from row to row, because nearly all of them are weights. The operations grow with the number of
-new tokens, and so does the intensity. A prefill of 64 tokens does somewhat less than 64 times the operations of a
-decode step, because only its last position gets logits: both passes score the vocabulary once.
+new tokens, and so does the intensity. (A prefill of 64 tokens does somewhat less than 64 times the operations of a
+decode step, because both score the vocabulary once, for the last position.)
 
-A decode step reads 4 bytes per weight to do 2 operations: half an operation per byte. In bfloat16, with 2 bytes per
-weight, it's about one. Is that low? It depends on the machine. A machine has a peak rate of operations per second
-and a peak rate of bytes per second, its memory bandwidth. Their ratio is the intensity that keeps both busy. Work below
-that ratio is limited by memory, and work above it by compute.
+A decode step does half an operation per byte. Is that low? It depends on the machine. A machine has a peak rate of operations per second and a
+peak rate of bytes per second, its memory bandwidth. Their ratio is the intensity that keeps both busy.
 
 > **memory-bound**: limited by memory bandwidth. There are so few operations per byte that the arithmetic units wait for
 > memory, so the work takes as long as moving its bytes.
@@ -419,8 +484,7 @@ that ratio is limited by memory, and work above it by compute.
 > units, so the work takes as long as doing its operations.
 
 Let's measure this machine: a large matrix product for the operations, a large copy for the bytes. For comparison, we
-print the ratio of a GPU from its data sheet. That one is for bfloat16, the usual dtype for serving on such a GPU. Our
-model computes in float32, whose elements take twice as many bytes.
+print the ratio of a GPU from its data sheet.
 """
 
 # %% tags=["measured"]
@@ -429,19 +493,18 @@ from lessons_lib.measuring import PassShape, machine_rates, pass_seconds
 peak_operations, peak_bytes = machine_rates(model)
 print(f"this machine: {peak_operations / 1e9:.0f} billion operations/s, {peak_bytes / 1e9:.0f} billion bytes/s: {peak_operations / peak_bytes:.0f} operations per byte")
 print(f"NVIDIA H100 SXM, bfloat16: 989e12 operations/s, 3.35e12 bytes/s: {989e12 / 3.35e12:.0f} operations per byte")
-print(f"our model in float32: decode at 512 {forward_cost(model, 1, 512).intensity:.1f}, prefill of 512 {forward_cost(model, 512).intensity:.0f} operations per byte")
-print(f"decode at 64, its bytes:      {step.bytes / 1e6:.1f} million / {peak_bytes / 1e9:.0f} billion per second = {1e3 * step.bytes / peak_bytes:.2f} ms")
-print(f"decode at 64, its operations: {step.operations / 1e6:.1f} million / {peak_operations / 1e9:.0f} billion per second = {1e3 * step.operations / peak_operations:.2f} ms")
+
+rows = []
+for name, cost in (("decode at 64", step), ("prefill of 64", chunk), ("prefill of 512", forward_cost(model, 512))):
+    bytes_ms, operations_ms = 1e3 * cost.bytes / peak_bytes, 1e3 * cost.operations / peak_operations
+    rows.append((name, f"{bytes_ms:.2f}", f"{operations_ms:.2f}", "memory" if bytes_ms > operations_ms else "compute"))
+Table(["pass", "ms for its bytes", "ms for its operations", "bound, by this count"], rows, caption="Counts divided by this machine's peak rates")
 
 # %% [markdown]
 """
-Decode is far below the ratio of either machine, and a long prefill is above the ratio of this one. So going by the
-counts, decode is memory-bound and prefill is compute-bound. Does the clock agree?
-
-The last two lines turn the counts into time: bytes divided by bytes per second, and operations divided by operations
-per second. The longer of the two is a lower bound for the pass. The clock will show more, because every pass also has a
-fixed overhead: running Python and launching hundreds of small operations. For a model as small as ours, that overhead
-exceeds the counted time of a decode step.
+The longer of the two times is a lower bound for a pass, and the last column says which one that is. Does the clock
+agree? Expect more than the bound, because every pass also has a fixed overhead: running Python and launching hundreds of
+small operations.
 
 **Predict.** In operations, how does a prefill of 64 compare with a decode step at 64? The counting cell printed that
 ratio. What is the ratio in *time*: how many times as long does the prefill take?
@@ -451,37 +514,19 @@ ratio. What is the ratio in *time*: how many times as long does the prefill take
 predict("00.b", ...)
 
 # %% tags=["measured"]
-from lessons_lib.viz.charts import line_chart
-
-lengths = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512]
-decode, *seconds = pass_seconds(model, [PassShape(new=1, cached=64)] + [PassShape(new=n) for n in lengths], repeat=7)
-reveal("00.b", seconds[6] / decode, "times as long")
-print(f"decode at 64: {1e3 * decode:.1f} ms. Prefill of 64 tokens: {1e3 * seconds[6]:.1f} ms, of 512: {1e3 * seconds[9]:.1f} ms.")
-print(f"Per token, the prefill of 64 takes 1/{64 * decode / seconds[6]:.0f} of the time of a decode step, and the prefill of 512 takes 1/{512 * decode / seconds[9]:.0f}.")
-print(f"A pass over 16 tokens takes {seconds[4] / seconds[0]:.1f} times as long as a pass over 1, and a pass over 512 takes {seconds[9] / seconds[4]:.1f} times as long as one over 16.")
-line_chart(
-    lengths,
-    {"one pass": [1e3 * s for s in seconds], "per token": [1e3 * s / n for s, n in zip(seconds, lengths)]},
-    xlabel="new tokens in the pass",
-    ylabel="milliseconds",
-    log="xy",
-    title="Time of one forward pass",
-    alt=f"Time of a forward pass against the number of new tokens in it. 1 token takes {1e3 * seconds[0]:.1f} ms, 16 tokens {1e3 * seconds[4]:.1f} ms, "
-    f"512 tokens {1e3 * seconds[-1]:.1f} ms. The time of a pass rises slowly at first and then in proportion; the time per token falls, then levels off.",
-)
+decode, prefill_64, prefill_512 = pass_seconds(model, [PassShape(new=1, cached=64), PassShape(new=64), PassShape(new=512)], repeat=9)
+reveal("00.b", prefill_64 / decode, "times as long", tolerance=0.25)
+print(f"decode at 64: {1e3 * decode:.1f} ms. Prefill of 64 tokens: {1e3 * prefill_64:.1f} ms, of 512: {1e3 * prefill_512:.1f} ms.")
+print(f"Per token, the prefill of 64 takes 1/{64 * decode / prefill_64:.0f} of the time of a decode step, and the prefill of 512 takes 1/{512 * decode / prefill_512:.0f}.")
 
 # %% [markdown]
 """
-The *one pass* curve has two parts. On the left it rises slowly: sixteen tokens need sixteen times the arithmetic of
-one, but nowhere near sixteen times the time (the last printed line has the factor). On our small model, most of the
-time on this side is the fixed overhead of a pass; on a large model, it goes into reading the weights. Both are paid
-once per pass, not once per token, so a few more tokens come at a small extra cost. On the right the curve rises in
-proportion: arithmetic takes the time, and each further token costs its share. Decode is at the left end and prefill at
-the right, so a token in a prefill costs a small fraction of a token in a decode step.
+Reading the weights and starting the operations are paid once per *pass*, not once per token. So a pass over 64 tokens
+takes nowhere near 64 times as long as a pass over one.
 
-To see past the fixed overhead, take a model with more weights. This one isn't trained, so it writes gibberish,
-but its passes take as long as those of any model of its size. The table shows what percentage of each peak rate a pass
-reaches, and which of the two rates it is closer to.
+On a model this small, the fixed overhead hides which rate limits a pass. So take one with more weights. It isn't
+trained and writes gibberish, but its passes take as long as those of any model of its size. The table says what
+percentage of each peak rate a pass reaches, and the lines above it whether the clock confirms the count.
 """
 
 # %% tags=["measured"]
@@ -501,29 +546,35 @@ rows = []
 for shape, s in zip(shapes, pass_seconds(larger, shapes, repeat=3)):
     cost = forward_cost(larger, shape.new, shape.cached)
     shares = cost.operations / s / peak_operations, cost.bytes / s / peak_bytes
+    counted = "memory" if cost.bytes / peak_bytes > cost.operations / peak_operations else "compute"
     name = "decode, 1 token" if shape.new == 1 else f"prefill, {shape.new} tokens"
-    rows.append((name, f"{1e3 * s:.0f}", f"{1e3 * s / shape.new:.1f}", *(f"{share:.0%}" for share in shares), limited_by(*shares)))
+    rows.append((name, f"{1e3 * s:.0f}", f"{1e3 * s / shape.new:.1f}", *(f"{share:.0%}" for share in shares), limited_by(*shares), counted))
 print(f"{larger.num_parameters() / 1e6:.0f} million parameters")
-print(f"measured here: decode is limited by {rows[0][5]} (the count says memory), prefill of 128 by {rows[2][5]} (the count says compute)")
+for name, *_, on_the_clock, counted in rows:
+    print(f"{name}: " + ("the clock confirms the count." if on_the_clock == counted else "the clock doesn't confirm the count."))
+print(f"One decode step takes as long as {float(rows[0][2]) / float(rows[2][2]):.0f} tokens of a prefill of 128.")
 del larger
-Table(["pass", "ms", "ms per token", "of peak operations/s", "of peak bytes/s", "limited by"], rows, caption="A larger model, median of 3")
+Table(["pass", "ms", "ms per token", "of peak operations/s", "of peak bytes/s", "limited by", "by the count"], rows, caption="A larger model, median of 3")
 
 # %% [markdown]
 """
-Read the last column. *Memory* means that the pass uses a large part of the memory bandwidth while the arithmetic units
-mostly wait; *compute* is the opposite. *Neither* means that something else takes most of the time, such as the
-fixed overhead or other work on this machine. The peak rates were measured a moment earlier, so on a busy machine a
-share may come out too high or too low, even above 100 %. If a row contradicts the count, rerun the two measuring cells
-on an idle machine. (A copy has to write what it reads, while a pass over weights only reads them, so the share of peak
-bytes/s is a rough guide.)
+*Memory* means that the pass uses a large part of the memory bandwidth while the arithmetic units mostly wait; *compute*
+is the opposite. *Neither* means that something else takes most of the time, such as the fixed overhead or other work on
+this machine. The peak rates were measured a moment earlier, so on a busy machine a share may come out too high or too
+low, even above 100 %. If the clock doesn't confirm the count, run the measuring cells again on an idle machine.
 
-**A pass over one token makes poor use of the machine.** Keep that in mind for the end of the lesson.
+Whatever the table says here, look at the last printed line: it is how many tokens a prefill computes in the time
+in which a decode step computes one. Keep it in mind for the end of the lesson. ("Further" draws the time of a pass
+against its length.)
 
-Now compare the two loops as the text grows. One step without a cache computes all tokens; one step with a cache
-computes one.
+## Measure: a step as the text grows
+
+Now compare the two loops. One step without a cache computes all tokens; one step with a cache computes one.
 """
 
 # %% tags=["measured"]
+from lessons_lib.viz.charts import line_chart
+
 lengths = [32, 64, 128, 192, 256, 384, 512]
 seconds = pass_seconds(model, [PassShape(new=n) for n in lengths] + [PassShape(new=1, cached=n - 1) for n in lengths], repeat=9)
 without, cached = seconds[: len(lengths)], seconds[len(lengths) :]
@@ -542,14 +593,14 @@ line_chart(
 """
 ## What the cache costs
 
-The cache trades memory for time. How much memory? Attention is split into heads. In the original design, each head has
-its own queries, keys and values.
+The cache trades memory for time. How much memory? In the original design of attention, each head has its own queries,
+keys and values. Most models of today keep fewer keys and values than that.
 
-> **grouped-query attention**: several query heads share one KV head, that is, one head of keys and values. The cache
-> then holds fewer heads than the model has query heads.
+> **grouped-query attention**: several heads of queries, the *query heads*, share one KV head. The cache then holds fewer
+> heads than the model has query heads.
 
-**Exercise 00.4.** How many bytes does *one* token take in the cache? In every layer it stores a key and a value for
-each KV head. Each of these is a vector of `head_dim` elements, and each element takes `bytes_per_element` bytes.
+**Exercise 00.4.** How many bytes does *one* token take in the cache? `bytes_per_element` is the size of one element of a
+key or value.
 
 `config` is the configuration of a Hugging Face model. `config.num_hidden_layers` exists in every model family. The
 names for the heads differ between families, so a helper is given: `kv_head_size(config)` returns
@@ -637,11 +688,36 @@ In the first row, one request at a time without a cache, most of the positions h
 row, every position is computed only once, and each is needed. The price is memory, and a copy of the cache in every
 step.
 
-The first row computes about forty times as many positions but takes only a few times as long, because the stories are
-short. None grows much longer than a hundred tokens, and a pass over so few tokens is mostly fixed overhead: it takes
-only a few times as long as a pass over one, as *Time of one forward pass* shows. The longer the text, the more the
-cache saves, as *Time of one step as the text grows* shows.
+The first row computes far more positions but takes only a few times as long, because the stories are short. None grows
+much longer than a hundred tokens, and a pass over so few tokens is mostly fixed overhead. The longer the text, the more
+the cache saves, as *Time of one step as the text grows* shows.
 
+## Stretch (optional): one document, many questions
+
+Twenty people ask about the same report. Each prompt is the report followed by a question. How few token positions can a
+model compute to answer them all?
+
+Write `answer_all(model, document_ids, questions, max_new_tokens)`. It returns the answers as a list of lists of ints,
+one per question, in order. Each answer has `max_new_tokens` tokens (there is no end token here) and must equal, token
+for token, the one of `greedy_with_cache(model, document_ids + question, max_new_tokens)`.
+
+Every token id that you feed to the model counts, padding included. Memory and time don't. Questions may have more in
+common than the document. For example, with the document 5, 17, 42, the questions `[8, 9]` and `[8, 3]`, and 2 new
+tokens, asking each alone computes 12 positions. Computing the document once makes it 9, and the fewest possible is 8.
+
+`copy.deepcopy(cache)` copies a cache, and `cache.crop(-n)` removes its last n tokens. The scoreboard asks about
+documents that you haven't seen. The cell starts out with each question asked alone.
+"""
+
+# %%
+def answer_all(model, document_ids, questions, max_new_tokens):
+    return [greedy_with_cache(model, document_ids + question, max_new_tokens) for question in questions]  # replace this
+
+
+questions_scoreboard(answer_all)
+
+# %% [markdown]
+"""
 ## What production does here
 
 - **Hugging Face transformers**: `generate` ends up in `GenerationMixin._sample`
@@ -659,24 +735,8 @@ cache saves, as *Time of one step as the text grows* shows.
 ## What is still wrong
 
 A decode step reads all weights to advance one story by one token. What if one pass advanced several stories? The
-weights would be read once for all of them. Let's try: the same decode step with 1, 2, 4 and 8 rows.
-"""
-
-# %% tags=["measured"]
-rows_in_batch = [1, 2, 4, 8]
-seconds = pass_seconds(model, [PassShape(new=1, cached=64, rows=rows) for rows in rows_in_batch], repeat=15)
-print(f"8 rows take {seconds[-1] / seconds[0]:.1f} times as long as one row, and give 8 times as many tokens.")
-Table(
-    ["rows", "ms per step", "ms per token", "tokens per second"],
-    [(rows, f"{1e3 * s:.1f}", f"{1e3 * s / rows:.2f}", f"{rows / s:,.0f}") for rows, s in zip(rows_in_batch, seconds)],
-    caption="One decode step after 64 cached tokens, median of 15",
-)
-
-# %% [markdown]
-"""
-Serving one request at a time leaves most of the machine idle. But the six prompts differ in length, and so will the six
-answers. How do sequences of unequal length fit into one tensor, and what happens when one ends before the others? That
-is lesson 01.
+weights would be read once for all of them. But the six prompts differ in length, and so will the six answers. How do
+sequences of unequal length fit into one tensor, and what happens when one ends before the others? That is lesson 01.
 
 ## Quiz
 
@@ -700,4 +760,45 @@ progress("00")
 - Pope et al. 2022, *Efficiently Scaling Transformer Inference*, section 2: what prefill and decode cost. https://arxiv.org/abs/2211.05102
 - NVIDIA, *H100 Tensor Core GPU Data Sheet*: the two peak rates of the SXM version, without sparsity. https://www.nvidia.com/en-us/data-center/h100/
 - Hugging Face, *Caching*, in the transformers documentation. https://huggingface.co/docs/transformers/cache_explanation
+"""
+
+# %% [markdown] folded=true
+"""
+## Further (optional)
+
+What the lesson doesn't need. It isn't part of its 75 minutes.
+"""
+
+# %% [markdown]
+"""
+### The time of a pass against its length
+
+At which length does a pass stop being nearly free? Both axes of the chart are logarithmic.
+"""
+
+# %% tags=["measured"]
+lengths = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512]
+seconds = pass_seconds(model, [PassShape(new=n) for n in lengths], repeat=7)
+print(f"A pass over 16 tokens takes {seconds[4] / seconds[0]:.1f} times as long as a pass over 1, and a pass over 512 takes {seconds[9] / seconds[4]:.1f} times as long as one over 16.")
+line_chart(
+    lengths,
+    {"one pass": [1e3 * s for s in seconds], "per token": [1e3 * s / n for s, n in zip(seconds, lengths)]},
+    xlabel="new tokens in the pass",
+    ylabel="milliseconds",
+    log="xy",
+    title="Time of one forward pass",
+    alt=f"Time of a forward pass against the number of new tokens in it. 1 token takes {1e3 * seconds[0]:.1f} ms, 16 tokens {1e3 * seconds[4]:.1f} ms, "
+    f"512 tokens {1e3 * seconds[-1]:.1f} ms. The time of a pass rises slowly at first and then in proportion; the time per token falls, then levels off.",
+)
+
+# %% [markdown]
+"""
+The *one pass* curve has two parts. On the left it rises slowly: sixteen tokens need sixteen times the arithmetic of
+one, but nowhere near sixteen times the time. On our small model, most of the time on this side is the fixed overhead of
+a pass; on a large model, it goes into reading the weights. On the right the curve rises in proportion: arithmetic takes
+the time, and each further token costs its share. Decode is at the left end and prefill at the right.
+
+A note on the peak rates: a copy has to write what it reads, while a pass over weights only reads them. So the share of
+peak bytes/s in "Measure: two regimes" is a rough guide. And the ratio of the GPU there is for bfloat16, the usual dtype
+for serving on it; our model computes in float32, whose elements take twice as many bytes.
 """

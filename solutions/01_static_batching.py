@@ -16,31 +16,20 @@ working version.
 """
 
 # %%
+import inspect
 import random
 from statistics import median
-from time import perf_counter
-from unittest.mock import patch
 
 import torch
 from transformers import DynamicCache
 
-from lessons_lib.batching import (
-    generate_one_by_one,
-    greedy_with_cache,
-    left_out,
-    static_batching,
-    static_generate,
-    waves,
-)
+from lessons_lib.batching import generate_one_by_one, greedy_with_cache, left_out, static_batching, static_generate, waves
 from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, solution
+from lessons_lib.checks.lesson_01.scoreboard import waves_scoreboard
 from lessons_lib.measuring import MAX_NEW_TOKENS, NAMES, PROMPTS, STORIES, ledger, request_times
 from lessons_lib.models import load_model, tiny_model
 from lessons_lib.recording import record_run, watch_forwards
-from lessons_lib.viz.stepper import Stepper
-from lessons_lib.viz.batches import draw_padded_batch
-from lessons_lib.viz.charts import bar_chart
 from lessons_lib.viz.tables import Table
-from lessons_lib.viz.timelines import draw_timeline
 
 model, tokenizer = load_model(device="cpu")  # float32, so that results agree down to the last token
 SIX = dict(prompts=PROMPTS, max_new_tokens=MAX_NEW_TOKENS, names=NAMES)
@@ -65,11 +54,8 @@ print(f"\n{alone.trace.forward_calls} forward passes for {sum(map(len, alone.out
 
 # %% [markdown]
 """
-F is last in the queue. Before F gets its first token, the model runs one forward pass for every token of the other five
-answers.
-
-Lesson 00 showed that a decode step reads all weights of the model from memory to compute a single token. What if it
-computed one token for each of eight requests while it reads the weights?
+F is last in the queue: it waits for every token of the other five answers. And each of these passes reads all weights to
+compute a single token (lesson 00). What if a pass computed one token for each of eight requests?
 
 > **batch**: several requests in the same forward pass, one row of the input tensor each. The weights are read once for
 > all rows.
@@ -77,8 +63,7 @@ computed one token for each of eight requests while it reads the weights?
 
 # %% [markdown]
 """
-Here is one decode step over batches of 1, 2, 4 and 8 rows, each with 64 tokens in the cache, measured on the machine
-that ran this notebook:
+Here is one decode step over batches of 1, 2, 4 and 8 rows, each with 64 tokens in the cache:
 """
 
 # %% tags=["measured"]
@@ -103,8 +88,7 @@ Table(
 # %% [markdown]
 """
 Compare the third column with the first. Computed one after the other, eight rows would take 8 times as long as one. In
-one batch they take less, because two costs are paid once per step, no matter how many rows there are: reading the
-weights, and launching hundreds of small operations from Python. The larger the model, the more the first one dominates.
+one batch they take less, because reading the weights and launching the operations are paid once per step.
 
 So we want many rows in every step. Two things stand in the way: the prompts differ in length, and so do the answers.
 This lesson takes the simplest way around both.
@@ -128,12 +112,12 @@ appended on the right. With padding on the left, the last real token of *every* 
 tokens follow directly.
 
 **Exercise 01.1.** Write `pad_left`. It takes a list of prompts, each a list of ints, and the padding token. It returns
-two int64 tensors of the same shape, `[rows, longest prompt]`: the tokens and the mask. For example:
+two int64 tensors of the same shape, `[rows, longest prompt]`: the tokens and the padding mask. For example:
 
     pad_left([[5], [6, 7]], pad_token_id=9)   →   tensor([[9, 5], [6, 7]]),  tensor([[0, 1], [1, 1]])
 
-There is one trap: the padding token can also occur in a prompt. In our model it is the end token. So derive the mask
-from the lengths of the prompts, not by comparing tokens.
+There is one trap: the padding token can also occur in a prompt, where it is a real token. In our model it is the end
+token.
 """
 
 # %% exercise="01.1"
@@ -157,11 +141,34 @@ Look at the second row. C has the shortest prompt: mostly dots, then a few token
 every layer of the model just like the tokens. The mask hides their results from the tokens, but it saves no work.
 
 Padding has another effect: it shifts C's first token to the right. Served alone, this token has position 0. In the
-rectangle it's in a later *column*, and by default the model uses the column as the position. Further down, you'll see
-which models are affected. Our loop should work for all of them, so it passes the positions explicitly.
+rectangle it's in a later *column*. Does that change the answer? The next cell gives one prompt to two small random models, with
+more and more padding before it. The mask hides the padding.
+"""
+
+# %%
+def next_token(tiny, padding):
+    """The token after the prompt 3, 7, 11 in a row that begins with so many cells of padding."""
+    input_ids, attention_mask = pad_left([[3, 7, 11], [1] * (3 + padding)], pad_token_id=0)
+    return int(tiny(input_ids=input_ids, attention_mask=attention_mask).logits[0, -1].argmax())
+
+Table(
+    ["cells of padding", "next token, GPT-2", "next token, Qwen2"],
+    [[padding, next_token(tiny_model("gpt2"), padding), next_token(tiny_model("qwen2"), padding)] for padding in range(4)],
+    caption="The same prompt after more and more hidden padding",
+)
+
+# %% [markdown]
+"""
+GPT-2's answer depends on the padding, although the mask hides it. By default, the column is used as the position, and
+GPT-2 adds a learned vector for each position to the token there. So the same tokens in other columns are another input.
+Qwen2 encodes positions differently, and its answer stays the same; *Prove* below explains why. A serving loop should
+work for both models, so ours passes the right positions.
 
 > **position ids**: for each input token, its index in its own sequence, counted from 0. They tell the model the order
 > of the tokens.
+
+> **absolute positions**: a way to encode the order of tokens by adding a learned vector for position 0, 1, 2, ... to
+> each token. GPT-2 uses it.
 
 **Exercise 01.2.** Write `positions_from_mask`. It takes the mask and returns an int64 tensor of the same shape. In each
 row, the first real token has position 0, the next 1, and so on. For example:
@@ -169,13 +176,15 @@ row, the first real token has position 0, the next 1, and so on. For example:
     positions_from_mask(tensor([[0, 0, 1, 1], [1, 1, 1, 1]]))   →   tensor([[0, 0, 0, 1], [0, 1, 2, 3]])
 
 The positions of the padding don't matter, because its results are never used. But the model looks them up in a table,
-so they must be valid, and -1 isn't. A running sum helps: `tensor.cumsum(dim=1)`.
+so they must be valid, and -1 isn't.
 """
 
 # %% exercise="01.2"
 from lessons_lib.batching.static_batching import positions_from_mask
 
 # %%
+from lessons_lib.viz.batches import draw_padded_batch
+
 position_ids = positions_from_mask(attention_mask)
 tokens = [[tokenizer.decode([token]) for token in row] for row in input_ids.tolist()]
 draw_padded_batch(four, tokens, attention_mask.tolist(), position_ids.tolist())
@@ -209,6 +218,8 @@ a *batch slot*, which serves one request at a time. Each column is a step.
 """
 
 # %%
+from lessons_lib.viz.timelines import draw_timeline
+
 lengths = [20, 30, 40, 60]
 example = record_run(static_generate, model, tokenizer, [PROMPTS[0]] * 4, max_new_tokens=lengths, batch_size=4, names=["G", "H", "I", "J"])
 draw_timeline(example.trace, title="One wave: answers of 20, 30, 40 and 60 tokens")
@@ -243,6 +254,17 @@ so its percentage differs.)
 
 ## Predict
 
+A wave computes one cell per row in each column: the padded prompts, then one more column in each later step. The last
+token of an answer is never fed back. So
+
+**cells computed by a wave = rows × (longest prompt + longest answer - 1).**
+
+A request needs only its own prompt + answer - 1 of them. The others are wasted: padding before the shorter prompts, and
+cells of rows that have finished.
+
+> **useful token**: a computed token that its request needed: a token of its prompt, or a new token that is fed back to
+> get the next one.
+
 Now serve the six stories in waves of four: first A to D, then E and F. Here are their lengths. Assume that every answer
 reaches its limit:
 """
@@ -254,11 +276,7 @@ Table(["request", "prompt tokens", "new tokens"], [[s.name, len(ids), s.max_new_
 """
 **01.a** How many forward passes are there, including the prefills?
 
-> **useful token**: a computed token that its request needed: a token of its prompt, or a new token that is fed back to
-> get the next one. Padding is computed but not useful, and neither is any token of a row that has finished.
-
-**01.b** A token counts as *computed* when its cell of the rectangle goes through the model: every cell in the prefill,
-one cell per row in each later step. What percentage of the computed tokens is useful? Give a number from 0 to 100.
+**01.b** What percentage of the computed cells, over both waves, is useful? Give a number from 0 to 100.
 """
 
 # %%
@@ -286,19 +304,16 @@ pass to pass. Say the wave has two prompts, of 3 and 5 tokens:
 | decode step 2 | `[2, 1]` | `[2, 7]` | `[[4], [6]]` | 6 per row |
 
 - **`input_ids`**: first the rectangle, then one column with each row's newest token. The rest is in the cache.
-- **`attention_mask`**: covers everything in the cache *and* the tokens being fed. New tokens are real, so every pass
-  adds a column of ones. `torch.cat([...], dim=1)` joins columns.
+- **`attention_mask`**: covers everything in the cache *and* the tokens being fed. New tokens are real.
 - **`position_ids`**: each row continues from its own last position.
 - **`past_key_values`**: one `DynamicCache(config=model.config)`, empty at first and the same in all passes. The model
   fills it.
 
-The output's `.logits` have shape `[rows, tokens, vocabulary]`. `.logits[:, -1]` is the last column, and
-`.argmax(dim=-1)` picks the best token of each row.
+The output's `.logits` have shape `[rows, tokens, vocabulary]`.
 
-Then, for each row that is still running, append its token and check whether that was its last: either the end token,
-which belongs to the answer, or the token that reaches its limit. Leave the answers of finished rows alone. You still
-have to feed something for them, because the rectangle needs a value there; any token will do. The loop ends when no row
-is running.
+A row has finished with the end token, which belongs to its answer, or with the token that reaches its limit. From then
+on its answer doesn't change. You still have to feed something for it, because the rectangle needs a value there; any
+token will do. No pass is made once every row has finished.
 
 For example, if a model continues the first prompt with 4, 8, 15, 16 and the second with 23, 42 and the end token 7,
 then `generate_wave(model, prompts, [3, 10], pad_token_id=0, eos_token_id=7)` returns `[[4, 8, 15], [23, 42, 7]]` after
@@ -310,11 +325,20 @@ from lessons_lib.batching.static_batching import generate_wave
 
 # %% [markdown]
 """
-The library's `static_generate` splits the requests into waves and calls your function for each. Step through the six
-stories:
+The library's `static_generate` splits the requests into waves and calls your function for each. This is its whole loop:
 """
 
 # %%
+print(inspect.getsource(static_generate).split('"""')[-1].strip("\n"))
+
+# %% [markdown]
+"""
+Step through the six stories:
+"""
+
+# %%
+from lessons_lib.viz.stepper import Stepper
+
 six = record_run(static_generate, model, tokenizer, **SIX, batch_size=4, generate_wave=generate_wave)
 Stepper(lambda i: draw_timeline(six.trace, upto=i, title="The six stories in waves of four"), count=len(six.trace.steps), start=len(six.trace.steps) - 1)
 
@@ -322,20 +346,26 @@ Stepper(lambda i: draw_timeline(six.trace, upto=i, title="The six stories in wav
 """
 Slot 0 serves A. It does useful work until A's last token and is hatched from then on, until C in slot 2 is done. Slot 3
 serves D, which wants the fewest tokens, so this slot is hatched longest. The narrow framed columns are the two
-prefills. They waste work too: padding is hatched like a finished row. The next cell counts both kinds of waste. The
-second wave has only two rows, because no other requests are left.
+prefills, where padding is hatched. The second wave has only two rows, because no other requests are left.
+
+The table counts what the picture shows, and checks the formula:
 """
 
 # %%
 reveal("01.a", six.trace.forward_calls, "forward passes")
 reveal("01.b", 100 * six.trace.tokens_useful / six.trace.tokens_computed, "%")
-wasted_tokens = six.trace.tokens_computed - six.trace.tokens_useful
-print(f"{six.trace.tokens_computed} computed = {six.trace.tokens_useful} useful + {wasted_tokens} wasted. The wasted ones:")
-for step_number, step in enumerate(six.trace.steps, start=1):
-    if step.rows[0].phase == "prefill":
-        print(f"    prefill in step {step_number}: {sum(row.wasted for row in step.rows)} of {step.tokens_computed} cells are padding")
-ended = [row.request for step in six.trace.steps for row in step.rows if row.phase == "finished"]
-print(f"    {len(ended)} cells of finished rows: " + ", ".join(f"{name} {ended.count(name)}" for name in NAMES if name in ended))
+starts = [i for i, step in enumerate(six.trace.steps) if step.rows[0].phase == "prefill"]
+rows = []
+for number, (start, end) in enumerate(zip(starts, [*starts[1:], None]), start=1):
+    steps = six.trace.steps[start:end]
+    size, longest_prompt = len(steps[0].rows), steps[0].rows[0].computed
+    computed = sum(step.tokens_computed for step in steps)
+    assert computed == size * (longest_prompt + len(steps) - 1)
+    padding = sum(row.wasted for row in steps[0].rows)
+    finished = sum(row.wasted for step in steps[1:] for row in step.rows)
+    rows.append([number, size, longest_prompt, len(steps), computed, computed - padding - finished, padding, finished])
+rows.append(["both", "", "", *(sum(column) for column in list(zip(*rows))[3:])])
+Table(["wave", "rows", "longest prompt", "longest answer = passes", "cells computed", "useful", "padding", "finished rows"], rows, caption="What the two waves compute")
 
 # %% [markdown]
 """
@@ -367,6 +397,8 @@ library's loop, not yours: `patch.object` replaces the `pad_left` that the libra
 """
 
 # %%
+from unittest.mock import patch
+
 def pad_right(prompt_ids, pad_token_id):
     """The same rectangle with each row's padding moved to the right of its tokens."""
     input_ids, mask = pad_left(prompt_ids, pad_token_id)
@@ -407,9 +439,6 @@ Variant by variant:
 > **rotary positions**: a way to encode the order of tokens by rotating queries and keys by an angle proportional to
 > their position, also called RoPE. Attention then depends on the distance between tokens, not on where they are. Llama,
 > Qwen and the bundled model use it.
-
-> **absolute positions**: a way to encode the order of tokens by adding a learned vector for position 0, 1, 2, ... to
-> each token. GPT-2 uses it.
 """
 
 # %%
@@ -454,17 +483,16 @@ Which requests wait for which? All six arrive at the same time. The table counts
 # %%
 times = request_times(six.trace, in_steps=True)
 Table(
-    ["request", "starts after step", "last token in step", "answer returned after step", "steps held back"],
+    ["request", "starts after step", "last token in step", "answer returned after step", "steps from last token to return"],
     [[name, t.admitted, t.done, t.returned, t.held_back] for name, t in times.items()],
     caption="The six stories in waves of four",
 )
 
 # %% [markdown]
 """
-D finishes first, in step 20, but its answer is returned only when C is done: that is the barrier. The last column is
-also the number of steps for which the request's batch slot did nothing useful. E and F wait for the whole first wave,
-although the batch slots of A, B and D did nothing useful for many of its steps: that is head-of-line blocking. A
-request's latency is determined by the longest answer in its own wave and in each wave before it.
+D finishes first, but its answer is returned only when C is done: that is the barrier. In the steps of the last column,
+the request's batch slot did nothing useful. Meanwhile E and F wait for the whole first wave: that is head-of-line
+blocking. A request's answer is returned after the longest answer of its own wave and of each wave before it.
 
 Now the speed. We serve sixteen requests: prompts drawn from the six stories with a fixed seed, each request with its
 own `max_tokens`. These are the limits in order of arrival, one wave of four per line:
@@ -489,6 +517,8 @@ all answers reach their limits.
 predict("01.c", ...)
 
 # %% tags=["measured"]
+from time import perf_counter
+
 ways = {1: lambda: record_run(generate_one_by_one, model, tokenizer, **requests)}
 ways |= {size: lambda size=size: record_run(static_generate, model, tokenizer, **requests, batch_size=size, generate_wave=generate_wave) for size in (2, 4, 8)}
 seconds, runs = {size: [] for size in ways}, {}
@@ -501,7 +531,7 @@ tokens, passes = sum(map(len, runs[1].outputs)), {size: run.trace.forward_calls 
 speed = {size: tokens / median(seconds[size]) for size in ways}
 seconds_per_pass = {size: median(seconds[size]) / passes[size] for size in ways}
 longer = {size: seconds_per_pass[size] / seconds_per_pass[1] for size in ways}
-reveal("01.c", speed[4] / speed[1], "times")
+reveal("01.c", speed[4] / speed[1], "times", tolerance=0.25)
 Table(
     ["batch size", "passes", "times fewer", "ms per pass", "times longer", "tokens/s", "speedup"],
     [
@@ -522,13 +552,14 @@ first table says? Because the prefills are among the passes, with all their padd
 each row has finished. On a small CPU the longer passes can cancel out what the fewer passes save. On a machine where a
 second row is almost free, the speedup approaches the third column.
 
-So what do finished rows cost? Not much time: the pass is needed for the other rows anyway, and one row more or less
-hardly matters. They cost *batch slots*. In each of these slots another request could have gotten a token from the
-same pass, and that is why the number of passes doesn't drop to a quarter. The bars show what was computed, with padding
-and finished rows hatched:
+So what do finished rows cost? Not much time: the pass is needed for the other rows anyway. They cost *batch slots*. In
+each of these slots another request could have gotten a token from the same pass, and that is why the number of passes
+doesn't drop to a quarter. The bars show what was computed, with padding and finished rows hatched:
 """
 
 # %%
+from lessons_lib.viz.charts import bar_chart
+
 print("same answers at every batch size:", all(run.outputs == runs[1].outputs for run in runs.values()))
 useful = [run.trace.tokens_useful for run in runs.values()]
 wasted = [run.trace.tokens_computed - run.trace.tokens_useful for run in runs.values()]
@@ -550,11 +581,39 @@ bar_chart(
 The useful tokens are the same in every run. The wasted ones grow, because the more rows a wave has, the longer its
 longest prompt and its longest answer tend to be.
 
+## Stretch (optional): which requests share a wave?
+
+Waves need not follow the order of arrival. If similar requests share a wave, fewer cells are wasted. Write
+`my_waves(requests, batch_size)`. A request is a pair (prompt tokens, `max_tokens`). Return a list of waves, each a list of
+indices into `requests`. Every index occurs once, and a wave has 1 to `batch_size` requests.
+
+The scoreboard counts, on requests that you haven't seen, the cells of all batch slots:
+`batch_size` × (longest prompt + longest answer - 1) for each wave. A batch slot without a request is wasted, too. Here is
+what the columns tell:
+
+- *wasted cells*: every answer reaches its limit. Make this as small as you can.
+- *wasted, if half of the answers end early*: the same waves, but your rule couldn't know the lengths.
+- *steps until an answer is returned*: the mean, waiting for earlier waves included. It depends on the order of your
+  waves. What does your rule do to a long request that came first?
+
+The cell starts out with the order of arrival.
+"""
+
+# %%
+def my_waves(requests, batch_size):
+    return waves(range(len(requests)), batch_size)  # replace this
+
+
+waves_scoreboard(my_waves)
+
+# %% [markdown]
+"""
+## The ledger
+
 > **ledger**: the table of this course that compares, for the same six stories, what each way of serving them computes,
 > stores and copies.
 
-Serving the stories without a cache takes longer than all other rows of the table combined, so from here on we leave that
-row out.
+Lesson 00 began it. From here on we leave out its row without a cache, which takes too long.
 """
 
 # %% tags=["measured"]
@@ -563,11 +622,9 @@ ledger(model, tokenizer, "01", with_cache_only=True)
 # %% [markdown]
 """
 Compare the last row with the one above it. There are fewer forward calls, but each covers several rows and takes
-longer. The last column is the result: times fewer divided by times longer. Only a little more than half of the computed
-tokens are useful. A call with wasted rows takes no longer than one with four useful rows; the percentage says how many
-more tokens the same calls could have produced. The cache also holds the padding and the finished rows, so most of what
-it reserves isn't used. And all of it is copied in each step, because a `DynamicCache` makes room for a new column by
-writing the whole cache to a new tensor.
+longer. The last column is the result: times fewer divided by times longer. *Useful* is the percentage of 01.b. The cache
+also holds the padding and the finished rows, so compare what it reserves with what is used. And all of it is copied in
+each step, because a `DynamicCache` makes room for a new column by writing the whole cache to a new tensor.
 """
 
 # %% [markdown]
@@ -585,7 +642,7 @@ writing the whole cache to a new tensor.
 - **vLLM** has no waves. Before every step, `Scheduler.schedule` in `vllm/v1/core/sched/scheduler.py` decides which
   requests take part. It doesn't pad to the longest prompt either: the tokens of all requests are packed end to end
   (lesson 05).
-- **Sorting by length** puts similar requests into one wave. It helps where lengths are known, as in training. In
+- **Sorting by length** puts similar requests into one wave. It is common where lengths are known, as in training. In
   serving, the length of an answer isn't known when it starts.
 """
 

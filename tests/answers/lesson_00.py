@@ -104,6 +104,25 @@ def one_pass_for_nothing(model, prompt_ids, max_new_tokens, eos_token_id=None):
         ids.append(token)
 
 
+def feeds_two_rows(model, prompt_ids, max_new_tokens, eos_token_id=None):
+    ids = list(prompt_ids)
+    for _ in range(max_new_tokens):
+        ids.append(int(model(input_ids=torch.tensor([ids, ids]), use_cache=False).logits[0, -1].argmax()))
+        if ids[-1] == eos_token_id:
+            break
+    return ids[len(prompt_ids) :]
+
+
+def feeds_the_whole_room(model, prompt_ids, max_new_tokens, eos_token_id=None):
+    ids = torch.zeros(1, len(prompt_ids) + max_new_tokens, dtype=torch.long)
+    ids[0, : len(prompt_ids)] = torch.tensor(prompt_ids)
+    for end in range(len(prompt_ids), ids.shape[1]):
+        ids[0, end] = model(input_ids=ids, use_cache=False).logits[0, end - 1].argmax()
+        if int(ids[0, end]) == eos_token_id:
+            return ids[0, len(prompt_ids) : end + 1].tolist()
+    return ids[0, len(prompt_ids) :].tolist()
+
+
 def second_best_after_the_first(logits):
     """Stands for sampling: the first token is the best one, a later one isn't."""
     return int(logits[0, -1].topk(2).indices[int(logits.shape[1] > 3)])
@@ -222,6 +241,11 @@ def step_that_steps_twice(model, last_token, cache):
 
 def step_of_one_dimension(model, last_token, cache):
     return int(model(input_ids=torch.tensor([last_token]), past_key_values=cache).logits[0, -1].argmax())
+
+
+def step_that_replaces_the_newest(model, last_token, cache):
+    cache.crop(-1)
+    return decode_step(model, last_token, cache)
 
 
 def step_that_drops_the_oldest(model, last_token, cache):
@@ -580,6 +604,8 @@ WRONG = {
             checks_the_last_token_first,
             "The *prompt* ends with the end token",
         ),
+        Wrong("two equal rows", feeds_two_rows, "fed 2 rows of 3 tokens"),
+        Wrong("feeds the room for the answer too", feeds_the_whole_room, "fed 1 row of 4 tokens"),
         Wrong("one pass for nothing", one_pass_for_nothing, "1 token should take 1 forward pass; yours made 2"),
         Wrong("returns the prompt's last token", starts_one_token_early, "begins with the last token of the prompt"),
         Wrong("no use_cache=False", fills_caches_that_nothing_reads, "fills a cache that no pass reads"),
@@ -619,6 +645,7 @@ WRONG = {
         Wrong("two steps", step_that_steps_twice, "yours made 2"),
         Wrong("one dimension", step_of_one_dimension, "it needs [rows, tokens]"),
         Wrong("shortens the cache", step_that_drops_the_oldest, "it holds 0"),
+        Wrong("replaces the newest in the cache", step_that_replaces_the_newest, "remove or change anything"),
     ],
     "00.3": [
         Wrong("feeds everything again", feeds_everything_again, "decode step 1 fed 4 tokens"),
@@ -627,7 +654,8 @@ WRONG = {
             feeds(lambda new, prompt: (prompt + new)[-2]),
             "the last token of the prompt",
         ),
-        Wrong("feeds the first new token forever", feeds(lambda new, prompt: new[0]), "the same token in every step"),
+        Wrong("feeds the first new token forever", feeds(lambda new, prompt: new[0]), "Decode step 1 fed the same"),
+        Wrong("feeds a token twice", feeds(lambda new, prompt: new[len(new) // 2]), "Decode step 2 fed the same"),
         Wrong(
             "feeds the position instead of the token",
             feeds(lambda new, prompt: len(prompt + new) - 1),

@@ -1,5 +1,7 @@
 """Answers to the exercises of lesson 01: wrong ones that learners give, and right ones written differently."""
 
+import itertools
+
 import numpy as np
 import torch
 from torch.nn.utils.rnn import pad_sequence
@@ -119,6 +121,25 @@ def pads_with_pytorch(prompt_ids, pad_token_id):
     rows = [torch.tensor(ids) for ids in prompt_ids]
     input_ids = pad_sequence(rows, batch_first=True, padding_value=pad_token_id, padding_side="left")
     return [input_ids, pad_sequence([torch.ones_like(row) for row in rows], batch_first=True, padding_side="left")]
+
+
+def pads_into_tensors(prompt_ids, pad_token_id):
+    longest = max(map(len, prompt_ids))
+    input_ids = torch.full((len(prompt_ids), longest), pad_token_id)
+    attention_mask = torch.zeros_like(input_ids)
+    for row, ids in enumerate(prompt_ids):
+        input_ids[row, longest - len(ids) :] = torch.tensor(ids)
+        attention_mask[row, longest - len(ids) :] = 1
+    return input_ids, attention_mask
+
+
+def pads_from_reversed(prompt_ids, pad_token_id):
+    columns = list(itertools.zip_longest(*(ids[::-1] for ids in prompt_ids)))
+    cells = [list(row)[::-1] for row in zip(*columns)]
+    return (
+        torch.tensor([[pad_token_id if cell is None else cell for cell in row] for row in cells]),
+        torch.tensor([[int(cell is not None) for cell in row] for row in cells]),
+    )
 
 
 def pads_with_int32(prompt_ids, pad_token_id):
@@ -562,6 +583,7 @@ WRONG = {
         Wrong("changes the prompts", changes_the_prompts, says="changed its argument `prompt_ids`"),
         Wrong("requests in columns", requests_in_columns, says="A request is a row"),
         Wrong("does not pad", does_not_pad, says="rows of unequal length"),
+        Wrong("int32", pads_with_int32, says="torch.int32"),
     ],
     "01.2": [
         Wrong("begins at 1", one_too_far, says="positions start at 0"),
@@ -744,7 +766,7 @@ WRONG = {
 }
 
 RIGHT = {
-    "01.1": [pads_by_filling, pads_with_pytorch, pads_with_int32],
+    "01.1": [pads_by_filling, pads_with_pytorch, pads_into_tensors, pads_from_reversed],
     "01.2": [positions_like_generate, positions_by_loop, positions_by_shift],
     "01.3": [steps_by_loop, steps_by_numpy, steps_by_popping],
     "01.4": [wave_like_generate, wave_that_sheds_rows, wave_by_counting],

@@ -38,8 +38,8 @@ EXERCISES = [
         reference="lessons_lib.batching.greedy:decode_step",
         test=test_decode_step,
         hints=(
-            "The cache holds everything the model needs to know about the older tokens. Only one token is missing: "
-            "`last_token`.",
+            "`prefill`, whose source is above, passes a sequence and a cache to the model. A decode step passes the "
+            "same two things. What are they now?",
             "Make a tensor of shape [1, 1] that contains last_token. Call the model with this tensor and the cache. "
             "Return the "
             "argmax of the logits as an int.",

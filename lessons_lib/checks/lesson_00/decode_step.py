@@ -52,6 +52,14 @@ def _name_wrong_step(got, expected, token, before, cache, passes, model, case) -
             case=case,
             idea="The input of a decode step is the token produced by the step before.",
         )
+    if now <= held and not torch.equal(cache.layers[0].keys[:, :, :held], before.layers[0].keys):
+        raise Mistake(
+            f"after the step, the cache should hold {number_of_tokens(held + 1)}; it holds {now}, and not those from "
+            "before the step.",
+            case=case,
+            idea="Does your step remove or change anything in the cache? A decode step adds the key and value of "
+            "`last_token` and leaves the others as they are.",
+        )
     if now == held:
         copied = passes and passes[0].cached == held
         raise Mistake(

@@ -176,6 +176,10 @@ def number_of_tokens(count: int) -> str:
     return f"{count} token" + ("" if count == 1 else "s")
 
 
+def count_rows(count: int) -> str:
+    return f"{count} row" + ("" if count == 1 else "s")
+
+
 def as_token_list(got, case: str) -> list[int]:
     if got is None:
         raise Mistake(

@@ -74,7 +74,10 @@ def _name_wrong_input_with_cache(passes, case: Case) -> None:
                 "returned."
             )
         elif step > 1 and fed == passes[step - 1].input_ids[0]:
-            idea = "You seem to feed the same token in every step. Feed the token that the step before returned."
+            idea = (
+                f"Decode step {step - 1} fed the same token. Does your variable for the newest token change in every "
+                "step? Feed the token that the step before *returned*."
+            )
         else:
             idea = "The input of a decode step is the token produced by the step before."
         raise Mistake(what, case=str(case), idea=idea)

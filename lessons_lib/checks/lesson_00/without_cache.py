@@ -7,6 +7,7 @@ from lessons_lib.checks.lesson_00.greedy import (
     GREEDY_CASES,
     Case,
     as_token_list,
+    count_rows,
     first_difference,
     first_wrong_index,
     name_wrong_ends,
@@ -42,7 +43,23 @@ def test_greedy_without_cache(attempt) -> None:
                 "whether to stop "
                 "right after appending it.",
             )
+        _refuse_further_positions(passes, case)
     _refuse_unread_caches(attempt)
+
+
+def _refuse_further_positions(passes, case: Case) -> None:
+    """The tokens are right. Raise if a pass computed more than the sequence so far, in one row."""
+    text = [*case.prompt, *case.expected()]
+    for number, forward in enumerate(passes, start=1):
+        size = len(case.prompt) + number - 1
+        if forward.rows * forward.tokens > size and forward.input_ids[0][:size] == text[:size]:
+            raise Mistake(
+                f"the tokens are right, but pass {number} fed {count_rows(forward.rows)} of "
+                f"{number_of_tokens(forward.tokens)}; the sequence so far is one row of {number_of_tokens(size)}.",
+                case=str(case),
+                idea="The model computes every position that you feed, whether or not it is part of the text. Feed the "
+                "prompt and the new tokens so far, nothing else.",
+            )
 
 
 def _refuse_unread_caches(attempt) -> None:

@@ -63,9 +63,8 @@ EXERCISES = [
         test=test_generate_wave,
         points=4,
         hints=(
-            "It's the loop of lesson 00 with several rows. Three inputs change with every pass: the tokens, the mask "
-            "and the positions. "
-            "After each pass, check for every row whether it has finished. The wave ends when no row is running.",
+            "Every pass adds one column to the whole wave, but each row finishes on its own. So keep what the wave "
+            "shares in tensors, and remember for every row whether it is still running.",
             "Before the loop: pad the prompts, compute the positions, create an empty `DynamicCache`, "
             "`answers = [[] for _ in prompt_ids]`, `running = [True] * len(prompt_ids)`. In the loop: call the model "
             "with `input_ids`, "

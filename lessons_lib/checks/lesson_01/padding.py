@@ -63,13 +63,13 @@ def _refuse_non_integers(name: str, value, case: str) -> None:
             case=case,
             idea="`torch.tensor(...)` makes a tensor from a list of rows of equal length.",
         )
-    if value.is_floating_point() or value.dtype == torch.bool:
+    if value.dtype != torch.int64:
         raise Mistake(
             f"`{name}` should have dtype int64; yours has {value.dtype}.",
             case=case,
             idea="`torch.tensor` of Python ints is int64 by default. `torch.zeros` and `torch.ones` are float32 unless "
             "you pass "
-            "`dtype=torch.int64`. `.long()` turns True and False into 1 and 0.",
+            "`dtype=torch.int64`. `.long()` converts; it turns True and False into 1 and 0.",
         )
 
 

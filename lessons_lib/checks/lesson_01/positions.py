@@ -23,7 +23,7 @@ def test_positions_from_mask(attempt) -> None:
             raise Mistake(
                 f"it should return a tensor; yours returned {kind(got)}.",
                 case=case,
-                idea="Use tensor methods, such as `attention_mask.cumsum(dim=1)`.",
+                idea="The loop passes the positions to the model, which needs a tensor like the mask.",
             )
         if list(got.shape) != [len(mask), len(mask[0])]:
             raise Mistake(

@@ -1,0 +1,119 @@
+"""The stretch task of lesson 00: many questions about one document. Scored by the token positions that go through a
+model, on documents that the learner hasn't seen.
+"""
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+
+from transformers import PreTrainedModel
+
+from lessons_lib.batching.greedy import greedy_with_cache
+from lessons_lib.checks.exercise import short
+from lessons_lib.models.tiny_models import VOCAB_SIZE, tiny_model
+from lessons_lib.viz.tables.table import Table
+
+SEEDS = (31, 32)
+MAX_NEW_TOKENS = 6
+DOCUMENT_TOKENS = 60
+
+
+@dataclass(frozen=True)
+class QuestionSet:
+    """A document, the questions about it, and the right answers."""
+
+    document: list[int]
+    questions: list[list[int]]
+    answers: list[list[int]]
+
+
+@cache
+def question_set(seed: int) -> QuestionSet:
+    """Nine questions: new ones, some with a common beginning, one asked twice, and one that follows up on an answer."""
+    draw = random.Random(seed)
+
+    def tokens(low: int, high: int) -> list[int]:
+        return [draw.randrange(VOCAB_SIZE) for _ in range(draw.randint(low, high))]
+
+    document, opening = tokens(DOCUMENT_TOKENS, DOCUMENT_TOKENS), tokens(6, 9)
+    questions = [tokens(5, 12) for _ in range(3)] + [opening + tokens(2, 5) for _ in range(3)]
+    questions += [questions[0], opening]
+    model = tiny_model("llama")
+    questions.append(questions[1] + greedy_with_cache(model, document + questions[1], MAX_NEW_TOKENS) + tokens(3, 5))
+    draw.shuffle(questions)
+    answers = [greedy_with_cache(model, document + question, MAX_NEW_TOKENS) for question in questions]
+    return QuestionSet(document, questions, answers)
+
+
+def fewest_positions(of: QuestionSet) -> int:
+    """Each token counted once for each different text in front of it. The last token of an answer is never fed."""
+    return len(
+        {
+            tuple(text[: end + 1])
+            for question, answer in zip(of.questions, of.answers)
+            for text in [of.document + question + answer[:-1]]
+            for end in range(len(text))
+        }
+    )
+
+
+def positions_alone(of: QuestionSet) -> int:
+    return sum(len(of.document) + len(question) + len(answer) - 1 for question, answer in zip(of.questions, of.answers))
+
+
+def positions_of_one_document(of: QuestionSet) -> int:
+    return positions_alone(of) - (len(of.questions) - 1) * len(of.document)
+
+
+def positions_computed(function: Callable[..., list[list[int]]], model: PreTrainedModel, of: QuestionSet) -> int:
+    """The token positions that the function feeds to the model, padding included.
+
+    Raises:
+        ValueError: an answer isn't the one that the question gets alone.
+    """
+    fed = []
+    hook = model.get_input_embeddings().register_forward_pre_hook(lambda module, args: fed.append(args[0].numel()))
+    questions = [list(question) for question in of.questions]
+    try:
+        got = function(model, list(of.document), questions, MAX_NEW_TOKENS)
+    finally:
+        hook.remove()
+    if not isinstance(got, (list, tuple)) or len(got) != len(of.questions):
+        raise ValueError(
+            f"{len(of.questions)} questions need a list of {len(of.questions)} answers; yours: {short(got)}."
+        )
+    for index, (answer, expected) in enumerate(zip(got, of.answers)):
+        if answer != expected:
+            raise ValueError(
+                f"question {index} of {len(of.questions)} should get {expected}, as when it is asked alone; yours gets "
+                f"{short(answer)}."
+            )
+    return sum(fed)
+
+
+def questions_scoreboard(answer_all: Callable[..., list[list[int]]]) -> Table:
+    """The function next to asking each question alone, and next to the fewest positions possible.
+
+    Args:
+        answer_all: (model, document_ids, questions, max_new_tokens) -> the answers.
+    """
+    model, sets = tiny_model("llama"), [question_set(seed) for seed in SEEDS]
+    alone = sum(map(positions_alone, sets))
+    try:
+        count = sum(positions_computed(answer_all, model, of) for of in sets)
+    except Exception as error:
+        yours, verdict = "–", f"Yours raised {type(error).__name__}: {error}"
+    else:
+        yours, verdict = f"{count:,}", f"Yours: {count / alone:.0%} of what each question alone computes."
+    return Table(
+        ["", "token positions computed"],
+        [
+            ["each question alone", f"{alone:,}"],
+            ["the document once", f"{sum(map(positions_of_one_document, sets)):,}"],
+            ["yours", yours],
+            ["fewest possible", f"{sum(map(fewest_positions, sets)):,}"],
+        ],
+        caption=f"{len(SEEDS)} hidden documents of {DOCUMENT_TOKENS} tokens, {len(sets[0].questions)} questions each. "
+        f"{verdict}",
+    )
