@@ -1,7 +1,7 @@
 """The KV cache in blocks: who owns which block, and what the blocks hold.
 
-Read in this order: block_pool, block_serving (lesson 03), paged_kv_cache (06), block_copies (10), prefix_cache (11). invariants checks
-that no block is lost or freed twice.
+Read in this order: block_pool and block_serving (lesson 03), paged_kv_cache (06), block_copies (10), prefix_cache (11).
+invariants checks that no block is lost or freed twice.
 """
 
 from lessons_lib.kv_cache.block_copies import COPY, SWAP_IN, SWAP_OUT, BlockCopy, copy_blocks
