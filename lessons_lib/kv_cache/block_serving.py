@@ -61,11 +61,13 @@ class CacheStep:
 
     Attributes:
         running: how many requests are running.
+        waiting: how many are in the queue.
         tokens: how many tokens their tables hold.
         restarted: how many requests had to give up their blocks.
     """
 
     running: int
+    waiting: int
     tokens: int
     restarted: int
 
@@ -102,5 +104,5 @@ def serve_in_blocks(
         if after == before:
             raise NeverDone(f"a step changed nothing, with {len(waiting)} requests waiting and {len(running)} running.")
         restarted = sum(request.table.num_tokens <= before[request] for request in unfinished)
-        steps.append(CacheStep(len(running), sum(after.values()), restarted))
+        steps.append(CacheStep(len(running), len(waiting), sum(after.values()), restarted))
     return steps
