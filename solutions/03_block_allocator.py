@@ -63,7 +63,7 @@ answer_tokens = dict(zip(NAMES, map(len, six.outputs)))
 Table(
     columns=["request", "prompt tokens", "answer tokens", "tokens in the cache at the end", "cache slots reserved"],
     rows=[[name, prompt_tokens[name], answer_tokens[name], final[name], 256] for name in NAMES],
-    caption="The last token of an answer is never fed back, so the cache ends up one token short of prompt plus answer.",
+    caption="The last token of an answer is never fed back, so the cache ends one token short of prompt plus answer.",
 )
 
 # %%
