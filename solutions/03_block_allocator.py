@@ -91,36 +91,6 @@ predict("03.a", ...)  # Averaged over C's steps, what percentage of these 102 sl
 
 # %% [markdown]
 """
-For the second prediction, the bundled model has 4 MiB for its cache, and 32 requests are waiting. Cut into rows of 256
-slots, the cache holds as many requests at once as there are rows. Cut into blocks of 16 slots, it holds more: each
-request has only as many blocks as its tokens need at the moment.
-"""
-
-# %%
-load, BUDGET = skewed_workload(32), 4 * 2**20
-names = [str(index) for index in range(32)]
-many = record_run(
-    batch_generate,
-    model,
-    tokenizer,
-    load.prompts,
-    max_new_tokens=load.max_new_tokens,
-    names=names,
-    batch_size=8,
-    max_seq_len=256,
-)
-lengths = [(len(tokenizer(prompt).input_ids), len(output)) for prompt, output in zip(load.prompts, many.outputs)]
-token_bytes = cache_bytes_per_token(model.config)
-print(f"one cache slot takes {token_bytes:,} bytes, so 4 MiB has {BUDGET // token_bytes} slots")
-print(f"that is {BUDGET // (256 * token_bytes)} rows of 256 slots, or {BUDGET // (16 * token_bytes)} blocks of 16")
-print(
-    f"the 32 requests: {mean(p for p, _ in lengths):.0f} prompt and {mean(a for _, a in lengths):.0f} answer tokens "
-    "on average; most answers are short, a few are long"
-)
-predict("03.b", ...)  # In blocks of 16, how many requests run at once, averaged over the steps in which others wait?
-
-# %% [markdown]
-"""
 ## The idea: small blocks, and a table
 
 Operating systems solved this problem long ago. First, cut the memory into blocks of one size. Second, let a request own
@@ -130,29 +100,6 @@ Operating systems solved this problem long ago. First, cut the memory into block
 > allocated.
 
 > **block table**: a request's list of its blocks, in the order of its tokens.
-
-> **paging**: storing data in blocks of one size that may be anywhere in memory, with a table that says where each one
-> is. Operating systems manage the memory of programs this way; they call a block a page.
-
-The **position** of a token is its index in its own sequence, from 0.
-
-No block is reserved for later: a request takes one when a token needs it. All blocks are alike, so any free block will
-do for any request. What a request leaves empty is part of its last block: less than one block, however long it grows.
-
-B's prompt has 62 tokens. At 16 tokens per block it takes four blocks: 16 + 16 + 16 + 14. Two slots of the last one
-are empty. Here is a pool of 24 blocks, some steps into the run:
-"""
-
-# %%
-early = replay(six.trace, reference.BlockPool(24, 16))
-draw_pool(early[24])
-
-# %% [markdown]
-"""
-On the left is the pool: each box is a block, divided into its cache slots. A colored slot holds a token; a hatched one
-belongs to a request that hasn't filled it yet. On the right are the block tables. Read the first one: A's tokens 0 to
-15 are in one block, 16 to 31 in the next, and the two need not be neighbors. At the bottom are the free blocks, in the
-order in which they will be allocated.
 
 You'll build six parts: the pool, the number of blocks that a request needs, the block table, the mapping from positions
 to cache slots, the number of blocks that fit in memory, and the step that serves requests from them.
@@ -189,7 +136,7 @@ sort it.
 
 `allocate` is all or nothing, because a request that needs three blocks can do nothing with two. As in lesson 02, a
 refused call changes nothing, so check everything first. `free` takes a list or a tuple, in the order of the request's
-tokens, and doesn't modify it. The next section shows why the last block goes into the queue first.
+tokens, and doesn't modify it. Why the last block goes into the queue first is explained below the exercise.
 """
 
 # %% exercise="03.1" given="__init__ reset utilization"
@@ -217,12 +164,35 @@ same text can use the keys in them (lesson 11). But a token's key depends on all
 useless without the blocks before it. The beginning of a request should survive longest. "Further" at the end of this
 lesson tries both orders.
 
+## How requests use the blocks
+
+> **paging**: storing data in blocks of one size that may be anywhere in memory, with a table that says where each one
+> is. Operating systems manage the memory of programs this way; they call a block a page.
+
+No block is reserved for later: a request takes one when a token needs it. All blocks are alike, so any free block will
+do for any request. What a request leaves empty is part of its last block: less than one block, however long it grows.
+
+B's prompt has 62 tokens. At 16 tokens per block it takes four blocks: 16 + 16 + 16 + 14. Two slots of the last one
+are empty. Here is a pool of 24 blocks, some steps into the run:
+"""
+
+# %%
+early = replay(six.trace, reference.BlockPool(24, 16))
+draw_pool(early[24])
+
+# %% [markdown]
+"""
+On the left is the pool: each box is a block, divided into its cache slots. A colored slot holds a token; a hatched one
+belongs to a request that hasn't filled it yet. On the right are the block tables. Read the first one: A's tokens 0 to
+15 are in one block, 16 to 31 in the next, and the two need not be neighbors. At the bottom are the free blocks, in the
+order in which they will be allocated.
+
 ## Build 2: how many blocks?
 
 This function is one line long. It gets its own exercise because the boundary is where allocators go wrong.
 
-At 16 tokens per block, 128 tokens fill exactly 8 blocks: positions 0 to 127. The next token has position 128, the
-first slot of a ninth block. So 128 tokens need 8 blocks, and 129 need 9.
+At 16 tokens per block, 128 tokens fill exactly 8 blocks. The next token goes to the first slot of a ninth block. So 128
+tokens need 8 blocks, and 129 need 9.
 
 **Exercise 03.2.** Write `blocks_for(num_tokens, block_size)`. It returns the number of blocks that hold that many
 tokens, as an `int`: as many as needed, and not one more. 0 tokens need 0 blocks. B's prompt of 62 tokens needs 4
@@ -256,7 +226,7 @@ empty table:
 |---|---|---|
 | `append(62)` | 62 | 4 |
 | `append(2)` | 64 | 4: there was room for both |
-| `append()` | 65 | 5: position 64 starts a new block |
+| `append()` | 65 | 5: the 65th token starts a new block |
 | `append(0)` | 65 | 5 |
 | `release()` | 0 | none; all five are back in the pool |
 
@@ -317,7 +287,8 @@ Stepper(lambda i: draw_pool(states[i]), count=len(states), label="picture", star
 """
 ## Build 4: from positions to cache slots
 
-The model will ask: where does the key of A's token at position 40 go? The answer is the index of a cache slot, counted
+The **position** of a token is its index in its own sequence, from 0. The model will ask: where does the key of A's
+token at position 40 go? The answer is the index of a cache slot, counted
 over the whole pool: block 0 has slots 0 to 15, block 1 has 16 to 31, and so on.
 
 > **slot mapping**: for each token, the index of the cache slot for its key and value: block id × block size + offset
@@ -382,6 +353,7 @@ blocks fit in 300,000 bytes.
 from lessons_lib.kv_cache.block_pool import blocks_in_budget
 
 # %%
+BUDGET = 4 * 2**20
 llama = LlamaConfig(hidden_size=4096, num_hidden_layers=32, num_attention_heads=32, num_key_value_heads=8)
 for what, config, budget, bytes_per_element in (
     ("bundled model, float32, 4 MiB", model.config, BUDGET, 4),
@@ -427,11 +399,38 @@ from lessons_lib.kv_cache.block_serving import step_in_blocks
 """
 ## Measure: rows against blocks
 
+The payoff: 32 requests are waiting, and the bundled model has 4 MiB for its cache. Cut into rows of 256 slots, it holds
+as many requests at once as there are rows. Cut into blocks of 16, it holds more: each request has only as many blocks
+as its tokens need at the moment.
+
 `serve_in_blocks` calls your step until all requests are finished. It serves rows, too: **a row of 256 slots is a block
 of 256**, and a request never needs a second one. So the same step, the same pool and the same table serve the 32
 requests in both layouts, in the same 4 MiB. (In this count, a step computes all prompts that it admits. Lesson 02
 allowed one chunk per step.)
 """
+
+# %%
+load = skewed_workload(32)
+names = [str(index) for index in range(32)]
+many = record_run(
+    batch_generate,
+    model,
+    tokenizer,
+    load.prompts,
+    max_new_tokens=load.max_new_tokens,
+    names=names,
+    batch_size=8,
+    max_seq_len=256,
+)
+lengths = [(len(tokenizer(prompt).input_ids), len(output)) for prompt, output in zip(load.prompts, many.outputs)]
+token_bytes = cache_bytes_per_token(model.config)
+print(f"one cache slot takes {token_bytes:,} bytes, so 4 MiB has {BUDGET // token_bytes} slots")
+print(f"that is {BUDGET // (256 * token_bytes)} rows of 256 slots, or {BUDGET // (16 * token_bytes)} blocks of 16")
+print(
+    f"the 32 requests: {mean(p for p, _ in lengths):.0f} prompt and {mean(a for _, a in lengths):.0f} answer tokens "
+    "on average; most answers are short, a few are long"
+)
+predict("03.b", ...)  # In blocks of 16, how many requests run at once, averaged over the steps in which others wait?
 
 # %%
 served = {
@@ -458,7 +457,9 @@ Table(
 
 # %%
 rows, blocks = served[256], served[16]
-reveal("03.b", mean(step.running for step in blocks if step.waiting), unit="requests")
+queued = [step for step in blocks if step.waiting]
+print(f"while others wait, a request holds {mean(step.tokens / step.running for step in queued):.0f} tokens on average")
+reveal("03.b", mean(step.running for step in queued), unit="requests")
 
 
 def over_time(value, what, ylabel):
