@@ -446,9 +446,9 @@ from lessons_lib.batching.continuous_batching import step
 
 # %% [markdown]
 """
-Now all five parts serve the six stories. `batch_generate` makes a `Request` of yours for each prompt, and a
-`SlotManager` of yours. Then it calls your step until every request is finished. From here on, every run of this lesson
-uses `MINE`.
+Now all five parts serve the six stories. `batch_generate` makes a `Request` of yours for each prompt, a `SlotManager`
+of yours, and the cache. In short, its loop is `while batch.has_work(): step(batch)`. From here on, every run of this
+lesson uses `MINE`.
 """
 
 # %%
