@@ -1049,6 +1049,30 @@ def copied_and_lost(waiting, running, pool):
             running.pop().table.release()
 
 
+def others_stop_growing(waiting, running, pool):
+    for request in list(running):
+        try:
+            request.table.append()
+        except OutOfBlocks:
+            give_up(waiting, running, -1)
+            if request in running:
+                request.table.append()
+            break
+
+
+def frees_without_release(waiting, running, pool):
+    place = 0
+    while place < len(running):
+        try:
+            running[place].table.append()
+            place += 1
+        except OutOfBlocks:
+            last = running.pop()
+            pool.free(last.table.blocks)
+            last.table.blocks = []
+            waiting.appendleft(last)
+
+
 def all_newer_ones_give_up(waiting, running, pool):
     place = 0
     while place < len(running):
@@ -1064,6 +1088,12 @@ def admits_one(waiting, running, pool):
     if waiting and prompt_fits(waiting[0], pool):
         admit(type(waiting)([request := waiting.popleft()]), running, pool)
         assert request in running
+
+
+def admits_at_the_front(waiting, running, pool):
+    while waiting and prompt_fits(waiting[0], pool):
+        running.insert(0, waiting.popleft())
+        running[0].table.append(running[0].prompt_tokens)
 
 
 def admits_below(waiting, running, pool):
@@ -1512,6 +1542,7 @@ WRONG = {
             says="C has returned its block, which is enough",
         ),
         Wrong("admits one per step", serving(admit=admits_one), says="not only one per step"),
+        Wrong("puts new ones in front", serving(admit=admits_at_the_front), says="at the end of `running`"),
         Wrong("keeps one block", serving(admit=admits_below), says="that is enough"),
         Wrong("the pool's size", serving(admit=admits_by_pool_size), says="`len(pool.free_queue)`"),
         Wrong("any free block", serving(admit=admits_if_a_block_is_free), says="let OutOfBlocks through"),

@@ -102,10 +102,11 @@ def _after(attempt, scene: _Scene, case: str) -> _State:
                 idea="Take a request out of the queue only when you admit it, and put one that gives up its blocks "
                 "back into the queue.",
             )
-        if not runs and state.blocks[name]:
+        if not runs and (state.blocks[name] or state.tokens[name]):
             what = "has left" if name in finished else "is waiting"
             raise Mistake(
-                f"{name} {what}, but its table still holds {counted(state.blocks[name], 'block')}.",
+                f"{name} {what}, but its table still holds {counted(state.tokens[name], 'token')} in "
+                f"{counted(state.blocks[name], 'block')}.",
                 case=case,
                 idea="Call `release()` of its table."
                 if name in finished or state.tokens[name] != 1
@@ -191,6 +192,8 @@ def _check_admission(attempt) -> None:
             return "Admit as many as fit, not only one per step."
         if got.running == ["A", "B"]:
             return "C's prompt needs one block, and one is free: that is enough."
+        if sorted(got.running) == want.running:
+            return "Admit in the order of the queue, and put each new request at the end of `running`."
         return ""
 
     _one_step(attempt, lambda: _Scene(4, "", "A 4+9"), why)
@@ -263,6 +266,8 @@ def _check_last_gives_up(attempt) -> None:
             return "No block is free, but a running request needs one. The request admitted last returns its blocks."
         if got.waiting == ["D", "C"]:
             return "C arrived before D, so it goes back to the front of the queue: `appendleft`."
+        if got.tokens["A"] == want.tokens["A"] and got.tokens["B"] == 5:
+            return "A has its block, and B still has room: the others grow in the same step."
         if got.running == want.running and sum(got.tokens.values()) == sum(want.tokens.values()) - 1:
             return "C has returned its blocks, so now one is free for the request that needs it: try again at once."
         if got.tokens.get("B", 0) < 5:
@@ -283,7 +288,7 @@ def _check_gives_up_its_own(attempt) -> None:
             return "B has returned its own blocks, so it is waiting now and doesn't grow."
         if "A" not in got.running:
             return "B needs a block, and B was admitted last: it returns its own blocks. A keeps running."
-        if want.running == ["A", "B"] and got.waiting == ["B"]:
+        if want.running == ["A", "B"] and got.waiting[:1] == ["B"]:
             return (
                 "B's prompt fits in the blocks that it has just returned, so it is admitted again at once. Look at the "
                 "queue after all running requests have grown."
