@@ -26,9 +26,10 @@ from IPython.display import display
 from lessons_lib.batching import SlotBatch, SlotCache, SlotLayer, batch_generate, decode_all, static_generate
 from lessons_lib.batching.continuous_batching import forward
 from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, solution
+from lessons_lib.checks.lesson_02.scoreboard import queue_scoreboard
 from lessons_lib.measuring import MAX_NEW_TOKENS, NAMES, PROMPTS, STORIES, batch_metrics, ledger, request_times
 from lessons_lib.models import cache_bytes_per_token, load_model
-from lessons_lib.recording import record_run
+from lessons_lib.recording import Trace, record_run
 from lessons_lib.viz.stepper import Stepper
 from lessons_lib.viz.batches import draw_slot_rows
 from lessons_lib.viz.charts import bar_chart
@@ -71,16 +72,21 @@ these four prompts. Second, a wave ends as a whole. That's the batch barrier of 
 
 ## Predict
 
-Now we remove the barrier. The batch has four **slots**, one row each. In every step:
+Now we remove the barrier. The batch has four **slots**, one row each. When a request finishes, the next one in the
+queue gets its slot in the following step.
+
+A new request's prompt has to be computed while the others decode. It is computed in pieces:
+
+> **chunk**: a limited number of adjacent prompt tokens of one request, computed in one forward pass; here, at most 64.
+
+In every step:
 
 - each request whose prompt is done gets one token;
-- the model also computes one *chunk*: up to 64 prompt tokens of *one* request. If several prompts aren't done yet, the
-  request that was admitted first gets the chunk. The chunk that completes a prompt also gives that request its first
-  token.
+- the model also computes one chunk of *one* prompt: that of the request that was admitted first, of those whose prompts
+  aren't done. The chunk that completes a prompt also gives that request its first token.
 
-When a request finishes, the next one in the queue gets its slot in the following step. Every prompt here fits in one
-chunk. The answers are limited to 30 (A), 60 (B), 100 (C), 20 (D), 80 (E) and 40 (F) tokens. Assume that every request
-reaches its limit.
+Every prompt here fits in one chunk. The answers are limited to 30 (A), 60 (B), 100 (C), 20 (D), 80 (E) and 40 (F)
+tokens. Assume that every request reaches its limit.
 """
 
 # %%
@@ -325,6 +331,7 @@ its prompt in the cache, and its new token goes to the next column. The second i
 chunks of 8 tokens.
 """
 
+
 # %%
 def show_mask(mask, labels):
     for label, row in zip(labels, mask.flatten(0, 2)):
@@ -350,8 +357,8 @@ We could compute a long prompt in one pass, as in lesson 00. But all the other r
 their users would see the text freeze. So we split the prompt into chunks and compute one chunk per step, alongside
 the decoding of the other requests.
 
-> **chunked prefill**: computing a prompt in several passes, each with a limited number of its tokens (a *chunk*), so
-> that other requests get tokens in between.
+> **chunked prefill**: computing a prompt chunk by chunk, in several passes, so that other requests get tokens in
+> between.
 
 One object, `batch`, holds everything that the loop has to remember:
 
@@ -439,16 +446,16 @@ from lessons_lib.batching.continuous_batching import step
 
 # %% [markdown]
 """
-Now your step, your chunk and your mask serve the six stories. `batch_generate` creates the requests, the cache and
-the slots, and calls `step` until every request is finished. (It uses `Request` and `SlotManager` from `lessons_lib`,
-which do what yours do.)
+Now all five parts serve the six stories. `batch_generate` makes a `Request` of yours for each prompt, a `SlotManager`
+of yours, and the cache. In short, its loop is `while batch.has_work(): step(batch)`. From here on, every run of this
+lesson uses `MINE`.
 """
 
 # %%
-continuous = record_run(
-    batch_generate, model, tokenizer, **SIX, max_seq_len=256, batch_size=4, prefill_step=64, step=step, mask=cache_mask
-)
+MINE = dict(step=step, mask=cache_mask, new_request=Request, new_slots=SlotManager)
+continuous = record_run(batch_generate, model, tokenizer, **SIX, max_seq_len=256, batch_size=4, prefill_step=64, **MINE)
 reveal("02.a", len(continuous.trace.steps), unit="steps")
+
 
 # %%
 def names_in(recorded, phase, useful=True):
@@ -468,14 +475,19 @@ Table(
 )
 
 # %%
-Stepper(lambda i: draw_compare(static.trace, continuous.trace, i), count=len(static.trace.steps))
+draw_timeline(Trace(continuous.trace.steps[:12]), title="Continuous batching, the first 12 steps")
 
 # %% [markdown]
 """
-In the lower timeline, compare slots 2 and 3 with the table. In step 1 they are pale: no request is decoding yet, so
-no pass touches them. In steps 2 and 3 slot 3 is hatched, and in step 2 slot 2 as well. D and C are still waiting for
-their chunks, but A is decoding, and its pass covers all four rows.
+Compare slots 2 and 3 with the table. In step 1 they are pale: no request is decoding yet, so no pass touches them. In
+steps 2 and 3 slot 3 is hatched, and in step 2 slot 2 as well. C and D are still waiting for their chunks, but A is
+decoding, and its pass covers all four rows. From step 5 on, all four requests get a token in every step.
+
+Now the whole run, below the waves of lesson 01:
 """
+
+# %%
+Stepper(lambda i: draw_compare(static.trace, continuous.trace, i), count=len(static.trace.steps))
 
 # %%
 before, after = request_times(static.trace, in_steps=True), request_times(continuous.trace, in_steps=True)
@@ -499,6 +511,7 @@ Requests come and go while others are running, in rows that still contain old ke
 affects the answers: each is, token for token, what Hugging Face `generate` gives for that prompt alone.
 """
 
+
 # %%
 def alone(name, max_tokens):
     ids = torch.tensor([prompt_ids[name]])
@@ -508,7 +521,7 @@ def alone(name, max_tokens):
 
 oracle = [alone(story.name, story.max_new_tokens) for story in STORIES]
 for batch_size, prefill_step in ((2, 64), (4, 64), (4, 7), (6, 16)):
-    how = dict(batch_size=batch_size, prefill_step=prefill_step, step=step, mask=cache_mask)
+    how = dict(batch_size=batch_size, prefill_step=prefill_step, **MINE)
     result = record_run(batch_generate, model, tokenizer, **SIX, **how)
     same, steps = sum(a == b for a, b in zip(result.outputs, oracle)), len(result.trace.steps)
     print(f"{batch_size} slots, chunks of {prefill_step:2}: {same} of 6 answers equal `generate`, in {steps} steps")
@@ -525,6 +538,7 @@ with two different requests ahead of E. E's prompt is the same both times.
 > aren't its own.
 """
 
+
 # %%
 def careless_mask(positions, num_keys):
     if positions.shape[1] > 1:  # a prompt chunk
@@ -535,7 +549,7 @@ def careless_mask(positions, num_keys):
 def answer_of_e(previous, mask):
     names = ["C", previous, "E"]
     prompts = [PROMPTS[NAMES.index(name)] for name in names]
-    how = dict(max_new_tokens=[70, 3, 40], names=names, batch_size=2, step=step, mask=mask)
+    how = dict(max_new_tokens=[70, 3, 40], names=names, batch_size=2, **MINE | {"mask": mask})
     return tokenizer.decode(batch_generate(model, tokenizer, prompts, **how)[2])
 
 
@@ -554,30 +568,6 @@ You won't see pieces of the other request's text. E attends to keys that aren't 
 comes out differently, and from there the story takes another path. You couldn't tell from one answer alone. On a
 server, one user's text would be steering another user's answer.
 
-### What happens when a freed slot is not refilled
-
-One condition in the step brings the barrier back: while any request in a slot is unfinished, don't release or admit
-anything.
-"""
-
-# %%
-def step_with_barrier(batch):
-    if len(batch.slots_in(RequestState.FINISHED)) == len(batch.running):
-        return step(batch)  # every request has finished: empty all slots and admit the next requests
-    decode_all(batch)
-    prefill_chunk(batch)
-
-
-barrier = record_run(batch_generate, model, tokenizer, **SIX, batch_size=4, step=step_with_barrier, mask=cache_mask)
-print(f"answers equal: {barrier.outputs == continuous.outputs}")
-refilled, not_refilled = len(continuous.trace.steps), len(barrier.trace.steps)
-print(f"steps: {refilled} with refilling, {not_refilled} without, {len(static.trace.steps)} in static waves")
-
-# %% [markdown]
-"""
-The answers are still right: this rule affects when tokens are computed, not which ones. The few extra steps compared
-with static batching come from the prompts, which are prefilled one after the other here, and all at once there.
-
 ## Measure
 
 Four metrics describe a serving run. Throughput matters to the operator, latency and queue time to the user. Slot
@@ -591,27 +581,28 @@ utilization says how well the machine is used.
 
 > **slot utilization**: the share of slots × steps in which the slot computed something that a request needed.
 
-The workload is sixteen requests, with prompts cut from those of the stories. Most have short answers, three have long
-ones, and the order is shuffled with a fixed seed. All of them arrive at the start.
+The workload is 24 requests, with prompts cut from those of the stories. Most have short answers, three have long ones,
+and the order is shuffled with a fixed seed. All of them arrive at the start.
 """
 
 # %%
 rng = random.Random(2)
-prompts = [" ".join(rng.choice(PROMPTS).split()[: rng.randint(3, 40)]) for _ in range(16)]
-max_tokens_each = [60, 40, 30] + [rng.randint(6, 10) for _ in range(13)]
+prompts = [" ".join(rng.choice(PROMPTS).split()[: rng.randint(3, 40)]) for _ in range(24)]
+max_tokens_each = [60, 40, 30] + [rng.randint(5, 8) for _ in range(21)]
 rng.shuffle(max_tokens_each)
 WORKLOAD = dict(prompts=prompts, max_new_tokens=max_tokens_each)
 
 
 methods = {
     "static": partial(record_run, static_generate),
-    "continuous": partial(record_run, batch_generate, step=step, mask=cache_mask),
+    "continuous": partial(record_run, batch_generate, **MINE),
 }
 keys = [("static", 1), *((kind, n) for n in (2, 4, 8) for kind in methods)]
 runs = {(kind, n): [methods[kind](model, tokenizer, **WORKLOAD, batch_size=n)] for kind, n in keys}
 print("max_new_tokens:", max_tokens_each)
 equal = all(run[0].outputs == runs["static", 1][0].outputs for run in runs.values())
 print("all answers equal those of one request at a time:", equal)
+
 
 # %%
 def in_steps(kind, n):
@@ -624,18 +615,17 @@ def in_steps(kind, n):
 Table(
     columns=["batch size", "method", "steps", "forward passes", "mean queue time", "mean latency", "slot utilization"],
     rows=[[str(n), "one at a time" if n == 1 else kind, *in_steps(kind, n)] for kind, n in runs],
-    caption="Sixteen requests. Times in steps, which are the same on every machine.",
+    caption="24 requests. Times in steps, which are the same on every machine.",
 )
 
 # %% [markdown]
 """
-Counted in steps, continuous batching is ahead at every batch size, and slot utilization shows why. (With one slot, it
-would serve one request at a time again, with nothing to gain.)
+Continuous batching needs fewer steps and fewer forward passes at every batch size, and slot utilization shows why.
+(With one slot, it would serve one request at a time again, with nothing to gain.) The passes are more than the steps,
+because a step with a chunk makes two.
 
-At 8 slots, compare the number of steps with the largest `max_new_tokens`: the longest request sets the length of the
-run. More slots wouldn't shorten it, though queue time and latency would still drop. Then compare the forward passes
-with those of static batching. With only two waves of eight there is little waiting to eliminate, and prefilling the
-prompts one by one costs more passes than the slots save.
+At 8 slots, compare the number of steps with the largest `max_new_tokens`. No run can be shorter than its longest
+request.
 
 Steps aren't seconds, though. So now we look at the clock: we run everything once more and take the faster of the two
 runs. Anything else the machine does can only make a run slower.
@@ -666,90 +656,22 @@ Table(
 # %% tags=["measured"]
 ratios = {kind: [seconds[kind, n][0] / base for n in (2, 4, 8)] for kind in methods}
 best = max(ratios["continuous"])
-print(f"Continuous batching at its best batch size: {best:.1f} × one at a time. Against static at the same size: "
-      + ", ".join(f"{c / s:.2f} × at {n}" for n, c, s in zip((2, 4, 8), ratios["continuous"], ratios["static"])))
+print(
+    f"Continuous batching at its best batch size: {best:.1f} × one at a time. Against static at the same size: "
+    + ", ".join(f"{c / s:.2f} × at {n}" for n, c, s in zip((2, 4, 8), ratios["continuous"], ratios["static"]))
+)
 told = ", ".join(f"{kind} " + " ".join(f"{r:.2f}" for r in values) for kind, values in ratios.items())
 bar_chart(
-    ["2", "4", "8"], ratios, ylabel="throughput, × one at a time", xlabel="batch size", value_format="{:.2f}",
+    ["2", "4", "8"],
+    ratios,
+    ylabel="throughput, × one at a time",
+    xlabel="batch size",
+    value_format="{:.2f}",
     alt=f"Throughput relative to one request at a time at batch sizes 2, 4, 8: {told}.",
 )
 
 # %% [markdown]
 """
-With 8 slots you might hope for 8 times the tokens per second. Where does the rest go? To find out, we first time
-single passes: a decode pass with 1, 2, 4 and 8 rows, and the prefill of one prompt.
-"""
-
-# %% tags=["measured"]
-@torch.inference_mode()
-def pass_times(cases, rounds=41):
-    """Median seconds of a forward pass for each (rows, new tokens per row).
-
-    The cases alternate, so that a brief slowdown of the machine affects all of them equally.
-    """
-    seconds = {case: [] for case in cases}
-    batches = {(n, t): SlotBatch(model, SlotCache(model, n, 256), SlotManager(n), 64, deque()) for n, t in cases}
-    for _ in range(rounds):
-        for rows, tokens in cases:
-            positions = list(range(100 - tokens, 100))
-            started = perf_counter()
-            forward(batches[rows, tokens], range(rows), [[5] * tokens] * rows, [positions] * rows, num_keys=100)
-            seconds[rows, tokens].append(perf_counter() - started)
-    return {case: median(taken) for case, taken in seconds.items()}
-
-
-mean_prompt = round(mean(len(tokenizer(prompt).input_ids) for prompt in prompts))
-*decode_times, took_prefill = pass_times([(1, 1), (2, 1), (4, 1), (8, 1), (1, mean_prompt)]).values()
-took = dict(zip((1, 2, 4, 8), decode_times))
-for rows, t in took.items():
-    print(f"decode pass, batch size {rows}: {1000 * t:5.1f} ms, {t / took[1]:.2f} × batch size 1; "
-          f"with all rows in use {rows * took[1] / t:.1f} × the tokens per second")
-ratio = took_prefill / took[1]
-print(f"prefill of {mean_prompt} tokens: {1000 * took_prefill:5.1f} ms, {ratio:.2f} × a decode pass with one row")
-
-# %% [markdown]
-"""
-The last number on each decode line is the ceiling: what batching could give on this machine if every row were useful
-all the time. Now let's see how much of it is left. Only some of the rows that the decode passes computed gave a
-token, and every prompt takes a pass of its own.
-"""
-
-# %% tags=["measured"]
-def account(n):
-    """One row of the table: the throughput that n slots should give, computed from these pass times."""
-    trace = runs["continuous", n][0].trace
-    useful = [row.phase for step in trace.steps for row in step.rows if row.useful]
-    prefills, tokens = useful.count("prefill"), useful.count("decode")
-    decodes = trace.forward_calls - prefills
-    ceiling, in_use = n * took[1] / took[n], tokens / (n * decodes)
-    one_at_a_time = tokens * took[1] + prefills * took_prefill
-    expected = one_at_a_time / (decodes * took[n] + prefills * took_prefill)
-    measured = seconds["continuous", n][0] / base
-    return [str(n), ceiling, f"{in_use:.0%}", ceiling * in_use, prefills, decodes, expected, measured]
-
-
-Table(
-    columns=[
-        "slots", "ceiling ×", "rows in use", "ceiling × rows in use",
-        "prefill passes", "decode passes", "with prefill passes ×", "measured ×",
-    ],
-    rows=[account(n) for n in (2, 4, 8)],
-    caption="Continuous batching against one at a time, computed from the pass times above",
-)  # fmt: skip
-
-# %% [markdown]
-"""
-There are three separate losses:
-
-- **A pass with more rows costs more** than a pass with one. That puts the ceiling below the number of slots.
-- **Rows without a token.** A decode pass over 8 rows costs the same, however many of them give a token. At 8 slots,
-  more than half of the rows give no token: the longest requests run on while the other slots are empty.
-- **Prefill passes.** Serving one request at a time needs just as many, because our loop never prefills two prompts in
-  one pass. As the rest shrinks, their share grows.
-
-The last two columns agree only roughly. The passes were timed outside of the runs, all with 100 columns; the runs add
-our own bookkeeping; and the one-at-a-time run used the growing cache of lesson 01.
-
 When you compare these ratios with those in papers, check the baseline. Orca reports 36.9 times the throughput of
 FasterTransformer at equal latency, for a model with 175 billion parameters (Yu et al., 2022, abstract). vLLM reports
 2 to 4 times the throughput of FasterTransformer and Orca (Kwon et al., 2023, abstract). Both compare with systems that
@@ -761,10 +683,11 @@ How long does a decoding request wait for its next token? As long as a step take
 arrives with A, C and E, and is prefilled after them. We count the token positions of the largest step.
 """
 
+
 # %%
 def with_long_prompt(prefill_step):
     ids = [*(prompt_ids[n] for n in "ACE"), (prompt_ids["B"] * 5)[:240]]
-    how = dict(batch_size=4, prefill_step=prefill_step, step=step, mask=cache_mask)
+    how = dict(batch_size=4, prefill_step=prefill_step, **MINE)
     return record_run(batch_generate, model, tokenizer, ids, max_new_tokens=[20, 20, 20, 4], **how).trace.steps
 
 
@@ -772,8 +695,10 @@ for prefill_step in (16, 64, 240):
     steps = with_long_prompt(prefill_step)
     largest = max(s.tokens_computed for s in steps)
     first = next(i for i, s in enumerate(steps, 1) if s.rows[3].phase == "decode") - 1
-    print(f"chunks of {prefill_step:3}: largest step {largest:3} token positions; "
-          f"the request with the long prompt gets its first token in step {first}")
+    print(
+        f"chunks of {prefill_step:3}: largest step {largest:3} token positions; "
+        f"the request with the long prompt gets its first token in step {first}"
+    )
 
 # %% tags=["measured"]
 for prefill_step in (16, 64, 240):
@@ -785,6 +710,29 @@ for prefill_step in (16, 64, 240):
 Small chunks keep every step short for the requests that are decoding. Large chunks bring the new request's first
 token sooner. That is a trade-off, and the choice is up to the operator of the server.
 
+### Stretch (optional): which request gets the free slot?
+
+First come, first served is fair, but one long request can hold up ten short ones. Write a rule that lowers the mean
+queue time, and doesn't let any request wait longer than one and a half times the longest queue time of first come,
+first served.
+
+`next_request(waiting)` gets the list of the waiting requests, in order of arrival, each time that a slot is free. It
+returns the index of the request that gets the slot. Each request has `prompt_tokens`, `max_new_tokens` (the limit of
+its answer; most answers are shorter) and `waited`, the number of steps that it has been waiting. The scoreboard serves
+requests that you haven't seen, as `step` does; they arrive one after another, and the slots are nearly always busy. It
+counts steps and runs no model. The cell starts out with first come, first served.
+"""
+
+
+# %%
+def next_request(waiting):
+    return 0  # replace this
+
+
+queue_scoreboard(next_request)
+
+# %% [markdown]
+"""
 ### The ledger
 """
 
@@ -822,7 +770,9 @@ for name, run in (
     ("workload, 8 slots", runs["continuous", 8][0]),
 ):
     fullest = max(step.cache_used / step.cache_reserved for step in run.trace.steps)
-    print(f"{name}: reserved cache empty: {run.trace.cache_waste:.0%} on average, {1 - fullest:.0%} in the fullest step")
+    print(
+        f"{name}: reserved cache empty: {run.trace.cache_waste:.0%} on average, {1 - fullest:.0%} in the fullest step"
+    )
 
 # %% [markdown]
 """
@@ -850,6 +800,118 @@ and chunks into that row: one pass, no idle slots.
 
 # %%
 quiz("02")
+
+# %% [markdown]
+"""
+## Further (optional)
+
+What the lesson doesn't need. It isn't part of its 90 minutes.
+
+### What happens when a freed slot is not refilled
+
+One condition in the step brings the barrier back: while any request in a slot is unfinished, don't release or admit
+anything.
+"""
+
+
+# %%
+def step_with_barrier(batch):
+    if len(batch.slots_in(RequestState.FINISHED)) == len(batch.running):
+        return step(batch)  # every request has finished: empty all slots and admit the next requests
+    decode_all(batch)
+    prefill_chunk(batch)
+
+
+barrier = record_run(batch_generate, model, tokenizer, **SIX, batch_size=4, **MINE | {"step": step_with_barrier})
+print(f"answers equal: {barrier.outputs == continuous.outputs}")
+refilled, not_refilled = len(continuous.trace.steps), len(barrier.trace.steps)
+print(f"steps: {refilled} with refilling, {not_refilled} without, {len(static.trace.steps)} in static waves")
+
+# %% [markdown]
+"""
+The answers are still right: this rule affects when tokens are computed, not which ones. The few extra steps compared
+with static batching come from the prompts, which are prefilled one after the other here, and all at once there.
+
+### Where does the rest of the throughput go?
+
+With 8 slots you might hope for 8 times the tokens per second. Where does the rest go? To find out, we first time
+single passes: a decode pass with 1, 2, 4 and 8 rows, and the prefill of one prompt.
+"""
+
+
+# %% tags=["measured"]
+@torch.inference_mode()
+def pass_times(cases, rounds=41):
+    """Median seconds of a forward pass for each (rows, new tokens per row).
+
+    The cases alternate, so that a brief slowdown of the machine affects all of them equally.
+    """
+    seconds = {case: [] for case in cases}
+    batches = {(n, t): SlotBatch(model, SlotCache(model, n, 256), SlotManager(n), 64, deque()) for n, t in cases}
+    for _ in range(rounds):
+        for rows, tokens in cases:
+            positions = list(range(100 - tokens, 100))
+            started = perf_counter()
+            forward(batches[rows, tokens], range(rows), [[5] * tokens] * rows, [positions] * rows, num_keys=100)
+            seconds[rows, tokens].append(perf_counter() - started)
+    return {case: median(taken) for case, taken in seconds.items()}
+
+
+mean_prompt = round(mean(len(tokenizer(prompt).input_ids) for prompt in prompts))
+*decode_times, took_prefill = pass_times([(1, 1), (2, 1), (4, 1), (8, 1), (1, mean_prompt)]).values()
+took = dict(zip((1, 2, 4, 8), decode_times))
+for rows, t in took.items():
+    print(
+        f"decode pass, batch size {rows}: {1000 * t:5.1f} ms, {t / took[1]:.2f} × batch size 1; "
+        f"with all rows in use {rows * took[1] / t:.1f} × the tokens per second"
+    )
+ratio = took_prefill / took[1]
+print(f"prefill of {mean_prompt} tokens: {1000 * took_prefill:5.1f} ms, {ratio:.2f} × a decode pass with one row")
+
+# %% [markdown]
+"""
+The last number on each decode line is the ceiling: what batching could give on this machine if every row were useful
+all the time. Now let's see how much of it is left. Only some of the rows that the decode passes computed gave a
+token, and every prompt takes a pass of its own.
+"""
+
+
+# %% tags=["measured"]
+def account(n):
+    """One row of the table: the throughput that n slots should give, computed from these pass times."""
+    trace = runs["continuous", n][0].trace
+    useful = [row.phase for step in trace.steps for row in step.rows if row.useful]
+    prefills, tokens = useful.count("prefill"), useful.count("decode")
+    decodes = trace.forward_calls - prefills
+    ceiling, in_use = n * took[1] / took[n], tokens / (n * decodes)
+    one_at_a_time = tokens * took[1] + prefills * took_prefill
+    expected = one_at_a_time / (decodes * took[n] + prefills * took_prefill)
+    measured = seconds["continuous", n][0] / base
+    return [str(n), ceiling, f"{in_use:.0%}", ceiling * in_use, prefills, decodes, expected, measured]
+
+
+Table(
+    columns=[
+        "slots", "ceiling ×", "rows in use", "ceiling × rows in use",
+        "prefill passes", "decode passes", "with prefill passes ×", "measured ×",
+    ],
+    rows=[account(n) for n in (2, 4, 8)],
+    caption="Continuous batching against one at a time, computed from the pass times above",
+)  # fmt: skip
+
+# %% [markdown]
+"""
+There are three separate losses:
+
+- **A pass with more rows costs more** than a pass with one. That puts the ceiling below the number of slots.
+- **Rows without a token.** A decode pass over 8 rows costs the same, however many of them give a token. Some rows are
+  waiting for their chunks, and at the end the longest requests run on while the other slots are empty.
+- **Prefill passes.** Serving one request at a time needs just as many, because our loop never prefills two prompts in
+  one pass. As the rest shrinks, their share grows.
+
+The last two columns agree only roughly. The passes were timed outside of the runs, all with 100 columns; the runs add
+our own bookkeeping; and the one-at-a-time run used the growing cache of lesson 01.
+"""
 
 # %% [markdown]
 """

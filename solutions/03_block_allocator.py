@@ -4,11 +4,12 @@
 
 **How can requests share one cache when we don't know how long each of them will get?**
 
-75 minutes · difficulty: medium · routes: ideas, serving · prerequisites: lesson 00 (KV cache) and lesson 02 (slots)
+90 minutes · difficulty: medium · routes: ideas, serving · prerequisites: lesson 00 (KV cache) and lesson 02 (slots)
 
 In lesson 02, every batch slot reserved a row of cache for the longest request that might come. In this lesson you
-build what serving systems use instead: a pool of small blocks, and for each request a table of the blocks it owns. No
-model computes with blocks yet. Here we only do the bookkeeping; lesson 06 fills the blocks with keys and values.
+build what serving systems use instead: a pool of small blocks, and for each request a table of the blocks that it owns.
+Then you serve 32 requests from 4 MiB of cache, once in rows and once in blocks. We count their tokens in the cache and
+run no model; lesson 06 fills the blocks with keys and values.
 """
 
 # %%
@@ -23,7 +24,8 @@ from transformers import LlamaConfig
 
 from lessons_lib.batching import batch_generate
 from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, solution
-from lessons_lib.kv_cache import block_bytes, block_pool as reference, slot_of
+from lessons_lib.checks.lesson_03.scoreboard import BLOCK_SIZE, admission_scoreboard
+from lessons_lib.kv_cache import block_bytes, block_pool as reference, serve_in_blocks, slot_of
 from lessons_lib.measuring import MAX_NEW_TOKENS, NAMES, PROMPTS, ledger, skewed_workload
 from lessons_lib.models import cache_bytes_per_token, load_model
 from lessons_lib.recording import contiguous_use, final_tokens, paged_use, record_run, replay, tokens_held, waste
@@ -45,10 +47,10 @@ Here are the six stories again, served as in lesson 02, with four batch slots an
 > **cache slot**: room in the KV cache for the key and value of one token, in all layers.
 
 In lesson 02, a slot was a row of the batch. From here on we call that row a *batch slot*; *slot* alone means a cache
-slot. (The pictures of the block pool call a cache slot a *cell*.)
+slot.
 
-`six.trace` is the recording of the run. From it, `tokens_held` counts how many tokens each request has in the cache
-after each step.
+`six.trace` is the recording of the run. `tokens_held` counts how many tokens each request has in the cache after each
+step.
 """
 
 # %%
@@ -61,7 +63,7 @@ answer_tokens = dict(zip(NAMES, map(len, six.outputs)))
 Table(
     columns=["request", "prompt tokens", "answer tokens", "tokens in the cache at the end", "cache slots reserved"],
     rows=[[name, prompt_tokens[name], answer_tokens[name], final[name], 256] for name in NAMES],
-    caption="The last token of an answer is never fed back, so the cache ends up one token short of prompt plus answer.",
+    caption="The last token of an answer is never fed back, so the cache ends one token short of prompt plus answer.",
 )
 
 # %%
@@ -80,196 +82,28 @@ Pale: reserved, and the request will use it later. Hatched: reserved, and never 
 
 ## Predict
 
-The hatched part exists because we don't know how long an answer will be. So suppose we did. When a request starts, an
-oracle tells us how many tokens it will hold when it finishes. We reserve exactly that, in one contiguous piece, for
-as long as the request runs. Nothing is hatched anymore.
-
-Look only at the steps in which requests are waiting in the queue. That's when an empty slot hurts, because a waiting
-request could use it. As memory in use, count all slots from slot 0 to the last reserved one.
+Rows are too long because we don't know how long an answer will be. So suppose we did: an oracle tells us. C's prompt
+has 3 tokens, and its answer 100, so we reserve exactly the 102 slots that C will fill, from its first step to its last.
 """
 
 # %%
-predict("03.a", ...)  # With the oracle, what percentage of that memory holds no token, averaged over those steps?
+predict("03.a", ...)  # Averaged over C's steps, what percentage of these 102 slots is empty?
 
 # %% [markdown]
 """
-For the second prediction, suppose the bundled model has 64 MiB for its cache. Cut into rows of 256 slots, the cache
-serves as many requests at once as there are rows. Cut into blocks of 16 slots, it serves more, because each request
-holds only as many blocks as its tokens need at the moment.
-"""
-
-# %%
-row_bytes = 256 * cache_bytes_per_token(model.config)
-print(f"one cache slot takes {row_bytes // 256:,} bytes, one row of 256 slots {row_bytes / 2**20:g} MiB")
-print(f"so 64 MiB is enough for {64 * 2**20 // row_bytes} rows")
-print(f"averaged over the run, a story holds {mean(n for now in held for n in now.values()):.0f} tokens")
-predict("03.b", ...)  # With blocks of 16, how many requests like the stories does it serve at once, on average?
-
-# %% [markdown]
-"""
-## Three ways to reserve
-
-The paper behind this lesson (Kwon et al., 2023) compares three ways to reserve one contiguous piece of memory per
-request:
-
-- **longest possible**: as many slots as any request may need. That's what lesson 02 did.
-- **power of two**: room for the prompt, plus the length of the answer rounded up to 2, 4, 8, 16, ... This stands for
-  a decent guess, always less than twice what the answer needs.
-- **oracle**: exactly what the request will need. No real system can do that; it's the best that contiguous memory
-  allows.
-
-`contiguous_use` replays the recording with each of them. When a request starts, it gets its piece: in the first gap
-that is large enough, or else at the end. When it finishes, the piece is free again.
-"""
-
-# %%
-def next_power_of_two(count):
-    return 1 << (count - 1).bit_length()
-
-
-def three_ways(held, prompts, answers):
-    final = final_tokens(held)
-    guess = {name: prompts[name] + next_power_of_two(answers[name]) for name in final}
-    return {
-        "longest possible": contiguous_use(held, {name: 256 for name in final}),
-        "power of two": contiguous_use(held, guess),
-        "oracle": contiguous_use(held, final),
-    }
-
-
-def while_queued(uses, trace):
-    """Only the steps in which requests wait in the queue."""
-    return [use for use, step in zip(uses, trace.steps) if step.waiting]
-
-
-ways = three_ways(held, prompt_tokens, answer_tokens)
-reveal("03.a", 100 * waste(while_queued(ways["oracle"], six.trace)), unit="%")
-
-# %%
-draw_memory(ways["oracle"], 24, title="Oracle: exactly what each request needs", num_slots=512)
-
-# %% [markdown]
-"""
-All empty slots are pale here: they will be used, but only later. C has its 102 slots from its first step on, and
-fills the last of them in its last step. Knowing the length doesn't help against that. While an answer grows, about
-half of the slots reserved for it are still empty, on average.
-
-Some steps later, A finishes and F starts. F needs one piece of 79 slots.
-"""
-
-# %%
-f_starts = next(i for i, now in enumerate(held) if "F" in now)
-slots_before, use = ways["oracle"][f_starts - 1].slots, ways["oracle"][f_starts]
-print(f"F needs {final['F']} slots; the gap that A left has {use.gaps}")
-print(f"the memory in use grows from {slots_before} to {use.slots} slots")
-draw_memory(ways["oracle"], f_starts, title="F has started", num_slots=512)
-
-# %% [markdown]
-"""
-A's gap is too small for F. The gap stays empty, F goes to the end, and more memory is in use.
-
-> **external fragmentation**: free memory in gaps between reservations, none of them large enough for the next
-> request.
-
-We could close the gaps by moving the other requests, but that means copying the keys and values of running requests
-while all of them wait.
-
-F was the last request in the queue. From here on the queue is empty, so by our rule this gap doesn't hurt. With more
-requests, such gaps do. So next we serve 32 requests on eight batch slots, most with short answers and a few with long
-ones. First we count how many of them have this problem: requests that go to the end although the remaining gaps,
-added up, have enough room.
-"""
-
-# %%
-load = skewed_workload(32)
-names = [str(index) for index in range(32)]
-many = record_run(
-    batch_generate, model, tokenizer, load.prompts, max_new_tokens=load.max_new_tokens,
-    names=names, batch_size=8, max_seq_len=256,
-)
-many_held = tokens_held(many.trace)
-many_prompts = {name: len(tokenizer(prompt).input_ids) for name, prompt in zip(names, load.prompts)}
-many_ways = three_ways(many_held, many_prompts, answers=dict(zip(names, map(len, many.outputs))))
-
-seen, to_the_end = set(), []
-for use in many_ways["oracle"]:
-    last = use.regions[-1]
-    if last.request not in seen and use.gaps >= last.size:
-        to_the_end.append(last.request)
-    seen.update(region.request for region in use.regions)
-print(f"{len(to_the_end)} of 32 requests went to the end although the gaps together had room: {', '.join(to_the_end)}")
-
-# %%
-def shares(uses):
-    """Shares of the memory, averaged over the steps: tokens, later, never, gaps."""
-    num_slots = sum(use.slots for use in uses)
-    return [f"{sum(getattr(use, kind) for use in uses) / num_slots:.0%}" for kind in ("tokens", "later", "never", "gaps")]
-
-
-rows = []
-for name, trace, its_ways in (("six stories", six.trace, ways), ("32 requests", many.trace, many_ways)):
-    for way, uses in its_ways.items():
-        queued = while_queued(uses, trace)
-        rows.append([f"{name}, {way}", *shares(queued), f"{waste(queued):.0%}"])
-Table(
-    columns=["requests, way to reserve", "tokens", "reserved, used later", "reserved, never used", "in gaps", "wasted"],
-    rows=rows,
-    caption="One piece per request: what the memory holds while requests are waiting",
-)
-
-# %% [markdown]
-"""
-The last column counts everything that holds no token, as the paper does. In the paper's experiments, 20.4 to 38.2%
-of the memory held tokens, so 60 to 80% was wasted. Compare our rows with that. (The paper's requests are longer, and
-its allocator works in powers of two, so compare the size of the problem, not the digits.)
-
-The oracle brings the column "reserved, never used" to zero, and only that one. The gap that F didn't fit into isn't in
-the table, because the queue was empty by then.
-
 ## The idea: small blocks, and a table
 
-Operating systems had this problem long ago, and solved it with two ideas. First, cut the memory into blocks of one
-size. Second, let a request own *any* of them, and keep a table that says which.
+Operating systems solved this problem long ago. First, cut the memory into blocks of one size. Second, let a request own
+*any* of them, and keep a table that says which.
 
 > **block**: a fixed number of neighboring cache slots, here 16. It is the smallest amount of cache memory that is
 > allocated.
 
 > **block table**: a request's list of its blocks, in the order of its tokens.
 
-> **paging**: storing data in blocks of one size that may be anywhere in memory, with a table that says where each one
-> is. Operating systems manage the memory of programs this way; they call a block a page.
+You'll build six parts: the pool, the number of blocks that a request needs, the block table, the mapping from positions
+to cache slots, the number of blocks that fit in memory, and the step that serves requests from them.
 
-The **position** of a token is its index in its own sequence, from 0.
-
-What happens to the three kinds of waste, the columns "used later", "never used" and "in gaps"?
-
-- No block is reserved for later. A request takes one when a token needs it.
-- No gap is too small. All blocks are alike, so any free block will do for any request. External fragmentation is
-  gone.
-- What's left is the unused part of each request's last block: less than one block per request, however long it grows.
-
-B's prompt has 62 tokens. At 16 tokens per block it takes four blocks: 16 + 16 + 16 + 14. Two slots of the last one
-are empty. Here is a pool of 24 blocks, some steps into the run:
-"""
-
-# %%
-early = replay(six.trace, reference.BlockPool(24, 16))
-draw_pool(early[24])
-
-# %% [markdown]
-"""
-On the left is the pool: each box is a block, and each cell in it a cache slot. A colored cell holds a token; a
-hatched one belongs to a request that hasn't filled it yet. On the right are the block tables. Read the first one: A's
-tokens 0 to 15 are in one block, 16 to 31 in the next, and the two blocks need not be neighbors. At the bottom are the
-free blocks, in the order in which they will be allocated. With a running kernel, hover over a cell to see its block,
-its owner and the position in the request.
-
-You'll build five parts: the pool, the number of blocks that a request needs, the block table, the mapping from
-positions to cache slots, and the number of blocks that fit in memory.
-"""
-
-# %% [markdown]
-"""
 ## Build 1: the pool
 
 > **block pool**: all blocks of the cache, with a record of which are free and which are allocated.
@@ -302,7 +136,7 @@ sort it.
 
 `allocate` is all or nothing, because a request that needs three blocks can do nothing with two. As in lesson 02, a
 refused call changes nothing, so check everything first. `free` takes a list or a tuple, in the order of the request's
-tokens, and doesn't modify it. The next section shows why the last block goes into the queue first.
+tokens, and doesn't modify it. Why the last block goes into the queue first is explained below the exercise.
 """
 
 # %% exercise="03.1" given="__init__ reset utilization"
@@ -325,47 +159,40 @@ print("free queue:", list(pool.free_queue))
 
 # %% [markdown]
 """
-A good error message says what was requested, what is available, and what to do about it. Think of the engineer who
-reads it at 3 a.m.
+Why does the last block go into the queue first? Freed blocks aren't erased, and a later request that starts with the
+same text can use the keys in them (lesson 11). But a token's key depends on all the tokens *before* it, so a block is
+useless without the blocks before it. The beginning of a request should survive longest. "Further" at the end of this
+lesson tries both orders.
 
-### Why the tail goes first
+## How requests use the blocks
 
-Freed blocks aren't erased. Until a block is allocated again, it still contains the keys of its former owner. We can
-use that: a later request that starts with the same text needs the same keys for those tokens. Lesson 11 does this.
-But a token's key depends on all the tokens *before* it. So a later request can use A's first block if it shares A's
-first 16 tokens, and A's second block only if it shares the first 32. A block is useless without the blocks before it.
+> **paging**: storing data in blocks of one size that may be anywhere in memory, with a table that says where each one
+> is. Operating systems manage the memory of programs this way; they call a block a page.
 
-So the beginning of a request should survive longest. In this example A owns all three blocks of a pool, all full, and
-finishes. Then two blocks are allocated. How many of A's blocks can still be reused?
+No block is reserved for later: a request takes one when a token needs it. All blocks are alike, so any free block will
+do for any request. What a request leaves empty is part of its last block: less than one block, however long it grows.
+
+B's prompt has 62 tokens. At 16 tokens per block it takes four blocks: 16 + 16 + 16 + 14. Two slots of the last one
+are empty. Here is a pool of 24 blocks, some steps into the run:
 """
 
 # %%
-def blocks_left(order):
-    """A owned blocks 0, 1, 2 of a pool of three. They are freed in this order; then two blocks are allocated."""
-    pool = BlockPool(3, 16)
-    pool.allocate(3)
-    for block in order:
-        pool.free([block])
-    pool.allocate(2)
-    return list(pool.free_queue)
-
-
-for what, order in (("tail first", [2, 1, 0]), ("beginning first", [0, 1, 2])):
-    left = blocks_left(order)
-    reusable = sum(set(range(block + 1)) <= set(left) for block in left)  # with all the blocks before it
-    print(f"{what}: of A's blocks, {left} is left; reusable for a request with the same beginning: {reusable}")
+early = replay(six.trace, reference.BlockPool(24, 16))
+draw_pool(early[24])
 
 # %% [markdown]
 """
-With the tail first, block 0 survives, which holds A's first 16 tokens. In the other order it's block 2, with the keys
-of tokens 32 to 47, which no request can use on their own.
+On the left is the pool: each box is a block, divided into its cache slots. A colored slot holds a token; a hatched one
+belongs to a request that hasn't filled it yet. On the right are the block tables. Read the first one: A's tokens 0 to
+15 are in one block, 16 to 31 in the next, and the two need not be neighbors. At the bottom are the free blocks, in the
+order in which they will be allocated.
 
 ## Build 2: how many blocks?
 
 This function is one line long. It gets its own exercise because the boundary is where allocators go wrong.
 
-At 16 tokens per block, 128 tokens fill exactly 8 blocks: positions 0 to 127. The next token has position 128, the
-first slot of a ninth block. So 128 tokens need 8 blocks, and 129 need 9.
+At 16 tokens per block, 128 tokens fill exactly 8 blocks. The next token goes to the first slot of a ninth block. So 128
+tokens need 8 blocks, and 129 need 9.
 
 **Exercise 03.2.** Write `blocks_for(num_tokens, block_size)`. It returns the number of blocks that hold that many
 tokens, as an `int`: as many as needed, and not one more. 0 tokens need 0 blocks. B's prompt of 62 tokens needs 4
@@ -399,7 +226,7 @@ empty table:
 |---|---|---|
 | `append(62)` | 62 | 4 |
 | `append(2)` | 64 | 4: there was room for both |
-| `append()` | 65 | 5: position 64 starts a new block |
+| `append()` | 65 | 5: the 65th token starts a new block |
 | `append(0)` | 65 | 5 |
 | `release()` | 0 | none; all five are back in the pool |
 
@@ -435,9 +262,9 @@ print("released; free queue:", list(pool.free_queue))
 
 # %% [markdown]
 """
-Now try it by hand. Choose a request and a number of tokens, append, add a second request, free the first, and watch
-where the next one's blocks come from. Ask for more than the pool has. There are twelve blocks of 4 slots. The
-playground runs on your `BlockPool` and `BlockTable`.
+Now try it by hand, with twelve blocks of 4 slots. Append tokens, add a second request, free the first, and watch where
+the next one's blocks come from. Ask for more than the pool has. The playground runs on your `BlockPool` and
+`BlockTable`.
 """
 
 # %%
@@ -445,42 +272,24 @@ PoolPlayground(BlockPool(12, 4), new_table=BlockTable)
 
 # %% [markdown]
 """
-Next, the recorded run. `replay` repeats it on your pool and your tables: it allocates and frees the blocks that the
-six stories would have needed. You get one picture for each request that starts, takes a block, or finishes. A step in
-which every new token fits into an existing block gives one picture too, so there are more pictures than steps. The
-view opens at the picture in which A finishes; in the next picture F starts. If no kernel is running, you see only
-that second one.
+Next, the recorded run of the six stories. `replay` repeats it on your pool and your tables. You get one picture for
+each request that starts, takes a block, or finishes, and one for each step in which no request does. The view opens
+where A finishes. In the next picture F starts, and takes the first blocks of the free queue. Also look at the end of
+the queue after a request has finished: its blocks are there, the last one first.
 """
 
 # %%
 states = replay(six.trace, BlockPool(24, 16), BlockTable)
 a_finishes = next(i for i, state in enumerate(states) if ": A has finished" in state.event)
-print(f"picture {a_finishes + 1}: A finishes; picture {a_finishes + 2}: F starts")
 Stepper(lambda i: draw_pool(states[i]), count=len(states), label="picture", start=a_finishes, still=a_finishes + 1)
 
 # %% [markdown]
 """
-In one piece, F didn't fit into the gap that A left. Here it takes blocks for its prompt, and more of them later,
-wherever they are free:
-"""
-
-# %%
-for index, state in enumerate(states, start=1):
-    for table in state.tables:
-        if table.request == "F" and state.changed and set(state.changed) <= set(table.blocks):
-            print(f"picture {index}. {state.event:60} F's table: {list(table.blocks)}")
-
-# %% [markdown]
-"""
-F's last block has a lower id than its first. It belonged to D before. No gap has to be large enough for all of F.
-
-Also look at the free queue after a request has finished: its blocks are at the end, the last one first.
-
 ## Build 4: from positions to cache slots
 
-The model will ask: where does the key of A's token at position 40 go? The answer is the index of a cache slot,
-counted over the whole pool: block 0 has slots 0 to 15, block 1 has 16 to 31, and so on. vLLM calls this index the
-token's *slot*, too.
+The **position** of a token is its index in its own sequence, from 0. The model will ask: where does the key of A's
+token at position 40 go? The answer is the index of a cache slot, counted
+over the whole pool: block 0 has slots 0 to 15, block 1 has 16 to 31, and so on.
 
 > **slot mapping**: for each token, the index of the cache slot for its key and value: block id × block size + offset
 > in the block.
@@ -544,9 +353,10 @@ blocks fit in 300,000 bytes.
 from lessons_lib.kv_cache.block_pool import blocks_in_budget
 
 # %%
+BUDGET = 4 * 2**20
 llama = LlamaConfig(hidden_size=4096, num_hidden_layers=32, num_attention_heads=32, num_key_value_heads=8)
 for what, config, budget, bytes_per_element in (
-    ("bundled model, float32, 64 MiB", model.config, 64 * 2**20, 4),
+    ("bundled model, float32, 4 MiB", model.config, BUDGET, 4),
     ("Llama 3 with 8 billion parameters, bfloat16, 40 GiB", llama, 40 * 2**30, 2),
 ):
     count, each = blocks_in_budget(config, 16, budget, bytes_per_element), block_bytes(config, 16, bytes_per_element)
@@ -554,24 +364,157 @@ for what, config, budget, bytes_per_element in (
 
 # %% [markdown]
 """
-Back to the second prediction. Averaged over the run, a story holds only part of the blocks that it will hold when it
-finishes.
+## Build 6: serve requests from the blocks
+
+Now the parts serve requests. A `CachedRequest` has an `id`, `prompt_tokens`, `answer_tokens`, and its own block
+`table`, empty at first. `request.finished` says whether it has its whole answer: whether the table holds all tokens
+that it ever needs. (A server doesn't know `answer_tokens` in advance. Your step shouldn't use it.)
+
+**Exercise 03.6.** Write `step_in_blocks(waiting, running, pool)`, one step of a server. `waiting` is a deque, and
+`running` a list in order of admission. A step does three things, in this order:
+
+1. **Leave.** Every finished request releases its table and leaves `running`.
+2. **Grow.** Each running request, in order of admission, appends one token to its table. If no block is free for that,
+   the request that was admitted *last* returns all its blocks and goes back to the front of `waiting`, and the append
+   is tried again. The last request may be the very one that needs the block; then it is the one that waits. A request
+   that has gone back to the queue doesn't grow. When it is admitted again, it starts over.
+3. **Admit.** While the prompt of the first waiting request fits in the free blocks, that request goes to the end of
+   `running`, and its table gets the whole prompt. No request overtakes another.
+
+Change `waiting` and `running` in place, and return nothing. An example with five blocks of 4:
+
+| | A | B | C | D |
+|---|---|---|---|---|
+| before | runs, 8 tokens in 2 blocks | runs, 5 tokens in 2 blocks | runs, 4 tokens in 1 block | waits, prompt 3 |
+| after | 9 tokens in 3 blocks | 6 tokens in 2 blocks | waits, 0 tokens | waits behind C |
+
+A's ninth token needs a block, and none is free. C was admitted last, so it gives up its block, and A takes that
+one. Now no block is free, so nothing is admitted.
 """
 
-# %%
-blocks = blocks_in_budget(model.config, 16, 64 * 2**20)
-at_the_moment = mean(blocks_for(tokens, 16) for now in held for tokens in now.values())
-at_the_end = mean(blocks_for(final[name], 16) for now in held for name in now)
-print(f"a story holds {at_the_moment:.2f} blocks on average, and will hold {at_the_end:.2f} when it finishes")
-print(f"requests at once in rows of 256 slots: {blocks * 16 // 256}")
-print(f"requests at once in {blocks} blocks, if all are about to finish: {int(blocks / at_the_end)}")
-reveal("03.b", int(blocks / at_the_moment), unit="requests")
+# %% exercise="03.6"
+from lessons_lib.kv_cache.block_serving import step_in_blocks
 
 # %% [markdown]
 """
-That's how many fit on average. If more of them than usual are close to finishing, there aren't enough blocks, and a
-request has to give up its blocks. Lesson 10 shows how.
+## Measure: rows against blocks
 
+The payoff: 32 requests are waiting, and the bundled model has 4 MiB for its cache. Cut into rows of 256 slots, it holds
+as many requests at once as there are rows. Cut into blocks of 16, it holds more: each request has only as many blocks
+as its tokens need at the moment.
+
+`serve_in_blocks` calls your step until all requests are finished. It serves rows, too: **a row of 256 slots is a block
+of 256**, and a request never needs a second one. So the same step, the same pool and the same table serve the 32
+requests in both layouts, in the same 4 MiB. (In this count, a step computes all prompts that it admits. Lesson 02
+allowed one chunk per step.)
+"""
+
+# %%
+load = skewed_workload(32)
+names = [str(index) for index in range(32)]
+many = record_run(
+    batch_generate,
+    model,
+    tokenizer,
+    load.prompts,
+    max_new_tokens=load.max_new_tokens,
+    names=names,
+    batch_size=8,
+    max_seq_len=256,
+)
+lengths = [(len(tokenizer(prompt).input_ids), len(output)) for prompt, output in zip(load.prompts, many.outputs)]
+token_bytes = cache_bytes_per_token(model.config)
+print(f"one cache slot takes {token_bytes:,} bytes, so 4 MiB has {BUDGET // token_bytes} slots")
+print(f"that is {BUDGET // (256 * token_bytes)} rows of 256 slots, or {BUDGET // (16 * token_bytes)} blocks of 16")
+print(
+    f"the 32 requests: {mean(p for p, _ in lengths):.0f} prompt and {mean(a for _, a in lengths):.0f} answer tokens "
+    "on average; most answers are short, a few are long"
+)
+predict("03.b", ...)  # In blocks of 16, how many requests run at once, averaged over the steps in which others wait?
+
+# %%
+served = {
+    size: serve_in_blocks(
+        lengths, BlockPool(blocks_in_budget(model.config, size, BUDGET), size), BlockTable, step_in_blocks
+    )
+    for size in (256, 128, 64, 32, 16, 8, 1)
+}
+Table(
+    columns=["block size", "blocks", "steps until all are done", "most at once", "slots with a token", "restarts"],
+    rows=[
+        [
+            f"{size} (rows)" if size == 256 else str(size),
+            512 // size,
+            len(steps),
+            max(step.running for step in steps),
+            f"{mean(step.tokens for step in steps) / 512:.0%}",
+            sum(step.restarted for step in steps),
+        ]
+        for size, steps in served.items()
+    ],
+    caption="The same 32 requests in the same 4 MiB. Restarts: how often a request had to give up its blocks",
+)
+
+# %%
+rows, blocks = served[256], served[16]
+queued = [step for step in blocks if step.waiting]
+print(f"while others wait, a request holds {mean(step.tokens / step.running for step in queued):.0f} tokens on average")
+reveal("03.b", mean(step.running for step in queued), unit="requests")
+
+
+def over_time(value, what, ylabel):
+    """Rows and blocks over the same steps. A curve ends when all requests are done."""
+    done = [float("nan")] * (len(rows) - len(blocks))
+    curves = {"rows of 256": [value(step) for step in rows], "blocks of 16": [value(step) for step in blocks] + done}
+    told = ", ".join(
+        f"{name}: at most {max(map(value, steps)):.0f}, done after {len(steps)} steps"
+        for name, steps in (("rows of 256", rows), ("blocks of 16", blocks))
+    )
+    return line_chart(range(1, len(rows) + 1), curves, xlabel="step", ylabel=ylabel, alt=f"{what} over time. {told}.")
+
+
+over_time(lambda step: step.running, "Running requests", "requests that run")
+
+# %%
+over_time(lambda step: 100 * step.tokens / 512, "Percentage of the cache slots with a token", "slots with a token, %")
+
+# %% [markdown]
+"""
+Same memory, same requests, same code. In rows, only two requests run at a time, and most of each row stays empty. In
+blocks, most of the cache holds tokens as long as requests wait, and all of them are done in less than a third of the
+steps. The curve for blocks has a long tail: the queue is empty, and the longest answers run on.
+
+Each step reads the weights once, however many requests run, so on a GPU fewer steps means more tokens per second. That
+is why serving systems page their cache.
+
+The last column is the price. A request may run out of blocks in the middle of its answer, and some did. Each of them
+started over, and its tokens were computed twice.
+
+### Stretch (optional): admit without ever running out
+
+Your step admits a request as soon as its prompt fits. That takes few steps, but requests get restarted, and their users
+see the answer stop. The safe rule is to keep room for every *limit*: each request says in advance how many answer
+tokens it wants at most (`max_new_tokens`), and is admitted only if all running requests and this one could reach their
+limits. It never runs out, and it needs nearly twice as many steps.
+
+Write a rule that never runs out either, and needs fewer steps than that. `may_admit(request, running, num_free)` says
+whether the first waiting request is admitted now. `request` has `prompt_tokens` and `max_new_tokens`; each request in
+`running` has, in addition, `num_tokens` and `num_blocks`, what it holds now. `num_free` is the number of free blocks,
+and a block has `BLOCK_SIZE` slots. Most answers end before their limit, but the rule can't know which. The scoreboard
+serves three workloads that you haven't seen, and counts steps and restarts. The cell starts out with the rule of your
+step.
+"""
+
+
+# %%
+def may_admit(request, running, num_free):
+    return blocks_for(request.prompt_tokens, BLOCK_SIZE) <= num_free  # replace this
+
+
+admission_scoreboard(may_admit)
+
+# %% [markdown]
+"""
 ## Prove it
 
 An allocator that is wrong once in a thousand calls is worse than none: two requests write into the same block, and
@@ -584,6 +527,7 @@ reasons, any of their exceptions will do), and what the state must be afterwards
 exception, the free queue in its order, `used`, the blocks and token counts of all five tables, and the slots of all
 their tokens.
 """
+
 
 # %%
 def random_run(seed, num_calls=3000, num_blocks=40, size=4, limit=12):
@@ -646,43 +590,176 @@ for name, result in (("six stories", six), ("32 requests", many)):
 
 # %% [markdown]
 """
-## Measure
+## How good could contiguous memory be?
 
-### Waste against block size
-
-First, the comparison that this lesson is about. We take the same steps of the same run, once with the best that
-contiguous memory allows, and once in blocks.
+Perhaps rows of 256 are only a bad choice, and better reservations would do? The best that one contiguous piece per
+request allows is the oracle of your first prediction: exactly what the request will need. When it starts, it gets its
+piece in the first gap that is large enough, or else at the end. `contiguous_use` replays the six stories that way.
 """
 
 # %%
-paged = {
-    name: {size: while_queued(paged_use(run, size), trace) for size in SIZES}
-    for name, run, trace in (("six stories", held, six.trace), ("32 requests", many_held, many.trace))
-}
-oracle = while_queued(many_ways["oracle"], many.trace)
-Table(
-    columns=["layout", "tokens", "used later", "never used", "in gaps", "wasted"],
-    rows=[
-        ["one piece, oracle", *shares(oracle), f"{waste(oracle):.1%}"],
-        *[[f"blocks of {size}", *shares(uses), f"{waste(uses):.1%}"] for size, uses in paged["32 requests"].items()],
-    ],
-    caption="32 requests, while some are waiting. \"Used later\", in blocks: slots of the last block that will be filled.",
-)
-
-# %%
-wasted = {name: [100 * waste(uses) for uses in by_size.values()] for name, by_size in paged.items()}
-told = [f"{name}: " + ", ".join(f"{share:.0f}% at {n}" for n, share in zip(SIZES, wasted[name])) for name in wasted]
-line_chart(
-    SIZES, {**wasted, "32 requests, oracle, one piece": [100 * waste(oracle)] * len(SIZES)},
-    xlabel="block size, tokens", ylabel="memory without a token, %", log="x",
-    alt="Memory without a token against block size. " + "; ".join(told)
-    + f". For comparison, 32 requests with the oracle in one piece: {100 * waste(oracle):.0f}%.",
-)  # fmt: skip
+oracle = contiguous_use(held, final)
+c_tokens = [now["C"] for now in held if "C" in now]
+reveal("03.a", 100 * (1 - mean(c_tokens) / final["C"]), unit="%")
+draw_memory(oracle, 24, title="Oracle: exactly what each request needs", num_slots=512)
 
 # %% [markdown]
 """
-Smaller blocks waste less, down to nothing with one token per block. At 64 tokens per block, most requests fit in one
-block, and the layout wastes about as much as one piece with the oracle.
+Nothing is hatched, but much is pale: reserved, and used only later. C has its 102 slots from its first step on, and
+fills the last of them in its last step. While an answer grows, about half of its reservation is empty. (C's first two
+steps add a little: it has its slots, and its prompt isn't computed yet.)
+
+The second loss shows in the longer run, that of the 32 requests on eight batch slots. When a request finishes, it
+leaves a gap of exactly its own size:
+"""
+
+# %%
+many_held = tokens_held(many.trace)
+many_final = final_tokens(many_held)
+many_oracle = contiguous_use(many_held, many_final)
+too_small, seen = [], set()  # the requests that go to the end although the gaps together have room, and their steps
+for i, use in enumerate(many_oracle):
+    last = use.regions[-1]
+    if last.request not in seen and use.gaps >= last.size:
+        too_small.append((last, i))
+    seen.update(region.request for region in use.regions)
+last, i = too_small[-1]
+print(
+    f"{len(too_small)} of 32 requests went to the end although the gaps together had room. The last one is request "
+    f"{last.request}:"
+)
+print(
+    f"it needs {last.size} slots in one piece; the gaps have {many_oracle[i].gaps}; {len(many.trace.steps[i].waiting)} "
+    "more requests wait"
+)
+draw_memory(many_oracle, i, title=f"Request {last.request} has started")
+
+# %% [markdown]
+"""
+> **external fragmentation**: free memory in gaps between reservations, none of them large enough for the next request.
+
+We could close the gaps by moving the other requests, but that means copying the keys and values of running requests
+while all of them wait.
+
+Now both layouts side by side, in the same recorded steps. We count only the steps in which requests wait, because
+that's when an empty slot hurts. As memory in use, we count all slots from slot 0 to the last reserved one.
+"""
+
+
+# %%
+def while_queued(uses, trace):
+    """Only the steps in which requests wait in the queue."""
+    return [use for use, step in zip(uses, trace.steps) if step.waiting]
+
+
+def shares(uses):
+    """Shares of the memory, averaged over the steps: tokens, later, never, gaps."""
+    num_slots = sum(use.slots for use in uses)
+    return [
+        f"{sum(getattr(use, kind) for use in uses) / num_slots:.0%}" for kind in ("tokens", "later", "never", "gaps")
+    ]
+
+
+layouts = {"rows of 256": contiguous_use(many_held, dict.fromkeys(many_final, 256)), "one piece, oracle": many_oracle}
+layouts |= {f"blocks of {size}": paged_use(many_held, size) for size in SIZES[::-1]}
+layouts = {name: while_queued(uses, many.trace) for name, uses in layouts.items()}
+Table(
+    columns=["layout", "tokens", "used later", "never used", "in gaps", "wasted"],
+    rows=[[name, *shares(uses), f"{waste(uses):.0%}"] for name, uses in layouts.items()],
+    caption='32 requests, while some wait. "Used later", in blocks: slots of the last block that will be filled.',
+)
+
+# %% [markdown]
+"""
+The last column counts everything that holds no token, as the paper behind this lesson does (Kwon et al., 2023). In its
+experiments with contiguous memory, 20.4 to 38.2% of the memory held tokens.
+
+The oracle brings "never used" to zero, and only that one. Blocks of 16 waste less than half of what the oracle wastes,
+and they need no oracle: each request wastes less than one block. Smaller blocks waste less, down to nothing with one
+token per block. Why not use those? Each block is an entry in a table, and small blocks are slower to read. "Further"
+counts and times both.
+
+### The ledger
+"""
+
+# %% tags=["measured"]
+ledger(model, tokenizer, "03", with_cache_only=True)
+
+# %% [markdown]
+"""
+The new row repeats the one before it: the same tokens in the same forward passes, and the same number of them in the
+cache. Only "cache reserved" is new, and it is **counted**: we replayed the recording with block tables, as you did
+above. Nothing was served from blocks, so a difference in speed says nothing about blocks. (Here all steps count,
+including those with an empty queue.)
+
+## What production does
+
+- **vLLM** has your pool under the same name: `BlockPool` in `vllm/v1/core/block_pool.py`, with `get_new_blocks` and
+  `free_blocks`. Its free queue, `FreeKVCacheBlockQueue` in `kv_cache_utils.py`, is a doubly linked list instead of a
+  `deque`, so that a block can be removed from the *middle* without a search. That happens when a request can reuse
+  the contents of a free block. `free` in `single_type_kv_cache_manager.py` frees a request's blocks in reverse order,
+  tail first, for the reason you saw. When blocks run out, `allocate_slots` in `kv_cache_manager.py` returns `None`,
+  and the scheduler decides which request to preempt.
+- vLLM's tables on the GPU are one tensor with a row per request: `BlockTable` in `vllm/v1/worker/block_table.py`. Its
+  `compute_slot_mapping` does on the GPU what your `slot_mapping` does.
+- **Hugging Face transformers** (5.23) has `generation/continuous_batching/cache_allocators/`: `CachePool` in
+  `cache_pool.py` keeps the free blocks, and `FullAttentionCacheAllocator` in `full_attention.py` the table of each
+  request. `get_write_indices` is its slot mapping. It calls blocks pages, and its `page_size` is 256 tokens by
+  default.
+- Both compute the number of blocks at startup, from the memory that is left after loading the weights.
+
+## What is still wrong
+
+**The model knows nothing about blocks.** Its attention expects the keys of a request in one piece. Lesson 06 writes
+keys by slot mapping and computes attention through a block table. Before that, lessons 04 and 05 remove the other
+waste of lesson 02: idle rows, and a separate forward pass for every prompt.
+
+**The pool can run out in the middle of an answer.** A request with a row of cache could always finish. A request with
+its first block has no such guarantee, and your step makes it start over. Lesson 09 turns admission into a policy, and
+lesson 10 finds cheaper ways to give up blocks.
+
+**Identical beginnings are stored twice.** Two requests that start with the same text have the same keys for it, each
+in its own blocks. Lesson 11 lets them share.
+
+## Quiz
+"""
+
+# %%
+quiz("03")
+
+# %% [markdown]
+"""
+## Further (optional)
+
+What the lesson doesn't need. It isn't part of its 90 minutes.
+
+### Which end of a request goes into the queue first?
+
+A owns all three blocks of a pool, all full, and finishes. Then two blocks are allocated. How many of A's blocks can a
+request with the same beginning still reuse?
+"""
+
+
+# %%
+def blocks_left(order):
+    """A owned blocks 0, 1, 2 of a pool of three. They are freed in this order; then two blocks are allocated."""
+    pool = BlockPool(3, 16)
+    pool.allocate(3)
+    for block in order:
+        pool.free([block])
+    pool.allocate(2)
+    return list(pool.free_queue)
+
+
+for what, order in (("tail first", [2, 1, 0]), ("beginning first", [0, 1, 2])):
+    left = blocks_left(order)
+    reusable = sum(set(range(block + 1)) <= set(left) for block in left)  # with all the blocks before it
+    print(f"{what}: of A's blocks, {left} is left; reusable for a request with the same beginning: {reusable}")
+
+# %% [markdown]
+"""
+With the tail first, block 0 survives, which holds A's first 16 tokens. In the other order it's block 2, with the keys
+of tokens 32 to 47, which no request can use on their own.
 
 ### Shouldn't it be under 4%?
 
@@ -695,6 +772,7 @@ holds. The paper gives the average lengths of its two workloads: ShareGPT (peopl
 Alpaca (short instructions). For each of them we take one request with an average prompt and an average answer, and
 let it grow. We compare them with our runs, now over all steps:
 """
+
 
 # %%
 def grown(prompt, answer, block_size=16):
@@ -742,17 +820,17 @@ looked up. Counted on the 32 requests:
 """
 
 # %%
-ends = final_tokens(many_held).values()
+ends = many_final.values()
 Table(
     columns=["block size", "wasted", "table entries for 1,024 tokens", "blocks allocated per 100 tokens"],
     rows=[
         [
             str(size),
-            f"{waste(uses):.0%}",
+            f"{waste(layouts[f'blocks of {size}']):.0%}",
             blocks_for(1024, size),
             100 * sum(blocks_for(tokens, size) for tokens in ends) / sum(ends),
         ]
-        for size, uses in paged["32 requests"].items()
+        for size in SIZES
     ],
     caption="The price of small blocks, counted",
 )
@@ -763,6 +841,7 @@ The keys also have to be read. With the block table as an index, torch gathers t
 tensor: `keys[table]`. We time this for one layer of the bundled model, with the blocks in random order, and compare
 it with copying the same number of keys from contiguous memory.
 """
+
 
 # %% tags=["measured"]
 def gather_times(tokens=1024, num_slots=65_536, rounds=61):
@@ -803,6 +882,7 @@ contiguous keys (section 7.1). Lessons 06 to 08 show how to read blocks without 
 It runs between two steps of the model, while the GPU waits. To see what the free queue is worth, here is a pool
 without one. It has a list of flags, one per block, and searches it for the first free block.
 """
+
 
 # %%
 class ScanningPool:
@@ -868,73 +948,6 @@ until it finds a free one. The pool that we computed for Llama 3 has more blocks
 The numbers for the queue include its checks against misuse; the scanning pool has almost none. One operation on the
 queue takes little time compared with a step of the model.
 
-### The ledger
-"""
-
-# %% tags=["measured"]
-ledger(model, tokenizer, "03", with_cache_only=True)
-
-# %% [markdown]
-"""
-The new row repeats the one before it: the same tokens in the same forward passes, and the same number of them in the
-cache. Only "cache reserved" is new, and it is **counted**: we replayed the recording with block tables, as you did
-above. Nothing was served from blocks, so a difference in speed says nothing about blocks. (Here all steps count,
-including those with an empty queue.)
-
-## What production does
-
-- **vLLM** has your pool under the same name: `BlockPool` in `vllm/v1/core/block_pool.py`, with `get_new_blocks` and
-  `free_blocks`. Its free queue, `FreeKVCacheBlockQueue` in `kv_cache_utils.py`, is a doubly linked list instead of a
-  `deque`, so that a block can be removed from the *middle* without a search. That happens when a request can reuse
-  the contents of a free block. `free` in `single_type_kv_cache_manager.py` frees a request's blocks in reverse order,
-  tail first, for the reason you saw. When blocks run out, `allocate_slots` in `kv_cache_manager.py` returns `None`,
-  and the scheduler decides which request to preempt.
-- vLLM's tables on the GPU are one tensor with a row per request: `BlockTable` in `vllm/v1/worker/block_table.py`. Its
-  `compute_slot_mapping` does on the GPU what your `slot_mapping` does.
-- **Hugging Face transformers** (5.23) has `generation/continuous_batching/cache_allocators/`: `CachePool` in
-  `cache_pool.py` keeps the free blocks, and `FullAttentionCacheAllocator` in `full_attention.py` the table of each
-  request. `get_write_indices` is its slot mapping. It calls blocks pages, and its `page_size` is 256 tokens by
-  default.
-- Both compute the number of blocks at startup, from the memory that is left after loading the weights.
-
-## What is still wrong
-
-**The model knows nothing about blocks.** Its attention expects the keys of a request in one piece. Lesson 06 writes
-keys by slot mapping and computes attention through a block table. Before that, lessons 04 and 05 remove the other
-waste of lesson 02: idle rows, and a separate forward pass for every prompt.
-
-**The pool can run out in the middle of an answer.** Reserving for the longest request was safe: a request with a row
-of cache could always finish. A request that gets its first block has no such guarantee. Here are the six stories in a
-pool that is too small:
-"""
-
-# %%
-peak = max(use.slots // 16 for use in paged_use(held, 16))
-print(f"at their peak, the six stories hold {peak} blocks of 16")
-for num_blocks in (peak, peak - 1):
-    try:
-        served = replay(six.trace, BlockPool(num_blocks, 16), BlockTable)
-        print(f"pool of {num_blocks} blocks: {len(served)} pictures, all requests served")
-    except OutOfBlocks as error:
-        print(f"pool of {num_blocks} blocks: OutOfBlocks: {error}")
-
-# %% [markdown]
-"""
-One block too few, and a request that was well under way can't store its next token. Nothing is broken, because the
-refused call changed nothing. But now a request has to wait, or give up its blocks and start again. That's a question
-of scheduling, and lesson 10 answers it.
-
-**Identical beginnings are stored twice.** Two requests that start with the same text have the same keys for it, each
-in its own blocks. Lesson 11 lets them share.
-
-## Quiz
-"""
-
-# %%
-quiz("03")
-
-# %% [markdown]
-"""
 ## References
 
 - W. Kwon et al.: *Efficient Memory Management for Large Language Model Serving with PagedAttention*, SOSP 2023:

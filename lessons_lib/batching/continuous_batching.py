@@ -142,6 +142,8 @@ def batch_generate(
     names: Sequence[str] | None = None,
     step: Callable[[SlotBatch], None] = step,
     mask: Callable[[torch.Tensor, int], torch.Tensor] = cache_mask,
+    new_request: Callable[..., Request] = Request,
+    new_slots: Callable[[int], SlotManager] = SlotManager,
 ) -> list[list[int]]:
     """Serve requests with continuous batching.
 
@@ -154,6 +156,7 @@ def batch_generate(
             answer.
         names: ids of the requests; "0", "1", ... if not given.
         step, mask: the functions that do one step and make the mask of a pass, yours if you like.
+        new_request, new_slots: the classes of the requests and of the slot manager, yours if you like.
 
     Returns:
         The new tokens of each request, in the order of the prompts.
@@ -169,11 +172,11 @@ def batch_generate(
     prompt_ids, max_tokens_each = encode_prompts(model, tokenizer, prompts, max_new_tokens, context=max_seq_len)
     names = request_names(names, len(prompt_ids))
     requests = [
-        Request(name, ids, max_tokens, tokenizer.eos_token_id)
+        new_request(name, ids, max_tokens, tokenizer.eos_token_id)
         for name, ids, max_tokens in zip(names, prompt_ids, max_tokens_each)
     ]
     cache = SlotCache(model, batch_size, max_seq_len)
-    batch = SlotBatch(model, cache, SlotManager(batch_size), prefill_step, deque(requests), mask=mask)
+    batch = SlotBatch(model, cache, new_slots(batch_size), prefill_step, deque(requests), mask=mask)
     while batch.has_work():
         computed_before = sum(request.num_computed_tokens for request in requests)
         step(batch)

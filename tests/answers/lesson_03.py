@@ -17,6 +17,7 @@ from lessons_lib.kv_cache.block_pool import (
     slot_mapping,
     slot_of,
 )
+from lessons_lib.kv_cache.block_serving import step_in_blocks
 from lessons_lib.models.loading import cache_bytes_per_token, kv_head_size
 
 # 03.1 BlockPool: each mistake is the reference with one method of its own
@@ -904,6 +905,365 @@ def budget_by_hand(config, block_size, budget_bytes, bytes_per_element=4):
     return math.floor(budget_bytes / (2 * config.num_hidden_layers * heads * size * block_size * bytes_per_element))
 
 
+# 03.6 step_in_blocks: three parts, of which each wrong answer replaces one
+
+
+def leave(waiting, running, pool):
+    for request in list(running):
+        if request.finished:
+            request.table.release()
+            running.remove(request)
+
+
+def grow(waiting, running, pool):
+    place = 0
+    while place < len(running):
+        try:
+            running[place].table.append()
+            place += 1
+        except OutOfBlocks:
+            give_up(waiting, running, -1)
+
+
+def give_up(waiting, running, index):
+    request = running.pop(index)
+    request.table.release()
+    waiting.appendleft(request)
+
+
+def prompt_fits(request, pool):
+    return blocks_for(request.prompt_tokens, pool.block_size) <= len(pool.free_queue)
+
+
+def admit(waiting, running, pool):
+    while waiting and prompt_fits(waiting[0], pool):
+        running.append(waiting.popleft())
+        running[-1].table.append(running[-1].prompt_tokens)
+
+
+def serving(leave=leave, grow=grow, admit=admit, order=(0, 1, 2)):
+    parts = leave, grow, admit
+
+    def attempt(waiting, running, pool):
+        for index in order:
+            parts[index](waiting, running, pool)
+
+    return attempt
+
+
+def leaves_while_looping(waiting, running, pool):
+    for request in running:
+        if request.finished:
+            request.table.release()
+            running.remove(request)
+
+
+def leaves_with_blocks(waiting, running, pool):
+    running[:] = [request for request in running if not request.finished]
+
+
+def leaves_a_new_list(waiting, running, pool):
+    finished = [request for request in running if request.finished]
+    running = [request for request in running if request not in finished]
+    for request in finished:
+        request.table.release()
+
+
+def grows_with_an_exception(waiting, running, pool):
+    for request in running:
+        request.table.append()
+
+
+def first_gives_up(waiting, running, pool):
+    place = 0
+    while place < len(running):
+        try:
+            running[place].table.append()
+            place += 1
+        except OutOfBlocks:
+            give_up(waiting, running, 0)
+            place = max(place - 1, 0)
+
+
+def gives_up_its_own(waiting, running, pool):
+    for request in list(running):
+        try:
+            request.table.append()
+        except OutOfBlocks:
+            give_up(waiting, running, running.index(request))
+
+
+def stalls(waiting, running, pool):
+    for request in running:
+        try:
+            request.table.append()
+        except OutOfBlocks:
+            pass
+
+
+def goes_to_the_back(waiting, running, pool):
+    place = 0
+    while place < len(running):
+        try:
+            running[place].table.append()
+            place += 1
+        except OutOfBlocks:
+            give_up(waiting, running, -1)
+            waiting.append(waiting.popleft())
+
+
+def keeps_its_blocks(waiting, running, pool):
+    for request in list(running):
+        try:
+            request.table.append()
+        except OutOfBlocks:
+            waiting.appendleft(running.pop())
+
+
+def grows_as_a_waiting_one(waiting, running, pool):
+    for request in list(running):
+        while True:
+            try:
+                request.table.append()
+                break
+            except OutOfBlocks:
+                give_up(waiting, running, -1)
+
+
+def not_tried_again(waiting, running, pool):
+    for request in list(running):
+        if request in running:
+            try:
+                request.table.append()
+            except OutOfBlocks:
+                give_up(waiting, running, -1)
+
+
+def copied_and_lost(waiting, running, pool):
+    place = 0
+    while place < len(running):
+        try:
+            running[place].table.append()
+            place += 1
+        except OutOfBlocks:
+            running.pop().table.release()
+
+
+def others_stop_growing(waiting, running, pool):
+    for request in list(running):
+        try:
+            request.table.append()
+        except OutOfBlocks:
+            give_up(waiting, running, -1)
+            if request in running:
+                request.table.append()
+            break
+
+
+def frees_without_release(waiting, running, pool):
+    place = 0
+    while place < len(running):
+        try:
+            running[place].table.append()
+            place += 1
+        except OutOfBlocks:
+            last = running.pop()
+            pool.free(last.table.blocks)
+            last.table.blocks = []
+            waiting.appendleft(last)
+
+
+def all_newer_ones_give_up(waiting, running, pool):
+    place = 0
+    while place < len(running):
+        try:
+            running[place].table.append()
+            place += 1
+        except OutOfBlocks:
+            for _ in range(max(len(running) - place - 1, 1)):
+                give_up(waiting, running, -1)
+
+
+def admits_one(waiting, running, pool):
+    if waiting and prompt_fits(waiting[0], pool):
+        admit(type(waiting)([request := waiting.popleft()]), running, pool)
+        assert request in running
+
+
+def admits_at_the_front(waiting, running, pool):
+    while waiting and prompt_fits(waiting[0], pool):
+        running.insert(0, waiting.popleft())
+        running[0].table.append(running[0].prompt_tokens)
+
+
+def admits_below(waiting, running, pool):
+    while waiting and blocks_for(waiting[0].prompt_tokens, pool.block_size) < len(pool.free_queue):
+        running.append(waiting.popleft())
+        running[-1].table.append(running[-1].prompt_tokens)
+
+
+def admits_by_pool_size(waiting, running, pool):
+    while waiting and blocks_for(waiting[0].prompt_tokens, pool.block_size) <= pool.num_blocks:
+        running.append(waiting.popleft())
+        running[-1].table.append(running[-1].prompt_tokens)
+
+
+def admits_if_a_block_is_free(waiting, running, pool):
+    while waiting and pool.free_queue:
+        running.append(waiting.popleft())
+        running[-1].table.append(running[-1].prompt_tokens)
+
+
+def admits_by_tokens(waiting, running, pool):
+    while waiting and waiting[0].prompt_tokens <= len(pool.free_queue):
+        running.append(waiting.popleft())
+        running[-1].table.append(running[-1].prompt_tokens)
+
+
+def admits_whom_it_can(waiting, running, pool):
+    for request in list(waiting):
+        if prompt_fits(request, pool):
+            waiting.remove(request)
+            request.table.append(request.prompt_tokens)
+            running.append(request)
+
+
+def admits_and_mutates(waiting, running, pool):
+    for request in waiting:
+        if not prompt_fits(request, pool):
+            break
+        waiting.popleft()
+        request.table.append(request.prompt_tokens)
+        running.append(request)
+
+
+def admits_with_the_answer(waiting, running, pool):
+    while waiting:
+        most = blocks_for(waiting[0].prompt_tokens + waiting[0].answer_tokens - 1, pool.block_size)
+        if most > len(pool.free_queue):
+            break
+        running.append(waiting.popleft())
+        running[-1].table.append(running[-1].prompt_tokens)
+
+
+def admits_without_a_prompt(waiting, running, pool):
+    free = len(pool.free_queue)
+    while waiting and blocks_for(waiting[0].prompt_tokens, pool.block_size) <= free:
+        free -= blocks_for(waiting[0].prompt_tokens, pool.block_size)
+        running.append(waiting.popleft())
+
+
+def admits_without_running(waiting, running, pool):
+    while waiting and prompt_fits(waiting[0], pool):
+        request = waiting.popleft()
+        request.table.append(request.prompt_tokens)
+
+
+def admits_and_stays(waiting, running, pool):
+    for request in list(waiting):
+        if not prompt_fits(request, pool):
+            break
+        request.table.append(request.prompt_tokens)
+        running.append(request)
+
+
+def drops_what_does_not_fit(waiting, running, pool):
+    while waiting:
+        request = waiting.popleft()
+        if prompt_fits(request, pool):
+            request.table.append(request.prompt_tokens)
+            running.append(request)
+
+
+# other right ones
+
+
+def serving_by_trying(waiting, running, pool):
+    leave(waiting, running, pool)
+    for request in list(running):
+        while request in running:
+            try:
+                request.table.append()
+            except OutOfBlocks:
+                give_up(waiting, running, -1)
+            else:
+                break
+    while waiting:
+        try:
+            waiting[0].table.append(waiting[0].prompt_tokens)
+        except OutOfBlocks:
+            return
+        running.append(waiting.popleft())
+
+
+def serving_by_counting(waiting, running, pool):
+    for request in running[::-1]:
+        if request.table.num_tokens == request.prompt_tokens + request.answer_tokens - 1:
+            request.table.release()
+            del running[running.index(request)]
+    place = 0
+    while place < len(running):
+        table = running[place].table
+        if len(table.blocks) * pool.block_size > table.num_tokens or pool.free_queue:
+            table.append(1)
+            place += 1
+        else:
+            give_up(waiting, running, len(running) - 1)
+    while waiting and -(-waiting[0].prompt_tokens // pool.block_size) <= pool.num_blocks - len(pool.used):
+        request = waiting.popleft()
+        running.append(request)
+        request.table.append(request.prompt_tokens)
+
+
+def serving_in_new_lists(waiting, running, pool):
+    stay = []
+    for request in running:
+        request.table.release() if request.finished else stay.append(request)
+    grown = []
+    while stay:
+        request = stay.pop(0)
+        while True:
+            try:
+                request.table.append()
+            except OutOfBlocks:
+                last = stay.pop() if stay else request
+                last.table.release()
+                waiting.appendleft(last)
+                if last is request:
+                    break
+            else:
+                grown.append(request)
+                break
+    admit(waiting, grown, pool)
+    running[:] = grown
+
+
+def serving_with_recursion(waiting, running, pool):
+    leave(waiting, running, pool)
+
+    def grow_from(place):
+        if place == len(running):
+            return
+        try:
+            running[place].table.append()
+        except OutOfBlocks:
+            give_up(waiting, running, -1)
+            return grow_from(place)
+        return grow_from(place + 1)
+
+    grow_from(0)
+    for request in list(waiting):
+        if not prompt_fits(request, pool):
+            break
+        waiting.remove(request)
+        request.table.append(request.prompt_tokens)
+        running.append(request)
+
+
+def serving_with_the_reference(waiting, running, pool):
+    return running, step_in_blocks(waiting, running, pool)
+
+
 WRONG = {
     "03.1": [
         Wrong("takes from the end of the queue", TakesFromTheEnd, says="the front of the queue; yours returned [2, 1]"),
@@ -1159,6 +1519,42 @@ WRONG = {
         Wrong("refuses a budget of 0", budget_zero_refused, says="A budget may be 0"),
         Wrong("returns nothing", budget_nothing, says="yours is None"),
     ],
+    "03.6": [
+        Wrong("removes while it loops", serving(leaves_while_looping), says="while a loop goes over it"),
+        Wrong("leaves with its blocks", serving(leaves_with_blocks), says="A has left, but its table still holds"),
+        Wrong("a new list", serving(leaves_a_new_list), says="the blocks of A were freed"),
+        Wrong("leaves at the end of the step", serving(order=(1, 2, 0)), says="it got one more token"),
+        Wrong("admits first", serving(order=(0, 2, 1)), says="Do you append one token more, or admit"),
+        Wrong("nothing grows", serving(grow=lambda *_: None), says="Each request that is still running appends one"),
+        Wrong("nothing is admitted", serving(admit=lambda *_: None), says="While the prompt of the first waiting"),
+        Wrong("lets OutOfBlocks through", serving(grow=grows_with_an_exception), says="let OutOfBlocks through"),
+        Wrong("the first gives up", serving(grow=first_gives_up), says="A returned its own"),
+        Wrong("gives up its own", serving(grow=gives_up_its_own), says="C was admitted after it"),
+        Wrong("stalls", serving(grow=stalls), says="No block is free, but a running"),
+        Wrong("goes to the back", serving(grow=goes_to_the_back), says="goes back to the front of the queue"),
+        Wrong("keeps its blocks", serving(grow=keeps_its_blocks), says="is waiting, but its table still holds"),
+        Wrong("the waiting one grows", serving(grow=grows_as_a_waiting_one), says="only requests in `running` grow"),
+        Wrong("not tried again", serving(grow=not_tried_again), says="try again at once"),
+        Wrong("loses the request", serving(grow=copied_and_lost), says="in neither `running` nor `waiting`"),
+        Wrong(
+            "all newer ones give up",
+            serving(grow=all_newer_ones_give_up),
+            says="C has returned its block, which is enough",
+        ),
+        Wrong("admits one per step", serving(admit=admits_one), says="not only one per step"),
+        Wrong("puts new ones in front", serving(admit=admits_at_the_front), says="at the end of `running`"),
+        Wrong("keeps one block", serving(admit=admits_below), says="that is enough"),
+        Wrong("the pool's size", serving(admit=admits_by_pool_size), says="`len(pool.free_queue)`"),
+        Wrong("any free block", serving(admit=admits_if_a_block_is_free), says="let OutOfBlocks through"),
+        Wrong("tokens, not blocks", serving(admit=admits_by_tokens), says="Compare blocks with blocks"),
+        Wrong("skips what doesn't fit", serving(admit=admits_whom_it_can), says="first come, first served"),
+        Wrong("changes the queue in a loop", serving(admit=admits_and_mutates), says="changes `waiting` while"),
+        Wrong("room for the answer", serving(admit=admits_with_the_answer), says="Only the prompt has to fit"),
+        Wrong("stores no prompt", serving(admit=admits_without_a_prompt), says="append its whole prompt"),
+        Wrong("not in running", serving(admit=admits_without_running), says="in neither `running` nor `waiting`"),
+        Wrong("stays in the queue", serving(admit=admits_and_stays), says="A is listed 2 times"),
+        Wrong("loses what doesn't fit", serving(admit=drops_what_does_not_fit), says="in neither `running`"),
+    ],
 }
 
 RIGHT = {
@@ -1167,4 +1563,11 @@ RIGHT = {
     "03.3": [TableByRoom, TableOfTuples],
     "03.4": [by_grid, by_numpy_arrays, by_ranges],
     "03.5": [budget_by_tokens, budget_by_hand],
+    "03.6": [
+        serving_by_trying,
+        serving_by_counting,
+        serving_in_new_lists,
+        serving_with_recursion,
+        serving_with_the_reference,
+    ],
 }

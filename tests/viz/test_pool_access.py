@@ -110,7 +110,7 @@ def test_the_mouse_reads_cells_and_blocks():
     assert told(picture)[8] == "A, position 0, read"
     assert told(picture)[23] == "A, unused, kept for position 7"
     assert {
-        "block 5: the 2nd of A, positions 4 to 6, read, 1 cell unused",
+        "block 5: the 2nd of A, positions 4 to 6, read, 1 slot unused",
         "block 0: free, in no table of this row",
     } <= set(titles(picture))
     only_b = draw_pool_access(MIXED, "B")
@@ -218,25 +218,25 @@ def test_of_many_requests_less_is_said_but_nobody_is_forgotten():
 def test_the_title_counts_what_is_written_read_and_left_where_it_is():
     assert (
         texts(draw_pool_access(MIXED))[0]
-        == "5 cells are written and 16 are read. The 11 cached before stay where they are."
+        == "5 slots are written and 16 are read. The 11 cached before stay where they are."
     )
     assert (
         texts(draw_pool_access(step_of(8, 4, {"A": (1, 1)})))[0]
-        == "1 cell is written and 2 are read. The one cached before stays where it is."
+        == "1 slot is written and 2 are read. The one cached before stays where it is."
     )
     assert (
         texts(draw_pool_access(step_of(8, 4, {"A": (0, 1)})))[0]
-        == "1 cell is written and 1 is read. Nothing was there before."
+        == "1 slot is written and 1 is read. Nothing was there before."
     )
     assert (
         texts(draw_pool_access(MIXED, "A"))[0]
-        == "A's last new token reads 7 cells in 2 blocks, in the order of its table."
+        == "A's last new token reads 7 slots in 2 blocks, in the order of its table."
     )
 
 
 def test_the_picture_in_words():
     assert draw_pool_access(MIXED).alt == (
-        "5 cells are written and 16 are read. The 11 cached before stay where they are. Pool of 8 blocks with 4 cells "
+        "5 slots are written and 16 are read. The 11 cached before stay where they are. Pool of 8 blocks with 4 slots "
         "each. "
         "A: position 6 is written to slot 22; its last new token reads 7 tokens in blocks 2, 5, in this order. "
         "B: position 5 is written to slot 5; its last new token reads 6 tokens in blocks 4, 1, in this order. "
@@ -257,7 +257,7 @@ def test_a_row_without_requests():
     empty = PagedStep(8, 4, {}, {}, {})
     assert (
         draw_pool_access(empty).alt
-        == "The row is empty: nothing is written, nothing is read. Pool of 8 blocks with 4 cells each."
+        == "The row is empty: nothing is written, nothing is read. Pool of 8 blocks with 4 slots each."
     )
     assert "no request in the row" in texts(draw_pool_access(empty))
 
@@ -273,7 +273,7 @@ def test_a_reader_that_is_not_there_is_refused():
         ({"written": MIXED.written | {"A": (23,)}}, "A's position 6 belongs in slot 22; slot 23 is written."),
         ({"written": MIXED.written | {"A": (0,)}}, "A's position 6 belongs in slot 22; slot 0 is written."),
         ({"tables": MIXED.tables | {"C": (5,)}}, "Block 5 is listed 2 times: by A and by C."),
-        ({"tables": MIXED.tables | {"A": (2,)}}, "A has 3 tokens more than its blocks have cells."),
+        ({"tables": MIXED.tables | {"A": (2,)}}, "A has 3 tokens more than its blocks have slots."),
         ({"tables": MIXED.tables | {"C": (9,)}}, "Not of this pool: block 9."),
     ],
 )
@@ -336,7 +336,7 @@ def test_a_large_pool_has_a_square_for_each_block():
         p.get("d") for p in elements(picture, "path") if p.get("stroke") == palette.INK and p.get("d").endswith("z")
     ]
     assert [path.count("M") for path in framed] == [2]  # one block of A, one of B
-    assert "allocated, empty" not in texts(picture) and "1,000 blocks of 16 cells; a square is a block" in texts(
+    assert "allocated, empty" not in texts(picture) and "1,000 blocks of 16 slots; a square is a block" in texts(
         picture
     )
 

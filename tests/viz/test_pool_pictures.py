@@ -52,9 +52,9 @@ def test_the_mouse_reads_a_block():
     hovers = titles(draw_pool(SMALL))
     assert "block 4: B, positions 4 to 7" in hovers
     assert (
-        "block 6: B, position 12, 3 cells unused" in hovers
+        "block 6: B, position 12, 3 slots unused" in hovers
     )  # the fourth of the table, though not the fourth of the pool
-    assert "block 5: C, positions 0 to 1, 2 cells unused" in hovers
+    assert "block 5: C, positions 0 to 1, 2 slots unused" in hovers
     assert "block 8: free, 1st in the queue" in hovers
     assert "block 0: free, 7th in the queue" in hovers
 
@@ -150,7 +150,7 @@ def test_a_long_queue_is_cut_in_the_middle_and_counted(num_blocks):
 
 
 def test_sums():
-    assert "5 of 12 blocks allocated (42 %); 5 of 20 cells in the tables empty (25 %)" in texts(draw_pool(SMALL))
+    assert "5 of 12 blocks allocated (42 %); 5 of 20 slots in the tables empty (25 %)" in texts(draw_pool(SMALL))
     assert "0 of 0 blocks allocated (0 %)" in texts(draw_pool(pool_of(0, 4, {})))
 
 
@@ -202,7 +202,7 @@ def test_the_grid_fits_its_place(num_blocks, block_size):
 
 def test_small_cells_become_bars():
     picture = draw_pool(pool_of(64, 64, {"A": 64 * 3 + 5}))
-    assert "block 3: A, positions 192 to 196, 59 cells unused" in titles(picture)
+    assert "block 3: A, positions 192 to 196, 59 slots unused" in titles(picture)
     assert not any("offset" in t for t in titles(picture))
     assert len(picture.svg) < 100_000
 
@@ -212,16 +212,16 @@ def test_small_cells_become_bars():
 
 def test_the_pool_in_words():
     assert draw_pool(SMALL).alt == (
-        "B grows and takes block 6. Pool of 12 blocks with 4 cells each. B: 13 tokens in blocks 3, 4, 7, 6, 3 cells "
+        "B grows and takes block 6. Pool of 12 blocks with 4 slots each. B: 13 tokens in blocks 3, 4, 7, 6, 3 slots "
         "unused. "
-        "C: 2 tokens in block 5, 2 cells unused. Free queue: blocks 8 to 11, 2, 1, 0, the first of them next. "
-        "Just allocated or freed: block 6. 5 of 12 blocks allocated (42 %); 5 of 20 cells in the tables empty (25 %)."
+        "C: 2 tokens in block 5, 2 slots unused. Free queue: blocks 8 to 11, 2, 1, 0, the first of them next. "
+        "Just allocated or freed: block 6. 5 of 12 blocks allocated (42 %); 5 of 20 slots in the tables empty (25 %)."
     )
 
 
 def test_an_empty_pool_in_words():
     assert draw_pool(pool_of(4, 4, {})).alt == (
-        "Pool of 4 blocks with 4 cells each. No request has a table. Free queue: blocks 0 to 3, the first of them "
+        "Pool of 4 blocks with 4 slots each. No request has a table. Free queue: blocks 0 to 3, the first of them "
         "next. 0 of 4 blocks allocated (0 %)."
     )
 
@@ -266,7 +266,7 @@ def test_a_hostile_name_is_only_text():
         ((TableState("A", (0, 1), 5),), (1, 2, 3), "Block 1 is in the table of A and free at once."),
         ((), (0, 1, 2, 3, 1), "More than once in the free queue: block 1."),
         ((TableState("A", (4, -1), 5),), (0, 1, 2, 3), "Not of this pool: blocks 4, -1."),
-        ((TableState("A", (0,), 5),), (1, 2, 3), "A has 1 token more than its blocks have cells."),
+        ((TableState("A", (0,), 5),), (1, 2, 3), "A has 1 token more than its blocks have slots."),
     ],
 )
 def test_what_cannot_be_is_said(tables, queue, sentence):

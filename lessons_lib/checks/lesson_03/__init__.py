@@ -1,4 +1,5 @@
-"""The exercises and the quiz of lesson 03: the pool, the boundary, the block table, the slot mapping, the budget."""
+"""The exercises and the quiz of lesson 03: the pool, the boundary, the block table, the slot mapping, the
+budget, the step."""
 
 from lessons_lib.checks.exercise import Exercise
 from lessons_lib.checks.lesson_03.budget import check_blocks_in_budget
@@ -6,6 +7,7 @@ from lessons_lib.checks.lesson_03.counting import check_blocks_for
 from lessons_lib.checks.lesson_03.mapping import check_slot_mapping
 from lessons_lib.checks.lesson_03.pool import check_block_pool
 from lessons_lib.checks.lesson_03.quiz import QUIZ
+from lessons_lib.checks.lesson_03.serving import check_step_in_blocks
 from lessons_lib.checks.lesson_03.table import check_block_table
 
 __all__ = ["EXERCISES", "QUIZ"]
@@ -86,5 +88,24 @@ EXERCISES = [
             "`int(budget_bytes // block_bytes(config, block_size, bytes_per_element))`.",
         ),
         points=1,
+    ),
+    Exercise(
+        id="03.6",
+        title="the step, in blocks",
+        reference="lessons_lib.kv_cache.block_serving:step_in_blocks",
+        test=check_step_in_blocks,
+        hints=(
+            "Write three loops, one for each point, and test each with the table in the text. The second is the hard "
+            "one: the list gets shorter while you go over it, so a `for` loop over `running` won't do.",
+            "Go over `running` by index, in a `while` loop that compares the index with `len(running)`. Try to append; "
+            "only if that succeeds, go on to the next index. On `OutOfBlocks`, take the last request out of `running`, "
+            "release its table, and put it at the front of the queue; the loop then tries the same index again. If "
+            "that request was the one at this index, the index is now past the end, and the loop ends by itself.",
+            "The second loop: `try: running[index].table.append(); index += 1`, `except OutOfBlocks: last = "
+            "running.pop(); last.table.release(); waiting.appendleft(last)`. The third: `while waiting and "
+            "blocks_for(waiting[0].prompt_tokens, pool.block_size) <= len(pool.free_queue):`. The first goes over a "
+            "copy: `for request in [each for each in running if each.finished]`.",
+        ),
+        time_limit=10.0,
     ),
 ]

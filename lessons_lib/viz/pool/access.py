@@ -44,11 +44,11 @@ def draw_pool_access(step: PagedStep, reader: str | None = None) -> Picture:
     y = _row(d, step, 40)
     d.lines(f"M{_LEFT} {number(y)}H{WIDTH - _LEFT}", EDGE)
     y += 6
-    sign = "a square is a block" if drawn_as_squares(step) else "a cell has room for one token's keys and values"
+    sign = "a square is a block" if drawn_as_squares(step) else "a slot has room for one token's keys and values"
     d.text(
         _LEFT,
         y + 8,
-        f"{count(step.num_blocks, 'block')} of {count(step.block_size, 'cell')}; {sign}",
+        f"{count(step.num_blocks, 'block')} of {count(step.block_size, 'slot')}; {sign}",
         12,
         fill=SOFT_INK,
     )

@@ -19,10 +19,10 @@ def title(step: PagedStep, reader: str | None) -> str:
     if not step.written:
         return "The row is empty: nothing is written, nothing is read."
     if reader is not None:
-        where = f"{count(step.context_lens[reader], 'cell')} in {count(len(step.tables[reader]), 'block')}"
+        where = f"{count(step.context_lens[reader], 'slot')} in {count(len(step.tables[reader]), 'block')}"
         return f"{reader}'s last new token reads {where}, in the order of its table."
     told = (
-        f"{count(written, 'cell')} {'is' if written == 1 else 'are'} written and {held:,} "
+        f"{count(written, 'slot')} {'is' if written == 1 else 'are'} written and {held:,} "
         f"{'is' if held == 1 else 'are'} read."
     )
     if held == written:
@@ -49,7 +49,7 @@ def access_block_title(block: int, held: Holding | None, step: PagedStep, reader
     if held.tokens:
         told += f", {_span('position', held.start, held.tokens)}"
         told += ", read" if reader in (None, held.request) else f", not read by {reader}"
-    return told + (f", {count(empty, 'cell')} unused" if empty else "")
+    return told + (f", {count(empty, 'slot')} unused" if empty else "")
 
 
 def access_cell_title(
@@ -85,7 +85,7 @@ def describe_access(step: PagedStep, reader: str | None) -> str:
     """The whole picture in words."""
     told = [
         title(step, reader),
-        f"Pool of {count(step.num_blocks, 'block')} with {count(step.block_size, 'cell')} each.",
+        f"Pool of {count(step.num_blocks, 'block')} with {count(step.block_size, 'slot')} each.",
     ]
     for name, slots in step.written.items():
         context = step.context_lens[name]

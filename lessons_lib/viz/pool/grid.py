@@ -43,7 +43,7 @@ def draw_pool(state: PoolState) -> Picture:
     d.text(
         _LEFT,
         y + 8,
-        f"{count(state.num_blocks, 'block')} of {count(state.block_size, 'cell')}; a cell has room for one token",
+        f"{count(state.num_blocks, 'block')} of {count(state.block_size, 'slot')}; a slot has room for one token",
         12,
         fill=SOFT_INK,
     )

@@ -58,7 +58,7 @@ def block_title(block: int, held: Holding | None, queue_index: int | None, block
         )
     empty = block_size - held.tokens
     stored = _positions(held.start, held.tokens) if held.tokens else "no token yet"
-    return f"block {block}: {held.request}, {stored}" + (f", {count(empty, 'cell')} unused" if empty else "")
+    return f"block {block}: {held.request}, {stored}" + (f", {count(empty, 'slot')} unused" if empty else "")
 
 
 def cell_title(block: int, offset: int, held: Holding, block_size: int) -> str:
@@ -100,7 +100,7 @@ def faults(state: PoolState) -> list[str]:
     for table in state.tables:
         missing = table.num_tokens - len(table.blocks) * state.block_size
         if missing > 0:
-            told.append(f"{table.request} has {count(missing, 'token')} more than its blocks have cells.")
+            told.append(f"{table.request} has {count(missing, 'token')} more than its blocks have slots.")
     return told
 
 
@@ -117,7 +117,7 @@ def sums(state: PoolState) -> str:
     cells = sum(len(table.blocks) for table in state.tables) * state.block_size
     empty = sum(unused_cells(table, state.block_size) for table in state.tables)
     if cells:
-        told.append(f"{empty:,} of {count(cells, 'cell')} in the tables empty ({share_text(empty, cells)})")
+        told.append(f"{empty:,} of {count(cells, 'slot')} in the tables empty ({share_text(empty, cells)})")
     loose = len(loose_blocks(state))
     if loose:
         told.append(f"{count(loose, 'block')} in no table")
@@ -131,9 +131,9 @@ def table_text(table: TableState, block_size: int) -> str:
 def describe(state: PoolState) -> str:
     """The whole pool in words."""
     told = [state.event] if state.event else []
-    told.append(f"Pool of {count(state.num_blocks, 'block')} with {count(state.block_size, 'cell')} each.")
+    told.append(f"Pool of {count(state.num_blocks, 'block')} with {count(state.block_size, 'slot')} each.")
     for table in state.tables:
-        empty = count(unused_cells(table, state.block_size), "cell")
+        empty = count(unused_cells(table, state.block_size), "slot")
         told.append(
             f"{table.request}: {count(table.num_tokens, 'token')} in {named_blocks(table.blocks)}, {empty} unused."
         )

@@ -1,0 +1,143 @@
+"""The stretch task of lesson 03: when should a waiting request be admitted? Scored on requests that the learner hasn't
+seen.
+"""
+
+import random
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from lessons_lib.kv_cache.block_pool import blocks_for
+from lessons_lib.viz.tables.table import Table
+
+SEEDS = (31, 32, 33)
+NUM_REQUESTS, NUM_BLOCKS, BLOCK_SIZE = 100, 32, 16
+
+
+@dataclass(frozen=True)
+class AdmissionView:
+    """What a rule knows about a request.
+
+    Attributes:
+        prompt_tokens: length of the prompt.
+        max_new_tokens: the most tokens that its answer may have. Most answers are shorter.
+        num_tokens: how many tokens it holds now; 0 if it is waiting.
+        num_blocks: in how many blocks.
+    """
+
+    prompt_tokens: int
+    max_new_tokens: int
+    num_tokens: int
+    num_blocks: int
+
+
+@dataclass(eq=False)
+class _Request:
+    prompt_tokens: int
+    max_new_tokens: int
+    answer_tokens: int
+    num_tokens: int = field(default=0)
+
+    @property
+    def final_tokens(self) -> int:
+        return self.prompt_tokens + self.answer_tokens - 1
+
+    @property
+    def num_blocks(self) -> int:
+        return blocks_for(self.num_tokens, BLOCK_SIZE)
+
+    def view(self) -> AdmissionView:
+        return AdmissionView(self.prompt_tokens, self.max_new_tokens, self.num_tokens, self.num_blocks)
+
+
+Rule = Callable[[AdmissionView, list[AdmissionView], int], bool]
+
+
+def prompt_fits(request: AdmissionView, running: list[AdmissionView], num_free: int) -> bool:
+    """As in exercise 03.6."""
+    return blocks_for(request.prompt_tokens, BLOCK_SIZE) <= num_free
+
+
+def limits_fit(request: AdmissionView, running: list[AdmissionView], num_free: int) -> bool:
+    """Even if every answer reaches its limit, there are enough blocks."""
+    most = [blocks_for(each.prompt_tokens + each.max_new_tokens - 1, BLOCK_SIZE) for each in [*running, request]]
+    return sum(most) <= num_free + sum(each.num_blocks for each in running)
+
+
+def admission_workload(seed: int) -> list[tuple[int, int, int]]:
+    """(prompt tokens, limit, answer tokens) of one request after another. Most answers end before their limit."""
+    draw = random.Random(seed)
+    requests = []
+    for _ in range(NUM_REQUESTS):
+        limit = draw.choice((40, 80, 160))
+        answer = limit if draw.random() < 0.2 else draw.randint(5, limit)
+        requests.append((draw.randint(2, 60), limit, answer))
+    return requests
+
+
+def count_steps(requests: list[tuple[int, int, int]], rule: Rule) -> tuple[int, int]:
+    """Serve the requests as `step_in_blocks` does, but admit the first one of the queue when the rule says so.
+
+    Returns:
+        steps, restarts.
+
+    Raises:
+        RuntimeError: the rule admits nothing although nothing is running, or a request whose prompt doesn't fit.
+    """
+    waiting = deque(_Request(*lengths) for lengths in requests)
+    running: list[_Request] = []
+    steps = restarts = 0
+
+    def num_free() -> int:
+        return NUM_BLOCKS - sum(request.num_blocks for request in running)
+
+    while waiting or any(request.num_tokens < request.final_tokens for request in running):
+        running = [request for request in running if request.num_tokens < request.final_tokens]
+        grown = 0
+        while grown < len(running):
+            if running[grown].num_tokens % BLOCK_SIZE or num_free():
+                running[grown].num_tokens += 1
+                grown += 1
+            else:
+                last = running.pop()
+                last.num_tokens = 0
+                waiting.appendleft(last)
+                restarts += 1
+        while waiting and rule(waiting[0].view(), [request.view() for request in running], num_free()):
+            request = waiting.popleft()
+            request.num_tokens = request.prompt_tokens
+            running.append(request)
+            if num_free() < 0:
+                raise RuntimeError("it admitted a request whose prompt doesn't fit in the free blocks.")
+        if not running:
+            raise RuntimeError("it admitted nothing although all blocks were free.")
+        steps += 1
+    return steps, restarts
+
+
+def admission_scoreboard(may_admit: Rule) -> Table:
+    """The rule next to that of exercise 03.6, and to one that keeps room for every limit.
+
+    Args:
+        may_admit: function (request, running, num_free) -> whether the first waiting request is admitted.
+    """
+    workloads = [admission_workload(seed) for seed in SEEDS]
+
+    def row(name: str, rule: Rule) -> list[str]:
+        counts = [count_steps(requests, rule) for requests in workloads]
+        return [name, *(f"{sum(each):,}" for each in zip(*counts))]
+
+    rows = [row("its limit fits, like the limits of all that run", limits_fit)]
+    verdict = "A rule that never runs out has 0 restarts."
+    try:
+        rows.append(row("yours", may_admit))
+    except Exception as error:
+        rows.append(["yours", "–", "–"])
+        verdict = f"Your rule raised {type(error).__name__}: {error}"
+    rows.append(row("its prompt fits (exercise 03.6)", prompt_fits))
+    return Table(
+        columns=["a request is admitted when", "steps", "restarts"],
+        rows=rows,
+        caption=f"{len(SEEDS)} hidden workloads of {NUM_REQUESTS} requests, {NUM_BLOCKS} blocks of {BLOCK_SIZE}. "
+        + verdict,
+    )
