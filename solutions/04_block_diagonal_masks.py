@@ -152,7 +152,7 @@ sequence 0 has three tokens in the cache, at positions 0, 1 and 2, and adds one 
 new. Without `starts`, all sequences start at position 0.
 
 A length may be 0. That sequence has no tokens in the row but still uses up its id: `tag_tokens([2, 0, 1])` has the
-ids `[0, 0, 2]`. Both tensors are one-dimensional and int64, even when there are no tokens at all. (`torch.tensor([])`
+ids `[0, 0, 2]`. Both are one-dimensional integer tensors, even when there are no tokens at all. (`torch.tensor([])`
 on its own would be float32.)
 """
 
@@ -269,11 +269,6 @@ rows. 3. One third: each query attends to one of three sequences of equal length
 itself.
 
 ## Build 2: the mask
-
-Comparing tensors works elementwise, with broadcasting. `keys.positions` has shape `[keys]`, and `queries.positions[:,
-None]` has shape `[queries, 1]`. Compare the two and you get `[queries, keys]`: every query against every key. Combine
-masks with `&`, since Python's `and` doesn't work on tensors. Put parentheses around each comparison, because `&`
-binds more tightly than `==`.
 
 **Exercise 04.2.** Write `block_diagonal_mask(queries, keys)` by comparing the tags directly, without the three rule
 functions above. Both arguments are `Tags`. Return a bool tensor `[queries, keys]`, True where all three rules allow
@@ -392,9 +387,6 @@ example:
 
     additive_mask(torch.tensor([[True, False]]))                  →   tensor([[0., -3.4028e+38]])
     additive_mask(torch.tensor([[True, False]]), torch.float16)   →   tensor([[0., -65504.]], dtype=torch.float16)
-
-Two helpers: `tensor.masked_fill(where, value)` returns a copy that has `value` wherever `where` is True, and `~mask`
-swaps True and False.
 """
 
 # %% exercise="04.3"
@@ -462,9 +454,8 @@ The model returns logits for all tokens, `.logits`, of shape `[1, T, vocabulary]
 
 **Exercise 04.4.** Write `packed_logits(model, sequences, mask=block_diagonal_mask)`. `sequences` is a list of lists
 of token ids, none of them empty. Make the tags, run **one** forward pass, and return the logits split by sequence: a
-list with one tensor of shape `[tokens, vocabulary]` per sequence. `tensor.split([3, 5])` splits a tensor of 8 rows
-into one of 3 rows and one of 5. (Pass `use_cache=False` to skip building a cache that we don't need; the logits are
-the same either way.)
+list with one tensor of shape `[tokens, vocabulary]` per sequence. (Pass `use_cache=False` to skip building a cache
+that we don't need; the logits are the same either way.)
 
 The argument `mask` is a function; call it as `mask(tags, tags)`. Further down we pass masks with a rule missing.
 
@@ -653,9 +644,9 @@ for n, all_cells, true_cells in zip(counts, cells, useful):
         print(f"n = {n:2}: {all_cells:9,} cells, {true_cells:6,} True ({true_cells / all_cells:.1%}), {sizes}")
 line_chart(
     counts,
-    {"all cells of the mask": cells, "True cells": useful},
+    {"all cells of the mask": [count / 1e6 for count in cells], "True cells": [count / 1e6 for count in useful]},
     xlabel="sequences of 40 tokens in the row",
-    ylabel="cells",
+    ylabel="million cells",
     title="Twice the sequences, four times the cells",
     alt="A curve that bends upwards, and a line that stays near zero. From 1 to 64 sequences, the number of cells in the mask "
     f"grows from {cells[0]:,} to {cells[-1]:,}, and the number of True cells from {useful[0]:,} to {useful[-1]:,}.",

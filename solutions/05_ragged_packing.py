@@ -276,8 +276,8 @@ its new ones. In the example, C gets C0 C1 C2 C3, and E gets E0 to E6. Return a 
 row.
 
 `packed.cached_lens` and `packed.new_lens` are lists of N ints, here [3, 5] and [1, 2]. A cached length may be 0.
-`tensor.split(sizes, dim=2)` splits a tensor along its token axis into parts of these sizes. `joined.layers[i].keys`
-and `.values` are the tensors of layer *i*. `cache_of([(keys, values), ...])` takes one pair per layer.
+`joined.layers[i].keys` and `.values` are the tensors of layer *i*. `cache_of([(keys, values), ...])` takes one pair per
+layer.
 """
 
 # %% exercise="05.2"
@@ -417,14 +417,15 @@ first `num_computed_tokens` of these are in its cache. **The row takes the rest.
 admitted, the rest is its whole prompt. For one that decodes, it's the single token that came out of the previous
 step.
 
-**Exercise 05.4.** Write `ragged_step(batch, forward=forward)`, one step of the loop:
+**Exercise 05.4.** Write `ragged_step(batch, forward=forward)`, one step of the loop. It computes one row for all requests
+in `batch.running`, with a single call of `forward(batch, packed)`. Row *i* of the logits belongs to request *i*. After
+the step:
 
-1. For each request in `batch.running`, collect the tokens that are known but not computed yet, and `pack` them.
-   `request.num_computed_tokens` is the number of tokens in its cache.
-2. Call `forward(batch, packed)` once. Row *i* of the logits belongs to request *i*. The next token is the argmax.
-3. For each request, increase `num_computed_tokens` by the number of tokens that it had in the row, then call
-   `request.append_token(token)` with an int.
-4. `retire(batch)`, then `admit(batch)`.
+- each of these requests has one new token, the one with the highest logit. `request.append_token(token)` appends it, an
+  int, and finishes the request if it's the last one;
+- `request.num_computed_tokens` is the number of tokens in its cache again, whether the row had a whole prompt, the rest of
+  a half-computed one, or a single token;
+- finished requests have left, and waiting ones have taken their slots, so that the next row is full.
 
 At least one request is running whenever the step is called. The check also passes the library's `loop_forward` as
 `forward`, which computes the row with one pass per request. Example with `max_num_seqs=2`: C decodes with 5 tokens in
