@@ -595,14 +595,16 @@ contain words that are only in F's prompt? Does it still know C's own prompt? Re
 guess = [..., ..., ...]  # the bugs of answers 1, 2 and 3: "sequence", "causal" or "positions"
 for number, (bug, mine) in enumerate(zip(hidden, guess), 1):
     print(f"answer {number}: {bug:10}", "" if mine is ... else "as you said" if mine == bug else f"(you said {mine})")
+f_answer = in_one_row("FC", new_tokens_counted_through_the_row)[0]
+print("F's answer with the positions bug is the right one:", f_answer == expected["F"][:30])
 
 # %% [markdown]
 """
 - **sequence**: a cake, Anna and her grandma. These are words from another user's prompt in this user's answer. The causal
   rule doesn't prevent it: it compares positions, so C's token at position 20 attends to the first 21 tokens of F.
 - **positions**: no name comes from F, but the old dog has become a little girl. The first new token is at position 43
-  instead of 3, so its distance to the prompt is wrong. To the model, the prompt is simply far away. (F's answer would be
-  right: it's first in the row, so its tokens' indices are their positions.)
+  instead of 3, so its distance to the prompt is wrong. To the model, the prompt is simply far away. (F's answer is right:
+  it's first in the row, so its tokens' indices are their positions.)
 - **causal**: the hard one. The text is fluent, and it's about the dog. But it isn't the model's answer. Prompt tokens have
   attended to later tokens, so their keys and values are unlike those in training. You'd only notice by comparing
   with the right answer, token by token.
@@ -668,7 +670,7 @@ the window has already seen its own window, one layer down.
 > **sliding window**: the rule that a query sees only the last W positions, its own included. In the configuration of a
 > Hugging Face model, W is `sliding_window`.
 
-With this rule, even the blocks on the diagonal are mostly False. Write `window_attention(q, k, v, lengths, window)`:
+With this rule, even the block of a long sequence is mostly False. Write `window_attention(q, k, v, lengths, window)`:
 attention over a packed row with this rule and the ones above. There's no padding and no cache.
 
 - `q`, `k` and `v` are `[heads, tokens, head_dim]`, and so is the result: for each query, the values weighted by the softmax
