@@ -26,9 +26,10 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention.flex_attention import create_block_mask, create_mask
 
-from lessons_lib.attention import PADDING, Tags, not_in_the_future, not_padding, same_sequence, within_window
+from lessons_lib.attention import PADDING, Tags, not_in_the_future, not_padding, same_sequence
 from lessons_lib.batching import generate_packed, greedy_with_cache
 from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, solution
+from lessons_lib.checks.lesson_04.scoreboard import window_scoreboard
 from lessons_lib.measuring import MAX_NEW_TOKENS, NAMES, PROMPTS, STORIES, ledger
 from lessons_lib.models import load_model, tiny_model
 from lessons_lib.recording import mask_text, read_pair, read_row
@@ -90,7 +91,8 @@ Each story should get what it would get in a row of its own: every token attends
 of its own story, and to nothing else. A mask can express that. It has one cell for each pair of tokens, True where
 the first may attend to the second.
 
-Put all six prompts in one row, 144 tokens. What percentage of the mask's 144 × 144 cells are True?
+Put all six prompts in one row, 144 tokens. What percentage of the mask's 144 × 144 cells are True? Six small sums are
+enough; a guess within three percentage points is a good one.
 """
 
 # %%
@@ -101,7 +103,8 @@ predict("04.a", ...)  # percentage of the mask's cells that are True
 """
 For the second question, suppose the mask is right but the positions are wrong: they don't restart in each story, but
 run on through the whole row, 0 to 143 for the prompts. There's no cache, so every new token means computing the whole
-row again. Each of the six stories is continued by 20 tokens. How many of the six answers change?
+row again. The model's positions are rotary (lesson 01): only the *difference* of a query's and a key's position matters
+to their score. Each of the six stories is continued by 20 tokens. How many of the six answers change?
 """
 
 # %%
@@ -149,7 +152,7 @@ sequence 0 has three tokens in the cache, at positions 0, 1 and 2, and adds one 
 new. Without `starts`, all sequences start at position 0.
 
 A length may be 0. That sequence has no tokens in the row but still uses up its id: `tag_tokens([2, 0, 1])` has the
-ids `[0, 0, 2]`. Both tensors are one-dimensional and int64, even when there are no tokens at all. (`torch.tensor([])`
+ids `[0, 0, 2]`. Both are one-dimensional integer tensors, even when there are no tokens at all. (`torch.tensor([])`
 on its own would be float32.)
 """
 
@@ -245,27 +248,6 @@ The rows of the stories are the same on both sides. No story has sequence id -1,
 padding out. Without the padding rule, padding attends to padding, and nothing ever reads the result. With it, the
 rows of the padding are empty. We'll come back to these empty rows.
 
-Some models have one more rule. In some layers of Mistral, Gemma and gpt-oss, a token sees only the last few positions
-of its own sequence, so the layer reads a bounded number of keys, however long the sequence gets. Tokens farther back
-still have an effect: each position in the window has already seen its own window, one layer down.
-
-> **sliding window**: the rule that a query sees only the last W positions, its own included. In the configuration of a
-> Hugging Face model, W is `sliding_window`.
-
-Like the other rules, it needs only the tags, and you add it with `&`. `within_window(4)` returns the rule for W = 4.
-Here it is with two sequences of 8 and 5 tokens:
-"""
-
-# %%
-longer = tag_tokens([8, 5])
-windowed = not_in_the_future(longer, longer) & same_sequence(longer, longer) & within_window(4)(longer, longer)
-print(mask_text(windowed, longer, longer, "CE"))
-print("keys that each query sees:", windowed.sum(dim=1).tolist())
-
-# %% [markdown]
-"""
-The bundled model has no sliding windows, so we go on with the three rules.
-
 In the explorer you can set the lengths, the number of cached tokens per sequence, and the padding at the end of the
 row. You can turn each rule on and off, and have the mask read to you row by row. Some things to try (the answers are
 below the explorer):
@@ -287,11 +269,6 @@ rows. 3. One third: each query attends to one of three sequences of equal length
 itself.
 
 ## Build 2: the mask
-
-Comparing tensors works elementwise, with broadcasting. `keys.positions` has shape `[keys]`, and `queries.positions[:,
-None]` has shape `[queries, 1]`. Compare the two and you get `[queries, keys]`: every query against every key. Combine
-masks with `&`, since Python's `and` doesn't work on tensors. Put parentheses around each comparison, because `&`
-binds more tightly than `==`.
 
 **Exercise 04.2.** Write `block_diagonal_mask(queries, keys)` by comparing the tags directly, without the three rule
 functions above. Both arguments are `Tags`. Return a bool tensor `[queries, keys]`, True where all three rules allow
@@ -410,9 +387,6 @@ example:
 
     additive_mask(torch.tensor([[True, False]]))                  →   tensor([[0., -3.4028e+38]])
     additive_mask(torch.tensor([[True, False]]), torch.float16)   →   tensor([[0., -65504.]], dtype=torch.float16)
-
-Two helpers: `tensor.masked_fill(where, value)` returns a copy that has `value` wherever `where` is True, and `~mask`
-swaps True and False.
 """
 
 # %% exercise="04.3"
@@ -480,9 +454,8 @@ The model returns logits for all tokens, `.logits`, of shape `[1, T, vocabulary]
 
 **Exercise 04.4.** Write `packed_logits(model, sequences, mask=block_diagonal_mask)`. `sequences` is a list of lists
 of token ids, none of them empty. Make the tags, run **one** forward pass, and return the logits split by sequence: a
-list with one tensor of shape `[tokens, vocabulary]` per sequence. `tensor.split([3, 5])` splits a tensor of 8 rows
-into one of 3 rows and one of 5. (Pass `use_cache=False` to skip building a cache that we don't need; the logits are
-the same either way.)
+list with one tensor of shape `[tokens, vocabulary]` per sequence. (Pass `use_cache=False` to skip building a cache
+that we don't need; the logits are the same either way.)
 
 The argument `mask` is a function; call it as `mask(tags, tags)`. Further down we pass masks with a rule missing.
 
@@ -502,52 +475,21 @@ for name, logits in zip("CE", packed_logits(model, [prompt_ids["C"], prompt_ids[
 
 # %% [markdown]
 """
-You passed a boolean mask. The model's attention function, PyTorch's `scaled_dot_product_attention` (`sdpa`), accepts
-both forms. `eager` just adds whatever it gets. Added to a score, True is 1 and False is 0, which is far from enough
-to forbid a key. The form of the mask has to match the attention function, and nothing warns you if it doesn't. Here
-are C and E with their padding, compared with the packed row without it:
-"""
-
-# %%
-def largest_difference(ours, theirs):
-    return max((a - b).abs().max().item() for a, b in zip(ours, theirs))
-
-
-packed_ce = packed_logits(model, [prompt_ids["C"], prompt_ids["E"]])
-for attention in ("sdpa", "eager"):
-    for form, given in (("boolean", may), ("additive", additive_mask(may))):
-        logits = run_padded(given, attention).logits[0].split([3, 5, 4])
-        difference = largest_difference(logits[:2], packed_ce)
-        print(f"{attention:5} with the {form:8} mask:", "same logits" if difference < 0.001 else "different logits")
-
-# %% [markdown]
-"""
 ## Prove it
 
-The claim: in a packed row, every sequence gets the same logits as it does alone. First, what "the same" means: floats
-round.
-"""
-
-# %%
-a, b, c = torch.tensor([1e8, 1.0, -1e8])
-print(f"(a + b) + c = {(a + b) + c:.0f}, (a + c) + b = {(a + c) + b:.0f}")
-print(f"the next float32 after {a:.0f}: {a.nextafter(torch.tensor(math.inf)):.0f}")
-print(f"steps between bfloat16 values are {torch.finfo(torch.bfloat16).eps / torch.finfo(torch.float32).eps:,.0f} times as large as in float32")
-
-# %% [markdown]
-"""
-> **ulp**: "unit in the last place", the distance from a float to the next larger one. It grows with the value: a
-> float32 always has about seven significant digits.
-
-The result of a sum depends on the order of its terms, because every step rounds to the nearest float. The packed row
-sums the same products but groups them differently: there are more keys (the forbidden ones with weight 0), and larger
-matrices are split into different tiles. So the last digits differ. A wrong key, on the other hand, changes the scores
-themselves. The table below shows how different the effects of rounding and of a bug are. It uses random mixes of two
-to eight sequences with 1 to 40 tokens each, on the bundled model and three tiny random models.
+The claim: in a packed row, every sequence gets the same logits as it does alone. "The same" means up to rounding. The
+packed row adds the same products in another order, and floats round after every step. A wrong key, on the other hand,
+changes the scores themselves. So we need a tolerance that lies between the two; ours is 0.001. ("Further" measures the
+rounding.) The next cell packs random mixes of two to eight sequences with 1 to 40 tokens each, on the bundled model and
+three tiny random models, first with all rules, then with the sequence rule or the causal rule missing.
 """
 
 # %%
 from lessons_lib.attention.masks import RULES, combine  # the three rules; `combine(rules, queries, keys)` joins some of them with `&`
+
+
+def largest_difference(ours, theirs):
+    return max((a - b).abs().max().item() for a, b in zip(ours, theirs))
 
 
 def without(rule):
@@ -575,6 +517,292 @@ TOLERANCE = 0.001
 print("packed equals separate, on all models:  ", all(difference < TOLERANCE for _, difference, _ in compared.values()))
 print("with a rule missing, it never does:     ", all(broken > 100 * TOLERANCE for _, _, broken in compared.values()))
 
+# %% [markdown]
+"""
+So the stories should get the same tokens as when Hugging Face `generate` runs them one at a time. `generate_packed`
+calls your `packed_logits` in a loop. Each iteration appends one token to each story and recomputes the whole row; a
+story that ends leaves the row.
+"""
+
+# %%
+def oracle(name, max_tokens):
+    ids = torch.tensor([prompt_ids[name]])
+    out = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=max_tokens, do_sample=False, pad_token_id=tokenizer.pad_token_id)
+    return out[0, ids.shape[1] :].tolist()
+
+
+expected = {story.name: oracle(story.name, story.max_new_tokens) for story in STORIES}
+answers = generate_packed(model, list(prompt_ids.values()), MAX_NEW_TOKENS, tokenizer.eos_token_id, packed_logits=packed_logits)
+for name, answer in zip(NAMES, answers):
+    print(f"{name}: {len(answer):3} tokens, equal to `generate`: {answer == expected[name]}")
+
+# %% [markdown]
+"""
+## Three garbled answers
+
+What do you see if something is wrong? F and C share a row, and C comes second. The next cell prints F's prompt, C's
+right answer, and three wrong ones. Each wrong one has a bug of its own:
+
+- **sequence**: the sequence rule is missing.
+- **causal**: the causal rule is missing.
+- **positions**: the mask is right, and so are the prompts' positions. But each new token gets its index in the row as its
+  position, instead of its position in the story.
+"""
+
+# %%
+def in_one_row(names, packed_logits, max_tokens=30):
+    """The answers of stories that share a row, `max_tokens` tokens each."""
+    prompts = [prompt_ids[name] for name in names]
+    return generate_packed(model, prompts, [max_tokens] * len(names), tokenizer.eos_token_id, packed_logits=packed_logits)
+
+
+@torch.inference_mode()
+def logits_at(model, sequences, positions):
+    """Like `packed_logits`, but the model gets the given positions. The mask is the correct one."""
+    tags = tag_tokens([len(ids) for ids in sequences])
+    row = torch.tensor([[token for ids in sequences for token in ids]])
+    inputs = dict(attention_mask=block_diagonal_mask(tags, tags)[None, None], use_cache=False)
+    return list(model(input_ids=row, position_ids=positions[None], **inputs).logits[0].split([len(ids) for ids in sequences]))
+
+
+def new_tokens_counted_through_the_row(model, sequences):
+    positions, start = [], 0
+    for ids in sequences:
+        prompt_len = next(len(prompt) for prompt in prompt_ids.values() if ids[: len(prompt)] == prompt)
+        positions += [*range(prompt_len), *range(start + prompt_len, start + len(ids))]
+        start += len(ids)
+    return logits_at(model, sequences, torch.tensor(positions))
+
+
+bugs = {
+    "sequence": partial(packed_logits, mask=without(same_sequence)),
+    "causal": partial(packed_logits, mask=without(not_in_the_future)),
+    "positions": new_tokens_counted_through_the_row,
+}
+hidden = random.Random(1).sample(list(bugs), k=3)
+print(f"Prompt of F:\n{textwrap.indent(textwrap.fill(PROMPTS[5], 96), '    ')}")
+show_text("C, no bug:", "C", in_one_row("FC", packed_logits)[1])
+for number, bug in enumerate(hidden, 1):
+    show_text(f"C, answer {number}:", "C", in_one_row("FC", bugs[bug])[1])
+
+# %% [markdown]
+"""
+Which bug is which? Nothing crashed, and no shape was wrong: text is all that you get. Two questions help. Does an answer
+contain words that are only in F's prompt? Does it still know C's own prompt? Replace the dots, then run the cell.
+"""
+
+# %%
+guess = [..., ..., ...]  # the bugs of answers 1, 2 and 3: "sequence", "causal" or "positions"
+for number, (bug, mine) in enumerate(zip(hidden, guess), 1):
+    print(f"answer {number}: {bug:10}", "" if mine is ... else "as you said" if mine == bug else f"(you said {mine})")
+f_answer = in_one_row("FC", new_tokens_counted_through_the_row)[0]
+print("F's answer with the positions bug is the right one:", f_answer == expected["F"][:30])
+
+# %% [markdown]
+"""
+- **sequence**: a cake, Anna and her grandma. These are words from another user's prompt in this user's answer. The causal
+  rule doesn't prevent it: it compares positions, so C's token at position 20 attends to the first 21 tokens of F.
+- **positions**: no name comes from F, but the old dog has become a little girl. The first new token is at position 43
+  instead of 3, so its distance to the prompt is wrong. To the model, the prompt is simply far away. (F's answer is right:
+  it's first in the row, so its tokens' indices are their positions.)
+- **causal**: the hard one. The text is fluent, and it's about the dog. But it isn't the model's answer. Prompt tokens have
+  attended to later tokens, so their keys and values are unlike those in training. You'd only notice by comparing
+  with the right answer, token by token.
+
+Back to your second prediction. There, *all* of a story's tokens were shifted, its prompt included:
+"""
+
+# %%
+def positions_run_on(model, sequences):
+    return logits_at(model, sequences, torch.arange(sum(map(len, sequences))))
+
+
+short = in_one_row("ABCDEF", positions_run_on, max_tokens=20)
+reveal("04.b", sum(answer != expected[name][:20] for name, answer in zip(NAMES, short)), "stories")
+
+# %% [markdown]
+"""
+In a rotary model, only distances matter. If all tokens of a story are shifted by the same amount, no distance changes. In
+floats, only the last digits do. So is there no need to restart positions? With a cache, there is. A key is rotated by
+its position when it's computed, and it keeps that rotation. In the next pass the row is different, and the story starts
+at a different index. A new token that takes its index in the row as its position is then shifted differently from the
+cached keys: the "positions" bug above. And some models, such as GPT-2, add a learned vector for each position. There, any
+shift changes the logits ("Further" has four models).
+
+## What the mask costs
+
+A mask has one cell per query-key pair, and most cells are False. Take a row of n sequences with 40 tokens each:
+"""
+
+# %%
+counts = [1, *range(4, 65, 4)]
+cells = [(40 * n) ** 2 for n in counts]
+useful = [n * (40 * 41) // 2 for n in counts]
+small = tag_tokens([40] * 8)
+assert block_diagonal_mask(small, small).sum() == useful[counts.index(8)]  # check the formula against the mask
+for n, all_cells, true_cells in zip(counts, cells, useful):
+    if n in (16, 32, 64):
+        sizes = f"{all_cells / 2**20:4.1f} MiB as bool, {4 * all_cells / 2**20:4.1f} MiB as float32"
+        print(f"n = {n:2}: {all_cells:9,} cells, {true_cells:6,} True ({true_cells / all_cells:.1%}), {sizes}")
+line_chart(
+    counts,
+    {"all cells of the mask": [count / 1e6 for count in cells], "True cells": [count / 1e6 for count in useful]},
+    xlabel="sequences of 40 tokens in the row",
+    ylabel="million cells",
+    title="Twice the sequences, four times the cells",
+    alt="A curve that bends upwards, and a line that stays near zero. From 1 to 64 sequences, the number of cells in the mask "
+    f"grows from {cells[0]:,} to {cells[-1]:,}, and the number of True cells from {useful[0]:,} to {useful[-1]:,}.",
+)
+
+# %% [markdown]
+"""
+Doubling the number of sequences gives four times the cells, but only twice as many True ones. And a plain attention
+function computes a score for every cell, in every head of every layer, before the mask throws most of them away. That's
+why fast attention kernels (a kernel is a program that runs on the GPU) never build the mask. They're told where each
+sequence begins and ends, and compute only the blocks on the diagonal. You'll write such kernels in lessons 07 and 08.
+
+## Stretch (optional): a fourth rule
+
+In some layers of Mistral, Gemma and gpt-oss, a token sees only the last few positions of its own sequence, so the layer
+reads a bounded number of keys, however long the sequence gets. Tokens farther back still have an effect: each position in
+the window has already seen its own window, one layer down.
+
+> **sliding window**: the rule that a query sees only the last W positions, its own included. In the configuration of a
+> Hugging Face model, W is `sliding_window`.
+
+With this rule, even the block of a long sequence is mostly False. Write `window_attention(q, k, v, lengths, window)`:
+attention over a packed row with this rule and the ones above. There's no padding and no cache.
+
+- `q`, `k` and `v` are `[heads, tokens, head_dim]`, and so is the result: for each query, the values weighted by the softmax
+  of its scores. As usual, a score is q · k divided by √head_dim.
+- `lengths` lists the tokens of each sequence, at least 1 each. It may be empty.
+- `window` is at least 1. With 1, every token sees itself alone. It may be larger than all sequences.
+
+First make it right, then make it cheap, in any way you like. The scoreboard tries your function on small rows, then on a
+hidden row, and counts what your function does there: the score cells that it computes, visible or not; the
+operators that PyTorch runs; and the size of the largest tensor it makes. The two ways above yours are good at some of
+these and bad at others. Can you be good at all three? The cell starts out with the three rules.
+"""
+
+# %%
+def window_attention(q, k, v, lengths, window):
+    tags = tag_tokens(lengths)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=block_diagonal_mask(tags, tags))  # replace this
+
+
+window_scoreboard(window_attention)
+
+# %% [markdown]
+"""
+## The ledger
+
+This lesson has no cache, so the ledger also includes the first row of lesson 00, for comparison.
+"""
+
+# %% tags=["measured"]
+ledger(model, tokenizer, "04")
+
+# %% [markdown]
+"""
+Compare the last row with the first, "alone, no cache". Both compute the same tokens, and both compute all of them
+again in every step. But the last row needs fewer forward calls, because each call serves every story that's still
+running. It has no padding, yet only a small share of its tokens is useful.
+
+## What is still wrong
+
+Nothing is kept from one step to the next. Every step puts the whole row through the model again, prompts and answers,
+while "alone, KV cache" computes each token once. The mask is ready for a cache: the keys include the cached tokens, and
+the queries are only the new ones. What's missing is the rest: a row made of whole prompts and single new tokens, and a
+way to join the caches of all its sequences for the pass and split them again afterwards. Lesson 05 packs with caches.
+
+## What production does
+
+- **vLLM** never builds the dense mask. The tokens of a step form one row, as here, and `query_start_loc` says where
+  each request begins in it. vLLM passes `query_start_loc` to `flash_attn_varlen_func`, FlashAttention's fast
+  attention kernel, as the argument `cu_seqlens_q`, along with the lengths (`seq_lens`) and the block tables (lesson
+  03): see `vllm/v1/attention/backends/flash_attn.py`. For models or sizes that this kernel doesn't support, there's a
+  FlexAttention backend, `flex_attention.py` in the same folder. It does what "Further" shows, and calls its sequence ids
+  `doc_ids`.
+- **Hugging Face transformers** does both. Its continuous batching passes `cu_seq_lens_q` to FlashAttention. For
+  `sdpa` and `eager` it fills in a block-diagonal mask, additive and with the dtype's minimum: `build_attention_mask`
+  in `generation/continuous_batching/utils.py`.
+- **Training** commonly uses the same packing. `DataCollatorWithFlattening` puts samples into one row and provides
+  `position_ids` that restart; transformers can find the sequences from these alone ("Further" tries it).
+
+## Quiz
+"""
+
+# %%
+quiz("04")
+
+# %% [markdown]
+"""
+## References
+
+- M. M. Krell, M. Kosec, S. P. Perez, A. Fitzgibbon: *Efficient Sequence Packing without Cross-contamination*, 2021.
+  The same mask for training. <https://arxiv.org/abs/2107.02027>
+- T. Dao, D. Y. Fu, S. Ermon, A. Rudra, C. Ré: *FlashAttention: Fast and Memory-Efficient Exact Attention with
+  IO-Awareness*, 2022. <https://arxiv.org/abs/2205.14135>; `flash_attn_varlen_func` in
+  <https://github.com/Dao-AILab/flash-attention>
+- J. Dong, B. Feng, D. Guessous, Y. Liang, H. He: *Flex Attention: A Programming Model for Generating Optimized
+  Attention Kernels*, 2024. <https://arxiv.org/abs/2412.05496>
+- PyTorch: *torch.nn.attention.flex_attention*.
+  <https://docs.pytorch.org/docs/stable/nn.attention.flex_attention.html>; rows without keys:
+  <https://github.com/pytorch/pytorch/issues/103963>, <https://github.com/pytorch/pytorch/pull/131060>
+- J. Su et al.: *RoFormer: Enhanced Transformer with Rotary Position Embedding*, 2021, section 3: attention depends on
+  distances. <https://arxiv.org/abs/2104.09864>
+- Hugging Face: *Continuous batching from first principles*, 2025, which explains such masks row by row.
+  <https://huggingface.co/blog/continuous_batching>
+"""
+
+# %% [markdown] folded=true
+"""
+## Further (optional)
+
+What the lesson doesn't need. It isn't part of its 75 minutes.
+"""
+
+# %% [markdown]
+"""
+### A mask in the wrong form
+
+You passed a boolean mask. The model's attention function, PyTorch's `scaled_dot_product_attention` (`sdpa`), accepts
+both forms. `eager` just adds whatever it gets. Added to a score, True is 1 and False is 0, which is far from enough
+to forbid a key. The form of the mask has to match the attention function, and nothing warns you if it doesn't. Here
+are C and E with their padding, compared with the packed row without it:
+"""
+
+# %%
+packed_ce = packed_logits(model, [prompt_ids["C"], prompt_ids["E"]])
+for attention in ("sdpa", "eager"):
+    for form, given in (("boolean", may), ("additive", additive_mask(may))):
+        logits = run_padded(given, attention).logits[0].split([3, 5, 4])
+        difference = largest_difference(logits[:2], packed_ce)
+        print(f"{attention:5} with the {form:8} mask:", "same logits" if difference < 0.001 else "different logits")
+
+# %% [markdown]
+"""
+### How large is rounding?
+
+The result of a sum depends on the order of its terms, because every step rounds to the nearest float:
+"""
+
+# %%
+a, b, c = torch.tensor([1e8, 1.0, -1e8])
+print(f"(a + b) + c = {(a + b) + c:.0f}, (a + c) + b = {(a + c) + b:.0f}")
+print(f"the next float32 after {a:.0f}: {a.nextafter(torch.tensor(math.inf)):.0f}")
+print(f"steps between bfloat16 values are {torch.finfo(torch.bfloat16).eps / torch.finfo(torch.float32).eps:,.0f} times as large as in float32")
+
+# %% [markdown]
+"""
+> **ulp**: "unit in the last place", the distance from a float to the next larger one. It grows with the value: a
+> float32 always has about seven significant digits.
+
+The packed row sums the same products but groups them differently: there are more keys (the forbidden ones with weight
+0), and larger matrices are split into different tiles. So the last digits differ. Here are the random mixes of "Prove
+it" again:
+"""
+
 # %% tags=["measured"]
 def ulp(value):
     return (torch.tensor(value).nextafter(torch.tensor(math.inf)) - value).item()
@@ -591,27 +819,12 @@ Table(
 
 # %% [markdown]
 """
-Our tolerance is 0.001. Rounding stays well below it, within a few dozen ulps. A bug is far above it: with a rule
-missing, even the least affected mix differs by much more. The two are far enough apart for this test to distinguish
-them.
+Rounding stays well below our tolerance of 0.001, within a few dozen ulps. A bug is far above it: with a rule missing,
+even the least affected mix differs by much more.
 
 Rounding can change a token only if the top two logits are closer together than twice such a difference, since each of
-them may be off. So the stories should get the same tokens as when Hugging Face `generate` runs them one at a time.
-`generate_packed` calls your `packed_logits` in a loop. Each iteration appends one token to each story and recomputes
-the whole row; a story that ends leaves the row.
+them may be off:
 """
-
-# %%
-def oracle(name, max_tokens):
-    ids = torch.tensor([prompt_ids[name]])
-    out = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=max_tokens, do_sample=False, pad_token_id=tokenizer.pad_token_id)
-    return out[0, ids.shape[1] :].tolist()
-
-
-expected = {story.name: oracle(story.name, story.max_new_tokens) for story in STORIES}
-answers = generate_packed(model, list(prompt_ids.values()), MAX_NEW_TOKENS, tokenizer.eos_token_id, packed_logits=packed_logits)
-for name, answer in zip(NAMES, answers):
-    print(f"{name}: {len(answer):3} tokens, equal to `generate`: {answer == expected[name]}")
 
 # %% tags=["measured"]
 whole = packed_logits(model, [prompt_ids[name] + expected[name] for name in NAMES])
@@ -625,84 +838,9 @@ print(f"{len(best_two)} tokens; the smallest gap between the best two logits is 
 On a GPU you'd usually run in bfloat16, with the much larger steps printed above. Then a close race can go the other
 way, and "equal token for token" has to become "equal up to rounding".
 
-## What breaks when a rule is missing
+### Shifted positions on four models
 
-### Without the sequence rule
-
-We run two pairs of stories, each pair in its own row. The other two rules still apply, and every token has its
-correct position.
-"""
-
-# %%
-def in_one_row(names, packed_logits, max_tokens=30):
-    """The answers of stories that share a row, `max_tokens` tokens each."""
-    prompts = [prompt_ids[name] for name in names]
-    return generate_packed(model, prompts, [max_tokens] * len(names), tokenizer.eos_token_id, packed_logits=packed_logits)
-
-
-def show_without(rule, names, label):
-    wrong = in_one_row(names, partial(packed_logits, mask=without(rule)))
-    for name, right_answer, wrong_answer in zip(names, in_one_row(names, packed_logits), wrong):
-        show_text(f"{name} next to {names.replace(name, '')}, all rules:", name, right_answer)
-        show_text(f"{name} next to {names.replace(name, '')}, {label}:", name, wrong_answer)
-
-
-for names in ("CF", "AE"):
-    show_without(same_sequence, names, "no sequence rule")
-
-# %% [markdown]
-"""
-C is about an old dog, and it continues with a cake that Anna and her grandma loved: words from another user's prompt,
-in this user's answer. E doesn't mention Lily in its prompt, but A's little girl turns up in its answer. Notice the
-direction of the leak: C comes *before* F in the row and still gets F's story. The causal rule compares positions, so
-C's token at position 20 attends to the first 21 tokens of F.
-
-F and A changed too, though their text gives less away. Nothing crashed, and no shape was wrong.
-
-### Without the causal rule
-
-Now there's no cross-talk, but every token sees the later tokens of its own story. The model was trained to predict
-the next token without seeing it.
-"""
-
-# %%
-show_without(not_in_the_future, "AD", "no causal rule")
-
-# %% [markdown]
-"""
-You might not notice anything wrong here, but these aren't the model's answers: compare each with the answer above it,
-which uses all rules. Tokens have attended to later ones, so their keys and values are unlike those in training. The
-prompt's tokens attend to the answer as well, since every step recomputes the whole row.
-
-### With positions that run on
-
-This bug is of a different kind: the mask is right, but the positions that the model gets are wrong. They run on
-through the row, 0 to 143 for the prompts.
-"""
-
-# %%
-@torch.inference_mode()
-def logits_at(model, sequences, positions):
-    """Like `packed_logits`, but the model gets the given positions. The mask is the correct one."""
-    tags = tag_tokens([len(ids) for ids in sequences])
-    row = torch.tensor([[token for ids in sequences for token in ids]])
-    inputs = dict(attention_mask=block_diagonal_mask(tags, tags)[None, None], use_cache=False)
-    return list(model(input_ids=row, position_ids=positions[None], **inputs).logits[0].split([len(ids) for ids in sequences]))
-
-
-def positions_run_on(model, sequences):
-    return logits_at(model, sequences, torch.arange(sum(map(len, sequences))))
-
-
-short = in_one_row("ABCDEF", positions_run_on, max_tokens=20)
-reveal("04.b", sum(answer != expected[name][:20] for name, answer in zip(NAMES, short)), "stories")
-
-# %% [markdown]
-"""
-Did you expect all but A? The bundled model uses rotary positions (lesson 01): attention depends on the *distance*
-between two tokens. If positions run on through the row, all tokens of a story are shifted by the same amount, so no
-distance changes. In exact arithmetic nothing would change at all; in floats, only the last digits do. So is there no
-need to restart positions? Here is a sequence of 30 random tokens, shifted in two ways, on four models:
+Here is a sequence of 30 random tokens. First all its positions are shifted by 40, then only those of its second half:
 """
 
 # %% tags=["measured"]
@@ -729,71 +867,12 @@ Table(
 # %% [markdown]
 """
 GPT-2 adds a learned vector for each position, so any shift changes its logits. The rotary models give the same logits
-up to rounding, *as long as all tokens are shifted alike*. Look at the last column: as soon as part of a sequence is
-shifted differently from the rest, distances are wrong, and the logits change in every model.
+up to rounding, *as long as all tokens are shifted alike*. As soon as part of a sequence is shifted differently from the
+rest, distances are wrong, and the logits change in every model.
 
-That's not a far-fetched case. With a cache, a key is rotated by its position when it's computed, and it keeps that
-rotation. In the next pass the row is different, and the story starts at a different index. If a new token's position
-is its index in the row, it's shifted differently from the cached keys. The next cell imitates this without a cache:
-the prompts have correct positions, and each new token uses its index in the row as its position.
-"""
+### FlexAttention
 
-# %%
-def new_tokens_counted_through_the_row(model, sequences):
-    positions, start = [], 0
-    for ids in sequences:
-        prompt_len = next(len(prompt) for prompt in prompt_ids.values() if ids[: len(prompt)] == prompt)
-        positions += [*range(prompt_len), *range(start + prompt_len, start + len(ids))]
-        start += len(ids)
-    return logits_at(model, sequences, torch.tensor(positions))
-
-
-for names in ("FC", "BD"):
-    for name, answer in zip(names, in_one_row(names, new_tokens_counted_through_the_row, max_tokens=20)):
-        verdict = "as expected" if answer == expected[name][:20] else "not as expected"
-        show_text(f"{name} next to {names.replace(name, '')}, {verdict}:", name, answer)
-
-# %% [markdown]
-"""
-The first story in each row is right, because its tokens' indices in the row are their positions. The second loses
-touch with its prompt: C's old dog becomes a little girl; D keeps Mia and Ben but forgets their box. This isn't
-cross-talk, and no name comes from the other story. To the model, the prompt is simply far away.
-
-## What the mask costs
-
-A mask has one cell per query-key pair, and most cells are False. Take a row of n sequences with 40 tokens each:
-"""
-
-# %%
-counts = [1, 2, 4, 8, 16, 32, 64, 128, 256]
-cells = [(40 * n) ** 2 for n in counts]
-useful = [n * (40 * 41) // 2 for n in counts]
-small = tag_tokens([40] * 8)
-assert block_diagonal_mask(small, small).sum() == useful[3]  # check the formula against the mask
-for n, all_cells, true_cells in list(zip(counts, cells, useful))[::4]:
-    sizes = f"{all_cells / 2**20:5.1f} MiB as bool, {4 * all_cells / 2**20:5.1f} MiB as float32"
-    print(f"n = {n:3}: {all_cells:11,} cells, {true_cells:7,} True ({true_cells / all_cells:.1%}), {sizes}")
-line_chart(
-    counts,
-    {"all cells of the mask": cells, "True cells": useful},
-    xlabel="sequences of 40 tokens in the row",
-    ylabel="cells",
-    title="The mask grows quadratically: slope 2 on log-log axes",
-    log="xy",
-    alt="Two straight lines on logarithmic axes. From 1 to 256 sequences, the number of cells in the mask grows "
-    f"from {cells[0]:,} to {cells[-1]:,}, and the number of True cells from {useful[0]:,} to {useful[-1]:,}.",
-)
-
-# %% [markdown]
-"""
-Both axes are logarithmic, so a power law is a straight line, and its slope is the exponent: 2 for all cells, 1 for
-the True ones. Doubling the number of sequences gives four times the cells, but only twice as many True ones. And a
-plain attention function computes a score for every cell, in every head of every layer, before the mask throws most of
-them away. That's why fast attention kernels (a kernel is a program that runs on the GPU) never build the mask.
-They're told where each sequence begins and ends, and compute only the blocks on the diagonal. You'll write the main
-parts of such a kernel in lesson 08.
-
-PyTorch offers something in between, **FlexAttention**. You give the mask as a function of a query and a key, like the
+Between a mask and a kernel that needs none, PyTorch offers **FlexAttention**. You give the mask as a function of a query and a key, like the
 rules of this lesson; here both are indices in the row. `create_mask` evaluates the function for all pairs.
 `create_block_mask` splits the mask into blocks, here of 16 × 16 cells, and records which blocks contain at least one
 True cell. The kernel visits only those. For the six prompts:
@@ -821,36 +900,10 @@ Now the staircases are coarse. The large one is A and B, the middle one D, the l
 block, so they share blocks with their neighbors and you can't see them. For a block that's only partly True, the
 function is evaluated again for each cell.
 
-### The ledger
+### transformers finds the sequences
 
-This lesson has no cache, so the ledger also includes the first row of lesson 00, for comparison.
-"""
-
-# %% tags=["measured"]
-ledger(model, tokenizer, "04")
-
-# %% [markdown]
-"""
-Compare the last row with the first, "alone, no cache". Both compute the same tokens, and both compute all of them
-again in every step. But the last row needs fewer forward calls, because each call serves every story that's still
-running. It has no padding, yet only a small share of its tokens is useful, because nothing is kept from one step to
-the next. That's why it's still slower than "alone, KV cache", which makes more calls, but with far fewer tokens each.
-
-## What production does
-
-- **vLLM** never builds the dense mask. The tokens of a step form one row, as here, and `query_start_loc` says where
-  each request begins in it. vLLM passes `query_start_loc` to `flash_attn_varlen_func`, FlashAttention's fast
-  attention kernel, as the argument `cu_seqlens_q`, along with the lengths (`seq_lens`) and the block tables (lesson
-  03): see `vllm/v1/attention/backends/flash_attn.py`. For models or sizes that this kernel doesn't support, there's a
-  FlexAttention backend, `flex_attention.py` in the same folder. It does what the FlexAttention cell above does, and
-  calls its sequence ids `doc_ids`.
-- **Hugging Face transformers** does both. Its continuous batching passes `cu_seq_lens_q` to FlashAttention. For
-  `sdpa` and `eager` it fills in a block-diagonal mask, additive and with the dtype's minimum: `build_attention_mask`
-  in `generation/continuous_batching/utils.py`.
-- **Training** commonly uses the same packing. `DataCollatorWithFlattening` puts samples into one row and provides
-  `position_ids` that restart. `find_packed_sequence_indices` in `masking_utils.py` then finds the sequences from the
-  positions alone, and `packed_sequence_mask_function` is our sequence rule. The next cell shows it at work:
-  restarting positions, and no mask at all.
+`find_packed_sequence_indices` in the `masking_utils.py` of transformers finds the sequences of a row from its
+positions, and `packed_sequence_mask_function` is our sequence rule. So we pass positions that restart, and no mask at all:
 """
 
 # %%
@@ -864,46 +917,4 @@ print("transformers found the six sequences:", largest_difference(found, packed_
 """
 It does this only without a cache, and for good reason: two decodes at positions 5 and 6 of two different stories look
 like neighbors in one story. With a cache, you have to say which token belongs to which sequence.
-
-## What is still wrong
-
-Nothing is kept. Every step puts the whole row through the model again, prompts and answers.
-"""
-
-# %%
-steps = max(map(len, answers))
-computed = sum(len(prompt_ids[name]) + earlier for name, answer in zip(NAMES, answers) for earlier in range(len(answer)))
-needed = sum(len(prompt_ids[name]) + len(answer) - 1 for name, answer in zip(NAMES, answers))
-print(f"{steps} steps computed {computed:,} tokens. With a cache for each story, {needed:,} would be enough: {computed / needed:.0f} times fewer.")
-
-# %% [markdown]
-"""
-The mask is ready for a cache: the keys include the cached tokens, and the queries are only the new ones. What's
-missing is the rest: a row made of whole prompts and single new tokens, and a way to join the caches of all its
-sequences for the pass and split them again afterwards. Lesson 05 packs with caches.
-
-## Quiz
-"""
-
-# %%
-quiz("04")
-
-# %% [markdown]
-"""
-## References
-
-- M. M. Krell, M. Kosec, S. P. Perez, A. Fitzgibbon: *Efficient Sequence Packing without Cross-contamination*, 2021.
-  The same mask for training. <https://arxiv.org/abs/2107.02027>
-- T. Dao, D. Y. Fu, S. Ermon, A. Rudra, C. Ré: *FlashAttention: Fast and Memory-Efficient Exact Attention with
-  IO-Awareness*, 2022. <https://arxiv.org/abs/2205.14135>; `flash_attn_varlen_func` in
-  <https://github.com/Dao-AILab/flash-attention>
-- J. Dong, B. Feng, D. Guessous, Y. Liang, H. He: *Flex Attention: A Programming Model for Generating Optimized
-  Attention Kernels*, 2024. <https://arxiv.org/abs/2412.05496>
-- PyTorch: *torch.nn.attention.flex_attention*.
-  <https://docs.pytorch.org/docs/stable/nn.attention.flex_attention.html>; rows without keys:
-  <https://github.com/pytorch/pytorch/issues/103963>, <https://github.com/pytorch/pytorch/pull/131060>
-- J. Su et al.: *RoFormer: Enhanced Transformer with Rotary Position Embedding*, 2021, section 3: attention depends on
-  distances. <https://arxiv.org/abs/2104.09864>
-- Hugging Face: *Continuous batching from first principles*, 2025, which explains such masks row by row.
-  <https://huggingface.co/blog/continuous_batching>
 """

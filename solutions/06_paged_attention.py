@@ -399,8 +399,8 @@ from lessons_lib.attention.online_softmax import add_block
 
 # %% [markdown]
 """
-The NaN that a first version meets comes from the first of these lines: the old and the new maximum are both minus
-infinity. The second line is why subtracting 0 helps: the factor becomes 0, and 0 times the old sums is right.
+A first version gives NaN where the old and the new maximum are both minus infinity: the first line below. The second
+line shows why subtracting 0 helps: the factor becomes 0, and 0 times the old sums is right.
 """
 
 # %%
@@ -742,7 +742,7 @@ line_chart(
 """
 ### Time
 
-Your attention reads every key in place. But it is a Python loop over sequences, heads and blocks. The library's PyTorch
+Your attention reads every key in place. But it is a Python loop over sequences and blocks, and probably heads. The library's PyTorch
 backend gathers the keys of several sequences into a rectangle and calls `scaled_dot_product_attention` once for all of
 them. That copies, for one layer at a time, what yours doesn't. Which is faster on a CPU?
 """
@@ -773,7 +773,7 @@ def compared(batch):
 
 
 Table(
-    columns=["sequences", "calls of add_block", "yours, ms", "gather, ms", "yours / gather"],
+    columns=["sequences", "heads × blocks", "yours, ms", "gather, ms", "yours / gather"],
     rows=[[str(count), *compared(make_batch(count))] for count in (4, 16)],
     caption=f"Attention in {NUM_LAYERS} layers",
 )
@@ -793,7 +793,7 @@ ledger(model, tokenizer, "06", with_cache_only=True)
 # %% [markdown]
 """
 This row is the library's backend. Compare it with the row of lesson 05. Both methods compute the same number of tokens
-in the same number of forward calls. "Copied a step" is 0: nothing is moved within the cache. The cache reserves a
+in the same number of forward calls. "Copied per step" is 0: nothing is moved within the cache. The cache reserves a
 little more than it uses: the empty slots in the last block of each request. The speed may not differ much: the stories
 are short, and copies cost little with short contexts.
 

@@ -303,6 +303,10 @@ def filled_with(value):
     return lambda mask, dtype=torch.float32: torch.zeros(mask.shape, dtype=dtype).masked_fill(~mask, value)
 
 
+def minus_eps(mask, dtype=torch.float32):
+    return torch.where(mask, 0.0, -torch.finfo(dtype).eps).to(dtype)
+
+
 def always_float32(mask, dtype=torch.float32):
     return torch.where(mask, 0.0, torch.finfo(dtype).min)
 
@@ -535,6 +539,7 @@ WRONG = {
         Wrong("minus infinity", filled_with(-math.inf), says="0 / 0 in the softmax"),
         Wrong("a constant", filled_with(-1e9), says="A fixed constant"),
         Wrong("minus one", filled_with(-1.0), says="hardly changes a score"),
+        Wrong("the dtype's eps", minus_eps, says="hardly changes a score"),
         Wrong("float32 for every dtype", always_float32, says="should be float16; yours is float32"),
         Wrong("float32's minimum for all dtypes", minimum_of_float32, says="the minimum of the dtype itself"),
         Wrong("float16's minimum for all dtypes", minimum_of_float16, says="yours is -65504"),

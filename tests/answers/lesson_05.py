@@ -9,7 +9,15 @@ from transformers import DynamicCache
 
 from answers import Wrong
 from lessons_lib.attention.masks import block_diagonal_mask, tag_tokens
-from lessons_lib.attention.packing import PackedBatch, cache_of, pack, packed_forward, packed_mask, scatter_cache
+from lessons_lib.attention.packing import (
+    PackedBatch,
+    cache_of,
+    key_tags,
+    pack,
+    packed_forward,
+    packed_mask,
+    scatter_cache,
+)
 from lessons_lib.batching.ragged_batching import admit, forward, ragged_step, retire
 from lessons_lib.batching.request import RequestState
 
@@ -283,6 +291,15 @@ def scatter_by_updates(joined, packed):
                 if count:
                     cache.update(cut(layer.keys, start, count), cut(layer.values, start, count), index)
     return caches
+
+
+def scatter_by_tags(joined, packed):
+    ids = key_tags(packed).seq_ids
+    layers = [(layer.keys, layer.values) for layer in joined.layers]
+    return [
+        cache_of([tuple(tensor[:, :, ids == index] for tensor in layer) for layer in layers])
+        for index in range(len(packed.new_lens))
+    ]
 
 
 def scatter_by_index(joined, packed):
@@ -881,7 +898,7 @@ WRONG = {
 
 RIGHT = {
     "05.1": [pack_by_tensors, pack_by_loop, pack_in_int32],
-    "05.2": [scatter_by_updates, scatter_by_index],
+    "05.2": [scatter_by_updates, scatter_by_index, scatter_by_tags],
     "05.3": [forward_with_an_additive_mask, forward_in_two_parts],
     "05.4": [step_with_copies, step_by_context_lens, step_in_two_loops],
 }

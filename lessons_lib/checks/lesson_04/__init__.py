@@ -36,7 +36,7 @@ EXERCISES = [
             "You need to compare every query with every key. So give the queries' tensors a second axis of size 1: "
             "`queries.positions[:, None]` has shape [queries, 1], and comparing it with `keys.positions`, of shape "
             "[keys], gives [queries, keys]. Do the same with the sequence ids. The padding rule depends only on the "
-            "key.",
+            "key. Combine masks with `&`, since Python's `and` doesn't work on tensors.",
             "`keys.seq_ids != PADDING`, `keys.seq_ids == queries.seq_ids[:, None]` and "
             "`keys.positions <= queries.positions[:, None]`, joined by `&`. Put parentheses around each comparison: "
             "`&` binds more tightly than `==`.",
@@ -51,7 +51,8 @@ EXERCISES = [
             "Adding 0 doesn't change a score. Everywhere else, add a value so low that the weight becomes 0, but a "
             "finite one.",
             "Make a tensor of zeros with the mask's shape and the requested dtype. Where the mask is False, fill in "
-            "the lowest value of that dtype.",
+            "the lowest value of that dtype. `tensor.masked_fill(where, value)` returns a copy that has `value` "
+            "wherever `where` is True, and `~mask` swaps True and False.",
             "`torch.zeros(mask.shape, dtype=dtype)`, then `.masked_fill(~mask, torch.finfo(dtype).min)`.",
         ),
         points=1,
@@ -66,7 +67,8 @@ EXERCISES = [
             "mask over all pairs. After that, you only split the result by sequence.",
             "`tag_tokens` of the lengths gives the positions, and `mask(tags, tags)` the mask. The model expects a "
             "batch axis: `[1, T]` for tokens and positions, and `[1, 1, T, T]` for the mask, which also has an axis "
-            "for the heads. Its `.logits[0]` is `[T, vocabulary]`, and `tensor.split(lengths)` splits that.",
+            "for the heads. Its `.logits[0]` is `[T, vocabulary]`, and `tensor.split(lengths)` splits that: "
+            "`split([3, 5])` gives 3 rows and 5 rows.",
             "`logits = model(input_ids=torch.tensor([row]), position_ids=tags.positions[None], "
             "attention_mask=mask(tags, tags)[None, None], use_cache=False).logits[0]`, where "
             "`row = [token for sequence in sequences for token in sequence]`. Then `return "

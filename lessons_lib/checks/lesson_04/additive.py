@@ -115,7 +115,7 @@ def _name_wrong_values(got, mask, want, case: str) -> Mistake:
             "With minus infinity, a row in which everything is forbidden gives 0 / 0 in the softmax, which is NaN. "
             "With the dtype's minimum the weights are equal: useless, but finite."
         )
-    elif value in (0.0, -1.0, 1.0):
+    elif value == 1.0 or -100 <= value <= 0:
         idea = (
             "A value of that size hardly changes a score. It must be so low that the weight becomes 0: "
             "`torch.finfo(dtype).min`."

@@ -37,7 +37,8 @@ EXERCISES = [
         hints=(
             "The joined cache consists of 2 × N parts: the cached tokens of each sequence, then the new tokens of "
             "each. Sequence i needs part i and part N + i.",
-            "For the keys of one layer: split them along the tokens (`dim=2`) into 2 × N parts, and concatenate "
+            "For the keys of one layer: split them along the tokens into 2 × N parts with "
+            "`tensor.split(sizes, dim=2)`, and concatenate "
             "parts i and N + i for every i. Do the same for the values, and in every layer. Then regroup: sequence i "
             "needs its keys and values from all layers.",
             "`parts = tensor.split(packed.cached_lens + packed.new_lens, dim=2)`, and "

@@ -71,7 +71,7 @@ QUIZ = [
         ),
     ),
     Question(
-        text="`loop_forward` makes one pass per request, with the same result. Why isn't that batching?",
+        text="A Python loop makes one pass per request, with the same result as one row. Why isn't that batching?",
         choices=(
             Choice(
                 "A request that arrives later has to wait until the loop has finished.",

@@ -230,8 +230,8 @@ def _why_tokens(codes: list[int], sequence: int, cached: list[int], new: list[in
     for other in range(len(new)):
         if other != sequence and codes == [100 * other + position for position in range(cached[other] + new[other])]:
             return (
-                f"Those are the tokens of {_letter(other)}, where {_letter(sequence)}'s should be. Return the caches "
-                "in the order of the row."
+                f"Those are the tokens of {_letter(other)}, where {_letter(sequence)}'s should be. Are the caches in "
+                "the order of the row, and does each part begin where its sequence does?"
             )
     for wrong, idea in known:
         if codes == wrong:

@@ -103,7 +103,7 @@ def _run_step(
     if not seen:
         if any(request.output_ids for request in running) and batch.packed is not None:
             idea = (
-                "The caller may pass a different `forward`, such as `loop_forward` below. Call the argument: "
+                "The caller may pass a different `forward`, such as `loop_forward`. Call the argument: "
                 "`forward(batch, packed)`."
             )
             raise Mistake("your step never called the `forward` it was given.", case=case, idea=idea)

@@ -265,7 +265,7 @@ def _legend(d: Drawing, sheet: _Sheet, y: float) -> float:
     x = 16.0
     wrong = sum(map(sum, sheet.differs))
     example = next((sheet.rows.colour(seq_id) for seq_id, _ in sheet.rows.tokens if seq_id != PADDING), color_of("A"))
-    signs = [("may attend: the colour of the query's sequence", example), ("blocked", PAPER)]
+    signs = [("may attend (color of the query)", example), ("blocked", PAPER)]
     signs += (
         [("padding", _PADDED)] if PADDING in (seq_id for seq_id, _ in sheet.rows.tokens + sheet.columns.tokens) else []
     )

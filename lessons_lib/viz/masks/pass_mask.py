@@ -89,7 +89,7 @@ def draw_pass_mask(d: Drawing, packed: PackedBatch, names: Sequence[str], left: 
     d.text(
         left,
         grid.y(count) + 14,
-        "a row: a new token as query · a column: a key · coloured: it may attend",
+        "a row: a new token as query · a column: a key · colored: it may attend",
         12,
         fill=SOFT_INK,
     )
