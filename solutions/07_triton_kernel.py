@@ -7,8 +7,8 @@
 90 minutes · difficulty: hard · routes: kernels · prerequisites: lesson 03 (blocks, slots) and lesson 06 (softmax block by block)
 
 Lesson 06 left keys and values in their blocks, but each layer still made a temporary copy of them, because PyTorch's attention wants contiguous
-tensors. In this lesson you write the attention kernel yourself, in five steps: addition, attention over one block, the cache write, attention over a block
-table, and all sequences and heads at once. You don't need a GPU: without one, every kernel runs through Triton's interpreter. Triton supports Linux only: on
+tensors. In this lesson you write the attention kernel yourself, in four steps: addition, attention over one block, attention over a block table, and all
+sequences and heads at once. You don't need a GPU: without one, every kernel runs through Triton's interpreter. Triton supports Linux only: on
 Windows use WSL, on macOS a container.
 """
 
@@ -206,7 +206,7 @@ reads = []
 class UsedPool(BlockPool):
     def reset(self):
         super().reset()
-        random.Random(4).shuffle(self.free_queue)
+        random.Random(26).shuffle(self.free_queue)
 
 
 def noting_backend(packed, block_tables, block_size):
@@ -293,7 +293,7 @@ draw_program(one_block, 0)
 """
 The last slot of the block holds no token, and isn't read.
 
-## Build 3: an address from a table
+## An address from a table
 
 So far, each program knew from its id what to read. Now it has to look that up. This kernel copies row `index[i]` of `source` to row i of `out`:
 """
@@ -320,35 +320,6 @@ print(f"tokens {ids.tolist()} of {len(embedding)}: same as the model's own embed
 That is all there is to paging. A block table is just such an index: its entry *j* says which block of the pool holds block *j* of a sequence. A kernel
 that can look up an address doesn't need a contiguous copy.
 
-The cache write of lesson 06 is the same thing the other way around. New keys arrive as `[T, KV heads, head size]`. For a kernel that writes them, a token is one
-vector of KV heads × head size elements, here 2 × 64 = 128, and each cache slot holds one such vector. Slots are numbered across the whole pool: slot = block ×
-block size + offset in the block. So the slot times one stride gives the start of its vector.
-
-**Your task: `write_kernel`.** Program i writes new token i, with all its heads, to the slot that `slot_mapping` holds for it, a 64-bit integer. Nothing else
-in the cache may change. The cache may be large, so the product of slot and stride needs 64 bits too.
-
-Example: with `slot_mapping` = [6, 1], program 0 copies row 0 of `new` to slot 6, and program 1 copies row 1 to slot 1.
-"""
-
-# %% exercise="07.3"
-from lessons_lib.kernels.simple_paged import write_kernel
-
-# %% [markdown]
-"""
-The library's `write_cache(new, cache, slot_mapping, kernel)` launches it with one program per new token. Compare it with lesson 06's `write`, on a scattered
-sequence:
-"""
-
-# %%
-mine, theirs = (PagedKVCache(model.config, 10, BLOCK_SIZE, device=DEVICE) for _ in range(2))
-new = torch.randn(context_lens[A].item(), KV_HEADS, HEAD_DIM, device=DEVICE)
-slots = slot_mapping(block_tables[A].tolist(), BLOCK_SIZE, 0, len(new)).to(DEVICE)
-write_cache(new, mine.keys[0], slots, write_kernel)
-theirs.write(0, new, new, slots)
-print(f"{len(new)} tokens in slots {slots.tolist()}: the same cache as lesson 06's `write`: {torch.equal(mine.keys[0], theirs.keys[0])}")
-
-# %% [markdown]
-"""
 ## Predict
 
 In the last step of C, E and A, attention in this layer will have one program per sequence and query head. Each program loads keys and values block by block,
@@ -368,7 +339,7 @@ predict("07.b", ...)  # times the bytes in the cache
 
 # %% [markdown]
 """
-## Build 4: attention over a block table
+## Build 3: attention over a block table
 
 Now the kernel that this lesson is named after. Your attention over one block becomes the body of a loop over the block table. The softmax is that of lesson 06's
 `add_block`, with one query:
@@ -419,7 +390,7 @@ is float32 as well, whatever the cache's dtype.
 Example: 6 tokens, BLOCK_SIZE = 4, table [3, 1, ...]. The first iteration reads all slots of block 3, the second one slots 0 and 1 of block 1.
 """
 
-# %% exercise="07.4"
+# %% exercise="07.3"
 from lessons_lib.kernels.simple_paged import attend_blocks
 
 # %% [markdown]
@@ -449,7 +420,7 @@ reveal("07.a", cache_bytes(single, single.programs[0]) / 1024, unit="KiB")
 """
 A's third block holds a single token. Masked elements aren't read: the kernel loads the keys and values of 17 tokens, not of 24.
 
-## Build 5: all sequences, all heads
+## Build 4: all sequences, all heads
 
 One program computes one query head of one sequence. Now we launch a grid of (sequences, query heads): program (i, h) computes query head h of sequence
 i. The loop doesn't change. What remains is to find each program's query, KV head, block table, context length and output.
@@ -468,7 +439,7 @@ You can move a pointer: `k_cache + n` points n elements further.
 itself, a tile, as float32 even if `q` is float16: `tl.load(...).to(tl.float32)`.
 """
 
-# %% exercise="07.5"
+# %% exercise="07.4"
 from lessons_lib.kernels.simple_paged import decode_heads_kernel
 
 # %%
@@ -513,15 +484,15 @@ Lesson 08 gives all query heads of a KV head to one program, which loads each ke
 
 ## Prove it
 
-The cache is written by your `write_kernel`, and a backend for lesson 06's loop uses your decode kernel: sequences with one new token go through it, prompts
-through PyTorch.
+A backend for lesson 06's loop uses your decode kernel: sequences with one new token go through it, prompts through PyTorch. The library's `write_cache` launches a
+kernel too: it stores new keys and values in the slots of a slot mapping.
 """
 
 # %%
 class KernelCache(PagedKVCache):
     def write(self, layer, keys, values, slot_mapping):
-        write_cache(keys, self.keys[layer], slot_mapping, write_kernel)
-        write_cache(values, self.values[layer], slot_mapping, write_kernel)
+        write_cache(keys, self.keys[layer], slot_mapping)
+        write_cache(values, self.values[layer], slot_mapping)
 
 
 launches = []
@@ -708,6 +679,37 @@ if DEVICE == "cuda":
     print(f"your kernel: {kernel:,.0f} GB/s of keys and values; a copy reads and writes {copy:,.0f} GB/s; your kernel reaches {kernel / copy:.0%} of that")
 else:
     print("Kernels are interpreted here: a time would say nothing about the kernel.")
+
+# %% [markdown]
+"""
+### Exercise: the cache write
+
+The cache write of lesson 06 is the gather of this lesson the other way around. New keys arrive as `[T, KV heads, head size]`. For a kernel that writes them, a token is one
+vector of KV heads × head size elements, here 2 × 64 = 128, and each cache slot holds one such vector. Slots are numbered across the whole pool: slot = block ×
+block size + offset in the block. So the slot times one stride gives the start of its vector.
+
+**Your task: `write_kernel`.** Program i writes new token i, with all its heads, to the slot that `slot_mapping` holds for it, a 64-bit integer. Nothing else
+in the cache may change. The cache may be large, so the product of slot and stride needs 64 bits too.
+
+Example: with `slot_mapping` = [6, 1], program 0 copies row 0 of `new` to slot 6, and program 1 copies row 1 to slot 1.
+"""
+
+# %% exercise="07.5"
+from lessons_lib.kernels.simple_paged import write_kernel
+
+# %% [markdown]
+"""
+The library's `write_cache(new, cache, slot_mapping, kernel)` launches it with one program per new token. Compare it with lesson 06's `write`, on a scattered
+sequence:
+"""
+
+# %%
+mine, theirs = (PagedKVCache(model.config, 10, BLOCK_SIZE, device=DEVICE) for _ in range(2))
+new = torch.randn(context_lens[A].item(), KV_HEADS, HEAD_DIM, device=DEVICE)
+slots = slot_mapping(block_tables[A].tolist(), BLOCK_SIZE, 0, len(new)).to(DEVICE)
+write_cache(new, mine.keys[0], slots, write_kernel)
+theirs.write(0, new, new, slots)
+print(f"{len(new)} tokens in slots {slots.tolist()}: the same cache as lesson 06's `write`: {torch.equal(mine.keys[0], theirs.keys[0])}")
 
 # %% [markdown]
 """

@@ -313,7 +313,7 @@ def one_block_with_a_low_number(
     tl.store(out + dim, tl.sum(values * weights[:, None], axis=0) / tl.sum(weights))
 
 
-# 07.3 write_kernel
+# 07.5 write_kernel
 
 WRITE = [
     Wrong(
@@ -439,7 +439,7 @@ def write_one_by_one(new, cache, slot_mapping, n_elements, stride_new, stride_sl
         tl.store(cache + tl.load(slot_mapping + token) * stride_slot + i, tl.load(new + token * stride_new + i))
 
 
-# 07.4 attend_blocks
+# 07.3 attend_blocks
 
 KEYS = "tl.load(keys + offsets, mask=is_key[:, None], other=0.0)"
 VALUES = "tl.load(values + offsets, mask=is_key[:, None], other=0.0)"
@@ -751,7 +751,7 @@ def attend_twice_over(
     return result / total
 
 
-# 07.5 decode_heads_kernel
+# 07.4 decode_heads_kernel
 
 
 def decoding(*pairs):
@@ -878,6 +878,11 @@ DECODE = [
         "query heads as if dense", decoding(("head * stride_q_head", "head * HEAD_DIM")), "are `stride_q_head` apart"
     ),
     Wrong(
+        "sequences as far apart as heads",
+        decoding(("seq * stride_seq", "seq * stride_q_head")),
+        "Two sequences are `stride_seq` apart",
+    ),
+    Wrong(
         "one result for all heads",
         decoding(("tl.store(out + offsets", "tl.store(out + seq * stride_seq + dim")),
         "out[0, 0]",
@@ -935,12 +940,12 @@ for _attempt in (
 ):  # fmt: skip
     assert hasattr(_attempt, "fn")
 
-WRONG = {"07.1": ADD, "07.2": ONE_BLOCK, "07.3": WRITE, "07.4": ATTEND, "07.5": DECODE}
+WRONG = {"07.1": ADD, "07.2": ONE_BLOCK, "07.3": ATTEND, "07.4": DECODE, "07.5": WRITE}
 
 RIGHT = {
     "07.1": [add_by_pointers, add_one_by_one],
     "07.2": [one_block_by_library, one_block_transposed, one_block_token_by_token, one_block_with_a_low_number],
-    "07.3": [write_by_moved_pointers, write_one_by_one],
-    "07.4": [attend_by_count, attend_twice_over],
-    "07.5": [decode_by_moved_pointers, decode_without_a_function],
+    "07.3": [attend_by_count, attend_twice_over],
+    "07.4": [decode_by_moved_pointers, decode_without_a_function],
+    "07.5": [write_by_moved_pointers, write_one_by_one],
 }

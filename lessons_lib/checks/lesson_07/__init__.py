@@ -1,4 +1,4 @@
-"""Exercises and quiz of lesson 07: addition, attention over one block, the cache write, attention over block tables."""
+"""Exercises and quiz of lesson 07: addition, attention over one block and over block tables, the cache write."""
 
 from lessons_lib.checks.exercise import Exercise
 from lessons_lib.checks.lesson_07.add import check_add_kernel
@@ -47,21 +47,6 @@ EXERCISES = [
     ),
     Exercise(
         id="07.3",
-        title="the cache write",
-        reference="lessons_lib.kernels.simple_paged:write_kernel",
-        test=check_write_kernel,
-        hints=(
-            "The gather above, reversed. What is read in order, and what does the table decide?",
-            "The program id is the token. Load its slot from `slot_mapping`, load its elements from `new`, store them "
-            "where the slot starts. Slots are numbered across the whole pool, so one stride is enough.",
-            "`slot = tl.load(slot_mapping + token)`; "
-            "`values = tl.load(new + token * stride_new + offsets, mask=mask)`; "
-            "`tl.store(cache + slot * stride_slot + offsets, values, mask=mask)`.",
-        ),
-        points=1,
-    ),
-    Exercise(
-        id="07.4",
         title="attention over a block table",
         reference="lessons_lib.kernels.simple_paged:attend_blocks",
         test=check_attend_blocks,
@@ -82,7 +67,7 @@ EXERCISES = [
         points=4,
     ),
     Exercise(
-        id="07.5",
+        id="07.4",
         title="all sequences, all heads",
         reference="lessons_lib.kernels.simple_paged:decode_heads_kernel",
         test=check_decode_heads_kernel,
@@ -97,5 +82,20 @@ EXERCISES = [
             "`table = block_tables + seq * stride_table`; `num_tokens = tl.load(context_lens + seq)`.",
         ),
         points=3,
+    ),
+    Exercise(
+        id="07.5",
+        title="the cache write",
+        reference="lessons_lib.kernels.simple_paged:write_kernel",
+        test=check_write_kernel,
+        hints=(
+            "The gather above, reversed. What is read in order, and what does the table decide?",
+            "The program id is the token. Load its slot from `slot_mapping`, load its elements from `new`, store them "
+            "where the slot starts. Slots are numbered across the whole pool, so one stride is enough.",
+            "`slot = tl.load(slot_mapping + token)`; "
+            "`values = tl.load(new + token * stride_new + offsets, mask=mask)`; "
+            "`tl.store(cache + slot * stride_slot + offsets, values, mask=mask)`.",
+        ),
+        points=1,
     ),
 ]

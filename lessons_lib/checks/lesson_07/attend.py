@@ -1,4 +1,4 @@
-"""Judges 07.4, `attend_blocks`: one query over a block table, one block per iteration."""
+"""Judges 07.3, `attend_blocks`: one query over a block table, one block per iteration."""
 
 from dataclasses import dataclass
 from random import Random

@@ -217,7 +217,10 @@ class _Case:
                 "and of values the mask `is_key[:, None]`, with `other=0.0`."
             )
         if self.scores == "high":
-            return "exp(200) overflows float32. Subtract the largest score first, so that no exponent is above 0."
+            return (
+                "exp(200) overflows float32, and exp(−200) is 0: NaN comes from ∞ / ∞, or from 0 / 0. Subtract the "
+                "largest of the scores that you exponentiate, so that the largest exponent is exactly 0."
+            )
         if self.scores == "low":
             return (
                 "exp(−200) is 0 in float32, and 0 / 0 is NaN. Subtract the largest score of the keys. If you do: a "

@@ -146,7 +146,7 @@ class SingleHead:
             )
             yield (
                 "Neither `row_sum` nor `acc` is rescaled. Both are relative to the old maximum; multiply them by "
-                "exp(row_max − new_max).",
+                "exp(row_max − new_max). If you do, is that factor always 1? Compute it before row_max changes.",
                 self._online(rescale_sum=False, rescale_acc=False),
             )
             yield (
