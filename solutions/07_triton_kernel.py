@@ -174,9 +174,9 @@ tensors may be longer than `n_elements`; the rest must stay untouched.
 
 Example: ten elements with BLOCK = 4 take three programs, and the last one adds elements 8 and 9.
 
-While you try things out, use `record_kernel(add_kernel, (3,), x, y, out, 10, BLOCK=4)` instead of a launch. It fills `out` too, but checks every address
-first. `print(offsets)` inside the kernel shows a tile's contents there. Remove it when you're done: the compiler rejects it. It also rejects an `if` on a
-tile.
+While you try things out, use `record_kernel(add_kernel, (3,), x, x, out, 10, BLOCK=4)` instead of a launch, where a wrong address can crash the Python process.
+It fills `out` too, but checks every address first. `print(offsets)` inside the kernel shows a tile's contents there. Remove it when you're done: the compiler
+rejects it. It also rejects an `if` on a tile.
 """
 
 # %% exercise="07.1"
@@ -568,7 +568,7 @@ this number.
 
 ## Stretch (optional): the same answer from fewer bytes
 
-Your kernel loads every key and every value of a sequence. Most weights of a softmax are close to 0. Write a function with the arguments of `attend_blocks` that loads fewer bytes of
+Your kernel loads every key and every value of a sequence. Write a function with the arguments of `attend_blocks` that loads fewer bytes of
 keys and values. No element of the result may be off by more than 0.001.
 
 The scoreboard runs it on four query heads that you haven't seen, with values near ±1. They differ in which keys have the largest scores. What is loaded twice counts twice. The last row loads
@@ -591,8 +591,8 @@ all measured on a CPU.
 
 ## What production does
 
-- **vLLM** started with CUDA kernels. `paged_attention_v1` (in `csrc/attention/`) gave each query head of each sequence to one thread block, as your
-  kernel gives it to one program. `paged_attention_v2` split long sequences into partitions of 512 tokens and merged their results. On NVIDIA GPUs vLLM
+- **vLLM** started with CUDA kernels. `paged_attention_v1` (in `csrc/attention/`) gave each query head of each sequence to one thread block,
+  which is to CUDA what a program is to Triton. `paged_attention_v2` split long sequences into partitions of 512 tokens and merged their results. On NVIDIA GPUs vLLM
   now uses FlashAttention or FlashInfer by default.
 - vLLM's Triton kernel is `kernel_unified_attention` in `vllm/v1/attention/ops/triton_unified_attention.py` (names as of version 0.33). You'll recognize
   `block_tables_ptr`, the strides of the caches, `physical_block_idx = tl.load(...).to(tl.int64)`, and `M`, `L` and `acc`, which are your `row_max`,
@@ -617,7 +617,7 @@ need several queries at once, and a program here has only one.
 
 **One block per iteration.** With 16 tokens per block, an iteration loads little, and then waits for it.
 
-**One program per sequence and head, however long the sequence.** With few sequences, most SMs of a GPU have nothing to do, and the longest sequence
+**One program per sequence and head, however long the sequence.** With few sequences, most of a GPU's processors have nothing to do, and the longest sequence
 decides when the launch finishes.
 
 **Prompts go through PyTorch**, and their keys and values are still gathered for it.

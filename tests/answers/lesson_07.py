@@ -148,6 +148,27 @@ def add_one_by_one(x, y, out, n_elements, BLOCK: tl.constexpr):
         tl.store(out + i, tl.load(x + i) + tl.load(y + i))
 
 
+@triton.jit
+def add_with_clamped_loads(x, y, out, n_elements, BLOCK: tl.constexpr):
+    start = tl.program_id(0) * BLOCK
+    offsets = start + tl.arange(0, BLOCK)
+    there = tl.minimum(offsets, n_elements - 1)
+    tl.store(out + offsets, tl.load(x + there) + tl.load(y + there), mask=offsets < n_elements)
+
+
+@triton.jit
+def add_moved_pointers(x, y, out, n_elements, BLOCK: tl.constexpr):
+    first = tl.program_id(0) * BLOCK
+    lane = tl.arange(0, BLOCK)
+    x += first
+    y += first
+    out += first
+    is_there = lane < tl.minimum(BLOCK, n_elements - first)
+    total = tl.load(x + lane, is_there, 0.0)
+    total += tl.load(y + lane, is_there, 0.0)
+    tl.store(out + lane, total, is_there)
+
+
 # 07.2 one_block_kernel
 
 ONE_KEYS = "tl.load(k_block + offsets, mask=is_key[:, None], other=0.0)"
@@ -751,6 +772,58 @@ def attend_twice_over(
     return result / total
 
 
+@triton.jit
+def attend_newest_first(
+    query, keys, values, table, num_tokens, scale, stride_block, stride_slot,
+    HEAD_DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr,
+):  # fmt: skip
+    slot, dim = tl.arange(0, BLOCK_SIZE), tl.arange(0, HEAD_DIM)
+    best, total = float("-inf"), 0.0
+    acc = tl.zeros([HEAD_DIM], tl.float32)
+    last = (num_tokens - 1) // BLOCK_SIZE
+    for back in range(0, last + 1):
+        number = last - back
+        here = slot[None, :] < num_tokens - number * BLOCK_SIZE
+        place = tl.load(table + number).to(tl.int64) * stride_block + slot[None, :] * stride_slot + dim[:, None]
+        found = tl.sum(tl.load(keys + place, mask=here, other=0.0) * query[:, None], axis=0) * scale
+        found = tl.where(slot < num_tokens - number * BLOCK_SIZE, found, float("-inf"))
+        higher = tl.maximum(best, tl.max(found, axis=0))
+        shrink = tl.exp(best - higher)
+        weights = tl.exp(found - higher)
+        total = total * shrink + tl.sum(weights, axis=0)
+        acc = acc * shrink + tl.sum(weights[None, :] * tl.load(values + place, mask=here, other=0.0), axis=1)
+        best = higher
+    return acc / total
+
+
+@triton.jit
+def attend_as_a_running_mean(
+    query, keys, values, table, num_tokens, scale, stride_block, stride_slot,
+    HEAD_DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr,
+):  # fmt: skip
+    """The output is divided in every iteration, rightly; the sum is kept as its logarithm."""
+    slot, dim = tl.arange(0, BLOCK_SIZE), tl.arange(0, HEAD_DIM)
+    lse = float("-inf")
+    mean = tl.zeros([HEAD_DIM], tl.float32)
+    first = 0
+    while first < num_tokens:
+        is_key = slot < num_tokens - first
+        start = tl.load(table + first // BLOCK_SIZE).to(tl.int64) * stride_block
+        offsets = start + slot[:, None] * stride_slot + dim[None, :]
+        scores = tl.sum(tl.load(keys + offsets, is_key[:, None], other=0.0) * (query * scale)[None, :], axis=1)
+        scores = tl.where(is_key, scores, float("-inf"))
+        highest = tl.max(scores, axis=0)
+        own = tl.log(tl.sum(tl.exp(scores - highest), axis=0)) + highest
+        top = tl.maximum(lse, own)
+        both = top + tl.log(tl.exp(lse - top) + tl.exp(own - top))
+        weights = tl.exp(scores - both)
+        block_values = tl.load(values + offsets, is_key[:, None], other=0.0)
+        mean = mean * tl.exp(lse - both) + tl.sum(weights[:, None] * block_values, axis=0)
+        lse = both
+        first += BLOCK_SIZE
+    return mean
+
+
 # 07.4 decode_heads_kernel
 
 
@@ -912,6 +985,25 @@ def decode_by_moved_pointers(
 
 
 @triton.jit
+def decode_by_element(
+    q, k_cache, v_cache, block_tables, context_lens, out, scale,
+    stride_seq, stride_q_head, stride_block, stride_slot, stride_head, stride_table,
+    GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr,
+):  # fmt: skip
+    seq, head = tl.program_id(axis=0), tl.program_id(axis=1)
+    kv_head = (head - head % GROUP) // GROUP
+    q += seq * stride_seq + head * stride_q_head
+    out += seq * stride_seq + head * stride_q_head
+    query = tl.load(q + tl.arange(0, HEAD_DIM)) * 1.0
+    got = attend_blocks(
+        query.to(tl.float32), k_cache + kv_head * stride_head, v_cache + kv_head * stride_head,
+        table=block_tables + seq * stride_table, num_tokens=tl.load(context_lens + seq), scale=scale,
+        stride_block=stride_block, stride_slot=stride_slot, HEAD_DIM=HEAD_DIM, BLOCK_SIZE=BLOCK_SIZE,
+    )  # fmt: skip
+    tl.store(out + tl.arange(0, HEAD_DIM), got, mask=tl.arange(0, HEAD_DIM) < HEAD_DIM)
+
+
+@triton.jit
 def decode_without_a_function(
     q, k_cache, v_cache, block_tables, context_lens, out, scale,
     stride_seq, stride_q_head, stride_block, stride_slot, stride_head, stride_table,
@@ -943,9 +1035,9 @@ for _attempt in (
 WRONG = {"07.1": ADD, "07.2": ONE_BLOCK, "07.3": ATTEND, "07.4": DECODE, "07.5": WRITE}
 
 RIGHT = {
-    "07.1": [add_by_pointers, add_one_by_one],
+    "07.1": [add_by_pointers, add_one_by_one, add_with_clamped_loads, add_moved_pointers],
     "07.2": [one_block_by_library, one_block_transposed, one_block_token_by_token, one_block_with_a_low_number],
-    "07.3": [attend_by_count, attend_twice_over],
-    "07.4": [decode_by_moved_pointers, decode_without_a_function],
+    "07.3": [attend_by_count, attend_twice_over, attend_newest_first, attend_as_a_running_mean],
+    "07.4": [decode_by_moved_pointers, decode_without_a_function, decode_by_element],
     "07.5": [write_by_moved_pointers, write_one_by_one],
 }
