@@ -535,7 +535,7 @@ by its time.
 Take a production size: 64 sequences of 2,048 tokens, 32 query heads over 8 KV heads of 128 elements, 2 bytes per element. An H200 reads 4.61 TB per second, measured with a kernel that
 only reads. With a pencil, that gives two times: one if each key and value is read once, and one if every program's loads go to memory.
 
-**07.c** How many microseconds does your kernel take there?
+**07.c** How many microseconds does your kernel take on it?
 """
 
 # %%

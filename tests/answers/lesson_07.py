@@ -232,6 +232,16 @@ ONE_BLOCK = [
         one_block(("tl.exp(scores - tl.max(scores, axis=0))", "tl.where(is_key, scores, 0.0)")),
         "exponential is missing",
     ),
+    Wrong(
+        "divided by the scores",
+        one_block(("/ tl.sum(weights, axis=0)", "/ tl.sum(scores, axis=0)")),
+        "divided by the sum of the scores",
+    ),
+    Wrong(
+        "maximum minus score",
+        one_block(("scores - tl.max(scores, axis=0)", "tl.max(scores, axis=0) - scores")),
+        "The smallest score has the largest weight",
+    ),
     Wrong("powers of 2", one_block(("tl.exp(", "tl.exp2(")), "powers of 2"),
     Wrong("one sum for all keys", one_block(("* keys, axis=1)", "* keys)")), "All weights are equal"),
     Wrong("HEAD_DIM for the stride", one_block(("* stride_slot", "* HEAD_DIM")), "not HEAD_DIM"),
@@ -504,6 +514,17 @@ ATTEND = [
         attending(("table + first // BLOCK_SIZE", "table + first")),
         "position p is in entry",
     ),
+    Wrong("powers of 2", attending(("tl.exp(", "tl.exp2(")), "These are powers of 2"),
+    Wrong(
+        "an iteration per token",
+        attending(("range(0, num_tokens, BLOCK_SIZE)", "range(num_tokens)")),
+        "in steps of BLOCK_SIZE?",
+    ),
+    Wrong(
+        "the address of the table entry",
+        attending(("tl.load(table + first // BLOCK_SIZE).to", "(table + first // BLOCK_SIZE).to")),
+        "an address used where a value belongs",
+    ),
     Wrong("scale forgotten", attending(("axis=1) * scale", "axis=1)")), "not multiplied by `scale`"),
     Wrong("scale applied twice", attending(("axis=1) * scale", "axis=1) * scale * scale")), "`scale` twice"),
     Wrong("divided by scale", attending(("axis=1) * scale", "axis=1) / scale")), "You divided by `scale`"),
@@ -550,7 +571,7 @@ ATTEND = [
         attending(("first + slot < num_tokens", "slot < num_tokens % BLOCK_SIZE")),
         "A full block has no remainder",
     ),
-    Wrong("maximum not carried", attending(("        row_max = new_max\n", "")), "The maximum isn't carried"),
+    Wrong("maximum not carried", attending(("        row_max = new_max\n", "")), "isn't carried"),
     Wrong(
         "maximum of this block only", attending((NEW_MAX, "new_max = tl.max(scores, axis=0)")), "The factor overflows"
     ),

@@ -181,6 +181,11 @@ class _Case:
         yield "You divided by the number of tokens. Divide by the sum of the weights.", summed / n
         yield "You divided by BLOCK_SIZE. Divide by the sum of the weights.", summed / self.size
         yield "The result is not divided by the sum of the weights.", scores[:n].exp() @ values[:n]
+        yield "You divided by the sum of the scores. Divide by the sum of the weights.", summed / scores[:n].sum()
+        yield (
+            "The smallest score has the largest weight: the weights are exp(score − maximum), in this order.",
+            (-scores[:n]).softmax(dim=0) @ values[:n],
+        )
         yield "The exponential is missing: the weights are exp(score − maximum).", scores[:n] @ values[:n]
         yield (
             "The exponential is missing: the weights are exp(score − maximum).",
