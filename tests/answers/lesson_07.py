@@ -13,8 +13,8 @@ import triton.language as tl
 from changed_kernels import changed, with_source
 
 from answers import Wrong
-from lessons_lib.kernels.basics import add_kernel, gather_kernel, softmax_kernel
-from lessons_lib.kernels.simple_paged import attend_blocks, decode_heads_kernel, write_kernel
+from lessons_lib.kernels.basics import add_kernel
+from lessons_lib.kernels.simple_paged import attend_blocks, decode_heads_kernel, one_block_kernel, write_kernel
 
 
 def stub(kernel):
@@ -148,234 +148,203 @@ def add_one_by_one(x, y, out, n_elements, BLOCK: tl.constexpr):
         tl.store(out + i, tl.load(x + i) + tl.load(y + i))
 
 
-# 07.2 softmax_kernel
+@triton.jit
+def add_with_clamped_loads(x, y, out, n_elements, BLOCK: tl.constexpr):
+    start = tl.program_id(0) * BLOCK
+    offsets = start + tl.arange(0, BLOCK)
+    there = tl.minimum(offsets, n_elements - 1)
+    tl.store(out + offsets, tl.load(x + there) + tl.load(y + there), mask=offsets < n_elements)
 
-SOFTMAX = [
+
+@triton.jit
+def add_moved_pointers(x, y, out, n_elements, BLOCK: tl.constexpr):
+    first = tl.program_id(0) * BLOCK
+    lane = tl.arange(0, BLOCK)
+    x += first
+    y += first
+    out += first
+    is_there = lane < tl.minimum(BLOCK, n_elements - first)
+    total = tl.load(x + lane, is_there, 0.0)
+    total += tl.load(y + lane, is_there, 0.0)
+    tl.store(out + lane, total, is_there)
+
+
+# 07.2 one_block_kernel
+
+ONE_KEYS = "tl.load(k_block + offsets, mask=is_key[:, None], other=0.0)"
+ONE_VALUES = "tl.load(v_block + offsets, mask=is_key[:, None], other=0.0)"
+ONE_WHERE = 'scores = tl.where(is_key, scores, float("-inf"))'
+
+
+def one_block(*pairs):
+    return changed(one_block_kernel, *pairs)
+
+
+ONE_BLOCK = [
     Wrong(
-        "no mask on the load",
-        changed(softmax_kernel, (', mask=mask, other=float("-inf")', "")),
-        "Give `tl.load` the mask",
+        "no mask at all",
+        one_block(
+            (ONE_KEYS, "tl.load(k_block + offsets)"), (ONE_VALUES, "tl.load(v_block + offsets)"), (ONE_WHERE, "")
+        ),
+        "Slots without a token count in your result",
     ),
     Wrong(
-        "no mask on the store",
-        changed(softmax_kernel, ("axis=0), mask=mask", "axis=0)")),
-        "Give `tl.store` the mask",
+        "loads without a mask, scores with one",
+        one_block((ONE_KEYS, "tl.load(k_block + offsets)"), (ONE_VALUES, "tl.load(v_block + offsets)")),
+        "0 × NaN is NaN",
     ),
-    Wrong("other=0", changed(softmax_kernel, ('other=float("-inf")', "other=0.0")), "counted as scores of 0"),
-    Wrong("no other", changed(softmax_kernel, (', other=float("-inf")', "")), "without `other=`"),
+    Wrong("masked scores stay 0", one_block((ONE_WHERE, "")), "have a score of 0 here"),
     Wrong(
-        "no maximum", changed(softmax_kernel, ("scores - tl.max(scores, axis=0)", "scores")), "exp(1000) is infinity"
-    ),
-    Wrong("not divided by the sum", changed(softmax_kernel, (" / tl.sum(weights, axis=0)", "")), "Divide by their sum"),
-    Wrong(
-        "divided by the scores",
-        changed(softmax_kernel, ("tl.sum(weights, axis=0)", "tl.sum(scores, axis=0)")),
-        "divided by the sum of the scores",
+        "no other for the values",
+        one_block((ONE_VALUES, "tl.load(v_block + offsets, mask=is_key[:, None])")),
+        "masked elements may be anything",
     ),
     Wrong(
-        "divided by the columns",
-        changed(softmax_kernel, ("tl.sum(weights, axis=0)", "columns")),
-        "divided by the number of columns",
+        "-1,000 for minus infinity",
+        one_block((ONE_WHERE, "scores = tl.where(is_key, scores, -1000.0)")),
+        "below every score",
     ),
+    Wrong("no maximum", one_block(("scores - tl.max(scores, axis=0)", "scores")), "exp(200) overflows"),
     Wrong(
-        "minimum in place of maximum",
-        changed(softmax_kernel, ("tl.max(scores, axis=0)", 'tl.min(tl.where(mask, scores, float("inf")), axis=0)')),
-        "exp(200)",
+        "maximum of masked scores",
+        one_block(
+            (ONE_WHERE, ""),
+            (
+                "tl.exp(scores - tl.max(scores, axis=0))",
+                "tl.where(is_key, tl.exp(scores - tl.max(scores, axis=0)), 0.0)",
+            ),
+        ),
+        "which is above all of them",
     ),
+    Wrong("scale forgotten", one_block(("axis=1) * scale", "axis=1)")), "not multiplied by `scale`"),
+    Wrong("divided by scale", one_block(("axis=1) * scale", "axis=1) / scale")), "You divided by `scale`"),
     Wrong(
-        "program id forgotten", changed(softmax_kernel, ("tl.program_id(0)", "0")), "Every program stores the same row"
+        "scale on the result",
+        one_block(("axis=1) * scale", "axis=1)"), ("out + dim, result", "out + dim, result * scale")),
+        "You multiplied the result by `scale`",
     ),
+    Wrong("not divided", one_block((" / tl.sum(weights, axis=0)", "")), "not divided by the sum"),
     Wrong(
-        "loads the first row each time",
-        changed(softmax_kernel, ("x + row * stride_x + column", "x + column")),
-        "Every program loads the same row",
-    ),
-    Wrong("columns for the stride of x", changed(softmax_kernel, ("row * stride_x", "row * columns")), "not `columns`"),
-    Wrong(
-        "columns for the stride of out",
-        changed(softmax_kernel, ("row * stride_out", "row * columns")),
-        "rows of out are `stride_out` apart",
-    ),
-    Wrong(
-        "the stride of x for out",
-        changed(softmax_kernel, ("row * stride_out", "row * stride_x")),
-        "You used the stride of x",
-    ),
-    Wrong("powers of 2", changed(softmax_kernel, ("tl.exp(", "tl.exp2(")), "These are powers of 2"),
-    Wrong(
-        "divided by the maximum",
-        changed(softmax_kernel, ("scores - tl.max", "scores / tl.max")),
-        "You divided by the largest score",
-    ),
-    Wrong(
-        "COLUMNS for the stride of out",
-        changed(softmax_kernel, ("row * stride_out", "row * COLUMNS")),
-        "1 × `stride_out`",
-    ),
-    Wrong(
-        "COLUMNS for the stride of x",
-        changed(softmax_kernel, ("row * stride_x", "row * COLUMNS")),
-        "1 × `stride_x`",
-    ),
-    Wrong("axis 1", changed(softmax_kernel, ("tl.max(scores, axis=0)", "tl.max(scores, axis=1)")), "Triton refuses"),
-    Wrong(
-        "logarithm",
-        changed(softmax_kernel, ("weights / tl.sum(weights, axis=0)", "tl.log(weights / tl.sum(weights, axis=0))")),
-        "logarithm",
+        "divided by the tokens", one_block(("tl.sum(weights, axis=0)", "num_tokens")), "divided by the number of tokens"
     ),
     Wrong(
         "exponential forgotten",
-        changed(softmax_kernel, ("tl.exp(scores - tl.max(scores, axis=0))", "scores")),
+        one_block(("tl.exp(scores - tl.max(scores, axis=0))", "tl.where(is_key, scores, 0.0)")),
         "exponential is missing",
     ),
     Wrong(
+        "divided by the scores",
+        one_block(("/ tl.sum(weights, axis=0)", "/ tl.sum(scores, axis=0)")),
+        "divided by the sum of the scores",
+    ),
+    Wrong(
+        "maximum minus score",
+        one_block(("scores - tl.max(scores, axis=0)", "tl.max(scores, axis=0) - scores")),
+        "The smallest score has the largest weight",
+    ),
+    Wrong("powers of 2", one_block(("tl.exp(", "tl.exp2(")), "powers of 2"),
+    Wrong("one sum for all keys", one_block(("* keys, axis=1)", "* keys)")), "All weights are equal"),
+    Wrong("HEAD_DIM for the stride", one_block(("* stride_slot", "* HEAD_DIM")), "not HEAD_DIM"),
+    Wrong("one too few", one_block(("slot < num_tokens", "slot < num_tokens - 1")), "The newest token is left out"),
+    Wrong("one too many", one_block(("slot < num_tokens", "slot <= num_tokens")), "One key too many"),
+    Wrong("values read as keys", one_block(("tl.load(v_block", "tl.load(k_block")), "If you have such a line"),
+    Wrong(
+        "keys and values swapped",
+        one_block(
+            ("query[None, :] * keys", "query[None, :] * values"),
+            ("weights[:, None] * values", "weights[:, None] * keys"),
+        ),
+        "swapped",
+    ),
+    Wrong("summed along the wrong axis", one_block(("* keys, axis=1)", "* keys, axis=0)")), "Triton refuses"),
+    Wrong(
         "stores one element",
-        changed(
-            softmax_kernel,
-            (
-                "out + row * stride_out + column, weights / tl.sum(weights, axis=0), mask=mask",
-                "out + row, tl.sum(weights, axis=0)",
-            ),
-        ),
-        "not a scalar",
+        one_block(("tl.store(out + dim, result)", "tl.store(out, tl.sum(result, axis=0))")),
+        "The result is a tile",
+    ),
+    Wrong("the query as a pointer", one_block(("tl.load(q + dim)", "q + dim")), "Load the values first"),
+    Wrong(
+        "matrix product of Python",
+        one_block(("tl.sum(query[None, :] * keys, axis=1)", "query @ keys")),
+        "`@` isn't a matrix product",
     ),
     Wrong(
-        "torch in the kernel",
-        changed(softmax_kernel, ("tl.exp(", "__import__('torch').exp(")),
-        "only functions of `tl`",
+        "returns the result", one_block(("tl.store(out + dim, result)", "return result")), "A kernel returns nothing"
+    ),
+    Wrong(
+        "a diagonal of the keys",
+        one_block(("slot[:, None] * stride_slot + dim[None, :]", "slot[:, None] * stride_slot + dim[None, :] * 0")),
+        "one column per element",
+    ),
+    Wrong(
+        "an if for the mask",
+        one_block(
+            (ONE_WHERE, 'if is_key:\n        scores = scores + 0.0\n    else:\n        scores = scores - float("inf")')
+        ),
+        "An `if` takes one boolean",
     ),
 ]
 
 
 @triton.jit
-def softmax_by_library(x, out, columns, stride_x, stride_out, COLUMNS: tl.constexpr):
-    row = tl.program_id(0)
-    place = tl.arange(0, COLUMNS)
-    line = tl.load(x + row * stride_x + place, mask=place < columns, other=-float("inf"))
-    tl.store(out + row * stride_out + place, tl.softmax(line), mask=place < columns)
+def one_block_by_library(
+    q, k_block, v_block, out, num_tokens, scale, stride_slot, HEAD_DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr
+):
+    dim = tl.arange(0, HEAD_DIM)
+    slot = tl.arange(0, BLOCK_SIZE)
+    keep = (slot < num_tokens)[:, None]
+    place = slot[:, None] * stride_slot + dim[None, :]
+    s = tl.sum(tl.load(k_block + place, keep, 0.0) * (tl.load(q + dim) * scale)[None, :], 1)
+    p = tl.softmax(tl.where(slot < num_tokens, s, -float("inf")))
+    tl.store(out + dim, tl.sum(tl.load(v_block + place, keep, 0.0) * p[:, None], 0))
 
 
 @triton.jit
-def softmax_in_base_two(x, out, columns, stride_x, stride_out, COLUMNS: tl.constexpr):
-    x += tl.program_id(0) * stride_x
-    out += tl.program_id(0) * stride_out
-    column = tl.arange(0, COLUMNS)
-    line = tl.load(x + column, mask=column < columns, other=0.0)
-    line = tl.where(column < columns, line, -1e30)
-    weights = tl.exp2((line - tl.max(line)) * 1.4426950408889634)
-    weights = tl.where(column < columns, weights, 0.0)
-    tl.store(out + column, weights / tl.sum(weights), mask=column < columns)
-
-
-# 07.3 gather_kernel
-
-GATHER = [
-    Wrong(
-        "copies row i",
-        changed(gather_kernel, ("source_row = tl.load(index + row)", "source_row = row")),
-        "The index was not read",
-    ),
-    Wrong(
-        "reads the index and copies row i",
-        changed(gather_kernel, ("source_row * stride_source", "(source_row - source_row + row) * stride_source")),
-        "is the row to copy",
-    ),
-    Wrong(
-        "scatters",
-        changed(gather_kernel, ("source + source_row", "source + row"), ("out + row", "out + source_row")),
-        "that's a scatter",
-    ),
-    Wrong(
-        "entry 0 for all", changed(gather_kernel, ("tl.load(index + row)", "tl.load(index)")), "entry 0 of the index"
-    ),
-    Wrong(
-        "an entry for each column",
-        changed(
-            gather_kernel,
-            (
-                "tl.load(index + row)",
-                "tl.load(index + column % 2 * 0 + row + column // 2 * 0 + column % 2 * (1 - row))",
-            ),
-        ),
-        "`tl.load(index + row)`, a scalar",
-    ),
-    Wrong(
-        "not multiplied by the stride",
-        changed(gather_kernel, ("source_row * stride_source", "source_row")),
-        "multiply by `stride_source`",
-    ),
-    Wrong(
-        "columns for the stride of source",
-        changed(gather_kernel, ("source_row * stride_source", "source_row * columns")),
-        "rows of source are `stride_source` apart",
-    ),
-    Wrong(
-        "columns for the stride of out",
-        changed(gather_kernel, ("row * stride_out", "row * columns")),
-        "rows of out are `stride_out` apart",
-    ),
-    Wrong(
-        "strides exchanged at the source",
-        changed(gather_kernel, ("source_row * stride_source", "source_row * stride_out")),
-        "source",
-    ),
-    Wrong(
-        "strides exchanged at out",
-        changed(gather_kernel, ("row * stride_out", "row * stride_source")),
-        "You used the stride of source",
-    ),
-    Wrong(
-        "no mask on the load",
-        changed(
-            gather_kernel,
-            (
-                "values = tl.load(source + source_row * stride_source + column, mask=mask)",
-                "values = tl.load(source + source_row * stride_source + column)",
-            ),
-        ),
-        "Give `tl.load` the mask",
-    ),
-    Wrong(
-        "no mask on the store",
-        changed(gather_kernel, ("values, mask=mask", "values")),
-        "Give `tl.store` the mask",
-    ),
-    Wrong(
-        "program id forgotten", changed(gather_kernel, ("tl.program_id(0)", "0")), "Every program stores the same row"
-    ),
-    Wrong(
-        "the address as an index",
-        changed(gather_kernel, ("tl.load(index + row)", "index + row")),
-        "compute with the address itself",
-    ),
-    Wrong(
-        "stores the index",
-        changed(
-            gather_kernel,
-            ("out + row * stride_out + column, values", "out + row * stride_out + column, source_row + column * 0"),
-        ),
-        "You stored the index itself",
-    ),
-]
+def one_block_transposed(
+    q, k_block, v_block, out, num_tokens, scale, stride_slot, HEAD_DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr
+):
+    dim, slot = tl.arange(0, HEAD_DIM), tl.arange(0, BLOCK_SIZE)
+    is_key = slot[None, :] < num_tokens
+    place = slot[None, :] * stride_slot + dim[:, None]
+    keys = tl.load(k_block + place, mask=is_key, other=0.0)
+    scores = tl.sum(tl.load(q + dim)[:, None] * keys, axis=0) * scale
+    highest = tl.max(tl.where(slot < num_tokens, scores, float("-inf")), axis=0)
+    weights = tl.where(slot < num_tokens, tl.exp(scores - highest), 0.0)
+    weights /= tl.sum(weights, axis=0)
+    tl.store(out + dim, tl.sum(weights[None, :] * tl.load(v_block + place, mask=is_key, other=0.0), axis=1))
 
 
 @triton.jit
-def gather_by_moved_pointers(source, index, out, columns, stride_source, stride_out, COLUMNS: tl.constexpr):
-    row = tl.program_id(0)
-    source += tl.load(index + row).to(tl.int64) * stride_source
-    out += row * stride_out
-    column = tl.arange(0, COLUMNS)
-    tl.store(out + column, tl.load(source + column, mask=column < columns, other=-1.0), mask=column < columns)
+def one_block_token_by_token(
+    q, k_block, v_block, out, num_tokens, scale, stride_slot, HEAD_DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr
+):
+    dim = tl.arange(0, HEAD_DIM)
+    query = tl.load(q + dim) * scale
+    highest = float("-inf")
+    for slot in range(num_tokens):
+        highest = tl.maximum(highest, tl.sum(query * tl.load(k_block + slot * stride_slot + dim), axis=0))
+    total, acc = 0.0, tl.zeros([HEAD_DIM], tl.float32)
+    for slot in range(num_tokens):
+        weight = tl.exp(tl.sum(query * tl.load(k_block + slot * stride_slot + dim), axis=0) - highest)
+        total += weight
+        acc += weight * tl.load(v_block + slot * stride_slot + dim)
+    tl.store(out + dim, acc / total)
 
 
 @triton.jit
-def gather_one_by_one(source, index, out, columns, stride_source, stride_out, COLUMNS: tl.constexpr):
-    row = tl.program_id(0)
-    for column in range(columns):
-        tl.store(out + row * stride_out + column, tl.load(source + tl.load(index + row) * stride_source + column))
+def one_block_with_a_low_number(
+    q, k_block, v_block, out, num_tokens, scale, stride_slot, HEAD_DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr
+):
+    slot, dim = tl.arange(0, BLOCK_SIZE), tl.arange(0, HEAD_DIM)
+    offsets = slot[:, None] * stride_slot + dim[None, :]
+    mask = (slot[:, None] < num_tokens) & (dim[None, :] < HEAD_DIM)
+    keys, values = tl.load(k_block + offsets, mask, other=0), tl.load(v_block + offsets, mask, other=0)
+    scores = tl.where(slot < num_tokens, tl.sum(keys * tl.load(q + dim)[None, :], axis=1) * scale, -1e38)
+    weights = tl.exp(scores - tl.max(scores))
+    tl.store(out + dim, tl.sum(values * weights[:, None], axis=0) / tl.sum(weights))
 
 
-# 07.4 write_kernel
+# 07.5 write_kernel
 
 WRITE = [
     Wrong(
@@ -501,7 +470,7 @@ def write_one_by_one(new, cache, slot_mapping, n_elements, stride_new, stride_sl
         tl.store(cache + tl.load(slot_mapping + token) * stride_slot + i, tl.load(new + token * stride_new + i))
 
 
-# 07.5 attend_blocks
+# 07.3 attend_blocks
 
 KEYS = "tl.load(keys + offsets, mask=is_key[:, None], other=0.0)"
 VALUES = "tl.load(values + offsets, mask=is_key[:, None], other=0.0)"
@@ -544,6 +513,17 @@ ATTEND = [
         "the position for the entry",
         attending(("table + first // BLOCK_SIZE", "table + first")),
         "position p is in entry",
+    ),
+    Wrong("powers of 2", attending(("tl.exp(", "tl.exp2(")), "These are powers of 2"),
+    Wrong(
+        "an iteration per token",
+        attending(("range(0, num_tokens, BLOCK_SIZE)", "range(num_tokens)")),
+        "in steps of BLOCK_SIZE?",
+    ),
+    Wrong(
+        "the address of the table entry",
+        attending(("tl.load(table + first // BLOCK_SIZE).to", "(table + first // BLOCK_SIZE).to")),
+        "an address used where a value belongs",
     ),
     Wrong("scale forgotten", attending(("axis=1) * scale", "axis=1)")), "not multiplied by `scale`"),
     Wrong("scale applied twice", attending(("axis=1) * scale", "axis=1) * scale * scale")), "`scale` twice"),
@@ -591,7 +571,7 @@ ATTEND = [
         attending(("first + slot < num_tokens", "slot < num_tokens % BLOCK_SIZE")),
         "A full block has no remainder",
     ),
-    Wrong("maximum not carried", attending(("        row_max = new_max\n", "")), "The maximum isn't carried"),
+    Wrong("maximum not carried", attending(("        row_max = new_max\n", "")), "isn't carried"),
     Wrong(
         "maximum of this block only", attending((NEW_MAX, "new_max = tl.max(scores, axis=0)")), "The factor overflows"
     ),
@@ -813,7 +793,59 @@ def attend_twice_over(
     return result / total
 
 
-# 07.6 decode_heads_kernel
+@triton.jit
+def attend_newest_first(
+    query, keys, values, table, num_tokens, scale, stride_block, stride_slot,
+    HEAD_DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr,
+):  # fmt: skip
+    slot, dim = tl.arange(0, BLOCK_SIZE), tl.arange(0, HEAD_DIM)
+    best, total = float("-inf"), 0.0
+    acc = tl.zeros([HEAD_DIM], tl.float32)
+    last = (num_tokens - 1) // BLOCK_SIZE
+    for back in range(0, last + 1):
+        number = last - back
+        here = slot[None, :] < num_tokens - number * BLOCK_SIZE
+        place = tl.load(table + number).to(tl.int64) * stride_block + slot[None, :] * stride_slot + dim[:, None]
+        found = tl.sum(tl.load(keys + place, mask=here, other=0.0) * query[:, None], axis=0) * scale
+        found = tl.where(slot < num_tokens - number * BLOCK_SIZE, found, float("-inf"))
+        higher = tl.maximum(best, tl.max(found, axis=0))
+        shrink = tl.exp(best - higher)
+        weights = tl.exp(found - higher)
+        total = total * shrink + tl.sum(weights, axis=0)
+        acc = acc * shrink + tl.sum(weights[None, :] * tl.load(values + place, mask=here, other=0.0), axis=1)
+        best = higher
+    return acc / total
+
+
+@triton.jit
+def attend_as_a_running_mean(
+    query, keys, values, table, num_tokens, scale, stride_block, stride_slot,
+    HEAD_DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr,
+):  # fmt: skip
+    """The output is divided in every iteration, rightly; the sum is kept as its logarithm."""
+    slot, dim = tl.arange(0, BLOCK_SIZE), tl.arange(0, HEAD_DIM)
+    lse = float("-inf")
+    mean = tl.zeros([HEAD_DIM], tl.float32)
+    first = 0
+    while first < num_tokens:
+        is_key = slot < num_tokens - first
+        start = tl.load(table + first // BLOCK_SIZE).to(tl.int64) * stride_block
+        offsets = start + slot[:, None] * stride_slot + dim[None, :]
+        scores = tl.sum(tl.load(keys + offsets, is_key[:, None], other=0.0) * (query * scale)[None, :], axis=1)
+        scores = tl.where(is_key, scores, float("-inf"))
+        highest = tl.max(scores, axis=0)
+        own = tl.log(tl.sum(tl.exp(scores - highest), axis=0)) + highest
+        top = tl.maximum(lse, own)
+        both = top + tl.log(tl.exp(lse - top) + tl.exp(own - top))
+        weights = tl.exp(scores - both)
+        block_values = tl.load(values + offsets, is_key[:, None], other=0.0)
+        mean = mean * tl.exp(lse - both) + tl.sum(weights[:, None] * block_values, axis=0)
+        lse = both
+        first += BLOCK_SIZE
+    return mean
+
+
+# 07.4 decode_heads_kernel
 
 
 def decoding(*pairs):
@@ -940,6 +972,11 @@ DECODE = [
         "query heads as if dense", decoding(("head * stride_q_head", "head * HEAD_DIM")), "are `stride_q_head` apart"
     ),
     Wrong(
+        "sequences as far apart as heads",
+        decoding(("seq * stride_seq", "seq * stride_q_head")),
+        "Two sequences are `stride_seq` apart",
+    ),
+    Wrong(
         "one result for all heads",
         decoding(("tl.store(out + offsets", "tl.store(out + seq * stride_seq + dim")),
         "out[0, 0]",
@@ -969,6 +1006,25 @@ def decode_by_moved_pointers(
 
 
 @triton.jit
+def decode_by_element(
+    q, k_cache, v_cache, block_tables, context_lens, out, scale,
+    stride_seq, stride_q_head, stride_block, stride_slot, stride_head, stride_table,
+    GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr,
+):  # fmt: skip
+    seq, head = tl.program_id(axis=0), tl.program_id(axis=1)
+    kv_head = (head - head % GROUP) // GROUP
+    q += seq * stride_seq + head * stride_q_head
+    out += seq * stride_seq + head * stride_q_head
+    query = tl.load(q + tl.arange(0, HEAD_DIM)) * 1.0
+    got = attend_blocks(
+        query.to(tl.float32), k_cache + kv_head * stride_head, v_cache + kv_head * stride_head,
+        table=block_tables + seq * stride_table, num_tokens=tl.load(context_lens + seq), scale=scale,
+        stride_block=stride_block, stride_slot=stride_slot, HEAD_DIM=HEAD_DIM, BLOCK_SIZE=BLOCK_SIZE,
+    )  # fmt: skip
+    tl.store(out + tl.arange(0, HEAD_DIM), got, mask=tl.arange(0, HEAD_DIM) < HEAD_DIM)
+
+
+@triton.jit
 def decode_without_a_function(
     q, k_cache, v_cache, block_tables, context_lens, out, scale,
     stride_seq, stride_q_head, stride_block, stride_slot, stride_head, stride_table,
@@ -992,18 +1048,17 @@ def decode_without_a_function(
 
 
 for _attempt in (
-    add_by_pointers, add_one_by_one, softmax_by_library, softmax_in_base_two, gather_by_moved_pointers, gather_one_by_one,
+    add_by_pointers, add_one_by_one, one_block_by_library, one_block_transposed, one_block_token_by_token, one_block_with_a_low_number,
     write_by_moved_pointers, write_one_by_one, attend_by_count, attend_twice_over, decode_by_moved_pointers, decode_without_a_function,
 ):  # fmt: skip
     assert hasattr(_attempt, "fn")
 
-WRONG = {"07.1": ADD, "07.2": SOFTMAX, "07.3": GATHER, "07.4": WRITE, "07.5": ATTEND, "07.6": DECODE}
+WRONG = {"07.1": ADD, "07.2": ONE_BLOCK, "07.3": ATTEND, "07.4": DECODE, "07.5": WRITE}
 
 RIGHT = {
-    "07.1": [add_by_pointers, add_one_by_one],
-    "07.2": [softmax_by_library, softmax_in_base_two],
-    "07.3": [gather_by_moved_pointers, gather_one_by_one],
-    "07.4": [write_by_moved_pointers, write_one_by_one],
-    "07.5": [attend_by_count, attend_twice_over],
-    "07.6": [decode_by_moved_pointers, decode_without_a_function],
+    "07.1": [add_by_pointers, add_one_by_one, add_with_clamped_loads, add_moved_pointers],
+    "07.2": [one_block_by_library, one_block_transposed, one_block_token_by_token, one_block_with_a_low_number],
+    "07.3": [attend_by_count, attend_twice_over, attend_newest_first, attend_as_a_running_mean],
+    "07.4": [decode_by_moved_pointers, decode_without_a_function, decode_by_element],
+    "07.5": [write_by_moved_pointers, write_one_by_one],
 }

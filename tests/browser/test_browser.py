@@ -184,12 +184,13 @@ def test_writes_and_reads_on_the_pool_are_stepped_through(paged_lesson, record_p
 
 
 def test_a_kernel_is_stepped_through_program_by_program(kernel_lesson, record_property):
-    added, decoded = kernel_lesson.steppers()
-    assert "add_kernel, grid of 3, program 0." in added.words()
-    assert added.position() == "program 0"
+    doubled, decoded = kernel_lesson.steppers()
+    assert "double_kernel, grid of 3, program 0." in doubled.words()
+    assert doubled.position() == "program 0"
     assert "decode_heads_kernel" in decoded.words() and "blocks of k_cache" in decoded.words()
     record_property(
-        "measured", f"programs of add {check_that_it_steps(added)}; of the decode kernel {check_that_it_steps(decoded)}"
+        "measured",
+        f"programs of the first kernel {check_that_it_steps(doubled)}; of the decode kernel {check_that_it_steps(decoded)}",
     )
     decoded.press("Home")
     assert "program (0, 0): sequence 0, query head 0" in decoded.words()

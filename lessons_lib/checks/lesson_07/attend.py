@@ -1,4 +1,4 @@
-"""Judges 07.5, `attend_blocks`: one query over a block table, one block per iteration."""
+"""Judges 07.3, `attend_blocks`: one query over a block table, one block per iteration."""
 
 from dataclasses import dataclass
 from random import Random
@@ -102,6 +102,13 @@ def _check_case(attempt, num_tokens, table, scores, layout=DENSE, block_size=4, 
     other, caches = _make(num_tokens, table, scores, layout, block_size, head_dim, seed, unused=None)
     finite, _ = _attend(attempt, other, _views(caches, layout), case)
     if idea := other.recognize(finite):
+        raise Mistake(what, case=case, idea=idea)
+    loads = [access for access in recording.programs[0].accesses if access.tensor == "k_cache"]
+    if len(loads) > len(table) and sum(len(access.offsets) for access in loads) > num_tokens * head_dim:
+        idea = (
+            f"Keys are loaded more than once: {len(loads)} loads, and the sequence is in {len(table)} "
+            f"block{'s' * (len(table) > 1)}. Does your loop go from block to block, in steps of BLOCK_SIZE?"
+        )
         raise Mistake(what, case=case, idea=idea)
     if not bool(got.isfinite().all()):
         full, caches = _make(len(table) * block_size, table, scores, layout, block_size, head_dim, seed, unused=None)
@@ -209,12 +216,17 @@ def _out_of_bounds(error, single: SingleHead, keys) -> str:
             if error.number >= 0
             else "The table is read before its first entry."
         )
+    if error.tensor not in ("k_cache", "v_cache"):
+        return (
+            "This address is in none of the caches. Was an address used where a value belongs? The block's index is "
+            "`tl.load(table + entry)`; `table + entry` is only where it is stored."
+        )
     size, biggest = single.block_size, max(single.table)
     if abs(error.number) > abs(NOWHERE) // 2:
         return (
-            f"That comes from a table entry that is not in use: {single.num_tokens} tokens in blocks of {size} need "
-            f"entries 0 to {len(single.table) - 1}. The block of position p is in entry p // BLOCK_SIZE; go in steps "
-            "of BLOCK_SIZE, and stop before `num_tokens`."
+            f"That comes from a table entry that is not in use: a context of {single.num_tokens} in blocks of {size} "
+            f"needs entries 0 to {len(single.table) - 1}. The block of position p is in entry p // BLOCK_SIZE; go in "
+            "steps of BLOCK_SIZE, and stop before `num_tokens`."
         )
     reach = biggest * keys.stride(0) + (2 * size - 1) * keys.stride(1) + 2 * single.query.shape[0]
     if error.number > reach:

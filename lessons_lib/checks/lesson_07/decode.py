@@ -1,4 +1,4 @@
-"""Judges 07.6, `decode_heads_kernel`: each program with the table, head and length that are its own."""
+"""Judges 07.4, `decode_heads_kernel`: each program with the table, head and length that are its own."""
 
 from random import Random
 
@@ -209,8 +209,10 @@ def _wrong_output(recording, program, stored, case: str) -> Mistake:
             "Every program stores to the same elements. `tl.program_id(0)` is the sequence, `tl.program_id(1)` the "
             "query head."
         )
-    elif stored == [(head, seq)]:
+    elif stored == [(head, seq)] and head:  # programs come in order, so the first one that is swapped is (0, 1)
         idea = "Sequence and head are swapped. Axis 0 of the grid counts sequences, axis 1 query heads."
+    elif len(stored) == 1 and seq and not head:
+        idea = "Two sequences are `stride_seq` apart, two query heads of one sequence `stride_q_head`."
     elif len(stored) > 1 and len(touched(recording, program, "store", "out")) == HEAD_DIM:
         idea = (
             "Two query heads are `stride_q_head` apart, and two sequences `stride_seq`: q and out may be views of "

@@ -111,6 +111,10 @@ class SingleHead:
         )
         yield "You divided by `scale`. It is already 1 / sqrt(head size): multiply.", self._over(cells, 1 / self.scale)
         yield (
+            "These are powers of 2. A softmax takes powers of e: `tl.exp`.",
+            self._over(cells, self.scale * 0.6931471805599453),
+        )
+        yield (
             "Slots past the last token were included. In the last block only the slots with `first + slot < "
             "num_tokens` hold keys: the scores of the others must be minus infinity, so that their weights are 0.",
             self._over(whole_blocks),
@@ -125,8 +129,9 @@ class SingleHead:
         if self.num_tokens > size:
             last = (self.num_tokens - 1) // size * size
             yield (
-                "Only the last block counts in your result. The maximum isn't carried: `row_max` must become the new "
-                "maximum at the end of each iteration; otherwise the factor exp(row_max − new_max) is 0 every time.",
+                "Only the last block counts in your result. Either the sums so far are overwritten, or the maximum "
+                "isn't carried: `row_max` must become the new maximum at the end of each iteration; otherwise the "
+                "factor exp(row_max − new_max) is 0 every time.",
                 self._over(cells[last:]),
             )
             yield (
@@ -146,7 +151,7 @@ class SingleHead:
             )
             yield (
                 "Neither `row_sum` nor `acc` is rescaled. Both are relative to the old maximum; multiply them by "
-                "exp(row_max − new_max).",
+                "exp(row_max − new_max). If you do, is that factor always 1? Compute it before row_max changes.",
                 self._online(rescale_sum=False, rescale_acc=False),
             )
             yield (

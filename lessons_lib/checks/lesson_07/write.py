@@ -1,4 +1,4 @@
-"""Judges 07.4, `write_kernel`: every new token in its cache slot, with all its heads, and nothing else touched."""
+"""Judges 07.5, `write_kernel`: every new token in its cache slot, with all its heads, and nothing else touched."""
 
 from random import Random
 

@@ -1,0 +1,109 @@
+"""The stretch task of lesson 07: the attention of `attend_blocks`, with fewer bytes read. The scores are hidden."""
+
+from typing import Any
+
+import torch
+
+from lessons_lib.kernels.compile_check import why_not_compiled
+from lessons_lib.kernels.simple_paged import attend_blocks, single_head_kernel
+from lessons_lib.recording.kernel_accesses import record_kernel
+from lessons_lib.viz.tables.table import Table
+
+NUM_TOKENS, BLOCK_SIZE, HEAD_DIM = 150, 16, 32
+SCALE, TOLERANCE = HEAD_DIM**-0.5, 1e-3
+HEADS = ("the newest tokens", "the first token", "one in the middle", "all alike")  # which keys have the largest scores
+
+
+class Head:
+    """One query head over the scattered blocks of one sequence. Slots without a token hold NaN.
+
+    Args:
+        kind: one of HEADS.
+    """
+
+    def __init__(self, kind: str):
+        generator = torch.Generator().manual_seed(HEADS.index(kind))
+        num_blocks = -(-NUM_TOKENS // BLOCK_SIZE)
+        self.table = torch.randperm(num_blocks + 2, generator=generator)[:num_blocks].int()
+        self.query = torch.randn(HEAD_DIM, generator=generator)
+        keys, values = (torch.randn(NUM_TOKENS, HEAD_DIM, generator=generator) for _ in range(2))
+        wanted = torch.randn(NUM_TOKENS, generator=generator)
+        position = torch.arange(NUM_TOKENS)
+        if kind == HEADS[0]:
+            wanted += 12 - 0.4 * (NUM_TOKENS - 1 - position)
+        elif kind in HEADS[1:3]:
+            wanted[position == (0 if kind == HEADS[1] else 70)] += 14
+        keys += ((wanted / SCALE - keys @ self.query) / (self.query @ self.query))[:, None] * self.query
+        self.scores, self.values = (keys @ self.query).double() * SCALE, values.double()
+        self.caches = []
+        for rows in (keys, values):
+            cache = torch.full((num_blocks + 2, BLOCK_SIZE, HEAD_DIM), float("nan"))
+            cache[self.table[position // BLOCK_SIZE].long(), position % BLOCK_SIZE] = rows
+            self.caches.append(cache)
+
+    def arguments(self, attend, out: torch.Tensor) -> tuple[Any, ...]:
+        strides = self.caches[0].stride()[:2]
+        return (attend, self.query, *self.caches, self.table, out, NUM_TOKENS, SCALE, *strides)
+
+    def want(self) -> torch.Tensor:
+        return self.scores.softmax(dim=0) @ self.values
+
+    def fewest_values(self) -> int:
+        """How many values suffice, those with the largest weights, if all weights are known beforehand."""
+        weights, order = self.scores.softmax(dim=0).sort(descending=True)
+        sums = (weights[:, None] * self.values[order]).cumsum(dim=0)
+        errors = (sums - self.want()).abs().amax(dim=1)
+        return int((errors > TOLERANCE).nonzero().max()) + 2 if bool((errors > TOLERANCE).any()) else 1
+
+
+def share_read(attend, head: Head) -> float:
+    """Bytes of keys and values that one launch loads, as a share of what the cache holds of the sequence.
+
+    Raises:
+        ValueError: an element of the result is off by more than TOLERANCE.
+    """
+    out = torch.full((HEAD_DIM,), float("nan"))
+    sizes = dict(HEAD_DIM=HEAD_DIM, BLOCK_SIZE=BLOCK_SIZE)
+    recording = record_kernel(single_head_kernel, (1,), *head.arguments(attend, out), **sizes)
+    error = (out.double() - head.want()).abs().max().item()
+    if not error <= TOLERANCE:
+        raise ValueError(f"an element of the result is off by {error:.2g}, and {TOLERANCE:g} is allowed.")
+    loads = [access for access in recording.programs[0].accesses if access.tensor in ("k_cache", "v_cache")]
+    return sum(len(access.offsets) for access in loads) / (2 * NUM_TOKENS * HEAD_DIM)
+
+
+def reading_scoreboard(attend) -> Table:
+    """A function with the arguments of `attend_blocks`, next to that function and to the fewest values that suffice."""
+    heads = {kind: Head(kind) for kind in HEADS}
+    fewest = [0.5 + head.fewest_values() / NUM_TOKENS / 2 for head in heads.values()]
+    course = [share_read(attend_blocks, head) for head in heads.values()]
+    yours, verdict = [], ""
+    for kind, head in heads.items():
+        try:
+            yours.append(share_read(attend, head))
+        except Exception as error:
+            verdict = f"Yours, where the largest scores are those of “{kind}”: {type(error).__name__}: {error}"
+            break
+    if not verdict:
+        arguments = next(iter(heads.values())).arguments(attend, torch.zeros(HEAD_DIM))
+        refusal = why_not_compiled(
+            single_head_kernel, *arguments, about=attend, HEAD_DIM=HEAD_DIM, BLOCK_SIZE=BLOCK_SIZE
+        )
+        change = 100 * (sum(yours) - sum(course)) / len(heads)
+        verdict = f"Yours: {change:+.1f} percentage points on average."
+        if refusal:
+            verdict = f"{verdict} But a GPU's compiler refuses it: {refusal.text[:200]}"
+    return Table(
+        columns=["largest scores", *HEADS, "average"],
+        rows=[
+            ["attend_blocks", *_cells(course)],
+            ["yours", *(_cells(yours) if len(yours) == len(heads) else ["–"] * (len(heads) + 1))],
+            ["every key, fewest values (knows the weights)", *_cells(fewest)],
+        ],
+        caption=f"Bytes of keys and values loaded, as a share of those in the cache; {NUM_TOKENS} tokens in blocks of "
+        f"{BLOCK_SIZE}. {verdict}",
+    )
+
+
+def _cells(shares: list[float]) -> list[str]:
+    return [f"{100 * share:.1f} %" for share in (*shares, sum(shares) / len(shares))]
