@@ -209,8 +209,8 @@ def _out_of_bounds(error, made: Decodes) -> str:
         return "context_lens has one entry per sequence. Axis 0 of the grid counts KV heads, axis 1 sequences."
     if error.tensor in ("q", "out"):
         return (
-            f"Axis 0 of the grid counts KV heads, axis 1 sequences. Program ({kv_head}, {seq}) has, of sequence {seq}, the "
-            f"query heads KV head × GROUP + row. The tile has BLOCK_M rows, and only GROUP = {made.group} of them are "
+            f"Axis 0 of the grid counts KV heads, axis 1 sequences. Program ({kv_head}, {seq}) has the query heads "
+            f"KV head × GROUP + row. The tile has BLOCK_M rows, and only GROUP = {made.group} of them are "
             "heads: mask the rest."
         )
     if error.number < 0 or error.number > abs(NOWHERE) // 2:
@@ -245,9 +245,8 @@ def _why_stored(recording, kv_head: int, seq: int, stored, want, made: Decodes) 
         )
     if not stored:
         return "This program returned early, or its mask is False everywhere. The rows below GROUP are heads."
-    if {i for i, _ in stored} != {seq} and len(recording.grid) == 2 and recording.grid[0] != recording.grid[1]:
-        if set(stored) == {(kv_head, head) for head in made.heads(seq)}:
-            return "KV head and sequence are swapped. Axis 0 of the grid counts KV heads, axis 1 sequences."
+    if kv_head != seq and set(stored) == {(kv_head, head) for head in made.heads(seq)}:
+        return "KV head and sequence are swapped. Axis 0 of the grid counts KV heads, axis 1 sequences."
     if set(want) < set(stored):
         return (
             f"Only GROUP = {group} of the BLOCK_M = 16 rows are query heads. The others are padding, and at their "
@@ -316,8 +315,8 @@ def _why_queries(recording, program, made: Decodes) -> str:
         )
     if not set(made.elements(seq, kv_head)) <= set(touched(recording, program, "load", "q")):
         return (
-            "Only parts of the queries were loaded. A head has HEAD_DIM elements, and two heads are `stride_q_head` apart: "
-            "q may be a view of a larger tensor."
+            "Only parts of the queries were loaded. A head has HEAD_DIM elements, and two heads are `stride_q_head` "
+            "apart: q may be a view of a larger tensor."
         )
     return ""
 
@@ -339,17 +338,20 @@ def _why_table(recording, program, made: Decodes) -> str:
     needed = set(range(-(-context // size)))
     if not looked_up and context == 1:
         return (
-            "No entry of the block table was read: the loop isn't entered, or the mask is False everywhere. Position 0 is "
-            "below the context length of 1, which includes the new token."
+            "No entry of the block table was read: the loop isn't entered, or the mask is False everywhere. Position "
+            "0 is below the context length of 1, which includes the new token."
         )
     if not looked_up:
         return "You read no entry of the block tables. The blocks of sequence i are in row i, at i × stride_table."
     if rows != {seq}:
-        return f"The program read the block table of sequence {ranges(sorted(rows))}; its own starts at seq × stride_table."
+        return (
+            f"The program read the block table of sequence {ranges(sorted(rows))}; its own starts at seq × "
+            "stride_table."
+        )
     if needed - entries and made.tile > size and entries <= {first // size for first in range(0, context, made.tile)}:
         return (
-            f"Each iteration looks up one block, and a tile of {made.tile} positions is in {made.tile // size} of them. "
-            "Every position looks up its own: a tile of addresses, table + position // BLOCK_SIZE."
+            f"Each iteration looks up one block, and a tile of {made.tile} positions is in {made.tile // size} of "
+            "them. Every position looks up its own: a tile of addresses, table + position // BLOCK_SIZE."
         )
     if needed - entries and context > made.tile and entries == set(range(-(-made.tile // size))):
         return "Only the first tile was read. Go on in steps of BLOCK_N until the context ends."
@@ -394,9 +396,9 @@ def _why_cells(recording, program, tensor: str, made: Decodes) -> str:
     places, own_blocks = [(block, slot) for block, slot, _ in read], {block for block, _, _ in want}
     if not missing and {block for block, _ in places} <= own_blocks | {0}:
         return (
-            f"The mask of the tail is missing. The last tile has {-len(want) % made.tile} positions past the last token; "
-            f"you load {name} for them, here from slot {extra[0][1]} of block {extra[0][0]}, which may hold NaN. Load "
-            "only where `position < context_len`, with `other=0.0`."
+            f"The mask of the tail is missing. The last tile has {-len(want) % made.tile} positions past the last "
+            f"token; you load {name} for them, here from slot {extra[0][1]} of block {extra[0][0]}, which may be NaN. "
+            "Load only where `position < context_len`, with `other=0.0`."
         )
     if missing == want[-1:] and not extra:
         return "The newest token is left out. `context_len` includes it: `position < context_len`."
@@ -433,8 +435,8 @@ def _wrong_ideas(seq: int, kv_head: int, made: Decodes) -> Iterator[tuple[str, t
     yield "The scores aren't multiplied by `scale`.", _base2(queries @ keys.T) @ values
     yield "The scores are multiplied by `scale` twice.", _base2(scores * SCALE * log2_e**2) @ values
     yield (
-        "log2(e) counts twice: `scale` includes it, so the scores are in base 2. Do you take `tl.exp` of them instead of "
-        "`tl.exp2`, or multiply by it again?",
+        "log2(e) counts twice: `scale` includes it, so the scores are in base 2. Do you take `tl.exp` of them instead "
+        "of `tl.exp2`, or multiply by it again?",
         (scores * log2_e).softmax(dim=1) @ values,
     )
     yield "You used the keys as values.", scores.softmax(dim=1) @ keys
