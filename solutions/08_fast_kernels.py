@@ -23,7 +23,7 @@ from IPython.display import display
 
 from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, solution
 from lessons_lib.kernels import VARIANTS, decode_groups, decode_heads, decode_heads_kernel, decode_splits, how_kernels_run, kernel_device, with_functions
-from lessons_lib.measuring import OURS, attainable, attention_work, recorded_attention, recorded_production
+from lessons_lib.measuring import OURS, Work, attainable, attention_work, recorded_attention, recorded_production
 from lessons_lib.recording import Recorder
 from lessons_lib.viz.stepper import Stepper
 from lessons_lib.viz.tables import Table
@@ -171,7 +171,12 @@ Query heads that share a KV head use the same keys. In lesson 07 each of them ha
 program compute **all query heads of one KV head**. What was one query becomes a tile of queries, one *row* per query head, and each key that the program
 reads serves all rows. With the shapes of a Llama, a key serves 4 query heads; with a Qwen2's 14 over 2, it serves 7.
 
-How much time does that save? For each idea, the finished kernel was built without it, giving the same results, and timed on the H200. `prices` shows both
+```diff
+- grid (sequences, query heads); query [HEAD_DIM]; row_max and row_sum scalars; acc [HEAD_DIM]
++ grid (KV heads, sequences); queries [BLOCK_M, HEAD_DIM]; row_max and row_sum [BLOCK_M]; acc [BLOCK_M, HEAD_DIM]
+```
+
+`BLOCK_M` is the number of rows. How much time does that save? For each idea, the finished kernel was built without it, giving the same results, and timed on the H200. `prices` shows both
 times. Here is the decode of 64 sequences with four programs per KV head, one for each of its query heads:
 """
 
@@ -202,6 +207,11 @@ programs, each with one real row in a tile of 16. The two effects weren't timed 
 A block has 16 tokens. That's a good size for memory (lesson 03), but a small one for an iteration, which spends most of its time waiting. Luckily, an
 iteration needn't be one block. A tile may have 64 positions, each of which looks up **its own** block, with one `tl.load` of 64 table entries. Many of these
 addresses are the same, but that doesn't matter: the result is one block index per position, and from these you compute where each key is.
+
+```diff
+- a step of BLOCK_SIZE; one table entry per iteration; keys [BLOCK_SIZE, HEAD_DIM]
++ a step of BLOCK_N; one table entry per position, [BLOCK_N]; keys [BLOCK_N, HEAD_DIM]
+```
 """
 
 # %%
@@ -232,6 +242,11 @@ In lesson 07 a score was `tl.sum(query * keys, axis=1)`: products element by ele
 [rows, head size] and the keys, transposed to [head size, keys], are two matrices, and `tl.dot` of them gives all scores. That runs on tensor cores. The
 output is another product, of the weights and the values.
 
+```diff
+- a tile of products, summed along one axis
++ tl.dot of two tiles: for the scores, and for the output
+```
+
 `tl.dot` needs at least 16 rows here. A Llama has 4 query heads per KV head, so 12 rows are padding. The padding costs arithmetic but no bytes, and a
 decode waits for bytes. In the kernels, `GROUP` is the number of query heads per KV head, 4 in the Llama, and `BLOCK_M` the number of rows, padding included.
 """
@@ -250,6 +265,11 @@ A GPU has an instruction for 2ˣ, but none for eˣ. `tl.exp(x)` is computed as 2
 instruction, and `tl.exp` to five: that one, a multiplication, a comparison and two corrections for very small results. And they run for every
 score. But the scores are multiplied by `scale` anyway, so the launcher passes scale × log₂ e. From then on everything is in base 2: scores, maxima, weights
 and log-sum-exps (maximum + logarithm of the total). The weights come out the same.
+
+```diff
+- tl.exp, and scale
++ tl.exp2, and scale × log₂ e
+```
 """
 
 # %%
