@@ -302,9 +302,9 @@ the new maximum. It does *not* add the values of these keys. The kernel does tha
 It is `add_block` of lesson 06 with `tl.exp2`, for all rows at once. `tl.max` and `tl.sum` take an axis, and `tl.maximum` takes the elementwise maximum
 of two tiles. To combine one value per row with a tile [rows, keys], make it a column: `x[:, None]`.
 
-The trap is the same as in lesson 06. If a row hasn't seen a key yet and may not see any of these either, its new maximum is minus infinity, and −∞ −
-(−∞) is NaN. For such a row, subtract 0 instead, but still return minus infinity as its maximum; its weights and its sum are then 0. An `if` can't
-choose row by row. `tl.where(condition, this, that)` can.
+The trap is the same as in lesson 06: a row may not have seen a key yet, and may not see any of these either. That doesn't happen in a decode, but the
+engine's prefill kernel calls the same function. The maximum of such a row stays minus infinity, and its weights and its sum are 0, not NaN. An `if` can't
+choose row by row; `tl.where(condition, this, that)` can.
 
 Example, one row: `row_max` 2, `row_sum` 1.5, `acc` 20; scores [3, 1]. The new maximum is 3 and the factor 2⁻¹ = 0.5. The weights are [1, 0.25], the
 new sum is 0.75 + 1.25 = 2, and `acc` is 10.
@@ -412,7 +412,7 @@ print(Variant("split", decode_splits_kernel, ((group_decode.decode_groups_kernel
 
 # %% [markdown]
 """
-Here is what the idea buys, for one long sequence, and for a batch that has enough programs without splits:
+Here is what the idea saves, for one long sequence, and for a batch that has enough programs without splits:
 """
 
 # %%
@@ -481,10 +481,10 @@ starts at HEAD_DIM times that in `partial_out`.
 
 - **Which token.** If not `RAGGED`, sequence i is token i. If `RAGGED`, it's the token at `cu_seqlens_q[i]`; and unless the sequence has exactly one new
   token, `return`: another kernel handles it. The engine's kernels run over batches with prefills, and yours will too.
-- **Which splits.** Only those with keys were written: the first `tl.cdiv(context_len, SPLIT_SIZE)`. The others may hold anything, even NaN. Load them
-  with a mask: log-sum-exps with `other=float("-inf")`, attentions with `other=0.0`.
-- **Result.** The weighted mean of the attentions. A split's weight is 2 to the power of (its log-sum-exp − the largest log-sum-exp). Store it in `out`,
-  with a mask for `dim < HEAD_DIM`.
+- **Which splits.** Only those with keys were written: the first `tl.cdiv(context_len, SPLIT_SIZE)`. The others may hold anything, even NaN: don't load
+  them.
+- **Result.** The weighted mean of the attentions. A split's weight is its share of the total sum: proportional to 2 to the power of its log-sum-exp. A
+  log-sum-exp may be 300, and 2³⁰⁰ doesn't fit into float32. Store HEAD_DIM elements in `out`, no more.
 
 Example: two splits, log-sum-exps 0 and 1, attentions [2, 4] and [8, 1]. The weights are 2⁻¹ and 1. The result is (0.5 × [2, 4] + 1 × [8, 1]) / 1.5 =
 [6, 2].

@@ -795,6 +795,23 @@ GROUPS = [
     ),
     Wrong("acc starts anew", groups((ADD, ADD.replace("values, acc,", "values,"))), "only the last tile is in `acc`"),
     Wrong("acc twice", groups((ADD, ADD.replace("acc = ", "acc += "))), "`acc` is counted twice"),
+    Wrong(
+        "masked scores of -10,000",
+        groups((HIDDEN, HIDDEN.replace('float("-inf")', "-10000.0"))),
+        "A masked score must be lower",
+    ),
+    Wrong(
+        "divided in every iteration",
+        groups((ADD, f"{ADD}\n        acc = acc / row_sum[:, None]")),
+        "in every iteration",
+    ),
+    Wrong("scale twice", groups((STEP, STEP.replace("(scores,", "(scores * scale,"))), "by `scale` twice"),
+    Wrong("BLOCK_M heads per KV head", groups((HEAD, "kv_head * BLOCK_M + row")), "KV head × GROUP + row"),
+    Wrong(
+        "a scalar maximum",
+        groups(('row_max = tl.full([BLOCK_M], float("-inf"), tl.float32)', 'row_max = float("-inf")')),
+        "with a tile of zeros, not with a scalar",
+    ),
     Wrong("not scaled", groups((SCORES, SCORES.replace(" * scale", ""))), "aren't multiplied by `scale`"),
     Wrong("not divided", groups((DIVIDED, "acc")), "isn't divided by `row_sum`"),
     Wrong("keys as values", groups((VALUES, VALUES.replace("v_cache", "k_cache"))), "No values were loaded"),

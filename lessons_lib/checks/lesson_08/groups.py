@@ -115,6 +115,7 @@ def _check_results(attempt) -> None:
         _make([20], 7, 1, block_size=4, tile=64, head_dim=16),
     ):
         _check_case(attempt, made)
+    _check_case(attempt, _far_below_zero())
     _check_large_pool(attempt)
 
 
@@ -144,6 +145,17 @@ def _make(
     text += f"; the caches are {layout}" if layout != PLAIN else ""
     text += "; float16." if dtype == torch.float16 else "."
     return Decodes(q, out, k_cache, v_cache, contexts, tables, tile, text, 5e-3 if dtype == torch.float16 else 1e-4)
+
+
+def _far_below_zero() -> Decodes:
+    """Scores near −100,000: a masked score of −10,000 would be larger than all of them."""
+    made = _make([2], 1, 1)
+    made.q.fill_(100.0)
+    for token in range(2):
+        made.k_cache[made.tables[0][0], token] = -80.0 - token / 1024
+    made.text += " Scores near −100,000."
+    made.tolerance = 3e-2
+    return made
 
 
 def _cache(num_blocks: int, block_size: int, kv_heads: int, head_dim: int, layout: str, dtype) -> torch.Tensor:
@@ -292,7 +304,8 @@ def _check_result(recording, program, made: Decodes) -> None:
             raise Mistake(what, case=made.text, idea=idea)
     idea = (
         "You loaded the right queries, keys and values. Per iteration: scores = queries · keys × scale, minus infinity "
-        "past the context; then `online_softmax`, and acc += weights · values. Divide once, after the loop."
+        "past the context; then `online_softmax`, which returns weights, maximum, sum and acc in this order; then acc += "
+        "weights · values. Divide once, after the loop."
     )
     if not bool(got.isfinite().all()):
         idea = (
@@ -456,6 +469,17 @@ def _wrong_ideas(seq: int, kv_head: int, made: Decodes) -> Iterator[tuple[str, t
         _online(scores, values, made.tile, padded=True),
     )
     yield "The result isn't divided by `row_sum`.", _online(scores, values, made.tile, divide=False)
+    for divide in (False, True):
+        yield (
+            "You divide by `row_sum` in every iteration. Divide once, after the loop.",
+            _online(scores, values, made.tile, divide=divide, each=True),
+        )
+    if scores.max() < -1e4:
+        yield (
+            "The scores are all far below zero here, and those of masked positions outweigh them. A masked score must be "
+            "lower than any other: minus infinity.",
+            torch.zeros_like(queries),
+        )
     if len(keys) > made.tile:
         both = "multiply it by exp2(old maximum − new maximum). `online_softmax` returns it rescaled."
         yield (
@@ -494,13 +518,15 @@ def _shared(scores: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     return weights @ values / weights.sum()
 
 
-def _online(scores, values, tile: int, acc=True, total=True, keep=True, divide=True, padded=False, twice=False):
+def _online(
+    scores, values, tile: int, acc=True, total=True, keep=True, divide=True, padded=False, twice=False, each=False
+):
     """The softmax tile by tile, with one step left out.
 
     Args:
         acc, total: whether it is rescaled. keep: whether `acc` is added to. divide: by the sum of weights.
         padded: the last tile's masked keys have a score of 0 and a value of 0.
-        twice: whether `acc` is added to the product, which contains it.
+        twice: whether `acc` is added to the product, which contains it. each: divide in every iteration.
     """
     rows = len(scores)
     if padded and len(values) % tile:
@@ -516,6 +542,7 @@ def _online(scores, values, tile: int, acc=True, total=True, keep=True, divide=T
         row_sum = row_sum * (rescale if total else 1) + weights.sum(dim=1)
         sums = sums * (rescale[:, None] if acc else 1) if keep else 0
         sums = (1 + twice) * sums + weights @ own_values
+        sums = sums / row_sum[:, None] if each else sums
         row_max = new_max
     return sums / row_sum[:, None] if divide else sums
 
