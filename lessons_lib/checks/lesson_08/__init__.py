@@ -36,9 +36,9 @@ EXERCISES = [
         test=check_decode_groups_kernel,
         time_limit=30.0,
         hints=(
-            "Name the axes of each tile first. Queries: rows and dimensions. Keys and values: positions and dimensions. "
-            "Scores and weights: rows and positions. `acc`: rows and dimensions. Maximum and sum: rows. Which of them "
-            "does an iteration load, and which does it carry to the next one?",
+            "Name the axes of each tile first. Queries: rows and dimensions. Keys and values: positions and "
+            "dimensions. Scores and weights: rows and positions. `acc`: rows and dimensions. Maximum and sum: rows. "
+            "Which of them does an iteration load, and which does it carry to the next one?",
             "Before the loop: `head = kv_head * GROUP + row`, the queries with the mask `row < GROUP`, the three tiles "
             "of state. In the loop: positions, their mask, a load of BLOCK_N blocks from the table, offsets in 64 "
             "bits, keys and values [BLOCK_N, HEAD_DIM], scores by `tl.dot`, minus infinity past the context, "

@@ -304,8 +304,8 @@ def _check_result(recording, program, made: Decodes) -> None:
             raise Mistake(what, case=made.text, idea=idea)
     idea = (
         "You loaded the right queries, keys and values. Per iteration: scores = queries · keys × scale, minus infinity "
-        "past the context; then `online_softmax`, which returns weights, maximum, sum and acc in this order; then acc += "
-        "weights · values. Divide once, after the loop."
+        "past the context; then `online_softmax`, which returns weights, maximum, sum and acc in this order; then acc "
+        "+= weights · values. Divide once, after the loop."
     )
     if not bool(got.isfinite().all()):
         idea = (
@@ -437,7 +437,7 @@ def _why_values(got, want, seq: int, kv_head: int, made: Decodes) -> str:
         for idea, formed in _wrong_ideas(seq, kv_head, made)
         if close(got, formed, made.tolerance) and not close(formed, want, made.tolerance)
     ]
-    return min(near)[1] if near else ""
+    return min(near, key=lambda pair: pair[0])[1] if near else ""
 
 
 def _wrong_ideas(seq: int, kv_head: int, made: Decodes) -> Iterator[tuple[str, torch.Tensor]]:
@@ -463,6 +463,12 @@ def _wrong_ideas(seq: int, kv_head: int, made: Decodes) -> Iterator[tuple[str, t
             own[:1].expand_as(own),
         )
         yield "All rows share one sum. Each row has a maximum and a sum of its own: `axis=1`.", _shared(scores, values)
+    if scores.max() < -1e4:  # an earlier case has shown that masked scores aren't 0
+        yield (
+            "The scores are all far below zero here, and those of masked positions outweigh them. A masked score must "
+            "be lower than any other: minus infinity.",
+            torch.zeros_like(queries),
+        )
     yield (
         "Positions past the last token have a score of 0, and a weight. Their score must be minus infinity: "
         '`tl.where(is_key[None, :], scores, float("-inf"))`.',
@@ -473,12 +479,6 @@ def _wrong_ideas(seq: int, kv_head: int, made: Decodes) -> Iterator[tuple[str, t
         yield (
             "You divide by `row_sum` in every iteration. Divide once, after the loop.",
             _online(scores, values, made.tile, divide=divide, each=True),
-        )
-    if scores.max() < -1e4:
-        yield (
-            "The scores are all far below zero here, and those of masked positions outweigh them. A masked score must be "
-            "lower than any other: minus infinity.",
-            torch.zeros_like(queries),
         )
     if len(keys) > made.tile:
         both = "multiply it by exp2(old maximum − new maximum). `online_softmax` returns it rescaled."
