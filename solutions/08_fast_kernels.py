@@ -448,8 +448,8 @@ def splits(batch, context):
     return triton.cdiv(context, keys_per_split(batch, 8, context, recorded.processors))
 
 
-draw_programs(BATCHES, CONTEXTS, 8, recorded.processors, splits, title="Split: programs per processor")
 reveal("08.b", 8 * splits(1, 8192), unit="programs")
+draw_programs(BATCHES, CONTEXTS, 8, recorded.processors, splits, title="Split: programs per processor")
 
 # %% [markdown]
 """
@@ -596,8 +596,8 @@ print(f"C, D and B: the same tokens as with PyTorch: {same}")
 """
 ## Measure
 
-The recorded times of the library's `decode_kernel`, which has all five ideas. Its loop is yours; around it are lines for packed batches and for models that
-yours doesn't serve ("Further" prints it). First the lower bound and the time before and after:
+Here are the recorded times of the library's `decode_kernel`, which has all five ideas. Its loop is that of your kernel; around it are lines for packed batches
+and for models that yours doesn't serve ("Further" prints it). First the lower bound and the time before and after:
 """
 
 # %%
@@ -647,7 +647,7 @@ bars(even)
 # %% [markdown]
 """
 Here FlashInfer and FlashAttention-3 come close to our time, and a difference of a few percent may change from run to run. cuDNN's dense kernel is ahead. It
-reads contiguous keys, without a table; we didn't measure how much of its lead comes from that. "Further" has all cases, prefills too, where the order is another.
+reads contiguous keys, without a table; we didn't measure how much of its lead comes from that. "Further" has all cases; in prefills the order is different.
 
 This lesson adds no row to the ledger. The ledger counts tokens, bytes and forward passes, and those are the same as in lesson 06.
 
@@ -669,13 +669,17 @@ This lesson adds no row to the ledger. The ledger counts tokens, bytes and forwa
 
 ## What is still wrong
 
-**Decodes only.** A step of a real batch has prefills too, and your kernel has one row per query head. The engine's second kernel is in "Further".
+**Decodes only, and head sizes that are powers of two.** A step of a real batch has prefills too, and your kernel has one row per query head. The engine's two
+kernels are in "Further".
 
 **Keys in 16 bits.** A decode is memory-bound. Keys and values in 8 bits need half as many bytes. Engines do that (FP8), with a scale factor per head
 or tensor to keep the range.
 
 **Two launches and a round trip.** The partial results are written to memory and read back for the merge. The shorter the sequence, the larger their
-share of the time.
+share of the time. What the CPU spends on launches can be saved (lesson 13):
+
+> **CUDA graph**: a recording of GPU work that can be replayed with a single launch. It saves the CPU the time to launch each kernel. During capture,
+> nothing may wait for the GPU.
 
 **Shared prefixes are read again and again.** If many requests start with the same text, they can share its blocks (lesson 11). Each program then reads
 the shared keys for its own sequence. Processing them once for all of these requests, and merging, is called *cascade attention*.
@@ -974,9 +978,6 @@ def kernel(...):
 Know what it does before you use it in a server. At the first call with each new value of the `key`, it compiles *every* configuration, and runs each
 many times. A request that happens to have a new value waits seconds, not microseconds. The outputs are written many times, which is wrong for a kernel
 that accumulates into them. And none of this can happen while a CUDA graph is being captured.
-
-> **CUDA graph**: a recording of GPU work that can be replayed with a single launch. It saves the CPU the time to launch each kernel. During capture,
-> nothing may wait for the GPU.
 
 So we ran a sweep once, by hand, over both kernels, and wrote the results into two functions. Here is what was tried.
 """
