@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from lessons_lib.kernels import decode_groups, decode_groups_kernel, decode_heads, decode_splits
+from lessons_lib.kernels import decode_groups, decode_groups_kernel, decode_heads, decode_splits, kernel_device
 from lessons_lib.recording import Recorder
 
 
@@ -12,7 +12,8 @@ def some_decodes(head_dim=16):
     q = torch.randn(3, 6, head_dim, generator=generator)
     keys, values = (torch.randn(10, 8, 2, head_dim, generator=generator) for _ in range(2))
     tables = torch.randperm(9, generator=generator).reshape(3, 3).int()
-    return q, keys, values, tables, torch.tensor([1, 17, 24], dtype=torch.int32), 0.3
+    lens = torch.tensor([1, 17, 24], dtype=torch.int32)
+    return *(x.to(kernel_device()) for x in (q, keys, values, tables, lens)), 0.3
 
 
 def test_groups_and_splits_give_what_lesson_07_gives():
