@@ -6,9 +6,9 @@
 
 90 minutes · difficulty: hard · routes: kernels · prerequisites: lesson 07 (programs, masks, strides, a kernel over a block table)
 
-First you count the minimum amount of work that attention has to do, and see how far lesson 07's kernel is from it. Then you go through the ideas that
-close the gap, one at a time, with the lines that each one changes and the time that it saves. You write four of the parts. The result is two kernels of
-about two screens each, which you compare with those used in production.
+You rewrite lesson 07's kernel so that one program serves all query heads that share keys, and reads many keys at a time. On any machine you can count how
+the bytes and the iterations fall. Then you split long sequences among many programs, and merge their results. For each idea, a recording on a GPU shows the
+time that it saves. The result is a kernel of one screen, and you'll know how it differs from those used in production.
 """
 
 # %%
@@ -22,19 +22,8 @@ import triton.language as tl
 from IPython.display import display
 
 from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, solution
-from lessons_lib.kernels import (
-    VARIANTS,
-    cache_offsets,
-    decode,
-    decode_kernel,
-    how_kernels_run,
-    kernel_device,
-    launch_decode,
-    launch_prefill,
-    prefill_kernel,
-    with_functions,
-)
-from lessons_lib.measuring import OURS, Work, attainable, recorded_attention, recorded_production
+from lessons_lib.kernels import VARIANTS, decode_groups, decode_heads, decode_heads_kernel, decode_splits, how_kernels_run, kernel_device, with_functions
+from lessons_lib.measuring import OURS, Work, attainable, attention_work, recorded_attention, recorded_production
 from lessons_lib.recording import Recorder
 from lessons_lib.viz.stepper import Stepper
 from lessons_lib.viz.tables import Table
@@ -62,13 +51,16 @@ matrices in bfloat16. A TFLOP is 10¹² operations, a GFLOP 10⁹.
 
 ## The problem: correct, and slow
 
-Here is the attention of one layer, in decodes of several sizes. "32,8,128" means 32 query heads, 8 KV heads, head size 128: the shapes of a Llama with
-8 billion parameters. "14,2,64" are those of a small Qwen2. Blocks hold 16 tokens and are scattered over the pool. All keys and values must be read once,
-so bytes divided by read bandwidth is a lower bound for any kernel.
+Here is the attention of one layer, in three decodes. "32,8,128" means 32 query heads, 8 KV heads, head size 128: the shapes of a Llama with 8 billion
+parameters. "14,2,64" are those of a small Qwen2. Blocks hold 16 tokens and are scattered over the pool. All keys and values must be read once, so bytes
+divided by read bandwidth is a lower bound for any kernel.
 """
 
 # %%
-decodes = [case for case in recorded.cases if case.kind == "decode"]
+alone = recorded.case("decode 32,8,128; batch 1,")
+even = recorded.case("decode 32,8,128; batch 64, context 2048")
+small_heads = recorded.case("decode 14,2,64; batch 256")
+mixed, long = recorded.case("mixed"), recorded.case("prefill")
 
 
 def reading(case):
@@ -81,28 +73,27 @@ Table(
     columns=["recorded", "keys and values, MB", "reading them, µs", "lesson 07's kernel, µs", "times as long"],
     rows=[
         [case.name.removeprefix("decode "), case.kv_bytes / 1e6, reading(case), case.microseconds[SEVEN], case.microseconds[SEVEN] / reading(case)]
-        for case in decodes
+        for case in (alone, even, small_heads)
     ],
     caption="Decode attention of one layer on an H200",
 )
 
 # %% [markdown]
 """
-Every case takes far longer than reading its keys and values. Where does the time go? Take the first row, one sequence of 8,192 tokens. A program goes
+All three take far longer than reading their keys and values. Where does the time go? Take the first row, one sequence of 8,192 tokens. A program goes
 through its blocks one after another, 16 tokens per iteration of the loop:
 """
 
 # %%
-alone = recorded.case("decode 32,8,128; batch 1,")
 iterations = 8192 // 16
 taken = alone.microseconds[SEVEN]
 print(f"{iterations} iterations in {taken:.0f} µs (recorded): {taken / iterations:.2f} µs per iteration, for 16 keys and 16 values of one head")
 
 # %% [markdown]
 """
-An iteration requests an entry of the block table, waits for it, requests the keys, waits, computes, requests the values, waits. In all that time it
-reads and computes very little. Nearly all of it is latency, and a GPU that waits reads nothing. Every idea in this lesson does one of three things:
-**read and compute less, work in larger units, and always keep enough loads in flight**.
+An iteration requests an entry of the block table, waits for it, requests the keys and values, waits, computes. In all that time it reads and computes very
+little. Nearly all of it is latency, and a GPU that waits reads nothing. Every idea in this lesson does one of three things: **read and compute less, work in
+larger units, and keep enough loads in flight**.
 
 > **streaming multiprocessor**: one of the many processors of a GPU (SM), with its own arithmetic units and its own small, fast memory. A program runs
 > on one of them, and each runs several programs at the same time. We simply call it a *processor*.
@@ -112,131 +103,9 @@ reads and computes very little. Nearly all of it is latency, and a GPU that wait
 > **shared memory**: the small memory inside each processor, about 200 KB on an H200. Tiles wait there on their way to the arithmetic units. Even closer
 > are the *registers*, which hold the values currently in use.
 
-## What is the minimum?
+## Count first
 
-Before you make a kernel faster, find out how fast it could be. Two things have to happen. Bytes have to move between memory and processors: keys,
-values, queries, outputs. And multiplications and additions have to be done. The two can overlap, so the longer of the two times is the lower bound.
-
-## Build 1: count
-
-**Your task: `attention_work(q_lens, context_lens, q_heads, kv_heads, head_dim, bytes_per_element=2)`** for a packed batch over the KV cache of one
-layer. It returns `Work(bytes=..., flop=...)`. `q_lens` and `context_lens` are lists with one int per sequence: its new tokens, and all its tokens, the
-new ones included.
-
-- **bytes**: the keys and values of all contexts are read once, however many queries use them. They have `kv_heads` heads. The queries of the new tokens
-  are read and their outputs written; they have `q_heads` heads. Each element takes `bytes_per_element` bytes. Block tables and lengths are negligible.
-- **flop**: a query at position p of its sequence sees the p + 1 keys at positions 0 to p. For each key that it sees, each query head needs head_dim
-  multiplications and as many additions for the score, and the same again for the output: 4 × head_dim in total. The softmax isn't counted. The q_len
-  new tokens of a sequence are at its last positions, context − q_len to context − 1.
-
-Example: one new token after 9 others, with 4 query heads over 2 KV heads and a head size of 8. The context is 10. Keys and values: 2 × 10 × 2 × 8 = 320
-elements. Query and output: 2 × 1 × 4 × 8 = 64. Together 384 elements, 768 bytes. Operations: 10 keys × 4 heads × 4 × 8 = 1,280. With a chunk of 3 new
-tokens, at positions 7, 8 and 9, there are 8 + 9 + 10 = 27 pairs of a token and a key instead of 10, so 3,456 operations. The keys and values stay the
-same; queries and outputs triple.
-
-As in the other lessons, `hint("08.1")` shows one hint per call. Run it in a cell of its own.
-"""
-
-# %% exercise="08.1"
-from lessons_lib.measuring.roofline import attention_work
-
-# %% [markdown]
-"""
-The benchmark's cases, counted with your function:
-"""
-
-# %%
-from lessons_lib.measuring import CASES
-
-SHAPES = {case.name: case for case in CASES}
-
-
-def work_of(name):
-    case = SHAPES[name]
-    return attention_work(case.q_lens, case.context_lens, case.q_heads, case.kv_heads, case.head_dim)
-
-
-print("the same operations as in the recording:", all(work_of(case.name).flop == case.flop for case in recorded.cases))
-Table(
-    columns=["case", "MB", "GFLOP", "operations per byte"],
-    rows=[[case.name, work_of(case.name).bytes / 1e6, work_of(case.name).flop / 1e9, work_of(case.name).intensity] for case in recorded.cases],
-)
-
-# %% [markdown]
-"""
-Look at the last column, the arithmetic intensity of lesson 00. All decodes of a model have almost the same intensity, however many sequences there are
-and however long they are. An element of a key has 2 bytes. It's used by 4 query heads (32 over 8), each time with one multiplication and one addition.
-That makes 8 operations for 2 bytes: 4 per byte. The same holds for the values. A prefill uses each key for thousands of queries.
-
-And the machine? Divide its operations per second by its bytes per second: that's the intensity at which it reaches both limits at once.
-"""
-
-# %%
-print(f"on the recorded machine: {machine.ridge:.0f} operations per byte")
-
-# %% [markdown]
-"""
-> **roofline**: a chart of what a machine allows. The x-axis is the intensity of the work, the y-axis operations per second. On the left is a slope,
-> where memory is the limit. On the right is a flat roof, where arithmetic is. They meet at the *ridge*.
-
-Work left of the ridge is memory-bound: better arithmetic doesn't help it. Work to its right is compute-bound.
-
-## Predict
-
-One new token per sequence is memory-bound, a long prompt is compute-bound. In between is a sequence that has most of its tokens in the cache and adds a
-few new ones: the last chunk of a prompt, say. Suppose it has 8,192 tokens, the new ones included, 32 query heads over 8 KV heads of size 128, in
-bfloat16. At how many new tokens does its attention become compute-bound on the recorded machine? Look at the count above: what grows with each new
-token, and what stays the same?
-"""
-
-# %%
-predict("08.a", ...)  # number of new tokens at which its attention becomes compute-bound
-
-# %%
-def intensity(new):
-    return attention_work([new], [8192], 32, 8, 128).intensity
-
-
-reveal("08.a", next(new for new in range(1, 8192) if intensity(new) >= machine.ridge), unit="new tokens")
-print("operations per byte:", ", ".join(f"{new} new: {intensity(new):.1f}" for new in (1, 2, 4, 16, 64)))
-
-# %% [markdown]
-"""
-The keys and values stay the same, and each new token uses them once more. So the intensity grows by about 4 per token, until queries and outputs begin
-to matter.
-
-Now the chart, with three ways to compute attention: the kernels that this lesson leads to ("this course"); gathering the blocks into a dense copy and
-then running PyTorch's own attention ("gather + SDPA"); and lesson 07's kernel, which can only decode.
-"""
-
-# %%
-from lessons_lib.viz.charts import RooflinePoint, draw_roofline
-
-WAYS = (OURS, "gather + SDPA", SEVEN)
-even = recorded.case("decode 32,8,128; batch 64, context 2048")
-small_heads = recorded.case("decode 14,2,64; batch 256")
-mixed, long = recorded.case("mixed"), recorded.case("prefill")
-shown = {"1 × 8,192": alone, "64 × 2,048": even, "mixed": mixed, "prefill": long}
-points = [
-    RooflinePoint(name, work_of(case.name), case.microseconds[way] / 1e6, way)
-    for name, case in shown.items()
-    for way in WAYS
-    if way in case.microseconds
-]
-draw_roofline(machine, points, "Attention of one layer under the roof of an H200", recorded.provenance)
-
-# %% [markdown]
-"""
-"1 × 8,192" is the decode of one sequence, "64 × 2,048" that of 64. They're on the far left, below the slope. The prefill is right of the ridge. The
-mixed batch, prefills and decodes together, is between them. A single kernel would have to be near the slope in one case, and near the roof in the other.
-That's why there will be two.
-
-## Idea 1: read each key once
-
-Query heads that share a KV head use the same keys. In lesson 07 each of them had its own program, so each key was read once per query head. Instead,
-let one program compute **all query heads of one KV head**. Then each key that it reads serves all of them.
-
-Let's count that on real keys. C, D and B decode, and we keep the inputs of one layer's attention.
+Let's count what lesson 07's kernel does on real keys. C, D and B decode, and we keep the inputs of one layer's attention.
 """
 
 # %%
@@ -273,118 +142,147 @@ print("block tables", tables.tolist())
 
 # %% [markdown]
 """
-Lesson 07's `record_kernel` runs a kernel through the interpreter and records its loads. The library's functions launch kernels with
-`kernel[grid](...)`; `Recorder` stands in for the kernel there, and records its loads.
+Lesson 07's `record_kernel` runs a kernel through the interpreter and records its loads. The library's functions launch kernels with `kernel[grid](...)`;
+`Recorder` stands in for the kernel there, and records its loads.
 """
 
 # %%
-from lessons_lib.kernels import decode_heads, decode_heads_kernel
-from lessons_lib.viz.programs import draw_program
-
-
-def cache_bytes(recording):
-    """Bytes of keys and values that all programs loaded."""
+def count(recorder):
+    """(programs, iterations: loads of keys in all programs, bytes of keys and values that they load)"""
+    recording = recorder.recording
     size = {name: layout.itemsize for name, layout in recording.tensors.items()}
     loads = [access for program in recording.programs for access in program.accesses if access.tensor in ("k_cache", "v_cache")]
-    return sum(len(access.offsets) * size[access.tensor] for access in loads)
+    loaded = sum(len(access.offsets) * size[access.tensor] for access in loads)
+    return len(recording.programs), sum(access.tensor == "k_cache" for access in loads), loaded
 
 
-seven, eight = Recorder(decode_heads_kernel), Recorder(decode_kernel)
-by_seven = decode_heads(query, keys, values, tables, contexts, scale, kernel=seven)
-by_eight = torch.empty_like(query)
-launch_decode(query, keys, values, tables, contexts, None, by_eight, scale, max_context, kernel=eight)
-print(f"largest difference between the results: {(by_seven - by_eight).abs().max():.0e}")
+inputs = (query, keys, values, tables, contexts, scale)
+seven = Recorder(decode_heads_kernel)
+by_seven = decode_heads(*inputs, kernel=seven)
 necessary = 2 * int(contexts.sum()) * KV_HEADS * HEAD_DIM * keys.element_size()
-rows = [[name, len(r.recording.programs), cache_bytes(r.recording)] for name, r in (("lesson 07", seven), ("lesson 08", eight))]
-Table(
-    columns=["kernel", "programs", "bytes of keys and values loaded", "times as many as necessary"],
-    rows=[[*row, f"{row[2] / necessary:.2f}"] for row in rows],
-    caption=f"C, D and B, one layer: {query.shape[1]} query heads over {KV_HEADS} KV heads; counted here",
-)
-
-# %%
-AXES = ["KV head", "sequence", "split"]
-
-
-def programs_of(recording, **where):
-    def name(i):
-        return f"program {recording.programs[i].ids}"
-
-    return Stepper(lambda i: draw_program(recording, i, AXES), count=len(recording.programs), label="program", name=name, **where)
-
-
-programs_of(eight.recording, start=0, still=2)
+programs, iterations, loaded = count(seven)
+print(f"lesson 07: {programs} programs, {iterations} iterations, {loaded:,} bytes of keys and values; necessary: {necessary:,}, so {loaded / necessary:.0f} times")
 
 # %% [markdown]
 """
-There are half as many programs, and each key is loaded once. With the shapes of a Llama, a key serves 4 query heads; with a Qwen2's 14 over 2, it
-serves 7.
+## Idea 1: read each key once
 
-How much time does that save? For each idea, the same kernel was built without it, giving the same results, and timed on the H200. We'll look at these
-times once the kernel is complete. Guess now. The decode of 64 × 2,048 is memory-bound. Without this idea, four programs read each key, one per query
-head. How many times as long does it take?
+Query heads that share a KV head use the same keys. In lesson 07 each of them had its own program, so each key was read once per query head. Instead, let one
+program compute **all query heads of one KV head**. What was one query becomes a tile of queries, one *row* per query head, and each key that the program
+reads serves all rows. With the shapes of a Llama, a key serves 4 query heads; with a Qwen2's 14 over 2, it serves 7.
+
+```diff
+- grid (sequences, query heads); query [HEAD_DIM]; row_max and row_sum scalars; acc [HEAD_DIM]
++ grid (KV heads, sequences); queries [BLOCK_M, HEAD_DIM]; row_max and row_sum [BLOCK_M]; acc [BLOCK_M, HEAD_DIM]
+```
+
+`BLOCK_M` is the number of rows. How much time does that save? For each idea, the finished kernel was built without it, giving the same results, and timed on the H200. `prices` shows both
+times. Here is the decode of 64 sequences with four programs per KV head, one for each of its query heads:
 """
 
 # %%
-predict("08.b", ...)  # how many times as long it takes without the idea
+FULL = "the full kernel"
+
+
+def prices(*rows):
+    """Each row: (case, variant) or (case, variant, what to compare it with). Times of the variant and of the other."""
+    table = []
+    for case, variant, other in ((*row, FULL)[:3] for row in rows):
+        before = case.without.get(other, case.microseconds[OURS])
+        table.append([case.name, variant, case.without[variant], other, before, f"{case.without[variant] / before:.2f}"])
+    columns = ["case", "variant", "µs", "compared with", "its µs", "times as long"]
+    return Table(columns, table, f"Recorded on one {machine.name}")
+
+
+prices((even, "one program per query head"))
 
 # %% [markdown]
 """
-## Idea 2: matrix products on tensor cores
+Not four times as long. The four programs read the same keys at about the same time, and a GPU has a cache of its own between memory and processors (50 MB
+on an H200), which may still hold what a neighbor has read. And not all of the difference is re-reading: this variant also launches four times as many
+programs, each with one real row in a tile of 16. The two effects weren't timed separately.
+
+## Idea 2: a tile of several blocks
+
+A block has 16 tokens. That's a good size for memory (lesson 03), but a small one for an iteration, which spends most of its time waiting. Luckily, an
+iteration needn't be one block. A tile may have 64 positions, each of which looks up **its own** block, with one `tl.load` of 64 table entries. Many of these
+addresses are the same, but that doesn't matter: the result is one block index per position, and from these you compute where each key is.
+
+```diff
+- a step of BLOCK_SIZE; one table entry per iteration; keys [BLOCK_SIZE, HEAD_DIM]
++ a step of BLOCK_N; one table entry per position, [BLOCK_N]; keys [BLOCK_N, HEAD_DIM]
+```
+"""
+
+# %%
+SMALL_TILES = "one block per iteration"
+prices((even, SMALL_TILES))
+
+# %% [markdown]
+"""
+That's with all other settings unchanged. Whether small tiles are slow with *any* settings is another question ("Further").
+
+## Predict
+
+C, D and B have contexts of 4, 22 and 63 tokens, in blocks of 16, with 4 query heads over 2 KV heads. Lesson 07's kernel needed 28 iterations, as counted
+above: 4 heads × (1 + 2 + 4) blocks. With both ideas, one program per KV head and tiles of 32 keys, how many iterations will all programs need together?
+"""
+
+# %%
+predict("08.a", ...)  # iterations of all programs
+
+# %% [markdown]
+"""
+## Idea 3: matrix products on tensor cores
 
 > **tensor core**: a part of a processor that multiplies two small matrices at once. In float16 and bfloat16 it does many times as many operations per
 > second as the other arithmetic units.
 
 In lesson 07 a score was `tl.sum(query * keys, axis=1)`: products element by element, then a sum. Now a program has several query heads, so the queries
-[heads, head size] and the keys [head size, keys] are two matrices, and the scores are `tl.dot(queries, keys)`. That runs on tensor cores.
+[rows, head size] and the keys, transposed to [head size, keys], are two matrices, and `tl.dot` of them gives all scores. That runs on tensor cores. The
+output is another product, of the weights and the values.
+
+```diff
+- a tile of products, summed along one axis
++ tl.dot of two tiles: for the scores, and for the output
+```
 
 `tl.dot` needs at least 16 rows here. A Llama has 4 query heads per KV head, so 12 rows are padding. The padding costs arithmetic but no bytes, and a
-decode waits for bytes. In the kernel, `GROUP` is the number of query heads per KV head, 4 in the Llama, and `BLOCK_M` the number of rows, padding
-included. `is_row` marks the real ones, and only those are stored.
-
-## Idea 3: a tile of several blocks
-
-A block has 16 tokens. That's a good size for memory (lesson 03), but a small one for an iteration. Luckily, an iteration needn't be one block. A tile
-may have 64 positions, each of which looks up **its own** block: `table + position // BLOCK_SIZE` is 64 addresses, in runs of 16 identical ones. The
-load returns 64 block indices, and from these we compute 64 offsets:
+decode waits for bytes. In the kernels, `GROUP` is the number of query heads per KV head, 4 in the Llama, and `BLOCK_M` the number of rows, padding included.
 """
 
 # %%
-print(inspect.getsource(cache_offsets.fn))
-
-# %%
-first = next(access for access in eight.recording.programs[2].accesses if access.tensor == "k_cache")
-cells = eight.recording.indices(first, 2)
-blocks = list(dict.fromkeys(block for block, _ in cells))
-print(f"B's first load of keys: {len(cells)} keys, (block, slot) from {cells[0]} to {cells[-1]}, in blocks {blocks}, in one `tl.load`")
+prices((even, "no tensor cores", SMALL_TILES))
 
 # %% [markdown]
 """
-`USE_INT64` is the other trick in `cache_offsets`. Lesson 07 converted every block index to 64 bits, because 32-bit offsets overflow in a large cache.
-But a 64-bit integer takes two registers, and a tile has many of them. So the launcher looks at the cache: if all its offsets fit into 32 bits, the
-kernel is compiled without the conversion.
-
-Keys can be requested only once their block indices have arrived. That's two waits in a row, in every iteration. Triton hides part of this by itself.
-With `num_stages=2`, an iteration requests the next one's keys and values before it ends; with `num_stages=3`, also the block indices of the one after
-that. Keys and values wait in shared memory until they're needed.
+Without tensor cores, the products of all rows, dimensions and keys exist at once, element by element. With 128 keys per iteration they wouldn't fit into the
+registers. So this variant was timed with 16 keys per iteration, and it's compared with the variant of Idea 2, which has 16 as well.
 
 ## Idea 4: powers of two
 
 A GPU has an instruction for 2ˣ, but none for eˣ. `tl.exp(x)` is computed as 2 to the power of x × log₂ e. Triton 3.6 compiles `tl.exp2` to one
 instruction, and `tl.exp` to five: that one, a multiplication, a comparison and two corrections for very small results. And they run for every
-score. But the scores are multiplied by `scale` anyway, so the launcher passes scale × log₂ e:
+score. But the scores are multiplied by `scale` anyway, so the launcher passes scale × log₂ e. From then on everything is in base 2: scores, maxima, weights
+and log-sum-exps (maximum + logarithm of the total). The weights come out the same.
+
+```diff
+- tl.exp, and scale
++ tl.exp2, and scale × log₂ e
+```
 """
 
 # %%
 from lessons_lib.kernels import LOG2_E
 
 print(f"log2(e) = {LOG2_E:.6f};  exp(1.7) = {torch.tensor(1.7).exp():.6f};  exp2(1.7 × log2(e)) = {torch.tensor(1.7 * LOG2_E).exp2():.6f}")
+prices((long, "natural exponentials"))
 
 # %% [markdown]
 """
-From then on everything is in base 2: scores, maxima, weights and log-sum-exps (maximum + logarithm of the total). The weights come out the same.
+This was timed in a prefill, because that's where arithmetic counts: a decode waits for memory.
 
-## Build 2: the softmax of a tile
+## Build 1: the softmax of a tile
 
 In lesson 07, `attend_blocks` had one query, with one maximum and one sum. Now a program has several rows. Each iteration gets a tile of scores,
 [rows, keys], and each row has its own maximum, its own sum, and its own row of `acc`.
@@ -404,100 +302,82 @@ the new maximum. It does *not* add the values of these keys. The kernel does tha
 It is `add_block` of lesson 06 with `tl.exp2`, for all rows at once. `tl.max` and `tl.sum` take an axis, and `tl.maximum` takes the elementwise maximum
 of two tiles. To combine one value per row with a tile [rows, keys], make it a column: `x[:, None]`.
 
-The trap is the same as in lesson 06. If a row hasn't seen a key yet and may not see any of these either, its new maximum is minus infinity, and −∞ −
-(−∞) is NaN. For such a row, subtract 0 instead, but still return minus infinity as its maximum; its weights and its sum are then 0. An `if` can't
-choose row by row. `tl.where(condition, this, that)` can.
+The trap is the same as in lesson 06: a row may not have seen a key yet, and may not see any of these either. That doesn't happen in a decode, but the
+engine's prefill kernel calls the same function. The maximum of such a row stays minus infinity, and its weights and its sum are 0, not NaN. An `if` can't
+choose row by row; `tl.where(condition, this, that)` can.
 
 Example, one row: `row_max` 2, `row_sum` 1.5, `acc` 20; scores [3, 1]. The new maximum is 3 and the factor 2⁻¹ = 0.5. The weights are [1, 0.25], the
 new sum is 0.75 + 1.25 = 2, and `acc` is 10.
+
+As in the other lessons, `hint("08.1")` shows one hint per call. Run it in a cell of its own.
 """
 
-# %% exercise="08.2"
+# %% exercise="08.1"
 from lessons_lib.kernels.paged_flash import online_softmax
 
 # %% [markdown]
 """
-### The whole decode kernel
+## Build 2: a group of heads, a tile of keys
 
-With these four ideas you can read the kernel. The lines that end a program early, for `RAGGED` and `start >= context_len`, belong to the next ideas,
-and so does the code after the loop for `NUM_SPLITS` above 1. `HEAD_DIM` is the head size, and `BLOCK_D` the next power of two. `token` and `seq` are
-converted to 64 bits for the same reason as block indices in lesson 07: with many tokens, token × stride may not fit into 32 bits. They're scalars, so
-that takes two registers per program rather than two per key. The loop is the same as in lesson 07: blocks, offsets, keys, scores, softmax, values.
+Now the kernel. You have all the parts: lesson 07's `decode_heads_kernel` and the loop of its `attend_blocks`, the four ideas, and your `online_softmax`.
 
-Two things are there for models other than ours. `VALUE_DIM` is the head size of the values, and `BLOCK_V` the next power of two: with DeepSeek's
-*multi-head latent attention* (MLA), keys and values have different head sizes. `WINDOW`, `CHUNKED`, `SOFTCAP`, `sinks` and `alibi_slopes` are the terms
-that lesson 06's `ScoreTerms` lists. Whether a layer has a term is known when the kernel is compiled. So an `if` about it costs nothing: for a layer
-without terms, those lines aren't compiled at all.
+**Your task: `decode_groups_kernel`.** Program (h, i) computes **all query heads of KV head h**, for sequence i: axis 0 of the grid counts KV heads, axis 1
+sequences. As in lesson 07, neighboring query heads share a KV head. The stub's docstring describes the parameters; the ones in capitals are constants.
+
+- Load every key and every value of the sequence exactly once, BLOCK_N positions per iteration, in one `tl.load` of keys and one of values. Load no slot that
+  holds no token: it may contain NaN.
+- BLOCK_N may be larger or smaller than BLOCK_SIZE, which needn't be a power of two. The caches may be views with any strides, and larger than 2³¹ elements.
+- `scale` includes log₂ e, so the scores are in base 2, as your `online_softmax` wants them.
+- Store each query head of the group once, and nothing else.
+
+`tl.dot(a, b)` multiplies two tiles of the same dtype and returns float32; `tl.dot(a, b, acc)` adds the product to `acc`. `tl.trans` swaps the axes of a tile.
+For float32, pass `input_precision="ieee"`, or a GPU rounds the factors to 10 bits. The check compares with dense attention and counts your loads; then it
+asks the compiler.
+
+Example: 6 query heads over 2 KV heads, contexts [40, 17], BLOCK_SIZE = 8 and BLOCK_N = 16. The grid is (2, 2). Program (1, 0) computes the query heads 3, 4 and
+5 of sequence 0, in 3 iterations. Its second tile has the positions 16 to 31, which are in the blocks of table entries 2 and 3. Its last one has 8 keys, and 8
+positions that no token has.
 """
 
-# %%
-print(inspect.getsource(decode_kernel.fn))
+# %% exercise="08.2"
+from lessons_lib.kernels.group_decode import decode_groups_kernel
 
 # %% [markdown]
 """
-The library's `with_functions` makes a copy of the kernel that calls other functions: yours. We use it from here on.
+Now count again: first with tiles of one block, so with Idea 1 only, then with larger ones. `decode_groups` launches your kernel.
 """
 
 # %%
-my_decode_kernel = with_functions(decode_kernel, online_softmax=online_softmax)
-device = kernel_device()
-on_device = [x.to(device) for x in (query, keys, values, tables, contexts)]
-out = torch.empty_like(on_device[0])
-launch_decode(*on_device, None, out, scale, max_context, kernel=my_decode_kernel)
-print("with your softmax, equal to lesson 07's kernel up to rounding:", torch.allclose(out.cpu(), by_seven, atol=1e-5))
+from lessons_lib.viz.programs import draw_program
 
-# %% [markdown]
-"""
-### What these ideas buy
-
-Four variants were timed. In three of them, the lines below were changed; the fourth is the same kernel, launched with `BLOCK_N` = 16. The first variant
-is launched on views of the caches with one KV head per query head, in which the four heads of a group are at the same address. The third has one
-*extra* idea: it's known in advance which table entries the next iteration needs, so they're read one iteration early.
-"""
+rows = [["lesson 07", *count(seven), "–"]]
+for keys_per_tile in (16, 32, 64):
+    mine = Recorder(decode_groups_kernel)
+    difference = (decode_groups(*inputs, keys_per_tile, kernel=mine) - by_seven).abs().max()
+    rows.append([f"yours, {keys_per_tile} keys per tile", *count(mine), f"{difference:.0e}"])
+    if keys_per_tile == 32:
+        reveal("08.a", count(mine)[1], unit="iterations")
+Table(columns=["kernel", "programs", "iterations", "bytes of keys and values", "largest difference"], rows=rows, caption=f"C, D and B, one layer; necessary: {necessary:,} bytes")
 
 # %%
-WITHOUT = ("one program per query head", "no tensor cores", "table read one iteration early")
-for name in WITHOUT:
-    print(f"{name}:\n{VARIANTS[name].diff()}\n")
+def programs_of(recording, axes, **where):
+    def name(i):
+        return f"program {recording.programs[i].ids}"
 
-# %%
-FULL = "the full kernel"
-
-
-def prices(*rows):
-    """Each row: (case, variant) or (case, variant, what to compare it with). Times of the variant and of the other."""
-    table = []
-    for case, variant, other in ((*row, FULL)[:3] for row in rows):
-        before = case.without.get(other, case.microseconds[OURS])
-        table.append([case.name, variant, case.without[variant], other, before, f"{case.without[variant] / before:.2f}"])
-    columns = ["case", "variant", "µs", "compared with", "its µs", "times as long"]
-    return Table(columns, table, f"Recorded on one {machine.name}")
+    return Stepper(lambda i: draw_program(recording, i, axes), count=len(recording.programs), label="program", name=name, **where)
 
 
-reveal("08.b", even.without["one program per query head"] / even.microseconds[OURS], unit="times as long")
-SMALL_TILES = "one block per iteration"
-prices((even, WITHOUT[0]), (even, SMALL_TILES), (even, WITHOUT[1], SMALL_TILES), (even, WITHOUT[2]), (small_heads, WITHOUT[2]))
+programs_of(mine.recording, ["KV head", "sequence"], start=0, still=2)
 
 # %% [markdown]
 """
-**One program per query head** doesn't take four times as long. The four programs read the same keys at about the same time, and a GPU has a cache of
-its own between memory and processors (50 MB on an H200), which probably still held much of what a neighbor had read. And not all of the difference is
-re-reading: this variant also launches four times as many programs, each with one real row of 16. The two effects weren't timed separately.
+Half as many programs, half the bytes, and as the tiles grow, fewer iterations. Each iteration is a wait, so these counts are what a GPU turns into time. For
+B, one `tl.load` now reads keys from four blocks.
 
-**One block per iteration** is slower, with all other settings unchanged. Whether small tiles are slow with *any* settings is a question for the last idea
-of this lesson.
+On a GPU, larger tiles have a price too: registers and shared memory. Keys can be requested only once their block indices have arrived, which makes two waits in
+a row per iteration. Triton hides part of this by itself: with `num_stages=2`, an iteration requests the next one's keys and values before it ends. Those tiles
+wait in shared memory until they're needed.
 
-**Without tensor cores**, the products of all rows, dimensions and keys exist at once, element by element. With 128 keys per iteration they wouldn't fit
-into the registers. So this variant was timed with 16 keys per iteration, and the table compares it with the row above it, which has 16 as well. The
-factor is what tensor cores buy.
-
-**The table read early** sounded good, but it isn't in our kernel. In the first case it's about 1% slower, which is only twice the difference between
-two timings of the same kernel (Idea 7 shows two). With the small heads of a Qwen2 and 256 sequences it gains a few percent. We left it out: that's too
-small a gain for lines that every reader has to think through. If a few percent matter to you, you may decide differently.
-"""
-
-# %% [markdown]
-"""
 ## Idea 5: split one sequence across many processors
 
 How many programs are there? One per KV head of each sequence. Here's what that means for a GPU with as many processors as the recorded one.
@@ -514,13 +394,44 @@ draw_programs(BATCHES, CONTEXTS, 8, recorded.processors, lambda batch, context: 
 Hatched cells have fewer programs than processors. And one program per processor is still few: while a program waits for memory, the processor can switch
 to another, if it has one.
 
-Attention over one sequence can be split, and the parts can be merged: rescale the sums of both to the same maximum, then add (`merge` in lesson 06, "Further").
-So a third axis of the grid counts **splits**. Program (h, i, s)
-computes KV head h of sequence i, over the keys s × SPLIT_SIZE to (s + 1) × SPLIT_SIZE − 1 only.
+Attention over one sequence can be split, and the parts can be merged: rescale the sums of both to the same maximum, then add (`merge` in lesson 06,
+"Further"). So a third axis of the grid counts **splits**. Program (h, i, s) computes KV head h of sequence i, over the keys s × SPLIT_SIZE to (s + 1) ×
+SPLIT_SIZE − 1 only.
 
 > **split-KV**: splitting the keys of one sequence among several programs that run at the same time, and merging their results. Known as
 > *Flash-Decoding*.
 
+These are the lines that change in the kernel of Build 2:
+"""
+
+# %%
+from lessons_lib.kernels import decode_splits_kernel, group_decode
+from lessons_lib.kernels.ablations import Variant
+
+print(Variant("split", decode_splits_kernel, ((group_decode.decode_groups_kernel, decode_splits_kernel),)).diff())
+
+# %% [markdown]
+"""
+Here is what the idea saves, for one long sequence, and for a batch that has enough programs without splits:
+"""
+
+# %%
+prices((alone, "sequences not split"), (recorded.case("decode 32,8,128; batch 64, ragged"), "sequences not split"))
+
+# %% [markdown]
+"""
+The lengths of the ragged batch run from 100 to 8,000, and the longest sequences are still running when the others have finished. Splits even that out.
+
+## Predict
+
+Take the first case: one sequence of 8,192 tokens, 8 KV heads. It's split into parts of 512 keys. How many programs does the launch have?
+"""
+
+# %%
+predict("08.b", ...)  # number of programs
+
+# %% [markdown]
+"""
 How many keys should a split have? With too many keys per split, some processors have no work. With too few, starting and merging take too large a share
 of the time. And all sequences get splits of the same size, so that a long one among short ones doesn't delay the end of the launch. The library's rule
 aims at eight programs per processor, but gives each program at least 512 keys, and at most 2,048:
@@ -537,35 +448,16 @@ def splits(batch, context):
     return triton.cdiv(context, keys_per_split(batch, 8, context, recorded.processors))
 
 
+reveal("08.b", 8 * splits(1, 8192), unit="programs")
 draw_programs(BATCHES, CONTEXTS, 8, recorded.processors, splits, title="Split: programs per processor")
 
 # %% [markdown]
 """
-In the hatched cells, the minimum of 512 keys determines the split size. So the single sequence of 8,192 tokens gets 16 splits, and its 16 × 8 programs
-are four fewer than there are processors. Why not smaller splits?
-"""
+In the hatched cells, the minimum of 512 keys determines the split size. So the 16 × 8 programs of the single sequence are four fewer than there are
+processors. Smaller splits would use those too. But besides reading, a program has to start, look up its blocks, wait for its first keys, and write its result;
+and each split is one more to merge. The smaller the splits, the larger the share of this overhead.
 
-# %%
-split_bytes = MIN_KEYS_PER_SPLIT * 2 * 128 * 2  # keys and values, 128 elements, 2 bytes
-rate = machine.bytes_per_s / recorded.processors
-print(f"512 keys and values of one head: {split_bytes / 1e3:.0f} KB, read in {split_bytes / rate * 1e6:.1f} µs at a processor's share of the recorded rate")
-
-# %% [markdown]
-"""
-Besides reading, a program has to start, look up its blocks, wait for its first keys, and write its result; and each split is one more to merge. The
-smaller the splits, the larger the share of this overhead.
-"""
-
-# %%
-prices((alone, "sequences not split"), (recorded.case("decode 32,8,128; batch 64, ragged"), "sequences not split"))
-
-# %% [markdown]
-"""
-The ragged batch has enough programs without splits. But its lengths run from 100 to 8,000, and the longest sequences are still running when the others
-have finished. Smaller splits even that out.
-
-The price: the splits have to be merged. Each split writes its attention and its log-sum-exp, in base 2, to two tensors in float32. Then a second kernel
-merges them.
+The price of splitting: each split writes its attention and its log-sum-exp, in base 2, to two tensors in float32. Then a second kernel merges them.
 
 ## Build 3: merge
 
@@ -588,11 +480,11 @@ Both partial tensors are contiguous. So the index of a split in `partial_lse` is
 starts at HEAD_DIM times that in `partial_out`.
 
 - **Which token.** If not `RAGGED`, sequence i is token i. If `RAGGED`, it's the token at `cu_seqlens_q[i]`; and unless the sequence has exactly one new
-  token, `return`: another kernel handles it. The decode kernel above starts in the same way.
-- **Which splits.** Only those with keys were written: the first `tl.cdiv(context_len, SPLIT_SIZE)`. The others may hold anything, even NaN. Load them
-  with a mask: log-sum-exps with `other=float("-inf")`, attentions with `other=0.0`.
-- **Result.** The weighted mean of the attentions. A split's weight is 2 to the power of (its log-sum-exp − the largest log-sum-exp). Store it in `out`,
-  with a mask for `dim < HEAD_DIM`.
+  token, `return`: another kernel handles it. The engine's kernels run over batches with prefills, and yours will too.
+- **Which splits.** Only those with keys were written: the first `tl.cdiv(context_len, SPLIT_SIZE)`. The others may hold anything, even NaN: don't load
+  them.
+- **Result.** The weighted mean of the attentions. A split's weight is its share of the total sum: proportional to 2 to the power of its log-sum-exp. A
+  log-sum-exp may be 300, and 2³⁰⁰ doesn't fit into float32. Store HEAD_DIM elements in `out`, no more.
 
 Example: two splits, log-sum-exps 0 and 1, attentions [2, 4] and [8, 1]. The weights are 2⁻¹ and 1. The result is (0.5 × [2, 4] + 1 × [8, 1]) / 1.5 =
 [6, 2].
@@ -603,26 +495,373 @@ from lessons_lib.kernels.paged_flash import merge_kernel
 
 # %% [markdown]
 """
-Your merge after your decode kernel: the same three stories in splits of 16 keys, so that D and B are split even though they're short. (The library's
-smallest split is 512.)
+Your merge after a kernel with your softmax: the same three stories in splits of 16 keys, so that D and B are split even though they're short. (The
+library's smallest split is 512.) `with_functions` makes a copy of a kernel that calls other functions: yours.
 """
 
 # %%
-launch_decode(*on_device, None, out, scale, max_context, split_size=16, kernel=my_decode_kernel, merge=merge_kernel)
-print("split and merged, equal up to rounding:", torch.allclose(out.cpu(), by_seven, atol=1e-5))
-split, merged = Recorder(my_decode_kernel), Recorder(merge_kernel)
-launch_decode(query, keys, values, tables, contexts, None, torch.empty_like(query), scale, max_context, split_size=16, kernel=split, merge=merged)
-print(f"decode kernel: grid {split.recording.grid}; merge kernel: grid {merged.recording.grid}")
-print(f"bytes of keys and values: {cache_bytes(split.recording):,}, as before: {cache_bytes(split.recording) == necessary}")
-programs_of(split.recording, start=8, still=9)
+split, merged = Recorder(with_functions(decode_splits_kernel, online_softmax=online_softmax)), Recorder(merge_kernel)
+by_splits = decode_splits(*inputs, split_size=16, keys_per_tile=16, kernel=split, merge=merged)
+print("split and merged, equal up to rounding:", torch.allclose(by_splits, by_seven, atol=1e-5))
+print(f"split kernel: grid {split.recording.grid}; merge kernel: grid {merged.recording.grid}")
+print(f"bytes of keys and values: {count(split)[2]:,}, as before: {count(split)[2] == necessary}")
+programs_of(split.recording, ["KV head", "sequence", "split"], start=8, still=9)
 
 # %% [markdown]
 """
-Each split of B reads one block, and stores to the partial tensors instead of `out`. An index of `partial_out` is token, query head, split, dimension;
-one of `partial_lse` is token, query head, split. The programs of C and D whose split is past the last token exit immediately; their entries in the
-partial tensors are never written.
+Each split of B reads one block, and stores to the partial tensors. The programs of C and D whose split is past the last token exit immediately; their
+entries in the partial tensors are never written.
 
-## Idea 6: one packed batch, prefills included
+## Stretch (optional): move fewer bytes
+
+Your kernel reads each sequence's keys once. Can a decode move fewer bytes still? In two of the scoreboard's three batches, all sequences begin with the
+same blocks, as requests with one system prompt do once their blocks are shared (lesson 11). Any kernels are allowed, any number of launches.
+
+Write `my_decode`. It returns the attention [N, query heads, head size]. Wrap each kernel that you launch in `counted`: it runs the kernel, and counts every byte
+that its programs load and store. Between launches `k_cache` and `v_cache` hold NaN, so only kernels can read them. Block tables and lengths are on the
+CPU, and reading them is free. Blocks hold 16 tokens, the head size is 32, and 4 query heads share 2 KV heads, all in float32.
+"""
+
+# %%
+from lessons_lib.checks.lesson_08.scoreboard import bytes_scoreboard
+
+
+def my_decode(counted, q, k_cache, v_cache, block_tables, context_lens, scale):
+    return decode_groups(q, k_cache, v_cache, block_tables, context_lens, scale, kernel=counted(decode_groups_kernel))  # replace this
+
+
+bytes_scoreboard(my_decode)
+
+# %% [markdown]
+"""
+## Prove it
+
+Your kernel and your merge against lesson 06's loop over sequences: random decodes with contexts around the size of a block and of a tile, and NaN in every cache
+slot that holds no token. Then a whole model: every step that has only decodes goes through your kernels.
+"""
+
+# %%
+import random
+
+from lessons_lib.attention import attention_one_by_one, pack
+from lessons_lib.batching import padded_tables
+from lessons_lib.kv_cache import BlockPool, BlockTable, blocks_for
+
+device = kernel_device()
+
+
+def random_batch(rng, new, contexts, q_heads, kv_heads, head_dim, block_size):
+    """A packed batch with random queries, keys and values; NaN in slots without a token."""
+    pool = BlockPool(sum(blocks_for(c, block_size) for c in contexts) + 2, block_size)
+    rng.shuffle(pool.free_queue)
+    tables = [BlockTable(pool) for _ in contexts]
+    generator = torch.Generator().manual_seed(rng.randrange(1000))
+    caches = [torch.full((pool.num_blocks, block_size, kv_heads, head_dim), float("nan")) for _ in range(2)]
+    for table, context in zip(tables, contexts):
+        table.append(context)
+        for position in range(context):
+            for cache in caches:
+                cache[table.blocks[position // block_size], position % block_size] = torch.randn(kv_heads, head_dim, generator=generator)
+    packed = pack([[0] * n for n in new], [c - n for c, n in zip(contexts, new)])
+    return torch.randn(sum(new), q_heads, head_dim, generator=generator), *caches, packed, padded_tables(tables)
+
+
+my_splits_kernel = with_functions(decode_splits_kernel, online_softmax=online_softmax)
+rng = random.Random(8)
+for shape in ((4, 2, 16, 4), (14, 2, 64, 16), (3, 3, 32, 12), (8, 1, 32, 32)):
+    lens = [1, 15, 16, 17, 40]
+    q, k, v, packed, block_tables = random_batch(rng, [1] * len(lens), lens, *shape)
+    expected = attention_one_by_one(q, k, v, packed, block_tables, shape[2] ** -0.5)
+    given = [x.to(device) for x in (q, k, v, block_tables.int(), packed.context_lens.int())]
+    grouped = decode_groups(*given, shape[2] ** -0.5, 16, kernel=decode_groups_kernel).cpu()
+    parts = decode_splits(*given, shape[2] ** -0.5, 16, 16, kernel=my_splits_kernel, merge=merge_kernel).cpu()
+    right = [bool((result - expected).abs().max() < 1e-5) for result in (grouped, parts)]
+    print(f"query heads, KV heads, head size, block size {shape}; contexts {lens}: off by less than 1e-5: {right}")
+
+
+def my_backend(packed, block_tables, block_size):
+    """Decodes through your kernels; a step with a prefill through lesson 06's PyTorch backend."""
+    if set(packed.new_lens) != {1}:
+        return plan_attention("torch", device)(packed, block_tables, block_size)
+    tables, lens = block_tables.int().contiguous(), packed.context_lens.int()
+    return lambda query, keys, values, scale: decode_groups(query, keys, values, tables, lens, scale, kernel=decode_groups_kernel)
+
+
+load = dict(prompts=stories, max_new_tokens=4, names="CDB", block_size=BLOCK_SIZE)
+model = model.to(device)
+same = paged_generate(model, tokenizer, **load, backend=my_backend) == paged_generate(model, tokenizer, **load, backend="torch")
+print(f"C, D and B: the same tokens as with PyTorch: {same}")
+
+# %% [markdown]
+"""
+## Measure
+
+Here are the recorded times of the library's `decode_kernel`, which has all five ideas. Its loop is that of your kernel; around it are lines for packed batches
+and for models that yours doesn't serve ("Further" prints it). First the lower bound and the time before and after:
+"""
+
+# %%
+Table(
+    columns=["recorded", "at least, µs", "lesson 07, µs", "lesson 08, µs", "share of the limit"],
+    rows=[
+        [case.name, reading(case), case.microseconds[SEVEN], case.microseconds[OURS], f"{reading(case) / case.microseconds[OURS]:.0%}"]
+        for case in (alone, even, small_heads)
+    ],
+)
+
+# %% [markdown]
+"""
+Near 100%, a kernel runs about as fast as this machine can read. The short case can't come as close, because starting and finishing take a larger share.
+
+How do others compare? PyTorch's kernels were timed in the same run. Its dense attention, SDPA, appears twice: "flash", and the kernel from NVIDIA's cuDNN
+library. "Dense" and "packed" read contiguous keys, without a block table: the kind of cache that lesson 03 got rid of. The kernels that production uses were timed
+in another run on the same kind of machine:
+"""
+
+# %%
+from lessons_lib.measuring import CASES
+from lessons_lib.viz.charts import draw_bars
+
+SHAPES = {case.name: case for case in CASES}
+
+production = recorded_production()
+print(production.provenance)
+
+
+def least(case):
+    """Lower bound in microseconds: bytes or operations, whichever take longer."""
+    shape = SHAPES[case.name]
+    return attainable(attention_work(shape.q_lens, shape.context_lens, shape.q_heads, shape.kv_heads, shape.head_dim), machine) * 1e6
+
+
+def bars(case):
+    others = {f"{name} *": us for name, us in production.microseconds[case.name].items()}
+    times = {name: us for name, us in {**case.microseconds, **others}.items() if name != SEVEN}
+    note = f"{recorded.provenance}. Outlined, with *: another run, see the line printed above"
+    limit = ("at least", least(case))
+    return draw_bars(dict(sorted(times.items(), key=lambda item: item[1])), "µs", case.name, note, (OURS,), limit, 8 * limit[1], list(others))
+
+
+bars(even)
+
+# %% [markdown]
+"""
+Here FlashInfer and FlashAttention-3 come close to our time, and a difference of a few percent may change from run to run. cuDNN's dense kernel is ahead. It
+reads contiguous keys, without a table; we didn't measure how much of its lead comes from that. "Further" has all cases; in prefills the order is different.
+
+This lesson adds no row to the ledger. The ledger counts tokens, bytes and forward passes, and those are the same as in lesson 06.
+
+## What production does
+
+- **vLLM** has this kernel in Triton as well: `kernel_unified_attention` in `vllm/v1/attention/ops/triton_unified_attention.py`, in version 0.33, whose
+  times are in the chart above. (The engine comparison in lesson 13 was recorded with version 0.26.) You'll recognize it: `find_seq_idx` is in "Further", with
+  the same `// BLOCK_Q + mid`. Its number of tiles is `q.shape[0] // BLOCK_Q + num_seqs`. `BLOCK_M` is our `BLOCK_M`, `TILE_SIZE` our `BLOCK_N`. Splits are
+  called *segments*; they are on (`IS_3D`) if all sequences of the batch have one new token and there are few of them, and `reduce_segments` is your
+  `merge_kernel`. One kernel serves prefills and decodes, with 16 rows in most cases. Older versions have two, `kernel_unified_attention_2d` and `_3d`.
+- On NVIDIA GPUs vLLM usually uses **FlashAttention** or **FlashInfer** instead, most of whose kernels are written in CUDA C++. FlashAttention's
+  `flash_attn_with_kvcache` takes a `block_table` and `num_splits`; with 0 a heuristic chooses, as our `keys_per_split` does.
+- **FlashInfer** separates what depends on lengths from the work itself: `plan(...)` looks at the lengths of all requests once per step and distributes
+  the work evenly over the processors; `run(...)` is then called in each layer. Ours gives all sequences splits of one size, and leaves the scheduling
+  to the GPU.
+- **Hugging Face transformers** gathers in its continuous batching. With FlashAttention, a step that has only decodes can skip the gather and pass a
+  block table.
+- **PyTorch**: `flex_attention` compiles a kernel from a mask function, and a `BlockMask` tells it which blocks to read. It's in the chart above.
+
+## What is still wrong
+
+**Decodes only, and head sizes that are powers of two.** A step of a real batch has prefills too, and your kernel has one row per query head. The engine's two
+kernels are in "Further".
+
+**Keys in 16 bits.** A decode is memory-bound. Keys and values in 8 bits need half as many bytes. Engines do that (FP8), with a scale factor per head
+or tensor to keep the range.
+
+**Two launches and a round trip.** The partial results are written to memory and read back for the merge. The shorter the sequence, the larger their
+share of the time. What the CPU spends on launches can be saved (lesson 13):
+
+> **CUDA graph**: a recording of GPU work that can be replayed with a single launch. It saves the CPU the time to launch each kernel. During capture,
+> nothing may wait for the GPU.
+
+**Shared prefixes are read again and again.** If many requests start with the same text, they can share its blocks (lesson 11). Each program then reads
+the shared keys for its own sequence. Processing them once for all of these requests, and merging, is called *cascade attention*.
+
+**Attention is one part.** The kernel takes the batch as it comes. Whether a step has one long prefill or many decodes is decided earlier, by the
+scheduler: lesson 09.
+
+## Quiz
+"""
+
+# %%
+quiz("08")
+
+# %% [markdown]
+"""
+## References
+
+- S. Williams, A. Waterman, D. Patterson: *Roofline: An Insightful Visual Performance Model for Multicore Architectures*, CACM 2009.
+  <https://doi.org/10.1145/1498765.1498785>
+- M. Milakov, N. Gimelshein: *Online normalizer calculation for softmax*, 2018. <https://arxiv.org/abs/1805.02867>
+- P. Tillet, H. T. Kung, D. Cox: *Triton: An Intermediate Language and Compiler for Tiled Neural Network Computations*, MAPL 2019.
+  <https://doi.org/10.1145/3315508.3329973>
+- T. Dao et al.: *FlashAttention*, 2022, <https://arxiv.org/abs/2205.14135>; T. Dao: *FlashAttention-2*, 2023, <https://arxiv.org/abs/2307.08691>; J.
+  Shah et al.: *FlashAttention-3: Fast and Accurate Attention with Asynchrony and Low-precision*, 2024, <https://arxiv.org/abs/2407.08608>
+- T. Dao, D. Haziza, F. Massa, G. Sizov: *Flash-Decoding for long-context inference*, 2023. <https://crfm.stanford.edu/2023/10/12/flashdecoding.html>
+- Z. Ye et al.: *FlashInfer*, 2025. <https://arxiv.org/abs/2501.01005>
+- vLLM: `vllm/v1/attention/ops/triton_unified_attention.py`. <https://github.com/vllm-project/vllm>
+- Triton: `triton.autotune`. <https://triton-lang.org/main/python-api/generated/triton.autotune.html>
+"""
+
+# %% [markdown] folded=true
+"""
+## Further (optional)
+
+What the lesson doesn't need: the roofline, the prefill kernel, tiles, and how the kernels are called. It isn't part of its 90 minutes. It has two more exercises.
+"""
+
+# %% [markdown]
+"""
+### The whole decode kernel
+
+This is the kernel that the engine runs. Its loop is that of your `decode_groups_kernel`, with splits. `RAGGED` skips sequences with several new tokens.
+`HEAD_DIM` is the head size, and `BLOCK_D` the next power of two. `token` and `seq` are converted to 64 bits for the same reason as block indices: with many
+tokens, token × stride may not fit into 32 bits. They're scalars, so that takes two registers per program rather than two per key. For the block indices the
+launcher decides: if all offsets of a cache fit into 32 bits, `USE_INT64` is off, and `cache_offsets` is compiled without the conversion.
+
+Two things are there for models other than ours. `VALUE_DIM` is the head size of the values, and `BLOCK_V` the next power of two: with DeepSeek's
+*multi-head latent attention* (MLA), keys and values have different head sizes. `WINDOW`, `CHUNKED`, `SOFTCAP`, `sinks` and `alibi_slopes` are the terms
+that lesson 06's `ScoreTerms` lists. Whether a layer has a term is known when the kernel is compiled: for a layer without terms, those lines aren't compiled
+at all.
+"""
+
+# %%
+from lessons_lib.kernels import decode_kernel
+
+print(inspect.getsource(decode_kernel.fn))
+
+# %% [markdown]
+"""
+One *extra* idea isn't in it: it's known in advance which table entries the next iteration needs, so they can be read one iteration early.
+"""
+
+# %%
+EARLY = "table read one iteration early"
+print(VARIANTS[EARLY].diff())
+prices((even, EARLY), (small_heads, EARLY))
+
+# %% [markdown]
+"""
+In the first case it's about 1% slower, which is only twice the difference between two timings of the same kernel (see "Choose tiles" below). With the small
+heads of a Qwen2 and 256 sequences it gains a few percent. We left it out: that's too small a gain for lines that every reader has to think through.
+
+### What is the minimum?
+
+Two things have to happen. Bytes have to move between memory and processors: keys, values, queries, outputs. And multiplications and additions have to be
+done. The two can overlap, so the longer of the two times is the lower bound.
+
+### Build 4 (optional): count
+
+**Your task: `attention_work(q_lens, context_lens, q_heads, kv_heads, head_dim, bytes_per_element=2)`** for a packed batch over the KV cache of one
+layer. It returns `Work(bytes=..., flop=...)`. `q_lens` and `context_lens` are lists with one int per sequence: its new tokens, and all its tokens, the
+new ones included.
+
+- **bytes**: the keys and values of all contexts are read once, however many queries use them. They have `kv_heads` heads. The queries of the new tokens
+  are read and their outputs written; they have `q_heads` heads. Each element takes `bytes_per_element` bytes. Block tables and lengths are negligible.
+- **flop**: a query at position p of its sequence sees the p + 1 keys at positions 0 to p. For each key that it sees, each query head needs head_dim
+  multiplications and as many additions for the score, and the same again for the output: 4 × head_dim in total. The softmax isn't counted. The q_len
+  new tokens of a sequence are at its last positions, context − q_len to context − 1.
+
+Example: one new token after 9 others, with 4 query heads over 2 KV heads and a head size of 8. The context is 10. Keys and values: 2 × 10 × 2 × 8 = 320
+elements. Query and output: 2 × 1 × 4 × 8 = 64. Together 384 elements, 768 bytes. Operations: 10 keys × 4 heads × 4 × 8 = 1,280. With a chunk of 3 new
+tokens, at positions 7, 8 and 9, there are 8 + 9 + 10 = 27 pairs of a token and a key instead of 10, so 3,456 operations. The keys and values stay the
+same; queries and outputs triple.
+"""
+
+# %% exercise="08.4"
+from lessons_lib.measuring.roofline import attention_work
+
+# %% [markdown]
+"""
+The benchmark's cases, counted with your function:
+"""
+
+# %%
+def work_of(name):
+    case = SHAPES[name]
+    return attention_work(case.q_lens, case.context_lens, case.q_heads, case.kv_heads, case.head_dim)
+
+
+print("the same operations as in the recording:", all(work_of(case.name).flop == case.flop for case in recorded.cases))
+Table(
+    columns=["case", "MB", "GFLOP", "operations per byte"],
+    rows=[[case.name, work_of(case.name).bytes / 1e6, work_of(case.name).flop / 1e9, work_of(case.name).intensity] for case in recorded.cases],
+)
+
+# %% [markdown]
+"""
+Look at the last column, the arithmetic intensity of lesson 00. All decodes of a model have almost the same intensity, however many sequences there are
+and however long they are. An element of a key has 2 bytes. It's used by 4 query heads (32 over 8), each time with one multiplication and one addition.
+That makes 8 operations for 2 bytes: 4 per byte. The same holds for the values. A prefill uses each key for thousands of queries.
+
+And the machine? Divide its operations per second by its bytes per second: that's the intensity at which it reaches both limits at once.
+"""
+
+# %%
+print(f"on the recorded machine: {machine.ridge:.0f} operations per byte")
+
+# %% [markdown]
+"""
+> **roofline**: a chart of what a machine allows. The x-axis is the intensity of the work, the y-axis operations per second. On the left is a slope,
+> where memory is the limit. On the right is a flat roof, where arithmetic is. They meet at the *ridge*.
+
+Work left of the ridge is memory-bound: better arithmetic doesn't help it. Work to its right is compute-bound.
+
+### Predict
+
+One new token per sequence is memory-bound, a long prompt is compute-bound. In between is a sequence that has most of its tokens in the cache and adds a
+few new ones: the last chunk of a prompt, say. Suppose it has 8,192 tokens, the new ones included, 32 query heads over 8 KV heads of size 128, in
+bfloat16. At how many new tokens does its attention become compute-bound on the recorded machine? Look at the count above: what grows with each new
+token, and what stays the same?
+"""
+
+# %%
+predict("08.c", ...)  # number of new tokens at which its attention becomes compute-bound
+
+# %%
+def intensity(new):
+    return attention_work([new], [8192], 32, 8, 128).intensity
+
+
+reveal("08.c", next(new for new in range(1, 8192) if intensity(new) >= machine.ridge), unit="new tokens")
+print("operations per byte:", ", ".join(f"{new} new: {intensity(new):.1f}" for new in (1, 2, 4, 16, 64)))
+
+# %% [markdown]
+"""
+The keys and values stay the same, and each new token uses them once more. So the intensity grows by about 4 per token, until queries and outputs begin
+to matter.
+
+Now the chart, with three ways to compute attention: the kernels that this lesson leads to ("this course"); gathering the blocks into a dense copy and
+then running PyTorch's own attention ("gather + SDPA"); and lesson 07's kernel, which can only decode.
+"""
+
+# %%
+from lessons_lib.viz.charts import RooflinePoint, draw_roofline
+
+WAYS = (OURS, "gather + SDPA", SEVEN)
+shown = {"1 × 8,192": alone, "64 × 2,048": even, "mixed": mixed, "prefill": long}
+points = [
+    RooflinePoint(name, work_of(case.name), case.microseconds[way] / 1e6, way)
+    for name, case in shown.items()
+    for way in WAYS
+    if way in case.microseconds
+]
+draw_roofline(machine, points, "Attention of one layer under the roof of an H200", recorded.provenance)
+
+# %% [markdown]
+"""
+"1 × 8,192" is the decode of one sequence, "64 × 2,048" that of 64. They're on the far left, below the slope. The prefill is right of the ridge. The
+mixed batch, prefills and decodes together, is between them. A single kernel would have to be near the slope in one case, and near the roof in the other.
+That's why there are two.
+
+### One packed batch, prefills included
 
 In a real step the batch is mixed: some requests contribute a whole prompt, some a chunk, and most of them one token. When a sequence has several new
 tokens, Idea 1 goes further: a program computes **neighboring tokens of one sequence, with all query heads of one KV head**. 64 tokens × 4 heads are 256
@@ -638,8 +877,6 @@ tokens, and its program exits. T // BLOCK_Q + N tiles are enough for T tokens of
 """
 
 # %%
-from lessons_lib.attention import pack
-
 BLOCK_Q = 4
 packed = pack([[0] * n for n in (8, 5, 2)], [0, 0, 0])
 bounds = packed.cu_seqlens_q.tolist()
@@ -654,7 +891,7 @@ for tile in range(num_tiles):
 
 # %% [markdown]
 """
-## Build 4: find the sequence of a tile
+### Build 5 (optional): find the sequence of a tile
 
 **Your task: `find_seq_idx(tile, cu_seqlens_q, num_seqs, BLOCK_Q)`**, a function that kernels call. `tile` is an int, `cu_seqlens_q` a pointer to
 `num_seqs` + 1 integers, `BLOCK_Q` a constant. Return the index of the sequence: the **last** one whose first tile, cu_seqlens_q[i] // BLOCK_Q + i, is at
@@ -671,7 +908,7 @@ Example: with `cu_seqlens_q` [0, 8, 13, 15] and BLOCK_Q = 4, the sequences start
 tile 3 to sequence 1, and tile 5 to sequence 2.
 """
 
-# %% exercise="08.4"
+# %% exercise="08.5"
 from lessons_lib.kernels.paged_flash import find_seq_idx
 
 # %% [markdown]
@@ -692,7 +929,7 @@ padding. So this kernel skips sequences with one new token (`has_own_kernel`), a
 """
 
 # %%
-from lessons_lib.kernels import first_masked_key, has_own_kernel, longest_first, unmasked_softmax
+from lessons_lib.kernels import first_masked_key, has_own_kernel, longest_first, prefill_kernel, unmasked_softmax
 
 for function in (first_masked_key, unmasked_softmax, longest_first, has_own_kernel):
     print(inspect.getsource(function.fn))
@@ -715,9 +952,8 @@ prices(*((long, name) for name in (*IN_PREFILLS[:3], "64-bit offsets")), (mixed,
 
 # %% [markdown]
 """
-**Natural exponentials** take out Idea 4; the launcher then passes the scale without log₂ e. They were timed in the prefill because that's where
-arithmetic counts: a decode waits for memory. Four extra instructions per score is a lot. The tensor cores do the products; the other arithmetic units
-do the rest: scaling, maximum, exponential and sum, only a handful of instructions per score.
+**Natural exponentials** take out Idea 4; the launcher then passes the scale without log₂ e. Four extra instructions per score is a lot: the tensor cores do
+the products, and the other arithmetic units only a handful of instructions per score, for scaling, maximum, exponential and sum.
 
 **A mask in every iteration** runs all keys through the second loop, with its comparison, its `tl.where` and your softmax.
 
@@ -727,7 +963,7 @@ programs in this case, one after another, so the wait at the end is a small part
 **64-bit offsets** shows the price of `USE_INT64`. It has no diff: it's the same kernel, compiled with a different constant. Registers are scarce in the
 prefill kernel.
 
-## Idea 7: choose tiles once, on purpose
+### Choose tiles once, on purpose
 
 How many keys per iteration, how many rows, how many warps, how many stages? There's no formula; you have to try. Triton has a decorator for that:
 
@@ -742,9 +978,6 @@ def kernel(...):
 Know what it does before you use it in a server. At the first call with each new value of the `key`, it compiles *every* configuration, and runs each
 many times. A request that happens to have a new value waits seconds, not microseconds. The outputs are written many times, which is wrong for a kernel
 that accumulates into them. And none of this can happen while a CUDA graph is being captured.
-
-> **CUDA graph**: a recording of GPU work that can be replayed with a single launch. It saves the CPU the time to launch each kernel. During capture,
-> nothing may wait for the GPU.
 
 So we ran a sweep once, by hand, over both kernels, and wrote the results into two functions. Here is what was tried.
 """
@@ -772,10 +1005,10 @@ more than the difference between two timings of the same tiles (see the last two
 which no sweep is recorded. The chosen prefill tiles are the fastest, and only one other combination comes close.
 
 A sweep shows more clearly what to avoid, and that settings depend on each other. Look at the first row of the decode sweep, the single blocks of
-Idea 3. With two warps instead of four, what was slow above is about as fast as the chosen tiles: 16 keys are enough work for 64 threads, but too little
+Idea 2. With two warps instead of four, what was slow above is about as fast as the chosen tiles: 16 keys are enough work for 64 threads, but too little
 for 128. So no idea has a fixed value. What it buys depends on what is already there, and all the times above hold only for this kernel.
 
-## Two functions
+### Two functions
 
 A function that others call has to be safe. A kernel checks nothing; with a wrong table it reads the wrong memory, and with a wrong `cu_seqlens_q` it
 may overwrite another tensor. So two functions wrap the kernels:
@@ -789,8 +1022,10 @@ uses the width of the table. On a GPU it never synchronizes, nor does `varlen` w
 """
 
 # %% tags=["measured"]
+from lessons_lib.kernels import decode
+
 if device == "cuda":
-    given = [x.clone() for x in on_device]
+    given = [x.to(device, copy=True) for x in (query, keys, values, tables, contexts)]
     decode(*given, scale)  # compiles the kernels, which isn't allowed during capture
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -817,19 +1052,16 @@ for arguments in ((query, keys, values, tables.long(), contexts, scale), (query,
 
 # %% [markdown]
 """
-## Prove it
+### Prove both kernels
 
-Both kernels, with your functions in them, against lesson 06's loop over sequences: random packed batches with prefills, chunks and decodes, contexts of
-one token, of exactly one block, and of a block plus one token, and NaN in every cache slot that holds no token.
+Both kernels, with your functions in them, against lesson 06's loop over sequences: random packed batches with prefills, chunks and decodes. And in whole
+models: greedy tokens through the library's Triton backend, and through one with your functions.
 """
 
 # %%
-import random
+from lessons_lib.kernels import launch_decode, launch_prefill
 
-from lessons_lib.attention import attention_one_by_one
-from lessons_lib.batching import padded_tables
-from lessons_lib.kv_cache import BlockPool, BlockTable, blocks_for
-
+my_decode_kernel = with_functions(decode_kernel, online_softmax=online_softmax)
 my_prefill_kernel = with_functions(prefill_kernel, online_softmax=online_softmax, find_seq_idx=find_seq_idx)
 
 
@@ -842,30 +1074,14 @@ def attend_mine(query, keys, values, bounds, contexts, tables, scale, max_contex
     return out
 
 
-def random_batch(rng, q_heads, kv_heads, head_dim, block_size):
-    """A packed batch with random queries, keys and values; NaN in slots without a token."""
-    new = [rng.choice((1, 1, 2, block_size, 13)) for _ in range(rng.randint(1, 4))]
-    contexts = [n + rng.choice((0, block_size - 1, block_size, 30)) for n in new]
-    pool = BlockPool(sum(blocks_for(c, block_size) for c in contexts) + 2, block_size)
-    rng.shuffle(pool.free_queue)
-    tables = [BlockTable(pool) for _ in contexts]
-    generator = torch.Generator().manual_seed(rng.randrange(1000))
-    caches = [torch.full((pool.num_blocks, block_size, kv_heads, head_dim), float("nan")) for _ in range(2)]
-    for table, context in zip(tables, contexts):
-        table.append(context)
-        for position in range(context):
-            for cache in caches:
-                cache[table.blocks[position // block_size], position % block_size] = torch.randn(kv_heads, head_dim, generator=generator)
-    packed = pack([[0] * n for n in new], [c - n for c, n in zip(contexts, new)])
-    return torch.randn(sum(new), q_heads, head_dim, generator=generator), *caches, packed, padded_tables(tables)
-
-
 rng = random.Random(8)
 for *shape, split_size in ((4, 2, 16, 4, None), (4, 2, 16, 8, 8), (14, 2, 64, 16, 16), (3, 3, 20, 8, None), (8, 1, 32, 16, 32)):
     q_heads, kv_heads, head_dim, block_size = shape
     worst, lens = 0.0, []
     for _ in range(3):
-        q, k, v, packed, block_tables = random_batch(rng, *shape)
+        new = [rng.choice((1, 1, 2, block_size, 13)) for _ in range(rng.randint(1, 4))]
+        lens_now = [n + rng.choice((0, block_size - 1, block_size, 30)) for n in new]
+        q, k, v, packed, block_tables = random_batch(rng, new, lens_now, *shape)
         expected = attention_one_by_one(q, k, v, packed, block_tables, head_dim**-0.5)
         given = [x.to(device) for x in (q, k, v, packed.cu_seqlens_q.int(), packed.context_lens.int(), block_tables.int())]
         mine = attend_mine(*given, head_dim**-0.5, int(packed.context_lens.max()), split_size).cpu()
@@ -875,18 +1091,13 @@ for *shape, split_size in ((4, 2, 16, 4, None), (4, 2, 16, 8, 8), (14, 2, 64, 16
     print(f"{q_heads} query heads over {kv_heads}, head size {head_dim}, blocks of {block_size}, {splits_text}; new tokens {lens}")
     print(f"   off by less than 1e-5: {worst < 1e-5}")
 
-# %% [markdown]
-"""
-And in whole models: greedy tokens through the library's Triton backend, and through one with your functions, against lesson 06's PyTorch backend.
-"""
-
 # %%
 from types import SimpleNamespace
 
 from lessons_lib.models import VOCAB_SIZE, tiny_model
 
 
-def my_backend(packed, block_tables, block_size):
+def varlen_backend(packed, block_tables, block_size):
     bounds, lens, tables = (tensor.int().contiguous() for tensor in (packed.cu_seqlens_q, packed.context_lens, block_tables))
     max_context = int(packed.context_lens.max())
     return lambda query, keys, values, scale: attend_mine(query.contiguous(), keys, values, bounds, lens, tables, scale, max_context)
@@ -898,14 +1109,12 @@ for family in ("gpt2", "llama", "qwen2"):
     prompts = [[rng.randrange(VOCAB_SIZE) for _ in range(length)] for length in (1, 8, 17)]
     load = dict(prompts=prompts, max_new_tokens=[2, 3, 2], max_num_seqs=2, block_size=8)
     expected = paged_generate(tiny, plain, **load, backend="torch")
-    same = [paged_generate(tiny, plain, **load, backend=backend) == expected for backend in ("triton", my_backend)]
+    same = [paged_generate(tiny, plain, **load, backend=backend) == expected for backend in ("triton", varlen_backend)]
     print(f"{family:>6}: the same tokens as with PyTorch: the library's backend {same[0]}, yours {same[1]}")
 
 # %% [markdown]
 """
-## Measure
-
-### On your GPU, if you have one
+### Measure on your GPU, if you have one
 """
 
 # %% tags=["measured"]
@@ -926,17 +1135,12 @@ else:
 
 # %% [markdown]
 """
-### Recorded
+### All recorded cases
 
-All cases with this lesson's kernels: the lower bound, the time they take, and how much of the limit they reach.
+The lower bound, the time they take, and how much of the limit they reach:
 """
 
 # %%
-def least(case):
-    """Lower bound in microseconds."""
-    return attainable(work_of(case.name), machine) * 1e6
-
-
 def bound(case):
     """What limits its sequences, by the intensity of each."""
     shape, found = SHAPES[case.name], set()
@@ -960,27 +1164,11 @@ In the decodes the limit is read bandwidth: near 100%, a kernel runs about as fa
 because starting and finishing take a larger share. In the prefill the limit is the rate of the large matrix product. The mixed batch can't reach its
 limit: that would require reading and computing to overlap, but the decodes read and the prefills compute, and the two kernels run one after the other.
 
-How do others compare? There are two groups. PyTorch's kernels were timed in the same run; its dense attention, SDPA, appears twice: "flash", and the
-kernel from NVIDIA's cuDNN library. "Dense" and "packed" read contiguous keys, without a block table: the kind of cache that lesson 03 got rid of. And
-the kernels that production uses were timed in another run on the same kind of machine:
+And the others, in a mixed batch and in a prefill:
 """
 
 # %%
-from lessons_lib.viz.charts import draw_bars
-
-production = recorded_production()
-print(production.provenance)
-
-
-def bars(case):
-    others = {f"{name} *": us for name, us in production.microseconds[case.name].items()}
-    times = {name: us for name, us in {**case.microseconds, **others}.items() if name != SEVEN}
-    note = f"{recorded.provenance}. Outlined, with *: another run, see the line printed above"
-    limit = ("at least", least(case))
-    return draw_bars(dict(sorted(times.items(), key=lambda item: item[1])), "µs", case.name, note, (OURS,), limit, 8 * limit[1], list(others))
-
-
-for case in (even, mixed, long):
+for case in (mixed, long):
     display(bars(case))
 
 # %% [markdown]
@@ -1012,69 +1200,7 @@ Table(
 """
 In the two cases with different lengths, the kernels with a * were timed with other random lengths from the same range, so compare those only roughly.
 
-In the decodes of the Llama shapes, FlashInfer and FlashAttention-3 come close to our time where lengths are equal, and a difference of a few percent
-may change from run to run. cuDNN's dense kernel is ahead in most decodes, in some by more than that, though not in the largest. It reads contiguous
-keys, without a table; we didn't measure how much of its lead comes from that.
-
-The prefill is different. FlashAttention-3 and cuDNN are written for the tensor cores of this GPU generation, and FlashInfer has kernels of that kind.
-Some of their warps only fetch, with hardware that copies whole tiles; others compute; the softmax of one tile overlaps with the products of the next. Our
-kernel is plain Triton, and its warps do all of that in sequence. Gather + SDPA is ahead of ours as well: in a long prefill gathering costs little
-compared with so many operations, and SDPA may choose cuDNN's kernel.
-
-This lesson adds no row to the ledger. The ledger counts tokens, bytes and forward passes, and those are the same as in lesson 06.
-
-## What production does
-
-- **vLLM** has this kernel in Triton as well: `kernel_unified_attention` in `vllm/v1/attention/ops/triton_unified_attention.py`, in version 0.33, whose
-  times are in the tables above. (The engine comparison in lesson 13 used another version, 0.26.) You'll recognize it. `find_seq_idx` is yours, with the
-  same `// BLOCK_Q + mid`. Its number of tiles is `q.shape[0] // BLOCK_Q + num_seqs`. `BLOCK_M` is our `BLOCK_M`, `TILE_SIZE` our `BLOCK_N`. Splits are
-  called *segments*; they are on (`IS_3D`) if all sequences of the batch have one new token and there are few of them, and `reduce_segments` is your
-  `merge_kernel`. One kernel serves prefills and decodes, with 16 rows in most cases. Older versions have two, `kernel_unified_attention_2d` and `_3d`.
-- On NVIDIA GPUs vLLM usually uses **FlashAttention** or **FlashInfer** instead, most of whose kernels are written in CUDA C++. FlashAttention's
-  `flash_attn_with_kvcache` takes a `block_table` and `num_splits`; with 0 a heuristic chooses, as our `keys_per_split` does.
-- **FlashInfer** separates what depends on lengths from the work itself: `plan(...)` looks at the lengths of all requests once per step and distributes
-  the work evenly over the processors; `run(...)` is then called in each layer. Ours gives all sequences splits of one size, and leaves the scheduling
-  to the GPU.
-- **Hugging Face transformers** gathers in its continuous batching. With FlashAttention, a step that has only decodes can skip the gather and pass a
-  block table.
-- **PyTorch**: `flex_attention` compiles a kernel from a mask function, and a `BlockMask` tells it which blocks to read. It's in the table above.
-
-## What is still wrong
-
-**Tiles for one GPU.** The sweep was made on one machine, with a head size of 128 in bfloat16. These tiles work elsewhere, but others may be faster.
-`python -m tools.gpu_bench` runs the same sweep on your machine.
-
-**Keys in 16 bits.** A decode is memory-bound. Keys and values in 8 bits need half as many bytes. Engines do that (FP8), with a scale factor per head
-or tensor to keep the range.
-
-**Two launches and a round trip.** The partial results are written to memory and read back for the merge. The shorter the sequence, the larger their
-share of the time.
-
-**Shared prefixes are read again and again.** If many requests start with the same text, they can share its blocks (lesson 11). Each program then reads
-the shared keys for its own sequence. A kernel could process them once for all of these requests, and merge: *cascade attention*.
-
-**Attention is one part.** The kernel takes the batch as it comes. Whether a step has one long prefill or many decodes is decided earlier, by the
-scheduler: lesson 09.
-
-## Quiz
-"""
-
-# %%
-quiz("08")
-
-# %% [markdown]
-"""
-## References
-
-- S. Williams, A. Waterman, D. Patterson: *Roofline: An Insightful Visual Performance Model for Multicore Architectures*, CACM 2009.
-  <https://doi.org/10.1145/1498765.1498785>
-- M. Milakov, N. Gimelshein: *Online normalizer calculation for softmax*, 2018. <https://arxiv.org/abs/1805.02867>
-- P. Tillet, H. T. Kung, D. Cox: *Triton: An Intermediate Language and Compiler for Tiled Neural Network Computations*, MAPL 2019.
-  <https://doi.org/10.1145/3315508.3329973>
-- T. Dao et al.: *FlashAttention*, 2022, <https://arxiv.org/abs/2205.14135>; T. Dao: *FlashAttention-2*, 2023, <https://arxiv.org/abs/2307.08691>; J.
-  Shah et al.: *FlashAttention-3: Fast and Accurate Attention with Asynchrony and Low-precision*, 2024, <https://arxiv.org/abs/2407.08608>
-- T. Dao, D. Haziza, F. Massa, G. Sizov: *Flash-Decoding for long-context inference*, 2023. <https://crfm.stanford.edu/2023/10/12/flashdecoding.html>
-- Z. Ye et al.: *FlashInfer*, 2025. <https://arxiv.org/abs/2501.01005>
-- vLLM: `vllm/v1/attention/ops/triton_unified_attention.py`. <https://github.com/vllm-project/vllm>
-- Triton: `triton.autotune`. <https://triton-lang.org/main/python-api/generated/triton.autotune.html>
+The prefill is different from the decodes. FlashAttention-3 and cuDNN are written for the tensor cores of this GPU generation, and FlashInfer has kernels of
+that kind. Some of their warps only fetch, with hardware that copies whole tiles; others compute; the softmax of one tile overlaps with the products of the next.
+Our kernel is plain Triton, and its warps do all of that in sequence. Gather + SDPA is ahead of ours as well. SDPA may choose cuDNN's kernel there.
 """

@@ -78,7 +78,7 @@ EXCEPTIONS = (
     (
         "operand type(s) for @",
         "`@` isn't a matrix product here. A score is the sum of query × key: "
-        "`tl.sum(query[None, :] * block_keys, axis=1)`.",
+        "`tl.sum(query[None, :] * block_keys, axis=1)`; for a tile of queries, `tl.dot`.",
     ),
     ("cannot convert none", "A function that a kernel calls must return its result. Yours returned nothing."),
     (

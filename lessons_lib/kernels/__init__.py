@@ -1,8 +1,8 @@
 """Triton kernels. Importing this folder needs Triton; everything else in the course runs without it.
 
-Read in this order: triton_setup, basics, simple_paged (lesson 07), paged_flash, launch, validation (08), race (12),
-write_pair (13). interpreter runs any kernel without a GPU, compile_check asks whether it would compile for one, and
-ablations takes one idea at a time out of the fast kernels.
+Read in this order: triton_setup, basics, simple_paged (lesson 07), group_decode, paged_flash, launch, validation (08),
+race (12), write_pair (13). interpreter runs any kernel without a GPU, compile_check asks whether it would compile for
+one, and ablations takes one idea at a time out of the fast kernels.
 """
 
 import lessons_lib.kernels.triton_setup  # noqa: F401 - before Triton: decides whether kernels are compiled
@@ -12,6 +12,12 @@ from lessons_lib.kernels.triton_setup import how_kernels_run, kernel_device
 
 from lessons_lib.kernels.ablations import VARIANTS, with_functions
 from lessons_lib.kernels.basics import add_kernel, gather_kernel, softmax_kernel
+from lessons_lib.kernels.group_decode import (
+    decode_groups,
+    decode_groups_kernel,
+    decode_splits,
+    decode_splits_kernel,
+)
 from lessons_lib.kernels.launch import (
     LOG2_E,
     MAX_KEYS_PER_SPLIT,
@@ -54,9 +60,13 @@ __all__ = [
     "attend_blocks",
     "cache_offsets",
     "decode",
+    "decode_groups",
+    "decode_groups_kernel",
     "decode_heads",
     "decode_heads_kernel",
     "decode_kernel",
+    "decode_splits",
+    "decode_splits_kernel",
     "decode_tiles",
     "find_seq_idx",
     "first_masked_key",

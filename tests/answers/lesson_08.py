@@ -9,11 +9,12 @@ import triton.language as tl
 from changed_kernels import changed
 
 from answers import Wrong
-from lessons_lib.kernels.paged_flash import find_seq_idx, merge_kernel, online_softmax
+from lessons_lib.kernels.group_decode import decode_groups_kernel
+from lessons_lib.kernels.paged_flash import cache_offsets, find_seq_idx, merge_kernel, online_softmax
 from lessons_lib.measuring.roofline import Work
 
 
-# 08.1 attention_work: each mistake is the right count with one thing counted another way
+# 08.4 attention_work: each mistake is the right count with one thing counted another way
 
 
 def counting(kv=None, queries=None, pairs=None, per_pair=4, heads=None, size=None, whole=None):
@@ -166,7 +167,7 @@ WORK = [
     Wrong("empties the list", eats_the_lengths, "changed its argument `q_lens`"),
 ]
 
-# 08.2 online_softmax
+# 08.1 online_softmax
 
 
 def softmax(*lines):
@@ -355,7 +356,7 @@ def merge_by_shares(
     token = seq
     if RAGGED:
         token = tl.load(cu_seqlens_q + seq)
-        if tl.load(cu_seqlens_q + seq + 1) - token > 1:
+        if tl.load(cu_seqlens_q + seq + 1) - token != 1:
             return
     split, dim = tl.arange(0, BLOCK_SPLITS), tl.arange(0, BLOCK_D)
     is_used = split * SPLIT_SIZE < tl.load(context_lens + seq)
@@ -417,6 +418,11 @@ MERGE = [
         "Axis 0 of the grid counts query heads",
     ),
     Wrong("RAGGED not looked at", merge((TOKEN, "    token = seq\n    token")), "With RAGGED"),
+    Wrong(
+        "sequences without new tokens written too",
+        merge((TOKEN, TOKEN.replace("!= 1", "> 1"))),
+        "Return unless there is exactly one",
+    ),
     Wrong("prefills written too", merge((TOKEN, TOKEN.replace("!= 1", "< 1"))), "another kernel handles those"),
     Wrong(
         "no strides of out",
@@ -431,7 +437,7 @@ MERGE = [
     ),
 ]
 
-# 08.4 find_seq_idx
+# 08.5 find_seq_idx
 
 
 def sequence(*lines):
@@ -489,7 +495,22 @@ def bounds_inside(tile, cu_seqlens_q, num_seqs, BLOCK_Q: tl.constexpr):
     return first
 
 
+@triton.jit
+def by_powers_of_two(tile, cu_seqlens_q, num_seqs, BLOCK_Q: tl.constexpr):
+    """The largest steps first, as long as they stay at or before the tile."""
+    step, found = 1, 0
+    while step < num_seqs:
+        step *= 2
+    while step > 0:
+        if found + step < num_seqs:
+            if tl.load(cu_seqlens_q + found + step) // BLOCK_Q + found + step <= tile:
+                found += step
+        step //= 2
+    return found
+
+
 SEQUENCE = [
+    Wrong("one after the other", one_after_the_other, "it took 63 loads"),
     Wrong(
         "without + middle",
         sequence((FIRST, "tl.load(cu_seqlens_q + middle) // BLOCK_Q <= tile")),
@@ -540,10 +561,319 @@ SEQUENCE = [
     Wrong("reads beyond the end", reads_beyond, "read only entries 0 to"),
 ]
 
-WRONG = {"08.1": WORK, "08.2": SOFTMAX, "08.3": MERGE, "08.4": SEQUENCE}
+# 08.2 decode_groups_kernel
+
+
+def groups(*lines):
+    return changed(decode_groups_kernel, *lines)
+
+
+IDS_2 = "kv_head, seq = tl.program_id(0), tl.program_id(1)"
+HEADS = "head, is_row = kv_head * GROUP + row, row < GROUP"
+HEAD = "kv_head * GROUP + row"
+LOOP = "for first in range(0, context_len, BLOCK_N):"
+IS_KEY = "is_key = position < context_len"
+BLOCKS = "blocks = tl.load(block_tables + seq * stride_table + position // BLOCK_SIZE, mask=is_key, other=0)"
+SLOTS = "blocks.to(tl.int64) * stride_block + position % BLOCK_SIZE * stride_slot + kv_head * stride_head"
+KEYS = "keys = tl.load(k_cache + elements, mask=is_key[:, None], other=0.0)"
+VALUES = "values = tl.load(v_cache + elements, mask=is_key[:, None], other=0.0)"
+SCORES = 'scores = tl.dot(queries, tl.trans(keys), input_precision="ieee") * scale'
+HIDDEN = 'scores = tl.where(is_key[None, :], scores, float("-inf"))'
+STEP = "weights, row_max, row_sum, acc = online_softmax(scores, row_max, row_sum, acc)"
+ADD = 'acc = tl.dot(weights.to(values.dtype), values, acc, input_precision="ieee")'
+INLINE = """new_max = tl.maximum(row_max, tl.max(scores, axis=1))
+        weights = tl.exp2(scores - new_max[:, None])
+        rescale = tl.exp2(row_max - new_max)
+        row_sum = row_sum * rescale + tl.sum(weights, axis=1)
+        acc = acc * rescale[:, None]
+        row_max = new_max"""
+DIVIDED = "(acc / row_sum[:, None])"
+STORED = "tl.store(out + offsets, (acc / row_sum[:, None]).to(out.dtype.element_ty), mask=is_row[:, None])"
+
+
+def inline(*pairs):
+    """The softmax in the kernel itself, with one line changed."""
+    lines = INLINE
+    for old, new in pairs:
+        assert old in lines
+        lines = lines.replace(old, new)
+    return groups((STEP, lines))
+
+
+@triton.jit
+def head_by_head(
+    q, k_cache, v_cache, block_tables, context_lens, out, scale,
+    stride_seq, stride_q_head, stride_block, stride_slot, stride_head, stride_table,
+    GROUP: tl.constexpr, BLOCK_M: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """One query head after another: right, but each of them loads the keys."""
+    kv_head, seq = tl.program_id(0), tl.program_id(1)
+    dim, key = tl.arange(0, HEAD_DIM), tl.arange(0, BLOCK_N)
+    context_len = tl.load(context_lens + seq)
+    for member in range(GROUP):
+        offsets = seq * stride_seq + (kv_head * GROUP + member) * stride_q_head + dim
+        query = tl.load(q + offsets).to(tl.float32)
+        row_max, row_sum = float("-inf"), 0.0
+        acc = tl.zeros([HEAD_DIM], tl.float32)
+        for first in range(0, context_len, BLOCK_N):
+            position = first + key
+            is_key = position < context_len
+            blocks = tl.load(block_tables + seq * stride_table + position // BLOCK_SIZE, mask=is_key, other=0)
+            slots = blocks.to(tl.int64) * stride_block + position % BLOCK_SIZE * stride_slot + kv_head * stride_head
+            keys = tl.load(k_cache + slots[:, None] + dim[None, :], mask=is_key[:, None], other=0.0)
+            values = tl.load(v_cache + slots[:, None] + dim[None, :], mask=is_key[:, None], other=0.0)
+            scores = tl.where(is_key, tl.sum(query[None, :] * keys, axis=1) * scale, float("-inf"))
+            new_max = tl.maximum(row_max, tl.max(scores, axis=0))
+            weights, rescale = tl.exp2(scores - new_max), tl.exp2(row_max - new_max)
+            row_sum = row_sum * rescale + tl.sum(weights, axis=0)
+            acc = acc * rescale + tl.sum(weights[:, None] * values, axis=0)
+            row_max = new_max
+        tl.store(out + offsets, acc / row_sum)
+
+
+@triton.jit
+def block_by_block(
+    q, k_cache, v_cache, block_tables, context_lens, out, scale,
+    stride_seq, stride_q_head, stride_block, stride_slot, stride_head, stride_table,
+    GROUP: tl.constexpr, BLOCK_M: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """A group at a time, but lesson 07's iterations: one block each, in a tile that it doesn't fill."""
+    kv_head, seq = tl.program_id(0), tl.program_id(1)
+    row, dim, slot = tl.arange(0, BLOCK_M), tl.arange(0, HEAD_DIM), tl.arange(0, BLOCK_N)
+    offsets = seq * stride_seq + (kv_head * GROUP + row)[:, None] * stride_q_head + dim[None, :]
+    queries = tl.load(q + offsets, mask=(row < GROUP)[:, None], other=0.0)
+    row_max = tl.full([BLOCK_M], float("-inf"), tl.float32)
+    row_sum = tl.zeros([BLOCK_M], tl.float32)
+    acc = tl.zeros([BLOCK_M, HEAD_DIM], tl.float32)
+    context_len = tl.load(context_lens + seq)
+    step = BLOCK_SIZE if BLOCK_SIZE < BLOCK_N else BLOCK_N
+    for first in range(0, context_len, step):
+        is_key = (slot < step) & (first + slot < context_len)
+        block = tl.load(block_tables + seq * stride_table + first // BLOCK_SIZE).to(tl.int64)
+        places = block * stride_block + (first + slot) % BLOCK_SIZE * stride_slot + kv_head * stride_head
+        keys = tl.load(k_cache + places[:, None] + dim[None, :], mask=is_key[:, None], other=0.0)
+        values = tl.load(v_cache + places[:, None] + dim[None, :], mask=is_key[:, None], other=0.0)
+        scores = tl.where(is_key[None, :], tl.dot(queries, tl.trans(keys)) * scale, float("-inf"))
+        weights, row_max, row_sum, acc = online_softmax(scores, row_max, row_sum, acc)
+        acc = tl.dot(weights.to(values.dtype), values, acc)
+    tl.store(out + offsets, acc / row_sum[:, None], mask=(row < GROUP)[:, None])
+
+
+@triton.jit
+def groups_by_sums(
+    q, k_cache, v_cache, block_tables, context_lens, out, scale,
+    stride_seq, stride_q_head, stride_block, stride_slot, stride_head, stride_table,
+    GROUP: tl.constexpr, BLOCK_M: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """Without `tl.dot`: products element by element, in float32."""
+    kv_head, seq = tl.program_id(0), tl.program_id(1)
+    row, dim = tl.arange(0, BLOCK_M), tl.arange(0, HEAD_DIM)
+    mine = q + seq * stride_seq + kv_head * GROUP * stride_q_head
+    queries = tl.load(mine + row[:, None] * stride_q_head + dim[None, :], mask=row[:, None] < GROUP, other=0.0)
+    queries = queries.to(tl.float32)
+    row_max = tl.zeros([BLOCK_M], tl.float32) - float("inf")
+    row_sum = tl.zeros([BLOCK_M], tl.float32)
+    acc = tl.zeros([BLOCK_M, HEAD_DIM], tl.float32)
+    context_len = tl.load(context_lens + seq)
+    table = block_tables + seq * stride_table
+    for tile in range(0, tl.cdiv(context_len, BLOCK_N)):
+        position = tile * BLOCK_N + tl.arange(0, BLOCK_N)
+        blocks = tl.load(table + position // BLOCK_SIZE, mask=position < context_len, other=0).to(tl.int64)
+        places = kv_head * stride_head + blocks * stride_block + (position % BLOCK_SIZE) * stride_slot
+        mask = (position < context_len)[:, None]
+        keys = tl.load(k_cache + places[:, None] + dim[None, :], mask=mask, other=0.0).to(tl.float32)
+        values = tl.load(v_cache + places[:, None] + dim[None, :], mask=mask, other=0.0).to(tl.float32)
+        scores = tl.sum(queries[:, None, :] * keys[None, :, :], axis=2) * scale
+        scores += tl.where(position < context_len, 0.0, float("-inf"))[None, :]
+        weights, row_max, row_sum, acc = online_softmax(scores, row_max, row_sum, acc)
+        acc += tl.sum(weights[:, :, None] * values[None, :, :], axis=1)
+    places = seq * stride_seq + (kv_head * GROUP + row[:, None]) * stride_q_head + dim[None, :]
+    tl.store(out + places, acc / row_sum[:, None], mask=row[:, None] < GROUP)
+
+
+@triton.jit
+def groups_transposed(
+    q, k_cache, v_cache, block_tables, context_lens, out, scale,
+    stride_seq, stride_q_head, stride_block, stride_slot, stride_head, stride_table,
+    GROUP: tl.constexpr, BLOCK_M: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """Keys loaded as [HEAD_DIM, BLOCK_N], the products in float32, the scale on the queries."""
+    kv_head, seq = tl.program_id(0), tl.program_id(1)
+    is_row = (tl.arange(0, BLOCK_M) < GROUP)[:, None]
+    dim = tl.arange(0, HEAD_DIM)
+    offsets = seq * stride_seq + (kv_head * GROUP + tl.arange(0, BLOCK_M)[:, None]) * stride_q_head + dim[None, :]
+    queries = tl.load(q + offsets, mask=is_row, other=0.0).to(tl.float32) * scale
+    row_max = tl.full([BLOCK_M], float("-inf"), tl.float32)
+    row_sum = tl.zeros([BLOCK_M], tl.float32)
+    acc = tl.zeros([BLOCK_M, HEAD_DIM], tl.float32)
+    left = tl.load(context_lens + seq)
+    first = 0
+    while left > 0:
+        position = first + tl.arange(0, BLOCK_N)
+        is_key = tl.arange(0, BLOCK_N) < left
+        blocks = tl.load(block_tables + seq * stride_table + position // BLOCK_SIZE, mask=is_key, other=0)
+        places = cache_offsets(blocks, position, stride_block, stride_slot, BLOCK_SIZE, True) + kv_head * stride_head
+        keys = tl.load(k_cache + places[None, :] + dim[:, None], mask=is_key[None, :], other=0.0).to(tl.float32)
+        values = tl.load(v_cache + places[:, None] + dim[None, :], mask=is_key[:, None], other=0.0).to(tl.float32)
+        scores = tl.where(is_key[None, :], tl.dot(queries, keys, input_precision="ieee"), float("-inf"))
+        new_max = tl.maximum(row_max, tl.max(scores, 1))
+        weights = tl.exp2(scores - new_max[:, None])
+        rescale = tl.exp2(row_max - new_max)
+        row_sum = row_sum * rescale + tl.sum(weights, 1)
+        acc = acc * rescale[:, None] + tl.dot(weights, values, input_precision="ieee")
+        row_max = new_max
+        first += BLOCK_N
+        left -= BLOCK_N
+    tl.store(out + offsets, acc / row_sum[:, None], mask=is_row)
+
+
+GROUPS = [
+    Wrong("a loop over the heads", head_by_head, "once per query head"),
+    Wrong(
+        "keys loaded once per row",
+        groups(
+            (
+                KEYS,
+                "wide = tl.load(k_cache + elements[None, :, :] + 0 * row[:, None, None], mask=is_key[None, :, None], other=0.0)",
+            ),
+            (SCORES, "scores = tl.sum(queries[:, None, :] * wide, axis=2) * scale"),
+        ),
+        "once per row",
+    ),
+    Wrong("one block per iteration", block_by_block, "do you still go block by block"),
+    Wrong(
+        "one block for the whole tile",
+        groups((BLOCKS, "blocks = tl.load(block_tables + seq * stride_table + first // BLOCK_SIZE)")),
+        "Every position looks up its own",
+    ),
+    Wrong(
+        "the slot counted from the tile",
+        groups((SLOTS, SLOTS.replace("position % BLOCK_SIZE", "key"))),
+        "in slot p % BLOCK_SIZE",
+    ),
+    Wrong(
+        "logical blocks",
+        groups((SLOTS, SLOTS.replace("blocks.to(tl.int64)", "(position // BLOCK_SIZE).to(tl.int64)"))),
+        "come from other slots than the sequence's",
+    ),
+    Wrong(
+        "a step of BLOCK_SIZE",
+        groups((LOOP, LOOP.replace("BLOCK_N", "BLOCK_SIZE"))),
+        "the tiles overlap",
+    ),
+    Wrong(
+        "keys without a mask", groups((KEYS, "keys = tl.load(k_cache + elements)")), "The mask of the tail is missing"
+    ),
+    Wrong(
+        "values without a mask",
+        groups((VALUES, "values = tl.load(v_cache + elements)")),
+        "The mask of the tail is missing",
+    ),
+    Wrong("values without other", groups((VALUES, VALUES.replace(", other=0.0", ""))), "give masked loads `other=0.0`"),
+    Wrong("the tail's scores count", groups((HIDDEN, "pass")), "have a score of 0, and a weight"),
+    Wrong(
+        "the newest key left out",
+        groups((IS_KEY, "is_key = position < context_len - 1")),
+        "which includes the new token",
+    ),
+    Wrong("one key too many", groups((IS_KEY, "is_key = position <= context_len")), "The mask of the tail is missing"),
+    Wrong(
+        "first tile only", groups((LOOP, "for first in range(0, BLOCK_N, BLOCK_N):")), "Only the first tile was read"
+    ),
+    Wrong("acc not rescaled", inline(("acc = acc * rescale[:, None]", "acc = acc")), "`acc` isn't rescaled"),
+    Wrong("sum not rescaled", inline(("row_sum * rescale +", "row_sum +")), "`row_sum` isn't rescaled"),
+    Wrong(
+        "nothing rescaled",
+        inline(("row_sum * rescale +", "row_sum +"), ("acc = acc * rescale[:, None]", "acc = acc")),
+        "Neither `acc` nor `row_sum`",
+    ),
+    Wrong("powers of e", inline(("tl.exp2", "tl.exp")), "log2(e) counts twice"),
+    Wrong(
+        "one sum for all rows",
+        inline(("tl.sum(weights, axis=1)", "tl.sum(tl.where(is_row[:, None], weights, 0.0))")),
+        "All rows share one sum",
+    ),
+    Wrong("acc starts anew", groups((ADD, ADD.replace("values, acc,", "values,"))), "only the last tile is in `acc`"),
+    Wrong("acc twice", groups((ADD, ADD.replace("acc = ", "acc += "))), "`acc` is counted twice"),
+    Wrong(
+        "masked scores of -10,000",
+        groups((HIDDEN, HIDDEN.replace('float("-inf")', "-10000.0"))),
+        "A masked score must be lower",
+    ),
+    Wrong(
+        "divided in every iteration",
+        groups((ADD, f"{ADD}\n        acc = acc / row_sum[:, None]")),
+        "in every iteration",
+    ),
+    Wrong("scale twice", groups((STEP, STEP.replace("(scores,", "(scores * scale,"))), "by `scale` twice"),
+    Wrong("BLOCK_M heads per KV head", groups((HEAD, "kv_head * BLOCK_M + row")), "KV head × GROUP + row"),
+    Wrong(
+        "a scalar maximum",
+        groups(('row_max = tl.full([BLOCK_M], float("-inf"), tl.float32)', 'row_max = float("-inf")')),
+        "with a tile of zeros, not with a scalar",
+    ),
+    Wrong("not scaled", groups((SCORES, SCORES.replace(" * scale", ""))), "aren't multiplied by `scale`"),
+    Wrong("not divided", groups((DIVIDED, "acc")), "isn't divided by `row_sum`"),
+    Wrong("keys as values", groups((VALUES, VALUES.replace("v_cache", "k_cache"))), "No values were loaded"),
+    Wrong("round-robin heads", groups((HEAD, "row * tl.num_programs(0) + kv_head")), "Those heads are round-robin"),
+    Wrong("heads of KV head 0", groups((HEAD, "row + 0 * kv_head")), "Those are the heads of KV head 0"),
+    Wrong("head h + row", groups((HEAD, "kv_head + row")), "not at h"),
+    Wrong(
+        "padding rows stored", groups((", mask=is_row[:, None])\n", ")\n")), "The tile has BLOCK_M rows, and only GROUP"
+    ),
+    Wrong(
+        "queries of another group",
+        groups(("tl.load(q + offsets", "tl.load(q + offsets - kv_head * GROUP * stride_q_head")),
+        "The queries that you loaded",
+    ),
+    Wrong(
+        "always KV head 0",
+        groups((SLOTS, SLOTS.replace("kv_head * stride_head", "0 * stride_head"))),
+        "of KV head 0; this",
+    ),
+    Wrong("grid's axes swapped", groups((IDS_2, "seq, kv_head = tl.program_id(0), tl.program_id(1)")), "KV head"),
+    Wrong(
+        "table of sequence 0",
+        groups((BLOCKS, BLOCKS.replace("seq * stride_table + ", ""))),
+        "block table of sequence 0",
+    ),
+    Wrong(
+        "length of sequence 0",
+        groups(("tl.load(context_lens + seq)", "tl.load(context_lens)")),
+        "the context length of sequence 0",
+    ),
+    Wrong(
+        "the table without a mask",
+        groups((BLOCKS, BLOCKS.replace(", mask=is_key, other=0", ""))),
+        "a tile may reach past the last token",
+    ),
+    Wrong(
+        "32-bit offsets", groups((SLOTS, SLOTS.replace("blocks.to(tl.int64)", "blocks"))), "a 32-bit integer goes up"
+    ),
+    Wrong("weights in float32", groups((ADD, ADD.replace(".to(values.dtype)", ""))), "need the same dtype"),
+    Wrong("keys not transposed", groups((SCORES, SCORES.replace("tl.trans(keys)", "keys"))), "`tl.dot`"),
+    Wrong(
+        "stored in every iteration",
+        groups((ADD, f"{ADD}\n        {STORED}")),
+        "Store once, after the loop",
+    ),
+    Wrong(
+        "no strides of the heads",
+        groups(("head[:, None] * stride_q_head", "head[:, None] * HEAD_DIM")),
+        "stride_q_head",
+    ),
+]
+
+WRONG = {"08.1": SOFTMAX, "08.2": GROUPS, "08.3": MERGE, "08.4": WORK, "08.5": SEQUENCE}
 RIGHT = {
-    "08.1": [work_by_tokens, work_by_triangles],
-    "08.2": [softmax_by_log2, softmax_with_natural_exponentials],
+    "08.1": [softmax_by_log2, softmax_with_natural_exponentials],
+    "08.2": [
+        groups_by_sums,
+        groups_transposed,
+        inline(),
+        groups((LOOP, "for first in tl.range(0, context_len, BLOCK_N):")),
+    ],
     "08.3": [merge_one_by_one, merge_by_shares],
-    "08.4": [one_after_the_other, bounds_inside],
+    "08.4": [work_by_tokens, work_by_triangles],
+    "08.5": [by_powers_of_two, bounds_inside],
 }

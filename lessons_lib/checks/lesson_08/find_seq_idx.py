@@ -1,4 +1,4 @@
-"""Judges 08.4, `find_seq_idx`: the sequence that a tile of the packed batch belongs to."""
+"""Judges 08.5, `find_seq_idx`: the sequence that a tile of the packed batch belongs to."""
 
 from collections.abc import Callable, Iterator
 from itertools import accumulate
@@ -54,6 +54,7 @@ def _check_results(attempt) -> None:
     for _ in range(8):
         new = [rng.choice((1, 1, rng.randint(1, 40))) for _ in range(rng.randint(1, 12))]
         _check_batch(attempt, new, rng.choice((1, 4, 16)))
+    _check_loads(attempt)
 
 
 # In a small batch, different wrong ideas may give the same results; here they almost never do.
@@ -92,6 +93,31 @@ def _of_all_tiles(attempt, bounds: list[int], tokens: int, case: str) -> list[in
         )
         raise
     return out.tolist()
+
+
+@triton.jit
+def one_tile_kernel(FIND_SEQ_IDX: tl.constexpr, cu_seqlens_q, out, num_seqs, tile, BLOCK_Q: tl.constexpr):
+    tl.store(out, FIND_SEQ_IDX(tile, cu_seqlens_q, num_seqs, BLOCK_Q))
+
+
+def _check_loads(attempt, count: int = 64) -> None:
+    """The results are right; a search by halves looks at few of the sequences."""
+    bounds, out = torch.arange(count + 1, dtype=torch.int32), torch.zeros(1, dtype=torch.int32)
+    most = count.bit_length() + 2
+    for tile in (0, count // 2, count - 1):
+        case = f"{count} sequences with one new token each, BLOCK_Q = 4, tile {tile}."
+        arguments = (attempt, bounds, out, count, tile)
+        recording = run_through(attempt, one_tile_kernel, (1,), *arguments, BLOCK_Q=4, case=case)
+        loads = sum(access.tensor == "cu_seqlens_q" for access in recording.programs[0].accesses)
+        if loads > most:
+            what = (
+                f"the result is right, but it took {loads} loads of `cu_seqlens_q`; by halves it takes {most} at most."
+            )
+            idea = (
+                "Every program searches, and each load waits for the one before it. Look at the sequence in the "
+                "middle of those that are left, and drop one half."
+            )
+            raise Mistake(what, case=case, idea=idea)
 
 
 def _why(attempt, bounds: list[int], tokens: int, got: list[int]) -> str:

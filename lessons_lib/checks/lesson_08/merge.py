@@ -65,6 +65,7 @@ def _check_results(attempt) -> None:
     _check_case(attempt, _make([8], [[[-300.0, -301.0]]]))
     _check_case(attempt, _make([8, 8], [[[1.0, 0.0], [0.0, 3.0]], [[1.0, 2.0], [4.0, 2.0]]], head_dim=3, gap=2))
     _check_case(attempt, _make([8, 8], [[[1.0, 0.0]]] * 4, bounds=[0, 3, 4]))
+    _check_case(attempt, _make([8, 8], [[[1.0, 0.0]]], bounds=[0, 0, 1]))
     rng = Random(8)
     for seed in range(4):
         _check_case(attempt, _random(rng, seed))
@@ -87,6 +88,11 @@ def _check_case(attempt, made: tuple[Splits, int]) -> None:
                 "With RAGGED, the batch has prefills too, and another kernel handles those. Return if "
                 "`cu_seqlens_q[seq + 1] - cu_seqlens_q[seq]` isn't 1."
             )
+            if splits.bounds[seq + 1] == splits.bounds[seq]:
+                idea = (
+                    "A sequence without new tokens has nothing to store: its token would be the next sequence's. "
+                    "Return unless there is exactly one, `!= 1` rather than `> 1`."
+                )
             raise Mistake(what, case=case, idea=idea)
     for program in decodes:
         _check_result(recording, program, splits, got, case)

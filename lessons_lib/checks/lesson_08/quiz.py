@@ -97,28 +97,27 @@ QUIZ = [
         ),
     ),
     Question(
-        text="`triton.autotune` finds the fastest tiles by trying them at the first call. Why don't these kernels use "
-        "it?",
+        text="32 query heads share 8 KV heads. One kernel has a program per query head and loads 16 keys per "
+        "iteration; another has a program per KV head and loads 64. A sequence has 1,024 tokens. How many of the "
+        "first kernel's bytes of keys, and of its iterations, does the second one need, over all programs?",
         choices=(
             Choice(
-                "It doesn't find the fastest ones, because it tries too few.",
-                "It tries all configurations that it is given, just as the sweep did. That's not the problem.",
+                "A quarter of the bytes, a quarter of the iterations.",
+                "Each program has a quarter of the iterations, and there are a quarter as many programs.",
             ),
             Choice(
-                "It keeps what was fastest for the first call, whatever comes later.",
-                "Only if the key leaves out what differs. With the lengths in the key it tunes again for each of them, "
-                "and that's the problem.",
-            ),
-            Choice(
-                "Now and then a call would take seconds, and no call with a new key could be captured.",
-                "For each new key, such as a new number of tokens, it tries all configurations, which can't happen "
-                "while a CUDA graph is being captured. It's better done once, on purpose, before any request waits.",
+                "A quarter of the bytes, a sixteenth of the iterations.",
+                "4 query heads share what one program loads, so there are 8 programs instead of 32, with 16 iterations "
+                "each instead of 64.",
                 right=True,
             ),
             Choice(
-                "With other tiles a user would get a different result.",
-                "Tiles change how the work is divided and the order of the sums. The result is the same up to "
-                "rounding.",
+                "A sixteenth of the bytes, a sixteenth of the iterations.",
+                "Larger tiles don't change the bytes: every key is still loaded once per program.",
+            ),
+            Choice(
+                "The same bytes, a quarter of the iterations.",
+                "The first kernel loads each key four times, once for each query head of a group.",
             ),
         ),
     ),

@@ -1,4 +1,4 @@
-"""Judges 08.2, `online_softmax`: one step for several rows at once, in base 2."""
+"""Judges 08.1, `online_softmax`: one step for several rows at once, in base 2."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""Judges 08.1, `attention_work`: the bytes that must move, and the operations that must be done."""
+"""Judges 08.4, `attention_work`: the bytes that must move, and the operations that must be done."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,0 +1,181 @@
+"""Lesson 08: lesson 07's decode kernel with two changes, a group of query heads and a tile of keys, and then split-KV.
+
+Between simple_paged and paged_flash: the loop is that of `decode_kernel` there, without anything that a decode of equal
+head sizes doesn't need. The engine serves with paged_flash.
+
+Shapes: N sequences, Hq query heads, Hkv KV heads, D elements per head, M entries per block table. All strides count
+elements, and the last axis of every tensor is contiguous. D is a power of two, at least 16.
+"""
+
+import torch
+import triton
+import triton.language as tl
+
+from lessons_lib.kernels.paged_flash import LOG2_E, merge_kernel, online_softmax
+from lessons_lib.kernels.validation import check_alike
+
+
+@triton.jit
+def decode_groups_kernel(
+    q, k_cache, v_cache, block_tables, context_lens, out, scale,
+    stride_seq, stride_q_head, stride_block, stride_slot, stride_head, stride_table,
+    GROUP: tl.constexpr, BLOCK_M: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """Attention of one new token per sequence.
+
+    The grid is (Hkv, N): program (h, i) computes all query heads of KV head h, for sequence i.
+
+    Args:
+        q, out: pointers to [N, Hq, D].
+        k_cache, v_cache: pointers to [num_blocks, block_size, Hkv, D], of the dtype of q. Slots without a token may
+            hold NaN.
+        block_tables: pointer to int32 [N, M]; entries past the last block in use hold anything.
+        context_lens: pointer to int32 [N]: tokens of each sequence, the new one included.
+        scale: factor of the scores, log2(e) included.
+        stride_seq, stride_q_head: of q and out, elements from one sequence to the next, and from one query head to the
+            next.
+        stride_block, stride_slot, stride_head: of both caches, elements from one block, slot and KV head to the next.
+        stride_table: of block_tables, elements from one table to the next.
+        GROUP: query heads per KV head. BLOCK_M: rows of the query tile, a power of two, at least GROUP and 16.
+        HEAD_DIM: D. BLOCK_SIZE: slots per block.
+        BLOCK_N: keys per iteration, a power of two, at least 16.
+    """
+    kv_head, seq = tl.program_id(0), tl.program_id(1)
+    row, dim, key = tl.arange(0, BLOCK_M), tl.arange(0, HEAD_DIM), tl.arange(0, BLOCK_N)
+    head, is_row = kv_head * GROUP + row, row < GROUP
+    offsets = seq * stride_seq + head[:, None] * stride_q_head + dim[None, :]
+    queries = tl.load(q + offsets, mask=is_row[:, None], other=0.0)
+    row_max = tl.full([BLOCK_M], float("-inf"), tl.float32)
+    row_sum = tl.zeros([BLOCK_M], tl.float32)
+    acc = tl.zeros([BLOCK_M, HEAD_DIM], tl.float32)
+    context_len = tl.load(context_lens + seq)
+    for first in range(0, context_len, BLOCK_N):
+        position = first + key
+        is_key = position < context_len
+        blocks = tl.load(block_tables + seq * stride_table + position // BLOCK_SIZE, mask=is_key, other=0)
+        slots = blocks.to(tl.int64) * stride_block + position % BLOCK_SIZE * stride_slot + kv_head * stride_head
+        elements = slots[:, None] + dim[None, :]
+        keys = tl.load(k_cache + elements, mask=is_key[:, None], other=0.0)
+        values = tl.load(v_cache + elements, mask=is_key[:, None], other=0.0)
+        scores = tl.dot(queries, tl.trans(keys), input_precision="ieee") * scale
+        scores = tl.where(is_key[None, :], scores, float("-inf"))
+        weights, row_max, row_sum, acc = online_softmax(scores, row_max, row_sum, acc)
+        acc = tl.dot(weights.to(values.dtype), values, acc, input_precision="ieee")
+    tl.store(out + offsets, (acc / row_sum[:, None]).to(out.dtype.element_ty), mask=is_row[:, None])
+
+
+@triton.jit
+def decode_splits_kernel(
+    q, k_cache, v_cache, block_tables, context_lens, partial_out, partial_lse, scale,
+    stride_seq, stride_q_head, stride_block, stride_slot, stride_head, stride_table,
+    GROUP: tl.constexpr, BLOCK_M: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr,
+    SPLIT_SIZE: tl.constexpr, NUM_SPLITS: tl.constexpr,
+):  # fmt: skip
+    """`decode_groups_kernel`, with each sequence split among several programs.
+
+    The grid is (Hkv, N, NUM_SPLITS): program (h, i, s) computes the keys from s * SPLIT_SIZE to (s + 1) * SPLIT_SIZE -
+    1 only, and stores a partial result for `merge_kernel`.
+
+    Args:
+        partial_out: pointer to float32 [N, Hq, NUM_SPLITS, D], contiguous: each split's attention, normalized by its
+            own sum. Only splits with keys are written.
+        partial_lse: pointer to float32 [N, Hq, NUM_SPLITS], contiguous: each split's log-sum-exp in base 2.
+        SPLIT_SIZE: keys per split. NUM_SPLITS: splits of the longest sequence.
+        The rest: see `decode_groups_kernel`.
+    """
+    kv_head, seq, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    start = split * SPLIT_SIZE
+    context_len = tl.load(context_lens + seq)
+    if start >= context_len:
+        return
+    end = tl.minimum(start + SPLIT_SIZE, context_len)
+    row, dim, key = tl.arange(0, BLOCK_M), tl.arange(0, HEAD_DIM), tl.arange(0, BLOCK_N)
+    head, is_row = kv_head * GROUP + row, row < GROUP
+    offsets = seq * stride_seq + head[:, None] * stride_q_head + dim[None, :]
+    queries = tl.load(q + offsets, mask=is_row[:, None], other=0.0)
+    row_max = tl.full([BLOCK_M], float("-inf"), tl.float32)
+    row_sum = tl.zeros([BLOCK_M], tl.float32)
+    acc = tl.zeros([BLOCK_M, HEAD_DIM], tl.float32)
+    for first in range(start, end, BLOCK_N):
+        position = first + key
+        is_key = position < end
+        blocks = tl.load(block_tables + seq * stride_table + position // BLOCK_SIZE, mask=is_key, other=0)
+        slots = blocks.to(tl.int64) * stride_block + position % BLOCK_SIZE * stride_slot + kv_head * stride_head
+        elements = slots[:, None] + dim[None, :]
+        keys = tl.load(k_cache + elements, mask=is_key[:, None], other=0.0)
+        values = tl.load(v_cache + elements, mask=is_key[:, None], other=0.0)
+        scores = tl.dot(queries, tl.trans(keys), input_precision="ieee") * scale
+        scores = tl.where(is_key[None, :], scores, float("-inf"))
+        weights, row_max, row_sum, acc = online_softmax(scores, row_max, row_sum, acc)
+        acc = tl.dot(weights.to(values.dtype), values, acc, input_precision="ieee")
+    partial = (seq * tl.num_programs(0) * GROUP + head) * NUM_SPLITS + split
+    tl.store(partial_out + partial[:, None] * HEAD_DIM + dim[None, :], acc / row_sum[:, None], mask=is_row[:, None])
+    tl.store(partial_lse + partial, row_max + tl.log2(row_sum), mask=is_row)
+
+
+def decode_groups(
+    q, k_cache, v_cache, block_tables, context_lens, scale, keys_per_tile=64, kernel=decode_groups_kernel
+) -> torch.Tensor:
+    """Attention of one new token per sequence.
+
+    Args:
+        q: [N, Hq, D].
+        k_cache, v_cache: [num_blocks, block_size, Hkv, D], of the dtype of q, with equal strides.
+        block_tables: int32 [N, M].
+        context_lens: int32 [N], tokens of each sequence, the new one included.
+        scale: factor of the scores.
+        keys_per_tile: keys per iteration, a power of two, at least 16.
+        kernel: `decode_groups_kernel`, or yours.
+
+    Returns:
+        tensor [N, Hq, D], of the dtype of q.
+
+    Raises:
+        ValueError: the two caches are laid out differently.
+    """
+    check_alike(k_cache, v_cache)
+    q = q.contiguous()
+    out = torch.empty_like(q)
+    kernel[(k_cache.shape[2], len(q))](
+        q, k_cache, v_cache, block_tables, context_lens, out, scale * LOG2_E.value,
+        *q.stride()[:2], *k_cache.stride()[:3], block_tables.stride(0), **_sizes(q, k_cache, keys_per_tile),
+    )  # fmt: skip
+    return out
+
+
+def decode_splits(
+    q, k_cache, v_cache, block_tables, context_lens, scale, split_size, keys_per_tile=64,
+    kernel=decode_splits_kernel, merge=merge_kernel,
+) -> torch.Tensor:  # fmt: skip
+    """`decode_groups` with sequences split into parts of `split_size` keys, and merged by a second kernel.
+
+    Args:
+        kernel, merge: `decode_splits_kernel` and `merge_kernel`, or others with the same arguments.
+    """
+    check_alike(k_cache, v_cache)
+    q = q.contiguous()
+    out = torch.empty_like(q)
+    (num_seqs, q_heads, head_dim), kv_heads = q.shape, k_cache.shape[2]
+    num_splits = triton.cdiv(int(context_lens.max()), split_size)
+    partial_out = q.new_empty(num_seqs, q_heads, num_splits, head_dim, dtype=torch.float32)
+    partial_lse = q.new_empty(num_seqs, q_heads, num_splits, dtype=torch.float32)
+    kernel[(kv_heads, num_seqs, num_splits)](
+        q, k_cache, v_cache, block_tables, context_lens, partial_out, partial_lse, scale * LOG2_E.value,
+        *q.stride()[:2], *k_cache.stride()[:3], block_tables.stride(0), **_sizes(q, k_cache, keys_per_tile),
+        SPLIT_SIZE=split_size, NUM_SPLITS=num_splits,
+    )  # fmt: skip
+    merge[(q_heads, num_seqs)](
+        partial_out, partial_lse, context_lens, context_lens, out, *out.stride()[:2], HEAD_DIM=head_dim,
+        BLOCK_D=head_dim, SPLIT_SIZE=split_size, NUM_SPLITS=num_splits,
+        BLOCK_SPLITS=triton.next_power_of_2(num_splits), RAGGED=False,
+    )  # fmt: skip
+    return out
+
+
+def _sizes(q, k_cache, keys_per_tile: int) -> dict[str, int]:
+    """The kernels' constants."""
+    group = q.shape[1] // k_cache.shape[2]
+    return dict(
+        GROUP=group, BLOCK_M=max(16, triton.next_power_of_2(group)), HEAD_DIM=q.shape[2],
+        BLOCK_SIZE=k_cache.shape[1], BLOCK_N=keys_per_tile,
+    )  # fmt: skip
