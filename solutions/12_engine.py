@@ -7,7 +7,7 @@
 90 minutes · difficulty: medium · routes: serving · prerequisites: lesson 09 (the scheduler), lesson 10 (memory pressure) and lesson 11 (prefix sharing)
 
 The parts can serve requests, but something has to drive them. In this lesson an engine does that, and it adds what users expect: sampling, text instead of
-token ids, and answers that can be read as they grow and stopped halfway. Then we break the engine on purpose, measure it, and compare it with others.
+token ids, and answers that can be read as they grow and stopped halfway. Then we break the engine on purpose, and you write the function that survives it.
 """
 
 # %%
@@ -113,22 +113,30 @@ token budget, blocks.
 
 ## Predict
 
-All six stories are added to an engine with four batch slots, a budget of 64 tokens a step, and an empty pool that is large enough. A's prompt has 13
-tokens, B's has 62.
+All six stories are added to an engine with four batch slots, a budget of 64 tokens a step, and an empty pool that is large enough. These are the lengths of the prompts:
 """
 
 # %%
 print({name: len(ids) for name, ids in prompt_ids.items()})
-predict("12.a", ...)  # How many new tokens does the first step produce, over all requests together?
+
+# %% [markdown]
+"""
+**12.a** How many new tokens does the first step produce, over all requests together?
+"""
+
+# %%
+predict("12.a", ...)
 
 # %% [markdown]
 """
 The second prediction is about sampling. Two tokens are possible, and one is twice as likely as the other: 2/3 and 1/3. A *temperature* divides the logits
 before the softmax.
+
+**12.b** What is the probability of the likelier token at a temperature of 0.5?
 """
 
 # %%
-predict("12.b", ...)  # What is the probability of the likelier token at a temperature of 0.5?
+predict("12.b", ...)
 
 # %% [markdown]
 """
@@ -732,7 +740,7 @@ ended. These are the calls that you need:
 |---|---|
 | `engine.schedule()` | returns the scheduler output of this step; its blocks are allocated |
 | `engine.copy_blocks(block_copies)` | carries out `scheduler_output.block_copies` |
-| `engine.compute(scheduler_output)` | forward pass and sampling; returns `tokens, logits`, one entry for each scheduled sequence, in order |
+| `engine.compute(scheduler_output)` | forward pass and sampling; returns `tokens, logits`: a token and a row for each scheduled sequence, in order, even in the middle of a prompt |
 | `engine.completions_with_token(scheduler_output, gets_token, tokens, logits)` | returns the answers that get a token, and begins the other answers of a request with `n` above 1 |
 | `engine.update(scheduler_output, tokens)` | counts the computed tokens, appends the new ones, and frees the blocks of what has finished |
 | `engine.pass_on(completions)` | text, stop strings and callbacks; ends the requests that have finished |
@@ -742,7 +750,7 @@ ended. These are the calls that you need:
 
 The whole step:
 
-- The parts come in the order of the table. `gets_token` is a list with a bool for each scheduled sequence, in order: whether all its known tokens are computed after this step.
+- The first seven calls come in the order of the table. `gets_token` is a list with a bool for each scheduled sequence, in order: whether all its known tokens are computed after this step.
   As in lesson 09, `scheduler_output.num_scheduled_tokens` maps each sequence to the number of its tokens that the step computes, and a sequence has `num_computed_tokens`
   and `num_tokens`.
 - `num_sampled` is the number of sequences that get a token, `new_tokens` that of the completions that do.
@@ -752,7 +760,8 @@ The failed step: `copy_blocks` or `compute` raises an `Exception`.
 
 - The affected requests end with this error. All others are as if the step hadn't been tried; `engine.step()` raises nothing, and the next step goes on with them.
 - A failed step isn't recorded.
-- An interrupt (`KeyboardInterrupt`) isn't an `Exception`. It leaves the function, and the engine recovers at its next call. The same goes for errors in the other parts.
+- An interrupt (`KeyboardInterrupt`) isn't an `Exception`. It leaves the function, and the engine recovers at its next call. So do errors in the other parts: they
+  would be bugs of the engine, and the requests aren't to blame.
 
 Example: A (`n=2`) and B run, and C waits. If `compute` raises an error, the outputs of A and B have that error and the tokens of the steps before. Their blocks are free, and the next step admits C.
 """

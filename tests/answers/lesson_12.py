@@ -347,16 +347,16 @@ def try_around_the_model_only(engine):
 
 
 def copies_after_the_model(engine):
-    output = engine.schedule()
-    if not output.num_scheduled_tokens:
-        return
+    output, computed = engine.schedule(), None
     try:
-        tokens, logits = engine.compute(output)
+        if output.num_scheduled_tokens:
+            computed = engine.compute(output)
         engine.copy_blocks(output.block_copies)
     except Exception as error:
         fail_all(engine, output, error)
         return
-    finish(engine, output, tokens, logits, "cupr")
+    if computed:
+        finish(engine, output, *computed, "cupr")
 
 
 def until_something_is_scheduled(engine):
@@ -405,6 +405,46 @@ def records_the_empty_step(engine):
         fail_all(engine, output, error)
         return
     finish(engine, output, tokens, logits, "cupr")
+
+
+def tries_everything(engine):
+    output = engine.schedule()
+    try:
+        engine.copy_blocks(output.block_copies)
+        if output.num_scheduled_tokens:
+            finish(engine, output, *engine.compute(output), "cupr")
+    except Exception as error:
+        fail_all(engine, output, error)
+
+
+def returns_before_the_copies(engine):
+    output = engine.schedule()
+    if not output.num_scheduled_tokens:
+        return
+    try:
+        engine.copy_blocks(output.block_copies)
+        tokens, logits = engine.compute(output)
+    except Exception as error:
+        fail_all(engine, output, error)
+        return
+    finish(engine, output, tokens, logits, "cupr")
+
+
+def forgets_to_return(engine):
+    output = engine.schedule()
+    try:
+        engine.copy_blocks(output.block_copies)
+        if not output.num_scheduled_tokens:
+            return
+        tokens, logits = engine.compute(output)
+    except Exception as error:
+        fail_all(engine, output, error)
+    finish(engine, output, tokens, logits, "cupr")
+
+
+def passes_the_scheduler_output(engine):
+    output = engine.schedule()
+    engine.copy_blocks(output)
 
 
 def appends_by_hand(engine):
@@ -678,6 +718,10 @@ WRONG = {
         Wrong("the model with an empty step", computes_an_empty_step, "although nothing was scheduled"),
         Wrong("failed step recorded", records_in_finally, "a step that failed was recorded"),
         Wrong("empty step recorded", records_the_empty_step, "computed nothing was recorded"),
+        Wrong("tries everything", tries_everything, "`update` raised an error, and your step caught it"),
+        Wrong("returns before the copies", returns_before_the_copies, "without its block copies"),
+        Wrong("no return", forgets_to_return, "UnboundLocalError"),
+        Wrong("copies of the output", passes_the_scheduler_output, "takes a list of block copies"),
         Wrong("appends by hand", appends_by_hand, "got a token before your step called `update`"),
         Wrong("scheduler.schedule", asks_the_scheduler, "Call `engine.schedule()`"),
         Wrong("nothing", does_nothing, "never scheduled anything"),

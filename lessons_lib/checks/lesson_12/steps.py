@@ -22,6 +22,7 @@ from lessons_lib.engine.outputs import NewToken
 from lessons_lib.engine.recovery import one_call
 from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.engine.step import run_step
+from lessons_lib.kv_cache.block_copies import COPY, BlockCopy
 from lessons_lib.kv_cache.invariants import LostBlocks, audit
 from lessons_lib.models.tiny_models import VOCAB_SIZE, tiny_model
 
@@ -45,9 +46,10 @@ class Case:
         told: in words.
         requests: name -> (length of the prompt, max_tokens, n).
         config: of the engine.
-        broken: in which call of `where` ("forward" or "copies") the error comes; 0 for never.
+        broken: in which call of `where` ("forward", "copies" or "update") the error comes; 0 for never.
         error: what is raised then.
         fails_for: a callback that raises at its second token: the request's name.
+        extra_copies: block copies of every step besides those of the scheduler.
     """
 
     told: str
@@ -57,11 +59,13 @@ class Case:
     broken: int = 0
     error: type[BaseException] = Broken
     fails_for: str = ""
+    extra_copies: int = 0
 
 
 CASES = (
     Case("one request, prompt of 3 tokens, `max_tokens` 2", {"A": (3, 2, 1)}),
     Case("an engine without requests", {}),
+    Case("nothing is scheduled, but there is a block to copy", {}, extra_copies=1),
     Case(
         "a budget of 4 tokens; A has a prompt of 2 tokens, B one of 6",
         {"A": (2, 4, 1), "B": (6, 2, 1)},
@@ -101,6 +105,7 @@ CASES = (
         broken=2,
         error=KeyboardInterrupt,
     ),
+    Case("one request, and `update` raises an error", {"A": (3, 2, 1)}, where="update", broken=1),
     Case(
         "A, B and C; the `on_token` of B raises at its second token",
         dict.fromkeys("ABC", (3, 4, 1)),
@@ -199,6 +204,9 @@ class Watched(LLMEngine):
             raise Mistake(
                 "your step never scheduled anything.", case=self.case.told, idea="Begin with `engine.schedule()`."
             )
+        if self.copies_left and not error:
+            idea = "Carry them out even if nothing is scheduled: the next step may overwrite what they save."
+            raise Mistake("your step returned without its block copies.", case=self.case.told, idea=idea)
         try:
             audit(self.scheduler)
             lost = ""
@@ -246,6 +254,7 @@ class Watched(LLMEngine):
             )
         scheduler_output = self._schedule()
         self.events.append("schedule")
+        scheduler_output.block_copies += [BlockCopy(COPY, 0, 1)] * self.case.extra_copies
         self.copies_left = len(scheduler_output.block_copies)
         self.num_tokens = {each: each.num_tokens for each in scheduler_output.num_scheduled_tokens}
         self.gets_token = [
@@ -327,6 +336,8 @@ class Watched(LLMEngine):
                     "`update` appends the tokens, and frees the blocks of the sequences that finish.",
                 )
         self.events.append("update")
+        if self.case.where == "update":
+            raise self.case.error("a bug")
         return self._told(scheduler_output, tokens)
 
     def pass_on(self, completions: Any) -> None:

@@ -35,6 +35,12 @@ def _about_raising(case: Any, got: Any, want: Any) -> tuple[str, str] | None:
             "`except Exception` lets interrupts through; `except BaseException` and a bare `except` don't. The engine "
             "recovers from an interrupt at its next call.",
         )
+    if case.where == "update":
+        return (
+            "`update` raised an error, and your step caught it.",
+            "If a part of the engine has a bug, the requests aren't to blame, and nothing is known about its state. "
+            "Keep only `copy_blocks` and `compute` in the `try`.",
+        )
     if got.requests == want.requests and not got.used_blocks:
         return (
             "your step ended the affected requests, and then raised the error.",
