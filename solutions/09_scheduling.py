@@ -923,12 +923,15 @@ began.
 
 ## Stretch (optional): a policy of your own
 
-The table leaves room between the first two rows. Write a policy whose p99 latency is below that of shortest job first,
-while its mean stays below that of first come, first served. How far down can you get both? `rank` gets a sequence; of
-its attributes, `arrival_time`, `expected_tokens`, `tier` and `prompt_ids` are useful here. (In this traffic, the
-estimates are exact.) Look at the last column of the scoreboard, too: would you offer your policy to customers? The
-scoreboard serves the hundred thousand requests once more, with your policy. The cell starts out with first come, first
-served.
+Shortest job first has the best mean and the worst p99. Write a policy whose p99 latency is below that of shortest job
+first, while its mean stays below that of first come, first served. Ageing does that too, but it gains hardly anything.
+The score is the share of the gain that your policy keeps: 0% is the mean of first come, first served, 100% that of
+shortest job first. `rank` gets a sequence; `arrival_time`, `expected_tokens`, `tier` and `prompt_ids` are among its
+attributes, and in this traffic the estimates are exact. Look at the last column of the scoreboard, too: would you offer
+your policy to customers?
+
+The scoreboard serves the hundred thousand requests once more, with your policy. The cell starts out with first come,
+first served.
 """
 
 # %%

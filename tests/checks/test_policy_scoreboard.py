@@ -25,9 +25,9 @@ class Mixed:
 @pytest.mark.parametrize(
     "policy, says",
     [
-        (FirstComeFirstServed(), "Yours reaches only the first."),
-        (ShortestJobFirst(), "Yours reaches only the second."),
-        (Mixed(0.01), "Yours reaches both."),
+        (FirstComeFirstServed(), "its mean isn't below that of first come, first served"),
+        (ShortestJobFirst(), "its p99 isn't below that of shortest job first"),
+        (Mixed(0.01), "% of what shortest job first gains in the mean, and a better p99"),
         (object(), "Your policy raised AttributeError"),
     ],
 )

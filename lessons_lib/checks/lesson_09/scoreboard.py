@@ -43,7 +43,10 @@ def _row(name: str, latency: Spread) -> list[str]:
 
 
 def _verdict(yours: Spread, found: Mapping[str, Spread]) -> str:
-    tail, mean = yours.p99 < found[SHORTEST].p99, yours.mean < found[FIRST].mean
-    kept = {(True, True): "both", (True, False): "only the first", (False, True): "only the second"}
-    goal = f"a p99 below that of {SHORTEST}, and a mean below that of {FIRST}"
-    return f"The goal: {goal}. Yours reaches {kept.get((tail, mean), 'neither')}."
+    """The share of the mean that the policy gains, if it has a better tail than SHORTEST."""
+    if yours.p99 >= found[SHORTEST].p99:
+        return f"Yours doesn't count yet: its p99 isn't below that of {SHORTEST}."
+    share = (found[FIRST].mean - yours.mean) / (found[FIRST].mean - found[SHORTEST].mean)
+    if share <= 0:
+        return f"Yours doesn't count yet: its mean isn't below that of {FIRST}."
+    return f"Yours has {share:.0%} of what {SHORTEST} gains in the mean, and a better p99."
