@@ -70,7 +70,7 @@ max_tokens_each = dict(zip(NAMES, MAX_NEW_TOKENS))
 A, C, D and E are decoding. After ten steps, a request with a prompt of 600 tokens arrives; we'll call it L. In lesson
 06, L's whole prompt would go into the next step. The function below limits each step to `budget` tokens; with a large
 `budget`, it does the same as lesson 06. It uses the finished code of this lesson, so look only at the loop: schedule,
-forward pass, update.
+forward pass, update. The first picture shows how many tokens each step computes, the second how long it takes.
 """
 
 # %%
@@ -95,8 +95,10 @@ def with_a_long_prompt(budget):
 
 
 runs = {"whole prompts": with_a_long_prompt(1024), "at most 32 tokens": with_a_long_prompt(32)}
-for name, (tokens, _) in runs.items():
-    print(f"{name}: {len(tokens)} steps; tokens per step:\n  {' '.join(map(str, tokens))}")
+counts = {name: tokens[:40] for name, (tokens, _) in runs.items()}
+in_words = "; ".join(f"{name}: {len(tokens)} steps, at most {max(tokens)} tokens in one" for name, (tokens, _) in runs.items())
+print(in_words)
+line_chart(range(1, 41), counts, xlabel="step", ylabel="tokens (log scale)", log="y", alt=f"Tokens of each step. {in_words}.")
 
 # %% tags=["measured"]
 shown = {name: [1000 * second for second in seconds[:40]] for name, (_, seconds) in runs.items()}

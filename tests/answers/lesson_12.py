@@ -263,6 +263,8 @@ def step_with(
     passed=lambda completions: completions,
     recorded=lambda gets_token, completions: (sum(gets_token), len(completions)),
     chosen=lambda tokens: tokens,
+    listed=lambda scheduled, gets_token: gets_token,
+    told=lambda tokens, gets_token: tokens,
 ):
     """The reference with one part made another way."""
 
@@ -279,12 +281,20 @@ def step_with(
             return
         tokens = chosen(tokens)
         gets_token = [wants(each, count) for each, count in scheduled.items()]
-        completions = engine.completions_with_token(output, gets_token, tokens, logits)
-        engine.update(output, tokens)
+        completions = engine.completions_with_token(output, listed(scheduled, gets_token), tokens, logits)
+        engine.update(output, told(tokens, gets_token))
         engine.pass_on(passed(completions))
         engine.record_step(output, *recorded(gets_token, completions))
 
     return run_step
+
+
+def of_sequences(scheduled, gets_token):
+    return [sequence for sequence, is_due in zip(scheduled, gets_token) if is_due]
+
+
+def only_the_true_ones(tokens, gets_token):
+    return [token for token, is_due in zip(tokens, gets_token) if is_due]
 
 
 def gets_tokens(scheduled):
@@ -711,13 +721,15 @@ WRONG = {
         Wrong("any letter", any_letter, "DNE"),
     ],
     "12.3": [
-        Wrong("no try", without_try, "the error of the model came out"),
         Wrong("copies outside the try", try_around_the_model_only, "the error of copying blocks came out"),
         Wrong("copies after the model", copies_after_the_model, "block copies were carried out"),
         Wrong("loops until there is something", until_something_is_scheduled, "scheduled twice"),
         Wrong("the model with an empty step", computes_an_empty_step, "although nothing was scheduled"),
         Wrong("failed step recorded", records_in_finally, "a step that failed was recorded"),
         Wrong("empty step recorded", records_the_empty_step, "computed nothing was recorded"),
+        Wrong("a list of sequences", step_with(listed=of_sequences), "should be bools; the first one"),
+        Wrong("tokens of the true ones", step_with(told=only_the_true_ones), "`update` got 1 tokens for 2"),
+        Wrong("no try", without_try, "the error of the model came out"),
         Wrong("tries everything", tries_everything, "`update` raised an error, and your step caught it"),
         Wrong("returns before the copies", returns_before_the_copies, "without its block copies"),
         Wrong("no return", forgets_to_return, "UnboundLocalError"),

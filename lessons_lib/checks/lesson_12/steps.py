@@ -30,7 +30,7 @@ IN_THE_MIDDLE = 95  # what the model predicts in the middle of a prompt
 MOST_STEPS = 60
 
 
-class Broken(RuntimeError):
+class Broken(Exception):
     """What the model or a copy raises."""
 
 
@@ -309,6 +309,11 @@ class Watched(LLMEngine):
                 f"`gets_token` has {len(given)} entries for {len(names)} scheduled sequences.",
                 "One entry for each scheduled sequence, in order.",
             )
+        if not all(isinstance(each, (bool, int)) for each in given):
+            self.stop(
+                f"the entries of `gets_token` should be bools; the first one of yours is a {type(given[0]).__name__}.",
+                "One bool for each scheduled sequence, in order: whether it gets a token.",
+            )
         for name, is_given, is_due in zip(names, given, self.gets_token):
             if bool(is_given) and not is_due:
                 self.stop(
@@ -325,6 +330,15 @@ class Watched(LLMEngine):
                 )
         self.events.append("completions")
         return super().completions_with_token(scheduler_output, given, tokens, logits)
+
+    def update(self, scheduler_output: Any, tokens: Any) -> None:
+        tokens, count = list(tokens), len(scheduler_output.num_scheduled_tokens)
+        if len(tokens) != count:
+            self.stop(
+                f"`update` got {len(tokens)} tokens for {count} scheduled sequences.",
+                "It takes all tokens that `compute` returned, and ignores those in the middle of a prompt itself.",
+            )
+        super().update(scheduler_output, tokens)
 
     def _noting_update(self, scheduler_output: Any, tokens: Any) -> Any:
         if "update" in self.events:

@@ -49,8 +49,8 @@ def _about_raising(case: Any, got: Any, want: Any) -> tuple[str, str] | None:
     what = "copying blocks" if case.where == "copies" else "the model"
     return (
         f"the error of {what} came out of your step.",
-        "The caller of one request must not get the error of another, and the engine must go on. Catch it, end the "
-        "affected requests with it, and return. The call of `copy_blocks` can fail, too.",
+        "The caller of one request must not get the error of another, and the engine must go on. Catch it, whatever "
+        "`Exception` it is, end the affected requests with it, and return. The call of `copy_blocks` can fail, too.",
     )
 
 
@@ -113,7 +113,10 @@ def _about_tokens(case: Any, got: Any, want: Any) -> tuple[str, str] | None:
             continue
         what = f"after the step, request {name} has the tokens {_of(found)}; expected {_of(wanted)}."
         if len(found) < len(wanted):
-            return what, "Its other answers begin when its prompt is computed: see `completions_with_token`."
+            return (
+                what,
+                "Its other answers begin when its prompt is computed: `completions_with_token` needs the logits.",
+            )
         for new, right in zip(found, wanted):
             if len(new) < len(right):
                 return what, "Its tokens are all computed, so it gets one. `update` appends it."
