@@ -696,8 +696,9 @@ because the requests have their tokens, and everything else can be computed from
 
 > **recover**: after an interrupt, drop all blocks and put every unfinished sequence back in the queue, with the tokens that it has.
 
-Every call of the engine notes that a change has begun (`with self.changes:`). If it didn't finish, the next call recovers before it does anything else (the decorator
-`@one_call`). The keys and values are then recomputed, as after a preemption in lesson 10. `@one_call` also holds a lock, so several threads can share an engine.
+Every call of the engine notes that a change has begun (`with self.changes:`). If it didn't finish, the next call recovers before it does anything else (the
+decorator `@one_call`). The keys and values are then recomputed, as after a preemption in lesson 10. `@one_call` also holds a lock, so several threads can
+share an engine.
 
 Let's interrupt the fifth step, right after the scheduler has allocated blocks.
 """
@@ -733,8 +734,8 @@ print(f"blocks in use: {len(engine.scheduler.pool.used)}")
 
 The reference engine got through all three. Now write the function that did it.
 
-**Your task: `run_step(engine)`**, one step for all requests of an `LLMEngine`. It returns nothing. `engine.step()` calls it, and then returns the outputs of the requests that have
-ended. These are the calls that you need:
+**Your task: `run_step(engine)`**, one step for all requests of an `LLMEngine`. It returns nothing. `engine.step()` calls it, and then returns the outputs
+of the requests that have ended. These are the calls that you need:
 
 | call | what it does |
 |---|---|
@@ -750,20 +751,23 @@ ended. These are the calls that you need:
 
 The whole step:
 
-- The first seven calls come in the order of the table. `gets_token` is a list with a bool for each scheduled sequence, in order: whether all its known tokens are computed after this step.
-  As in lesson 09, `scheduler_output.num_scheduled_tokens` maps each sequence to the number of its tokens that the step computes, and a sequence has `num_computed_tokens`
-  and `num_tokens`.
+- The first seven calls come in the order of the table.
+- `gets_token` is a list with a bool for each scheduled sequence, in order: whether all its known tokens are computed after this step. As in lesson 09,
+  `scheduler_output.num_scheduled_tokens` maps each sequence to the number of its tokens that the step computes, and a sequence has
+  `num_computed_tokens` and `num_tokens`.
 - `num_sampled` is the number of sequences that get a token, `new_tokens` that of the completions that do.
 - If nothing is scheduled, the model isn't called and nothing is recorded. There may still be blocks to copy.
 
 The failed step: `copy_blocks` or `compute` raises an `Exception`.
 
-- The affected requests end with this error. All others are as if the step hadn't been tried; `engine.step()` raises nothing, and the next step goes on with them.
+- The affected requests end with this error. All others are as if the step hadn't been tried; `engine.step()` raises nothing, and the next step goes on
+  with them.
 - A failed step isn't recorded.
 - An interrupt (`KeyboardInterrupt`) isn't an `Exception`. It leaves the function, and the engine recovers at its next call. So do errors in the other parts: they
   would be bugs of the engine, and the requests aren't to blame.
 
-Example: A (`n=2`) and B run, and C waits. If `compute` raises an error, the outputs of A and B have that error and the tokens of the steps before. Their blocks are free, and the next step admits C.
+Example: there are two batch slots, A and B run, and C waits. If `compute` raises an error, the outputs of A and B have that error and the tokens of the steps
+before. Their blocks are free, and the next step admits C.
 """
 
 # %% exercise="12.3"
@@ -884,9 +888,9 @@ as fast. What the engine has gained is memory, and with it room for more request
 
 ## Stretch (optional): which requests should be given up?
 
-A request may have a deadline: an answer that comes later is worth nothing. If there is too much to do, not all of them can be kept. Then tokens for a request that will be late
-are wasted, and `engine.abort` would free its batch slot for another one. Before each step, your function gets the list of the unfinished requests, and returns
-a list of those that the engine aborts. The more requests get their whole answer in time, the better. A request has five attributes:
+A request may have a deadline: an answer that comes later is worth nothing. If there is too much to do, not all deadlines can be met. Tokens for a request that
+will be late are wasted, and `engine.abort` would free its batch slot for another one. Before each step, your function gets the list of the unfinished
+requests, and returns a list of those that the engine aborts. The more requests get their whole answer in time, the better. A request has five attributes:
 
 | attribute | meaning |
 |---|---|
@@ -896,8 +900,8 @@ a list of those that the engine aborts. The more requests get their whole answer
 | `waited` | steps since it arrived |
 | `is_running` | whether it is in a batch slot |
 
-The scoreboard serves requests that you haven't seen, first come, first served, with 8 batch slots and a budget of 64 tokens a step. It counts requests, not seconds, and skips
-the model. An aborted request isn't answered in time. The cell starts out with the rule that gives up nothing.
+The scoreboard serves requests that you haven't seen, first come, first served, with 8 batch slots and a budget of 64 tokens a step. It counts requests, not
+seconds, and skips the model. An aborted request isn't answered in time. The cell starts out with the rule that gives up nothing.
 """
 
 # %%
@@ -972,7 +976,8 @@ What the lesson doesn't need. It isn't part of its 90 minutes.
 """
 ### What a draw costs
 
-`token_probabilities` and `draw` sort; the engine's `choose_tokens` runs the race. Here are the times of one step of 16 requests with a vocabulary of 151,936, on this CPU:
+`token_probabilities` and `draw` sort; the engine's `choose_tokens` runs the race. Here are the times of one step of 16 requests with a vocabulary of 151,936,
+on this CPU:
 """
 
 # %% tags=["measured"]
