@@ -24,6 +24,7 @@ import torch
 
 from lessons_lib.batching import paged_generate, ragged_generate
 from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, solution
+from lessons_lib.checks.lesson_09.scoreboard import policy_scoreboard
 from lessons_lib.engine import ModelRunner, serve_greedily
 from lessons_lib.kv_cache import BlockPool, OutOfBlocks, blocks_for
 from lessons_lib.measuring import MAX_NEW_TOKENS, NAMES, PROMPTS, STORIES, ledger, median_ms
@@ -69,7 +70,7 @@ max_tokens_each = dict(zip(NAMES, MAX_NEW_TOKENS))
 A, C, D and E are decoding. After ten steps, a request with a prompt of 600 tokens arrives; we'll call it L. In lesson
 06, L's whole prompt would go into the next step. The function below limits each step to `budget` tokens; with a large
 `budget`, it does the same as lesson 06. It uses the finished code of this lesson, so look only at the loop: schedule,
-forward pass, update.
+forward pass, update. The first picture shows how many tokens each step computes, the second how long it takes.
 """
 
 # %%
@@ -94,8 +95,10 @@ def with_a_long_prompt(budget):
 
 
 runs = {"whole prompts": with_a_long_prompt(1024), "at most 32 tokens": with_a_long_prompt(32)}
-for name, (tokens, _) in runs.items():
-    print(f"{name}: {len(tokens)} steps; tokens per step:\n  {' '.join(map(str, tokens))}")
+counts = {name: tokens[:40] for name, (tokens, _) in runs.items()}
+in_words = "; ".join(f"{name}: {len(tokens)} steps, at most {max(tokens)} tokens in one" for name, (tokens, _) in runs.items())
+print(in_words)
+line_chart(range(1, 41), counts, xlabel="step", ylabel="tokens (log scale)", log="y", alt=f"Tokens of each step. {in_words}.")
 
 # %% tags=["measured"]
 shown = {name: [1000 * second for second in seconds[:40]] for name, (_, seconds) in runs.items()}
@@ -457,6 +460,57 @@ except OutOfBlocks as error:
 
 # %% [markdown]
 """
+## Prove it
+
+A scheduler decides *when* a token is computed, and must never change *which* token. The oracle is lesson 05's packed
+batch with whole prompts. We start with a small model with random weights: every budget from 4 to 64, up to 4 batch
+slots, and an arbitrary token as the end token.
+"""
+
+# %%
+END = 24
+plain = SimpleNamespace(pad_token_id=0, eos_token_id=END)
+tiny = tiny_model("llama")
+rng = random.Random(9)
+tiny_prompts = [[rng.randrange(VOCAB_SIZE) for _ in range(length)] for length in (13, 30, 3, 21, 1)]
+tiny_max_tokens = (4, 5, 6, 3, 1)
+expected = ragged_generate(tiny, plain, tiny_prompts, max_new_tokens=tiny_max_tokens)
+
+
+def scheduled_answers(model, prompts, max_tokens_each, end_tokens, num_blocks, **settings):
+    """The answers that your scheduler gives, and the scheduler."""
+    sequences = [
+        Sequence(str(n), ids, max_tokens, frozenset(end_tokens))
+        for n, (ids, max_tokens) in enumerate(zip(prompts, max_tokens_each))
+    ]
+    scheduler = Scheduler(BlockPool(num_blocks, 16), **settings)
+    return serve_greedily(ModelRunner(model, num_blocks, 16), scheduler, sequences), scheduler
+
+
+equal = freed = 0
+for budget in range(4, 65):
+    outputs, used = scheduled_answers(
+        tiny, tiny_prompts, tiny_max_tokens, [END], 8, max_num_seqs=rng.randint(1, 4), max_num_batched_tokens=budget
+    )
+    equal += outputs == expected
+    freed += len(used.pool.free_queue) == 8
+print(f"equal answers with {equal} of 61 budgets; all blocks free at the end with {freed}")
+
+# %% [markdown]
+"""
+Next, the six stories with the bundled model, compared with lesson 06:
+"""
+
+# %%
+paged = paged_generate(model, tokenizer, PROMPTS, max_new_tokens=MAX_NEW_TOKENS, names=NAMES, max_num_seqs=4)
+ids = list(prompt_ids.values())
+outputs, _ = scheduled_answers(
+    model, ids, MAX_NEW_TOKENS, [tokenizer.eos_token_id], 60, max_num_seqs=4, max_num_batched_tokens=16
+)
+print(f"budget 16: {sum(a == b for a, b in zip(outputs, paged))} of 6 answers equal")
+
+# %% [markdown]
+"""
 ## Time
 
 Steps aren't seconds. What does a step cost? We measure forward passes of the bundled model, with few and many tokens
@@ -565,8 +619,35 @@ That isn't known in advance, so `expected_tokens` is an estimate: it may come fr
 the answers to similar requests. Here, the estimates are exact. **Strict priority** looks at the tier. None of the three
 looks at whether a request is interactive.
 
-Step through all three runs. Next to each name is the request's tier, and a dot if it is interactive. What happens to E,
-F and G in the first chart?
+**09.c** Take a pencil. Four requests arrive at the same moment, and one runs at a time. In the order of arrival, they
+need 8, 1, 3 and 4 seconds. How long do they wait on average under shortest job first, in seconds?
+"""
+
+# %%
+predict("09.c", ...)
+
+# %%
+def mean_wait(policy):
+    """Mean seconds in the queue of the four requests."""
+    queue = WaitingQueue(policy)
+    for place, seconds in enumerate((8, 1, 3, 4)):
+        queue.add(Sequence(str(place), [5], max_new_tokens=8, arrival_time=0, expected_tokens=seconds))
+    now, waits = 0, []
+    while queue:
+        sequence = queue.next([])
+        queue.remove(sequence)
+        waits.append(now)
+        now += sequence.expected_tokens
+    return mean(waits)
+
+
+print(f"first come, first served: {mean_wait(FirstComeFirstServed())} s")
+reveal("09.c", mean_wait(ShortestJobFirst()), unit="s")
+
+# %% [markdown]
+"""
+Now the eight requests, with two batch slots. Step through all three runs. Next to each name is the request's tier, and
+a dot if it is interactive. What happens to E, F and G in the first chart?
 """
 
 # %%
@@ -603,19 +684,6 @@ several batch slots and later arrivals, it's only a good heuristic.
 Strict priority favors E, G and H. F, which is also short but tier 1, goes last, although it is interactive. E is the
 first to be admitted after A and B, although it's offline.
 
-### Wrong estimates
-
-Shortest job first depends on a length that isn't known in advance. In the worst case, the longest answer is expected to
-be the shortest.
-"""
-
-# %%
-estimates = {"exact estimates": eight, "reversed estimates": reversed_estimates(eight)}
-rows = [row_of(f"shortest job first, {name}", served(ShortestJobFirst(), requests)) for name, requests in estimates.items()]
-Table(columns=WAITS, rows=[*rows, row_of("first come, first served", first_three["first come, first served"])])
-
-# %% [markdown]
-"""
 ### Requests that are never served
 
 Worse than a bad mean is a request that is never served.
@@ -624,7 +692,8 @@ Worse than a bad mean is a request that is never served.
 
 Take a single batch slot. Short tier-0 requests arrive one after the other, a little faster than they can be served.
 Near the beginning, one longer tier-1 request arrives; we call it the odd one. We try streams of 25, 50 and 100 short
-requests. """
+requests.
+"""
 
 # %%
 GAP = 0.038  # seconds from one short request to the next
@@ -751,7 +820,239 @@ the others aren't, it waits 0.2 s less than it would otherwise.
 
 These are bounds on the order. How many seconds they amount to depends on how fast the requests ahead are served. Here,
 short requests are served about as fast as they arrive, so one second of arrivals takes about one second to serve.
+"""
 
+# %% [markdown]
+"""
+## Measure: a hundred thousand requests
+
+Small examples show how a policy works. Load shows what it's worth. Requests arrive at random, 480 a second on average
+(the gaps between them are exponentially distributed: a *Poisson* process). Most are short and a few are very long, as
+in real traffic. One in five is tier 0. There are 32 batch slots and a budget of 256. The pool has enough blocks for
+32 sequences that reach their `max_tokens` of 512. So no request waits for memory, and we can use `optimistic`, which is
+cheaper to compute.
+"""
+
+# %%
+LOAD = dict(prompt_median=24, answer_median=4)
+many = traffic(100_000, rate=480, **LOAD)
+for what in ("prompt_tokens", "answer_tokens"):
+    lengths = sorted(getattr(request, what) for request in many)
+    print(f"{what}: median {lengths[50_000]}, mean {mean(lengths):.1f}, 99th percentile {lengths[99_000]}, longest {lengths[-1]}")
+
+# %%
+def at_large(policy, requests=many):
+    scheduler = Scheduler(BlockPool(2048, 16), max_num_seqs=32, max_num_batched_tokens=256, policy=policy, admission=optimistic)
+    return simulate(scheduler, requests, COST)
+
+
+policies = (FirstComeFirstServed(), ShortestJobFirst(), StrictPriority(), PriorityWithAgeing(0.5))
+large = {policy.name: at_large(policy) for policy in policies}
+large["static, waves of 32"] = simulate_static(many, COST, batch_size=32)
+
+# %% [markdown]
+"""
+A mean hides the requests that fared badly, so the table also shows the 99th percentile.
+
+> **99th percentile**: the value that 99 of 100 values don't exceed, p99 for short. One request in a hundred fares
+> worse.
+
+And is the waiting time shared fairly? A request for two words that waits ten seconds is worse off than a request for a
+long story that waits as long. So we divide each request's latency by the latency it would have had on an empty machine.
+The result is its *slowdown*.
+
+> **Jain's index**: a measure of how even a distribution is: (sum of the values)² / (count × sum of their squares). It is
+> 1 if all values are equal, and 1 / count if all but one are 0.
+"""
+
+# %%
+def mean_and_p99(spread):
+    return f"{spread.mean:,.2f} / {spread.p99:,.2f}"
+
+
+def row_at_large(name, run, requests=many):
+    found = summary(run)
+    tpot = found["tpot"]
+    return [
+        name, mean_and_p99(found["ttft"]), f"{1000 * tpot.mean:.1f} / {1000 * tpot.p99:.1f}", mean_and_p99(found["latency"]),
+        mean_and_p99(found["queue_time"]), f"{found['queue_time'].worst:,.1f}", f"{jain_index(slowdowns(run, requests, COST)):.2f}",
+    ]  # fmt: skip
+
+
+AT_LARGE = ["policy", "TTFT, s", "TPOT, ms", "latency, s", "queue time, s", "longest queue time, s", "Jain's index"]
+for name in ("first come, first served", "static, waves of 32"):
+    print(f"{name}: {len(many) / large[name].seconds:,.0f} requests per second")
+rows = [row_at_large(name, run) for name, run in large.items()]
+Table(columns=AT_LARGE, rows=rows, caption="Mean / p99 of 100,000 requests; Jain's index of the slowdowns")
+
+# %% [markdown]
+"""
+Let's start at the bottom of the table.
+
+**Static batching** can't keep up with this load at all. Its queue grows for as long as requests arrive, so its times
+mostly reflect the length of the trace. Throughput, above the table, is the fairer measure.
+
+Still, static batching does as well on Jain's index as first come, first served. An index of evenness doesn't notice
+when all requests are served equally badly.
+
+**First come, first served** makes all requests wait about equally long, and its longest wait is the shortest in the
+table. But equal waits aren't equal slowdowns: the same wait hurts a short request more.
+
+**Shortest job first** has the smallest mean latency, less than half that of first come, first served. At this load, its
+slowdowns are the most even, because short requests barely wait. The price is paid in the tail: its p99 is the worst of
+the four, and its longest wait is many times that of first come, first served. Those are the requests with the longest
+answers.
+
+**Strict priority** and **ageing** move waiting time from one tier to the other; the mean over both hardly changes.
+"Overload", under "Further", looks at the tiers. (No request in this traffic is interactive, so ageing goes by tier and
+arrival.)
+
+TPOT hardly depends on the policy. Once a sequence runs, it gets a token in every step, thanks to "decodes first" and the
+budget.
+
+### The ledger
+"""
+
+# %% tags=["measured"]
+ledger(model, tokenizer, "09", with_cache_only=True, since="06")
+
+# %% [markdown]
+"""
+The first row is the baseline. Compare the other two. They compute the same number of tokens, all of them useful, and
+copy nothing. The last row has a few more forward passes, because prompts come in chunks. When all six stories are there
+from the start, a budget doesn't make anything faster. What it buys is even step times, which is where this lesson
+began.
+
+## Stretch (optional): a policy of your own
+
+Shortest job first has the best mean and the worst p99. Write a policy whose p99 latency is below that of shortest job
+first, while its mean stays below that of first come, first served. Ageing does that too, but it gains hardly anything.
+The score is the share of the gain that your policy keeps: 0% is the mean of first come, first served, 100% that of
+shortest job first. `rank` gets a sequence; `arrival_time`, `expected_tokens`, `tier` and `prompt_ids` are among its
+attributes, and in this traffic the estimates are exact. Look at the last column of the scoreboard, too: would you offer
+your policy to customers?
+
+The scoreboard serves the hundred thousand requests once more, with your policy. The cell starts out with first come,
+first served.
+"""
+
+# %%
+class MyPolicy:
+    name = "mine"
+
+    def rank(self, sequence):
+        return sequence.arrival_time  # replace this
+
+
+policy_scoreboard(MyPolicy(), at_large, {policy.name: large[policy.name] for policy in policies})
+
+# %% [markdown]
+"""
+## What production does
+
+- **vLLM**: `schedule()` in `vllm/v1/core/sched/scheduler.py` starts with a comment saying that there is no decoding
+  phase and no prefill phase in the scheduler. Each request has `num_computed_tokens` and a number of known tokens, and
+  every step tries to let the first catch up with the second. It schedules `self.running` first, then `self.waiting`,
+  and stops at the first waiting request for which there are no blocks. Two things differ from ours: it takes the
+  running requests in order, without moving those that want one token to the front, and if there is no free block, it
+  doesn't stall but preempts (lesson 10).
+- vLLM's limits are `max_num_batched_tokens` and `max_num_seqs`, and the first must not be smaller than the second.
+  `long_prefill_token_threshold` limits the chunk of any one prompt. `--scheduling-policy` is `fcfs` or `priority`. The
+  latter sorts by priority, then by arrival time, which is our strict priority. There is no ageing.
+- **Hugging Face transformers**: `ContinuousBatchingManager` has two schedulers in
+  `generation/continuous_batching/scheduler.py`, `fifo` and `prefill_first`. The first serves decodes before prompts, as
+  yours does; in the second, prompts that have already started come before decodes. Both have a `safety_margin`, a share
+  of the blocks that must be free before new prompts are admitted: a watermark.
+- **Orca** (2022) introduced *iteration-level scheduling*: a scheduling decision before every step. **Sarathi-Serve**
+  (2024) combined it with chunks of prompts that share one budget with decodes, and called the result *stall-free*: no
+  decode waits for a prompt.
+
+## What is still wrong
+
+**Conservative admission wastes memory.** With `conservative`, most of the pool was idle.
+
+**Optimistic admission gets stuck.** With `optimistic`, a deadlock is a matter of luck, and a watermark only improves
+the odds. In lesson 10, the scheduler takes blocks back.
+
+**Nothing is shared.** A thousand requests that begin with the same page compute and store that page a thousand times.
+Lesson 11 fixes that.
+
+**There is only greedy decoding, and no way to submit requests while others run.** `serve_greedily` takes the likeliest
+token, and all sequences have to be there at the start. In lesson 12 you'll build an engine.
+
+## Quiz
+"""
+
+# %%
+quiz("09")
+
+# %% [markdown]
+"""
+## References
+
+- G.-I. Yu et al.: *Orca: A Distributed Serving System for Transformer-Based Generative Models*, OSDI 2022.
+  <https://www.usenix.org/conference/osdi22/presentation/yu>
+- A. Agrawal et al.: *Taming Throughput-Latency Tradeoff in LLM Inference with Sarathi-Serve*, OSDI 2024. <https://arxiv.org/abs/2403.02310>
+- R. Jain, D.-M. Chiu, W. Hawe: *A Quantitative Measure of Fairness and Discrimination for Resource Allocation in Shared Computer Systems*, 1984.
+  <https://arxiv.org/abs/cs/9809099>
+- vLLM: `vllm/v1/core/sched/scheduler.py`, `vllm/config/scheduler.py`. <https://github.com/vllm-project/vllm>
+- Hugging Face transformers: continuous batching. <https://huggingface.co/docs/transformers/main/en/continuous_batching>
+"""
+
+# %% [markdown] folded=true
+"""
+## Further (optional)
+
+What the lesson doesn't need. It isn't part of its 75 minutes.
+"""
+
+# %% [markdown]
+"""
+### Wrong estimates
+
+Shortest job first depends on a length that isn't known in advance. In the worst case, the longest answer is expected to
+be the shortest.
+"""
+
+# %%
+estimates = {"exact estimates": eight, "reversed estimates": reversed_estimates(eight)}
+rows = [row_of(f"shortest job first, {name}", served(ShortestJobFirst(), requests)) for name, requests in estimates.items()]
+Table(columns=WAITS, rows=[*rows, row_of("first come, first served", first_three["first come, first served"])])
+
+# %% [markdown]
+"""
+### Estimates
+
+How good do the estimates have to be? On 10,000 requests, we add a normally distributed error with the given standard
+deviation to the logarithm of each estimate.
+"""
+
+# %%
+def with_error(deviation):
+    return traffic(10_000, rate=480, estimate_error=deviation, **LOAD)
+
+
+tries = {
+    "exact": with_error(0),
+    "mostly within a factor of 3 (deviation 1)": with_error(1),
+    "mostly within a factor of 20 (deviation 3)": with_error(3),
+}
+tries["reversed"] = reversed_estimates(tries["exact"])
+rows = [[f"shortest job first, estimates {name}", at_large(ShortestJobFirst(), requests)] for name, requests in tries.items()]
+rows.append(["first come, first served", at_large(FirstComeFirstServed(), tries["exact"])])
+Table(
+    columns=["policy", "mean latency, s", "p99, s", "longest, s"],
+    rows=[[name, *(f"{value:.2f}" for value in vars(spread(times_of(run, "latency"))).values())] for name, run in rows],
+    caption="10,000 requests",
+)
+
+# %% [markdown]
+"""
+A rough estimate still helps the mean; the slowest 1% of requests pay for it. Reversed estimates are worse than none.
+"""
+
+# %% [markdown]
+"""
 ### Balanced lengths
 
 Here's a different kind of policy. If all running sequences are long, every step reads a large cache. If all are short,
@@ -800,134 +1101,32 @@ stream_table([stream_row(f"balanced lengths, target {target}", BalancedLengths(t
 """
 It fails on a request that is unlike the others. With a target of 16, the length of the short requests, the odd one
 never fits while a short one waits. With a target closer to its own length, it goes first.
-
-## Prove it
-
-A scheduler decides *when* a token is computed, and must never change *which* token. The oracle is lesson 05's packed
-batch with whole prompts. We start with a small model with random weights: every budget from 4 to 64, up to 4 batch
-slots, and an arbitrary token as the end token.
 """
-
-# %%
-END = 24
-plain = SimpleNamespace(pad_token_id=0, eos_token_id=END)
-tiny = tiny_model("llama")
-rng = random.Random(9)
-tiny_prompts = [[rng.randrange(VOCAB_SIZE) for _ in range(length)] for length in (13, 30, 3, 21, 1)]
-tiny_max_tokens = (4, 5, 6, 3, 1)
-expected = ragged_generate(tiny, plain, tiny_prompts, max_new_tokens=tiny_max_tokens)
-
-
-def scheduled_answers(model, prompts, max_tokens_each, end_tokens, num_blocks, **settings):
-    """The answers that your scheduler gives, and the scheduler."""
-    sequences = [
-        Sequence(str(n), ids, max_tokens, frozenset(end_tokens))
-        for n, (ids, max_tokens) in enumerate(zip(prompts, max_tokens_each))
-    ]
-    scheduler = Scheduler(BlockPool(num_blocks, 16), **settings)
-    return serve_greedily(ModelRunner(model, num_blocks, 16), scheduler, sequences), scheduler
-
-
-equal = freed = 0
-for budget in range(4, 65):
-    outputs, used = scheduled_answers(
-        tiny, tiny_prompts, tiny_max_tokens, [END], 8, max_num_seqs=rng.randint(1, 4), max_num_batched_tokens=budget
-    )
-    equal += outputs == expected
-    freed += len(used.pool.free_queue) == 8
-print(f"equal answers with {equal} of 61 budgets; all blocks free at the end with {freed}")
 
 # %% [markdown]
 """
-Next, the six stories with the bundled model, compared with lesson 06:
+On the hundred thousand requests:
 """
 
 # %%
-paged = paged_generate(model, tokenizer, PROMPTS, max_new_tokens=MAX_NEW_TOKENS, names=NAMES, max_num_seqs=4)
-ids = list(prompt_ids.values())
-outputs, _ = scheduled_answers(
-    model, ids, MAX_NEW_TOKENS, [tokenizer.eos_token_id], 60, max_num_seqs=4, max_num_batched_tokens=16
-)
-print(f"budget 16: {sum(a == b for a, b in zip(outputs, paged))} of 6 answers equal")
-
-# %% [markdown]
-"""
-## Measure: a hundred thousand requests
-
-Small examples show how a policy works. Load shows what it's worth. Requests arrive at random, 480 a second on average
-(the gaps between them are exponentially distributed: a *Poisson* process). Most are short and a few are very long, as
-in real traffic. One in five is tier 0. There are 32 batch slots and a budget of 256. The pool has enough blocks for
-32 sequences that reach their `max_tokens` of 512. So no request waits for memory, and we can use `optimistic`, which is
-cheaper to compute.
-"""
-
-# %%
-LOAD = dict(prompt_median=24, answer_median=4)
-many = traffic(100_000, rate=480, **LOAD)
-for what in ("prompt_tokens", "answer_tokens"):
-    lengths = sorted(getattr(request, what) for request in many)
-    print(f"{what}: median {lengths[50_000]}, mean {mean(lengths):.1f}, 99th percentile {lengths[99_000]}, longest {lengths[-1]}")
-
-# %% [markdown]
-"""
-Most of these requests need a handful of steps of a few milliseconds each.
-
-**09.c** Under shortest job first, what is the longest time that a request spends in the queue, in seconds?
-"""
-
-# %%
-predict("09.c", ...)
-
-# %%
-def at_large(policy, requests=many):
-    scheduler = Scheduler(BlockPool(2048, 16), max_num_seqs=32, max_num_batched_tokens=256, policy=policy, admission=optimistic)
-    return simulate(scheduler, requests, COST)
-
-
-policies = (FirstComeFirstServed(), ShortestJobFirst(), StrictPriority(), PriorityWithAgeing(0.5), BalancedLengths(target=50))
-large = {policy.name: at_large(policy) for policy in policies}
-large["static, waves of 32"] = simulate_static(many, COST, batch_size=32)
-
-# %% [markdown]
-"""
-A mean hides the requests that fared badly, so the table also shows the 99th percentile.
-
-> **99th percentile**: the value that 99 of 100 values don't exceed, p99 for short. One request in a hundred fares
-> worse.
-
-And is the waiting time shared fairly? A request for two words that waits ten seconds is worse off than a request for a
-long story that waits as long. So we divide each request's latency by the latency it would have had on an empty machine.
-The result is its *slowdown*.
-
-> **Jain's index**: a measure of how even a distribution is: (sum of the values)² / (count × sum of their squares). It is
-> 1 if all values are equal, and 1 / count if all but one are 0.
-"""
-
-# %%
-def mean_and_p99(spread):
-    return f"{spread.mean:,.2f} / {spread.p99:,.2f}"
-
-
-def row_at_large(name, run, requests=many):
-    found = summary(run)
-    tpot = found["tpot"]
-    return [
-        name, mean_and_p99(found["ttft"]), f"{1000 * tpot.mean:.1f} / {1000 * tpot.p99:.1f}", mean_and_p99(found["latency"]),
-        mean_and_p99(found["queue_time"]), f"{found['queue_time'].worst:,.1f}", f"{jain_index(slowdowns(run, requests, COST)):.2f}",
-    ]  # fmt: skip
-
-
-AT_LARGE = ["policy", "TTFT, s", "TPOT, ms", "latency, s", "queue time, s", "longest queue time, s", "Jain's index"]
-rows = [row_at_large(name, run) for name, run in large.items()]
+balanced_at_large = at_large(BalancedLengths(target=50))
+rows = [row_at_large(name, run) for name, run in [*large.items(), ("balanced lengths", balanced_at_large)]]
 Table(columns=AT_LARGE, rows=rows, caption="Mean / p99 of 100,000 requests; Jain's index of the slowdowns")
 
-# %%
-reveal("09.c", summary(large["shortest job first"])["queue_time"].worst, unit="s")
+# %% [markdown]
+"""
+**Balanced lengths** has a better mean than first come, first served, and a longest wait almost as bad as that of
+shortest job first: a request far from the target waits until the running sequences offset it. So its slowdowns are the
+least even. It was designed for TPOT, but its TPOT is about the same as the others', because under this cost model a
+large cache makes a step only slightly more expensive. On another machine that may differ.
+"""
 
 # %% [markdown]
 """
-Here are the full distributions of four metrics. Static batching is left out, because it would squeeze the others
-against the edge.
+### The whole distributions
+
+The table has two or three numbers for each metric. Here are the full distributions of four metrics. Static batching is
+left out, because it would squeeze the others against the edge.
 """
 
 # %%
@@ -940,69 +1139,6 @@ Stepper(
 
 # %% [markdown]
 """
-Let's start at the bottom of the table.
-
-**Static batching** can't keep up with this load at all. Its queue grows for as long as requests arrive, so its times
-mostly reflect the length of the trace. Throughput is the fairer measure:
-"""
-
-# %%
-for name in ("first come, first served", "static, waves of 32"):
-    print(f"{name}: {len(many) / large[name].seconds:,.0f} requests per second")
-
-# %% [markdown]
-"""
-Still, static batching does as well on Jain's index as first come, first served. An index of evenness doesn't notice
-when all requests are served equally badly.
-
-**First come, first served** makes all requests wait about equally long, and its longest wait is the shortest in the
-table. But equal waits aren't equal slowdowns: the same wait hurts a short request more.
-
-**Shortest job first** has the smallest mean latency, less than half that of first come, first served. At this load, its
-slowdowns are the most even, because short requests barely wait. The price is paid in the tail: its p99 is the worst of
-the five, and its longest wait is many times that of first come, first served. Those are the requests with the longest
-answers.
-
-**Strict priority** and **ageing** move waiting time from one tier to the other; the mean over both hardly changes.
-We'll look at the tiers below. (No request in this traffic is interactive, so ageing goes by tier and arrival.)
-
-**Balanced lengths** has a better mean than first come, first served, and a longest wait almost as bad as that of
-shortest job first: a request far from the target waits until the running sequences offset it. So its slowdowns are the
-least even. It was designed for TPOT, but its TPOT is about the same as the others', because under this cost model a
-large cache makes a step only slightly more expensive. On another machine that may differ.
-
-TPOT hardly depends on the policy. Once a sequence runs, it gets a token in every step, thanks to "decodes first" and the
-budget.
-
-### Estimates
-
-How good do the estimates have to be? On 10,000 requests, we add a normally distributed error with the given standard
-deviation to the logarithm of each estimate.
-"""
-
-# %%
-def with_error(deviation):
-    return traffic(10_000, rate=480, estimate_error=deviation, **LOAD)
-
-
-tries = {
-    "exact": with_error(0),
-    "mostly within a factor of 3 (deviation 1)": with_error(1),
-    "mostly within a factor of 20 (deviation 3)": with_error(3),
-}
-tries["reversed"] = reversed_estimates(tries["exact"])
-rows = [[f"shortest job first, estimates {name}", at_large(ShortestJobFirst(), requests)] for name, requests in tries.items()]
-rows.append(["first come, first served", at_large(FirstComeFirstServed(), tries["exact"])])
-Table(
-    columns=["policy", "mean latency, s", "p99, s", "longest, s"],
-    rows=[[name, *(f"{value:.2f}" for value in vars(spread(times_of(run, "latency"))).values())] for name, run in rows],
-    caption="10,000 requests",
-)
-
-# %% [markdown]
-"""
-A rough estimate still helps the mean; the slowest 1% of requests pay for it. Reversed estimates are worse than none.
-
 ### Bursts
 
 Real requests arrive in bursts. Here we send 450 a second on average, slightly fewer than before, once as Poisson
@@ -1020,10 +1156,13 @@ Table(columns=AT_LARGE, rows=rows, caption="Mean / p99 of 10,000 requests")
 """
 The request rate, the lengths and the machine are the same, so the longer waits come from the bursts alone. A server
 that is large enough on average is too small in every burst.
+"""
 
-### Starvation
+# %% [markdown]
+"""
+### Overload
 
-Finally, an overload: 510 requests a second, more than the machine can serve. Some requests have to wait longer and
+An overload: 510 requests a second, more than the machine can serve. Some requests have to wait longer and
 longer. Which ones? The charts plot queue time against arrival, separately for tier 0 and tier 1, under strict priority
 and under ageing.
 """
@@ -1076,67 +1215,4 @@ The mean over all requests hardly changes: what interactive requests gain, offli
 start of 2 s is longer than the patience, so interactive tier-1 requests wait less than offline tier-0 requests. Even
 so, the gaps between interactive and offline requests stay below 2 s, because a request that hardly waits anyway has
 nothing left to gain.
-
-### The ledger
-"""
-
-# %% tags=["measured"]
-ledger(model, tokenizer, "09", with_cache_only=True, since="06")
-
-# %% [markdown]
-"""
-The first row is the baseline. Compare the other two. They compute the same number of tokens, all of them useful, and
-copy nothing. The last row has a few more forward passes, because prompts come in chunks. When all six stories are there
-from the start, a budget doesn't make anything faster. What it buys is even step times, which is where this lesson
-began.
-
-## What production does
-
-- **vLLM**: `schedule()` in `vllm/v1/core/sched/scheduler.py` starts with a comment saying that there is no decoding
-  phase and no prefill phase in the scheduler. Each request has `num_computed_tokens` and a number of known tokens, and
-  every step tries to let the first catch up with the second. It schedules `self.running` first, then `self.waiting`,
-  and stops at the first waiting request for which there are no blocks. Two things differ from ours: it takes the
-  running requests in order, without moving those that want one token to the front, and if there is no free block, it
-  doesn't stall but preempts (lesson 10).
-- vLLM's limits are `max_num_batched_tokens` and `max_num_seqs`, and the first must not be smaller than the second.
-  `long_prefill_token_threshold` limits the chunk of any one prompt. `--scheduling-policy` is `fcfs` or `priority`. The
-  latter sorts by priority, then by arrival time, which is our strict priority. There is no ageing.
-- **Hugging Face transformers**: `ContinuousBatchingManager` has two schedulers in
-  `generation/continuous_batching/scheduler.py`, `fifo` and `prefill_first`. The first serves decodes before prompts, as
-  yours does; in the second, prompts that have already started come before decodes. Both have a `safety_margin`, a share
-  of the blocks that must be free before new prompts are admitted: a watermark.
-- **Orca** (2022) introduced *iteration-level scheduling*: a scheduling decision before every step. **Sarathi-Serve**
-  (2024) combined it with chunks of prompts that share one budget with decodes, and called the result *stall-free*: no
-  decode waits for a prompt.
-
-## What is still wrong
-
-**Conservative admission wastes memory.** With `conservative`, most of the pool was idle.
-
-**Optimistic admission gets stuck.** With `optimistic`, a deadlock is a matter of luck, and a watermark only improves
-the odds. In lesson 10, the scheduler takes blocks back.
-
-**Nothing is shared.** A thousand requests that begin with the same page compute and store that page a thousand times.
-Lesson 11 fixes that.
-
-**There is only greedy decoding, and no way to submit requests while others run.** `serve_greedily` takes the likeliest
-token, and all sequences have to be there at the start. In lesson 12 you'll build an engine.
-
-## Quiz
-"""
-
-# %%
-quiz("09")
-
-# %% [markdown]
-"""
-## References
-
-- G.-I. Yu et al.: *Orca: A Distributed Serving System for Transformer-Based Generative Models*, OSDI 2022.
-  <https://www.usenix.org/conference/osdi22/presentation/yu>
-- A. Agrawal et al.: *Taming Throughput-Latency Tradeoff in LLM Inference with Sarathi-Serve*, OSDI 2024. <https://arxiv.org/abs/2403.02310>
-- R. Jain, D.-M. Chiu, W. Hawe: *A Quantitative Measure of Fairness and Discrimination for Resource Allocation in Shared Computer Systems*, 1984.
-  <https://arxiv.org/abs/cs/9809099>
-- vLLM: `vllm/v1/core/sched/scheduler.py`, `vllm/config/scheduler.py`. <https://github.com/vllm-project/vllm>
-- Hugging Face transformers: continuous batching. <https://huggingface.co/docs/transformers/main/en/continuous_batching>
 """

@@ -7,7 +7,7 @@
 90 minutes · difficulty: medium · routes: serving · prerequisites: lesson 09 (the scheduler), lesson 10 (memory pressure) and lesson 11 (prefix sharing)
 
 The parts can serve requests, but something has to drive them. In this lesson an engine does that, and it adds what users expect: sampling, text instead of
-token ids, and answers that can be read as they grow and stopped halfway. Then we break the engine on purpose, measure it, and compare it with others.
+token ids, and answers that can be read as they grow and stopped halfway. Then we break the engine on purpose, and you write the function that survives it.
 """
 
 # %%
@@ -23,6 +23,7 @@ from IPython.display import display
 
 from lessons_lib.batching import generate_one_by_one
 from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, solution
+from lessons_lib.checks.lesson_12.deadlines import deadline_scoreboard
 from lessons_lib.checks.my_engine import my_engine
 from lessons_lib.engine import (
     EngineConfig,
@@ -33,6 +34,7 @@ from lessons_lib.engine import (
     IncrementalDetokenizer,
     fused_runner,
     choose_tokens,
+    draw,
     random_numbers,
 )
 from lessons_lib.engine.prometheus import prometheus_text
@@ -56,7 +58,7 @@ from lessons_lib.models import load_model
 from lessons_lib.recording import count_operators
 from lessons_lib.scheduling import PreemptiveScheduler, Sequence
 from lessons_lib.viz.charts import draw_step_parts, draw_token_bars
-from lessons_lib.viz.dashboard import Dashboard, draw_dashboard
+from lessons_lib.viz.dashboard import Dashboard
 from lessons_lib.viz.tables import Table
 
 model, tokenizer = load_model(device="cpu")  # float32, so answers can be compared token for token
@@ -111,22 +113,30 @@ token budget, blocks.
 
 ## Predict
 
-All six stories are added to an engine with four batch slots, a budget of 64 tokens a step, and an empty pool that is large enough. A's prompt has 13
-tokens, B's has 62.
+All six stories are added to an engine with four batch slots, a budget of 64 tokens a step, and an empty pool that is large enough. These are the lengths of the prompts:
 """
 
 # %%
 print({name: len(ids) for name, ids in prompt_ids.items()})
-predict("12.a", ...)  # How many new tokens does the first step produce, over all requests together?
+
+# %% [markdown]
+"""
+**12.a** How many new tokens does the first step produce, over all requests together?
+"""
+
+# %%
+predict("12.a", ...)
 
 # %% [markdown]
 """
 The second prediction is about sampling. Two tokens are possible, and one is twice as likely as the other: 2/3 and 1/3. A *temperature* divides the logits
 before the softmax.
+
+**12.b** What is the probability of the likelier token at a temperature of 0.5?
 """
 
 # %%
-predict("12.b", ...)  # What is the probability of the likelier token at a temperature of 0.5?
+predict("12.b", ...)
 
 # %% [markdown]
 """
@@ -138,10 +148,10 @@ predict("12.b", ...)  # What is the probability of the likelier token at a tempe
  step               ▼
    schedule      which sequences, how many tokens, which blocks                   lessons 09 to 11
    copy blocks   swap-out, swap-in, copy-on-write                                 lessons 10 and 11
-   forward       one packed batch; one row of logits for each sequence            lessons 05 to 08
-   sample        one token from each row, by its request's sampling parameters    this lesson
-   update        tokens to their sequences, blocks to the pool,                   this lesson
-                 text, stop strings, metrics
+   compute       forward pass: one row of logits for each sequence                lessons 05 to 08
+                 sample: a token from each row, by its request's parameters       this lesson
+   update        tokens to their sequences, blocks to the pool                    lesson 09
+   pass on       text, stop strings, callbacks, metrics                           this lesson
                     │
                     ▼
  on_token / stream / RequestOutput                                                this lesson
@@ -149,25 +159,11 @@ predict("12.b", ...)  # What is the probability of the likelier token at a tempe
 
 > **engine**: the object that owns the model, the cache and the scheduler, and runs one step after another for all requests in it.
 
-A step has two halves, `launch` and `process_results`. `step` runs both through `advance`, and returns the requests that have finished. Here they are:
-"""
+A step schedules first. Then it copies blocks, because the forward pass writes into blocks whose old contents must have been saved by then. And no token
+reaches a reader before the whole pass has succeeded. In Build 3 you'll write this step, and what it does if something in the middle fails. First we watch
+the parts at work, and build two of them.
 
-# %%
-for method in (LLMEngine.step, LLMEngine.advance, LLMEngine.launch, LLMEngine.process_results):
-    print(inspect.getsource(method))
-
-# %% [markdown]
-"""
-A step has five parts, and the stopwatch takes a lap after each: schedule, move (the block copies), forward, sample, update. `_rules` collects the
-sampling parameters of the requests. `@one_call` and `changes` are there for threads and for Ctrl-C; see "When something breaks" below.
-
-The order matters. Block copies come before the forward pass, because the pass writes into blocks whose old contents must have been saved by then. And no
-token reaches a reader before the whole pass has succeeded.
-
-If something raises, `_fail` takes over. The scheduler has already allocated blocks for this step, and we can't tell what the failed step has
-written to them. So all requests in the step end with the error, and their blocks are freed. The waiting requests lose nothing.
-
-Now watch the parts at work. We record what two of them return in the first three steps of the six stories.
+We record what two of them return in the first three steps of the six stories.
 """
 
 # %%
@@ -298,35 +294,20 @@ print(f"{kept} tokens have 80 % of the probability; the other {VOCABULARY - kept
 
 # %% [markdown]
 """
-## Build 2: draw a token
+## Draw a token
 
 Lay the probabilities end to end: they cover the line from 0 to 1. A random number in [0, 1) falls on one of them, and that is the token. Likely tokens
-cover more of the line, so they are hit more often.
-
-**Your task: `draw(probabilities, tokens, numbers)`**, for N rows at once. `probabilities` and `tokens` come from `token_probabilities`: [N, vocabulary],
-likeliest first. `numbers` [N] are random floats in [0, 1). Return an int64 tensor [N]: for each row, the *token* on which the number falls.
-
-- A token covers the line from its start up to, but not including, its end. A number on the border between two tokens belongs to the later one.
-  `torch.searchsorted(ends, numbers[:, None], right=True)` counts, in each row, the `ends` that are at or below the number: [N, 1].
-- Because of rounding, the sum of a row may be slightly less than 1, and a number may fall beyond it. Then the *last token with a probability above 0* is
-  drawn: never one that was cut, and never an index beyond the end of the row.
-- All randomness is in `numbers`. The function itself is deterministic: the same arguments give the same tokens. Don't change them.
-
-In each row, `tokens.gather(1, index)` picks the columns given by `index` [N, n], and returns [N, n].
-
-Example: probabilities 0.5, 0.25, 0.125, 0.125 for the tokens 7, 3, 9, 1. The number 0.3 gives token 7, 0.5 gives 3, 0.8 gives 9, and 0.95 gives 1.
+cover more of the line, so they are hit more often. `torch.searchsorted` finds out, for all rows at once, on which token each number falls:
 """
 
-# %% exercise="12.2"
-import torch
-
-from lessons_lib.engine.sampling import draw
+# %%
+print(inspect.getsource(draw))
 
 # %% [markdown]
 """
-### What a draw costs
+### Without sorting
 
-Your two functions sort the whole vocabulary and add it up, to find one token. This model has 4,096 tokens, but others have 150,000, and 256 requests at
+`token_probabilities` and `draw` sort the whole vocabulary and add it up, to find one token. This model has 4,096 tokens, but others have 150,000, and 256 requests at
 once. On an H200, the sort took about twice as long as the rest of the step. Yet there is a way to draw without order and without sums:
 
 > **exponential race**: each token gets a random time: an exponential random number, divided by the token's probability. The token with the smallest time is
@@ -358,36 +339,7 @@ everything, it is called the *Gumbel-max trick*.
 
 The cuts need no sort either. If the winner's rank is below `top_k`, and the tokens before it have less than `top_p`, then it would have won among the remaining
 tokens alone, too. Counting and adding up what is likelier than *one* token answers that. If the winner is cut, the race is run again among the tokens before it, with
-the same times. `choose_tokens` of the engine does so. Here are the prices of one step of 16 requests with a vocabulary of 151,936, on this CPU:
-"""
-
-# %% tags=["measured"]
-REQUESTS, LARGE = 16, 151_936
-wide = torch.randn(REQUESTS, LARGE, generator=torch.Generator().manual_seed(0))
-
-
-def by_sorting(top_p):
-    columns = torch.tensor([1.0]).expand(REQUESTS), torch.tensor([LARGE]).expand(REQUESTS), torch.tensor([top_p]).expand(REQUESTS)
-    return draw(*token_probabilities(wide, *columns), torch.rand(REQUESTS, dtype=torch.float64))
-
-
-def by_the_engine(**setting):
-    return choose_tokens(wide, [SamplingParams(**setting)] * REQUESTS, range(REQUESTS), [0] * REQUESTS)
-
-
-ways = {
-    "greedy: the largest logit": lambda: by_the_engine(),
-    "sort and line": lambda: by_sorting(1.0),
-    "race": lambda: by_the_engine(temperature=1.0),
-    "sort and line, top-p 0.95": lambda: by_sorting(0.95),
-    "race, top-p 0.95": lambda: by_the_engine(temperature=1.0, top_p=0.95),
-    "race, top-k 50": lambda: by_the_engine(temperature=1.0, top_k=50),
-}
-Table(columns=["tokens of 16 requests", "ms"], rows=[[name, f"{ms:.1f}"] for name, ms in zip(ways, median_ms(list(ways.values()), repeat=3))])
-
-# %% [markdown]
-"""
-On a GPU, one kernel does it for all requests (`lessons_lib/kernels/race.py`): one program per row, which reads the row and writes one token.
+the same times. `choose_tokens` of the engine does so.
 
 ### The same seed, the same text
 
@@ -475,75 +427,7 @@ two smallest times are that close, a different token is drawn. In float32 that h
 does. Greedy decoding is affected too, if two logits are nearly equal. No engine can promise more unless all of its kernels add in a fixed order. On the line
 it would be worse: if one probability changes, all tokens after it move.
 
-### The other settings
-
-Real clients need more control than that: an answer that repeats itself less, avoids a word, or has a minimum length. `SamplingParams` has most of vLLM's
-settings, with the same names. Two of the terms are new:
-
-> **penalty**: a setting that makes tokens less likely if they have already occurred.
-
-> **min_p**: only tokens at least this many times as likely as the likeliest one may be drawn.
-
-The order is vLLM's too. Settings that can change which token is likeliest come first: `allowed_token_ids`, `bad_words`, `min_tokens`, `logit_bias`, then
-the three penalties. Temperature, `min_p`, `top_k` and `top_p` follow. Here's one prompt with different settings. `stop`, a string that ends the answer,
-gets a section of its own below.
-"""
-
-# %%
-PERIOD = tokenizer(".").input_ids[0]
-OTHER_SETTINGS = [
-    ("greedy decoding", {}),
-    ("tokens of prompt and answer become less likely", dict(repetition_penalty=1.3)),
-    ("tokens of the answer become less likely …", dict(presence_penalty=1.0)),
-    ("… each time they occur", dict(frequency_penalty=2.0)),
-    ("a value is added to a token's logit", dict(logit_bias={PERIOD: -100.0})),
-    ("words that the answer must not contain", dict(bad_words=("dog", "friend"))),
-    ("the only tokens that the answer may contain", dict(allowed_token_ids=tuple(tokenizer("The cat ran to the red ball.").input_ids))),
-    ("the answer ends before this string", dict(stop=(".",))),
-    ("the answer ends after it", dict(stop=(".",), include_stop_str_in_output=True)),
-    ("the answer ends before it, but not within the first 16 tokens", dict(stop=(".",), min_tokens=16)),
-    ("temperature 1, seed 3", dict(temperature=1.0, seed=3)),
-    ("… only tokens at least 0.2 times as likely as the likeliest", dict(temperature=1.0, seed=3, min_p=0.2)),
-]
-engine = LLMEngine(model, tokenizer, SMALL)
-rows = []
-for what, setting in OTHER_SETTINGS:
-    (output,) = engine.generate(["The old dog"], SamplingParams(max_tokens=24, **setting))
-    rows.append([", ".join(setting) or "–", what, output.text.replace("\n", " ")])
-Table(columns=["setting", "what it does", "The old dog …"], rows=rows)
-
-# %% [markdown]
-"""
-Each setting that comes before temperature is a few lines in `lessons_lib/engine/logits_processors.py`. These rules keep no state between steps: they only
-look at the tokens so far. So preemption and several answers to one prompt need no extra code. Requests without such settings skip all of it.
-
-Programs that read an answer need it in a fixed format.
-
-> **structured outputs**: answers that are guaranteed to follow a regular expression, a JSON schema or a grammar, unless `max_tokens` cuts them off.
-
-With `structured_outputs`, a parser follows the answer, and before each token it returns the tokens that may come next. It's `allowed_token_ids` with a new
-list for each token. The parser comes from an optional library (`pip install llguidance`); see `lessons_lib/engine/guided.py`.
-
-A model has a say, too. Many come with a `generation_config`: further end tokens, a penalty, tokens that must not be drawn. `generate` obeys it, so the engine
-must, or its answers differ. Here the model asks for a penalty, and the request asks for nothing:
-"""
-
-# %%
-model.generation_config.repetition_penalty = 1.3
-try:
-    with LLMEngine(model, tokenizer, SMALL) as engine:
-        (output,) = engine.generate(["The old dog"], SamplingParams(max_tokens=24))
-    prompt = tokenizer("The old dog", return_tensors="pt").input_ids
-    expected = model.generate(prompt, max_new_tokens=24, do_sample=False)[0, prompt.shape[1] :].tolist()
-finally:
-    model.generation_config.repetition_penalty = None
-print(repr(output.text))
-print("equal to generate:", output.token_ids == expected)
-
-# %% [markdown]
-"""
-A setting that the engine can't follow is refused when the engine is made. `EngineConfig(generation_config=False)` ignores them all; only the tokenizer's
-end token ends an answer then.
+`SamplingParams` has most of vLLM's other settings, too; see "The other settings" under "Further".
 
 ## From tokens to text
 
@@ -580,7 +464,7 @@ may begin in the middle of a token. And the reader must never see the beginning 
 So part of the text is held back: as much as might be the beginning of a stop string. With the stop string "END", the text "The dog. E" can be shown up
 to the space. If "ND" follows, the answer is finished. If "very" follows, it wasn't a stop string, and "Every" can be shown.
 
-## Build 3: what can be shown
+## Build 2: what can be shown
 
 **Your task: `releasable(text, stop)`.** `text` is the text so far. `stop` is a tuple of stop strings, none of them empty; the tuple itself may be empty.
 Return the pair (length, stopped): `text[:length]` can be shown.
@@ -598,7 +482,7 @@ Examples, with `("END", "###")`: `"The dog. E"` gives (9, False); `"The dog. END
 `"The EN dog"` gives (10, False). With `("aab",)`, `"aaa"` gives (1, False).
 """
 
-# %% exercise="12.3"
+# %% exercise="12.2"
 from lessons_lib.engine.detokenizer import releasable
 
 # %% [markdown]
@@ -742,23 +626,6 @@ print("nothing has changed:", before == (dict(engine.requests), len(engine.sched
 A request that would fit in an empty pool is accepted even if the pool is full now: it waits. A request that wouldn't fit even in an empty pool would wait
 forever, so it is refused.
 
-Strangers must not learn from each other either. A prompt whose beginning is cached gets its first token sooner. So a reader who tries prompts and looks at
-the clock can find out what others have asked. A request's `cache_salt` is hashed into its blocks: only requests with the same salt share them.
-"""
-
-# %%
-SECRET = "Once upon a time there was a small dog. His name was Max and his bone was under the tree. "
-for salt in ("the same", "another"):
-    engine = LLMEngine(model, tokenizer, SMALL)
-    for tenant_salt in ("the same", salt):
-        before = engine.metrics.cached_tokens
-        engine.generate([SECRET], SamplingParams(max_tokens=4), cache_salt=tenant_salt)
-    print(f"{salt} salt: {engine.metrics.cached_tokens - before} of {len(tokenizer(SECRET).input_ids)} prompt tokens were cached")
-
-# %% [markdown]
-"""
-Cached blocks are also wrong once the model's weights change: `engine.reset_prefix_cache()` forgets them all.
-
 ## When something breaks
 
 Three things can raise an exception in the middle of a step. The first is user code: the callback that receives each token. Here B's callback fails at the
@@ -798,7 +665,9 @@ print(f"blocks in use: {len(engine.scheduler.pool.used)}")
 
 # %% [markdown]
 """
-The second is the model: a GPU fails, or memory runs out. Let the fifth forward pass fail. Four requests are in it, and two are waiting.
+The second is the model: a GPU fails, or memory runs out. The scheduler has already allocated blocks for the step, and we can't tell what the failed pass has
+written to them. So all requests in the step end with the error, and their blocks are freed. The waiting requests lose nothing. Let the fifth forward pass
+fail. Four requests are in it, and two are waiting.
 """
 
 # %%
@@ -827,8 +696,9 @@ because the requests have their tokens, and everything else can be computed from
 
 > **recover**: after an interrupt, drop all blocks and put every unfinished sequence back in the queue, with the tokens that it has.
 
-`with self.changes:` notes that a change has begun. If it didn't finish, `@one_call` recovers before the next call does anything else. The keys and values
-are then recomputed, as after a preemption in lesson 10. `@one_call` also holds a lock, so several threads can share an engine.
+Every call of the engine notes that a change has begun (`with self.changes:`). If it didn't finish, the next call recovers before it does anything else (the
+decorator `@one_call`). The keys and values are then recomputed, as after a preemption in lesson 10. `@one_call` also holds a lock, so several threads can
+share an engine.
 
 Let's interrupt the fifth step, right after the scheduler has allocated blocks.
 """
@@ -860,26 +730,70 @@ print(f"blocks in use: {len(engine.scheduler.pool.used)}")
 
 # %% [markdown]
 """
-Real engines have had bugs here too. These are three of them, and what prevents them in ours:
+## Build 3: the step, whole or failed
 
-| bug | reported for | what prevents it here |
-|---|---|---|
-| A temperature of 0, for greedy decoding, was refused, because the sampler divides by it. | [nano-vllm][1] | Where the temperature is 0, `choose_tokens` takes the likeliest token. |
-| A seed was ignored if another request in the batch had none. | [vLLM 0.26 on a CPU][2] | A random number depends on the request's own seed and position, and on nothing else. |
-| Paged attention that was called without its cache ran without the causal mask, and raised no error. | [Hugging Face transformers][3] | `paged` has no default in our attention function, so a call without it raises. |
+The reference engine got through all three. Now write the function that did it.
 
-[1]: https://github.com/GeeeekExplorer/nano-vllm/pull/249
-[2]: https://github.com/vllm-project/vllm/issues/51226
-[3]: https://github.com/huggingface/transformers/issues/48296
+**Your task: `run_step(engine)`**, one step for all requests of an `LLMEngine`. It returns nothing. `engine.step()` calls it, and then returns the outputs
+of the requests that have ended. These are the calls that you need:
 
-One more edge case: the very first token may end the answer. The request is then finished in the step that finishes its prefill, and must still be
-returned.
+| call | what it does |
+|---|---|
+| `engine.schedule()` | returns the scheduler output of this step; its blocks are allocated |
+| `engine.copy_blocks(block_copies)` | carries out `scheduler_output.block_copies` |
+| `engine.compute(scheduler_output)` | forward pass and sampling; returns `tokens, logits`: a token and a row for each scheduled sequence, in order, even in the middle of a prompt |
+| `engine.completions_with_token(scheduler_output, gets_token, tokens, logits)` | returns the answers that get a token, and begins the other answers of a request with `n` above 1 |
+| `engine.update(scheduler_output, tokens)` | counts the computed tokens, appends the new ones, and frees the blocks of what has finished |
+| `engine.pass_on(completions)` | text, stop strings and callbacks; ends the requests that have finished |
+| `engine.record_step(scheduler_output, num_sampled, new_tokens)` | metrics and listeners |
+| `engine.affected_requests(scheduler_output)` | if the step fails: the requests whose cache may be wrong now |
+| `engine.end(request, "error", error)` | takes a request out with all its blocks, and ends it with this error |
+
+The whole step:
+
+- The first seven calls come in the order of the table.
+- `gets_token` is a list with a bool for each scheduled sequence, in order: whether all its known tokens are computed after this step. As in lesson 09,
+  `scheduler_output.num_scheduled_tokens` maps each sequence to the number of its tokens that the step computes, and a sequence has
+  `num_computed_tokens` and `num_tokens`.
+- `num_sampled` is the number of sequences that get a token, `new_tokens` that of the completions that do.
+- If nothing is scheduled, the model isn't called and nothing is recorded. There may still be blocks to copy.
+
+The failed step: `copy_blocks` or `compute` raises an `Exception`.
+
+- The affected requests end with this error. All others are as if the step hadn't been tried; `engine.step()` raises nothing, and the next step goes on
+  with them.
+- A failed step isn't recorded.
+- An interrupt (`KeyboardInterrupt`) isn't an `Exception`. It leaves the function, and the engine recovers at its next call. So do errors in the other parts: they
+  would be bugs of the engine, and the requests aren't to blame.
+
+Example: there are two batch slots, A and B run, and C waits. If `compute` raises an error, the outputs of A and B have that error and the tokens of the steps
+before. Their blocks are free, and the next step admits C.
+"""
+
+# %% exercise="12.3"
+from lessons_lib.engine.step import run_step
+
+# %% [markdown]
+"""
+Here is an engine with your step. `advance` is what `engine.step()` calls. The fifth forward pass fails again:
 """
 
 # %%
-first_token = alone[0][0]
-output = LLMEngine(model, tokenizer, SMALL).generate([PROMPTS[0]], SamplingParams(stop_token_ids=(first_token,)))[0]
-print(f"finished by its first token: {output.finish_reason}, tokens {output.token_ids}, text {output.text!r}")
+class YourEngine(LLMEngine):
+    """An engine whose steps are yours."""
+
+    def advance(self):
+        with self.changes:
+            run_step(self)
+
+
+engine = YourEngine(model, tokenizer, SMALL)
+passes, forward = [], engine.runner.forward
+engine.runner.forward = fails_once
+for story, params in zip(STORIES, AS_ASKED):
+    engine.add_request(story.prompt, params, request_id=story.name)
+print_results(run_to_the_end(engine))
+print(f"steps recorded: {engine.metrics.steps}, forward passes: {len(passes)}; blocks in use: {len(engine.scheduler.pool.used)}")
 
 # %% [markdown]
 """
@@ -908,7 +822,7 @@ A server runs for weeks, so it can't keep every value. It keeps counts and sums,
 # %% tags=["measured"]
 load = skewed_workload(12)
 LOAD_PARAMS = [SamplingParams(max_tokens=max_tokens) for max_tokens in load.max_new_tokens]
-engine = LLMEngine(model, tokenizer, EngineConfig(max_num_seqs=8, max_num_batched_tokens=64, num_blocks=64))
+measured = engine = LLMEngine(model, tokenizer, EngineConfig(max_num_seqs=8, max_num_batched_tokens=64, num_blocks=64))
 engine.generate(load.prompts, LOAD_PARAMS)
 snapshot = engine.metrics.snapshot()
 plain = {name: round(value, 4) if isinstance(value, float) else value for name, value in snapshot.items() if not isinstance(value, dict)}
@@ -918,23 +832,9 @@ print(f"itl: {itl['mean']} on average; p50 at most {itl['p50']}, p99 at most {it
 
 # %% [markdown]
 """
-A monitoring system reads such metrics from many engines every few seconds. The most common one is Prometheus. It reads text with one value per line. A
-*counter* only grows, a *gauge* goes up and down, and a histogram has a line for each bound: how many values didn't exceed it.
-"""
-
-# %% tags=["measured"]
-lines = prometheus_text(engine.metrics).splitlines()
-print("\n".join(lines[:6]), "\n…")
-print("\n".join(line for line in lines if "ttft_seconds_bucket" in line or "ttft_seconds_count" in line))
-
-# %% [markdown]
-"""
-And here is a picture: first of the run above, then of an engine that you can drive yourself. "step" runs one step. "run" runs until no request is left or
+And here is a picture of an engine that you can drive yourself. "step" runs one step. "run" runs until no request is left or
 you press "pause". Type the beginning of a story and add it while the others run.
 """
-
-# %% tags=["measured"]
-draw_dashboard(engine.metrics.snapshot(), list(engine.metrics.recent))
 
 # %% tags=["measured"]
 live = LLMEngine(model, tokenizer, EngineConfig(max_num_seqs=4, max_num_batched_tokens=32, num_blocks=32))
@@ -946,92 +846,6 @@ Dashboard(live)
 
 # %% [markdown]
 """
-### Where a step's time goes
-
-Each step is timed in its five parts. Everything but the forward pass is the engine's own time: scheduling, block copies, sampling, bookkeeping.
-"""
-
-# %% tags=["measured"]
-display(draw_step_parts(list(engine.metrics.recent)))
-parts = engine.metrics.part_seconds
-print(", ".join(f"{part} {1000 * seconds / engine.metrics.steps:.2f} ms" for part, seconds in parts.items()), "per step on average")
-print(f"the engine's own share: {engine.metrics.own_share:.1%}")
-
-# %% [markdown]
-"""
-On a CPU the model takes nearly all of the time. If your chart says otherwise, look at the largest part that isn't the model. On a GPU the model is so fast
-that the same bookkeeping matters. That is the subject of lesson 13.
-
-What does the model do all that time? It multiplies matrices, and it runs hundreds of small operations in between. `fused_runner` makes a runner that
-computes the same model with fewer: queries, keys and values come from a single product with their concatenated weights, and so do the gate and up
-projections of the MLP. Each norm is one operation. For a few tokens it also computes each product in a different order (see "Further"). Here is a step of four stories:
-"""
-
-# %% tags=["measured"]
-def decodes(make_runner=None):
-    """Operators in one decode step of four stories, milliseconds of a forward pass (median of 20), and the tokens."""
-    engine, tokens = LLMEngine(model, tokenizer, replace(SMALL, make_runner=make_runner)), []
-    for story in STORIES[:4]:
-        engine.add_request(story.prompt, SamplingParams(max_tokens=60, ignore_eos=True), on_token=lambda token: tokens.append(token.token))
-    for _ in range(4):
-        engine.step()
-    with count_operators() as operators:
-        engine.step()
-    for _ in range(20):
-        engine.step()
-    return operators.count, 1000 * median(step.seconds["forward"] for step in list(engine.metrics.recent)[-20:]), tokens
-
-
-(plain, plain_ms, tokens), (fused, fused_ms, fused_tokens) = decodes(), decodes(fused_runner)
-print(f"Hugging Face's forward pass: {plain} operators, {plain_ms:.1f} ms; fused: {fused} operators, {fused_ms:.1f} ms")
-print("the same tokens:", tokens == fused_tokens)
-
-# %% [markdown]
-"""
-It's the same model with fewer operators to launch. vLLM's model files concatenate weights too: `QKVParallelLinear` and
-`MergedColumnParallelLinear` in `vllm/model_executor/layers/linear.py`.
-
-## The designs side by side
-
-Here is everything that this course has built, on one workload: the six stories, one of them with a longer answer, at most four at a time. All produce the
-same tokens. "Loop over sequences" is a design that is sometimes called continuous batching: a scheduler that batches, and a model that is called for one
-sequence after another. Hugging Face's own continuous batching is in the table too, without its startup time.
-"""
-
-# %% tags=["measured"]
-load = Workload(PROMPTS, (24, 8, 48, 8, 8, 8))
-results = {}
-for name, design in DESIGNS.items():
-    started = perf_counter()
-    answers = design(model, tokenizer, load, 4)
-    results[name] = perf_counter() - started, answers
-results["Hugging Face continuous batching"] = hugging_face_continuous(model, tokenizer, load, 4)
-base, right = results["one at a time"]
-count = sum(map(len, right))
-Table(
-    columns=["design", "tokens/s", "speedup over one at a time", "the same tokens"],
-    rows=[[name, f"{count / took:,.0f}", f"{base / took:.1f}", "yes" if answers == right else "no"] for name, (took, answers) in results.items()],
-    caption=f"{len(load.prompts)} requests, {count} new tokens; one run",
-)
-
-# %% [markdown]
-"""
-Look at the loop. Its scheduler is as good as any, but the design gains little or nothing, because the model computes one sequence at a time. Static waves pay for
-padding and the batch barrier. With a small model, short contexts and a CPU, most of the others are close together, and a run as short as this one can't
-rank them; on a busy machine any two may swap ranks. What sets them apart is memory and long contexts (lesson 06), and how much load they can take
-(lessons 09 and 10). `make bench` measures with 64 requests. This is a recorded run:
-"""
-
-# %%
-print(recorded_ways().provenance)
-ways_table(recorded_ways().results)
-
-# %% [markdown]
-"""
-"sdpa" and "paged|eager" are the two attention implementations of Hugging Face's continuous batching that need no GPU. With 64 requests the differences are
-clearer. With 64 batch slots no request waits, and everything gains from that except the loop and the dense slots. The engine is no slower than
-"paged row", although it schedules every step, looks for shared prefixes and is ready to preempt. With the fused model it is the fastest of all.
-
 ## Your own engine
 
 Whenever a check passes, the source of your answer is kept in the folder `work`, next to this notebook. `my_engine` takes the arguments of `LLMEngine`. It
@@ -1072,9 +886,36 @@ ledger(model, tokenizer, "12", with_cache_only=True, my_engine=my_engine)
 The engine computes no unneeded tokens, copies nothing, and reserves little more cache than it uses. On six short stories the slots of lesson 02 are about
 as fast. What the engine has gained is memory, and with it room for more requests.
 
+## Stretch (optional): which requests should be given up?
+
+A request may have a deadline: an answer that comes later is worth nothing. If there is too much to do, not all deadlines can be met. Tokens for a request that
+will be late are wasted, and `engine.abort` would free its batch slot for another one. Before each step, your function gets the list of the unfinished
+requests, and returns a list of those that the engine aborts. The more requests get their whole answer in time, the better. A request has five attributes:
+
+| attribute | meaning |
+|---|---|
+| `steps_left` | steps until its deadline, the next one included; 0 or less if it has passed |
+| `prompt_left` | tokens of its prompt that aren't computed |
+| `answer_left` | tokens of its answer that are missing |
+| `waited` | steps since it arrived |
+| `is_running` | whether it is in a batch slot |
+
+The scoreboard serves requests that you haven't seen, first come, first served, with 8 batch slots and a budget of 64 tokens a step. It counts requests, not
+seconds, and skips the model. An aborted request isn't answered in time. The cell starts out with the rule that gives up nothing.
+"""
+
+# %%
+def give_up(requests):
+    return []  # replace this
+
+
+deadline_scoreboard(give_up)
+
+# %% [markdown]
+"""
 ## What production does
 
-- **vLLM**: `EngineCore.step` in `vllm/v1/engine/core.py` is our `step`: `schedule`, `execute_model`, `sample_tokens`, `update_from_output`. `LLMEngine`
+- **vLLM**: `EngineCore.step` in `vllm/v1/engine/core.py` is our `run_step`: `schedule`, `execute_model`, `sample_tokens`, `update_from_output`. `LLMEngine`
   in `vllm/v1/engine/llm_engine.py` is the user-facing side. The two run in separate processes, so that turning tokens into text doesn't hold up the GPU.
 - `vllm/v1/sample/sampler.py` documents the order of all sampling settings: first those that can change which token is likeliest, then temperature,
   min-p, top-k and top-p. Our order is the same. Its penalties work on tensors of counts for the whole batch; ours handle one sequence after another. By
@@ -1129,6 +970,273 @@ quiz("12")
 ## Further (optional)
 
 What the lesson doesn't need. It isn't part of its 90 minutes.
+"""
+
+# %% [markdown]
+"""
+### What a draw costs
+
+`token_probabilities` and `draw` sort; the engine's `choose_tokens` runs the race. Here are the times of one step of 16 requests with a vocabulary of 151,936,
+on this CPU:
+"""
+
+# %% tags=["measured"]
+REQUESTS, LARGE = 16, 151_936
+wide = torch.randn(REQUESTS, LARGE, generator=torch.Generator().manual_seed(0))
+
+
+def by_sorting(top_p):
+    columns = torch.tensor([1.0]).expand(REQUESTS), torch.tensor([LARGE]).expand(REQUESTS), torch.tensor([top_p]).expand(REQUESTS)
+    return draw(*token_probabilities(wide, *columns), torch.rand(REQUESTS, dtype=torch.float64))
+
+
+def by_the_engine(**setting):
+    return choose_tokens(wide, [SamplingParams(**setting)] * REQUESTS, range(REQUESTS), [0] * REQUESTS)
+
+
+ways = {
+    "greedy: the largest logit": lambda: by_the_engine(),
+    "sort and line": lambda: by_sorting(1.0),
+    "race": lambda: by_the_engine(temperature=1.0),
+    "sort and line, top-p 0.95": lambda: by_sorting(0.95),
+    "race, top-p 0.95": lambda: by_the_engine(temperature=1.0, top_p=0.95),
+    "race, top-k 50": lambda: by_the_engine(temperature=1.0, top_k=50),
+}
+Table(columns=["tokens of 16 requests", "ms"], rows=[[name, f"{ms:.1f}"] for name, ms in zip(ways, median_ms(list(ways.values()), repeat=3))])
+
+# %% [markdown]
+"""
+On a GPU, one kernel does it for all requests (`lessons_lib/kernels/race.py`): one program per row, which reads the row and writes one token.
+"""
+
+# %% [markdown]
+"""
+### The other settings
+
+Real clients need more control than that: an answer that repeats itself less, avoids a word, or has a minimum length. `SamplingParams` has most of vLLM's
+settings, with the same names. Two of the terms are new:
+
+> **penalty**: a setting that makes tokens less likely if they have already occurred.
+
+> **min_p**: only tokens at least this many times as likely as the likeliest one may be drawn.
+
+The order is vLLM's too. Settings that can change which token is likeliest come first: `allowed_token_ids`, `bad_words`, `min_tokens`, `logit_bias`, then
+the three penalties. Temperature, `min_p`, `top_k` and `top_p` follow. Here's one prompt with different settings. `stop`, a string that ends the answer,
+has a section of its own in "From tokens to text".
+"""
+
+# %%
+PERIOD = tokenizer(".").input_ids[0]
+OTHER_SETTINGS = [
+    ("greedy decoding", {}),
+    ("tokens of prompt and answer become less likely", dict(repetition_penalty=1.3)),
+    ("tokens of the answer become less likely …", dict(presence_penalty=1.0)),
+    ("… each time they occur", dict(frequency_penalty=2.0)),
+    ("a value is added to a token's logit", dict(logit_bias={PERIOD: -100.0})),
+    ("words that the answer must not contain", dict(bad_words=("dog", "friend"))),
+    ("the only tokens that the answer may contain", dict(allowed_token_ids=tuple(tokenizer("The cat ran to the red ball.").input_ids))),
+    ("the answer ends before this string", dict(stop=(".",))),
+    ("the answer ends after it", dict(stop=(".",), include_stop_str_in_output=True)),
+    ("the answer ends before it, but not within the first 16 tokens", dict(stop=(".",), min_tokens=16)),
+    ("temperature 1, seed 3", dict(temperature=1.0, seed=3)),
+    ("… only tokens at least 0.2 times as likely as the likeliest", dict(temperature=1.0, seed=3, min_p=0.2)),
+]
+engine = LLMEngine(model, tokenizer, SMALL)
+rows = []
+for what, setting in OTHER_SETTINGS:
+    (output,) = engine.generate(["The old dog"], SamplingParams(max_tokens=24, **setting))
+    rows.append([", ".join(setting) or "–", what, output.text.replace("\n", " ")])
+Table(columns=["setting", "what it does", "The old dog …"], rows=rows)
+
+# %% [markdown]
+"""
+Each setting that comes before temperature is a few lines in `lessons_lib/engine/logits_processors.py`. These rules keep no state between steps: they only
+look at the tokens so far. So preemption and several answers to one prompt need no extra code. Requests without such settings skip all of it.
+
+Programs that read an answer need it in a fixed format.
+
+> **structured outputs**: answers that are guaranteed to follow a regular expression, a JSON schema or a grammar, unless `max_tokens` cuts them off.
+
+With `structured_outputs`, a parser follows the answer, and before each token it returns the tokens that may come next. It's `allowed_token_ids` with a new
+list for each token. The parser comes from an optional library (`pip install llguidance`); see `lessons_lib/engine/guided.py`.
+
+A model has a say, too. Many come with a `generation_config`: further end tokens, a penalty, tokens that must not be drawn. `generate` obeys it, so the engine
+must, or its answers differ. Here the model asks for a penalty, and the request asks for nothing:
+"""
+
+# %%
+model.generation_config.repetition_penalty = 1.3
+try:
+    with LLMEngine(model, tokenizer, SMALL) as engine:
+        (output,) = engine.generate(["The old dog"], SamplingParams(max_tokens=24))
+    prompt = tokenizer("The old dog", return_tensors="pt").input_ids
+    expected = model.generate(prompt, max_new_tokens=24, do_sample=False)[0, prompt.shape[1] :].tolist()
+finally:
+    model.generation_config.repetition_penalty = None
+print(repr(output.text))
+print("equal to generate:", output.token_ids == expected)
+
+# %% [markdown]
+"""
+A setting that the engine can't follow is refused when the engine is made. `EngineConfig(generation_config=False)` ignores them all; only the tokenizer's
+end token ends an answer then.
+"""
+
+# %% [markdown]
+"""
+### What other requests must not find out
+
+Strangers must not learn from each other either. A prompt whose beginning is cached gets its first token sooner. So a reader who tries prompts and looks at
+the clock can find out what others have asked. A request's `cache_salt` is hashed into its blocks: only requests with the same salt share them.
+"""
+
+# %%
+SECRET = "Once upon a time there was a small dog. His name was Max and his bone was under the tree. "
+for salt in ("the same", "another"):
+    engine = LLMEngine(model, tokenizer, SMALL)
+    for tenant_salt in ("the same", salt):
+        before = engine.metrics.cached_tokens
+        engine.generate([SECRET], SamplingParams(max_tokens=4), cache_salt=tenant_salt)
+    print(f"{salt} salt: {engine.metrics.cached_tokens - before} of {len(tokenizer(SECRET).input_ids)} prompt tokens were cached")
+
+# %% [markdown]
+"""
+Cached blocks are also wrong once the model's weights change: `engine.reset_prefix_cache()` forgets them all.
+"""
+
+# %% [markdown]
+"""
+### Bugs of real engines
+
+Real engines have had bugs in these places. These are three of them, and what prevents them in ours:
+
+| bug | reported for | what prevents it here |
+|---|---|---|
+| A temperature of 0, for greedy decoding, was refused, because the sampler divides by it. | [nano-vllm][1] | Where the temperature is 0, `choose_tokens` takes the likeliest token. |
+| A seed was ignored if another request in the batch had none. | [vLLM 0.26 on a CPU][2] | A random number depends on the request's own seed and position, and on nothing else. |
+| Paged attention that was called without its cache ran without the causal mask, and raised no error. | [Hugging Face transformers][3] | `paged` has no default in our attention function, so a call without it raises. |
+
+[1]: https://github.com/GeeeekExplorer/nano-vllm/pull/249
+[2]: https://github.com/vllm-project/vllm/issues/51226
+[3]: https://github.com/huggingface/transformers/issues/48296
+"""
+
+# %% [markdown]
+"""
+### The first token ends the answer
+
+The very first token may end the answer. The request is then finished in the step that finishes its prefill, and must still be
+returned.
+"""
+
+# %%
+first_token = alone[0][0]
+output = LLMEngine(model, tokenizer, SMALL).generate([PROMPTS[0]], SamplingParams(stop_token_ids=(first_token,)))[0]
+print(f"finished by its first token: {output.finish_reason}, tokens {output.token_ids}, text {output.text!r}")
+
+# %% [markdown]
+"""
+### For a monitoring system
+
+A monitoring system reads such metrics from many engines every few seconds. The most common one is Prometheus. It reads text with one value per line. A
+*counter* only grows, a *gauge* goes up and down, and a histogram has a line for each bound: how many values didn't exceed it.
+"""
+
+# %% tags=["measured"]
+lines = prometheus_text(measured.metrics).splitlines()
+print("\n".join(lines[:6]), "\n…")
+print("\n".join(line for line in lines if "ttft_seconds_bucket" in line or "ttft_seconds_count" in line))
+
+# %% [markdown]
+"""
+### Where a step's time goes
+
+Each step is timed in its five parts. Everything but the forward pass is the engine's own time: scheduling, block copies, sampling, bookkeeping.
+"""
+
+# %% tags=["measured"]
+display(draw_step_parts(list(measured.metrics.recent)))
+parts = measured.metrics.part_seconds
+print(", ".join(f"{part} {1000 * seconds / measured.metrics.steps:.2f} ms" for part, seconds in parts.items()), "per step on average")
+print(f"the engine's own share: {measured.metrics.own_share:.1%}")
+
+# %% [markdown]
+"""
+On a CPU the model takes nearly all of the time. If your chart says otherwise, look at the largest part that isn't the model. On a GPU the model is so fast
+that the same bookkeeping matters. That is the subject of lesson 13.
+
+What does the model do all that time? It multiplies matrices, and it runs hundreds of small operations in between. `fused_runner` makes a runner that
+computes the same model with fewer: queries, keys and values come from a single product with their concatenated weights, and so do the gate and up
+projections of the MLP. Each norm is one operation. For a few tokens it also computes each product in a different order (see "Further"). Here is a step of four stories:
+"""
+
+# %% tags=["measured"]
+def decodes(make_runner=None):
+    """Operators in one decode step of four stories, milliseconds of a forward pass (median of 20), and the tokens."""
+    engine, tokens = LLMEngine(model, tokenizer, replace(SMALL, make_runner=make_runner)), []
+    for story in STORIES[:4]:
+        engine.add_request(story.prompt, SamplingParams(max_tokens=60, ignore_eos=True), on_token=lambda token: tokens.append(token.token))
+    for _ in range(4):
+        engine.step()
+    with count_operators() as operators:
+        engine.step()
+    for _ in range(20):
+        engine.step()
+    return operators.count, 1000 * median(step.seconds["forward"] for step in list(engine.metrics.recent)[-20:]), tokens
+
+
+(plain, plain_ms, tokens), (fused, fused_ms, fused_tokens) = decodes(), decodes(fused_runner)
+print(f"Hugging Face's forward pass: {plain} operators, {plain_ms:.1f} ms; fused: {fused} operators, {fused_ms:.1f} ms")
+print("the same tokens:", tokens == fused_tokens)
+
+# %% [markdown]
+"""
+It's the same model with fewer operators to launch. vLLM's model files concatenate weights too: `QKVParallelLinear` and
+`MergedColumnParallelLinear` in `vllm/model_executor/layers/linear.py`.
+"""
+
+# %% [markdown]
+"""
+### The designs side by side
+
+Here is everything that this course has built, on one workload: the six stories, one of them with a longer answer, at most four at a time. All produce the
+same tokens. "Loop over sequences" is a design that is sometimes called continuous batching: a scheduler that batches, and a model that is called for one
+sequence after another. Hugging Face's own continuous batching is in the table too, without its startup time.
+"""
+
+# %% tags=["measured"]
+load = Workload(PROMPTS, (24, 8, 48, 8, 8, 8))
+results = {}
+for name, design in DESIGNS.items():
+    started = perf_counter()
+    answers = design(model, tokenizer, load, 4)
+    results[name] = perf_counter() - started, answers
+results["Hugging Face continuous batching"] = hugging_face_continuous(model, tokenizer, load, 4)
+base, right = results["one at a time"]
+count = sum(map(len, right))
+Table(
+    columns=["design", "tokens/s", "speedup over one at a time", "the same tokens"],
+    rows=[[name, f"{count / took:,.0f}", f"{base / took:.1f}", "yes" if answers == right else "no"] for name, (took, answers) in results.items()],
+    caption=f"{len(load.prompts)} requests, {count} new tokens; one run",
+)
+
+# %% [markdown]
+"""
+Look at the loop. Its scheduler is as good as any, but the design gains little or nothing, because the model computes one sequence at a time. Static waves pay for
+padding and the batch barrier. With a small model, short contexts and a CPU, most of the others are close together, and a run as short as this one can't
+rank them; on a busy machine any two may swap ranks. What sets them apart is memory and long contexts (lesson 06), and how much load they can take
+(lessons 09 and 10). `make bench` measures with 64 requests. This is a recorded run:
+"""
+
+# %%
+print(recorded_ways().provenance)
+ways_table(recorded_ways().results)
+
+# %% [markdown]
+"""
+"sdpa" and "paged|eager" are the two attention implementations of Hugging Face's continuous batching that need no GPU. With 64 requests the differences are
+clearer. With 64 batch slots no request waits, and everything gains from that except the loop and the dense slots. The engine is no slower than
+"paged row", although it schedules every step, looks for shared prefixes and is ready to preempt. With the fused model it is the fastest of all.
 """
 
 # %% [markdown]

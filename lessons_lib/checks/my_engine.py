@@ -60,6 +60,7 @@ LINKS = (
     Link("lessons_lib.engine.input_batch:forward_batch", f"{STAND_INS}:forward_batch"),
     Link("lessons_lib.engine.model_runner:ModelRunner"),
     Link("lessons_lib.engine.gathered_runner:GatheredRunner"),
+    Link("lessons_lib.engine.step:run_step"),
     Link("lessons_lib.engine.llm_engine:LLMEngine"),
 )
 YOURS, REFERENCE = "yours", "reference"

@@ -2,7 +2,7 @@
 
 Read in this order: config, outputs, sampling_params, race, sampling, logits_processors, guided, detokenizer,
 generation_defaults, request_checks, requests_in, input_batch, model_runner, gathered_runner, probe, in_flight,
-llm_engine, step_results, passing_on, recovery, generate, metrics, prometheus (lesson 12); then the GPU path:
+llm_engine, step, step_results, passing_on, recovery, generate, metrics, prometheus (lesson 12); then the GPU path:
 cuda_graphs, input_buffers, joined_projections, equal_products, gpu_model_runner, overlap, overlapped_engine (13).
 fused_llama is a faster model runner for CPUs.
 """
@@ -33,6 +33,7 @@ from lessons_lib.engine.overlapped_engine import OverlappedEngine, gpu_model_run
 from lessons_lib.engine.race import random_numbers
 from lessons_lib.engine.sampling import choose_tokens, draw, token_probabilities
 from lessons_lib.engine.sampling_params import SamplingParams, StructuredOutputsParams
+from lessons_lib.engine.step import run_step
 
 __all__ = [
     "FEW_TOKENS",
@@ -69,6 +70,7 @@ __all__ = [
     "random_numbers",
     "releasable",
     "rerun",
+    "run_step",
     "serve_greedily",
     "serve_overlapped",
     "token_probabilities",

@@ -28,6 +28,7 @@ from lessons_lib.engine.requests_in import checked_params, new_request, new_sequ
 from lessons_lib.engine.resumption import resume
 from lessons_lib.engine.sampling import choose_tokens
 from lessons_lib.engine.sampling_params import SamplingParams
+from lessons_lib.engine.step import run_step
 from lessons_lib.engine.step_results import LaunchedStep, completions_with_token
 from lessons_lib.engine.stopwatch import StopWatch
 from lessons_lib.kv_cache.block_copies import BlockCopy, copy_blocks
@@ -70,6 +71,7 @@ class LLMEngine:
         abandoned: requests whose reader has left in the middle of a call. The next call aborts them.
         late_errors: what callbacks and listeners have raised in this step, and is raised at its end.
         changes, calling_thread: see `recovery`.
+        watch: of the step that is being computed.
     """
 
     def __init__(
@@ -118,6 +120,7 @@ class LLMEngine:
         self.changes = Changes()
         self.calling_thread: int | None = None
         self.late_errors: list[BaseException] = []
+        self.watch = StopWatch(clock)
         self._num_added = 0
         self._is_closed = False
 
@@ -225,7 +228,7 @@ class LLMEngine:
 
     @one_call
     def step(self) -> list[RequestOutput]:
-        """One step for all requests; see `advance`.
+        """One step for all requests; see `run_step`.
 
         Returns:
             the requests that have ended, without those that `generate` and `stream` wait for.
@@ -238,69 +241,112 @@ class LLMEngine:
 
     @one_call
     def advance(self) -> None:
-        """Launch a step and process its results: schedule, compute, sample, pass the tokens on.
-
-        An error in the model fails the requests of this step; their blocks go back to the pool, and the engine goes on.
-        """
+        """One step, without its return value; see `run_step`."""
         self._refuse_inside_a_step()
         with self.changes:
-            if launched := self.launch():
-                self.process_results(launched, self._update)
+            run_step(self)
 
-    def launch(self) -> LaunchedStep | None:
-        """The first half of a step: schedule, copy blocks, and start the forward pass and the choice of tokens.
+    # What a step consists of, in this order; see `run_step`
 
-        Returns:
-            LaunchedStep, or None if there was nothing to compute or an error failed the requests of the step.
-        """
-        watch = StopWatch(self.clock)
+    def schedule(self) -> PreemptiveSchedulerOutput:
+        """Decide what the next step computes, and allocate its blocks."""
+        self.watch = StopWatch(self.clock)
         scheduler_output = self.scheduler.schedule()
-        watch.lap("schedule")
-        seen: list[torch.Tensor] = []
-
-        def choose(logits: torch.Tensor) -> torch.Tensor:
-            watch.lap("forward")
-            seen.append(logits)
-            return choose_tokens(logits[: len(scheduler_output.num_scheduled_tokens)], *self._rules(scheduler_output))
-
-        try:
-            self._before_copies(scheduler_output)
-            self.copy_blocks(scheduler_output.block_copies)
-            watch.lap("move")
-            if not scheduler_output.num_scheduled_tokens:
-                return None
-            tokens = self.runner.launch(scheduler_output, choose)
-            watch.lap("sample")
-        except Exception as error:
-            try:
-                self._finish_in_flight()
-            finally:
-                self._fail(scheduler_output, watch, error)
-            return None
-        self._note_admitted(scheduler_output, watch.start)
-        return LaunchedStep(scheduler_output, tokens, watch, seen[0] if seen else None)
-
-    def process_results(self, step: LaunchedStep, update: Callable[[LaunchedStep, list[int]], object]) -> None:
-        """The second half of a step: wait for its tokens, pass them on, and record the step.
-
-        Args:
-            update: function (step, tokens): tells the scheduler.
-        """
-        step.watch.go_on()
-        try:
-            tokens = step.tokens.wait()
-        except Exception as error:
-            return self._fail(step.scheduler_output, step.watch, error)
-        step.watch.lap("forward")
-        completions = completions_with_token(self, step, tokens)
-        update(step, tokens)
-        pass_on(self, completions)
-        step.watch.lap("update")
-        self._record_step(step, len(completions))
+        self.watch.lap("schedule")
+        return scheduler_output
 
     def copy_blocks(self, block_copies: list[BlockCopy]) -> None:
         """Carry out the block copies of a scheduled step."""
         copy_blocks(block_copies, self.runner.cache, self.swap_cache)
+
+    def compute(self, scheduler_output: PreemptiveSchedulerOutput) -> tuple[list[int], torch.Tensor | None]:
+        """Run the model, and choose tokens by the sampling parameters.
+
+        Returns:
+            (tokens, logits): a token and a row [vocabulary] for each scheduled sequence, in order, even where tokens of
+            its prompt are still missing; logits of `prompt_logprobs` follow.
+        """
+        try:
+            step = self.launch(scheduler_output)
+            return self.wait_for(step), step.logits
+        except Exception:
+            self.runner.reset()
+            raise
+
+    def affected_requests(self, scheduler_output: PreemptiveSchedulerOutput) -> list[EngineRequest]:
+        """If a step fails halfway: the requests that may have lost what is in the cache."""
+        # If copying was what failed, sequences that are being swapped out may have lost their cache, too.
+        is_copied = "move" in self.watch.laps
+        half_copied = [] if is_copied else [each for each in scheduler_output.preempted if each.swapped]
+        sequences = (*scheduler_output.num_scheduled_tokens, *half_copied)
+        found = (self.completions[each].request for each in sequences if each in self.completions)
+        return list(dict.fromkeys(found))
+
+    def completions_with_token(
+        self, scheduler_output: PreemptiveSchedulerOutput, gets_token: list[bool], tokens: list[int],
+        logits: torch.Tensor | None = None,
+    ) -> list[CompletionOutput]:  # fmt: skip
+        """See `step_results`. Call it before `update`."""
+        return completions_with_token(self, scheduler_output, gets_token, tokens, logits)
+
+    def update(self, scheduler_output: PreemptiveSchedulerOutput, tokens: list[int]) -> None:
+        """Tell the scheduler what was computed: sequences whose tokens are all computed get theirs, and those that
+        finish return their blocks. Sequences that have ended meanwhile are left out."""
+        scheduled = scheduler_output.num_scheduled_tokens
+        served = {sequence: token for sequence, token in zip(scheduled, tokens) if sequence in self.completions}
+        counts = {sequence: scheduled[sequence] for sequence in served}
+        self.scheduler.update(PreemptiveSchedulerOutput(counts), served.values())
+
+    def pass_on(self, completions: list[CompletionOutput]) -> None:
+        """Pass on the newest token of each completion, and end the requests that have finished; see `passing_on`."""
+        pass_on(self, completions)
+
+    def record_step(self, scheduler_output: PreemptiveSchedulerOutput, num_sampled: int, new_tokens: int) -> None:
+        """Count a complete step, and call the listeners.
+
+        Args:
+            num_sampled: sequences that got a token.
+            new_tokens: those tokens, and the first ones of forks.
+        """
+        self.watch.lap("update")
+        recorded = EngineStep(
+            start=self.watch.start, seconds=self.watch.laps, new_tokens=new_tokens,
+            tokens=scheduler_output.num_tokens, prefill_tokens=scheduler_output.num_tokens - num_sampled,
+            running=len(scheduler_output.num_scheduled_tokens), waiting=len(self.scheduler.waiting),
+            used_blocks=len(self.scheduler.pool.used), named_blocks=len(self.scheduler.pool.block_to_hash),
+            preempted=len(scheduler_output.preempted), cached_tokens=sum(scheduler_output.cached.values()),
+        )  # fmt: skip
+        self.metrics.add_step(recorded)
+        for listener in self.listeners:
+            try:
+                listener(recorded)
+            except BaseException as error:
+                self.late_errors.append(error)
+
+    # The two halves of `compute`
+
+    def launch(self, scheduler_output: PreemptiveSchedulerOutput) -> LaunchedStep:
+        """Start the forward pass and the choice of tokens."""
+        self.watch.lap("move")
+        seen: list[torch.Tensor] = []
+
+        def choose(logits: torch.Tensor) -> torch.Tensor:
+            self.watch.lap("forward")
+            seen.append(logits)
+            return choose_tokens(logits[: len(scheduler_output.num_scheduled_tokens)], *self._rules(scheduler_output))
+
+        tokens = self.runner.launch(scheduler_output, choose)
+        self.watch.lap("sample")
+        self._note_admitted(scheduler_output)
+        return LaunchedStep(scheduler_output, tokens, self.watch, seen[0] if seen else None)
+
+    def wait_for(self, step: LaunchedStep) -> list[int]:
+        """The tokens of a step that was launched."""
+        self.watch = step.watch
+        self.watch.go_on()
+        tokens = step.tokens.wait()
+        self.watch.lap("forward")
+        return tokens
 
     @one_call
     def reset_prefix_cache(self) -> None:
@@ -362,9 +408,6 @@ class LLMEngine:
                 "after the step."
             )
 
-    def _before_copies(self, scheduler_output: PreemptiveSchedulerOutput) -> None:
-        """For engines whose steps overlap."""
-
     def _finish_in_flight(self) -> None:
         """For engines whose steps overlap."""
 
@@ -379,22 +422,6 @@ class LLMEngine:
             [len(each.output_ids) + each.num_placeholders for each in scheduler_output.num_scheduled_tokens],
             [completion.processor for completion in completions],
         )
-
-    def _fail(self, scheduler_output: PreemptiveSchedulerOutput, watch: StopWatch, error: Exception) -> None:
-        """A step failed halfway, and what its sequences have in the cache now is unknown: fail their requests."""
-        self.runner.reset()
-        # If copying was what failed, sequences that are being swapped out may have lost their cache, too.
-        half_copied = [] if "move" in watch.laps else [each for each in scheduler_output.preempted if each.swapped]
-        sequences = (*scheduler_output.num_scheduled_tokens, *half_copied)
-        completions = [self.completions[each] for each in sequences if each in self.completions]
-        for request in dict.fromkeys(completion.request for completion in completions):
-            self.end(request, "error", error)
-
-    def _update(self, step: LaunchedStep, tokens: list[int]) -> None:
-        scheduled = step.scheduler_output.num_scheduled_tokens
-        served = {sequence: token for sequence, token in zip(scheduled, tokens) if sequence in self.completions}
-        counts = {sequence: scheduled[sequence] for sequence in served}
-        self.scheduler.update(PreemptiveSchedulerOutput(counts), served.values())
 
     def end(self, request: EngineRequest, reason: str, error: BaseException | None = None) -> RequestOutput:
         """Take a request out, with all its sequences, running or waiting."""
@@ -417,26 +444,10 @@ class LLMEngine:
         self.hand_in(request, output)
         return output
 
-    def _note_admitted(self, scheduler_output: PreemptiveSchedulerOutput, now: float) -> None:
+    def _note_admitted(self, scheduler_output: PreemptiveSchedulerOutput) -> None:
         for sequence in scheduler_output.admitted:
             request = self.completions[sequence].request
             if not request.is_admitted:  # a preempted sequence is admitted once more
                 request.num_cached_tokens = scheduler_output.cached.get(sequence, 0)
                 request.is_admitted = True
-                self.metrics.queue_time.add(now - request.arrival)
-
-    def _record_step(self, step: LaunchedStep, new_tokens: int) -> None:
-        scheduler_output = step.scheduler_output
-        recorded = EngineStep(
-            start=step.watch.start, seconds=step.watch.laps, new_tokens=new_tokens,
-            tokens=scheduler_output.num_tokens, prefill_tokens=scheduler_output.num_tokens - sum(step.gets_token),
-            running=len(scheduler_output.num_scheduled_tokens), waiting=len(self.scheduler.waiting),
-            used_blocks=len(self.scheduler.pool.used), named_blocks=len(self.scheduler.pool.block_to_hash),
-            preempted=len(scheduler_output.preempted), cached_tokens=sum(scheduler_output.cached.values()),
-        )  # fmt: skip
-        self.metrics.add_step(recorded)
-        for listener in self.listeners:
-            try:
-                listener(recorded)
-            except BaseException as error:
-                self.late_errors.append(error)
+                self.metrics.queue_time.add(self.watch.start - request.arrival)

@@ -22,6 +22,7 @@ from lessons_lib.engine.overlap import OverlappedSteps
 from lessons_lib.engine.probe import probe
 from lessons_lib.engine.recovery import one_call
 from lessons_lib.engine.sampling_params import SamplingParams
+from lessons_lib.engine.step_results import LaunchedStep
 from lessons_lib.scheduling.preemption import PreemptiveSchedulerOutput
 from lessons_lib.scheduling.sequence import Sequence
 
@@ -48,13 +49,13 @@ class EngineSteps(OverlappedSteps):
         self.engine = engine
 
     def launch(self) -> InFlightStep | None:
-        launched = self.engine.launch()
+        launched = self.engine.launch_next()
         if launched:
             launched.logits = None  # they are not needed, and the next launch may overwrite them
         return launched
 
     def process_results(self, step: Any) -> list[Sequence]:
-        self.engine.process_results(step, self.fill_placeholders)
+        self.engine.process_results(step)
         return []
 
 
@@ -124,7 +125,45 @@ class OverlappedEngine(LLMEngine):
         has_batch_slot = len(self.scheduler.running) < self.scheduler.max_num_seqs
         return any(request.is_admitted or has_batch_slot for request in self._needs_logits)
 
-    def _before_copies(self, scheduler_output: PreemptiveSchedulerOutput) -> None:
+    def launch_next(self) -> LaunchedStep | None:
+        """The first half of `run_step`: schedule, copy blocks, and start the forward pass and the choice of tokens.
+
+        Returns:
+            LaunchedStep, or None if there was nothing to compute or an error failed the requests of the step.
+        """
+        scheduler_output = self.schedule()
+        try:
+            self._end_preempted_in_flight(scheduler_output)
+            self.copy_blocks(scheduler_output.block_copies)
+            if not scheduler_output.num_scheduled_tokens:
+                return None
+            return self.launch(scheduler_output)
+        except Exception as error:
+            watch = self.watch
+            try:
+                self._finish_in_flight()
+            finally:
+                self.watch = watch
+                self._fail(scheduler_output, error)
+            return None
+
+    def process_results(self, step: LaunchedStep) -> None:
+        """The second half of `run_step`: wait for the tokens of a step, pass them on, and record the step."""
+        try:
+            tokens = self.wait_for(step)
+        except Exception as error:
+            return self._fail(step.scheduler_output, error)
+        completions = self.completions_with_token(step.scheduler_output, step.gets_token, tokens, step.logits)
+        self.overlap.fill_placeholders(step, tokens)
+        self.pass_on(completions)
+        self.record_step(step.scheduler_output, sum(step.gets_token), len(completions))
+
+    def _fail(self, scheduler_output: PreemptiveSchedulerOutput, error: Exception) -> None:
+        self.runner.reset()
+        for request in self.affected_requests(scheduler_output):
+            self.end(request, "error", error)
+
+    def _end_preempted_in_flight(self, scheduler_output: PreemptiveSchedulerOutput) -> None:
         """An admission rule of the user's may take blocks from running sequences: one with a token in flight can't be
         recomputed without it."""
         victims = self.overlap.preempted_in_flight(scheduler_output)

@@ -32,18 +32,23 @@ class LaunchedStep(InFlightStep):
     logits: torch.Tensor | None
 
 
-def completions_with_token(engine: "LLMEngine", step: LaunchedStep, tokens: list[int]) -> list[CompletionOutput]:
+def completions_with_token(
+    engine: "LLMEngine", scheduler_output: PreemptiveSchedulerOutput, gets_token: list[bool], tokens: list[int],
+    logits: torch.Tensor | None = None,
+) -> list[CompletionOutput]:  # fmt: skip
     """The completions that get a token: of every sequence whose tokens are all computed, and of the forks that begin
     with it.
 
     Args:
+        gets_token: for each scheduled sequence, whether all its tokens are computed by this step.
         tokens: for each scheduled sequence. Sequences get theirs when the scheduler is updated, forks in here.
+        logits: a row for each scheduled sequence, for log-probabilities and forks.
     """
-    completions, scheduled, logits = [], step.scheduler_output.num_scheduled_tokens, step.logits
+    completions, scheduled = [], scheduler_output.num_scheduled_tokens
     if logits is not None and any(sequence.prompt_logits for sequence in scheduled):
         add_prompt_logprobs(engine, scheduled, logits)
-    for row, (sequence, token, gets_token) in enumerate(zip(scheduled, tokens, step.gets_token)):
-        completion = engine.completions.get(sequence) if gets_token else None
+    for row, (sequence, token, is_used) in enumerate(zip(scheduled, tokens, gets_token)):
+        completion = engine.completions.get(sequence) if is_used else None
         if completion is None:
             continue  # also if its request has ended meanwhile, or has failed in this loop
         if token < 0:

@@ -6,7 +6,7 @@ import torch
 
 from answers import Wrong
 from lessons_lib.engine.detokenizer import releasable
-from lessons_lib.engine.sampling import draw, token_probabilities
+from lessons_lib.engine.sampling import token_probabilities
 
 NONE = float("-inf")
 
@@ -145,113 +145,7 @@ def in_float32_by_argsort(logits, temperature, top_k, top_p):
     return [scaled.softmax(-1), tokens]
 
 
-# 12.2 draw
-
-
-def takes_the_likeliest(probabilities, tokens, numbers):
-    return tokens[:, 0]
-
-
-def draws_with_multinomial(probabilities, tokens, numbers):
-    return tokens.gather(1, torch.multinomial(probabilities, 1))[:, 0]
-
-
-def at_the_border_the_first(probabilities, tokens, numbers):
-    index = torch.searchsorted(probabilities.cumsum(-1), numbers[:, None])
-    return tokens.gather(1, index.clamp(max=tokens.shape[-1] - 1))[:, 0]
-
-
-def returns_the_index(probabilities, tokens, numbers):
-    return draw(probabilities, torch.arange(tokens.shape[-1]).expand_as(tokens), numbers)
-
-
-def runs_over_the_end(probabilities, tokens, numbers):
-    return tokens.gather(1, torch.searchsorted(probabilities.cumsum(-1), numbers[:, None], right=True))[:, 0]
-
-
-def ends_at_the_last_index(probabilities, tokens, numbers):
-    index = torch.searchsorted(probabilities.cumsum(-1), numbers[:, None], right=True)
-    return tokens.gather(1, index.clamp(max=tokens.shape[-1] - 1))[:, 0]
-
-
-def first_number_for_all(probabilities, tokens, numbers):
-    return draw(probabilities, tokens, numbers[:1].expand_as(numbers))
-
-
-def first_order_for_all(probabilities, tokens, numbers):
-    return draw(probabilities, tokens[:1].expand_as(tokens), numbers)
-
-
-def nearest_probability(probabilities, tokens, numbers):
-    return tokens.gather(1, (probabilities - numbers[:, None]).abs().argmin(-1, keepdim=True))[:, 0]
-
-
-def one_column(probabilities, tokens, numbers):
-    return draw(probabilities, tokens, numbers)[:, None]
-
-
-def a_list(probabilities, tokens, numbers):
-    return draw(probabilities, tokens, numbers).tolist()
-
-
-def floats(probabilities, tokens, numbers):
-    return draw(probabilities, tokens, numbers).float()
-
-
-def as_int32(probabilities, tokens, numbers):
-    return draw(probabilities, tokens, numbers).int()
-
-
-def last_of_the_first_row(probabilities, tokens, numbers):
-    index = torch.searchsorted(probabilities.cumsum(-1), numbers[:, None], right=True)
-    return tokens.gather(1, index.clamp(max=int((probabilities[0] > 0).sum()) - 1))[:, 0]
-
-
-def from_the_other_end(probabilities, tokens, numbers):
-    return draw(probabilities, tokens, 1 - numbers)
-
-
-def all_alike(probabilities, tokens, numbers):
-    return tokens.gather(1, (numbers[:, None] * tokens.shape[-1]).floor().long())[:, 0]
-
-
-def one_too_far(probabilities, tokens, numbers):
-    index = torch.searchsorted(probabilities.cumsum(-1), numbers[:, None], right=True) + 1
-    return tokens.gather(1, index.clamp(max=tokens.shape[-1] - 1))[:, 0]
-
-
-def nearest_end(probabilities, tokens, numbers):
-    return tokens.gather(1, (probabilities.cumsum(-1) - numbers[:, None]).abs().argmin(-1, keepdim=True))[:, 0]
-
-
-def adds_up_in_place(probabilities, tokens, numbers):
-    ends = probabilities.cumsum_(-1)
-    return tokens.gather(1, torch.searchsorted(ends, numbers[:, None], right=True).clamp(max=tokens.shape[-1] - 1))[
-        :, 0
-    ]
-
-
-def draw_by_a_loop(probabilities, tokens, numbers):
-    chosen = []
-    for line, own, number in zip(probabilities.tolist(), tokens.tolist(), numbers.tolist()):
-        total, token = 0.0, None
-        for value, candidate in zip(line, own):
-            if value == 0:
-                break
-            token, total = candidate, total + value
-            if number < total:
-                break
-        chosen.append(token)
-    return torch.tensor(chosen)
-
-
-def draw_by_counting(probabilities, tokens, numbers):
-    passed = (probabilities.cumsum(-1) <= numbers[:, None]).sum(-1)
-    last = (probabilities > 0).sum(-1) - 1
-    return tokens[torch.arange(len(tokens)), passed.clamp(max=last)]
-
-
-# 12.3 releasable
+# 12.2 releasable
 
 
 def held_back(text, stop, sizes=lambda string: range(1, len(string)), choose=max):
@@ -358,6 +252,358 @@ def walking_through(text, stop):
     return len(text), False
 
 
+# 12.3 run_step
+
+
+def step_with(
+    fail=lambda engine, output, error: [engine.end(each, "error", error) for each in engine.affected_requests(output)],
+    wants=lambda sequence, count: sequence.num_computed_tokens + count == sequence.num_tokens,
+    copies=lambda engine, output: engine.copy_blocks(output.block_copies),
+    kind=Exception,
+    passed=lambda completions: completions,
+    recorded=lambda gets_token, completions: (sum(gets_token), len(completions)),
+    chosen=lambda tokens: tokens,
+    listed=lambda scheduled, gets_token: gets_token,
+    told=lambda tokens, gets_token: tokens,
+):
+    """The reference with one part made another way."""
+
+    def run_step(engine):
+        output = engine.schedule()
+        scheduled = output.num_scheduled_tokens
+        try:
+            copies(engine, output)
+            if not scheduled:
+                return
+            tokens, logits = engine.compute(output)
+        except kind as error:
+            fail(engine, output, error)
+            return
+        tokens = chosen(tokens)
+        gets_token = [wants(each, count) for each, count in scheduled.items()]
+        completions = engine.completions_with_token(output, listed(scheduled, gets_token), tokens, logits)
+        engine.update(output, told(tokens, gets_token))
+        engine.pass_on(passed(completions))
+        engine.record_step(output, *recorded(gets_token, completions))
+
+    return run_step
+
+
+def of_sequences(scheduled, gets_token):
+    return [sequence for sequence, is_due in zip(scheduled, gets_token) if is_due]
+
+
+def only_the_true_ones(tokens, gets_token):
+    return [token for token, is_due in zip(tokens, gets_token) if is_due]
+
+
+def gets_tokens(scheduled):
+    return [each.num_computed_tokens + count == each.num_tokens for each, count in scheduled.items()]
+
+
+def finish(engine, output, tokens, logits, parts):
+    """What follows `compute`: c, u, p and r are its parts."""
+    gets_token, completions = gets_tokens(output.num_scheduled_tokens), []
+    for part in parts:
+        if part == "c":
+            completions = engine.completions_with_token(output, gets_token, tokens, logits)
+        elif part == "u":
+            engine.update(output, tokens)
+        elif part == "p":
+            engine.pass_on(completions)
+        elif part == "r":
+            engine.record_step(output, sum(gets_token), len(completions))
+
+
+def fail_all(engine, output, error):
+    for request in engine.affected_requests(output):
+        engine.end(request, "error", error)
+
+
+def in_parts(parts):
+    def run_step(engine):
+        output = engine.schedule()
+        try:
+            engine.copy_blocks(output.block_copies)
+            if not output.num_scheduled_tokens:
+                return
+            tokens, logits = engine.compute(output)
+        except Exception as error:
+            fail_all(engine, output, error)
+            return
+        finish(engine, output, tokens, logits, parts)
+
+    return run_step
+
+
+def without_try(engine):
+    output = engine.schedule()
+    engine.copy_blocks(output.block_copies)
+    if output.num_scheduled_tokens:
+        finish(engine, output, *engine.compute(output), "cupr")
+
+
+def try_around_the_model_only(engine):
+    output = engine.schedule()
+    engine.copy_blocks(output.block_copies)
+    if not output.num_scheduled_tokens:
+        return
+    try:
+        tokens, logits = engine.compute(output)
+    except Exception as error:
+        fail_all(engine, output, error)
+        return
+    finish(engine, output, tokens, logits, "cupr")
+
+
+def copies_after_the_model(engine):
+    output, computed = engine.schedule(), None
+    try:
+        if output.num_scheduled_tokens:
+            computed = engine.compute(output)
+        engine.copy_blocks(output.block_copies)
+    except Exception as error:
+        fail_all(engine, output, error)
+        return
+    if computed:
+        finish(engine, output, *computed, "cupr")
+
+
+def until_something_is_scheduled(engine):
+    output = engine.schedule()
+    while not output.num_scheduled_tokens:
+        output = engine.schedule()
+    engine.copy_blocks(output.block_copies)
+    finish(engine, output, *engine.compute(output), "cupr")
+
+
+def computes_an_empty_step(engine):
+    output = engine.schedule()
+    try:
+        engine.copy_blocks(output.block_copies)
+        tokens, logits = engine.compute(output)
+    except Exception as error:
+        fail_all(engine, output, error)
+        return
+    finish(engine, output, tokens, logits, "cupr")
+
+
+def records_in_finally(engine):
+    output = engine.schedule()
+    gets_token, completions = gets_tokens(output.num_scheduled_tokens), []
+    try:
+        engine.copy_blocks(output.block_copies)
+        if not output.num_scheduled_tokens:
+            return
+        tokens, logits = engine.compute(output)
+        completions = engine.completions_with_token(output, gets_token, tokens, logits)
+        engine.update(output, tokens)
+        engine.pass_on(completions)
+    except Exception as error:
+        fail_all(engine, output, error)
+    finally:
+        if output.num_scheduled_tokens:
+            engine.record_step(output, sum(gets_token), len(completions))
+
+
+def records_the_empty_step(engine):
+    output = engine.schedule()
+    try:
+        engine.copy_blocks(output.block_copies)
+        tokens, logits = engine.compute(output) if output.num_scheduled_tokens else ([], None)
+    except Exception as error:
+        fail_all(engine, output, error)
+        return
+    finish(engine, output, tokens, logits, "cupr")
+
+
+def tries_everything(engine):
+    output = engine.schedule()
+    try:
+        engine.copy_blocks(output.block_copies)
+        if output.num_scheduled_tokens:
+            finish(engine, output, *engine.compute(output), "cupr")
+    except Exception as error:
+        fail_all(engine, output, error)
+
+
+def returns_before_the_copies(engine):
+    output = engine.schedule()
+    if not output.num_scheduled_tokens:
+        return
+    try:
+        engine.copy_blocks(output.block_copies)
+        tokens, logits = engine.compute(output)
+    except Exception as error:
+        fail_all(engine, output, error)
+        return
+    finish(engine, output, tokens, logits, "cupr")
+
+
+def forgets_to_return(engine):
+    output = engine.schedule()
+    try:
+        engine.copy_blocks(output.block_copies)
+        if not output.num_scheduled_tokens:
+            return
+        tokens, logits = engine.compute(output)
+    except Exception as error:
+        fail_all(engine, output, error)
+    finish(engine, output, tokens, logits, "cupr")
+
+
+def passes_the_scheduler_output(engine):
+    output = engine.schedule()
+    engine.copy_blocks(output)
+
+
+def appends_by_hand(engine):
+    output = engine.schedule()
+    try:
+        engine.copy_blocks(output.block_copies)
+        if not output.num_scheduled_tokens:
+            return
+        tokens, logits = engine.compute(output)
+    except Exception as error:
+        fail_all(engine, output, error)
+        return
+    gets_token = gets_tokens(output.num_scheduled_tokens)
+    completions = engine.completions_with_token(output, gets_token, tokens, logits)
+    for sequence, token in zip(output.num_scheduled_tokens, tokens):
+        sequence.append_token(token)
+    engine.update(output, tokens)
+    engine.pass_on(completions)
+    engine.record_step(output, sum(gets_token), len(completions))
+
+
+def asks_the_scheduler(engine):
+    output = engine.scheduler.schedule()
+    engine.copy_blocks(output.block_copies)
+    if output.num_scheduled_tokens:
+        finish(engine, output, *engine.compute(output), "cupr")
+
+
+def does_nothing(engine):
+    return None
+
+
+def ends_all(engine, output, error):
+    for request in list(engine.requests.values()):
+        engine.end(request, "error", error)
+
+
+def aborts(engine, output, error):
+    for request in engine.affected_requests(output):
+        engine.abort(request.id)
+
+
+def ends_each_sequence(engine, output, error):
+    requests = [engine.completions[each].request for each in output.num_scheduled_tokens]
+    for request in requests:
+        engine.end(request, "error", error)
+
+
+def takes_out(engine, output, error):
+    for sequence in output.num_scheduled_tokens:
+        engine.scheduler.remove(sequence)
+
+
+def ends_the_first(engine, output, error):
+    engine.end(engine.affected_requests(output)[0], "error", error)
+
+
+def ends_what_was_scheduled(engine, output, error):
+    for request in dict.fromkeys(engine.completions[each].request for each in output.num_scheduled_tokens):
+        engine.end(request, "error", error)
+
+
+def raises_again(engine, output, error):
+    fail_all(engine, output, error)
+    raise error
+
+
+def ends_with_a_reason_of_its_own(engine, output, error):
+    for request in engine.affected_requests(output):
+        engine.end(request, "failed", error)
+
+
+def ends_without_the_error(engine, output, error):
+    for request in engine.affected_requests(output):
+        engine.end(request, "error")
+
+
+def with_else(engine):
+    scheduler_output = engine.schedule()
+    counts = scheduler_output.num_scheduled_tokens
+    computed = None
+    try:
+        engine.copy_blocks(scheduler_output.block_copies)
+        if counts:
+            computed = engine.compute(scheduler_output)
+    except Exception as error:
+        for request in engine.affected_requests(scheduler_output):
+            engine.end(request, "error", error)
+    else:
+        if computed is not None:
+            tokens, logits = computed
+            ready = []
+            for sequence, count in counts.items():
+                ready.append(sequence.num_tokens - sequence.num_computed_tokens == count)
+            completions = engine.completions_with_token(scheduler_output, ready, tokens, logits)
+            engine.update(scheduler_output, tokens)
+            engine.pass_on(completions)
+            engine.record_step(scheduler_output, ready.count(True), len(completions))
+
+
+def in_two_functions(engine):
+    def computed(output):
+        try:
+            engine.copy_blocks(output.block_copies)
+            return engine.compute(output) if output.num_scheduled_tokens else None
+        except Exception as error:
+            while affected := engine.affected_requests(output):
+                engine.end(affected[0], "error", error)
+
+    output = engine.schedule()
+    if (result := computed(output)) is not None:
+        finish(engine, output, *result, "cupr")
+
+
+def with_a_loop_over_rows(engine):
+    output = engine.schedule()
+    try:
+        engine.copy_blocks(output.block_copies)
+        tokens, logits = engine.compute(output) if output.num_scheduled_tokens else (None, None)
+    except Exception as error:
+        [engine.end(request, "error", error) for request in engine.affected_requests(output)]
+        return None
+    if tokens is None:
+        return None
+    gets_token = [False] * len(tokens)
+    for row, sequence in enumerate(output.num_scheduled_tokens):
+        after = sequence.num_computed_tokens + output.num_scheduled_tokens[sequence]
+        gets_token[row] = after >= len(sequence.prompt_ids) + len(sequence.output_ids)
+    passed = engine.completions_with_token(output, gets_token, tokens, logits)
+    engine.update(output, tokens)
+    engine.pass_on(passed)
+    return engine.record_step(output, sum(gets_token), len(passed))
+
+
+def catches_each_part(engine):
+    output = engine.schedule()
+    try:
+        engine.copy_blocks(output.block_copies)
+    except Exception as error:
+        return fail_all(engine, output, error)
+    if len(output.num_scheduled_tokens) == 0:
+        return None
+    try:
+        tokens, logits = engine.compute(output)
+    except Exception as error:
+        return fail_all(engine, output, error)
+    return finish(engine, output, tokens, logits, "cupr")
+
+
 WRONG = {
     "12.1": [
         Wrong("no temperature", probabilities_with(scale=lambda logits, t: logits), "Divide the logits by it"),
@@ -423,27 +669,6 @@ WRONG = {
         Wrong("the later of two alike", later_of_two_alike, "the smaller token id comes first"),
     ],
     "12.2": [
-        Wrong("the likeliest", takes_the_likeliest, "likeliest token every time"),
-        Wrong("multinomial", draws_with_multinomial, "the same number should give the same token"),
-        Wrong("border", at_the_border_the_first, "on the border between two tokens"),
-        Wrong("the index, not the token", returns_the_index, "the index in the sorted row"),
-        Wrong("over the end", runs_over_the_end, "raised"),
-        Wrong("a cut token", ends_at_the_last_index, "must never be drawn"),
-        Wrong("one number for all", first_number_for_all, "its own number"),
-        Wrong("one order for all", first_order_for_all, "its own order of tokens"),
-        Wrong("nearest probability", nearest_probability, "nearest to the number"),
-        Wrong("a column", one_column, "[:, 0]"),
-        Wrong("a list", a_list, "expected a tensor of token ids"),
-        Wrong("floats", floats, "should be integers"),
-        Wrong("int32", as_int32, "the dtype torch.int64"),
-        Wrong("last token of the first row", last_of_the_first_row, "row 1"),
-        Wrong("from the other end", from_the_other_end, "from the other end"),
-        Wrong("all tokens alike", all_alike, "all tokens as equally likely"),
-        Wrong("one too far", one_too_far, "after the right one"),
-        Wrong("nearest end", nearest_end, "the end nearest to the number"),
-        Wrong("in place", adds_up_in_place, "changed its argument `probabilities`"),
-    ],
-    "12.3": [
         Wrong("only at the end", looks_at_the_end_only, "not only at the end"),
         Wrong("nothing held back", releasing(held=lambda text, stop: 0), "Hold it back"),
         Wrong(
@@ -495,10 +720,57 @@ WRONG = {
         Wrong("waits for a longer one", waits_for_a_longer_one, "Don't wait for a longer one"),
         Wrong("any letter", any_letter, "DNE"),
     ],
+    "12.3": [
+        Wrong("copies outside the try", try_around_the_model_only, "the error of copying blocks came out"),
+        Wrong("copies after the model", copies_after_the_model, "block copies were carried out"),
+        Wrong("loops until there is something", until_something_is_scheduled, "scheduled twice"),
+        Wrong("the model with an empty step", computes_an_empty_step, "although nothing was scheduled"),
+        Wrong("failed step recorded", records_in_finally, "a step that failed was recorded"),
+        Wrong("empty step recorded", records_the_empty_step, "computed nothing was recorded"),
+        Wrong("a list of sequences", step_with(listed=of_sequences), "should be bools; the first one"),
+        Wrong("tokens of the true ones", step_with(told=only_the_true_ones), "`update` got 1 tokens for 2"),
+        Wrong("no try", without_try, "the error of the model came out"),
+        Wrong("tries everything", tries_everything, "`update` raised an error, and your step caught it"),
+        Wrong("returns before the copies", returns_before_the_copies, "without its block copies"),
+        Wrong("no return", forgets_to_return, "UnboundLocalError"),
+        Wrong("copies of the output", passes_the_scheduler_output, "takes a list of block copies"),
+        Wrong("appends by hand", appends_by_hand, "got a token before your step called `update`"),
+        Wrong("scheduler.schedule", asks_the_scheduler, "Call `engine.schedule()`"),
+        Wrong("nothing", does_nothing, "never scheduled anything"),
+        Wrong("blocks leaked", step_with(fail=lambda *_: None), "goes on, and still has its blocks"),
+        Wrong("ends all", step_with(fail=ends_all), "only A and B should have"),
+        Wrong("aborts", step_with(fail=aborts), "`engine.abort` returns the output"),
+        Wrong("without the error", step_with(fail=ends_without_the_error), "ended with the reason 'error' and without"),
+        Wrong("ends each sequence", step_with(fail=ends_each_sequence), "ended request A twice"),
+        Wrong("takes sequences out", step_with(fail=takes_out), "neither running nor waiting nor ended"),
+        Wrong("ends the first", step_with(fail=ends_the_first), "request B goes on"),
+        Wrong("forgets what is copied", step_with(fail=ends_what_was_scheduled), "request C goes on"),
+        Wrong("raises again", step_with(fail=raises_again), "and then raised the error"),
+        Wrong("reason", step_with(fail=ends_with_a_reason_of_its_own), "'failed'; expected 'error'"),
+        Wrong("catches Ctrl-C", step_with(kind=BaseException), "caught KeyboardInterrupt"),
+        Wrong("tokens for all rows", step_with(wants=lambda sequence, count: True), "`gets_token` is true for B"),
+        Wrong(
+            "looks at the prompt only",
+            step_with(wants=lambda each, count: each.num_computed_tokens + count == len(each.prompt_ids)),
+            "computes the last of its known tokens",
+        ),
+        Wrong("update first", in_parts("ucpr"), "`update` before `completions_with_token`"),
+        Wrong("passes on first", in_parts("cpur"), "`pass_on` before `update`"),
+        Wrong("records first", in_parts("crup"), "recorded before its tokens"),
+        Wrong("never passed on", in_parts("cu"), "`on_token` was called with nothing"),
+        Wrong("updates twice", in_parts("cuupr"), "updated the scheduler twice"),
+        Wrong("passes on twice", in_parts("cuppr"), "`pass_on` twice"),
+        Wrong("not recorded", in_parts("cup"), "steps recorded so far: 0"),
+        Wrong("the other way around", step_with(passed=lambda completions: completions[::-1]), "in the order"),
+        Wrong("first answers only", step_with(passed=lambda c: [e for e in c if e.index == 0]), "the other answers"),
+        Wrong("tokens of others", step_with(chosen=lambda tokens: tokens[::-1]), "a token of its own"),
+        Wrong("counts rows", step_with(recorded=lambda gets, done: (len(gets), len(done))), "prefill tokens; expected"),
+        Wrong("counts no forks", step_with(recorded=lambda gets, done: (sum(gets), sum(gets))), "new tokens; expected"),
+    ],
 }
 
 RIGHT = {
     "12.1": [row_by_row, in_float32_by_argsort],
-    "12.2": [draw_by_a_loop, draw_by_counting],
-    "12.3": [by_regular_expression, walking_through],
+    "12.2": [by_regular_expression, walking_through],
+    "12.3": [with_else, in_two_functions, with_a_loop_over_rows, catches_each_part],
 }

@@ -217,9 +217,9 @@ def test_the_next_step_is_started_before_the_last_one_is_waited_for(an_engine):
 @pytest.mark.parametrize("params", [greedy(9, logprobs=1), SamplingParams(max_tokens=9, n=2, temperature=1.0, seed=3)])
 def test_only_while_somebody_looks_at_logits_one_step_waits_for_the_other(an_engine, params):
     engine, kinds = an_engine(max_num_seqs=2), []
-    launch, overlapped_launch, inside = engine.launch, engine.overlap.launch, []
+    schedule, overlapped_launch, inside = engine.schedule, engine.overlap.launch, []
     engine.overlap.launch = lambda: [inside.append(True), overlapped_launch(), inside.clear()][1]
-    engine.launch = lambda: kinds.append("overlapped" if inside else "alone") or launch()
+    engine.schedule = lambda: kinds.append("overlapped" if inside else "alone") or schedule()
     engine.add_request([1, 2], greedy(6, ignore_eos=True))
     engine.add_request([1, 2], greedy(4, ignore_eos=True))
     engine.add_request([5, 6, 7], params)

@@ -130,4 +130,5 @@ ANSWERS = {
     f"{SCHEDULING}.preemption:take_cached": lesson_11.with_a_loop,
     f"{ENGINE}.sampling:token_probabilities": lesson_12.row_by_row,
     f"{ENGINE}.detokenizer:releasable": lesson_12.walking_through,
+    f"{ENGINE}.step:run_step": lesson_12.with_else,
 }

@@ -1,11 +1,11 @@
-"""The exercises and the quiz of lesson 12: probabilities under three settings, drawing a token, and text that can be
-shown.
+"""The exercises and the quiz of lesson 12: probabilities under three settings, text that can be shown, and a step of
+the engine, whole or failed.
 """
 
 from lessons_lib.checks.exercise import Exercise
-from lessons_lib.checks.lesson_12.drawing import check_draw
 from lessons_lib.checks.lesson_12.probabilities import check_token_probabilities
 from lessons_lib.checks.lesson_12.quiz import QUIZ
+from lessons_lib.checks.lesson_12.steps import check_run_step
 from lessons_lib.checks.lesson_12.stopping import check_releasable
 
 __all__ = ["EXERCISES", "QUIZ"]
@@ -33,21 +33,6 @@ EXERCISES = [
     ),
     Exercise(
         id="12.2",
-        title="draw a token",
-        reference="lessons_lib.engine.sampling:draw",
-        test=check_draw,
-        hints=(
-            "`cumsum` gives the end of each token on the line. Which is the first end beyond the number?",
-            "Find its index in each row, [N, 1]. Limit it to the last token with a probability above 0. Then look up "
-            "the token at that index.",
-            "`index = torch.searchsorted(probabilities.cumsum(dim=-1), numbers[:, None], right=True)`; `last = "
-            "(probabilities > 0).sum(dim=-1, keepdim=True) - 1`; "
-            "`tokens.gather(1, torch.minimum(index, last))[:, 0]`.",
-        ),
-        points=2,
-    ),
-    Exercise(
-        id="12.3",
         title="what can be shown",
         reference="lessons_lib.engine.detokenizer:releasable",
         test=check_releasable,
@@ -62,5 +47,24 @@ EXERCISES = [
             "in range(1, len(string)) if text.endswith(string[:size])), default=0)` characters.",
         ),
         points=2,
+    ),
+    Exercise(
+        id="12.3",
+        title="a step, whole or failed",
+        reference="lessons_lib.engine.step:run_step",
+        test=check_run_step,
+        hints=(
+            "Go through the calls that may fail. What has each of them changed by then, and for which requests? And "
+            "which calls can't fail because of the model, so that they belong behind the `try`?",
+            "Schedule. In a `try`: the block copies, a return if nothing is scheduled, and `compute`. In its `except "
+            "Exception as error`: a loop over `affected_requests` that ends each of them, then a return. Behind it: "
+            "`gets_token` in a list comprehension over `num_scheduled_tokens.items()`, then the last four calls in the "
+            "order of the table.",
+            "`gets_token = [sequence.num_computed_tokens + count == sequence.num_tokens for sequence, count in "
+            "scheduler_output.num_scheduled_tokens.items()]`; `completions = engine.completions_with_token("
+            "scheduler_output, gets_token, tokens, logits)`; `engine.update(scheduler_output, tokens)`; "
+            "`engine.pass_on(completions)`; `engine.record_step(scheduler_output, sum(gets_token), len(completions))`.",
+        ),
+        points=3,
     ),
 ]

@@ -1,0 +1,52 @@
+"""The stretch task of lesson 09: a policy between shortest job first and first come, first served."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from lessons_lib.checks.sandbox import run_guarded
+from lessons_lib.scheduling.statistics import Spread, spread, times_of
+from lessons_lib.viz.tables.table import Table
+
+FIRST, SHORTEST = "first come, first served", "shortest job first"
+TIME_LIMIT = 60.0
+
+
+def policy_scoreboard(policy: Any, serve: Callable[[Any], Any], runs: Mapping[str, Any]) -> Table:
+    """The latencies under a policy, next to those of other policies.
+
+    Args:
+        policy: has `rank(sequence)`.
+        serve: function of a policy; returns its run.
+        runs: name -> the run of another policy; FIRST and SHORTEST are among them.
+    """
+    found = {name: spread(times_of(run, "latency")) for name, run in runs.items()}
+    served: list[Any] = []
+    outcome = run_guarded(lambda: served.append(serve(policy)), TIME_LIMIT)
+    rows: list[list[Any]] = [_row(name, latency) for name, latency in found.items()]
+    if served:
+        yours = spread(times_of(served[0], "latency"))
+        rows.append(_row("yours", yours))
+        verdict = _verdict(yours, found)
+    else:
+        rows.append(["yours", None, None, None])
+        error = outcome.error
+        verdict = (
+            f"Your policy took more than {TIME_LIMIT:g} seconds; `rank` is called once for each request."
+            if outcome.timed_out
+            else f"Your policy raised {type(error).__name__}: {error}"
+        )
+    return Table(["policy", "mean latency, s", "p99, s", "longest, s"], rows, verdict)
+
+
+def _row(name: str, latency: Spread) -> list[str]:
+    return [name, *(f"{value:.3f}" for value in (latency.mean, latency.p99, latency.worst))]
+
+
+def _verdict(yours: Spread, found: Mapping[str, Spread]) -> str:
+    """The share of the mean that the policy gains, if it has a better tail than SHORTEST."""
+    if yours.p99 >= found[SHORTEST].p99:
+        return f"Yours doesn't count yet: its p99 isn't below that of {SHORTEST}."
+    share = (found[FIRST].mean - yours.mean) / (found[FIRST].mean - found[SHORTEST].mean)
+    if share <= 0:
+        return f"Yours doesn't count yet: its mean isn't below that of {FIRST}."
+    return f"Yours has {share:.0%} of what {SHORTEST} gains in the mean, and a better p99."

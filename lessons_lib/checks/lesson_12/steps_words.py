@@ -1,0 +1,202 @@
+"""What a learner is told if a step of theirs does something else than one of the reference."""
+
+from typing import Any
+
+
+def why_different(case: Any, got: Any, want: Any) -> tuple[str, str]:
+    """What was expected and what came, and the idea behind it.
+
+    Args:
+        got, want: `Seen` after the first step in which they differ.
+    """
+    for explain in (
+        _about_raising,
+        _about_failure,
+        _about_tokens,
+        _about_hearing,
+        _about_ends,
+        _about_blocks,
+        _about_records,
+    ):
+        if told := explain(case, got, want):
+            return told
+    return (
+        f"after the step, running: {got.running}, waiting: {got.waiting}; expected {want.running} and {want.waiting}.",
+        "Compare your step with the table of the parts, one after the other.",
+    )  # fmt: skip
+
+
+def _about_raising(case: Any, got: Any, want: Any) -> tuple[str, str] | None:
+    if got.raised == want.raised:
+        return None
+    if want.raised == "KeyboardInterrupt":
+        return (
+            "your step caught KeyboardInterrupt; it must be passed on.",
+            "`except Exception` lets interrupts through; `except BaseException` and a bare `except` don't. The engine "
+            "recovers from an interrupt at its next call.",
+        )
+    if case.where == "update":
+        return (
+            "`update` raised an error, and your step caught it.",
+            "If a part of the engine has a bug, the requests aren't to blame, and nothing is known about its state. "
+            "Keep only `copy_blocks` and `compute` in the `try`.",
+        )
+    if got.requests == want.requests and not got.used_blocks:
+        return (
+            "your step ended the affected requests, and then raised the error.",
+            "The outputs of these requests have the error already. The caller of `step` may wait for other requests.",
+        )
+    what = "copying blocks" if case.where == "copies" else "the model"
+    return (
+        f"the error of {what} came out of your step.",
+        "The caller of one request must not get the error of another, and the engine must go on. Catch it, whatever "
+        "`Exception` it is, end the affected requests with it, and return. The call of `copy_blocks` can fail, too.",
+    )
+
+
+def _about_failure(case: Any, got: Any, want: Any) -> tuple[str, str] | None:
+    """The step failed, and the wrong requests ended, or in another way."""
+    failed = [name for name, _, error in want.outputs if error == "Broken"]
+    if not failed or case.fails_for:
+        return None
+    found = {name: (reason, error) for name, reason, error in got.outputs}
+    if spared := [name for name in found if name not in failed]:
+        return (
+            f"the step failed, and {_listed(spared)} ended with it; only {_listed(failed)} should have.",
+            "Requests that aren't affected lose nothing: they go on in the next step.",
+        )
+    for name in failed:
+        if name not in found:
+            return _not_ended(name, got)
+        if found[name][1] != "Broken":
+            return (
+                f"request {name} ended with the reason {found[name][0]!r} and without the error.",
+                'Its caller must learn what went wrong: `engine.end(request, "error", error)`.',
+            )
+        if found[name][0] != "error":
+            return (
+                f"request {name} ended with the reason {found[name][0]!r}; expected 'error'.",
+                "The second argument of `engine.end` is the reason.",
+            )
+    if got.steps != want.steps:
+        return (
+            "a step that failed was recorded.",
+            "It has produced no token, so it must not count in the metrics. Return before `record_step`.",
+        )
+    return None
+
+
+def _not_ended(name: str, got: Any) -> tuple[str, str]:
+    if name not in got.requests:
+        return (
+            f"request {name} was taken out, but `step` didn't return its output.",
+            'End it with `engine.end(request, "error", error)`. `engine.abort` returns the output to your step, not '
+            "to the caller of `step`.",
+        )
+    if name not in (each.partition("/")[0] for each in (*got.running, *got.waiting)):
+        return (
+            f"the step failed, and request {name} is neither running nor waiting nor ended.",
+            "Taking its sequences out of the scheduler isn't enough: nothing would ever answer the request. "
+            '`engine.end(request, "error", error)` takes it out and ends it.',
+        )
+    return (
+        f"the step failed, but request {name} goes on, and still has its blocks.",
+        "Blocks were allocated for this step, and what was written to them is unknown. End the affected requests with "
+        "the error; their blocks become free.",
+    )
+
+
+def _about_tokens(case: Any, got: Any, want: Any) -> tuple[str, str] | None:
+    for name, wanted in want.tokens.items():
+        found = got.tokens.get(name, [])
+        if found == wanted:
+            continue
+        what = f"after the step, request {name} has the tokens {_of(found)}; expected {_of(wanted)}."
+        if len(found) < len(wanted):
+            return (
+                what,
+                "Its other answers begin when its prompt is computed: `completions_with_token` needs the logits.",
+            )
+        for new, right in zip(found, wanted):
+            if len(new) < len(right):
+                return what, "Its tokens are all computed, so it gets one. `update` appends it."
+            if len(new) > len(right):
+                return what, "It got more than one token from one step. `update` has appended one already."
+        return what, "Each scheduled sequence has a token of its own, in the order of `num_scheduled_tokens`."
+    return None
+
+
+def _about_hearing(case: Any, got: Any, want: Any) -> tuple[str, str] | None:
+    if got.heard == want.heard:
+        return None
+    what = f"`on_token` was called with {_heard(got.heard)}; expected {_heard(want.heard)} (request, token)."
+    if not got.heard:
+        return what, "Readers wait for their tokens: call `engine.pass_on` with the completions that got one."
+    if sorted(got.heard) == sorted(want.heard):
+        return what, "Pass them on in the order that `completions_with_token` returns."
+    if len(got.heard) < len(want.heard):
+        return what, "Pass on all completions that `completions_with_token` returns, the other answers included."
+    return what, "Pass on exactly the completions that `completions_with_token` returns."
+
+
+def _about_ends(case: Any, got: Any, want: Any) -> tuple[str, str] | None:
+    if got.outputs == want.outputs and got.requests == want.requests:
+        return None
+    missing = [name for name, *_ in want.outputs if name not in {one for one, *_ in got.outputs}]
+    if missing:
+        return (
+            f"request {missing[0]} has finished in this step, but `step` didn't return its output.",
+            "`pass_on` ends a request once its last answer has finished.",
+        )
+    return (
+        f"`step` returned {_ends(got.outputs)}; expected {_ends(want.outputs)}.",
+        "`pass_on` ends the requests that have finished; the others go on.",
+    )
+
+
+def _about_blocks(case: Any, got: Any, want: Any) -> tuple[str, str] | None:
+    if got.lost != want.lost:
+        return f"the pool and the sequences don't agree. {got.lost}", "`update` and `end` return blocks; nothing else."
+    if got.used_blocks == want.used_blocks:
+        return None
+    return (
+        f"blocks in use after the step: {got.used_blocks}; expected {want.used_blocks}.",
+        "A sequence that ends returns its blocks: `update` does that for those that finish, `end` for the others.",
+    )
+
+
+def _about_records(case: Any, got: Any, want: Any) -> tuple[str, str] | None:
+    if got.steps != want.steps:
+        if not want.heard and got.steps > want.steps and not case.broken:
+            return "a step that computed nothing was recorded.", "If nothing was scheduled, return at once."
+        what = f"steps recorded so far: {got.steps}; expected {want.steps}."
+        return what, "Record each step that has computed something, once, with `engine.record_step`."
+    if got.last_step == want.last_step:
+        return None
+    (_, prefill, new), (_, want_prefill, want_new) = got.last_step, want.last_step
+    if new != want_new:
+        return (
+            f"the step was recorded with {new} new tokens; expected {want_new}.",
+            "One for each completion that got a token, forks included: the length of what `completions_with_token` "
+            "returned.",
+        )
+    return (
+        f"the step was recorded with {prefill} prefill tokens; expected {want_prefill}.",
+        "`num_sampled` counts the scheduled sequences that got a token, without forks.",
+    )
+
+
+def _listed(names: list[str]) -> str:
+    return " and ".join(dict.fromkeys(names))
+
+
+def _of(tokens: list[list[int]]) -> str:
+    return " and ".join(map(str, tokens)) or "none"
+
+
+def _heard(heard: list[tuple[str, int, int]]) -> str:
+    return ", ".join(f"({name}, {token})" for name, _, token in heard) or "nothing"
+
+
+def _ends(outputs: list[tuple[str, str | None, str]]) -> str:
+    return ", ".join(f"{name} ({reason})" for name, reason, _ in outputs) or "nothing"
