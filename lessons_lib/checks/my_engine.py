@@ -143,7 +143,7 @@ def why_refused(target: str, source: str) -> str:
     if not loaded:
         return f"loading your answer {_what_happened(outcome)}"
     exercise = part_exercises()[target]
-    panel = describe(exercise, *judge(exercise, loaded[0]))
+    panel = describe(exercise, *judge(exercise, loaded[0]), loaded[0])
     return "" if panel.kind == "right" else f"your answer no longer passes its check: {panel.title[:200]}"
 
 

@@ -29,7 +29,6 @@ EXERCISES = [
             "`self.graphs[size].replay()` and `return self.graphs[size].output`.",
         ),
         points=3,
-        time_limit=5.0,
     ),
     Exercise(
         id="13.2",
@@ -46,7 +45,6 @@ EXERCISES = [
             "list, and if `len(known) < count`, add `-1 - previous_rows[sequence]`.",
         ),
         points=2,
-        time_limit=5.0,
     ),
     Exercise(
         id="13.3",
@@ -60,7 +58,6 @@ EXERCISES = [
             "`index = (-1 - input_ids).clamp(min=0)`; `torch.where(input_ids < 0, previous_tokens[index], input_ids)`.",
         ),
         points=1,
-        time_limit=5.0,
     ),
     Exercise(
         id="13.4",
@@ -95,6 +92,5 @@ EXERCISES = [
             "Return the sizes of the last.",
         ),
         points=3,
-        time_limit=5.0,
     ),
 ]
