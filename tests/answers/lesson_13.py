@@ -972,8 +972,8 @@ WRONG = {
     "13.2": [
         Wrong("the last known token", last_known, "All known tokens are computed"),
         Wrong("-i", minus_i, "−1 − i"),
-        Wrong("always -1", always_minus_one, "expected [41, -3]; yours returned [41, -1]"),
-        Wrong("the row in this step", row_of_this_step, "expected [41, -3]; yours returned [41, -2]"),
+        Wrong("always -1", always_minus_one, "expected [41, -3]; yours returned [41, »-1«]"),
+        Wrong("the row in this step", row_of_this_step, "expected [41, -3]; yours returned [41, »-2«]"),
         Wrong("all in flight wait", all_in_flight_wait, "doesn't always wait"),
         Wrong("single tokens in flight wait", decodes_in_flight_wait, "the last token of the prompt"),
         Wrong("outputs in flight wait", output_in_flight_waits, "It has arrived already"),
