@@ -59,6 +59,27 @@ def times(numbers: torch.Tensor) -> torch.Tensor:
     return numbers.neg().log1p_().neg_()
 
 
+def draw_on_device(
+    logits: torch.Tensor, temperature: torch.Tensor, seeds: torch.Tensor, positions: torch.Tensor
+) -> torch.Tensor:
+    """Draw a token for each row where nothing is cut, without waiting for the device.
+
+    Args:
+        logits: [N, vocabulary], of any floating-point dtype; -inf where a token must not be drawn.
+        temperature: float32 [N]; where it is 0, the likeliest token is returned.
+        seeds, positions: int64 [N]: of the request, and of the token in its answer. See `random_numbers`.
+
+    Returns:
+        int64 [N].
+    """
+    highest, likeliest = logits.float().max(dim=-1, keepdim=True)
+    weights = ((logits - highest) / temperature[:, None]).exp()  # of the likeliest token, 1: nothing overflows
+    tokens = torch.arange(logits.shape[-1], device=logits.device)
+    numbers = random_numbers(seeds[:, None], positions[:, None], tokens)
+    drawn = (weights / -torch.log1p(-numbers)).argmax(dim=-1)
+    return torch.where(temperature > 0, drawn, likeliest[:, 0])
+
+
 def settings_table(
     rows: ListOf[int], params: ListOf[SamplingParams], seeds: ListOf[int], positions: ListOf[int], vocabulary: int
 ) -> torch.Tensor:
