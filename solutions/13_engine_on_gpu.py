@@ -24,6 +24,8 @@ from IPython.display import display
 from lessons_lib.attention import attend_paged, write_kv
 from lessons_lib.batching import generate_one_by_one
 from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, solution
+from lessons_lib.checks.my_engine import my_engine
+from lessons_lib.checks.stand_ins import OverlappedEngineOnCPU
 from lessons_lib.engine import (
     BlockTables,
     EngineConfig,
@@ -518,6 +520,20 @@ with (
     overlapped = serve_overlapped(gpu_model_runner, scheduler, stories)
 print(f"the same tokens as one at a time: {overlapped == alone}; {len(gpu_model_runner.store.graphs)} graphs; blocks in use: {len(scheduler.pool.used)}")
 gpu_model_runner.close()
+
+# %% [markdown]
+"""
+That was greedy. For drawn tokens there is `my_engine` (lesson 12). With this `kind` it builds an engine whose steps overlap, and takes all your answers: those of this lesson and of the lessons
+before. It has to draw the same tokens as lesson 12's engine, which runs one step after the other:
+"""
+
+# %%
+sizes = EngineConfig(max_num_seqs=4, num_blocks=64, max_num_batched_tokens=64, max_model_len=192)
+sampled = SamplingParams(temperature=0.8, seed=1, max_tokens=30)
+yours, reference = my_engine(model, tokenizer, sizes, kind=OverlappedEngineOnCPU), LLMEngine(model, tokenizer, sizes)
+texts = [[output.text for output in engine.generate(PROMPTS, sampled)] for engine in (yours, reference)]
+print("the same texts:", texts[0] == texts[1], "|", PROMPTS[0] + texts[0][0].replace("\n", " "), "…")
+Table(columns=yours.parts.columns, rows=[row for row in yours.parts.rows if row[0].startswith("13")])
 
 # %% [markdown]
 """
