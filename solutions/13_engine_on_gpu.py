@@ -661,8 +661,10 @@ lesson 08 are compared with those of vLLM 0.33.0: the two comparisons were recor
 - **vLLM**, overlap: `step_with_batch_queue` in `vllm/v1/engine/core.py` schedules the next batch before the last one is done. `AsyncScheduler` in
   `vllm/v1/core/sched/async_scheduler.py` counts placeholders for tokens that haven't arrived (`num_output_placeholders`).
 - **vLLM**, memory: one run at startup finds the size of the cache. `determine_available_memory` in `vllm/v1/worker/gpu_worker.py` runs the largest step
-  possible, measures the peak, and gives the rest of `gpu_memory_utilization` to blocks. One try is enough because the cache can have any size;
+  possible, measures the peak, and gives the rest of `gpu_memory_utilization` to blocks. One run is enough because the cache can have any size;
   `max_num_seqs` is set by hand.
+- **vLLM**, drawing: `random_sample` in `vllm/v1/sample/ops/topk_topp_sampler.py` is a race as well. Its docstring says why: `torch.multinomial` makes the CPU wait
+  for the GPU.
 - **mini-sglang**: `overlap_loop` in `python/minisgl/scheduler/scheduler.py` is the loop of this lesson: schedule the next batch, launch it, then process
   the results of the last one.
 - **nano-vllm** captures graphs in `capture_cudagraph`, and sizes the cache with a run at startup in `warmup_model` and `allocate_kv_cache`, all in

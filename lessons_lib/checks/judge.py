@@ -9,7 +9,7 @@ from lessons_lib.checks.exercise import Exercise, Mistake, current_case
 from lessons_lib.checks.kept import keep
 from lessons_lib.checks.panel import Panel
 from lessons_lib.checks.registry import UnknownExercise, get_exercise
-from lessons_lib.checks.sandbox import Outcome, Stopwatch, TimeLimit, run_guarded
+from lessons_lib.checks.sandbox import TOTAL, Outcome, Stopwatch, TimeLimit, run_guarded
 
 
 class CheckFailed(AssertionError):
@@ -78,6 +78,8 @@ def describe(exercise: Exercise, outcome: Outcome, case: str, attempt: object = 
     error = outcome.error
     if outcome.timed_out or isinstance(error, TimeLimit):
         what = f"{label}: stopped after {exercise.time_limit:g} seconds. Is there an infinite loop?"
+        if outcome.is_slow:
+            what = f"{label}: stopped after {TOTAL * exercise.time_limit:g} seconds for all cases. What takes so long?"
         return Panel("wrong", what, [*smallest, where_stuck(outcome, attempt), further], printed)
     if error is None:
         return Panel("right", f"{label}: correct.")

@@ -29,12 +29,14 @@ class Outcome:
         error: what it raised, or None.
         printed: the first characters that it wrote to stdout and stderr.
         timed_out: whether it was stopped because it ran too long.
-        stuck_calls: if so, the calls that didn't return, the innermost last.
+        is_slow: if so, whether its cases together took too long, and none of them alone.
+        stuck_calls: if it was stopped, the calls that didn't return, the innermost last.
     """
 
     error: BaseException | None
     printed: str
     timed_out: bool
+    is_slow: bool = False
     stuck_calls: list[StuckCall] = field(default_factory=list)
 
 
@@ -106,7 +108,7 @@ def run_guarded(
         except BaseException as error:  # noqa: BLE001 - a learner's code may raise anything, even SystemExit
             errors.append(error)
 
-    printed = _FirstCharacters(keep)
+    printed, stopwatch = _FirstCharacters(keep), stopwatch or Stopwatch()
     thread = threading.Thread(target=body, daemon=True)
     looks = Looks()
     # redirect_stdout alone is not enough: warnings that the attempt writes late must not reach a grader's stderr.
@@ -114,7 +116,8 @@ def run_guarded(
     sys.stdout = sys.stderr = printed
     try:
         with warnings.catch_warnings(), _displayed_to(printed):
-            timed_out = not _finishes(thread, seconds, stopwatch or Stopwatch(), looks)
+            timed_out = not _finishes(thread, seconds, stopwatch, looks)
+            is_slow = timed_out and stopwatch.of_case < seconds < stopwatch.in_all
             attempts = 0
             while thread.is_alive() and attempts < 40:
                 _raise_in(thread, TimeLimit)
@@ -126,7 +129,7 @@ def run_guarded(
     finally:
         sys.stdout, sys.stderr = stdout, stderr
     error = errors[0] if errors else None
-    return Outcome(error, printed.kept, timed_out, looks.stuck_calls() if timed_out else [])
+    return Outcome(error, printed.kept, timed_out, is_slow, looks.stuck_calls() if timed_out else [])
 
 
 def _finishes(thread: threading.Thread, seconds: float, stopwatch: Stopwatch, looks: Looks) -> bool:

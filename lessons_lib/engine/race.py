@@ -48,7 +48,7 @@ def random_numbers(seeds: torch.Tensor, positions: torch.Tensor, tokens: torch.T
     """
     stream = mixed(mixed(seeds) + positions)
     bits = mixed(stream + tokens * STEP) >> 32 & 2**32 - 1
-    return (bits.float() + 0.5).mul_(2**-32).clamp_(max=1 - 2**-24)
+    return (bits.float() + 0.5).mul_(2**-32).clamp(max=1 - 2**-24)
 
 
 def times(numbers: torch.Tensor) -> torch.Tensor:

@@ -1041,6 +1041,52 @@ def row_as_seed(logits, temperature, seeds, positions):
     return by_softmax(logits, temperature, seeds + torch.arange(len(seeds), device=seeds.device), positions)
 
 
+def hashes_the_sum(logits, temperature, seeds, positions):
+    return by_softmax(logits, temperature, seeds + positions, torch.zeros_like(positions))
+
+
+def hashes_the_difference(logits, temperature, seeds, positions):
+    return by_softmax(logits, temperature, seeds - positions, torch.zeros_like(positions))
+
+
+def nearly_zero(logits, temperature, seeds, positions):
+    numbers = numbers_for(logits, seeds, positions)
+    return (scaled(logits, temperature.clamp(min=1e-6)).exp() / exponential(numbers)).argmax(dim=-1)
+
+
+def token_after_token(logits, temperature, seeds, positions):
+    numbers = [random_numbers(seeds, positions, torch.full_like(seeds, token)) for token in range(logits.shape[-1])]
+    scores = scaled(logits, temperature).exp() / exponential(torch.stack(numbers, dim=-1))
+    return chosen(scores.argmax(dim=-1), logits, temperature)
+
+
+log_probabilities = racing(lambda x, temperature, numbers: (x / temperature).log_softmax(-1) / exponential(numbers))
+
+
+def largest_product_is_last(logits, temperature, seeds, positions):
+    times = exponential(numbers_for(logits, seeds, positions))
+    return chosen((scaled(logits, temperature).exp() * times).argmin(dim=-1), logits, temperature)
+
+
+def for_each_row(logits, temperature, seeds, positions):
+    """Written for one row, and mapped over all of them."""
+
+    def of_row(logits, temperature, seed, position):
+        numbers = random_numbers(seed, position, torch.arange(logits.shape[-1], device=logits.device))
+        score = (logits.float() - logits.float().max()) / temperature - exponential(numbers).log()
+        return torch.where(temperature > 0, score.argmax(), logits.argmax())
+
+    return torch.vmap(of_row)(logits, temperature, seeds, positions)
+
+
+def in_one_argmin(logits, temperature, seeds, positions):
+    logits = logits.float()
+    gap = logits.max(-1, keepdim=True).values - logits
+    cold = (temperature <= 0).unsqueeze(-1)
+    scores = (gap / temperature.unsqueeze(-1)).exp() * exponential(numbers_for(logits, seeds, positions))
+    return torch.where(cold, gap, scores).argmin(-1)
+
+
 def sorts_first(logits, temperature, seeds, positions):
     values, tokens = logits.float().sort(dim=-1, descending=True)
     numbers = random_numbers(seeds[:, None], positions[:, None], tokens)
@@ -1204,6 +1250,12 @@ WRONG = {
         Wrong("without the position", without_position, "Does each position have its own numbers"),
         Wrong("without the seed", without_seed, "Does each row use its own seed?"),
         Wrong("the index of the row as seed", row_as_seed, "the index of the row is another one"),
+        Wrong("a hash of the sum", hashes_the_sum, "seed 8 at positions 0"),
+        Wrong("a hash of the difference", hashes_the_difference, "seed 8 at positions 1"),
+        Wrong("a temperature of nearly 0", nearly_zero, "A very small temperature isn't 0"),
+        Wrong("token after token", token_after_token, "for 4 tokens"),
+        Wrong("logarithms race", log_probabilities, "Yours races logarithms"),
+        Wrong("the smallest product", largest_product_is_last, "Yours multiplies where it should divide"),
         Wrong("overflows", overflows, "exp(300) overflows"),
         Wrong("smallest weight 1", lowered_by_the_smallest, "must not be drawn"),
         Wrong("draws what is masked", clamps_logits, "must not be drawn"),
@@ -1258,7 +1310,16 @@ RIGHT = {
     "13.1": [WithLayouts, KeyAsText, IdsOfAll, DropsFirst],
     "13.2": [counts_placeholders, token_by_token, by_slices, by_position_in_flight],
     "13.3": [by_gather, by_not, one_table, known_minus_one],
-    "13.4": [by_gumbel, by_softmax, smallest_time, by_log_number, on_a_line, with_safe_temperature],
+    "13.4": [
+        by_gumbel,
+        by_softmax,
+        smallest_time,
+        by_log_number,
+        on_a_line,
+        with_safe_temperature,
+        for_each_row,
+        in_one_argmin,
+    ],
     "13.5": [by_recursion, with_tables, from_the_large_end, fills_up],
     "13.6": [by_bisect, both_ends_inclusive, most_first],
 }

@@ -20,13 +20,15 @@ def check_draw_on_device(attempt) -> None:
     _check_greedy(attempt)
     _check_again(attempt)
     _check_reads(attempt)
+    _check_launches(attempt)
     _check_shares(attempt, 1.0)
     _check_shares(attempt, 0.5)
     _check_shares(attempt, 2.0)
     _check_seeds(attempt)
+    _check_streams(attempt)
     _check_company(attempt)
+    _check_close(attempt)
     _check_extremes(attempt)
-    _check_launches(attempt)
 
 
 def _rows(logits, temperature, seeds, positions, dtype=torch.float32) -> tuple[torch.Tensor, ...]:
@@ -128,6 +130,22 @@ def _check_seeds(attempt) -> None:
     _expect_shares(got, rows, case)
 
 
+def _check_streams(attempt) -> None:
+    """A hash of seed + position would let requests share their numbers."""
+    for first, second, told in (
+        ((7, 1), (8, 0), "seed 7 at positions 1 to 200, and seed 8 at positions 0 to 199"),
+        ((7, 0), (8, 1), "seed 7 at positions 0 to 199, and seed 8 at positions 1 to 200"),
+    ):
+        case = f"logits {LOGITS}, temperature 1.0, {told}."
+        tokens = [
+            _drawn(attempt, _rows([LOGITS] * 200, [1.0] * 200, [seed] * 200, list(range(start, start + 200))), case)
+            for seed, start in (first, second)
+        ]
+        if torch.equal(*tokens):
+            raise Mistake("two seeds draw the same tokens, shifted.", case=case,
+                          idea="Give seeds and positions to `random_numbers` each on its own.")  # fmt: skip
+
+
 def _many(temperature: float, seeds: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor, ...]:
     return torch.tensor(LOGITS).repeat(NUM_DRAWS, 1), torch.full((NUM_DRAWS,), temperature), seeds, positions
 
@@ -174,8 +192,10 @@ def _guesses(logits, temperature, numbers) -> list[tuple[torch.Tensor, str]]:
         ((weights / numbers).argmax(dim=-1), number),
         ((weights * numbers).argmax(dim=-1), number),
         ((weights * times).argmax(dim=-1), "Yours multiplies where it should divide: time = exponential random number / weight. (In logarithms: minus, not plus.)"),  # noqa: E501
+        ((weights * times).argmin(dim=-1), "Yours multiplies where it should divide: time = exponential random number / weight."),  # noqa: E501
         ((times / weights).argmax(dim=-1), largest),
         ((weights / times).argmin(dim=-1), largest),
+        (((logits / temperature).log_softmax(dim=-1) / times).argmax(dim=-1), "A weight is a positive number: exp(logit / temperature), or the probability. Yours races logarithms."),  # noqa: E501
         ((logits / temperature / times).argmax(dim=-1), "A weight is exp(logit / temperature), a positive number. Yours races the logits themselves."),  # noqa: E501
         ((logits / temperature + numbers).argmax(dim=-1), number + " With logarithms: logit / temperature − log(exponential random number)."),  # noqa: E501
         ((logits / temperature + times).argmax(dim=-1), "The exponential random number divides the weight. If you add to the logit, add −log(exponential random number)."),  # noqa: E501
@@ -208,6 +228,16 @@ def _check_company(attempt) -> None:
             raise Mistake(what, case=case, idea=idea)
 
 
+def _check_close(attempt) -> None:
+    case = "20 rows of logits [1.0, 1.0000001], temperature 0."
+    rows = _rows([[1.0, 1.0000001]] * 20, [0.0] * 20, list(range(20)), [3] * 20)
+    got = _drawn(attempt, rows, case).tolist()
+    if got != [1] * 20:
+        raise Mistake(f"the tokens should all be 1; yours are {got}.", case=case,
+                      idea="A very small temperature isn't 0: tokens that are nearly as likely can be drawn. Take "
+                      "the largest logit itself.")  # fmt: skip
+
+
 EXTREMES = (
     ([300.0, 299.0, 298.0], 1.0, torch.float32, "exp(300) overflows to infinity. The draw stays the same if all logits of a row are lowered by the same number: such as the largest of them."),  # noqa: E501
     ([-200.0, -201.0, -202.0], 1.0, torch.float32, "exp(-200) is 0 in float32. The draw stays the same if all logits of a row change by the same number: raise them so that the largest is 0."),  # noqa: E501
@@ -236,7 +266,7 @@ def _check_extremes(attempt) -> None:
 
 
 def _check_launches(attempt) -> None:
-    few, many = (names_of_launches(_call_with(attempt, count)) for count in (2, 16))
+    few, many, wide = (names_of_launches(_call_with(attempt, *sizes)) for sizes in ((2, 1), (16, 1), (2, 8)))
     current_case.text = case = "2 rows, then 16 rows."
     if few.sorts:
         raise Mistake(f"your code sorts the vocabulary (`{few.sorts[0]}`).", case=case,
@@ -246,7 +276,12 @@ def _check_launches(attempt) -> None:
         raise Mistake(what, case=case, idea="A launch for each row keeps the CPU busy. Let each operation compute all "
                       "rows at once: [N, vocabulary].")  # fmt: skip
 
+    if len(few.names) != len(wide.names):
+        what = f"your code launches {len(few.names)} operations for 4 tokens, and {len(wide.names)} for 32."
+        raise Mistake(what, case="2 rows of 4 tokens, then of 32.", idea="A launch for each token of the vocabulary "
+                      "keeps the CPU busy. Let each operation compute all of [N, vocabulary].")  # fmt: skip
 
-def _call_with(attempt, count: int) -> Callable[[], object]:
-    rows = _rows([LOGITS] * count, [1.0] * count, list(range(count)), [3] * count)
+
+def _call_with(attempt, count: int, repeats: int) -> Callable[[], object]:
+    rows = _rows([LOGITS * repeats] * count, [1.0] * count, list(range(count)), [3] * count)
     return lambda: attempt(*rows)
