@@ -7,8 +7,8 @@
 90 minutes · difficulty: hard · routes: kernels · prerequisites: lesson 08 (fast kernels, CUDA graphs) and lesson 12 (the engine)
 
 You don't need a GPU for this lesson. The engine also runs on a CPU, where you can check that not a single token changes. The speeds were
-recorded on an NVIDIA H200, and each chart says where its numbers come from. You write the store of the graphs, and the placeholders for tokens that aren't
-known yet. At the end you choose two things that an engine needs before its first request: how many sequences run at once, and which sizes are captured.
+recorded on an NVIDIA H200, and each chart says where its numbers come from. You write the store of the graphs, the placeholders for tokens that aren't
+known yet, and a draw that the CPU doesn't wait for. At the end you choose which sizes are captured.
 """
 
 # %%
@@ -24,6 +24,8 @@ from IPython.display import display
 from lessons_lib.attention import attend_paged, write_kv
 from lessons_lib.batching import generate_one_by_one
 from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, solution
+from lessons_lib.checks.my_engine import my_engine
+from lessons_lib.checks.stand_ins import OverlappedEngineOnCPU
 from lessons_lib.engine import (
     BlockTables,
     EngineConfig,
@@ -421,6 +423,66 @@ print("on the device:", replace_placeholders(torch.tensor(host_ids), previous_to
 
 # %% [markdown]
 """
+## Drawing on the device
+
+For greedy requests the next token is an `argmax`, which runs on the GPU. For the others the token is *drawn*, and this has to happen there as well: if the CPU had to
+look at the logits first, it couldn't launch the next step before this one is done.
+
+Lesson 12's race needs no order, no sums and no state: each token of a row gets a time, −log(1 − *u*) divided by the token's weight exp(logit / temperature), and the smallest time
+wins. The number *u* is a hash of the request's seed, the position in its answer, and the token's id. Requests without top-k, top-p and min_p need nothing else.
+
+### Build: a draw that the CPU doesn't wait for
+
+**Your task: `draw_on_device(logits, temperature, seeds, positions)`**, for N rows at once. Return int64 [N].
+
+- `logits` [N, vocabulary] are of any floating-point dtype, and may be large. A token whose logit is −inf must not be drawn.
+- `temperature`, float32 [N]: where it is above 0, each token is drawn with the probability that `softmax(logits / temperature)` gives it. Where it is 0, the token with the largest logit
+  is returned.
+- `seeds` and `positions`, int64 [N], are all that a draw depends on, apart from its row's logits and temperature. A request gets the same token in any batch, in any row.
+- `random_numbers(seeds, positions, tokens)` returns the numbers *u*, float32, strictly between 0 and 1. Its arguments are int64 tensors whose shapes broadcast.
+- No value may go to the CPU: what holds for `replace_placeholders` holds here. The number of launches must not grow with N, and nothing may be sorted.
+
+Example: for the logits `[[0, 5, 1]]`, the result at temperature 0 is `[1]`. At temperature 1 it is `[1]` for 98% of all positions.
+"""
+
+# %% exercise="13.4"
+from lessons_lib.engine import random_numbers
+
+from lessons_lib.engine.race import draw_on_device
+
+# %% [markdown]
+"""
+Three requests at once, in 20,000 positions of their answers: how often is each token drawn, and how often should it be?
+"""
+
+# %%
+POSITIONS = 20_000
+three = torch.tensor([[2.0, 1.0, 0.0], [2.0, 1.0, 0.0], [1000.0, 999.0, float("-inf")]])
+temperatures, seeds = torch.tensor([1.0, 0.0, 2.0]), torch.tensor([7, 7, 8])
+every = [each.repeat_interleave(POSITIONS, dim=0) for each in (three, temperatures, seeds)]
+drawn = draw_on_device(*every, torch.arange(POSITIONS).repeat(3)).view(3, POSITIONS)
+rows = []
+for tokens, logits, temperature in zip(drawn, three, temperatures.tolist()):
+    wanted = (logits / temperature).softmax(dim=-1) if temperature else torch.eye(3)[logits.argmax()]
+    rows.append([str(logits.tolist()), f"{temperature:g}", *("  ".join(f"{share:.3f}" for share in shares) for shares in (tokens.bincount(minlength=3) / POSITIONS, wanted))])
+Table(columns=["logits", "temperature", "drawn", "softmax"], rows=rows)
+
+# %% [markdown]
+"""
+And here is one request, alone and then in the last row of a batch with 63 others. Its draws must not change:
+"""
+
+# %%
+generator = torch.Generator().manual_seed(0)
+batch = 3 * torch.randn(64, 4096, generator=generator)
+their_seeds, their_positions = torch.randint(0, 1000, (2, 64), generator=generator)
+hot = torch.full((64,), 0.9)
+print("alone:    ", draw_on_device(batch[63:], hot[63:], their_seeds[63:], their_positions[63:]).tolist())
+print("with 63:  ", draw_on_device(batch, hot, their_seeds, their_positions)[63:].tolist())
+print("next draw:", draw_on_device(batch, hot, their_seeds, their_positions + 1)[63:].tolist())
+
+# %% [markdown]
+"""
 ## Steps that overlap
 
 Placeholders also make overlap possible. Scheduling the next step doesn't require knowing *which* token a sequence gets, only that it gets one. So the
@@ -461,82 +523,23 @@ gpu_model_runner.close()
 
 # %% [markdown]
 """
-## How large can the batch be?
-
-Graphs are captured and buffers are allocated before the first request arrives, so the engine must know its largest batch, `max_num_seqs`, in advance.
-A larger batch serves more requests at once. Memory sets the limit, and the cache takes most of it. So it's tempting to simply divide the memory by the cache of
-one sequence. Take sequences of 100 tokens, and 16 MiB of memory on top of the weights.
+That was greedy. For drawn tokens there is `my_engine` (lesson 12). With this `kind` it builds an engine whose steps overlap, and takes all your answers: those of this lesson and of the lessons
+before. It has to draw the same tokens as lesson 12's engine, which runs one step after the other:
 """
 
 # %%
-LIMIT, CONTEXT = 16 * 2**20, 100
-per_sequence = math.ceil(CONTEXT / 16) * 16 * cache_bytes_per_token(model.config, model.dtype.itemsize)
-print(f"a sequence of {CONTEXT} tokens: {per_sequence:,} bytes of cache; {LIMIT:,} bytes hold {LIMIT // per_sequence} of them")
+sizes = EngineConfig(max_num_seqs=4, num_blocks=64, max_num_batched_tokens=64, max_model_len=192)
+sampled = SamplingParams(temperature=0.8, seed=1, max_tokens=30)
+yours, reference = my_engine(model, tokenizer, sizes, kind=OverlappedEngineOnCPU), LLMEngine(model, tokenizer, sizes)
+texts = [[output.text for output in engine.generate(PROMPTS, sampled)] for engine in (yours, reference)]
+print("the same texts:", texts[0] == texts[1], "|", PROMPTS[0] + texts[0][0].replace("\n", " "), "…")
+Table(columns=yours.parts.columns, rows=[row for row in yours.parts.rows if row[0].startswith("13")])
 
 # %% [markdown]
 """
-But a step needs memory of its own: the tensors between the layers, the gathered keys, the logits. Libraries allocate workspaces, and fragmentation
-leaves gaps. No formula accounts for all of that. So we *try*: start an engine of a given size, serve the worst case, and see whether memory runs out. On a GPU,
-an allocation fails. Here `memory_limit` counts the bytes of all live tensors and raises the same kind of error. `engine_fits` makes one such try:
-"""
+## Stretch (optional): which sizes should be captured?
 
-# %%
-print(inspect.getsource(engine_fits))
-
-# %% [markdown]
-"""
-## Build: the largest batch that fits
-
-One try takes seconds, or minutes with a large model, so we don't want to try every size from 1 to 64. If one size fits, all smaller ones do. So one try in the
-middle rules out half of the sizes.
-
-**Your task: `largest_that_fits(fits, most)`.** `fits(size)` returns True or False. If it is True for a size, it is True for all smaller sizes. `most` is
-the largest size worth trying, 1 or more. Return the largest size from 1 to `most` that fits, as an int, or 0 if not even 1 fits.
-
-Call `fits` only with integers from 1 to `most`, and never twice with the same one. Halve the remaining range with each try: for `most` = 64, seven tries
-are always enough. (The check allows one more.)
-
-Example: `most` = 8, and sizes up to 5 fit. The range is 1 to 8: try 4. It fits, so the range is 5 to 8: try 6. It doesn't fit, so only 5
-is left. It fits. The answer is 5, after three tries.
-"""
-
-# %% exercise="13.4"
-from lessons_lib.measuring.tuning import largest_that_fits
-
-# %% tags=["measured"]
-tries = []
-
-
-def fits(size):
-    tries.append([str(size), "yes" if engine_fits(model, tokenizer, size, CONTEXT, LIMIT) else "no"])
-    return tries[-1][1] == "yes"
-
-
-found = largest_that_fits(fits, 64)
-display(Table(columns=["sequences", "fits"], rows=tries))
-print(f"largest batch: {found}; the formula says {LIMIT // per_sequence}")
-
-# %% [markdown]
-"""
-Far fewer sequences fit than the formula promised. What happens to an engine that is too large? Give one request, a prompt of 99 tokens, to an engine
-of the formula's size, and to one that is a single sequence too large:
-"""
-
-# %% tags=["measured"]
-for size in (LIMIT // per_sequence, found + 1):
-    with memory_limit(LIMIT):
-        engine = LLMEngine(model, tokenizer, EngineConfig(max_num_seqs=size, max_num_batched_tokens=512, num_blocks=size * math.ceil(CONTEXT / 16)))
-        output = engine.generate([[1] * (CONTEXT - 1)], SamplingParams(max_tokens=2, ignore_eos=True))[0]
-    print(f"{size} sequences: {output.error or f'{len(output.token_ids)} tokens'}")
-
-# %% [markdown]
-"""
-The first fails at once: its cache leaves no room for a forward pass. The second is more dangerous: it serves this request, and
-fails later, under full load. That is why a try has to run the worst case.
-
-## Stretch: which sizes should be captured?
-
-An engine makes a second choice before its first request. Each captured size costs memory and time at the start, so their number is limited. Which ones pad the steps of *your* requests the
+An engine has to choose before its first request which sizes it captures. Each captured size costs memory and time at the start, so their number is limited. Which ones pad the steps of *your* requests the
 least? The cell below schedules 1,024 requests whose prompts and answers have 10 to 200 tokens, without a model, and counts how large the steps with prompts are.
 """
 
@@ -658,8 +661,10 @@ lesson 08 are compared with those of vLLM 0.33.0: the two comparisons were recor
 - **vLLM**, overlap: `step_with_batch_queue` in `vllm/v1/engine/core.py` schedules the next batch before the last one is done. `AsyncScheduler` in
   `vllm/v1/core/sched/async_scheduler.py` counts placeholders for tokens that haven't arrived (`num_output_placeholders`).
 - **vLLM**, memory: one run at startup finds the size of the cache. `determine_available_memory` in `vllm/v1/worker/gpu_worker.py` runs the largest step
-  possible, measures the peak, and gives the rest of `gpu_memory_utilization` to blocks. One try is enough because the cache can have any size;
+  possible, measures the peak, and gives the rest of `gpu_memory_utilization` to blocks. One run is enough because the cache can have any size;
   `max_num_seqs` is set by hand.
+- **vLLM**, drawing: `random_sample` in `vllm/v1/sample/ops/topk_topp_sampler.py` is a race as well. Its docstring says why: `torch.multinomial` makes the CPU wait
+  for the GPU.
 - **mini-sglang**: `overlap_loop` in `python/minisgl/scheduler/scheduler.py` is the loop of this lesson: schedule the next batch, launch it, then process
   the results of the last one.
 - **nano-vllm** captures graphs in `capture_cudagraph`, and sizes the cache with a run at startup in `warmup_model` and `allocate_kv_cache`, all in
@@ -699,6 +704,82 @@ quiz("13")
 ## Further (optional)
 
 What the lesson doesn't need. It isn't part of its 90 minutes.
+"""
+
+# %% [markdown]
+"""
+### How large can the batch be?
+
+Graphs are captured and buffers are allocated before the first request arrives, so the engine must know its largest batch, `max_num_seqs`, in advance.
+A larger batch serves more requests at once. Memory sets the limit, and the cache takes most of it. So it's tempting to simply divide the memory by the cache of
+one sequence. Take sequences of 100 tokens, and 16 MiB of memory on top of the weights.
+"""
+
+# %%
+LIMIT, CONTEXT = 16 * 2**20, 100
+per_sequence = math.ceil(CONTEXT / 16) * 16 * cache_bytes_per_token(model.config, model.dtype.itemsize)
+print(f"a sequence of {CONTEXT} tokens: {per_sequence:,} bytes of cache; {LIMIT:,} bytes hold {LIMIT // per_sequence} of them")
+
+# %% [markdown]
+"""
+But a step needs memory of its own: the tensors between the layers, the gathered keys, the logits. Libraries allocate workspaces, and fragmentation
+leaves gaps. No formula accounts for all of that. So we *try*: start an engine of a given size, serve the worst case, and see whether memory runs out. On a GPU,
+an allocation fails. Here `memory_limit` counts the bytes of all live tensors and raises the same kind of error. `engine_fits` makes one such try:
+"""
+
+# %%
+print(inspect.getsource(engine_fits))
+
+# %% [markdown]
+"""
+#### Build: the largest batch that fits
+
+One try takes seconds, or minutes with a large model, so we don't want to try every size from 1 to 64. If one size fits, all smaller ones do. So one try in the
+middle rules out half of the sizes.
+
+**Your task: `largest_that_fits(fits, most)`.** `fits(size)` returns True or False. If it is True for a size, it is True for all smaller sizes. `most` is
+the largest size worth trying, 1 or more. Return the largest size from 1 to `most` that fits, as an int, or 0 if not even 1 fits.
+
+Call `fits` only with integers from 1 to `most`, and never twice with the same one. Halve the remaining range with each try: for `most` = 64, seven tries
+are always enough. (The check allows one more.)
+
+Example: `most` = 8, and sizes up to 5 fit. The range is 1 to 8: try 4. It fits, so the range is 5 to 8: try 6. It doesn't fit, so only 5
+is left. It fits. The answer is 5, after three tries.
+"""
+
+# %% exercise="13.6"
+from lessons_lib.measuring.tuning import largest_that_fits
+
+# %% tags=["measured"]
+tries = []
+
+
+def fits(size):
+    tries.append([str(size), "yes" if engine_fits(model, tokenizer, size, CONTEXT, LIMIT) else "no"])
+    return tries[-1][1] == "yes"
+
+
+found = largest_that_fits(fits, 64)
+display(Table(columns=["sequences", "fits"], rows=tries))
+print(f"largest batch: {found}; the formula says {LIMIT // per_sequence}")
+
+# %% [markdown]
+"""
+Far fewer sequences fit than the formula promised. What happens to an engine that is too large? Give one request, a prompt of 99 tokens, to an engine
+of the formula's size, and to one that is a single sequence too large:
+"""
+
+# %% tags=["measured"]
+for size in (LIMIT // per_sequence, found + 1):
+    with memory_limit(LIMIT):
+        engine = LLMEngine(model, tokenizer, EngineConfig(max_num_seqs=size, max_num_batched_tokens=512, num_blocks=size * math.ceil(CONTEXT / 16)))
+        output = engine.generate([[1] * (CONTEXT - 1)], SamplingParams(max_tokens=2, ignore_eos=True))[0]
+    print(f"{size} sequences: {output.error or f'{len(output.token_ids)} tokens'}")
+
+# %% [markdown]
+"""
+The first fails at once: its cache leaves no room for a forward pass. The second is more dangerous: it serves this request, and
+fails later, under full load. That is why a try has to run the worst case.
 """
 
 # %% [markdown]

@@ -21,6 +21,7 @@ from lessons_lib.checks.engine_trial import engine_of
 from lessons_lib.checks.kept import standalone_source
 from lessons_lib.checks.linking import Linked, link
 from lessons_lib.checks.my_engine import LINKS, part_exercises
+from lessons_lib.checks.stand_ins import OverlappedEngineOnCPU
 from lessons_lib.engine.config import EngineConfig
 from lessons_lib.engine.llm_engine import LLMEngine
 from lessons_lib.engine.sampling_params import SamplingParams
@@ -57,10 +58,11 @@ def variants(answers: Answers) -> Iterator[tuple[str, Answers]]:
 
 
 class OwnWorkload(Workload):
-    """A random workload, half of its requests sampled, for an engine of linked parts."""
+    """A random workload, half of its requests sampled, for an engine of linked parts. Every second one overlaps its
+    steps."""
 
     def __init__(self, seed: int, linked: Linked):
-        self.linked = linked
+        self.linked, self.overlaps = linked, seed % 2 == 1
         super().__init__(seed)
 
     def draw_request(self):
@@ -73,7 +75,8 @@ class OwnWorkload(Workload):
 
     def draw_engine(self) -> LLMEngine:
         config = EngineConfig(**self.draw_config())
-        return engine_of(self.linked, tiny_model(self.family, seed=3), NoText(), config, time.perf_counter)
+        kind = OverlappedEngineOnCPU if self.overlaps else LLMEngine
+        return engine_of(self.linked, tiny_model(self.family, seed=3), NoText(), config, time.perf_counter, kind)
 
     def check(self, output, is_aborted: bool = False) -> None:
         prompt, params = self.asked.pop(output.request_id)

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from lessons_lib.checks.linking import Linked
+from lessons_lib.checks.stand_ins import OverlappedEngineOnCPU
 from lessons_lib.engine.config import EngineConfig
 from lessons_lib.engine.llm_engine import LLMEngine
 from lessons_lib.engine.sampling_params import SamplingParams
@@ -34,19 +35,24 @@ class Letters:
 
 
 def engine_of(
-    linked: Linked, model: Any, tokenizer: Any, config: EngineConfig, clock: Callable[[], float]
+    linked: Linked,
+    model: Any,
+    tokenizer: Any,
+    config: EngineConfig,
+    clock: Callable[[], float],
+    kind: type[LLMEngine] = LLMEngine,
 ) -> LLMEngine:
-    """An engine of linked parts. Policy and admission rule of the config are linked, too."""
+    """An engine of this kind, of linked parts. Policy and admission rule of the config are linked, too."""
     policy = config.policy
     if (own_policy := linked.get(type(policy))) is not type(policy):
         settings = inspect.signature(type(policy)).parameters
         policy = own_policy(**{name: getattr(policy, name) for name in settings})
     config = replace(config, policy=policy, admission=linked.get(config.admission))
-    return linked.get(LLMEngine)(model, tokenizer, config, clock)
+    return linked.get(kind)(model, tokenizer, config, clock)
 
 
 def serve_trial(linked: Linked) -> list[Any]:
-    """Serve the same requests with three configurations.
+    """Serve the same requests with three configurations, and once with overlapping steps.
 
     Returns:
         for each configuration and request: tokens, text and finish reason of its completions.
@@ -60,13 +66,13 @@ def serve_trial(linked: Linked) -> list[Any]:
         EngineConfig(**sizes, admission=conservative),
         EngineConfig(**(sizes | {"block_size": 3}), share_prefixes=False),
     )
-    return [_serve(linked, config) for config in configs]
+    return [*(_serve(linked, config) for config in configs), _serve(linked, configs[0], OverlappedEngineOnCPU)]
 
 
-def _serve(linked: Linked, config: EngineConfig) -> list[Any]:
+def _serve(linked: Linked, config: EngineConfig, kind: type[LLMEngine] = LLMEngine) -> list[Any]:
     outputs: dict[str, Any] = {}
     # An attempt may do anything to its model.
-    with engine_of(linked, copy.deepcopy(_model()), Letters(), config, _ticking_clock()) as engine:
+    with engine_of(linked, copy.deepcopy(_model()), Letters(), config, _ticking_clock(), kind) as engine:
         for index, (prompt, params) in enumerate(_requests()):
             engine.add_request(prompt, params, request_id=str(index), tier=index % 3, is_interactive=index % 2 == 0)
             if index % 2:

@@ -8,7 +8,30 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
-current_case = threading.local()
+
+class CurrentCase(threading.local):
+    """The case that a check is at, in this thread, so that an exception or an endless loop can be reported with it.
+
+    Attributes:
+        text: what the learner is told about the case.
+        begins: called whenever a case begins.
+    """
+
+    def __init__(self) -> None:
+        self._text = ""
+        self.begins: Callable[[], object] = lambda: None
+
+    @property
+    def text(self) -> str:
+        return self._text
+
+    @text.setter
+    def text(self, text: str) -> None:
+        self._text = text
+        self.begins()
+
+
+current_case = CurrentCase()
 
 
 class Mistake(Exception):
@@ -36,7 +59,7 @@ class Exercise:
         test: called with the attempt; raises `Mistake` on the smallest case that fails.
         hints: first the idea, then an outline, then nearly the code.
         points: points in a graded class.
-        time_limit: seconds after which an attempt is stopped.
+        time_limit: seconds of computing after which an attempt is stopped, in one case; see `run_guarded`.
     """
 
     id: str
@@ -45,7 +68,7 @@ class Exercise:
     test: Callable[[object], None]
     hints: tuple[str, ...]
     points: int = 2
-    time_limit: float = 20.0
+    time_limit: float = 5.0
 
     @property
     def name(self) -> str:

@@ -4,11 +4,12 @@ import os
 import traceback
 
 from lessons_lib.checks import progress
+from lessons_lib.checks.endless import files_of, is_cell, place_of
 from lessons_lib.checks.exercise import Exercise, Mistake, current_case
 from lessons_lib.checks.kept import keep
 from lessons_lib.checks.panel import Panel
 from lessons_lib.checks.registry import UnknownExercise, get_exercise
-from lessons_lib.checks.sandbox import Outcome, TimeLimit, run_guarded
+from lessons_lib.checks.sandbox import TOTAL, Outcome, Stopwatch, TimeLimit, run_guarded
 
 
 class CheckFailed(AssertionError):
@@ -35,7 +36,7 @@ def check(id: str, attempt: object) -> object:
         return _finish(Panel("wrong", str(error)), attempt)
     if attempt is exercise.load_reference():
         return _finish(_not_yours(exercise), attempt)
-    panel = describe(exercise, *judge(exercise, attempt))
+    panel = describe(exercise, *judge(exercise, attempt), attempt)
     entry = progress.load()["exercises"].get(id, {})
     tried = entry.get("attempts", 0) + (panel.kind != "open")
     progress.note_exercise(id, attempts=tried, passed=panel.kind == "right" or entry.get("passed", False))
@@ -50,22 +51,26 @@ def judge(exercise: Exercise, attempt: object) -> tuple[Outcome, str]:
     Returns:
         (outcome, case): how the test ended, and the case it was running, or "".
     """
-    case = []
+    case = ""
+    stopwatch = Stopwatch()
+
+    def begin_case() -> None:
+        nonlocal case
+        case = current_case.text
+        stopwatch.restart()
 
     def test() -> None:
+        current_case.begins = begin_case
         current_case.text = ""
-        try:
-            _refuse_wrong_kind(exercise, attempt)
-            exercise.test(attempt)
-        finally:
-            case.append(current_case.text)
+        _refuse_wrong_kind(exercise, attempt)
+        exercise.test(attempt)
 
-    outcome = run_guarded(test, exercise.time_limit)
-    return outcome, case[0] if case else ""
+    outcome = run_guarded(test, exercise.time_limit, stopwatch=stopwatch)
+    return outcome, case
 
 
-def describe(exercise: Exercise, outcome: Outcome, case: str) -> Panel:
-    """The panel for an outcome: right, not written yet, or what is wrong with it."""
+def describe(exercise: Exercise, outcome: Outcome, case: str, attempt: object = None) -> Panel:
+    """The panel for an outcome: right, not written yet, or what is wrong with the attempt."""
     label = f"{exercise.id} `{exercise.name}`"
     further = f'`hint("{exercise.id}")` gives a hint. The cells below use the reference for now.'
     smallest = [f"Smallest case: {case}"] if case else []
@@ -73,7 +78,9 @@ def describe(exercise: Exercise, outcome: Outcome, case: str) -> Panel:
     error = outcome.error
     if outcome.timed_out or isinstance(error, TimeLimit):
         what = f"{label}: stopped after {exercise.time_limit:g} seconds. Is there an infinite loop?"
-        return Panel("wrong", what, [*smallest, further], printed)
+        if outcome.is_slow:
+            what = f"{label}: stopped after {TOTAL * exercise.time_limit:g} seconds for all cases. What takes so long?"
+        return Panel("wrong", what, [*smallest, where_stuck(outcome, attempt), further], printed)
     if error is None:
         return Panel("right", f"{label}: correct.")
     if isinstance(error, Mistake):
@@ -83,7 +90,19 @@ def describe(exercise: Exercise, outcome: Outcome, case: str) -> Panel:
         line = f'The cells below use the reference for now. `hint("{exercise.id}")` gets you started.'
         return Panel("open", f"{label}: not written yet.", [line])
     what = f"{label}: your code raised {type(error).__name__}: {str(error)[:300]}"
-    return Panel("wrong", what, [*smallest, *_where(error), further], printed)
+    return Panel("wrong", what, [*smallest, *_where(error, attempt), further], printed)
+
+
+def where_stuck(outcome: Outcome, attempt: object) -> str:
+    """A sentence about the line at which an attempt was when its time was up."""
+    own = files_of(attempt)
+    place = place_of(outcome.stuck_calls, lambda file: is_cell(file) or file in own)
+    if place is None:
+        return "Each call of your code returned. But what the check waits for didn't happen, however often it called."
+    where = f"line {place.line} of your cell"
+    if not place.function.startswith("<") and place.function != getattr(attempt, "__name__", ""):
+        where += f", in `{place.function}`"
+    return f"It was in the loop at {where}: `{place.text}`" if place.is_loop else f"It was at {where}: `{place.text}`"
 
 
 def _first_lines(text: str, limit: int = 10) -> str:
@@ -109,11 +128,10 @@ def _refuse_wrong_kind(exercise: Exercise, attempt: object) -> None:
         )
 
 
-def _where(error: BaseException) -> list[str]:
+def _where(error: BaseException, attempt: object) -> list[str]:
     """The line of the learner's code that raised: the last frame inside a notebook cell."""
-    frames = [
-        f for f in traceback.extract_tb(error.__traceback__) if "ipykernel" in f.filename or "<ipython" in f.filename
-    ]
+    own = files_of(attempt)
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if is_cell(f.filename) or f.filename in own]
     return [f"Line {frames[-1].lineno} of your cell: `{frames[-1].line}`"] if frames and frames[-1].line else []
 
 

@@ -49,6 +49,7 @@ LINKS = (
     Link("lessons_lib.scheduling.preemption:take_cached"),
     Link("lessons_lib.scheduling.preemption:PreemptiveScheduler"),
     Link("lessons_lib.engine.sampling:token_probabilities"),
+    Link("lessons_lib.engine.race:draw_on_device"),
     Link("lessons_lib.engine.sampling:race_on", f"{STAND_INS}:race_on"),
     Link("lessons_lib.engine.sampling:choose_tokens"),
     Link("lessons_lib.engine.detokenizer:releasable"),
@@ -57,20 +58,37 @@ LINKS = (
     Link("lessons_lib.engine.requests_in:new_request"),
     Link("lessons_lib.engine.step_results:forks_of"),
     Link("lessons_lib.engine.step_results:completions_with_token"),
+    Link("lessons_lib.engine.input_batch:next_tokens"),
+    Link("lessons_lib.engine.input_batch:forward_batch"),
     Link("lessons_lib.engine.input_batch:forward_batch", f"{STAND_INS}:forward_batch"),
     Link("lessons_lib.engine.model_runner:ModelRunner"),
     Link("lessons_lib.engine.gathered_runner:GatheredRunner"),
     Link("lessons_lib.engine.step:run_step"),
     Link("lessons_lib.engine.llm_engine:LLMEngine"),
+    Link("lessons_lib.attention.custom_op:OperatorCache"),
+    Link("lessons_lib.attention.custom_op:replace_placeholders"),
+    Link("lessons_lib.attention.custom_op:operator_logits"),
+    Link("lessons_lib.engine.cuda_graphs:GraphStore"),
+    Link("lessons_lib.engine.gpu_model_runner:compiled_logits"),
+    Link("lessons_lib.engine.gpu_model_runner:GPUModelRunner"),
+    Link("lessons_lib.engine.overlapped_engine:gpu_model_runner"),
+    Link("lessons_lib.engine.overlapped_engine:OverlappedEngine"),
+    Link(f"{STAND_INS}:OverlappedEngineOnCPU"),
 )
 YOURS, REFERENCE = "yours", "reference"
 TRIAL_SECONDS = 20.0
 
 
 def my_engine(
-    model: Any, tokenizer: Any, config: EngineConfig | None = None, clock: Callable[[], float] = time.perf_counter
+    model: Any,
+    tokenizer: Any,
+    config: EngineConfig | None = None,
+    clock: Callable[[], float] = time.perf_counter,
+    kind: type[LLMEngine] = LLMEngine,
 ) -> LLMEngine:
     """An engine of your own parts. The arguments are those of LLMEngine.
+
+    `kind` is LLMEngine, OverlappedEngine (lesson 13), or the latter's stand-in without a GPU, OverlappedEngineOnCPU.
 
     If the config has a `make_runner` or `backend`, it is used as it is, in place of the parts of lesson 06.
 
@@ -80,7 +98,7 @@ def my_engine(
     answers = kept_answers()
     states = states_of(answers)
     linked = link(LINKS, {target: answers[target] for target, state in states.items() if state == YOURS})
-    engine = engine_of(linked, model, tokenizer, config or EngineConfig(), clock)
+    engine = engine_of(linked, model, tokenizer, config or EngineConfig(), clock, kind)
     engine.parts = table_of(states)
     return engine
 
@@ -144,7 +162,7 @@ def why_refused(target: str, source: str) -> str:
     if not loaded:
         return f"loading your answer {_what_happened(outcome)}"
     exercise = part_exercises()[target]
-    panel = describe(exercise, *judge(exercise, loaded[0]))
+    panel = describe(exercise, *judge(exercise, loaded[0]), loaded[0])
     return "" if panel.kind == "right" else f"your answer no longer passes its check: {panel.title[:200]}"
 
 

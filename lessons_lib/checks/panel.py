@@ -4,6 +4,8 @@ import html
 import re
 from dataclasses import dataclass, field
 
+from lessons_lib.viz.words import marks_as_html
+
 MARKS = {"right": "✓", "wrong": "✗", "open": "○", "note": "•"}
 EDGES = {"right": "#009E73", "wrong": "#D55E00", "open": "#7f7f7f", "note": "#0072B2"}
 
@@ -15,7 +17,7 @@ class Panel:
     Attributes:
         kind: "right", "wrong", "open" (not attempted) or "note".
         title: the first line.
-        lines: further paragraphs; text in `backticks` is shown as code.
+        lines: further paragraphs; text in `backticks` is shown as code, and »marked« text in color.
         code: a block of code or output below the paragraphs.
     """
 
@@ -58,4 +60,5 @@ def in_notebook() -> bool:
 
 
 def _with_code(text: str) -> str:
-    return re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(text, quote=False)).replace("\n", "<br>")
+    with_code = re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(text, quote=False))
+    return marks_as_html(with_code).replace("\n", "<br>")

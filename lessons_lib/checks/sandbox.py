@@ -1,13 +1,20 @@
 """Runs code that may loop forever, raise anything, or print endlessly."""
 
+import contextlib
 import ctypes
 import io
 import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from lessons_lib.checks.endless import Looks, StuckCall
+
+TOTAL = 4  # a test of several cases may take so many times as long as one of them
+WAITING = 10  # and code that waits instead of computing so many times as long
 
 
 class TimeLimit(BaseException):
@@ -22,11 +29,48 @@ class Outcome:
         error: what it raised, or None.
         printed: the first characters that it wrote to stdout and stderr.
         timed_out: whether it was stopped because it ran too long.
+        is_slow: if so, whether its cases together took too long, and none of them alone.
+        stuck_calls: if it was stopped, the calls that didn't return, the innermost last.
     """
 
     error: BaseException | None
     printed: str
     timed_out: bool
+    is_slow: bool = False
+    stuck_calls: list[StuckCall] = field(default_factory=list)
+
+
+class Stopwatch:
+    """The seconds that code has computed: in all, and in the case that it is at.
+
+    The processor time of this process counts, not the clock: a right answer must not fail because other programs run.
+    Where several threads compute, processor time passes faster than the clock; then the clock counts. We don't take the
+    thread's own processor time, because macOS and Windows don't tell it for another thread, and because it leaves out
+    the threads that the code starts.
+    """
+
+    def __init__(self) -> None:
+        self.began = self.case_began = self._now()
+
+    def restart(self) -> None:
+        """A new case begins."""
+        self.case_began = self._now()
+
+    @property
+    def of_case(self) -> float:
+        return min(now - began for now, began in zip(self._now(), self.case_began))
+
+    @property
+    def in_all(self) -> float:
+        return min(now - began for now, began in zip(self._now(), self.began))
+
+    @property
+    def on_the_clock(self) -> float:
+        return self._now()[0] - self.began[0]
+
+    @staticmethod
+    def _now() -> tuple[float, float]:
+        return time.monotonic(), time.process_time()
 
 
 class _FirstCharacters(io.TextIOBase):
@@ -43,11 +87,13 @@ class _FirstCharacters(io.TextIOBase):
         return len(text)
 
 
-def run_guarded(function: Callable[[], object], seconds: float, keep: int = 600) -> Outcome:
-    """Run `function()` in a separate thread for at most `seconds`.
+def run_guarded(
+    function: Callable[[], object], seconds: float, keep: int = 600, stopwatch: Stopwatch | None = None
+) -> Outcome:
+    """Run `function()` in a separate thread, at most `seconds` for a case.
 
-    The seconds are those that it has the processor: a right answer must not fail because other programs run. A function
-    that waits instead of computing is stopped after ten times as long.
+    The seconds are those of `Stopwatch`; a new case begins where its `restart` is called. The whole may take `TOTAL`
+    times as long. A function that waits instead of computing is stopped after `WAITING` times as long.
 
     We use a thread and not a process, because the learner's objects live in this process and may not be picklable. We
     don't use a signal, because Windows has no SIGALRM. Python can raise an exception in another thread, which stops any
@@ -62,14 +108,16 @@ def run_guarded(function: Callable[[], object], seconds: float, keep: int = 600)
         except BaseException as error:  # noqa: BLE001 - a learner's code may raise anything, even SystemExit
             errors.append(error)
 
-    printed = _FirstCharacters(keep)
+    printed, stopwatch = _FirstCharacters(keep), stopwatch or Stopwatch()
     thread = threading.Thread(target=body, daemon=True)
+    looks = Looks()
     # redirect_stdout alone is not enough: warnings that the attempt writes late must not reach a grader's stderr.
     stdout, stderr = sys.stdout, sys.stderr
     sys.stdout = sys.stderr = printed
     try:
-        with warnings.catch_warnings():
-            timed_out = not _finishes(thread, seconds)
+        with warnings.catch_warnings(), _displayed_to(printed):
+            timed_out = not _finishes(thread, seconds, stopwatch, looks)
+            is_slow = timed_out and stopwatch.of_case < seconds < stopwatch.in_all
             attempts = 0
             while thread.is_alive() and attempts < 40:
                 _raise_in(thread, TimeLimit)
@@ -80,19 +128,46 @@ def run_guarded(function: Callable[[], object], seconds: float, keep: int = 600)
         raise
     finally:
         sys.stdout, sys.stderr = stdout, stderr
-    return Outcome(errors[0] if errors else None, printed.kept, timed_out)
+    error = errors[0] if errors else None
+    return Outcome(error, printed.kept, timed_out, is_slow, looks.stuck_calls() if timed_out else [])
 
 
-def _finishes(thread: threading.Thread, seconds: float) -> bool:
-    """Start a thread, and see whether it finishes in time."""
-    started, computed = time.monotonic(), time.process_time()
+def _finishes(thread: threading.Thread, seconds: float, stopwatch: Stopwatch, looks: Looks) -> bool:
+    """Start a thread, and see whether it finishes in time. In the last half of its time, look where it is."""
     thread.start()
-    # Where several threads compute, processor time passes faster than the clock: the slower of the two counts.
-    while (left := seconds - min(time.monotonic() - started, time.process_time() - computed)) > 0:
-        thread.join(max(left, 0.01))
-        if not thread.is_alive() or time.monotonic() - started > 10 * seconds:
+    case = stopwatch.case_began
+    while (left := min(seconds - stopwatch.of_case, TOTAL * seconds - stopwatch.in_all)) > 0:
+        thread.join(max(min(left, seconds / 100), 0.01))
+        if not thread.is_alive() or stopwatch.on_the_clock > WAITING * seconds:
             break
+        if stopwatch.case_began is not case:
+            case, looks.calls = stopwatch.case_began, None
+        if stopwatch.of_case > seconds / 2:
+            looks.look(thread.ident or 0)
+    if thread.is_alive():
+        looks.look(thread.ident or 0)
     return not thread.is_alive()
+
+
+@contextlib.contextmanager
+def _displayed_to(printed: io.TextIOBase) -> Iterator[None]:
+    """In a notebook, `display` sends its output past stdout. Here it is printed as text."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython else None
+    if shell is None:
+        yield
+        return
+    from IPython.core.displaypub import DisplayPublisher
+
+    class Printer(DisplayPublisher):
+        def publish(self, data: dict[str, Any], *args: Any, **kwargs: Any) -> None:
+            print(data.get("text/plain", ""), file=printed)
+
+    before, shell.display_pub = shell.display_pub, Printer()
+    try:
+        yield
+    finally:
+        shell.display_pub = before
 
 
 def _raise_in(thread: threading.Thread, error: type[BaseException]) -> None:

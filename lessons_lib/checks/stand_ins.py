@@ -1,6 +1,7 @@
 """Functions that the engine calls in place of its own, so that it runs exercises which it doesn't call as they are.
 
-They return the same as the functions of these names in the engine, and take longer.
+They return the same as the functions of these names in the engine, and take longer. So does the engine at the end,
+which needs no GPU.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,24 +17,29 @@ from lessons_lib.attention.forward_batch import ForwardBatch
 from lessons_lib.attention.hf_backend import PAGED, attention_of_layer
 from lessons_lib.attention.paged_attention import plan_torch as plan_in_groups
 from lessons_lib.attention.plain_attention import attention_in_place
-from lessons_lib.engine import input_batch
+from lessons_lib.engine.config import EngineConfig
+from lessons_lib.engine.cuda_graphs import rerun
 from lessons_lib.engine.input_batch import BlockTables
-from lessons_lib.engine.race import random_numbers, times
+from lessons_lib.engine.input_batch import forward_batch as forward_batch_of_arrays
+from lessons_lib.engine.model_runner import ModelRunner
+from lessons_lib.engine.overlapped_engine import OverlappedEngine, gpu_model_runner
+from lessons_lib.engine.race import draw_on_device, random_numbers, times
 from lessons_lib.engine.sampling import token_probabilities
 from lessons_lib.kv_cache.block_pool import slot_mapping
 from lessons_lib.scheduling.scheduler import SchedulerOutput
 
 
 def forward_batch(
-    scheduler_output: SchedulerOutput, tables: BlockTables, block_size: int, **padding: Any
+    scheduler_output: SchedulerOutput, tables: BlockTables, block_size: int, *previous_and_padding: Any
 ) -> ForwardBatch:
     """`input_batch.forward_batch`, with the cache slots of each sequence from `slot_mapping`."""
-    batch = input_batch.forward_batch(scheduler_output, tables, block_size, **padding)
+    batch = forward_batch_of_arrays(scheduler_output, tables, block_size, *previous_and_padding)
     slots = [
         slot_mapping(sequence.blocks, block_size, sequence.num_computed_tokens, sequence.num_computed_tokens + count)
         for sequence, count in scheduler_output.num_scheduled_tokens.items()
     ]
-    return replace(batch, slot_mapping=torch.cat(slots).long())
+    own, padding = torch.cat(slots).long(), batch.slot_mapping[scheduler_output.num_tokens :]
+    return replace(batch, slot_mapping=torch.cat([own, padding]))
 
 
 def plan_torch(batch: Any, block_tables: torch.Tensor, block_size: int) -> Callable[..., torch.Tensor]:
@@ -70,7 +76,8 @@ def paged_attention_in(model: PreTrainedModel) -> Iterator[None]:
 
 
 def race_on(device: torch.device) -> Callable[..., None]:
-    """`sampling.race_on`: the race runs over the sorted probabilities of `token_probabilities`."""
+    """`sampling.race_on`, with `draw_on_device` for the rows in which nothing is cut. For the others, the race runs
+    over the sorted probabilities of `token_probabilities`."""
 
     def race(logits: torch.Tensor, highest: torch.Tensor, table: torch.Tensor, tokens: torch.Tensor) -> None:
         rows, seed, position, top_k = table[:, :4].unbind(1)
@@ -80,6 +87,17 @@ def race_on(device: torch.device) -> Callable[..., None]:
         probabilities, ids = token_probabilities(own, 1 / inverse_temperature, top_k, top_p.clamp(max=1.0))
         numbers = random_numbers(seed[:, None], position[:, None], ids.long())
         winner = (probabilities / times(numbers)).argmax(dim=-1, keepdim=True)
-        tokens[rows] = ids.gather(1, winner)[:, 0].long()
+        drawn = ids.gather(1, winner)[:, 0].long()
+        is_whole = (top_k >= logits.shape[-1]) & (top_p >= 1) & (margin == float("inf"))
+        whole = draw_on_device(logits[rows], (1 / inverse_temperature).float(), seed, position)
+        tokens[rows] = torch.where(is_whole, whole, drawn)
 
     return race
+
+
+class OverlappedEngineOnCPU(OverlappedEngine):
+    """`OverlappedEngine` without a GPU: nothing is compiled, and steps run again where a graph would be replayed."""
+
+    @staticmethod
+    def new_runner(model: PreTrainedModel, num_blocks: int, config: EngineConfig) -> ModelRunner:
+        return gpu_model_runner(compiled=False, capture=rerun)(model, num_blocks, config)

@@ -30,7 +30,7 @@ from lessons_lib.engine.model_runner import ModelRunner, serve_greedily
 from lessons_lib.engine.outputs import CompletionOutput, NewToken, RequestOutput
 from lessons_lib.engine.overlap import OverlappedSteps, serve_overlapped
 from lessons_lib.engine.overlapped_engine import OverlappedEngine, gpu_model_runner
-from lessons_lib.engine.race import random_numbers
+from lessons_lib.engine.race import draw_on_device, random_numbers
 from lessons_lib.engine.sampling import choose_tokens, draw, token_probabilities
 from lessons_lib.engine.sampling_params import SamplingParams, StructuredOutputsParams
 from lessons_lib.engine.step import run_step
@@ -62,6 +62,7 @@ __all__ = [
     "captured_token_counts",
     "choose_tokens",
     "draw",
+    "draw_on_device",
     "forward_batch",
     "fused_runner",
     "gpu_model_runner",

@@ -48,7 +48,7 @@ def random_numbers(seeds: torch.Tensor, positions: torch.Tensor, tokens: torch.T
     """
     stream = mixed(mixed(seeds) + positions)
     bits = mixed(stream + tokens * STEP) >> 32 & 2**32 - 1
-    return (bits.float() + 0.5).mul_(2**-32).clamp_(max=1 - 2**-24)
+    return (bits.float() + 0.5).mul_(2**-32).clamp(max=1 - 2**-24)
 
 
 def times(numbers: torch.Tensor) -> torch.Tensor:
@@ -57,6 +57,27 @@ def times(numbers: torch.Tensor) -> torch.Tensor:
     The smallest times decide. They come from the numbers near 0, of which a float has the most digits.
     """
     return numbers.neg().log1p_().neg_()
+
+
+def draw_on_device(
+    logits: torch.Tensor, temperature: torch.Tensor, seeds: torch.Tensor, positions: torch.Tensor
+) -> torch.Tensor:
+    """Draw a token for each row where nothing is cut, without waiting for the device.
+
+    Args:
+        logits: [N, vocabulary], of any floating-point dtype; -inf where a token must not be drawn.
+        temperature: float32 [N]; where it is 0, the likeliest token is returned.
+        seeds, positions: int64 [N]: of the request, and of the token in its answer. See `random_numbers`.
+
+    Returns:
+        int64 [N].
+    """
+    highest, likeliest = logits.float().max(dim=-1, keepdim=True)
+    weights = ((logits - highest) / temperature[:, None]).exp()  # of the likeliest token, 1: nothing overflows
+    tokens = torch.arange(logits.shape[-1], device=logits.device)
+    numbers = random_numbers(seeds[:, None], positions[:, None], tokens)
+    drawn = (weights / -torch.log1p(-numbers)).argmax(dim=-1)
+    return torch.where(temperature > 0, drawn, likeliest[:, 0])
 
 
 def settings_table(

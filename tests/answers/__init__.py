@@ -27,4 +27,4 @@ class Wrong:
 def verdict(id: str, attempt: object) -> Panel:
     """The panel that a learner sees for this attempt."""
     exercise = get_exercise(id)
-    return describe(exercise, *run_check(exercise, attempt))
+    return describe(exercise, *run_check(exercise, attempt), attempt)

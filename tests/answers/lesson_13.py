@@ -12,6 +12,7 @@ from answers import Wrong
 from lessons_lib.attention.custom_op import replace_placeholders
 from lessons_lib.engine.cuda_graphs import Graph, GraphKey, GraphStore
 from lessons_lib.engine.input_batch import next_tokens
+from lessons_lib.engine.race import random_numbers
 from lessons_lib.measuring.step_sizes import least_padding
 from lessons_lib.measuring.tuning import largest_that_fits
 
@@ -621,7 +622,7 @@ def known_minus_one(input_ids, previous_tokens):
     return torch.where(input_ids >= 0, input_ids, previous_tokens.take(index))
 
 
-# 13.4 largest_that_fits
+# 13.6 largest_that_fits
 
 
 def step_by_step(fits, most):
@@ -932,6 +933,231 @@ def fills_up(histogram, max_graphs):
     return sorted([*sizes, *others[: max(0, max_graphs - len(sizes))]])
 
 
+# 13.4 draw_on_device
+
+
+def numbers_for(logits, seeds, positions):
+    return random_numbers(seeds[:, None], positions[:, None], torch.arange(logits.shape[-1], device=logits.device))
+
+
+def scaled(logits, temperature):
+    logits = logits.float()
+    return (logits - logits.amax(dim=-1, keepdim=True)) / temperature[:, None]
+
+
+def exponential(numbers):
+    return -torch.log1p(-numbers)
+
+
+def chosen(drawn, logits, temperature):
+    return torch.where(temperature > 0, drawn, logits.argmax(dim=-1))
+
+
+def racing(score):
+    """An answer that draws the token with the highest score(logits, temperature, numbers)."""
+
+    def draws(logits, temperature, seeds, positions):
+        scores = score(logits.float(), temperature[:, None], numbers_for(logits, seeds, positions))
+        return chosen(scores.argmax(dim=-1), logits, temperature)
+
+    return draws
+
+
+def draws_the_likeliest(logits, temperature, seeds, positions):
+    return logits.argmax(dim=-1)
+
+
+def draws_at_zero_too(logits, temperature, seeds, positions):
+    numbers = numbers_for(logits, seeds, positions)
+    return (scaled(logits, temperature).softmax(dim=-1) / exponential(numbers)).argmax(dim=-1)
+
+
+def draws_at_a_small_temperature(logits, temperature, seeds, positions):
+    return by_softmax(logits, temperature.clamp(min=0.9), seeds, positions)
+
+
+def decides_for_the_batch(logits, temperature, seeds, positions):
+    if (temperature == 0).all():
+        return logits.argmax(dim=-1)
+    return by_softmax(logits, temperature, seeds, positions)
+
+
+def greedy_by_mask(logits, temperature, seeds, positions):
+    tokens = by_softmax(logits, temperature, seeds, positions)
+    greedy = temperature == 0
+    tokens[greedy] = logits[greedy].argmax(dim=-1)
+    return tokens
+
+
+def reads_the_temperature(logits, temperature, seeds, positions):
+    if temperature.max().item() == 0:
+        return logits.argmax(dim=-1)
+    return by_softmax(logits, temperature, seeds, positions)
+
+
+def by_lists(logits, temperature, seeds, positions):
+    rows = zip(logits, temperature.tolist(), seeds, positions)
+    ids = torch.arange(logits.shape[-1])
+    tokens = [
+        row.argmax() if not t else ((row / t).softmax(-1) / exponential(random_numbers(s, p, ids))).argmax()
+        for row, t, s, p in rows
+    ]
+    return torch.stack(tokens)
+
+
+def by_multinomial(logits, temperature, seeds, positions):
+    probabilities = scaled(logits, temperature.clamp(min=1e-6)).softmax(dim=-1)
+    return chosen(torch.multinomial(probabilities, 1)[:, 0], logits, temperature)
+
+
+without_temperature = racing(lambda logits, temperature, numbers: logits.softmax(-1) / exponential(numbers))
+times_temperature = racing(lambda x, temperature, numbers: (x * temperature).softmax(-1) / exponential(numbers))
+divides_by_the_number = racing(lambda x, temperature, numbers: (x / temperature).softmax(-1) / numbers)
+multiplies_by_the_number = racing(lambda x, temperature, numbers: (x / temperature).softmax(-1) * numbers)
+largest_time = racing(lambda x, temperature, numbers: exponential(numbers) / (x / temperature).softmax(-1))
+multiplies_time = racing(lambda x, temperature, numbers: -exponential(numbers) * -(x / temperature).softmax(-1))
+logits_race = racing(lambda x, temperature, numbers: x / temperature / exponential(numbers))
+adds_the_number = racing(lambda x, temperature, numbers: x / temperature + numbers)
+overflows = racing(lambda x, temperature, numbers: (x / temperature).exp() / exponential(numbers))
+lowered_by_the_smallest = racing(
+    lambda x, temperature, numbers: ((x - x.amin(-1, keepdim=True)) / temperature).exp() / exponential(numbers)
+)
+clamps_logits = racing(
+    lambda x, temperature, numbers: (
+        ((x - x.amax(-1, keepdim=True)).clamp(min=-5) / temperature).exp() / exponential(numbers)
+    )
+)
+
+
+def without_position(logits, temperature, seeds, positions):
+    return by_softmax(logits, temperature, seeds, torch.zeros_like(positions))
+
+
+def without_seed(logits, temperature, seeds, positions):
+    return by_softmax(logits, temperature, torch.zeros_like(seeds), positions)
+
+
+def row_as_seed(logits, temperature, seeds, positions):
+    return by_softmax(logits, temperature, seeds + torch.arange(len(seeds), device=seeds.device), positions)
+
+
+def hashes_the_sum(logits, temperature, seeds, positions):
+    return by_softmax(logits, temperature, seeds + positions, torch.zeros_like(positions))
+
+
+def hashes_the_difference(logits, temperature, seeds, positions):
+    return by_softmax(logits, temperature, seeds - positions, torch.zeros_like(positions))
+
+
+def nearly_zero(logits, temperature, seeds, positions):
+    numbers = numbers_for(logits, seeds, positions)
+    return (scaled(logits, temperature.clamp(min=1e-6)).exp() / exponential(numbers)).argmax(dim=-1)
+
+
+def token_after_token(logits, temperature, seeds, positions):
+    numbers = [random_numbers(seeds, positions, torch.full_like(seeds, token)) for token in range(logits.shape[-1])]
+    scores = scaled(logits, temperature).exp() / exponential(torch.stack(numbers, dim=-1))
+    return chosen(scores.argmax(dim=-1), logits, temperature)
+
+
+log_probabilities = racing(lambda x, temperature, numbers: (x / temperature).log_softmax(-1) / exponential(numbers))
+
+
+def largest_product_is_last(logits, temperature, seeds, positions):
+    times = exponential(numbers_for(logits, seeds, positions))
+    return chosen((scaled(logits, temperature).exp() * times).argmin(dim=-1), logits, temperature)
+
+
+def for_each_row(logits, temperature, seeds, positions):
+    """Written for one row, and mapped over all of them."""
+
+    def of_row(logits, temperature, seed, position):
+        numbers = random_numbers(seed, position, torch.arange(logits.shape[-1], device=logits.device))
+        score = (logits.float() - logits.float().max()) / temperature - exponential(numbers).log()
+        return torch.where(temperature > 0, score.argmax(), logits.argmax())
+
+    return torch.vmap(of_row)(logits, temperature, seeds, positions)
+
+
+def in_one_argmin(logits, temperature, seeds, positions):
+    logits = logits.float()
+    gap = logits.max(-1, keepdim=True).values - logits
+    cold = (temperature <= 0).unsqueeze(-1)
+    scores = (gap / temperature.unsqueeze(-1)).exp() * exponential(numbers_for(logits, seeds, positions))
+    return torch.where(cold, gap, scores).argmin(-1)
+
+
+def sorts_first(logits, temperature, seeds, positions):
+    values, tokens = logits.float().sort(dim=-1, descending=True)
+    numbers = random_numbers(seeds[:, None], positions[:, None], tokens)
+    winner = (scaled(values, temperature).exp() / exponential(numbers)).argmax(dim=-1)
+    return chosen(tokens.gather(1, winner[:, None])[:, 0], logits, temperature)
+
+
+def row_after_row(logits, temperature, seeds, positions):
+    rows = [slice(row, row + 1) for row in range(len(logits))]
+    return torch.cat([by_softmax(logits[row], temperature[row], seeds[row], positions[row]) for row in rows])
+
+
+def tokens_on_the_cpu(logits, temperature, seeds, positions):
+    numbers = random_numbers(seeds[:, None], positions[:, None], torch.arange(logits.shape[-1]))
+    return chosen((scaled(logits, temperature).exp() / exponential(numbers)).argmax(dim=-1), logits, temperature)
+
+
+def as_a_column(logits, temperature, seeds, positions):
+    return by_softmax(logits, temperature, seeds, positions)[:, None]
+
+
+def as_int32(logits, temperature, seeds, positions):
+    return by_softmax(logits, temperature, seeds, positions).int()
+
+
+def as_a_list_of_tokens(logits, temperature, seeds, positions):
+    return list(by_softmax(logits, temperature, seeds, positions))
+
+
+def lowers_in_place(logits, temperature, seeds, positions):
+    logits -= logits.amax(dim=-1, keepdim=True)
+    return by_softmax(logits, temperature, seeds, positions)
+
+
+def by_gumbel(logits, temperature, seeds, positions):
+    gumbel = -torch.log(-torch.log(numbers_for(logits, seeds, positions)))
+    return chosen((scaled(logits, temperature) + gumbel).argmax(dim=-1), logits, temperature)
+
+
+def by_softmax(logits, temperature, seeds, positions):
+    probabilities = torch.softmax(logits.float() / temperature[:, None], dim=-1)
+    times = exponential(numbers_for(logits, seeds, positions))
+    return chosen((probabilities / times).argmax(dim=-1), logits, temperature)
+
+
+def smallest_time(logits, temperature, seeds, positions):
+    probabilities = torch.softmax(logits.double() / temperature[:, None].double(), dim=-1)
+    times = exponential(numbers_for(logits, seeds, positions)).double() / probabilities
+    return torch.where(temperature == 0, logits.argmax(dim=-1), times.argmin(dim=-1))
+
+
+def by_log_number(logits, temperature, seeds, positions):
+    times = -numbers_for(logits, seeds, positions).log()
+    return chosen((scaled(logits, temperature).exp() / times).argmax(dim=-1), logits, temperature)
+
+
+def on_a_line(logits, temperature, seeds, positions):
+    """No race at all: one number for each row, as in lesson 12's `draw`."""
+    probabilities = scaled(logits, temperature).softmax(dim=-1)
+    number = random_numbers(seeds, positions, torch.zeros_like(seeds))[:, None]
+    ends = probabilities.cumsum(dim=-1)
+    return chosen((ends <= number * ends[:, -1:]).sum(dim=-1), logits, temperature)
+
+
+def with_safe_temperature(logits, temperature, seeds, positions):
+    is_greedy = temperature == 0
+    safe = temperature.masked_fill(is_greedy, 1.0)
+    scores = scaled(logits, safe) - exponential(numbers_for(logits, seeds, positions)).log()
+    return torch.where(is_greedy[:, None], logits.float(), scores).argmax(dim=-1)
+
+
 WRONG = {
     "13.1": [
         Wrong("only addresses", OnlyAddresses, "The address is the same, the shape isn't"),
@@ -972,8 +1198,8 @@ WRONG = {
     "13.2": [
         Wrong("the last known token", last_known, "All known tokens are computed"),
         Wrong("-i", minus_i, "−1 − i"),
-        Wrong("always -1", always_minus_one, "expected [41, -3]; yours returned [41, -1]"),
-        Wrong("the row in this step", row_of_this_step, "expected [41, -3]; yours returned [41, -2]"),
+        Wrong("always -1", always_minus_one, "expected [41, -3]; yours returned [41, »-1«]"),
+        Wrong("the row in this step", row_of_this_step, "expected [41, -3]; yours returned [41, »-2«]"),
         Wrong("all in flight wait", all_in_flight_wait, "doesn't always wait"),
         Wrong("single tokens in flight wait", decodes_in_flight_wait, "the last token of the prompt"),
         Wrong("outputs in flight wait", output_in_flight_waits, "It has arrived already"),
@@ -1005,22 +1231,41 @@ WRONG = {
         Wrong("only those that are replaced", only_replaced, "of shape [1]"),
     ],
     "13.4": [
-        Wrong("step by step", step_by_step, "You go up one size at a time"),
-        Wrong("from above", from_above, "You go down one size at a time"),
-        Wrong("one too many", one_too_many, "smallest size that doesn't fit"),
-        Wrong("never tries most", never_tries_most, "never tried `most` itself"),
-        Wrong("at least one", one_at_least, "Not even 1 fits"),
-        Wrong("begins at one", begins_at_one, "You tried []"),
-        Wrong("tries 0", tries_nothing, "your code tried the size 0"),
-        Wrong("powers of two", powers_of_two, "only powers of two"),
-        Wrong("the last one tried", last_tried, "that you tried last"),
-        Wrong("never ends", never_ends, "still going after"),
-        Wrong("asks again", asks_again, "more than once"),
-        Wrong("half sizes", half_sizes, "should be an int; your code tried 1.0"),
-        Wrong("quarters, not halves", in_quarters, "tries are enough"),
-        Wrong("beyond most", beyond_most, "your code tried the size 2"),
-        Wrong("says yes", says_yes, "expected the size"),
-        Wrong("skips after a no", skips_after_a_yes, "Go on until"),
+        Wrong("greedy for all", draws_the_likeliest, "Is a token drawn at all?"),
+        Wrong("drawn for all", draws_at_zero_too, "the token should be 1"),
+        Wrong("never colder than 0.9", draws_at_a_small_temperature, "first seven rows"),
+        Wrong("decides for the whole batch", decides_for_the_batch, "an `if`, `and` or `bool()`"),
+        Wrong("greedy rows by a mask", greedy_by_mask, "a mask as an index"),
+        Wrong("reads the temperature", reads_the_temperature, "`.item()`"),
+        Wrong("lists", by_lists, "`.tolist()`"),
+        Wrong("torch.multinomial", by_multinomial, "at the second call"),
+        Wrong("forgets the temperature", without_temperature, "That would be right at temperature 1"),
+        Wrong("multiplies by the temperature", times_temperature, "Divide by the temperature"),
+        Wrong("probability / number", divides_by_the_number, "is no exponential random number yet"),
+        Wrong("probability * number", multiplies_by_the_number, "is no exponential random number yet"),
+        Wrong("the largest time", largest_time, "the *largest* time"),
+        Wrong("time = number * weight", multiplies_time, "Yours multiplies where it should divide"),
+        Wrong("the logits race", logits_race, "Yours races the logits themselves"),
+        Wrong("adds the number", adds_the_number, "With logarithms"),
+        Wrong("without the position", without_position, "Does each position have its own numbers"),
+        Wrong("without the seed", without_seed, "Does each row use its own seed?"),
+        Wrong("the index of the row as seed", row_as_seed, "the index of the row is another one"),
+        Wrong("a hash of the sum", hashes_the_sum, "seed 8 at positions 0"),
+        Wrong("a hash of the difference", hashes_the_difference, "seed 8 at positions 1"),
+        Wrong("a temperature of nearly 0", nearly_zero, "A very small temperature isn't 0"),
+        Wrong("token after token", token_after_token, "for 4 tokens"),
+        Wrong("logarithms race", log_probabilities, "Yours races logarithms"),
+        Wrong("the smallest product", largest_product_is_last, "Yours multiplies where it should divide"),
+        Wrong("overflows", overflows, "exp(300) overflows"),
+        Wrong("smallest weight 1", lowered_by_the_smallest, "must not be drawn"),
+        Wrong("draws what is masked", clamps_logits, "must not be drawn"),
+        Wrong("sorts", sorts_first, "sorts the vocabulary"),
+        Wrong("row after row", row_after_row, "operations for 2 rows"),
+        Wrong("a tensor on the CPU", tokens_on_the_cpu, "device=logits.device"),
+        Wrong("a column", as_a_column, "the shape [1]"),
+        Wrong("int32", as_int32, "should be int64"),
+        Wrong("a list", as_a_list_of_tokens, "expected a tensor of token ids"),
+        Wrong("changes the logits", lowers_in_place, "changed its argument `logits`"),
     ],
     "13.5": [
         Wrong("the most frequent", most_frequent, "the padding adds up to 8; with [2, 10], to 1"),
@@ -1041,12 +1286,40 @@ WRONG = {
         Wrong("tries all", tries_all, "too many choices to try them all"),
         Wrong("empties the histogram", empties_the_histogram, "changed its argument `histogram`"),
     ],
+    "13.6": [
+        Wrong("step by step", step_by_step, "You go up one size at a time"),
+        Wrong("from above", from_above, "You go down one size at a time"),
+        Wrong("one too many", one_too_many, "smallest size that doesn't fit"),
+        Wrong("never tries most", never_tries_most, "never tried `most` itself"),
+        Wrong("at least one", one_at_least, "Not even 1 fits"),
+        Wrong("begins at one", begins_at_one, "You tried []"),
+        Wrong("tries 0", tries_nothing, "your code tried the size 0"),
+        Wrong("powers of two", powers_of_two, "only powers of two"),
+        Wrong("the last one tried", last_tried, "that you tried last"),
+        Wrong("never ends", never_ends, "still going after"),
+        Wrong("asks again", asks_again, "more than once"),
+        Wrong("half sizes", half_sizes, "should be an int; your code tried 1.0"),
+        Wrong("quarters, not halves", in_quarters, "tries are enough"),
+        Wrong("beyond most", beyond_most, "your code tried the size 2"),
+        Wrong("says yes", says_yes, "expected the size"),
+        Wrong("skips after a no", skips_after_a_yes, "Go on until"),
+    ],
 }
 
 RIGHT = {
     "13.1": [WithLayouts, KeyAsText, IdsOfAll, DropsFirst],
     "13.2": [counts_placeholders, token_by_token, by_slices, by_position_in_flight],
     "13.3": [by_gather, by_not, one_table, known_minus_one],
-    "13.4": [by_bisect, both_ends_inclusive, most_first],
+    "13.4": [
+        by_gumbel,
+        by_softmax,
+        smallest_time,
+        by_log_number,
+        on_a_line,
+        with_safe_temperature,
+        for_each_row,
+        in_one_argmin,
+    ],
     "13.5": [by_recursion, with_tables, from_the_large_end, fills_up],
+    "13.6": [by_bisect, both_ends_inclusive, most_first],
 }

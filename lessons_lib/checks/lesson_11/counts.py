@@ -5,6 +5,7 @@ from random import Random
 
 from lessons_lib.checks.exercise import Mistake, call, short
 from lessons_lib.checks.lesson_03.books import queue_of, refused, used_of
+from lessons_lib.viz.words import marked
 
 
 def check_shared_pool(attempt) -> None:
@@ -35,7 +36,7 @@ def expect(pool, ref_count: dict[int, int], queue: list[int], case: str, idea: s
         )
     if found != queue:
         raise Mistake(
-            f"the free queue should be {queue}, in this order; yours is {short(found)}.",
+            f"the free queue should be {queue}, in this order; yours is {marked(queue, found)}.",
             case=case,
             idea=queue_idea or idea,
         )

@@ -5,6 +5,7 @@ from lessons_lib.checks.lesson_03.books import is_whole, refused
 from lessons_lib.checks.lesson_11.counts import expect, free_all, touch
 from lessons_lib.checks.lesson_11.shared_run import check_random_run
 from lessons_lib.kv_cache.block_pool import OutOfBlocks
+from lessons_lib.viz.words import marked
 
 HASHES = [bytes([byte]) * 32 for byte in range(1, 9)]
 LETTERS = dict(zip(HASHES, "abcxy"))
@@ -52,7 +53,9 @@ def _match(pool, hashes: list[bytes], want: list[int], case: str, idea: str) -> 
                 " Is there a test such as `if not block`? Block 0 is a block, too. And do you look the hash up in "
                 "`hash_to_block`?"
             )
-        raise Mistake(f"`match_prefix` should return {want}; yours returned {short(list(got))}.", case=case, idea=idea)
+        raise Mistake(
+            f"`match_prefix` should return {want}; yours returned {marked(want, list(got))}.", case=case, idea=idea
+        )
 
 
 def _kind_idea(got, idea: str) -> str:

@@ -1,7 +1,8 @@
-"""The exercises and the quiz of lesson 13: graphs that are never stale, tokens that aren't known yet, the largest size
-that fits, and which sizes to capture."""
+"""The exercises and the quiz of lesson 13: graphs that are never stale, tokens that aren't known yet, a draw on the
+device, which sizes to capture, and the largest size that fits."""
 
 from lessons_lib.checks.exercise import Exercise
+from lessons_lib.checks.lesson_13.drawing import check_draw_on_device
 from lessons_lib.checks.lesson_13.padding import check_least_padding
 from lessons_lib.checks.lesson_13.placeholders import check_next_tokens, check_replace_placeholders
 from lessons_lib.checks.lesson_13.quiz import QUIZ
@@ -29,7 +30,6 @@ EXERCISES = [
             "`self.graphs[size].replay()` and `return self.graphs[size].output`.",
         ),
         points=3,
-        time_limit=5.0,
     ),
     Exercise(
         id="13.2",
@@ -46,7 +46,6 @@ EXERCISES = [
             "list, and if `len(known) < count`, add `-1 - previous_rows[sequence]`.",
         ),
         points=2,
-        time_limit=5.0,
     ),
     Exercise(
         id="13.3",
@@ -60,22 +59,24 @@ EXERCISES = [
             "`index = (-1 - input_ids).clamp(min=0)`; `torch.where(input_ids < 0, previous_tokens[index], input_ids)`.",
         ),
         points=1,
-        time_limit=5.0,
     ),
     Exercise(
         id="13.4",
-        title="the largest batch that fits",
-        reference="lessons_lib.measuring.tuning:largest_that_fits",
-        test=check_largest_that_fits,
+        title="a draw that the CPU doesn't wait for",
+        reference="lessons_lib.engine.race:draw_on_device",
+        test=check_draw_on_device,
         hints=(
-            "Keep two sizes: one known to fit, and one known to be too large. Each try moves one of them.",
-            "At the start, 0 counts as fitting and `most + 1` as too large. Try the size in the middle. If it fits, "
-            "it becomes the size that fits; otherwise it becomes the one that is too large. "
-            "When they differ by 1, the lower one is the answer.",
-            "`fitting, too_large = 0, most + 1`; `while too_large - fitting > 1:` compute `middle = (fitting + "
-            "too_large) // 2` and call `fits(middle)`; after the loop, `return fitting`.",
+            "Draw for every row, whatever its temperature is, and look for the likeliest token of every row. Which of "
+            "the two a row gets is decided at the end, for all rows at once.",
+            "Subtract the largest logit of each row, divide by its temperature, and take `exp`: these are the weights. "
+            "Each token gets a number from `random_numbers`, with seeds and positions as columns. −log(1 − number), "
+            "divided by the weight, is its time. `torch.where` takes the fastest token or the likeliest.",
+            "`highest, likeliest = logits.float().max(dim=-1, keepdim=True)`; `weights = ((logits - highest) / "
+            "temperature[:, None]).exp()`; `numbers = random_numbers(seeds[:, None], positions[:, None], "
+            "torch.arange(logits.shape[-1], device=logits.device))`; `drawn = (weights / "
+            "-torch.log1p(-numbers)).argmax(dim=-1)`; `return torch.where(temperature > 0, drawn, likeliest[:, 0])`.",
         ),
-        points=1,
+        points=3,
     ),
     Exercise(
         id="13.5",
@@ -95,6 +96,20 @@ EXERCISES = [
             "Return the sizes of the last.",
         ),
         points=3,
-        time_limit=5.0,
+    ),
+    Exercise(
+        id="13.6",
+        title="the largest batch that fits",
+        reference="lessons_lib.measuring.tuning:largest_that_fits",
+        test=check_largest_that_fits,
+        hints=(
+            "Keep two sizes: one known to fit, and one known to be too large. Each try moves one of them.",
+            "At the start, 0 counts as fitting and `most + 1` as too large. Try the size in the middle. If it fits, "
+            "it becomes the size that fits; otherwise it becomes the one that is too large. "
+            "When they differ by 1, the lower one is the answer.",
+            "`fitting, too_large = 0, most + 1`; `while too_large - fitting > 1:` compute `middle = (fitting + "
+            "too_large) // 2` and call `fits(middle)`; after the loop, `return fitting`.",
+        ),
+        points=1,
     ),
 ]

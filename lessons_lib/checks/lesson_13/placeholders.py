@@ -11,6 +11,7 @@ from lessons_lib.checks.exercise import Mistake, call, current_case, short
 from lessons_lib.engine.input_batch import next_tokens
 from lessons_lib.scheduling.scheduler import SchedulerOutput
 from lessons_lib.scheduling.sequence import Sequence
+from lessons_lib.viz.words import marked
 
 # --- 13.2
 
@@ -128,10 +129,10 @@ def _check_case(attempt, case: Case) -> None:
     if got == want:
         return
     if len(got) != len(want):
-        what = f"the step computes {len(want)} token{'s' * (len(want) != 1)}; yours returned {len(got)}: {short(got)}."
+        what = f"the step computes {len(want)} token{'s' * (len(want) != 1)}; yours returned {len(got)}: "
+        what += f"{marked(want, got)}."
     else:
-        wrong = next(index for index, pair in enumerate(zip(got, want)) if pair[0] != pair[1])
-        what = f"expected {short(want)}; yours returned {short(got)}. The first difference is at index {wrong}."
+        what = f"expected {short(want)}; yours returned {marked(want, got)}."
     raise Mistake(what, case=told, idea=case.idea)
 
 
@@ -220,7 +221,7 @@ def _check_ids(attempt, case: Ids) -> None:
         raise Mistake(f"ids should be int64; yours are {got.dtype}.", case=str(case),
                       idea="Both inputs are int64, and the model looks the result up as indices.")  # fmt: skip
     if got.tolist() != want:
-        raise Mistake(f"expected {want}; yours returned {got.tolist()}.", case=str(case), idea=case.idea)
+        raise Mistake(f"expected {want}; yours returned {marked(want, got.tolist())}.", case=str(case), idea=case.idea)
 
 
 def _check_captured(attempt: Callable) -> None:

@@ -79,25 +79,26 @@ QUIZ = [
         ),
     ),
     Question(
-        text="Dividing the memory by the cache of one sequence allows 18 sequences. Why do far fewer fit?",
+        text="The draw of a step begins with `if (temperature == 0).all(): return logits.argmax(dim=-1)`. It returns "
+        "the same tokens as before. What does the line cost on a GPU, in an engine whose steps overlap?",
         choices=(
             Choice(
-                "The cache of a sequence is rounded up to whole blocks.",
-                "It is, but the formula already accounts for that: it uses 7 blocks of 16 tokens for 100 tokens.",
+                "Nothing worth mentioning: it compares 256 numbers.",
+                "The comparison is quick. But the CPU wants to see its result, and the GPU computes in order.",
             ),
             Choice(
-                "A forward pass needs memory too: tensors between the layers, gathered keys, logits.",
-                "The formula gives all memory to the cache. What a step needs on top can only be measured.",
+                "An error: the CPU can't look at tensors of the GPU.",
+                "It can. PyTorch copies the value, and waits for it. Only a capture refuses that.",
+            ),
+            Choice(
+                "The CPU waits until the GPU has finished the forward pass. Meanwhile it can't schedule the next step.",
+                "The copy of one bool waits for all that was launched before it. The overlap is lost. The CPU knows "
+                "the temperatures anyway: it could look at its own list.",
                 right=True,
             ),
             Choice(
-                "The binary search stops at the first size that fits.",
-                "It goes on until it knows a size that fits, and knows that the next size doesn't.",
-            ),
-            Choice(
-                "Half of the memory is kept free as a watermark.",
-                "A watermark keeps blocks of the pool free at admission. It doesn't change how much memory the pool "
-                "takes.",
+                "Memory: all temperatures have to be kept for the next step.",
+                "They are a few numbers, which the step has anyway.",
             ),
         ),
     ),

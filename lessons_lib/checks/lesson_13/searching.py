@@ -1,4 +1,4 @@
-"""Judges 13.1, `largest_that_fits`: the right size, at both ends of the range too, with few tries."""
+"""Judges 13.6, `largest_that_fits`: the right size, at both ends of the range too, with few tries."""
 
 from itertools import pairwise
 from random import Random

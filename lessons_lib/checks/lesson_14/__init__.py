@@ -30,7 +30,6 @@ EXERCISES = [
             "`put`: `if not self.is_closed:` append, and `self._has_news.set()`.",
         ),
         points=2,
-        time_limit=5.0,
     ),
     Exercise(
         id="14.2",
@@ -50,7 +49,6 @@ EXERCISES = [
             "`executor.shutdown(wait=True)`, then `engine.close()`.",
         ),
         points=3,
-        time_limit=5.0,
     ),
     Exercise(
         id="14.3",
@@ -70,7 +68,6 @@ EXERCISES = [
             "`yield DONE`.",
         ),
         points=3,
-        time_limit=5.0,
     ),
     Exercise(
         id="14.4",
@@ -90,7 +87,6 @@ EXERCISES = [
             "`leaving.cancel()`, `await asyncio.gather(sending, leaving, return_exceptions=True)`.",
         ),
         points=3,
-        time_limit=5.0,
     ),
     Exercise(
         id="14.5",
@@ -108,7 +104,6 @@ EXERCISES = [
             'self.max_requests: raise self._overloaded("…", 1, 0)`, then `self._check_room(…)`, then both sums.',
         ),
         points=2,
-        time_limit=5.0,
     ),
     Exercise(
         id="14.6",
@@ -124,6 +119,5 @@ EXERCISES = [
             "`record.succeeded and all(limit is None or seconds <= limit for seconds, limit in times)`.",
         ),
         points=1,
-        time_limit=5.0,
     ),
 ]

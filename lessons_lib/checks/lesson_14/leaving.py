@@ -15,6 +15,7 @@ from lessons_lib.checks.lesson_14.fake_client import (
     FakeRequest,
 )
 from lessons_lib.checks.lesson_14.virtual_loop import noticing, play, settle
+from lessons_lib.viz.words import marked
 
 STUCK = (
     "your coroutine waits for something that never happens.",
@@ -139,7 +140,7 @@ def _all_is_sent(attempt) -> bool:
                 if sent == [whole]
                 else "Each list that the stream yields goes to `send` as it is, in order."
             )
-            raise Mistake(f"`send` should get {list(BATCHES)}; it got {short(sent)}.", case=case, idea=idea)
+            raise Mistake(f"`send` should get {list(BATCHES)}; it got {marked(BATCHES, sent)}.", case=case, idea=idea)
         for (when, tokens), arrival in zip(scene.client.sent, scene.request.arrivals):
             if when > arrival + 0.005:
                 raise Mistake(

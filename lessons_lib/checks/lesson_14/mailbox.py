@@ -5,6 +5,7 @@ import inspect
 
 from lessons_lib.checks.exercise import Mistake, call, short
 from lessons_lib.checks.lesson_14.virtual_loop import play, settle
+from lessons_lib.viz.words import marked
 
 ASLEEP = (
     "an item was put in, but the reader still sleeps.",
@@ -87,7 +88,7 @@ def _checked(items, case: str) -> list:
 
 def _expect(got: list, want: list, case: str, idea: str) -> None:
     if got != want:
-        raise Mistake(f"`take` should return {want}; yours returned {short(got)}.", case=case, idea=idea)
+        raise Mistake(f"`take` should return {want}; yours returned {marked(want, got)}.", case=case, idea=idea)
 
 
 def _two_are_there(attempt) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from lessons_lib.checks.exercise import Mistake, call, current_case, short
 from lessons_lib.engine.outputs import NewToken
 from lessons_lib.serving.http.chat_events import sse_events
+from lessons_lib.viz.words import marked
 
 HEAD = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1700000000, "model": "lessons-bundled"}
 ROLE = {"role": "assistant", "content": ""}
@@ -283,7 +284,7 @@ def _check_texts(got: list, want: list, batches, case: str) -> None:
         idea = "An extra event carries no text. The `finish_reason` belongs in the event of the last batch."
     else:
         idea = "One event for each batch; its text is that of the batch's tokens, joined."
-    raise Mistake(f"the deltas' texts should be {short(want)}; yours are {short(got)}.", case=case, idea=idea)
+    raise Mistake(f"the deltas' texts should be {short(want)}; yours are {marked(want, got)}.", case=case, idea=idea)
 
 
 def _check_reasons(got: list, want: list, case: str) -> None:

@@ -6,6 +6,7 @@ from itertools import islice
 
 from lessons_lib.checks.exercise import Mistake, call, short
 from lessons_lib.serving.failover import Chunk, ReplicaLost
+from lessons_lib.viz.words import marked
 
 TOKENS = [11, 12, 13, 14, 15]  # what every replica would answer
 REQUEST = {"prompt": [5, 6], "max_tokens": 5, "seed": 7}
@@ -147,7 +148,7 @@ def _relayed(attempt, replicas, case: str, request=None, choose=_first, want=Non
     want = TOKENS if want is None else want
     if tokens != want:
         raise Mistake(
-            f"the reader should get the tokens {want}; yours got {short(tokens)}.",
+            f"the reader should get the tokens {want}; yours got {marked(want, tokens)}.",
             case=case,
             idea=_why_tokens(tokens, want),
         )
@@ -292,9 +293,10 @@ def _check_connection_cut(attempt) -> None:
     for lost_after in (0, 3):
         case = f"A's stream simply ends after {lost_after} chunks, without a finish_reason; B is fine."
         chunks = list(islice(_start(attempt, [FakeReplica("A", lost_after, "end"), FakeReplica("B")], case), 40))
-        if [token for chunk in chunks for token in chunk.token_ids] != TOKENS:
+        tokens = [token for chunk in chunks for token in chunk.token_ids]
+        if tokens != TOKENS:
             raise Mistake(
-                f"the reader should get {TOKENS}; yours got {short([t for chunk in chunks for t in chunk.token_ids])}.",
+                f"the reader should get {TOKENS}; yours got {marked(TOKENS, tokens)}.",
                 case=case,
                 idea="A complete stream ends with a finish_reason. One that ends without it was cut: treat the "
                 "replica as "

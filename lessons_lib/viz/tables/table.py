@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
+from lessons_lib.viz.words import marks_as_html
+
 _NUMBER = re.compile(r"^[-+−]?[\d.]")
 _NOTHING = ("", "-", "–", "—")
 
@@ -21,7 +23,8 @@ class Table:
              Integers are written with thousands separators, floats with three significant digits, None as "–".
     caption  what the table is about
 
-    Columns of numbers (or of text that starts with a digit, such as "33 %") are right-aligned.
+    Columns of numbers (or of text that starts with a digit, such as "33 %") are right-aligned. What `marked` has marked
+    in a cell is shown in color.
     """
 
     columns: Sequence[str]
@@ -55,8 +58,10 @@ class Table:
         head = "".join(f'<th scope="col" {align}>{escape(name)}</th>' for name, align in zip(self.columns, aligns))
         body = ""
         for cells in self._texts():
-            first = f'<th scope="row" {aligns[0]}>{escape(cells[0])}</th>' if cells else ""
-            rest = "".join(f"<td {align}>{escape(cell)}</td>" for cell, align in zip(cells[1:], aligns[1:]))
+            first = f'<th scope="row" {aligns[0]}>{marks_as_html(escape(cells[0]))}</th>' if cells else ""
+            rest = "".join(
+                f"<td {align}>{marks_as_html(escape(cell))}</td>" for cell, align in zip(cells[1:], aligns[1:])
+            )
             body += f"<tr>{first}{rest}</tr>"
         return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
