@@ -27,6 +27,7 @@ from lessons_lib.checks.lesson_00.scoreboard import questions_scoreboard
 from lessons_lib.measuring import STORIES
 from lessons_lib.models import load_model
 from lessons_lib.viz.tables import Table
+from lessons_lib.viz.words import marked
 
 model, tokenizer = load_model(device="cpu")  # float32, so that results agree down to the last token
 print(f"{model.num_parameters():,} weights, {tokenizer.vocab_size:,} tokens in the vocabulary")
@@ -406,7 +407,7 @@ Table(["request", "limit", "new tokens", "stopped by", "without a cache", "with 
 # %% [markdown]
 """
 What if you feed the wrong tokens? No error is raised: the model continues whatever it gets. Here is what happens to
-story A.
+story A. Words that differ from the right story are marked.
 """
 
 # %%
@@ -429,7 +430,7 @@ wrong = {
 rows = [("the last token: right", None, tokenizer.decode(right)[:110])]
 for variant, new in wrong.items():
     first = next((i for i, pair in enumerate(zip(new, right), start=1) if pair[0] != pair[1]), None)
-    rows.append((variant, first, tokenizer.decode(new)[:110]))
+    rows.append((variant, first, marked(tokenizer.decode(right)[:110], tokenizer.decode(new)[:110])))
 Table(["input of each decode step", "first wrong token", "continuation of story A"], rows)
 
 # %% [markdown]

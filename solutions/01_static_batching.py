@@ -30,6 +30,7 @@ from lessons_lib.measuring import MAX_NEW_TOKENS, NAMES, PROMPTS, STORIES, ledge
 from lessons_lib.models import load_model, tiny_model
 from lessons_lib.recording import record_run, watch_forwards
 from lessons_lib.viz.tables import Table
+from lessons_lib.viz.words import marked
 
 model, tokenizer = load_model(device="cpu")  # float32, so that results agree down to the last token
 SIX = dict(prompts=PROMPTS, max_new_tokens=MAX_NEW_TOKENS, names=NAMES)
@@ -393,7 +394,8 @@ for size in (2, 4, 6):
 
 Now leave the inputs out, one at a time. `left_out(model, name)` drops an argument from every call of the model; the
 loop is still yours, unchanged. The last variant pads on the right but still reads the last column. It runs the
-library's loop, not yours: `patch.object` replaces the `pad_left` that the library calls with `pad_right`.
+library's loop, not yours: `patch.object` replaces the `pad_left` that the library calls with `pad_right`. Words between
+» and « differ from the correct answer.
 """
 
 # %%
@@ -416,7 +418,8 @@ with patch.object(static_batching, "pad_left", pad_right):
 for story, ids, *answers in zip(STORIES, prompt_ids, *variants.values()):
     print(f"{story.name}, {max(map(len, prompt_ids)) - len(ids)} cells of padding: ...{story.prompt[-40:]}")
     for variant, answer in zip(variants, answers):
-        text = "the same" if answer == answers[0] and answer is not answers[0] else tokenizer.decode(answer)[:80].replace("\n", " ")
+        same = answer == answers[0] and answer is not answers[0]
+        text = "the same" if same else marked(tokenizer.decode(answers[0])[:80], tokenizer.decode(answer)[:80])
         print(f"    {variant:13}| {text}")
 
 # %% [markdown]

@@ -35,6 +35,7 @@ from lessons_lib.viz.batches import draw_slot_rows
 from lessons_lib.viz.charts import bar_chart
 from lessons_lib.viz.tables import Table
 from lessons_lib.viz.timelines import draw_compare, draw_timeline
+from lessons_lib.viz.words import marked
 
 model, tokenizer = load_model(device="cpu")  # float32: "equal" below means equal down to the last token
 SIX = dict(prompts=PROMPTS, max_new_tokens=MAX_NEW_TOKENS, names=NAMES)
@@ -532,7 +533,8 @@ for batch_size, prefill_step in ((2, 64), (4, 64), (4, 7), (6, 16)):
 
 Now we drop one rule: in decode passes, every row sees all columns of the pass. Prompts are computed as before. There
 are two slots. C runs for a long time in slot 0. Slot 1 goes to another request first, then to E. We run this twice,
-with two different requests ahead of E. E's prompt is the same both times.
+with two different requests ahead of E. E's prompt is the same both times. Words between » and « differ from the right
+answer.
 
 > **cross-talk**: keys of one request influencing the answer to another, because the second one could see columns that
 > aren't its own.
@@ -555,7 +557,7 @@ def answer_of_e(previous, mask):
 
 texts = {(mask, previous): answer_of_e(previous, mask) for mask in (cache_mask, careless_mask) for previous in "BF"}
 for (mask, previous), text in texts.items():
-    print(f"{mask.__name__}, slot previously used by {previous}:\n   {PROMPTS[4]}{text}\n")
+    print(f"{mask.__name__}, slot previously used by {previous}:\n   {PROMPTS[4]} {marked(texts[cache_mask, 'B'], text)}\n")
 for mask in (cache_mask, careless_mask):
     print(f"{mask.__name__}: E's answer is the same after B and after F: {texts[mask, 'B'] == texts[mask, 'F']}")
 

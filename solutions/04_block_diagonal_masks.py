@@ -36,17 +36,19 @@ from lessons_lib.recording import mask_text, read_pair, read_row
 from lessons_lib.viz.charts import line_chart
 from lessons_lib.viz.masks import MaskExplorer, draw_mask
 from lessons_lib.viz.tables import Table
+from lessons_lib.viz.words import marked
 
 model, tokenizer = load_model(device="cpu")  # float32: the proofs below compare the last digits
 prompt_ids = {story.name: tokenizer(story.prompt).input_ids for story in STORIES}
 
 
-def show_text(label, name, answer):
-    """Print a label, then the last words of a story's prompt followed by its answer."""
+def show_text(label, name, answer, right=None):
+    """Print a label, then the last words of a story's prompt followed by its answer; » « mark what isn't in the right one."""
     words = PROMPTS[NAMES.index(name)].split()
     prompt = ("... " if len(words) > 8 else "") + " ".join(words[-8:])
     print(label)
-    print(textwrap.fill(prompt + tokenizer.decode(answer).replace("\n", " "), 96, initial_indent="    ", subsequent_indent="    "))
+    text = marked(tokenizer.decode(right or answer), tokenizer.decode(answer))
+    print(textwrap.fill(f"{prompt} {text}", 96, initial_indent="    ", subsequent_indent="    "))
 
 # %% [markdown]
 """
@@ -66,7 +68,8 @@ print(f"\n{len(prompt_ids) * longest} cells, {total} of them tokens: {1 - total 
 # %% [markdown]
 """
 The model computes every cell, padding included. Do we need a rectangle at all? Let's put the tokens one after another
-in one long row, with exactly as many cells as tokens. Try it with two stories, first F, then C:
+in one long row, with exactly as many cells as tokens. Try it with two stories, first F, then C. » and « mark the words
+that differ from the right answer.
 """
 
 # %%
@@ -74,7 +77,7 @@ alone = greedy_with_cache(model, prompt_ids["C"], 30, tokenizer.eos_token_id)
 after_f = greedy_with_cache(model, prompt_ids["F"] + prompt_ids["C"], 30, tokenizer.eos_token_id)
 print(f"Prompt of F:\n{textwrap.indent(textwrap.fill(PROMPTS[5], 96), '    ')}")
 show_text("C alone:", "C", alone)
-show_text("C after F:", "C", after_f)
+show_text("C after F:", "C", after_f, alone)
 
 # %% [markdown]
 """
@@ -581,9 +584,10 @@ bugs = {
 }
 hidden = random.Random(1).sample(list(bugs), k=3)
 print(f"Prompt of F:\n{textwrap.indent(textwrap.fill(PROMPTS[5], 96), '    ')}")
-show_text("C, no bug:", "C", in_one_row("FC", packed_logits)[1])
+right = in_one_row("FC", packed_logits)[1]
+show_text("C, no bug:", "C", right)
 for number, bug in enumerate(hidden, 1):
-    show_text(f"C, answer {number}:", "C", in_one_row("FC", bugs[bug])[1])
+    show_text(f"C, answer {number}:", "C", in_one_row("FC", bugs[bug])[1], right)
 
 # %% [markdown]
 """
