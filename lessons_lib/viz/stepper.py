@@ -1,28 +1,34 @@
-"""Step through a list of pictures with a slider, two buttons and a play button."""
+"""Step through a list of pictures with a slider, buttons and a play button; the pictures are all in the output, so it
+works without a kernel, too."""
 
 from __future__ import annotations
 
+import base64
+import json
+import sys
+import textwrap
+import zlib
 from collections.abc import Callable
-from functools import lru_cache
-from html import escape
+from functools import cached_property
+from pathlib import Path
 
-import ipywidgets as widgets
+from lessons_lib.viz.drawing.picture import Picture, still_bundle
+from lessons_lib.viz.drawing.svg import Drawing
+from lessons_lib.viz.player.frames import recording_of
 
-from lessons_lib.viz.drawing.picture import Picture, live_html, still_bundle
-
-_CACHED = 64  # pictures kept, so that going back costs nothing
+PLAYER = Path(__file__).with_name("player") / "player.js"
 
 
-class Stepper(widgets.VBox):
+class Stepper:
     """Shows `draw(i)` for i from 0 to count - 1; the slider chooses i.
 
-    draw   makes the picture of one step; called only for steps that are shown. If it raises, the message is shown
-           instead of the picture, and the other steps still work.
+    draw   makes the picture of one step, with a `Drawing`. If it raises, the message is shown instead of the picture,
+           and the other steps still work.
     count  number of steps; if 0, a sentence says so
     label  what a step is called: "step 3 of 41"
     name   what to call step i instead, if steps have their own names: "program (2, 0)"
     start  index of the step shown first
-    still  index of the step shown where no kernel runs (GitHub, an exported page); the last if not given
+    still  index of the step shown where no script runs (GitHub, a notebook that isn't trusted); the last if not given
 
     Keyboard: Tab to the slider, then the arrow keys, Page Up and Page Down, Home and End; or Tab to a button and Enter.
     """
@@ -38,69 +44,68 @@ class Stepper(widgets.VBox):
         if still is not None and not 0 <= still < count:
             raise IndexError(f"still is {still}; it may be from 0 to {count - 1}.")
         self.still = count - 1 if still is None else still
+        self.start = start
         self.count = count
         self.label = label
-        self._name_of = name
-        self._draw = lru_cache(maxsize=_CACHED)(draw)
-        fixed = count < 2  # nothing to move
-        self.slider = widgets.IntSlider(
-            value=start if count else 0,
-            min=0,
-            max=max(count - 1, 0),
-            description=label,
-            readout=False,  # its readout would count from 0
-            disabled=fixed,
-            layout=widgets.Layout(flex="1 1 160px", min_width="120px"),
-            style={"description_width": "initial"},
-        )
-        small = widgets.Layout(width="44px")
-        self.previous = widgets.Button(description="◀", tooltip=f"previous {label}", disabled=fixed, layout=small)
-        self.next = widgets.Button(description="▶", tooltip=f"next {label}", disabled=fixed, layout=small)
-        self.play = widgets.Play(
-            min=0, max=max(count - 1, 0), value=self.slider.value, interval=600, show_repeat=False, disabled=fixed
-        )
-        self.position = widgets.HTML(layout=widgets.Layout(min_width="110px"))
-        self.picture = widgets.HTML(layout=widgets.Layout(width="auto", margin="4px 0"))
-        self.picture.add_class("lessons-stepper-picture")
-        self.position.add_class("lessons-stepper-position")
-        self.previous.add_class("lessons-stepper-previous")
-        self.next.add_class("lessons-stepper-next")
-        controls = widgets.HBox(
-            [self.play, self.previous, self.next, self.slider, self.position],
-            layout=widgets.Layout(align_items="center", max_width="900px"),
-        )
-        super().__init__([controls, self.picture])
-        self.add_class("lessons-stepper")
-        self.previous.on_click(lambda _: self.move(-1))
-        self.next.on_click(lambda _: self.move(+1))
-        # Linked in the page: a slow kernel never makes the slider and the play button disagree.
-        widgets.jslink((self.play, "value"), (self.slider, "value"))
-        self.slider.observe(lambda _: self._show(), names="value")
-        self._show()
+        self._name_of = name or (lambda i: f"{label} {i + 1} of {count}")
+        self._draw = draw
 
-    def move(self, by: int) -> None:
-        """Move by `by` steps; stop at the ends."""
-        self.slider.value = min(max(self.slider.value + by, self.slider.min), self.slider.max)
+    @cached_property
+    def pictures(self) -> list[Picture]:
+        """The picture of each step, or the sentence why there is none, as a picture."""
+        return [self._picture(i) for i in range(self.count)]
 
-    def _show(self) -> None:
-        i = self.slider.value
-        where = f"no {self.label}s"
-        if self.count:
-            where = self._name_of(i) if self._name_of else f"{self.label} {i + 1} of {self.count}"
-        self.position.value = f'<span role="status">{escape(where)}</span>'
-        self.picture.value = live_html(self._content(i))
-
-    def _content(self, i: int) -> Picture | str:
-        """The picture of step i, or a sentence saying why there is none."""
-        if not self.count:
-            return f"There are no {self.label}s to show: the recording is empty."
+    def _picture(self, i: int) -> Picture:
         try:
             picture = self._draw(i)
             if not isinstance(picture, Picture):
                 raise TypeError(f"draw({i}) returned {type(picture).__name__}; it must return a Picture.")
             return picture
         except Exception as error:  # a learner's data may break a picture; the notebook must continue
-            return f"{self.label} {i + 1} could not be drawn. {type(error).__name__}: {error}"
+            return _written(f"{self.label} {i + 1} could not be drawn. {type(error).__name__}: {error}")
 
-    def _repr_mimebundle_(self, **kwargs) -> dict[str, str]:
-        return {**super()._repr_mimebundle_(**kwargs), **still_bundle(self._content(self.still))}
+    def recording(self) -> dict[str, object]:
+        """What the player plays, ready for JSON."""
+        names = [self._name_of(i) for i in range(self.count)]
+        return recording_of(self.pictures) | {"names": names, "label": self.label, "start": self.start}
+
+    def _repr_mimebundle_(self, include=None, exclude=None) -> dict[str, str]:
+        if not self.count:
+            return still_bundle(f"There are no {self.label}s to show: the recording is empty.")
+        still = still_bundle(self.pictures[self.still])
+        data = json.dumps(self.recording(), separators=(",", ":"), ensure_ascii=False)
+        # A run's pictures are alike: 650 kB of JSON become 58.
+        packed = base64.b64encode(zlib.compress(data.encode(), 9)).decode()
+        player = f'{still["text/html"]}<script type="application/zlib">{packed}</script>'
+        return still | {"text/html": f"<lessons-player class='lessons-stepper'>{player}</lessons-player>{_module()}"}
+
+
+def _written(sentence: str) -> Picture:
+    lines = textwrap.wrap(sentence, 110)
+    drawing = Drawing(height=24 + 20 * len(lines))
+    for number, line in enumerate(lines):
+        drawing.text(12, 22 + 20 * number, line)
+    return drawing.picture(sentence)
+
+
+_shown_in: object = None  # the cell whose output holds the module
+
+
+def _module() -> str:
+    """The module, in one output of a notebook; in Colab in each, because there an output is a page of its own."""
+    global _shown_in
+    cell = _running_cell()
+    if _shown_in not in (None, cell) and "google.colab" not in sys.modules:
+        return ""
+    _shown_in = cell
+    return f'<script type="module">{PLAYER.read_text(encoding="utf-8")}</script>'
+
+
+def _running_cell() -> object:
+    """What tells a cell from others, also when it runs again; outside of notebooks always the same."""
+    if "IPython" not in sys.modules:
+        return "no notebook"
+    shell = sys.modules["IPython"].get_ipython()
+    if shell is None or not hasattr(shell, "get_parent"):
+        return "no notebook"
+    return shell.get_parent().get("metadata", {}).get("cellId") or shell.execution_count

@@ -296,7 +296,7 @@ class Interactive:
 
     def press(self, key: str, part: str = "", index: int = 0) -> Answer:
         """Press `key`, e.g. "ArrowRight", with the focus on the slider, or on that of a part."""
-        slider = (self.part(part, index) if part else self.box).locator("[role=slider]")
+        slider = (self.part(part, index) if part else self.box).locator("[role=slider], input[type=range]")
         slider.focus()
         return self._answer_to(lambda: self.page.keyboard.press(key))
 

@@ -1,20 +1,27 @@
 import base64
 import copy
+import json
 import os
 import re
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
+import zlib
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+import lessons_lib.viz.stepper as stepper_module
 from lessons_lib.recording.trace import RowWork, Step, Trace
 from lessons_lib.viz.cache.growth import CacheStep, cache_growth_table, draw_cache_growth
 from lessons_lib.viz.charts.curves import bar_chart, line_chart, new_figure
 from lessons_lib.viz.drawing import palette
 from lessons_lib.viz.drawing.picture import Picture
 from lessons_lib.viz.drawing.svg import Drawing, chip_width, flow, show_token
+from lessons_lib.viz.player.frames import splices
+from lessons_lib.viz.stepper import Stepper
 from lessons_lib.viz.tables.table import Table
 from lessons_lib.viz.timelines.timeline import draw_compare, draw_timeline
 
@@ -416,108 +423,100 @@ def test_a_ragged_table_is_refused():
 # --- stepper
 
 
-@pytest.fixture
-def stepper_class():
-    pytest.importorskip("ipywidgets")
-    from lessons_lib.viz.stepper import Stepper
-
-    return Stepper
+def growth_stepper(**options):
+    return Stepper(lambda i: draw_cache_growth(GROWTH, i), len(GROWTH), **options)
 
 
-def test_stepper_follows_its_slider(stepper_class):
-    stepper = stepper_class(lambda i: draw_cache_growth(GROWTH, i), len(GROWTH))
-    assert "step 1 of 3" in stepper.position.value
-    before = stepper.picture.value
-    stepper.slider.value = 2
-    assert "step 3 of 3" in stepper.position.value
-    assert stepper.picture.value == draw_cache_growth(GROWTH, 2).svg != before
+def played(bundle):
+    """What the player in an output plays: its data, and the elements of each picture."""
+    packed = re.search('<script type="application/zlib">(.*?)</script>', bundle["text/html"])[1]
+    data = json.loads(zlib.decompress(base64.b64decode(packed)))
+    now, pictures = [], []
+    for change in data["changes"]:
+        for where, gone, *come in change:
+            now[where : where + gone] = come
+        pictures.append("".join(data["elements"][number] for number in now))
+    return data, pictures
 
 
-def test_steps_may_have_names_of_their_own(stepper_class):
-    stepper = stepper_class(lambda i: draw_cache_growth(GROWTH, i), len(GROWTH), name=lambda i: f"<{i}>")
-    assert "&lt;0&gt;" in stepper.position.value and "of 3" not in stepper.position.value
-    assert "no steps" in stepper_class(lambda i: None, 0, name=lambda i: 1 / 0).position.value
+def test_a_stepper_leaves_all_its_pictures_behind():
+    data, pictures = played(growth_stepper(start=1)._repr_mimebundle_())
+    drawn = [draw_cache_growth(GROWTH, i) for i in range(3)]
+    assert data["names"] == ["step 1 of 3", "step 2 of 3", "step 3 of 3"] and data["start"] == 1
+    assert data["alts"] == [picture.alt for picture in drawn]
+    for elements, picture in zip(pictures, drawn):
+        own = re.sub(r"\b(hatch|arrow)-[0-9a-f]{8}", "", picture.svg)
+        assert re.sub(r"\b(hatch|arrow)-[0-9a-f]{8}", "", elements) in own
 
 
-def test_stepper_buttons_stop_at_the_ends(stepper_class):
-    stepper = stepper_class(lambda i: draw_cache_growth(GROWTH, i), len(GROWTH))
-    for expected in (1, 2, 2):
-        stepper.next.click()
-        assert stepper.slider.value == expected
-    for expected in (1, 0, 0):
-        stepper.previous.click()
-        assert stepper.slider.value == expected
+def test_where_no_script_runs_one_picture_is_left():
+    bundle = growth_stepper()._repr_mimebundle_()
+    still = draw_cache_growth(GROWTH, 2)._repr_mimebundle_()
+    assert still["text/html"] in bundle["text/html"] and bundle["text/plain"] == still["text/plain"]
+    chosen = growth_stepper(still=1)._repr_mimebundle_()
+    assert draw_cache_growth(GROWTH, 1)._repr_mimebundle_()["text/html"] in chosen["text/html"]
 
 
-def test_stepper_draws_only_what_is_shown_and_once(stepper_class):
-    drawn = []
-
-    def draw(i):
-        drawn.append(i)
-        return Picture("<svg></svg>", f"picture {i}")
-
-    stepper = stepper_class(draw, 100, start=7)
-    assert drawn == [7]
-    stepper.slider.value = 8
-    stepper.slider.value = 7
-    assert drawn == [7, 8]
+def test_steps_may_have_names_of_their_own():
+    assert played(growth_stepper(name=lambda i: f"<{i}>")._repr_mimebundle_())[0]["names"] == ["<0>", "<1>", "<2>"]
 
 
-def test_stepper_leaves_the_last_picture_behind(stepper_class):
-    stepper = stepper_class(lambda i: draw_cache_growth(GROWTH, i), len(GROWTH))
-    bundle = stepper._repr_mimebundle_()
-    last = draw_cache_growth(GROWTH, 2)
-    assert last._repr_mimebundle_().items() <= bundle.items()
-    assert "application/vnd.jupyter.widget-view+json" in bundle
-    chosen = stepper_class(lambda i: draw_cache_growth(GROWTH, i), len(GROWTH), still=1)
-    assert draw_cache_growth(GROWTH, 1)._repr_mimebundle_().items() <= chosen._repr_mimebundle_().items()
-    assert "step 1 of 3" in chosen.position.value
-
-
-def test_stepper_can_be_found_and_driven(stepper_class):
-    stepper = stepper_class(lambda i: draw_cache_growth(GROWTH, i), len(GROWTH), label="turn")
-    assert "lessons-stepper" in stepper._dom_classes
-    assert "lessons-stepper-picture" in stepper.picture._dom_classes
-    assert stepper.slider.description == "turn"
-    assert "turn 1 of 3" in stepper.position.value
-    assert not stepper.slider.disabled
-
-
-def test_stepper_outlives_a_picture_that_fails(stepper_class):
+def test_a_stepper_outlives_a_picture_that_fails():
     def draw(i):
         if i == 1:
             raise RuntimeError("bad <data>")
         return "not a picture" if i == 2 else draw_cache_growth(GROWTH, 0)
 
-    stepper = stepper_class(draw, 3)
-    stepper.slider.value = 1
-    assert "step 2 could not be drawn. RuntimeError: bad &lt;data&gt;" in stepper.picture.value
-    stepper.slider.value = 2
-    assert "must return a Picture" in stepper.picture.value
-    bundle = stepper._repr_mimebundle_()
-    assert "TypeError" in bundle["text/plain"] and "image/svg+xml" not in bundle
-    stepper.slider.value = 0
-    assert stepper.picture.value.startswith("<svg")
+    data, pictures = played(Stepper(draw, 3)._repr_mimebundle_())
+    assert "step 2 could not be drawn. RuntimeError: bad &lt;data&gt;" in pictures[1]
+    assert "must return a Picture" in data["alts"][2]
 
 
-def test_stepper_of_none_and_of_one(stepper_class):
-    none = stepper_class(lambda i: 1 / 0, 0)
-    assert "no steps" in none.position.value
-    assert "nothing" in none.picture.value.lower() or "empty" in none.picture.value
-    assert "empty" in none._repr_mimebundle_()["text/plain"]
-    one = stepper_class(lambda i: draw_cache_growth(GROWTH, i), 1)
-    assert "step 1 of 1" in one.position.value
-    assert one.slider.disabled and one.picture.value.startswith("<svg")
+def test_a_stepper_of_none_and_of_one():
+    none = Stepper(lambda i: 1 / 0, 0)._repr_mimebundle_()
+    assert "no steps" in none["text/plain"] and "empty" in none["text/html"]
+    assert played(Stepper(lambda i: draw_cache_growth(GROWTH, i), 1)._repr_mimebundle_())[0]["names"] == ["step 1 of 1"]
 
 
-def test_stepper_names_its_limits(stepper_class):
+def test_a_picture_drawn_otherwise_is_refused_with_a_remedy():
+    stepper = Stepper(lambda i: Picture("<svg></svg>", "empty"), 2)
+    with pytest.raises(ValueError, match="Display another picture by itself"):
+        stepper.recording()
+
+
+@given(st.lists(st.lists(st.integers(0, 9), max_size=12), max_size=6))
+def test_splices_make_each_list_of_the_one_before(lists):
+    before: list[int] = []
+    for wanted in lists:
+        now = list(before)
+        for where, gone, *come in splices(before, wanted):
+            now[where : where + gone] = come
+        assert now == wanted
+        before = wanted
+
+
+def test_the_module_is_in_one_output_of_a_notebook(monkeypatch):
+    monkeypatch.setattr(stepper_module, "_shown_in", None)
+    cell = []
+    monkeypatch.setattr(stepper_module, "_running_cell", lambda: cell[-1])
+
+    def has_module(name):
+        cell.append(name)
+        return "customElements.define" in growth_stepper()._repr_mimebundle_()["text/html"]
+
+    assert [has_module(name) for name in ("first", "second", "first")] == [True, False, True]
+    monkeypatch.setitem(sys.modules, "google.colab", stepper_module)
+    assert has_module("second"), "in Colab, each output is a page"
+
+
+def test_stepper_names_its_limits():
     with pytest.raises(ValueError, match="count is -1"):
-        stepper_class(lambda i: None, -1)
+        Stepper(lambda i: None, -1)
     with pytest.raises(IndexError, match="start is 3; it may be from 0 to 2"):
-        stepper_class(lambda i: None, 3, start=3)
+        Stepper(lambda i: None, 3, start=3)
     for still in (3, -1):
         with pytest.raises(IndexError, match=f"still is {still}; it may be from 0 to 2"):
-            stepper_class(lambda i: None, 3, still=still)
+            Stepper(lambda i: None, 3, still=still)
 
 
 def test_no_other_request_looks_like_a_to_f():

@@ -1,0 +1,201 @@
+// Plays a recording of pictures (frames.py) without a kernel: <lessons-player> holds its data, compressed JSON, and a
+// still picture for where no script runs.
+
+/**
+ * @typedef {object} Recording
+ * @property {number} width
+ * @property {number} height
+ * @property {string} defs
+ * @property {string[]} elements
+ * @property {number[][][]} changes
+ * @property {string[]} alts
+ * @property {string[]} names
+ * @property {string} label
+ * @property {number} start
+ */
+
+const SVG = "http://www.w3.org/2000/svg";
+const WHOLE_RUN_MS = 12000; // so long a run takes at normal speed, if its steps are neither too short nor too long
+const SHORTEST_MS = 50;
+const LONGEST_MS = 800;
+
+const STYLE = `
+  :host { display: block; max-width: 900px; color: var(--jp-content-font-color1, inherit); }
+  .controls { display: flex; flex-wrap: wrap; gap: 6px; align-items: center; margin: 2px 0 6px; font: 14px/1.4 sans-serif; }
+  button, select { min-width: 40px; min-height: 32px; border: 1px solid #767676; border-radius: 6px; background: transparent;
+    color: inherit; font: inherit; cursor: pointer; }
+  option { color: #111; background: #fff; }
+  button:disabled, input:disabled { opacity: 0.45; cursor: default; }
+  input { flex: 1 1 160px; min-width: 120px; height: 32px; accent-color: #0072B2; }
+  output { min-width: 110px; }
+  :focus-visible { outline: 3px solid #2684C4; outline-offset: 2px; }
+  .sheet { overflow-x: auto; }
+  svg { display: block; width: 100%; min-width: 560px; max-height: 540px; background: #fff; border-radius: 6px; }
+`;
+
+/**
+ * @param {string} packed JSON, compressed, in base64
+ * @returns {Promise<any>}
+ */
+export async function unpacked(packed) {
+  const bytes = Uint8Array.from(atob(packed.trim()), (sign) => sign.charCodeAt(0));
+  return new Response(new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"))).json();
+}
+
+/**
+ * The elements of every picture, as numbers.
+ * @param {number[][][]} changes
+ * @returns {number[][]}
+ */
+export function expanded(changes) {
+  /** @type {number[]} */
+  let now = [];
+  return changes.map((splices) => {
+    now = now.slice();
+    for (const [where, gone, ...come] of splices) now.splice(where, gone, ...come);
+    return now;
+  });
+}
+
+/**
+ * How many elements two lists have in common at their beginnings, and behind that at their ends.
+ * @param {number[]} a
+ * @param {number[]} b
+ * @returns {[number, number]}
+ */
+export function common(a, b) {
+  const most = Math.min(a.length, b.length);
+  let first = 0;
+  while (first < most && a[first] === b[first]) first++;
+  let last = 0;
+  while (last < most - first && a[a.length - 1 - last] === b[b.length - 1 - last]) last++;
+  return [first, last];
+}
+
+/**
+ * Milliseconds between two steps at normal speed.
+ * @param {number} count
+ */
+export function stepMs(count) {
+  return Math.min(LONGEST_MS, Math.max(SHORTEST_MS, WHOLE_RUN_MS / Math.max(count, 1)));
+}
+
+class LessonsPlayer extends (globalThis.HTMLElement ?? Object) {
+  async connectedCallback() {
+    const source = this.querySelector("script");
+    if (this.data || !source) return;
+    /** @type {Recording} */
+    this.data = await unpacked(source.textContent ?? "");
+    this.pictures = expanded(this.data.changes);
+    /** @type {Element[]} */
+    this.templates = [];
+    /** @type {number[]} */
+    this.shown = [];
+    this.at = this.data.start;
+    this.build(this.attachShadow({ mode: "open" }));
+    this.show(this.at);
+  }
+
+  disconnectedCallback() {
+    this.pause();
+  }
+
+  /** @param {ShadowRoot} root */
+  build(root) {
+    const { label, width, height, defs } = this.data;
+    const last = this.pictures.length - 1;
+    root.innerHTML = `<style>${STYLE}</style>
+      <div class="controls" role="group">
+        <button class="lessons-stepper-play"></button>
+        <button class="lessons-stepper-previous">◀</button><button class="lessons-stepper-next">▶</button>
+        <input type="range" min="0" max="${last}" step="1">
+        <output class="lessons-stepper-position"></output>
+        <select><option value="0.5">slow</option><option value="1" selected>normal</option><option value="3">fast</option></select>
+      </div>
+      <div class="sheet lessons-stepper-picture"><svg role="img" viewBox="0 0 ${width} ${height}"><defs>${defs}</defs><g font-family="Helvetica, Arial, 'DejaVu Sans', sans-serif"></g></svg></div>`;
+    /** @param {string} selector @returns {any} */
+    const part = (selector) => root.querySelector(selector);
+    this.playButton = part(".lessons-stepper-play");
+    this.previous = part(".lessons-stepper-previous");
+    this.next = part(".lessons-stepper-next");
+    this.range = part("input");
+    this.status = part("output");
+    this.speed = part("select");
+    this.svg = part("svg");
+    this.group = part("g");
+    part(".controls").setAttribute("aria-label", `controls of the picture, one ${label} after another`);
+    this.previous.setAttribute("aria-label", `previous ${label}`);
+    this.next.setAttribute("aria-label", `next ${label}`);
+    this.range.setAttribute("aria-label", label);
+    this.speed.setAttribute("aria-label", "speed");
+    for (const control of [this.playButton, this.previous, this.next, this.range, this.speed]) control.disabled = last < 1;
+    this.playButton.onclick = () => (this.timer ? this.pause() : this.play());
+    this.previous.onclick = () => this.go(this.at - 1);
+    this.next.onclick = () => this.go(this.at + 1);
+    this.range.oninput = () => this.go(Number(this.range.value));
+    this.pause();
+  }
+
+  /** Stop, and show another picture. @param {number} index */
+  go(index) {
+    this.pause();
+    this.show(index);
+  }
+
+  play() {
+    if (this.at >= this.pictures.length - 1) this.show(0);
+    const tick = () => {
+      this.show(this.at + 1);
+      if (this.at >= this.pictures.length - 1) this.pause();
+      else this.timer = setTimeout(tick, stepMs(this.pictures.length) / Number(this.speed.value));
+    };
+    this.timer = setTimeout(tick, stepMs(this.pictures.length) / Number(this.speed.value));
+    this.label("❚❚", "pause");
+    this.status.setAttribute("aria-live", "off"); // a screen reader can't follow
+  }
+
+  pause() {
+    clearTimeout(this.timer);
+    this.timer = undefined;
+    if (this.playButton) this.label("▶ play", "play");
+    this.status?.setAttribute("aria-live", "polite");
+  }
+
+  /** @param {string} sign @param {string} words */
+  label(sign, words) {
+    this.playButton.textContent = sign;
+    this.playButton.setAttribute("aria-label", words);
+  }
+
+  /** @param {number} index */
+  show(index) {
+    const { names, alts } = this.data;
+    this.at = Math.min(Math.max(index, 0), this.pictures.length - 1);
+    this.redraw(this.pictures[this.at]);
+    this.svg.setAttribute("aria-label", alts[this.at]);
+    this.status.textContent = names[this.at];
+    this.range.value = String(this.at);
+    this.range.setAttribute("aria-valuetext", names[this.at]);
+  }
+
+  /** Exchange the elements between those that stay. @param {number[]} wanted */
+  redraw(wanted) {
+    const [first, last] = common(this.shown, wanted);
+    const nodes = this.group.children;
+    for (let count = this.shown.length - first - last; count > 0; count--) nodes[first].remove();
+    const before = nodes[first] ?? null;
+    for (const number of wanted.slice(first, wanted.length - last)) this.group.insertBefore(this.element(number), before);
+    this.shown = wanted;
+  }
+
+  /** @param {number} number */
+  element(number) {
+    if (!this.templates[number]) {
+      const parsed = new DOMParser().parseFromString(`<svg xmlns="${SVG}">${this.data.elements[number]}</svg>`, "image/svg+xml");
+      this.templates[number] = document.importNode(/** @type {Element} */ (parsed.documentElement.firstElementChild), true);
+    }
+    return this.templates[number].cloneNode(true);
+  }
+}
+
+if (globalThis.customElements && !customElements.get("lessons-player")) customElements.define("lessons-player", LessonsPlayer);

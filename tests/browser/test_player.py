@@ -1,0 +1,131 @@
+"""Pictures that play without a kernel: from a file, with no network."""
+
+import re
+
+import pytest
+
+from lessons_lib.viz.drawing.svg import Drawing
+from lessons_lib.viz.stepper import Stepper
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.xdist_group("browser")]
+COUNT = 40
+
+
+def draw(i):
+    """A growing row of cells, a counter, and a cell that comes and goes."""
+    drawing = Drawing(height=60 + 20 * (i % 3))
+    for k in range(i + 1):
+        drawing.cell(20 + 20 * k, 20, 18, 18, "#E69F00", title=f"cell {k}", hatched=0.5 * (k % 2))
+    drawing.text(20, 50, f"{i} < {i + 1}")
+    if i % 4 == 0:
+        drawing.rect(400, 20, 18, 18, "#009E73")
+    return drawing.picture(f"{i + 1} cells")
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory):
+    path = tmp_path_factory.mktemp("player") / "page.html"
+    pages = [Stepper(draw, COUNT, start=3)._repr_mimebundle_()["text/html"] for _ in range(2)]
+    assert "customElements.define" in pages[0]
+    path.write_text(f"<!doctype html><meta charset='utf-8'>{''.join(reversed(pages))}", encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def page(chromium, file):
+    context = chromium.new_context(offline=True)
+    page = context.new_page()
+    page.problems = []
+    page.on("pageerror", lambda error: page.problems.append(str(error)))
+    page.goto(file.as_uri())
+    page.locator("lessons-player output").first.wait_for()
+    yield page
+    assert page.problems == []
+    context.close()
+
+
+def state(page, index=0):
+    return page.evaluate(
+        """index => {
+             const {at, svg, status, range, playButton} = document.querySelectorAll('lessons-player')[index];
+             return {at, words: svg.getAttribute('aria-label'), says: status.textContent, playing: playButton.ariaLabel === 'pause',
+                     value: range.getAttribute('aria-valuetext'), markup: svg.querySelector('g').innerHTML};
+           }""",
+        index,
+    )
+
+
+def test_it_opens_where_it_starts_and_both_of_a_page_work(page):
+    for index in (0, 1):
+        shown = state(page, index)
+        assert (shown["at"], shown["words"], shown["says"], shown["value"]) == (3, "4 cells", *["step 4 of 40"] * 2)
+
+
+def test_every_picture_is_the_one_that_was_drawn_whichever_was_shown_before(page):
+    for i in [*range(COUNT), *range(COUNT - 1, -1, -1), *(17 * k % COUNT for k in range(COUNT))]:
+        page.evaluate("i => document.querySelector('lessons-player').go(i)", i)
+        assert state(page)["words"] == f"{i + 1} cells"
+        drawn = page.evaluate(
+            """svg => {
+                 const parsed = new DOMParser().parseFromString(svg, 'text/html').querySelector('g');
+                 parsed.firstElementChild.remove();  // the paper
+                 return parsed.innerHTML;
+               }""",
+            draw(i).svg,
+        )
+        assert without_ids(state(page)["markup"]) == without_ids(drawn)
+
+
+def without_ids(text):
+    return re.sub(r"#(hatch|arrow)-[0-9a-f]{8}", r"#\1", text)
+
+
+def test_keys_and_buttons_move_it_and_stop_at_the_ends(page):
+    page.locator("lessons-player input").first.focus()
+    for key, at in (("ArrowRight", 4), ("End", COUNT - 1), ("ArrowRight", COUNT - 1), ("Home", 0), ("ArrowLeft", 0)):
+        page.keyboard.press(key)
+        assert state(page)["at"] == at
+    page.get_by_label("next step").first.click()
+    assert state(page)["at"] == 1
+    page.get_by_label("previous step").first.press("Enter")
+    assert state(page)["at"] == 0
+
+
+def test_it_plays_to_the_end_from_the_beginning_and_pauses(page):
+    page.get_by_label("speed").first.select_option("3")
+    page.get_by_label("play", exact=True).first.press("Enter")
+    page.wait_for_function("document.querySelector('lessons-player').at > 5")
+    page.get_by_label("pause").first.click()
+    shown = state(page)
+    assert not shown["playing"] and 5 < shown["at"] < COUNT - 1
+    page.keyboard.press("Enter")
+    page.wait_for_function(f"document.querySelector('lessons-player').at === {COUNT - 1}")
+    assert not state(page)["playing"]
+    page.keyboard.press("Enter")
+    page.wait_for_function("document.querySelector('lessons-player').at < 5")
+
+
+def test_controls_are_named_and_large_enough(page):
+    sizes = page.evaluate(
+        """() => [...document.querySelector('lessons-player').shadowRoot.querySelectorAll('button, input, select')]
+                 .map(each => [each.ariaLabel, each.offsetWidth, each.offsetHeight])"""
+    )
+    assert [name for name, *_ in sizes] == ["play", "previous step", "next step", "step", "speed"]
+    assert all(width >= 24 and height >= 24 for _, width, height in sizes)
+
+
+def test_the_place_stays_while_pictures_of_other_heights_are_shown(page):
+    heights = set()
+    for i in range(6):
+        page.evaluate("i => document.querySelector('lessons-player').go(i)", i)
+        heights.add(page.evaluate("document.querySelector('lessons-player').offsetHeight"))
+    assert len(heights) == 1 and heights.pop() <= 600
+
+
+def test_without_scripts_there_is_the_still_picture(chromium, file):
+    context = chromium.new_context(java_script_enabled=False, offline=True)
+    page = context.new_page()
+    page.goto(file.as_uri())
+    picture = page.locator("lessons-player img").first
+    assert picture.is_visible() and picture.get_attribute("alt") == "40 cells"
+    context.close()
