@@ -12,13 +12,15 @@ COUNT = 40
 
 
 def draw(i):
-    """A growing row of cells, a counter, and a cell that comes and goes."""
+    """A growing row of cells, a counter, a cell that comes and goes, and equal ones on top of one another."""
     drawing = Drawing(height=60 + 20 * (i % 3))
-    for k in range(i + 1):
+    for k in range(i // 3):
         drawing.cell(20 + 20 * k, 20, 18, 18, "#E69F00", title=f"cell {k}", hatched=0.5 * (k % 2))
-    drawing.text(20, 50, f"{i} < {i + 1}")
+    drawing.text(20, 50, f"{i // 3} < {i}" if i > 20 else "<")
     if i % 4 == 0:
         drawing.rect(400, 20, 18, 18, "#009E73")
+    for _ in range(1 + i % 3):  # the same element several times, and at the end of each picture
+        drawing.rect(440, 20, 18, 18, "#0072B2")
     return drawing.picture(f"{i + 1} cells")
 
 
