@@ -77,7 +77,9 @@ class Stepper:
         # A run's pictures are alike: 650 kB of JSON become 58.
         packed = base64.b64encode(zlib.compress(data.encode(), 9)).decode()
         player = f'{still["text/html"]}<script type="application/zlib">{packed}</script>'
-        return still | {"text/html": f"<lessons-player class='lessons-stepper'>{player}</lessons-player>{_module()}"}
+        # JupyterLab would take the arrow keys for itself.
+        tag = "lessons-player class='lessons-stepper' data-lm-suppress-shortcuts='true'"
+        return still | {"text/html": f"<{tag}>{player}</lessons-player>{_module()}"}
 
 
 def _written(sentence: str) -> Picture:

@@ -8,6 +8,7 @@ from nbformat import NotebookNode
 from tools.authoring.execute import WIDGET_VIEW, describe
 
 BARE_REPR = re.compile(r"<Figure\b|<IPython\.|<[^>]* (?:object|at 0x[0-9a-fA-F]+)\b|\w+\(children=")
+SCRIPT = re.compile(r"<script.*?</script>", re.DOTALL)
 OPENING_SVG = re.compile(r"<svg\b[^>]*>", re.IGNORECASE)
 OPENING_IMG = re.compile(r"<img\b[^>]*>", re.IGNORECASE)
 MARKDOWN_PICTURE_WITHOUT_WORDS = re.compile(r"!\[\s*\]\(")
@@ -66,6 +67,7 @@ def _says_nothing(text: str) -> bool:
 
 
 def _faults_of_html(page: str) -> Iterator[str]:
+    page = SCRIPT.sub("", page)
     for tag in OPENING_SVG.findall(page):
         if not re.search(r"""aria-label=(["'])(?!\s*\1)""", tag):
             yield f"an <svg> has no aria-label: {tag[:60]}"
