@@ -79,6 +79,17 @@ def first_lesson(lab):
     return open_part(lab, "00", {"Stepper", "draw_cache_growth"})
 
 
+def test_the_next_day_the_pictures_still_play(lab):
+    """Saved, its kernel ended, and opened again: no cell has run in the new page."""
+    path = open_part(lab, "00", {"Stepper", "draw_cache_growth"}).save_and_end_kernel()
+    page = lab.browser.new_page()
+    page.goto(f"{lab.url}/lab/workspaces/next-day/tree/{path}")
+    page.get_by_label("next step").first.click(timeout=60_000)
+    assert page.locator(".lessons-stepper-position").first.inner_text().startswith("step 2 of ")
+    assert "Error displaying widget" not in page.inner_text("body")
+    page.close()
+
+
 @pytest.fixture(scope="module")
 def pool_lesson(lab):
     return open_part(lab, "03", {"Stepper", "draw_pool"}, {"PoolPlayground"})

@@ -252,6 +252,18 @@ class Notebook:
         found.nth(at_least - 1).wait_for(timeout=START_SECONDS * 1000)
         return [kind(self.page, found.nth(i)) for i in range(found.count())]
 
+    def save_and_end_kernel(self) -> str:
+        """Returns the notebook's path on the server."""
+        self.bring_to_front()
+        return self.page.evaluate(
+            """async () => {
+                 const {context, sessionContext} = window.jupyterapp.shell.currentWidget;
+                 await context.save();
+                 await sessionContext.shutdown();
+                 return context.path;
+               }"""
+        )
+
     def screenshot(self, path) -> None:
         self.bring_to_front()
         self.page.screenshot(path=str(path))
