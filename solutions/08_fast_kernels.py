@@ -739,6 +739,30 @@ print(inspect.getsource(decode_kernel.fn))
 
 # %% [markdown]
 """
+The last lines are for few, short sequences. There, launching `merge_kernel` takes longer than merging. So splits have only 128 keys, and the decode kernel
+merges them itself: each program stores its part and raises a counter, and the program that raises it to the number of splits knows that all parts are there.
+The merge is an online softmax again. To it, a split is a key with a score, the split's log-sum-exp, and with a value, its attention:
+"""
+
+# %%
+from lessons_lib.kernels.paged_flash import merge_if_last
+from lessons_lib.measuring import recorded_short_decodes
+
+print(inspect.getsource(merge_if_last.fn))
+provenance, short_decodes = recorded_short_decodes()
+print("recorded:", provenance)
+Table(
+    ["query heads, KV heads, head size", "sequences", "keys of each", "two kernels, µs", "one kernel, µs", "ratio"],
+    [
+        (", ".join(map(str, case["heads"])), case["num_seqs"], case["context_len"], two := case["two_kernels_us"], one := case["one_kernel_us"], two / one)
+        for case in short_decodes
+        if case["heads"] in ([14, 2, 64], [32, 8, 128]) and case["room"] == 2048 and case["context_len"] >= 640
+    ],
+    caption="The block tables have room for 2,048 tokens",
+)
+
+# %% [markdown]
+"""
 One *extra* idea isn't in it: it's known in advance which table entries the next iteration needs, so they can be read one iteration early.
 """
 

@@ -16,6 +16,7 @@ from lessons_lib.measuring.published import (
     recorded_attention,
     recorded_engine,
     recorded_production,
+    recorded_short_decodes,
     recorded_ways,
     recorded_workloads,
 )
@@ -64,6 +65,7 @@ __all__ = [
     "recorded_attention",
     "recorded_engine",
     "recorded_production",
+    "recorded_short_decodes",
     "recorded_ways",
     "recorded_workloads",
     "request_times",

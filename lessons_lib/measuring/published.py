@@ -113,6 +113,18 @@ def recorded_production() -> Production:
     return Production(facts["provenance"], facts["microseconds"])
 
 
+@cache
+def recorded_short_decodes() -> tuple[str, list[dict]]:
+    """Few short sequences on one H200, as recorded by `python -m tools.gpu_bench.short_decodes --record FILE`.
+
+    Returns:
+        (machine, versions, command and date in one line; per case "heads" (query heads, KV heads, head size),
+        "num_seqs", "context_len", the "room" of the block tables, "two_kernels_us" and "one_kernel_us").
+    """
+    facts = json.loads((FOLDER / "h200_short_decodes.json").read_text(encoding="utf-8"))
+    return _provenance(facts), facts["cases"]
+
+
 @dataclass(frozen=True)
 class RecordedEngine:
     """The engine's benchmark on a GPU, one mode after another.

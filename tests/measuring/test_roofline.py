@@ -6,14 +6,20 @@ import json
 import math
 import re
 
+import lessons_lib.kernels.triton_setup  # noqa: F401 - before Triton: decides whether kernels are compiled
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+# isort: split
+
+# isort: split
+from lessons_lib.kernels.launch import splits_are_short
 from lessons_lib.measuring import published as recorded
 from lessons_lib.measuring.attention_cases import CASES
 from lessons_lib.measuring.attention_peers import PEERS
-from lessons_lib.measuring.published import recorded_attention, recorded_production
+from lessons_lib.measuring.published import recorded_attention, recorded_production, recorded_short_decodes
 from lessons_lib.measuring.roofline import Machine, Work, attainable, attention_work
 from tools.gpu_bench.__main__ import LARGEST_ERROR, SWEPT
 from tools.gpu_bench.ablations import ablations
@@ -135,3 +141,11 @@ def test_a_case_is_found_by_the_beginning_of_its_name():
         recording.case("nothing")
     with pytest.raises(KeyError, match="7 recorded cases start with 'decode'"):
         recording.case("decode")
+
+
+def test_short_decodes_were_recorded_where_one_kernel_is_chosen_and_is_faster():
+    provenance, cases = recorded_short_decodes()
+    assert "H200" in provenance and "python -m tools.gpu_bench.short_decodes" in provenance and len(cases) > 20
+    for case in cases:
+        assert splits_are_short(case["num_seqs"], case["heads"][1], case["room"], num_processors=132), case
+        assert case["one_kernel_us"] < case["two_kernels_us"], case
