@@ -81,19 +81,27 @@ export function stepMs(count) {
 }
 
 class LessonsPlayer extends (globalThis.HTMLElement ?? Object) {
+  isStarted = false;
+  /** @type {Recording} */
+  data = { width: 0, height: 0, defs: "", elements: [], changes: [], alts: [], names: [], label: "", start: 0 };
+  /** @type {number[][]} */
+  pictures = [];
+  /** @type {Element[]} */
+  templates = [];
+  /** @type {number[]} */
+  shown = [];
+  at = 0;
+  /** @type {ReturnType<typeof setTimeout> | undefined} */
+  timer = undefined;
+
   async connectedCallback() {
     const source = this.querySelector("script");
-    if (this.data || !source) return;
-    /** @type {Recording} */
+    if (this.isStarted || !source) return;
+    this.isStarted = true;
     this.data = await unpacked(source.textContent ?? "");
     this.pictures = expanded(this.data.changes);
-    /** @type {Element[]} */
-    this.templates = [];
-    /** @type {number[]} */
-    this.shown = [];
-    this.at = this.data.start;
     this.build(this.attachShadow({ mode: "open" }));
-    this.show(this.at);
+    this.show(this.data.start);
   }
 
   disconnectedCallback() {
