@@ -313,7 +313,7 @@ pass to pass. Say the wave has two prompts, of 3 and 5 tokens:
 The output's `.logits` have shape `[rows, tokens, vocabulary]`.
 
 A row has finished with the end token, which belongs to its answer, or with the token that reaches its limit. From then
-on its answer doesn't change. You still have to feed something for it, because the rectangle needs a value there; any
+on its answer doesn't change. But the row stays in the batch, so the rectangle needs a token for it in every pass; any
 token will do. No pass is made once every row has finished.
 
 For example, if a model continues the first prompt with 4, 8, 15, 16 and the second with 23, 42 and the end token 7,

@@ -39,7 +39,7 @@ def positions_from_mask(attention_mask: torch.Tensor) -> torch.Tensor:
         attention_mask: int64 tensor [N, L], 1 on tokens and 0 on the padding to their left.
 
     Returns:
-        int64 tensor [N, L]. Padding has position 0 too; nothing reads it.
+        int64 tensor [N, L]. Padding may have any valid position, such as 0; nothing reads its results.
     """
     return (attention_mask.cumsum(dim=1) - 1).clamp(min=0)
 

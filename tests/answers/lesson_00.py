@@ -1,6 +1,7 @@
 """Answers to the exercises of lesson 00, wrong and right."""
 
 import copy
+import itertools
 
 import numpy as np
 import torch
@@ -196,6 +197,30 @@ def only_the_last_logits(model, prompt_ids, max_new_tokens, eos_token_id=None):
     return new
 
 
+def cuts_the_answer_afterwards(model, prompt_ids, max_new_tokens, eos_token_id=None):
+    answer = greedy_without_cache(model, prompt_ids, max_new_tokens)
+    return answer[: answer.index(eos_token_id) + 1] if eos_token_id in answer else answer
+
+
+def keeps_its_list(model, prompt_ids, max_new_tokens, eos_token_id=None, new=[]):  # noqa: B006
+    new += greedy_without_cache(model, prompt_ids, max_new_tokens, eos_token_id)
+    return new
+
+
+def by_generator(model, prompt_ids, max_new_tokens, eos_token_id=None):
+    buffer = torch.zeros(1, len(prompt_ids) + max_new_tokens, dtype=torch.int64)
+    buffer[0, : len(prompt_ids)] = torch.tensor(prompt_ids)
+
+    def tokens():
+        for end in range(len(prompt_ids), buffer.shape[1]):
+            buffer[0, end] = model(buffer[:, :end], use_cache=False)[0][0, end - 1].topk(1).indices
+            yield buffer[0, end].item()
+            if buffer[0, end] == eos_token_id:
+                return
+
+    return list(tokens())
+
+
 # 00.2
 
 
@@ -252,6 +277,19 @@ def step_that_drops_the_oldest(model, last_token, cache):
     token = decode_step(model, last_token, cache)
     cache.crop(-2)
     return token
+
+
+def step_that_takes_its_token_back(model, last_token, cache):
+    token = decode_step(model, last_token, cache)
+    cache.crop(-1)
+    return token
+
+
+def step_by_comparing(model, last_token, cache):
+    best, row = 0, _logits(model, [last_token], past_key_values=cache, use_cache=False).flatten().tolist()
+    for token, score in enumerate(row):
+        best = token if score > row[best] else best
+    return best
 
 
 def step_one_position_too_far(model, last_token, cache):
@@ -500,6 +538,29 @@ def in_words(config, bytes_per_element=4):
     return f"{cache_bytes_per_token(config, bytes_per_element)} bytes"
 
 
+def keeps_its_cache(model, prompt_ids, max_new_tokens, eos_token_id=None, kept={}):  # noqa: B006
+    token, cache = kept["start"] = kept.get("start") or prefill(model, prompt_ids)
+    new = [token]
+    while len(new) < max_new_tokens and new[-1] != eos_token_id:
+        new.append(decode_step(model, new[-1], cache))
+    return new
+
+
+def no_limit_with_an_end_token(model, prompt_ids, max_new_tokens, eos_token_id=None):
+    return greedy_with_cache(model, prompt_ids, max_new_tokens if eos_token_id is None else 40, eos_token_id)
+
+
+def from_a_stream(model, prompt_ids, max_new_tokens, eos_token_id=None):
+    def stream():
+        token, cache = prefill(model, prompt_ids)
+        yield token
+        while token != eos_token_id:
+            token = decode_step(model, token, cache)
+            yield token
+
+    return list(itertools.islice(stream(), max_new_tokens))
+
+
 def drops_what_prefill_returns(model, prompt_ids, max_new_tokens, eos_token_id=None):
     return greedy_with_cache(model, prompt_ids, max_new_tokens, eos_token_id)[1:]
 
@@ -514,6 +575,23 @@ def feeds_the_prompts_end_again(model, prompt_ids, max_new_tokens, eos_token_id=
 
 def half_in_float32(config, bytes_per_element=4):
     return cache_bytes_per_token(config, bytes_per_element) // 2 + cache_bytes_per_token(config, 4) // 2
+
+
+def values_in_elements(config, bytes_per_element=4):
+    return (cache_bytes_per_token(config, bytes_per_element) + cache_bytes_per_token(config, 1)) // 2
+
+
+def values_per_query_head(config, bytes_per_element=4):
+    kv_heads, head_dim = kv_head_size(config)
+    return config.num_hidden_layers * (kv_heads + config.num_attention_heads) * head_dim * bytes_per_element
+
+
+def adds_heads_and_size(config, bytes_per_element=4):
+    return 2 * config.num_hidden_layers * sum(kv_head_size(config)) * bytes_per_element
+
+
+def whole_kib(config, bytes_per_element=4):
+    return cache_bytes_per_token(config, bytes_per_element) // 1024
 
 
 def adds_instead(config, bytes_per_element=4):
@@ -614,6 +692,21 @@ WRONG = {
         Wrong("returns a list of tensors", returns_tensors, "element 0 of your answer is Tensor"),
         Wrong("returns a tuple", returns_a_tuple, "returned tuple"),
         Wrong("uses a cache", greedy_with_cache, "the tokens are right, but pass 2 was given a cache"),
+        Wrong(
+            "returns as many as the limit allows",
+            lambda model, prompt_ids, max_new_tokens, eos_token_id=None: [
+                *prompt_ids,
+                *greedy_without_cache(model, prompt_ids, max_new_tokens, eos_token_id),
+            ][-max_new_tokens:],
+            "begins with the last 2 tokens of the prompt",
+        ),
+        Wrong("cuts the answer afterwards", cuts_the_answer_afterwards, "cut the answer at the end token afterwards"),
+        Wrong("keeps its list between calls", keeps_its_list, "made only once. Make it inside the function"),
+        Wrong(
+            "lists of one token",
+            loop_without_cache(answer=lambda ids, prompt: [[token] for token in ids[len(prompt) :]]),
+            "The `tolist()` of a tensor",
+        ),
     ],
     "00.2": [
         Wrong("without the cache", step_without_cache, "without this cache"),
@@ -645,6 +738,18 @@ WRONG = {
         Wrong("two steps", step_that_steps_twice, "yours made 2"),
         Wrong("one dimension", step_of_one_dimension, "it needs [rows, tokens]"),
         Wrong("shortens the cache", step_that_drops_the_oldest, "it holds 0"),
+        Wrong("takes its token back", step_that_takes_its_token_back, "remove the token again"),
+        Wrong("returns the logit", step(choose=lambda logits: int(logits.max())), "`argmax` instead of `max`"),
+        Wrong(
+            "argmax over the positions",
+            step(choose=lambda logits: int(logits[0].argmax(dim=0)[0])),
+            "Does yours run along the positions?",
+        ),
+        Wrong(
+            "mask of the new token only",
+            step(attention_mask=torch.ones(1, 1, dtype=torch.long)),
+            "an attention mask of one column",
+        ),
         Wrong("replaces the newest in the cache", step_that_replaces_the_newest, "remove or change anything"),
     ],
     "00.3": [
@@ -669,7 +774,7 @@ WRONG = {
         Wrong("has the first token twice", has_the_first_token_twice, "appears twice"),
         Wrong("one decode step for nothing", one_step_for_nothing, "1 token should take 1 forward pass; yours made 2"),
         Wrong("one token too many", one_token_too_many, "1 token too many"),
-        Wrong("one too few", prefill_not_counted, "1 token too few"),
+        Wrong("one too few", prefill_not_counted, "and each decode step gives one more"),
         Wrong("ignores the end token", cached_ignores_the_end_token, "came as new token 4"),
         Wrong("looks for the end only in the loop", looks_for_the_end_only_in_the_loop, "came as the first new token"),
         Wrong("leaves the end token out", cached_leaves_the_end_token_out, "is missing. It is part of the answer"),
@@ -680,6 +785,8 @@ WRONG = {
         Wrong("prefills again every time", prefills_again_every_time, "prefill again for every token"),
         Wrong("prefills token by token", prefills_token_by_token, "1 of the prompt's 3 tokens"),
         Wrong("changes the prompt", changes_the_prompt, "changed its argument `prompt_ids`"),
+        Wrong("keeps its cache between calls", keeps_its_cache, "the first pass was given a cache of 3 tokens"),
+        Wrong("no limit with an end token", no_limit_with_an_end_token, "Does your loop check both?"),
     ],
     "00.4": [
         Wrong("forgets key and value", product(kv=1), "a key *and* a value"),
@@ -713,12 +820,16 @@ WRONG = {
         Wrong("a float", divides_to_a_float, "a float; return an int"),
         Wrong("text", in_words, "returned str"),
         Wrong("adds", adds_instead, "Multiply"),
+        Wrong("values in elements", values_in_elements, "multiply only half of the elements"),
+        Wrong("values per query head", values_per_query_head, "once per query head"),
+        Wrong("adds what kv_head_size returns", adds_heads_and_size, "add the two numbers that `kv_head_size` returns"),
+        Wrong("whole KiB", whole_kib, "count in KiB"),
     ],
 }
 
 RIGHT = {
-    "00.1": [in_tensors, recursive, only_the_last_logits],
-    "00.2": [step_with_mask, step_with_positions],
-    "00.3": [with_a_for_loop, with_a_cache_of_its_own, with_hugging_face],
+    "00.1": [in_tensors, recursive, only_the_last_logits, by_generator],
+    "00.2": [step_with_mask, step_with_positions, step_by_comparing],
+    "00.3": [with_a_for_loop, with_a_cache_of_its_own, with_hugging_face, from_a_stream],
     "00.4": [by_hand, with_numpy, from_a_tensor],
 }

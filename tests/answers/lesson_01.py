@@ -32,6 +32,12 @@ def pads_to_fixed_length(prompt_ids, pad_token_id):
     ]
 
 
+def one_column_too_many(prompt_ids, pad_token_id):
+    longest = max(prompt_ids, key=len)
+    input_ids, mask = pad_left([*prompt_ids, [*longest, 0]], pad_token_id)
+    return input_ids[:-1], mask[:-1]
+
+
 def mask_is_bool(prompt_ids, pad_token_id):
     input_ids, mask = pad_left(prompt_ids, pad_token_id)
     return input_ids, mask == 1
@@ -313,6 +319,36 @@ def steps_by_popping(answer_lengths, batch_size):
     return steps
 
 
+def longest_so_far(answer_lengths, batch_size):
+    return list(itertools.accumulate((max(wave) for wave in waves(answer_lengths, batch_size)), max))
+
+
+def deals_out(answer_lengths, batch_size):
+    number = -(-len(answer_lengths) // batch_size)
+    return [max(answer_lengths[i::number]) for i in range(number)]
+
+
+def an_empty_last_wave(answer_lengths, batch_size):
+    steps, wave = [], []
+    for length in answer_lengths:
+        wave.append(length)
+        if len(wave) == batch_size:
+            steps.append(max(wave))
+            wave = []
+    return [*steps, max(wave, default=0)]
+
+
+def steps_by_counting_down(answer_lengths, batch_size):
+    steps = []
+    for wave in waves(answer_lengths, batch_size):
+        left = list(wave)
+        steps.append(0)
+        while any(left):
+            left = [max(tokens - 1, 0) for tokens in left]
+            steps[-1] += 1
+    return steps
+
+
 # 01.4
 
 
@@ -379,6 +415,33 @@ def smallest_limit_for_all(model, prompt_ids, max_tokens_each, pad_token_id, eos
     return static_batching.generate_wave(
         model, prompt_ids, [min(max_tokens_each)] * len(max_tokens_each), pad_token_id, eos_token_id
     )
+
+
+def limit_of_row_0_for_all(model, prompt_ids, max_tokens_each, pad_token_id, eos_token_id=None):
+    return static_batching.generate_wave(
+        model, prompt_ids, [max_tokens_each[0]] * len(max_tokens_each), pad_token_id, eos_token_id
+    )
+
+
+def limit_counts_the_prompt(model, prompt_ids, max_tokens_each, pad_token_id, eos_token_id=None):
+    limits = [max(limit - len(prompt), 1) for prompt, limit in zip(prompt_ids, max_tokens_each)]
+    return static_batching.generate_wave(model, prompt_ids, limits, pad_token_id, eos_token_id)
+
+
+def loses_the_first_token(model, prompt_ids, max_tokens_each, pad_token_id, eos_token_id=None):
+    limits = [limit + 1 for limit in max_tokens_each]
+    return [a[1:] for a in static_batching.generate_wave(model, prompt_ids, limits, pad_token_id, eos_token_id)]
+
+
+def sorts_the_wave(model, prompt_ids, max_tokens_each, pad_token_id, eos_token_id=None):
+    wave = sorted(zip(max_tokens_each, prompt_ids), key=lambda request: request[0])
+    limits, prompts = zip(*wave)
+    return static_batching.generate_wave(model, list(prompts), list(limits), pad_token_id, eos_token_id)
+
+
+def joins_a_row(ids, tokens):
+    torch.cat([ids, tokens[None]], dim=1)
+    return tokens[:, None]
 
 
 def ignores_end_token(model, prompt_ids, max_tokens_each, pad_token_id, eos_token_id=None):
@@ -509,7 +572,7 @@ def wave_like_generate(model, prompt_ids, max_tokens_each, pad_token_id, eos_tok
 
 @torch.inference_mode()
 def wave_that_sheds_rows(model, prompt_ids, max_tokens_each, pad_token_id, eos_token_id=None):
-    """Removes finished rows from the batch, which costs less than a static wave."""
+    """Removes finished rows from the batch: not a static wave, whose finished rows are still computed."""
     input_ids, mask = pad_left(prompt_ids, pad_token_id)
     positions, cache = positions_from_mask(mask), DynamicCache(config=model.config)
     answers, rows = [[] for _ in prompt_ids], list(range(len(prompt_ids)))
@@ -532,6 +595,23 @@ def wave_that_sheds_rows(model, prompt_ids, max_tokens_each, pad_token_id, eos_t
         mask = torch.cat([mask, mask.new_ones(len(mask), 1)], 1)[stay]
         input_ids, positions = tokens[stay, None], positions[stay, -1:] + 1
     return answers
+
+
+@torch.inference_mode()
+def wave_by_recursion(model, prompt_ids, max_tokens_each, pad_token_id, eos_token_id=None):
+    cache = DynamicCache(config=model.config)
+
+    def go_on(ids, mask, positions, answers):
+        inputs = dict(input_ids=ids, attention_mask=mask, position_ids=positions, past_key_values=cache)
+        best = model(**inputs).logits[:, -1].argmax(-1, keepdim=True)
+        over = [len(a) == limit or a[-1:] == [eos_token_id] for a, limit in zip(answers, max_tokens_each)]
+        answers = [a if done else [*a, token] for a, done, (token,) in zip(answers, over, best.tolist())]
+        if all(len(a) == limit or a[-1] == eos_token_id for a, limit in zip(answers, max_tokens_each)):
+            return answers
+        return go_on(best, torch.cat([mask, mask.new_ones(len(mask), 1)], 1), positions[:, -1:] + 1, answers)
+
+    ids, mask = pad_left(prompt_ids, pad_token_id)
+    return go_on(ids, mask, positions_from_mask(mask), [[] for _ in prompt_ids])
 
 
 @torch.inference_mode()
@@ -566,7 +646,8 @@ WRONG = {
     "01.1": [
         Wrong("pads on the right", pads_right, says="pad on the right"),
         Wrong("mask inverted", mask_inverted, says="mask is inverted"),
-        Wrong("pads to a fixed length", pads_to_fixed_length, says="pad to a fixed length"),
+        Wrong("pads to a fixed length", pads_to_fixed_length, says="a `+ 1` or a fixed length"),
+        Wrong("one column too many", one_column_too_many, says="a `+ 1` or a fixed length"),
         Wrong("mask of bool", mask_is_bool, says="torch.bool"),
         Wrong("mask of float", mask_is_float, says="torch.float32"),
         Wrong("mask of one row", mask_of_one_row, says="the shape of `input_ids`"),
@@ -591,7 +672,21 @@ WRONG = {
         Wrong("-1 on padding", minus_one_on_padding, says="its padding has position -1"),
         Wrong("continues from the row above", continues_from_the_row_above, says="from the row above. Every row"),
         Wrong("counts down the rows", counts_down_the_rows, says="Did you sum down the rows"),
-        Wrong("the padding of row 0 for all", padding_of_the_first_row, says="Does another row have an influence"),
+        Wrong(
+            "the padding of row 0 for all", padding_of_the_first_row, says="Alone, this row gets the right positions"
+        ),
+        Wrong(
+            "the padding of all rows",
+            lambda mask: (torch.arange(mask.shape[1]) - (mask == 0).sum()).clamp(min=0).expand_as(mask),
+            says="should have positions [0, 1, 2]; yours have [0, 0, 1].",
+        ),
+        Wrong("at least 1", lambda mask: (mask.cumsum(1) - 1).clamp(min=1), says="raise position 0 to 1"),
+        Wrong("counts the 0s", lambda mask: (1 - mask).cumsum(1), says="count the padding cells before each token"),
+        Wrong(
+            "position beyond the row on padding",
+            lambda mask: (mask.cumsum(1) - 1).masked_fill(mask == 0, mask.shape[1]),
+            says="and then 2 is its last position",
+        ),
         Wrong("counts from the end", counts_from_the_end, says="count from the end"),
         Wrong("floats", floats, says="torch.float32"),
         Wrong("int32", int32_positions, says="torch.int32"),
@@ -612,6 +707,39 @@ WRONG = {
         Wrong("one more", one_step_more, says="one step too many"),
         Wrong("decode steps only", decode_steps_only, says="one step too few"),
         Wrong("longest of all", longest_of_all, says="longest answer of all"),
+        Wrong(
+            "one element, the longest of all",
+            lambda answer_lengths, batch_size: [max(answer_lengths, default=0)],
+            says="Yours is the longest answer of all",
+        ),
+        Wrong("longest so far", longest_so_far, says="carry the longest answer over"),
+        Wrong(
+            "rows times steps",
+            lambda answer_lengths, batch_size: [len(wave) * max(wave) for wave in waves(answer_lengths, batch_size)],
+            says="multiply by the number of rows",
+        ),
+        Wrong(
+            "one element per request",
+            lambda answer_lengths, batch_size: [max(wave) for wave in waves(answer_lengths, batch_size) for _ in wave],
+            says="one element per request",
+        ),
+        Wrong("deals the requests out", deals_out, says="deal the requests out to the waves in turn"),
+        Wrong("an empty last wave", an_empty_last_wave, says="a wave without requests"),
+        Wrong(
+            "one run for all",
+            lambda answer_lengths, batch_size: (
+                [-(-sum(answer_lengths) // batch_size)] if len(answer_lengths) > batch_size else [max(answer_lengths)]
+            ),
+            says="No request joins a running wave",
+        ),
+        Wrong(
+            "a share of the last wave",
+            lambda answer_lengths, batch_size: [
+                max(wave) * len(wave) // batch_size if start and len(wave) < batch_size else max(wave)
+                for start, wave in enumerate(waves(answer_lengths, batch_size))
+            ],
+            says="Only the last wave is wrong",
+        ),
         Wrong("batch_size waves", that_many_waves, says="not the number of waves"),
         Wrong("sliding waves", sliding_waves, says="don't overlap"),
         Wrong("no return", forgets_return, says="None"),
@@ -624,7 +752,32 @@ WRONG = {
         ),
         Wrong("appends padding after the end", loop(take=appends_padding), says="append padding"),
         Wrong("one limit for all", one_limit_for_all, says="one limit for all"),
-        Wrong("smallest limit for all", smallest_limit_for_all, says="smallest limit"),
+        Wrong("smallest limit for all", smallest_limit_for_all, says="the smallest limit for every row"),
+        Wrong("limit of row 0 for all", limit_of_row_0_for_all, says="stopped at the limit of row 0"),
+        Wrong("sheds finished rows", wave_that_sheds_rows, says="computed only 1 of the wave's 2 rows"),
+        Wrong(
+            "never appends",
+            loop(take=lambda answers, row, token, running, eos: None),
+            says="still running in pass",
+        ),
+        Wrong("loses the first token", loses_the_first_token, says="The first new token is missing"),
+        Wrong("sorts the wave", sorts_the_wave, says="in another order than the prompts"),
+        Wrong("the limit counts the prompt", limit_counts_the_prompt, says="count the tokens of the prompt too"),
+        Wrong(
+            "new column of the mask in front",
+            loop(grow=lambda mask: torch.cat([torch.ones_like(mask[:, :1]), mask], dim=1)),
+            says="put the new column in front",
+        ),
+        Wrong(
+            "mask by comparing with the padding token",
+            loop(pad=mask_by_comparing),
+            says="compare tokens with `pad_token_id`",
+        ),
+        Wrong(
+            "joins a row to a column",
+            loop(feed=joins_a_row),
+            says="`next_tokens[:, None]` turns them into a column, [2, 1]",
+        ),
         Wrong("ignores the end token", ignores_end_token, says="continues after the end token. Do you compare"),
         Wrong("takes token 0 for none", takes_token_0_for_none, says="falsy in Python"),
         Wrong("stops at an end token of the prompt", ends_at_any_end_token, says="an end token in the prompt"),
@@ -768,6 +921,6 @@ WRONG = {
 RIGHT = {
     "01.1": [pads_by_filling, pads_with_pytorch, pads_into_tensors, pads_from_reversed],
     "01.2": [positions_like_generate, positions_by_loop, positions_by_shift],
-    "01.3": [steps_by_loop, steps_by_numpy, steps_by_popping],
-    "01.4": [wave_like_generate, wave_that_sheds_rows, wave_by_counting],
+    "01.3": [steps_by_loop, steps_by_numpy, steps_by_popping, steps_by_counting_down],
+    "01.4": [wave_like_generate, wave_by_recursion, wave_by_counting],
 }

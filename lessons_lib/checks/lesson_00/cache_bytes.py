@@ -93,6 +93,9 @@ def test_cache_bytes_per_token(attempt) -> None:
 def _why_other_model(got, config, size: int, attempt) -> str:
     """Why the attempt is wrong if it reads the notebook's model instead of `config`; else ""."""
     ours = AutoConfig.from_pretrained(BUNDLED_MODEL, local_files_only=True)
+    expected = cache_bytes_per_token(config, size)
+    if got == expected // 1024 and attempt(config, 1024 * size) == expected:
+        return "You seem to count in KiB. The result is in bytes."
     deeper = copy.deepcopy(config)
     deeper.num_hidden_layers += 1
     ignores_layers = attempt(deeper, size) == got
@@ -140,6 +143,19 @@ def _why_bytes(got, expected: int, config, size: int, attempt) -> str:
         return "You seem to count three vectors per head. Queries aren't kept: only a key and a value are."
     if got * 1024 == expected:
         return "You seem to count in KiB. The result is in bytes."
+    if layers == kv_heads == 1 and got * 2 * size == expected * (size + 1):
+        return f"You seem to multiply only half of the elements by `bytes_per_element`, here {size}. It counts for all."
+    queries = config.num_attention_heads
+    if queries > kv_heads and got * 2 * kv_heads == expected * (kv_heads + queries):
+        return (
+            "You seem to count the keys or the values once per query head. Both are stored once per KV head, and "
+            "several query heads share each one."
+        )
+    if got * kv_heads * head_dim == expected * (kv_heads + head_dim):
+        return (
+            "You seem to add the two numbers that `kv_head_size` returns. Multiply them: each KV head has that many "
+            "elements."
+        )
     if got == expected // 2 + expected * 4 // (2 * size):
         return f"You seem to count half of the elements with 4 bytes. `bytes_per_element`, here {size}, counts for all."
     if got * 2 == expected:

@@ -22,15 +22,16 @@ def test_decode_step(attempt) -> None:
                 f"the cache holds {number_of_tokens(held)}, {[*prompt, *answer][:held]}; last_token={token}, on a tiny "
                 f"{family} model."
             )
-            before = copy.deepcopy(cache)
+            before, keys = copy.deepcopy(cache), cache.layers[0].keys
             with watched(model, case) as passes:
                 got = call(attempt, model, token, cache, case=case)
             got = _as_token(got, case)
-            _name_wrong_step(got, expected, token, before, cache, passes, model, case)
+            touched = cache.layers[0].keys is not keys
+            _name_wrong_step(got, expected, token, before, cache, touched, passes, model, case)
             token = expected
 
 
-def _name_wrong_step(got, expected, token, before, cache, passes, model, case) -> None:
+def _name_wrong_step(got, expected, token, before, cache, touched, passes, model, case) -> None:
     held, now = before.get_seq_length(), cache.get_seq_length()
     if len(passes) > 1:
         raise Mistake(
@@ -61,15 +62,22 @@ def _name_wrong_step(got, expected, token, before, cache, passes, model, case) -
             "`last_token` and leaves the others as they are.",
         )
     if now == held:
-        copied = passes and passes[0].cached == held
+        if touched:
+            idea = "You seem to remove the token again. Leave it in the cache: the next step needs its key and value."
+        elif passes and passes[0].cached == held:
+            idea = (
+                "You seem to pass a copy of the cache. Pass the cache itself: the next step needs what this one adds "
+                "to it."
+            )
+        else:
+            idea = (
+                "You seem to call the model without this cache. Pass `past_key_values=cache`: the model reads the old "
+                "keys and values from it and adds those of `last_token`."
+            )
         raise Mistake(
             f"after the step, the cache should hold {number_of_tokens(held + 1)}; it still holds {held}.",
             case=case,
-            idea="You seem to pass a copy of the cache. Pass the cache itself: the next step needs what this one adds "
-            "to it."
-            if copied
-            else "You seem to call the model without this cache. Pass `past_key_values=cache`: the model reads the old "
-            "keys and values from it and adds those of `last_token`.",
+            idea=idea,
         )
     if now != held + 1:
         raise Mistake(
@@ -105,11 +113,35 @@ def _name_wrong_step(got, expected, token, before, cache, passes, model, case) -
             case=case,
             idea="Greedy decoding takes the largest.",
         )
+    if idea := _why_wrong_choice(got, token, logits, before, model):
+        raise Mistake(f"the token should be {expected}; yours is {got}.", case=case, idea=idea)
     raise Mistake(
         f"the token should be {expected}; yours is {got}, whose logit has rank {rank + 1} of {VOCAB_SIZE}.",
         case=case,
         idea="Pass `last_token` and the cache to the model, nothing else, and take the token with the largest logit.",
     )
+
+
+def _why_wrong_choice(got, token, logits, before, model) -> str:
+    """Why a step with the right input and cache returns another token; "" if the reason isn't known."""
+    one_column = torch.ones(1, 1, dtype=torch.int64)
+    hidden = model(torch.tensor([[token]]), past_key_values=copy.deepcopy(before), attention_mask=one_column).logits
+    if got == int(hidden[0, -1].argmax()):
+        return (
+            "That is the result for an attention mask of one column. A mask covers the tokens in the cache too. Here "
+            "nothing is hidden, so leave the mask out."
+        )
+    if got == int(logits.max()):
+        return (
+            f"The largest logit is {float(logits.max()):.2f}. You seem to return the logit itself; return its index: "
+            "`argmax` instead of `max`."
+        )
+    if got == 0:
+        return (
+            "Along a dimension of size 1, `argmax` is always 0. Does yours run along the positions? The logits have "
+            "shape [1, 1, vocabulary]: take it along the last dimension."
+        )
+    return ""
 
 
 def _as_token(got, case: str) -> int:

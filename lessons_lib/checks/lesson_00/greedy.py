@@ -110,8 +110,14 @@ def _reference_answer(case: Case) -> tuple[int, ...]:
     return tuple(greedy_without_cache(tiny_model(case.family), case.prompt, case.max_new_tokens, case.eos))
 
 
-def name_wrong_ends(got: list[int], case: Case, attempt) -> None:
-    """Raise if the answer begins or ends in the wrong place."""
+def prompt_tokens_kept(got: list[int], case: Case) -> int:
+    """How many tokens of the prompt the answer begins with, if the right answer follows them; else 0."""
+    kept = len(got) - len(case.expected())
+    return kept if 0 < kept < len(case.prompt) and got == [*case.prompt[-kept:], *case.expected()] else 0
+
+
+def name_wrong_ends(got: list[int], case: Case, attempt, too_few: str = "") -> None:
+    """Raise if the answer begins or ends in the wrong place. `too_few` follows the count of missing tokens."""
     expected, prompt = case.expected(), list(case.prompt)
     what = f"the answer should be {short(expected)}; yours is {short(got)}."
 
@@ -120,6 +126,12 @@ def name_wrong_ends(got: list[int], case: Case, attempt) -> None:
 
     if got == prompt + expected:
         refuse("You seem to return the prompt too. Return only the new tokens.")
+    if kept := prompt_tokens_kept(got, case):
+        which = "token" if kept == 1 else f"{kept} tokens"
+        refuse(
+            f"It begins with the last {which} of the prompt. Return only the new tokens: those from index "
+            "`len(prompt_ids)` on."
+        )
     if case.eos is not None and case.eos in expected:
         if got == expected[:-1]:
             refuse(f"The end token, {case.eos}, is missing. It is part of the answer: append it, then stop.")
@@ -149,11 +161,27 @@ def name_wrong_ends(got: list[int], case: Case, attempt) -> None:
             refuse(
                 f"You seem to count the prompt's {len(prompt)} tokens too. max_new_tokens limits only the *new* tokens."
             )
-        refuse(f"{number_of_tokens(len(expected) - len(got))} too few: max_new_tokens is {case.max_new_tokens}.")
-    if len(got) > len(expected) and got[: len(expected)] == expected:
         refuse(
-            f"{number_of_tokens(len(got) - len(expected))} too many: max_new_tokens is {case.max_new_tokens}. Does "
-            "your loop check the length before or after appending a token?"
+            f"{number_of_tokens(len(expected) - len(got))} too few: max_new_tokens is {case.max_new_tokens}.{too_few}"
+        )
+    if len(got) > len(expected) and got[: len(expected)] == expected:
+        surplus = len(got) - len(expected)
+        if surplus > 1 and case.eos is not None:
+            why = "An answer ends at the limit or at the end token, whichever comes first. Does your loop check both?"
+        else:
+            why = "Does your loop check the length before or after appending a token?"
+        refuse(f"{number_of_tokens(surplus)} too many: max_new_tokens is {case.max_new_tokens}. {why}")
+
+
+def refuse_memory(case: Case, attempt) -> None:
+    """Raise if a second, equal call gives a longer answer: something is kept between calls."""
+    first, second = (list(case.run(attempt)[0]) for _ in range(2))
+    if len(second) > len(first) and second[: len(first)] == first:
+        raise Mistake(
+            f"two equal calls gave different answers: {short(first)}, then {short(second)}.",
+            case=str(case),
+            idea="Something is kept from one call to the next. A list as a default argument, such as `new=[]`, is "
+            "made only once. Make it inside the function.",
         )
 
 
@@ -169,6 +197,27 @@ def first_difference(got: list[int], case: Case) -> Mistake:
         f"the answer should be {short(expected)}; yours is {short(got)}.",
         case=str(case),
         idea=f"They differ from new token {index + 1} on. What was the input of the pass that produced it?",
+    )
+
+
+def refuse_extra_passes(got: list[int], passes, case: Case, advice: str) -> None:
+    """The tokens are right. Raise if there were more passes than tokens."""
+    if len(passes) <= len(got):
+        return
+    extra = len(passes) - len(got)
+    if extra > 1 and len(passes) == case.max_new_tokens:
+        idea = (
+            f"You seem to compute all {case.max_new_tokens} tokens and cut the answer at the end token afterwards. "
+            "Look for the end token after each pass, and stop there."
+        )
+    else:
+        what = "one extra token and throw it" if extra == 1 else f"{extra} extra tokens and throw them"
+        idea = f"You seem to compute {what} away. {advice}"
+    raise Mistake(
+        f"the tokens are right, but {number_of_tokens(len(got))} should take {len(got)} forward "
+        f"pass{'es' * (len(got) > 1)}; yours made {len(passes)}.",
+        case=str(case),
+        idea=idea,
     )
 
 
@@ -198,6 +247,12 @@ def as_token_list(got, case: str) -> list[int]:
             f"your function returned {type(got).__name__} {short(got)}; it should return a list of ints.", case=case
         )
     for index, token in enumerate(got):
+        if isinstance(token, (list, tuple)):
+            raise Mistake(
+                f"element {index} of your answer is {type(token).__name__} {short(token)}; it should be an int.",
+                case=case,
+                idea="The `tolist()` of a tensor of shape [1] is a list. `.item()` or `int(...)` gives the int.",
+            )
         if isinstance(token, torch.Tensor) or not hasattr(token, "__index__"):
             raise Mistake(
                 f"element {index} of your answer is {type(token).__name__} {short(token)}; it should be an int.",

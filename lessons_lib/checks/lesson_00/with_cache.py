@@ -12,6 +12,8 @@ from lessons_lib.checks.lesson_00.greedy import (
     first_difference,
     name_wrong_ends,
     number_of_tokens,
+    refuse_extra_passes,
+    refuse_memory,
 )
 
 
@@ -20,9 +22,11 @@ def test_greedy_with_cache(attempt) -> None:
         got, passes = _run(attempt, case)
         got = as_token_list(got, str(case))
         if got != case.expected():
+            refuse_memory(case, attempt)
             _name_wrong_input_with_cache(passes, case)
             _name_wrong_first_token(got, case, attempt)
-            name_wrong_ends(got, case, attempt)
+            too_few = " The token of `prefill` is the first one, and each decode step gives one more."
+            name_wrong_ends(got, case, attempt, too_few)
             raise first_difference(got, case)
         _name_too_much_work(passes, case)
 
@@ -105,7 +109,6 @@ def _name_wrong_first_token(got: list[int], case: Case, attempt) -> None:
 
 def _name_too_much_work(passes, case: Case) -> None:
     """The tokens are right. Raise if they took more than one prefill and one decode step per further token."""
-    wanted = len(case.expected())
     if not passes:  # the attempt calls only parts of the model, so there is nothing to count
         return
     if len(passes) > 1 and passes[1].cached == len(case.prompt) and passes[1].input_ids == [[case.prompt[-1]]]:
@@ -125,6 +128,13 @@ def _name_too_much_work(passes, case: Case) -> None:
             else "You seem to recompute the whole sequence in every pass, without a cache. Prefill once, then feed one "
             "token per step.",
         )
+    if passes[0].cached:
+        raise Mistake(
+            f"the first pass was given a cache of {number_of_tokens(passes[0].cached)}; it should be a prefill.",
+            case=str(case),
+            idea="Something is kept from an earlier call, for example in a default argument or a global variable. "
+            "Every call begins with its own `prefill`.",
+        )
     if passes[0].tokens < len(case.prompt):
         raise Mistake(
             f"the tokens are right, but the first pass computed {passes[0].tokens} of the prompt's {len(case.prompt)} "
@@ -132,13 +142,10 @@ def _name_too_much_work(passes, case: Case) -> None:
             case=str(case),
             idea="The whole prompt is known in advance, so `prefill` can compute it in one pass.",
         )
-    if len(passes) > wanted:
-        raise Mistake(
-            f"the tokens are right, but {number_of_tokens(wanted)} should take {wanted} forward "
-            f"pass{'es' * (wanted > 1)}; "
-            f"yours made {len(passes)}.",
-            case=str(case),
-            idea="You seem to compute one extra token and throw it away. `prefill` gives the first token, so n tokens "
-            "need n - 1 decode "
-            "steps: decide whether to stop *before* the next step.",
-        )
+    refuse_extra_passes(
+        case.expected(),
+        passes,
+        case,
+        "`prefill` gives the first token, so n tokens need n - 1 decode steps: decide whether to stop *before* the "
+        "next step.",
+    )

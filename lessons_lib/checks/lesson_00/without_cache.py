@@ -12,6 +12,9 @@ from lessons_lib.checks.lesson_00.greedy import (
     first_wrong_index,
     name_wrong_ends,
     number_of_tokens,
+    prompt_tokens_kept,
+    refuse_extra_passes,
+    refuse_memory,
 )
 from lessons_lib.models.tiny_models import VOCAB_SIZE, tiny_model
 
@@ -21,8 +24,9 @@ def test_greedy_without_cache(attempt) -> None:
         got, passes = case.run(attempt)
         got = as_token_list(got, str(case))
         if got != case.expected():
+            refuse_memory(case, attempt)
             _name_wrong_position(got, case)
-            name_wrong_ends(got, case, attempt)
+            name_wrong_ends(got, case, attempt, " Each pass gives one token.")
             _name_wrong_input_without_cache(got, passes, case)
             _name_wrong_choice(got, case)
             raise first_difference(got, case)
@@ -33,16 +37,9 @@ def test_greedy_without_cache(attempt) -> None:
                 idea="This exercise recomputes the whole sequence in every pass, to see what that costs. The cache "
                 "comes in 00.2 and 00.3.",
             )
-        if len(passes) > len(got):
-            raise Mistake(
-                f"the tokens are right, but {number_of_tokens(len(got))} should take {len(got)} forward "
-                f"pass{'es' * (len(got) > 1)}; "
-                f"yours made {len(passes)}.",
-                case=str(case),
-                idea="You seem to compute one extra token and throw it away. Each pass gives one token, so check "
-                "whether to stop "
-                "right after appending it.",
-            )
+        refuse_extra_passes(
+            got, passes, case, "Each pass gives one token, so check whether to stop right after appending it."
+        )
         _refuse_further_positions(passes, case)
     _refuse_unread_caches(attempt)
 
@@ -132,13 +129,8 @@ def _name_wrong_position(got: list[int], case: Case) -> None:
     """Raise if the first token is wrong, for example because it was read at a position other than the last."""
     if not got or got[0] == case.expected()[0] or got[: len(case.prompt)] == list(case.prompt):
         return
-    if got == [case.prompt[-1], *case.expected()]:
-        raise Mistake(
-            f"the answer should be {short(case.expected())}; yours is {short(got)}.",
-            case=str(case),
-            idea="It begins with the last token of the prompt. Return only the new tokens: those from index "
-            "`len(prompt_ids)` on.",
-        )
+    if prompt_tokens_kept(got, case):
+        return
     logits = tiny_model(case.family)(input_ids=torch.tensor([case.prompt])).logits[0]
     last = len(case.prompt) - 1
     by_position = logits.argmax(dim=-1).tolist()

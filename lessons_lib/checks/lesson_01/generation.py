@@ -47,8 +47,8 @@ def _wave_cases() -> tuple[WaveCase, ...]:
         WaveCase((FIRST,), (6,), eos=second[0], pad=first[1]),
         WaveCase((FIRST,), (4,), pad=first[1]),
         WaveCase((FIRST, SECOND), (6, 6), eos=end, pad=second[1]),
-        WaveCase((FIRST, SECOND), (2, 5)),
-        WaveCase((FIRST, SECOND), (5, 2)),
+        # The first limit is neither the smallest nor the largest, and neither is the last.
+        WaveCase((FIRST, SECOND, THIRD, FIRST[::-1]), (3, 5, 2, 4)),
         WaveCase(((75,), (52, 28, 37, 78, 40), (57, 2)), (3, 9, 6), family="llama"),
         WaveCase(((50, 66), (74, 31), (16, 62, 27, 1, 5), (39,)), (7, 2, 9, 1), eos=0, family="qwen2"),
     )
@@ -60,7 +60,7 @@ def test_generate_wave(attempt) -> None:
         got, seen = _run_wave(attempt, case, want)
         rows = _as_rows(got, case)
         if rows != want:
-            _name_wave_mistake(case, want, rows, seen)
+            _name_wave_mistake(attempt, case, want, rows, seen)
         refuse_extra_work(case, want, seen)
 
 
@@ -69,7 +69,8 @@ def _run_wave(attempt, case: WaveCase, want):
     arguments = [[list(ids) for ids in case.prompts], list(case.max_tokens_each), case.pad] + (
         [] if case.eos is None else [case.eos]
     )
-    with recorded(model) as seen:
+    needed = max(map(len, want))
+    with recorded(model, most=(needed + 10) * len(case.prompts)) as seen:
         try:
             return call(attempt, model, *arguments, case=str(case)), seen
         except (RuntimeError, ValueError, IndexError, TypeError, AttributeError) as error:
@@ -81,8 +82,21 @@ def _run_wave(attempt, case: WaveCase, want):
                     len(seen.shapes),
                     f" PyTorch said: {str(error)[:120]}" if _is_from_pytorch(error) else "",
                 )
+                _name_endless_wave(case, want, seen)
                 _name_wrong_argmax(case, seen, error)
             raise
+
+
+def _name_endless_wave(case: WaveCase, want, seen: Seen) -> None:
+    """Raise if the loop was still running long after the last row had finished."""
+    needed = max(map(len, want))
+    if len(seen.shapes) > needed + 8:
+        raise Mistake(
+            f"your loop was still running in pass {len(seen.shapes)}; the longest answer of the wave needs {needed}.",
+            case=str(case),
+            idea="Which condition ends your loop, and does it ever become true? If all rows share one list (`[[]] * "
+            "n`), it grows by n tokens in each pass, so its length may skip the limit.",
+        )
 
 
 def _is_from_pytorch(error: Exception) -> bool:
@@ -114,7 +128,15 @@ def _name_wrong_argmax(case: WaveCase, seen: Seen, error: Exception) -> None:
             f"your code failed on the chosen tokens: {text[:120]}.",
             case=str(case),
             idea="Is there an `.argmax()` without `dim`? It returns one index for the whole batch. `.argmax(dim=-1)` "
-            "returns one token per row.",
+            "returns one token per row."
+            + (" Or is there a list `+=` token? `.append(token)` adds one." if "not iterable" in text else ""),
+        ) from None
+    if "Sizes of tensors must match" in text:
+        raise Mistake(
+            f"your code joins tensors of different shapes: {text[:120].rstrip('.')}.",
+            case=str(case),
+            idea=f"What you append to a row of the mask, or of the positions, needs {rows} rows too. The new tokens "
+            f"have shape [{rows}], and `next_tokens[:, None]` turns them into a column, [{rows}, 1].",
         ) from None
     if (
         "converted to Scalar" in text
@@ -188,13 +210,15 @@ def _refuse_non_integer(token, case: WaveCase) -> None:
         )
 
 
-def _name_wave_mistake(case: WaveCase, want, got, seen: Seen) -> None:
+def _name_wave_mistake(attempt, case: WaveCase, want, got, seen: Seen) -> None:
     row = next(r for r in range(len(want)) if got[r] != want[r])
     expected, answer, prompt = want[row], got[row], list(case.prompts[row])
     what = f"row {row} should be {short(expected)}; yours is {short(answer)}."
     common = next((i for i, (a, b) in enumerate(zip(expected, answer)) if a != b), min(len(expected), len(answer)))
     if answer[: len(prompt)] == prompt and answer[len(prompt) :] == expected:
         idea = "You return the prompt as well. Return only the new tokens."
+    elif answer and answer == _continuation(case, row)[1 : len(answer) + 1]:
+        idea = "The first new token is missing. The prefill's logits give it, and it belongs to the answer."
     elif common == len(expected):
         idea = _why_too_long(case, expected, answer, want, seen)
     elif case.pad in expected and answer == [token for token in expected if token != case.pad]:
@@ -204,7 +228,7 @@ def _name_wave_mistake(case: WaveCase, want, got, seen: Seen) -> None:
             "gets after it has finished."
         )
     elif common == len(answer):
-        idea = _why_too_short(case, expected, answer, want, row)
+        idea = _why_too_short(attempt, case, expected, answer, want, row)
     else:
         name_wrong_inputs(case, want, seen, common + 1)
         if max(answer) >= seen.vocabulary:
@@ -229,6 +253,12 @@ def _name_wave_mistake(case: WaveCase, want, got, seen: Seen) -> None:
     raise Mistake(what, case=str(case), idea=idea)
 
 
+def _continuation(case: WaveCase, row: int) -> list[int]:
+    """What the model writes in this row with one more token and no end token."""
+    longer = WaveCase((case.prompts[row],), (case.max_tokens_each[row] + 1,), family=case.family)
+    return list(_expected(longer)[0])
+
+
 def _why_too_long(case: WaveCase, expected, answer, want, seen: Seen) -> str:
     if case.eos is not None and expected[-1] == case.eos:
         if case.eos == 0:
@@ -247,7 +277,7 @@ def _why_too_long(case: WaveCase, expected, answer, want, seen: Seen) -> str:
             "You append tokens after the end token. The row is still computed, but any further tokens must be thrown "
             "away."
         )
-    if len(set(case.max_tokens_each)) > 1 and len(answer) == max(case.max_tokens_each):
+    if len(set(case.max_tokens_each)) > 1 and len(answer) in case.max_tokens_each:
         return (
             "You seem to use one limit for all rows. Row i may have `max_tokens_each[i]` tokens; throw away what it "
             "gets after that."
@@ -257,7 +287,7 @@ def _why_too_long(case: WaveCase, expected, answer, want, seen: Seen) -> str:
     return "The row continues past its limit. Stop appending when it has `max_tokens_each[row]` tokens."
 
 
-def _why_too_short(case: WaveCase, expected, answer, want, row: int) -> str:
+def _why_too_short(attempt, case: WaveCase, expected, answer, want, row: int) -> str:
     if case.pad in expected and case.eos != case.pad and len(answer) - expected.index(case.pad) in (0, 1):
         if case.eos is None:
             return (
@@ -269,6 +299,11 @@ def _why_too_short(case: WaveCase, expected, answer, want, row: int) -> str:
             f"You stop at the padding token, {case.pad}. The model may write it like any other token; only "
             "`eos_token_id`, here "
             f"{case.eos}, ends an answer."
+        )
+    if row and len(set(case.max_tokens_each)) > 1 and len(answer) == case.max_tokens_each[0]:
+        return (
+            f"This row stopped at the limit of row 0, {len(answer)} tokens. Each row has its own limit: "
+            "`max_tokens_each[row]`."
         )
     others = [len(w) for i, w in enumerate(want) if i != row]
     if case.eos in case.prompts[row] and len(answer) <= 1:
@@ -286,5 +321,8 @@ def _why_too_short(case: WaveCase, expected, answer, want, row: int) -> str:
             "any(running)`."
         )
     if len(answer) == len(expected) - 1:
+        longer = WaveCase((FIRST,), (6,))
+        if len(_run_wave(attempt, longer, [list(_expected(longer)[0])])[0][0]) == 6 - len(FIRST):
+            return "You seem to count the tokens of the prompt too. `max_tokens_each` limits only the *new* tokens."
         return "That is one token too few: the prefill gives the first token, and each decode step gives one more."
     return "The row stopped before its limit and without an end token."

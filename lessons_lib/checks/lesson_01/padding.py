@@ -98,7 +98,8 @@ def _name_padding_mistake(prompts, pad, input_ids, mask, expected_ids, expected_
         idea = (
             "You seem to truncate prompts. No token may be lost: the rectangle is as wide as the longest prompt."
             if input_ids.shape[1] < columns
-            else "You seem to pad to a fixed length. Every extra column is computed for all rows and wasted."
+            else "Every extra column is computed for all rows and wasted. Is there a `+ 1` or a fixed length? The "
+            "rectangle is as wide as the longest prompt."
         )
         raise Mistake(
             f"the longest prompt has {count(columns, 'token')}, so there should be {count(columns, 'column')}; yours "

@@ -51,11 +51,14 @@ class Seen:
 
 
 @contextmanager
-def recorded(model):
+def recorded(model, most: int):
+    """Record the inputs of the model's passes, and end a loop that makes more passes than `most`."""
     seen = Seen([], vocabulary=model.config.vocab_size)
 
     def note(module, args, kwargs):
         ids = args[0] if args else kwargs.get("input_ids")
+        if len(seen.shapes) > most:
+            raise ValueError("the loop doesn't end")
         seen.shapes.append(list(ids.shape) if isinstance(ids, torch.Tensor) else None)
         seen.by_position.append(len(args))
         seen.largest.append(int(ids.max()) if isinstance(ids, torch.Tensor) and ids.numel() else 0)
@@ -120,7 +123,12 @@ def _wrong_tokens(case: WaveCase, want, index: int, name: str, longest: int, ids
                 "A wave is one batch: one forward pass for all its rows.",
             )
         lasts = [tokens[-1] for tokens in ids]
-        if len(ids) == len(case.prompts) and lasts != [prompt[-1] for prompt in case.prompts]:
+        if lasts != (own := [prompt[-1] for prompt in case.prompts]) and sorted(lasts) == sorted(own):
+            return (
+                f"{name} had the tokens {lasts} in its last column; the prompts end with {own}.",
+                "Your rows are in another order than the prompts. Row i belongs to prompt i, in the answers too.",
+            )
+        if len(ids) == len(case.prompts) and lasts != own:
             return (
                 f"{name} had the tokens {lasts} in its last column, which should hold the last token of every prompt.",
                 "Pad on the left, with `pad_left`.",
@@ -198,6 +206,16 @@ def _wrong_mask(case: WaveCase, want, index: int, name: str, longest: int, ids, 
         idea = "The mask is inverted: 1 is for tokens, 0 for padding."
     elif index and mask[row][-1] == 0:
         idea = "You append a 0 for the new token, which hides it. New tokens are real, so append a 1."
+    elif index and mask[row] == [1] * index + expected[row][:-index]:
+        idea = "You put the new column in front. The new token is in the last column, so append its 1 on the right."
+    elif case.pad in case.prompts[row] and mask[row][:longest] == [
+        *expected[row][: longest - len(case.prompts[row])],
+        *(int(token != case.pad) for token in case.prompts[row]),
+    ]:
+        idea = (
+            f"You seem to compare tokens with `pad_token_id`. This prompt contains token {case.pad} as text, which "
+            "must stay visible. Use the mask that `pad_left` returns."
+        )
     elif all(all(mask_row) for mask_row in mask):
         idea = "A mask of ones hides nothing. The padding of the prompts must stay hidden in every decode step, too."
     else:
@@ -265,6 +283,15 @@ def refuse_extra_work(case: WaveCase, want, seen: Seen) -> None:
             else "You recompute the whole sequence in every step. Keep one cache for all passes, as in lesson 00, and "
             "feed `[rows, 1]`.",
         )
+    for index, forward in enumerate(seen.forwards[:needed]):
+        if forward.rows < len(case.prompts) and len(seen.forwards) == needed:
+            raise Mistake(
+                f"the answers are right, but decode step {index} computed only {forward.rows} of the wave's "
+                f"{len(case.prompts)} rows.",
+                case=str(case),
+                idea="In static batching, a finished row stays in the batch until the wave ends. Feed any token for "
+                "it and throw the result away.",
+            )
     if len(seen.forwards) > needed:
         alone = len(case.prompts) > 1 and all(forward.rows == 1 for forward in seen.forwards)
         idea = (

@@ -3,7 +3,7 @@
 import torch
 
 from lessons_lib.checks.exercise import Mistake, call
-from lessons_lib.checks.lesson_01.words import kind
+from lessons_lib.checks.lesson_01.words import count, kind
 
 POSITION_CASES = (
     [[1]],
@@ -38,10 +38,10 @@ def test_positions_from_mask(attempt) -> None:
                 case=case,
                 idea="A position is an index, and PyTorch's default index type is int64. `.long()` converts.",
             )
-        _compare_positions(mask, got.tolist(), case)
+        _compare_positions(attempt, mask, got.tolist(), case)
 
 
-def _compare_positions(mask, got, case: str) -> None:
+def _compare_positions(attempt, mask, got, case: str) -> None:
     for row, (mask_row, positions) in enumerate(zip(mask, got)):
         padding = mask_row.count(0)
         real, want = positions[padding:], list(range(sum(mask_row)))
@@ -49,7 +49,7 @@ def _compare_positions(mask, got, case: str) -> None:
             raise Mistake(
                 f"the tokens of row {row} should have positions {want}; yours have {real}.",
                 case=case,
-                idea=_why_positions(mask, row, real, want),
+                idea=_why_positions(attempt, mask, row, real, want),
             )
         # The padding's results are never used, but the model still looks up its positions, so they must be valid.
         outside = [position for position in positions[:padding] if not 0 <= position < len(mask_row)]
@@ -58,14 +58,28 @@ def _compare_positions(mask, got, case: str) -> None:
                 f"the positions of row {row}'s tokens are right, but its padding has position {outside[0]}.",
                 case=case,
                 idea="The padding's results are never used, so any valid position will do, such as 0. But the model "
-                "looks the position "
-                f"up in a table, and {outside[0]} isn't in it.",
+                f"looks the position up in a table, and {outside[0]} isn't in it."
+                if outside[0] < 0
+                else "The padding's results are never used, so any valid position will do, such as 0. But the model "
+                f"looks the position up in a table. A row of {count(len(mask_row), 'cell')} may fill that table, and "
+                f"then {len(mask_row) - 1} is its last position.",
             )
 
 
-def _why_positions(mask, row: int, real, want) -> str:
+def _tokens_of(attempt, mask_row: list[int]) -> list:
+    """The positions that an attempt gives to the tokens of one row; empty if they have no rows."""
+    got = attempt(torch.tensor([mask_row]))
+    return got[0].tolist()[mask_row.count(0) :] if got.dim() == 2 else []
+
+
+def _why_positions(attempt, mask, row: int, real, want) -> str:
     padding = mask[row].count(0)
     above = sum(map(sum, mask[:row]))
+    if mask[row] == [1] and real == [1] and _tokens_of(attempt, [1, 1, 1]) == [1, 1, 2]:
+        return (
+            "You seem to raise position 0 to 1, so that the first two tokens of a longer row share position 1. "
+            "Position 0 is valid, and the first token has it."
+        )
     if row == 0 and real == [p + 1 for p in want]:
         return (
             "Your first token has position 1, but positions start at 0. A running count that includes the token itself "
@@ -80,6 +94,11 @@ def _why_positions(mask, row: int, real, want) -> str:
         return (
             "You seem to count from the end. The first real token has position 0, and positions increase to the right."
         )
+    if set(real) == {0} and _tokens_of(attempt, [0, 0, 1, 1]) == [2, 2]:
+        return (
+            "You seem to count the padding cells before each token. Count the real tokens before it: the 1s of the "
+            "mask, not the 0s."
+        )
     if len(real) > 1 and len(set(real)) == 1:
         return (
             "All your tokens share one position, but each should be one higher than the one before. Did you sum down "
@@ -88,6 +107,11 @@ def _why_positions(mask, row: int, real, want) -> str:
         )
     if above and real == [p + above for p in want]:
         return "You seem to continue counting from the row above. Every row starts at 0 again."
+    if len(mask) > 1 and _tokens_of(attempt, mask[row]) == want:
+        return (
+            "Alone, this row gets the right positions, so another row has an influence here. Is there a sum over the "
+            "whole mask, or along dimension 0? Every row counts by itself."
+        )
     if row:
         return (
             "Every row counts by itself: a token's position is the number of real tokens before it in its own row. "
