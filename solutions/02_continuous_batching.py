@@ -379,8 +379,8 @@ the model.)
 
 # %% [markdown]
 """
-**Exercise 02.4.** Write `prefill_chunk(batch)`. One call computes one chunk of one request: the first request that is
-prefilling. If no request is prefilling, it does nothing.
+**Exercise 02.4.** Write `prefill_chunk(batch)`. One call computes one chunk of one request: of those that are
+prefilling, the one that was admitted first. If no request is prefilling, it does nothing.
 
 Example: a request X is in slot 1, its prompt has 60 tokens, and `prefill_step` is 16.
 
@@ -439,7 +439,7 @@ order can produce the same tokens, but in different steps: the order decides whe
 
 Example: there are two slots. A needs one more token, B is in the middle of its answer, C is waiting. This step gives
 A its last token, and B one token. In the next step A leaves, C gets A's slot and its first chunk, and B gets a token.
-Static batching differs in one condition: it admits only when *no* request is left.
+The batch barrier of static batching would be one more condition here: admit only when *no* request is left.
 """
 
 # %% exercise="02.5"

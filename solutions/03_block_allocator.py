@@ -288,8 +288,8 @@ Stepper(lambda i: draw_pool(states[i]), count=len(states), label="picture", star
 ## Build 4: from positions to cache slots
 
 The **position** of a token is its index in its own sequence, from 0. The model will ask: where does the key of A's
-token at position 40 go? The answer is the index of a cache slot, counted
-over the whole pool: block 0 has slots 0 to 15, block 1 has 16 to 31, and so on.
+token at position 40 go? The answer is the index of a cache slot, counted over the whole pool: block 0 has slots 0 to
+15, block 1 has 16 to 31, and so on.
 
 > **slot mapping**: for each token, the index of the cache slot for its key and value: block id × block size + offset
 > in the block.
@@ -313,8 +313,9 @@ So don't loop over the positions.
 slot indices of a large pool overflow.) `blocks` is a list of ints. Example: `slot_mapping([5, 2], 4, 2, 6)` is
 `tensor([22, 23, 8, 9])`. An empty range, `start == end`, gives an empty tensor, even for an empty table.
 
-A position below 0, or beyond the last slot of the table, raises `IndexError`. Check both ends yourself: in Python and
-in torch a negative index counts from the end, so it would silently give a slot in the table's last block.
+A position below 0, or beyond the last slot of the table, raises `IndexError`. Check both ends yourself. In Python and
+in torch a negative index counts from the end, so it would silently give a slot in the table's last block; and a slice
+that goes beyond the end is silently shorter.
 
 Two tensors are enough: the positions (`torch.arange`), and the table (`torch.tensor(blocks, dtype=torch.int64)`).
 `//`, `%` and `*` work elementwise, and you can index one tensor with another.
@@ -374,10 +375,11 @@ that it ever needs. (A server doesn't know `answer_tokens` in advance. Your step
 `running` a list in order of admission. A step does three things, in this order:
 
 1. **Leave.** Every finished request releases its table and leaves `running`.
-2. **Grow.** Each running request, in order of admission, appends one token to its table. If no block is free for that,
-   the request that was admitted *last* returns all its blocks and goes back to the front of `waiting`, and the append
-   is tried again. The last request may be the very one that needs the block; then it is the one that waits. A request
-   that has gone back to the queue doesn't grow. When it is admitted again, it starts over.
+2. **Grow.** Each running request, in order of admission, appends one token to its table. If that needs a block and
+   none is free, the request that was admitted *last* returns all its blocks and goes back to the front of `waiting`,
+   and the append is tried again. The last request may be the very one that needs the block; then it is the one that
+   waits. A request that has gone back to the queue doesn't grow. When it is admitted again, perhaps in this very step,
+   it starts over.
 3. **Admit.** While the prompt of the first waiting request fits in the free blocks, that request goes to the end of
    `running`, and its table gets the whole prompt. No request overtakes another.
 
@@ -488,7 +490,7 @@ Each step reads the weights once, however many requests run, so on a GPU fewer s
 is why serving systems page their cache.
 
 The last column is the price. A request may run out of blocks in the middle of its answer, and some did. Each of them
-started over, and its tokens were computed twice.
+started over, and the tokens that it already had must be computed again.
 
 ### Stretch (optional): admit without ever running out
 

@@ -158,6 +158,24 @@ class WaitingTakesTokens(Request):
             super().append_token(token)
 
 
+class AlwaysDecodesAfterTheFirstToken(Request):
+    def append_token(self, token):
+        if self.state is PREFILLING:
+            self.move_to(DECODING)
+            self.output_ids.append(token)
+        else:
+            super().append_token(token)
+
+
+class FinishesWithoutAMove(Request):
+    def append_token(self, token):
+        if token == self.eos_token_id:
+            self.state, self.finish_reason = FINISHED, "stop"
+            self.output_ids.append(token)
+        else:
+            super().append_token(token)
+
+
 class CountsWhatIsNotComputed(Request):
     def append_token(self, token):
         super().append_token(token)
@@ -328,6 +346,34 @@ class DoesNotFindSlot0(SlotManager):
         super().release(request_id)
 
 
+class TestsTheSlotItHas(SlotManager):
+    def acquire(self, request_id):
+        if self.slot_of.get(request_id):
+            raise ValueError(request_id)
+        self.slot_of.pop(request_id, None)
+        return super().acquire(request_id)
+
+
+class ReturnsTheSlotItHas(SlotManager):
+    def acquire(self, request_id):
+        return self.slot_of[request_id] if request_id in self.slot_of else super().acquire(request_id)
+
+
+class MapsSlotsToRequests(SlotManager):
+    def acquire(self, request_id):
+        slot = super().acquire(request_id)
+        self.slot_of[slot] = self.slot_of and request_id
+        del self.slot_of[request_id]
+        return slot
+
+
+class KeepsTheLastSlot(SlotManager):
+    def acquire(self, request_id):
+        if len(self.free) <= 1 and len(self.slot_of) > 0:
+            raise NoFreeSlot(request_id)
+        return super().acquire(request_id)
+
+
 class TakesTheFirstFree(SlotManager):
     def acquire(self, request_id):
         if request_id in self.slot_of:
@@ -445,6 +491,14 @@ def only_itself(positions, num_keys):
     return (torch.arange(num_keys) == positions[:, :, None])[:, None]
 
 
+def one_token_per_row(positions, num_keys):
+    return (torch.arange(num_keys) <= positions[:, :1])[:, None, None]
+
+
+def padded_on_the_left(positions, num_keys):
+    return (torch.arange(num_keys) >= num_keys - 1 - positions[:, :, None])[:, None]
+
+
 def as_lists(positions, num_keys):
     return cache_mask(positions, num_keys).tolist()
 
@@ -546,6 +600,40 @@ def all_prompts(batch):
         prefill_chunk(batch)
         for other in others.values():
             other.state = PREFILLING
+
+
+def flat_lists(batch):
+    slot = batch.slots_in(PREFILLING)[0]
+    chunk = batch.running[slot].prompt_ids[: batch.prefill_step]
+    forward(batch, range(slot, slot + 1), chunk, list(range(len(chunk))), len(chunk))
+
+
+def append_and_move(request, token):
+    request.append_token(token)
+    request.move_to(DECODING)
+
+
+def fills_the_chunk_from_the_next_prompt(batch):
+    most = batch.prefill_step
+    for slot in batch.slots_in(PREFILLING):
+        request = batch.running[slot]
+        begin = request.num_computed_tokens
+        others = {s: r for s, r in batch.running.items() if s != slot and r.state is PREFILLING}
+        for other in others.values():
+            other.state = WAITING
+        if batch.prefill_step:
+            prefill_chunk(batch)
+        batch.prefill_step -= request.num_computed_tokens - begin
+        for other in others.values():
+            other.state = PREFILLING
+    batch.prefill_step = most
+
+
+def shortest_prompt_first(batch):
+    order = dict(batch.running)
+    batch.running = dict(sorted(order.items(), key=lambda item: len(item[1].prompt_ids)))
+    prefill_chunk(batch)
+    batch.running = order
 
 
 def takes_the_first_of_none(batch):
@@ -818,6 +906,42 @@ def runs_ids(batch):
     compute(batch)
 
 
+def returns_if_nothing_waits(batch):
+    release_finished(batch)
+    if batch.waiting:
+        admit(batch)
+        compute(batch)
+
+
+def admits_without_a_free_slot(batch):
+    release_finished(batch)
+    while batch.waiting:
+        admit_one(batch, batch.waiting.popleft())
+    compute(batch)
+
+
+def admits_by_running_and_never_releases(batch):
+    for slot in batch.slots_in(FINISHED):
+        del batch.running[slot]
+    while batch.waiting and len(batch.running) < batch.slots.num_slots:
+        admit_one(batch, batch.waiting.popleft())
+    compute(batch)
+
+
+def admits_without_a_request(batch):
+    release_finished(batch)
+    while batch.slots.free:
+        admit_one(batch, batch.waiting.popleft())
+    compute(batch)
+
+
+def admits_what_stays_in_the_queue(batch):
+    release_finished(batch)
+    while batch.waiting and batch.slots.free:
+        admit_one(batch, batch.waiting[0])
+    compute(batch)
+
+
 def step_that_releases_last(batch):
     admit(batch)
     compute(batch)
@@ -857,6 +981,12 @@ WRONG = {
             says="`append_token` should leave `num_computed_tokens` unchanged",
         ),
         Wrong("counts the prompt's tokens", CountsThePrompt, says="such as the prompt's 3 tokens"),
+        Wrong(
+            "the first token never finishes",
+            AlwaysDecodesAfterTheFirstToken,
+            says="can go straight from prefilling to finished",
+        ),
+        Wrong("finishes without move_to", FinishesWithoutAMove, says="don't set `self.state` yourself"),
         Wrong("a waiting request takes tokens", WaitingTakesTokens, says="a waiting request accepts no tokens"),
     ],
     "02.2": [
@@ -878,6 +1008,10 @@ WRONG = {
         Wrong("as many as are in use", TakesAsManyAsAreInUse, says="doesn't follow from how many are in use"),
         Wrong("takes slot 0 for none", TakesSlot0ForNone, says="takes slot 1 but not slot 0"),
         Wrong("does not find slot 0", DoesNotFindSlot0, says="although it counts as False in Python"),
+        Wrong("tests the slot of the request", TestsTheSlotItHas, says="refuses it for slot 1 but not for slot 0"),
+        Wrong("returns the slot that the request has", ReturnsTheSlotItHas, says="doesn't notice its mistake"),
+        Wrong("maps slots to requests", MapsSlotsToRequests, says="the id is the key"),
+        Wrong("keeps the last slot", KeepsTheLastSlot, says="The last free slot can be acquired too"),
         Wrong("releases the newest, whatever the id", ReleasesTheNewest, says="yours is {'A'"),
     ],
     "02.3": [
@@ -908,6 +1042,8 @@ WRONG = {
         Wrong("the first new token for all", first_token_for_all, says="only as much as its first token"),
         Wrong("an additive mask", values_to_add, says="Yours is an additive mask"),
         Wrong("a token sees only itself", only_itself, says="must see all the tokens before it"),
+        Wrong("one new token per row", one_token_per_row, says="and new tokens is 3"),
+        Wrong("columns counted from the right", padded_on_the_left, says="There is no padding on the left"),
         Wrong("lists", as_lists, says="should be a torch tensor"),
     ],
     "02.4": [
@@ -955,6 +1091,19 @@ WRONG = {
             takes_the_first_of_none,
             says="no request is prefilling, so there is nothing to do",
         ),
+        Wrong("lists without rows", flat_lists, says="contain one list per row"),
+        Wrong("moves it once more", chunked(append=append_and_move), says="has made the transition already"),
+        Wrong(
+            "asks before it counts the chunk",
+            chunked(complete=lambda chunk, request, _: request.num_computed_tokens - len(chunk) == 99),
+            says="before you compare",
+        ),
+        Wrong(
+            "fills the chunk from the next prompt",
+            fills_the_chunk_from_the_next_prompt,
+            says="even if that chunk is shorter than `prefill_step`",
+        ),
+        Wrong("the shortest prompt first", shortest_prompt_first, says="whatever the lengths of the prompts"),
         Wrong("computes nothing", lambda batch: None, says="your code made no forward pass"),
     ],
     "02.5": [
@@ -980,6 +1129,11 @@ WRONG = {
         Wrong("releases a slot", releases_slots, says="`release` takes the request's id"),
         Wrong("acquires with the request", acquires_for_requests, says="`acquire` takes the request's id"),
         Wrong("sorts the running by slot", sorts_the_running, says="keeps the order of admission"),
+        Wrong("returns if nothing waits", returns_if_nothing_waits, says="This step computed nothing at all"),
+        Wrong("admits without a free slot", admits_without_a_free_slot, says="`batch.slots.free` isn't empty"),
+        Wrong("never releases a slot", admits_by_running_and_never_releases, says="but still has its slot"),
+        Wrong("admits without a request", admits_without_a_request, says="`batch.waiting` isn't empty"),
+        Wrong("only reads the queue", admits_what_stays_in_the_queue, says="it is still in `batch.waiting`"),
         Wrong("releases at the end", step_that_releases_last, says="lost its slot in the same step"),
         Wrong("puts a request back at the end", puts_the_first_one_back, says="put back at its end loses its turn"),
         Wrong("drops a request", drops_a_request, says="only if a slot is free"),

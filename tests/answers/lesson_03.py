@@ -2,9 +2,11 @@
 
 import math
 from collections import deque
+from types import SimpleNamespace
 
 import numpy as np
 import torch
+from transformers import LlamaConfig
 
 from answers import Wrong
 from lessons_lib.kv_cache.block_pool import (
@@ -157,6 +159,13 @@ class SortsTheQueue(BlockPool):
         free_checked(self, blocks)
         self.used -= set(blocks)
         self.free_queue = deque(sorted([*self.free_queue, *blocks]))
+
+
+class SortsTheFreed(BlockPool):
+    def free(self, blocks):
+        free_checked(self, blocks)
+        self.used.difference_update(blocks)
+        self.free_queue.extend(sorted(blocks, reverse=True))
 
 
 class ReversesInPlace(BlockPool):
@@ -406,6 +415,22 @@ def as_text(num_tokens, block_size):
     return str(blocks_for(num_tokens, block_size))
 
 
+def arguments_swapped(num_tokens, block_size):
+    return -(-block_size // num_tokens) if num_tokens else 0
+
+
+def slots_of_the_blocks(num_tokens, block_size):
+    return -(-num_tokens // block_size) * block_size
+
+
+def one_slot_kept_free(num_tokens, block_size):
+    return -(-num_tokens // max(1, block_size - 1))
+
+
+def as_tensor(num_tokens, block_size):
+    return torch.tensor(num_tokens / block_size).ceil().int()
+
+
 def by_ceil(num_tokens, block_size):
     return math.ceil(num_tokens / block_size)
 
@@ -534,6 +559,20 @@ def says_no_quietly(self, count=1):
         BlockTable.append(self, count)
     except OutOfBlocks:
         return False
+
+
+def swallows_out_of_blocks(self, count=1):
+    try:
+        BlockTable.append(self, count)
+    except OutOfBlocks:
+        pass
+
+
+def table_full_without_blocks(self, count=1):
+    try:
+        BlockTable.append(self, count)
+    except OutOfBlocks:
+        raise TableFull("no") from None
 
 
 def without_limit(self, count=1):
@@ -779,6 +818,25 @@ def cuts_at_the_end(blocks, block_size, start, end):
     return slot_mapping(blocks, block_size, start, min(end, len(blocks) * block_size))
 
 
+def end_against_blocks(blocks, block_size, start, end):
+    if end > len(blocks):
+        raise IndexError("beyond the table")
+    return slot_mapping(blocks, block_size, start, end)
+
+
+def found_in_blocks_of_sixteen(blocks, block_size, start, end):
+    checked(blocks, block_size, start, end)
+    positions = torch.arange(start, end)
+    return torch.tensor(blocks, dtype=torch.int64)[positions // 16] * 16 + positions % 16
+
+
+def by_float32(blocks, block_size, start, end):
+    checked(blocks, block_size, start, end)
+    positions = torch.arange(start, end)
+    table = torch.tensor(blocks, dtype=torch.float32)
+    return (table[positions // block_size] * block_size + positions % block_size).long()
+
+
 def value_error(blocks, block_size, start, end):
     if start < 0 or end > len(blocks) * block_size:
         raise ValueError("no")
@@ -885,6 +943,29 @@ def budget_zero_refused(config, block_size, budget_bytes, bytes_per_element=4):
     if block_size < 1 or budget_bytes <= 0:
         raise ValueError("x")
     return int(budget_bytes // block_bytes(config, block_size, bytes_per_element))
+
+
+model = SimpleNamespace(config=LlamaConfig(hidden_size=256, num_hidden_layers=8, num_attention_heads=4))
+
+
+def budget_of_the_notebooks_model(config, block_size, budget_bytes, bytes_per_element=4):
+    refuse_budget(block_size, budget_bytes)
+    return int(budget_bytes // block_bytes(model.config, block_size, bytes_per_element))
+
+
+def budget_with_one_block_left(config, block_size, budget_bytes, bytes_per_element=4):
+    refuse_budget(block_size, budget_bytes)
+    return max(0, int(budget_bytes // block_bytes(config, block_size, bytes_per_element)) - 1)
+
+
+def budget_in_sixteens(config, block_size, budget_bytes, bytes_per_element=4):
+    refuse_budget(block_size, budget_bytes)
+    return int(budget_bytes // block_bytes(config, 16, bytes_per_element))
+
+
+def budget_in_bits(config, block_size, budget_bytes, bytes_per_element=4):
+    refuse_budget(block_size, budget_bytes)
+    return int(budget_bytes // block_bytes(config, block_size, 8 * bytes_per_element))
 
 
 def budget_nothing(config, block_size, budget_bytes, bytes_per_element=4):
@@ -1082,6 +1163,40 @@ def all_newer_ones_give_up(waiting, running, pool):
         except OutOfBlocks:
             for _ in range(max(len(running) - place - 1, 1)):
                 give_up(waiting, running, -1)
+
+
+def goes_back_in_the_wrong_order(waiting, running, pool):
+    queued = list(waiting)
+    grow(waiting, running, pool)
+    back = [request for request in waiting if request not in queued]
+    waiting.clear()
+    waiting.extend([*back[::-1], *queued])
+
+
+def newest_grows_first(waiting, running, pool):
+    index = 0
+    while index < len(running):
+        try:
+            running[len(running) - 1 - index].table.append()
+            index += 1
+        except OutOfBlocks:
+            give_up(waiting, running, -1)
+
+
+def asks_for_a_free_block_always(waiting, running, pool):
+    index = 0
+    while index < len(running):
+        if pool.free_queue:
+            running[index].table.append()
+            index += 1
+        else:
+            give_up(waiting, running, -1)
+
+
+def admits_with_one_token(waiting, running, pool):
+    while waiting and prompt_fits(waiting[0], pool):
+        running.append(waiting.popleft())
+        running[-1].table.append()
 
 
 def admits_one(waiting, running, pool):
@@ -1316,6 +1431,7 @@ WRONG = {
             says="You put them at the front of the queue. They go to the end",
         ),
         Wrong("sorts the queue", SortsTheQueue, says="or sorted it"),
+        Wrong("sorts the freed blocks", SortsTheFreed, says="the freed blocks are sorted by id"),
         Wrong("reverses the caller's list", ReversesInPlace, says="your code changed its argument `blocks`"),
         Wrong("leaves freed blocks in used", StaysUsed, says="`used` should be {3}"),
         Wrong("loses freed blocks", LosesBlocks, says="the free queue should contain [4, 2, 1, 0]; yours contains [4]"),
@@ -1369,6 +1485,10 @@ WRONG = {
         Wrong("adds 0.99", adds_nearly_one, says="You seem to add slightly too little"),
         Wrong("rounds up twice", adds_the_size, says="Do you round up twice?"),
         Wrong("returns nothing", prints_it, says="yours is None"),
+        Wrong("arguments swapped", arguments_swapped, says="The two arguments are swapped"),
+        Wrong("the slots of the blocks", slots_of_the_blocks, says="the number of cache slots in 8 blocks"),
+        Wrong("one slot of a block kept free", one_slot_kept_free, says="one less than the block size"),
+        Wrong("a tensor", as_tensor, says="yours is a tensor"),
         Wrong("returns text", as_text, says="yours is str"),
     ],
     "03.3": [
@@ -1411,6 +1531,8 @@ WRONG = {
             table_with(says_no_quietly),
             says="should raise OutOfBlocks; yours returned False",
         ),
+        Wrong("swallows OutOfBlocks", table_with(swallows_out_of_blocks), says="did raise OutOfBlocks, but your code"),
+        Wrong("TableFull without blocks", table_with(table_full_without_blocks), says="Don't catch it"),
         Wrong(
             "no limit", table_with(without_limit), says="growing to 3 blocks with max_blocks 2 should raise TableFull"
         ),
@@ -1473,7 +1595,10 @@ WRONG = {
         Wrong("floats", as_floats, says="slots should be integers"),
         Wrong("16 bits", as_short, says="slots should be int64 (or int32); yours are int16"),
         Wrong("overflows on the way", overflows, says="Use int64 for both tensors"),
-        Wrong("an index of 16 bits", short_index, says="torch can't index with that dtype"),
+        Wrong("an index of 16 bits", short_index, says="Is the index a float?"),
+        Wrong("end compared with the blocks", end_against_blocks, says="so it may be 4, and no more"),
+        Wrong("looks in blocks of 16", found_in_blocks_of_sixteen, says="right for blocks of 16"),
+        Wrong("float32 on the way", by_float32, says="Is an intermediate result a float32?"),
         Wrong("a column", as_a_column, says="one slot per position"),
         Wrong("a list", as_a_list, says="should be a torch tensor"),
         Wrong("end included", end_included, says="the result should have 4 slots, [10, 11, 4, 5]; yours has 5"),
@@ -1517,6 +1642,10 @@ WRONG = {
         ),
         Wrong("at least one block", budget_of_one_at_least, says="not even one fits"),
         Wrong("refuses a budget of 0", budget_zero_refused, says="A budget may be 0"),
+        Wrong("the notebook's model", budget_of_the_notebooks_model, says="Use the argument `config`"),
+        Wrong("one block left over", budget_with_one_block_left, says="The last one fits too"),
+        Wrong("blocks of 16 always", budget_in_sixteens, says="right for blocks of 16"),
+        Wrong("bits", budget_in_bits, says="Did you count bits?"),
         Wrong("returns nothing", budget_nothing, says="yours is None"),
     ],
     "03.6": [
@@ -1551,7 +1680,11 @@ WRONG = {
         Wrong("changes the queue in a loop", serving(admit=admits_and_mutates), says="changes `waiting` while"),
         Wrong("room for the answer", serving(admit=admits_with_the_answer), says="Only the prompt has to fit"),
         Wrong("stores no prompt", serving(admit=admits_without_a_prompt), says="append its whole prompt"),
-        Wrong("not in running", serving(admit=admits_without_running), says="in neither `running` nor `waiting`"),
+        Wrong("not in running", serving(admit=admits_without_running), says="without making a new list first"),
+        Wrong("stores one token", serving(admit=admits_with_one_token), says="append its whole prompt"),
+        Wrong("goes back in the wrong order", serving(grow=goes_back_in_the_wrong_order), says="begins with B, C"),
+        Wrong("the newest grows first", serving(grow=newest_grows_first), says="A, the first to grow, needs a block"),
+        Wrong("always asks for a free block", serving(grow=asks_for_a_free_block_always), says="and keeps its blocks"),
         Wrong("stays in the queue", serving(admit=admits_and_stays), says="A is listed 2 times"),
         Wrong("loses what doesn't fit", serving(admit=drops_what_does_not_fit), says="in neither `running`"),
     ],

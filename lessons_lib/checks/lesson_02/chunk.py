@@ -2,7 +2,7 @@
 
 import torch
 
-from lessons_lib.batching.request import Request, RequestState
+from lessons_lib.batching.request import IllegalTransition, Request, RequestState
 from lessons_lib.checks.exercise import Mistake, call, short
 from lessons_lib.checks.lesson_02.batch import SeenPass, a_request, answer_alone, make_batch, watch_slot_passes
 
@@ -38,9 +38,13 @@ def _check_one_prompt(attempt, prompt_length: int, prefill_step: int, max_tokens
         with watch_slot_passes(batch) as seen:
             try:
                 call(attempt, batch, case=case)
+            except IllegalTransition as error:
+                _name_second_move(error, request, case)
+                raise
             except IndexError as error:
                 if seen and seen[0].slots == [1]:
                     _name_wrong_row(error, case)
+                _name_flat_lists(error, case)
                 raise
             except RuntimeError:
                 if seen:
@@ -58,6 +62,25 @@ def _name_wrong_row(error: IndexError, case: str) -> None:
             "the pass computed one slot, so its logits have one row, row 0; yours looks for another one.",
             case=case,
             idea="`forward` returns one row of logits for each slot that it was given, not for each slot of the batch.",
+        ) from None
+
+
+def _name_second_move(error: IllegalTransition, request: Request, case: str) -> None:
+    if request.output_ids:
+        raise Mistake(
+            f"A has its first token and is {request.state.value}, and then your code moved it once more: {error}",
+            case=case,
+            idea="`request.append_token(token)` has made the transition already. Don't call `move_to` after it.",
+        ) from None
+
+
+def _name_flat_lists(error: IndexError, case: str) -> None:
+    if "too many indices for tensor of dimension 1" in str(error):
+        raise Mistake(
+            f"`forward` stopped with IndexError: {error}.",
+            case=case,
+            idea="`tokens` and `positions` contain one list per row. For one row, pass `[chunk]` and "
+            "`[list(range(start, end))]`.",
         ) from None
 
 
@@ -178,7 +201,7 @@ def _check_after_chunk(
             case=case,
             idea=exact
             + "The prompt is complete when `num_computed_tokens` equals its length; then append the argmax of the "
-            "logits.",
+            "logits. (Add this chunk to `num_computed_tokens` before you compare.)",
         )
     if list(request.output_ids) != [first_token]:
         raise Mistake(
@@ -235,6 +258,23 @@ def _check_which_prompt(attempt) -> None:
         )
     if any(fed.slots != [1] for fed in seen):
         raise Mistake(f"A is in slot 1; your pass computed {_slots(seen[0].slots)}.", case=case)
+    for lengths in ((6, 2), (3, 5)):
+        _check_unequal_prompts(attempt, *lengths)
+
+
+def _check_unequal_prompts(attempt, first_length: int, second_length: int) -> None:
+    case = (
+        f"A was admitted first, with a prompt of {first_length} tokens; then B, with a prompt of {second_length}. "
+        "prefill_step is 4."
+    )
+    first, second = a_request("A", first_length), a_request("B", second_length)
+    call(attempt, make_batch(running={0: first, 1: second}, num_slots=2), case=case)
+    done = {request.id: request.num_computed_tokens for request in (first, second)}
+    if done != {"A": min(first_length, 4), "B": 0}:
+        idea = "First come, first served, whatever the lengths of the prompts."
+        if done["A"]:
+            idea = "One call computes a chunk of one prompt, even if that chunk is shorter than `prefill_step`."
+        raise Mistake(f"the chunk should be A's, and B should get none; computed tokens are {done}.", case, idea)
 
 
 def _check_nothing_to_prefill(attempt) -> None:

@@ -60,7 +60,8 @@ def _check_mask_kind(attempt, got, want, case: str) -> None:
             idea="The model's attention takes a tensor.",
         )
     if got.shape != want.shape:
-        idea = "The shape is [rows, 1, new tokens, num_keys]."
+        rows, _, new, _ = want.shape
+        idea = f"The shape is [rows, 1, new tokens, num_keys]; here rows is {rows}, and new tokens is {new}."
         if got.shape == want[:, 0].shape:
             idea = "The axis for the heads is missing. Insert an axis of size 1 after the rows: `mask[:, None]`."
             if _breaks_on_a_chunk(attempt):
@@ -132,6 +133,12 @@ def _name_wrong_mask(got, positions, num_keys: int, case: str) -> Mistake:
             (columns <= positions[:, :1, None]).expand(len(positions), new, num_keys),
             "all tokens of a chunk see only as much as its first token",
             "Every token of a chunk has a position of its own: compare the columns with all of `positions`.",
+        ),
+        (
+            (columns >= num_keys - 1 - own),
+            "the tokens seen are the last columns",
+            "There is no padding on the left here: the token at position p is in column p, so the tokens before it are "
+            "in the columns before p.",
         ),
         (
             (columns == own),

@@ -179,10 +179,10 @@ def _check_endings(attempt) -> None:
                     "it with `max_new_tokens`.",
                 )
             continue
-        _check_ending(request, answer, max_tokens, eos, token, reason, case)
+        _check_ending(request, state, answer, max_tokens, eos, token, reason, case)
 
 
-def _check_ending(request, answer, max_tokens, eos, token, reason, case) -> None:
+def _check_ending(request, before, answer, max_tokens, eos, token, reason, case) -> None:
     if list(request.output_ids) != [*answer, token]:
         left_out = list(request.output_ids) == answer and token == eos
         idea = (
@@ -204,6 +204,11 @@ def _check_ending(request, answer, max_tokens, eos, token, reason, case) -> None
                 f"You set finish_reason to {request.finish_reason!r} but left the state unchanged. "
                 "The loop only releases the slots of requests in the state FINISHED: call "
                 "`move_to(RequestState.FINISHED)`."
+            )
+        elif before is PREFILLING:
+            idea = (
+                "The first token of an answer can also be its last one: a request can go straight from prefilling to "
+                "finished. Look at the token and the limit in every state."
             )
         elif reason == "length":
             idea = (
@@ -246,5 +251,8 @@ def _check_refused_tokens(attempt) -> None:
             f"a {state.value} request accepts no tokens; `append_token` should raise IllegalTransition, but didn't.",
             case=case,
             idea="A request that isn't decoding yet has to move to DECODING with its token. In this state, `move_to` "
-            "refuses that.",
+            "refuses that."
+            if token == 7
+            else "This is the end token, so the request would have to move to FINISHED. In this state, `move_to` "
+            "refuses that: call it, and don't set `self.state` yourself.",
         )

@@ -21,9 +21,7 @@ def _acquire(manager, request_id: str, case: str) -> int:
         raise Mistake(
             f"`acquire({request_id!r})` raised {type(error).__name__}, although a slot is free.",
             case=case,
-            idea=_ZERO
-            if _refuses_only_slot_0(manager)
-            else "`release` puts the slot back into `free` and removes the request from `slot_of`.",
+            idea=_ZERO if _refuses_only_slot_0(manager) else _why_refused(error, "release" in case),
         ) from None
     if isinstance(slot, bool) or not hasattr(slot, "__index__"):
         raise Mistake(
@@ -38,6 +36,14 @@ _ZERO = (
     "Your code takes slot 1 but not slot 0. 0 is a slot like any other, although it counts as False in Python: don't "
     "test a slot with `if slot` or `if not slot`."
 )
+
+
+def _why_refused(error: Exception, after_release: bool) -> str:
+    if after_release:
+        return "`release` puts the slot back into `free` and removes the request from `slot_of`."
+    if isinstance(error, NoFreeSlot):
+        return "Raise NoFreeSlot only if `self.free` is empty. The last free slot can be acquired too."
+    return "A request that isn't in `slot_of` gets one of the slots in `free`."
 
 
 def _refuses_only_slot_0(manager) -> bool:
@@ -69,10 +75,13 @@ def _release(manager, request_id: str, case: str) -> None:
 def _check_consistent(manager, slots: dict[str, int], num_slots: int, case: str) -> None:
     """`slot_of` and `free` agree with `slots`, request id -> slot."""
     if dict(manager.slot_of) != slots:
+        swapped = slots and dict(manager.slot_of) == {slot: name for name, slot in slots.items()}
         raise Mistake(
             f"`slot_of` should be {slots}; yours is {short(manager.slot_of)}.",
             case=case,
-            idea="`slot_of` contains exactly the requests that have a slot now: `acquire` adds one, `release` removes "
+            idea="It maps each request's id to its slot: the id is the key, and the slot is the value."
+            if swapped
+            else "`slot_of` contains exactly the requests that have a slot now: `acquire` adds one, `release` removes "
             "it.",
         )
     free = sorted(set(range(num_slots)) - set(slots.values()))
@@ -177,16 +186,35 @@ def _check_refusals(attempt) -> None:
         "releasing a request without a slot",
         "Check `slot_of` first.",
     )
-    again = manager_case + '`manager.acquire("B")`; B has a slot already.'
-    _expect_value_error(
-        manager.acquire,
-        "B",
-        manager,
-        slots,
-        again,
-        "acquiring a second slot for B",
-        "It would overwrite the entry of B's first slot in `slot_of`, and that slot could never be released.",
-    )
+    _check_second_slot(attempt)
+
+
+def _check_second_slot(attempt) -> None:
+    """Both for the request in slot 1 and, after it, for the one in slot 0."""
+    for owned in (1, 0):
+        manager = attempt(2)
+        slots = {name: _acquire(manager, name, "manager = SlotManager(2); acquire A and B.") for name in "AB"}
+        name, other = sorted(slots, key=lambda name: slots[name] != owned)
+        manager_case = f"manager = SlotManager(2); acquire A and B; release {other}; "
+        _release(manager, other, manager_case)
+        del slots[other]
+        idea = (
+            f"It would overwrite the entry of {name}'s first slot in `slot_of`, and that slot could never be released."
+        )
+        if owned == 0:
+            idea = (
+                "Your code refuses it for slot 1 but not for slot 0. 0 counts as False in Python: test "
+                "`request_id in self.slot_of`, not the slot. " + idea
+            )
+        _expect_value_error(
+            manager.acquire,
+            name,
+            manager,
+            slots,
+            manager_case + f'`manager.acquire("{name}")`; {name} has slot {owned} already.',
+            f"acquiring a second slot for {name}",
+            idea,
+        )
 
 
 def _expect_value_error(method, request_id: str, manager, slots, case: str, doing: str, idea: str) -> None:
@@ -204,6 +232,12 @@ def _expect_value_error(method, request_id: str, manager, slots, case: str, doin
             + idea,
         ) from None
     else:
+        try:
+            _check_consistent(manager, slots, 2, case)
+        except Mistake:
+            pass
+        else:
+            idea = "Nothing changed, but the caller doesn't notice its mistake. Raise ValueError."
         raise Mistake(f"{doing} should raise ValueError; yours accepted it.", case=case, idea=idea)
 
 

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 from lessons_lib.batching.continuous_batching import SlotBatch, batch_generate, step
 from lessons_lib.batching.request import Request, RequestState
+from lessons_lib.batching.slots import NoFreeSlot
 from lessons_lib.checks.exercise import Mistake, call, short
 from lessons_lib.checks.lesson_02.batch import (
     SeenPass,
@@ -66,8 +67,22 @@ def _run_step(attempt, batch: SlotBatch, case: str) -> list[SeenPass]:
     with watch_slot_passes(batch) as seen, _watch_ids(batch, case):
         try:
             call(attempt, batch, case=case)
+        except NoFreeSlot:
+            running = {request.id for request in batch.running.values() if isinstance(request, Request)}
+            left = [name for name in batch.slots.slot_of if name not in running]
+            raise Mistake(
+                "no slot is free, but your code called `acquire`, which raised NoFreeSlot.",
+                case=case,
+                idea=f"{left[0]} isn't in `batch.running`, but still has its slot: `batch.slots.release(request.id)`."
+                if left
+                else "Admit while a request is waiting *and* `batch.slots.free` isn't empty.",
+            ) from None
+        except ValueError:
+            _name_still_waiting(batch, case)
+            raise
         except (RuntimeError, TypeError, AttributeError, LookupError) as error:
             _name_changed_dict(error, case)
+            _name_empty_queue(error, batch, case)
             _check_running_kind(batch, case)
             raise
     _check_running_kind(batch, case)
@@ -96,6 +111,26 @@ def _name_changed_dict(error: Exception, case: str) -> None:
             "your code removes entries from `batch.running` while a loop goes over it, and Python stops that.",
             case=case,
             idea="Go over a list instead: `batch.slots_in(RequestState.FINISHED)` is one.",
+        ) from None
+
+
+def _name_still_waiting(batch: SlotBatch, case: str) -> None:
+    for request in batch.waiting:
+        if request.id in batch.slots.slot_of:
+            raise Mistake(
+                f"{request.id} has a slot, but it is still in `batch.waiting`, so your code asked for a second one.",
+                case=case,
+                idea="An admitted request must leave the queue: `batch.waiting.popleft()` returns it and removes it, "
+                "`batch.waiting[0]` only reads it.",
+            ) from None
+
+
+def _name_empty_queue(error: Exception, batch: SlotBatch, case: str) -> None:
+    if not batch.waiting and "empty deque" in str(error):
+        raise Mistake(
+            "no request is waiting, but your code takes one from `batch.waiting`.",
+            case=case,
+            idea="Admit while a slot is free *and* `batch.waiting` isn't empty.",
         ) from None
 
 
@@ -154,7 +189,7 @@ def _check_all_slots_filled(attempt) -> None:
             f"three slots are free, so A, B and C should be admitted; yours admitted {', '.join(admitted)}.",
             case=case,
             idea="You seem to admit one request per step. Keep admitting while a slot is free and a request is "
-            "waiting.",
+            "waiting, even if another one is prefilling.",
         )
     if sorted(admitted) != ["A", "B", "C"]:
         raise Mistake(
@@ -320,8 +355,10 @@ def _check_chunk_beside_decode(attempt) -> None:
         raise Mistake(
             f"A decodes while B prefills, so A should have 2 tokens after step 2. It has {len(first.output_ids)}.",
             case=case,
-            idea="Decode in every step, even if a request is prefilling. Otherwise a long prompt stalls all the "
-            "others.",
+            idea="Decode in every step, even if a request is prefilling. Otherwise a long prompt stalls all the others."
+            if second.num_computed_tokens
+            else "This step computed nothing at all. No request is waiting, but A and B are in their slots: decode and "
+            "prefill in every step, whether or not it admits or releases.",
         )
     if second.num_computed_tokens == 0:
         raise Mistake(

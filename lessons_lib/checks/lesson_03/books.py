@@ -20,8 +20,12 @@ def is_whole(value: object) -> bool:
     ) or _is_whole_tensor(value)
 
 
+def is_tensor(value: object) -> bool:
+    return type(value).__name__ == "Tensor"
+
+
 def _is_whole_tensor(value: object) -> bool:
-    return type(value).__name__ == "Tensor" and value.dim() == 0 and "int" in str(value.dtype)
+    return is_tensor(value) and value.dim() == 0 and "int" in str(value.dtype)
 
 
 def queue_of(pool) -> list:
@@ -43,7 +47,14 @@ def _part(pool, name: str):
 
 
 def refused(
-    error: type[Exception], method: Callable, *args, doing: str, case: str, idea: str, unchanged: Callable[[], None]
+    error: type[Exception],
+    method: Callable,
+    *args,
+    doing: str,
+    case: str,
+    idea: str,
+    unchanged: Callable[[], None],
+    because: Callable[[], str] = str,
 ) -> None:
     """The call must raise `error`, and `unchanged` must find everything as it was before.
 
@@ -51,6 +62,7 @@ def refused(
         doing: the call in words, such as "allocating 3 blocks with 2 free".
         idea: why it must be refused.
         unchanged: raises `Mistake` when something has changed.
+        because: what to say instead of `idea`, or "", known only after the call.
     """
     name = error.__name__
     try:
@@ -62,9 +74,9 @@ def refused(
         raise Mistake(
             f"{doing} should raise {name}; yours raised {type(other).__name__}: {str(other)[:120]}",
             case=case,
-            idea=f"Test for this case first, and raise {name} yourself. {idea}",
+            idea=because() or f"Test for this case first, and raise {name} yourself. {idea}",
         ) from None
-    raise Mistake(f"{doing} should raise {name}; yours returned {short(got)}.", case=case, idea=idea)
+    raise Mistake(f"{doing} should raise {name}; yours returned {short(got)}.", case=case, idea=because() or idea)
 
 
 def _unchanged(unchanged: Callable[[], None], case: str) -> None:

@@ -3,7 +3,7 @@
 from transformers import LlamaConfig
 
 from lessons_lib.checks.exercise import Mistake, call, short
-from lessons_lib.checks.lesson_03.books import counted, is_whole, refused
+from lessons_lib.checks.lesson_03.books import counted, is_tensor, is_whole, refused
 from lessons_lib.kv_cache.block_pool import block_bytes, blocks_in_budget
 from lessons_lib.models.loading import cache_bytes_per_token, kv_head_size
 from lessons_lib.models.tiny_models import tiny_model
@@ -51,23 +51,27 @@ def _check_one(attempt, config, size: int, budget, bytes_per_element: int) -> No
         ) from None
     if got is None:
         raise Mistake(f"the answer should be {want}; yours is None.", case=case, idea="Return the number of blocks.")
-    if not is_whole(got):
+    if not is_whole(got) or is_tensor(got):
         idea = (
             "Whole blocks only: `//` rounds down. If the budget is a float, `//` gives a float too: convert it to an "
             "int."
         )
+        if is_tensor(got):
+            idea = "A count is a plain int: convert the result with `int(...)`."
         raise Mistake(
             f"the answer should be the int {want}; yours is {type(got).__name__} {short(got)}.", case=case, idea=idea
         )
     if int(got) != want:
         what = f"{counted(want, 'block')} fit{'s' if want == 1 else ''}; yours says {int(got)}."
-        raise Mistake(what, case=case, idea=_why(int(got), want, config, size, budget, bytes_per_element))
+        raise Mistake(what, case=case, idea=_why(attempt, int(got), want, config, size, budget, bytes_per_element))
 
 
-def _why(got: int, want: int, config, size: int, budget, bytes_per_element: int) -> str:
+def _why(attempt, got: int, want: int, config, size: int, budget, bytes_per_element: int) -> str:
     one = block_bytes(config, size, bytes_per_element)
     query_heads = one // kv_head_size(config)[0] * config.num_attention_heads
     recognised = (
+        (block_bytes(config, 16, bytes_per_element), "That is right for blocks of 16. Use `block_size`."),
+        (8 * one, "That is right for blocks of 8 times the size. Did you count bits? `bytes_per_element` is in bytes."),
         (one // size, "That is how many tokens fit. A block holds `block_size` tokens."),
         (block_bytes(config, size), "That assumes 4 bytes per element. Pass `bytes_per_element` on to `block_bytes`."),
         (one // 2, "A token has a key *and* a value, in every layer. `block_bytes` counts both."),
@@ -79,6 +83,8 @@ def _why(got: int, want: int, config, size: int, budget, bytes_per_element: int)
     )
     if 0 < budget < one:
         return f"One block takes {one} bytes, more than the budget, so not even one fits."
+    if "model" in getattr(getattr(attempt, "__code__", None), "co_names", ()):
+        return "Your code uses the notebook's `model`. Use the argument `config`: it can be that of any model."
     for wrong, why in recognised:
         if got == int(budget // wrong) != want:
             return why
@@ -88,6 +94,8 @@ def _why(got: int, want: int, config, size: int, budget, bytes_per_element: int)
         )
     if got == want + 1:
         return "The last block doesn't fit completely, and a partial block doesn't count: round down."
+    if got == want - 1 and budget % one == 0:
+        return f"{counted(want, 'block')} of {one} bytes take exactly {budget} bytes. The last one fits too."
     return (
         "Divide the budget by the size of one block, `block_bytes(config, block_size, bytes_per_element)`, and round "
         "down."

@@ -3,7 +3,7 @@
 from random import Random
 
 from lessons_lib.checks.exercise import Mistake, call, short
-from lessons_lib.checks.lesson_03.books import counted, is_whole
+from lessons_lib.checks.lesson_03.books import counted, is_tensor, is_whole
 
 # (tokens, block size). The boundary from the lesson's example comes first: that's what this exercise is about.
 CASES = [
@@ -25,10 +25,10 @@ def check_blocks_for(attempt) -> None:
             raise _name_wrong_count(attempt, int(got), want, num_tokens, block_size, case)
 
 
-def _gives(attempt, num_tokens: int) -> object:
+def _gives(attempt, num_tokens: int, block_size: int = 16) -> object:
     """What the attempt returns for another number of tokens, to tell one mistake from another."""
     try:
-        return attempt(num_tokens, 16)
+        return attempt(num_tokens, block_size)
     except Exception:  # noqa: BLE001 - the attempt is already known to be wrong
         return None
 
@@ -51,6 +51,12 @@ def _check_kind(attempt, got, want: int, case: str) -> None:
                 "integers."
             )
         raise Mistake(f"the answer should be the int {want}; yours is the float {float(got):g}.", case=case, idea=idea)
+    if is_tensor(got):
+        raise Mistake(
+            f"the answer should be the int {want}; yours is a tensor, {short(got)}.",
+            case=case,
+            idea="A count is a plain int. Use `//` on the two ints, or convert the result with `int(...)`.",
+        )
     if not is_whole(got):
         raise Mistake(f"the answer should be the int {want}; yours is {type(got).__name__} {short(got)}.", case=case)
 
@@ -65,6 +71,12 @@ def _name_wrong_count(attempt, got: int, want: int, num_tokens: int, block_size:
     last = num_tokens - 1
     if num_tokens == 0:
         idea = "Without tokens there is nothing to store, so no block is needed. A waiting request takes no memory."
+    elif got == want * block_size and _gives(attempt, 129) == 144:
+        idea = f"That is the number of cache slots in {counted(want, 'block')}. How many blocks are there?"
+    elif _gives(attempt, 16, 128) == 8 and _gives(attempt, 128, 16) == 1:
+        idea = "The two arguments are swapped: divide the tokens by `block_size`."
+    elif rest == 0 and got == want + 1 and _gives(attempt, 480) == 32:
+        idea = "Do you divide by one less than the block size? A block of 16 holds 16 tokens; no slot is kept free."
     elif rest == 0 and got == want + 1:
         idea = (
             f"{num_tokens} is {full} × {block_size}: the blocks are exactly full. The last token is at position "
@@ -83,7 +95,7 @@ def _name_wrong_count(attempt, got: int, want: int, num_tokens: int, block_size:
         )
     elif rest and got == want + 1:
         idea = f"{counted(want, 'block')} can hold {want * block_size} tokens, which is enough. Do you round up twice?"
-    elif got == rest:
+    elif got == rest and _gives(attempt, 130) == 2:
         idea = "That is the remainder, `%`: the tokens in the last block. How many blocks are there?"
     elif got == -(-num_tokens // 16):
         idea = "That is the answer for blocks of 16. Use `block_size`."

@@ -24,6 +24,7 @@ CASES = [
     ([7, 1, 4, 9], 16, 62, 63),
     ([6, 0, 2], 1, 0, 3),
     ([20_000, 300], 16, 14, 18),  # slots beyond 16 bits
+    ([3_000_000, 7], 16, 14, 18),  # and beyond what a float32 can represent
 ]
 
 
@@ -44,17 +45,23 @@ def check_slot_mapping(attempt) -> None:
                 raise Mistake(
                     f"torch can't index with that dtype: {str(error)[:120]}",
                     case=case,
-                    idea="Use int64 for the positions: `torch.arange(start, end)` already is.",
+                    idea="Is the index a float? `/` gives floats, `//` integers. Or an integer of fewer bits? Use "
+                    "int64 for the positions: `torch.arange(start, end)` already is.",
                 ) from None
             expected = (
                 f"these positions have slots, {short(want)}" if want else "the range is empty, so the result is empty"
             )
-            raise Mistake(
-                f"{expected}; yours raised IndexError: {str(error)[:120]}",
-                case=case,
-                idea="`end` is excluded, as in `range(start, end)`, and the range may be empty. `//` gives the index "
-                "of the block in the table, `%` the offset in the block.",
-            ) from None
+            idea = (
+                "`end` is excluded, as in `range(start, end)`, and the range may be empty. `//` gives the index "
+                "of the block in the table, `%` the offset in the block."
+            )
+            if want and "out of bounds" not in str(error):  # not torch's, so the answer's own check
+                slots = len(blocks) * size
+                idea = (
+                    f"{counted(len(blocks), 'block')} of {size} {'has' if len(blocks) == 1 else 'have'} {slots} slots, "
+                    f"for positions 0 to {slots - 1}. `end` is excluded, so it may be {slots}, and no more."
+                )
+            raise Mistake(f"{expected}; yours raised IndexError: {str(error)[:120]}", case=case, idea=idea) from None
         _check_kind(got, want, case)
         if got.tolist() != want:
             raise _name_wrong_slots(got.tolist(), blocks, size, start, end, want, case)
@@ -137,6 +144,7 @@ def _name_wrong_slots(
             "Those are the block ids. Which slot in the block? Block id × block size + offset.",
         ),
         (formula(lambda p: blocks[p // size] * 16 + p % 16), "That is right for blocks of 16. Use `block_size`."),
+        (formula(lambda p: blocks[p // 16] * 16 + p % 16), "That is right for blocks of 16. Use `block_size`."),
         (
             formula(lambda p: sorted(blocks)[p // size] * size + p % size),
             "You sorted the blocks. Their order in the table is the order of the request's tokens.",
@@ -149,6 +157,8 @@ def _name_wrong_slots(
         and any(mine != right and (mine - right) % 2**16 == 0 for mine, right in zip(got, want))
     ):
         idea = "Does an intermediate result overflow? Use int64 for both tensors."
+    if not idea and max(want, default=0) >= 2**24 and all(abs(mine - right) <= 4 for mine, right in zip(got, want)):
+        idea = "Is an intermediate result a float32? It can't represent every int of this size. Use int64 throughout."
     if len(got) != len(want) and not idea:
         idea = "`start` is included and `end` is excluded, as in `range(start, end)`."
         if len(got) == end:

@@ -171,6 +171,17 @@ def _name_wrong_order(queue: list[int], case: str) -> None:
             raise Mistake(f"the free queue should be [4, 2, 1, 0]; yours is {queue}.", case=case, idea=idea)
 
 
+def _name_sorted_blocks(queue: list[int], free: list[int], blocks: list[int], case: str) -> None:
+    want = free + blocks[::-1]
+    if queue != want and queue in (free + sorted(blocks), free + sorted(blocks, reverse=True)):
+        raise Mistake(
+            f"the free queue should be {short(want)}; yours is {short(queue)}: the freed blocks are sorted by id.",
+            case=case,
+            idea="`blocks` is in the order of the request's tokens, whatever the ids. Reverse that order: "
+            "`reversed(blocks)`.",
+        )
+
+
 def _check_refusals(attempt) -> None:
     begin = "pool = BlockPool(5, 16); `allocate(3)` returns [0, 1, 2]; "
     lost = "It would be in the queue twice, and two requests would get it: each would overwrite the other's keys."
@@ -215,6 +226,7 @@ def _check_long_run(attempt) -> None:
             blocks = held.pop(rng.randrange(len(held)))
             case = f"call {index} of a long run with 12 blocks; queue {free}; `free({blocks})`."
             call(pool.free, list(blocks), case=case)
+            _name_sorted_blocks(queue_of(pool), free, blocks, case)
             _check_containers(pool, free + blocks[::-1], {block for others in held for block in others}, case)
         else:
             count = rng.randint(0, min(4, len(free)))

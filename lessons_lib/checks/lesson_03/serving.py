@@ -99,7 +99,10 @@ def _after(attempt, scene: _Scene, case: str) -> _State:
             raise Mistake(
                 f"{name} isn't finished, but it is in neither `running` nor `waiting`.",
                 case=case,
-                idea="Take a request out of the queue only when you admit it, and put one that gives up its blocks "
+                idea="Its table holds its prompt. If you admitted it, it must be in the caller's list: append it to "
+                "`running`, without making a new list first, as `running = [...]` does."
+                if state.tokens[name]
+                else "Take a request out of the queue only when you admit it, and put one that gives up its blocks "
                 "back into the queue.",
             )
         if not runs and (state.blocks[name] or state.tokens[name]):
@@ -177,7 +180,7 @@ def _check_admission(attempt) -> None:
                 "In the step that admits it, a request stores only its prompt. Do you append one token more, or admit "
                 "before the running requests grow? It grows from the next step on."
             )
-        if not any(got.tokens.values()) and got.running:
+        if any(got.tokens[name] < want.tokens[name] for name in got.running):
             return "To admit a request, append its whole prompt to its table."
         return "While the prompt of the first waiting request fits in the free blocks, admit that request."
 
@@ -212,6 +215,11 @@ def _check_growth(attempt) -> None:
             )
         if any(got.tokens[name] > want.tokens[name] for name in "AB"):
             return "One token per request and step."
+        if "C" in got.running and "C" not in want.running and got.tokens["B"] < 5:
+            return (
+                "B has room in its last block, so it needs no free one and keeps its blocks. A request gives up its "
+                "blocks only after an `append` has raised OutOfBlocks."
+            )
         if "C" in got.running and "C" not in want.running:
             return (
                 "One block was free and A needed it. Let the running requests grow before you admit: a new one must "
@@ -309,7 +317,9 @@ def _check_several_give_up(attempt) -> None:
         if got.tokens.get("A", 0) < want.tokens.get("A", 0) and got.running == want.running:
             return "Once a block is free, A appends its token in the same step."
         return (
-            "Each time that no block is free, the request that is last in `running` *at that moment* returns its own."
+            "Each time that no block is free, the request that is last in `running` *at that moment* returns its own. "
+            "Here A, the first to grow, needs a block, and C returns its own; then B needs one, and B is the last. "
+            "Before the step admits any request, the queue begins with B, C."
         )
 
     _one_step(attempt, lambda: _Scene(5, "A 3+9 8, B 9+9 8, C 8+9 4", "D 3+9"), why)

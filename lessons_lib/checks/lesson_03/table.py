@@ -121,13 +121,32 @@ def _check_prompts(attempt) -> None:
     _append(table, 40, 104, "block size 16, 64 tokens stored; `append(40)`.")
 
 
+class _RefusingPool(BlockPool):
+    """Remembers whether a call of `allocate` was refused."""
+
+    has_refused = False
+
+    def allocate(self, count):
+        try:
+            return super().allocate(count)
+        except OutOfBlocks:
+            self.has_refused = True
+            raise
+
+
+_CAUGHT = (
+    "`pool.allocate` did raise OutOfBlocks, but your code caught it. Don't catch it: the caller of `append` decides "
+    "what to do without a free block."
+)
+
+
 def _check_no_block_left(attempt) -> None:
     idea = (
         "All or nothing: allocate all missing blocks in one call, and change `num_tokens` only after it. "
         "If the pool refuses, nothing has changed."
     )
     for blocks, stored, count in ((8, 0, 129), (2, 20, 20), (4, 20, 45), (2, 32, 1)):
-        pool = BlockPool(blocks, 16)
+        pool = _RefusingPool(blocks, 16)
         table = attempt(pool)
         case = f"a pool of {blocks} blocks of 16, {stored} tokens stored; `append({count})`."
         _append(table, stored, stored, case)
@@ -139,6 +158,7 @@ def _check_no_block_left(attempt) -> None:
             case=case,
             idea=idea,
             unchanged=lambda table=table, stored=stored, case=case: _check_same(table, stored, case),
+            because=lambda pool=pool: _CAUGHT if pool.has_refused else "",
         )  # fmt: skip
 
 
@@ -239,7 +259,8 @@ def _check_release(attempt) -> None:
         call(table.release, case=case + " Then `append(17)`, and `release()` twice.")
     except ValueError as error:
         raise Mistake(
-            f"releasing an empty table should do nothing; yours raised ValueError: {error}", case=case
+            f"releasing an empty table should do nothing; yours raised ValueError: {error}",
+            case=case + " Then `append(17)`, and `release()` twice.",
         ) from None
     _check_table(table, 0, case + " Then `append(17)`, and `release()` twice.")
 
