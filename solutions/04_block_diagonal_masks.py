@@ -445,7 +445,8 @@ rely on that.
 
 ## Build 4: one pass
 
-Now for the forward pass over a packed row of `T` tokens. A Hugging Face model takes three inputs here:
+Now for the forward pass over a packed row of `T` tokens. A Hugging Face model takes three inputs here. Pass them by
+name, because their order differs from model to model:
 
 - `input_ids`, `[1, T]`: the tokens of all sequences, one sequence after another. The 1 is the batch size: there's a
   single row.
@@ -457,8 +458,8 @@ The model returns logits for all tokens, `.logits`, of shape `[1, T, vocabulary]
 
 **Exercise 04.4.** Write `packed_logits(model, sequences, mask=block_diagonal_mask)`. `sequences` is a list of lists
 of token ids, none of them empty. Make the tags, run **one** forward pass, and return the logits split by sequence: a
-list with one tensor of shape `[tokens, vocabulary]` per sequence. (Pass `use_cache=False` to skip building a cache
-that we don't need; the logits are the same either way.)
+list (or tuple) with one tensor of shape `[tokens, vocabulary]` per sequence. (Pass `use_cache=False` to skip building a
+cache that we don't need; the logits are the same either way.)
 
 The argument `mask` is a function; call it as `mask(tags, tags)`. Further down we pass masks with a rule missing.
 

@@ -302,8 +302,9 @@ The last argument saves work. The logits of one token have as many elements as t
 don't need them for tokens in the middle of a prompt.
 
 **Exercise 05.3.** Write `packed_forward(model, packed, cache)`. It calls the model once and returns the logits `[N,
-vocabulary]`, without the batch axis: row *i* belongs to sequence *i*. The tensors of a `PackedBatch` are on the CPU;
-`.to(model.device)` moves them to the model's device. `tensor[None]` adds an axis in front.
+vocabulary]`, without the batch axis: row *i* belongs to sequence *i*. Pass the arguments by name, because their order
+differs from model to model. The tensors of a `PackedBatch` and the mask are on the CPU; move them to the model's device
+with `.to(model.device)`. `tensor[None]` adds an axis in front.
 """
 
 # %% exercise="05.3"

@@ -134,6 +134,49 @@ def eats_the_lengths(lengths, starts=None):
     return tensors(seq_ids, positions)
 
 
+def looks_the_id_up(lengths, starts=None):
+    tags = tag_tokens(lengths, starts)
+    return Tags(torch.tensor([lengths.index(n) for n in lengths for _ in range(n)], dtype=torch.int64), tags.positions)
+
+
+def looks_the_start_up(lengths, starts=None):
+    start_of = dict(zip(lengths, starts or [0] * len(lengths)))
+    return tensors(ids_of(lengths), [start_of[n] + offset for n in lengths for offset in range(n)])
+
+
+def gives_starts_to_nonempty_ones(lengths, starts=None):
+    upcoming = iter(starts or [0] * len(lengths))
+    begins = [next(upcoming) if length else 0 for length in lengths]
+    return tag_tokens(lengths, begins)
+
+
+def subtracts_the_end(lengths, starts=None):
+    ends = torch.tensor(lengths, dtype=torch.int64).cumsum(0)
+    tags = tag_tokens(lengths, starts)
+    return Tags(tags.seq_ids, torch.arange(len(tags)) - ends[tags.seq_ids])
+
+
+def counts_down(lengths, starts=None):
+    starts = starts or [0] * len(lengths)
+    return tensors(ids_of(lengths), [p for n, start in zip(lengths, starts) for p in reversed(range(start, start + n))])
+
+
+def adds_up_the_starts(lengths, starts=None):
+    starts = starts or [0] * len(lengths)
+    return tag_tokens(lengths, [sum(starts[: i + 1]) for i in range(len(lengths))])
+
+
+def stops_at_an_empty_sequence(lengths, starts=None):
+    until = lengths.index(0) if 0 in lengths else len(lengths)
+    return tag_tokens(lengths[:until], None if starts is None else starts[:until])
+
+
+def keeps_an_earlier_call(lengths, starts=None):
+    """As with a list for a default argument: the tokens of the first call stay in it."""
+    tags = tag_tokens(lengths, starts)
+    return tags if lengths == [3] else tag_tokens([3]).followed_by(tags)
+
+
 def tags_of_tensors(lengths, starts=None):
     lengths = torch.tensor(lengths, dtype=torch.int64)
     seq_ids = torch.repeat_interleave(torch.arange(len(lengths)), lengths)
@@ -167,6 +210,22 @@ def past(queries, keys):
 
 def right_mask(queries, keys):
     return token(queries, keys) & own(queries, keys) & past(queries, keys)
+
+
+def stops_at_a_forbidden_key(queries, keys):
+    """Right only as long as the keys of a sequence are next to each other."""
+    right = right_mask(queries, keys)
+    gone = (~right & (right.cumsum(dim=1) > 0)).cumsum(dim=1) > 0
+    return right & ~gone
+
+
+def counts_keys(queries, keys):
+    mine = token(queries, keys) & own(queries, keys)
+    return mine & (mine.cumsum(dim=1) <= queries.positions[:, None] + 1)
+
+
+def padding_sees_the_sequences(queries, keys):
+    return token(queries, keys) & past(queries, keys) & (own(queries, keys) | (queries.seq_ids < 0)[:, None])
 
 
 def everything(queries, keys):
@@ -355,6 +414,18 @@ def inverts_in_place(mask, dtype=torch.float32):
     return mask.logical_not_().to(dtype) * torch.finfo(dtype).min
 
 
+def spares_empty_rows(mask, dtype=torch.float32):
+    return additive_mask(mask | ~mask.any(dim=-1, keepdim=True), dtype)
+
+
+def inverted_in_float64(mask, dtype=torch.float32):
+    return additive_mask(~mask if dtype == torch.float64 else mask, dtype)
+
+
+def half_of_the_minimum(mask, dtype=torch.float32):
+    return additive_mask(mask, dtype) / 2
+
+
 def additive_by_multiplication(mask, dtype=torch.float32):
     return (1 - mask.to(dtype)) * torch.finfo(dtype).min
 
@@ -462,6 +533,17 @@ def sorts_by_length(model, sequences, mask=block_diagonal_mask):
     return parts
 
 
+def inputs_without_names(model, sequences, mask=block_diagonal_mask):
+    lengths = [len(sequence) for sequence in sequences]
+    tags = tag_tokens(lengths)
+    row = torch.tensor([[token for sequence in sequences for token in sequence]])
+    return list(model(row, mask(tags, tags)[None, None], tags.positions[None]).logits[0].split(lengths))
+
+
+def slices_from_the_previous_length(logits, lengths):
+    return [logits[start : start + n] for start, n in zip([0, *lengths], lengths)]
+
+
 def packed_with_an_additive_mask(model, sequences, mask=block_diagonal_mask):
     lengths = [len(sequence) for sequence in sequences]
     logits = one_pass(model, sequences, mask, attention=additive_mask)
@@ -505,6 +587,14 @@ WRONG = {
         Wrong("interleaved", interleaved, says="right positions in a different order"),
         Wrong("empties its argument", eats_the_lengths, says="your code changed its argument `lengths`"),
         Wrong("returns nothing", lambda lengths, starts=None: None, says="yours returned None"),
+        Wrong("an id for each length", looks_the_id_up, says="Sequences of the same length get the same id"),
+        Wrong("a start for each length", looks_the_start_up, says="two sequences may have the same length"),
+        Wrong("no start for an empty sequence", gives_starts_to_nonempty_ones, says="still has its own entry"),
+        Wrong("positions from the end of a sequence", subtracts_the_end, says="A position is never negative"),
+        Wrong("counts down", counts_down, says="Your positions count down"),
+        Wrong("adds up the starts", adds_up_the_starts, says="You add up the starts"),
+        Wrong("stops at an empty sequence", stops_at_an_empty_sequence, says="A sequence of length 0 gets no tag"),
+        Wrong("keeps the tokens of an earlier call", keeps_an_earlier_call, says="left from an earlier call"),
     ],
     "04.2": [
         Wrong("no mask", everything, says="everything is allowed"),
@@ -532,20 +622,52 @@ WRONG = {
         Wrong("lists", a_list, says="should be a tensor; yours is list"),
         Wrong("one number for both tags", one_number_for_both, says="a sequence id and a position into one number"),
         Wrong("inverted", turned_round, says="every cell is inverted"),
+        Wrong("stops at a forbidden key", stops_at_a_forbidden_key, says="keys aren't next to each other"),
+        Wrong("counts keys", counts_keys, says="keys aren't in the order of their positions"),
+        Wrong("padding sees the sequences", padding_sees_the_sequences, says="padding attends to the sequences"),
+        Wrong(
+            "treats id 0 as padding and -1 as a sequence",
+            lambda queries, keys: no_padding_rule(queries, keys) & (keys.seq_ids != 0),
+            says="padding as a sequence",
+        ),
+        Wrong(
+            "the padding rule backwards",
+            lambda queries, keys: no_padding_rule(queries, keys) & (keys.seq_ids == PADDING),
+            says="The padding rule is backwards",
+        ),
+        Wrong(
+            "the sequence rule backwards",
+            lambda queries, keys: no_sequence_rule(queries, keys) & ~own(queries, keys),
+            says="The sequence rule is backwards",
+        ),
+        Wrong(
+            "one position too far",
+            lambda queries, keys: no_causal_rule(queries, keys) & (keys.positions <= queries.positions[:, None] + 1),
+            says="without the + 1",
+        ),
+        Wrong(
+            "a lower triangle as well",
+            lambda queries, keys: right_mask(queries, keys).tril(),
+            says="also compared by their index",
+        ),
         Wrong("changes the tags", shifts_the_positions, says="changed the tags"),
         Wrong("always False", lambda queries, keys: everything(queries, keys) & False, says="nothing is allowed"),
     ],
     "04.3": [
         Wrong("minus infinity", filled_with(-math.inf), says="0 / 0 in the softmax"),
+        Wrong("0 in a row that is all False", spares_empty_rows, says="Here the whole row is False"),
+        Wrong("half of the minimum", half_of_the_minimum, says="the minimum divided by 2"),
+        Wrong("NaN", filled_with(math.nan), says="Where the mask is False, yours is NaN"),
+        Wrong("float64's rows inverted", inverted_in_float64, says="It is inverted"),
         Wrong("a constant", filled_with(-1e9), says="A fixed constant"),
         Wrong("minus one", filled_with(-1.0), says="hardly changes a score"),
         Wrong("the dtype's eps", minus_eps, says="hardly changes a score"),
         Wrong("float32 for every dtype", always_float32, says="should be float16; yours is float32"),
         Wrong("float32's minimum for all dtypes", minimum_of_float32, says="the minimum of the dtype itself"),
-        Wrong("float16's minimum for all dtypes", minimum_of_float16, says="yours is -65504"),
+        Wrong("float16's minimum for all dtypes", minimum_of_float16, says="That's the lowest float16"),
         Wrong("inverted", inverted, says="It is inverted"),
         Wrong("1 where allowed", one_where_allowed, says="where the mask is True, the value should be 0"),
-        Wrong("0 everywhere", zero_where_forbidden, says="yours is 0."),
+        Wrong("0 everywhere", zero_where_forbidden, says="`masked_fill` returns a new tensor"),
         Wrong("the smallest positive value", smallest_positive, says="`tiny` is the smallest positive value"),
         Wrong("0 times infinity", times_infinity, says="0 times infinity is NaN"),
         Wrong("the mask as it is", as_it_is, says="yours is bool"),
@@ -573,6 +695,9 @@ WRONG = {
         Wrong(
             "positions from 1", packed(positions=lambda tags: tags.positions[None] + 1), says="the positions should be"
         ),
+        Wrong("inputs without names", inputs_without_names, says="Their order differs from model to model"),
+        Wrong("no pass", lambda model, sequences, mask=None: None, says="your code never called the model"),
+        Wrong("parts begin too early", packed(split=slices_from_the_previous_length), says="Yours begin at index 4"),
         Wrong("no mask", without_mask, says="You pass no mask at all"),
         Wrong(
             "the mask with two axes", packed(attention=lambda mask: mask[0, 0]), says="takes it for the padding mask"
@@ -647,6 +772,11 @@ WRONG = {
             "shifted by one",
             packed(split=lambda logits, lengths: list(logits.roll(1, 0).split(lengths))),
             says="shifted by one token",
+        ),
+        Wrong(
+            "tokens",
+            packed(split=lambda logits, lengths: list(logits.argmax(-1).split(lengths))),
+            says="These look like token ids",
         ),
         Wrong("another order", sorts_by_length, says="the logits of another sequence"),
         Wrong(

@@ -115,6 +115,30 @@ def empties_the_lists(new_tokens, cached_lens):
     return packed
 
 
+def rejects_too_few_lengths(new_tokens, cached_lens):
+    if len(new_tokens) < len(cached_lens):
+        return validates_nothing(new_tokens, cached_lens)
+    return pack(new_tokens, cached_lens)
+
+
+def returns_the_error(new_tokens, cached_lens):
+    try:
+        return pack(new_tokens, cached_lens)
+    except ValueError as error:
+        return error
+
+
+def swaps_two_fields(new_tokens, cached_lens):
+    packed = pack(new_tokens, cached_lens)
+    return dataclasses.replace(packed, context_lens=packed.logits_index, logits_index=packed.context_lens)
+
+
+def rejects_token_0(new_tokens, cached_lens):
+    if not all(all(tokens) for tokens in new_tokens):
+        raise ValueError("a token is missing")
+    return pack(new_tokens, cached_lens)
+
+
 def pack_by_tensors(new_tokens, cached_lens):
     cached = list(cached_lens)
     if len(new_tokens) != len(cached) or any(not tokens for tokens in new_tokens) or (cached and min(cached) < 0):
@@ -302,6 +326,58 @@ def scatter_by_tags(joined, packed):
     ]
 
 
+def scatter_at(first_new, length=lambda new: new, slices=lambda tensor, start, end: tensor[:, :, start:end]):
+    """`scatter_cache` with new parts that begin at `first_new(packed, index)` and have `length(new)` tokens."""
+
+    def attempt(joined, packed):
+        caches, old_at = [], 0
+        for index, (old, new) in enumerate(zip(packed.cached_lens, packed.new_lens)):
+            at = first_new(packed, index)
+            parts = [
+                [
+                    torch.cat([slices(t, old_at, old_at + old), t[:, :, at : at + length(new)]], dim=2)
+                    for t in (layer.keys, layer.values)
+                ]
+                for layer in joined.layers
+            ]
+            caches.append(cache_of(parts))
+            old_at += old
+        return caches
+
+    return attempt
+
+
+def where_they_are(packed, index):
+    return sum(packed.cached_lens) + sum(packed.new_lens[:index])
+
+
+def old_too_far_right(joined, packed):
+    caches, old_at = [], 0
+    for index, (old, new) in enumerate(zip(packed.cached_lens, packed.new_lens)):
+        spans = (old_at, old), (where_they_are(packed, index), new)
+        layers = [(layer.keys, layer.values) for layer in joined.layers]
+        caches.append(
+            cache_of([tuple(torch.cat([t[:, :, a : a + n] for a, n in spans], dim=2) for t in pair) for pair in layers])
+        )
+        old_at += old + new
+    return caches
+
+
+def one_list_of_pairs(joined, packed):
+    pairs, caches = [], []
+    for cache in scatter_cache(joined, packed):
+        pairs += [(layer.keys, layer.values) for layer in cache.layers]
+        caches.append(cache_of(pairs))
+    return caches
+
+
+def without_the_batch_axis(joined, packed):
+    return [
+        cache_of([(layer.keys[0], layer.values[0]) for layer in cache.layers])
+        for cache in scatter_cache(joined, packed)
+    ]
+
+
 def scatter_by_index(joined, packed):
     sequences = torch.arange(len(packed.new_lens))
     owner = torch.cat([sequences.repeat_interleave(torch.tensor(packed.cached_lens)), packed.seq_ids])
@@ -361,13 +437,20 @@ def nothing_computed(model, packed, cache):
 
 
 @torch.inference_mode()
+def arguments_without_names(model, packed, cache):
+    mask = packed_mask(packed)[None, None]
+    keep = packed.logits_index
+    return model(packed.input_ids[None], mask, packed.positions[None], cache, logits_to_keep=keep).logits[0]
+
+
+@torch.inference_mode()
 def forward_with_an_additive_mask(model, packed, cache):
     hidden = torch.zeros(packed_mask(packed).shape).masked_fill(~packed_mask(packed), torch.finfo(torch.float32).min)
     where = packed.logits_index.clone()
     return model(
-        packed.input_ids.unsqueeze(0),
-        attention_mask=hidden.reshape(1, 1, *hidden.shape),
-        position_ids=packed.positions.unsqueeze(0),
+        packed.input_ids.unsqueeze(0).to(model.device),
+        attention_mask=hidden.reshape(1, 1, *hidden.shape).to(model.device),
+        position_ids=packed.positions.unsqueeze(0).to(model.device),
         past_key_values=cache,
         logits_to_keep=where,
     ).logits.squeeze(0)
@@ -432,6 +515,27 @@ def with_barrier(batch):
     retire(batch)
     if not batch.running:
         admit(batch)
+
+
+def admits_from_the_back(batch):
+    retire(batch)
+    batch.waiting.reverse()
+    admit(batch)
+
+
+def retires_in_the_loop(batch, forward=forward):
+    rows = [known(request)[request.num_computed_tokens :] for request in batch.running]
+    tokens = forward(batch, pack(rows, [r.num_computed_tokens for r in batch.running])).argmax(-1).tolist()
+    for request, row, token in zip(batch.running, rows, tokens):
+        request.num_computed_tokens += len(row)
+        request.append_token(token)
+        retire(batch)
+        admit(batch)
+
+
+def longest_first(batch):
+    batch.running.sort(key=lambda request: -len(known(request)[request.num_computed_tokens :]))
+    return list(batch.running)
 
 
 def admits_one(batch):
@@ -690,6 +794,23 @@ WRONG = {
             "accepts negative lengths", accepts_negative_lengths, says="a cached length of -1 should raise ValueError"
         ),
         Wrong("rejects prefills", rejects_prefills, says="A cached length of 0 is a prefill"),
+        Wrong("accepts too many lengths", rejects_too_few_lengths, says="one sequence, but two cached lengths"),
+        Wrong("returns the error", returns_the_error, says="yours returned one"),
+        Wrong("rejects token 0", rejects_token_0, says="0 is a token id like any other"),
+        Wrong(
+            "each token once",
+            packing(input_ids=lambda new, _: flat(dict.fromkeys(tokens) for tokens in new)),
+            says="may contain the same token more than once",
+        ),
+        Wrong(
+            "an id for each list of tokens",
+            packing(seq_ids=lambda new, _: flat([new.index(tokens)] * len(tokens) for tokens in new)),
+            says="Two sequences with the same new tokens get the same id",
+        ),
+        Wrong(
+            "-1 for all", packing(logits_index=lambda new, _: [-1] * len(new)), says="-1 is the end of the whole row"
+        ),
+        Wrong("two fields swapped", swaps_two_fields, says="`context_lens` and `logits_index` are swapped"),
         Wrong("asserts", asserts, says="`assert` raises AssertionError"),
         Wrong("empties the caller's list", empties_the_lists, says="your code changed its argument `new_tokens`"),
     ],
@@ -713,6 +834,41 @@ WRONG = {
             scattering(new_from_the_end),
             says="the end of the joined cache for every sequence",
         ),
+        Wrong(
+            "the first new tokens for every sequence",
+            scatter_at(lambda packed, _: sum(packed.cached_lens)),
+            says="Your new ones begin at index 2",
+        ),
+        Wrong(
+            "cached parts padded to the longest",
+            scatter_at(
+                lambda packed, i: len(packed.cached_lens) * max(packed.cached_lens) + sum(packed.new_lens[:i]),
+            ),
+            says="They should begin at index 3",
+        ),
+        Wrong(
+            "one new token for every sequence",
+            scatter_at(where_they_are, length=lambda _: 1),
+            says="The end is missing",
+        ),
+        Wrong(
+            "slices the heads",
+            scatter_at(where_they_are, slices=lambda tensor, start, end: tensor[:, start:end]),
+            says="differ along another axis",
+        ),
+        Wrong(
+            "stops after the first sequence",
+            lambda joined, packed: scatter_cache(joined, packed)[:1],
+            says="Does it return or stop too early?",
+        ),
+        Wrong(
+            "no end of the new part",
+            scatter_at(where_they_are, length=lambda _: 1000),
+            says="own tokens are right, but others follow",
+        ),
+        Wrong("old parts too far to the right", old_too_far_right, says="Your old ones begin at index 2"),
+        Wrong("one list of pairs for all", one_list_of_pairs, says="pairs of another sequence"),
+        Wrong("three axes", without_the_batch_axis, says="An axis is missing"),
         Wrong("everything for every sequence", scattering(everything_for_all), says="That is the whole joined cache"),
         Wrong("splits the heads", scattering(along_the_heads), says="the split sizes don't add up"),
         Wrong(
@@ -722,7 +878,7 @@ WRONG = {
         Wrong("keys as values", keys_as_values, says="Take its values from `layer.values`"),
         Wrong("layer 0 for all", first_layer_for_all, says="Every layer has its own keys and values"),
         Wrong("the last layer only", last_layer_only, says="should have 3 layers; yours has 1"),
-        Wrong("grouped by layer", by_layers, says="You grouped by layer"),
+        Wrong("grouped by layer", by_layers, says="Did you group by layer"),
         Wrong("pairs, not caches", pairs_for_caches, says="should be a DynamicCache; yours is list"),
         Wrong("caches in reverse order", in_reverse_order, says="the tokens of B, where A's should be"),
         Wrong("one cache for all", one_object_for_all, says="the same cache object"),
@@ -797,6 +953,33 @@ WRONG = {
             passing(lambda logits, _: logits),
             says="The batch has just one row: take `.logits[0]`",
         ),
+        Wrong("arguments without names", arguments_without_names, says="Their order differs from model to model"),
+        Wrong(
+            "logits one too far",
+            passing(logits_to_keep=lambda packed, _: packed.cu_seqlens_q[1:]),
+            says="at the index before its end",
+        ),
+        Wrong(
+            "logits at the last positions",
+            passing(logits_to_keep=lambda packed, _: packed.context_lens - 1),
+            says="Those are positions in the sequences",
+        ),
+        Wrong(
+            "positions without an axis",
+            passing(position_ids=lambda packed, _: packed.positions),
+            says="`position_ids` should have shape [1, 3]",
+        ),
+        Wrong(
+            "the mask inverted",
+            passing(attention_mask=lambda packed, _: ~packed_mask(packed)[None, None]),
+            says="the mask is inverted",
+        ),
+        Wrong(
+            "tokens back to front",
+            passing(input_ids=lambda packed, _: packed.input_ids.flip(0)[None]),
+            says="The tokens go in as they are",
+        ),
+        Wrong("leaves the inputs on the CPU", passing(), says="`input_ids` is on the CPU, but the model isn't"),
         Wrong("squeezes", passing(lambda logits, _: logits.squeeze()), says="The sequence axis is gone"),
         Wrong("probabilities", passing(lambda logits, _: logits[0].softmax(-1)), says="These are probabilities"),
         Wrong("tokens", passing(lambda logits, _: logits[0].argmax(-1)), says="These look like token ids"),
@@ -831,6 +1014,15 @@ WRONG = {
             stepping(count=lambda r, tokens: r.num_computed_tokens + len(tokens) + 1),
             says="You counted the new token as well",
         ),
+        Wrong("counts this row only", stepping(count=lambda _, tokens: len(tokens)), says="instead of replacing it"),
+        Wrong(
+            "a list for each token",
+            stepping(take=lambda logits: [[token] for token in logits.argmax(dim=-1).tolist()]),
+            says="A token id is a plain int. `request",
+        ),
+        Wrong("retires in the loop", retires_in_the_loop, says="B was in the row but got no token"),
+        Wrong("admits from the back", stepping(end=admits_from_the_back), says="from the front of the queue"),
+        Wrong("the longest part first", stepping(members=longest_first), says="changed the order of `batch.running`"),
         Wrong("appends tensors", stepping(take=lambda logits: logits.argmax(dim=-1)), says="yours contains tensors"),
         Wrong("appends by hand", stepping(append=append_by_hand), says="also updates the request's state"),
         Wrong("appends nothing", stepping(append=lambda *_: None), says="Every request in the row gets a token"),
@@ -858,7 +1050,7 @@ WRONG = {
         Wrong(
             "the first only",
             stepping(members=lambda batch: batch.running[:1]),
-            says="A (prompt of 3 tokens) and B (prompt of 2)",
+            says="A (prompt of 3 tokens) and B (prompt of 5)",
         ),
         Wrong(
             "in another order",

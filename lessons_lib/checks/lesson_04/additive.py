@@ -9,9 +9,11 @@ from lessons_lib.checks.exercise import Mistake, call, short
 from lessons_lib.checks.lesson_01.words import kind
 
 T, F = True, False
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 # (mask, dtype), smallest first; None leaves the dtype out
 ADDITIVE_CASES = (
     ([[T]], None),
+    ([[T, F]], None),
     ([[F]], None),
     ([[T, F], [T, T]], None),
     ([[T, F]], torch.float16),
@@ -81,6 +83,13 @@ def _check_kind(got, mask, want, case: str) -> None:
 
 def _name_wrong_values(got, mask, want, case: str) -> Mistake:
     lowest = torch.finfo(want.dtype).min
+    if got[~mask].isnan().any():
+        return Mistake(
+            f"it should be {short(want)}; yours is {short(got)}.",
+            case,
+            "Where the mask is False, yours is NaN. Added to a score, that gives NaN, which no softmax can hide: use "
+            "`torch.finfo(dtype).min`.",
+        )
     if got.isnan().any():
         return Mistake(
             f"it should be {short(want)}; yours is {short(got)}.",
@@ -88,7 +97,7 @@ def _name_wrong_values(got, mask, want, case: str) -> Mistake:
             "0 times infinity is NaN. Don't multiply. Pick one of two values per cell, with `masked_fill` or "
             "`torch.where`.",
         )
-    if (mask.any() or lowest in got) and torch.equal(got, torch.where(mask, lowest, 0.0).to(want.dtype)):
+    if (mask.any() or lowest in got) and torch.equal(got, additive_mask(~mask, want.dtype)):
         return Mistake(
             f"it should be {short(want)}; yours is {short(got)}.",
             case,
@@ -115,6 +124,20 @@ def _name_wrong_values(got, mask, want, case: str) -> Mistake:
             "With minus infinity, a row in which everything is forbidden gives 0 / 0 in the softmax, which is NaN. "
             "With the dtype's minimum the weights are equal: useless, but finite."
         )
+    elif value == 0 and not mask.any():  # a row with a True was right before
+        idea = (
+            "Here the whole row is False. It gets the minimum as well, like any other: equal values give equal "
+            "weights, which are finite."
+        )
+    elif value and lowest / value in (2.0, 4.0, 10.0, 100.0):
+        idea = f"That's the minimum divided by {lowest / value:g}. Use `torch.finfo(dtype).min` itself."
+    elif value == 0:
+        idea = (
+            "With 0 the key isn't forbidden. (If you fill the value in: `masked_fill` returns a new tensor and leaves "
+            "the old one as it is.)"
+        )
+    elif others := [str(d).removeprefix("torch.") for d in FLOATS if value == torch.finfo(d).min]:
+        idea = f"That's the lowest {others[0]}. Use the minimum of the dtype itself, `torch.finfo(dtype).min`."
     elif value == 1.0 or -100 <= value <= 0:
         idea = (
             "A value of that size hardly changes a score. It must be so low that the weight becomes 0: "

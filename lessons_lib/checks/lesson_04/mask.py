@@ -20,6 +20,7 @@ class MaskCase:
     queries: tuple[tuple[int, int], ...]
     keys: tuple[tuple[int, int], ...]
     words: str
+    note: str = ""  # what is new in this case
 
     def tags(self) -> tuple[Tags, Tags]:
         return tuple(
@@ -59,6 +60,14 @@ MASK_CASES = (
         _sequence(0, 0, 1) + _sequence(1, 0) + _sequence(0, 2) + _sequence(1, 1),
         "two decodes: the queries are A at 2 and B at 1; the keys are the cached A at 0, 1 and B at 0, then the new "
         "A at 2 and B at 1.",
+        note="Here a sequence's keys aren't next to each other: B's cached key is between A's cached and A's new key.",
+    ),
+    MaskCase(
+        _sequence(0, 1),
+        _sequence(0, 2, 0, 1),
+        "one query, A at position 1; the keys are A at 2, 0, 1, in this order.",
+        note="Here the keys aren't in the order of their positions. Compare the positions themselves; neither an index "
+        "nor a count of keys can replace them.",
     ),
     MaskCase(*_square(_sequence(0, 0), PAD2), "queries and keys are A at 0 and two padding tokens."),
     MaskCase(*_square(PAD2, _sequence(0, 0, 1)), "queries and keys are two padding tokens, then A at 0 and 1."),
@@ -174,17 +183,20 @@ def _name_wrong_mask(attempt, got, want, case: MaskCase) -> Mistake:
     here = [known for known in KNOWN if torch.equal(got, known.mask(queries, keys))]
     everywhere = [known for known in here if all(_agrees(attempt, known, other) for other in MASK_CASES)]
     known = next(iter(everywhere + here), UNKNOWN)
-    idea = known.idea if everywhere else UNKNOWN.idea  # a match in this case alone may have another cause
+    where, idea = "in your mask", known.idea
+    if not everywhere:  # a match in this case alone may have another cause
+        where, idea = "in this case" if here else where, f"{UNKNOWN.idea} {case.note}".strip()
     if case is LONG:  # all cases with small positions were right
-        known = UNKNOWN
+        where, known = "in your mask", UNKNOWN
         idea = (
-            "Your mask is right if all positions are small. Do you put a sequence id and a position into one number? "
-            "Then the late positions of one sequence look like those of the next. Compare the two tags separately."
+            "Your mask is right if all positions are small and none is missing. Do you put a sequence id and a "
+            "position into one number? Then the late positions of one sequence look like those of the next. Or do you "
+            "count keys? Compare the two tags separately, as they are."
         )
     query, key = (got != want).nonzero()[0].tolist()
     names = letters(int(max(queries.seq_ids.max(), keys.seq_ids.max())) + 1)
     return Mistake(
-        f"in your mask {known.what}. For example: {read_pair(queries, keys, query, key, names)} "
+        f"{where} {known.what}. For example: {read_pair(queries, keys, query, key, names)} "
         f"Yours {'allows' if got[query, key] else 'forbids'} it. The row of this query should be "
         f"`{drawn(want[query])}`; yours is `{drawn(got[query])}` (# attends, . blocked).",
         case=str(case),

@@ -61,6 +61,8 @@ def _call(attempt, model, sequences: list[list[int]], case: str, **mask) -> list
         except (RuntimeError, IndexError, ValueError, TypeError, AttributeError):
             name_wrong_inputs(seen, sequences, case)
             raise
+    if not seen.passes:
+        raise Mistake("your code never called the model.", case=case, idea="Call `model(...)` once.")
     if len(seen.passes) != 1:
         raise Mistake(
             f"there should be one forward pass for all sequences; yours made {len(seen.passes)}.",
@@ -104,7 +106,9 @@ def _check_parts(result, sequences: list[list[int]], case: str) -> None:
                 f"the logits of sequence {index} should have shape [{length}, {VOCAB_SIZE}], tokens by vocabulary; "
                 f"yours have {list(part.shape)}.",
                 case=case,
-                idea=_why_shape(list(part.shape), length, sum(lengths)),
+                idea=_why_shape(list(part.shape), length, sum(lengths))
+                if part.is_floating_point()
+                else "These look like token ids. The caller picks tokens from the logits, so return the logits.",
             )
 
 
@@ -137,7 +141,20 @@ def _name_wrong_logits(
         idea = "These are the logits of another sequence. Tensor i of the list belongs to sequence i."
     elif len(want) > 1 and (_close(got[1:], want[:-1]) or _close(got[:-1], want[1:])):
         idea = "They are shifted by one token. Row i has the logits after token i; leave the rows where they are."
+    elif (at := _index_in_row(got, right)) is not None:
+        begins = sum(map(len, sequences[:index]))
+        idea = (
+            f"Yours begin at index {at} of the row, but sequence {index} begins at index {begins}, after all sequences "
+            "before it."
+        )
     return Mistake(what, case=case, idea=idea)
+
+
+def _index_in_row(got: torch.Tensor, right: list[torch.Tensor]) -> int | None:
+    """The index in the row at which these logits begin, if they are a part of it."""
+    row = torch.cat(right)
+    starts = range(len(row) - len(got) + 1)
+    return next((at for at in starts if _close(got, row[at : at + len(got)])), None)
 
 
 def _check_own_mask(attempt) -> None:

@@ -74,6 +74,13 @@ def name_wrong_inputs(seen: Seen, sequences: list[list[int]], case: str) -> None
         return
     name_wrong_row(seen, sequences, case)
     inputs, total = seen.passes[0], sum(map(len, sequences))
+    if inputs["by_position"] > 1:
+        raise Mistake(
+            f"you passed {inputs['by_position']} arguments to the model without their names.",
+            case=case,
+            idea="Their order differs from model to model: the second one is the mask in a Llama and the cache in a "
+            "GPT-2. Name them: `position_ids=...`, `attention_mask=...`.",
+        )
     fault = _wrong_positions(inputs.get("position_ids"), sequences, total) or _wrong_mask(
         inputs.get("attention_mask"), sequences, total
     )

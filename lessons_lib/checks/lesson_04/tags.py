@@ -63,7 +63,7 @@ def _check_case(attempt, lengths: list[int], starts: list[int] | None) -> None:
         raise Mistake(
             f"the sequence ids should be {want_ids}; yours are {short(seq_ids)}.",
             case=case,
-            idea=_why_ids(seq_ids, lengths),
+            idea=_why_ids(seq_ids, lengths, starts),
         )
 
 
@@ -107,6 +107,13 @@ def _why_positions(positions: list[int], lengths: list[int], starts: list[int]) 
     want = [start + offset for length, start in pairs for offset in range(length)]
     if positions == list(range(total)) and not any(starts):
         return "Your positions run on through the whole row. Count each sequence's own tokens, from 0."
+    if 0 in lengths and positions == [
+        start + offset for length, start in zip(filter(None, lengths), starts) for offset in range(length)
+    ]:
+        return (
+            "A sequence that has no tokens still has its own entry in `starts`. You give that entry to the next "
+            "sequence."
+        )
     if positions == list(range(starts[0], starts[0] + total)):
         return "Your positions run on from one sequence to the next. Each sequence begins at its own start."
     if positions == [offset for length, _ in pairs for offset in range(length)]:
@@ -123,8 +130,22 @@ def _why_positions(positions: list[int], lengths: list[int], starts: list[int]) 
         return "You use the start of the first sequence for all of them. `starts` has one per sequence."
     if positions == [start for length, start in pairs for _ in range(length)]:
         return "All tokens of a sequence share one position. Each token's position is one more than the previous one's."
+    if positions == [start + length - 1 - offset for length, start in pairs for offset in range(length)]:
+        return "Your positions count down. Each token's position is one more than the previous one's."
     if sorted(positions) == sorted(want):
         return "These are the right positions in a different order. Put all of one sequence before the next one."
+    if min(positions) < 0:
+        return (
+            "A position is never negative. If you subtract from the index in the row, subtract the index at which the "
+            "sequence begins, not the one at which it ends."
+        )
+    if positions == [dict(pairs)[length] + offset for length, _ in pairs for offset in range(length)]:
+        return (
+            "A sequence begins at the start of another one. The start of sequence i is `starts[i]`. (If you look it up "
+            "by length: two sequences may have the same length.)"
+        )
+    if positions == [sum(starts[: i + 1]) + offset for i, length in enumerate(lengths) for offset in range(length)]:
+        return "You add up the starts. Each one belongs to a single sequence: `starts[i]` is where sequence i begins."
     return "Sequence i has the positions starts[i], starts[i] + 1, ..., lengths[i] of them."
 
 
@@ -138,10 +159,22 @@ def _why_count(positions: list[int], lengths: list[int], starts: list[int]) -> s
         return "Each sequence has one position too many. `range(start, start + length)` already excludes its end."
     if len(positions) == sum(lengths) + sum(starts):
         return "You also tag the tokens in the cache. They aren't in this row; `starts` only says how many there are."
+    want = [start + offset for length, start in zip(lengths, starts) for offset in range(length)]
+    if want and positions[-len(want) :] == want:
+        return (
+            "Yours ends with the right positions, but there are others before them. Are they left from an earlier "
+            "call? A list that is a default argument, or that is made outside the function, is the same in every call."
+        )
+    if 0 in lengths:
+        return "A sequence of length 0 gets no tag. The sequences after it get theirs as usual."
     return "Each sequence needs one tag per token that it has in the row."
 
 
-def _why_ids(seq_ids: list[int], lengths: list[int]) -> str:
+def _why_ids(seq_ids: list[int], lengths: list[int], starts: list[int]) -> str:
+    if any(starts) and len(seq_ids) == sum(lengths) + sum(starts):
+        return (
+            "You also tag the tokens in the cache. They aren't in this row: repeat each id once per token in the row."
+        )
     if len(seq_ids) != sum(lengths):
         return "Every token needs a sequence id: repeat the id of the sequence once per token."
     if seq_ids == [index + 1 for index, length in enumerate(lengths) for _ in range(length)]:
@@ -150,6 +183,11 @@ def _why_ids(seq_ids: list[int], lengths: list[int]) -> str:
         return (
             "You skip a sequence that has no tokens when you assign the ids. It still uses up its id, so that the "
             "other sequences keep theirs."
+        )
+    if len(set(lengths)) < len(lengths) and seq_ids == [lengths.index(n) for n in lengths for _ in range(n)]:
+        return (
+            "Sequences of the same length get the same id. Do you look the id up with `lengths.index`, which always "
+            "finds the first? `enumerate(lengths)` counts the sequences."
         )
     if len(set(seq_ids)) == 1 and len(lengths) > 1:
         return "All tokens have the same id, as if they were one story."

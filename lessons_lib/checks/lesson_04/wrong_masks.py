@@ -75,8 +75,8 @@ KNOWN = (
     WrongRule(
         lambda q, k: _not_padding(q, k) & (_distance(q, k) <= 0),
         "a token attends to other sequences",
-        "The sequence rule is missing. Positions restart in every sequence, so they can't tell A's first token from "
-        "B's.",
+        "The sequence rule is missing, or it doesn't compare each key with its own query. Positions restart in every "
+        "sequence, so they can't tell A's first token from B's.",
     ),
     WrongRule(
         _own,
@@ -129,9 +129,39 @@ KNOWN = (
         f"Padding has the id PADDING, which is {PADDING}. Id 0 is the first sequence.",
     ),
     WrongRule(
+        lambda q, k: (k.seq_ids != 0) & _own(q, k) & (_distance(q, k) <= 0),
+        "sequence 0 is treated as padding, and padding as a sequence",
+        f"Padding has the id PADDING, which is {PADDING}. Id 0 is the first sequence.",
+    ),
+    WrongRule(
+        lambda q, k: (k.seq_ids == PADDING) & _own(q, k) & (_distance(q, k) <= 0),
+        "only padding may be attended to",
+        "The padding rule is backwards: a key is allowed if its id is not PADDING, `!=`.",
+    ),
+    WrongRule(
+        lambda q, k: _not_padding(q, k) & ~_own(q, k) & (_distance(q, k) <= 0),
+        "a token attends only to other sequences",
+        "The sequence rule is backwards: a key is allowed if its id equals the query's, `==`.",
+    ),
+    WrongRule(
+        lambda q, k: _not_padding(q, k) & _own(q, k) & (_distance(q, k) <= 1),
+        "a token attends to the position after its own as well",
+        "The last position that a query sees is its own: key position <= query position, without the + 1.",
+    ),
+    WrongRule(
+        lambda q, k: _right(q, k) & _by_index(q, k),
+        "tokens are also compared by their index in the row",
+        _USE_POSITIONS,
+    ),
+    WrongRule(
         lambda q, k: _right(q, k) | ((k.seq_ids == PADDING) & _own(q, k) & (_distance(q, k) == 0)),
         "a padding token attends to itself",
         "In this exercise the row of a padding query is all False. The next exercise shows what follows from that.",
+    ),
+    WrongRule(
+        lambda q, k: _right(q, k) | ((q.seq_ids == PADDING)[:, None] & (k.seq_ids != PADDING) & (_distance(q, k) <= 0)),
+        "padding attends to the sequences",
+        "The sequence rule holds for a padding query too: no key of a sequence has its id.",
     ),
 )
 UNKNOWN = WrongRule(

@@ -1,6 +1,6 @@
 """Judges 05.3, `packed_forward`: one pass over the row; each sequence's logits match those it gets alone."""
 
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 import torch
@@ -8,6 +8,7 @@ from transformers import DynamicCache
 
 from lessons_lib.attention.packing import PackedBatch, concatenate_caches, pack, packed_mask
 from lessons_lib.checks.exercise import Mistake, call, short
+from lessons_lib.checks.lesson_01.words import count
 from lessons_lib.checks.lesson_05.requests import a_request
 from lessons_lib.models.tiny_models import VOCAB_SIZE, tiny_model
 
@@ -30,11 +31,13 @@ class Seen:
 
     passes: list[dict] = field(default_factory=list)
     logits_of: list[int] = field(default_factory=list)
+    calls: list[tuple[int, dict]] = field(default_factory=list)  # arguments without a name, and those with one
 
 
 def check_packed_forward(attempt) -> None:
     for family, cached, new in CASES:
         _check_case(attempt, family, cached, new)
+    _check_devices(attempt)
 
 
 @contextmanager
@@ -44,6 +47,9 @@ def _watch(model):
     hooks = [
         model.base_model.register_forward_pre_hook(
             lambda module, args, kwargs: seen.passes.append(dict(zip(("input_ids",), args)) | kwargs), with_kwargs=True
+        ),
+        model.register_forward_pre_hook(
+            lambda module, args, kwargs: seen.calls.append((len(args), kwargs)), with_kwargs=True
         ),
         model.get_output_embeddings().register_forward_pre_hook(
             lambda module, args: seen.logits_of.append(args[0].numel() // args[0].shape[-1])
@@ -166,6 +172,14 @@ def _checked_shape(got, packed: PackedBatch, case: str) -> torch.Tensor:
 
 def _check_arguments(seen: Seen, packed: PackedBatch, joined, case: str) -> None:
     """Raise for a wrong input of the model; called when the output is wrong."""
+    by_position = seen.calls[-1][0] if seen.calls else 0
+    if by_position > 1:
+        raise Mistake(
+            f"you passed {by_position} arguments to the model without their names.",
+            case=case,
+            idea="Their order differs from model to model: the second one is the mask in a Llama and the cache in a "
+            "GPT-2. Name them, as in the table above.",
+        )
     inputs = seen.passes[-1] if seen.passes else {}
     ids, positions, mask = inputs.get("input_ids"), inputs.get("position_ids"), inputs.get("attention_mask")
     if ids is None:
@@ -175,9 +189,10 @@ def _check_arguments(seen: Seen, packed: PackedBatch, joined, case: str) -> None
             f"`input_ids` should be the row with a batch axis of 1, of shape {[1, len(packed.input_ids)]}: "
             f"{short(packed.input_ids[None])}; yours is {short(ids)}."
         )
-        raise Mistake(
-            what, case=case, idea="The model expects a batch: `packed.input_ids[None]` adds an axis in front."
-        )
+        idea = "The model expects a batch: `packed.input_ids[None]` adds an axis in front."
+        if list(ids.shape) == [1, len(packed.input_ids)]:
+            idea = "The tokens go in as they are in `packed.input_ids`."
+        raise Mistake(what, case=case, idea=idea)
     if inputs.get("past_key_values") is None and packed.cached_lens != [0] * len(packed.cached_lens):
         what = "the model wasn't given the cache, so the new tokens can't see what came before them."
         raise Mistake(
@@ -191,6 +206,12 @@ def _check_arguments(seen: Seen, packed: PackedBatch, joined, case: str) -> None
             f"the positions should be {short(packed.positions)}; the model was given {short(positions.flatten())}.",
             case=case,
             idea="The right positions are in `packed.positions`.",
+        )
+    if list(positions.shape) != [1, len(packed.positions)]:
+        raise Mistake(
+            f"`position_ids` should have shape {[1, len(packed.positions)]}; yours has {list(positions.shape)}.",
+            case=case,
+            idea="The model expects a batch: `packed.positions[None]` adds an axis in front.",
         )
     want = packed_mask(packed)
     if mask is None:
@@ -209,6 +230,11 @@ def _check_arguments(seen: Seen, packed: PackedBatch, joined, case: str) -> None
             "The axes are batch, heads, queries, keys: `packed_mask(packed)[None, None]`. The model treats a mask "
             "with two axes as a padding mask, as in lesson 01."
         )
+        if isinstance(mask, torch.Tensor) and mask.dim() == 4:
+            idea = (
+                "A row for each new token, and a column for each key, cached and new: "
+                "`packed_mask(packed)[None, None]`."
+            )
         raise Mistake(
             f"the mask should have shape {[1, 1, *want.shape]}; the model was given {shape}.", case=case, idea=idea
         )
@@ -218,12 +244,57 @@ def _check_arguments(seen: Seen, packed: PackedBatch, joined, case: str) -> None
             "In a bool mask, True means allowed. A float mask is added to the attention scores, and a 1 hides nothing."
         )
         raise Mistake(f"the mask should be bool; the model was given {mask.dtype}.", case=case, idea=idea)
+    if mask.dtype == torch.bool and torch.equal(allowed.cpu(), ~want):
+        raise Mistake("the mask is inverted.", case=case, idea="True means that the token may attend to the key.")
     if not torch.equal(allowed.cpu(), want):
         raise Mistake(
             "the mask isn't right for this pass: each token attends to its own sequence up to its own position.",
             case=case,
             idea="Use `packed_mask(packed)`; it builds the mask for this pass.",
         )
+    keep = seen.calls[-1][1].get("logits_to_keep") if seen.calls else None
+    if isinstance(keep, torch.Tensor) and len(keep) and int(keep.max()) >= len(packed.input_ids):
+        idea = "Use `packed.logits_index`: the index in the row of each sequence's last token."
+        if keep.tolist() == packed.cu_seqlens_q[1:].tolist():
+            idea = (
+                "The last token of a sequence is at the index before its end. `packed.logits_index` has these indices."
+            )
+        elif keep.tolist() == (packed.context_lens - 1).tolist():
+            idea = (
+                "Those are positions in the sequences, which count the cached tokens too. `packed.logits_index` has "
+                "the indices in the row."
+            )
+        what = f"`logits_to_keep` is {keep.tolist()}, but the row has {count(len(packed.input_ids), 'token')}."
+        raise Mistake(what, case=case, idea=idea)
+
+
+class _ModelElsewhere:
+    """A model on another device than the packed batch. A call notes the devices of its inputs and ends there."""
+
+    device = torch.device("meta")
+
+    def __init__(self):
+        self.inputs: dict = {}
+
+    def __call__(self, *args, **kwargs):
+        self.inputs = dict(zip(("input_ids",), args)) | kwargs
+        raise InterruptedError
+
+
+def _check_devices(attempt) -> None:
+    """Check that the inputs go to the model's device. It has no data there, so only the call itself can be watched."""
+    model = _ModelElsewhere()
+    with suppress(Exception):  # from the call above, or because this stand-in can't do something
+        attempt(model, pack([[5, 6], [7]], [0, 0]), DynamicCache())
+    for name in ("input_ids", "position_ids", "attention_mask"):
+        tensor = model.inputs.get(name)
+        if isinstance(tensor, torch.Tensor) and tensor.device != model.device:
+            raise Mistake(
+                f"`{name}` is on the CPU, but the model isn't.",
+                case="a model on another device, such as a GPU.",
+                idea="`.to(model.device)` moves a tensor to the model's device. If it is there already, nothing is "
+                "copied.",
+            )
 
 
 def _name_wrong_logits(got, want, alone, names: str, case: str) -> Mistake:

@@ -1,5 +1,6 @@
 """Judges 05.1, `pack`: one row without padding, and the indices that describe it."""
 
+from itertools import combinations
 from random import Random
 
 import torch
@@ -14,6 +15,8 @@ CASES = (
     ([[5, 6, 8], [7]], [0, 0]),
     ([[7], [5, 6, 8], [9]], [2, 0, 4]),
     ([[5, 6], [8, 4, 3]], [3, 6]),
+    ([[6, 6, 5], [6, 6, 5]], [0, 0]),
+    ([[0], [0, 7]], [3, 0]),
 )
 FIELDS = ("input_ids", "positions", "seq_ids", "cu_seqlens_q", "context_lens", "logits_index")
 
@@ -34,6 +37,7 @@ def _check_row(attempt, new_tokens, cached_lens) -> None:
     case = f"new tokens {short(new_tokens)}, cached_lens {cached_lens}."
     got = _packed(attempt, new_tokens, cached_lens, case)
     want = pack(new_tokens, cached_lens)
+    _check_swapped(got, want, case)
     for name in FIELDS:
         _check_field(name, getattr(got, name), getattr(want, name), want, case)
     parts = [part.tolist() for part in unpack(got, got.input_ids)]
@@ -48,16 +52,29 @@ def _packed(attempt, new_tokens, cached_lens, case: str):
     except ValueError as error:
         if "negative dimensions" in str(error) or "expected" in str(error):
             raise
+        idea = (
+            "Reject only lists of unequal length, a sequence without a new token, and a negative length. A "
+            "cached length of 0 is a prefill."
+        )
+        if any(0 in tokens for tokens in new_tokens):
+            idea = "0 is a token id like any other. Check the number of tokens, `len(tokens)`, not the tokens."
         raise Mistake(
-            f"these lists are valid, but your code raised ValueError: {error}",
-            case=case,
-            idea="Reject only lists of unequal length, a sequence without a new token, and a negative length. A "
-            "cached length of 0 is a prefill.",
+            f"these lists are valid, but your code raised ValueError: {error}", case=case, idea=idea
         ) from None
     if not all(hasattr(got, name) for name in FIELDS):
         idea = "Return a `PackedBatch(input_ids=..., positions=..., ...)` with all six fields."
         raise Mistake(f"`pack` should return a PackedBatch; yours returned {type(got).__name__}.", case=case, idea=idea)
     return got
+
+
+def _check_swapped(got, want, case: str) -> None:
+    for one, other in combinations(FIELDS, 2):
+        given, right = ([getattr(packed, name) for name in (one, other)] for packed in (got, want))
+        if not all(isinstance(tensor, torch.Tensor) for tensor in given) or torch.equal(*right):
+            continue
+        if given[0].tolist() == right[1].tolist() and given[1].tolist() == right[0].tolist():
+            idea = f"`{one}` should be {short(right[0])}, and `{other}` {short(right[1])}."
+            raise Mistake(f"`{one}` and `{other}` are swapped.", case=case, idea=idea)
 
 
 def _check_field(name: str, got, want, packed: PackedBatch, case: str) -> None:
@@ -112,6 +129,14 @@ def _why_field(name: str, got: list, packed: PackedBatch) -> str:
                 [part[-1].item() for part in unpack(packed, packed.input_ids)],
                 "You took only the last token of each sequence. All new tokens go into the row.",
             ),
+            (
+                [t for part in unpack(packed, packed.input_ids) for t in dict.fromkeys(part.tolist())],
+                "A sequence may contain the same token more than once. All of its new tokens go into the row.",
+            ),
+            (
+                list(dict.fromkeys(packed.input_ids.tolist())),
+                "The same token may occur more than once. All new tokens go into the row.",
+            ),
         ),
         "positions": (
             (
@@ -141,6 +166,11 @@ def _why_field(name: str, got: list, packed: PackedBatch) -> str:
             (
                 list(range(len(new))),
                 "There is one id per *token*: a sequence with 3 new tokens has its id 3 times.",
+            ),
+            (
+                _ids_by_value(packed),
+                "Two sequences with the same new tokens get the same id. Do you look the id up with `index`, which "
+                "always finds the first? `enumerate` counts the sequences.",
             ),
             ([0] * len(each), "Every token has the same id, so the mask couldn't keep the sequences apart."),
         ),
@@ -180,6 +210,7 @@ def _why_field(name: str, got: list, packed: PackedBatch) -> str:
                 "Those are positions in the sequences. Use indices in the row, which has no cached tokens.",
             ),
             ([len(each) - 1], "That is the last token of the row. Every sequence has its own last token."),
+            ([-1] * len(new), "-1 is the end of the whole row. Every sequence has its own last token."),
         ),
     }
     for wrong, idea in known[name]:
@@ -193,6 +224,13 @@ def _why_field(name: str, got: list, packed: PackedBatch) -> str:
         "context_lens": "For each sequence, add its cached and its new tokens.",
         "logits_index": "For each sequence, it has the index of its last new token in the row.",
     }[name]
+
+
+def _ids_by_value(packed: PackedBatch) -> list[int] | None:
+    """The ids from looking each sequence up by its tokens, if those occur twice."""
+    parts = [part.tolist() for part in unpack(packed, packed.input_ids)]
+    ids = [parts.index(part) for part in parts for _ in part]
+    return ids if ids != packed.seq_ids.tolist() else None
 
 
 def _sums(lengths: list[int]) -> list[int]:
@@ -227,6 +265,12 @@ def _check_errors(attempt) -> None:
             "Python's `zip` silently stops at the shorter list, and you would lose a sequence.",
         ),
         (
+            [[7]],
+            [2, 4],
+            "one sequence, but two cached lengths",
+            "Too many cached lengths are as wrong as too few: compare the two lengths with `!=`.",
+        ),
+        (
             [[7], []],
             [2, 4],
             "a sequence without a new token",
@@ -242,7 +286,7 @@ def _check_errors(attempt) -> None:
     for new_tokens, cached_lens, what, idea in invalid:
         case = f"new tokens {new_tokens}, cached_lens {cached_lens}."
         try:
-            call(attempt, [list(tokens) for tokens in new_tokens], list(cached_lens), case=case)
+            got = call(attempt, [list(tokens) for tokens in new_tokens], list(cached_lens), case=case)
         except ValueError:
             continue
         except NotImplementedError:
@@ -253,4 +297,7 @@ def _check_errors(attempt) -> None:
             if isinstance(error, AssertionError):
                 idea = "`assert` raises AssertionError, and `python -O` skips it. Use `if ...: raise ValueError(...)`."
             raise Mistake(f"{what} should raise ValueError; yours raised {raised}.", case=case, idea=idea) from None
+        if isinstance(got, BaseException) or (isinstance(got, type) and issubclass(got, BaseException)):
+            idea = "`return` gives the error to the caller as a value. `raise ValueError(...)` stops the call."
+            raise Mistake(f"{what} should raise ValueError; yours returned one.", case=case, idea=idea)
         raise Mistake(f"{what} should raise ValueError; yours accepted it.", case=case, idea=idea)

@@ -8,6 +8,7 @@ import torch
 from lessons_lib.attention.packing import cache_of, pack
 from lessons_lib.batching.ragged_batching import ragged_generate
 from lessons_lib.checks.exercise import Mistake, call, short
+from lessons_lib.checks.lesson_01.words import count
 from lessons_lib.checks.lesson_05.requests import answer_alone, ragged_requests
 from lessons_lib.models.tiny_models import tiny_model
 
@@ -62,7 +63,7 @@ def _check_case(attempt, cached: list[int], new: list[int]) -> None:
     case = f"{lengths}. Joined: {_tokens(_codes(cached, new))}." if len(_codes(cached, new)) <= 16 else f"{lengths}."
     packed = pack([[1] * count for count in new], cached)
     got = _scattered(attempt, _joined(cached, new), packed, case)
-    _check_kind(got, len(new), case)
+    _check_kind(got, cached, case)
     for sequence, cache in enumerate(got):
         _check_cache(cache, sequence, cached, new, case)
 
@@ -72,6 +73,12 @@ def _scattered(attempt, joined, packed, case: str):
     try:
         return call(attempt, joined, packed, case=case)
     except RuntimeError as error:
+        if "Sizes of tensors must match" in str(error):
+            idea = (
+                "The parts differ along another axis than the one you concatenate. The tokens are the third axis: "
+                "`keys[:, :, start:end]`, and `dim=2` in `torch.cat`."
+            )
+            raise Mistake(f"these parts can't be concatenated: {str(error)[:160]}", case=case, idea=idea) from None
         if "split_with_sizes" not in str(error):
             raise
         idea = (
@@ -81,7 +88,8 @@ def _scattered(attempt, joined, packed, case: str):
         raise Mistake(f"the split sizes don't add up: {str(error)[:160]}", case=case, idea=idea) from None
 
 
-def _check_kind(got, count: int, case: str) -> None:
+def _check_kind(got, cached: list[int], case: str) -> None:
+    num_seqs = len(cached)
     if not isinstance(got, (list, tuple)):
         idea = "Return a list with one cache per sequence, in the order of the row."
         raise Mistake(
@@ -89,15 +97,22 @@ def _check_kind(got, count: int, case: str) -> None:
             case=case,
             idea=idea,
         )
-    if len(got) != count:
-        idea = "Every sequence gets a cache, even if nothing was cached before: its new tokens are in the joined cache."
+    if len(got) != num_seqs:
+        idea = "The loop over the sequences adds one cache each time. Does it return or stop too early?"
+        if len(got) == sum(map(bool, cached)):
+            idea = (
+                "Every sequence gets a cache, even if nothing was cached before: its new tokens are in the joined "
+                "cache."
+            )
         if len(got) == LAYERS:
             idea = (
-                "That is the number of layers. You grouped by layer; transpose with `zip(*...)`, because every "
-                "sequence needs its part of all layers."
+                "That is the number of layers. Did you group by layer, or add a cache inside the loop over the layers? "
+                "Every sequence needs one cache, with its part of all layers."
             )
         raise Mistake(
-            f"there should be {count} caches, one per sequence; yours returned {len(got)}.", case=case, idea=idea
+            f"there should be {count(num_seqs, 'cache')}, one per sequence; yours returned {len(got)}.",
+            case=case,
+            idea=idea,
         )
     for sequence, cache in enumerate(got):
         if not hasattr(cache, "layers") or not hasattr(cache, "get_seq_length"):
@@ -107,7 +122,7 @@ def _check_kind(got, count: int, case: str) -> None:
                 case=case,
                 idea=idea,
             )
-    if len({id(cache) for cache in got}) < count:
+    if len({id(cache) for cache in got}) < num_seqs:
         idea = "`[DynamicCache()] * n` is the same object n times. Each sequence needs its own cache."
         raise Mistake("two sequences got the same cache object.", case=case, idea=idea)
 
@@ -116,6 +131,8 @@ def _check_cache(cache, sequence: int, cached: list[int], new: list[int], case: 
     letter, length = _letter(sequence), cached[sequence] + new[sequence]
     if len(cache.layers) != LAYERS:
         idea = "Each layer of the model has its own keys and values, and the next pass needs all of them."
+        if len(cache.layers) > LAYERS:
+            idea = "Are there pairs of another sequence among them? Each sequence needs a new list of pairs."
         raise Mistake(
             f"{letter}'s cache should have {LAYERS} layers; yours has {len(cache.layers)}.", case=case, idea=idea
         )
@@ -152,6 +169,8 @@ def _name_wrong_tokens(
         shape = list(found.shape) if isinstance(found, torch.Tensor) else type(found).__name__
         length = cached[sequence] + new[sequence]
         idea = "The tokens are the third axis: split and concatenate with `dim=2`."
+        if isinstance(found, torch.Tensor) and found.dim() < 4:
+            idea = "An axis is missing. Keep all four, the first one too: slices such as `[:, :, start:end]` keep them."
         return Mistake(
             f"{where}: the shape should be {[1, KV_HEADS, length, HEAD_DIM]}; yours is {shape}.", case=case, idea=idea
         )
@@ -199,15 +218,15 @@ def _why_tokens(codes: list[int], sequence: int, cached: list[int], new: list[in
         ),
         (
             own[: cached[sequence]],
-            "The new tokens are missing. They come after everything that was cached: take the sequence's part of "
-            "those too.",
+            f"The new tokens are missing. In the joined cache they begin at index {sum(cached) + new_start}, after "
+            "everything that was cached and the new tokens of the sequences before.",
         ),
         (
             own[cached[sequence] :] + own[: cached[sequence]],
             "The new tokens come before the old ones. A cache keeps its tokens in the order of their positions.",
         ),
         (
-            row[start:end],
+            row[start:end] if sequence == 0 else None,
             "These tokens are adjacent in the joined cache, but a sequence's tokens aren't: first come the cached "
             "tokens of all N sequences, then the new ones of all. Sequence i has parts i and N + i.",
         ),
@@ -217,7 +236,7 @@ def _why_tokens(codes: list[int], sequence: int, cached: list[int], new: list[in
         ),
         (row, "That is the whole joined cache. Each sequence takes only its own parts."),
         (
-            old + row[len(row) - new[sequence] :],
+            old + row[len(row) - new[sequence] :] if len(set(cached)) == 1 else None,
             "You took the end of the joined cache for every sequence. The new tokens of sequence i come after those "
             "of the sequences before it.",
         ),
@@ -236,6 +255,33 @@ def _why_tokens(codes: list[int], sequence: int, cached: list[int], new: list[in
     for wrong, idea in known:
         if codes == wrong:
             return idea
+    if codes == own[: len(codes)]:
+        return (
+            f"The end is missing. {_letter(sequence)} has {count(new[sequence], 'new token')} in the row "
+            f"(`packed.new_lens`), and yours holds {len(codes) - cached[sequence]} of them."
+        )
+    if codes[: len(own)] == own:
+        return (
+            f"{_letter(sequence)}'s own tokens are right, but others follow. Its new part ends after "
+            f"{count(new[sequence], 'token')} (`packed.new_lens`)."
+        )
+    begins = sum(cached) + new_start
+    first = codes[: cached[sequence]]
+    if first and first[0] in row and codes[len(first) :] == own[cached[sequence] :]:
+        at = row.index(first[0])
+        if row[at : at + len(first)] == first:
+            return (
+                f"The new tokens are right. Your old ones begin at index {at} of the joined cache. They should begin "
+                f"at index {old_start}, after the cached tokens of the sequences before."
+            )
+    found = codes[cached[sequence] :]
+    if codes[: cached[sequence]] == old and len(found) == new[sequence] and found[0] in row:
+        at = row.index(found[0])
+        if row[at : at + len(found)] == found:
+            return (
+                f"The old tokens are right. Your new ones begin at index {at} of the joined cache. They should begin "
+                f"at index {begins}, after everything that was cached and the new tokens of the sequences before."
+            )
     return (
         "The sizes of the parts, from left to right, are `packed.cached_lens`, then `packed.new_lens`. A sequence "
         "takes one part of each kind."

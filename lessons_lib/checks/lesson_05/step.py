@@ -62,6 +62,9 @@ def _run_step(
                 case=case,
                 idea=idea,
             )
+        if [request.id for request in batch.running] != [request.id for request in running]:
+            idea = "It is the order of admission. Leave the list as it is, and make new lists in the same order."
+            raise Mistake("your step changed the order of `batch.running`.", case=case, idea=idea)
         if len(packed.new_lens) != len(batch.running):
             idea = (
                 "`forward` joins the caches of all running requests, so the row needs a part for each of them: a "
@@ -140,6 +143,9 @@ def _check_request(request: Request, want: list[int], computed: int, case: str) 
             "converts it."
         )
         raise Mistake(f"{request.id}'s answer should be {want}; yours contains tensors.", case=case, idea=idea)
+    if any(not isinstance(token, int) for token in request.output_ids):
+        idea = "A token id is a plain int. `request.append_token(token)` appends one."
+        raise Mistake(f"{request.id}'s answer should be {want}; it is {request.output_ids}.", case=case, idea=idea)
     if request.output_ids != want:
         idea = "Row i of the logits belongs to request i of `batch.running`; its argmax is that request's next token."
         if not request.output_ids or request.output_ids == want[: len(request.output_ids)]:
@@ -171,6 +177,11 @@ def _check_request(request: Request, want: list[int], computed: int, case: str) 
             idea = (
                 "It hasn't changed, so the next step would compute everything again. Increase it by the number of "
                 "tokens that this request had in the row."
+            )
+        elif request.num_computed_tokens == 1 and len(want) > 1:
+            idea = (
+                f"It was {computed - 1} before this step, and the row had one token of {request.id}. Add to it with "
+                "`+=` instead of replacing it."
             )
         elif computed and request.num_computed_tokens == 1:
             idea = (
@@ -216,8 +227,8 @@ def _check_decode(attempt) -> None:
 
 
 def _check_two_prompts(attempt) -> None:
-    case = "max_num_seqs=2; A (prompt of 3 tokens) and B (prompt of 2); the first step."
-    first, second = a_request("A", 3), a_request("B", 2)
+    case = "max_num_seqs=2; A (prompt of 3 tokens) and B (prompt of 5); the first step."
+    first, second = a_request("A", 3), a_request("B", 5)
     idea = "Pack the requests in the order of `batch.running`, because `forward` joins the caches in that order."
     want = {"A": (list(first.prompt_ids), 0), "B": (list(second.prompt_ids), 0)}
     _run_step(attempt, make_batch([first, second], max_num_seqs=2), case, want, idea)
@@ -233,7 +244,8 @@ def _check_prefill_with_decode(attempt) -> None:
     batch.submit(second)
     answer = answer_alone(tuple(first.prompt_ids), 5)
     want = {"A": (answer[:1], 3), "B": (list(second.prompt_ids), 0)}
-    _run_step(attempt, batch, case, want, "A's newest token and B's whole prompt go into one row.")
+    idea = "A's newest token and B's whole prompt go into one row, in the order of `batch.running`."
+    _run_step(attempt, batch, case, want, idea)
     _check_request(first, answer[:2], 4, case)
     _check_request(second, answer_alone(tuple(second.prompt_ids), 5)[:1], 4, case)
 
@@ -281,8 +293,8 @@ def _check_waiting_request_is_admitted(attempt) -> None:
         idea = "End the step with `admit(batch)`, so that the next row already has B's prompt."
         if "C" in _running_after_two_steps(attempt):
             idea = (
-                "A new request gets in one step later, so you seem to admit before you retire. Retire first, to make "
-                "room."
+                "A new request gets in one step later, so you seem to admit before you retire: before it in the same "
+                "step, or at the start of the next one. End the step with `retire(batch)`, then `admit(batch)`."
             )
         raise Mistake(
             "A has left, so B should be in `batch.running` after the step. It is still waiting.",
@@ -336,7 +348,16 @@ def _check_two_leave(attempt) -> None:
             "All finished requests leave, and waiting requests are admitted as long as there is room: `retire(batch)` "
             "and `admit(batch)` handle all of them."
         )
-        if any(request.state is RequestState.FINISHED for request in batch.running):
+        if sorted(running) == ["C", "D", "E"]:
+            idea = (
+                "These are the right requests in another order. `admit(batch)` takes them from the front of the queue."
+            )
+        elif missed := [request.id for request in requests[:3] if not request.output_ids]:
+            idea = (
+                f"{missed[0]} was in the row but got no token. If `batch.running` changes while a `for` loop iterates "
+                "over it, the loop skips a request. Append all tokens first, then retire and admit."
+            )
+        elif any(request.state is RequestState.FINISHED for request in batch.running):
             idea = (
                 "If you remove elements from a list while a `for` loop iterates over it, the loop skips the next one. "
                 "Append all tokens first, then retire."
