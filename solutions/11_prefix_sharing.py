@@ -132,10 +132,10 @@ to find two inputs with the same result. That matters: anyone who could write a 
 from that user's cache.
 
 **Your task: `block_hash(parent, token_ids)`.** `parent` is the hash of the previous block, 32 bytes, or `b""` for the first block. `token_ids` is a
-list of ints, the tokens of one full block. Return the hash, 32 `bytes`. It must depend on all of `parent`, on every token and its position, and on
-nothing else: the same arguments give the same hash in every call and in every process. Token ids may be as large as 200,000. Don't change the list.
+list of ints, the tokens of one full block, of any size. Return the hash, 32 `bytes`. It must depend on all of `parent`, on every token and its position,
+and on nothing else: the same arguments give the same hash in every call and in every process. Token ids may be as large as 200,000. Don't change the list.
 
-`array` and `hashlib` are imported in the cell.
+`hashlib` and `array` are imported in the cell. An `array` of the standard library holds numbers of one type, and its `tobytes()` returns them as bytes.
 """
 
 # %% exercise="11.1"

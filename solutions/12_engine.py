@@ -233,8 +233,8 @@ the size of the vocabulary.) `top_p` [N] is above 0 and at most 1. In this order
 4. top-p, of *these* probabilities: a token gets 0 if the tokens before it already add up to `top_p` or more. So the token that reaches `top_p`
    stays, and the first token always stays. Divide what is left by its sum.
 
-Return (probabilities, tokens), both [N, vocabulary], in sorted order. Don't change the arguments. Start with `logits.double()`: over a large vocabulary,
-the rounding error of a float32 sum becomes visible.
+Return (probabilities, tokens), both [N, vocabulary], in sorted order. Don't change the arguments. It's best to start with `logits.double()`: over a large
+vocabulary, the rounding error of a float32 sum becomes visible.
 
 `torch.arange(n)` gives the ranks. `x.masked_fill(mask, value)` returns a copy with the value where the mask is True. A softmax gives 0 where a logit is
 `float("-inf")`. `x.cumsum(dim=-1)` gives running sums along the row, each including its own element. `x.sum(dim=-1, keepdim=True)` is [N, 1].
@@ -1060,7 +1060,7 @@ Programs that read an answer need it in a fixed format.
 With `structured_outputs`, a parser follows the answer, and before each token it returns the tokens that may come next. It's `allowed_token_ids` with a new
 list for each token. The parser comes from an optional library (`pip install llguidance`); see `lessons_lib/engine/guided.py`.
 
-A model has a say, too. Many come with a `generation_config`: further end tokens, a penalty, tokens that must not be drawn. `generate` obeys it, so the engine
+A model brings settings, too. Many come with a `generation_config`: further end tokens, a penalty, tokens that must not be drawn. `generate` obeys it, so the engine
 must, or its answers differ. Here the model asks for a penalty, and the request asks for nothing:
 """
 
@@ -1084,9 +1084,9 @@ end token ends an answer then.
 
 # %% [markdown]
 """
-### What other requests must not find out
+### What other users must not find out
 
-Strangers must not learn from each other either. A prompt whose beginning is cached gets its first token sooner. So a reader who tries prompts and looks at
+Users must not learn each other's prompts. A prompt whose beginning is cached gets its first token sooner. So a reader who tries prompts and looks at
 the clock can find out what others have asked. A request's `cache_salt` is hashed into its blocks: only requests with the same salt share them.
 """
 

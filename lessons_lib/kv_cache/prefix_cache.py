@@ -19,7 +19,7 @@ def block_hash(parent: bytes, token_ids: list[int]) -> bytes:
     chain makes one hash stand for everything up to the end of the block.
 
     Args:
-        parent: the hash of the block before; for the first, see `salt_root`.
+        parent: the hash of the block before; `b""` for the first (if the request has a salt, `salt_root`).
         token_ids: the tokens of the block.
 
     Returns:
@@ -209,7 +209,7 @@ class PrefixCache(SharedBlockPool):
             self.hash_to_block[block_hash] = block
 
     def forget_contents(self) -> None:
-        """Forget what all blocks hold: none can be found any more.
+        """Forget what all blocks hold: none can be found anymore.
 
         Raises:
             RuntimeError: a block is in use, and its sequence would go on with it; nothing changes.

@@ -4,6 +4,7 @@ import hashlib
 import json
 import struct
 from array import array
+from functools import reduce
 from itertools import takewhile
 
 from answers import Wrong
@@ -132,6 +133,27 @@ def md5_twice(parent, token_ids):
     return 2 * hashlib.md5(parent + array("q", token_ids).tobytes()).digest()
 
 
+def python_hash_hashed_again(parent, token_ids):
+    return hashlib.sha256(str(hash((parent, tuple(token_ids)))).encode()).digest()
+
+
+def bytes_as_needed(parent, token_ids):
+    data = b"".join(token.to_bytes((token.bit_length() + 7) // 8, "big") for token in token_ids)
+    return hashlib.sha256(parent + data).digest()
+
+
+def first_sixteen(parent, token_ids):
+    return block_hash(parent, token_ids[:16])
+
+
+def first_and_last(parent, token_ids):
+    return block_hash(parent, [token_ids[0], token_ids[-1]])
+
+
+def token_after_token(parent, token_ids):
+    return reduce(lambda one, token: hashlib.sha256(one + token.to_bytes(8, "big")).digest(), token_ids, parent)
+
+
 # 11.2 SharedBlockPool
 
 
@@ -145,6 +167,19 @@ def touches_without_counting(self, blocks):
         self.ref_count.setdefault(block, 1)
         self.free_queue.pop(block, None)
     self.used.update(blocks)
+
+
+def allocates_others(self, blocks):
+    fresh = [block for block in blocks if block not in self.used]
+    self.allocate(len(fresh))
+    for block in set(blocks) - set(fresh):
+        self.ref_count[block] += 1
+
+
+def keeps_used(self, blocks):
+    used = set(self.used)
+    SharedBlockPool.free(self, blocks)
+    self.used.update(used)
 
 
 def knows_two_users_at_most(self, blocks):
@@ -487,6 +522,22 @@ def tests_a_block_for_truth(self, hashes):
     return blocks
 
 
+def finds_free_blocks_only(self, hashes):
+    return [self.hash_to_block[one] for one in hashes if self.hash_to_block.get(one) in self.free_queue]
+
+
+def finds_and_pops(self, hashes):
+    blocks = PrefixCache.match_prefix(self, hashes)
+    for one in hashes[: len(blocks)]:
+        del self.hash_to_block[one]
+    return blocks
+
+
+def finds_the_unknown_one(self, hashes):
+    blocks = PrefixCache.match_prefix(self, hashes)
+    return [*blocks, None] if len(blocks) < len(hashes) else blocks
+
+
 def finds_nothing_is_none(self, hashes):
     return PrefixCache.match_prefix(self, hashes) or None
 
@@ -613,6 +664,32 @@ def inserts_the_copy(pool, sequence, index):
     (target,) = pool.allocate(1)
     sequence.blocks.insert(index, target)
     pool.free([source])
+    return BlockCopy(COPY, source, target)
+
+
+def takes_over(pool, sequence, index):
+    if pool.ref_count[sequence.blocks[index]] > 1:
+        return copy_before_write(pool, sequence, index)
+    pool.hash_to_block.pop(pool.block_to_hash.pop(sequence.blocks[index], None), None)
+    return BlockCopy(COPY, sequence.blocks[index], sequence.blocks[index])
+
+
+def lowers_by_hand(pool, sequence, index):
+    source, (target,) = sequence.blocks[index], pool.allocate(1)
+    pool.ref_count[source] -= 1
+    sequence.blocks[index] = target
+    return BlockCopy(COPY, source, target)
+
+
+def takes_the_block_by_hand(pool, sequence, index):
+    if not pool.free_queue:
+        raise OutOfBlocks("no block is free")
+    source, target = sequence.blocks[index], next(iter(pool.free_queue))
+    pool.free_queue.pop(target)
+    pool.used.add(target)
+    pool.ref_count[target] = 1
+    pool.free([source])
+    sequence.blocks[index] = target
     return BlockCopy(COPY, source, target)
 
 
@@ -843,6 +920,29 @@ def touches_what_it_leaves_out(pool, sequence, blocks):
         pool.touch(blocks[len(sequence.blocks) :])
 
 
+def makes_the_copy(pool, sequence, blocks):
+    pool.touch(blocks)
+    sequence.blocks = list(blocks)
+    if len(blocks) * pool.block_size == sequence.num_tokens:
+        sequence.blocks[-1:] = pool.allocate(1)
+        pool.free(blocks[-1:])
+    sequence.num_computed_tokens = min(len(blocks) * pool.block_size, sequence.num_tokens - 1)
+
+
+def keeps_at_least_one(pool, sequence, blocks):
+    covers_all = len(blocks) * pool.block_size == sequence.num_tokens
+    drop = covers_all and len(blocks) > 1 and not set(pool.free_queue) - set(blocks)
+    needs_no_copy(pool, sequence, blocks[:-1] if drop else blocks)
+
+
+def frees_what_it_touched(pool, sequence, blocks):
+    pool.touch(blocks)
+    sequence.blocks = blocks[:]
+    if sequence.num_tokens == len(blocks) * pool.block_size and not pool.free_queue:
+        pool.free([sequence.blocks.pop()])
+    sequence.num_computed_tokens = min(sequence.num_tokens - 1, pool.block_size * len(sequence.blocks))
+
+
 def blocks_of_16(pool, sequence, blocks):
     take_cached(pool, sequence, blocks)
     sequence.num_computed_tokens = min(len(sequence.blocks) * 16, sequence.num_tokens - 1)
@@ -915,7 +1015,7 @@ WRONG = {
         Wrong("Python's hash as bytes", python_hash_in_bytes, "yours has 8"),
         Wrong("Python's hash, padded", python_hash_filled_up, "hardly ever changes"),
         Wrong("str instead of bytes", hex_digest, "yours is str"),
-        Wrong("the hex digest as bytes", hex_in_bytes, "yours has 64"),
+        Wrong("the hex digest as bytes", hex_in_bytes, "as two characters"),
         Wrong("no digest", no_digest, "its `.digest()`"),
         Wrong("nothing returned", returns_nothing, "NoneType"),
         Wrong("one byte per token", one_byte_a_token, "A byte holds 0 to 255"),
@@ -928,6 +1028,10 @@ WRONG = {
         Wrong("without the first token", drops_the_first_token, "a different first token"),
         Wrong("the parent and a hash", grows_with_the_chain, "it would grow from block to block"),
         Wrong("MD5 twice", md5_twice, "the two halves of a block hash should differ"),
+        Wrong("Python's hash, hashed again", python_hash_hashed_again, "in every process"),
+        Wrong("as many bytes as needed", bytes_as_needed, "where one token ends and the next begins"),
+        Wrong("16 tokens only", first_sixteen, "A block may have any size"),
+        Wrong("the first and the last token only", first_and_last, "those between the first and the last"),
     ],
     "11.2": [
         Wrong(
@@ -969,6 +1073,8 @@ WRONG = {
             counting(free=skips_unknown_blocks),
             "freeing block 3, which is free, should raise",
         ),
+        Wrong("touch allocates", counting(touch=allocates_others), "`allocate` takes others"),
+        Wrong("free leaves blocks in use", counting(free=keeps_used), "leaves `used` when it joins the free queue"),
         Wrong("free sorts the queue", counting(free=sorts_the_queue), "yours is [0, 1, 2, 3, 4, 5]"),
     ],
     "11.3": [
@@ -989,7 +1095,7 @@ WRONG = {
         Wrong(
             "match_prefix returns one too few",
             caching(match_prefix=finds_one_too_few),
-            "should return [0, 1, 2]; yours returned [0, 1]",
+            "Don't leave its block out here",
         ),
         Wrong("match_prefix returns hashes", caching(match_prefix=finds_hashes), "should return a list of blocks"),
         Wrong(
@@ -1036,6 +1142,9 @@ WRONG = {
             "blocks with a hash are spared", caching(allocate=spares_blocks_with_a_hash), "from the front of the queue"
         ),
         Wrong("a block as a truth value", caching(match_prefix=tests_a_block_for_truth), "Block 0 is a block, too"),
+        Wrong("only free blocks", caching(match_prefix=finds_free_blocks_only), "are in use or free"),
+        Wrong("takes hashes out", caching(match_prefix=finds_and_pops), "`match_prefix` has changed `hash_to_block`"),
+        Wrong("None for the unknown hash", caching(match_prefix=finds_the_unknown_one), "adds nothing to the list"),
         Wrong("None if nothing is found", caching(match_prefix=finds_nothing_is_none), "Return a list in every case"),
         Wrong("blocks among hashes", caching(allocate=looks_blocks_up_among_hashes), "The keys of `hash_to_block` are"),
         Wrong("writable whatever the hash", caching(is_writable=asks_the_count_only), "comes later finds it"),
@@ -1054,7 +1163,10 @@ WRONG = {
         ),
         Wrong("appends the copy", appends_the_copy, "should be [0, 2]; yours is [0, 1, 2]"),
         Wrong("inserts the copy", inserts_the_copy, "should be [0, 2]; yours is [0, 2, 1]"),
-        Wrong("leaves the table as it is", leaves_the_table, "should be [0, 2]; yours is [0, 1]"),
+        Wrong("leaves the table as it is", leaves_the_table, "The table still has the old block"),
+        Wrong("takes over a block with one user", takes_over, "or could find it by its hash: put the new block"),
+        Wrong("lowers the count by hand", lowers_by_hand, "Leave the counting to the pool"),
+        Wrong("takes the block by hand", takes_the_block_by_hand, "it still has its old hash"),
         Wrong("a list in the table", puts_a_list_into_the_table, "should be [0, 2]; yours is [0, [2]]"),
         Wrong("always the last block", always_the_last_block, "Only entry 0 of the table changes"),
         Wrong("the index as a block", takes_the_index_for_a_block, "from the block that was in the table"),
@@ -1103,12 +1215,14 @@ WRONG = {
         Wrong("forgets the blocks", forgets_the_blocks, "The sequence starts with the blocks that were found"),
         Wrong("changes the list", pops_from_the_list, "changed its argument `blocks`"),
         Wrong("touches what it leaves out", touches_what_it_leaves_out, "doesn't have this block"),
+        Wrong("makes the copy itself", makes_the_copy, "Allocate nothing here"),
+        Wrong("keeps at least one block", keeps_at_least_one, "although it is the only one"),
         Wrong("always blocks of 16", blocks_of_16, "`pool.block_size`"),
     ],
 }
 
 RIGHT = {
-    "11.1": [written_with_commas, updated_step_by_step, tokens_before_the_parent, hashed_as_json],
+    "11.1": [written_with_commas, updated_step_by_step, tokens_before_the_parent, hashed_as_json, token_after_token],
     "11.2": [
         counting(touch=touches_in_two_loops),
         counting(touch=touches_with_sets),
@@ -1124,5 +1238,5 @@ RIGHT = {
         caching(),
     ],
     "11.4": [with_a_new_table, frees_before_it_writes_the_table, asks_before_it_starts, with_a_slice],
-    "11.5": [in_another_order, with_a_loop, without_min, with_sets],
+    "11.5": [in_another_order, with_a_loop, without_min, with_sets, frees_what_it_touched],
 }

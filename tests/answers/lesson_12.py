@@ -113,6 +113,39 @@ def later_of_two_alike(logits, temperature, top_k, top_p):
     return probabilities, logits.shape[-1] - 1 - tokens
 
 
+def cuts_with_zeros(logits, temperature, top_k, top_p):
+    scaled, tokens = (logits.double() / temperature[:, None]).sort(dim=-1, descending=True, stable=True)
+    outside = torch.arange(logits.shape[-1]) >= top_k[:, None]
+    return _cut_and_divided(scaled.masked_fill(outside, 0.0).softmax(-1), top_p), tokens
+
+
+def cuts_token_ids(logits, temperature, top_k, top_p):
+    scaled, tokens = (logits.double() / temperature[:, None]).sort(dim=-1, descending=True, stable=True)
+    return _cut_and_divided(scaled.masked_fill(tokens >= top_k[:, None], NONE).softmax(-1), top_p), tokens
+
+
+def softmax_down_the_columns(logits, temperature, top_k, top_p):
+    scaled, tokens = (logits.double() / temperature[:, None]).sort(dim=-1, descending=True, stable=True)
+    outside = torch.arange(logits.shape[-1]) >= top_k[:, None]
+    return _cut_and_divided(scaled.masked_fill(outside, NONE).softmax(0), top_p), tokens
+
+
+def softmax_of_probabilities(logits, temperature, top_k, top_p):
+    probabilities, tokens = token_probabilities(logits, temperature, top_k, top_p)
+    scaled = (logits.double() / temperature[:, None]).sort(dim=-1, descending=True, stable=True).values
+    outside = torch.arange(logits.shape[-1]) >= top_k[:, None]
+    return scaled.masked_fill(outside, NONE).softmax(-1).masked_fill(probabilities == 0, NONE).softmax(-1), tokens
+
+
+def settings_without_a_new_axis(logits, temperature, top_k, top_p):
+    return token_probabilities(logits / temperature, torch.ones_like(temperature), top_k, top_p)
+
+
+def _cut_and_divided(probabilities, top_p):
+    probabilities = probabilities.masked_fill(probabilities.cumsum(-1) - probabilities >= top_p[:, None], 0.0)
+    return probabilities / probabilities.sum(-1, keepdim=True)
+
+
 def keeps_all_alike(logits, temperature, top_k, top_p):
     scaled, tokens = (logits.double() / temperature[:, None]).sort(dim=-1, descending=True, stable=True)
     least = scaled.gather(1, (top_k[:, None] - 1).clamp(max=logits.shape[-1] - 1))
@@ -168,6 +201,12 @@ def looks_at_the_end_only(text, stop):
         if text.endswith(string):
             return len(text) - len(string), True
     return len(text) - held_back(text, stop), False
+
+
+def holds_back_first(text, stop):
+    if held := held_back(text, stop):
+        return len(text) - held, False
+    return releasable(text, stop)
 
 
 def first_that_fits(text, stop):
@@ -334,6 +373,52 @@ def in_parts(parts):
         finish(engine, output, tokens, logits, parts)
 
     return run_step
+
+
+def schedules_in_the_try(engine):
+    try:
+        output = engine.schedule()
+        engine.copy_blocks(output.block_copies)
+        if not output.num_scheduled_tokens:
+            return
+        tokens, logits = engine.compute(output)
+    except Exception as error:
+        fail_all(engine, output, error)
+        return
+    finish(engine, output, tokens, logits, "cupr")
+
+
+def with_tokens_only(parts):
+    """If no sequence gets a token, the step does no more than these parts."""
+
+    def run_step(engine):
+        output = engine.schedule()
+        try:
+            engine.copy_blocks(output.block_copies)
+            if not output.num_scheduled_tokens:
+                return
+            tokens, logits = engine.compute(output)
+        except Exception as error:
+            fail_all(engine, output, error)
+            return
+        finish(engine, output, tokens, logits, "cupr" if any(gets_tokens(output.num_scheduled_tokens)) else parts)
+
+    return run_step
+
+
+def updates_after_a_failure(engine, output, error):
+    fail_all(engine, output, error)
+    engine.update(output, [0] * len(output.num_scheduled_tokens))
+
+
+def goes_on_after_a_failure(engine, output, error):
+    fail_all(engine, output, error)
+    finish(engine, output, [], None, "cupr")
+
+
+def ends_with_the_text(engine, output, error):
+    for request in engine.affected_requests(output):
+        engine.end(request, "error", str(error))
 
 
 def without_try(engine):
@@ -640,6 +725,11 @@ WRONG = {
             probabilities_with(reached=lambda p, top_p: p.cumsum(-1) - p > top_p),
             "instead of `>`",
         ),
+        Wrong("cut logits are 0", cuts_with_zeros, "A logit of 0 doesn't cut a token"),
+        Wrong("token ids instead of ranks", cuts_token_ids, "You compared token ids with `top_k`"),
+        Wrong("softmax over the rows", softmax_down_the_columns, "goes down the columns"),
+        Wrong("a second softmax", softmax_of_probabilities, "probabilities aren't logits"),
+        Wrong("without [:, None]", settings_without_a_new_axis, "`[:, None]` makes it [N, 1]"),
         Wrong("all alike kept by top_k", keeps_all_alike, "cut by rank, not by value"),
         Wrong(
             "top_p one too many",
@@ -690,8 +780,19 @@ WRONG = {
         Wrong(
             "one character only",
             releasing(held=lambda text, stop: held_back(text, stop, sizes=lambda s: range(1, min(2, len(s))))),
-            "You hold back one character",
+            "You hold back one character at most",
         ),
+        Wrong(
+            "not the longest beginning",
+            releasing(held=lambda text, stop: held_back(text, stop, sizes=lambda s: range(1, len(s) - 1))),
+            "all of it but its last character",
+        ),
+        Wrong(
+            "the number of characters held back",
+            releasing(held=lambda text, stop: len(text) - held_back(text, stop)),
+            "Return how many can be shown",
+        ),
+        Wrong("held back before it looks for a stop string", holds_back_first, "Look for complete ones first"),
         Wrong("stop string shown", releasing(found=shows_the_stop_string), "shows the stop string"),
         Wrong(
             "the last one",
@@ -765,6 +866,13 @@ WRONG = {
         Wrong("first answers only", step_with(passed=lambda c: [e for e in c if e.index == 0]), "the other answers"),
         Wrong("tokens of others", step_with(chosen=lambda tokens: tokens[::-1]), "a token of its own"),
         Wrong("counts rows", step_with(recorded=lambda gets, done: (len(gets), len(done))), "prefill tokens; expected"),
+        Wrong("schedules in the try", schedules_in_the_try, "`schedule` raised an error, and your step caught it"),
+        Wrong("no update without a token", with_tokens_only("cpr"), "but didn't call `update`"),
+        Wrong("no record without a token", with_tokens_only("cup"), "Record each step that has computed something"),
+        Wrong("updates after a failure", step_with(fail=updates_after_a_failure), "called `update` although"),
+        Wrong("goes on after a failure", step_with(fail=goes_on_after_a_failure), "A failed step has no tokens"),
+        Wrong("the text of the error", step_with(fail=ends_with_the_text), "Pass the exception itself"),
+        Wrong("counts exchanged", step_with(recorded=lambda gets, done: (len(done), sum(gets))), "comes first, then"),
         Wrong("counts no forks", step_with(recorded=lambda gets, done: (sum(gets), sum(gets))), "new tokens; expected"),
     ],
 }

@@ -45,7 +45,7 @@ def _take(
         raise Mistake(
             f"`sequence.blocks` should be {expected}; yours is {short(sequence.blocks)}.",
             case=case,
-            idea=why_blocks or _blocks_idea(sequence, blocks),
+            idea=_added_idea(sequence, blocks) or why_blocks or _blocks_idea(sequence, blocks),
         )
     if sequence.num_computed_tokens != want_computed:
         what = (
@@ -87,6 +87,15 @@ def _take(
             case=case,
             idea=idea,
         )
+
+
+def _added_idea(sequence, blocks) -> str:
+    if isinstance(sequence.blocks, (list, tuple)) and any(block not in blocks for block in sequence.blocks):
+        return (
+            "The sequence starts with blocks that were found, and no others. Allocate nothing here: the scheduler "
+            "makes the copy, just before the sequence writes."
+        )
+    return ""
 
 
 def _blocks_idea(sequence, blocks) -> str:
@@ -257,7 +266,10 @@ def _check_no_block_for_the_copy(attempt) -> None:
         0,
         0,
         "No block is taken, so no token counts as computed.",
-        queue,
+        (
+            "Its only token to compute would go into a copy of this block, and no *other* block is free. So the "
+            "sequence does without it, although it is the only one."
+        ),
     )
     prompt, answer = list(range(20)), list(range(100, 112))
     pool, blocks = _pool(3, 2, prompt + answer, in_use=True, others=1)
@@ -294,4 +306,8 @@ def _check_other_sizes(attempt) -> None:
                         keep,
                         computed,
                         "The pool knows how large its blocks are: `pool.block_size`.",
+                        (
+                            "Does your code use `pool.block_size`, and not 16? A block is left out only if all known "
+                            "tokens are found and no other block is free."
+                        ),
                     )

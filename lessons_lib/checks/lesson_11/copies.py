@@ -14,6 +14,7 @@ A, B = bytes([1]) * 32, bytes([2]) * 32
 def check_copy_before_write(attempt) -> None:
     _check_fork(attempt)
     _check_cached(attempt)
+    _check_old_hash_of_the_new_block(attempt)
     _check_any_block(attempt)
     _check_three_users(attempt)
     _check_no_block_free(attempt)
@@ -45,8 +46,7 @@ def _copy(attempt, pool, sequence, index: int, target: int, case: str) -> None:
             f"`sequence.blocks` should be {[*before[:index], target, *before[index + 1 :]]}; yours is "
             f"{short(sequence.blocks)}.",
             case=case,
-            idea=f"Only entry {index} of the table changes: from the shared block to the new one."
-            + _no_list(sequence.blocks),
+            idea=_table_idea(list(sequence.blocks) == before, index) + _no_list(sequence.blocks),
         )
     if sequence.num_computed_tokens != len(sequence.prompt_ids) or sequence.output_ids:
         raise Mistake(
@@ -57,6 +57,15 @@ def _copy(attempt, pool, sequence, index: int, target: int, case: str) -> None:
         )
     if got != want:
         raise Mistake(f"the copy should be {want}; yours is {got}.", case=case, idea=_copy_idea(got, want))
+
+
+def _table_idea(is_unchanged: bool, index: int) -> str:
+    if is_unchanged:
+        return (
+            "The table still has the old block. The sequence may not write to it, because others use it, or could "
+            "find it by its hash: put the new block in its place."
+        )
+    return f"Only entry {index} of the table changes: from the old block to the new one."
 
 
 def _copy_idea(got: BlockCopy, want: BlockCopy) -> str:
@@ -97,6 +106,13 @@ def _check_cached(attempt) -> None:
         "to write to block 1."
     )
     _copy(attempt, pool, only, 1, 2, case)
+    if pool.ref_count.get(1) == 0:
+        raise Mistake(
+            "block 1 has a count of 0 in `ref_count`, but it isn't in the free queue.",
+            case=case,
+            idea="Leave the counting to the pool: `pool.free([block])` lowers the count, and frees the block if no "
+            "other sequence uses it.",
+        )
     books = (
         "X no longer uses block 1, and neither does any other sequence: it is free, and goes to the end of the queue."
     )
@@ -112,6 +128,25 @@ def _check_cached(attempt) -> None:
             idea=idea,
         )
     _check_new_is_writable(pool, case)
+
+
+def _check_old_hash_of_the_new_block(attempt) -> None:
+    pool, (_, second) = _forked(3, [0, 1])
+    pool.cache_full_block(*pool.allocate(1), A)
+    pool.free([2])
+    case = (
+        "three blocks; X and its fork Y use blocks 0 and 1; block 2 is free, and has the hash a. Y is about to write "
+        "to block 1."
+    )
+    _copy(attempt, pool, second, 1, 2, case)
+    expect(pool, {0: 2, 1: 1, 2: 1}, [], case)
+    if pool.match_prefix([A]) or pool.evicted != 1:
+        raise Mistake(
+            "block 2 is Y's now, but it still has its old hash.",
+            case=case,
+            idea="A sequence that finds it by this hash would read Y's tokens. `pool.allocate(1)` takes the block from "
+            "the queue, counts it, and removes its hash.",
+        )
 
 
 def _check_new_is_writable(pool, case: str) -> None:

@@ -46,6 +46,11 @@ def expect(pool, ref_count: dict[int, int], queue: list[int], case: str, idea: s
             "`allocate` or through `touch`, with `self.used.update(blocks)`. Lesson 03's `free` "
             "refuses blocks that are not in it."
         )
+        if used_of(pool) > set(ref_count):
+            idea = (
+                "A block that no sequence uses anymore leaves `used` when it joins the free queue. `super().free` does "
+                "both."
+            )
         raise Mistake(
             f"`used` should be {short(set(ref_count))}; yours is {short(used_of(pool))}.", case=case, idea=idea
         )
@@ -162,6 +167,8 @@ def _check_touch_free(attempt) -> None:
         "stays there, it is allocated a second time."
     )
     once = "No sequence used these blocks, and now one does."
+    if set(pool.ref_count) - {0, 1}:
+        once = "Touch the blocks that are given, 0 and 1. `allocate` takes others, from the front of the queue."
     expect(pool, {0: 1, 1: 1}, [3, 4, 5, 2], case, once if dict(pool.ref_count) != {0: 1, 1: 1} else idea, idea)
     case += " Then `allocate(3)`."
     got = call(pool.allocate, 3, case=case)

@@ -49,20 +49,28 @@ def _match(pool, hashes: list[bytes], want: list[int], case: str, idea: str) -> 
         )
     if [int(block) for block in got] != want:
         if not got and len(want) == len(hashes):
+            idea += _nothing_found(pool, hashes, want)
+        if len(got) == len(hashes) - 1 and want[:-1] == list(got):
             idea += (
-                " Is there a test such as `if not block`? Block 0 is a block, too. And do you look the hash up in "
-                "`hash_to_block`?"
+                " The last hash is known, too. Don't leave its block out here, even if all hashes are known: Build 5 "
+                "sees to it that a token is left to compute."
             )
         raise Mistake(
             f"`match_prefix` should return {want}; yours returned {marked(want, list(got))}.", case=case, idea=idea
         )
 
 
+def _nothing_found(pool, hashes: list[bytes], want: list[int]) -> str:
+    if want[0] == 0 and list(call(pool.match_prefix, hashes[1:2], case="")) == want[1:2]:
+        return " Is there a test such as `if not block`? Block 0 is a block, too."
+    return " Do you look the hash up in `hash_to_block`?"
+
+
 def _kind_idea(got, idea: str) -> str:
     if got is None:
         return "Return a list in every case. If nothing is found, it is empty."
     if isinstance(got, list) and None in got:
-        return idea
+        return "An unknown hash has no block, so it adds nothing to the list. " + idea
     return "`self.hash_to_block[block_hash]` is the block with that hash. Return a list of such blocks."
 
 
@@ -70,8 +78,18 @@ def _check_match(attempt) -> None:
     pool = _filled(attempt, 6, 3)
     begin = "blocks 0, 1, 2 are in use, with the hashes a, b, c; "
     a, b, c, x, y = HASHES[:5]
-    all_found = "Go through the hashes in order, and collect their blocks as long as the hashes are known."
+    all_found = (
+        "Go through the hashes in order, and collect their blocks as long as the hashes are known, whether these "
+        "blocks are in use or free."
+    )
     _match(pool, [a, b, c], [0, 1, 2], begin + "`match_prefix([a, b, c])`.", all_found)
+    if pool.hash_to_block != {a: 0, b: 1, c: 2} or pool.block_to_hash != {0: a, 1: b, 2: c}:
+        raise Mistake(
+            "`match_prefix` has changed `hash_to_block` or `block_to_hash`.",
+            case=begin + "`match_prefix([a, b, c])`.",
+            idea="It only looks blocks up, and the next sequence must find them too: read the table with `[...]` or "
+            "`.get`, and take nothing out of it.",
+        )
     _match(pool, [a, b], [0, 1], begin + "`match_prefix([a, b])`.", all_found)
     _match(
         pool,
@@ -232,7 +250,8 @@ def _check_writable(attempt) -> None:
     pool.cache_full_block(1, HASHES[0])
     found = (
         "The block has a hash: a sequence that comes later finds it, and expects the tokens that the hash stands for. "
-        "A write would change them."
+        "A write would change them. (`block_to_hash` says which blocks have a hash; the keys of `hash_to_block` are "
+        "hashes.)"
     )
     _writable(pool, 1, False, "one sequence uses block 1, which has a hash.", found)
     touch(pool, [1], "one sequence uses block 1, which has a hash; `touch([1])`.")

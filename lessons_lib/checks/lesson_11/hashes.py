@@ -3,6 +3,7 @@ else.
 """
 
 import hashlib
+import types
 from random import Random
 
 from lessons_lib.checks.exercise import Mistake, call, short
@@ -18,6 +19,7 @@ def check_block_hash(attempt) -> None:
     _check_parent(attempt)
     _check_chain(attempt)
     _check_spread(attempt)
+    _check_python_hash(attempt)
 
 
 def _hash(attempt, parent: bytes, token_ids: list[int], case: str = "") -> bytes:
@@ -48,6 +50,11 @@ def _length_idea(got: bytes, parent: bytes) -> str:
         return (
             "This hash will be the parent of the next block. If a hash contained its parent, it would grow from block "
             "to block. Hash the parent together with the tokens."
+        )
+    if len(got) == 64 and not set(got) - set(b"0123456789abcdef"):
+        return (
+            "`.hexdigest()` writes each of the 32 bytes as two characters, and encoding the text doesn't undo that. "
+            "`.digest()` returns the 32 bytes."
         )
     return (
         "SHA-256 returns 32 bytes: `hashlib.sha256(data).digest()`. With too few bytes, two beginnings may get the "
@@ -117,11 +124,23 @@ def _check_same_again(attempt) -> None:
 
 
 def _check_tokens(attempt) -> None:
-    lost = "Is `token_ids` part of what you hash?"
+    lost = "Is `token_ids` part of what you hash, and does nothing cut it off?"
     _differ(attempt, (PARENT, [1, 2, 3, 4]), (PARENT, [9, 8, 7, 6]), lost, "different tokens")
     every_token = "Every token counts, including the first and the last."
+    between = "Every token counts, including those between the first and the last."
     _differ(attempt, (PARENT, [1, 2, 3, 4]), (PARENT, [1, 2, 3, 5]), every_token, "a different last token")
     _differ(attempt, (PARENT, [1, 2, 3, 4]), (PARENT, [0, 2, 3, 4]), every_token, "a different first token")
+    _differ(attempt, (PARENT, [1, 2, 3, 4]), (PARENT, [1, 9, 3, 4]), between, "a different second token")
+    long = list(range(64))
+    case = "two blocks of 64 tokens that differ in the last one; the same parent."
+    if _hash(attempt, PARENT, long, case) == _hash(attempt, PARENT, [*long[:-1], 99], case):
+        any_size = (
+            "A block may have any size: hash all of its tokens, however many there are. Does a slice or a `zip` end "
+            "too early?"
+        )
+        raise Mistake(
+            "two blocks should give two different hashes; yours gives the same one twice.", case=case, idea=any_size
+        )
     order = 'The order counts: "dog bites man" is not "man bites dog". A sum, a set or a sorted list loses it.'
     _differ(attempt, (PARENT, [1, 2, 3, 4]), (PARENT, [4, 3, 2, 1]), order, "the same tokens in a different order")
     _differ(
@@ -136,6 +155,12 @@ def _check_tokens(attempt) -> None:
         "separator between them."
     )
     _differ(attempt, (PARENT, [1, 12]), (PARENT, [11, 2]), joined, "[1, 12] and [11, 2]")
+    lengths = (
+        "With as many bytes for each token as it needs, nothing says where one token ends and the next begins. Use the "
+        "same number of bytes for each token."
+    )
+    for one, other in (([1, 515], [258, 3]), ([1, 770], [513, 3])):
+        _differ(attempt, (PARENT, one), (PARENT, other), lengths, f"{one} and {other}")
     wrapped = (
         "Token 65,537 is not token 1. Two bytes per token can tell only 65,536 ids apart, and `% 256` even "
         'fewer; vocabularies are larger. Use eight bytes: `array("q", ...)`.'
@@ -154,7 +179,7 @@ def _check_parent(attempt) -> None:
     _differ(attempt, (PARENT, [1, 2, 3, 4]), (OTHER_PARENT, [1, 2, 3, 4]), idea, "the same tokens after two parents")
     _differ(attempt, (b"", [1, 2, 3, 4]), (PARENT, [1, 2, 3, 4]), idea, "a first block and the same tokens later on")
     flipped = PARENT[:-1] + bytes([PARENT[-1] ^ 1])
-    whole = "All 32 bytes of the parent count."
+    whole = "All 32 bytes of the parent count. Is it cut somewhere, or does a `zip` end with the shorter argument?"
     case = "two parents that differ in the last of their 32 bytes; the same tokens."
     if _hash(attempt, PARENT, [1, 2, 3, 4], case) == _hash(attempt, flipped, [1, 2, 3, 4], case):
         raise Mistake(
@@ -179,6 +204,39 @@ def _check_chain(attempt) -> None:
         if _chain(attempt, one) == _chain(attempt, other):
             what = "two different beginnings should end with different hashes; yours end with the same one."
             raise Mistake(what, case=f"blocks of 4, hashed one after the other: {one} and {other}.", idea=idea)
+
+
+def _check_python_hash(attempt) -> None:
+    """`hash` of bytes differs from process to process: so must nothing that the attempt returns."""
+    other = _with_another_hash(attempt)
+    case = "block_hash(<parent>, [5, 6, 7, 8]) in two processes."
+    if other and _hash(attempt, PARENT, [5, 6, 7, 8], case) != _hash(other, PARENT, [5, 6, 7, 8], case):
+        raise Mistake(
+            "equal arguments should give the same hash in every process; yours depends on Python's `hash`.",
+            case=case,
+            idea="For bytes, `hash` returns another number in each process, and it has only 64 bits. Pass the bytes "
+            "themselves to `hashlib.sha256`.",
+        )
+
+
+def _with_another_hash(attempt):
+    """The attempt and the functions of its cell, with a `hash` that returns other numbers; None if it isn't a plain
+    function, or has a `hash` of its own."""
+    if not isinstance(attempt, types.FunctionType) or "hash" in attempt.__globals__:
+        return None
+    names = dict(attempt.__globals__, hash=lambda value: hash(value) ^ 1)
+
+    def again(function):
+        made = types.FunctionType(
+            function.__code__, names, function.__name__, function.__defaults__, function.__closure__
+        )
+        made.__kwdefaults__ = function.__kwdefaults__
+        return made
+
+    for name, value in attempt.__globals__.items():
+        if isinstance(value, types.FunctionType) and value.__globals__ is attempt.__globals__:
+            names[name] = again(value)
+    return again(attempt)
 
 
 def _check_spread(attempt) -> None:

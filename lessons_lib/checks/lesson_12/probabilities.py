@@ -109,7 +109,13 @@ def _check_one(attempt, logits, settings, case: str) -> None:
 
 
 def _asked(attempt, logits, settings, case: str) -> tuple[torch.Tensor, torch.Tensor]:
-    got = call(attempt, logits.clone(), *_tensors(settings), case=case)
+    try:
+        got = call(attempt, logits.clone(), *_tensors(settings), case=case)
+    except RuntimeError as error:
+        if len(logits) == 1 or "size of tensor" not in str(error):
+            raise
+        idea = "Each setting has one value per row, [N]. `[:, None]` makes it [N, 1], which broadcasts over [N, vocabulary]."  # noqa: E501
+        raise Mistake(f"your code raised RuntimeError: {error}.", case=case, idea=idea) from None
     found, order = _pair(got, logits, case)
     if bool(found.isnan().any()):
         idea = "NaN comes from ∞ / ∞ or 0 / 0. `softmax` can handle large logits and −∞; `exp` can't. And at least one token is always left."  # noqa: E501
@@ -184,6 +190,10 @@ def _variant(
     renormalize=True,
     all_by_first=False,
     rising=False,
+    cut_logit=float("-inf"),
+    cut_by="rank",
+    dim=-1,
+    again=False,
 ):
     """The reference with one rule replaced by a wrong one: what `_why` compares with."""
     temperature, top_k, top_p = (
@@ -192,13 +202,14 @@ def _variant(
     scaled = {"divide": logits / temperature[:, None], "multiply": logits * temperature[:, None], "ignore": logits}[
         scale
     ].double()
-    scaled = scaled.sort(dim=-1, descending=not rising, stable=True).values
+    scaled, tokens = scaled.sort(dim=-1, descending=not rising, stable=True)
     rank = torch.arange(scaled.shape[-1])
     uncut = scaled.softmax(dim=-1)
-    outside = rank >= (top_k[:, None] + more)
+    outside = (rank if cut_by == "rank" else tokens) >= (top_k[:, None] + more)
     if ties == "kept":
         outside = scaled < scaled.gather(1, (top_k[:, None] - 1).clamp(max=scaled.shape[-1] - 1))
-    cut = scaled.masked_fill(outside, float("-inf")).softmax(dim=-1)
+    cut = scaled.masked_fill(outside, cut_logit).softmax(dim=dim).nan_to_num(0.0)
+    outside = outside & (cut_logit < 0)
     shares = {
         "cut": cut,
         "uncut": uncut,
@@ -213,6 +224,8 @@ def _variant(
     reached["one more"] = torch.cat([torch.zeros(len(shares), 1, dtype=torch.bool), reached["kept"][:, :-1]], dim=1)
     reached["ignored"] = torch.zeros_like(reached["kept"])
     outside = outside | reached[reach]
+    if again:
+        return cut.masked_fill(outside, float("-inf")).softmax(dim=-1)
     if not renormalize:
         return uncut.masked_fill(outside, 0.0)
     return cut.masked_fill(outside, 0.0) / cut.masked_fill(outside, 0.0).sum(dim=-1, keepdim=True)
@@ -234,6 +247,10 @@ RULES = (
     (dict(share_of="at temperature 1"), "You applied `top_p` to probabilities without the temperature. Divide by the temperature first."),  # noqa: E501
     (dict(renormalize=False), "These don't add up to 1, because what was cut is missing. Divide what is left by its sum, or replace the cut logits by −∞ before the softmax."),  # noqa: E501
     (dict(all_by_first=True), "You used the settings of the first row for all rows. Each row has its own: `temperature[:, None]` is [N, 1] and broadcasts over [N, vocabulary]."),  # noqa: E501
+    (dict(cut_logit=0.0), "A logit of 0 doesn't cut a token: e⁰ is 1, so it can still be drawn. Replace the logits that are cut by `float(\"-inf\")`."),  # noqa: E501
+    (dict(cut_by="token"), "You compared token ids with `top_k`. Compare the ranks, `torch.arange(vocabulary)`: after the sort, rank 0 is the likeliest token."),  # noqa: E501
+    (dict(dim=0), "Is your softmax over `dim=-1`? Over `dim=0` it goes down the columns, over the requests instead of the tokens."),  # noqa: E501
+    (dict(again=True), "You applied a softmax to what is left, but probabilities aren't logits. Divide them by their sum."),  # noqa: E501
     (dict(rising=True), "The likeliest tokens should come first, and they are the ones that stay. `sort` needs `descending=True`."),  # noqa: E501
 )  # fmt: skip
 
@@ -261,5 +278,5 @@ def _why_order(order, logits, tokens, drawn) -> str:
         return "Your `tokens` are the ranks 0, 1, 2, … of the sorted row. They should be the tokens at these ranks: the second tensor that `sort` returns."  # noqa: E501
     in_range = bool(((order >= 0) & (order < len(order))).all())
     if in_range and torch.equal(logits[order.long()][drawn], logits[tokens][drawn]):
-        return "Of two equally likely tokens, the smaller token id comes first; otherwise the same seed can give a different text on another machine. Use `sort(..., stable=True)`."  # noqa: E501
+        return "Of two equally likely tokens, the smaller token id comes first; otherwise the same seed can give a different text on another machine. Use `sort(dim=-1, descending=True, stable=True)`; an ascending sort that is flipped puts them in the wrong order."  # noqa: E501
     return "`tokens[i, j]` is the token that is drawn with `probabilities[i, j]`: the second tensor that the same `sort` returns."  # noqa: E501

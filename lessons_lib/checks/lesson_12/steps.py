@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from lessons_lib.checks.engine_trial import Letters
-from lessons_lib.checks.exercise import Mistake, current_case
+from lessons_lib.checks.exercise import Mistake, current_case, short
 from lessons_lib.checks.lesson_12.steps_words import why_different
 from lessons_lib.engine.config import EngineConfig
 from lessons_lib.engine.llm_engine import LLMEngine
@@ -28,6 +28,11 @@ from lessons_lib.models.tiny_models import VOCAB_SIZE, tiny_model
 
 IN_THE_MIDDLE = 95  # what the model predicts in the middle of a prompt
 MOST_STEPS = 60
+WITHOUT_UPDATE = (
+    "your step computed tokens, but didn't call `update`.",
+    "Call it in every step that computes something, even if no sequence gets a token: it counts the computed tokens. "
+    "Without it, the next step computes the same part of the prompt again.",
+)
 
 
 class Broken(Exception):
@@ -46,7 +51,7 @@ class Case:
         told: in words.
         requests: name -> (length of the prompt, max_tokens, n).
         config: of the engine.
-        broken: in which call of `where` ("forward", "copies" or "update") the error comes; 0 for never.
+        broken: in which call of `where` ("forward", "copies", "update" or "schedule") the error comes; 0 for never.
         error: what is raised then.
         fails_for: a callback that raises at its second token: the request's name.
         extra_copies: block copies of every step besides those of the scheduler.
@@ -69,6 +74,11 @@ CASES = (
     Case(
         "a budget of 4 tokens; A has a prompt of 2 tokens, B one of 6",
         {"A": (2, 4, 1), "B": (6, 2, 1)},
+        {"max_num_batched_tokens": 4},
+    ),
+    Case(
+        "a budget of 4 tokens; A has a prompt of 6 tokens",
+        {"A": (6, 2, 1)},
         {"max_num_batched_tokens": 4},
     ),
     Case(
@@ -106,6 +116,7 @@ CASES = (
         error=KeyboardInterrupt,
     ),
     Case("one request, and `update` raises an error", {"A": (3, 2, 1)}, where="update", broken=1),
+    Case("one request, and `schedule` raises an error", {"A": (3, 2, 1)}, where="schedule", broken=1),
     Case(
         "A, B and C; the `on_token` of B raises at its second token",
         dict.fromkeys("ABC", (3, 4, 1)),
@@ -119,7 +130,9 @@ def check_run_step(attempt: Callable[[Any], Any]) -> None:
         current_case.text = case.told
         wanted, found = serve(case, run_step), serve(case, attempt)
         for number, (want, got) in enumerate(zip(wanted, found), 1):
-            if got.raised and got.raised != want.raised and not isinstance(got.error, (Broken, KeyboardInterrupt)):
+            own = case.where != "schedule"  # else a name may be missing because the scheduler failed
+            scripted = isinstance(got.error, (Broken, KeyboardInterrupt))
+            if own and got.raised and got.raised != want.raised and not scripted:
                 raise got.error  # a mistake of the attempt's own, with its traceback
             if got != want:
                 where = f"{case.told}; step {number}"
@@ -204,6 +217,8 @@ class Watched(LLMEngine):
             raise Mistake(
                 "your step never scheduled anything.", case=self.case.told, idea="Begin with `engine.schedule()`."
             )
+        if not error and {"forward"} == set(self.events) & {"forward", "failed", "update"}:
+            self._missing_update()
         if self.copies_left and not error:
             idea = "Carry them out even if nothing is scheduled: the next step may overwrite what they save."
             raise Mistake("your step returned without its block copies.", case=self.case.told, idea=idea)
@@ -229,6 +244,17 @@ class Watched(LLMEngine):
         if self.case.fails_for == name and self.times[name] == 2:
             raise Broken("the reader is gone")
 
+    def _missing_update(self) -> None:
+        if not any(self.gets_token):
+            raise Mistake(WITHOUT_UPDATE[0], case=self.case.told, idea=WITHOUT_UPDATE[1])
+
+    def _stop_after_failure(self, name: str) -> None:
+        if "failed" in self.events:
+            self.stop(
+                f"your step called `{name}` although the step had failed.",
+                "A failed step has no tokens. End the affected requests, and return.",
+            )
+
     def stop(self, what: str, idea: str) -> None:
         """Leave the attempt: this is wrong."""
         self.problem = self.problem or Mistake(what, case=self.case.told, idea=idea)
@@ -252,8 +278,10 @@ class Watched(LLMEngine):
                 "your step called `engine.scheduler.schedule()`.",
                 "Call `engine.schedule()`: it does that, and starts the watch that times the parts of the step.",
             )
-        scheduler_output = self._schedule()
         self.events.append("schedule")
+        if self.case.where == "schedule":
+            raise self.case.error("a bug")
+        scheduler_output = self._schedule()
         scheduler_output.block_copies += [BlockCopy(COPY, 0, 1)] * self.case.extra_copies
         self.copies_left = len(scheduler_output.block_copies)
         self.num_tokens = {each: each.num_tokens for each in scheduler_output.num_scheduled_tokens}
@@ -274,6 +302,7 @@ class Watched(LLMEngine):
         if self.case.where == "copies" and block_copies:
             self.times["copies"] += 1
             if self.times["copies"] == self.case.broken:
+                self.events.append("failed")
                 raise self.case.error("copying failed")
 
     def forwarded(self, scheduler_output: Any) -> None:
@@ -294,9 +323,11 @@ class Watched(LLMEngine):
         self.events.append("forward")
         self.times["forward"] += 1
         if self.case.where == "forward" and self.times["forward"] == self.case.broken:
+            self.events.append("failed")
             raise self.case.error("the GPU is gone")
 
     def completions_with_token(self, scheduler_output: Any, gets_token: Any, tokens: Any, logits: Any = None) -> Any:
+        self._stop_after_failure("completions_with_token")
         given, names = list(gets_token), [each.id for each in scheduler_output.num_scheduled_tokens]
         if "update" in self.events:
             self.stop(
@@ -332,6 +363,7 @@ class Watched(LLMEngine):
         return super().completions_with_token(scheduler_output, given, tokens, logits)
 
     def update(self, scheduler_output: Any, tokens: Any) -> None:
+        self._stop_after_failure("update")
         tokens, count = list(tokens), len(scheduler_output.num_scheduled_tokens)
         if len(tokens) != count:
             self.stop(
@@ -355,6 +387,8 @@ class Watched(LLMEngine):
         return self._told(scheduler_output, tokens)
 
     def pass_on(self, completions: Any) -> None:
+        if "update" not in self.events and not completions and not any(self.gets_token):
+            self.stop(*WITHOUT_UPDATE)
         if "update" not in self.events:
             self.stop(
                 "your step called `pass_on` before `update`.",
@@ -380,6 +414,11 @@ class Watched(LLMEngine):
                 f"your step ended request {request.id} twice.",
                 "A request with several answers has several sequences in a step, and ends once. "
                 "`engine.affected_requests(scheduler_output)` names each request once.",
+            )
+        if error is not None and not isinstance(error, BaseException):
+            self.stop(
+                f"`engine.end` got {short(error)} as the error of request {request.id}.",
+                'Pass the exception itself, not its text: `engine.end(request, "error", error)`.',
             )
         return super().end(request, reason, error)
 

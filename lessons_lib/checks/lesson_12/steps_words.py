@@ -35,9 +35,9 @@ def _about_raising(case: Any, got: Any, want: Any) -> tuple[str, str] | None:
             "`except Exception` lets interrupts through; `except BaseException` and a bare `except` don't. The engine "
             "recovers from an interrupt at its next call.",
         )
-    if case.where == "update":
+    if case.where in ("update", "schedule"):
         return (
-            "`update` raised an error, and your step caught it.",
+            f"`{case.where}` raised an error, and your step caught it.",
             "If a part of the engine has a bug, the requests aren't to blame, and nothing is known about its state. "
             "Keep only `copy_blocks` and `compute` in the `try`.",
         )
@@ -173,7 +173,14 @@ def _about_records(case: Any, got: Any, want: Any) -> tuple[str, str] | None:
         return what, "Record each step that has computed something, once, with `engine.record_step`."
     if got.last_step == want.last_step:
         return None
-    (_, prefill, new), (_, want_prefill, want_new) = got.last_step, want.last_step
+    (tokens, prefill, new), (_, want_prefill, want_new) = got.last_step, want.last_step
+    sampled, want_sampled = tokens - prefill, tokens - want_prefill
+    if (sampled, new) == (want_new, want_sampled):
+        return (
+            f"the step was recorded with `num_sampled` {sampled} and `new_tokens` {new}; expected {want_sampled} and "
+            f"{want_new}.",
+            "The number of sequences that get a token comes first, then the number of completions that do.",
+        )
     if new != want_new:
         return (
             f"the step was recorded with {new} new tokens; expected {want_new}.",

@@ -1,4 +1,4 @@
-"""Judges 12.3, `releasable`: no part of a stop string is ever shown, and nothing else is held back."""
+"""Judges 12.2, `releasable`: no part of a stop string is ever shown, and nothing else is held back."""
 
 from random import Random
 
@@ -123,12 +123,18 @@ def _matching(text: str, stop, found) -> list:
                 "A complete stop string is in the text, so the answer ends now. Don't wait for a longer one that may have begun before it.",  # noqa: E501
             )
         ]
+        held_first = [
+            (
+                (length - held, False),
+                "A complete stop string is in the text, so the answer ends where it begins, whatever the end of the text may become. Look for complete ones first, and hold back only if there is none.",  # noqa: E501
+            )
+        ]
         ends = [text.index(string) + len(string) for string in stop if string in text]
         return [
             *other_case,
             *(longer_first if length - held < min(found) else []),
             ((length, False), "You missed a stop string in the text. It can be anywhere, not only at the end."),
-            ((length - held, False), "You missed a stop string in the text. It can be anywhere, not only at the end."),
+            *(held_first if held and length - held >= min(found) else []),
             ((min(found), False), "The length is right. But the text contains a complete stop string, so the answer has ended: `stopped` is True."),  # noqa: E501
             ((min(ends), True), "That shows the stop string too. It isn't part of the answer: the text ends where it begins."),  # noqa: E501
             ((max(text.rindex(string) for string in stop if string in text), True), "You cut at the last stop string. The first one in the text ends the answer."),  # noqa: E501
@@ -146,7 +152,9 @@ def _matching(text: str, stop, found) -> list:
         ((length, True), "The text contains no complete stop string, so the answer goes on: `stopped` is False."),
         ((length - _first_held(text, stop), False), "You took the first stop string that matches. Hold back the longest beginning of *any* of them."),  # noqa: E501
         ((length - min(_beginnings(text, stop), default=0), False), "Several beginnings match at the end. Hold back the longest of them: less would show part of a stop string."),  # noqa: E501
-        ((length - _one_character(text, stop), False), "You hold back one character, whatever matches. Hold back the longest beginning that the text ends with."),  # noqa: E501
+        ((length - _one_character(text, stop), False), "You hold back one character at most. Compare the end of the text with all beginnings of a stop string, and hold back the longest that matches."),  # noqa: E501
+        ((length - max(_beginnings(text, [string[:-1] for string in stop]), default=0), False), "You miss the longest beginning of a stop string: all of it but its last character. `range(1, len(string))` includes it."),  # noqa: E501
+        ((held, False), "You returned how many characters are held back. Return how many can be shown: the length of the rest."),  # noqa: E501
         ((max(0, length - longest + 1), False), "You hold back as much as the longest stop string could need, whatever the text is. Hold back only what *is* the beginning of one."),  # noqa: E501
         ((0, False), "You hold back everything. Only what may still become a stop string has to wait."),
         ((length - next((size for size in range(length, 0, -1) if any(char in string for string in stop for char in text[-size:])), 0), False), "Hold back only what is at the very end of the text and is the beginning of a stop string."),  # noqa: E501
