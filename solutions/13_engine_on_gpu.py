@@ -199,9 +199,9 @@ predict("13.b", ...)
 
 **Your task: the class `GraphStore`.** It keeps one graph for each size of a batch. `__init__` is given.
 
-- `key_of(inputs, weights, settings)` returns the key of a step, as everything is now. `inputs` are the buffers and the caches: each may be replaced by another tensor, even by one
-  of another shape, with other strides or of another dtype at the same address. One that isn't replaced is the same object at each call. `weights` never change their shape, strides or
-  dtype, but a Parameter may get other memory. Compare the `settings` as values. The key may be any object that `==` compares.
+- `key_of(inputs, weights, settings)` returns the key of a step, as everything is now. `inputs` are the buffers and the caches: each may get other memory, or be replaced by another
+  tensor, even by one of another shape, with other strides or of another dtype at the same address. One that isn't replaced is the same object at each call. `weights` never change their
+  shape, strides or dtype, but a Parameter may get other memory. Compare the `settings` as values; they are new objects at each call. The key may be any object that `==` compares.
 - A key must change whenever a replay would do something other than the step. But a changed *value* at the same address is no reason to capture again: a replay reads it.
 - `has(size, key)` returns whether there is a graph of this size that was captured with this key.
 - `run(size, key, step, keeps)` returns the output of the step, always from a graph. If there is none with this size and key, it captures `step` first: `self.capture(step)`
@@ -439,7 +439,8 @@ wins. The number *u* is a hash of the request's seed, the position in its answer
 - `temperature`, float32 [N]: where it is above 0, each token is drawn with the probability that `softmax(logits / temperature)` gives it. Where it is 0, the token with the largest logit
   is returned.
 - `seeds` and `positions`, int64 [N], are all that a draw depends on, apart from its row's logits and temperature. A request gets the same token in any batch, in any row.
-- `random_numbers(seeds, positions, tokens)` returns the numbers *u*, float32, strictly between 0 and 1. Its arguments are int64 tensors whose shapes broadcast.
+- `random_numbers(seeds, positions, tokens)` returns the numbers *u*, float32, strictly between 0 and 1. The smallest is about 10⁻¹⁰, and float32 rounds 1 − 10⁻¹⁰ to 1. Its
+  arguments are int64 tensors whose shapes broadcast.
 - No value may go to the CPU: what holds for `replace_placeholders` holds here. The number of launches must not grow with N, and nothing may be sorted.
 
 Example: for the logits `[[0, 5, 1]]`, the result at temperature 0 is `[1]`. At temperature 1 it is `[1]` for 98% of all positions.
@@ -524,7 +525,7 @@ gpu_model_runner.close()
 # %% [markdown]
 """
 That was greedy. For drawn tokens there is `my_engine` (lesson 12). With this `kind` it builds an engine whose steps overlap, and takes all your answers: those of this lesson and of the lessons
-before. It has to draw the same tokens as lesson 12's engine, which runs one step after the other:
+before. It has to draw the same tokens as lesson 12's engine, which runs one step after the other. (If your draw isn't lesson 12's race, it may be just as right, but other texts come out.)
 """
 
 # %%

@@ -503,7 +503,7 @@ All 100 tokens were computed and sent into the void. The keys and values of 3 + 
 - The client may leave at any time, also while `add` or `send` waits. The work then ends *at once*. Messages of other types mean nothing here.
 - `await stream.aclose()` aborts the request if it still runs. Rely on nothing else for that. It never waits, so no cancellation can interrupt it. (If `add` is cancelled while it waits, it takes the request back by itself.)
 - An exception of `add`, the stream or `send` goes on to the caller.
-- However it ends, the request has ended or is being aborted, and nothing that it started runs on: no task, no call of `receive`.
+- However it ends, the request has ended or is being aborted, and nothing that it started runs on: no task, no call of `receive`. (A task that you have cancelled may end right after.)
 
 Example: the client leaves while the second list of tokens is being sent. `send` is cancelled, the request is aborted, and `stream_until_gone` returns False.
 

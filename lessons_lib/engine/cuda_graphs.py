@@ -129,7 +129,7 @@ class GraphStore:
         was there.
 
         Args:
-            size: see GraphSize; whatever it is, one graph is kept for it.
+            size: of the batch, padding included; whatever it is, one graph is kept for it.
             key: see `key_of`, looked up for this call.
             step: the work, without arguments: its inputs are at fixed addresses.
             keeps: function () -> the tensors of the key, for a new graph to keep alive.

@@ -12,9 +12,10 @@ from answers import Wrong
 from lessons_lib.attention.custom_op import replace_placeholders
 from lessons_lib.engine.cuda_graphs import Graph, GraphKey, GraphStore
 from lessons_lib.engine.input_batch import next_tokens
-from lessons_lib.engine.race import random_numbers
+from lessons_lib.engine.race import draw_on_device, random_numbers
 from lessons_lib.measuring.step_sizes import least_padding
 from lessons_lib.measuring.tuning import largest_that_fits
+from lessons_lib.scheduling.scheduler import SchedulerOutput
 
 # 13.1 GraphStore
 
@@ -266,6 +267,49 @@ class ReturnsReplay(GraphStore):
     def run(self, size, key, step, keeps=tuple):
         super().run(size, key, step, keeps)
         return self.graphs[size].replay()
+
+
+class FirstOutputOfTheStep(GraphStore):
+    def run(self, size, key, step, keeps=tuple):
+        if self.has(size, key):
+            return super().run(size, key, step, keeps)
+        self.graphs[size] = Graph(key, keeps(), *self.capture(step))
+        self.num_captured += 1
+        return step()
+
+
+class DropsOtherSizes(GraphStore):
+    def run(self, size, key, step, keeps=tuple):
+        if any(graph.key != key for graph in self.graphs.values()):
+            self.graphs.clear()
+        return super().run(size, key, step, keeps)
+
+
+class CountsFailures(GraphStore):
+    def run(self, size, key, step, keeps=tuple):
+        if not self.has(size, key):
+            self.num_captured += 1
+            self.graphs[size] = Graph(key, keeps(), *self.capture(step))
+        self.graphs[size].replay()
+        return self.graphs[size].output
+
+
+class CountsGraphs(GraphStore):
+    def run(self, size, key, step, keeps=tuple):
+        output = super().run(size, key, step, keeps)
+        self.num_captured = len(self.graphs)
+        return output
+
+
+class SameObject(GraphStore):
+    def has(self, size, key):
+        return size in self.graphs and self.graphs[size].key is key
+
+
+class LargerGraph(GraphStore):
+    def run(self, size, key, step, keeps=tuple):
+        larger = [other for other in self.graphs if other > size and self.has(other, key)]
+        return super().run(size if self.has(size, key) else min(larger, default=size), key, step, keeps)
 
 
 class WithLayouts:
@@ -532,6 +576,30 @@ def by_position_in_flight(scheduler_output, previous_rows):
     return tokens
 
 
+def order_in_flight(scheduler_output, previous_rows):
+    counts = scheduler_output.num_scheduled_tokens
+    order = [
+        *(each for each in previous_rows if each in counts),
+        *(each for each in counts if each not in previous_rows),
+    ]
+    return next_tokens(SchedulerOutput({each: counts[each] for each in order}), previous_rows)
+
+
+def counts_as_computed(scheduler_output, previous_rows):
+    ids = next_tokens(scheduler_output, previous_rows)
+    for sequence, count in scheduler_output.num_scheduled_tokens.items():
+        sequence.num_computed_tokens += count
+    return ids
+
+
+def extends_the_prompt(scheduler_output, previous_rows):
+    ids = next_tokens(scheduler_output, previous_rows)
+    for sequence in scheduler_output.num_scheduled_tokens:
+        tokens = sequence.prompt_ids
+        tokens += sequence.output_ids
+    return ids
+
+
 # 13.3 replace_placeholders
 
 
@@ -610,6 +678,11 @@ def one_table(input_ids, previous_tokens):
     both = torch.cat([previous_tokens, input_ids])
     own = torch.arange(len(input_ids), device=input_ids.device) + len(previous_tokens)
     return both[torch.where(input_ids < 0, -1 - input_ids, own)]
+
+
+def clamped_at_the_ids(input_ids, previous_tokens):
+    index = (-1 - input_ids).clamp(0, len(input_ids) - 1)
+    return torch.where(input_ids < 0, previous_tokens[index], input_ids)
 
 
 def on_the_cpu(input_ids, previous_tokens):
@@ -734,6 +807,35 @@ def skips_after_a_yes(fits, most):
         else:
             too_large = middle - 1
     return fitting
+
+
+def below_what_fits(fits, most):
+    low, high, best = 1, most, 0
+    while low <= high:
+        middle = (low + high) // 2
+        if fits(middle):
+            best, high = middle, middle - 1
+        else:
+            low = middle + 1
+    return best
+
+
+def halves_the_size(fits, most):
+    size = most
+    while size and not fits(size):
+        size //= 2
+    return size
+
+
+def asks_in_both_branches(fits, most):
+    low, high = 0, most
+    while low < high:
+        middle = (low + high + 1) // 2
+        if fits(middle):
+            low = middle
+        elif not fits(middle):
+            high = middle - 1
+    return low
 
 
 def by_bisect(fits, most):
@@ -1121,6 +1223,26 @@ def lowers_in_place(logits, temperature, seeds, positions):
     return by_softmax(logits, temperature, seeds, positions)
 
 
+def rounds_one_minus_u(logits, temperature, seeds, positions):
+    times = -torch.log(1 - numbers_for(logits, seeds, positions))
+    return chosen((times.log() - scaled(logits, temperature)).argmin(dim=-1), logits, temperature)
+
+
+def in_bfloat16(logits, temperature, seeds, positions):
+    scores = logits / torch.where(temperature > 0, temperature, 1.0).to(logits.dtype)[:, None]
+    times = exponential(numbers_for(logits, seeds, positions))
+    return chosen((scores - times.log()).argmax(dim=-1), logits, temperature)
+
+
+def softmax_of_a_column(logits, temperature, seeds, positions):
+    weights = (logits.float() / temperature[:, None]).softmax(dim=0)
+    return chosen((exponential(numbers_for(logits, seeds, positions)) / weights).argmin(dim=-1), logits, temperature)
+
+
+def clamps_low_logits(logits, temperature, seeds, positions):
+    return draw_on_device(logits.clamp(min=-100), temperature, seeds, positions)
+
+
 def by_gumbel(logits, temperature, seeds, positions):
     gumbel = -torch.log(-torch.log(numbers_for(logits, seeds, positions)))
     return chosen((scaled(logits, temperature) + gumbel).argmax(dim=-1), logits, temperature)
@@ -1194,6 +1316,12 @@ WRONG = {
         Wrong("counts nothing", CountsNothing, "`num_captured` should be 1"),
         Wrong("has looks at the size only", HasOnlySize, '`has(2, "B")` should be False'),
         Wrong("returns what replay returns", ReturnsReplay, "the graph's output, a tensor"),
+        Wrong("the first output from the step itself", FirstOutputOfTheStep, "captured, and never replayed"),
+        Wrong("drops graphs of other sizes", DropsOtherSizes, "the graph of size 2 is gone"),
+        Wrong("counts captures that fail", CountsFailures, "Count after it, not before"),
+        Wrong("counts graphs", CountsGraphs, "takes the place of an older graph"),
+        Wrong("compares keys with is", SameObject, "Compare keys with `==`"),
+        Wrong("replays a larger graph", LargerGraph, "Don't replay a larger one"),
     ],
     "13.2": [
         Wrong("the last known token", last_known, "All known tokens are computed"),
@@ -1213,6 +1341,9 @@ WRONG = {
         Wrong("looks up all", always_looks_up, "looked for A in a dict"),
         Wrong("a list of lists", list_of_lists, "One flat list"),
         Wrong("a tensor", as_a_tensor, "yours returned a Tensor"),
+        Wrong("the order of the step in flight", order_in_flight, "the right ids in another order"),
+        Wrong("counts them as computed", counts_as_computed, "its `num_computed_tokens` was 0, and is 4"),
+        Wrong("extends the prompt", extends_the_prompt, "its `prompt_ids` was"),
     ],
     "13.3": [
         Wrong("no clamp", without_clamp, "known ids need a valid index"),
@@ -1229,6 +1360,7 @@ WRONG = {
         Wrong("floats", as_floats, "should be int64"),
         Wrong("the wrong way round", other_way_round, "expected [9]; yours returned [-1]"),
         Wrong("only those that are replaced", only_replaced, "of shape [1]"),
+        Wrong("clamps at the number of ids", clamped_at_the_ids, "limit the index by the number of ids?"),
     ],
     "13.4": [
         Wrong("greedy for all", draws_the_likeliest, "Is a token drawn at all?"),
@@ -1266,6 +1398,10 @@ WRONG = {
         Wrong("int32", as_int32, "should be int64"),
         Wrong("a list", as_a_list_of_tokens, "expected a tensor of token ids"),
         Wrong("changes the logits", lowers_in_place, "changed its argument `logits`"),
+        Wrong("log(1 - u)", rounds_one_minus_u, "`torch.log1p(-number)`"),
+        Wrong("in bfloat16", in_bfloat16, "Change them to float32"),
+        Wrong("softmax of a column", softmax_of_a_column, "All tokens are drawn equally often"),
+        Wrong("clamps low logits", clamps_low_logits, "Does your code clamp logits"),
     ],
     "13.5": [
         Wrong("the most frequent", most_frequent, "the padding adds up to 8; with [2, 10], to 1"),
@@ -1303,6 +1439,9 @@ WRONG = {
         Wrong("beyond most", beyond_most, "your code tried the size 2"),
         Wrong("says yes", says_yes, "expected the size"),
         Wrong("skips after a no", skips_after_a_yes, "Go on until"),
+        Wrong("below a size that fits", below_what_fits, "2 fits, so every smaller size fits, too"),
+        Wrong("halves the size itself", halves_the_size, "never tried the sizes between 1 and"),
+        Wrong("asks in both branches", asks_in_both_branches, "more than once: [32, 32"),
     ],
 }
 

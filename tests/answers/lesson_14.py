@@ -892,7 +892,7 @@ OWNERS = [
     Wrong("waits with an await", waits_with_an_await, "The second cancellation hits"),
     Wrong("not a coroutine", not_a_coroutine, "should be a coroutine"),
     Wrong("blocks in each turn", blocks_in_each_turn, "without `await`, and then took another one"),
-    Wrong("two turns at once", starts_two_turns, "while the one before was still running"),
+    Wrong("two turns at once", starts_two_turns, "while a turn was still running"),
 ]
 
 
@@ -2065,7 +2065,37 @@ def by_hand_from_events(log, target):
     return good.count(True) / log.window
 
 
+def with_mean_times(log, target):
+    served = [each for each in log.records if each.succeeded]
+    limits = {name: limit for name, limit in vars(target).items() if limit is not None}
+    within = all(sum(getattr(each, name) for each in served) <= limit * len(served) for name, limit in limits.items())
+    return len(served) / log.window if within else 0.0
+
+
+def good_of(log, target):
+    limits = {name: limit for name, limit in vars(target).items() if limit is not None}
+    return [
+        each for each in log.records if each.succeeded and all(getattr(each, name) <= limits[name] for name in limits)
+    ]
+
+
+def ended_by_then(log, target):
+    return sum(each.end_time <= log.window for each in good_of(log, target)) / log.window
+
+
+def without_fractions(log, target):
+    return len(good_of(log, target)) // log.window
+
+
+def until_the_last_end(log, target):
+    return len(good_of(log, target)) / max((each.end_time or 0.0 for each in log.records), default=1.0)
+
+
 GOODPUTS = [
+    Wrong("mean times", with_mean_times, "within them by itself"),
+    Wrong("ended by the end of the window", ended_by_then, "leave out requests that ended after the window"),
+    Wrong("without fractions", without_fractions, "`//` drops the fraction"),
+    Wrong("until the last end", until_the_last_end, "the time at which the last request ended"),
     Wrong(
         "from the arrival",
         counting(

@@ -107,6 +107,12 @@ def from_the_longest_prefix_down(block_hashes, replicas, imbalance_limit):
             return best if replicas[best].load <= replicas[low].load + imbalance_limit else low
 
 
+def least_loaded_by_load_only(block_hashes, replicas, imbalance_limit):
+    best = choose_replica(block_hashes, replicas, 1000)
+    least = min(range(len(replicas)), key=lambda index: replicas[index].load)
+    return least if replicas[best].load > replicas[least].load + imbalance_limit else best
+
+
 # 15.2 request_to_go_on
 
 
@@ -564,6 +570,7 @@ def goes_on_from_the_last_request(request, replicas, choose, max_moves=2):
 
 WRONG = {
     "15.1": [
+        Wrong("the least loaded without num_sent", least_loaded_by_load_only, "decides here, too"),
         Wrong("prefixes are ignored", ignores_prefixes, "its cache holds the blocks"),
         Wrong("the limit is ignored", ignores_the_limit, "a wait behind 30 others"),
         Wrong("counts behind gaps", counts_behind_gaps, "stop at the first block that is missing"),

@@ -156,6 +156,12 @@ def with_narrow_and_zeros(weight, bias, cut, rank, world_size):
     return weight.narrow(dim, rank * size, size).contiguous().clone(), own
 
 
+def tests_the_outputs(weight, bias, cut, rank, world_size):
+    if len(weight) % world_size:
+        raise ValueError("no equal parts")
+    return cut_linear(weight, bias, cut, rank, world_size)
+
+
 # 16.2 all_reduce
 
 
@@ -340,6 +346,10 @@ def with_slices(tensor, worker):
     return total.view_as(tensor)
 
 
+def in_float16(tensor, worker):
+    return all_reduce(tensor.half(), worker).to(tensor.dtype)
+
+
 # 16.3 cut_layer
 
 FIRST = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "mlp.gate_proj", "mlp.up_proj")
@@ -366,6 +376,13 @@ def in_a_layer(columns=FIRST, rows=SECOND, sums=SECOND, keep_bias=False, own=lam
 def adds_while_it_cuts(layer, rank, world_size, all_reduce):
     cut_layer(layer, rank, world_size, all_reduce)
     layer.mlp.down_proj.weight.data = all_reduce(layer.mlp.down_proj.weight.data)
+
+
+def keeps_views(layer, rank, world_size, all_reduce):
+    cut_layer(layer, rank, world_size, all_reduce)
+    linear = layer.mlp.up_proj
+    whole = torch.cat([linear.weight, linear.weight])
+    linear.weight = torch.nn.Parameter(whole[: len(linear.weight)], requires_grad=False)
 
 
 def only_rank_0_adds(layer, rank, world_size, all_reduce):
@@ -431,6 +448,7 @@ def sums_after_the_blocks(layer, rank, world_size, all_reduce):
 
 WRONG = {
     "16.1": [
+        Wrong("tests the outputs only", tests_the_outputs, "though equal parts are possible"),
         Wrong("the other dimension", dims_swapped, "should have shape [2, 6]; yours has [4, 3]"),
         Wrong("always columns", always_columns, "should have shape [4, 3]; yours has [2, 6]"),
         Wrong("transposed", transposed, "yours has [6, 2]"),
@@ -456,6 +474,7 @@ WRONG = {
         Wrong("nothing returned", lambda tensor, worker: None, "should return a tensor; yours returned None"),
         Wrong("only worker 0 gets it", only_worker_0_gets_it, "*Every* worker needs the sum"),
         Wrong("the mean", the_mean, "That is the mean"),
+        Wrong("adds in float16", in_float16, "as if rounded to another type"),
         Wrong("its own tensor", returns_its_own, "nothing was added"),
         Wrong("receives first", in_a_ring(receive_first=True), "none has sent anything"),
         Wrong(
@@ -519,6 +538,7 @@ WRONG = {
         Wrong("through a variable", through_a_variable, "Only `send` leads from one to another"),
     ],
     "16.3": [
+        Wrong("keeps views", keeps_views, "the whole matrix stays in memory"),
         Wrong("all by columns", in_a_layer(columns=(*FIRST, *SECOND), rows=()), "Its inputs are what this process has"),
         Wrong("all by rows", in_a_layer(columns=(), rows=(*FIRST, *SECOND)), "is whole in every process"),
         Wrong("only the MLP", in_a_layer(columns=FIRST[3:], rows=SECOND[1:], sums=SECOND[1:]), "It was not cut"),

@@ -29,6 +29,7 @@ def check_draw_on_device(attempt) -> None:
     _check_company(attempt)
     _check_close(attempt)
     _check_extremes(attempt)
+    _check_small_number(attempt)
 
 
 def _rows(logits, temperature, seeds, positions, dtype=torch.float32) -> tuple[torch.Tensor, ...]:
@@ -175,10 +176,20 @@ def _why(got, logits, temperature, seeds, positions) -> str:
         for tokens, idea in _guesses(logits, temperature[:, None], each):
             if (tokens == got).double().mean() > 0.999:
                 return idea
+    if _are_equal(got.bincount(minlength=logits.shape[-1])):
+        return (
+            "All tokens are drawn equally often. Does each token's own logit decide its weight? The tokens of a row "
+            "are along the last dimension, `dim=-1`."
+        )
     return (
         "A token's weight is exp(logit / temperature). Its time is an exponential random number divided by the weight, "
         "and the smallest time wins."
     )
+
+
+def _are_equal(counts: torch.Tensor) -> bool:
+    """Whether all tokens came equally often, apart from chance."""
+    return chance_of(counts.double(), torch.full(counts.shape, counts.double().mean())) > LEAST_CHANCE
 
 
 def _guesses(logits, temperature, numbers) -> list[tuple[torch.Tensor, str]]:
@@ -243,6 +254,7 @@ EXTREMES = (
     ([-200.0, -201.0, -202.0], 1.0, torch.float32, "exp(-200) is 0 in float32. The draw stays the same if all logits of a row change by the same number: raise them so that the largest is 0."),  # noqa: E501
     ([3.0, 2.99, 2.98], 0.01, torch.float32, "Divided by a small temperature, logits become large, and `exp` of them infinite. Lower them first, so that the largest is 0."),  # noqa: E501
     ([float("-inf"), 1.0, float("-inf"), 0.0], 1.0, torch.float32, "A logit of -inf says that the token must not be drawn: its weight is 0."),  # noqa: E501
+    ([200.0, 199.0, 198.0], 0.7, torch.bfloat16, "These logits are bfloat16, with three significant digits. Change them to float32 before you compute with them."),  # noqa: E501
     ([20.0, 19.875, 19.75], 0.7, torch.bfloat16, "These logits are bfloat16, with three significant digits. Change them to float32 before you compute with them."),  # noqa: E501
 )  # fmt: skip
 
@@ -261,8 +273,26 @@ def _check_extremes(attempt) -> None:
         if counts[~possible].any() or chance_of(counts[possible], 4000 * probabilities[possible]) < LEAST_CHANCE:
             shares = ", ".join(f"{share:.1%}" for share in counts / 4000)
             wanted = ", ".join(f"{share:.1%}" for share in probabilities)
+            if possible.all() and _are_equal(counts):
+                idea = (
+                    "All of them are drawn equally often: the differences between the logits are lost. Does your code "
+                    "clamp logits or weights, or add a number to the weights? Change all logits of a row by the same "
+                    "number instead, so that the largest is 0."
+                )
             raise Mistake(f"the tokens should be drawn in {wanted} of the rows; yours in {shares}.", case=case,
                           idea=idea)  # fmt: skip
+
+
+def _check_small_number(attempt) -> None:
+    """1 − 2.4e-9 is 1 in float32."""
+    case = "logits [-30.0, 1.0, 0.0], temperature 1.0, seed 20, position 597,864. The number of token 0 is 2.4e-9."
+    got = _drawn(attempt, _rows([[-30.0, 1.0, 0.0]], [1.0], [20], [597_864]), case)
+    if int(got[0]) == 0:
+        raise Mistake(
+            "your code draws token 0, which comes once in 40 trillion draws.", case=case,
+            idea="In float32, 1 − 2.4e-9 is 1. Its logarithm is 0, so this time is 0 whatever the weight is, and wins. "
+            "`torch.log1p(-number)` is log(1 − number) without that rounding.",
+        )  # fmt: skip
 
 
 def _check_launches(attempt) -> None:

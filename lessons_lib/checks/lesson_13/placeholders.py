@@ -1,6 +1,7 @@
 """Judges 13.2, `next_tokens`, and 13.3, `replace_placeholders`: tokens that the host doesn't know yet."""
 
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass
 from random import Random
 
@@ -67,6 +68,13 @@ UNKNOWN = (
     "−1 − i, where i is its index in that step."
 )
 
+ATTRIBUTES = {
+    "prompt_ids": "Join prompt and output in a new list. `+=` and `append` change the list of the sequence itself.",
+    "output_ids": "Only read it: `output_ids` gets the token once it arrives.",
+    "num_computed_tokens": "Only read it: the engine counts these tokens itself.",
+    "num_placeholders": "Only read it: the engine counts placeholders itself.",
+}
+
 CASES = (
     Case((Part("A", PROMPT, count=4),), "Nothing is computed yet, and the whole prompt is scheduled."),
     Case((Part("A", PROMPT, count=2),), "Two tokens are scheduled: the first two that aren't computed yet."),
@@ -109,7 +117,7 @@ def _check_case(attempt, case: Case) -> None:
     want = next_tokens(*case.build())
     current_case.text = told = str(case)
     scheduler_output, rows = case.build()
-    before = [(list(each.output_ids), each.num_computed_tokens) for each in scheduler_output.num_scheduled_tokens]
+    before = _state(scheduler_output)
     try:
         got = attempt(scheduler_output, rows)
     except KeyError as error:
@@ -118,10 +126,11 @@ def _check_case(attempt, case: Case) -> None:
             raise
         raise Mistake(f"your code looked for {missing} in a dict that doesn't have it.", case=told,
                       idea="Only sequences of the step in flight are in `previous_rows`.") from None  # fmt: skip
-    after = [(each.output_ids, each.num_computed_tokens) for each in scheduler_output.num_scheduled_tokens]
-    if before != after:
-        raise Mistake("your code changed a sequence.", case=told,
-                      idea="Only read them: `output_ids` gets the token once it arrives.")  # fmt: skip
+    for old, new in zip(before, _state(scheduler_output)):
+        for name, idea in ATTRIBUTES.items():
+            if old[name] != new[name]:
+                what = f"your code changed a sequence: its `{name}` was {short(old[name])}, and is {short(new[name])}."
+                raise Mistake(what, case=told, idea=idea)
     if not isinstance(got, list) or any(not isinstance(token, int) or isinstance(token, bool) for token in got):
         what = f"expected a list of ints, {want}; yours returned a {type(got).__name__}: {short(got)}."
         idea = "One flat list: the tokens of the first sequence, then those of the second."
@@ -133,7 +142,18 @@ def _check_case(attempt, case: Case) -> None:
         what += f"{marked(want, got)}."
     else:
         what = f"expected {short(want)}; yours returned {marked(want, got)}."
-    raise Mistake(what, case=told, idea=case.idea)
+    idea = case.idea
+    if len(case.parts) > 1 and sorted(got) == sorted(want):
+        idea = "These are the right ids in another order. The order is that of `num_scheduled_tokens`."
+    raise Mistake(what, case=told, idea=idea)
+
+
+def _state(scheduler_output: SchedulerOutput) -> list[dict[str, object]]:
+    """What must not change, of each sequence."""
+    return [
+        {name: deepcopy(getattr(sequence, name)) for name in ATTRIBUTES}
+        for sequence in scheduler_output.num_scheduled_tokens
+    ]
 
 
 def _random_case(rng: Random) -> Case:
@@ -221,7 +241,21 @@ def _check_ids(attempt, case: Ids) -> None:
         raise Mistake(f"ids should be int64; yours are {got.dtype}.", case=str(case),
                       idea="Both inputs are int64, and the model looks the result up as indices.")  # fmt: skip
     if got.tolist() != want:
-        raise Mistake(f"expected {want}; yours returned {marked(want, got.tolist())}.", case=str(case), idea=case.idea)
+        idea = case.idea
+        if _is_right_among_more(attempt, input_ids, previous, want):
+            idea = "If there are more ids, yours is right. Does your code limit the index by the number of ids? A step "
+            idea += "may have fewer ids than the step in flight has tokens."
+        raise Mistake(f"expected {want}; yours returned {marked(want, got.tolist())}.", case=str(case), idea=idea)
+
+
+def _is_right_among_more(attempt: Callable, input_ids: torch.Tensor, previous: torch.Tensor, want: list[int]) -> bool:
+    if len(input_ids) >= len(previous):
+        return False
+    more = torch.cat([input_ids, torch.ones_like(previous)])
+    try:
+        return attempt(more, previous.clone())[: len(want)].tolist() == want
+    except Exception:
+        return False
 
 
 def _check_captured(attempt: Callable) -> None:

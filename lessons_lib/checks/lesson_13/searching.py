@@ -89,6 +89,9 @@ def _check_size(attempt, largest: int, most: int) -> None:
 def _why(got, sizes: list[int], largest: int, most: int) -> str:
     if isinstance(got, float):
         return "A size is an int: halve with `//`."
+    for number, size in enumerate(sizes):
+        if fitted := [before for before in sizes[:number] if size < before <= largest]:
+            return f"{fitted[0]} fits, so every smaller size fits, too. Go on above it; yours tried {size}."
     if sizes and got & (got - 1) == 0 and all(size & (size - 1) == 0 for size in sizes) and got < largest:
         return (
             "You tried only powers of two. Keep halving between the last one that fits and the first one that doesn't."
@@ -97,7 +100,7 @@ def _why(got, sizes: list[int], largest: int, most: int) -> str:
         return "You never tried `most` itself. It may fit: the smallest size known to be too large is `most` + 1."
     if largest == 0 and got == 1:
         return "Not even 1 fits here, and only a try can tell. Start with 0 as the size known to fit."
-    if got in sizes and got == sizes[-1]:
+    if sizes and got == sizes[-1] and (got > largest or any(got < size <= largest for size in sizes)):
         return "You returned the size that you tried last. Return the largest one that fit."
     if largest + 1 == got:
         return "That is the smallest size that doesn't fit. Return the other end of the range."
@@ -115,6 +118,12 @@ def _check_tries(attempt, largest: int, most: int) -> None:
     _, sizes, case = _tried(attempt, largest, most)
     twice = next((size for size in sizes if sizes.count(size) > 1), None)
     allowed = most.bit_length() + 1
+    if twice is not None:
+        raise Mistake(
+            f"your code tried the size {twice} more than once: {short(sizes)}.",
+            case=case,
+            idea="A try takes seconds, and you already know the result of this one: keep it.",
+        )
     if len(sizes) > allowed:
         idea = "A try takes seconds. A try in the middle rules out half of the remaining range, whatever the result."
         steps = {after - before for before, after in pairwise(sizes)}
@@ -123,9 +132,3 @@ def _check_tries(attempt, largest: int, most: int) -> None:
         elif steps == {-1}:
             idea = "You go down one size at a time. " + idea
         raise Mistake(f"{allowed} tries are enough; yours took {len(sizes)}: {short(sizes, 60)}.", case=case, idea=idea)
-    if twice is not None:
-        raise Mistake(
-            f"your code tried the size {twice} more than once: {short(sizes)}.",
-            case=case,
-            idea="A try takes seconds, and you already know the result of this one: keep it.",
-        )

@@ -281,13 +281,18 @@ def _first_run(attempt) -> None:
             f"the graph should be replayed once; yours replayed it {bench.recorder.replays} times.",
             "A step computes its tokens once. Capture if necessary, then replay, in one place.",
         )
-    _expect_count(bench, 1)
+    if not bench.recorder.replays:
+        raise bench.mistake(
+            "the graph was captured, and never replayed: the output is that of a call of `step`.",
+            "Every output comes from a graph, the first one too: capture if necessary, then replay, in one place.",
+        )
+    _expect_count(bench, 1, "Count each capture there.")
 
 
-def _expect_count(bench: Bench, want: int) -> None:
+def _expect_count(bench: Bench, want: int, idea: str) -> None:
     got = getattr(bench.store, "num_captured", None)
     if got != want:
-        raise bench.mistake(f"`num_captured` should be {want}; yours is {short(got)}.", "Count each capture there.")
+        raise bench.mistake(f"`num_captured` should be {want}; yours is {short(got)}.", idea)
 
 
 def _second_run(attempt) -> None:
@@ -298,6 +303,10 @@ def _second_run(attempt) -> None:
     got = bench.run(2, "A", value)
     bench.expect_captures(1, "The graph of this size has this key. A replay is all that's needed.")
     bench.expect(got, 3, "The graph has to be replayed at every run: that's what computes the output.")
+    bench = Bench(attempt, "`run(2, key, step)` twice; the two keys are equal, but two objects.")
+    for _ in range(2):
+        bench.run(2, tuple("A"), value)
+    bench.expect_captures(1, "A key is looked up anew for each step. Compare keys with `==`, not with `is` or by `id`.")
 
 
 def _other_key(attempt) -> None:
@@ -305,7 +314,7 @@ def _other_key(attempt) -> None:
     bench.run(2, "A", torch.tensor(1.0))
     got = bench.run(2, "B", torch.tensor(5.0))
     bench.expect(got, 5, "The graph was captured with another key, so it computes the old step. Capture it again.")
-    _expect_count(bench, 2)
+    _expect_count(bench, 2, "Count each capture there, also one that takes the place of an older graph.")
 
 
 def _sizes(attempt) -> None:
@@ -316,6 +325,10 @@ def _sizes(attempt) -> None:
     got = bench.run(2, "A", value)
     bench.expect_captures(2, "Each size keeps its graph while others run. Otherwise nearly every step is captured.")
     bench.expect(got, 1, "Replay the graph of this size.")
+    bench = Bench(attempt, 'runs with the sizes 4 and 2, both with the key "A"; the steps return 5 and 1.')
+    bench.run(4, "A", other)
+    got = bench.run(2, "A", value)
+    bench.expect(got, 1, "A graph computes the step of its own size only. Don't replay a larger one in its place.")
 
 
 def _asked(attempt) -> None:
@@ -354,6 +367,11 @@ def _check_kept(attempt, case: str, runs_another: bool) -> None:
     engine["cache"] = torch.zeros(3)
     if runs_another:
         bench.run(4, "B", torch.tensor(5.0), keeps)
+        if not bench.store.has(2, "A"):
+            raise bench.mistake(
+                "the graph of size 2 is gone.",
+                "Only a graph of the same size is replaced. The others stay, whatever their keys are.",
+            )
     gc.collect()
     if old() is None:
         called = "`keeps()` was called, and what it returned was dropped." if calls else "`keeps()` wasn't called."
@@ -371,7 +389,8 @@ def _dropped(attempt) -> None:
     bench.run(2, "A", torch.tensor(1.0), lambda: (engine["cache"],))
     engine["cache"] = torch.zeros(3)
     bench.run(2, "B", torch.tensor(5.0), lambda: (engine["cache"],))
-    gc.collect()
+    if old() is not None:  # it may be part of a cycle
+        gc.collect()
     if old() is not None:
         raise bench.mistake(
             "the old cache is still held after its graph was captured again.",
@@ -397,7 +416,7 @@ def _capture_fails(attempt) -> None:
     bench.recorder.fails = False
     got = bench.run(2, "B", torch.tensor(5.0))
     bench.expect(got, 5, "That is the graph of A. No graph was captured with B's key, so B's key must not be noted.")
-    _expect_count(bench, 2)
+    _expect_count(bench, 2, "A capture that raises an error has made no graph. Count after it, not before.")
 
 
 # --- both

@@ -115,7 +115,8 @@ def _requests(attempt) -> None:
         raise Mistake(
             "`Overloaded` should say when to try again.", case=desk.case, idea="`self._overloaded(...)` makes it."
         )
-    desk.compare_books("after the refusal", "A refused request isn't in flight: nothing is counted but `num_refused`.")
+    desk.compare_books("after the refusal", "A refused request isn't in flight: nothing is counted but "
+                       "`num_refused`, and `_overloaded` counts that.")  # fmt: skip
 
 
 def _tokens(attempt) -> None:
@@ -131,7 +132,8 @@ def _tokens(attempt) -> None:
         "the prompt of 1 token",
         "100 tokens are in flight already. Few requests can be a lot of work: long prompts keep the engine busy for as long as many short ones.",  # noqa: E501
     )
-    desk.compare_books("after the refusal", "A refused request isn't in flight: nothing is counted but `num_refused`.")
+    desk.compare_books("after the refusal", "A refused request isn't in flight: nothing is counted but "
+                       "`num_refused`, and `_overloaded` counts that.")  # fmt: skip
 
 
 def _too_long(attempt) -> None:

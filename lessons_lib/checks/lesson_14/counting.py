@@ -159,6 +159,13 @@ def _within(record: LoadRecord, target: Target, names=("ttft", "tpot", "e2el")) 
     return [getattr(record, name) <= getattr(target, name) for name in names if getattr(target, name) is not None]
 
 
+def _if_means_are_within(records: list[LoadRecord], target: Target) -> int:
+    served = [each for each in records if each.succeeded]
+    limits = {name: limit for name, limit in vars(target).items() if limit is not None}
+    within = all(sum(getattr(each, name) for each in served) <= limit * len(served) for name, limit in limits.items())
+    return len(served) if within else 0
+
+
 def _guesses(case: Case) -> dict[str, float | None]:
     """What a wrong rule returns, by its message."""
     log, target = case.log, case.target
@@ -188,6 +195,10 @@ def _guesses(case: Case) -> dict[str, float | None]:
         "You count from `arrival_time`, when the request was due. The record's own times count from `send_time`: `record.ttft`.": sum(each.succeeded and all(_within(each, target)) and (target.ttft is None or each.token_times[0] - each.arrival_time <= target.ttft) for each in records) / window,  # noqa: E501
         "A limit of 0 is a limit. Only None promises nothing: `limit is None`, not `not limit`.": sum(each.succeeded and all(getattr(each, name) <= limit for name, limit in vars(target).items() if limit) for each in records) / window,  # noqa: E501
         "You leave out a request that ended after the window. It was offered within it, so it counts as any other.": sum(each.end_time <= window + 1 for each in good if each.end_time is not None) / window,  # noqa: E501
+        "You leave out requests that ended after the window. They were offered within it, so they count as any other.": sum(each.end_time <= window for each in good if each.end_time is not None) / window,  # noqa: E501
+        "You compare the mean times of all requests with the limits. Each request has to be within them by itself.": _if_means_are_within(records, target) / window,  # noqa: E501
+        "`//` drops the fraction of a request per second. Divide with `/`.": float(count // window),
+        "You divide by the time at which the last request ended. Divide by the seconds in which requests were offered: `log.window`.": count / max((each.end_time or 0.0 for each in records), default=1.0),  # noqa: E501
         "A limit of None promises nothing, so every request that succeeded meets it.": sum(each.succeeded and None not in vars(target).values() and all(_within(each, target)) for each in records) / window,  # noqa: E501
         "You count the requests that missed the target. Count the others.": (len(records) - count) / window,
         "You divide by `log.rate`, the rate that was offered. A rate has seconds below the line: `log.window`.": count / log.rate if log.rate else None,  # noqa: E501

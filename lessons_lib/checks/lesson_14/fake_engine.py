@@ -154,8 +154,9 @@ class TimedExecutor(ThreadPoolExecutor):
         if self.queue:
             self.engine.faults.append(
                 (
-                    "a turn was started while the one before was still running.",
-                    "Wait for each turn before you start the next: `await` what `run_in_executor` returns.",
+                    "your code gave the executor another call while a turn was still running.",
+                    "Wait for each turn before you start the next: `await` what `run_in_executor` returns. And to wait "
+                    "for the last turn before you clean up, use `executor.shutdown()`: an `await` may be cancelled.",
                 )
             )
         if self.has_blocked:

@@ -292,7 +292,8 @@ def _fails(attempt, where: str) -> None:
             raise Mistake(
                 f"the exception should come out; yours returned {short(owner.result())}.",
                 case=case,
-                idea="An exception stays in its task until something asks for it: `task.result()` raises it.",
+                idea="Does your code catch it? If not: an exception stays in its task until something asks for it, and "
+                "`task.result()` raises it.",
             )
         if not isinstance(owner.exception(), EngineFailed):
             raise owner.exception()

@@ -14,7 +14,8 @@ ASLEEP = (
 )
 NEVER_ENDS = (
     "the mailbox was closed, but the reader still sleeps.",
-    "`close` must wake the reader too. A reader that waits for an item must also stop waiting if nothing can follow.",
+    "`close` must wake the reader too. And a reader that comes later must not wait at all: does yours look at "
+    "`is_closed` before it waits?",
 )
 SPINNING = (
     "the reader asks again and again instead of waiting.",
@@ -63,6 +64,12 @@ def _close(box, case: str) -> None:
             case=case,
             idea="It only says that nothing follows: `def close`.",
         )
+    if not getattr(box, "is_closed", True):
+        raise Mistake(
+            "`is_closed` should be False before `close` and True after it.",
+            case=case,
+            idea="`put` and `take` look at it, and so does the owner: set it in `close`.",
+        )
 
 
 async def _take(box, case: str) -> list:
@@ -81,7 +88,7 @@ def _checked(items, case: str) -> list:
         raise Mistake(
             f"`take` should return a list of items; yours returned {short(items)}.",
             case=case,
-            idea="The reader takes everything that has arrived, so that a slow reader catches up in one go.",
+            idea="Return a list in any case. It is empty once the mailbox is closed and nothing is left in it.",
         )
     return list(items)
 

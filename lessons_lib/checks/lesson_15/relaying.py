@@ -150,7 +150,7 @@ def _relayed(attempt, replicas, case: str, request=None, choose=_first, want=Non
         raise Mistake(
             f"the reader should get the tokens {want}; yours got {marked(want, tokens)}.",
             case=case,
-            idea=_why_tokens(tokens, want),
+            idea=_why_asked(replicas, chunks, want) or _why_tokens(tokens, want),
         )
     reasons = [chunk.finish_reason for chunk in chunks if chunk.finish_reason]
     if len(reasons) != 1 or not chunks[-1].finish_reason:
@@ -174,6 +174,19 @@ def _check_not_asked_for_none(replicas, case: str) -> None:
                 case=case,
                 idea="`request_to_go_on` returns None if the completion has all its tokens. Don't ask a replica then.",
             )
+
+
+def _why_asked(replicas, chunks: list[Chunk], want: list[int]) -> str:
+    twice = "`request_to_go_on` adds the tokens to those that its request has already."
+    for replica in replicas:
+        for asked in replica.requests:
+            known = list(asked.get("output_token_ids", ()))
+            if len(set(known)) < len(known):
+                return f'{replica} was asked with "output_token_ids" {known}: some are in it twice. {twice}'
+    got = sum(len(chunk.token_ids) for chunk in chunks)
+    if chunks and chunks[-1].finish_reason in ("stop", "length") and got < len(want):
+        return f"Yours took it for complete with {got} of {len(want)} tokens. Were some counted twice? {twice}"
+    return ""
 
 
 def _why_tokens(tokens: list[int], want: list[int]) -> str:

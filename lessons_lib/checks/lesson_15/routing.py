@@ -113,6 +113,8 @@ def _check_limit(attempt) -> None:
         "The limit is about the *difference* to the least loaded replica. If all are busy, the prefix still counts."
     )
     _choose(attempt, BLOCKS[:4], [_replica(20, []), _replica(22, BLOCKS[:4])], 3, 1, difference)
+    tie = "The best one is too busy, and two are equally little loaded. The smaller `num_sent` decides here, too."
+    _choose(attempt, BLOCKS[:2], [_replica(0, [], 2), _replica(0, [], 1), _replica(9, BLOCKS[:2])], 3, 1, tie)
     zero = "With a limit of 0, the replica may serve no request more than the least loaded one."
     _choose(attempt, BLOCKS[:4], [_replica(0, []), _replica(1, BLOCKS[:4])], 0, 0, zero)
 

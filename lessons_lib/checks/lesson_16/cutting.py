@@ -16,7 +16,18 @@ def check_cut_linear(attempt) -> None:
 
 def _cut(attempt, weight, bias, cut: str, rank: int, world_size: int, case: str = ""):
     case = case or f"a weight of shape {list(weight.shape)}, cut = {cut!r}, rank {rank} of {world_size}."
-    got = call(attempt, weight, bias, cut, rank, world_size, case=case)
+    try:
+        got = call(attempt, weight, bias, cut, rank, world_size, case=case)
+    except ValueError as error:
+        if "unpack" in str(error):
+            raise
+        outputs, inputs = weight.shape
+        raise Mistake(
+            f"your code raised ValueError, though equal parts are possible: {short(str(error))}.",
+            case=case,
+            idea=f"Colwise divides the {outputs} outputs, rowwise the {inputs} inputs. Does your code test the number "
+            "that this cut divides?",
+        ) from None
     if not (isinstance(got, tuple) and len(got) == 2):
         raise Mistake(
             f"expected a tuple (weight, bias); yours returned {short(got, 60)}.", case=case, idea="Return both parts."

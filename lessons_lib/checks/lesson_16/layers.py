@@ -81,6 +81,12 @@ def _check_matrices(part, layer, world_size: int, case: str) -> None:
                 case=case,
                 idea=_why_shape(name, got.shape == whole.weight.shape),
             )
+        if isinstance(got, torch.Tensor) and got.untyped_storage().nbytes() > got.numel() * got.element_size():
+            raise Mistake(
+                f"the weight of {name} is a view: the whole matrix stays in memory.",
+                case=case,
+                idea="Then each process holds the whole model. `cut_linear` returns new tensors.",
+            )
         bias = getattr(linear, "bias", None)
         if isinstance(bias, torch.Tensor) and len(bias) != want[0]:
             raise Mistake(
@@ -176,7 +182,7 @@ def _why_not_the_same(results: list[torch.Tensor], num_sums: int, has_bias: bool
     if any(not torch.allclose(got, results[0]) for got in results):
         return (
             "The ranks return different tensors. What a hook returns takes the place of the module's output, and a row "
-            "cut without a sum leaves each rank with its own part."
+            "cut without a sum leaves each rank with its own part. Is it the *output* of each row cut that you add up?"
         )
     if has_bias and len(results) == 2:
         return "Without biases, your layer was right. The bias of a row cut must be added by one process only."

@@ -189,6 +189,8 @@ def _check_places(attempt) -> None:
                     case=case,
                     idea="The numbers are right, but their places aren't. Put the parts back in their order."
                     if torch.equal(got.sort().values, want)
+                    else "They are nearly right, as if rounded to another type. Send and add in the type of the tensor."
+                    if torch.allclose(got.double(), want.double(), rtol=0.01)
                     else "Two different parts were added up, or one has taken the place of another. Which part comes "
                     "from the left in each step?",
                 )
