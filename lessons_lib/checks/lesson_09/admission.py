@@ -10,6 +10,7 @@ from lessons_lib.scheduling.scheduler import Scheduler, conservative
 CASES = (
     (4, 3, [], (4, 5, 0)),
     (4, 9, [], (4, 5, 0)),
+    (4, 11, [], (4, 5, 0)),
     (4, 2, [], (4, 5, 0)),
     (4, 1, [], (4, 5, 0)),
     (4, 1, [], (4, 1, 0)),
@@ -65,10 +66,37 @@ def check_conservative(attempt) -> None:
             f"yours returned {outcomes[wrong]}."
         )
         raise Mistake(what, case=_told(*case), idea=_why(outcomes))
+    _check_nothing_else(attempt)
 
 
-def _made(block_size, num_blocks, running, new):
-    scheduler = Scheduler(BlockPool(num_blocks, block_size))
+def _check_nothing_else(attempt) -> None:
+    """The rule is about promised blocks: neither the watermark nor the batch slots matter."""
+    case = (4, 4, [(4, 5, 1)], (4, 5, 0))
+    for limits, told, idea in (
+        (
+            {"watermark": 1},
+            " The watermark is 1.",
+            "The watermark belongs to `optimistic`. Here the promises cover all that the sequences may need, so no "
+            "further blocks are kept free.",
+        ),
+        (
+            {"max_num_seqs": 1},
+            " A has the only batch slot.",
+            "This rule is about blocks only. Whether a batch slot is free is checked by its caller.",
+        ),
+    ):
+        scheduler, new = _made(*case, **limits)
+        got = call(attempt, scheduler, new, case=_told(*case) + told)
+        if not _as_bool(got, _told(*case)):
+            what = (
+                "the promises are 2 + 2 = 4 blocks, and the pool has 4, so the function should return True; yours "
+                "returned False."
+            )
+            raise Mistake(what, case=_told(*case) + told, idea=idea)
+
+
+def _made(block_size, num_blocks, running, new, **limits):
+    scheduler = Scheduler(BlockPool(num_blocks, block_size), **limits)
     for name, (prompt, max_tokens, answered) in zip("ABCD", running):
         computed = prompt + answered - 1 if answered else 0
         sequence = a_sequence(name, prompt, answered=answered, computed=computed, max_tokens=max_tokens)
@@ -173,6 +201,19 @@ WHY = (
     )),
     (_rule(sequences=lambda scheduler, s: [*scheduler.running, *scheduler.waiting]), (
         "You count the sequences that wait behind the new one. Nothing has been promised to them."
+    )),
+    (_rule(sequences=lambda scheduler, s: [*scheduler.running, *scheduler.waiting, s]), (
+        "You count the waiting sequences. Nothing has been promised to them, and the new one is still among them."
+    )),
+    (_rule(tokens=lambda s: s.most_tokens + len(s.output_ids)), (
+        "You add the answer so far to `most_tokens`, which already contains it: prompt + max_tokens − 1."
+    )),
+    (_rule(tokens=lambda s: s.most_tokens - s.num_computed_tokens), (
+        "You leave out the tokens that are already computed. Their blocks are in the pool too: a promise covers all "
+        "`most_tokens`."
+    )),
+    (_rule(blocks=lambda tokens, size: blocks_for(tokens, 16)), (
+        "You seem to take 16 as the block size. It is `scheduler.pool.block_size`."
     )),
     (_rounded_once, (
         "You add up tokens, then round to blocks. A block belongs to one sequence: round up for each, then add."

@@ -4,7 +4,7 @@ from random import Random
 
 from lessons_lib.checks.exercise import Mistake
 from lessons_lib.checks.lesson_09.twins import Twins, random_requests
-from lessons_lib.scheduling.policies import FirstComeFirstServed, PriorityWithAgeing
+from lessons_lib.scheduling.policies import BalancedLengths, FirstComeFirstServed, PriorityWithAgeing
 from lessons_lib.scheduling.scheduler import conservative, optimistic
 
 
@@ -138,6 +138,21 @@ def _check_policy(attempt) -> None:
     )
     twins.add("A", "C", "E")
     _steps(twins, 8)
+    case = (
+        "one batch slot; A (prompt 20) arrived before C (prompt 3). The policy is `BalancedLengths` with a target of "
+        "6 tokens, so it chooses C."
+    )
+    twins = Twins(
+        attempt,
+        {"A": (20, 9, 9, 0.0), "C": (3, 3, 3, 1.0)},
+        case,
+        num_blocks=64,
+        max_num_seqs=1,
+        max_num_batched_tokens=8,
+        policy=BalancedLengths(6),
+    )
+    twins.add("A", "C")
+    _steps(twins, 2)
 
 
 def _check_blocks(attempt) -> None:

@@ -117,6 +117,19 @@ class Twins:
                 "and nothing is allocated."
             )
             raise Mistake(f"`schedule` raised OutOfBlocks: {str(error)[:100]}", case=self._now(), idea=idea) from None
+        except ValueError as error:
+            if "can't allocate" not in str(error):
+                raise
+            idea = (
+                "More blocks were subtracted than needed. After this step, `num_computed_tokens + count` tokens are in "
+                "the cache. Do you count the blocks for all of them before you subtract those that the sequence has?"
+            )
+            if both := [name for name in names_of(scheduler.running) if name in names_of(scheduler.waiting)]:
+                idea = (
+                    f"{listed(dict.fromkeys(both))} runs and is still in the queue, so it was admitted again: "
+                    "`self.admit(scheduler_output, sequence)` takes it out."
+                )
+            raise Mistake(f"`schedule` raised ValueError: {error}", case=self._now(), idea=idea) from None
         except IndexError:
             if len(self.mine.waiting):
                 raise
@@ -261,7 +274,7 @@ class Twins:
             raise Mistake(
                 f"this step should admit {listed(theirs)}; yours admitted {listed(mine)}.",
                 case=self._now(),
-                idea=self._too_few(mine),
+                idea=self._too_few(mine, want),
             )
         raise Mistake(
             f"`running` should be {should}; yours is {runs}.",
@@ -275,6 +288,11 @@ class Twins:
                 f"Now {len(self.mine.running)} sequences run, and max_num_seqs is {self.mine.max_num_seqs}. "
                 "Continue only while `len(self.running) < self.max_num_seqs`."
             )
+        if late := [name for name in self.want_stalled if name not in names_of(got.stalled)]:
+            return (
+                f"More blocks are missing for {listed(late)} than are free, so it should stall: it gets no tokens, not "
+                "even for the blocks there are. As long as a sequence stalls, none is admitted."
+            )
         if self.want_stalled:
             return (
                 f"Stalled: {listed(self.want_stalled)}. A new sequence would take the blocks that stalled ones "
@@ -282,8 +300,8 @@ class Twins:
             )
         if missing:
             return (
-                f"The next in the queue is {missing[0]}: `self.waiting.next(self.running)` returns the next "
-                "sequence by the policy."
+                f"The next sequence is {missing[0]}: `self.waiting.next(self.running)` asks the policy. It isn't "
+                "always the first in the queue."
             )
         counts = {sequence.id: count for sequence, count in got.num_scheduled_tokens.items()}
         if not any(counts.get(name) for name in extra) and sum(counts.values()) >= self.mine.max_num_batched_tokens:
@@ -299,7 +317,14 @@ class Twins:
             "a large one, it can wait forever: stop at the first that can't be admitted."
         )
 
-    def _too_few(self, mine) -> str:
+    def _too_few(self, mine, want) -> str:
+        first = want.admitted[0]
+        wants, gets = first.num_tokens - first.num_computed_tokens, want.num_scheduled_tokens.get(first, 0)
+        if first.id not in mine and gets < wants:
+            return (
+                f"{first.id} wants {wants} tokens, and {gets} of the budget are left. That is enough to start: it gets "
+                f"a chunk of {gets}."
+            )
         if mine:
             return "Continue while a sequence waits, budget is left and a batch slot is free; one per step is too slow."
         if self.before and len(self.before) < self.mine.max_num_seqs:
@@ -376,6 +401,12 @@ class Twins:
         size = self.mine.pool.block_size
         theirs = {sequence.id: sequence for sequence in self.want.running}
         for sequence in self.mine.running:
+            if strange := [block for block in sequence.blocks if not isinstance(block, int)]:
+                raise Mistake(
+                    f"`{sequence.id}.blocks` should be a list of block numbers; yours contains {strange[0]!r}.",
+                    case=self._now(),
+                    idea="`self.pool.allocate(missing)` returns a list. `+=` or `.extend` adds each of its blocks.",
+                )
             held, due = len(sequence.blocks), len(theirs[sequence.id].blocks)
             if held == due:
                 continue
@@ -387,6 +418,8 @@ class Twins:
                 idea = (
                     "Blocks were allocated, but no sequence has them: `sequence.blocks += self.pool.allocate(missing)`."
                 )
+            elif not count and held < due:
+                idea = "It stalls, and has lost blocks. A sequence that stalls keeps what it has and gets nothing new."
             elif not count:
                 idea = (
                     "It stalls, but took blocks anyway. Allocate all the missing blocks or none: it can't use "
