@@ -107,6 +107,11 @@ def serves_decodes_twice(running, budget):
     return counts | sharing()(running, budget - len(counts))
 
 
+def ends_at_a_decode(running, budget):
+    first = next((index for index, sequence in enumerate(running) if wanted(sequence) == 1), len(running))
+    return sharing()(ones(running) + running[:first], budget)
+
+
 def divides_what_is_left(running, budget):
     counts = {sequence: 1 for sequence in ones(running)[:budget]}
     share = (budget - len(counts)) // max(len(more(running)), 1)
@@ -352,6 +357,38 @@ def allocates_without_guard(self, scheduler_output, sequence, count):
     scheduler_output.num_scheduled_tokens[sequence] = count
 
 
+def pays_for_all_known_tokens(self, scheduler_output):
+    budget = self.max_num_batched_tokens - scheduler_output.num_tokens
+    while not scheduler_output.stalled and self.waiting and budget > 0 and len(self.running) < self.max_num_seqs:
+        sequence = self.waiting.next(self.running)
+        if not self.admission(self, sequence):
+            return
+        self.admit(scheduler_output, sequence)
+        self.allocate_slots(scheduler_output, sequence, min(wanted(sequence), budget))
+        budget -= sequence.num_tokens
+
+
+def keeps_blocks_free(self, scheduler_output, sequence, count):
+    missing = blocks_for(sequence.num_computed_tokens + count, self.pool.block_size) - len(sequence.blocks)
+    if missing > len(self.pool.free_queue) - self.watermark:
+        scheduler_output.stalled.append(sequence)
+    else:
+        Scheduler.allocate_slots(self, scheduler_output, sequence, count)
+
+
+def removes_it_first(self, scheduler_output):
+    if self.waiting:
+        sequence = self.waiting.next(self.running)
+        self.waiting.remove(sequence)
+        self.admit(scheduler_output, sequence)
+
+
+def schedules_the_sum(self, scheduler_output, sequence, count):
+    Scheduler.allocate_slots(self, scheduler_output, sequence, count)
+    if sequence in scheduler_output.num_scheduled_tokens:
+        scheduler_output.num_scheduled_tokens[sequence] = sequence.num_computed_tokens + count
+
+
 def waits_for_the_whole_prompt(self, scheduler_output):
     waiting_with(
         asks=lambda self, s: (
@@ -581,7 +618,7 @@ def rank_of_floats(self, sequence):
 WRONG = {
     "09.1": [
         Wrong("prompts first", sharing(lambda running: more(running) + ones(running)), "You serve the prompts first"),
-        Wrong("in one pass", sharing(), "You go through `running` in one pass"),
+        Wrong("in one pass", sharing(), "wherever they are in `running`"),
         Wrong("no budget", forgets_the_budget, "never schedule more than is left"),
         Wrong("decodes are free", forgets_to_pay_for_decodes, "subtract its token from the budget"),
         Wrong("more decodes than budget", pays_for_decodes_later, "The last of them get none"),
@@ -641,6 +678,17 @@ WRONG = {
             shares_by_a_wrong_count(lambda s: s.num_tokens),
             "You schedule all known tokens",
         ),
+        Wrong("ends at a decode", ends_at_a_decode, "Your second pass stops at a sequence that wants one token"),
+        Wrong(
+            "short prompts before decodes",
+            sharing(lambda running: sorted(running, key=lambda s: len(s.prompt_ids))),
+            "First come those that want one token",
+        ),
+        Wrong(
+            "one token is too few",
+            lambda running, budget: {} if budget == 1 and not ones(running) else share_budget(running, budget),
+            "'A': 1}; yours are {}",
+        ),
         Wrong("whole even shares", divides_what_is_left, "You divide what is left among the prompts"),
         Wrong("decodes pay twice", serves_decodes_twice, "seems to pay for it twice"),
         Wrong("0 is no limit", takes_0_for_no_limit, "With a budget of 0, no sequence gets a token"),
@@ -663,7 +711,11 @@ WRONG = {
             promising(sequences=lambda scheduler, s: scheduler.running),
             "You left out the new sequence",
         ),
-        Wrong("running forgotten", promising(sequences=lambda scheduler, s: [s]), "You left out the running sequences"),
+        Wrong(
+            "running forgotten",
+            promising(sequences=lambda scheduler, s: [s]),
+            "The promises of the running sequences don't count",
+        ),
         Wrong(
             "queue counted",
             promising(sequences=lambda scheduler, s: [*scheduler.running, *scheduler.waiting]),
@@ -704,6 +756,25 @@ WRONG = {
             "without what is computed",
             promising(tokens=lambda s: s.most_tokens - s.num_computed_tokens),
             "You leave out the tokens that are already computed",
+        ),
+        Wrong(
+            "a block more for each",
+            promising(blocks=lambda t, size: blocks_for(t, size) + 1),
+            "is added to each promise",
+        ),
+        Wrong(
+            "the new one as it is now",
+            lambda scheduler, new: promising(tokens=lambda s: s.num_tokens if s is new else s.most_tokens)(
+                scheduler, new
+            ),
+            "You promise the new sequence only its known tokens",
+        ),
+        Wrong(
+            "the running ones as they are now",
+            lambda scheduler, new: promising(tokens=lambda s: s.most_tokens if s is new else s.num_tokens)(
+                scheduler, new
+            ),
+            "the running sequences with the tokens known now",
         ),
         Wrong("watermark kept free", keeps_the_watermark_free, "The watermark belongs to `optimistic`"),
         Wrong("batch slots too", looks_at_batch_slots, "Whether a batch slot is free"),
@@ -764,6 +835,29 @@ WRONG = {
             "still in the queue, without a guard",
             scheduling(admit=leaves_it_in_the_queue, allocate_slots=allocates_without_guard),
             "is still in the queue",
+        ),
+        Wrong(
+            "all known tokens paid",
+            scheduling(schedule_waiting=pays_for_all_known_tokens),
+            "Subtract what each one gets",
+        ),
+        Wrong(
+            "watermark kept by running ones",
+            scheduling(allocate_slots=keeps_blocks_free),
+            "The watermark is for admission",
+        ),
+        Wrong("removed twice", scheduling(schedule_waiting=removes_it_first), "Was it removed before?"),
+        Wrong(
+            "all tokens that will be in the cache",
+            scheduling(allocate_slots=schedules_the_sum),
+            "A runs already, and `allocate_slots` was asked",
+        ),
+        Wrong(
+            "blocks for the whole prompt must be free",
+            waiting_with(
+                asks=lambda self, s: self.admission(self, s) and self.missing_blocks(s) <= len(self.pool.free_queue)
+            ),
+            "is for the admission rule to say",
         ),
         Wrong("admission not asked", waiting_with(asks=lambda self, sequence: True), "The admission rule says no to B"),
         Wrong("small ones pass", scheduling(schedule_waiting=lets_small_ones_pass), "overtook it"),

@@ -331,6 +331,12 @@ def out_only(recorded, tokens):
     return first["swap_out_s"] + slope * (tokens - first["tokens"])
 
 
+def direction(recorded, tokens):
+    first, last = recorded[0], recorded[-1]
+    for key in ("swap_out_s", "swap_in_s"):
+        yield first[key] + (last[key] - first[key]) / (last["tokens"] - first["tokens"]) * (tokens - first["tokens"])
+
+
 def twice_out(recorded, tokens):
     return 2 * out_only(recorded, tokens)
 
@@ -682,6 +688,11 @@ WRONG = {
         Wrong("over the last tokens", with_wrong_slopes(lambda first, last: last["tokens"]), "over the difference"),
         Wrong("over the rows", with_wrong_slopes(lambda first, last: 3), "gives seconds per token"),
         Wrong("asks for swap space", needs_swap_space, "your function looks at `scheduler.swap_space`"),
+        Wrong(
+            "twice the slower direction",
+            choosing(lambda recorded, tokens: 2 * max(direction(recorded, tokens)), recompute_slope),
+            "Here one of them is much slower than the other",
+        ),
         Wrong("decides before there is a victim", decides_at_once, "should return a function; yours returned"),
         Wrong("the saving instead of a decision", returns_the_saving, "should return True or False"),
         Wrong("nothing is returned", nothing, "should return a function; yours returned None"),

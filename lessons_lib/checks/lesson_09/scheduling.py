@@ -84,6 +84,14 @@ def _check_new_sequences(attempt) -> None:
     twins = Twins(attempt, requests, case, **large)
     twins.add_begun("E", answered=6, computed=7)
     _steps(twins, 3)
+    case = (
+        "blocks of 4, budget 12, four batch slots; E waits again, with a prompt of 5 and 6 tokens of its answer "
+        "known. 7 of its tokens are in the cache. Behind it waits A (prompt 13)."
+    )
+    twins = Twins(attempt, requests | {"A": (13, 9, 9)}, case, **large | {"max_num_batched_tokens": 12})
+    twins.add_begun("E", answered=6, computed=7)
+    twins.add("A")
+    _steps(twins, 2)
     requests = dict.fromkeys("ABCD", (3, 3, 3))
     twins = Twins(
         attempt,
@@ -156,6 +164,16 @@ def _check_policy(attempt) -> None:
 
 
 def _check_blocks(attempt) -> None:
+    twins = Twins(
+        attempt,
+        {"A": (8, 5, 5)},
+        "four blocks of 4, `optimistic` with a watermark of 2; A (prompt 8) waits, and nothing else.",
+        num_blocks=4,
+        admission=optimistic,
+        watermark=2,
+    )
+    twins.add("A")
+    _steps(twins, 3)
     wide = dict(admission=admit_all, max_num_seqs=4, max_num_batched_tokens=32)
     requests = {"A": (8, 9, 9), "B": (7, 9, 9)}
     case = (

@@ -13,6 +13,7 @@ CASES = (
     ([("A", 13, 0, 0)], 32),
     ([("A", 13, 0, 8)], 32),
     ([("A", 13, 0, 0)], 8),
+    ([("A", 13, 0, 0)], 1),
     ([("A", 13, 5, 17), ("C", 3, 2, 4)], 2),
     ([("A", 13, 5, 17), ("C", 3, 2, 4), ("D", 21, 1, 21)], 2),
     ([("A", 13, 5, 17)], 0),
@@ -172,6 +173,11 @@ def _split_evenly(running, budget) -> dict[str, int]:
     return _each(ones) | _served_in_order(more, budget, lambda s: min(_wanted(s), (budget - len(ones)) // len(more)))
 
 
+def _up_to_the_first_one(running, budget) -> dict[str, int]:
+    first = next((index for index, sequence in enumerate(running) if _wanted(sequence) == 1), len(running))
+    return _served_in_order(_ones(running) + running[:first], budget)
+
+
 def _ones_twice(running, budget) -> dict[str, int]:
     ones = _each(_ones(running)[:budget])
     return ones | _served_in_order(running, budget - len(ones))
@@ -195,8 +201,8 @@ RULES = (
         "More sequences want one token than the budget allows. The last of them get none in this step."
     )),
     (lambda r, b: _served_in_order(r, b), (
-        "You go through `running` in one pass, so a sequence that wants one token waits behind a prompt. Serve "
-        "all that want one first, then the others."
+        "A sequence that wants one token waits behind a prompt. First serve all that want one, wherever they are in "
+        "`running`, then the others."
     )),
     (lambda r, b: _served_in_order(_more(r) + _ones(r), b), (
         "You serve the prompts first, and the rest gets what they leave. Sequences that want one token come "
@@ -259,6 +265,14 @@ RULES = (
     (lambda r, b: _served_in_order(_decoding_first(r), b), (
         "A sequence that wants one token comes first even if it hasn't begun its answer: here, D wants only the "
         "last token of its prompt. What counts is known − computed = 1."
+    )),
+    (_up_to_the_first_one, (
+        "Your second pass stops at a sequence that wants one token. Leave that sequence out and go on with the next: "
+        "`continue`, not `break`."
+    )),
+    (lambda r, b: _served_in_order(sorted(r, key=lambda s: len(s.prompt_ids)), b), (
+        "You serve short prompts before long ones. First come those that want one token, then the others, both in the "
+        "order of `running`."
     )),
     (_split_evenly, (
         "You divide what is left among the prompts. The first of them gets as much as it wants, then the next one: "

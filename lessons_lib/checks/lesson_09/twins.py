@@ -118,6 +118,12 @@ class Twins:
             )
             raise Mistake(f"`schedule` raised OutOfBlocks: {str(error)[:100]}", case=self._now(), idea=idea) from None
         except ValueError as error:
+            if "does not wait in this queue" in str(error):
+                raise Mistake(
+                    f"`schedule` raised ValueError: {error}",
+                    case=self._now(),
+                    idea="Was it removed before? `self.admit(scheduler_output, sequence)` takes it out of the queue.",
+                ) from None
             if "can't allocate" not in str(error):
                 raise
             idea = (
@@ -181,6 +187,11 @@ class Twins:
                 idea = (
                     "An admitted sequence gets its first tokens in the same step: "
                     "`self.allocate_slots(scheduler_output, sequence, count)`."
+                )
+            if self.mine.watermark and len(self.mine.pool.free_queue):
+                idea = (
+                    "Blocks are free. Does `allocate_slots` keep the watermark free? The watermark is for admission; a "
+                    "running sequence may take any free block."
                 )
             if want.stalled:
                 idea = (
@@ -325,6 +336,12 @@ class Twins:
                 f"{first.id} wants {wants} tokens, and {gets} of the budget are left. That is enough to start: it gets "
                 f"a chunk of {gets}."
             )
+        left_out = next((sequence for sequence in self.mine.waiting if sequence.id in names_of(want.admitted)), None)
+        if left_out and self.mine.missing_blocks(left_out) > len(self.mine.pool.free_queue):
+            return (
+                f"There aren't blocks for all tokens of {left_out.id}, but this step computes only some of them. "
+                "Whether a sequence may start is for the admission rule to say, and it says yes."
+            )
         if mine:
             return "Continue while a sequence waits, budget is left and a batch slot is free; one per step is too slow."
         if self.before and len(self.before) < self.mine.max_num_seqs:
@@ -332,7 +349,9 @@ class Twins:
                 "Other sequences run, but that doesn't prevent admission: budget and a batch slot are left. New "
                 "sequences join whenever there is room."
             )
-        return "A sequence waits, budget is left, a batch slot is free, and the admission rule says yes."
+        return (
+            "A sequence waits, budget is left, a batch slot is free, none has stalled, and the admission rule says yes."
+        )
 
     def _compare_counts(self, got, want) -> None:
         mine = {sequence.id: count for sequence, count in got.num_scheduled_tokens.items()}
@@ -383,6 +402,11 @@ class Twins:
                 f"There aren't enough free blocks for all the tokens of {stalled}. A sequence that can't get all the "
                 "blocks it needs stalls: it gets no tokens in this step."
             )
+        elif name := next((name for name in mine if name in self.before and mine[name] != theirs[name]), None):
+            idea = (
+                f"{name} runs already, and `allocate_slots` was asked to schedule {theirs[name]} of its tokens: set "
+                "`num_scheduled_tokens[sequence]` to `count`."
+            )
         elif again := next((s.id for s in want.admitted if s.output_ids and mine[s.id] != theirs[s.id]), None):
             idea = (
                 f"{again} has run before. Like all others, it wants `known − computed`: its prompt and its answer "
@@ -391,7 +415,7 @@ class Twins:
         elif all(mine[name] <= theirs[name] for name in theirs):
             idea = (
                 "Some of the budget is left unused: a new sequence gets what it wants or what is left, whichever "
-                "is smaller."
+                "is smaller. Subtract what each one gets, no more."
             )
         else:
             idea = "A new sequence gets `min(known − computed, what is left of the budget)`."

@@ -270,6 +270,7 @@ def _directions() -> Iterator[Case]:
     each = "Out and in may take different times. Here one of them is much slower than the other: add both."
     yield Case(Machine(out=5, into=20, recompute=15), 1600, each)
     yield Case(Machine(out=20, into=5, recompute=15), 1600, each)
+    yield Case(Machine(out=5, into=20, recompute=33), 1600, each)
 
 
 def _step_that_runs_anyway() -> Iterator[Case]:
@@ -320,7 +321,7 @@ def _blocks() -> Iterator[Case]:
         "Here nothing comes on top of what each token takes. Is your line right for a short victim? What would your "
         "function say that a swap of 0 tokens takes?"
     )
-    yield Case(Machine(out=10, into=10, recompute=30), 40, first)
+    yield Case(Machine(out=10, into=10, recompute=40), 40, first)
     only = "Whole blocks are copied, so 32 tokens' worth. But only the 17 computed tokens are recomputed."
     yield Case(Machine(out=10, into=10, out_base=100, recompute=24.5), 17, only)
     machine = Machine(out=10, into=10, recompute=30)
