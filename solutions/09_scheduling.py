@@ -398,7 +398,8 @@ budget that the running sequences have left, `self.max_num_batched_tokens - sche
 queue isn't empty, budget is left, and fewer than `self.max_num_seqs` sequences run:
 
 1. Get the next sequence from `self.waiting.next(self.running)`. It stays in the queue for now. (`self.waiting` is the
-   queue; the section "Policies" below explains its order. `len(self.waiting)` is its length, so `while self.waiting`
+   queue; the section "Policies" below explains its order. A policy may also choose a sequence that isn't first, so
+   always ask. `len(self.waiting)` is its length, so `while self.waiting`
    works as you'd expect.)
 2. Ask the admission rule: `self.admission(self, sequence)`. If it says no, stop. Don't let a sequence further back
    overtake it, even if that one would fit: otherwise small sequences could keep a large one waiting forever.
@@ -411,9 +412,9 @@ queue isn't empty, budget is left, and fewer than `self.max_num_seqs` sequences 
 `allocate_slots(scheduler_output, sequence, count)` schedules `count` tokens of a sequence if there are enough blocks
 for them. After the step, `num_computed_tokens + count` tokens will be in the cache (`update` then adds `count` to the
 counter). The sequence may already have some of the blocks for them. If more blocks are missing than are free
-(`self.pool.free_queue`), it **stalls**: append it to `scheduler_output.stalled`, and give it no tokens and no blocks.
-Otherwise, allocate the missing blocks with `self.pool.allocate(missing)`, which returns a list, add them to
-`sequence.blocks`, and set `scheduler_output.num_scheduled_tokens[sequence]`.
+(`len(self.pool.free_queue)`), it **stalls**: append it to `scheduler_output.stalled`, and give it no tokens and no new
+blocks; it keeps those that it has. Otherwise, allocate the missing blocks with `self.pool.allocate(missing)`, which
+returns a list, add them to `sequence.blocks`, and set `scheduler_output.num_scheduled_tokens[sequence]`.
 
 Example: blocks of 4, a budget of 8, and D waiting with a prompt of 21. The first step admits D and gives it 8 tokens
 and 2 blocks. The second gives it 8 more tokens and 2 more blocks. The third gives it 5 tokens and 2 blocks, after which
@@ -765,7 +766,8 @@ Some examples with patience 10 and head start 4:
 | S | 83 s | 2 | yes | 83 + 20 − 4 = 99: goes before P |
 | T | 2 s | 0 | yes | 2 − 4 = −2: a rank may be negative |
 
-If both patience and head start are 0, only the arrival time counts.
+If both patience and head start are 0, only the arrival time counts. Ranks are only compared with each other, so ranks
+that are all larger or smaller by the same number are right too.
 """
 
 # %% exercise="09.4" given="__init__"

@@ -179,7 +179,8 @@ ranks behind it. `self.preempt` calls the function that you write now. It is the
 - the step computes no token of the victim (it may have been scheduled already, or not yet), and `scheduler_output.preempted` ends with the victim;
 - the victim has no batch slot any more. It waits, at the place that its rank gives it. `scheduler.waiting.add(sequence)` inserts a sequence by rank; under
   first come, first served a victim thus gets to the front. A victim that waits already stays where it is (lesson 11 has such victims);
-- all its blocks are free (`scheduler.pool.free(blocks)`), those that aren't full too, and it has none;
+- all its blocks are free (`scheduler.pool.free(blocks)`), those that aren't full too, and it has none. (Don't call `scheduler.release`: this scheduler's
+  would also free what was copied to other memory.)
 - none of its tokens counts as computed, with one exception: if `victim.swapped` isn't empty, its keys and values are being copied to other memory, and
   the count stays. We'll get to that below.
 
@@ -417,6 +418,7 @@ swapping adds less time than recomputing.
 - Time grows with the tokens on a straight line, or nearly. Use the first and the last measurement.
 - Swapping copies the blocks that hold computed tokens, out and in, and each block as a whole. `scheduler.pool.block_size` may be any size.
 - Recomputing adds the victim's computed tokens to a step that runs anyway.
+- If both add the same time, either answer will do.
 
 Example: 1,000 and 10,000 tokens were measured. Swapping takes 11 and 20 ms in all, a prefill 52 and 70 ms. A victim with 1,600 computed tokens, in 100
 full blocks, is recomputed: swapping it takes 11.6 ms, and recomputing it makes the step 3.2 ms longer. One with 16,000 is swapped: 26 ms, compared with
@@ -453,7 +455,7 @@ differences of a few milliseconds, and another recording gives another one.) The
 - **Swap** a long sequence, if it moves in a few large transfers.
 - **Recompute** a short one, or if it would move in many small transfers, or if there is no swap space.
 
-What is long has to be measured. With a larger model, each token costs more to compute and has more bytes.
+How long a sequence must be for that has to be measured. With a larger model, each token costs more to compute and has more bytes.
 
 ## Watermarks and thrashing
 
@@ -466,7 +468,7 @@ free, it is admitted again, and so on.
 The usual remedy is the watermark: lesson 09's `optimistic` admission leaves `watermark` blocks free for the running sequences, which will need them
 soon. (Some systems have a second watermark, at which they start to preempt before they have to. Ours preempts only when it runs out of free blocks.)
 
-How much that costs depends on how dear a recomputed token is. The simulator runs the same scheduler without a model, here on a machine that computes
+How much that costs depends on how expensive a recomputed token is. The simulator runs the same scheduler without a model, here on a machine that computes
 1,000 tokens per second. 100 requests with short prompts and long answers are all present from the start; the pool has 96 blocks of 16. (In the simulator a
 request has lengths but no tokens, so nothing could be shared: `share_prefixes=False`.) What if the scheduler may run more and more of them at a time?
 """

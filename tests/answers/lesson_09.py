@@ -96,6 +96,41 @@ def returns_pairs(running, budget):
     return list(share_budget(running, budget).items())
 
 
+def shares_by_a_wrong_count(count):
+    """A token for each that wants one; the others get `count`, if the budget suffices."""
+
+    return sharing(decodes_first, lambda s: 1 if wanted(s) == 1 else count(s))
+
+
+def serves_decodes_twice(running, budget):
+    counts = {sequence: 1 for sequence in ones(running)[:budget]}
+    return counts | sharing()(running, budget - len(counts))
+
+
+def ends_at_a_decode(running, budget):
+    first = next((index for index, sequence in enumerate(running) if wanted(sequence) == 1), len(running))
+    return sharing()(ones(running) + running[:first], budget)
+
+
+def divides_what_is_left(running, budget):
+    counts = {sequence: 1 for sequence in ones(running)[:budget]}
+    share = (budget - len(counts)) // max(len(more(running)), 1)
+    return counts | {sequence: min(wanted(sequence), share) for sequence in more(running) if share}
+
+
+def takes_0_for_no_limit(running, budget):
+    return share_budget(running, budget or 1000)
+
+
+def in_one_dict_in_order(running, budget):
+    counts = dict.fromkeys(running, 0)
+    for wants_one in (True, False):
+        for sequence in running:
+            if (wanted(sequence) == 1) == wants_one:
+                counts[sequence] = min(wanted(sequence), budget - sum(counts.values()))
+    return {sequence: count for sequence, count in counts.items() if count}
+
+
 def in_two_dicts(running, budget):
     decodes = {sequence: 1 for sequence in ones(running)[:budget]}
     left = budget - len(decodes)
@@ -122,6 +157,14 @@ def promising(
         ) <= room(scheduler.pool)
 
     return may_be_admitted
+
+
+def keeps_the_watermark_free(scheduler, sequence):
+    return promising(room=lambda pool: pool.num_blocks - scheduler.watermark)(scheduler, sequence)
+
+
+def looks_at_batch_slots(scheduler, sequence):
+    return len(scheduler.running) < scheduler.max_num_seqs and conservative(scheduler, sequence)
 
 
 def rounds_once(scheduler, sequence):
@@ -273,6 +316,85 @@ def counts_before_it_looks(self, scheduler_output, sequence, count):
         scheduler_output.stalled.append(sequence)
     elif missing > 0:
         sequence.blocks += self.pool.allocate(missing)
+
+
+def computes_what_fits(self, scheduler_output, sequence, count):
+    size = self.pool.block_size
+    room = (len(sequence.blocks) + len(self.pool.free_queue)) * size - sequence.num_computed_tokens
+    if room <= 0:
+        scheduler_output.stalled.append(sequence)
+    else:
+        Scheduler.allocate_slots(self, scheduler_output, sequence, min(count, room))
+
+
+def gives_blocks_back(self, scheduler_output, sequence, count):
+    Scheduler.allocate_slots(self, scheduler_output, sequence, count)
+    if sequence in scheduler_output.stalled:
+        self.release(sequence)
+
+
+def subtracts_too_much(self, scheduler_output, sequence, count):
+    sequence.blocks += self.pool.allocate(blocks_for(count, self.pool.block_size) - len(sequence.blocks))
+    scheduler_output.num_scheduled_tokens[sequence] = count
+
+
+def appends_a_list(self, scheduler_output, sequence, count):
+    sequence.blocks.append(self.pool.allocate(blocks_for(count, self.pool.block_size)))
+    scheduler_output.num_scheduled_tokens[sequence] = count
+
+
+def leaves_it_in_the_queue(self, scheduler_output, sequence):
+    self.running.append(sequence)
+    scheduler_output.admitted.append(sequence)
+
+
+def allocates_without_guard(self, scheduler_output, sequence, count):
+    missing = blocks_for(sequence.num_computed_tokens + count, self.pool.block_size) - len(sequence.blocks)
+    if missing > len(self.pool.free_queue):
+        scheduler_output.stalled.append(sequence)
+        return
+    sequence.blocks += self.pool.allocate(missing)
+    scheduler_output.num_scheduled_tokens[sequence] = count
+
+
+def pays_for_all_known_tokens(self, scheduler_output):
+    budget = self.max_num_batched_tokens - scheduler_output.num_tokens
+    while not scheduler_output.stalled and self.waiting and budget > 0 and len(self.running) < self.max_num_seqs:
+        sequence = self.waiting.next(self.running)
+        if not self.admission(self, sequence):
+            return
+        self.admit(scheduler_output, sequence)
+        self.allocate_slots(scheduler_output, sequence, min(wanted(sequence), budget))
+        budget -= sequence.num_tokens
+
+
+def keeps_blocks_free(self, scheduler_output, sequence, count):
+    missing = blocks_for(sequence.num_computed_tokens + count, self.pool.block_size) - len(sequence.blocks)
+    if missing > len(self.pool.free_queue) - self.watermark:
+        scheduler_output.stalled.append(sequence)
+    else:
+        Scheduler.allocate_slots(self, scheduler_output, sequence, count)
+
+
+def removes_it_first(self, scheduler_output):
+    if self.waiting:
+        sequence = self.waiting.next(self.running)
+        self.waiting.remove(sequence)
+        self.admit(scheduler_output, sequence)
+
+
+def schedules_the_sum(self, scheduler_output, sequence, count):
+    Scheduler.allocate_slots(self, scheduler_output, sequence, count)
+    if sequence in scheduler_output.num_scheduled_tokens:
+        scheduler_output.num_scheduled_tokens[sequence] = sequence.num_computed_tokens + count
+
+
+def waits_for_the_whole_prompt(self, scheduler_output):
+    waiting_with(
+        asks=lambda self, s: (
+            wanted(s) <= self.max_num_batched_tokens - scheduler_output.num_tokens and self.admission(self, s)
+        )
+    ).schedule_waiting(self, scheduler_output)
 
 
 def lets_small_ones_pass(self, scheduler_output):
@@ -447,6 +569,11 @@ def shortens_the_patience(self, sequence):
     return sequence.arrival_time + sequence.tier * self.patience
 
 
+def ranks_anew(self, sequence):
+    self.calls = getattr(self, "calls", 0) + 1
+    return PriorityWithAgeing.rank(self, sequence) - self.calls
+
+
 def rank_as_a_tuple(self, sequence):
     return (PriorityWithAgeing.rank(self, sequence), sequence.arrival_time)
 
@@ -491,7 +618,7 @@ def rank_of_floats(self, sequence):
 WRONG = {
     "09.1": [
         Wrong("prompts first", sharing(lambda running: more(running) + ones(running)), "You serve the prompts first"),
-        Wrong("in one pass", sharing(), "You go through `running` in one pass"),
+        Wrong("in one pass", sharing(), "wherever they are in `running`"),
         Wrong("no budget", forgets_the_budget, "never schedule more than is left"),
         Wrong("decodes are free", forgets_to_pay_for_decodes, "subtract its token from the budget"),
         Wrong("more decodes than budget", pays_for_decodes_later, "The last of them get none"),
@@ -536,6 +663,38 @@ WRONG = {
             "You count only the prompt. An answer",
         ),
         Wrong("one token kept back", lambda running, budget: share_budget(running, max(budget - 1, 0)), "stays unused"),
+        Wrong(
+            "only an answer decodes",
+            sharing(lambda running: sorted(running, key=lambda s: wanted(s) != 1 or not s.output_ids)),
+            "D wants only the last token of its prompt",
+        ),
+        Wrong(
+            "prompt only, in chunks",
+            shares_by_a_wrong_count(lambda s: len(s.prompt_ids) - s.num_computed_tokens),
+            "You count only the prompt",
+        ),
+        Wrong(
+            "computed tokens again, in chunks",
+            shares_by_a_wrong_count(lambda s: s.num_tokens),
+            "You schedule all known tokens",
+        ),
+        Wrong("ends at a decode", ends_at_a_decode, "Your second pass stops at a sequence that wants one token"),
+        Wrong(
+            "short prompts before decodes",
+            sharing(lambda running: sorted(running, key=lambda s: len(s.prompt_ids))),
+            "First come those that want one token",
+        ),
+        Wrong(
+            "one token is too few",
+            lambda running, budget: {} if budget == 1 and not ones(running) else share_budget(running, budget),
+            "'A': 1}; yours are {}",
+        ),
+        Wrong("whole even shares", divides_what_is_left, "You divide what is left among the prompts"),
+        Wrong("decodes pay twice", serves_decodes_twice, "seems to pay for it twice"),
+        Wrong("0 is no limit", takes_0_for_no_limit, "With a budget of 0, no sequence gets a token"),
+        Wrong(
+            "no prompt beside a decode", sharing(lambda running: ones(running) or running), "the prompts get nothing"
+        ),
         Wrong("list emptied", empties_running, "changed the list `running`"),
         Wrong("counts what is only scheduled", computes_at_once, "Nothing has been computed yet"),
         Wrong("names as keys", shares_by_id, "The keys are the sequences themselves"),
@@ -552,7 +711,11 @@ WRONG = {
             promising(sequences=lambda scheduler, s: scheduler.running),
             "You left out the new sequence",
         ),
-        Wrong("running forgotten", promising(sequences=lambda scheduler, s: [s]), "You left out the running sequences"),
+        Wrong(
+            "running forgotten",
+            promising(sequences=lambda scheduler, s: [s]),
+            "The promises of the running sequences don't count",
+        ),
         Wrong(
             "queue counted",
             promising(sequences=lambda scheduler, s: [*scheduler.running, *scheduler.waiting]),
@@ -576,6 +739,45 @@ WRONG = {
             lambda scheduler, sequence: not conservative(scheduler, sequence),
             "True and False are swapped",
         ),
+        Wrong(
+            "the waiting ones too, and the new one twice",
+            promising(sequences=lambda scheduler, s: [*scheduler.running, *scheduler.waiting, s]),
+            "You count the waiting sequences",
+        ),
+        Wrong(
+            "blocks of 16", promising(blocks=lambda tokens, size: blocks_for(tokens, 16)), "take 16 as the block size"
+        ),
+        Wrong(
+            "the answer twice",
+            promising(tokens=lambda s: s.most_tokens + len(s.output_ids)),
+            "which already contains it",
+        ),
+        Wrong(
+            "without what is computed",
+            promising(tokens=lambda s: s.most_tokens - s.num_computed_tokens),
+            "You leave out the tokens that are already computed",
+        ),
+        Wrong(
+            "a block more for each",
+            promising(blocks=lambda t, size: blocks_for(t, size) + 1),
+            "is added to each promise",
+        ),
+        Wrong(
+            "the new one as it is now",
+            lambda scheduler, new: promising(tokens=lambda s: s.num_tokens if s is new else s.most_tokens)(
+                scheduler, new
+            ),
+            "You promise the new sequence only its known tokens",
+        ),
+        Wrong(
+            "the running ones as they are now",
+            lambda scheduler, new: promising(tokens=lambda s: s.most_tokens if s is new else s.num_tokens)(
+                scheduler, new
+            ),
+            "the running sequences with the tokens known now",
+        ),
+        Wrong("watermark kept free", keeps_the_watermark_free, "The watermark belongs to `optimistic`"),
+        Wrong("batch slots too", looks_at_batch_slots, "Whether a batch slot is free"),
         Wrong("admits by itself", appends_the_new_sequence, "only answers a question"),
         Wrong("the sum", returns_the_promise, "should return True or False"),
         Wrong("nothing returned", returns_nothing, "yours returned None"),
@@ -615,13 +817,55 @@ WRONG = {
             waiting_with(allocate_slots=lambda self, scheduler_output, sequence, count: None),
             "gets its first tokens in the same step",
         ),
+        Wrong(
+            "the first in the queue, whatever the policy chooses",
+            waiting_with(choose=lambda self: next(iter(self.waiting))),
+            "It isn't always the first in the queue",
+        ),
+        Wrong(
+            "no chunk of a new prompt",
+            scheduling(schedule_waiting=waits_for_the_whole_prompt),
+            "D wants 21 tokens, and 8 of the budget are left",
+        ),
+        Wrong("as many tokens as fit", scheduling(allocate_slots=computes_what_fits), "so it should stall"),
+        Wrong("blocks given back", scheduling(allocate_slots=gives_blocks_back), "It stalls, and has lost blocks"),
+        Wrong("blocks of the chunk, less its own", scheduling(allocate_slots=subtracts_too_much), "can't allocate -3"),
+        Wrong("a list as a block", scheduling(allocate_slots=appends_a_list), "adds each of its blocks"),
+        Wrong(
+            "still in the queue, without a guard",
+            scheduling(admit=leaves_it_in_the_queue, allocate_slots=allocates_without_guard),
+            "is still in the queue",
+        ),
+        Wrong(
+            "all known tokens paid",
+            scheduling(schedule_waiting=pays_for_all_known_tokens),
+            "Subtract what each one gets",
+        ),
+        Wrong(
+            "watermark kept by running ones",
+            scheduling(allocate_slots=keeps_blocks_free),
+            "The watermark is for admission",
+        ),
+        Wrong("removed twice", scheduling(schedule_waiting=removes_it_first), "Was it removed before?"),
+        Wrong(
+            "all tokens that will be in the cache",
+            scheduling(allocate_slots=schedules_the_sum),
+            "A runs already, and `allocate_slots` was asked",
+        ),
+        Wrong(
+            "blocks for the whole prompt must be free",
+            waiting_with(
+                asks=lambda self, s: self.admission(self, s) and self.missing_blocks(s) <= len(self.pool.free_queue)
+            ),
+            "is for the admission rule to say",
+        ),
         Wrong("admission not asked", waiting_with(asks=lambda self, sequence: True), "The admission rule says no to B"),
         Wrong("small ones pass", scheduling(schedule_waiting=lets_small_ones_pass), "overtook it"),
         Wrong("asks forever", scheduling(schedule_waiting=asks_forever), "`break`, not `continue`"),
         Wrong(
             "by arrival whatever the policy",
             waiting_with(choose=lambda self: min(self.waiting, key=lambda s: s.arrival_time)),
-            "returns the next sequence by the policy",
+            "asks the policy",
         ),
         Wrong(
             "empty queue",
@@ -809,6 +1053,47 @@ WRONG = {
             "takes a token away", ageing(takes_a_token_away), "its tokens, its blocks or its number of computed tokens"
         ),
         Wrong("nothing returned", ageing(lambda self, s: None), "yours returned None"),
+        Wrong(
+            "long answers later",
+            ageing(lambda self, s: PriorityWithAgeing.rank(self, s) + (s.expected_tokens or 0)),
+            "How long a request is",
+        ),
+        Wrong(
+            "interactive earlier and the others later",
+            ageing(
+                lambda self, s: (
+                    s.arrival_time
+                    + s.tier * self.patience
+                    + (-self.head_start if s.is_interactive else self.head_start)
+                )
+            ),
+            "worth twice the head start",
+        ),
+        Wrong(
+            "patience to the power of the tier",
+            by(lambda self, s: s.arrival_time + (self.patience**s.tier if s.tier else 0)),
+            "to the power of the tier",
+        ),
+        Wrong(
+            "head start up to the tier, below the best tier",
+            ageing(
+                lambda self, s: (
+                    s.arrival_time
+                    + (
+                        max(0, s.tier * self.patience - self.head_start * s.is_interactive)
+                        if s.tier
+                        else -self.head_start * s.is_interactive
+                    )
+                )
+            ),
+            "In the tiers below the best",
+        ),
+        Wrong(
+            "no head start without patience",
+            by(bonus=lambda self, s: -self.head_start if self.patience else 0),
+            "unless the patience is 0",
+        ),
+        Wrong("another rank each time", ageing(ranks_anew), "gets another rank each time"),
         Wrong("no head start", by(bonus=lambda self, s: 0), "Your rank ignores `is_interactive`"),
         Wrong(
             "head start for all",
@@ -933,7 +1218,7 @@ RANKS = (
     rank_of_floats,
 )
 RIGHT = {
-    "09.1": [sharing(decodes_first), in_two_dicts],
+    "09.1": [sharing(decodes_first), in_two_dicts, in_one_dict_in_order],
     "09.2": [subtracts_one_by_one, counts_what_is_still_to_come],
     "09.3": [scheduling(schedule=schedule_in_one_method), scheduling(allocate_slots=allocate_block_by_block)],
     "09.4": [ageing(rank) for rank in RANKS],

@@ -21,6 +21,26 @@ def breaks_ties_by_id(candidates, policy):
     return max(candidates, key=lambda sequence: (policy.rank(sequence), sequence.id))
 
 
+def breaks_ties_by_length(candidates, policy):
+    return max(reversed(candidates), key=lambda sequence: (policy.rank(sequence), -sequence.num_tokens))
+
+
+def looks_at_the_tier(candidates, policy):
+    def first_part(sequence):
+        rank = policy.rank(sequence)
+        return rank[0] if isinstance(rank, tuple) else rank
+
+    return max(reversed(candidates), key=first_part)
+
+
+def compares_neighbors(candidates, policy):
+    victim = candidates[0]
+    for before, after in zip(candidates, candidates[1:]):
+        if policy.rank(after) >= policy.rank(before):
+            victim = after
+    return victim
+
+
 def takes_the_last_admitted(candidates, policy):
     return candidates[-1]
 
@@ -255,6 +275,7 @@ def clears_in_place(victim):
 
 def lines(recorded):
     """(base and slope of swapping, base and slope of recomputing), in seconds and tokens."""
+    recorded = [recorded[0], recorded[-1]]
     tokens = [row["tokens"] for row in recorded]
     swap = np.polyfit(tokens, [row["swap_out_s"] + row["swap_in_s"] for row in recorded], 1)
     recompute = np.polyfit(tokens, [row["recompute_s"] for row in recorded], 1)
@@ -308,6 +329,12 @@ def out_only(recorded, tokens):
     first, last = recorded[0], recorded[-1]
     slope = (last["swap_out_s"] - first["swap_out_s"]) / (last["tokens"] - first["tokens"])
     return first["swap_out_s"] + slope * (tokens - first["tokens"])
+
+
+def direction(recorded, tokens):
+    first, last = recorded[0], recorded[-1]
+    for key in ("swap_out_s", "swap_in_s"):
+        yield first[key] + (last[key] - first[key]) / (last["tokens"] - first["tokens"]) * (tokens - first["tokens"])
 
 
 def twice_out(recorded, tokens):
@@ -381,6 +408,69 @@ def by_the_last_two(recorded):
     return swap_if_cheaper(recorded[-2:])
 
 
+def by_the_first_two(recorded):
+    return swap_if_cheaper(recorded[:2])
+
+
+def by_least_squares(recorded):
+    tokens = [row["tokens"] for row in recorded]
+    swap = np.polyfit(tokens, [row["swap_out_s"] + row["swap_in_s"] for row in recorded], 1)
+    recompute = np.polyfit(tokens, [row["recompute_s"] for row in recorded], 1)
+
+    def should_swap(scheduler, victim):
+        copied = rounded_up(victim, scheduler.pool.block_size)
+        return bool(swap[1] + swap[0] * copied < recompute[0] * victim.num_computed_tokens)
+
+    return should_swap
+
+
+def above_break_even(recorded):
+    base, swap, _, recompute = lines(recorded)
+    return lambda scheduler, victim: bool(victim.num_computed_tokens > base / (recompute - swap))
+
+
+def with_wrong_slopes(tokens, doubled=1, base=lambda first, line: line):
+    """The differences of times are divided by `tokens(first, last)`."""
+
+    def swap_if_cheaper(recorded):
+        first, last = recorded[0], recorded[-1]
+        start = first["swap_out_s"] + first["swap_in_s"]
+        slope = (last["swap_out_s"] + last["swap_in_s"] - start) / tokens(first, last)
+        rate = (last["recompute_s"] - first["recompute_s"]) / tokens(first, last)
+        on_top = doubled * base(start, start - slope * first["tokens"])
+
+        def should_swap(scheduler, victim):
+            copied = rounded_up(victim, scheduler.pool.block_size)
+            return on_top + slope * copied < rate * victim.num_computed_tokens
+
+        return should_swap
+
+    return swap_if_cheaper
+
+
+def difference(first, last):
+    return last["tokens"] - first["tokens"]
+
+
+def needs_swap_space(recorded):
+    decide = swap_if_cheaper(recorded)
+    return lambda scheduler, victim: len(scheduler.swap_space.free_queue) > 0 and decide(scheduler, victim)
+
+
+def by_adding_blocks(recorded):
+    first, last = recorded[0], recorded[-1]
+    per_token = {key: (last[key] - first[key]) / difference(first, last) for key in first if key.endswith("_s")}
+
+    def should_swap(scheduler, victim):
+        copied = 0
+        while copied < victim.num_computed_tokens:
+            copied += scheduler.pool.block_size
+        swap = sum(first[key] + per_token[key] * (copied - first["tokens"]) for key in ("swap_out_s", "swap_in_s"))
+        return swap < per_token["recompute_s"] * victim.num_computed_tokens
+
+    return should_swap
+
+
 WRONG = {
     "10.1": [
         Wrong(
@@ -400,11 +490,34 @@ WRONG = {
         Wrong("the list is reversed", reverses_in_place, "is [C, D, A, B] afterwards"),
         Wrong("the list is sorted", sorts_in_place, "is [A, B, C, D] afterwards"),
         Wrong("the victim is removed from the list", pops_the_victim, "is [] afterwards"),
+        Wrong(
+            "never the first",
+            lambda c, policy: max(reversed(c[1:] or c), key=policy.rank),
+            "the first in the list. Does",
+        ),
+        Wrong(
+            "never the last",
+            lambda c, policy: max(reversed(c[:-1] or c), key=policy.rank),
+            "the last in the list. Does",
+        ),
+        Wrong("the tier of a pair only", looks_at_the_tier, "the second number of the pairs decides"),
+        Wrong("neighbors only", compares_neighbors, "Compare each candidate with the best victim so far"),
+        Wrong("the shortest of two alike", breaks_ties_by_length, "Their tokens and blocks make no difference"),
         Wrong("nothing is returned", returns_no_victim, "yours returned None"),
         Wrong("a negated rank that is a pair", negates_the_rank, "TypeError"),
     ],
     "10.2": [
-        Wrong("the victim stays in the step", preempting(step=nothing), "to blocks that it no longer has"),
+        Wrong("the victim stays in the step", preempting(step=nothing), "to blocks that it no longer has. Take B out."),
+        Wrong(
+            "before the other victims",
+            preempting(note=lambda output, victim: output.preempted.insert(0, victim)),
+            "should be [Z, B]; yours is [B, Z]",
+        ),
+        Wrong(
+            "instead of the other victims",
+            preempting(note=lambda output, victim: setattr(output, "preempted", [victim])),
+            "Keep those that are in the list already",
+        ),
         Wrong(
             "`del`, though it may not have been scheduled",
             preempting(step=lambda output, victim: output.num_scheduled_tokens.__delitem__(victim)),
@@ -552,6 +665,34 @@ WRONG = {
             choosing(swap_line, recompute_slope, tokens=lambda victim: victim.num_tokens),
             "so it is no reason to swap",
         ),
+        Wrong("the last two measurements", by_the_last_two, "use the last two measurements"),
+        Wrong("the first two measurements", by_the_first_two, "use the first two measurements"),
+        Wrong("all measurements", by_least_squares, "Use the first and the last"),
+        Wrong("one break-even length", above_break_even, "with one break-even length"),
+        Wrong(
+            "blocks instead of tokens",
+            choosing(swap_line, recompute_slope, copied=lambda v, size: blocks_for(v.num_computed_tokens, size)),
+            "seems to get a number of blocks",
+        ),
+        Wrong(
+            "recomputes whole blocks",
+            choosing(swap_line, recompute_slope, tokens=lambda v: 16 * blocks_for(v.num_computed_tokens, 16)),
+            "only the 17 computed tokens are recomputed",
+        ),
+        Wrong(
+            "the first measurement on top",
+            with_wrong_slopes(difference, base=lambda first, line: first),
+            "the whole time of the first measurement",
+        ),
+        Wrong("on top twice", with_wrong_slopes(difference, doubled=2), "on top twice"),
+        Wrong("over the last tokens", with_wrong_slopes(lambda first, last: last["tokens"]), "over the difference"),
+        Wrong("over the rows", with_wrong_slopes(lambda first, last: 3), "gives seconds per token"),
+        Wrong("asks for swap space", needs_swap_space, "your function looks at `scheduler.swap_space`"),
+        Wrong(
+            "twice the slower direction",
+            choosing(lambda recorded, tokens: 2 * max(direction(recorded, tokens)), recompute_slope),
+            "Here one of them is much slower than the other",
+        ),
         Wrong("decides before there is a victim", decides_at_once, "should return a function; yours returned"),
         Wrong("the saving instead of a decision", returns_the_saving, "should return True or False"),
         Wrong("nothing is returned", nothing, "should return a function; yours returned None"),
@@ -567,5 +708,5 @@ RIGHT = {
         by_drop,
         preempting(forget=clears_in_place),
     ],
-    "10.3": [choosing(swap_line, recompute_slope), in_bytes, with_a_class, by_the_last_two],
+    "10.3": [choosing(swap_line, recompute_slope), in_bytes, with_a_class, by_adding_blocks],
 }

@@ -10,11 +10,13 @@ from lessons_lib.scheduling.scheduler import Scheduler, conservative
 CASES = (
     (4, 3, [], (4, 5, 0)),
     (4, 9, [], (4, 5, 0)),
+    (4, 11, [], (4, 5, 0)),
     (4, 2, [], (4, 5, 0)),
     (4, 1, [], (4, 5, 0)),
     (4, 1, [], (4, 1, 0)),
     (4, 2, [], (6, 3, 0)),
     (4, 4, [(4, 5, 1)], (4, 5, 0)),
+    (4, 5, [(4, 5, 1)], (4, 5, 0)),
     (4, 3, [(4, 5, 1)], (4, 5, 0)),
     (4, 2, [(4, 5, 1)], (1, 1, 0)),
     (4, 4, [(5, 1, 0), (5, 1, 0)], (1, 1, 0)),
@@ -65,10 +67,37 @@ def check_conservative(attempt) -> None:
             f"yours returned {outcomes[wrong]}."
         )
         raise Mistake(what, case=_told(*case), idea=_why(outcomes))
+    _check_nothing_else(attempt)
 
 
-def _made(block_size, num_blocks, running, new):
-    scheduler = Scheduler(BlockPool(num_blocks, block_size))
+def _check_nothing_else(attempt) -> None:
+    """The rule is about promised blocks: neither the watermark nor the batch slots matter."""
+    case = (4, 4, [(4, 5, 1)], (4, 5, 0))
+    for limits, told, idea in (
+        (
+            {"watermark": 1},
+            " The watermark is 1.",
+            "The watermark belongs to `optimistic`. Here the promises cover all that the sequences may need, so no "
+            "further blocks are kept free.",
+        ),
+        (
+            {"max_num_seqs": 1},
+            " A has the only batch slot.",
+            "This rule is about blocks only. Whether a batch slot is free is checked by its caller.",
+        ),
+    ):
+        scheduler, new = _made(*case, **limits)
+        got = call(attempt, scheduler, new, case=_told(*case) + told)
+        if not _as_bool(got, _told(*case)):
+            what = (
+                "the promises are 2 + 2 = 4 blocks, and the pool has 4, so the function should return True; yours "
+                "returned False."
+            )
+            raise Mistake(what, case=_told(*case) + told, idea=idea)
+
+
+def _made(block_size, num_blocks, running, new, **limits):
+    scheduler = Scheduler(BlockPool(num_blocks, block_size), **limits)
     for name, (prompt, max_tokens, answered) in zip("ABCD", running):
         computed = prompt + answered - 1 if answered else 0
         sequence = a_sequence(name, prompt, answered=answered, computed=computed, max_tokens=max_tokens)
@@ -136,6 +165,22 @@ def _rounded_twice(scheduler, sequence) -> bool:
     return blocks <= scheduler.pool.num_blocks
 
 
+def _new_known(scheduler, sequence) -> bool:
+    return _promised(scheduler, scheduler.running, lambda s: s.most_tokens) + _promised(
+        scheduler, [sequence], lambda s: s.num_tokens
+    ) <= (scheduler.pool.num_blocks)
+
+
+def _running_known(scheduler, sequence) -> bool:
+    return _promised(scheduler, scheduler.running, lambda s: s.num_tokens) + _promised(
+        scheduler, [sequence], lambda s: s.most_tokens
+    ) <= (scheduler.pool.num_blocks)
+
+
+def _promised(scheduler, sequences, tokens) -> int:
+    return sum(blocks_for(tokens(sequence), scheduler.pool.block_size) for sequence in sequences)
+
+
 def _needed_against_free(scheduler, sequence) -> bool:
     return blocks_for(sequence.most_tokens, scheduler.pool.block_size) <= len(scheduler.pool.free_queue)
 
@@ -156,8 +201,8 @@ WHY = (
         "`most_tokens`."
     )),
     (_rule(tokens=lambda s: s.most_tokens + 1), (
-        "The last token of an answer is returned but never computed, so it needs no cache slot: prompt + "
-        "max_tokens − 1, which is `most_tokens`."
+        "If `most_tokens` fills its blocks exactly, you count a block too many. Do you count the last token of the "
+        "answer, which is returned but never computed? Or does `// block_size + 1` stand for rounding up?"
     )),
     (_rule(tokens=lambda s: s.max_new_tokens), (
         "The prompt is in the cache too: `most_tokens` counts prompt and answer."
@@ -169,10 +214,33 @@ WHY = (
         "You left out the new sequence: it isn't in `scheduler.running` yet, and needs blocks like the others."
     )),
     (_rule(sequences=lambda scheduler, s: [s]), (
-        "You left out the running sequences. Their promises hold until they finish."
+        "The promises of the running sequences don't count here. They hold until these sequences finish: add them to "
+        "the promise of the new one."
     )),
     (_rule(sequences=lambda scheduler, s: [*scheduler.running, *scheduler.waiting]), (
         "You count the sequences that wait behind the new one. Nothing has been promised to them."
+    )),
+    (_rule(sequences=lambda scheduler, s: [*scheduler.running, *scheduler.waiting, s]), (
+        "You count the waiting sequences. Nothing has been promised to them, and the new one is still among them."
+    )),
+    (_new_known, (
+        "You promise the new sequence only its known tokens. It grows like the others: use `most_tokens` for it too."
+    )),
+    (_running_known, (
+        "You count the running sequences with the tokens known now. Each is promised blocks for its `most_tokens`."
+    )),
+    (_rule(blocks=lambda tokens, size: blocks_for(tokens, size) + 1), (
+        "A block too many is added to each promise: `most_tokens` is already the most that a sequence can have."
+    )),
+    (_rule(tokens=lambda s: s.most_tokens + len(s.output_ids)), (
+        "You add the answer so far to `most_tokens`, which already contains it: prompt + max_tokens − 1."
+    )),
+    (_rule(tokens=lambda s: s.most_tokens - s.num_computed_tokens), (
+        "You leave out the tokens that are already computed. Their blocks are in the pool too: a promise covers all "
+        "`most_tokens`."
+    )),
+    (_rule(blocks=lambda tokens, size: blocks_for(tokens, 16)), (
+        "You seem to take 16 as the block size. It is `scheduler.pool.block_size`."
     )),
     (_rounded_once, (
         "You add up tokens, then round to blocks. A block belongs to one sequence: round up for each, then add."

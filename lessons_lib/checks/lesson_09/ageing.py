@@ -50,6 +50,7 @@ def check_priority_with_ageing(attempt) -> None:
     for patience, head_start, first, other in CASES:
         _check_pair(attempt, patience, head_start, first, other)
     _check_clock(attempt)
+    _check_lengths(attempt)
     _check_queue(attempt)
 
 
@@ -173,6 +174,23 @@ def _check_clock(attempt) -> None:
         idea = (
             "The queue asks once, when a sequence arrives. All waiting sequences age at the same rate, so the "
             "current time makes no difference to the order: leave the clock out."
+        )
+        raise Mistake(what, case=case, idea=idea)
+
+
+def _check_lengths(attempt) -> None:
+    case = (
+        f"{_settings(10, 4)}. Both tier 0 and not interactive. A: arrived at 1 s, prompt 40, max_tokens 90, expected "
+        "answer 60. B: arrived at 2 s, prompt 3, max_tokens 8, expected answer 5."
+    )
+    policy = _made(attempt, 10, 4)
+    a = a_sequence("A", 40, max_tokens=90, arrival=1, expected=60)
+    b = a_sequence("B", 3, max_tokens=8, arrival=2, expected=5)
+    ranks = _rank(policy, a, case), _rank(policy, b, case)
+    if not _is_before(*ranks, case):
+        what = f"A should go first, since it arrived first. Your ranks are {short(ranks[0])} and {short(ranks[1])}."
+        idea = (
+            "How long a request is makes no difference here: only its arrival time, its tier and `is_interactive` do."
         )
         raise Mistake(what, case=case, idea=idea)
 

@@ -23,6 +23,11 @@ HEAD_START_FOR_OFFLINE = (
     "The head start goes to the sequences that aren't interactive. It's for those with `sequence.is_interactive`."
 )
 
+POWER = (
+    "You raise the patience to the power of the tier. Each tier below the best adds `patience` seconds: tier × "
+    "patience."
+)
+
 # Arrival and tier: a rank, and what is wrong with it, whatever interactive requests get.
 BASES = (
     (lambda s: s.arrival_time + s.tier * P, ""),
@@ -60,6 +65,8 @@ BASES = (
     (lambda s: s.arrival_time + bool(s.tier) * P, (
         "Tier 2 ranks like tier 1. Each further tier adds `patience` seconds."
     )),
+    (lambda s: s.arrival_time + (P**s.tier if s.tier else 0), POWER),
+    (lambda s: s.arrival_time + P**s.tier, POWER),
     (lambda s: s.arrival_time + s.tier * P * H, (
         "You multiply the patience by the head start. They are separate numbers of seconds: a tier is worth "
         "`patience` seconds."
@@ -75,6 +82,10 @@ INTERACTIVE = (
     (lambda s: -H, ""),
     (lambda s: 0, NO_HEAD_START),
     (lambda s: H, SIGN),
+    (lambda s: -2 * H, (
+        "Being interactive is worth twice the head start here. Subtract it once from interactive requests, and leave "
+        "the others where they are."
+    )),
     (lambda s: -1, (
         "Being interactive is worth one second here, whatever the head start is: subtract `self.head_start` "
         "seconds."
@@ -155,6 +166,10 @@ WHOLES = (
         "Interactive requests that arrive in the first seconds are all tied, because your arrival − head start "
         "never goes below 0. A rank may be negative."
     )),
+    (lambda s: s.arrival_time + (max(s.tier * P - H * s.is_interactive, 0) if s.tier else -H * s.is_interactive), (
+        "In the tiers below the best, your head start can at most cancel the tier. Subtract all of it, even if the "
+        "rank becomes smaller than the arrival time."
+    )),
     (lambda s: s.arrival_time + max(s.tier * P - H * s.is_interactive, 0), (
         "Your head start can at most cancel the tier, so an interactive tier-0 request gains nothing. "
         "Subtract all of it, even if the rank becomes smaller than the arrival time."
@@ -174,6 +189,12 @@ def why(attempt) -> str:
         ignores_head_start = order == _order(attempt(P, H + 35).rank)
     except Exception:  # noqa: BLE001 - the mistake was found already; this only looks for a better message
         return GENERAL
+    if _changes(attempt):
+        return "The same sequence gets another rank each time. A rank depends on the sequence and the settings only."
+    if order == _order(_right) and (zero := _wrong_at_zero(attempt)):
+        return (
+            f"Your rank is right unless the {zero} is 0. Such a setting needs no special case: 0 seconds add nothing."
+        )
     for rule, idea in _rules():
         if order == _order(rule):
             return _by_ranks(attempt, idea)
@@ -220,6 +241,20 @@ def _by_ranks(attempt, idea: str) -> str:
     """
     other = {NO_HEAD_START: HEAD_START_FOR_ALL, SIGN: HEAD_START_FOR_OFFLINE}.get(idea)
     return other if other and _moved(attempt) else idea
+
+
+def _changes(attempt) -> bool:
+    policy, sequence = attempt(P, H), a_sequence("A", 13, arrival=50.0, tier=1)
+    return policy.rank(sequence) != policy.rank(sequence)
+
+
+def _wrong_at_zero(attempt) -> str:
+    """The setting that, when it is 0, makes a rank wrong that is right otherwise."""
+    for name, patience, head_start in (("patience", 0, H), ("head start", P, 0)):
+        rank = attempt(patience, head_start).rank
+        if _order(rank) != _order(lambda s: s.arrival_time + s.tier * patience - s.is_interactive * head_start):
+            return name
+    return ""
 
 
 def _rounds(attempt) -> bool:

@@ -16,11 +16,13 @@ def a_sequence(
     arrival: float = 0.0,
     tier: int = 0,
     interactive: bool = False,
+    expected: float | None = None,
 ) -> Sequence:
     """A sequence with `prompt` and `answered` known tokens, of which `computed` are computed."""
     return Sequence(
         name, list(range(prompt)), max_tokens, frozenset({END}), arrival_time=arrival, tier=tier,
-        is_interactive=interactive, output_ids=list(range(answered)), num_computed_tokens=computed,
+        expected_tokens=expected, is_interactive=interactive,
+        output_ids=list(range(answered)), num_computed_tokens=computed,
     )  # fmt: skip
 
 

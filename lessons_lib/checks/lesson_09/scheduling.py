@@ -4,7 +4,7 @@ from random import Random
 
 from lessons_lib.checks.exercise import Mistake
 from lessons_lib.checks.lesson_09.twins import Twins, random_requests
-from lessons_lib.scheduling.policies import FirstComeFirstServed, PriorityWithAgeing
+from lessons_lib.scheduling.policies import BalancedLengths, FirstComeFirstServed, PriorityWithAgeing
 from lessons_lib.scheduling.scheduler import conservative, optimistic
 
 
@@ -84,6 +84,14 @@ def _check_new_sequences(attempt) -> None:
     twins = Twins(attempt, requests, case, **large)
     twins.add_begun("E", answered=6, computed=7)
     _steps(twins, 3)
+    case = (
+        "blocks of 4, budget 12, four batch slots; E waits again, with a prompt of 5 and 6 tokens of its answer "
+        "known. 7 of its tokens are in the cache. Behind it waits A (prompt 13)."
+    )
+    twins = Twins(attempt, requests | {"A": (13, 9, 9)}, case, **large | {"max_num_batched_tokens": 12})
+    twins.add_begun("E", answered=6, computed=7)
+    twins.add("A")
+    _steps(twins, 2)
     requests = dict.fromkeys("ABCD", (3, 3, 3))
     twins = Twins(
         attempt,
@@ -138,9 +146,34 @@ def _check_policy(attempt) -> None:
     )
     twins.add("A", "C", "E")
     _steps(twins, 8)
+    case = (
+        "one batch slot; A (prompt 20) arrived before C (prompt 3). The policy is `BalancedLengths` with a target of "
+        "6 tokens, so it chooses C."
+    )
+    twins = Twins(
+        attempt,
+        {"A": (20, 9, 9, 0.0), "C": (3, 3, 3, 1.0)},
+        case,
+        num_blocks=64,
+        max_num_seqs=1,
+        max_num_batched_tokens=8,
+        policy=BalancedLengths(6),
+    )
+    twins.add("A", "C")
+    _steps(twins, 2)
 
 
 def _check_blocks(attempt) -> None:
+    twins = Twins(
+        attempt,
+        {"A": (8, 5, 5)},
+        "four blocks of 4, `optimistic` with a watermark of 2; A (prompt 8) waits, and nothing else.",
+        num_blocks=4,
+        admission=optimistic,
+        watermark=2,
+    )
+    twins.add("A")
+    _steps(twins, 3)
     wide = dict(admission=admit_all, max_num_seqs=4, max_num_batched_tokens=32)
     requests = {"A": (8, 9, 9), "B": (7, 9, 9)}
     case = (

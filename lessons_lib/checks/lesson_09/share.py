@@ -13,6 +13,7 @@ CASES = (
     ([("A", 13, 0, 0)], 32),
     ([("A", 13, 0, 8)], 32),
     ([("A", 13, 0, 0)], 8),
+    ([("A", 13, 0, 0)], 1),
     ([("A", 13, 5, 17), ("C", 3, 2, 4)], 2),
     ([("A", 13, 5, 17), ("C", 3, 2, 4), ("D", 21, 1, 21)], 2),
     ([("A", 13, 5, 17)], 0),
@@ -163,6 +164,30 @@ def _each(sequences) -> dict[str, int]:
     return {sequence.id: 1 for sequence in sequences}
 
 
+def _decoding_first(running) -> list:
+    return sorted(running, key=lambda sequence: _wanted(sequence) != 1 or not sequence.output_ids)
+
+
+def _split_evenly(running, budget) -> dict[str, int]:
+    ones, more = _ones(running)[:budget], _more(running)
+    return _each(ones) | _served_in_order(more, budget, lambda s: min(_wanted(s), (budget - len(ones)) // len(more)))
+
+
+def _up_to_the_first_one(running, budget) -> dict[str, int]:
+    first = next((index for index, sequence in enumerate(running) if _wanted(sequence) == 1), len(running))
+    return _served_in_order(_ones(running) + running[:first], budget)
+
+
+def _ones_twice(running, budget) -> dict[str, int]:
+    ones = _each(_ones(running)[:budget])
+    return ones | _served_in_order(running, budget - len(ones))
+
+
+ALL_KNOWN = "You schedule all known tokens. Those already computed are in the cache: wanted = known − computed."
+PROMPT_ONLY = (
+    "You count only the prompt. An answer whose cache was lost is computed again as well: the known tokens "
+    "are prompt and answer so far, `sequence.num_tokens`."
+)
 # Another rule, (running, budget) -> counts, and the message if the attempt follows it.
 RULES = (
     (lambda r, b: {s.id: _wanted(s) for s in r}, (
@@ -176,8 +201,8 @@ RULES = (
         "More sequences want one token than the budget allows. The last of them get none in this step."
     )),
     (lambda r, b: _served_in_order(r, b), (
-        "You go through `running` in one pass, so a sequence that wants one token waits behind a prompt. Serve "
-        "all that want one first, then the others."
+        "A sequence that wants one token waits behind a prompt. First serve all that want one, wherever they are in "
+        "`running`, then the others."
     )),
     (lambda r, b: _served_in_order(_more(r) + _ones(r), b), (
         "You serve the prompts first, and the rest gets what they leave. Sequences that want one token come "
@@ -213,17 +238,19 @@ RULES = (
         "You seem to check whether there is an answer. Only what a sequence wants matters: sequences with "
         "known − computed = 1 come first."
     )),
-    (lambda r, b: _served_in_order(_both(r), b, lambda s: len(s.prompt_ids) - s.num_computed_tokens), (
-        "You count only the prompt. An answer whose cache was lost is computed again as well: the known tokens "
-        "are prompt and answer so far, `sequence.num_tokens`."
-    )),
+    (lambda r, b: _served_in_order(_both(r), b, lambda s: len(s.prompt_ids) - s.num_computed_tokens), PROMPT_ONLY),
+    (
+        lambda r, b: _served_in_order(
+            _both(r), b, lambda s: 1 if _wanted(s) == 1 else len(s.prompt_ids) - s.num_computed_tokens
+        ),
+        PROMPT_ONLY,
+    ),
     (lambda r, b: _served_in_order(_both(r), b, lambda s: len(s.prompt_ids) - s.num_computed_tokens or 1), (
         "You count only the prompt, plus one token once it is computed. An answer whose cache was lost is "
         "computed again as a whole: the known tokens are prompt and answer, `sequence.num_tokens`."
     )),
-    (lambda r, b: _served_in_order(_both(r), b, lambda s: s.num_tokens), (
-        "You schedule all known tokens. Those already computed are in the cache: wanted = known − computed."
-    )),
+    (lambda r, b: _served_in_order(_both(r), b, lambda s: s.num_tokens), ALL_KNOWN),
+    (lambda r, b: _served_in_order(_both(r), b, lambda s: 1 if _wanted(s) == 1 else s.num_tokens), ALL_KNOWN),
     (lambda r, b: _served_in_order(_both(r), b, lambda s: len(s.prompt_ids)), (
         "You schedule whole prompts. A sequence wants the tokens that are known and not computed yet."
     )),
@@ -234,6 +261,29 @@ RULES = (
     (lambda r, b: _each(_both(r)[:b]), (
         "No sequence got more than one token. One with a prompt to compute wants more: known − computed, as far "
         "as the budget goes."
+    )),
+    (lambda r, b: _served_in_order(_decoding_first(r), b), (
+        "A sequence that wants one token comes first even if it hasn't begun its answer: here, D wants only the "
+        "last token of its prompt. What counts is known − computed = 1."
+    )),
+    (_up_to_the_first_one, (
+        "Your second pass stops at a sequence that wants one token. Leave that sequence out and go on with the next: "
+        "`continue`, not `break`."
+    )),
+    (lambda r, b: _served_in_order(sorted(r, key=lambda s: len(s.prompt_ids)), b), (
+        "You serve short prompts before long ones. First come those that want one token, then the others, both in the "
+        "order of `running`."
+    )),
+    (_split_evenly, (
+        "You divide what is left among the prompts. The first of them gets as much as it wants, then the next one: "
+        "`min(wanted, what is left)`, in order."
+    )),
+    (_ones_twice, (
+        "A sequence that wants one token seems to pay for it twice. In the second pass, leave out the sequences that "
+        "want one token."
+    )),
+    (lambda r, b: _served_in_order(_ones(r) or r, b), (
+        "As soon as a sequence wants one token, the prompts get nothing. What is left of the budget is for them."
     )),
     (lambda r, b: _served_in_order(_both(r), max(b - 1, 0)), (
         "One token of the budget stays unused: the step may use the whole budget."
@@ -250,6 +300,8 @@ def _why(found, counts, case) -> str:
     for rule, idea in RULES:
         if found and found == [rule(_made(other), room) for other, room in CASES[: len(found)]]:
             return idea
+    if counts and budget == 0:
+        return "With a budget of 0, no sequence gets a token."
     if sum(counts.values()) > budget:
         return (
             f"That makes {sum(counts.values())} in total; the budget is {budget}. Subtract what you "

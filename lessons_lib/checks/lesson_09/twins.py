@@ -117,6 +117,25 @@ class Twins:
                 "and nothing is allocated."
             )
             raise Mistake(f"`schedule` raised OutOfBlocks: {str(error)[:100]}", case=self._now(), idea=idea) from None
+        except ValueError as error:
+            if "does not wait in this queue" in str(error):
+                raise Mistake(
+                    f"`schedule` raised ValueError: {error}",
+                    case=self._now(),
+                    idea="Was it removed before? `self.admit(scheduler_output, sequence)` takes it out of the queue.",
+                ) from None
+            if "can't allocate" not in str(error):
+                raise
+            idea = (
+                "More blocks were subtracted than needed. After this step, `num_computed_tokens + count` tokens are in "
+                "the cache. Do you count the blocks for all of them before you subtract those that the sequence has?"
+            )
+            if both := [name for name in names_of(scheduler.running) if name in names_of(scheduler.waiting)]:
+                idea = (
+                    f"{listed(dict.fromkeys(both))} runs and is still in the queue, so it was admitted again: "
+                    "`self.admit(scheduler_output, sequence)` takes it out."
+                )
+            raise Mistake(f"`schedule` raised ValueError: {error}", case=self._now(), idea=idea) from None
         except IndexError:
             if len(self.mine.waiting):
                 raise
@@ -168,6 +187,11 @@ class Twins:
                 idea = (
                     "An admitted sequence gets its first tokens in the same step: "
                     "`self.allocate_slots(scheduler_output, sequence, count)`."
+                )
+            if self.mine.watermark and len(self.mine.pool.free_queue):
+                idea = (
+                    "Blocks are free. Does `allocate_slots` keep the watermark free? The watermark is for admission; a "
+                    "running sequence may take any free block."
                 )
             if want.stalled:
                 idea = (
@@ -261,7 +285,7 @@ class Twins:
             raise Mistake(
                 f"this step should admit {listed(theirs)}; yours admitted {listed(mine)}.",
                 case=self._now(),
-                idea=self._too_few(mine),
+                idea=self._too_few(mine, want),
             )
         raise Mistake(
             f"`running` should be {should}; yours is {runs}.",
@@ -275,6 +299,11 @@ class Twins:
                 f"Now {len(self.mine.running)} sequences run, and max_num_seqs is {self.mine.max_num_seqs}. "
                 "Continue only while `len(self.running) < self.max_num_seqs`."
             )
+        if late := [name for name in self.want_stalled if name not in names_of(got.stalled)]:
+            return (
+                f"More blocks are missing for {listed(late)} than are free, so it should stall: it gets no tokens, not "
+                "even for the blocks there are. As long as a sequence stalls, none is admitted."
+            )
         if self.want_stalled:
             return (
                 f"Stalled: {listed(self.want_stalled)}. A new sequence would take the blocks that stalled ones "
@@ -282,8 +311,8 @@ class Twins:
             )
         if missing:
             return (
-                f"The next in the queue is {missing[0]}: `self.waiting.next(self.running)` returns the next "
-                "sequence by the policy."
+                f"The next sequence is {missing[0]}: `self.waiting.next(self.running)` asks the policy. It isn't "
+                "always the first in the queue."
             )
         counts = {sequence.id: count for sequence, count in got.num_scheduled_tokens.items()}
         if not any(counts.get(name) for name in extra) and sum(counts.values()) >= self.mine.max_num_batched_tokens:
@@ -299,7 +328,20 @@ class Twins:
             "a large one, it can wait forever: stop at the first that can't be admitted."
         )
 
-    def _too_few(self, mine) -> str:
+    def _too_few(self, mine, want) -> str:
+        first = want.admitted[0]
+        wants, gets = first.num_tokens - first.num_computed_tokens, want.num_scheduled_tokens.get(first, 0)
+        if first.id not in mine and gets < wants:
+            return (
+                f"{first.id} wants {wants} tokens, and {gets} of the budget are left. That is enough to start: it gets "
+                f"a chunk of {gets}."
+            )
+        left_out = next((sequence for sequence in self.mine.waiting if sequence.id in names_of(want.admitted)), None)
+        if left_out and self.mine.missing_blocks(left_out) > len(self.mine.pool.free_queue):
+            return (
+                f"There aren't blocks for all tokens of {left_out.id}, but this step computes only some of them. "
+                "Whether a sequence may start is for the admission rule to say, and it says yes."
+            )
         if mine:
             return "Continue while a sequence waits, budget is left and a batch slot is free; one per step is too slow."
         if self.before and len(self.before) < self.mine.max_num_seqs:
@@ -307,7 +349,9 @@ class Twins:
                 "Other sequences run, but that doesn't prevent admission: budget and a batch slot are left. New "
                 "sequences join whenever there is room."
             )
-        return "A sequence waits, budget is left, a batch slot is free, and the admission rule says yes."
+        return (
+            "A sequence waits, budget is left, a batch slot is free, none has stalled, and the admission rule says yes."
+        )
 
     def _compare_counts(self, got, want) -> None:
         mine = {sequence.id: count for sequence, count in got.num_scheduled_tokens.items()}
@@ -358,6 +402,11 @@ class Twins:
                 f"There aren't enough free blocks for all the tokens of {stalled}. A sequence that can't get all the "
                 "blocks it needs stalls: it gets no tokens in this step."
             )
+        elif name := next((name for name in mine if name in self.before and mine[name] != theirs[name]), None):
+            idea = (
+                f"{name} runs already, and `allocate_slots` was asked to schedule {theirs[name]} of its tokens: set "
+                "`num_scheduled_tokens[sequence]` to `count`."
+            )
         elif again := next((s.id for s in want.admitted if s.output_ids and mine[s.id] != theirs[s.id]), None):
             idea = (
                 f"{again} has run before. Like all others, it wants `known − computed`: its prompt and its answer "
@@ -366,7 +415,7 @@ class Twins:
         elif all(mine[name] <= theirs[name] for name in theirs):
             idea = (
                 "Some of the budget is left unused: a new sequence gets what it wants or what is left, whichever "
-                "is smaller."
+                "is smaller. Subtract what each one gets, no more."
             )
         else:
             idea = "A new sequence gets `min(known − computed, what is left of the budget)`."
@@ -376,6 +425,12 @@ class Twins:
         size = self.mine.pool.block_size
         theirs = {sequence.id: sequence for sequence in self.want.running}
         for sequence in self.mine.running:
+            if strange := [block for block in sequence.blocks if not isinstance(block, int)]:
+                raise Mistake(
+                    f"`{sequence.id}.blocks` should be a list of block numbers; yours contains {strange[0]!r}.",
+                    case=self._now(),
+                    idea="`self.pool.allocate(missing)` returns a list. `+=` or `.extend` adds each of its blocks.",
+                )
             held, due = len(sequence.blocks), len(theirs[sequence.id].blocks)
             if held == due:
                 continue
@@ -387,6 +442,8 @@ class Twins:
                 idea = (
                     "Blocks were allocated, but no sequence has them: `sequence.blocks += self.pool.allocate(missing)`."
                 )
+            elif not count and held < due:
+                idea = "It stalls, and has lost blocks. A sequence that stalls keeps what it has and gets nothing new."
             elif not count:
                 idea = (
                     "It stalls, but took blocks anyway. Allocate all the missing blocks or none: it can't use "

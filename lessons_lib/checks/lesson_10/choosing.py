@@ -1,9 +1,11 @@
 """Judges 10.3, `swap_if_cheaper`, on machines that are made up: each has only those costs that one mistake would
-change, so that a wrong choice has one cause.
+change, so that a wrong choice has one cause. If the attempt chooses like a known mistake in every case, the message
+names that mistake.
 """
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from types import SimpleNamespace
+from typing import Any
 
 from lessons_lib.checks.exercise import Mistake, call, short
 from lessons_lib.kv_cache.block_pool import BlockPool, blocks_for
@@ -24,17 +26,22 @@ class Machine:
     in_base: float = 0.0
     recompute: float = 0.0
     recompute_base: float = 0.0
+    swap_bend: float = 0.0  # in all measurements between the first and the last
+    recompute_bend: float = 0.0
 
     def recorded(self, lengths: tuple[int, ...] = LENGTHS) -> list[dict[str, float]]:
         return [
             {
                 "tokens": tokens,
                 "bytes": tokens * BYTES,
-                "swap_out_s": (self.out_base + self.out * tokens) * US,
+                "swap_out_s": (self.out_base + self.out * tokens + self.swap_bend * (0 < row < len(lengths) - 1)) * US,
                 "swap_in_s": (self.in_base + self.into * tokens) * US,
-                "recompute_s": (self.recompute_base + self.recompute * tokens) * US,
+                "recompute_s": (
+                    self.recompute_base + self.recompute * tokens + self.recompute_bend * (0 < row < len(lengths) - 1)
+                )
+                * US,
             }
-            for tokens in lengths
+            for row, tokens in enumerate(lengths)
         ]
 
     def swap(self, tokens: int) -> float:
@@ -45,47 +52,88 @@ class Machine:
         told = f"swapping out takes {self.out:g} µs per token, swapping in {self.into:g} µs"
         told += f", and both together {swap_base / 1000:g} ms on top" if swap_base else ""
         told += f"; each recomputed token takes {self.recompute:g} µs"
-        return told + (f", and a step {base / 1000:g} ms on top" if base else "")
+        told += f", and a step {base / 1000:g} ms on top" if base else ""
+        for what, bend in (("swapping out", self.swap_bend), ("recomputing", self.recompute_bend)):
+            told += (
+                f"; in the measurements between the first and the last, {what} took {bend / 1000:g} ms longer"
+                if bend
+                else ""
+            )
+        return told
+
+
+@dataclass(frozen=True)
+class Case:
+    """A machine, a victim, and what to say about a wrong choice."""
+
+    machine: Machine
+    computed: int
+    idea: str
+    size: int = 16
+    known: int | None = None
+    extra_blocks: int = 0
+    lengths: tuple[int, ...] = LENGTHS
+
+    def __str__(self) -> str:
+        known = self.computed + 1 if self.known is None else self.known
+        told = f"{self.machine}; blocks of {self.size}; {self.computed:,} tokens of the victim are computed, "
+        told += f"of {known:,} known ones"
+        told += f", and it has {self.blocks + self.extra_blocks} blocks." if self.extra_blocks else "."
+        return told + (
+            f" The recorded lengths are {' and '.join(map(str, self.lengths))}." if self.lengths != LENGTHS else ""
+        )
+
+    @property
+    def blocks(self) -> int:
+        return blocks_for(self.computed, self.size)
+
+    @property
+    def swap(self) -> float:
+        return self.machine.swap(self.blocks * self.size)
+
+    @property
+    def recompute(self) -> float:
+        return self.machine.recompute * self.computed
+
+    def asked(self, should_swap: Callable) -> Any:
+        known = self.computed + 1 if self.known is None else self.known
+        blocks = list(range(self.blocks + self.extra_blocks))
+        victim = Sequence("A", range(known), 10, num_computed_tokens=self.computed, blocks=blocks)
+        return should_swap(Asked(BlockPool(1000, self.size), str(self)), victim)
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The scheduler that a choice is made for: only its pool matters."""
+
+    pool: BlockPool
+    case: str
+
+    @property
+    def swap_space(self):
+        raise Mistake(
+            "your function looks at `scheduler.swap_space`.",
+            case=self.case,
+            idea="The scheduler itself checks whether the swap space has room. Here only the two times count.",
+        )
 
 
 def check_swap_if_cheaper(attempt) -> None:
-    _check_directions(attempt)
-    _check_step_that_runs_anyway(attempt)
-    _check_cost_of_a_swap(attempt)
-    _check_counts(attempt)
-    _check_blocks(attempt)
-    _check_break_even(attempt)
+    for case in CASES:
+        _judge(attempt, case)
 
 
-def _judge(
-    attempt,
-    machine: Machine,
-    computed: int,
-    idea: str,
-    *,
-    size: int = 16,
-    known: int | None = None,
-    extra_blocks: int = 0,
-    lengths: tuple[int, ...] = LENGTHS,
-) -> None:
-    known = computed + 1 if known is None else known
-    case = f"{machine}; blocks of {size}; {computed:,} tokens of the victim are computed, of {known:,} known ones"
-    blocks = blocks_for(computed, size)
-    case += f", and it has {blocks + extra_blocks} blocks." if extra_blocks else "."
-    if lengths != LENGTHS:
-        case += f" The recorded lengths are {' and '.join(map(str, lengths))}."
-    swap, recompute = machine.swap(blocks * size) / 1000, machine.recompute * computed / 1000
+def _judge(attempt, judged: Case) -> None:
+    case, swap, recompute = str(judged), judged.swap / 1000, judged.recompute / 1000
     want = swap < recompute
-    should_swap = call(attempt, machine.recorded(lengths), case=case)
+    should_swap = call(attempt, judged.machine.recorded(judged.lengths), case=case)
     if not callable(should_swap):
         raise Mistake(
             f"`swap_if_cheaper` should return a function; yours returned {short(should_swap)}.",
             case=case,
             idea="Define `should_swap(scheduler, victim)` inside, and return it without calling it.",
         )
-    victim = Sequence("A", range(known), 10, num_computed_tokens=computed, blocks=list(range(blocks + extra_blocks)))
-    scheduler = SimpleNamespace(pool=BlockPool(1000, size))
-    got = call(lambda: should_swap(scheduler, victim), case=case)
+    got = call(lambda: judged.asked(should_swap), case=case)
     if not isinstance(got, bool) and type(got).__name__ not in ("bool", "bool_"):
         raise Mistake(
             f"the function that you return should return True or False; yours returned {short(got)}.",
@@ -97,95 +145,223 @@ def _judge(
             f"swapping adds {swap:.3g} ms and recomputing {recompute:.3g} ms, so the function should return {want}; "
             f"yours returned {bool(got)}.",
             case=case,
-            idea=idea,
+            idea=_known_mistake(attempt) or judged.idea,
         )
 
 
-def _check_directions(attempt) -> None:
+def _rule(
+    swap: Callable = lambda first, last, tokens, size: _swap_line(first, last)(tokens),
+    recompute: Callable = lambda first, last, tokens, size: _recompute_per_token(first, last) * tokens,
+) -> Callable:
+    """The right choice, with a part replaced: `swap` gets the tokens of all copied blocks, and the block size."""
+
+    def swap_if_cheaper(recorded):
+        first, last = recorded[0], recorded[-1]
+
+        def should_swap(scheduler, victim) -> bool:
+            size, computed = scheduler.pool.block_size, victim.num_computed_tokens
+            return swap(first, last, size * blocks_for(computed, size), size) < recompute(first, last, computed, size)
+
+        return should_swap
+
+    return swap_if_cheaper
+
+
+def _both_ways(row) -> float:
+    return row["swap_out_s"] + row["swap_in_s"]
+
+
+def _swap_line(first, last, tokens: float | None = None, base: Callable | None = None) -> Callable[[float], float]:
+    """Seconds of a swap; `tokens` is what the difference of two measurements is divided by."""
+    slope = (_both_ways(last) - _both_ways(first)) / (tokens or last["tokens"] - first["tokens"])
+    right = _both_ways(first) - slope * first["tokens"]
+    return lambda copied: (base(first, right) if base else right) + slope * copied
+
+
+def _recompute_per_token(first, last, tokens: float | None = None) -> float:
+    return (last["recompute_s"] - first["recompute_s"]) / (tokens or last["tokens"] - first["tokens"])
+
+
+def _above_break_even(recorded):
+    first, last = recorded[0], recorded[-1]
+    line = _swap_line(first, last)
+    gain = _recompute_per_token(first, last) - (line(1) - line(0))
+
+    def should_swap(scheduler, victim) -> bool:
+        return victim.num_computed_tokens > line(0) / gain
+
+    return should_swap
+
+
+DIFFERENCE = (
+    "Is your slope the difference of two times over the difference of their tokens? Then it gives seconds per token: "
+    "check that it leads from the first measurement to the last."
+)
+MISTAKES = (
+    (_rule(swap=lambda a, b, tokens, size: _swap_line(a, b)(tokens / size)), (
+        "Your line counts tokens, but seems to get a number of blocks. A block copies `block_size` tokens."
+    )),
+    (_rule(swap=lambda a, b, tokens, size: _swap_line(a, b, base=lambda row, _: _both_ways(row))(tokens)), (
+        "You seem to add the whole time of the first measurement to every swap. It contains that measurement's own "
+        "tokens: at 0 tokens, the line is lower by slope × tokens."
+    )),
+    (_rule(swap=lambda a, b, tokens, size: _swap_line(a, b, base=lambda _, base: 2 * base)(tokens)), (
+        "You seem to count what a swap takes on top twice. The sum of the two times contains it for both directions."
+    )),
+    (
+        _rule(
+            swap=lambda a, b, tokens, size: _swap_line(a, b, b["tokens"])(tokens),
+            recompute=lambda a, b, tokens, size: _recompute_per_token(a, b, b["tokens"]) * tokens,
+        ),
+        DIFFERENCE,
+    ),
+    (
+        _rule(
+            swap=lambda a, b, tokens, size: _swap_line(a, b, 3)(tokens),
+            recompute=lambda a, b, tokens, size: _recompute_per_token(a, b, 3) * tokens,
+        ),
+        DIFFERENCE,
+    ),
+    (lambda recorded: _rule()(recorded[:2]), (
+        "You seem to use the first two measurements. Take the first and the last: the farther apart two points are, "
+        "the less an error in one of them tilts the line."
+    )),
+    (lambda recorded: _rule()(recorded[-2:]), (
+        "You seem to use the last two measurements. Take the first and the last: the farther apart two points are, "
+        "the less an error in one of them tilts the line."
+    )),
+    (_above_break_even, (
+        "You seem to compare the victim's tokens with one break-even length. If a token takes longer to swap than to "
+        "recompute, there is none; and a swap copies whole blocks. Compute the two times for each victim, and compare "
+        "them."
+    )),
+)  # fmt: skip
+
+
+def _known_mistake(attempt) -> str:
+    """The idea of the known mistake that chooses like the attempt in every case, or ""."""
+    outcomes = _choices(attempt)
+    return next((idea for rule, idea in MISTAKES if outcomes and _choices(rule) == outcomes), "")
+
+
+def _choices(attempt) -> list[bool]:
+    """What an attempt chooses in each case; [] if it raises."""
+    try:
+        return [bool(case.asked(attempt(case.machine.recorded(case.lengths)))) for case in CASES]
+    except Exception:  # noqa: BLE001 - a mistake was found already; this only looks for a better message
+        return []
+
+
+def _directions() -> Iterator[Case]:
     never = (
         "Here each token takes longer to swap than to recompute, so swapping is never cheaper. How long does swapping "
         "1,600 tokens take, according to your function? Or is the comparison the wrong way round? True means: swap."
     )
-    _judge(attempt, Machine(out=30, into=30, recompute=20), 1600, never)
+    yield Case(Machine(out=30, into=30, recompute=20), 1600, never)
     always = (
         "Here each token takes longer to recompute than to swap, and nothing comes on top. Are both times in the same "
         "unit, and are both of the same tokens?"
     )
-    _judge(attempt, Machine(out=5, into=5, recompute=30), 1600, always)
+    yield Case(Machine(out=5, into=5, recompute=30), 1600, always)
     both = "A victim is copied twice: out of the pool now, and back in when it is admitted again."
-    _judge(attempt, Machine(out=10, into=10, recompute=15), 1600, both)
+    yield Case(Machine(out=10, into=10, recompute=15), 1600, both)
     once = "The record has a time for the copies out and one for those in. Count each of them once."
-    _judge(attempt, Machine(out=5, into=5, recompute=15), 1600, once)
+    yield Case(Machine(out=5, into=5, recompute=15), 1600, once)
     each = "Out and in may take different times. Here one of them is much slower than the other: add both."
-    _judge(attempt, Machine(out=5, into=20, recompute=15), 1600, each)
-    _judge(attempt, Machine(out=20, into=5, recompute=15), 1600, each)
+    yield Case(Machine(out=5, into=20, recompute=15), 1600, each)
+    yield Case(Machine(out=20, into=5, recompute=15), 1600, each)
+    yield Case(Machine(out=5, into=20, recompute=33), 1600, each)
 
 
-def _check_step_that_runs_anyway(attempt) -> None:
+def _step_that_runs_anyway() -> Iterator[Case]:
     base = (
         "Each recorded step computed nothing else, so its time contains what any step takes. The step that brings the "
         "victim back runs anyway, for the other sequences. How much longer do the victim's tokens make it?"
     )
-    _judge(attempt, Machine(out=15, into=15, recompute=18, recompute_base=50_000), 96, base)
+    yield Case(Machine(out=15, into=15, recompute=18, recompute_base=50_000), 96, base)
     rate = (
         "Here, part of a step's time has nothing to do with the number of tokens. A recorded time over its tokens "
         "contains a share of that. How much longer does one more token make a step? Compare two measurements."
     )
     machine = Machine(out=10, into=10, recompute=18, recompute_base=50_000)
-    _judge(attempt, machine, 96, rate)
-    _judge(attempt, machine, 4800, rate)
-    _judge(attempt, machine, 9600, "A victim may be longer than any that was measured. The line goes on.")
+    yield Case(machine, 96, rate)
+    yield Case(machine, 4800, rate)
+    yield Case(machine, 9600, "A victim may be longer than any that was measured. The line goes on.")
 
 
-def _check_cost_of_a_swap(attempt) -> None:
+def _cost_of_a_swap() -> Iterator[Case]:
     base = (
         "Here a swap takes time even if it copies next to nothing, and that has to be paid for every victim. What "
         "would your function say that a swap of 0 tokens takes?"
     )
-    _judge(attempt, Machine(out=5, into=5, out_base=4000, in_base=6000, recompute=10.5), 480, base)
+    yield Case(Machine(out=5, into=5, out_base=4000, in_base=6000, recompute=10.5), 480, base)
     rate = (
         "Every swap takes 10 ms here, however short the victim is. If the seconds per token (or the bandwidth) come "
         "from a single measurement, these 10 ms are spread over its tokens."
     )
     machine = Machine(out=5, into=5, out_base=4000, in_base=6000, recompute=20)
-    _judge(attempt, machine, 480, rate)
-    _judge(attempt, Machine(out=5, into=5, in_base=10_000, recompute=20), 480, rate)
+    yield Case(machine, 480, rate)
+    yield Case(Machine(out=5, into=5, in_base=10_000, recompute=20), 480, rate)
     long = "For a long victim, the 10 ms on top hardly matter: per token, swapping is cheaper. Do you count them once?"
-    _judge(attempt, machine, 4800, long)
+    yield Case(machine, 4800, long)
 
 
-def _check_counts(attempt) -> None:
+def _counts() -> Iterator[Case]:
     machine = Machine(out=5, into=5, out_base=4000, in_base=6000, recompute=20)
     lost = (
         "The victim loses what has been computed. The rest of its prompt has to be computed either way, so it is no "
         "reason to swap."
     )
-    _judge(attempt, machine, 480, lost, known=800)
-    _judge(attempt, machine, 480, "Only computed tokens have keys and values that can be copied or lost.", known=4000)
+    yield Case(machine, 480, lost, known=800)
+    yield Case(machine, 480, "Only computed tokens have keys and values that can be copied or lost.", known=4000)
 
 
-def _check_blocks(attempt) -> None:
+def _blocks() -> Iterator[Case]:
+    first = (
+        "Here nothing comes on top of what each token takes. Is your line right for a short victim? What would your "
+        "function say that a swap of 0 tokens takes?"
+    )
+    yield Case(Machine(out=10, into=10, recompute=40), 40, first)
+    only = "Whole blocks are copied, so 32 tokens' worth. But only the 17 computed tokens are recomputed."
+    yield Case(Machine(out=10, into=10, out_base=100, recompute=24.5), 17, only)
     machine = Machine(out=10, into=10, recompute=30)
     whole = "A block is copied whole, even if it isn't full: 17 tokens are in two blocks of 16."
-    _judge(attempt, machine, 17, whole)
-    _judge(
-        attempt,
+    yield Case(machine, 17, whole)
+    yield Case(
         machine,
         17,
         "17 tokens are in five blocks of 4, so 20 tokens' worth is copied: `scheduler.pool.block_size`.",
         size=4,
     )
-    _judge(attempt, machine, 16, "16 tokens fill exactly one block of 16. Is one block too many copied?")
+    yield Case(machine, 16, "16 tokens fill exactly one block of 16. Is one block too many copied?")
     empty = (
         "Only blocks with computed tokens are copied. `victim.blocks` may have more: the step has just allocated them "
         "for its next tokens."
     )
-    _judge(attempt, machine, 16, empty, extra_blocks=1)
+    yield Case(machine, 16, empty, extra_blocks=1)
 
 
-def _check_break_even(attempt) -> None:
+def _break_even() -> Iterator[Case]:
     lines = Machine(out=3, into=4, out_base=600, in_base=900, recompute=12, recompute_base=9000)
     idea = "Close to the break-even, both lines must be right: what a swap takes in all, and what each token adds."
     for lengths in ((128, 512, 2048, 8192), (64, 1024), (1000, 2000)):
         for computed in (64, 256, 288, 304, 320, 400, 6400):
-            _judge(attempt, lines, computed, idea, lengths=lengths)
+            yield Case(lines, computed, idea, lengths=lengths)
+
+
+def _first_and_last() -> Iterator[Case]:
+    bend = "Here the measurements between the first and the last aren't on the line. Use the first and the last."
+    yield Case(Machine(out=5, into=5, recompute=15, swap_bend=20_000), 1600, bend)
+    yield Case(Machine(out=5, into=5, recompute=10.5, recompute_bend=20_000), 1600, bend)
+    yield Case(Machine(out=5, into=5, recompute=10.2, swap_bend=20_000), 8192, bend)
+
+
+CASES = (
+    *_directions(),
+    *_step_that_runs_anyway(),
+    *_cost_of_a_swap(),
+    *_counts(),
+    *_blocks(),
+    *_break_even(),
+    *_first_and_last(),
+)

@@ -48,6 +48,12 @@ def _check_others_in_the_batch(attempt) -> None:
     for name, tier in (("A", 0), ("B", 1), ("C", 0)):
         state.run(name, 7, answered=2, num_blocks=2, scheduled=1, tier=tier)
     state.preempt("B")
+    case = "A and B run; this step has already preempted Z, which waits. Now A needs one more block. B is the victim."
+    state = Pressed(attempt, case, num_blocks=4)
+    for name in "AB":
+        state.run(name, 7, answered=2, num_blocks=2, scheduled=1)
+    state.preempted_before("Z")
+    state.preempt("B")
 
 
 def _check_partial_blocks(attempt) -> None:

@@ -86,6 +86,11 @@ class Pressed:
         sequence = self.sequences[name]
         sequence.swapped = self.scheduler.swap_space.allocate(blocks_for(sequence.num_computed_tokens, SIZE))
 
+    def preempted_before(self, name: str) -> None:
+        """A sequence that this step has preempted already."""
+        self.wait(name, prompt=7, answered=2)
+        self.output.preempted.append(self.sequences[name])
+
     def preempt(self, name: str) -> None:
         """Let the attempt preempt a sequence, and compare the result."""
         victim, scheduler = self.sequences[name], self.scheduler
@@ -95,6 +100,7 @@ class Pressed:
         self.queue = names_of(self._queue_after())
         self.running = [other for other in names_of(scheduler.running) if other != name]
         self.counts = {key.id: n for key, n in self.output.num_scheduled_tokens.items() if key is not victim}
+        self.preempted = [*names_of(self.output.preempted), name]
         self.was_scheduled = victim in self.output.num_scheduled_tokens
         self.blocks, self.used = list(victim.blocks), set(scheduler.pool.used) - set(victim.blocks)
         self.swapped, self.computed = list(victim.swapped), victim.num_computed_tokens
@@ -231,7 +237,8 @@ class Pressed:
             elif name in counts and self.was_scheduled:
                 idea = (
                     f"The forward pass would compute {counts[name]} token{'s' * (counts[name] != 1)} of {name} and "
-                    "write keys and values to blocks that it no longer has."
+                    f"write keys and values to blocks that it no longer has. Take {name} out. The keys of the dict are "
+                    "the sequences themselves."
                 )
             else:
                 idea = "The other sequences still compute what was scheduled for them, and the victim nothing."
@@ -242,16 +249,22 @@ class Pressed:
                 "A step may preempt several sequences: append the victim to the list.",
             )
         preempted = names_of(self.output.preempted)
-        if preempted != [name]:
-            self._fail(
-                f"`scheduler_output.preempted` should be [{name}]; yours is [{', '.join(preempted)}].",
-                "The scheduler admits no sequence in a step that preempts one, and this list is how it knows.",
+        if preempted != self.preempted:
+            idea = "The scheduler admits no sequence in a step that preempts one, and this list is how it knows."
+            if len(self.preempted) > 1:
+                idea = (
+                    f"A step may preempt several sequences. Keep those that are in the list already, and append {name}."
+                )
+            what = (
+                f"`scheduler_output.preempted` should be [{', '.join(self.preempted)}]; yours is "
+                f"[{', '.join(preempted)}]."
             )
+            self._fail(what, idea)
 
         if changed := [*self.output.admitted, *self.output.stalled, *self.output.block_copies]:
             self._fail(
                 f"`admitted`, `stalled` and `block_copies` of the output should be empty; one of yours has "
-                f"{short(changed[0])}.",
+                f"{getattr(changed[0], 'id', None) or short(changed[0])}.",
                 "The victim wasn't admitted in this step, it doesn't stall, and nothing is copied.",
             )
 
@@ -263,7 +276,7 @@ class Pressed:
                 f"`{name}.swapped` should be {self.swapped}, and these blocks of the swap space in use; yours leaves "
                 f"{list(self.victim.swapped)}, and {used} in use.",
                 f"The swap space holds the only copy of {name}'s keys and values. Free its blocks in `scheduler.pool` "
-                "only, not those in the swap space.",
+                "only, not those in the swap space. (`scheduler.release` frees both.)",
             )
 
     def _compare_blocks(self) -> None:

@@ -37,7 +37,7 @@ def _sequence(
         expected_tokens=expected,
         tier=tier,
         num_computed_tokens=prompt,
-        blocks=[0],
+        blocks=list(range(prompt)),
     )
 
 
@@ -117,7 +117,8 @@ def _check_order_of_arrival(attempt) -> None:
     )
     _choose(attempt, [b, a, d, c], FirstComeFirstServed(), d, case, ideas, LAST)
     case = "first come, first served; A arrived at 0, B at 1, C at 2, and they were admitted in this order."
-    _choose(attempt, [a, b, c], FirstComeFirstServed(), c, case, {"A": first}, LAST)
+    at_the_end = "C has the largest rank and is the last in the list. Does your function look at it?"
+    _choose(attempt, [a, b, c], FirstComeFirstServed(), c, case, {"A": first, "B": at_the_end}, LAST)
     case = "first come, first served; the candidates are C (arrived at 2), B (at 1), A (at 0)."
     _choose(
         attempt,
@@ -125,9 +126,21 @@ def _check_order_of_arrival(attempt) -> None:
         FirstComeFirstServed(),
         c,
         case,
-        {"A": "A is last in the list, but it arrived first. " + LAST},
+        {
+            "A": "A is last in the list, but it arrived first. " + LAST,
+            "B": "C has the largest rank and is the first in the list. Does your function look at it?",
+        },
         LAST,
     )
+    case = "first come, first served; the candidates are D (arrived at 3), A (at 0), B (at 1)."
+    ideas = {
+        "A": first + "The victim is the one with the largest rank.",
+        "B": (
+            "B ranks behind A, which is before it in the list, but D has the largest rank of all. Compare each "
+            "candidate with the best victim so far."
+        ),
+    }
+    _choose(attempt, [d, a, b], FirstComeFirstServed(), d, case, ideas, LAST)
 
 
 def _check_other_policies(attempt) -> None:
@@ -163,6 +176,10 @@ def _check_other_policies(attempt) -> None:
         {"B": "B is in the better tier: its rank (0, 1.0) is the smaller one, so it is served first. " + LAST},
         LAST,
     )
+    late, early = _sequence("A", 1.0, tier=1), _sequence("B", 0.0, tier=1)
+    case = "strict priority; A arrived at 1 and B at 0, both in tier 1, so their ranks are (1, 1.0) and (1, 0.0)."
+    both = "If the tiers are equal, the second number of the pairs decides. Python compares pairs as a whole."
+    _choose(attempt, [late, early], StrictPriority(), late, case, {"B": both}, LAST)
     a, b = _sequence("A", 0.0), _sequence("B", 1.0)
     case = "a policy that serves the latest arrival first: rank = −arrival time. A arrived at 0, B at 1."
     _choose(
@@ -185,6 +202,11 @@ def _check_alike(attempt) -> None:
         candidates = [_sequence(name, 1.0) for name in "ABC"[:count]]
         case = f"first come, first served; the candidates {_ids(candidates)} all arrived at 1."
         _choose(attempt, candidates, FirstComeFirstServed(), candidates[-1], case, {}, idea)
+    for prompts in ((4, 20), (20, 4)):
+        a, b = (_sequence(name, 1.0, prompt) for name, prompt in zip("AB", prompts))
+        case = "first come, first served; A and B arrived at 1, with prompts of {} and {} tokens.".format(*prompts)
+        length = "A and B have the same rank, and B is later in the list. Their tokens and blocks make no difference."
+        _choose(attempt, [a, b], FirstComeFirstServed(), b, case, {"A": length}, LAST)
     a, b, c = _sequence("A", 0.0), _sequence("B", 1.0), _sequence("C", 1.0)
     case = "first come, first served; A arrived at 0, B and C at 1; the candidates are A, C, B."
     by_list = "B and C have the same rank, and B is later in the list. The position in the list decides, not the id."
