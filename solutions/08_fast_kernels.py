@@ -8,7 +8,8 @@
 
 You rewrite lesson 07's kernel so that one program serves all query heads that share keys, and reads many keys at a time. On any machine you can count how
 the bytes and the iterations fall. Then you split long sequences among many programs, and merge their results. For each idea, a recording on a GPU shows the
-time that it saves. The result is a kernel of one screen, and you'll know how it differs from those used in production.
+time that it saves. The result is a kernel of one screen, and you'll know how it differs from those used in production. If the builds take you longer than
+planned, Idea 5 is a good place to start a second session.
 """
 
 # %%
@@ -176,7 +177,9 @@ reads serves all rows. With the shapes of a Llama, a key serves 4 query heads; w
 + grid (KV heads, sequences); queries [BLOCK_M, HEAD_DIM]; row_max and row_sum [BLOCK_M]; acc [BLOCK_M, HEAD_DIM]
 ```
 
-`BLOCK_M` is the number of rows. How much time does that save? For each idea, the finished kernel was built without it, giving the same results, and timed on the H200. `prices` shows both
+`BLOCK_M` is the number of rows, a power of two and at least 16 (Idea 3 says why). Rows past the last query head are padding.
+
+How much time does Idea 1 save? For each idea, the finished kernel was built without it, giving the same results, and timed on the H200. `prices` shows both
 times. Here is the decode of 64 sequences with four programs per KV head, one for each of its query heads:
 """
 
@@ -331,8 +334,8 @@ sequences. As in lesson 07, neighboring query heads share a KV head. The stub's 
 - Store each query head of the group once, and nothing else.
 
 `tl.dot(a, b)` multiplies two tiles of the same dtype and returns float32; `tl.dot(a, b, acc)` adds the product to `acc`. `tl.trans` swaps the axes of a tile.
-For float32, pass `input_precision="ieee"`, or a GPU rounds the factors to 10 bits. The check compares with dense attention and counts your loads; then it
-asks the compiler.
+For float32, pass `input_precision="ieee"` to both, or a GPU rounds the factors to 10 bits. The check compares with dense attention and counts your loads;
+then it asks the compiler.
 
 Example: 6 query heads over 2 KV heads, contexts [40, 17], BLOCK_SIZE = 8 and BLOCK_N = 16. The grid is (2, 2). Program (1, 0) computes the query heads 3, 4 and
 5 of sequence 0, in 3 iterations. Its second tile has the positions 16 to 31, which are in the blocks of table entries 2 and 3. Its last one has 8 keys, and 8
@@ -466,7 +469,7 @@ The price of splitting: each split writes its attention and its log-sum-exp, in 
 
 | parameter | what it is |
 |---|---|
-| `partial_out` | pointer to [T, query heads, NUM_SPLITS, HEAD_DIM]: the attention of each split, already divided by its own sum |
+| `partial_out` | pointer to [T, query heads, NUM_SPLITS, HEAD_DIM], T the new tokens of the batch: the attention of each split, already divided by its own sum |
 | `partial_lse` | pointer to [T, query heads, NUM_SPLITS]: its log-sum-exp, in base 2 |
 | `context_lens` | pointer to the number of keys of each sequence |
 | `cu_seqlens_q` | pointer to where each sequence starts in the packed batch; read it only if `RAGGED` |

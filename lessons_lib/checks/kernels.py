@@ -32,8 +32,8 @@ EXCEPTIONS = (
     ),
     (
         "incompatible dimensions",
-        "You can't add two tiles of different lengths. `a[:, None]` makes a column and `b[None, :]` a row; a column "
-        "and a row combine to a rectangle.",
+        "You can't combine two tiles of different lengths element by element. `a[:, None]` makes a column and "
+        "`b[None, :]` a row; a column and a row combine to a rectangle.",
     ),
     (
         "cannot make_shape_compatible",

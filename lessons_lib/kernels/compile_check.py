@@ -49,16 +49,28 @@ def why_not_compiled(kernel, *args, about=None, **kwargs) -> Refusal | None:
     if not can_compile():
         return None
     try:
-        return _refusal(kernel, about or kernel, *args, **kwargs)
+        made = _compiled(kernel, about or kernel, *args, **kwargs)
     except Exception:  # noqa: BLE001 - a failure of this check, not a refusal: say nothing rather than something wrong
         return None
+    return made if isinstance(made, Refusal) else None
+
+
+def rounded_products(kernel, *args, **kwargs) -> int:
+    """How many `tl.dot` of float32 tiles a GPU computes from factors rounded to TF32; 0 if nothing can be compiled."""
+    if not can_compile():
+        return 0
+    try:
+        made = _compiled(kernel, kernel, *args, **kwargs)
+    except Exception:  # noqa: BLE001 - see above
+        return 0
+    return 0 if isinstance(made, Refusal) else len(re.findall(r"inputPrecision = tf32 : tensor<[\dx]+f32", made))
 
 
 @cache
 def can_compile() -> bool:
     """Whether this Triton can compile for a GPU that may not be there; tried once, on a small kernel."""
     try:
-        return _refusal(_copy_kernel, _copy_kernel, torch.zeros(1)) is None
+        return isinstance(_compiled(_copy_kernel, _copy_kernel, torch.zeros(1)), str)
     except Exception:  # noqa: BLE001 - another version of Triton may have changed what is used below
         return False
 
@@ -68,7 +80,8 @@ def _copy_kernel(x):
     tl.store(x, tl.load(x))
 
 
-def _refusal(kernel, about, *args, **kwargs) -> Refusal | None:
+def _compiled(kernel, about, *args, **kwargs) -> Refusal | str:
+    """The kernel in the intermediate language, or why the compiler refuses it."""
     # Imported here because they change between versions of Triton: if one is missing, `can_compile` returns False.
     from triton._C.libtriton import ir
     from triton.backends.compiler import GPUTarget
@@ -91,14 +104,14 @@ def _refusal(kernel, about, *args, **kwargs) -> Refusal | None:
         }
         source = ASTSource(fn=function, signature=signature, constexprs=constants)
         try:
-            source.make_ir(
+            module = source.make_ir(
                 target, options, backend.get_codegen_implementation(options), backend.get_module_map(), context
             )
+            return str(module)
         except CompilationError as error:
             return _refusal_of(error, JITFunction(about.fn).src)
         except RuntimeError as error:  # the module as a whole was refused
             return Refusal(str(error), "")
-    return None
 
 
 def _refusal_of(error: BaseException | None, source: str) -> Refusal:
@@ -155,10 +168,22 @@ def _swap(owner) -> list[tuple[object, str, object]]:
     Returns (owner, name, previous value) of everything that was replaced.
     """
     names = owner if isinstance(owner, dict) else vars(owner)
-    replaced = [(owner, name, value) for name, value in list(names.items()) if isinstance(value, InterpretedFunction)]
-    for _, name, value in replaced:
-        _put(owner, name, _jit(value))
+    found = [(name, value, _interpreted(value)) for name, value in list(names.items())]
+    replaced = [(owner, name, value) for name, value, function in found if function]
+    for name, _, function in found:
+        if function:
+            _put(owner, name, JITFunction(function.fn))
     return replaced
+
+
+def _interpreted(value) -> InterpretedFunction | None:
+    """The interpreted function that this is, or that this method of `tl.tensor` forwards to, as `x.max()` does."""
+    if isinstance(value, InterpretedFunction):
+        return value
+    if getattr(value, "__qualname__", "") in ("_tensor_member_fn.<locals>.wrapper", "_method.<locals>.wrapper"):
+        function = inspect.getclosurevars(value).nonlocals.get("fn")
+        return function if isinstance(function, InterpretedFunction) else None
+    return None
 
 
 def _put(owner, name: str, value: object) -> None:

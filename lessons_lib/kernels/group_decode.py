@@ -37,7 +37,7 @@ def decode_groups_kernel(
         stride_block, stride_slot, stride_head: of both caches, elements from one block, slot and KV head to the next.
         stride_table: of block_tables, elements from one table to the next.
         GROUP: query heads per KV head. BLOCK_M: rows of the query tile, a power of two, at least GROUP and 16.
-        HEAD_DIM: D. BLOCK_SIZE: slots per block.
+        HEAD_DIM: D, a power of two, at least 16. BLOCK_SIZE: slots per block, any number.
         BLOCK_N: keys per iteration, a power of two, at least 16.
     """
     kv_head, seq = tl.program_id(0), tl.program_id(1)

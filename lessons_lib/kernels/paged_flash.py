@@ -271,12 +271,17 @@ def merge_kernel(
     The grid is (Hq, N): program (h, i) merges query head h of sequence i.
 
     Args:
-        partial_out, partial_lse: see `decode_kernel`; splits without keys hold arbitrary values.
-        context_lens, cu_seqlens_q: see `decode_kernel`.
+        partial_out: pointer to float32 [T, Hq, NUM_SPLITS, D], contiguous: each split's attention, divided by its own
+            sum. Splits without keys hold arbitrary values, here and in partial_lse.
+        partial_lse: pointer to float32 [T, Hq, NUM_SPLITS], contiguous: each split's log-sum-exp, in base 2.
+        context_lens: pointer to int32 [N]: keys of each sequence.
+        cu_seqlens_q: pointer to int32 [N + 1]: where each sequence starts in the packed batch, and its end; read only
+            if RAGGED.
         out: pointer to [T, Hq, D]; stride_out, stride_out_head: elements from one token to the next, and from one head
             to the next.
-        HEAD_DIM, BLOCK_D, SPLIT_SIZE, NUM_SPLITS, RAGGED: see `decode_kernel`.
-        BLOCK_SPLITS: a power of two, at least NUM_SPLITS.
+        HEAD_DIM: D. BLOCK_D: a power of two, at least HEAD_DIM. SPLIT_SIZE: keys per split.
+        NUM_SPLITS: splits that the partial tensors have room for. BLOCK_SPLITS: a power of two, at least NUM_SPLITS.
+        RAGGED: whether the batch may contain more than decodes.
     """
     head, seq = tl.program_id(0), tl.program_id(1)
     token = seq

@@ -36,11 +36,31 @@ def interpret_library() -> list[tuple[object, str, object]]:
     They were defined when Triton was imported, and transformers may have imported it first.
 
     Returns:
-        (module, name, previous value) of everything that was replaced.
+        (module, name, previous value) of everything that was replaced, methods of `tl.tensor` excepted.
     """
     import triton.language as tl
 
+    interpret_methods(tl.tensor)
     return interpret_names_in(vars(tl), tl) + interpret_names_in(vars(tl.standard), tl.standard)
+
+
+def interpret_methods(tensor: type) -> None:
+    """Replace the methods that are functions written in Triton, such as `x.max()`, as Triton does when interpreting."""
+    from triton.runtime.interpreter import InterpretedFunction
+    from triton.runtime.jit import JITFunction
+
+    for name, value in list(vars(tensor).items()):
+        if isinstance(value, JITFunction):
+            setattr(tensor, name, _method(InterpretedFunction(value.fn)))
+
+
+def _method(fn):
+    """A function as a method: Triton's own objects don't bind `self`."""
+
+    def wrapper(*args, **kwargs):
+        return fn(*args, **kwargs)
+
+    return wrapper
 
 
 def interpret_names_in(names: dict[str, object], owner: object) -> list[tuple[object, str, object]]:

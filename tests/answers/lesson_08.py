@@ -55,6 +55,11 @@ def swaps_the_counts(*arguments):
     return Work(work.flop, work.bytes)
 
 
+def queries_in_elements(q_lens, context_lens, q_heads, kv_heads, head_dim, bytes_per_element=2):
+    shape = (q_lens, context_lens, q_heads, kv_heads, head_dim)
+    return Work(right_kv(*shape) * bytes_per_element + right_queries(*shape), counting()(*shape).flop)
+
+
 def eats_the_lengths(q_lens, context_lens, q_heads, kv_heads, head_dim, bytes_per_element=2):
     work = counting()(q_lens, context_lens, q_heads, kv_heads, head_dim, bytes_per_element)
     while q_lens:
@@ -161,6 +166,27 @@ WORK = [
         counting(pairs=lambda q, c, *_: sum(q) * sum(c) if len(q) > 1 else right_pairs(q, c)),
         "dense attention over the batch",
     ),
+    Wrong(
+        "half of the square of the new tokens",
+        counting(pairs=lambda q, c, *_: sum(b * a - a * a / 2 for a, b in zip(q, c))),
+        "a triangle without its diagonal",
+    ),
+    Wrong(
+        "new tokens after the context",
+        counting(pairs=lambda q, c, *_: sum(a * b + a * (a + 1) // 2 for a, b in zip(q, c))),
+        "You put the new tokens after the context",
+    ),
+    Wrong(
+        "one long sequence",
+        counting(pairs=lambda q, c, *_: right_pairs([sum(q)], [sum(c)])),
+        "You count the batch as one long sequence",
+    ),
+    Wrong(
+        "one more operation for the softmax",
+        counting(per_pair=1, heads=lambda q, c, hq, hkv, d: hq * (4 * d + 1) / d),
+        "The softmax isn't counted",
+    ),
+    Wrong("queries in elements", queries_in_elements, "Queries and outputs take `bytes_per_element`"),
     Wrong("bytes and operations swapped", swaps_the_counts, "They are swapped"),
     Wrong("a pair in place of a Work", returns_a_pair, "should return a `Work`"),
     Wrong("returns nothing", forgets_to_return, "it returned None"),
@@ -208,6 +234,16 @@ def softmax_with_natural_exponentials(scores, row_max, row_sum, acc):
     row_sum *= rescale
     row_sum += tl.sum(weights, axis=1)
     return (weights, new_max, row_sum, acc * tl.expand_dims(rescale, 1))
+
+
+@triton.jit
+def softmax_by_methods(scores, row_max, row_sum, acc):
+    here = scores.max(axis=1)
+    best = tl.where(here > row_max, here, row_max)
+    is_seen = best > float("-inf")
+    shrink = tl.exp2(tl.where(is_seen, row_max - best, 0.0))
+    weights = tl.exp2(tl.where(is_seen[:, None], scores - best[:, None], float("-inf")))
+    return weights, best, tl.fma(row_sum, shrink, weights.sum(axis=1)), acc * shrink[:, None]
 
 
 SOFTMAX = [
@@ -291,6 +327,25 @@ SOFTMAX = [
         softmax((RETURN, f"return weights, new_max, {SUM}, {ACC} / ({SUM})[:, None]")),
         "Don't divide `acc` yet",
     ),
+    Wrong(
+        "all rescaled, in the first step too",
+        softmax((SUM, "(row_sum + tl.sum(weights, axis=1)) * rescale")),
+        "Rescale only the old sum",
+    ),
+    Wrong(
+        "asks for the maximum of these keys",
+        softmax((REFERENCE, REFERENCE.replace("new_max ==", "tl.max(scores, axis=1) =="))),
+        "where *these* keys are all masked",
+    ),
+    Wrong(
+        "a large negative maximum",
+        softmax(
+            (NEW_MAX, NEW_MAX.replace("tl.max(scores", "tl.max(tl.maximum(scores, -1e30)")),
+            (REFERENCE, "reference = new_max"),
+        ),
+        "not a large negative number",
+    ),
+    Wrong("the factor in place of acc", softmax((ACC, "rescale")), "is that the factor itself"),
     Wrong("three results", softmax((RETURN, f"return weights, new_max, {SUM}")), "it returned 3 values"),
     Wrong("weights only", softmax((RETURN, "return weights")), "a single value"),
     Wrong("nothing returned", softmax((RETURN, "acc = acc * rescale[:, None]")), "nothing"),
@@ -361,7 +416,7 @@ def merge_by_shares(
     split, dim = tl.arange(0, BLOCK_SPLITS), tl.arange(0, BLOCK_D)
     is_used = split * SPLIT_SIZE < tl.load(context_lens + seq)
     line = token * tl.num_programs(0) * NUM_SPLITS + head * NUM_SPLITS + split
-    lse = tl.where(is_used, tl.load(partial_lse + line, mask=split < NUM_SPLITS, other=0.0), float("-inf"))
+    lse = tl.load(partial_lse + line, mask=is_used, other=float("-inf"))
     top = tl.max(lse, axis=0)
     whole = top + tl.log2(tl.sum(tl.exp2(lse - top), axis=0))
     place = line[None, :] * HEAD_DIM + dim[:, None]
@@ -401,7 +456,9 @@ MERGE = [
         "Head and split are swapped",
     ),
     Wrong(
-        "BLOCK_SPLITS for NUM_SPLITS", merge((LINE, LINE.replace("NUM_SPLITS", "BLOCK_SPLITS"))), "NUM_SPLITS + split"
+        "BLOCK_SPLITS for NUM_SPLITS",
+        merge((LINE, LINE.replace("NUM_SPLITS", "BLOCK_SPLITS"))),
+        "Do you multiply by BLOCK_SPLITS = 4",
     ),
     Wrong("one split too many", merge((USED, USED.replace("<", "<="))), "`<`, not `<=`"),
     Wrong(
@@ -434,6 +491,45 @@ MERGE = [
         "log-sum-exps as weights",
         merge((SHARES, "weights = tl.where(is_used, lse, 0.0)")),
         "the log-sum-exps themselves as weights",
+    ),
+    Wrong(
+        "only the best split",
+        merge((SHARES, "weights = (lse == tl.max(lse, axis=0)).to(tl.float32)")),
+        "This is only the split with the largest log-sum-exp",
+    ),
+    Wrong(
+        "exponents cut off",
+        merge((SHARES, "weights = tl.exp2(tl.minimum(lse, 100.0))")),
+        "Cutting the exponents off would change the weights",
+    ),
+    Wrong(
+        "attentions not weighted",
+        merge((RESULT, RESULT.replace("outputs * weights[:, None]", "outputs"))),
+        "aren't multiplied by their weights",
+    ),
+    Wrong(
+        "splits without keys loaded, then replaced",
+        merge((LSE, 'tl.where(is_used, tl.load(partial_lse + partial, mask=split < NUM_SPLITS), float("-inf"))')),
+        "the result is right, but program (0, 0) loads split 1",
+    ),
+    Wrong(
+        "as many heads as sequences",
+        merge((LINE, LINE.replace("num_programs(0)", "num_programs(1)"))),
+        "Do you multiply by the number of sequences",
+    ),
+    Wrong("cu_seqlens_q without RAGGED", merge((TOKEN, TOKEN.replace("if RAGGED:", "if True:"))), "don't load it"),
+    Wrong(
+        "lengths by token", merge((USED, USED.replace("context_lens + seq", "context_lens + token"))), "not per token"
+    ),
+    Wrong(
+        "attentions of all splits",
+        merge((OUTPUTS, "in_partial = (split < BLOCK_SPLITS)[:, None]")),
+        "with the mask as a column",
+    ),
+    Wrong(
+        "attentions BLOCK_D apart",
+        merge(("partial[:, None] * HEAD_DIM", "partial[:, None] * BLOCK_D")),
+        "Do you multiply by BLOCK_D",
     ),
 ]
 
@@ -483,6 +579,26 @@ def one_after_the_other(tile, cu_seqlens_q, num_seqs, BLOCK_Q: tl.constexpr):
 
 
 @triton.jit
+def counts_in_a_tile(tile, cu_seqlens_q, num_seqs, BLOCK_Q: tl.constexpr):
+    seq = tl.arange(0, 16)
+    first = tl.load(cu_seqlens_q + seq, mask=seq < num_seqs, other=1 << 20) // BLOCK_Q + seq
+    return tl.sum((first <= tile).to(tl.int32), axis=0) - 1
+
+
+@triton.jit
+def looks_twice(tile, cu_seqlens_q, num_seqs, BLOCK_Q: tl.constexpr):
+    """Two `if`s with a load each."""
+    low, high = 0, num_seqs
+    while high - low > 1:
+        middle = (low + high) // 2
+        if tl.load(cu_seqlens_q + middle) // BLOCK_Q + middle <= tile:
+            low = middle
+        if tl.load(cu_seqlens_q + middle) // BLOCK_Q + middle > tile:
+            high = middle
+    return low
+
+
+@triton.jit
 def bounds_inside(tile, cu_seqlens_q, num_seqs, BLOCK_Q: tl.constexpr):
     """Both ends belong to the range that is searched."""
     first, last = 0, num_seqs - 1
@@ -510,7 +626,7 @@ def by_powers_of_two(tile, cu_seqlens_q, num_seqs, BLOCK_Q: tl.constexpr):
 
 
 SEQUENCE = [
-    Wrong("one after the other", one_after_the_other, "it took 63 loads"),
+    Wrong("one after the other", one_after_the_other, "it read 63 entries"),
     Wrong(
         "without + middle",
         sequence((FIRST, "tl.load(cu_seqlens_q + middle) // BLOCK_Q <= tile")),
@@ -558,6 +674,15 @@ SEQUENCE = [
         "has no `break`",
     ),
     Wrong("nothing returned", sequence((FOUND, "    low = tile\n")), "must return its result"),
+    Wrong(
+        "tile t at token t × BLOCK_Q",
+        sequence((FIRST, "tl.load(cu_seqlens_q + middle) <= tile * BLOCK_Q")),
+        "Tile t doesn't start at token",
+    ),
+    Wrong("high jumps over", sequence(("high = middle\n", "high = middle - 1\n")), "not `middle - 1`"),
+    Wrong("the wrong half", sequence((FIRST, FIRST.replace("<=", ">"))), "You keep the wrong half"),
+    Wrong("low starts at 1", sequence((BOTH, "low, high = 1, num_seqs\n")), "Sequence 0 is never found"),
+    Wrong("the first 16 sequences only", counts_in_a_tile, "With few sequences yours is right"),
     Wrong("reads beyond the end", reads_beyond, "read only entries 0 to"),
 ]
 
@@ -776,7 +901,27 @@ GROUPS = [
         groups((IS_KEY, "is_key = position < context_len - 1")),
         "which includes the new token",
     ),
-    Wrong("one key too many", groups((IS_KEY, "is_key = position <= context_len")), "The mask of the tail is missing"),
+    Wrong("one key too many", groups((IS_KEY, "is_key = position <= context_len")), "You load one position too many"),
+    Wrong(
+        "the mask of the scores as a column",
+        groups((HIDDEN, HIDDEN.replace("[None, :]", "[:, None]"))),
+        "The mask of the scores is a column",
+    ),
+    Wrong(
+        "blocks without gaps",
+        groups((SLOTS, SLOTS.replace("* stride_block", "* BLOCK_SIZE * stride_slot"))),
+        "a block starts at b × stride_block",
+    ),
+    Wrong(
+        "weights always in float16",
+        groups((ADD, ADD.replace(".to(values.dtype), values,", ".to(tl.float16), values.to(tl.float16),"))),
+        "as small as rounding to 16 bits",
+    ),
+    Wrong(
+        "factors rounded by a GPU",
+        groups((SCORES, SCORES.replace(', input_precision="ieee"', ""))),
+        "on a GPU 1 `tl.dot` of float32 tiles rounds",
+    ),
     Wrong(
         "first tile only", groups((LOOP, "for first in range(0, BLOCK_N, BLOCK_N):")), "Only the first tile was read"
     ),
@@ -866,7 +1011,7 @@ GROUPS = [
 
 WRONG = {"08.1": SOFTMAX, "08.2": GROUPS, "08.3": MERGE, "08.4": WORK, "08.5": SEQUENCE}
 RIGHT = {
-    "08.1": [softmax_by_log2, softmax_with_natural_exponentials],
+    "08.1": [softmax_by_log2, softmax_by_methods, softmax_with_natural_exponentials],
     "08.2": [
         groups_by_sums,
         groups_transposed,
@@ -875,5 +1020,5 @@ RIGHT = {
     ],
     "08.3": [merge_one_by_one, merge_by_shares],
     "08.4": [work_by_tokens, work_by_triangles],
-    "08.5": [by_powers_of_two, bounds_inside],
+    "08.5": [by_powers_of_two, bounds_inside, looks_twice],
 }

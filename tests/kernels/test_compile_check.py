@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 from lessons_lib.kernels.basics import add_kernel
-from lessons_lib.kernels.compile_check import can_compile, why_not_compiled
+from lessons_lib.kernels.compile_check import can_compile, rounded_products, why_not_compiled
 from lessons_lib.kernels.simple_paged import attend_blocks, single_head_kernel
 from lessons_lib.recording.kernel_accesses import record_kernel
 
@@ -71,6 +71,25 @@ def test_what_compiles():
 def test_what_only_the_compiler_refuses_is_named_with_its_line(kernel, arguments, text, line):
     refusal = why_not_compiled(kernel, X, X, 2, **arguments)
     assert text in refusal.text and refusal.line == line
+
+
+@triton.jit
+def largest_of_products(x, out, PRECISION: tl.constexpr):
+    tile = tl.load(x + tl.arange(0, 16)[:, None] * 16 + tl.arange(0, 16)[None, :])
+    products = tl.dot(tile, tile.trans(), input_precision=PRECISION)
+    tl.store(out + tl.arange(0, 16), products.max(axis=1) + products.sum(axis=1))
+
+
+def test_methods_of_a_tile_compile():
+    assert why_not_compiled(largest_of_products, torch.zeros(16, 16), torch.zeros(16), PRECISION="ieee") is None
+
+
+@pytest.mark.parametrize(
+    "dtype, precision, count", [("float32", None, 1), ("float32", "ieee", 0), ("float16", None, 0)]
+)
+def test_products_of_rounded_factors_are_counted(dtype, precision, count):
+    x = torch.zeros(16, 16, dtype=getattr(torch, dtype))
+    assert rounded_products(largest_of_products, x, torch.zeros(16), PRECISION=precision) == count
 
 
 def test_the_line_of_a_function_that_the_kernel_calls():

@@ -21,10 +21,15 @@ from lessons_lib.checks.kernels import (
     values_text,
 )
 from lessons_lib.kernels.ablations import with_functions
+from lessons_lib.kernels.compile_check import rounded_products
 from lessons_lib.kernels.paged_flash import LOG2_E, online_softmax
 
 NOWHERE = -(10**6)  # the block table's entries past the blocks in use
 SCALE = 0.4
+PADDED = (
+    "Positions past the last token have a score of 0, and a weight. Their score must be minus infinity: "
+    '`tl.where(is_key[None, :], scores, float("-inf"))`.'
+)
 # Memory layouts of the caches.
 PLAIN = "[num_blocks, block_size, Hkv, D]"
 INTERLEAVED = "views of one tensor [num_blocks, 2, block_size, Hkv, D], in which blocks of keys and of values alternate"
@@ -86,6 +91,19 @@ def check_decode_groups_kernel(attempt) -> None:
     if "online_softmax" in attempt.fn.__globals__:  # 08.1 is judged by itself
         attempt = with_functions(attempt, online_softmax=online_softmax)
     compiled_too(lambda: _check_results(attempt), attempt, _launch(torch.float32), _launch(torch.float16))
+    _check_precision(attempt)
+
+
+def _check_precision(attempt) -> None:
+    """The interpreter multiplies float32 exactly; a GPU rounds the factors, unless told not to."""
+    arguments, constants = _launch(torch.float32)
+    if rounded := rounded_products(attempt, *arguments, **constants):
+        what = (
+            f"right in the interpreter, but on a GPU {rounded} `tl.dot` of float32 tiles "
+            f"round{'s' if rounded == 1 else ''} the factors to 10 bits."
+        )
+        idea = 'Give every `tl.dot` `input_precision="ieee"`, that of the scores and that of the output.'
+        raise Mistake(what, case="compiled for an NVIDIA GPU, which need not be there; float32.", idea=idea)
 
 
 def _launch(dtype) -> tuple[tuple, dict]:
@@ -205,7 +223,7 @@ def _check_case(attempt, made: Decodes) -> None:
     for program in recording.programs:
         _check_stores(recording, program, made)
     for program in recording.programs:
-        _check_result(recording, program, made)
+        _check_result(attempt, recording, program, made)
     for program in recording.programs:
         _check_loads(recording, program, made)
 
@@ -244,13 +262,20 @@ def _check_stores(recording, program, made: Decodes) -> None:
     text = ", ".join(f"out[{i}, {head}]" for i, head in stored[:6]) + (", …" if len(stored) > 6 else "")
     shown = ", ".join(f"out[{i}, {head}]" for i, head in want)
     what = f"program ({kv_head}, {seq}) should store {shown}; yours stores {text or 'nothing'}."
+    if set(stored) == set(want):
+        found = touched(recording, program, "store", "out")
+        own = len(set(made.elements(seq, kv_head)) & set(found))
+        what = (
+            f"program ({kv_head}, {seq}) should store all {len(made.elements(seq, kv_head))} elements of {shown}, and "
+            f"nothing else; yours stores {own} of them, and {len(found) - own} others."
+        )
     raise Mistake(what, case=made.text, idea=_why_stored(recording, kv_head, seq, stored, want, made))
 
 
 def _why_stored(recording, kv_head: int, seq: int, stored, want, made: Decodes) -> str:
     group, kv_heads = made.group, made.k_cache.shape[2]
     heads = [head for _, head in stored]
-    if sorted(stored) == want:
+    if set(stored) == set(want):
         return (
             "Store whole heads of HEAD_DIM elements, `stride_q_head` apart: q and out may be views of larger tensors, "
             "with gaps between the heads."
@@ -284,7 +309,7 @@ def _why_stored(recording, kv_head: int, seq: int, stored, want, made: Decodes) 
     )
 
 
-def _check_result(recording, program, made: Decodes) -> None:
+def _check_result(attempt, recording, program, made: Decodes) -> None:
     kv_head, seq = program.ids
     got, want = made.out[seq, made.heads(kv_head)].double(), made.want(seq, kv_head)
     if close(got, want, made.tolerance):
@@ -300,6 +325,11 @@ def _check_result(recording, program, made: Decodes) -> None:
         *(_why_cells(recording, program, tensor, made) for tensor in ("k_cache", "v_cache")),
         _why_values(got, want, seq, kv_head, made),
     ):
+        if idea == PADDED and _is_column(attempt):
+            idea = (
+                "The mask of the scores is a column, `[:, None]`: it hides rows, which are query heads. Keys are along "
+                "axis 1 of the scores: `tl.where(is_key[None, :], ...)`."
+            )
         if idea:
             raise Mistake(what, case=made.text, idea=idea)
     idea = (
@@ -311,6 +341,12 @@ def _check_result(recording, program, made: Decodes) -> None:
         idea = (
             "You loaded the right slots, and got NaN or infinity. Elements that a mask leaves out are undefined: give "
             "masked loads `other=0.0`, because 0 × NaN is NaN. And `row_max` starts at minus infinity, `row_sum` at 0."
+        )
+    elif made.q.dtype == torch.float32 and close(got, want, 5e-3):
+        idea = (
+            "Nearly right: the difference is as small as rounding to 16 bits, and everything is float32 here. Is "
+            "something converted to float16 or bfloat16? Convert the weights to the dtype of the values, whichever "
+            "that is: `weights.to(values.dtype)`."
         )
     raise Mistake(what, case=made.text, idea=idea)
 
@@ -382,7 +418,9 @@ def _why_cells(recording, program, tensor: str, made: Decodes) -> str:
     read, want = cells(recording, program, "load", tensor, 3), made.own_cells(seq, kv_head)
     size, head_dim = made.k_cache.shape[1], made.q.shape[2]
     if not read:
-        return f"No {name} were loaded."
+        return f"No {name} were loaded from `{tensor}`."
+    if (idea := _why_stride_block(recording, program, tensor, name, want, made)) != "":
+        return idea
     missing, extra = [cell for cell in want if cell not in set(read)], [cell for cell in read if cell not in set(want)]
     if not missing and not extra:
         count = len(touched(recording, program, "load", tensor))
@@ -407,6 +445,12 @@ def _why_cells(recording, program, tensor: str, made: Decodes) -> str:
             "KV head × stride_head, and slots are `stride_slot` apart."
         )
     places, own_blocks = [(block, slot) for block, slot, _ in read], {block for block, _, _ in want}
+    if not missing and len(extra) == 1 and -len(want) % made.tile > 1:
+        return (
+            f"You load one position too many: slot {extra[0][1]} of block {extra[0][0]} holds no token. Positions "
+            f"count from 0, and the context length of {len(want)} includes the new token: `position < context_len`, "
+            "not `<=`."
+        )
     if not missing and {block for block, _ in places} <= own_blocks | {0}:
         return (
             f"The mask of the tail is missing. The last tile has {-len(want) % made.tile} positions past the last "
@@ -429,6 +473,30 @@ def _why_cells(recording, program, tensor: str, made: Decodes) -> str:
         f"p // BLOCK_SIZE, in slot p % BLOCK_SIZE. A tile of {made.tile} positions and a block of {size} slots needn't "
         "begin together, nor be equally long."
     )
+
+
+def _why_stride_block(recording, program, tensor: str, name: str, want, made: Decodes) -> str:
+    """Offsets of a cache whose blocks follow each other without gaps, where they don't."""
+    size, head_dim = made.k_cache.shape[1], made.q.shape[2]
+    stride_block, stride_slot, stride_head, _ = made.k_cache.stride()
+    starts = [(block * size + slot) * stride_slot + head * stride_head for block, slot, head in want]
+    packed = {start + dim for start in starts for dim in range(head_dim)}
+    if stride_block == size * stride_slot or set(touched(recording, program, "load", tensor)) != packed:
+        return ""
+    return (
+        f"You read the {name} as if block b started at b × BLOCK_SIZE × stride_slot. Between two blocks of this cache "
+        "there is something else: a block starts at b × stride_block."
+    )
+
+
+def _is_column(attempt) -> bool:
+    """Whether a mask of keys hides query heads: of two heads over one key, the second sees nothing."""
+    made = _make([1], 2, 1)
+    try:
+        _run(attempt, made)
+    except Exception:  # noqa: BLE001 - it fails in another way there
+        return False
+    return bool(made.out[0, 0].isfinite().all()) and not bool(made.out[0, 1].isfinite().any())
 
 
 def _why_values(got, want, seq: int, kv_head: int, made: Decodes) -> str:
@@ -470,8 +538,7 @@ def _wrong_ideas(seq: int, kv_head: int, made: Decodes) -> Iterator[tuple[str, t
             torch.zeros_like(queries),
         )
     yield (
-        "Positions past the last token have a score of 0, and a weight. Their score must be minus infinity: "
-        '`tl.where(is_key[None, :], scores, float("-inf"))`.',
+        PADDED,
         _online(scores, values, made.tile, padded=True),
     )
     yield "The result isn't divided by `row_sum`.", _online(scores, values, made.tile, divide=False)

@@ -95,7 +95,7 @@ def _check_case(attempt, made: tuple[Splits, int]) -> None:
                 )
             raise Mistake(what, case=case, idea=idea)
     for program in decodes:
-        _check_result(recording, program, splits, got, case)
+        _check_result(attempt, recording, program, splits, got, case)
         _check_extent(recording, program, splits, case)
 
 
@@ -132,7 +132,7 @@ def _power(count: int) -> int:
     return 1 << (count - 1).bit_length()
 
 
-def _check_result(recording, program, splits: Splits, got: torch.Tensor, case: str) -> None:
+def _check_result(attempt, recording, program, splits: Splits, got: torch.Tensor, case: str) -> None:
     head, seq = program.ids
     token, used = splits.token(seq), splits.used(seq)
     found, want = got[token, head], _merged(splits.lse[token, head, :used], splits.outputs[token, head, :used])
@@ -143,9 +143,11 @@ def _check_result(recording, program, splits: Splits, got: torch.Tensor, case: s
         read = cells(recording, program, "load", tensor, 3)
         if idea := _why_read(read, tensor, seq, head, splits):
             raise Mistake(what, case=case, idea=idea)
+    is_extreme = bool(splits.lse[token, head, :used].abs().max() > 100)  # and smaller log-sum-exps were merged right
     for idea, formed in _wrong_ideas(splits, token, head, used):
-        if close(found, formed) and not close(formed, want):
-            raise Mistake(what, case=case, idea=idea)
+        if not is_extreme and close(found, formed) and not close(formed, want):
+            is_best = idea == LINEAR and _is_best_only(attempt)
+            raise Mistake(what, case=case, idea=BEST if is_best else idea)
     idea = (
         "weight of a split = exp2(its log-sum-exp − the largest one); result = sum of weight × attention, divided by "
         "the sum of the weights."
@@ -155,12 +157,26 @@ def _check_result(recording, program, splits: Splits, got: torch.Tensor, case: s
             "NaN or infinity comes from infinity / infinity, from 0 / 0, from infinity − infinity, or from masked "
             "elements: give masked loads an `other`."
         )
-        if splits.lse[token, head, :used].abs().max() > 100:
-            idea = (
-                "exp2(300) overflows float32, and exp2(−300) is 0. Subtract the largest log-sum-exp first: then one "
-                "weight is 1, and none is larger."
-            )
+    if is_extreme:
+        idea = (
+            "exp2(300) overflows float32, and exp2(−300) is 0. Subtract the largest log-sum-exp first: then one "
+            "weight is 1, and none is larger. Cutting the exponents off would change the weights."
+        )
     raise Mistake(what, case=case, idea=idea)
+
+
+LINEAR = "You used the log-sum-exps themselves as weights. The weight is exp2 of them."
+BEST = "This is only the split with the largest log-sum-exp. The others count too: a split's weight is exp2 of its own."
+
+
+def _is_best_only(attempt) -> bool:
+    """Whether only the split with the largest log-sum-exp counts, where it isn't the only one that isn't 0."""
+    splits, gap = _make([8], [[[3.0, 1.0]]])
+    try:
+        got = _merge(attempt, splits, gap)[0]
+    except Exception:  # noqa: BLE001 - it fails in another way there
+        return False
+    return close(got[0, 0], splits.outputs[0, 0, 0])
 
 
 def _merged(lse: torch.Tensor, outputs: torch.Tensor) -> torch.Tensor:
@@ -240,8 +256,13 @@ def _wrong_ideas(splits: Splits, token: int, head: int, used: int) -> Iterator[t
         natural @ outputs,
     )
     yield "You divided by the number of splits. Divide by the sum of the weights.", weights @ outputs / used
-    yield "You used the log-sum-exps themselves as weights. The weight is exp2 of them.", lse @ outputs / lse.sum()
-    yield "This is only the split with the largest weight. The others count too.", outputs[lse.argmax()]
+    yield LINEAR, lse @ outputs / lse.sum()
+    yield BEST, outputs[lse.argmax()]
+    yield (
+        "The attentions aren't multiplied by their weights before you add them. Each is divided by its own sum "
+        "already: multiply it by its weight, add, and divide by the sum of the weights.",
+        outputs.sum(dim=0) / weights.sum(),
+    )
     yield "This is the unweighted sum of the splits.", outputs.sum(dim=0)
     flipped = (lse.min() - lse).exp2()
     yield "The exponent has the wrong sign: lse − largest lse.", flipped @ outputs / flipped.sum()
@@ -256,12 +277,18 @@ def _wrong_ideas(splits: Splits, token: int, head: int, used: int) -> Iterator[t
 
 
 def _check_extent(recording, program, splits: Splits, case: str) -> None:
-    """The result is right; the loads must also stay within this head's splits."""
+    """The result is right; the loads must also stay within this head's splits, and within those with keys."""
     head, seq = program.ids
     token, used = splits.token(seq), splits.used(seq)
     for tensor in ("partial_lse", "partial_out"):
         read = set(cells(recording, program, "load", tensor, 3))
-        extra = sorted(read - {(token, head, split) for split in range(splits.lse.shape[2])})
+        extra = sorted(read - {(token, head, split) for split in range(used)})
+        if extra and extra[0][:2] == (token, head):
+            what = (
+                f"the result is right, but program {program.ids} loads split {extra[0][2]} from `{tensor}`, which has "
+                "no keys and was never written."
+            )
+            raise Mistake(what, case=case, idea=_why_read(read, tensor, seq, head, splits))
         if extra:
             what = (
                 f"program {program.ids} read (token, head, split) {extra[0]} of `{tensor}`; its own token is {token}, "
@@ -314,13 +341,17 @@ def _check_offsets(recording, program, splits: Splits, case: str) -> None:
 
 
 def _out_of_bounds(error, splits: Splits) -> str:
-    heads = splits.lse.shape[1]
-    if error.tensor in ("partial_lse", "partial_out"):
+    if error.tensor == "partial_lse":
+        return _lse_out_of_bounds(error, splits)
+    if error.tensor == "partial_out":
+        return _outputs_out_of_bounds(splits)
+    if error.tensor == "context_lens" and splits.bounds and error.number == splits.token(error.ids[1]):
         return (
-            f"An index of `partial_lse` is (token × heads + head) × NUM_SPLITS + split, with {heads} "
-            f"head{'s' if heads > 1 else ''} here. The tile has BLOCK_SPLITS elements, a power of two: mask those "
-            "past NUM_SPLITS. In `partial_out`, a split's attention starts at HEAD_DIM times its index."
+            f"`context_lens` has one entry per sequence, not per token: `tl.load(context_lens + seq)`. Sequence "
+            f"{error.ids[1]} is token {error.number} of the batch."
         )
+    if error.tensor == "cu_seqlens_q" and splits.bounds is None:
+        return "Without RAGGED, sequence i is token i, and `cu_seqlens_q` may be anything: don't load it."
     if error.tensor in ("context_lens", "cu_seqlens_q"):
         return (
             "Axis 0 of the grid counts query heads, axis 1 sequences: `tl.program_id(1)` is the sequence. "
@@ -329,6 +360,49 @@ def _out_of_bounds(error, splits: Splits) -> str:
     return (
         "A head starts at token × stride_out + head × stride_out_head in `out`, and has HEAD_DIM elements; BLOCK_D may "
         "be more."
+    )
+
+
+def _lse_out_of_bounds(error, splits: Splits) -> str:
+    (head, seq), (tokens, heads, num_splits) = error.ids, splits.lse.shape
+    entry = splits.token(seq) * heads + head
+    block, token = _power(num_splits), error.number // (heads * num_splits)
+    index = "The index of a split is (token × heads + head) × NUM_SPLITS + split"
+    if splits.bounds is None and token >= tokens and token == splits.contexts[seq]:
+        return (
+            f"You read token {token}; sequence {seq} is token {seq} here. Without RAGGED, sequence i is token i, and "
+            "`cu_seqlens_q` may be anything: don't load it."
+        )
+    if not entry:
+        return (
+            f"The tile has BLOCK_SPLITS elements, a power of two, here {block}: mask those past the splits that have "
+            f"keys. {index}."
+        )
+    by_sequences = (splits.token(seq) * len(splits.contexts) + head) * num_splits
+    if len(splits.contexts) != heads and by_sequences <= error.number < by_sequences + num_splits:
+        return (
+            f"{index}, and there are `tl.num_programs(0)` heads, {heads} here. Do you multiply by the number of "
+            "sequences, `tl.num_programs(1)`?"
+        )
+    if block != num_splits and entry * block <= error.number < (entry + 1) * block:
+        return (
+            f"{index}. Do you multiply by BLOCK_SPLITS = {block}? A head has room for NUM_SPLITS = {num_splits}; "
+            "BLOCK_SPLITS is only the length of the tile, and what is past the splits with keys is masked."
+        )
+    return f"{index}, with {heads} head{'s' if heads > 1 else ''} here. Load only the splits that have keys."
+
+
+def _outputs_out_of_bounds(splits: Splits) -> str:
+    num_splits, head_dim = splits.outputs.shape[2:]
+    start = "In `partial_out`, a split's attention starts at HEAD_DIM times its index"
+    if _power(head_dim) != head_dim:
+        return (
+            f"{start}, and has HEAD_DIM = {head_dim} elements; BLOCK_D = {_power(head_dim)} is only the length of the "
+            "tile. Do you multiply by BLOCK_D, or load without the mask `dim < HEAD_DIM`?"
+        )
+    return (
+        f"{start}. The tile has BLOCK_SPLITS = {_power(num_splits)} rows: load only those of splits that have keys, "
+        "with the mask as a column, `[:, None]`."
     )
 
 

@@ -13,8 +13,8 @@ QUIZ = [
             ),
             Choice(
                 "The memory; 2,000 µs.",
-                "8 GB at 4 TB/s take 2,000 µs; the operations take 50 µs. Its intensity is 5 operations per byte; the "
-                "ridge is at 200.",
+                "8 GB at 4 TB/s take 2,000 µs; the operations take 50 µs. The machine could do 200 operations per byte "
+                "that it reads, and this pass needs 5.",
                 right=True,
             ),
             Choice(

@@ -21,12 +21,13 @@ PARTS = ("weights", "new_max", "row_sum", "acc")
 class WrongResult(Exception):
     """The attempt didn't return four tiles of the right shapes.
 
-    `is_swapped`: the shapes are right, but in another order.
+    `is_swapped`: the shapes are right, but in another order. `is_factor`: `acc` has one value per row.
     """
 
-    def __init__(self, words: str, is_swapped: bool = False):
+    def __init__(self, words: str, is_swapped: bool = False, is_factor: bool = False):
         super().__init__(words)
         self.is_swapped = is_swapped
+        self.is_factor = is_factor
 
 
 def refuse_wrong_result(result, rows: int, keys: int, dim: int) -> None:
@@ -43,7 +44,8 @@ def refuse_wrong_result(result, rows: int, keys: int, dim: int) -> None:
     shapes = [[int(size) for size in getattr(value, "shape", [])] for value in result]
     for name, found, sizes in zip(PARTS, shapes, wanted):
         if found != sizes:
-            raise WrongResult(f"`{name}` should be {sizes}; it is {found}", sorted(shapes) == sorted(wanted))
+            is_factor = name == "acc" and found == [rows]
+            raise WrongResult(f"`{name}` should be {sizes}; it is {found}", sorted(shapes) == sorted(wanted), is_factor)
 
 
 @triton.jit
@@ -173,6 +175,11 @@ def _step(attempt, step: Step, case: str) -> tuple[torch.Tensor, ...]:
         )
         if error.is_swapped:
             idea = f"All four have the right shapes, but the order is wrong. {idea}"
+        elif error.is_factor:
+            idea = (
+                "`acc` has a whole head per row, and yours has one value: is that the factor itself? Return `acc` "
+                "times the factor, with the factor as a column: `rescale[:, None]`."
+            )
         elif "should be" in str(error):
             idea = (
                 "`axis=1`, along the keys, gives one value per row: `tl.max(scores, axis=1)`. To combine it with a "
@@ -203,6 +210,7 @@ def _same(got: torch.Tensor, want: torch.Tensor) -> bool:
     )
 
 
+RESCALED_TOO = "Rescale only the old sum. The weights are relative to the new maximum already."
 # Right and wrong ideas all differ here: a larger score than before.
 SEEN = Step.of([[3, 1]], [2], [1.5], [[20]])
 
@@ -228,6 +236,9 @@ def _why_nothing_seen(attempt, name: str, got: tuple[torch.Tensor, ...], step: S
             "The factor is inverted: exp2(old maximum − new maximum), at most 1, and 0 before the first key. Yours is "
             "exp2(new − old), which is infinite there."
         )
+    both = (SEEN.row_sum.double() + SEEN.want()[0].sum(dim=1)) / up
+    if name == "row_sum" and _same(there[2], both):
+        return RESCALED_TOO
     return ""
 
 
@@ -297,7 +308,7 @@ def _why(name: str, got: tuple[torch.Tensor, ...], step: Step) -> str:
             ),
             (
                 (row_sum + weights.sum(dim=1)) * rescale,
-                "Rescale only the old sum. The weights are relative to the new maximum already.",
+                RESCALED_TOO,
             ),
             (
                 row_sum * rescale + weights.sum(),
@@ -337,6 +348,16 @@ def _why(name: str, got: tuple[torch.Tensor, ...], step: Step) -> str:
                     "You multiplied the columns. Each row has its own factor: `rescale[:, None]`.",
                 ),
             )
+    if bool((own_max == NONE).any()) and not bool((row_max == NONE).any()):
+        factor = (row_max - new_max.masked_fill(own_max == NONE, 0.0)).exp2()
+        both_masked = (
+            "You subtract 0 where *these* keys are all masked. This row has seen keys before, and its new maximum is "
+            'the old one. Test the new maximum: `tl.where(new_max == float("-inf"), 0.0, new_max)`.'
+        )
+        if name == "row_sum":
+            guesses += ((row_sum * factor + weights.sum(dim=1), both_masked),)
+        elif name == "acc":
+            guesses += ((acc * factor[:, None], both_masked),)
     for guess, idea in guesses:
         if guess.shape == found.shape and _same(found, guess):
             return idea
@@ -370,6 +391,11 @@ def _why_maximum(found, scores, row_max, new_max, row_sum, total) -> str:
             return idea
     if scores.shape[0] == scores.shape[1] and _same(found, torch.maximum(row_max, scores.max(dim=0).values)):
         return "That's the largest of each column. A row's scores are along axis 1: `tl.max(scores, axis=1)`."
+    if bool(found[new_max == NONE].isfinite().any()):
+        return (
+            "A row that hasn't seen a key keeps the maximum minus infinity, not a large negative number. Return it as "
+            'it is; only for the exponents, subtract 0 instead: `tl.where(new_max == float("-inf"), 0.0, new_max)`.'
+        )
     return (
         "For each row: the larger of the old maximum and the largest of these scores, "
         "`tl.maximum(row_max, tl.max(scores, axis=1))`."

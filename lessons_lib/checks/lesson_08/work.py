@@ -157,8 +157,8 @@ def _recount(batch: Batch, name: str) -> str:
             f"outputs {batch.q_elements}. In total, times {batch.itemsize} bytes."
         )
     return (
-        f"Pairs of a new token and a key that it sees: {batch.pairs}. Times {batch.q_heads} query heads, times "
-        f"head_dim {batch.head_dim}, times 4 operations."
+        f"Pairs of a new token and a key that it sees: {batch.pairs}. Times {batch.q_heads} query "
+        f"head{'s' * (batch.q_heads != 1)}, times head_dim {batch.head_dim}, times 4 operations."
     )
 
 
@@ -177,6 +177,8 @@ def _wrong_bytes(batch: Batch) -> Iterator[tuple[str, int]]:
         "Queries are read, and outputs are written: both have to move. You counted only one of them.",
         (2 * kv + q) * size,
     )
+    yield "Queries and outputs take `bytes_per_element` bytes per element too.", 2 * kv * size + 2 * q
+    yield "Keys and values take `bytes_per_element` bytes per element too.", 2 * kv + 2 * q * size
     yield "The queries and the outputs are missing. Each new token has `q_heads` heads of them.", 2 * kv * size
     yield "The keys and values are missing.", 2 * q * size
     yield (
@@ -275,6 +277,29 @@ def _wrong_flop(batch: Batch) -> Iterator[tuple[str, float]]:
         "its keys, and every token sees the whole context before the chunk.",
         4 * half_of_all * each,
     )
+    for square_of in (lambda new: new * new / 2, lambda new: new * new // 2):
+        yield (
+            "The later tokens that the queries of a chunk don't see are a triangle without its diagonal: q_len × "
+            "(q_len − 1) / 2 pairs, not half of q_len².",
+            4 * sum(new * context - square_of(new) for new, context in batch.lengths) * each,
+        )
+    after = sum(new * context + new * (new + 1) // 2 for new, context in batch.lengths)
+    yield (
+        "You put the new tokens after the context. `context_lens` includes them: they are at the positions context − "
+        "q_len to context − 1.",
+        4 * after * each,
+    )
+    tokens, keys = sum(batch.q_lens), sum(batch.context_lens)
+    yield (
+        "You count the batch as one long sequence. Each sequence has its own positions, and a token sees only its own "
+        "sequence.",
+        4 * (tokens * keys - tokens * (tokens - 1) // 2) * each,
+    )
+    for extra in range(1, 6):
+        yield (
+            "The softmax isn't counted: 4 × head_dim operations per pair and query head, no more.",
+            right + extra * batch.pairs * batch.q_heads,
+        )
     yield "Operations don't depend on how many bytes an element takes.", right * batch.itemsize
     last = attention_work(
         batch.q_lens[-1:], batch.context_lens[-1:], batch.q_heads, batch.kv_heads, batch.head_dim
