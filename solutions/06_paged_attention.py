@@ -181,7 +181,7 @@ slot, and the row index is the slot. It's a *view*: writing to it writes to the 
 - `write(layer, keys, values, slot_mapping)`: `keys` and `values` have the shape `[T, KV heads, head size]`, one entry
   for each token of the packed batch. `slot_mapping` is an integer tensor with T slots, in any order. Token *t* goes to
   slot `slot_mapping[t]` of this layer. Nothing else changes. Write into the existing tensors, without a loop over the
-  tokens.
+  tokens. (The `ValueError` in the docstring is the library's; yours needn't check shapes.)
 - `read(layer, blocks, num_tokens)`: what one sequence has cached in this layer. `blocks` is the list of its block ids,
   in the order of its tokens. Return the pair (keys, values), each `[num_tokens, KV heads, head size]`, in the order of
   the tokens. The last block may be partly filled, and the list may even end with a block that isn't used yet: whatever
@@ -252,8 +252,8 @@ print("logits equal:", torch.equal(from_dense, from_pages))
 
 # %% [markdown]
 """
-The keys now live in blocks, and attention hasn't noticed, because we gathered them first. But gathering copies
-everything in every step. To avoid it, attention must be able to work on one block at a time.
+The keys now live in blocks, but the attention function is the same as before, because we gathered them first. Gathering
+copies everything in every step. To avoid it, attention must be able to work on one block at a time.
 
 ## Build 2: softmax, one block at a time
 

@@ -383,9 +383,9 @@ valid offset, as it does here. A kernel doesn't know where its cache comes from.
 **Your task: `attend_blocks`**, a function that a kernel calls. It is decorated with `@triton.jit` too, but it returns its result: a tile `[HEAD_DIM]` of float32.
 
 `query` isn't a pointer but the query itself, a tile `[HEAD_DIM]`. `keys`, `values` and `table` are pointers; keys and values have the same strides.
-`num_tokens` includes the new token, and is at least 1; the last block may be partly full. Table entries past the blocks in use may be anything, so don't follow them.
+`num_tokens` includes the new token, and is at least 1; the last block may be partly full. Table entries past the blocks in use may be anything, and there may be none, so don't read them.
 `range(0, num_tokens, BLOCK_SIZE)` works in a kernel, and `tl.maximum(a, b)` is the larger of two scalars. The query is float32, so everything computed with it
-is float32 as well, whatever the cache's dtype.
+is float32 as well, whatever the cache's dtype. Leave it at that: don't convert anything to the cache's dtype.
 
 Example: 6 tokens, BLOCK_SIZE = 4, table [3, 1, ...]. The first iteration reads all slots of block 3, the second one slots 0 and 1 of block 1.
 """

@@ -33,7 +33,8 @@ EXCEPTIONS = (
     (
         "incompatible dimensions",
         "You can't combine two tiles of different lengths element by element. `a[:, None]` makes a column and "
-        "`b[None, :]` a row; a column and a row combine to a rectangle.",
+        "`b[None, :]` a row; a column and a row combine to a rectangle `[M, N]`. Its sum along `axis=1` has M "
+        "elements, along `axis=0` N.",
     ),
     (
         "cannot make_shape_compatible",
@@ -58,8 +59,8 @@ EXCEPTIONS = (
     ),
     (
         "unsupported ptr type",
-        "`tl.load` and `tl.store` take an address. This is a value, perhaps one that was loaded already: pass the "
-        "pointer, moved to where the data starts.",
+        "`tl.load` and `tl.store` take an address. This is a value, perhaps one that was loaded already. If it is the "
+        "one you need, use it as it is; if you need others, pass the pointer, moved to where the data starts.",
     ),
     ("zeros() missing", "`tl.zeros` takes the shape and the dtype: `tl.zeros([HEAD_DIM], tl.float32)`."),
     (

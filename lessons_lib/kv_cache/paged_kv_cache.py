@@ -49,7 +49,7 @@ class PagedKVCache:
             slot_mapping: int64 [T], the slot of each token: block x block_size + offset.
 
         Raises:
-            ValueError: a shape is another one; nothing changes.
+            ValueError: a tensor has the wrong shape; nothing changes.
         """
         pairs = ((self.keys[layer], keys), (self.values[layer], values))
         for cache, new in pairs:

@@ -747,8 +747,95 @@ def merge_with_where(one, other):
     )
 
 
+def puts_the_offset_first(self, layer, keys, values, slot_mapping):
+    where = slot_mapping % self.block_size, slot_mapping // self.block_size
+    self.keys[layer][where], self.values[layer][where] = keys, values
+
+
+def indexes_blocks_by_slot(self, layer, keys, values, slot_mapping):
+    self.keys[layer][slot_mapping, 0], self.values[layer][slot_mapping, 0] = keys, values
+
+
+def divides_by_num_blocks(self, layer, keys, values, slot_mapping):
+    where = slot_mapping // self.num_blocks % self.num_blocks, slot_mapping % self.block_size
+    self.keys[layer][where], self.values[layer][where] = keys, values
+
+
+def reads_the_remainder(self, layer, blocks, num_tokens):
+    rest = num_tokens % self.block_size
+    *full, last = blocks[: -(-num_tokens // self.block_size)]
+    return tuple(torch.cat([*cache[full], cache[last, :rest]]) for cache in (self.keys[layer], self.values[layer]))
+
+
+def reads_the_first_slots(self, layer, blocks, num_tokens):
+    return tuple(cache[layer].flatten(0, 1)[:num_tokens] for cache in (self.keys, self.values))
+
+
+def counts_the_keys(seen, scores, values):
+    right = add_block(seen, scores, values)
+    rescale = (seen.maximum - right.maximum).exp()
+    return dataclasses.replace(right, total=rescale * seen.total + scores.isfinite().sum(dim=1))
+
+
+def adds_bare_values(seen, scores, values):
+    right = add_block(seen, scores, values)
+    rescale = (seen.maximum - right.maximum).exp()
+    return dataclasses.replace(right, output=rescale[:, None] * seen.output + values.sum(dim=0))
+
+
+def takes_a_maximum_per_key(seen, scores, values):
+    right = add_block(seen, scores, values)
+    return dataclasses.replace(right, maximum=torch.maximum(seen.maximum, scores.max(dim=0).values))
+
+
+def reshapes_heads_into_tokens(query, keys, values, blocks, num_tokens, scale):
+    right = attention_in_place(query, keys, values, blocks, num_tokens, scale)
+    return right.transpose(0, 1).reshape(right.shape)
+
+
+def scales_the_result(query, keys, values, blocks, num_tokens, scale):
+    return scale * attention_in_place(query, keys, values, blocks, num_tokens, 1.0)
+
+
+def cuts_the_last_entry(query, keys, values, blocks, num_tokens, scale):
+    filled = num_tokens - (len(blocks) - 1) * keys.shape[1]
+    torch.arange(filled)  # of the last entry, which may be unused
+    return attention_in_place(query, keys, values, blocks, num_tokens, scale)
+
+
+def stores_in_the_cache(paged, layer, key, value):
+    for cache, new in ((paged.cache.keys, key), (paged.cache.values, value)):
+        cache[layer].flatten(0, 1)[paged.slot_mapping] = new[0].transpose(0, 1)
+
+
+def stores_keys_only(paged, layer, key, value):
+    paged.cache.keys[layer].flatten(0, 1)[paged.slot_mapping] = key[0].transpose(0, 1)
+
+
+def stores_in_the_first_slots(paged, layer, key, value):
+    for cache, new in ((paged.cache.keys, key), (paged.cache.values, value)):
+        cache[layer].flatten(0, 1)[: new.shape[2]] = new[0].transpose(0, 1)
+
+
+def merges_with_rows(one, other):
+    right = merge(one, other)
+    a, b = (one.maximum - right.maximum).exp(), (other.maximum - right.maximum).exp()
+    return dataclasses.replace(right, output=a * one.output + b * other.output)
+
+
+def asks_for_all_queries(one, other):
+    if (one.maximum == NONE).any():
+        return other
+    return one if (other.maximum == NONE).any() else merge(one, other)
+
+
 WRONG = {
     "06.1": [
+        Wrong("offset before block", caching(puts_the_offset_first), "the first axis of the tensor counts blocks"),
+        Wrong("slots taken for blocks", caching(indexes_blocks_by_slot), "one per block, and the second one 4"),
+        Wrong("divided by num_blocks", caching(divides_by_num_blocks), "Several tokens went to one slot"),
+        Wrong("nothing of a full last block", caching(read=reads_the_remainder), "every block is full"),
+        Wrong("positions taken for slots", caching(read=reads_the_first_slots), "the first 3 slots of the pool"),
         Wrong("keys and values swapped when writing", caching(writes_values_as_keys), "that slot contains its value"),
         Wrong("only the keys are written", caching(writes_keys_only), "the value of token 0 should be in slot 5"),
         Wrong("the keys are written as values too", caching(writes_keys_twice), "that slot contains its key"),
@@ -785,6 +872,9 @@ WRONG = {
         Wrong("lists", caching(read=reads_lists), "should be a tensor; yours are list"),
     ],
     "06.2": [
+        Wrong("keys counted", counts_the_keys, "keys were counted"),
+        Wrong("values without weights", adds_bare_values, "without their weights"),
+        Wrong("largest score of each key", takes_a_maximum_per_key, "along `dim=0` the queries"),
         Wrong("bare exponentials", add_block_naive, "The maximum did not change"),
         Wrong("bare exponentials with a maximum", bare_with_a_maximum, "bare exponentials"),
         Wrong(
@@ -840,6 +930,15 @@ WRONG = {
         Wrong("max with its indices", takes_values_and_indices, "`maximum` should be a tensor"),
     ],
     "06.3": [
+        Wrong("result scaled", scales_the_result, "a factor of the scores"),
+        Wrong("divided by scale", in_place(of_scale=lambda scale, d: 1 / scale), "were divided by `scale`"),
+        Wrong("heads reshaped into tokens", reshapes_heads_into_tokens, "has the heads first"),
+        Wrong(
+            "positions within the block",
+            in_place(is_hidden=lambda key, query, new: key % 4 > query),
+            "from the start of the sequence, not of its block",
+        ),
+        Wrong("the last entry cut", cuts_the_last_entry, "every entry of `blocks`"),
         Wrong("scale forgotten", in_place(of_scale=lambda scale, d: 1.0), "not multiplied by `scale`"),
         Wrong("PyTorch's own scale", in_place(of_scale=lambda scale, d: d**-0.5), "1 / sqrt(head size)"),
         Wrong("scaled twice", in_place(of_scale=lambda scale, d: scale**2), "by `scale` twice"),
@@ -853,7 +952,7 @@ WRONG = {
         Wrong(
             "cached tokens not counted",
             in_place(is_hidden=lambda key, query, new: key > torch.arange(new)[:, None]),
-            "over keys 0 to 0",
+            "at position 2. Does your code put it at 0",
         ),
         Wrong(
             "own key hidden",
@@ -898,6 +997,15 @@ WRONG = {
         Wrong("cuts the list of blocks", cuts_the_callers_list, "changed its argument `blocks`"),
     ],
     "06.4": [
+        Wrong(
+            "values for keys in the call",
+            forwarding(
+                attend=lambda p, n, q, k, v, s: p.attend(q[0].transpose(0, 1), p.cache.values[n], p.cache.keys[n], s)
+            ),
+            "Keys and values are swapped",
+        ),
+        Wrong("stores only keys itself", forwarding(write=stores_keys_only), "Both are written"),
+        Wrong("stored in the first slots", forwarding(write=stores_in_the_first_slots), "you wrote to [0, 1, 2]"),
         Wrong("attends before writing", attends_first, "before the new keys were written"),
         Wrong(
             "does not write",
@@ -989,6 +1097,8 @@ WRONG = {
         ),
     ],
     "06.5": [
+        Wrong("factors as rows", merges_with_rows, "Make the factor a column"),
+        Wrong("an empty part decides for all", asks_for_all_queries, "Ask for each"),
         Wrong(
             "added as they are",
             merging(factors=lambda one, other, r: (torch.ones_like(r), torch.ones_like(r))),
@@ -1060,6 +1170,11 @@ RIGHT = {
     ],
     "06.2": [add_as_a_merge, add_with_where, add_query_by_query],
     "06.3": [in_place_by_kv_head, in_place_with_merge, in_place_without_add_block, in_place_token_by_token],
-    "06.4": [forwards_by_squeezing, forwards_contiguous, forwards_with_keywords],
+    "06.4": [
+        forwards_by_squeezing,
+        forwards_contiguous,
+        forwards_with_keywords,
+        forwarding(write=stores_in_the_cache),
+    ],
     "06.5": [merge_by_log_sum_exp, merge_with_where],
 }

@@ -32,6 +32,24 @@ def plain_add(x, y, out, n_elements, BLOCK):
 
 ADD = [
     Wrong(
+        "stores to the first tile",
+        changed(add_kernel, ("tl.store(out + offsets", "tl.store(out + tl.arange(0, BLOCK)")),
+        "The loads are right",
+    ),
+    Wrong(
+        "adds to the output",
+        changed(
+            add_kernel,
+            ("tl.store(out + offsets, total", "tl.store(out + offsets, total + tl.load(out + offsets, mask=mask)"),
+        ),
+        "what `out` held before",
+    ),
+    Wrong(
+        "4 for BLOCK",
+        changed(add_kernel, ("* BLOCK + tl.arange(0, BLOCK)", "* 4 + tl.arange(0, 4)")),
+        "Is the 4 of the example in your code",
+    ),
+    Wrong(
         "a mask for ten numbers",
         changed(add_kernel, ("offsets < n_elements", "offsets < 10")),
         "with the argument `n_elements`, 2 here",
@@ -182,6 +200,11 @@ def one_block(*pairs):
 
 ONE_BLOCK = [
     Wrong(
+        "hidden slots in the sum",
+        one_block(("tl.sum(weights, axis=0)\n", "tl.sum(tl.where(is_key, weights, 1.0), axis=0)\n")),
+        "by 1 for each slot without a token",
+    ),
+    Wrong(
         "no mask at all",
         one_block(
             (ONE_KEYS, "tl.load(k_block + offsets)"), (ONE_VALUES, "tl.load(v_block + offsets)"), (ONE_WHERE, "")
@@ -256,7 +279,7 @@ ONE_BLOCK = [
         ),
         "swapped",
     ),
-    Wrong("summed along the wrong axis", one_block(("* keys, axis=1)", "* keys, axis=0)")), "Triton refuses"),
+    Wrong("summed along the wrong axis", one_block(("* keys, axis=1)", "* keys, axis=0)")), "along `axis=0` N"),
     Wrong(
         "stores one element",
         one_block(("tl.store(out + dim, result)", "tl.store(out, tl.sum(result, axis=0))")),
@@ -347,6 +370,13 @@ def one_block_with_a_low_number(
 # 07.5 write_kernel
 
 WRITE = [
+    Wrong("128 elements", changed(write_kernel, ("tl.arange(0, BLOCK)", "tl.arange(0, 128)")), "only the first 128"),
+    Wrong("the slot of token 0", changed(write_kernel, ("slot_mapping + token", "slot_mapping")), "to the same slot"),
+    Wrong(
+        "mask by the stride",
+        changed(write_kernel, ("offsets < n_elements", "offsets < stride_slot")),
+        "The slot's start is right",
+    ),
     Wrong(
         "ignores the mapping",
         changed(write_kernel, ("slot = tl.load(slot_mapping + token)", "slot = token")),
@@ -487,6 +517,34 @@ def plain_attend(query, keys, values, table, num_tokens, scale, stride_block, st
 
 
 ATTEND = [
+    Wrong(
+        "factor upside down, and 0 for the first block",
+        attending(("tl.exp(row_max - new_max)", 'tl.where(row_max == float("-inf"), 0.0, tl.exp(new_max - row_max))')),
+        "The factor is upside down",
+    ),
+    Wrong(
+        "one entry too many",
+        attending(
+            ("range(0, num_tokens, BLOCK_SIZE)", "range(0, num_tokens // BLOCK_SIZE * BLOCK_SIZE + 1, BLOCK_SIZE)")
+        ),
+        "no block follows a full one",
+    ),
+    Wrong(
+        "query in the cache's dtype",
+        attending(("query[None, :] * block_keys", "query.to(block_keys.dtype)[None, :] * block_keys")),
+        "With a float32 cache the result is right",
+    ),
+    Wrong(
+        "weights in the cache's dtype",
+        attending(("weights[:, None] *", "weights.to(block_values.dtype)[:, None] *")),
+        "convert none of them to the dtype of the cache",
+    ),
+    Wrong(
+        "result in the cache's dtype",
+        attending(("acc / row_sum", "(acc / row_sum).to(keys.dtype.element_ty)")),
+        "a float16 cache and a float32 query",
+    ),
+    Wrong("query loaded again", attending(("query[None, :]", "tl.load(query + dim)[None, :]")), "use it as it is"),
     Wrong(
         "no mask on the last block",
         attending((KEYS, "tl.load(keys + offsets)"), (VALUES, "tl.load(values + offsets)"), (WHERE, "")),
@@ -854,6 +912,16 @@ def decoding(*pairs):
 
 DECODE = [
     Wrong(
+        "strides in the wrong order",
+        decoding(("scale, stride_block, stride_slot, HEAD_DIM", "scale, stride_slot, stride_block, HEAD_DIM")),
+        "stride_block comes before stride_slot",
+    ),
+    Wrong(
+        "constants in the wrong order",
+        decoding(("stride_slot, HEAD_DIM, BLOCK_SIZE", "stride_slot, BLOCK_SIZE, HEAD_DIM")),
+        "look at the order of its arguments",
+    ),
+    Wrong(
         "KV head = head % KV heads",
         decoding(("kv_head = head // GROUP", "kv_head = head % (tl.num_programs(1) // GROUP)")),
         "assigns heads round-robin",
@@ -979,7 +1047,7 @@ DECODE = [
     Wrong(
         "one result for all heads",
         decoding(("tl.store(out + offsets", "tl.store(out + seq * stride_seq + dim")),
-        "out[0, 0]",
+        "head * stride_q_head + dim`, as for q",
     ),
     Wrong("keys and values exchanged", decoding(("query, keys, values,", "query, values, keys,")), "swapped"),
     Wrong("nothing stored", decoding(("    tl.store(out + offsets, result)", "")), "nothing was stored"),

@@ -99,7 +99,7 @@ def _check_one(attempt, seen: Partial, scores, values, case: str) -> None:
     seen = clone(seen)
     got = call(attempt, seen, scores, values, case=case)
     check_unchanged(before, seen, "seen", case)
-    check_is_partial(got, want, case)
+    check_is_partial(got, want, case, " If it is one: is the block's own sum `weights @ values`?")
     wrong = wrong_field(got, want)
     if wrong:
         found, expected = getattr(got, wrong), getattr(want, wrong)
@@ -251,8 +251,12 @@ def _other_sums(rescaled, seen: Partial, scores, values, reference, wrong: str):
         "The block's weights were divided by their sum, as `softmax` does. Add the weights themselves: the division "
         "comes last, over all blocks.",
     )
+    if wrong == "output":
+        yield rescaled + values.sum(dim=0), "The block's values were added without their weights: `weights @ values`."
     if wrong == "total":
         yield rescaled + weights.mean(dim=1), "The block's weights were averaged. Add their sum."
+        keys = scores.isfinite().sum(dim=1)
+        yield rescaled + keys, "The block's keys were counted. Add their weights, exp(score − new maximum)."
         yield rescaled + weights.sum(), "The weights of all queries were added up. Each query has its own: `dim=1`."
 
 

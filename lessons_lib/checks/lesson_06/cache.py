@@ -13,7 +13,7 @@ BLOCK_SIZE, NUM_BLOCKS = 4, 3
 EMPTY = -1.0
 
 # The slots of one write each, smallest first.
-WRITES = ([5], [8, 9, 10, 11, 4], [6, 7, 0, 9], [11, 10, 1])
+WRITES = ([5], [1, 2, 9, 10], [8, 9, 10, 11, 4], [6, 7, 0, 9], [11, 10, 1])
 # The blocks and the token count of one read each.
 READS = (([1], 3), ([0, 2], 6), ([2, 0], 5), ([2], 4), ([1, 0], 8), ([2, 0, 1], 9), ([0, 2], 1))
 
@@ -66,6 +66,12 @@ def _check_write(attempt, slots: list[int], layer: int) -> None:
             "Index once, with `tensor[blocks, offsets] = rows`, or with slots in the flattened view, "
             "`tensor.flatten(0, 1)[slot_mapping] = rows`."
         )
+        if f"dimension 0 with size {NUM_BLOCKS}" in str(error) and len(slots) != NUM_BLOCKS:
+            idea = (
+                f"The first axis of `self.keys[layer]` has {NUM_BLOCKS} entries, one per block, and the second one "
+                f"{BLOCK_SIZE}, one per offset. A slot is an index into the flattened view, `flatten(0, 1)`; without "
+                "it, index with `[slot_mapping // block_size, slot_mapping % block_size]`."
+            )
         raise Mistake(f"writing raised IndexError: {str(error)[:120]}.", case=case, idea=idea) from None
     now = [*cache.keys, *cache.values]
     if any(old is not new and old.data_ptr() != new.data_ptr() for old, new in zip(before, now)):
@@ -115,6 +121,12 @@ def _check_written(name: str, tensor: torch.Tensor, rows, of_the_other, slots: l
         others = [index for index, row in enumerate(rows) if torch.equal(stored[slot], row)]
         if others:
             idea = "Entry t of `slot_mapping` is the slot of token t. The slots may come in any order."
+            if int((stored != EMPTY).flatten(1).any(dim=1).sum()) < len(slots):
+                idea = (
+                    "Several tokens went to one slot, and the last one stays. Slot = block × block_size + offset, so "
+                    f"slot {slot} is block {slot} // {BLOCK_SIZE}, offset {slot} % {BLOCK_SIZE}, and row {slot} of "
+                    "`flatten(0, 1)`."
+                )
             raise Mistake(what + f"that slot contains the {name} of token {others[0]}.", case=case, idea=idea)
         if found:
             idea = (
@@ -125,6 +137,10 @@ def _check_written(name: str, tensor: torch.Tensor, rows, of_the_other, slots: l
                 idea = (
                     "You wrote the tokens to consecutive slots, starting at the first. Every token has its own "
                     "slot in `slot_mapping`."
+                )
+            elif found == [offset * BLOCK_SIZE + block]:
+                idea = (
+                    "Block and offset are swapped: the first axis of the tensor counts blocks, the second one offsets."
                 )
             raise Mistake(what + f"it is in slot {found[0]}.", case=case, idea=idea)
         raise Mistake(
@@ -138,6 +154,8 @@ def _check_written(name: str, tensor: torch.Tensor, rows, of_the_other, slots: l
             "Other slots belong to other tokens, perhaps of other requests. A write changes the slots of the new "
             "tokens and nothing else."
         )
+        if {slot // BLOCK_SIZE for slot in stray} == {slot // BLOCK_SIZE for slot in slots} and len(slots) == 1:
+            idea += f" Here every slot of block {slots[0] // BLOCK_SIZE} has changed."
         raise Mistake(f"slot {stray[0]} is not in the slot mapping, but was changed.", case=case, idea=idea)
 
 
@@ -253,6 +271,11 @@ def _read_idea(found, want, blocks, num_tokens, all_keys, all_values) -> str:
             "One token is missing. The positions are 0 to num_tokens - 1, and a slice excludes its end: "
             "`[:num_tokens]`."
         )
+    if len(found) < len(want) and num_tokens % BLOCK_SIZE == 0:
+        return (
+            f"Tokens are missing. Here every block is full, the last one too: {num_tokens} % {BLOCK_SIZE} is 0, and "
+            f"{num_tokens} // {BLOCK_SIZE} is {num_tokens // BLOCK_SIZE}."
+        )
     if len(found) < len(want):
         return "Tokens are missing. Don't drop the partly filled last block: its first slots belong to the sequence."
     if torch.equal(found, want + 50_000):
@@ -263,6 +286,11 @@ def _read_idea(found, want, blocks, num_tokens, all_keys, all_values) -> str:
         return (
             "You read the right blocks in another order. `blocks` is in the order of the tokens, and ids may come in "
             "any order. Don't sort them: the first block in the list holds the first tokens."
+        )
+    if yours == list(range(num_tokens)) and blocks[0]:
+        return (
+            f"You read the first {num_tokens} slots of the pool. The sequence starts in block {blocks[0]}, at slot "
+            f"{start}: `blocks` contains the ids of its blocks."
         )
     if set(yours) <= set(in_order):
         return "The blocks are right. Tokens fill a block from its first slot on: keep the *first* `num_tokens`."

@@ -22,12 +22,26 @@ SLOTS = [5, 6, 0]
 
 @dataclass
 class Calls:
-    """The calls to the cache and to `attend`, in order."""
+    """The calls to the cache and to `attend`, in order. Writing to the cache's tensors counts as a call of `write`."""
 
     made: list[str] = field(default_factory=list)
     layer: int | None = None
     written: tuple = ()
     attended: tuple = ()
+    directly: bool = False
+
+    def note_direct_write(self, cache: PagedKVCache) -> None:
+        """Note what is in the cache, which was empty, if `write` hasn't been called."""
+        if "write" in self.made:
+            return
+        for layer, tensors in enumerate(zip(cache.keys, cache.values)):
+            keys, values = (tensor.flatten(0, 1) for tensor in tensors)
+            slots = [slot for slot in range(len(keys)) if bool(keys[slot].any()) or bool(values[slot].any())]
+            if slots:
+                slots = SLOTS if sorted(slots) == sorted(SLOTS) else slots
+                self.made.append("write")
+                self.directly, self.layer, self.written = True, layer, (keys[slots], values[slots], torch.tensor(slots))
+                return
 
 
 class WatchedCache(PagedKVCache):
@@ -68,6 +82,7 @@ def _check_layer(attempt, layer: int, scaling: float | None) -> None:
     result = torch.randn(TOKENS, QUERY_HEADS, head_dim, generator=generator)
 
     def attend(query, keys, values, scale):
+        calls.note_direct_write(paged.cache)
         calls.made.append("attend")
         calls.attended = query, keys, values, scale
         return result
@@ -80,6 +95,7 @@ def _check_layer(attempt, layer: int, scaling: float | None) -> None:
         return attempt(module, query, key, value, None, scaling=scaling, paged=paged, dropout=0.0, is_causal=True)
 
     got = call(in_layer, query, key, value, case=case)
+    calls.note_direct_write(paged.cache)
     _check_written(calls, layer, key, value, case)
     _check_attended(calls, paged, layer, query, scaling, case)
     _check_result(got, result, case)
@@ -114,7 +130,7 @@ def _check_written(calls: Calls, layer: int, key, value, case: str) -> None:
     keys, values, slots = calls.written
     if not isinstance(slots, torch.Tensor) or slots.tolist() != SLOTS:
         raise Mistake(
-            f"the slots should be {SLOTS}; `write` got {short(slots)}.",
+            f"the slots should be {SLOTS}; {'you wrote to' if calls.directly else '`write` got'} {short(slots)}.",
             case=case,
             idea="Pass `paged.slot_mapping`.",
         )
@@ -133,11 +149,14 @@ def _check_written(calls: Calls, layer: int, key, value, case: str) -> None:
             )
         if not torch.equal(found, want):
             idea = (
-                "Pass the keys first, then the values."
+                f"These are the {'values' if name == 'keys' else 'keys'}. Pass the keys first, then the values."
                 if torch.equal(found, other[0].transpose(0, 1))
                 else "Swap the axes with `transpose`; `reshape` and `view` mix up tokens and heads."
             )
-            raise Mistake(f"the {name} passed to `write` are not this layer's new {name}.", case=case, idea=idea)
+            if not bool(found.any()):
+                idea = f"They are all 0. Both are written: the {name}, too."
+            where = "in the new slots" if calls.directly else "passed to `write`"
+            raise Mistake(f"the {name} {where} are not this layer's new {name}.", case=case, idea=idea)
 
 
 def _check_attended(calls: Calls, paged: PagedPass, layer: int, query, scaling, case: str) -> None:
@@ -182,6 +201,9 @@ def _check_attended(calls: Calls, paged: PagedPass, layer: int, query, scaling, 
         for index, tensor in enumerate(all_layers):
             if isinstance(given, torch.Tensor) and given.data_ptr() == tensor.data_ptr() and index != layer:
                 idea = f"That is layer {index}; `module.layer_idx` is {layer}."
+        swapped = paged.cache.values[layer] if name == "keys" else paged.cache.keys[layer]
+        if isinstance(given, torch.Tensor) and given.data_ptr() == swapped.data_ptr():
+            idea = "Keys and values are swapped: `paged.attend(query, keys, values, scale)`."
         raise Mistake(f"the {name} passed to `attend` should be this layer's cache tensor.", case=case, idea=idea)
     wanted = query.shape[-1] ** -0.5 if scaling is None else scaling
     if not isinstance(scale, (int, float)) or abs(scale - wanted) > 1e-6:

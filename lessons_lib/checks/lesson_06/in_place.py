@@ -74,7 +74,7 @@ def _case(
 ) -> Case:  # fmt: skip
     row = random_row([lens], q_heads, kv_heads, block_size, seed, dtype=dtype)
     blocks = row.block_tables[0].tolist()
-    words = f"{sum(lens)} token{'s' if sum(lens) > 1 else ''} in blocks {blocks} of {block_size}, "
+    words = f"{_tokens(sum(lens))} in blocks {blocks} of {block_size}, "
     words += f"the last {lens[1] if lens[1] > 1 else 'one'} new"
     if spare:
         unused = [block for block in range(len(row.keys)) if block not in blocks][:spare]
@@ -112,7 +112,14 @@ def _call(attempt: Callable, case: Case):
         # `call` compares its arguments before and after, and the NaN in the cache is not equal to itself.
         return attempt(query, case.keys, case.values, blocks, case.num_tokens, case.scale)
 
-    got = call(over_the_cache, case.query, list(case.blocks), case=case.words)
+    try:
+        got = call(over_the_cache, case.query, list(case.blocks), case=case.words)
+    except (IndexError, RuntimeError) as error:
+        if not (idea := _too_many_blocks(case)):
+            raise
+        raise Mistake(
+            f"your code raised {type(error).__name__}: {str(error)[:120]}", case=case.words, idea=idea
+        ) from None
     if any(not torch.equal(a.nan_to_num(7), b.nan_to_num(7)) for a, b in zip(before, (case.keys, case.values))):
         idea = "Only read the cache. `keys[block]` is a view: an operation in place, such as `*=`, changes the cache."
         raise Mistake("your code changed the cache.", case=case.words, idea=idea)
@@ -167,23 +174,35 @@ def _why_nan(case: Case, got: torch.Tensor) -> str:
     size = case.keys.shape[1]
     if float(case.query.abs().max()) > LARGE:
         return "With scores this large, bare exponentials overflow. `add_block` subtracts the largest score first."
-    in_use = -(-case.num_tokens // size)
-    if len(case.blocks) > in_use:
-        return (
-            f"{case.num_tokens} tokens need only {in_use} of these {len(case.blocks)} blocks. Does your loop end after "
-            f"{case.num_tokens} tokens, or does it take every entry of `blocks`?"
-        )
+    if idea := _too_many_blocks(case):
+        return idea
     if case.num_tokens == len(got) and bool(got[0].isnan().all()) and not bool(got[1:].isnan().any()):
         return "Only the first token has NaN. Which keys may it attend to? It must see itself, or it sees none."
     if case.num_tokens % size:
         return (
-            f"The last block contains {case.num_tokens % size} tokens. Its other slots may hold anything, here NaN. "
+            f"The last block contains {_tokens(case.num_tokens % size)}, and `num_tokens` counts the new ones too. "
+            "Its other slots may hold anything, here NaN. "
             "Hiding them isn't enough, because weight 0 × NaN is NaN: read only the filled slots."
         )
     return (
-        "Every slot of these blocks holds a token, and the others are NaN. Do you read other blocks? If not, look for "
-        "−∞ − (−∞) or 0 / 0."
+        "Every slot of these blocks holds a token, and the others are NaN. Do you read other blocks? Or too few keys: "
+        f"{case.num_tokens} % {size} is 0, and the last block is full? Without a key, the total is 0, and 0 / 0 is NaN."
     )
+
+
+def _too_many_blocks(case: Case) -> str:
+    """What to say if `blocks` is longer than the sequence needs; "" if it isn't."""
+    in_use = -(-case.num_tokens // case.keys.shape[1])
+    if len(case.blocks) <= in_use:
+        return ""
+    return (
+        f"{_tokens(case.num_tokens)} need only {in_use} of these {len(case.blocks)} blocks. Does your loop end after "
+        f"{_tokens(case.num_tokens)}, or does it take every entry of `blocks`?"
+    )
+
+
+def _tokens(count: int) -> str:
+    return f"{count} token{'s' if count > 1 else ''}"
 
 
 def _dense(
@@ -218,13 +237,24 @@ def _guesses(case: Case) -> Iterator[tuple[torch.Tensor, str]]:
         _dense(case, scale=HEAD_DIM**-0.5),
         "The scores were multiplied by 1 / sqrt(head size). Multiply by `scale`: a model may use another factor.",
     )
+    for scale in (1.0, case.scale):
+        yield (
+            _dense(case, scale=scale) * case.scale,
+            "You multiplied the result by `scale`. It is a factor of the scores.",
+        )
+    yield _dense(case, scale=1 / case.scale), "The scores were divided by `scale`. Multiply them by it."
     yield _dense(case, swapped=True), "Keys and values are swapped: scores come from keys, the output from values."
     yield _dense(case, keys_only=True), "The keys were used as values, too."
     if new > 1:
         yield (
             _dense(case, visible=lambda key, query: key + query >= 0),
             f"Every new token attended to all {case.num_tokens} keys, also to those after it. Where a key's position "
-            "is larger than the query's, the score is minus infinity.",
+            "is larger than the query's, the score is minus infinity."
+            + (
+                " Its position counts from the start of the sequence, not of its block."
+                if case.num_tokens > size
+                else ""
+            ),
         )
         yield (
             _dense(case, visible=lambda key, query: key <= query - first_new),
@@ -266,8 +296,17 @@ def _guesses(case: Case) -> Iterator[tuple[torch.Tensor, str]]:
             f"Only {tail} slots of *every* block were read. Only the last block is partly filled; the others "
             f"have {size} each.",
         )
-    mixed = _dense(case).reshape(q_heads, new, HEAD_DIM).transpose(0, 1)
-    yield mixed, "Tokens and heads are mixed up: `reshape` keeps the order in memory, `transpose` swaps the axes."
+    right = _dense(case)
+    by_heads, by_tokens = (
+        right.reshape(q_heads, new, HEAD_DIM).transpose(0, 1),
+        right.transpose(0, 1).reshape(right.shape),
+    )
+    yield by_heads, "Tokens and heads are mixed up: `reshape` keeps the order in memory, `transpose` swaps the axes."
+    yield (
+        by_tokens,
+        "Tokens and heads are mixed up: a tensor of yours has the heads first, and `reshape` keeps the order in "
+        "memory. `transpose(0, 1)` swaps the axes.",
+    )
     yield (
         _averaged(case) * -(-case.num_tokens // size),
         "You added the attentions of the blocks, each already divided. Carry the sums of `add_block` from block to "
@@ -332,6 +371,11 @@ def _only_some(first: int, end: int, case: Case) -> str:
         return what + "Does your loop start with the first block, and does each block add to the same state?"
     if end % size == 0:
         return what + "Does your loop end too early, with a `return` inside it or before a partly filled block?"
+    if end == len(case.query) < case.num_tokens - 1:
+        return what + (
+            f"The new tokens are the last ones: the first of them is at position {case.num_tokens - end}. Does your "
+            "code put it at 0, or does a loop end too early?"
+        )
     return what + "Which keys may the last token see, and how many of the last block's slots hold a token?"
 
 

@@ -47,6 +47,7 @@ CASES = (
     ("large maxima, 300 and 200.", partial([300], [1.5], [[20]]), partial([200], [1], [[30]])),
     ("maxima far below zero, -300 and -301.", partial([-300], [1.5], [[20]]), partial([-301], [1], [[30]])),
 )
+EITHER = "Either part may have the larger one, and it may differ from query to query."
 
 
 def check_merge(attempt) -> None:
@@ -95,8 +96,8 @@ def _why(wrong: str, found, one: Partial, other: Partial) -> str:
         if same(found, reference):
             return FILLED_IN
         for guess, idea in (
-            (one.maximum, "That is the maximum of `one`. Either part may have the larger one."),
-            (other.maximum, "That is the maximum of `other`. Either part may have the larger one."),
+            (one.maximum, f"That is the maximum of `one`. {EITHER}"),
+            (other.maximum, f"That is the maximum of `other`. {EITHER}"),
             (
                 one.maximum + other.maximum,
                 "The largest score over both parts is the larger of the two maxima, not their sum.",
@@ -114,6 +115,8 @@ def _why(wrong: str, found, one: Partial, other: Partial) -> str:
     if wrong == "output":
         factors = [factor[:, None] for factor in factors]
     a, b = (getattr(part, wrong) for part in (one, other))
+    some_empty = bool((maximum == NONE).any()) and bool((maximum != NONE).any())
+    for_all = " Does your code ask once for all queries whether a part is empty? Ask for each." if some_empty else ""
     for guess, idea in (
         (
             a + b,
@@ -152,8 +155,8 @@ def _why(wrong: str, found, one: Partial, other: Partial) -> str:
             "Both were multiplied by the factor of `other`. Each part has its own: exp(*its own* maximum − the larger "
             "one).",
         ),
-        (a * factors[0], "The keys of `other` are missing."),
-        (b * factors[1], "The keys of `one` are missing."),
+        (a * factors[0], "The keys of `other` are missing." + for_all),
+        (b * factors[1], "The keys of `one` are missing." + for_all),
         (
             torch.where(_like(one.maximum >= other.maximum, a), a, b),
             "Only the part with the larger maximum is left. The other one counts for less, but not for nothing.",

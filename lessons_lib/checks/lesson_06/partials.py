@@ -21,8 +21,8 @@ def clone(seen: Partial) -> Partial:
     return Partial(seen.maximum.clone(), seen.total.clone(), seen.output.clone())
 
 
-def check_is_partial(got, want: Partial, case: str) -> None:
-    """Require the three fields, as tensors of the right shape."""
+def check_is_partial(got, want: Partial, case: str, otherwise: str = "") -> None:
+    """Require the three fields, as tensors of the right shape. `otherwise`: another cause of an output too wide."""
     if not all(hasattr(got, name) for name in ("maximum", "total", "output")):
         idea = (
             "Return `Partial(maximum, total, output)`: the next block continues from there. The division comes "
@@ -42,6 +42,13 @@ def check_is_partial(got, want: Partial, case: str) -> None:
                 "Add an axis with `x[:, None]` only where you combine [Q] with [Q, K] or [Q, D]. The fields "
                 "themselves have none."
             )
+            if found.dim() == expected.dim() == 1:
+                idea = "It has one entry per query. Along `dim=1` are the keys of a query, along `dim=0` the queries."
+            elif found.dim() == expected.dim():
+                idea = (
+                    "[Q] times [Q, D] multiplies along the wrong axis. Make the factor a column: `factor[:, None]`."
+                    + otherwise
+                )
             raise Mistake(
                 f"`{name}` should have the shape {list(expected.shape)}; yours has {list(found.shape)}.",
                 case=case,

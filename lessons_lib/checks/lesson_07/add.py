@@ -40,7 +40,8 @@ def _check_case(attempt, n_elements: int, size: int, block: int) -> None:
         want = list(range(index * block, min((index + 1) * block, n_elements)))
         stored = touched(recording, program, "store", "out")
         if stored != want:
-            raise _wrong_offsets(index, want, stored, n_elements, block, case)
+            loaded = touched(recording, program, "load", "x")
+            raise _wrong_offsets(index, want, stored, loaded, n_elements, block, case)
         for name in ("x", "y"):
             loaded = touched(recording, program, "load", name)
             if not set(want) <= set(loaded):
@@ -70,10 +71,12 @@ def _out_of_bounds(error, n_elements: int, block: int) -> str:
     return "The offsets are too large. Program i starts at i × BLOCK: `tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)`."
 
 
-def _wrong_offsets(index: int, want, stored, n_elements: int, block: int, case: str) -> Mistake:
+def _wrong_offsets(index: int, want, stored, loaded, n_elements: int, block: int, case: str) -> Mistake:
     what = f"program {index} should store elements {ranges(want)}; yours stores {ranges(stored)}."
     idea = "Program i has the elements from i × BLOCK to (i + 1) × BLOCK − 1, up to the last one that exists."
-    if index and stored == list(range(min(block, n_elements))):
+    if index and stored == list(range(min(block, n_elements))) and loaded == want:
+        idea = "The loads are right, but all programs store to the same elements: `out + offsets`, as for `x`."
+    elif index and stored == list(range(min(block, n_elements))):
         idea = "All programs add the same elements. They differ only in their id: start at `tl.program_id(0) * BLOCK`."
     elif index and stored == list(range(index, min(index + block, n_elements))):
         idea = (
@@ -94,6 +97,8 @@ def _wrong_offsets(index: int, want, stored, n_elements: int, block: int, case: 
         )
     elif stored == want[:-1]:
         idea = "The last element is left out. The mask should be `offsets < n_elements`."
+    elif block != 4 and stored == list(range(4 * index, min(4 * index + 4, n_elements))):
+        idea += f" Is the 4 of the example in your code? BLOCK is {block} here."
     elif not stored:
         idea = "Its mask is False everywhere, or it never reaches `tl.store`."
     return Mistake(what, case=case, idea=idea)
@@ -103,6 +108,8 @@ def _check_sums(got, x, y, case: str) -> None:
     if close(got, x + y):
         return
     idea = "Load both, add the two tiles, and store the sum."
+    if close(got, x + y + UNTOUCHED):
+        idea = f"You added to what `out` held before, here {UNTOUCHED:g}. Store x + y alone."
     for formed, name in (
         (x - y, "x − y"),
         (x * y, "x × y"),

@@ -1,6 +1,6 @@
 """Judges 07.3, `attend_blocks`: one query over a block table, one block per iteration."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 import torch
@@ -59,6 +59,8 @@ def _check_results(attempt) -> None:
     _check_case(attempt, 10, [2, 0, 3], scores="plunging")
     _check_case(attempt, 3, [1], scores="low")
     _check_case(attempt, 1, [2], scores="deep")
+    _check_case(attempt, 8, [0, 2], scores="small", spare=0)
+    _check_float16(attempt)
     rng = Random(5)
     for seed in range(4):
         size = rng.choice((2, 8, 16))
@@ -77,7 +79,10 @@ def _check_results(attempt) -> None:
     _check_large_pool(attempt)
 
 
-def _check_case(attempt, num_tokens, table, scores, layout=DENSE, block_size=4, head_dim=HEAD_DIM, seed=0) -> None:
+def _check_case(
+    attempt, num_tokens, table, scores, layout=DENSE, block_size=4, head_dim=HEAD_DIM, seed=0, spare=2
+) -> None:
+    """`spare`: entries of the table past the blocks in use."""
     single, caches = _make(num_tokens, table, scores, layout, block_size, head_dim, seed, unused=float("nan"))
     views = _views(caches, layout)
     case = (
@@ -85,7 +90,8 @@ def _check_case(attempt, num_tokens, table, scores, layout=DENSE, block_size=4, 
         f"BLOCK_SIZE = {block_size}, stride_block = {views[0].stride(0)}, stride_slot = "
         f"{views[0].stride(1)}{SCORES_TEXT[scores]}. Slots without a token hold NaN."
     )
-    got, recording = _attend(attempt, single, views, case)
+    case += "" if spare else " The table has no more entries."
+    got, recording = _attend(attempt, single, views, case, spare)
     want = single.want()
     if close(got, want):
         return
@@ -190,8 +196,8 @@ def _views(caches, layout: Layout) -> list[torch.Tensor]:
     return [cache[:: 1 + layout.block_gap, :: 1 + layout.slot_gap] for cache in caches]
 
 
-def _attend(attempt, single: SingleHead, views, case: str):
-    table = torch.tensor([*single.table, NOWHERE, NOWHERE], dtype=torch.int32)
+def _attend(attempt, single: SingleHead, views, case: str, spare: int = 2):
+    table = torch.tensor([*single.table, *[NOWHERE] * spare], dtype=torch.int32)
     head_dim = single.query.shape[0]
     out = torch.full((head_dim,), float("nan"))
     arguments = (attempt, single.query, *views, table, out, single.num_tokens, single.scale, *views[0].stride()[:2])
@@ -212,7 +218,7 @@ def _out_of_bounds(error, single: SingleHead, keys) -> str:
     if error.tensor == "block_table":
         return (
             f"The table has one entry per block, {len(single.table)} here: the block of position p is in entry "
-            "p // BLOCK_SIZE."
+            "p // BLOCK_SIZE. Positions end before `num_tokens`, and no block follows a full one."
             if error.number >= 0
             else "The table is read before its first entry."
         )
@@ -271,6 +277,22 @@ def _why_not_finite(finite_is_right: bool, full_is_right: bool, scores: str) -> 
         "exp(−infinity) is 0; the other way around it's infinite. And scores of minus infinity give NaN only if a "
         "whole block is masked."
     )
+
+
+def _check_float16(attempt) -> None:
+    """A float16 cache doesn't make the computation less accurate."""
+    single, caches = _make(7, [2, 0], "rising", DENSE, 4, HEAD_DIM, 0, unused=float("nan"))
+    views = [cache.half() for cache in caches]
+    single = replace(single, keys=views[0][:, :, 0], values=views[1][:, :, 0])
+    case = "7 tokens in blocks [2, 0] of a 4-block pool, BLOCK_SIZE = 4; a float16 cache and a float32 query."
+    got, _ = _attend(attempt, single, views, case)
+    if not close(got, single.want()):
+        idea = (
+            "With a float32 cache the result is right. The query is float32, so the scores, the weights, the sums and "
+            "the result are, too: convert none of them to the dtype of the cache."
+        )
+        what = f"the attention should be {values_text(single.want(), 6)}; yours is {values_text(got, 6)}."
+        raise Mistake(what, case=case, idea=idea)
 
 
 def _check_large_pool(attempt) -> None:

@@ -106,11 +106,20 @@ def _check_case(
     )
     arguments = (q, k_cache, v_cache, block_tables, torch.tensor(contexts, dtype=torch.int32), out, scale)
     strides = (*q.stride()[:2], *k_cache.stride()[:3], block_tables.stride(0))
-    recording = run(
-        attempt, (len(contexts), q_heads), *arguments, *strides, GROUP=group, HEAD_DIM=HEAD_DIM,
-        BLOCK_SIZE=BLOCK_SIZE, case=case,
-        explain=lambda error: _out_of_bounds(error, contexts, q_heads, kv_heads),
-    )  # fmt: skip
+    try:
+        recording = run(
+            attempt, (len(contexts), q_heads), *arguments, *strides, GROUP=group, HEAD_DIM=HEAD_DIM,
+            BLOCK_SIZE=BLOCK_SIZE, case=case,
+            explain=lambda error: _out_of_bounds(error, contexts, q_heads, kv_heads),
+        )  # fmt: skip
+    except Mistake as mistake:
+        if "incompatible dimensions" not in mistake.what:
+            raise
+        idea = (
+            "Two tiles have different lengths. If they meet in `attend_blocks`, look at the order of its arguments: "
+            "query, keys, values, table, num_tokens, scale, stride_block, stride_slot, HEAD_DIM, BLOCK_SIZE."
+        )
+        raise Mistake(mistake.what, case=mistake.case, idea=idea) from None
     refuse_wrong_tensors(recording, "out", case)
     for program in recording.programs:
         stored = cells(recording, program, "store", "out", 2)
@@ -165,6 +174,7 @@ def _check_program(
         _query(recording, program),
         _length(recording, program),
         _table(recording, program),
+        _stride_order(program, k_cache, head // group, tables[seq][0]),
         _head_start(program, k_cache, head // group, tables[seq][0]),
         _kv_head(recording, program, k_cache, group, tables),
     ):
@@ -204,7 +214,7 @@ def _wrong_output(recording, program, stored, case: str) -> Mistake:
         "Axis 0 of the grid counts sequences, axis 1 query heads: "
         "`out + seq * stride_seq + head * stride_q_head + dim`, as for q."
     )
-    if stored == cells(recording, recording.programs[0], "store", "out", 2):
+    if stored == cells(recording, recording.programs[0], "store", "out", 2) and _query(recording, program):
         idea = (
             "Every program stores to the same elements. `tl.program_id(0)` is the sequence, `tl.program_id(1)` the "
             "query head."
@@ -316,6 +326,17 @@ def _kv_head(recording, program, k_cache, group: int, tables: list[list[int]]) -
         if used == list(range(q_heads)):
             return prefix + "There are fewer KV heads than query heads; GROUP query heads share one: head // GROUP."
         return prefix + "GROUP query heads share one KV head, head // GROUP. It starts at head // GROUP × stride_head."
+    return ""
+
+
+def _stride_order(program, k_cache, kv_head: int, block: int) -> str:
+    """What is wrong if a program's first block starts at block × stride_slot; else ""."""
+    start = _first_offset(program, "k_cache") - kv_head * k_cache.stride(2)
+    if start == block * k_cache.stride(1):
+        return (
+            f"Block {block} starts at {block} × stride_block; yours starts at {block} × stride_slot. In the call of "
+            "`attend_blocks`, stride_block comes before stride_slot."
+        )
     return ""
 
 

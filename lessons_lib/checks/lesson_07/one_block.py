@@ -175,6 +175,10 @@ class _Case:
                 'Replace their scores: `tl.where(is_key, scores, float("-inf"))`.',
                 missing.softmax(dim=0)[:n] @ values[:n],
             )
+            yield (
+                "The sum of the weights is too large, by 1 for each slot without a token. Their weights are 0.",
+                summed / (weights.sum() + self.size - n),
+            )
         if n > 1:
             yield "The newest token is left out: `slot < num_tokens`.", self._over(n - 1)
         yield "The result is not divided by the sum of the weights.", summed

@@ -77,7 +77,7 @@ class SingleHead:
                 )
             new_max = max(row_max, scores.max().item())
             weights = (scores - new_max).exp()
-            rescale = (power * torch.tensor(row_max - new_max, dtype=torch.float64)).exp()
+            rescale = (power * torch.tensor(row_max - new_max, dtype=torch.float64)).exp() if start else 0.0
             weights = weights / weights.sum() if normalize else weights
             row_sum = row_sum * (rescale if rescale_sum else 1) + weights.sum()
             acc = acc * (rescale if rescale_acc else 1) + weights @ values
@@ -108,6 +108,10 @@ class SingleHead:
         yield (
             "You multiplied the result by `scale`. It is a factor of the scores, before the exponential.",
             self._over(cells, 1.0) * self.scale,
+        )
+        yield (
+            "You divided the result by `scale`, or the sum of the weights has it as a factor. Only the scores have it.",
+            self._over(cells) / self.scale,
         )
         yield "You divided by `scale`. It is already 1 / sqrt(head size): multiply.", self._over(cells, 1 / self.scale)
         yield (
@@ -153,6 +157,11 @@ class SingleHead:
                 "Neither `row_sum` nor `acc` is rescaled. Both are relative to the old maximum; multiply them by "
                 "exp(row_max − new_max). If you do, is that factor always 1? Compute it before row_max changes.",
                 self._online(rescale_sum=False, rescale_acc=False),
+            )
+            yield (
+                "The factor is upside down: exp(row_max − new_max), which is at most 1. A larger maximum makes the "
+                "sums so far count for less.",
+                self._online(power=-1.0),
             )
             yield (
                 "Each block's weights are relative to its own maximum, so they can't be added. Carry a maximum from "

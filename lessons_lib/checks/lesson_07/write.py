@@ -61,6 +61,10 @@ def _check_large_cache(attempt) -> None:
     got = cache[slot].flatten()
     if not torch.equal(got, new[0]):
         what = f"slot {slot} should hold {values_text(new[0])}; yours holds {values_text(got)}."
+        first_wrong = int((got != new[0]).nonzero()[0])
+        if first_wrong > 1:
+            what = f"only the first {first_wrong} of the token's {n_elements} elements are in slot {slot}."
+            idea = "The tile has BLOCK elements, 256 here. Is another length in your code?"
         raise Mistake(what, case=case, idea=idea)
 
 
@@ -118,6 +122,11 @@ def _out_of_bounds(error, slots, n_elements: int, size: int, block_size: int, st
             "apart, and the slot says where to write, not what to read."
         )
     slot = slots[error.ids[0]]
+    if slot * stride + n_elements <= error.number < slot * stride + size:
+        return (
+            f"The slot's start is right, but the tile has {size} elements, and a token has {n_elements}. Give "
+            "`tl.store` the mask `offsets < n_elements`."
+        )
     if error.number >= slot * block_size * stride:
         return (
             "The slot isn't a block. Slots are numbered across the whole pool, block × block_size + offset in the "
@@ -146,6 +155,9 @@ def _wrong_offsets(
         )
     elif token and stored == touched(recording, recording.programs[0], "store", "cache"):
         idea = "Every program stores the same token. `tl.program_id(0)` is the index of its own."
+        first, own = (touched(recording, recording.programs[index], "load", "new") for index in (0, token))
+        if first != own:
+            idea = "Every program writes to the same slot. Its own is `tl.load(slot_mapping + token)`."
     elif stored == elements(token):
         idea = (
             f"That's slot {token}: you used the index of the token. Its slot is in slot_mapping: "
