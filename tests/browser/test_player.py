@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+import lessons_lib.viz.stepper as stepper_module
 from lessons_lib.viz.drawing.svg import Drawing
 from lessons_lib.viz.stepper import Stepper
 
@@ -26,6 +27,7 @@ def draw(i):
 
 @pytest.fixture(scope="module")
 def file(tmp_path_factory):
+    stepper_module._shown_in = None  # another test of this process may have been given the module
     path = tmp_path_factory.mktemp("player") / "page.html"
     pages = [Stepper(draw, COUNT, start=3)._repr_mimebundle_()["text/html"] for _ in range(2)]
     assert "customElements.define" in pages[0]
@@ -122,6 +124,35 @@ def test_the_place_stays_while_pictures_of_other_heights_are_shown(page):
         page.evaluate("i => document.querySelector('lessons-player').go(i)", i)
         heights.add(page.evaluate("document.querySelector('lessons-player').offsetHeight"))
     assert len(heights) == 1 and heights.pop() <= 600
+
+
+def test_a_tall_picture_scrolls_in_its_place_and_keeps_its_scale(chromium, tmp_path):
+    def tall(i):
+        drawing = Drawing(height=100 + 900 * i)
+        drawing.text(20, 50, "first line")
+        drawing.text(20, 90 + 900 * i, "last line")
+        return drawing.picture(f"picture {i}")
+
+    path = tmp_path / "tall.html"
+    path.write_text(Stepper(tall, 2)._repr_mimebundle_()["text/html"], encoding="utf-8")
+    page = chromium.new_page(viewport={"width": 920, "height": 800})
+    page.goto(path.as_uri())
+    boxes = []
+    for i in range(2):
+        page.locator("lessons-player output").wait_for()
+        page.evaluate("i => document.querySelector('lessons-player').go(i)", i)
+        text = page.get_by_text("first line").bounding_box()
+        boxes.append(
+            (text["width"], text["height"], page.evaluate("document.querySelector('lessons-player').offsetHeight"))
+        )
+    assert boxes[0] == boxes[1] and boxes[0][2] <= 600
+    sheet = page.locator(".lessons-stepper-picture")
+    sheet.focus()
+    page.keyboard.press("End")
+    page.wait_for_function(
+        "document.querySelector('lessons-player').shadowRoot.querySelector('.sheet').scrollTop > 300"
+    )
+    page.close()
 
 
 def test_without_scripts_there_is_the_still_picture(chromium, file):

@@ -67,9 +67,9 @@ def recording_of(pictures: list[Picture]) -> dict[str, Any]:
     """What player.js shows, ready for JSON.
 
     Returns:
-        dict with width and height, those of the largest picture; defs; elements, the distinct ones; changes, for each
-        picture a list of splices [where, how many elements go, numbers of those that come ...] that make it of the one
-        before, the first of an empty one; alts, the words of each picture.
+        dict with the width of the widest picture; the heights of all; defs; elements, the distinct ones; changes, for
+        each picture a list of splices [where, how many elements go, numbers of those that come ...] that make it of the
+        one before, the first of an empty one; alts, the words of each picture.
     """
     frames = [frame_of(picture) for picture in pictures]
     key = f"{zlib.crc32(''.join(picture.svg for picture in pictures).encode()):08x}"
@@ -83,7 +83,7 @@ def recording_of(pictures: list[Picture]) -> dict[str, Any]:
     defs = {_ID.sub(rf"\1-{key}", each) for frame in frames for each in frame.defs}
     return {
         "width": max((frame.width for frame in frames), default=0),
-        "height": max((frame.height for frame in frames), default=0),
+        "heights": [frame.height for frame in frames],
         "defs": "".join(sorted(defs)),
         "elements": list(known),
         "changes": changes,

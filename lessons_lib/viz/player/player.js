@@ -4,7 +4,7 @@
 /**
  * @typedef {object} Recording
  * @property {number} width
- * @property {number} height
+ * @property {number[]} heights
  * @property {string} defs
  * @property {string[]} elements
  * @property {number[][][]} changes
@@ -18,9 +18,11 @@ const SVG = "http://www.w3.org/2000/svg";
 const WHOLE_RUN_MS = 12000; // so long a run takes at normal speed, if its steps are neither too short nor too long
 const SHORTEST_MS = 50;
 const LONGEST_MS = 800;
+const MOST_HEIGHT = 540; // pixels; with the controls, a picture fits into a window of 800. A taller one scrolls.
+const LEAST_WIDTH = 560; // below that, text would be too small to read
 
 const STYLE = `
-  :host { display: block; max-width: 900px; color: var(--jp-content-font-color1, inherit); }
+  :host { display: block; max-width: 900px; container-type: inline-size; color: var(--jp-content-font-color1, inherit); }
   .controls { display: flex; flex-wrap: wrap; gap: 6px; align-items: center; margin: 2px 0 6px; font: 14px/1.4 sans-serif; }
   button, select { min-width: 40px; min-height: 32px; border: 1px solid #767676; border-radius: 6px; background: transparent;
     color: inherit; font: inherit; cursor: pointer; }
@@ -29,8 +31,8 @@ const STYLE = `
   input { flex: 1 1 160px; min-width: 120px; height: 32px; accent-color: #0072B2; }
   output { min-width: 110px; }
   :focus-visible { outline: 3px solid #2684C4; outline-offset: 2px; }
-  .sheet { overflow-x: auto; }
-  svg { display: block; width: 100%; min-width: 560px; max-height: 540px; background: #fff; border-radius: 6px; }
+  .sheet { overflow: auto; background: #fff; border-radius: 6px; }
+  svg { display: block; width: 100%; min-width: ${LEAST_WIDTH}px; }
 `;
 
 /**
@@ -83,7 +85,7 @@ export function stepMs(count) {
 class LessonsPlayer extends (globalThis.HTMLElement ?? Object) {
   isStarted = false;
   /** @type {Recording} */
-  data = { width: 0, height: 0, defs: "", elements: [], changes: [], alts: [], names: [], label: "", start: 0 };
+  data = { width: 0, heights: [], defs: "", elements: [], changes: [], alts: [], names: [], label: "", start: 0 };
   /** @type {number[][]} */
   pictures = [];
   /** @type {Element[]} */
@@ -110,8 +112,10 @@ class LessonsPlayer extends (globalThis.HTMLElement ?? Object) {
 
   /** @param {ShadowRoot} root */
   build(root) {
-    const { label, width, height, defs } = this.data;
+    const { label, width, heights, defs } = this.data;
     const last = this.pictures.length - 1;
+    const tallest = Math.max(...heights);
+    const height = `min(${MOST_HEIGHT}px, calc(max(100cqw, ${LEAST_WIDTH}px) * ${tallest / width}))`;
     root.innerHTML = `<style>${STYLE}</style>
       <div class="controls" role="group">
         <button class="lessons-stepper-play"></button>
@@ -120,7 +124,7 @@ class LessonsPlayer extends (globalThis.HTMLElement ?? Object) {
         <output class="lessons-stepper-position"></output>
         <select><option value="0.5">slow</option><option value="1" selected>normal</option><option value="3">fast</option></select>
       </div>
-      <div class="sheet lessons-stepper-picture"><svg role="img" viewBox="0 0 ${width} ${height}"><defs>${defs}</defs><g font-family="Helvetica, Arial, 'DejaVu Sans', sans-serif"></g></svg></div>`;
+      <div class="sheet lessons-stepper-picture" style="height: ${height}"><svg role="img"><defs>${defs}</defs><g font-family="Helvetica, Arial, 'DejaVu Sans', sans-serif"></g></svg></div>`;
     /** @param {string} selector @returns {any} */
     const part = (selector) => root.querySelector(selector);
     this.playButton = part(".lessons-stepper-play");
@@ -131,6 +135,7 @@ class LessonsPlayer extends (globalThis.HTMLElement ?? Object) {
     this.speed = part("select");
     this.svg = part("svg");
     this.group = part("g");
+    if (tallest > MOST_HEIGHT) part(".sheet").tabIndex = 0; // so that keys can scroll it
     part(".controls").setAttribute("aria-label", `controls of the picture, one ${label} after another`);
     this.previous.setAttribute("aria-label", `previous ${label}`);
     this.next.setAttribute("aria-label", `next ${label}`);
@@ -177,8 +182,9 @@ class LessonsPlayer extends (globalThis.HTMLElement ?? Object) {
 
   /** @param {number} index */
   show(index) {
-    const { names, alts } = this.data;
+    const { names, alts, width, heights } = this.data;
     this.at = Math.min(Math.max(index, 0), this.pictures.length - 1);
+    this.svg.setAttribute("viewBox", `0 0 ${width} ${heights[this.at]}`);
     this.redraw(this.pictures[this.at]);
     this.svg.setAttribute("aria-label", alts[this.at]);
     this.status.textContent = names[this.at];
