@@ -4,7 +4,7 @@
 
 **Can a new request join the batch while the others keep running?**
 
-90 minutes · difficulty: medium · routes: ideas, serving · prerequisites: lesson 00 (prefill, decode, KV cache) and
+100 minutes · difficulty: medium · routes: ideas, serving · prerequisites: lesson 00 (prefill, decode, KV cache) and
 lesson 01 (static batching, masks, positions)
 
 In lesson 01, a wave of requests went through the model together and left together. In this lesson you build the loop
@@ -807,7 +807,7 @@ quiz("02")
 """
 ## Further (optional)
 
-What the lesson doesn't need. It isn't part of its 90 minutes.
+What the lesson doesn't need. It isn't part of its 100 minutes.
 
 ### What happens when a freed slot is not refilled
 

@@ -4,7 +4,7 @@
 
 **How can requests share one cache when we don't know how long each of them will get?**
 
-90 minutes · difficulty: medium · routes: ideas, serving · prerequisites: lesson 00 (KV cache) and lesson 02 (slots)
+105 minutes · difficulty: medium · routes: ideas, serving · prerequisites: lesson 00 (KV cache) and lesson 02 (slots)
 
 In lesson 02, every batch slot reserved a row of cache for the longest request that might come. In this lesson you
 build what serving systems use instead: a pool of small blocks, and for each request a table of the blocks that it owns.
@@ -733,7 +733,7 @@ quiz("03")
 """
 ## Further (optional)
 
-What the lesson doesn't need. It isn't part of its 90 minutes.
+What the lesson doesn't need. It isn't part of its 105 minutes.
 
 ### Which end of a request goes into the queue first?
 

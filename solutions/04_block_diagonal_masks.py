@@ -4,7 +4,7 @@
 
 **How can tokens of different requests share one row without affecting each other?**
 
-75 minutes · difficulty: medium · routes: ideas, kernels · prerequisites: lesson 00 (attention, KV cache) and lesson
+80 minutes · difficulty: medium · routes: ideas, kernels · prerequisites: lesson 00 (attention, KV cache) and lesson
 01 (positions, padding)
 
 In lesson 01 every request had its own row, filled up with padding. In this lesson all requests share a single row. An
@@ -764,7 +764,7 @@ quiz("04")
 """
 ## Further (optional)
 
-What the lesson doesn't need. It isn't part of its 75 minutes.
+What the lesson doesn't need. It isn't part of its 80 minutes.
 """
 
 # %% [markdown]

@@ -4,7 +4,7 @@
 
 **Can attention read keys and values straight from scattered blocks, so that we never concatenate or split a cache again?**
 
-90 minutes · difficulty: medium · routes: *ideas* (00–06), *kernels* (04, 06–08, 13), *serving* (00–03, 05, 06, 09–12) ·
+105 minutes · difficulty: medium · routes: *ideas* (00–06), *kernels* (04, 06–08, 13), *serving* (00–03, 05, 06, 09–12) ·
 prerequisites: lesson 03 (blocks, slots) and lesson 05 (the packed batch)
 
 Lesson 03 did the bookkeeping for a cache in blocks, but stored nothing in them. Lesson 05 computed many requests in one
@@ -851,7 +851,7 @@ quiz("06")
 """
 ## Further (optional)
 
-What the lesson doesn't need. It isn't part of its 90 minutes.
+What the lesson doesn't need. It isn't part of its 105 minutes.
 """
 
 # %% [markdown]

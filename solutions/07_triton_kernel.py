@@ -4,7 +4,7 @@
 
 **How does a GPU kernel read keys and values through a block table?**
 
-90 minutes · difficulty: hard · routes: kernels · prerequisites: lesson 03 (blocks, slots) and lesson 06 (softmax block by block)
+100 minutes · difficulty: hard · routes: kernels · prerequisites: lesson 03 (blocks, slots) and lesson 06 (softmax block by block)
 
 Lesson 06 left keys and values in their blocks, but each layer still made a temporary copy of them, because PyTorch's attention wants contiguous
 tensors. In this lesson you write the attention kernel yourself, in four steps: addition, attention over one block, attention over a block table, and all
@@ -650,7 +650,7 @@ quiz("07")
 """
 ## Further (optional)
 
-What the lesson doesn't need. It isn't part of its 90 minutes.
+What the lesson doesn't need. It isn't part of its 100 minutes.
 """
 
 # %% [markdown]

@@ -4,7 +4,7 @@
 
 **Lesson 07's kernel is correct. What makes it as fast as the memory allows?**
 
-90 minutes · difficulty: hard · routes: kernels · prerequisites: lesson 07 (programs, masks, strides, a kernel over a block table)
+125 minutes · difficulty: hard · routes: kernels · prerequisites: lesson 07 (programs, masks, strides, a kernel over a block table)
 
 You rewrite lesson 07's kernel so that one program serves all query heads that share keys, and reads many keys at a time. On any machine you can count how
 the bytes and the iterations fall. Then you split long sequences among many programs, and merge their results. For each idea, a recording on a GPU shows the
@@ -717,7 +717,7 @@ quiz("08")
 """
 ## Further (optional)
 
-What the lesson doesn't need: the roofline, the prefill kernel, tiles, and how the kernels are called. It isn't part of its 90 minutes. It has two more exercises.
+What the lesson doesn't need: the roofline, the prefill kernel, tiles, and how the kernels are called. It isn't part of its 125 minutes. It has two more exercises.
 """
 
 # %% [markdown]

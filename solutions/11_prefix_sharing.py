@@ -4,7 +4,7 @@
 
 **Many requests begin with the same text. Does each of them have to compute and store it?**
 
-90 minutes · difficulty: hard · routes: serving · prerequisites: lesson 10 (memory pressure)
+95 minutes · difficulty: hard · routes: serving · prerequisites: lesson 10 (memory pressure)
 
 Lesson 10 took blocks back when there were too few of them. It's better to need fewer. In this lesson, sequences with the same beginning (the same
 *prefix*) share the blocks that hold it: the pool finds blocks by their contents, counts the sequences that use them, and copies a shared block before
@@ -607,7 +607,7 @@ quiz("11")
 """
 ## Further (optional)
 
-What the lesson doesn't need. It isn't part of its 90 minutes.
+What the lesson doesn't need. It isn't part of its 95 minutes.
 """
 
 # %% [markdown]

@@ -4,7 +4,7 @@
 
 **We have a scheduler, a paged cache and a model. How do we turn them into an engine that takes requests and streams answers?**
 
-90 minutes · difficulty: medium · routes: serving · prerequisites: lesson 09 (the scheduler), lesson 10 (memory pressure) and lesson 11 (prefix sharing)
+95 minutes · difficulty: medium · routes: serving · prerequisites: lesson 09 (the scheduler), lesson 10 (memory pressure) and lesson 11 (prefix sharing)
 
 The parts can serve requests, but something has to drive them. In this lesson an engine does that, and it adds what users expect: sampling, text instead of
 token ids, and answers that can be read as they grow and stopped halfway. Then we break the engine on purpose, and you write the function that survives it.
@@ -969,7 +969,7 @@ quiz("12")
 """
 ## Further (optional)
 
-What the lesson doesn't need. It isn't part of its 90 minutes.
+What the lesson doesn't need. It isn't part of its 95 minutes.
 """
 
 # %% [markdown]
