@@ -79,9 +79,9 @@ def first_lesson(lab):
     return open_part(lab, "00", {"Stepper", "draw_cache_growth"})
 
 
-def test_the_next_day_the_pictures_still_play(lab):
+def test_the_next_day_the_pictures_still_play(lab, first_lesson):
     """Saved, its kernel ended, and opened again: no cell has run in the new page."""
-    path = open_part(lab, "00", {"Stepper", "draw_cache_growth"}).save_and_end_kernel()
+    path = first_lesson.save_and_end_kernel()
     page = lab.browser.new_page()
     page.goto(f"{lab.url}/lab/workspaces/next-day/tree/{path}")
     page.get_by_label("next step").first.click(timeout=60_000)
