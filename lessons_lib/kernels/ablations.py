@@ -25,6 +25,7 @@ from lessons_lib.kernels.paged_flash import (
     cache_offsets,
     decode_kernel,
     first_visible_key,
+    merge_if_last,
     online_softmax,
     prefill_kernel,
     start_with_sink,
@@ -87,8 +88,8 @@ def decode_per_query_head(
     stride_q, stride_q_head, stride_out, stride_out_head, stride_block, stride_slot, stride_head, stride_table,
     GROUP: tl.constexpr, BLOCK_M: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, VALUE_DIM: tl.constexpr,
     BLOCK_V: tl.constexpr, BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr, SPLIT_SIZE: tl.constexpr,
-    NUM_SPLITS: tl.constexpr, RAGGED: tl.constexpr, USE_INT64: tl.constexpr, sinks=None, alibi_slopes=None,
-    WINDOW: tl.constexpr = None, CHUNKED: tl.constexpr = False, SOFTCAP: tl.constexpr = None,
+    NUM_SPLITS: tl.constexpr, RAGGED: tl.constexpr, USE_INT64: tl.constexpr, finished=None, sinks=None,
+    alibi_slopes=None, WINDOW: tl.constexpr = None, CHUNKED: tl.constexpr = False, SOFTCAP: tl.constexpr = None,
 ):  # fmt: skip
     """One program per query head, GROUP = 1.
 
@@ -148,9 +149,16 @@ def decode_per_query_head(
         out_offsets = token * stride_out + head[:, None] * stride_out_head + value_dim[None, :]
         tl.store(out + out_offsets, result.to(out.dtype.element_ty), mask=in_out)
     else:
-        partial = (token * tl.num_programs(0) * GROUP + head) * NUM_SPLITS + split
+        first_partial = (token * tl.num_programs(0) * GROUP + head) * NUM_SPLITS
+        partial = first_partial + split
         tl.store(partial_out + partial[:, None] * VALUE_DIM + value_dim[None, :], result, mask=in_out)
         tl.store(partial_lse + partial, row_max + tl.log2(row_sum), mask=is_row)
+        if finished is not None:
+            out_offsets = token * stride_out + head[:, None] * stride_out_head + value_dim[None, :]
+            merge_if_last(
+                finished + seq * tl.num_programs(0) + kv_head, tl.cdiv(context_len, SPLIT_SIZE), partial_out,
+                partial_lse, first_partial, value_dim, is_row, in_out, out + out_offsets, BLOCK_M, VALUE_DIM, BLOCK_V,
+            )  # fmt: skip
 
 
 @triton.jit
@@ -159,8 +167,8 @@ def decode_without_tensor_cores(
     stride_q, stride_q_head, stride_out, stride_out_head, stride_block, stride_slot, stride_head, stride_table,
     GROUP: tl.constexpr, BLOCK_M: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, VALUE_DIM: tl.constexpr,
     BLOCK_V: tl.constexpr, BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr, SPLIT_SIZE: tl.constexpr,
-    NUM_SPLITS: tl.constexpr, RAGGED: tl.constexpr, USE_INT64: tl.constexpr, sinks=None, alibi_slopes=None,
-    WINDOW: tl.constexpr = None, CHUNKED: tl.constexpr = False, SOFTCAP: tl.constexpr = None,
+    NUM_SPLITS: tl.constexpr, RAGGED: tl.constexpr, USE_INT64: tl.constexpr, finished=None, sinks=None,
+    alibi_slopes=None, WINDOW: tl.constexpr = None, CHUNKED: tl.constexpr = False, SOFTCAP: tl.constexpr = None,
 ):  # fmt: skip
     """Products of float32 elements, summed up; no `tl.dot`.
 
@@ -220,9 +228,16 @@ def decode_without_tensor_cores(
         out_offsets = token * stride_out + head[:, None] * stride_out_head + value_dim[None, :]
         tl.store(out + out_offsets, result.to(out.dtype.element_ty), mask=in_out)
     else:
-        partial = (token * tl.num_programs(0) * GROUP + head) * NUM_SPLITS + split
+        first_partial = (token * tl.num_programs(0) * GROUP + head) * NUM_SPLITS
+        partial = first_partial + split
         tl.store(partial_out + partial[:, None] * VALUE_DIM + value_dim[None, :], result, mask=in_out)
         tl.store(partial_lse + partial, row_max + tl.log2(row_sum), mask=is_row)
+        if finished is not None:
+            out_offsets = token * stride_out + head[:, None] * stride_out_head + value_dim[None, :]
+            merge_if_last(
+                finished + seq * tl.num_programs(0) + kv_head, tl.cdiv(context_len, SPLIT_SIZE), partial_out,
+                partial_lse, first_partial, value_dim, is_row, in_out, out + out_offsets, BLOCK_M, VALUE_DIM, BLOCK_V,
+            )  # fmt: skip
 
 
 @triton.jit
@@ -231,8 +246,8 @@ def decode_with_early_table_read(
     stride_q, stride_q_head, stride_out, stride_out_head, stride_block, stride_slot, stride_head, stride_table,
     GROUP: tl.constexpr, BLOCK_M: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_D: tl.constexpr, VALUE_DIM: tl.constexpr,
     BLOCK_V: tl.constexpr, BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr, SPLIT_SIZE: tl.constexpr,
-    NUM_SPLITS: tl.constexpr, RAGGED: tl.constexpr, USE_INT64: tl.constexpr, sinks=None, alibi_slopes=None,
-    WINDOW: tl.constexpr = None, CHUNKED: tl.constexpr = False, SOFTCAP: tl.constexpr = None,
+    NUM_SPLITS: tl.constexpr, RAGGED: tl.constexpr, USE_INT64: tl.constexpr, finished=None, sinks=None,
+    alibi_slopes=None, WINDOW: tl.constexpr = None, CHUNKED: tl.constexpr = False, SOFTCAP: tl.constexpr = None,
 ):  # fmt: skip
     """Reads the block table one iteration ahead. Not an idea taken out, but one that was tried and not kept."""
     kv_head, seq, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
@@ -291,9 +306,16 @@ def decode_with_early_table_read(
         out_offsets = token * stride_out + head[:, None] * stride_out_head + value_dim[None, :]
         tl.store(out + out_offsets, result.to(out.dtype.element_ty), mask=in_out)
     else:
-        partial = (token * tl.num_programs(0) * GROUP + head) * NUM_SPLITS + split
+        first_partial = (token * tl.num_programs(0) * GROUP + head) * NUM_SPLITS
+        partial = first_partial + split
         tl.store(partial_out + partial[:, None] * VALUE_DIM + value_dim[None, :], result, mask=in_out)
         tl.store(partial_lse + partial, row_max + tl.log2(row_sum), mask=is_row)
+        if finished is not None:
+            out_offsets = token * stride_out + head[:, None] * stride_out_head + value_dim[None, :]
+            merge_if_last(
+                finished + seq * tl.num_programs(0) + kv_head, tl.cdiv(context_len, SPLIT_SIZE), partial_out,
+                partial_lse, first_partial, value_dim, is_row, in_out, out + out_offsets, BLOCK_M, VALUE_DIM, BLOCK_V,
+            )  # fmt: skip
 
 
 # --- functions of prefill_kernel without their idea
