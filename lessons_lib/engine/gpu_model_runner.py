@@ -248,8 +248,8 @@ def compiled_logits(
     compiled = torch.compile(operator_logits, dynamic=True, fullgraph=True, backend=backend, options=options)
 
     def call(*inputs: Any) -> torch.Tensor:
-        # Otherwise two sizes that happen to be equal at the first call are taken to be equal always; and the model is
-        # traced twice, because Dynamo takes the scale of the scores for an input until it sees that nothing changes it.
+        # Duck shapes: two sizes that are equal at the first call would be taken to be equal always. Floats: Dynamo
+        # would take the scale of the scores for a variable, find out that it is none, and trace the model once more.
         with shape_config.patch(use_duck_shape=False), dynamo_config.patch(specialize_float=True):  # type: ignore[attr-defined]
             return compiled(*inputs)
 

@@ -29,6 +29,7 @@ from lessons_lib.kernels.paged_flash import (
     online_softmax,
     prefill_kernel,
     start_with_sink,
+    store_part,
     value_offset,
     with_terms,
 )
@@ -145,19 +146,19 @@ def decode_per_query_head(
     if WINDOW is not None:  # a split may have no key inside the window: 0, with a weight of 0
         row_sum = tl.where(row_sum == 0.0, 1.0, row_sum)
     result = acc / row_sum[:, None]
+    out_places = out + token * stride_out + head[:, None] * stride_out_head + value_dim[None, :]
     if NUM_SPLITS == 1:
-        out_offsets = token * stride_out + head[:, None] * stride_out_head + value_dim[None, :]
-        tl.store(out + out_offsets, result.to(out.dtype.element_ty), mask=in_out)
+        tl.store(out_places, result.to(out.dtype.element_ty), mask=in_out)
     else:
         first_partial = (token * tl.num_programs(0) * GROUP + head) * NUM_SPLITS
-        partial = first_partial + split
-        tl.store(partial_out + partial[:, None] * VALUE_DIM + value_dim[None, :], result, mask=in_out)
-        tl.store(partial_lse + partial, row_max + tl.log2(row_sum), mask=is_row)
+        store_part(
+            result, row_max, row_sum, split, first_partial, partial_out, partial_lse, value_dim, is_row, in_out,
+            VALUE_DIM,
+        )  # fmt: skip
         if finished is not None:
-            out_offsets = token * stride_out + head[:, None] * stride_out_head + value_dim[None, :]
             merge_if_last(
-                finished + seq * tl.num_programs(0) + kv_head, tl.cdiv(context_len, SPLIT_SIZE), partial_out,
-                partial_lse, first_partial, value_dim, is_row, in_out, out + out_offsets, BLOCK_M, VALUE_DIM, BLOCK_V,
+                finished + seq * tl.num_programs(0) + kv_head, tl.cdiv(context_len, SPLIT_SIZE), first_partial,
+                partial_out, partial_lse, value_dim, is_row, in_out, out_places, BLOCK_M, VALUE_DIM, BLOCK_V,
             )  # fmt: skip
 
 
@@ -224,19 +225,19 @@ def decode_without_tensor_cores(
     if WINDOW is not None:  # a split may have no key inside the window: 0, with a weight of 0
         row_sum = tl.where(row_sum == 0.0, 1.0, row_sum)
     result = acc / row_sum[:, None]
+    out_places = out + token * stride_out + head[:, None] * stride_out_head + value_dim[None, :]
     if NUM_SPLITS == 1:
-        out_offsets = token * stride_out + head[:, None] * stride_out_head + value_dim[None, :]
-        tl.store(out + out_offsets, result.to(out.dtype.element_ty), mask=in_out)
+        tl.store(out_places, result.to(out.dtype.element_ty), mask=in_out)
     else:
         first_partial = (token * tl.num_programs(0) * GROUP + head) * NUM_SPLITS
-        partial = first_partial + split
-        tl.store(partial_out + partial[:, None] * VALUE_DIM + value_dim[None, :], result, mask=in_out)
-        tl.store(partial_lse + partial, row_max + tl.log2(row_sum), mask=is_row)
+        store_part(
+            result, row_max, row_sum, split, first_partial, partial_out, partial_lse, value_dim, is_row, in_out,
+            VALUE_DIM,
+        )  # fmt: skip
         if finished is not None:
-            out_offsets = token * stride_out + head[:, None] * stride_out_head + value_dim[None, :]
             merge_if_last(
-                finished + seq * tl.num_programs(0) + kv_head, tl.cdiv(context_len, SPLIT_SIZE), partial_out,
-                partial_lse, first_partial, value_dim, is_row, in_out, out + out_offsets, BLOCK_M, VALUE_DIM, BLOCK_V,
+                finished + seq * tl.num_programs(0) + kv_head, tl.cdiv(context_len, SPLIT_SIZE), first_partial,
+                partial_out, partial_lse, value_dim, is_row, in_out, out_places, BLOCK_M, VALUE_DIM, BLOCK_V,
             )  # fmt: skip
 
 
@@ -302,19 +303,19 @@ def decode_with_early_table_read(
     if WINDOW is not None:  # a split may have no key inside the window: 0, with a weight of 0
         row_sum = tl.where(row_sum == 0.0, 1.0, row_sum)
     result = acc / row_sum[:, None]
+    out_places = out + token * stride_out + head[:, None] * stride_out_head + value_dim[None, :]
     if NUM_SPLITS == 1:
-        out_offsets = token * stride_out + head[:, None] * stride_out_head + value_dim[None, :]
-        tl.store(out + out_offsets, result.to(out.dtype.element_ty), mask=in_out)
+        tl.store(out_places, result.to(out.dtype.element_ty), mask=in_out)
     else:
         first_partial = (token * tl.num_programs(0) * GROUP + head) * NUM_SPLITS
-        partial = first_partial + split
-        tl.store(partial_out + partial[:, None] * VALUE_DIM + value_dim[None, :], result, mask=in_out)
-        tl.store(partial_lse + partial, row_max + tl.log2(row_sum), mask=is_row)
+        store_part(
+            result, row_max, row_sum, split, first_partial, partial_out, partial_lse, value_dim, is_row, in_out,
+            VALUE_DIM,
+        )  # fmt: skip
         if finished is not None:
-            out_offsets = token * stride_out + head[:, None] * stride_out_head + value_dim[None, :]
             merge_if_last(
-                finished + seq * tl.num_programs(0) + kv_head, tl.cdiv(context_len, SPLIT_SIZE), partial_out,
-                partial_lse, first_partial, value_dim, is_row, in_out, out + out_offsets, BLOCK_M, VALUE_DIM, BLOCK_V,
+                finished + seq * tl.num_programs(0) + kv_head, tl.cdiv(context_len, SPLIT_SIZE), first_partial,
+                partial_out, partial_lse, value_dim, is_row, in_out, out_places, BLOCK_M, VALUE_DIM, BLOCK_V,
             )  # fmt: skip
 
 

@@ -120,8 +120,25 @@ def with_terms(
 
 
 @triton.jit
+def store_part(
+    result, row_max, row_sum, split, first_partial, partial_out, partial_lse, value_dim, is_row, in_out,
+    VALUE_DIM: tl.constexpr,
+):  # fmt: skip
+    """Store what a split gives: its attention, result [rows, V], and its log-sum-exp.
+
+    Args:
+        row_max, row_sum: see `online_softmax`.
+        first_partial: [rows], where the parts of each row begin in `partial_out` and `partial_lse`.
+        is_row, in_out: the rows [rows], and their elements [rows, V], that exist.
+    """
+    partial = first_partial + split
+    tl.store(partial_out + partial[:, None] * VALUE_DIM + value_dim[None, :], result, mask=in_out)
+    tl.store(partial_lse + partial, row_max + tl.log2(row_sum), mask=is_row)
+
+
+@triton.jit
 def merge_if_last(
-    finished, num_splits, partial_out, partial_lse, first_partial, value_dim, is_row, in_out, out,
+    finished, num_splits, first_partial, partial_out, partial_lse, value_dim, is_row, in_out, out,
     BLOCK_M: tl.constexpr, VALUE_DIM: tl.constexpr, BLOCK_V: tl.constexpr,
 ):  # fmt: skip
     """Merge the splits of a sequence, if this program is the last of them: an online softmax again, in which each split
@@ -132,8 +149,7 @@ def merge_if_last(
     Args:
         finished: pointer to an int32: how many of the programs are done. 0 again after the last.
         num_splits: how many programs there are, at least 1.
-        partial_out, partial_lse: see `decode_kernel`; first_partial: [rows], where each row's first split is in them.
-        is_row, in_out: the rows [rows], and their elements [rows, V], that exist; out: pointers to the latter.
+        out: pointers to the elements of the result. The others: see `store_part`.
     """
     tl.debug_barrier()  # all threads have stored their part before one of them counts the program
     if tl.atomic_add(finished, 1) == num_splits - 1:
@@ -144,9 +160,8 @@ def merge_if_last(
             partial = first_partial + split
             lse = tl.load(partial_lse + partial, mask=is_row, other=0.0)
             weights, row_max, row_sum, acc = online_softmax(lse[:, None], row_max, row_sum, acc)
-            acc += weights * tl.load(
-                partial_out + partial[:, None] * VALUE_DIM + value_dim[None, :], mask=in_out, other=0.0
-            )
+            values = partial_out + partial[:, None] * VALUE_DIM + value_dim[None, :]
+            acc += weights * tl.load(values, mask=in_out, other=0.0)
         tl.store(out, (acc / row_sum[:, None]).to(out.dtype.element_ty), mask=in_out)
         tl.store(finished, 0)
 
@@ -244,19 +259,19 @@ def decode_kernel(
     if WINDOW is not None:  # a split may have no key inside the window: 0, with a weight of 0
         row_sum = tl.where(row_sum == 0.0, 1.0, row_sum)
     result = acc / row_sum[:, None]
+    out_places = out + token * stride_out + head[:, None] * stride_out_head + value_dim[None, :]
     if NUM_SPLITS == 1:
-        out_offsets = token * stride_out + head[:, None] * stride_out_head + value_dim[None, :]
-        tl.store(out + out_offsets, result.to(out.dtype.element_ty), mask=in_out)
+        tl.store(out_places, result.to(out.dtype.element_ty), mask=in_out)
     else:
         first_partial = (token * tl.num_programs(0) * GROUP + head) * NUM_SPLITS
-        partial = first_partial + split
-        tl.store(partial_out + partial[:, None] * VALUE_DIM + value_dim[None, :], result, mask=in_out)
-        tl.store(partial_lse + partial, row_max + tl.log2(row_sum), mask=is_row)
+        store_part(
+            result, row_max, row_sum, split, first_partial, partial_out, partial_lse, value_dim, is_row, in_out,
+            VALUE_DIM,
+        )  # fmt: skip
         if finished is not None:
-            out_offsets = token * stride_out + head[:, None] * stride_out_head + value_dim[None, :]
             merge_if_last(
-                finished + seq * tl.num_programs(0) + kv_head, tl.cdiv(context_len, SPLIT_SIZE), partial_out,
-                partial_lse, first_partial, value_dim, is_row, in_out, out + out_offsets, BLOCK_M, VALUE_DIM, BLOCK_V,
+                finished + seq * tl.num_programs(0) + kv_head, tl.cdiv(context_len, SPLIT_SIZE), first_partial,
+                partial_out, partial_lse, value_dim, is_row, in_out, out_places, BLOCK_M, VALUE_DIM, BLOCK_V,
             )  # fmt: skip
 
 
