@@ -28,6 +28,8 @@ from lessons_lib.serving.messages import Draining, EngineDead
 
 KINDS = {"thread": lambda: AsyncEngine(tiny_engine()), "process": lambda: EngineProcess(tiny_engine, num_threads=1)}
 
+LONG = greedy(200, ignore_eos=True)  # still in flight when a test acts, however slow its event loop
+
 
 class Shared:
     """A front that several tests use one after the other, in one event loop."""
@@ -140,7 +142,7 @@ def test_what_the_engine_refuses_is_raised_by_add(shared):
 
 def test_an_id_is_used_once_at_a_time(shared):
     async def story(front):
-        stream = await front.add([1], greedy(40, ignore_eos=True), request_id="mine")
+        stream = await front.add([1], LONG, request_id="mine")
         with pytest.raises(BadRequest, match="request id 'mine' is being served"):
             await front.add([2], request_id="mine")
         assert (await front.abort("mine")).is_aborted
@@ -153,32 +155,32 @@ def test_an_id_is_used_once_at_a_time(shared):
 
 
 async def leave_by_aclose(front):
-    stream = await front.add([1], greedy(200, ignore_eos=True))
+    stream = await front.add([1], LONG)
     await stream.aclose()
     await stream.aclose()
     assert (await stream.end()).is_aborted
 
 
 async def leave_by_context(front):
-    async with await front.add([1], greedy(200, ignore_eos=True)) as stream:
+    async with await front.add([1], LONG) as stream:
         async for _ in stream:
             break
     assert (await stream.end()).is_aborted
 
 
 async def leave_by_garbage(front):
-    await front.add([1], greedy(200, ignore_eos=True))
+    await front.add([1], LONG)
 
 
 async def leave_by_garbage_while_reading(front):
-    stream = await front.add([1], greedy(200, ignore_eos=True))
+    stream = await front.add([1], LONG)
     async for _ in stream:
         break
     del stream
 
 
 async def leave_by_cancelled_read(front):
-    stream = await front.add([1], greedy(200, ignore_eos=True))
+    stream = await front.add([1], LONG)
     reader = asyncio.create_task(read(stream))
     await asyncio.sleep(0)
     reader.cancel()
@@ -188,14 +190,14 @@ async def leave_by_cancelled_read(front):
 
 
 async def leave_by_cancelled_end(front):
-    stream = await front.add([1], greedy(200, ignore_eos=True))
+    stream = await front.add([1], LONG)
     with pytest.raises(asyncio.TimeoutError):
         await asyncio.wait_for(stream.end(), 0.0001)
     assert (await stream.end()).is_aborted
 
 
 async def leave_while_added(front):
-    task = asyncio.create_task(front.add([1], greedy(200, ignore_eos=True)))
+    task = asyncio.create_task(front.add([1], LONG))
     await asyncio.sleep(0)
     assert front._requests
     task.cancel()
@@ -223,7 +225,7 @@ def test_a_reader_that_leaves_aborts_its_request(shared, leave):
 
 def test_the_abort_comes_before_the_next_step(shared):
     async def story(front):
-        stream = await front.add([1], greedy(200, ignore_eos=True))
+        stream = await front.add([1], LONG)
         tokens = await anext(stream)
         await stream.aclose()
         end = await stream.end()
@@ -371,13 +373,13 @@ def test_clients_that_vanish_in_every_phase(shared):
 def test_gauges_metrics_and_what_the_engine_is(shared):
     async def story(front):
         before = front.metrics()["new_tokens"]
-        stream = await front.add([1, 2], greedy(60, ignore_eos=True))
+        stream = await front.add([1, 2], LONG)
         await anext(stream)
         assert front.gauges.running == 1 and front.gauges.waiting == 0
         assert front.gauges.used_blocks > 0 and front.gauges.num_blocks == 60
         await stream.end()
         await until_empty(front)
-        assert front.metrics()["new_tokens"] == before + 60
+        assert front.metrics()["new_tokens"] == before + LONG.max_tokens
         assert front.info.max_model_len == 256 and front.info.vocab_size == 97 and front.info.block_size == 4
         assert front.info.tokenizer.decode([0, 1]) == '!"'
 
@@ -412,7 +414,7 @@ def run_with(engine, story, **options):
 
 def test_a_full_front_refuses_and_stays_as_it_was():
     async def story(front):
-        streams = [await front.add([1], greedy(40, ignore_eos=True)) for _ in range(2)]
+        streams = [await front.add([1], LONG) for _ in range(2)]
         with pytest.raises(Overloaded, match="2 requests are in flight") as refused:
             await front.add([1])
         assert refused.value.retry_after > 0 and len(front._requests) == 2
@@ -465,7 +467,7 @@ def test_streams_that_are_open_at_the_end_of_the_front_end_with_an_error():
     streams = []
 
     async def story(front):
-        streams.append(await front.add([1], greedy(200, ignore_eos=True)))
+        streams.append(await front.add([1], LONG))
 
     async def opened():
         async with AsyncEngine(engine) as front:
@@ -534,7 +536,7 @@ def test_a_closed_loop_of_the_caller_does_no_harm():
 
     async def careless():
         front = await AsyncEngine(engine).__aenter__()
-        return await front.add([1], greedy(200, ignore_eos=True))
+        return await front.add([1], LONG)
 
     stream = asyncio.run(careless())
     check_that_nothing_is_left(engine)
