@@ -1,0 +1,6 @@
+"""Judges any engine by the same items: `python -m lessons_lib.conformance module:make_engine`.
+
+Read `contract` first: what an engine offers. `levels` has the items, from one request to a server; `driver` steps an
+engine and refuses what no engine may return; `oracle` has the right answers, from Hugging Face `generate`; `report`
+tries the items and says which levels are reached. `adapters` shows engines of others behind the contract.
+"""

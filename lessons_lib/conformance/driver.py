@@ -1,0 +1,279 @@
+"""Steps an engine, keeps what it returns, and stops at the first thing that no engine may return."""
+
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from lessons_lib.conformance.contract import BLOCKS, MODEL, STEPS, Limits, NewTokens, Params, features_of
+from lessons_lib.conformance.oracle import VOCAB_SIZE, a_model, expected
+
+MAX_STEPS = 1500
+MAX_IDLE_STEPS = 300  # in a row that return nothing; of an engine in a thread they take a fifth of a second each
+MAX_IDLE_WAITS = 40
+PATIENCE = 3.0  # seconds that an engine in a thread has for giving back what a request held
+REASONS = ("stop", "length", "abort", "error")
+MakeEngine = Callable[[Any, Limits, Any], Any]
+
+
+class Broken(AssertionError):
+    """The engine violates the contract. The message names what was expected, what came, and the case."""
+
+
+class NotOffered(Exception):
+    """The engine doesn't have what this item judges."""
+
+
+@dataclass
+class Served:
+    """A request and what the engine has returned of it so far.
+
+    Attributes:
+        first_step, last_step: of its tokens; None before the first.
+        step_count: in how many steps it got tokens.
+    """
+
+    prompt: list[int]
+    params: Params
+    tokens: list[int] = field(default_factory=list)
+    text: str = ""
+    finish_reason: str | None = None
+    first_step: int | None = None
+    last_step: int | None = None
+    is_aborted: bool = False
+
+    def __str__(self) -> str:
+        return f"prompt of {len(self.prompt)} tokens, max_tokens {self.params.max_tokens}"
+
+
+class ModelWatch:
+    """Counts the tokens that a model computes, and makes its passes slow, or one of them fail, if asked to.
+
+    Attributes:
+        passes: tokens of each pass.
+        fail_at: the number of the pass that raises, counted from 1.
+        seconds_per_pass: added to each.
+    """
+
+    def __init__(self, model: Any):
+        self.passes: list[int] = []
+        self.fail_at: int | None = None
+        self.seconds_per_pass = 0.0
+        model.get_input_embeddings().register_forward_pre_hook(self._seen)
+
+    def _seen(self, module: object, args: tuple[torch.Tensor, ...]) -> None:
+        self.passes.append(args[0].numel())
+        self.wait()
+        if self.fail_at is not None and len(self.passes) == self.fail_at:
+            raise ModelFault("the model failed in this pass, on purpose")
+
+    def wait(self) -> None:
+        time.sleep(self.seconds_per_pass)
+
+
+class ModelFault(RuntimeError):
+    pass
+
+
+class Run:
+    """One engine, its requests, and the rules that hold in every step.
+
+    Attributes:
+        requests: id -> Served, of all requests.
+        steps: how many there were.
+        watch: ModelWatch of the engine's model.
+    """
+
+    def __init__(self, make_engine: MakeEngine, family: str, limits: Limits, tokenizer: Any):
+        self.family, self.limits = family, limits
+        model = a_model(family)
+        self.watch = ModelWatch(model)
+        self.engine = make_engine(model, limits, tokenizer)
+        self.features = features_of(self.engine)
+        self.watch.passes.clear()  # the engine may have tried the model
+        self.requests: dict[str, Served] = {}
+        self.steps = 0
+
+    def close(self) -> None:
+        if close := getattr(self.engine, "close", None):
+            close()
+
+    def needs(self, *features: str) -> None:
+        """Raise NotOffered if the engine doesn't have one of these."""
+        if missing := [name for name in features if name not in self.features]:
+            raise NotOffered(f"the engine doesn't offer {' and '.join(missing)}")
+
+    def add(self, prompt: list[int], max_tokens: int = 8, name: str | None = None, **params: Any) -> str:
+        name = f"r{len(self.requests)}" if name is None else name
+        served = Served(list(prompt), Params(max_tokens, **params))
+        try:
+            self.engine.add_request(name, list(prompt), served.params)
+        except (ValueError, TypeError) as error:
+            raise Broken(f"add_request refused a request that is right ({served}): {_told(error)}") from error
+        self.requests[name] = served
+        return name
+
+    def step(self) -> list[NewTokens]:
+        """One step. What it returns is checked and kept."""
+        self.steps += 1
+        returned = self.engine.step()
+        if not isinstance(returned, list):
+            raise Broken(f"step() returned {type(returned).__name__}; it must be a list of NewTokens, [] for none.")
+        for event in returned:
+            self.keep(event)
+        return returned
+
+    def keep(self, event: NewTokens) -> None:
+        name = event.request_id
+        served = self.requests.get(name)
+        if served is None:
+            raise Broken(f"step() returned tokens of request {name!r}, which was never added.")
+        where = f"request {name!r} ({served}), in step {self.steps}"
+        if served.is_aborted and event.token_ids:
+            raise Broken(f"{where}: the token {event.token_ids[0]} came after abort() had ended the request.")
+        if served.finish_reason and not served.is_aborted:
+            raise Broken(
+                f"{where}: {event.token_ids or repr(event.finish_reason)} came after the request had ended with "
+                f"{served.finish_reason!r}. A request ends once."
+            )
+        if event.finish_reason not in (None, *REASONS):
+            raise Broken(f"{where}: finish_reason is {event.finish_reason!r}; it must be one of {REASONS}, or None.")
+        for token in event.token_ids:
+            if not isinstance(token, int) or isinstance(token, bool) or not 0 <= token < VOCAB_SIZE:
+                raise Broken(f"{where}: {token!r} is no token id; it must be an int from 0 to {VOCAB_SIZE - 1}.")
+        if event.token_ids:
+            served.first_step = self.steps if served.first_step is None else served.first_step
+            served.last_step = self.steps
+        served.tokens += event.token_ids
+        served.text += event.text
+        if len(served.tokens) > served.params.max_tokens:
+            raise Broken(f"{where}: token {len(served.tokens)} came, and max_tokens is {served.params.max_tokens}.")
+        served.finish_reason = served.finish_reason or event.finish_reason
+
+    def run_out(self, after_step: Callable[[], None] | None = None) -> None:
+        """Step until nothing is unfinished."""
+        began, idle = self.steps, 0
+        most_idle = MAX_IDLE_STEPS if STEPS in self.features else MAX_IDLE_WAITS
+        while self.engine.has_unfinished():
+            idle = 0 if self.step() else idle + 1
+            if after_step:
+                after_step()
+            if self.steps - began > MAX_STEPS or idle > most_idle:
+                left = [name for name, each in self.requests.items() if not (each.finish_reason or each.is_aborted)]
+                raise Broken(
+                    f"after {self.steps - began} steps has_unfinished() is still True, and these have not ended: "
+                    f"{left}. The last {idle} steps returned nothing."
+                )
+        for name, served in self.requests.items():
+            if served.finish_reason is None and not served.is_aborted:
+                raise Broken(
+                    f"has_unfinished() is False, and request {name!r} ({served}) has not ended: it got "
+                    f"{len(served.tokens)} tokens and no finish_reason. A request was lost."
+                )
+
+    def abort(self, name: str) -> None:
+        self.engine.abort(name)
+        if not self.requests[name].finish_reason:
+            self.requests[name].is_aborted = True
+
+    def check_answers(self, but: tuple[str, ...] = (), may_fail: bool = False) -> None:
+        """Every request that ended by itself has the tokens that `generate` gives its prompt alone."""
+        for name, served in self.requests.items():
+            if name in but or served.is_aborted or (may_fail and served.finish_reason == "error"):
+                continue
+            check_answer(self.family, f"request {name!r}", served, len(self.requests))
+
+    def free_blocks(self) -> int:
+        self.needs(BLOCKS)
+        free: int = self.engine.num_free_blocks()
+        if not 0 <= free <= self.limits.num_blocks:
+            raise Broken(f"num_free_blocks() is {free}, of {self.limits.num_blocks} blocks in all.")
+        return free
+
+    def check_all_free(self, when: str) -> None:
+        """With no request left, every block is free; nothing to check for engines without blocks."""
+        if BLOCKS not in self.features:
+            return
+        deadline = time.monotonic() + (0 if STEPS in self.features else PATIENCE)
+        while (free := self.free_blocks()) != self.limits.num_blocks and time.monotonic() < deadline:
+            time.sleep(0.01)
+        if free != self.limits.num_blocks:
+            lost = self.limits.num_blocks - free
+            raise Broken(
+                f"{when}: no request is left, and {free} of {self.limits.num_blocks} blocks are free. {lost} "
+                f"{'is' if lost == 1 else 'are'} lost for good; after enough requests the engine can't serve any more."
+            )
+
+
+def check_answer(family: str, name: str, served: Served, company: int = 1) -> None:
+    params = served.params
+    right = expected(family, served.prompt, params.max_tokens, params.ignore_eos, params.stop_token_ids)
+    case = f"{name} ({served}, {family}, {company} in all)"
+    if served.finish_reason == "error":
+        raise Broken(f"{case} ended with 'error'; nothing had failed.")
+    if served.tokens != right:
+        same = next(
+            (index for index, (a, b) in enumerate(zip(served.tokens, right)) if a != b),
+            min(len(served.tokens), len(right)),
+        )
+        raise Broken(
+            f"{case}: `generate` gives {_shown(right, same)}, the engine gave {_shown(served.tokens, same)}. "
+            f"{same} tokens are the same; then they differ."
+        )
+    ends = (*params.stop_token_ids, *(() if params.ignore_eos else (12,)))
+    reason = "stop" if right[-1] in ends else "length"
+    if served.finish_reason != reason:
+        raise Broken(f"{case}: finish_reason is {served.finish_reason!r}; it must be {reason!r}.")
+
+
+def _shown(tokens: list[int], around: int) -> str:
+    begin = max(0, around - 2)
+    inner = ", ".join(map(str, tokens[begin : around + 4]))
+    return f"[{'…, ' if begin else ''}{inner}{', …' if len(tokens) > around + 4 else ''}]"
+
+
+def _told(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+@dataclass
+class Bench:
+    """What an item gets: it makes engines, and closes them at the end.
+
+    Attributes:
+        make_engine: of the engine that is judged.
+        tokenizer: see `texts`.
+        runs: the engines that this item has made.
+    """
+
+    make_engine: MakeEngine
+    tokenizer: Any
+    seed: int = 0
+    runs: list[Run] = field(default_factory=list)
+
+    def run(self, family: str = "qwen2", needs: tuple[str, ...] = (), **limits: int) -> Run:
+        """A new engine.
+
+        Raises:
+            NotOffered: it doesn't have one of the features.
+        """
+        try:
+            run = Run(self.make_engine, family, replace(Limits(), **limits), self.tokenizer)
+        except NotImplementedError as error:
+            raise NotOffered(str(error)) from error
+        self.runs.append(run)
+        run.needs(*needs)
+        return run
+
+    def random(self, name: str) -> random.Random:
+        return random.Random(f"{name}:{self.seed}")
+
+    def close(self) -> None:
+        for run in self.runs:
+            run.close()
+
+
+__all__ = ["BLOCKS", "MODEL", "STEPS", "Bench", "Broken", "ModelFault", "NotOffered", "Run", "Served", "check_answer"]

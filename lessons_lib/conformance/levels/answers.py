@@ -1,0 +1,91 @@
+"""One request alone gets the tokens of `generate`."""
+
+from lessons_lib.conformance.contract import Params
+from lessons_lib.conformance.driver import Bench, Broken, Run, Served, check_answer
+from lessons_lib.conformance.items import Level
+from lessons_lib.conformance.oracle import END, FAMILIES, a_prompt, expected, prompt_that_ends
+
+LEVEL = Level("answers", "One request at a time")
+
+
+def _alone(run: Run, prompt: list[int], max_tokens: int, **params: object) -> None:
+    name = run.add(prompt, max_tokens, **params)
+    run.run_out()
+    check_answer(run.family, f"request {name!r}", run.requests[name])
+
+
+def _in_all_families(bench: Bench, *cases: tuple[list[int], int]) -> None:
+    for family in FAMILIES:
+        run = bench.run(family)
+        for prompt, max_tokens in cases:
+            _alone(run, prompt, max_tokens, ignore_eos=True)
+
+
+@LEVEL.item("A request gets the tokens of `generate`: GPT-2, Llama and Qwen2", "00")
+def one_request(bench: Bench) -> None:
+    _in_all_families(bench, (a_prompt(7), 8), (a_prompt(16), 5), (a_prompt(17), 12))
+
+
+@LEVEL.item("A prompt of one token", "00")
+def one_token_prompt(bench: Bench) -> None:
+    _in_all_families(bench, ([5], 6), ([0], 6), ([96], 6))
+
+
+@LEVEL.item("An answer of one token", "00")
+def one_token_answer(bench: Bench) -> None:
+    _in_all_families(bench, (a_prompt(9), 1), ([7], 1))
+
+
+@LEVEL.item("The end token ends the answer and is part of it; the reason is `stop`", "12")
+def end_token(bench: Bench) -> None:
+    for family in FAMILIES:
+        run = bench.run(family)
+        for after in (1, 3):
+            _alone(run, prompt_that_ends(family, after), 10)
+
+
+@LEVEL.item("An end token that is also the last allowed token: the reason is `stop`", "12")
+def end_token_at_the_limit(bench: Bench) -> None:
+    run = bench.run()
+    _alone(run, prompt_that_ends("qwen2", 3), 3)
+
+
+@LEVEL.item("`ignore_eos` goes on after the end token", "12")
+def ignore_eos(bench: Bench) -> None:
+    run = bench.run()
+    _alone(run, prompt_that_ends("qwen2", 2), 8, ignore_eos=True)
+
+
+@LEVEL.item("An end token inside the prompt ends nothing", "12")
+def end_token_in_the_prompt(bench: Bench) -> None:
+    run = bench.run()
+    _alone(run, [3, END, 5, END], 6, ignore_eos=True)
+    _alone(run, [8, 9, END], 6)
+
+
+@LEVEL.item("A prompt and its answer may fill the context to the last token", "00")
+def full_context(bench: Bench) -> None:
+    limit = bench.run().limits.max_model_len
+    _in_all_families(bench, (a_prompt(limit - 1), 1), (a_prompt(40), limit - 40), ([3], limit - 1))
+
+
+@LEVEL.item("What does not fit in the context is refused, or ends with `length` where the context ends", "12")
+def beyond_the_context(bench: Bench) -> None:
+    run = bench.run()
+    limit = run.limits.max_model_len
+    prompt = a_prompt(50)
+    try:
+        run.engine.add_request("long", prompt, Params(limit, ignore_eos=True))
+    except (ValueError, TypeError):
+        if run.engine.has_unfinished():
+            raise Broken("a request that was refused is still there: has_unfinished() is True.") from None
+        return
+    run.requests["long"] = served = Served(prompt, Params(limit, ignore_eos=True))
+    run.run_out()
+    right = expected("qwen2", prompt, limit - len(prompt), ignore_eos=True)
+    if served.tokens != right or served.finish_reason != "length":
+        raise Broken(
+            f"a prompt of 50 tokens with max_tokens {limit} and a context of {limit}: {len(right)} tokens fit, then "
+            f"the reason is 'length'; the engine gave {len(served.tokens)} tokens and {served.finish_reason!r}. "
+            "Past the context the model's positions mean nothing. Refuse such a request, or end it in time."
+        )

@@ -1,0 +1,229 @@
+"""Many requests at once get the same tokens, and no slot waits."""
+
+from itertools import pairwise
+
+from lessons_lib.conformance.contract import MODEL, STEPS
+from lessons_lib.conformance.driver import Bench, Broken
+from lessons_lib.conformance.items import Level
+from lessons_lib.conformance.oracle import FAMILIES, a_prompt, prompt_that_ends
+
+LEVEL = Level("batches", "Many requests at once")
+RAGGED = ((1, 5), (40, 3), (7, 20), (2, 1), (16, 9), (17, 2), (3, 30), (23, 7), (5, 12))
+
+
+@LEVEL.item("Requests of unequal length get the tokens that each gets alone", "05")
+def ragged(bench: Bench) -> None:
+    for family in FAMILIES:
+        run = bench.run(family)
+        for length, max_tokens in RAGGED:
+            run.add(a_prompt(length), max_tokens)
+        run.run_out()
+        run.check_answers()
+
+
+@LEVEL.item("Requests that arrive while others run change no answer", "02")
+def arrivals(bench: Bench) -> None:
+    rng = bench.random("arrivals")
+    for family in FAMILIES:
+        run = bench.run(family)
+        waiting = [(rng.randrange(1, 40), rng.randrange(1, 20)) for _ in range(12)]
+        while waiting:
+            for _ in range(rng.randrange(3)):
+                if waiting:
+                    run.add(a_prompt(waiting[-1][0], len(waiting)), waiting.pop()[1])
+            run.step()
+        run.run_out()
+        run.check_answers()
+
+
+@LEVEL.item("The same prompt several times at once", "05")
+def twins(bench: Bench) -> None:
+    run = bench.run()
+    for max_tokens in (6, 6, 9, 1, 6):
+        run.add(a_prompt(11), max_tokens)
+    run.run_out()
+    run.check_answers()
+
+
+@LEVEL.item("A short prompt beside one that fills the context", "05")
+def shortest_and_longest(bench: Bench) -> None:
+    run = bench.run()
+    limit = run.limits.max_model_len
+    run.add([4], limit - 1, ignore_eos=True)
+    run.add(a_prompt(limit - 1), 1)
+    run.add([9], 1)
+    run.add(a_prompt(limit - 2), 2, ignore_eos=True)
+    run.run_out()
+    run.check_answers()
+
+
+@LEVEL.item("All of a batch ends in the same step, and another batch follows", "02")
+def all_end_at_once(bench: Bench) -> None:
+    run = bench.run(max_num_seqs=3)
+    for index in range(9):
+        run.add(a_prompt(6, index), 4, ignore_eos=True)
+    run.run_out()
+    run.check_answers()
+
+
+@LEVEL.item("One batch slot is enough for any number of requests", "02")
+def one_slot(bench: Bench) -> None:
+    run = bench.run(max_num_seqs=1)
+    for length, max_tokens in RAGGED[:5]:
+        run.add(a_prompt(length), max_tokens)
+    run.run_out()
+    run.check_answers()
+
+
+@LEVEL.item("No more than `max_num_seqs` requests run at a time", "02")
+def no_more_than_the_slots(bench: Bench) -> None:
+    run = bench.run(needs=(STEPS,), max_num_seqs=3)
+    for index in range(8):
+        run.add(a_prompt(4, index), 10, ignore_eos=True)
+    run.run_out(lambda: _check_slots(run))
+
+
+def _check_slots(run) -> None:  # type: ignore[no-untyped-def]
+    served = [name for name, each in run.requests.items() if each.last_step == run.steps]
+    if len(served) > run.limits.max_num_seqs:
+        raise Broken(
+            f"step {run.steps} returned tokens of {len(served)} requests, {served}; max_num_seqs is "
+            f"{run.limits.max_num_seqs}."
+        )
+
+
+@LEVEL.item("A request takes the slot of one that has finished while others still run", "02")
+def a_freed_slot_is_taken(bench: Bench) -> None:
+    run = bench.run(needs=(STEPS,), max_num_seqs=2)
+    long = run.add(a_prompt(5), 40, ignore_eos=True)
+    run.add(a_prompt(5, 1), 2, ignore_eos=True)
+    late = run.add(a_prompt(5, 2), 2, ignore_eos=True)
+    run.run_out()
+    if run.requests[late].last_step >= run.requests[long].last_step:
+        raise Broken(
+            f"two slots, three requests of 40, 2 and 2 tokens: the third got its last token in step "
+            f"{run.requests[late].last_step}, the first in step {run.requests[long].last_step}. The second "
+            "request's slot was free long before; a batch that waits for its longest request is static batching."
+        )
+    run.check_answers()
+
+
+@LEVEL.item("A request that ends by the end token frees its slot, too", "02")
+def an_early_end_frees_its_slot(bench: Bench) -> None:
+    run = bench.run(needs=(STEPS,), max_num_seqs=1)
+    run.add(prompt_that_ends("qwen2", 3), 60)
+    second = run.add(a_prompt(4), 2, ignore_eos=True)
+    run.run_out()
+    run.check_answers()
+    if run.requests[second].first_step > 12:
+        raise Broken(
+            f"the first request ended after 3 tokens, its max_tokens is 60; the second, which waited for its slot, got "
+            f"its first token in step {run.requests[second].first_step}."
+        )
+
+
+@LEVEL.item("Requests start in the order in which they arrived", "09")
+def first_come(bench: Bench) -> None:
+    run = bench.run(needs=(STEPS,), max_num_seqs=2)
+    names = [run.add(a_prompt(3, index), 6, ignore_eos=True) for index in range(7)]
+    run.run_out()
+    starts = [run.requests[name].first_step for name in names]
+    for earlier, later in pairwise(names):
+        if run.requests[earlier].first_step > run.requests[later].first_step:
+            raise Broken(
+                f"seven equal requests in two slots: {later!r} got its first token in step "
+                f"{run.requests[later].first_step}, before {earlier!r}, which arrived earlier (step "
+                f"{run.requests[earlier].first_step}). First tokens came in the steps {starts}."
+            )
+
+
+@LEVEL.item("A running request goes on while new ones keep arriving", "09")
+def no_starvation(bench: Bench) -> None:
+    run = bench.run(needs=(STEPS,), max_num_seqs=4)
+    long = run.add(a_prompt(4), 20, ignore_eos=True)
+    for index in range(120):
+        run.add(a_prompt(8, index), 2, ignore_eos=True)
+        run.step()
+        if run.requests[long].finish_reason:
+            break
+    if not run.requests[long].finish_reason:
+        raise Broken(
+            f"a request of 20 tokens ran, and one short request arrived in each step: after 120 steps it has "
+            f"{len(run.requests[long].tokens)} tokens. New prompts must not stop the requests that run for good."
+        )
+    run.run_out()
+    run.check_answers()
+
+
+@LEVEL.item("A waiting request starts although short ones keep arriving behind it", "09")
+def a_waiting_request_starts(bench: Bench) -> None:
+    run = bench.run(needs=(STEPS,), max_num_seqs=2)
+    for index in range(2):
+        run.add(a_prompt(3, index), 5, ignore_eos=True)
+    long = run.add(a_prompt(50), 4, ignore_eos=True)
+    for index in range(80):
+        run.add(a_prompt(1, index), 2, ignore_eos=True)
+        run.step()
+        if run.requests[long].tokens:
+            break
+    else:
+        raise Broken(
+            "a prompt of 50 tokens waited for a slot, and in each step one of 1 token arrived behind it: after 80 "
+            "steps it has no token. Short requests must not pass it for ever."
+        )
+    run.run_out()
+    run.check_answers()
+
+
+@LEVEL.item("A decode step computes one token of a request, not its whole sequence again", "00")
+def the_cache_is_used(bench: Bench) -> None:
+    run = bench.run(needs=(MODEL,))
+    for index in range(3):
+        run.add(a_prompt(10, index), 30, ignore_eos=True)
+    run.run_out()
+    run.check_answers()
+    computed, needed = sum(run.watch.passes), 3 * (10 + 29)
+    if not computed:
+        return  # the engine computes with weights of its own
+    if computed > 4 * needed:
+        raise Broken(
+            f"three prompts of 10 tokens and answers of 30 need {needed} tokens computed; the model computed "
+            f"{computed}. Keep the keys and values of what was computed, and compute the last token only."
+        )
+
+
+@LEVEL.item("Requests share the model's passes", "02")
+def passes_are_shared(bench: Bench) -> None:
+    run = bench.run(needs=(MODEL,), max_num_seqs=4)
+    for index in range(4):
+        run.add(a_prompt(5, index), 30, ignore_eos=True)
+    run.run_out()
+    run.check_answers()
+    if len(run.watch.passes) > 60:
+        raise Broken(
+            f"four requests of 30 tokens at once took {len(run.watch.passes)} passes of the model; together they need "
+            "about 30. One pass computes the next token of every running request."
+        )
+
+
+@LEVEL.item("Without requests, step() returns [], and the engine can be used again", "12")
+def idle(bench: Bench) -> None:
+    run = bench.run()
+    for _ in range(2):
+        if run.engine.has_unfinished():
+            raise Broken("has_unfinished() is True, and there is no request.")
+        if (returned := run.step()) != []:
+            raise Broken(f"step() without a request returned {returned}; it must be [].")
+        run.add(a_prompt(4), 3)
+        run.run_out()
+    run.check_answers()
+
+
+@LEVEL.item("The same requests give the same tokens again", "12")
+def repeated(bench: Bench) -> None:
+    run = bench.run()
+    for _ in range(3):
+        for length, max_tokens in RAGGED[2:6]:
+            run.add(a_prompt(length), max_tokens)
+        run.run_out()
+    run.check_answers()

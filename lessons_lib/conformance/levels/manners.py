@@ -1,0 +1,299 @@
+"""Refusals, aborts, streams and faults: what is left of the others, and of the engine."""
+
+import contextlib
+from typing import Any
+
+from lessons_lib.conformance.contract import MODEL, STREAM, Params
+from lessons_lib.conformance.driver import Bench, Broken, ModelFault, Run, Served
+from lessons_lib.conformance.items import Level
+from lessons_lib.conformance.oracle import VOCAB_SIZE, a_prompt, expected
+
+LEVEL = Level("manners", "Refusals, aborts, streams, faults")
+
+
+def _must_refuse(run: Run, what: str, prompt: Any, params: dict[str, Any], name: str = "wrong") -> None:
+    free = run.engine.num_free_blocks() if hasattr(run.engine, "num_free_blocks") else None
+    was_unfinished = run.engine.has_unfinished()
+    try:
+        run.engine.add_request(name, prompt, Params(**({"max_tokens": 4} | params)))
+    except (ValueError, TypeError):
+        pass
+    except Exception as error:
+        raise Broken(
+            f"{what}: add_request raised {type(error).__name__}: {error}. A request that makes no sense gets a "
+            "ValueError that names the value, the limit and the remedy."
+        ) from error
+    else:
+        raise Broken(f"{what}: add_request took it. It must raise ValueError.")
+    if run.engine.has_unfinished() != was_unfinished:
+        raise Broken(f"{what}: add_request refused it, and has_unfinished() changed. A refusal changes nothing.")
+    if free is not None and run.engine.num_free_blocks() != free:
+        raise Broken(
+            f"{what}: add_request refused it, and the number of free blocks changed. A refusal changes nothing."
+        )
+
+
+def _refuses(bench: Bench, what: str, prompt: Any, **params: Any) -> None:
+    """It is refused by an idle engine, and by one whose requests then go on."""
+    run = bench.run()
+    _must_refuse(run, what, prompt, params)
+    run.add(a_prompt(5), 6)
+    run.step()
+    _must_refuse(run, what + ", while another runs", prompt, params)
+    run.run_out()
+    run.check_answers()
+    run.add(a_prompt(3), 2, name="wrong")  # the id is free
+    run.run_out()
+    run.check_answers()
+
+
+@LEVEL.item("An empty prompt is refused", "12")
+def empty_prompt(bench: Bench) -> None:
+    _refuses(bench, "a prompt without tokens", [])
+
+
+@LEVEL.item("A token outside the vocabulary is refused", "12")
+def unknown_token(bench: Bench) -> None:
+    _refuses(bench, f"a prompt with token {VOCAB_SIZE}, of a vocabulary of {VOCAB_SIZE}", [3, VOCAB_SIZE])
+    _refuses(bench, "a prompt with token -1", [-1, 3])
+
+
+@LEVEL.item("A prompt that fills the context, so that no answer fits, is refused", "12")
+def too_long_a_prompt(bench: Bench) -> None:
+    limit = bench.run().limits.max_model_len
+    _refuses(bench, f"a prompt of {limit} tokens, with a context of {limit}", a_prompt(limit), max_tokens=1)
+    _refuses(bench, f"a prompt of {limit + 5} tokens, with a context of {limit}", a_prompt(limit + 5), max_tokens=1)
+
+
+@LEVEL.item("`max_tokens` below 1 is refused", "12")
+def no_tokens(bench: Bench) -> None:
+    _refuses(bench, "max_tokens 0", [3, 4], max_tokens=0)
+    _refuses(bench, "max_tokens -1", [3, 4], max_tokens=-1)
+
+
+@LEVEL.item("An id that is in use is refused, and its first request goes on", "12")
+def id_in_use(bench: Bench) -> None:
+    run = bench.run()
+    name = run.add(a_prompt(5), 8, ignore_eos=True)
+    _must_refuse(run, f"id {name!r}, of a request that waits", [3, 4], {}, name)
+    run.step()
+    _must_refuse(run, f"id {name!r}, of a request that runs", [3, 4], {}, name)
+    run.run_out()
+    run.check_answers()
+
+
+@LEVEL.item("An id can be used again once its request has ended", "12")
+def id_again(bench: Bench) -> None:
+    run = bench.run()
+    for index in range(3):
+        run.add(a_prompt(4 + index), 3, name="again")
+        run.run_out()
+        run.check_answers()
+    run.add(a_prompt(9), 20, name="again", ignore_eos=True)
+    run.step()
+    run.abort("again")
+    run.run_out()
+    run.add(a_prompt(6), 3, name="again")
+    run.run_out()
+    run.check_answers()
+
+
+@LEVEL.item("The engine keeps no list of the caller, and gives away none of its own", "12")
+def lists_are_copied(bench: Bench) -> None:
+    run = bench.run()
+    prompt = a_prompt(6)
+    run.engine.add_request("mine", prompt, Params(8, ignore_eos=True))
+    run.requests["mine"] = Served(list(prompt), Params(8, ignore_eos=True))
+    prompt[:] = [1, 2, 3]
+    while run.engine.has_unfinished():
+        for event in run.step():
+            event.token_ids.clear()
+    run.check_answers()
+
+
+@LEVEL.item("abort ends a request wherever it is, and no other answer changes", "12")
+def abort_anywhere(bench: Bench) -> None:
+    for after in range(9):
+        run = bench.run(max_num_seqs=2)
+        names = [run.add(a_prompt(3 + 4 * index, index), 5, ignore_eos=True) for index in range(4)]
+        for _ in range(after):
+            run.step()
+        run.abort(names[after % 4])
+        run.run_out()
+        run.check_answers()
+        run.check_all_free(f"abort after {after} steps")
+
+
+@LEVEL.item("A request that was aborted before its first step gets no token", "12")
+def abort_before_the_first_step(bench: Bench) -> None:
+    run = bench.run()
+    only = run.add(a_prompt(5), 4)
+    run.abort(only)
+    for _ in range(3):
+        run.step()
+    if run.engine.has_unfinished():
+        raise Broken("the only request was aborted, and has_unfinished() is still True after three steps.")
+    run.check_all_free("after the abort")
+
+
+@LEVEL.item("abort frees the batch slot", "12")
+def abort_frees_the_slot(bench: Bench) -> None:
+    run = bench.run(max_num_seqs=1)
+    first = run.add(a_prompt(5), 50, ignore_eos=True)
+    second = run.add(a_prompt(5, 1), 3, ignore_eos=True)
+    run.step()
+    run.abort(first)
+    run.run_out()
+    run.check_answers()
+    if "steps" in run.features and run.requests[second].first_step > 10:
+        raise Broken(
+            f"one slot: its request was aborted after a step, and the next one got its first token in step "
+            f"{run.requests[second].first_step}."
+        )
+
+
+@LEVEL.item("abort of an unknown, an ended or an aborted request changes nothing", "12")
+def abort_of_nothing(bench: Bench) -> None:
+    run = bench.run()
+    names = [run.add(a_prompt(4, index), 3 + 4 * index, ignore_eos=True) for index in range(3)]
+    for each in ("never", ""):
+        run.engine.abort(each)
+    run.step()
+    run.abort(names[2])
+    run.abort(names[2])
+    while not run.requests[names[0]].finish_reason:
+        run.step()
+    run.abort(names[0])
+    run.run_out()
+    run.check_answers()
+    run.check_all_free("at the end")
+
+
+@LEVEL.item("All can be aborted at once, and the engine serves on", "12")
+def abort_all(bench: Bench) -> None:
+    run = bench.run(max_num_seqs=3)
+    names = [run.add(a_prompt(7, index), 30, ignore_eos=True) for index in range(6)]
+    for _ in range(4):
+        run.step()
+    for name in names:
+        run.abort(name)
+    run.run_out()
+    run.check_all_free("after all were aborted")
+    run.add(a_prompt(12), 6)
+    run.run_out()
+    run.check_answers()
+
+
+def _stream(run: Run, name: str, prompt: list[int], max_tokens: int) -> Any:
+    run.needs(STREAM)
+    run.requests[name] = Served(prompt, Params(max_tokens, ignore_eos=True))
+    return run.engine.stream(name, list(prompt), Params(max_tokens, ignore_eos=True))
+
+
+@LEVEL.item("A stream yields the answer, token by token", "12")
+def stream(bench: Bench) -> None:
+    run = bench.run(needs=(STREAM,))
+    for index, max_tokens in enumerate((1, 7)):
+        tokens = list(_stream(run, f"s{index}", a_prompt(6, index), max_tokens))
+        right = expected("qwen2", a_prompt(6, index), max_tokens, ignore_eos=True)
+        if tokens != right:
+            raise Broken(f"the stream of a prompt of 6 tokens yields {tokens}; `generate` gives {right}.")
+    if run.engine.has_unfinished():
+        raise Broken("the stream has ended, and has_unfinished() is True.")
+
+
+@LEVEL.item("Streams and steps serve each other's requests, and no token is lost", "12")
+def streams_beside_steps(bench: Bench) -> None:
+    run = bench.run(needs=(STREAM,))
+    run.add(a_prompt(8), 9, ignore_eos=True)
+    one, two = (_stream(run, name, a_prompt(5, 9), 6) for name in ("one", "two"))
+    got: dict[str, list[int]] = {"one": [], "two": []}
+    for _ in range(6):
+        got["one"] += [token for token in [next(one, None)] if token is not None]
+        got["two"] += [token for token in [next(two, None)] if token is not None]
+    del run.requests["one"], run.requests["two"]
+    right = expected("qwen2", a_prompt(5, 9), 6, ignore_eos=True)
+    for name, tokens in got.items():
+        if tokens != right:
+            raise Broken(
+                f"two streams, read in turn, beside a request of step(): stream {name!r} gave {tokens}, not {right}."
+            )
+    for each in (one, two):
+        if (more := next(each, None)) is not None:
+            raise Broken(f"a stream of 6 tokens yields a seventh, {more}.")
+    run.run_out()
+    run.check_answers()
+
+
+@LEVEL.item("A reader that leaves its stream early ends the request", "14")
+def stream_left_early(bench: Bench) -> None:
+    run = bench.run(needs=(STREAM,))
+    reader = _stream(run, "left", a_prompt(6), 40)
+    next(reader)
+    next(reader)
+    run.requests["left"].is_aborted = True
+    reader.close()
+    run.step()
+    if run.engine.has_unfinished():
+        raise Broken(
+            "the reader closed its stream after two of 40 tokens, and the request still runs: it is served for no one "
+            "and keeps its slot and cache. Abort it in the generator's `finally`."
+        )
+    run.check_all_free("after the reader had left")
+
+
+@LEVEL.item("A stream of a request that makes no sense is refused", "14")
+def stream_refused(bench: Bench) -> None:
+    run = bench.run(needs=(STREAM,))
+    with contextlib.suppress(ValueError, TypeError):
+        list(run.engine.stream("wrong", [], Params(4)))
+        raise Broken("stream() of an empty prompt ended without an error; it must raise ValueError.")
+    if run.engine.has_unfinished():
+        raise Broken("stream() refused a request, and has_unfinished() is True.")
+
+
+def _fail_once(run: Run, at_pass: int) -> None:
+    """Step until nothing is unfinished, while the model fails in one pass."""
+    run.watch.fail_at = len(run.watch.passes) + at_pass
+    steps = 0
+    while run.engine.has_unfinished() and steps < 400:
+        steps += 1
+        with contextlib.suppress(ModelFault, RuntimeError):
+            run.step()
+    run.watch.fail_at = None
+    if run.engine.has_unfinished():
+        raise Broken(
+            f"the model raised in one pass (the {at_pass}. of this run), and 400 steps later has_unfinished() is still "
+            "True."
+        )
+
+
+@LEVEL.item("After a pass of the model that fails, each request is right or ends with `error`", "12")
+def a_pass_fails(bench: Bench) -> None:
+    for at_pass in (1, 2, 5):
+        run = bench.run(needs=(MODEL,))
+        for index in range(3):
+            run.add(a_prompt(4 + 5 * index, index), 8, ignore_eos=True)
+        _fail_once(run, at_pass)
+        for name, each in run.requests.items():
+            if each.finish_reason is None:
+                raise Broken(
+                    f"the model failed in its pass {at_pass}: request {name!r} ({each}) never ended, neither with its "
+                    "answer nor with 'error'. Its reader waits for ever."
+                )
+        run.check_answers(may_fail=True)
+        run.check_all_free(f"after a failed pass (the {at_pass}.)")
+
+
+@LEVEL.item("After a pass of the model that fails, the engine serves new requests", "12")
+def serves_on_after_a_fault(bench: Bench) -> None:
+    for at_pass in (1, 3):
+        run = bench.run(needs=(MODEL,))
+        old = tuple(run.add(a_prompt(6, index), 8, ignore_eos=True) for index in range(5))
+        _fail_once(run, at_pass)
+        for name in old:
+            run.requests[name].finish_reason = run.requests[name].finish_reason or "error"
+        for index in range(5):
+            run.add(a_prompt(6, index), 6, name=f"new{index}", ignore_eos=True)
+        run.run_out()
+        run.check_answers(but=old)

@@ -1,0 +1,169 @@
+"""Draws: the right distribution, and seeds that keep their promise; and the texts of what was drawn."""
+
+import torch
+
+from lessons_lib.conformance.contract import SAMPLING, TEXT
+from lessons_lib.conformance.driver import Bench, Broken, Run
+from lessons_lib.conformance.items import Level
+from lessons_lib.conformance.oracle import END, a_prompt, expected, next_token_probabilities
+
+LEVEL = Level("sampling", "Draws, seeds and texts")
+PROMPT = a_prompt(9)
+FLAT = 4.0  # a temperature at which the tiny models' distributions are wide
+
+
+def _drawn(run: Run, company: bool = False, **params: object) -> list[int]:
+    if company:
+        for index in range(3):
+            run.add(a_prompt(4 + index, index), 12, temperature=FLAT, seed=index, ignore_eos=True)
+        run.step()
+    name = run.add(PROMPT, 10, ignore_eos=True, **params)
+    run.run_out()
+    return run.requests[name].tokens
+
+
+def _is_greedy(bench: Bench, what: str, **params: object) -> None:
+    tokens = _drawn(bench.run(needs=(SAMPLING,)), **params)
+    right = expected("qwen2", PROMPT, 10, ignore_eos=True)
+    if tokens != right:
+        raise Broken(f"{what} leaves one token to draw, the likeliest: {right}; the engine drew {tokens}.")
+
+
+@LEVEL.item("top_k = 1 is greedy at any temperature", "12")
+def top_k_of_one(bench: Bench) -> None:
+    _is_greedy(bench, "top_k 1 at temperature 4", temperature=FLAT, top_k=1, seed=3)
+
+
+@LEVEL.item("A tiny top_p is greedy at any temperature", "12")
+def tiny_top_p(bench: Bench) -> None:
+    _is_greedy(bench, "top_p 1e-6 at temperature 4", temperature=FLAT, top_p=1e-6, seed=3)
+
+
+@LEVEL.item("Temperature 0 ignores the other parameters", "12")
+def temperature_zero(bench: Bench) -> None:
+    _is_greedy(bench, "temperature 0", temperature=0.0, top_k=50, top_p=0.9, seed=3)
+
+
+@LEVEL.item("A seed draws the same answer again, alone or in company", "12")
+def seeds_in_company(bench: Bench) -> None:
+    run = bench.run(needs=(SAMPLING,))
+    params = dict(temperature=FLAT, seed=41)
+    alone = _drawn(run, **params)
+    for company in (False, True):
+        again = _drawn(run, company, **params)
+        how = "beside three others" if company else "the second time"
+        if again != alone:
+            raise Broken(
+                f"seed 41 drew {alone} alone, and {again} {how}. Draw with numbers of the request's own: of its "
+                "seed and the position of the token."
+            )
+
+
+@LEVEL.item("A seed draws the same answer after a preemption", "12")
+def seeds_under_pressure(bench: Bench) -> None:
+    alone = {}
+    for num_blocks in (64, 9):
+        run = bench.run(needs=(SAMPLING,), num_blocks=num_blocks, max_num_seqs=3)
+        names = [run.add(a_prompt(8, s), 24, temperature=FLAT, seed=s, ignore_eos=True) for s in range(3)]
+        run.run_out()
+        for name in names:
+            tokens = run.requests[name].tokens
+            if alone.setdefault(name, tokens) != tokens:
+                raise Broken(
+                    f"a pool of 9 blocks preempts: the seed's answer was {alone[name]} before and is {tokens} now. "
+                    "After a preemption the next token is drawn with the number of its position."
+                )
+
+
+@LEVEL.item("Different seeds draw different answers, and no seed another one each time", "12")
+def seeds_differ(bench: Bench) -> None:
+    run = bench.run(needs=(SAMPLING,))
+    seeded = {tuple(_drawn(run, temperature=FLAT, seed=seed)) for seed in range(4)}
+    unseeded = {tuple(_drawn(run, temperature=FLAT)) for _ in range(4)}
+    for what, answers in (("four seeds", seeded), ("four requests without a seed", unseeded)):
+        if len(answers) < 4:
+            raise Broken(f"{what} drew {len(answers)} different answers of ten tokens at temperature {FLAT:g}.")
+
+
+def _first_tokens(bench: Bench, count: int, **params: object) -> torch.Tensor:
+    """[vocabulary]: how often each token is the first one drawn."""
+    run = bench.run(needs=(SAMPLING,), max_num_seqs=16)
+    names = [run.add(PROMPT, 1, seed=seed, ignore_eos=True, **params) for seed in range(count)]
+    run.run_out()
+    drawn = torch.tensor([run.requests[name].tokens[0] for name in names])
+    return torch.bincount(drawn, minlength=97).double()
+
+
+def _check_draws(bench: Bench, what: str, right: torch.Tensor, **params: object) -> None:
+    """Chi-square over the tokens that are expected at least five times; the others are one class."""
+    count = 600
+    seen = _first_tokens(bench, count, **params)
+    if (outside := int(seen[right == 0].sum())) > 0:
+        token = int((seen * (right == 0)).argmax())
+        raise Broken(f"{what}: {outside} of {count} draws took a token that may not be drawn, such as {token}.")
+    often = right * count >= 5
+    classes = torch.cat([right[often], right[~often].sum()[None]]) * count
+    counted = torch.cat([seen[often], seen[~often].sum()[None]])
+    used = classes > 1
+    square = float(((counted - classes)[used] ** 2 / classes[used]).sum())
+    freedom = int(used.sum()) - 1
+    limit = freedom + 6 * (2 * max(freedom, 1)) ** 0.5  # six standard deviations
+    if square > limit:
+        raise Broken(
+            f"{what}: chi-square of {count} first tokens is {square:.0f}, with {freedom} degrees of freedom; a "
+            f"right draw stays below {limit:.0f}. The probabilities are not those of the softmax."
+        )
+
+
+def _probabilities(temperature: float) -> torch.Tensor:
+    logits = next_token_probabilities("qwen2", tuple(PROMPT)).log() / temperature
+    return logits.softmax(-1)
+
+
+@LEVEL.item("Draws follow the softmax at the temperature", "12")
+def distribution(bench: Bench) -> None:
+    _check_draws(bench, "temperature 4", _probabilities(FLAT), temperature=FLAT)
+
+
+@LEVEL.item("top_k draws from the k likeliest", "12")
+def top_k(bench: Bench) -> None:
+    right = _probabilities(FLAT)
+    right[right < right.topk(5).values[-1]] = 0
+    _check_draws(bench, "top_k 5 at temperature 4", right / right.sum(), temperature=FLAT, top_k=5)
+
+
+@LEVEL.item("top_p draws from the likeliest that together have this probability", "12")
+def top_p(bench: Bench) -> None:
+    right, order = _probabilities(FLAT).sort(descending=True)
+    right[right.cumsum(-1) - right >= 0.6] = 0
+    right = torch.zeros(97, dtype=torch.double).scatter(0, order, right)
+    _check_draws(bench, "top_p 0.6 at temperature 4", right / right.sum(), temperature=FLAT, top_p=0.6)
+
+
+@LEVEL.item("A stop token ends the answer and is part of it", "12")
+def stop_tokens(bench: Bench) -> None:
+    run = bench.run(needs=(SAMPLING,))
+    answer = expected("qwen2", PROMPT, 10, ignore_eos=True)
+    run.add(PROMPT, 10, stop_token_ids=(answer[3],), ignore_eos=True)
+    run.run_out()
+    run.check_answers()
+
+
+@LEVEL.item("The pieces of a stream are the text of its tokens, and no piece ends in half a character", "12")
+def texts(bench: Bench) -> None:
+    run = bench.run(needs=(TEXT,))
+    names = [run.add(a_prompt(5, s), 30, temperature=FLAT, seed=s) for s in range(8)]
+    names.append(run.add(PROMPT, 10, ignore_eos=True))
+    pieces: dict[str, list[str]] = {name: [] for name in names}
+    while run.engine.has_unfinished():
+        for event in run.step():
+            pieces[event.request_id].append(event.text)
+    for name in names:
+        tokens, text = run.requests[name].tokens, "".join(pieces[name])
+        right = bench.tokenizer.decode(tokens)
+        without_end = bench.tokenizer.decode(tokens[:-1] if tokens[-1] == END else tokens)
+        if text not in (right, without_end):
+            raise Broken(
+                f"the pieces of request {name!r} are {text!r}; the text of its tokens is {right!r}. A character may "
+                "need several tokens: show it when the last has come."
+            )

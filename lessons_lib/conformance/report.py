@@ -1,0 +1,124 @@
+"""Judges an engine: tries each item, and says which levels it has reached."""
+
+import traceback
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from lessons_lib.checks.sandbox import run_guarded
+from lessons_lib.conformance.driver import Bench, Broken, MakeEngine, NotOffered
+from lessons_lib.conformance.items import Item, Level
+from lessons_lib.conformance.texts import byte_tokenizer
+
+HELD, BROKEN, NOT_OFFERED = "held", "broken", "not offered"
+SIGNS = {HELD: "✓", BROKEN: "✗", NOT_OFFERED: "–"}
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of an item.
+
+    Attributes:
+        reason: why it is broken, or what isn't offered.
+    """
+
+    item: Item
+    status: str
+    reason: str = ""
+
+    def __str__(self) -> str:
+        if self.status == NOT_OFFERED:
+            return f"{SIGNS[self.status]} {self.item.name}: {self.reason}"
+        line = f"{SIGNS[self.status]} {self.item.name}: {self.item.sentence}"
+        lesson = f" (lesson {self.item.lesson})" if self.status == BROKEN else ""
+        return line + (f"\n    {self.reason}{lesson}" if self.reason else "")
+
+
+@dataclass
+class Report:
+    """Of one engine.
+
+    Attributes:
+        verdicts: level -> those of its items.
+    """
+
+    verdicts: dict[str, list[Verdict]]
+
+    @property
+    def reached(self) -> list[str]:
+        """The levels from the first on of which every item holds. An item that isn't offered doesn't hold, unless the
+        engine has no means to show it (see `is_reached`)."""
+        reached = []
+        for name, verdicts in self.verdicts.items():
+            if not is_reached(verdicts):
+                break
+            reached.append(name)
+        return reached
+
+    @property
+    def broken(self) -> list[Verdict]:
+        return [each for verdicts in self.verdicts.values() for each in verdicts if each.status == BROKEN]
+
+    def __str__(self) -> str:
+        lines = []
+        for name, verdicts in self.verdicts.items():
+            held = sum(each.status == HELD for each in verdicts)
+            lines += [f"{name}: {held} of {len(verdicts)}", *(f"  {each}".replace("\n", "\n  ") for each in verdicts)]
+        reached = self.reached
+        lines.append(f"Reached: {', '.join(reached) if reached else 'no level yet'}.")
+        return "\n".join(lines)
+
+
+def is_reached(verdicts: list[Verdict]) -> bool:
+    """Nothing is broken, and at least half of the items could be shown to hold."""
+    held = sum(each.status == HELD for each in verdicts)
+    return not any(each.status == BROKEN for each in verdicts) and 2 * held >= len(verdicts) > 0
+
+
+def judge(
+    make_engine: MakeEngine,
+    levels: Iterable[Level],
+    told: Callable[[Verdict], None] = lambda verdict: None,
+    seconds: float = 60.0,
+) -> Report:
+    """Try the items of some levels, in order.
+
+    Args:
+        make_engine: function (model, limits, tokenizer) -> an engine; see `contract.Engine`.
+        told: called with each verdict as soon as it is there.
+        seconds: an item that computes longer is broken.
+    """
+    verdicts: dict[str, list[Verdict]] = {}
+    for level in levels:
+        verdicts[level.name] = []
+        for item in level.items:
+            verdict = _try(item, make_engine, seconds)
+            verdicts[level.name].append(verdict)
+            told(verdict)
+    return Report(verdicts)
+
+
+def _try(item: Item, make_engine: MakeEngine, seconds: float) -> Verdict:
+    bench = Bench(make_engine, byte_tokenizer())
+
+    def tried() -> None:
+        try:
+            item.test(bench)
+        finally:
+            bench.close()
+
+    outcome = run_guarded(tried, seconds)
+    error = outcome.error
+    if outcome.timed_out:
+        where = outcome.stuck_calls[-1] if outcome.stuck_calls else None
+        at = f" It was last seen in {where.function} ({where.file}, line {min(where.lines)})." if where else ""
+        return Verdict(item, BROKEN, f"not done after {seconds:g} seconds: a loop doesn't end.{at}")
+    if error is None:
+        return Verdict(item, HELD)
+    if isinstance(error, NotOffered | NotImplementedError):
+        return Verdict(item, NOT_OFFERED, str(error))
+    if isinstance(error, Broken):
+        return Verdict(item, BROKEN, str(error))
+    at = traceback.extract_tb(error.__traceback__)[-1]
+    place = f"{Path(at.filename).name}, line {at.lineno}, in {at.name}"
+    return Verdict(item, BROKEN, f"the engine raised {type(error).__name__}: {error} ({place}).")

@@ -1,0 +1,135 @@
+"""The conformance suite holds of the course's engines, and names each broken one."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from broken_engines import BROKEN
+from fake_peers import FakeNanoVllm, FakeVllm, NanoSamplingParams
+
+from lessons_lib.conformance.__main__ import main
+from lessons_lib.conformance.adapters.async_front import make_engine as make_front
+from lessons_lib.conformance.adapters.course import make_engine, make_overlapped_engine
+from lessons_lib.conformance.adapters.nano_vllm import NanoVllmEngine
+from lessons_lib.conformance.adapters.served import make_engine as make_served
+from lessons_lib.conformance.adapters.vllm import VllmEngine
+from lessons_lib.conformance.items import Level
+from lessons_lib.conformance.levels import LEVELS, levels_up_to
+from lessons_lib.conformance.report import Verdict, is_reached, judge
+from lessons_lib.engine.sampling_params import SamplingParams
+
+ROOT = str(Path(__file__).parents[2])
+
+ITEMS = {item.name: item for level in LEVELS for item in level.items}
+
+
+def only(name):
+    return [Level("one", "", [ITEMS[name]])]
+
+
+def test_the_course_engine_holds_everything_but_the_server():
+    report = judge(make_engine, levels_up_to("sampling"))
+    assert report.broken == [], report
+    assert report.reached == ["answers", "batches", "manners", "memory", "sharing", "sampling"]
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_engine_is_named(name):
+    broken, item = BROKEN[name]
+    (verdict,) = judge(broken, only(item), seconds=20).verdicts["one"]
+    assert verdict.status == "broken", verdict
+    assert len(verdict.reason) > 40
+
+
+def nano_vllm(model, limits, tokenizer):
+    return NanoVllmEngine(FakeNanoVllm(model, limits, tokenizer), NanoSamplingParams, limits.eos_token_id)
+
+
+def vllm(model, limits, tokenizer):
+    return VllmEngine(FakeVllm(model, limits, tokenizer), SamplingParams)
+
+
+def test_the_adapter_of_nano_vllm_keeps_the_contract():
+    report = judge(nano_vllm, levels_up_to("batches"))
+    assert report.broken == [] and report.reached == ["answers", "batches"], report
+    (verdict,) = judge(nano_vllm, only("manners.abort_anywhere")).verdicts["one"]
+    assert verdict.status == "not offered" and "can't abort" in verdict.reason
+
+
+def test_the_adapter_of_vllm_keeps_the_contract():
+    report = judge(vllm, levels_up_to("manners"))
+    assert report.broken == [] and report.reached == ["answers", "batches", "manners"], report
+
+
+def test_an_engine_that_hangs_is_stopped():
+    def hanging(model, limits, tokenizer):
+        engine = make_engine(model, limits, tokenizer)
+
+        def step():
+            while True:
+                pass
+
+        engine.step = step
+        return engine
+
+    (verdict,) = judge(hanging, only("answers.one_request"), seconds=0.5).verdicts["one"]
+    assert verdict.status == "broken" and "a loop doesn't end" in verdict.reason and "step" in verdict.reason
+
+
+def test_an_engine_that_cannot_be_made_is_broken():
+    def failing(model, limits, tokenizer):
+        raise KeyError("no such part")
+
+    (verdict,) = judge(failing, only("answers.one_request")).verdicts["one"]
+    assert verdict.status == "broken" and "KeyError: 'no such part'" in verdict.reason
+
+
+def test_a_level_counts_if_half_of_it_can_be_shown():
+    item = ITEMS["answers.one_request"]
+    held, missing, broken = (Verdict(item, status) for status in ("held", "not offered", "broken"))
+    assert is_reached([held, missing]) and is_reached([held])
+    assert not is_reached([held, missing, missing]) and not is_reached([held, broken]) and not is_reached([])
+
+
+def test_the_levels_of_a_size():
+    assert [level.name for level in levels_up_to("small")] == ["answers", "batches", "manners"]
+    assert levels_up_to("large") == LEVELS
+    with pytest.raises(ValueError, match="no level or size 'huge'; there are small, medium, large, answers"):
+        levels_up_to("huge")
+
+
+def test_the_command(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "from lessons_lib.conformance.adapters.course import make_engine as right\n"
+        "def make_engine(model, limits, tokenizer):\n"
+        "    engine = right(model, limits, tokenizer)\n"
+        "    engine.abort = lambda name: None\n"
+        "    return engine\n"
+    )
+    command = [sys.executable, "-m", "lessons_lib.conformance", "mine", "--size", "small", "--only", "manners.abort_a"]
+    done = subprocess.run(command, cwd=tmp_path, env=os.environ | {"PYTHONPATH": ROOT}, capture_output=True, text=True)
+    assert done.returncode == 1, done.stderr
+    assert "✗ manners.abort_anywhere" in done.stdout and "Levels reached: none yet." in done.stdout
+
+
+def test_the_command_names_what_it_cannot_find(capsys):
+    for target, message in (("no_such_module:f", "no module 'no_such_module'"), ("json:f", "has no function 'f'")):
+        with pytest.raises(SystemExit):
+            main([target])
+        assert message in capsys.readouterr().err
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(
+    "make", [make_overlapped_engine, make_front, make_served], ids=["overlapped", "async", "served"]
+)
+def test_the_other_engines_hold_everything(make):
+    report = judge(make, LEVELS)
+    assert report.broken == [], report
+
+
+def test_the_served_engine_speaks_the_protocol():
+    report = judge(make_served, LEVELS[-1:])
+    assert report.broken == [] and report.reached == ["server"], report

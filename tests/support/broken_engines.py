@@ -1,0 +1,665 @@
+"""Engines with one mistake each, and the item of the conformance suite that must name it.
+
+Most are the course's engine with one part changed, as somebody who builds an engine would get it wrong.
+"""
+
+import random
+from types import SimpleNamespace
+
+import torch
+
+from lessons_lib.conformance.adapters.course import CourseEngine, config_of
+from lessons_lib.conformance.contract import NewTokens
+from lessons_lib.engine.llm_engine import LLMEngine
+from lessons_lib.kv_cache.block_copies import COPY, BlockCopy
+
+BROKEN = {}  # name -> (make_engine, item)
+
+
+def broken(item):
+    """Registers a class made from CourseEngine, or a function (course engine) that changes one."""
+
+    def note(change):
+        def make_engine(model, limits, tokenizer):
+            limits = getattr(change, "limits", lambda limits: limits)(limits)
+            make = change if isinstance(change, type) else CourseEngine
+            config = config_of(limits, **getattr(change, "config", {}))
+            engine = make(LLMEngine(model, tokenizer, config))
+            engine.limits = limits
+            if make is CourseEngine:
+                change(engine, engine.engine, engine.engine.scheduler)
+            return engine
+
+        BROKEN[change.__name__] = make_engine, item
+        return change
+
+    return note
+
+
+def with_limits(**changed):
+    def note(change):
+        def limits(given):
+            return SimpleNamespace(**{**vars(given), **{name: f(given) for name, f in changed.items()}})
+
+        change.limits = limits
+        return change
+
+    return note
+
+
+def changed_step(course, change):
+    """`step` returns what `change(events)` makes of its events."""
+    step = course.step
+    course.step = lambda: change(step())
+
+
+def with_(event, **changed):
+    return NewTokens(**{**vars(event), **changed})
+
+
+# One request
+
+
+@broken("answers.one_request")
+def loses_the_last_token(course, engine, scheduler):
+    changed_step(
+        course,
+        lambda events: [with_(each, token_ids=[]) if each.finish_reason == "length" else each for each in events],
+    )
+
+
+@broken("answers.one_token_answer")
+def sends_the_first_token_twice(course, engine, scheduler):
+    seen = set()
+
+    def change(events):
+        twice = [with_(each, token_ids=each.token_ids * 2) if each.request_id not in seen else each for each in events]
+        seen.update(each.request_id for each in events)
+        return twice
+
+    changed_step(course, change)
+
+
+@broken("answers.one_token_prompt")
+def drops_the_first_token_of_the_prompt(course, engine, scheduler):
+    add = course.add_request
+    course.add_request = lambda name, prompt, params: add(name, prompt[1:] or [0], params)
+
+
+@broken("answers.end_token")
+def always_says_length(course, engine, scheduler):
+    changed_step(course, lambda events: [with_(each, finish_reason=each.finish_reason and "length") for each in events])
+
+
+@broken("answers.end_token")
+def keeps_the_end_token(course, engine, scheduler):
+    def change(events):
+        return [with_(each, token_ids=[]) if each.finish_reason == "stop" else each for each in events]
+
+    changed_step(course, change)
+
+
+@broken("answers.end_token_at_the_limit")
+def looks_at_the_length_first(course, engine, scheduler):
+    sent = {}
+
+    def change(events):
+        for index, each in enumerate(events):
+            sent[each.request_id] = sent.get(each.request_id, 0) + len(each.token_ids)
+            if each.finish_reason == "stop" and sent[each.request_id] == course.most[each.request_id]:
+                events[index] = with_(each, finish_reason="length")
+        return events
+
+    course.most = {}
+    add = course.add_request
+
+    def noted(name, prompt, params):
+        add(name, prompt, params)
+        course.most[name] = params.max_tokens
+
+    course.add_request = noted
+    changed_step(course, change)
+
+
+@broken("answers.ignore_eos")
+def stops_at_every_end_token(course, engine, scheduler):
+    add = course.add_request
+    course.add_request = lambda name, prompt, params: add(
+        name, prompt, SimpleNamespace(**{**vars(params), "ignore_eos": False})
+    )
+
+
+@broken("answers.full_context")
+@with_limits(max_model_len=lambda limits: limits.max_model_len - 1)
+def one_token_short_of_the_context(course, engine, scheduler):
+    pass
+
+
+@broken("answers.beyond_the_context")
+@with_limits(max_model_len=lambda limits: 256)
+def knows_no_context(course, engine, scheduler):
+    pass
+
+
+# Batches
+
+
+@broken("batches.passes_are_shared")
+@with_limits(max_num_seqs=lambda limits: 1)
+def one_at_a_time(course, engine, scheduler):
+    pass
+
+
+@broken("batches.a_freed_slot_is_taken")
+class StaticBatches(CourseEngine):
+    """The next batch begins when the last request of this one has ended."""
+
+    def __init__(self, engine):
+        super().__init__(engine)
+        self.queue = []
+
+    def add_request(self, *request):
+        self.queue.append(request)
+
+    def has_unfinished(self):
+        return bool(self.queue) or super().has_unfinished()
+
+    def step(self):
+        if not super().has_unfinished():
+            batch, self.queue = self.queue[: self.limits.max_num_seqs], self.queue[self.limits.max_num_seqs :]
+            for request in batch:
+                super().add_request(*request)
+        return super().step()
+
+
+@broken("batches.no_more_than_the_slots")
+@with_limits(max_num_seqs=lambda limits: limits.max_num_seqs + 1)
+def one_slot_too_many(course, engine, scheduler):
+    pass
+
+
+@broken("batches.first_come")
+def last_come_first_served(course, engine, scheduler):
+    scheduler.waiting.policy.rank = lambda sequence: -int(sequence.id[1:] or 0)
+
+
+@broken("batches.a_waiting_request_starts")
+def shortest_first(course, engine, scheduler):
+    scheduler.waiting.policy.rank = lambda sequence: len(sequence.prompt_ids)
+
+
+@broken("batches.no_starvation")
+class PrefillsFirst(CourseEngine):
+    """While a prompt waits, nothing that runs goes on."""
+
+    def __init__(self, engine):
+        super().__init__(engine)
+        scheduler, running = engine.scheduler, engine.scheduler.schedule_running
+
+        def schedule_running(output):
+            if not scheduler.waiting:
+                running(output)
+
+        scheduler.schedule_running = schedule_running
+
+
+PrefillsFirst.limits = staticmethod(lambda limits: SimpleNamespace(**{**vars(limits), "max_num_seqs": 200}))
+
+
+@broken("batches.ragged")
+def mixes_up_two_requests(course, engine, scheduler):
+    def change(events):
+        if len(events) > 2:
+            one, two, *rest = events
+            return [with_(one, token_ids=two.token_ids), with_(two, token_ids=one.token_ids), *rest]
+        return events
+
+    changed_step(course, change)
+
+
+@broken("batches.twins")
+def serves_a_prompt_once(course, engine, scheduler):
+    prompts = {}
+    add, step = course.add_request, course.step
+
+    def add_request(name, prompt, params):
+        if tuple(prompt) in prompts:
+            prompts[tuple(prompt)].append(name)
+        else:
+            prompts[tuple(prompt)] = [name]
+            add(name, prompt, params)
+
+    def copied():
+        events = step()
+        names = {each[0]: each for each in prompts.values()}
+        return [with_(event, request_id=name) for event in events for name in names[event.request_id]]
+
+    course.add_request, course.step = add_request, copied
+
+
+class Recomputes:
+    """Keeps no cache: each step computes every sequence from its beginning."""
+
+    def __init__(self, model, limits, tokenizer):
+        self.model, self.limits, self.running, self.waiting = model, limits, {}, {}
+
+    def add_request(self, name, prompt, params):
+        if not prompt:
+            raise ValueError("an empty prompt")
+        self.waiting[name] = (list(prompt), params)
+
+    def has_unfinished(self):
+        return bool(self.running or self.waiting)
+
+    def abort(self, name):
+        self.running.pop(name, None)
+        self.waiting.pop(name, None)
+
+    @torch.inference_mode()
+    def step(self):
+        while self.waiting and len(self.running) < self.limits.max_num_seqs:
+            name = next(iter(self.waiting))
+            prompt, params = self.waiting.pop(name)
+            self.running[name] = (prompt, params, len(prompt) + params.max_tokens)
+        events = []
+        for name, (tokens, params, end) in list(self.running.items()):
+            token = int(self.model(torch.tensor([tokens]), use_cache=False).logits[0, -1].argmax())
+            tokens.append(token)
+            stops = token == self.limits.eos_token_id and not params.ignore_eos
+            reason = "stop" if stops else "length" if len(tokens) == end else None
+            events.append(NewTokens(name, [token], reason))
+            if reason:
+                del self.running[name]
+        return events
+
+
+BROKEN["recomputes_everything"] = Recomputes, "batches.the_cache_is_used"
+
+
+@broken("batches.idle")
+def returns_none_when_idle(course, engine, scheduler):
+    step = course.step
+    course.step = lambda: step() or None
+
+
+# Manners
+
+
+@broken("manners.empty_prompt")
+def takes_an_empty_prompt(course, engine, scheduler):
+    add = course.add_request
+    course.add_request = lambda name, prompt, params: add(name, prompt or [0], params)
+
+
+@broken("manners.unknown_token")
+def wraps_unknown_tokens(course, engine, scheduler):
+    add = course.add_request
+    course.add_request = lambda name, prompt, params: add(name, [token % 97 for token in prompt], params)
+
+
+@broken("manners.too_long_a_prompt")
+def cuts_long_prompts(course, engine, scheduler):
+    add = course.add_request
+    course.add_request = lambda name, prompt, params: add(name, prompt[: 64 - params.max_tokens], params)
+
+
+@broken("manners.no_tokens")
+def gives_one_token_at_least(course, engine, scheduler):
+    add = course.add_request
+    course.add_request = lambda name, prompt, params: add(
+        name, prompt, SimpleNamespace(**{**vars(params), "max_tokens": max(1, params.max_tokens)})
+    )
+
+
+@broken("manners.id_in_use")
+def replaces_a_request_of_the_same_id(course, engine, scheduler):
+    add = course.add_request
+
+    def add_request(name, prompt, params):
+        course.abort(name)
+        add(name, prompt, params)
+
+    course.add_request = add_request
+
+
+@broken("manners.id_again")
+def never_frees_an_id(course, engine, scheduler):
+    add, seen = course.add_request, set()
+
+    def add_request(name, prompt, params):
+        if name in seen:
+            raise ValueError("the id was used before")
+        add(name, prompt, params)
+        seen.add(name)
+
+    course.add_request = add_request
+
+
+@broken("manners.unknown_token")
+def keeps_what_it_refuses(course, engine, scheduler):
+    add = course.add_request
+
+    def add_request(name, prompt, params):
+        if any(not 0 <= token < 97 for token in prompt):
+            add(name, [0], params)
+            raise ValueError("unknown token")
+        add(name, prompt, params)
+
+    course.add_request = add_request
+
+
+@broken("manners.lists_are_copied")
+def keeps_the_callers_list(course, engine, scheduler):
+    add, step, late = course.add_request, course.step, []
+    course.add_request = lambda *request: late.append(request)
+    unfinished = course.has_unfinished
+    course.has_unfinished = lambda: bool(late) or unfinished()
+
+    def stepped():
+        while late:
+            add(*late.pop(0))
+        return step()
+
+    course.step = stepped
+
+
+@broken("manners.abort_anywhere")
+def ignores_aborts(course, engine, scheduler):
+    course.abort = lambda name: None
+
+
+@broken("manners.abort_anywhere")
+def loses_the_blocks_of_the_aborted(course, engine, scheduler):
+    abort = course.abort
+
+    def leaking(name):
+        if name in engine.requests:
+            abort(name)
+            scheduler.pool.allocate(1)
+
+    course.abort = leaking
+
+
+@broken("manners.abort_before_the_first_step")
+def aborts_only_what_runs(course, engine, scheduler):
+    abort = course.abort
+
+    def aborting(name):
+        if name in engine.requests and engine.requests[name].is_admitted:
+            abort(name)
+
+    course.abort = aborting
+
+
+@broken("manners.abort_of_nothing")
+def raises_at_an_unknown_abort(course, engine, scheduler):
+    course.abort = lambda name: engine.abort(engine.requests[name].id)
+
+
+@broken("manners.stream_left_early")
+def streams_go_on_without_a_reader(course, engine, scheduler):
+    def stream(name, prompt, params):
+        course.add_request(name, prompt, params)
+        while True:
+            for event in course.step():
+                if event.request_id == name:
+                    yield from event.token_ids
+                    if event.finish_reason:
+                        return
+
+    course.stream = stream
+
+
+@broken("manners.streams_beside_steps")
+def streams_lose_the_tokens_of_others(course, engine, scheduler):
+    def stream(name, prompt, params):
+        course.add_request(name, prompt, params)
+        try:
+            while course.has_unfinished():
+                yield from (t for event in course.step() if event.request_id == name for t in event.token_ids)
+        finally:
+            course.abort(name)
+
+    course.stream = stream
+
+
+@broken("manners.a_pass_fails")
+def loses_the_requests_of_a_failed_pass(course, engine, scheduler):
+    changed_step(course, lambda events: [each for each in events if each.finish_reason != "error"])
+
+
+@broken("manners.serves_on_after_a_fault")
+def dies_of_a_fault(course, engine, scheduler):
+    step, dead = course.step, []
+
+    def stepped():
+        events = step()
+        if any(each.finish_reason == "error" for each in events):
+            dead.append(True)
+        return [with_(each, finish_reason="error", token_ids=[]) for each in events] if dead else events
+
+    course.step = stepped
+
+
+# Memory
+
+
+@broken("memory.all_come_back")
+def loses_a_block_at_each_end(course, engine, scheduler):
+    release = scheduler.release
+
+    def leaking(sequence):
+        if len(sequence.blocks) > 1:
+            scheduler.pool.ref_count[sequence.blocks[-1]] += 1
+        release(sequence)
+
+    scheduler.release = leaking
+
+
+@broken("memory.blocks_on_demand")
+def reserves_the_longest_answer(course, engine, scheduler):
+    make_room = scheduler.make_room
+
+    def reserving(output, sequence, count):
+        missing = -(-sequence.most_tokens // scheduler.pool.block_size) - len(sequence.blocks)
+        if missing > 0:
+            sequence.blocks += scheduler.pool.allocate(min(missing, len(scheduler.pool.free_queue)))
+        return make_room(output, sequence, count)
+
+    scheduler.make_room = reserving
+
+
+@broken("memory.blocks_on_demand")
+def forgets_a_block_in_its_books(course, engine, scheduler):
+    free = course.num_free_blocks
+    course.num_free_blocks = lambda: min(scheduler.pool.num_blocks, free() + bool(scheduler.running))
+
+
+@broken("memory.under_pressure")
+def waits_instead_of_preempting(course, engine, scheduler):
+    def allocate_slots(output, sequence, count):
+        if scheduler.make_room(output, sequence, count):
+            output.num_scheduled_tokens[sequence] = count
+
+    scheduler.allocate_slots = allocate_slots
+    # A step in which nothing can run counts as idle, not as a deadlock.
+    from lessons_lib.scheduling.scheduler import Deadlock
+
+    schedule = scheduler.schedule
+
+    def scheduled():
+        try:
+            return schedule()
+        except Deadlock:
+            return scheduler.new_output()
+
+    scheduler.schedule = scheduled
+
+
+@broken("memory.under_pressure")
+def forgets_the_answer_of_the_preempted(course, engine, scheduler):
+    preempt = scheduler.preempt_sequence
+
+    def forgetting(scheduler, output, victim):
+        preempt(scheduler, output, victim)
+        victim.output_ids.clear()
+
+    scheduler.preempt_sequence = forgetting
+
+
+@broken("memory.under_pressure")
+def believes_the_preempted_are_computed(course, engine, scheduler):
+    preempt = scheduler.preempt_sequence
+
+    def believing(scheduler, output, victim):
+        preempt(scheduler, output, victim)
+        victim.num_computed_tokens = len(victim.prompt_ids) // 4 * 4
+
+    scheduler.preempt_sequence = believing
+    scheduler.share_prefixes = False
+
+
+@broken("memory.never_fits")
+def takes_what_never_fits(course, engine, scheduler):
+    scheduler.check = lambda sequence: None
+
+
+@broken("memory.token_budget")
+@with_limits(max_num_batched_tokens=lambda limits: 2 * limits.max_num_batched_tokens)
+def twice_the_budget(course, engine, scheduler):
+    pass
+
+
+@broken("memory.block_sizes")
+def counts_in_blocks_of_four(course, engine, scheduler):
+    if scheduler.pool.block_size == 16:
+        engine.runner.cache.block_size = 4
+
+
+@broken("memory.no_block_twice")
+def shows_a_block_in_two_tables(course, engine, scheduler):
+    tables = course.block_tables
+
+    def doubled():
+        found = tables()
+        names = list(found)
+        if len(names) > 1:
+            found[names[1]] = [*found[names[1]][:-1], found[names[0]][0]]
+        return found
+
+    course.block_tables = doubled
+
+
+# Sharing
+
+
+@broken("sharing.other_beginnings")
+def hashes_a_block_alone(course, engine, scheduler):
+    block_hash = scheduler.block_hash
+    scheduler.block_hash = lambda parent, token_ids: block_hash(b"", token_ids)
+
+
+@broken("sharing.the_second_time_is_cheaper")
+def shares_nothing(course, engine, scheduler):
+    scheduler.share_prefixes = False
+
+
+@broken("sharing.wholly_cached")
+def computes_nothing_of_a_cached_prompt(course, engine, scheduler):
+    def take_cached(pool, sequence, blocks):
+        pool.touch(blocks)
+        sequence.blocks = list(blocks)
+        sequence.num_computed_tokens = min(len(blocks) * pool.block_size, sequence.num_tokens - 1)
+        if len(blocks) * pool.block_size == sequence.num_tokens:
+            sequence.num_computed_tokens -= 1  # one token too early: the last but one is computed as well
+            sequence.output_ids.append(0)
+
+    scheduler.take_cached = take_cached
+
+
+@broken("sharing.abort_of_a_sharer")
+def frees_blocks_that_others_use(course, engine, scheduler):
+    pool, free = scheduler.pool, scheduler.pool.free
+
+    def freeing(blocks):
+        for block in blocks:
+            if pool.ref_count.get(block, 0) > 1:
+                pool.free_queue.append(block)
+                pool.free_queue.move_to_end(block, last=False)
+        free(blocks)
+
+    pool.free = freeing
+
+
+@broken("sharing.nothing_stale_is_shared")
+def shares_what_a_failed_pass_left(course, engine, scheduler):
+    def discard(sequence):
+        scheduler.computed(sequence, sequence.num_tokens - sequence.num_computed_tokens)
+        scheduler.remove(sequence)
+
+    scheduler.discard = discard
+
+
+@broken("sharing.kept_blocks_are_free")
+def counts_kept_blocks_as_taken(course, engine, scheduler):
+    pool = scheduler.pool
+    course.num_free_blocks = lambda: sum(block not in pool.block_to_hash for block in pool.free_queue)
+
+
+@broken("sharing.wholly_cached")
+def writes_into_shared_blocks(course, engine, scheduler):
+    def no_copy(pool, sequence, index):
+        return BlockCopy(COPY, sequence.blocks[index], sequence.blocks[index])
+
+    scheduler.copy_before_write = no_copy
+    runner = engine.runner
+    launch = runner.launch
+
+    def disturbed(output, choose):
+        for sequence in output.num_scheduled_tokens:
+            if sequence.num_computed_tokens == sequence.num_tokens - 1 and not sequence.output_ids:
+                sequence.num_computed_tokens -= 1
+        return launch(output, choose)
+
+    runner.launch = disturbed
+
+
+# Draws
+
+
+def changed_params(**changed):
+    def change(course, engine, scheduler):
+        add = course.add_request
+
+        def add_request(name, prompt, params):
+            values = vars(params)
+            add(name, prompt, SimpleNamespace(**{**values, **{key: f(values) for key, f in changed.items()}}))
+
+        course.add_request = add_request
+
+    return change
+
+
+def broken_params(name, item, **changed):
+    change = changed_params(**changed)
+    change.__name__ = name
+    broken(item)(change)
+
+
+clock = random.Random(1)
+broken_params("draws_without_the_seed", "sampling.seeds_in_company", seed=lambda p: clock.randrange(10**9))
+broken_params("one_seed_for_all", "sampling.seeds_differ", seed=lambda p: 1)
+broken_params("always_greedy", "sampling.distribution", temperature=lambda p: 0.0)
+broken_params("half_the_temperature", "sampling.distribution", temperature=lambda p: p["temperature"] / 2)
+broken_params("one_more_than_top_k", "sampling.top_k", top_k=lambda p: p["top_k"] and p["top_k"] + 1)
+broken_params("no_top_k", "sampling.top_k_of_one", top_k=lambda p: 0)
+broken_params("no_top_p", "sampling.tiny_top_p", top_p=lambda p: 1.0)
+broken_params("top_p_too_small", "sampling.top_p", top_p=lambda p: p["top_p"] * 0.8)
+broken_params("draws_at_temperature_zero", "sampling.temperature_zero", temperature=lambda p: p["temperature"] or 4.0)
+broken_params("no_stop_tokens", "sampling.stop_tokens", stop_token_ids=lambda p: ())
+
+
+@broken("sampling.texts")
+def decodes_each_token_alone(course, engine, scheduler):
+    decode = engine.tokenizer.decode
+    changed_step(course, lambda events: [with_(each, text=decode(each.token_ids)) for each in events])
