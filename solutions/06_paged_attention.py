@@ -508,10 +508,10 @@ Every layer calls the function with these arguments:
 | `paged` | our `PagedPass` |
 | `**kwargs` | whatever else some models' layers pass; you don't need it here ("Further" shows who does) |
 
-**Your task: `paged_attention_forward`.** Return what the layer needs: the attention of the whole packed batch, in which
-each new token attends to its sequence's cached tokens, to the new ones before it, and to itself. Afterwards this layer's
-cache holds the keys and values of the new tokens, for the passes to come. What you have to work with is in `paged`: its
-docstring, printed above, says what each field is.
+**Your task: `paged_attention_forward`.** Return what the layer needs: the attention of the whole packed batch. Each new
+token attends to the tokens of its own sequence, cached and new, up to itself. Afterwards this layer's cache holds the keys
+and values of the new tokens, for the passes to come. All you need is in `paged`. The docstring printed above says what
+each field is.
 
 The return value is a pair: the attention, `[1, T, query heads, head size]`, and None in place of the attention weights,
 which we don't have.

@@ -91,8 +91,8 @@ print(f"{iterations} iterations in {taken:.0f} µs (recorded): {taken / iteratio
 # %% [markdown]
 """
 An iteration requests an entry of the block table, waits for it, requests the keys and values, waits, computes. In all that time it reads and computes very
-little. Nearly all of it is latency, and a GPU that waits reads nothing. Every idea in this lesson does one of three things: **read and compute less, work in
-larger units, and keep enough loads in flight**.
+little. Nearly all of it is *latency*, the time from a request to the arrival of the data, and a GPU that waits reads nothing. Every idea in this lesson does one
+of three things: **read and compute less, work in larger units, or keep enough loads in flight**.
 
 > **streaming multiprocessor**: one of the many processors of a GPU (SM), with its own arithmetic units and its own small, fast memory. A program runs
 > on one of them, and each runs several programs at the same time. We simply call it a *processor*.
@@ -671,7 +671,7 @@ from lessons_lib.kernels.paged_flash import merge_kernel
 # %% [markdown]
 """
 Your merge after a kernel with your softmax: the same three stories in splits of 16 keys, so that D and B are split even though they're short. (The
-library's smallest split is 512.) `with_functions` makes a copy of a kernel that calls other functions: yours.
+library's smallest split is usually 512.) `with_functions` makes a copy of a kernel that calls other functions: yours.
 """
 
 # %%
