@@ -313,8 +313,8 @@ through the table. A key or a value of one head has 64 elements of 4 bytes.
 
 **Predict 07.a** How many KiB of keys and values does the program for query head 0 of A load?
 
-**Predict 07.b** There are four query heads and two KV heads. All programs together load some number of bytes of keys and values. How many times the bytes that these
-three sequences have in the layer's cache is that?
+**Predict 07.b** There are four query heads and two KV heads. All programs together load keys and values. How many times as many bytes is
+that as these three sequences have in the layer's cache?
 """
 
 # %%
@@ -563,8 +563,8 @@ This lesson adds no row to the ledger, whose rows were all measured on a CPU.
 
 **Keys are loaded once per query head.** With GROUP query heads per KV head, that is GROUP times as often as necessary.
 
-**The tensor cores sit idle.** Each score is a sum of products, computed element by element. Tensor cores multiply matrices many times faster, but they
-need several queries at once, and a program here has only one.
+**The tensor cores sit idle.** Each score is a sum of products, computed element by element. A GPU has units that multiply whole matrices many times faster, its
+*tensor cores*. But they need several queries at once, and a program here has only one.
 
 **Sizes must be powers of two.** A head size of 80 or 96, or a block of 24 slots, needs one more mask, as in Build 1.
 
@@ -575,7 +575,7 @@ decides when the launch finishes.
 
 **Prompts go through PyTorch**, and their keys and values are still gathered for it.
 
-Lesson 08 fixes these one at a time, the last two in its "Further", and measures what most of the fixes gain.
+Lesson 08 fixes these one at a time, some of them in its "Further", and measures what most of the fixes gain.
 
 ## Quiz
 """
