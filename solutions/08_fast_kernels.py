@@ -637,19 +637,7 @@ total; here both are in base 2.) Then a second kernel reads them back and merges
 ### Build 3 (optional): merge
 
 **Your task: `merge_kernel`.** Program (h, i) merges query head h of sequence i: axis 0 of the grid counts query heads, axis 1 sequences. There are
-`tl.num_programs(0)` query heads.
-
-| parameter | what it is |
-|---|---|
-| `partial_out` | pointer to [T, query heads, NUM_SPLITS, HEAD_DIM], T the new tokens of the batch: the attention of each split, already divided by its own sum |
-| `partial_lse` | pointer to [T, query heads, NUM_SPLITS]: its log-sum-exp, in base 2 |
-| `context_lens` | pointer to the number of keys of each sequence |
-| `cu_seqlens_q` | pointer to where each sequence starts in the packed batch; read it only if `RAGGED` |
-| `out`, `stride_out`, `stride_out_head` | pointer to [T, query heads, HEAD_DIM]; elements from one token to the next, and from one head to the next |
-| `HEAD_DIM`, `BLOCK_D` | the head size, and a power of two that is at least as large |
-| `SPLIT_SIZE` | keys per split |
-| `NUM_SPLITS`, `BLOCK_SPLITS` | the number of splits that the partial tensors have room for, and a power of two that is at least as large |
-| `RAGGED` | whether the batch may contain more than decodes |
+`tl.num_programs(0)` query heads. The stub's docstring describes the parameters; T is the number of new tokens in the batch.
 
 Both partial tensors are contiguous. So the index of a split in `partial_lse` is (token × query heads + head) × NUM_SPLITS + split, and its attention
 starts at HEAD_DIM times that in `partial_out`.
@@ -686,9 +674,10 @@ programs_of(split.recording, ["KV head", "sequence", "split"], start=8, still=9)
 # %% [markdown]
 """
 Each split of B reads one block, and stores to the partial tensors. The programs of C and D whose split is past the last token exit immediately; their
-entries in the partial tensors are never written. vLLM calls splits *segments*; its kernel
-makes them (`IS_3D`) if all sequences of the batch have one new token and there are few of them, and its `reduce_segments` is your `merge_kernel`. In
-FlashAttention's `flash_attn_with_kvcache`, `num_splits` = 0 lets a heuristic choose, as our `keys_per_split` does.
+entries in the partial tensors are never written.
+
+vLLM calls splits *segments*. Its kernel makes them (`IS_3D`) if all sequences of the batch have one new token and there are few of them, and its
+`reduce_segments` is your `merge_kernel`. In FlashAttention's `flash_attn_with_kvcache`, `num_splits` = 0 lets a heuristic choose, as our `keys_per_split` does.
 
 ### Stretch: move fewer bytes
 
