@@ -1160,8 +1160,8 @@ Table(
 
 # %% [markdown]
 """
-In the decodes the limit is read bandwidth. The short cases can't come as close to it, because starting and finishing take a larger share. In the prefill the limit is the rate of the large matrix product. The mixed batch can't reach its
-limit: that would require reading and computing to overlap, but the decodes read and the prefills compute, and the two kernels run one after the other.
+In the decodes the limit is read bandwidth. The short cases can't come as close to it, because starting and finishing take a larger share. In the prefill the
+limit is the rate of the large matrix product. The mixed batch can't reach its limit: that would require reading and computing to overlap, but the decodes read and the prefills compute, and the two kernels run one after the other.
 
 And the others, in a mixed batch and in a prefill:
 """
@@ -1172,8 +1172,8 @@ for case in (mixed, long):
 
 # %% [markdown]
 """
-All cases, relative to our times: below 1 is faster. Each row names the fastest of the other kernels that read a block table, and the fastest of those that need
-contiguous keys. For "gather + SDPA" the gathering is included.
+All cases, relative to our times: below 1 is faster. Each row names the fastest of the others that start from blocks ("gather + SDPA" includes the gathering), and
+the fastest of those that need contiguous keys.
 """
 
 # %%
@@ -1181,7 +1181,7 @@ CONTIGUOUS = ("dense SDPA, flash", "dense SDPA, cuDNN", "packed FlashAttention-2
 
 
 def fastest(case, contiguous):
-    """The fastest of the other kernels that need contiguous keys, or don't, and its time relative to this course's."""
+    """The fastest of the others that need contiguous keys, or of those that don't: its time relative to this course's, and its name."""
     times = {name: us for name, us in case.microseconds.items() if name not in (OURS, SEVEN)}
     times |= {f"{name} *": us for name, us in production.microseconds[case.name].items() if us}
     name, us = min(((name, us) for name, us in times.items() if (name in CONTIGUOUS) == contiguous), key=lambda pair: pair[1])
@@ -1189,7 +1189,7 @@ def fastest(case, contiguous):
 
 
 Table(
-    columns=["recorded", f"{OURS}, µs", "fastest with a block table", "fastest on contiguous keys"],
+    columns=["recorded", f"{OURS}, µs", "fastest from blocks", "fastest on contiguous keys"],
     rows=[[case.name, case.microseconds[OURS], fastest(case, False), fastest(case, True)] for case in recorded.cases],
     caption="Times relative to this course's. * another run on the same kind of machine",
 )
