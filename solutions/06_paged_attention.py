@@ -4,7 +4,7 @@
 
 **Can attention read keys and values straight from scattered blocks, so that we never concatenate or split a cache again?**
 
-105 minutes · difficulty: medium · routes: *ideas* (00–06), *kernels* (04, 06–08, 13), *serving* (00–03, 05, 06, 09–12) ·
+90 minutes · difficulty: medium · routes: *ideas* (00–06), *kernels* (04, 06–08, 13), *serving* (00–03, 05, 06, 09–12) ·
 prerequisites: lesson 03 (blocks, slots) and lesson 05 (the packed batch)
 
 Lesson 03 did the bookkeeping for a cache in blocks, but stored nothing in them. Lesson 05 computed many requests in one
@@ -32,12 +32,9 @@ from lessons_lib.attention import (
     add_block_naive,
     attention_of,
     attention_of_layer,
-    cache_of,
-    concatenate_caches,
     log_sum_exp,
     nothing_seen,
     pack,
-    packed_forward,
     paged_attention,
     paged_forward,
     plan_attention,
@@ -199,7 +196,7 @@ from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
 # %% [markdown]
 """
 Now with real keys. D and E each go through the model alone, with a `DynamicCache` as usual. Then we write all their
-keys and values into the blocks of one pool.
+keys and values into the blocks of one pool. Reading them back should give exactly what we wrote.
 """
 
 # %%
@@ -226,34 +223,19 @@ for layer in range(NUM_LAYERS):
     keys, values = (torch.cat([getattr(own, field)[0].transpose(0, 1) for own in caches]) for field in ("keys", "values"))
     pages.write(layer, keys, values, slots)
 
+for name, table in tables.items():
+    read = [pages.read(layer, table.blocks, table.num_tokens) for layer in range(NUM_LAYERS)]
+    wrote = [(own.keys[0].transpose(0, 1), own.values[0].transpose(0, 1)) for own in dense[name].layers]
+    print(f"{name}: equal in every layer after reading back:", all(torch.equal(*pair) for one, other in zip(read, wrote) for pair in zip(one, other)))
+
 # %% [markdown]
 """
-Reading them back should give exactly what we wrote. Then lesson 05's forward pass takes over: we gather D's and E's
-keys from their blocks, concatenate them into one cache, and compute one more token for each.
+`read` gathers:
 
 > **gather**: copying scattered rows of a tensor into one contiguous tensor.
-"""
 
-# %%
-def gathered(name):
-    """The contents of a request's blocks, copied into a DynamicCache."""
-    layers = [pages.read(layer, tables[name].blocks, tables[name].num_tokens) for layer in range(NUM_LAYERS)]
-    return cache_of([(keys.transpose(0, 1)[None], values.transpose(0, 1)[None]) for keys, values in layers])
-
-
-back = {name: gathered(name) for name in "DE"}
-for name in "DE":
-    pairs = zip(back[name].layers, dense[name].layers)
-    print(f"{name}: equal in every layer after reading back:", all(torch.equal(a.keys, b.keys) and torch.equal(a.values, b.values) for a, b in pairs))
-one_more = pack([tokenizer(" Tom").input_ids, tokenizer(" Tom").input_ids], [len(prompt_ids[name]) for name in "DE"])
-from_dense = packed_forward(model, one_more, concatenate_caches(list(dense.values())))
-from_pages = packed_forward(model, one_more, concatenate_caches(list(back.values())))
-print("logits equal:", torch.equal(from_dense, from_pages))
-
-# %% [markdown]
-"""
-The keys now live in blocks, but the attention function is the same as before, because we gathered them first. Gathering
-copies everything in every step. To avoid it, attention must be able to work on one block at a time.
+With `read`, lesson 05's attention could already serve from blocks. But it would copy everything in every step. To avoid
+that, attention must be able to work on one block at a time.
 
 ## Build 2: softmax, one block at a time
 
@@ -401,70 +383,21 @@ from lessons_lib.attention.online_softmax import add_block
 """
 A first version gives NaN where the old and the new maximum are both minus infinity: the first line below. The second
 line shows why subtracting 0 helps: the factor becomes 0, and 0 times the old sums is right.
+
+Then your function, on D's real scores. In which blocks are the sums rescaled?
 """
 
 # %%
-for old, new in ((float("-inf"), float("-inf")), (float("-inf"), 0.0), (float("-inf"), 3.0)):
+for old, new in ((float("-inf"), float("-inf")), (float("-inf"), 0.0)):
     print(f"old maximum {old}, subtracted {new:4}: factor exp({old} - {new}) = {torch.tensor(old - new).exp():.0f}")
-
-# %% [markdown]
-"""
-Now your function, on D's real scores. In which blocks are the sums rescaled?
-"""
-
-# %%
 recorded = record_blocks(scores, values, BLOCK, add_block)
-Stepper(lambda i: draw_softmax_step(recorded, i, tokens), count=len(recorded), start=1, still=5)
-
-# %%
 larger = [step.block for step in recorded[2:] if step.factor < 1]
 print(f"after the first block, only blocks {' and '.join(map(str, larger))} brought a larger score")
+Stepper(lambda i: draw_softmax_step(recorded, i, tokens), count=len(recorded), start=1, still=5)
 
 # %% [markdown]
 """
-Next, compare both versions with PyTorch's softmax in float64: on D's original scores, then scaled, shifted, and in
-float16.
-"""
-
-# %%
-def error(add, scores, values):
-    """Largest difference from attention in float64, relative to its largest element."""
-    expected = scores.double().softmax(dim=1) @ values.double()
-    found = attention_of(in_blocks(add, scores, values))
-    return float((found - expected).abs().max() / expected.abs().max())
-
-
-def as_bound(error):
-    """The error as a bound, so that it reads the same on every CPU."""
-    if error != error:
-        return "NaN"
-    return next((f"below {bound:.0e}" for bound in (1e-6, 1e-4, 1e-2) if error < bound), f"{error:.0e}")
-
-
-cases = {
-    "original": (scores, values),
-    "× 4": (4 * scores, values),
-    "× 5": (5 * scores, values),
-    "× 100": (100 * scores, values),
-    "− 60": (scores - 60, values),
-    "− 110": (scores - 110, values),
-    "− 130": (scores - 130, values),
-    "original, float16": (scores.half(), values.half()),
-}
-Table(
-    columns=["scores", "smallest", "largest", "error, bare exponentials", "error, yours"],
-    rows=[
-        [name, f"{s.min():.1f}", f"{s.max():.1f}", as_bound(error(add_block_naive, s, v)), as_bound(error(add_block, s, v))]
-        for name, (s, v) in cases.items()
-    ],
-)
-
-# %% [markdown]
-"""
-Look at the column for bare exponentials. "× 5" and "× 100" overflow, and in float16 even the original scores do. "− 60"
-does no harm. At "− 110" the error has grown, and "− 130" gives NaN: close to the smallest float, a value has only a few
-digits left, and below that it becomes 0. Your version is correct up to rounding in every row; float16 itself has only
-about three digits.
+"Further" compares both versions on scores that are scaled, shifted, and in float16.
 
 ## Build 3: paged attention
 
@@ -575,19 +508,16 @@ Every layer calls the function with these arguments:
 | `paged` | our `PagedPass` |
 | `**kwargs` | whatever else some models' layers pass; you don't need it here ("Further" shows who does) |
 
-**Your task: `paged_attention_forward`.** The new keys and values must be in the cache, and the attention of the whole
-packed batch must come out. You have
+**Your task: `paged_attention_forward`.** Return what the layer needs: the attention of the whole packed batch. Each new
+token attends to the tokens of its own sequence, cached and new, up to itself. Afterwards this layer's cache holds the keys
+and values of the new tokens, for the passes to come. All you need is in `paged`. The docstring printed above says what
+each field is.
 
-- `paged.cache`, your `PagedKVCache`, and `paged.slot_mapping`, the slots of the T new tokens;
-- `paged.attend(query, keys, values, scale)`, the backend. The query is `[T, query heads, head size]`; keys and values are
-  this layer's tensors of the whole cache. It returns `[T, query heads, head size]`.
-
-Return a pair: the attention with a leading axis, `[1, T, query heads, head size]`, and None in place of the attention
-weights, which we don't have.
+The return value is a pair: the attention, `[1, T, query heads, head size]`, and None in place of the attention weights,
+which we don't have.
 
 Example: in layer 2, with 3 new tokens, 4 query heads and 2 KV heads of 64, `query` is [1, 4, 3, 64] and `key` is
-[1, 2, 3, 64]. The cache gets three rows of [2, 64] in layer 2, `attend` gets a query of [3, 4, 64], and the result is
-[1, 3, 4, 64].
+[1, 2, 3, 64]. The result is [1, 3, 4, 64], and three slots of layer 2 have changed. No other layer has.
 """
 
 # %% exercise="06.4"
@@ -595,13 +525,20 @@ from lessons_lib.attention.hf_backend import paged_attention_forward
 
 # %% [markdown]
 """
-Register it: from now on "paged" means your function instead of the library's. A backend is a function of the packed
-batch, the block tables and the block size. It's called once per pass and returns the function that the layers call as
-`paged.attend`. Yours takes the sequences one after the other and calls your `attention_in_place` for each.
+## The loop
 
-Then a test on small models of three families, with random weights, in two passes. The first pass computes two prompts
-and the beginning of a third. The second computes one more token for each of the first two sequences, and the rest of the
-third prompt as a chunk. The logits should be those of each sequence computed alone.
+Register your function: from now on "paged" means yours instead of the library's. It needs a backend, which is a function of
+the packed batch, the block tables and the block size. It's called once per pass and returns the function that the layers
+call as `paged.attend`. Yours takes the sequences one after the other and calls your `attention_in_place` for each.
+
+The loop itself is lesson 05's. The difference is where a request keeps its cache. `PagedBatch` is a `RaggedBatch` with a block
+pool and a `PagedKVCache`. A request's cache is now a `BlockTable`: created when the request joins, released when it
+leaves. A request joins only if the pool could hold all running requests and this one at their `max_tokens` limits. So
+`table.append` never meets an empty pool. ("Further" shows the code, and what that costs.)
+
+The core is now yours: the cache, the attention, and the function that the model calls. Run the six stories, four at a
+time. Since we don't pass `num_blocks`, the pool has room for the four largest requests at their limits. A finishes in
+step 30. In step 31, F's prompt is written in one go, and every other request writes one slot.
 """
 
 # %%
@@ -618,45 +555,6 @@ def my_backend(packed, block_tables, block_size):
     return attend
 
 
-TEXTS = [[5, 6, 7, 8, 9, 10], [20, 21], list(range(30, 52))]  # token ids of three sequences
-FIRST = [5, 1, 9]  # how many tokens of each are in the first pass
-
-
-def two_passes(model):
-    pool = used_pool(20, BLOCK)
-    cache = PagedKVCache(model.config, pool.num_blocks, BLOCK)
-    tables = [BlockTable(pool) for _ in TEXTS]
-    for new_tokens in ([text[:n] for text, n in zip(TEXTS, FIRST)], [text[n:] for text, n in zip(TEXTS, FIRST)]):
-        packed = pack(new_tokens, [table.num_tokens for table in tables])
-        for table, count in zip(tables, packed.new_lens):
-            table.append(count)
-        bounds = zip(tables, packed.cached_lens)
-        slots = torch.cat([slot_mapping(table.blocks, BLOCK, start, table.num_tokens) for table, start in bounds])
-        logits = paged_forward(model, ForwardBatch.of(packed, slots, padded_tables(tables)), cache, my_backend)
-    return logits
-
-
-for family in ("gpt2", "llama", "qwen2"):
-    tiny = tiny_model(family)
-    with torch.inference_mode():
-        alone = torch.stack([tiny(input_ids=torch.tensor([text])).logits[0, -1] for text in TEXTS])
-    print(f"{family:>6}: same logits as when run alone, up to rounding: {torch.allclose(two_passes(tiny), alone, rtol=1e-4, atol=1e-3)}")
-
-# %% [markdown]
-"""
-## The loop
-
-The loop is lesson 05's. The difference is where a request keeps its cache. `PagedBatch` is a `RaggedBatch` with a block
-pool and a `PagedKVCache`. A request's cache is now a `BlockTable`: created when the request joins, released when it
-leaves. A request joins only if the pool could hold all running requests and this one at their `max_tokens` limits. So
-`table.append` never meets an empty pool. ("Further" shows the code, and what that costs.)
-
-The core is now yours: the cache, the attention, and the function that the model calls. Run the six stories, four at a
-time. Since we don't pass `num_blocks`, the pool has room for the four largest requests at their limits. A finishes in
-step 30. In step 31, F's prompt is written in one go, and every other request writes one slot.
-"""
-
-# %%
 MINE = dict(backend=my_backend, make_cache=PagedKVCache)
 paged = record_run(paged_generate, model, tokenizer, **SIX, max_num_seqs=4, block_size=16, **MINE)
 print("same answers as lesson 05:", paged.outputs == ragged.outputs)
@@ -740,50 +638,6 @@ line_chart(
 
 # %% [markdown]
 """
-### Time
-
-Your attention reads every key in place. But it is a Python loop over sequences and blocks, and probably heads. The library's PyTorch
-backend gathers the keys of several sequences into a rectangle and calls `scaled_dot_product_attention` once for all of
-them. That copies, for one layer at a time, what yours doesn't. Which is faster on a CPU?
-"""
-
-# %% tags=["measured"]
-query_heads = model.config.num_attention_heads
-library_backend = plan_attention("torch", model.device)
-
-
-def make_batch(count):
-    """A random packed batch of `count` sequences in blocks of 16: one prompt of 20 tokens, the rest decodes."""
-    rng = random.Random(count)
-    lens = [(rng.randint(0, 80), 20)] + [(rng.randint(20, 100) - 1, 1) for _ in range(count - 1)]
-    return random_row(lens, query_heads, KV_HEADS, 16, head_dim=HEAD_DIM, scale=HEAD_DIM**-0.5)
-
-
-def attention_pass(backend, batch):
-    """Attention in all layers of one pass."""
-    attend = backend(batch.packed, batch.block_tables, 16)
-    for _ in range(NUM_LAYERS):
-        attend(batch.query, batch.keys, batch.values, batch.scale)
-
-
-def compared(batch):
-    mine, gathering = median_ms([lambda: attention_pass(my_backend, batch), lambda: attention_pass(library_backend, batch)], repeat=5)
-    calls = NUM_LAYERS * query_heads * sum(blocks_for(context, 16) for context in batch.packed.context_lens.tolist())
-    return [calls, mine, gathering, f"{mine / gathering:.0f}"]
-
-
-Table(
-    columns=["sequences", "heads × blocks", "yours, ms", "gather, ms", "yours / gather"],
-    rows=[[str(count), *compared(make_batch(count))] for count in (4, 16)],
-    caption=f"Attention in {NUM_LAYERS} layers",
-)
-
-# %% [markdown]
-"""
-Every call of `add_block` starts more than a dozen small operators, one after the other. On a GPU,
-every query head of every sequence can run its loop at the same time, in one kernel. That's lesson 07. On CPUs, the
-library serves with the backend that gathers; "Further" shows how it works.
-
 ### The ledger
 """
 
@@ -792,7 +646,7 @@ ledger(model, tokenizer, "06", with_cache_only=True)
 
 # %% [markdown]
 """
-This row is the library's backend. Compare it with the row of lesson 05. Both methods compute the same number of tokens
+This row is the library's backend, which is faster than your loop. Compare it with the row of lesson 05. Both methods compute the same number of tokens
 in the same number of forward calls. "Copied per step" is 0: nothing is moved within the cache. The cache reserves a
 little more than it uses: the empty slots in the last block of each request. The speed may not differ much: the stories
 are short, and copies cost little with short contexts.
@@ -806,17 +660,15 @@ are short, and copies cost little with short contexts.
   block table itself, as your `attention_in_place` does.
 - **Hugging Face transformers** has `PagedAttentionCache` in `generation/continuous_batching/cache.py`. Its `update`
   writes with a `write_index` and gathers with a `read_index`, and SDPA or FlashAttention attends to the gathered keys.
-  Its documentation says that this can become a bottleneck for long sequences. With a block table, it lets
-  FlashAttention's kernel read the cache in place.
+  With a block table, it lets FlashAttention's kernel read the cache in place.
 - **FlashInfer** stores the block tables of all requests in one list, `paged_kv_indices`. `paged_kv_indptr` contains
   their cumulative lengths, and `paged_kv_last_page_len` the number of tokens in each last block.
-- **PyTorch**: recent versions of `torch.nn.attention.varlen.varlen_attn` take a `block_table`, on GPUs. FlexAttention,
-  which compiles an attention kernel from Python code, has an experimental class `PagedAttention` in
-  `torch/nn/attention/experimental/_paged_attention.py`.
+- **PyTorch**: recent versions of `torch.nn.attention.varlen.varlen_attn` take a `block_table`, on GPUs.
 
 ## What is still wrong
 
-**The Python loop.** It reads in place, and is too slow to serve. In lesson 07 you'll write a kernel with the same loop
+**The Python loop.** It reads in place, but starts many small operators, one after another, and is too slow to serve. On CPUs
+the library serves with a backend that gathers ("Further" times both). In lesson 07 you'll write a kernel with the same loop
 inside.
 
 **Every query head reads its keys alone.** Two query heads that share a KV head read the same keys twice. Lesson 08
@@ -851,8 +703,91 @@ quiz("06")
 """
 ## Further (optional)
 
-What the lesson doesn't need. It isn't part of its 105 minutes.
+What the lesson doesn't need. It isn't part of its 90 minutes.
 """
+
+# %% [markdown]
+"""
+### Both softmaxes, on scores of any size
+
+Here are both versions of Build 2, compared with PyTorch's softmax in float64: on D's original scores, then scaled, shifted, and in
+float16.
+"""
+
+# %%
+def error(add, scores, values):
+    """Largest difference from attention in float64, relative to its largest element."""
+    expected = scores.double().softmax(dim=1) @ values.double()
+    found = attention_of(in_blocks(add, scores, values))
+    return float((found - expected).abs().max() / expected.abs().max())
+
+
+def as_bound(error):
+    """The error as a bound, so that it reads the same on every CPU."""
+    if error != error:
+        return "NaN"
+    return next((f"below {bound:.0e}" for bound in (1e-6, 1e-4, 1e-2) if error < bound), f"{error:.0e}")
+
+
+cases = {
+    "original": (scores, values),
+    "× 4": (4 * scores, values),
+    "× 5": (5 * scores, values),
+    "× 100": (100 * scores, values),
+    "− 60": (scores - 60, values),
+    "− 110": (scores - 110, values),
+    "− 130": (scores - 130, values),
+    "original, float16": (scores.half(), values.half()),
+}
+Table(
+    columns=["scores", "smallest", "largest", "error, bare exponentials", "error, yours"],
+    rows=[
+        [name, f"{s.min():.1f}", f"{s.max():.1f}", as_bound(error(add_block_naive, s, v)), as_bound(error(add_block, s, v))]
+        for name, (s, v) in cases.items()
+    ],
+)
+
+# %% [markdown]
+"""
+Look at the column for bare exponentials. "× 5" and "× 100" overflow, and in float16 even the original scores do. "− 60"
+does no harm. At "− 110" the error has grown, and "− 130" gives NaN: close to the smallest float, a value has only a few
+digits left, and below that it becomes 0. Your version is correct up to rounding in every row; float16 itself has only
+about three digits.
+"""
+
+# %% [markdown]
+"""
+### A chunk, on three families of models
+
+Can your function compute the rest of a prompt? Small models of three families, with random weights, run in two passes.
+The first pass computes two prompts and the beginning of a third. The second computes one more token for each of the first
+two sequences, and the rest of the third prompt as a chunk. The logits should be those of each sequence computed alone.
+"""
+
+# %%
+TEXTS = [[5, 6, 7, 8, 9, 10], [20, 21], list(range(30, 52))]  # token ids of three sequences
+FIRST = [5, 1, 9]  # how many tokens of each are in the first pass
+
+
+def two_passes(model):
+    pool = used_pool(20, BLOCK)
+    cache = PagedKVCache(model.config, pool.num_blocks, BLOCK)
+    tables = [BlockTable(pool) for _ in TEXTS]
+    for new_tokens in ([text[:n] for text, n in zip(TEXTS, FIRST)], [text[n:] for text, n in zip(TEXTS, FIRST)]):
+        packed = pack(new_tokens, [table.num_tokens for table in tables])
+        for table, count in zip(tables, packed.new_lens):
+            table.append(count)
+        bounds = zip(tables, packed.cached_lens)
+        slots = torch.cat([slot_mapping(table.blocks, BLOCK, start, table.num_tokens) for table, start in bounds])
+        logits = paged_forward(model, ForwardBatch.of(packed, slots, padded_tables(tables)), cache, my_backend)
+    return logits
+
+
+for family in ("gpt2", "llama", "qwen2"):
+    tiny = tiny_model(family)
+    with torch.inference_mode():
+        alone = torch.stack([tiny(input_ids=torch.tensor([text])).logits[0, -1] for text in TEXTS])
+    print(f"{family:>6}: same logits as when run alone, up to rounding: {torch.allclose(two_passes(tiny), alone, rtol=1e-4, atol=1e-3)}")
 
 # %% [markdown]
 """
@@ -902,13 +837,62 @@ print("weighted sum of the two attentions: largest difference", largest_differen
 
 # %% [markdown]
 """
-The second half has nearly all the weight, because it contains the largest scores. Lesson 08 splits one long sequence
-across many processors of a GPU and merges the parts like this. vLLM's `merge_attn_states`, in
+The second half has nearly all the weight, because it contains the largest scores. Lesson 08's "Further" splits one long
+sequence across many processors of a GPU and merges the parts like this. vLLM's `merge_attn_states`, in
 `vllm/v1/attention/ops/merge_attn_states.py`, is `merge` written with log-sum-exps. It's used, for example, when many
 requests share a prefix: attention over the shared prefix is computed once for all requests, attention over the rest for
 each request, and the results are merged (`cascade_attention`). FlashInfer calls an attention output with its
 log-sum-exp an attention state, and has `merge_state(v_a, s_a, v_b, s_b)`.
+"""
 
+# %% [markdown]
+"""
+### Your loop, timed
+
+Your attention reads every key in place. But it is a Python loop over sequences and blocks, and probably heads. The library's PyTorch
+backend gathers the keys of several sequences into a rectangle and calls `scaled_dot_product_attention` once for all of
+them. That copies, for one layer at a time, what yours doesn't. Which is faster on a CPU?
+"""
+
+# %% tags=["measured"]
+query_heads = model.config.num_attention_heads
+library_backend = plan_attention("torch", model.device)
+
+
+def make_batch(count):
+    """A random packed batch of `count` sequences in blocks of 16: one prompt of 20 tokens, the rest decodes."""
+    rng = random.Random(count)
+    lens = [(rng.randint(0, 80), 20)] + [(rng.randint(20, 100) - 1, 1) for _ in range(count - 1)]
+    return random_row(lens, query_heads, KV_HEADS, 16, head_dim=HEAD_DIM, scale=HEAD_DIM**-0.5)
+
+
+def attention_pass(backend, batch):
+    """Attention in all layers of one pass."""
+    attend = backend(batch.packed, batch.block_tables, 16)
+    for _ in range(NUM_LAYERS):
+        attend(batch.query, batch.keys, batch.values, batch.scale)
+
+
+def compared(batch):
+    mine, gathering = median_ms([lambda: attention_pass(my_backend, batch), lambda: attention_pass(library_backend, batch)], repeat=5)
+    calls = NUM_LAYERS * query_heads * sum(blocks_for(context, 16) for context in batch.packed.context_lens.tolist())
+    return [calls, mine, gathering, f"{mine / gathering:.0f}"]
+
+
+Table(
+    columns=["sequences", "heads × blocks", "yours, ms", "gather, ms", "yours / gather"],
+    rows=[[str(count), *compared(make_batch(count))] for count in (4, 16)],
+    caption=f"Attention in {NUM_LAYERS} layers",
+)
+
+# %% [markdown]
+"""
+Every call of `add_block` starts more than a dozen small operators, one after the other. On a GPU, every query head of
+every sequence can run its loop at the same time, in one kernel. That's lesson 07.
+"""
+
+# %% [markdown]
+"""
 ### Rectangles: how the library's backend serves on a CPU
 
 To compute several sequences in one call, PyTorch needs rectangles. A decode has one query and a prefill has many, so in

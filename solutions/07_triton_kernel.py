@@ -4,7 +4,7 @@
 
 **How does a GPU kernel read keys and values through a block table?**
 
-100 minutes · difficulty: hard · routes: kernels · prerequisites: lesson 03 (blocks, slots) and lesson 06 (softmax block by block)
+90 minutes · difficulty: hard · routes: kernels · prerequisites: lesson 03 (blocks, slots) and lesson 06 (softmax block by block)
 
 Lesson 06 left keys and values in their blocks, but each layer still made a temporary copy of them, because PyTorch's attention wants contiguous
 tensors. In this lesson you write the attention kernel yourself, in four steps: addition, attention over one block, attention over a block table, and all
@@ -303,39 +303,25 @@ print(inspect.getsource(gather_kernel.fn))
 
 # %% [markdown]
 """
-There are two loads. The first gets an index, a scalar, and the second uses it in its address. The first thing a language model computes is a gather of this
-kind: the embedding has one row per token of the vocabulary, and the token ids are the index.
-"""
+There are two loads. The first gets an index, a scalar, and the second uses it in its address. ("Further" looks up a model's embedding with it.)
 
-# %%
-embedding = model.get_input_embeddings().weight.detach()
-ids = torch.tensor(tokenizer(PROMPTS[NAMES.index("E")]).input_ids, dtype=torch.int32, device=DEVICE)
-rows = torch.empty(len(ids), embedding.shape[1], device=DEVICE)
-gather_kernel[(len(ids),)](embedding, ids, rows, rows.shape[1], embedding.stride(0), rows.stride(0), COLUMNS=256)
-same = torch.equal(rows, model.get_input_embeddings()(ids))
-print(f"tokens {ids.tolist()} of {len(embedding)}: same as the model's own embedding: {same}")
-
-# %% [markdown]
-"""
 That is all there is to paging. A block table is just such an index: its entry *j* says which block of the pool holds block *j* of a sequence. A kernel
 that can look up an address doesn't need a contiguous copy.
-
-## Predict
 
 In the last step of C, E and A, attention in this layer will have one program per sequence and query head. Each program loads keys and values block by block,
 through the table. A key or a value of one head has 64 elements of 4 bytes.
 
-**07.a** How many KiB of keys and values does the program for query head 0 of A load?
+**Predict 07.a** How many KiB of keys and values does the program for query head 0 of A load?
 
-**07.b** There are four query heads and two KV heads. How many bytes of keys and values do all programs load together, as a multiple of what these three sequences have in the
-layer's cache?
+**Predict 07.b** There are four query heads and two KV heads. All programs together load keys and values. How many times as many bytes is
+that as these three sequences have in the layer's cache?
 """
 
 # %%
-predict("07.a", ...)  # KiB
+predict("07.a", ...)
 
 # %%
-predict("07.b", ...)  # times the bytes in the cache
+predict("07.b", ...)
 
 # %% [markdown]
 """
@@ -364,21 +350,8 @@ pool. That block starts at offset block × `stride_block`. The cache may be a vi
 `stride_slot`.
 
 **Offsets can be large.** The block table holds 32-bit integers, a stride is passed as one if it fits, and the product of two 32-bit integers has 32
-bits as well. Take a Llama with 8 billion parameters (32 layers, 8 KV heads of 128, 2 bytes per element) on a GPU with 80 GB, and the last block of its
-pool:
-"""
-
-# %%
-block_elements = 16 * 8 * 128  # keys of one layer in a block of 16 tokens
-last = (80 - 16) * 10**9 // (block_elements * 2 * 32 * 2) - 1  # the weights take 16 GB
-for layout, stride_block in (("keys of one layer", block_elements), ("keys and values of all layers", block_elements * 2 * 32)):
-    in_32_bits = torch.tensor([last], dtype=torch.int32) * stride_block
-    print(f"stride_block covers {layout}: {last:,} × {stride_block:,} = {last * stride_block:,}; in 32 bits {in_32_bits.item():,}")
-
-# %% [markdown]
-"""
-With the keys of one layer, 32 bits are enough here. With all layers side by side, the product overflows, and the result may be negative or, worse, look like a
-valid offset, as it does here. A kernel doesn't know where its cache comes from. So convert the block to a 64-bit integer *before* you multiply: `.to(tl.int64)`.
+bits as well. In a large cache, block × `stride_block` doesn't fit into them ("Further" has a case). So convert the block to a 64-bit integer *before* you multiply:
+`.to(tl.int64)`.
 
 **Your task: `attend_blocks`**, a function that a kernel calls. It is decorated with `@triton.jit` too, but it returns its result: a tile `[HEAD_DIM]` of float32.
 
@@ -442,40 +415,33 @@ itself, a tile, as float32 even if `q` is float16: `tl.load(...).to(tl.float32)`
 # %% exercise="07.4"
 from lessons_lib.kernels.simple_paged import decode_heads_kernel
 
+# %% [markdown]
+"""
+## Which program reads what
+
+Here is your kernel on the last step of C, E and A: compared with lesson 06, then recorded, with a count of the bytes. Step through the programs: first the four query heads of C, then E's, then
+A's. Go from program (2, 0) to program (2, 1): from A's query head 0 to its query head 1. The cache slots stay the same. Both heads use KV head 0, so both programs
+load the same keys and values.
+"""
+
 # %%
 attended = decode_heads(query, k_cache, v_cache, block_tables, context_lens, scale, decode_heads_kernel)  # launches it
 decodes = plan_groups(torch.arange(4, device=DEVICE), context_lens, block_tables, BLOCK_SIZE)
 expected = paged_attention(query, k_cache, v_cache, decodes, scale)
 print("three sequences, four query heads: same as lesson 06's paged_attention:", torch.allclose(attended, expected, atol=1e-5))
 
-# %% [markdown]
-"""
-## Which program reads what
-
-Here is your kernel on the last step of C, E and A, recorded. Step through the programs: first the four query heads of C, then E's, then A's.
-"""
-
-# %%
 on_cpu = [tensor.cpu().contiguous() for tensor in (query, k_cache, v_cache, block_tables, context_lens)]
 q, k, v, tables, lens = on_cpu
 strides = (*q.stride()[:2], *k.stride()[:3], tables.stride(0))
 constants = dict(GROUP=QUERY_HEADS // KV_HEADS, HEAD_DIM=HEAD_DIM, BLOCK_SIZE=BLOCK_SIZE)
 recorded = record_kernel(decode_heads_kernel, (3, QUERY_HEADS), *on_cpu, torch.empty_like(q), scale, *strides, **constants)
-axes = ["sequence", "query head"]
-name = lambda i: f"program {recorded.programs[i].ids}"
-Stepper(lambda i: draw_program(recorded, i, axes), count=len(recorded.programs), label="program", name=name, start=8, still=8)
-
-# %% [markdown]
-"""
-Go from program (2, 0) to program (2, 1): from A's query head 0 to its query head 1. The cache slots stay the same. Both heads use KV head 0, so both
-programs load the same keys and values. Count them:
-"""
-
-# %%
 loaded = sum(cache_bytes(recorded, program) for program in recorded.programs)
 necessary = sum(lens.tolist()) * KV_HEADS * 2 * HEAD_DIM * 4
 print(f"{len(recorded.programs)} programs load {loaded:,} bytes of keys and values; the cache holds {necessary:,}")
 reveal("07.b", loaded / necessary, unit="times as many")
+axes = ["sequence", "query head"]
+name = lambda i: f"program {recorded.programs[i].ids}"
+Stepper(lambda i: draw_program(recorded, i, axes), count=len(recorded.programs), label="program", name=name, start=8, still=8)
 
 # %% [markdown]
 """
@@ -526,68 +492,61 @@ print(f"launches of your decode kernel: {len(launches)}, one per layer of each s
 """
 ## Measure
 
-A decode is memory-bound (lesson 00): its time is the time it takes to move its bytes. So we judge a kernel by the bytes that *had* to be read, divided
+A decode is memory-bound (lesson 00): at best, its time is the time it takes to read its bytes. So we judge a kernel by the bytes that *had* to be read, divided
 by its time.
 
 > **achieved bandwidth**: the minimum number of bytes that a computation must read and write, divided by the time it took. Compared with the bandwidth
 > of a plain copy on the same GPU, it shows how much faster the kernel could be.
 
-Take a production size: 64 sequences of 2,048 tokens, 32 query heads over 8 KV heads of 128 elements, 2 bytes per element. An H200 reads 4.61 TB per second, measured with a kernel that
-only reads. With a pencil, that gives two times: one if each key and value is read once, and one if every program's loads go to memory.
-
-**07.c** How many microseconds does your kernel take on it?
+Take one sequence of 8,192 tokens, with 32 query heads over 8 KV heads of 128 elements, 2 bytes per element, in blocks of 16. The library's version of your kernel was
+timed on an H200, a GPU that reads 4.61 TB per second. It has 132 *processors*, the parts of a GPU that run programs. The recording ships with the course.
 """
 
 # %%
-predict("07.c", ...)  # µs
-
-# %%
-CASE = dict(num_seqs=64, context=2048, q_heads=32, kv_heads=8, head_dim=128)
-
-
-def traffic(num_seqs, context, q_heads, kv_heads, head_dim, itemsize=2):
-    """(bytes of keys and values that all programs load, bytes of keys and values in the cache)"""
-    bytes_per_head = 2 * num_seqs * context * head_dim * itemsize
-    return q_heads * bytes_per_head, kv_heads * bytes_per_head
-
-
-loaded, necessary = traffic(**CASE)
 h200 = recorded_attention()
-taken = h200.case("decode 32,8,128; batch 64, context 2048").microseconds["lesson 07's kernel"]
+
+
+def attention_us(case):
+    """Recorded time of lesson 07's kernel."""
+    return h200.case(case).microseconds["lesson 07's kernel"]
+
+
+def reading(num_seqs, context, heads, head_dim=128, itemsize=2):
+    """Microseconds that the H200 takes to read keys and values of so many heads."""
+    return 2 * num_seqs * context * heads * head_dim * itemsize / h200.machine.bytes_per_s * 1e6
+
+
 print(h200.provenance)
-for what, count in (("each key and value read once", necessary), ("every program's loads from memory", loaded)):
-    print(f"{what}: {count / 1e9:.2f} GB, {count / h200.machine.bytes_per_s * 1e6:,.0f} µs at {h200.machine.bytes_per_s / 1e12:.2f} TB/s")
-print(f"achieved bandwidth: {necessary / taken / 1e3:,.0f} GB/s, {necessary / taken * 1e6 / h200.machine.bytes_per_s:.0%} of what the machine reads")
-reveal("07.c", taken, unit="µs", tolerance=0.25)
+print(f"each key and value read once: {reading(1, 8192, heads=8):,.0f} µs; every program's loads from memory: {reading(1, 8192, heads=32):,.0f} µs")
+one = attention_us("decode 32,8,128; batch 1, context 8192")
+print(f"recorded: {one:,.0f} µs, for {8192 // 16} iterations of 32 programs; {one / (8192 // 16):.2f} µs per iteration")
 
 # %% [markdown]
 """
-The time was recorded on a GPU, with blocks in random order; it ships with the course. Even if every load went to memory, the bytes alone would explain less than a
-third of it. So the kernel doesn't keep the memory busy: an iteration asks for a table entry, waits, asks for 16 keys, waits, and computes. Lesson 08 starts from
-this number.
+Even if every load went to memory, the bytes would explain only a small part of the time. So the kernel doesn't keep the memory busy: an iteration asks for a table
+entry, waits, asks for 16 keys and values, waits, and computes. A program's iterations run one after another.
 
-## Stretch (optional): the same answer from fewer bytes
-
-Your kernel loads every key and every value of a sequence. Write a function with the arguments of `attend_blocks` that loads fewer bytes of
-keys and values. No element of the result may be off by more than 0.001.
-
-The scoreboard runs it on four query heads that you haven't seen, with values near ±1. They differ in which keys have the largest scores. What is loaded twice counts twice. The last row loads
-every key, and as few values as suffice if all weights are known before. The cell starts out with your own function.
+**Predict 07.c** Now eight such sequences decode in one launch: eight times the bytes, and 256 programs instead of 32. A processor can run several programs at the
+same time: while one waits, another computes. How many microseconds does the launch take? Up to 25% off counts as right.
 """
 
 # %%
-@triton.jit
-def attend_less(query, keys, values, table, num_tokens, scale, stride_block, stride_slot, HEAD_DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr):
-    # replace this
-    return attend_blocks(query, keys, values, table, num_tokens, scale, stride_block, stride_slot, HEAD_DIM, BLOCK_SIZE)
+predict("07.c", ...)
 
-
-reading_scoreboard(attend_less)
+# %%
+eight = attention_us("decode 32,8,128; batch 8, context 8192")
+reveal("07.c", eight, unit="µs", tolerance=0.25)
+print(f"8 sequences: {eight / one:.2f} times as long as one")
+for case, num_seqs, context in (("batch 1, context 8192", 1, 8192), ("batch 8, context 8192", 8, 8192), ("batch 64, context 2048", 64, 2048)):
+    least, taken = reading(num_seqs, context, heads=8), attention_us(f"decode 32,8,128; {case}")
+    print(f"{case}: at least {least:,.0f} µs, recorded {taken:,.0f} µs: {least / taken:.0%} of the bandwidth")
 
 # %% [markdown]
 """
-A kernel that loads less need not be faster: values that wait for their weights are requested later. And this lesson adds no row to the ledger, whose rows were
-all measured on a CPU.
+The programs wait at the same time, so eight sequences take hardly longer than one. More programs at a time bring the kernel closer to the bandwidth, but even 64
+sequences, with 2,048 programs, leave most of it unused. Lesson 08 starts from these numbers.
+
+This lesson adds no row to the ledger, whose rows were all measured on a CPU.
 
 ## What production does
 
@@ -597,21 +556,15 @@ all measured on a CPU.
 - vLLM's Triton kernel is `kernel_unified_attention` in `vllm/v1/attention/ops/triton_unified_attention.py` (names as of version 0.33). You'll recognize
   `block_tables_ptr`, the strides of the caches, `physical_block_idx = tl.load(...).to(tl.int64)`, and `M`, `L` and `acc`, which are your `row_max`,
   `row_sum` and `acc`. It has one program per *KV* head and group of query tokens, and handles prompts and decodes alike.
-- `_fwd_kernel_stage1` in `vllm/v1/attention/ops/triton_decode_attention.py`, which came from SGLang, is closer to yours: one program per sequence, query
-  head and part of the sequence, with `cur_kv_head = cur_head // kv_group_num`, `e_max`, `e_sum` and `acc`.
-- The cache write is `reshape_and_cache_kernel_flash` in `triton_reshape_and_cache_flash.py`, in the same folder, with a `slot_mapping`. A slot of −1
-  marks a token that must not be written.
 - **FlashInfer** has `BatchDecodeWithPagedKVCacheWrapper`. Instead of a rectangle of block tables it takes all tables concatenated, with cumulative
   lengths, like the packed batch of lesson 05.
-- **Hugging Face transformers** gathers in its continuous batching, as our PyTorch backend does. With FlashAttention, a step that has only decodes can skip the
-  gather and pass a block table.
 
 ## What is still wrong
 
 **Keys are loaded once per query head.** With GROUP query heads per KV head, that is GROUP times as often as necessary.
 
-**The tensor cores sit idle.** Each score is a sum of products, computed element by element. Tensor cores multiply matrices many times faster, but they
-need several queries at once, and a program here has only one.
+**The tensor cores sit idle.** Each score is a sum of products, computed element by element. A GPU has units that multiply whole matrices many times faster, its
+*tensor cores*. But they need several queries at once, and a program here has only one.
 
 **Sizes must be powers of two.** A head size of 80 or 96, or a block of 24 slots, needs one more mask, as in Build 1.
 
@@ -622,7 +575,7 @@ decides when the launch finishes.
 
 **Prompts go through PyTorch**, and their keys and values are still gathered for it.
 
-Lesson 08 fixes these one at a time, and measures what most of the fixes gain.
+Lesson 08 fixes these one at a time, some of them in its "Further", and measures what most of the fixes gain.
 
 ## Quiz
 """
@@ -650,17 +603,45 @@ quiz("07")
 """
 ## Further (optional)
 
-What the lesson doesn't need. It isn't part of its 100 minutes.
+What the lesson doesn't need. It isn't part of its 90 minutes. It has one more exercise and a stretch task.
+"""
+
+# %% [markdown]
+"""
+### Stretch: the same answer from fewer bytes
+
+Your kernel loads every key and every value of a sequence. Write a function with the arguments of `attend_blocks` that loads fewer bytes of
+keys and values. No element of the result may be off by more than 0.001.
+
+The scoreboard runs it on four query heads that you haven't seen, with values near ±1. They differ in which keys have the largest scores. What is loaded twice counts twice. The last row loads
+every key, and as few values as suffice if all weights are known before. The cell starts out with your own function.
+"""
+
+# %%
+@triton.jit
+def attend_less(query, keys, values, table, num_tokens, scale, stride_block, stride_slot, HEAD_DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr):
+    # replace this
+    return attend_blocks(query, keys, values, table, num_tokens, scale, stride_block, stride_slot, HEAD_DIM, BLOCK_SIZE)
+
+
+reading_scoreboard(attend_less)
+
+# %% [markdown]
+"""
+A kernel that loads less need not be faster: values that wait for their weights are requested later.
 """
 
 # %% [markdown]
 """
 ### Your kernel's own time
 
-If you have a GPU, this measures your kernel at the size above.
+If you have a GPU, this measures your kernel on 64 sequences of 2,048 tokens.
 """
 
 # %% tags=["measured"]
+CASE = dict(num_seqs=64, context=2048, q_heads=32, kv_heads=8, head_dim=128)
+
+
 def gigabytes_per_second(num_seqs, context, q_heads, kv_heads, head_dim, block_size=16):
     """Achieved bandwidth of your kernel, and bandwidth of a copy."""
     num_blocks = num_seqs * context // block_size
@@ -684,7 +665,7 @@ else:
 """
 ### Exercise: the cache write
 
-The cache write of lesson 06 is the gather of this lesson the other way around. New keys arrive as `[T, KV heads, head size]`. For a kernel that writes them, a token is one
+vLLM's is `reshape_and_cache_kernel_flash` in `triton_reshape_and_cache_flash.py`. The cache write of lesson 06 is the gather of this lesson the other way around. New keys arrive as `[T, KV heads, head size]`. For a kernel that writes them, a token is one
 vector of KV heads × head size elements, here 2 × 64 = 128, and each cache slot holds one such vector. Slots are numbered across the whole pool: slot = block ×
 block size + offset in the block. So the slot times one stride gives the start of its vector.
 
@@ -727,3 +708,39 @@ for family in ("gpt2", "llama", "qwen2"):
     tiny = tiny_model(family).to(DEVICE)
     same = paged_generate(tiny, plain, **LOAD, **MINE) == paged_generate(tiny, plain, **LOAD, backend="torch")
     print(f"{family:>6}: the same tokens: {same}")
+
+# %% [markdown]
+"""
+### An embedding is a gather
+
+The first thing a language model computes is a gather: the embedding has one row per token of the vocabulary, and the token ids are the index. Here it is with
+`gather_kernel`:
+"""
+
+# %%
+embedding = model.get_input_embeddings().weight.detach()
+ids = torch.tensor(tokenizer(PROMPTS[NAMES.index("E")]).input_ids, dtype=torch.int32, device=DEVICE)
+rows = torch.empty(len(ids), embedding.shape[1], device=DEVICE)
+gather_kernel[(len(ids),)](embedding, ids, rows, rows.shape[1], embedding.stride(0), rows.stride(0), COLUMNS=256)
+same = torch.equal(rows, model.get_input_embeddings()(ids))
+print(f"tokens {ids.tolist()} of {len(embedding)}: same as the model's own embedding: {same}")
+
+# %% [markdown]
+"""
+### When 32 bits are not enough
+
+Take a Llama with 8 billion parameters (32 layers, 8 KV heads of 128, 2 bytes per element) on a GPU with 80 GB, and the last block of its pool:
+"""
+
+# %%
+block_elements = 16 * 8 * 128  # keys of one layer in a block of 16 tokens
+last = (80 - 16) * 10**9 // (block_elements * 2 * 32 * 2) - 1  # the weights take 16 GB
+for layout, stride_block in (("keys of one layer", block_elements), ("keys and values of all layers", block_elements * 2 * 32)):
+    in_32_bits = torch.tensor([last], dtype=torch.int32) * stride_block
+    print(f"stride_block covers {layout}: {last:,} × {stride_block:,} = {last * stride_block:,}; in 32 bits {in_32_bits.item():,}")
+
+# %% [markdown]
+"""
+With the keys of one layer, 32 bits are enough here. With all layers side by side, the product overflows, and the result may be negative or, worse, look like a
+valid offset, as it does here. A kernel doesn't know where its cache comes from, so it converts the block in any case.
+"""

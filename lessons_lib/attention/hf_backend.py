@@ -41,8 +41,7 @@ def paged_attention_forward(
     module: "Any", query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attention_mask: None,
     scaling: float | None = None, *, paged: "PagedPass", **kwargs: object,
 ) -> tuple[torch.Tensor, None]:  # fmt: skip
-    """What a Hugging Face layer calls in place of its own attention: write the new keys and values, then read by block
-    table.
+    """What a Hugging Face layer calls in place of its own attention: paged attention of a packed batch.
 
     Args:
         module: the layer; `module.layer_idx` is its index.
@@ -53,7 +52,8 @@ def paged_attention_forward(
         kwargs: what some layers pass besides; `attention_of_layer` has taken care of it.
 
     Returns:
-        (attention [1, T, q_heads, head_dim], None): no attention weights.
+        (attention [1, T, q_heads, head_dim], None): no attention weights. The cache now has the new tokens' keys and
+        values of this layer.
     """
     layer = module.layer_idx
     paged.cache.write(layer, key[0].transpose(0, 1), value[0].transpose(0, 1), paged.slot_mapping)

@@ -85,7 +85,7 @@ EXERCISES = [
     ),
     Exercise(
         id="07.5",
-        title="the cache write",
+        title="the cache write (optional)",
         reference="lessons_lib.kernels.simple_paged:write_kernel",
         test=check_write_kernel,
         hints=(

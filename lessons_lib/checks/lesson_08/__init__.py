@@ -1,4 +1,4 @@
-"""Exercises and quiz of lesson 08: a softmax of many rows, the group kernel, splits merged; optional: work, tiles."""
+"""Exercises and quiz of lesson 08: a softmax of many rows, the group kernel; optional: splits merged, work, tiles."""
 
 from lessons_lib.checks.exercise import Exercise
 from lessons_lib.checks.lesson_08.find_seq_idx import check_find_seq_idx
@@ -53,7 +53,7 @@ EXERCISES = [
     ),
     Exercise(
         id="08.3",
-        title="splits merged",
+        title="splits merged (optional)",
         reference="lessons_lib.kernels.paged_flash:merge_kernel",
         test=check_merge_kernel,
         hints=(
@@ -72,7 +72,7 @@ EXERCISES = [
     ),
     Exercise(
         id="08.4",
-        title="bytes and operations",
+        title="bytes and operations (optional)",
         reference="lessons_lib.measuring.roofline:attention_work",
         test=check_attention_work,
         hints=(
@@ -88,7 +88,7 @@ EXERCISES = [
     ),
     Exercise(
         id="08.5",
-        title="the sequence of a tile",
+        title="the sequence of a tile (optional)",
         reference="lessons_lib.kernels.paged_flash:find_seq_idx",
         test=check_find_seq_idx,
         time_limit=6.0,

@@ -4,96 +4,89 @@ from lessons_lib.checks.exercise import Choice, Question
 
 QUIZ = [
     Question(
-        text="A machine reads 4 TB/s and does 800 TFLOP/s. An attention pass must read 8 GB and does 40 GFLOP. What "
-        "limits it, and what is the lower bound on its time?",
+        text="A machine reads 4 TB/s. The keys and values of a batch of decodes are 8 GB, and a kernel takes 2,500 µs. "
+        "What follows?",
         choices=(
             Choice(
-                "The operations, since there are more of them; 50 µs.",
-                "40 GFLOP at 800 TFLOP/s take 50 µs, but reading takes 2,000 µs. The longer of the two counts.",
+                "Every key is read more than once.",
+                "That would explain the time, but so would waiting. Bytes divided by bandwidth is a lower bound on the "
+                "time; it doesn't say where the rest goes.",
             ),
             Choice(
-                "The memory; 2,000 µs.",
-                "8 GB at 4 TB/s take 2,000 µs; the operations take 50 µs. The machine could do 200 operations per byte "
-                "that it reads, and this pass needs 5.",
+                "No kernel can take less than 2,000 µs, so at most a fifth of the time can be saved.",
+                "8 GB at 4 TB/s take 2,000 µs, however the kernel is written, and 500 of 2,500 µs is a fifth.",
                 right=True,
             ),
             Choice(
-                "Both; 2,050 µs.",
-                "Reading and computing overlap. The shorter one hides behind the longer one, if the kernel lets it.",
+                "The arithmetic takes 500 µs.",
+                "Reading and computing can overlap, so the difference isn't the time of either.",
             ),
             Choice(
-                "The memory; 10,000 µs.",
-                "That's five times too long. There are 5 operations per byte, but they don't make reading the byte "
-                "take longer.",
+                "A kernel with larger tiles would take less than 2,000 µs.",
+                "Larger tiles mean fewer iterations. The bytes stay the same, and reading them takes 2,000 µs.",
             ),
         ),
     ),
     Question(
-        text="A model has 32 query heads over 8 KV heads, in bfloat16. Why does a decode have about 4 operations per "
-        "byte, however long the context is?",
+        text="Blocks of 16, BLOCK_N = 64, a context of 100. How many keys does the second iteration of your kernel "
+        "load, and from how many blocks?",
         choices=(
             Choice(
-                "A tile has 16 rows, and 4 of them are real.",
-                "The count ignores tiles: it's about what must be read and computed, however a kernel divides it.",
+                "64 keys from 4 blocks",
+                "The tile has the positions 64 to 127, and the sequence ends at 99. What is past it is masked.",
             ),
             Choice(
-                "An element of a key, 2 bytes, takes 2 operations for each of 4 query heads.",
-                "4 query heads × 2 operations / 2 bytes = 4. The same holds for the values. The context cancels: both "
-                "grow with it.",
+                "36 keys from 3 blocks",
+                "Positions 64 to 99: all of blocks 4 and 5 of the table, and 4 keys of its block 6.",
                 right=True,
             ),
+            Choice("36 keys from 4 blocks", "The fourth block would start at position 112, past the last token."),
             Choice(
-                "Score and output together take 4 operations per element.",
-                "They do, 2 for the key and 2 for the value. But that's for one query head; what counts is how many "
-                "heads use what was read.",
-            ),
-            Choice(
-                "The 32 query heads read the 8 KV heads four times.",
-                "Then there would be more bytes for the same operations, and the intensity would be 1. In the "
-                "count, each key and value is read once.",
+                "16 keys from 1 block",
+                "That's a kernel that goes block by block. Here each of the 64 positions looks up its own block.",
             ),
         ),
     ),
     Question(
-        text="One request with 8,192 tokens decodes alone, on a GPU with 132 processors. There are 8 KV heads. What "
-        "does splitting gain?",
+        text="A model has 4 query heads per KV head, and BLOCK_M is 16. What do the 12 rows of padding cost a decode?",
         choices=(
             Choice(
-                "Fewer bytes are read.",
-                "The bytes stay the same, plus a few: the partial results are written and read back.",
+                "Four times the bytes of keys and values.",
+                "The keys are loaded once, whatever the number of rows that they're multiplied with.",
             ),
             Choice(
-                "128 programs read at the same time instead of 8.",
-                "16 splits of 512 keys, the fewest that the rule gives a program, times 8 KV heads. Without splits 124 "
-                "processors would be idle; with them, 4 are.",
+                "Arithmetic, but no bytes.",
+                "`tl.dot` multiplies the padding too. A decode waits for bytes, so that hardly matters.",
                 right=True,
             ),
             Choice(
-                "Each key is used by more query heads.",
-                "That comes from one program for all query heads of a KV head. Splits don't change it.",
+                "Nothing: `tl.dot` skips masked rows.",
+                "`tl.dot` has no mask. A masked load gives those rows zeros, and they're multiplied like the others.",
             ),
             Choice(
-                "Nothing: 8,192 keys are too few to split.",
-                "They are 16 times the rule's smallest split. Without splits, 8 programs would have to read "
-                "everything.",
+                "The weights of the real rows change, unless the padding's scores are minus infinity.",
+                "The softmax runs along a row. Rows don't affect each other, and those of the padding aren't stored.",
             ),
         ),
     ),
     Question(
-        text="Two splits of a sequence have the log-sum-exps 5 and 3, in base 2. With what weights are their results "
-        "merged?",
+        text="The launch passes `scale` without log₂ e, and the kernel still uses `tl.exp2`. What comes out?",
         choices=(
-            Choice("1/2 and 1/2", "Only equal log-sum-exps mean equal weights, however many keys a split has."),
             Choice(
-                "5/8 and 3/8", "Log-sum-exps are logarithms. The weights are proportional to 2 to the power of them."
+                "The same attention: the factor cancels in the division.",
+                "A constant added to all scores cancels, a factor doesn't: it changes their differences.",
             ),
             Choice(
-                "4/5 and 1/5", "2⁵ = 32 and 2³ = 8: 32/40 and 8/40. Relative to the larger one: 1 and 2⁻².", right=True
+                "Attention with flatter weights.",
+                "2ˢ is e to the power of 0.69 s. All differences of scores shrink to 69%, so the weights are closer "
+                "together.",
+                right=True,
             ),
             Choice(
-                "0.88 and 0.12",
-                "Those are the weights with e⁵ and e³. The kernel works in base 2, and so do its log-sum-exps.",
+                "Attention with sharper weights.",
+                "That would be a factor of log₂ e too many, 1.44. Here it's missing.",
             ),
+            Choice("NaN", "The largest score is still subtracted, so every exponent is at most 0."),
         ),
     ),
     Question(
