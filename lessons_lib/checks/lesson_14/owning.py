@@ -1,109 +1,20 @@
 """Judges 14.2, `own_engine`: one owner, one turn at a time, and nothing is left wherever it is cancelled."""
 
 import asyncio
-import inspect
 
-from lessons_lib.checks.exercise import Mistake, call, short
-from lessons_lib.checks.lesson_14.fake_engine import FakeEngine, TimedExecutor
-from lessons_lib.checks.lesson_14.virtual_loop import noticing, play, settle
-from lessons_lib.serving.mailbox import Mailbox
-
-STUCK = (
-    "your coroutine waits for something that never happens.",
-    "It may wait for commands only if the engine has nothing to do (`engine.open` is empty). While requests run, turn "
-    "follows turn, with or without commands.",
-)
-BUSY = (
-    "your coroutine never rests.",
-    "If the engine has nothing to do and no command has arrived, wait: `await commands.take()`.",
-)
-MOST_AWAITS = 40
-
-
-class Scene:
-    """One run: an engine, its executor, a mailbox, and what was delivered."""
-
-    def __init__(self, attempt, case: str, fail_at: int = 0):
-        self.loop, self.case = asyncio.get_running_loop(), case
-        self.engine = FakeEngine(fail_at)
-        self.executor = self.engine.executor = TimedExecutor(self.loop, self.engine)
-        self.engine.elsewhere = TimedExecutor(self.loop, self.engine)
-        self.loop.set_default_executor(self.engine.elsewhere)
-        self.commands: Mailbox = Mailbox()
-        self.delivered: list[list] = []
-        self.attempt = attempt
-
-    def deliver(self, events) -> None:
-        if inspect.isawaitable(events):
-            close = getattr(events, "close", None)
-            if close:
-                close()
-            raise Mistake(
-                "`deliver` got something that must be awaited first.",
-                case=self.case,
-                idea="`run_in_executor` returns at once, with a future. The events are there after `await`.",
-            )
-        if not isinstance(events, (list, tuple)):
-            raise Mistake(
-                f"`deliver` should get the list of events of a turn; it got {short(events)}.",
-                case=self.case,
-                idea="Pass on what `engine.turn` returned.",
-            )
-        if self.executor.is_running:
-            raise Mistake(
-                "`deliver` was called in the executor's thread.",
-                case=self.case,
-                idea="Streams and futures belong to the event loop. Deliver after the `await`, in the coroutine itself.",  # noqa: E501
-            )
-        self.delivered.append(list(events))
-
-    def start(self, wrap=lambda coroutine: coroutine) -> asyncio.Task:
-        coroutine = call(self.attempt, self.engine, self.commands, self.deliver, self.executor, case=self.case)
-        if not inspect.iscoroutine(coroutine):
-            raise Mistake(
-                f"`own_engine` should be a coroutine; yours returned {short(coroutine)}.",
-                case=self.case,
-                idea="It runs beside the other coroutines for as long as the server does: `async def`.",
-            )
-        return asyncio.ensure_future(wrap(coroutine))
-
-    def audit(self, how: str) -> None:
-        """After the end: no faults, no call in progress, everything closed.
-
-        Args:
-            how: how it ended, for messages.
-        """
-        if self.engine.faults:
-            what, idea = self.engine.faults[0]
-            raise Mistake(what, case=self.case, idea=idea)
-        if self.executor.is_busy:
-            raise Mistake(
-                f"your coroutine has ended ({how}), and the executor's thread is still in the engine.",
-                case=self.case,
-                idea="A thread can't be cancelled. Wait for it, in a `finally`: `executor.shutdown(wait=True)`.",
-            )
-        if not self.engine.is_closed:
-            raise Mistake(
-                f"your coroutine has ended ({how}), and `engine.close()` wasn't called.",
-                case=self.case,
-                idea="Nothing else aborts the requests that are left, and frees their blocks. However the coroutine "
-                "ends, it passes through `finally`.",
-            )
-        if self.engine.audit():
-            raise Mistake(
-                f"{self.engine.audit()} blocks are still in use at the end.",
-                case=self.case,
-                idea="Close the engine last.",
-            )
+from lessons_lib.checks.exercise import Mistake, short
+from lessons_lib.checks.lesson_14.owner_cancelled import MOST_AWAITS, check_cancelled_at, check_cancelled_twice
+from lessons_lib.checks.lesson_14.owning_scene import BUSY, STUCK, Scene, refuse_early_end, refuse_faults
+from lessons_lib.checks.lesson_14.virtual_loop import play, settle
 
 
 def check_own_engine(attempt) -> None:
     for story in (_one_request, _idle, _commands_in_a_turn, _closed_in_a_turn, _closed_idle, _failing):
         story(attempt)
     for point in range(MOST_AWAITS):
-        if not _cancelled_at(attempt, point):
+        if not check_cancelled_at(attempt, point):
             break
-    _cancelled_twice(attempt)
+    check_cancelled_twice(attempt)
 
 
 def _one_request(attempt) -> None:
@@ -114,8 +25,8 @@ def _one_request(attempt) -> None:
         scene.commands.put(("add", "A", 3))
         owner = scene.start()
         await asyncio.sleep(0.1)
-        _refuse_early_end(owner, scene)
-        _refuse_faults(scene)
+        refuse_early_end(owner, scene)
+        refuse_faults(scene)
         turns = scene.engine.turns
         if not turns:
             raise Mistake(
@@ -180,9 +91,9 @@ def _idle(attempt) -> None:
         owner = scene.start()
         for number, id in enumerate("AB"):
             await asyncio.sleep(100)
-            _refuse_early_end(owner, scene)
+            refuse_early_end(owner, scene)
             if scene.engine.empty_turns:
-                _refuse_faults(scene)
+                refuse_faults(scene)
                 raise Mistake(
                     f"{scene.engine.empty_turns} turns were taken although there was nothing to do.",
                     case=case,
@@ -196,7 +107,7 @@ def _idle(attempt) -> None:
                     case=case,
                     idea="Woken by a command, take a turn with it at once.",
                 )
-        _refuse_faults(scene)
+        refuse_faults(scene)
         _compare_events(scene)
         owner.cancel()
 
@@ -215,8 +126,8 @@ def _commands_in_a_turn(attempt) -> None:
         for command in late:
             scene.commands.put(command)
         await asyncio.sleep(0.1)
-        _refuse_early_end(owner, scene)
-        _refuse_faults(scene)
+        refuse_early_end(owner, scene)
+        refuse_faults(scene)
         carried_out = [command for turn in scene.engine.turns for command in turn]
         if carried_out != [("add", "A", 6), *late]:
             missing = [command for command in late if command not in carried_out]
@@ -315,116 +226,9 @@ def _failing(attempt) -> None:
     play(story, case, STUCK, BUSY, BUSY)
 
 
-async def _life(scene: Scene) -> None:
-    """What callers do while an owner is cancelled at one point or another."""
-    scene.commands.put(("add", "A", 3))
-    await asyncio.sleep(0.0075)
-    scene.commands.put(("add", "B", 1))
-    await asyncio.sleep(0.05)
-    scene.commands.put(("add", "C", 4))
-
-
-def _cancelled_at(attempt, point: int) -> bool:
-    """Cancel the owner at its await number `point`. Returns whether it has so many."""
-    case = f"A runs for 3 steps, B for 1, later C for 4; your coroutine is cancelled at its await number {point + 1}"
-    reached = []
-
-    async def story():
-        scene = Scene(attempt, case)
-
-        def at_await(number: int) -> None:
-            if number == point:
-                scene.case = f"{case}, {_where(scene)}."
-                reached.append(scene)
-                scene.loop.call_soon(owner.cancel)
-
-        async def wrapped(coroutine):
-            return await noticing(coroutine, at_await)
-
-        owner = scene.start(wrapped)
-        living = asyncio.ensure_future(_life(scene))
-        await asyncio.sleep(0.2)
-        await living
-        if reached:
-            _refuse_survivor(owner, scene)
-            scene.audit("it was cancelled")
-        else:
-            owner.cancel()
-
-    play(story, case, STUCK, BUSY, BUSY)
-    return bool(reached)
-
-
-def _where(scene: Scene) -> str:
-    return "in a turn" if scene.executor.is_busy else "waiting for commands"
-
-
-def _refuse_survivor(owner: asyncio.Task, scene: Scene) -> None:
-    if not owner.done():
-        raise Mistake(
-            "your coroutine was cancelled and goes on.",
-            case=scene.case,
-            idea="Don't swallow `CancelledError`: it is how the server says stop. `finally` lets it pass.",
-        )
-    if not owner.cancelled():
-        how = (
-            "returned"
-            if owner.exception() is None
-            else f"raised {type(owner.exception()).__name__}: {owner.exception()}"
-        )
-        raise Mistake(
-            f"a cancelled coroutine should end with CancelledError; yours {how}.",
-            case=scene.case,
-            idea="Clean up in `finally`, and let the exception pass.",
-        )
-
-
-def _cancelled_twice(attempt) -> None:
-    case = "A runs for 6 steps. In the middle of its second turn your coroutine is cancelled, and 1 ms later once more."
-
-    async def story():
-        scene = Scene(attempt, case)
-        scene.commands.put(("add", "A", 6))
-        owner = scene.start()
-        await asyncio.sleep(0.0075)
-        owner.cancel()
-        await asyncio.sleep(0.001)
-        owner.cancel()
-        await asyncio.sleep(0.1)
-        _refuse_survivor(owner, scene)
-        try:
-            scene.audit("it was cancelled twice")
-        except Mistake as mistake:
-            idea = "The second cancellation hits the `await` of your cleanup. Wait there without one: `executor.shutdown(wait=True)` in a `finally`."  # noqa: E501
-            raise Mistake(mistake.what, case=case, idea=idea) from None
-
-    play(story, case, STUCK, BUSY, BUSY)
-
-
-def _refuse_faults(scene: Scene) -> None:
-    if scene.engine.faults:
-        what, idea = scene.engine.faults[0]
-        raise Mistake(what, case=scene.case, idea=idea)
-
-
-def _refuse_early_end(owner: asyncio.Task, scene: Scene) -> None:
-    if not owner.done():
-        return
-    _refuse_faults(scene)
-    if owner.cancelled():
-        raise Mistake("your coroutine ended with CancelledError, although nothing cancelled it.", case=scene.case)
-    if owner.exception() is not None:
-        raise owner.exception()
-    raise Mistake(
-        "your coroutine returned, although the mailbox is still open.",
-        case=scene.case,
-        idea="The owner runs until the mailbox of commands is closed, not until the engine is idle.",
-    )
-
-
 async def _ended(owner: asyncio.Task, scene: Scene, how: str) -> None:
     done, _ = await asyncio.wait([owner], timeout=0.5)
-    _refuse_faults(scene)
+    refuse_faults(scene)
     if not done:
         raise Mistake(
             f"{how}, and your coroutine still runs after {len(scene.engine.turns)} turns.",

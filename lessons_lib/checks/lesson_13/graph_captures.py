@@ -1,0 +1,73 @@
+"""A capture without a GPU, and a bench that counts captures and replays of a store."""
+
+from collections.abc import Callable
+
+import torch
+
+from lessons_lib.checks.exercise import Mistake, current_case, short
+
+
+class Recorder:
+    """In place of a CUDA capture: nothing is computed before the first replay."""
+
+    def __init__(self) -> None:
+        self.captures = self.replays = 0
+        self.fails = False
+
+    def __call__(self, step):
+        if self.fails:
+            raise MemoryError("no memory for another graph")
+        self.captures += 1
+        output = torch.full_like(step(), float("nan"))
+
+        def replay() -> None:
+            self.replays += 1
+            output.copy_(step())
+
+        return replay, output
+
+
+class Bench:
+    """A store, its recorder, and runs whose output is a number."""
+
+    def __init__(self, attempt, case: str):
+        current_case.text = self.case = case
+        self.recorder = Recorder()
+        self.store = attempt(self.recorder)
+
+    def run(self, size, key, value: torch.Tensor, keeps: Callable[[], tuple] = tuple) -> float:
+        got = self.store.run(size, key, lambda: value * 1.0, keeps)
+        if not isinstance(got, torch.Tensor):
+            raise self.mistake(
+                f"`run` should return the graph's output, a tensor; yours returned {short(got)}.",
+                "`self.capture(step)` returns the pair (replay, output). `replay()` writes to `output`.",
+            )
+        return float(got)
+
+    def mistake(self, what: str, idea: str) -> Mistake:
+        return Mistake(what, case=self.case, idea=idea)
+
+    def expect(self, got: float, want: float, idea: str) -> None:
+        if got != got:
+            raise self.mistake(
+                "`run` returned an output that was never computed.",
+                "A capture only records the step. The output is valid after a replay, the first time too.",
+            )
+        if got != want:
+            raise self.mistake(f"`run` should return {want:g}; yours returned {got:g}.", idea)
+
+    def expect_captures(self, want: int, idea: str) -> None:
+        if self.recorder.captures != want:
+            raise self.mistake(
+                f"there should be {times_told(want, 'capture')} by now; yours made {self.recorder.captures}.", idea
+            )
+
+
+def times_told(count: int, what: str) -> str:
+    return f"{count} {what}" + "s" * (count != 1)
+
+
+def expect_count(bench: Bench, want: int, idea: str) -> None:
+    got = getattr(bench.store, "num_captured", None)
+    if got != want:
+        raise bench.mistake(f"`num_captured` should be {want}; yours is {short(got)}.", idea)

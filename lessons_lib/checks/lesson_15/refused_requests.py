@@ -1,0 +1,78 @@
+"""Judges 15.3 when a replica runs, but doesn't serve the request: no other one is asked."""
+
+from lessons_lib.checks.exercise import Mistake
+from lessons_lib.checks.lesson_15.fake_replica import TOKENS, FakeReplica
+from lessons_lib.checks.lesson_15.relayed_chunks import relayed
+from lessons_lib.serving.failover import Chunk
+
+
+def check_refused(attempt) -> None:
+    case = "`A.stream(...)` raises ValueError('max_tokens is -1'); B would raise the same."
+    replicas = [FakeReplica(name, refuses=ValueError("max_tokens is -1")) for name in "AB"]
+    try:
+        chunks = relayed(attempt, replicas, case, want=[])
+    except ValueError:
+        raise Mistake(
+            "your code raised ValueError.",
+            case=case,
+            idea="The reader gets an error as a chunk: `yield Chunk([], 'error', str(error))`.",
+        ) from None
+    if replicas[1].requests:
+        raise Mistake(
+            "B was asked too.",
+            case=case,
+            idea="A wasn't lost: it refused the request. Every other replica would refuse it too. Only ReplicaLost "
+            "means "
+            "that another one should be asked.",
+        )
+    if chunks[-1].finish_reason != "error" or "max_tokens is -1" not in (chunks[-1].error or ""):
+        raise Mistake(
+            f"the last chunk should say why: 'max_tokens is -1'; yours is {chunks[-1]}.",
+            case=case,
+            idea="The message of the exception tells the reader what to change: `str(error)`.",
+        )
+
+
+def check_refused_late(attempt) -> None:
+    late = "A's stream raises ValueError('max_tokens is -1') at its first chunk; B would do the same."
+    other = "`A.stream(...)` raises TypeError('max_tokens is -1'); B would raise the same."
+    moved = "A is lost after 2 chunks; `B.stream(...)` raises ValueError('max_tokens is -1'); C would raise the same."
+    refusal = ValueError("max_tokens is -1")
+    for case, replicas, num_asked in (
+        (late, [FakeReplica(name, 0, "refuse") for name in "AB"], 1),
+        (other, [FakeReplica(name, refuses=TypeError("max_tokens is -1")) for name in "AB"], 1),
+        (moved, [FakeReplica("A", 2), FakeReplica("B", refuses=refusal), FakeReplica("C", refuses=refusal)], 2),
+    ):
+        try:
+            chunks = relayed(attempt, replicas, case, want=TOKENS[: 2 * (num_asked - 1)])
+        except (ValueError, TypeError) as error:
+            raise Mistake(
+                f"your code raised {type(error).__name__}.",
+                case=case,
+                idea="The reader gets it as a chunk, whatever its type is, and wherever it was raised: around the call "
+                "of `stream` and the loop over the chunks, `except Exception as error`.",
+            ) from None
+        if sum(bool(each.requests) for each in replicas) != num_asked:
+            raise Mistake(
+                f"replica {replicas[num_asked].name} was asked too.",
+                case=case,
+                idea=f"{replicas[num_asked - 1].name} wasn't lost: it refused the request, and so would every other.",
+            )
+        if chunks[-1].finish_reason != "error" or "max_tokens is -1" not in (chunks[-1].error or ""):
+            raise Mistake(
+                f"the last chunk should say why: 'max_tokens is -1'; yours is {chunks[-1]}.",
+                case=case,
+                idea="The message of the exception tells the reader what to change: `str(error)`.",
+            )
+
+
+def check_error_chunk(attempt) -> None:
+    case = "A yields five chunks, and Chunk([], 'error', 'out of memory')."
+    b = FakeReplica("B")
+    chunks = relayed(attempt, [FakeReplica("A", last=Chunk([], "error", "out of memory")), b], case)
+    if chunks[-1].error != "out of memory" or b.requests:
+        raise Mistake(
+            f"the last chunk should be A's own; yours is {chunks[-1]}.",
+            case=case,
+            idea="A chunk with a reason is the last one, whatever the reason is. A still runs; it wasn't lost.",
+        )

@@ -1,0 +1,150 @@
+"""What holds for every stream of 15.3: all tokens once, one reason at the end, and nothing left open."""
+
+from itertools import islice
+
+from lessons_lib.checks.exercise import Mistake, call, short
+from lessons_lib.checks.lesson_15.fake_replica import REQUEST, TOKENS
+from lessons_lib.serving.failover import Chunk
+from lessons_lib.viz.words import marked
+
+
+def choose_first(replicas) -> int:
+    return 0
+
+
+def start_relay(attempt, replicas, case: str, request=None, choose=choose_first, **options):
+    log: list = []
+    for replica in replicas:
+        replica.log = log
+    got = call(attempt, dict(REQUEST) if request is None else request, replicas, choose, case=case, **options)
+    if isinstance(got, (list, tuple)):
+        raise Mistake(
+            f"expected an iterator of chunks; yours returned a {type(got).__name__}.",
+            case=case,
+            idea="The reader should get each chunk as soon as it is there: `yield chunk`.",
+        )
+    if not hasattr(got, "__next__"):
+        raise Mistake(
+            f"expected an iterator of chunks; yours returned {short(got, 60)}.",
+            case=case,
+            idea="A function that contains `yield` returns a generator. Pass chunks on with `yield chunk`.",
+        )
+    return got
+
+
+def relayed(attempt, replicas, case: str, request=None, choose=choose_first, want=None, **options) -> list[Chunk]:
+    """All chunks; the tokens must be `want` (all of them if None), with one reason at the end and nothing left open."""
+    given, request = list(replicas), dict(request or REQUEST)
+    before = dict(request)
+    chunks = list(islice(start_relay(attempt, replicas, case, request, choose, **options), 40))
+    if replicas != given:
+        raise Mistake(
+            f"your code changed its argument `replicas`: it was {given}, and is {replicas}.",
+            case=case,
+            idea="The balancer needs the list for other requests. Make a copy first: `list(replicas)`.",
+        )
+    if request != before:
+        raise Mistake(
+            f"your code changed its argument `request`: it was {before}, and is {request}.",
+            case=case,
+            idea='Make a new dict: `request = {**request, "seed": ...}`.',
+        )
+    check_not_asked_for_none(replicas, case)
+    for chunk in chunks:
+        if not isinstance(chunk, Chunk):
+            raise Mistake(
+                f"expected Chunks; yours yielded {short(chunk, 60)}.",
+                case=case,
+                idea="Pass a replica's chunks on as they are, and make new ones with `Chunk(token_ids, "
+                "finish_reason)`.",
+            )
+    tokens = [token for chunk in chunks for token in chunk.token_ids]
+    want = TOKENS if want is None else want
+    if tokens != want:
+        raise Mistake(
+            f"the reader should get the tokens {want}; yours got {marked(want, tokens)}.",
+            case=case,
+            idea=_why_asked(replicas, chunks, want) or _why_tokens(tokens, want),
+        )
+    reasons = [chunk.finish_reason for chunk in chunks if chunk.finish_reason]
+    if len(reasons) != 1 or not chunks[-1].finish_reason:
+        raise Mistake(
+            f"the last chunk, and only that one, should have a finish_reason; yours have {reasons}"
+            f"{'' if not reasons or chunks[-1].finish_reason else ', and another chunk follows'}.",
+            case=case,
+            idea="A reader waits for the reason. Without one it can't tell a complete answer from one that was cut off."
+            if not reasons
+            else "After a chunk with a reason nothing follows: `return`.",
+        )
+    check_nothing_left(replicas, case)
+    return chunks
+
+
+def check_not_asked_for_none(replicas, case: str) -> None:
+    for replica in replicas:
+        if None in replica.requests:
+            raise Mistake(
+                f"{replica} was asked for None, which is not a request.",
+                case=case,
+                idea="`request_to_go_on` returns None if the completion has all its tokens. Don't ask a replica then.",
+            )
+
+
+def _why_asked(replicas, chunks: list[Chunk], want: list[int]) -> str:
+    twice = "`request_to_go_on` adds the tokens to those that its request has already."
+    for replica in replicas:
+        for asked in replica.requests:
+            known = list(asked.get("output_token_ids", ()))
+            if len(set(known)) < len(known):
+                return f'{replica} was asked with "output_token_ids" {known}: some are in it twice. {twice}'
+    got = sum(len(chunk.token_ids) for chunk in chunks)
+    if chunks and chunks[-1].finish_reason in ("stop", "length") and got < len(want):
+        return f"Yours took it for complete with {got} of {len(want)} tokens. Were some counted twice? {twice}"
+    return ""
+
+
+def _why_tokens(tokens: list[int], want: list[int]) -> str:
+    if len(tokens) > len(want) or len(set(tokens)) < len(tokens):
+        return (
+            "Some tokens came twice. The second replica must be asked for the rest: `request_to_go_on(request, "
+            "token_ids)`, "
+            "with *all* tokens that the reader got since the first request."
+        )
+    if tokens == want[: len(tokens)]:
+        return "The stream stopped too early. As long as a replica is left and moves are left, it goes on."
+    return "Tokens are missing in the middle. Yield every chunk, and keep the list of what was yielded complete."
+
+
+def check_nothing_left(replicas, case: str) -> None:
+    for replica in replicas:
+        if replica.load != 0:
+            raise Mistake(
+                f"afterwards, the load of {replica} should be 0; it is {replica.load}.",
+                case=case,
+                idea="It serves nothing any more. If its load stays up, it is never chosen again. `finally` runs in "
+                "every "
+                "case: after the last chunk, after an error, and if the reader leaves."
+                if replica.load > 0
+                else "Lower the load once for each time that you raised it.",
+            )
+        if any(not stream.is_closed for stream in replica.streams):
+            raise Mistake(
+                f"the stream of {replica} was not closed.",
+                case=case,
+                idea="`stream.close()` ends the connection. If a replica still runs, it aborts the request. Close it "
+                "in "
+                "every case, in `finally`.",
+            )
+
+
+def close_reader(reader, case: str) -> None:
+    """What Python does when the reader leaves."""
+    try:
+        getattr(reader, "close", lambda: None)()
+    except RuntimeError as error:
+        raise Mistake(
+            f"closing your generator raised RuntimeError: {error}.",
+            case=case,
+            idea="`close` raises GeneratorExit at the `yield`. Don't catch it (a bare `except:` does), and yield "
+            "nothing after it.",
+        ) from None
