@@ -76,6 +76,7 @@ LINKS = (
     Link(f"{STAND_INS}:OverlappedEngineOnCPU"),
 )
 YOURS, REFERENCE = "yours", "reference"
+NOT_A_PART = "not part of the engine"
 TRIAL_SECONDS = 20.0
 
 
@@ -146,12 +147,22 @@ def table_of(states: Mapping[str, str]) -> Table:
     """A row for each exercise of the lessons that have a part in the engine."""
     lessons = {exercise.id.split(".")[0] for exercise in part_exercises().values()}
     rows = [
-        [exercise.id, f"{exercise.name}: {exercise.title}", states.get(exercise.reference, "not part of the engine")]
+        [exercise.id, f"{exercise.name}: {exercise.title}", states.get(exercise.reference, NOT_A_PART)]
         for exercise in _all_exercises()
         if exercise.id.split(".")[0] in lessons
     ]
     count = sum(state == YOURS for state in states.values())
     return Table(["exercise", "part", "in the engine"], rows, f"Your engine: {count} of {len(states)} parts are yours")
+
+
+def by_lesson(parts: Table) -> Table:
+    """What `my_parts` returns, folded: a row for each lesson and state. Leaves out what has no part in the engine."""
+    folded: dict[tuple[str, str], list[str]] = {}
+    for exercise, part, state in parts.rows:
+        if state != NOT_A_PART:
+            folded.setdefault((exercise.split(".")[0], state), []).append(part.split(":")[0])
+    rows = [[lesson, ", ".join(names), state] for (lesson, state), names in folded.items()]
+    return Table(["lesson", "parts", "in the engine"], rows, parts.caption)
 
 
 @cache

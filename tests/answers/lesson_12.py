@@ -858,7 +858,7 @@ WRONG = {
         Wrong("update first", in_parts("ucpr"), "`update` before `completions_with_token`"),
         Wrong("passes on first", in_parts("cpur"), "`pass_on` before `update`"),
         Wrong("records first", in_parts("crup"), "recorded before its tokens"),
-        Wrong("never passed on", in_parts("cu"), "`on_token` was called with nothing"),
+        Wrong("never passed on", in_parts("cu"), "yours called it with nothing"),
         Wrong("updates twice", in_parts("cuupr"), "updated the scheduler twice"),
         Wrong("passes on twice", in_parts("cuppr"), "`pass_on` twice"),
         Wrong("not recorded", in_parts("cup"), "steps recorded so far: 0"),

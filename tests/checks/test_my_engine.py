@@ -14,7 +14,16 @@ from lessons_lib.checks import my_engine as module
 from lessons_lib.checks.engine_trial import Letters
 from lessons_lib.checks.kept import NoSource, keep, kept_answer, kept_file, standalone_source
 from lessons_lib.checks.linking import link, load, used_by
-from lessons_lib.checks.my_engine import LINKS, YOURS, my_engine, my_parts, part_exercises, problem_with, states_of
+from lessons_lib.checks.my_engine import (
+    LINKS,
+    YOURS,
+    by_lesson,
+    my_engine,
+    my_parts,
+    part_exercises,
+    problem_with,
+    states_of,
+)
 from lessons_lib.checks.registry import get_exercise
 from lessons_lib.engine.config import EngineConfig
 from lessons_lib.engine.llm_engine import LLMEngine
@@ -222,6 +231,9 @@ def test_my_engine_says_which_parts_are_yours():
     assert rows["03.3"] == "not part of the engine" and rows["09.1"] == "reference: not solved yet"
     assert f"2 of {len(PARTS)} parts are yours" in str(engine.parts) and "00.1" not in rows
     assert str(my_parts()) == str(engine.parts)
+    folded = by_lesson(engine.parts).rows
+    assert ["12", "releasable", YOURS] in folded and ["03", "blocks_for", YOURS] in folded
+    assert sum(len(names.split(", ")) for _, names, _ in folded) == len(PARTS)
 
 
 def test_every_other_answer_is_an_answer_to_a_part():

@@ -5,6 +5,7 @@ import torch
 from lessons_lib.checks.exercise import Mistake, call, short
 from lessons_lib.checks.lesson_12.guessing import likeliest_idea
 from lessons_lib.engine.sampling import token_probabilities
+from lessons_lib.viz.words import START, marked
 
 HALVES = [0.5, 0.3, 0.15, 0.05]
 MIXED = [0.15, 0.5, 0.05, 0.3]
@@ -141,8 +142,13 @@ def _compare(got, logits, settings, case: str, all_found=(), index: int = 0) -> 
             raise Mistake(what, case=case, idea=_why(found, logits, settings, all_found, index))
         drawn = want[row] > 1e-9
         if order[row][drawn].tolist() != tokens[row][drawn].tolist():
-            what = f"the tokens{_of_row(row, want)} with a probability above 0 should be {short(tokens[row][drawn])}; yours are {short(order[row][drawn])}."  # noqa: E501
+            what = f"the tokens{_of_row(row, want)} with a probability above 0 should be {short(tokens[row][drawn])}; yours are {_marked(tokens[row][drawn], order[row][drawn])}."  # noqa: E501
             raise Mistake(what, case=case, idea=_why_order(order[row], logits[row], tokens[row], drawn))
+
+
+def _marked(want: torch.Tensor, found: torch.Tensor) -> str:
+    told = marked(want.tolist(), found.tolist())
+    return told if START in told else short(found)
 
 
 def _of_row(row: int, want) -> str:

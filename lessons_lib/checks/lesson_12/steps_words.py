@@ -1,6 +1,9 @@
 """What a learner is told if a step of theirs does something else than one of the reference."""
 
+from itertools import zip_longest
 from typing import Any
+
+from lessons_lib.viz.words import marked
 
 
 def why_different(case: Any, got: Any, want: Any) -> tuple[str, str]:
@@ -111,7 +114,7 @@ def _about_tokens(case: Any, got: Any, want: Any) -> tuple[str, str] | None:
         found = got.tokens.get(name, [])
         if found == wanted:
             continue
-        what = f"after the step, request {name} has the tokens {_of(found)}; expected {_of(wanted)}."
+        what = f"after the step, request {name} should have the tokens {_of(wanted)}; yours has {_of(found, wanted)}."
         if len(found) < len(wanted):
             return (
                 what,
@@ -129,7 +132,10 @@ def _about_tokens(case: Any, got: Any, want: Any) -> tuple[str, str] | None:
 def _about_hearing(case: Any, got: Any, want: Any) -> tuple[str, str] | None:
     if got.heard == want.heard:
         return None
-    what = f"`on_token` was called with {_heard(got.heard)}; expected {_heard(want.heard)} (request, token)."
+    what = (
+        f"`on_token` should be called with {_heard(want.heard)} (request, token); yours called it with "
+        f"{_heard(got.heard, want.heard)}."
+    )
     if not got.heard:
         return what, "Readers wait for their tokens: call `engine.pass_on` with the completions that got one."
     if sorted(got.heard) == sorted(want.heard):
@@ -197,12 +203,16 @@ def _listed(names: list[str]) -> str:
     return " and ".join(dict.fromkeys(names))
 
 
-def _of(tokens: list[list[int]]) -> str:
-    return " and ".join(map(str, tokens)) or "none"
+def _of(tokens: list[list[int]], right: list[list[int]] | None = None) -> str:
+    """The tokens of each answer; marked where they differ from the right ones."""
+    pairs = zip_longest(tokens, (right or tokens)[: len(tokens)])
+    return " and ".join(str(new) if want is None else marked(want, new) for new, want in pairs) or "none"
 
 
-def _heard(heard: list[tuple[str, int, int]]) -> str:
-    return ", ".join(f"({name}, {token})" for name, _, token in heard) or "nothing"
+def _heard(heard: list[tuple[str, int, int]], right: list[tuple[str, int, int]] | None = None) -> str:
+    """Requests and tokens; marked where they differ from the right ones."""
+    pairs, wanted = ([(name, token) for name, _, token in each] for each in (heard, heard if right is None else right))
+    return marked(wanted, pairs) if pairs else "nothing"
 
 
 def _ends(outputs: list[tuple[str, str | None, str]]) -> str:

@@ -5,6 +5,7 @@ from random import Random
 from lessons_lib.checks.exercise import Mistake, call, short
 from lessons_lib.checks.lesson_12.guessing import likeliest_idea
 from lessons_lib.engine.detokenizer import releasable
+from lessons_lib.viz.words import START, marked
 
 CASES = (
     ("The old dog", ()),
@@ -58,6 +59,8 @@ def _refuse(got, cases, index: int) -> None:
     (text, stop), _ = cases[index]
     want = releasable(text, stop)
     what = f"expected ({want[0]}, {want[1]}), so {text[: want[0]]!r} can be shown; yours returned ({got[0]}, {got[1]})."
+    if got[0] > 0 and START in (shown := marked(text[: want[0]], text[: got[0]])):
+        what += f" The reader would see {shown}."
     raise Mistake(what, case=_told(text, stop), idea=_why(cases, index))
 
 
