@@ -4,7 +4,7 @@
 
 **Many requests begin with the same text. Does each of them have to compute and store it?**
 
-95 minutes · difficulty: hard · routes: serving · prerequisites: lesson 10 (memory pressure)
+90 minutes · difficulty: hard · routes: serving · prerequisites: lesson 10 (memory pressure)
 
 Lesson 10 took blocks back when there were too few of them. It's better to need fewer. In this lesson, sequences with the same beginning (the same
 *prefix*) share the blocks that hold it: the pool finds blocks by their contents, counts the sequences that use them, and copies a shared block before
@@ -135,7 +135,9 @@ from that user's cache.
 list of ints, the tokens of one full block, of any size. Return the hash, 32 `bytes`. It must depend on all of `parent`, on every token and its position,
 and on nothing else: the same arguments give the same hash in every call and in every process. Token ids may be as large as 200,000. Don't change the list.
 
-`hashlib` and `array` are imported in the cell. An `array` of the standard library holds numbers of one type, and its `tobytes()` returns them as bytes.
+Example: the blocks `[1, 2, 3, 4]`, `[4, 3, 2, 1]` and `[12, 3, 4, 0]` have three different hashes after the same parent. After another parent, `[1, 2, 3, 4]` has a fourth.
+
+`hashlib` and `array` are imported in the cell.
 """
 
 # %% exercise="11.1"
@@ -200,7 +202,7 @@ draw_free_queue(example_of_counts(SharedBlockPool(6, BLOCK)))
 # %% [markdown]
 """
 Blocks are allocated from the front of the queue, and freed blocks join its end. So the front is the block that hasn't been used for longest. The usual rule says that it is
-the one least likely to be needed again; the optional task near the end tests that. Of the blocks of one sequence, the last one goes first, since it is useless
+the one least likely to be needed again; the optional stretch at the end tests that. Of the blocks of one sequence, the last one goes first, since it is useless
 without the ones before it.
 
 A `SharedBlockPool` is a `BlockPool` with these attributes:
@@ -454,32 +456,6 @@ from lessons_lib.scheduling.preemption import take_cached
 
 # %% [markdown]
 """
-Try it on a prompt that is entirely in the cache: the first 48 tokens of the common beginning. X computes it, then Y arrives with the same prompt. We
-go through Y's first step by hand.
-"""
-
-# %%
-prompt = beginning[:48]
-pool, runner = PrefixCache(8, BLOCK), ModelRunner(model, 8, BLOCK)
-x = Sequence("X", prompt, 5, blocks=pool.allocate(3))
-logits_of_x = runner.forward(SchedulerOutput(num_scheduled_tokens={x: 48}))
-for block, one in zip(x.blocks, hashes_of(prompt)):
-    pool.cache_full_block(block, one)
-
-y = Sequence("Y", prompt, 5)
-take_cached(pool, y, pool.match_prefix(hashes_of(prompt)))
-print(f"Y starts with blocks {y.blocks}, and {y.num_computed_tokens} of its tokens count as computed; ref_count {pool.ref_count}")
-block_copy = copy_before_write(pool, y, index=2)
-copy_blocks([block_copy], runner.cache, None)
-print(f"{block_copy.kind} {block_copy.source} → {block_copy.target}: Y has blocks {y.blocks}, X has {x.blocks}; ref_count {pool.ref_count}")
-logits_of_y = runner.forward(SchedulerOutput(num_scheduled_tokens={y: 1}))
-print(f"X's and Y's first token: {tokenizer.decode(logits_of_x.argmax())!r}, {tokenizer.decode(logits_of_y.argmax())!r}")
-print(f"their logits differ by less than 0.0001: {bool((logits_of_x - logits_of_y).abs().max() < 1e-4)}")
-
-# %% [markdown]
-"""
-Y computed 1 token where X computed 48.
-
 ### The six stories with a common beginning
 
 Four at a time, at most 64 tokens per step, and plenty of blocks. This run uses all that you have built: `block_hash`, `PrefixCache` with your
@@ -534,32 +510,6 @@ Stepper(lambda i: draw_pressure(all_steps[i]), count=len(all_steps), start=comes
 """
 In this picture, only B uses blocks. The dotted blocks are free, and can be found by their hashes until they are allocated for something else.
 
-## Stretch (optional): what should be lost first?
-
-*Least recently used* is the usual order, but not the best possible one. One long document that never comes again can push out the beginning of
-all other requests. Find an order that finds more prompt tokens again. Your function gets a block that is free and cached, and returns a number or a tuple. Of all free blocks, the one
-with the largest value is lost first. A block has four attributes:
-
-| attribute | meaning |
-|---|---|
-| `index` | its place in its sequence; 0 is the first block |
-| `uses` | how many requests have used it, the one that computed it included |
-| `last_use` | how many requests ago it was used, 1 or more |
-| `first_use` | how many requests ago it was computed |
-
-The scoreboard serves requests that you haven't seen: questions after one of six system prompts, conversations that grow turn by turn, and long documents that come
-once. They are served one at a time, and only the cache is simulated. The last row knows which requests will come. The cell starts out with the order of your queue.
-"""
-
-# %%
-def lost_first(block):
-    return block.last_use, block.index  # replace this
-
-
-eviction_scoreboard(lost_first)
-
-# %% [markdown]
-"""
 ## What production does
 
 - vLLM's prefix cache: `hash_block_tokens` in `vllm/v1/core/kv_cache_utils.py` hashes the parent's hash, the tokens, and everything else that makes a
@@ -607,8 +557,65 @@ quiz("11")
 """
 ## Further (optional)
 
-What the lesson doesn't need. It isn't part of its 95 minutes.
+What the lesson doesn't need. It isn't part of its 90 minutes.
 """
+
+# %% [markdown]
+"""
+### A prompt that is entirely in the cache
+
+Try your `take_cached` on a prompt that is entirely in the cache: the first 48 tokens of the common beginning. X computes it, then Y arrives with the same prompt. We
+go through Y's first step by hand.
+"""
+
+# %%
+prompt = beginning[:48]
+pool, runner = PrefixCache(8, BLOCK), ModelRunner(model, 8, BLOCK)
+x = Sequence("X", prompt, 5, blocks=pool.allocate(3))
+logits_of_x = runner.forward(SchedulerOutput(num_scheduled_tokens={x: 48}))
+for block, one in zip(x.blocks, hashes_of(prompt)):
+    pool.cache_full_block(block, one)
+
+y = Sequence("Y", prompt, 5)
+take_cached(pool, y, pool.match_prefix(hashes_of(prompt)))
+print(f"Y starts with blocks {y.blocks}, and {y.num_computed_tokens} of its tokens count as computed; ref_count {pool.ref_count}")
+block_copy = copy_before_write(pool, y, index=2)
+copy_blocks([block_copy], runner.cache, None)
+print(f"{block_copy.kind} {block_copy.source} → {block_copy.target}: Y has blocks {y.blocks}, X has {x.blocks}; ref_count {pool.ref_count}")
+logits_of_y = runner.forward(SchedulerOutput(num_scheduled_tokens={y: 1}))
+print(f"X's and Y's first token: {tokenizer.decode(logits_of_x.argmax())!r}, {tokenizer.decode(logits_of_y.argmax())!r}")
+print(f"their logits differ by less than 0.0001: {bool((logits_of_x - logits_of_y).abs().max() < 1e-4)}")
+
+# %% [markdown]
+"""
+Y computed 1 token where X computed 48.
+"""
+
+# %% [markdown]
+"""
+### Stretch: what should be lost first?
+
+*Least recently used* is the usual order, but not the best possible one. One long document that never comes again can push out the beginning of
+all other requests. Find an order that finds more prompt tokens again. Your function gets a block that is free and cached, and returns a number or a tuple. Of all free blocks, the one
+with the largest value is lost first. A block has four attributes:
+
+| attribute | meaning |
+|---|---|
+| `index` | its place in its sequence; 0 is the first block |
+| `uses` | how many requests have used it, the one that computed it included |
+| `last_use` | how many requests ago it was used, 1 or more |
+| `first_use` | how many requests ago it was computed |
+
+The scoreboard serves requests that you haven't seen: questions after one of six system prompts, conversations that grow turn by turn, and long documents that come
+once. They are served one at a time, and only the cache is simulated. The last row knows which requests will come. The cell starts out with the order of your queue.
+"""
+
+# %%
+def lost_first(block):
+    return block.last_use, block.index  # replace this
+
+
+eviction_scoreboard(lost_first)
 
 # %% [markdown]
 """

@@ -4,7 +4,7 @@
 
 **We have a scheduler, a paged cache and a model. How do we turn them into an engine that takes requests and streams answers?**
 
-95 minutes · difficulty: medium · routes: serving · prerequisites: lesson 09 (the scheduler), lesson 10 (memory pressure) and lesson 11 (prefix sharing)
+90 minutes · difficulty: medium · routes: serving · prerequisites: lesson 09 (the scheduler), lesson 10 (memory pressure) and lesson 11 (prefix sharing)
 
 The parts can serve requests, but something has to drive them. In this lesson an engine does that, and it adds what users expect: sampling, text instead of
 token ids, and answers that can be read as they grow and stopped halfway. Then we break the engine on purpose, and you write the function that survives it.
@@ -12,7 +12,6 @@ token ids, and answers that can be read as they grow and stopped halfway. Then w
 
 # %%
 import inspect
-import json
 import math
 from dataclasses import replace
 from statistics import median
@@ -24,7 +23,7 @@ from IPython.display import display
 from lessons_lib.batching import generate_one_by_one
 from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, solution
 from lessons_lib.checks.lesson_12.deadlines import deadline_scoreboard
-from lessons_lib.checks.my_engine import my_engine
+from lessons_lib.checks.my_engine import by_lesson, my_engine
 from lessons_lib.engine import (
     EngineConfig,
     FEW_TOKENS,
@@ -222,26 +221,25 @@ Both cut off the long tail: thousands of tokens that don't fit. Each is unlikely
 
 The rows of logits belong to different requests, each with its own settings. So temperature, top-k and top-p are tensors with one value per row.
 
-**Your task: `token_probabilities(logits, temperature, top_k, top_p)`**, for N rows at once. `logits` is [N, vocabulary], in any float dtype.
-`temperature` [N] is above 0. `top_k` [N] is 1 or more, and may be larger than the vocabulary. (If a user passes 0, for all tokens, it arrives here as
-the size of the vocabulary.) `top_p` [N] is above 0 and at most 1. In this order:
+**Your task: `token_probabilities(logits, temperature, top_k, top_p)`**, for N requests at once. Return the pair (probabilities, tokens), both [N, vocabulary]:
+`tokens[i, j]` is drawn with `probabilities[i, j]`. The likeliest token comes first in each row; of two equally likely ones, the smaller token id.
 
-1. Divide each row by its temperature. `temperature[:, None]` is [N, 1] and broadcasts over [N, vocabulary].
-2. Sort each row, likeliest first. Of two equally likely tokens, the smaller token id comes first. `values, tokens = x.sort(dim=-1, descending=True,
-   stable=True)` does both. `tokens[i, j]` is the token at rank *j* of row *i*.
-3. top-k: ranks `top_k` and above, counted from 0, get probability 0. Compute the softmax over the remaining ranks only.
-4. top-p, of *these* probabilities: a token gets 0 if the tokens before it already add up to `top_p` or more. So the token that reaches `top_p`
-   stays, and the first token always stays. Divide what is left by its sum.
+| argument | shape | meaning |
+|---|---|---|
+| `logits` | [N, vocabulary], any float dtype | a row for each request |
+| `temperature` | [N], above 0 | divides the logits |
+| `top_k` | [N], 1 or more | this many of the likeliest tokens stay; it may be larger than the vocabulary |
+| `top_p` | [N], above 0, at most 1 | of the probabilities *that `top_k` leaves*, this share stays |
 
-Return (probabilities, tokens), both [N, vocabulary], in sorted order. Don't change the arguments. It's best to start with `logits.double()`: over a large
-vocabulary, the rounding error of a float32 sum becomes visible.
-
-`torch.arange(n)` gives the ranks. `x.masked_fill(mask, value)` returns a copy with the value where the mask is True. A softmax gives 0 where a logit is
-`float("-inf")`. `x.cumsum(dim=-1)` gives running sums along the row, each including its own element. `x.sum(dim=-1, keepdim=True)` is [N, 1].
+- Temperature comes first, then `top_k`, then `top_p`. What each cut leaves adds up to 1 again.
+- The token that reaches `top_p` stays, and so does the likeliest token. If the tokens before a token already add up to `top_p` or more, it is cut.
+- A token that is cut stays in its row, with the probability 0.
+- Don't change the arguments. It's best to compute in float64: over a large vocabulary, the rounding error of a float32 sum becomes visible.
 
 Example: four tokens 0 to 3 with the probabilities 0.15, 0.5, 0.05, 0.3 at temperature 1. Their order is 1, 3, 0, 2. With `top_k` 3 they get 0.526,
-0.316, 0.158, 0. With `top_p` 0.6 as well: the tokens before token 3 add up to 0.526, less than 0.6, so it stays. Those before token 0 add up to 0.842,
-so it is cut. The result is 0.625, 0.375, 0, 0 for the tokens 1, 3, 0, 2.
+0.316, 0.158, 0. With `top_p` 0.6 as well, token 3 stays, since 0.526 is less than 0.6; token 0 is cut, since 0.842 isn't. The result is 0.625, 0.375, 0, 0.
+
+`torch.sort`, `masked_fill` and `cumsum` work on whole rows at once.
 """
 
 # %% exercise="12.1"
@@ -389,7 +387,8 @@ print("The old dog" + tokenizer.decode(expected))
 # %% [markdown]
 """
 Now the engine, with the same seed: alone; with five other requests in the batch; in a pool so small that sequences are preempted and recomputed; the same
-with swapping; and as the first of three answers to one prompt. The other requests have their own seeds.
+with swapping; and as the first of three answers to one prompt (`n=3`: the prompt is computed once, and its sequence is forked, as in lesson 11). The other
+requests have their own seeds.
 """
 
 # %%
@@ -550,46 +549,6 @@ print("aborted a second time:", engine.abort("D"))
 
 # %% [markdown]
 """
-### Several answers, and how likely they are
-
-`n=3` asks for three answers. The prompt is computed once. Then the sequence is forked (lesson 11): all three share the blocks of the prompt, and each draws
-with its own seed: seed, seed + 1, seed + 2. That is why the random number has to be a hash.
-
-> **log-probability**: the logarithm of a probability, 0 or below. The log-probabilities of an answer's tokens add up to that of the whole answer.
-
-> **perplexity**: e to the power of minus the mean log-probability of a text's tokens. A perplexity of 5 means that the model was, on average, as uncertain
-> as if it had to choose between 5 equally likely tokens.
-
-With `logprobs=2`, the engine returns the log-probability of each token, and the two likeliest tokens at its position. These are the model's own
-log-probabilities, before temperature and cuts.
-
-`prompt_logprobs` does the same for the tokens of the prompt. Usually only the last row of a prompt's logits is needed; now all rows are. So the whole prompt
-is computed, and nothing comes from the prefix cache, which holds keys and values but no logits.
-"""
-
-# %%
-engine, used_blocks = LLMEngine(model, tokenizer, SMALL), []
-engine.listeners.append(lambda step: used_blocks.append(step.used_blocks))
-drawn = engine.generate([PROMPTS[1]], SamplingParams(n=3, max_tokens=24, seed=1, logprobs=2, **SETTING))[0]
-likeliest = engine.generate([PROMPTS[1]], SamplingParams(max_tokens=24, logprobs=2))[0]
-
-
-def perplexity(completion):
-    return math.exp(-sum(position.logprob for position in completion.logprobs) / len(completion.logprobs))
-
-
-for completion in [*drawn.completions, likeliest.completions[0]]:
-    print(f"perplexity {perplexity(completion):4.1f}: …{completion.text!r}")
-first = drawn.completions[0].logprobs[0]
-top = ", ".join(f"{tokenizer.decode(token)!r} {math.exp(logprob):.2f}" for token, logprob in first.top)
-print(f"\nthe first token drawn: {tokenizer.decode(first.token)!r} {math.exp(first.logprob):.2f}; the likeliest at its position: {top}")
-unshared = 3 * math.ceil((len(prompt_ids["B"]) + 24) / 16)
-print(f"B's prompt fills {len(prompt_ids['B']) / 16:.1f} blocks; the three answers use at most {max(used_blocks)} together, and would use {unshared} without sharing")
-
-# %% [markdown]
-"""
-The last one is the greedy answer. It has the lowest perplexity.
-
 ## What must be refused
 
 An engine gets requests from strangers. If it can't serve one, it refuses it at once, says why, with numbers, and leaves its own state
@@ -603,14 +562,10 @@ before = (dict(engine.requests), len(engine.scheduler.waiting), set(engine.sched
 BAD = (
     ("longer than the pool", lambda: engine.add_request([5] * 600)),
     ("longer than the context", lambda: engine.add_request([5] * 2000)),
-    ("empty", lambda: engine.add_request("")),
     ("token id outside the vocabulary", lambda: engine.add_request([5, 4096])),
     ("request id in use", lambda: engine.add_request("It was raining.", request_id="C")),
     ("temperature", lambda: SamplingParams(temperature=-0.5)),
     ("top-p", lambda: SamplingParams(top_p=0.0)),
-    ("top-k", lambda: SamplingParams(top_k=-2)),
-    ("max_tokens", lambda: SamplingParams(max_tokens=0)),
-    ("n", lambda: SamplingParams(n=0)),
     ("stop", lambda: SamplingParams(stop=("",))),
 )
 for name, call in BAD:
@@ -816,7 +771,7 @@ A server runs for weeks, so it can't keep every value. It keeps counts and sums,
 > **histogram**: for each interval between fixed bounds, how many values fell into it. Quantiles can be read from it; the closer the bounds, the more
 > precise they are.
 
-`engine.metrics.snapshot()` returns everything as plain data. Here it is after twelve requests with skewed lengths:
+`engine.metrics.snapshot()` returns everything as plain data. Here is the part that matters most, after twelve requests with skewed lengths:
 """
 
 # %% tags=["measured"]
@@ -825,10 +780,12 @@ LOAD_PARAMS = [SamplingParams(max_tokens=max_tokens) for max_tokens in load.max_
 measured = engine = LLMEngine(model, tokenizer, EngineConfig(max_num_seqs=8, max_num_batched_tokens=64, num_blocks=64))
 engine.generate(load.prompts, LOAD_PARAMS)
 snapshot = engine.metrics.snapshot()
-plain = {name: round(value, 4) if isinstance(value, float) else value for name, value in snapshot.items() if not isinstance(value, dict)}
-print(json.dumps(plain, indent=1))
-itl = {name: f"{1000 * snapshot['itl'][name]:.0f} ms" for name in ("mean", "p50", "p99")}
-print(f"itl: {itl['mean']} on average; p50 at most {itl['p50']}, p99 at most {itl['p99']}")
+rows = [["throughput", f"{snapshot['throughput']:.0f} tokens/s"]]
+rows += [[f"utilization of {what}s", f"{snapshot[f'{what}_utilization']:.0%}"] for what in ("slot", "token", "block")]
+for name in ("queue_time", "ttft", "itl", "latency"):
+    mean, p50, p99 = (f"{1000 * snapshot[name][key]:.0f} ms" for key in ("mean", "p50", "p99"))
+    rows.append([name, f"{mean} on average; p50 at most {p50}, p99 at most {p99}"])
+Table(columns=["metric", "value"], rows=rows, caption=f"{len(snapshot)} metrics are in the snapshot; these matter most here")
 
 # %% [markdown]
 """
@@ -850,20 +807,18 @@ Dashboard(live)
 
 Whenever a check passes, the source of your answer is kept in the folder `work`, next to this notebook. `my_engine` takes the arguments of `LLMEngine`. It
 builds an engine of your answers where you have solved the exercise, and of the reference where you haven't. Answers that no longer pass their check are
-left out, and so are those with which an engine fails a short trial. The table says what became of each. (In the solved notebook, only the answers of this
+left out, and so are those with which an engine fails a short trial. The table says for each lesson what became of them; `yours.parts` has a
+row for each exercise. (In the solved notebook, only the answers of this
 lesson are kept, because each lesson is run alone.)
 """
 
 # %%
 yours = my_engine(model, tokenizer, SMALL)
-yours.parts
+by_lesson(yours.parts)
 
 # %% [markdown]
 """
-How does your `blocks_for` get into a scheduler that imports the reference's? `my_engine` executes the scheduler's source once more, in a copy of its
-module's names, where `blocks_for` is your function; see `lessons_lib/checks/linking.py`. The original stays as it is. The engine doesn't call `slot_mapping`,
-`attention_in_place` and `token_probabilities` itself: it computes slots and attention of many sequences at once, and draws without a sort. If one of them is
-yours, a function that calls it takes the place of the engine's own (`lessons_lib/checks/stand_ins.py`). That's slower, but the tokens must be the same:
+Your functions take the places of the reference's, so the tokens must be the same:
 """
 
 # %%
@@ -885,53 +840,6 @@ ledger(model, tokenizer, "12", with_cache_only=True, my_engine=my_engine)
 """
 The engine computes no unneeded tokens, copies nothing, and reserves little more cache than it uses. On six short stories the slots of lesson 02 are about
 as fast. What the engine has gained is memory, and with it room for more requests.
-
-## Stretch (optional): which requests should be given up?
-
-A request may have a deadline: an answer that comes later is worth nothing. If there is too much to do, not all deadlines can be met. Tokens for a request that
-will be late are wasted, and `engine.abort` would free its batch slot for another one. Before each step, your function gets the list of the unfinished
-requests, and returns a list of those that the engine aborts. The more requests get their whole answer in time, the better. A request has five attributes:
-
-| attribute | meaning |
-|---|---|
-| `steps_left` | steps until its deadline, the next one included; 0 or less if it has passed |
-| `prompt_left` | tokens of its prompt that aren't computed |
-| `answer_left` | tokens of its answer that are missing |
-| `waited` | steps since it arrived |
-| `is_running` | whether it is in a batch slot |
-
-The scoreboard serves requests that you haven't seen, first come, first served, with 8 batch slots and a budget of 64 tokens a step. It counts requests, not
-seconds, and skips the model. An aborted request isn't answered in time. The cell starts out with the rule that gives up nothing.
-"""
-
-# %%
-def give_up(requests):
-    return []  # replace this
-
-
-deadline_scoreboard(give_up)
-
-# %% [markdown]
-"""
-## What production does
-
-- **vLLM**: `EngineCore.step` in `vllm/v1/engine/core.py` is our `run_step`: `schedule`, `execute_model`, `sample_tokens`, `update_from_output`. `LLMEngine`
-  in `vllm/v1/engine/llm_engine.py` is the user-facing side. The two run in separate processes, so that turning tokens into text doesn't hold up the GPU.
-- `vllm/v1/sample/sampler.py` documents the order of all sampling settings: first those that can change which token is likeliest, then temperature,
-  min-p, top-k and top-p. Our order is the same. Its penalties work on tensors of counts for the whole batch; ours handle one sequence after another. By
-  default its log-probabilities are computed before any of these, like ours. A request with a seed has its own `torch.Generator`, which has a state that
-  must be kept. It draws by the race as well (`random_sample` in `vllm/v1/sample/ops/topk_topp_sampler.py`).
-- **FlashInfer** draws without a sort, too: a token that is cut is rejected, and the next draw is among those above it. Unlike ours, each draw is on
-  the line, with a new random number.
-- `vllm/v1/engine/detokenizer.py` always holds back the same number of characters: the length of the longest stop string minus one. That is simpler than
-  `releasable`, and shows everything a little later.
-- In vLLM, n answers are n requests (`vllm/v1/engine/parallel_sampling.py`), with the seeds seed, seed + 1, …. They share the prompt
-  through the prefix cache.
-- Metrics: `vllm/v1/metrics/loggers.py` exports histograms like ours to Prometheus, such as `vllm:time_to_first_token_seconds`.
-- **nano-vllm**: a request has a temperature and no other sampling setting; `nanovllm/sampling_params.py` refuses 0 with "greedy sampling is not
-  permitted".
-- **Hugging Face transformers**: `ContinuousBatchingManager` in `generation/continuous_batching/continuous_api.py` has `add_request`, `get_result` and a
-  thread that runs the steps. `generate_batch` is our `generate`.
 
 ## What is still wrong
 
@@ -969,8 +877,111 @@ quiz("12")
 """
 ## Further (optional)
 
-What the lesson doesn't need. It isn't part of its 95 minutes.
+What the lesson doesn't need. It isn't part of its 90 minutes.
 """
+
+# %% [markdown]
+"""
+### What production does
+
+- **vLLM**: `EngineCore.step` in `vllm/v1/engine/core.py` is our `run_step`: `schedule`, `execute_model`, `sample_tokens`, `update_from_output`. `LLMEngine`
+  in `vllm/v1/engine/llm_engine.py` is the user-facing side. The two run in separate processes, so that turning tokens into text doesn't hold up the GPU.
+- `vllm/v1/sample/sampler.py` documents the order of all sampling settings: first those that can change which token is likeliest, then temperature,
+  min-p, top-k and top-p. Our order is the same. Its penalties work on tensors of counts for the whole batch; ours handle one sequence after another. By
+  default its log-probabilities are computed before any of these, like ours. A request with a seed has its own `torch.Generator`, which has a state that
+  must be kept. It draws by the race as well (`random_sample` in `vllm/v1/sample/ops/topk_topp_sampler.py`).
+- **FlashInfer** draws without a sort, too: a token that is cut is rejected, and the next draw is among those above it. Unlike ours, each draw is on
+  the line, with a new random number.
+- `vllm/v1/engine/detokenizer.py` always holds back the same number of characters: the length of the longest stop string minus one. That is simpler than
+  `releasable`, and shows everything a little later.
+- In vLLM, n answers are n requests (`vllm/v1/engine/parallel_sampling.py`), with the seeds seed, seed + 1, …. They share the prompt
+  through the prefix cache.
+- Metrics: `vllm/v1/metrics/loggers.py` exports histograms like ours to Prometheus, such as `vllm:time_to_first_token_seconds`.
+- **nano-vllm**: a request has a temperature and no other sampling setting; `nanovllm/sampling_params.py` refuses 0 with "greedy sampling is not
+  permitted".
+- **Hugging Face transformers**: `ContinuousBatchingManager` in `generation/continuous_batching/continuous_api.py` has `add_request`, `get_result` and a
+  thread that runs the steps. `generate_batch` is our `generate`.
+"""
+
+# %% [markdown]
+"""
+### How your functions get into the engine
+
+How does your `blocks_for` get into a scheduler that imports the reference's? `my_engine` executes the scheduler's source once more, in a copy of its
+module's names, where `blocks_for` is your function; see `lessons_lib/checks/linking.py`. The original stays as it is. The engine doesn't call `slot_mapping`,
+`attention_in_place` and `token_probabilities` itself: it computes slots and attention of many sequences at once, and draws without a sort. If one of them is
+yours, a function that calls it takes the place of the engine's own (`lessons_lib/checks/stand_ins.py`). That's slower.
+"""
+
+# %% [markdown]
+"""
+### Several answers, and how likely they are
+
+`n=3` asks for three answers. The prompt is computed once. Then the sequence is forked (lesson 11): all three share the blocks of the prompt, and each draws
+with its own seed: seed, seed + 1, seed + 2. That is why the random number has to be a hash.
+
+> **log-probability**: the logarithm of a probability, 0 or below. The log-probabilities of an answer's tokens add up to that of the whole answer.
+
+> **perplexity**: e to the power of minus the mean log-probability of a text's tokens. A perplexity of 5 means that the model was, on average, as uncertain
+> as if it had to choose between 5 equally likely tokens.
+
+With `logprobs=2`, the engine returns the log-probability of each token, and the two likeliest tokens at its position. These are the model's own
+log-probabilities, before temperature and cuts.
+
+`prompt_logprobs` does the same for the tokens of the prompt. Usually only the last row of a prompt's logits is needed; now all rows are. So the whole prompt
+is computed, and nothing comes from the prefix cache, which holds keys and values but no logits.
+"""
+
+# %%
+engine, used_blocks = LLMEngine(model, tokenizer, SMALL), []
+engine.listeners.append(lambda step: used_blocks.append(step.used_blocks))
+drawn = engine.generate([PROMPTS[1]], SamplingParams(n=3, max_tokens=24, seed=1, logprobs=2, **SETTING))[0]
+likeliest = engine.generate([PROMPTS[1]], SamplingParams(max_tokens=24, logprobs=2))[0]
+
+
+def perplexity(completion):
+    return math.exp(-sum(position.logprob for position in completion.logprobs) / len(completion.logprobs))
+
+
+for completion in [*drawn.completions, likeliest.completions[0]]:
+    print(f"perplexity {perplexity(completion):4.1f}: …{completion.text!r}")
+first = drawn.completions[0].logprobs[0]
+top = ", ".join(f"{tokenizer.decode(token)!r} {math.exp(logprob):.2f}" for token, logprob in first.top)
+print(f"\nthe first token drawn: {tokenizer.decode(first.token)!r} {math.exp(first.logprob):.2f}; the likeliest at its position: {top}")
+unshared = 3 * math.ceil((len(prompt_ids["B"]) + 24) / 16)
+print(f"B's prompt fills {len(prompt_ids['B']) / 16:.1f} blocks; the three answers use at most {max(used_blocks)} together, and would use {unshared} without sharing")
+
+# %% [markdown]
+"""
+The last one is the greedy answer. It has the lowest perplexity.
+"""
+
+# %% [markdown]
+"""
+### Stretch: which requests should be given up?
+
+A request may have a deadline: an answer that comes later is worth nothing. If there is too much to do, not all deadlines can be met. Tokens for a request that
+will be late are wasted, and `engine.abort` would free its batch slot for another one. Before each step, your function gets the list of the unfinished
+requests, and returns a list of those that the engine aborts. The more requests get their whole answer in time, the better. A request has five attributes:
+
+| attribute | meaning |
+|---|---|
+| `steps_left` | steps until its deadline, the next one included; 0 or less if it has passed |
+| `prompt_left` | tokens of its prompt that aren't computed |
+| `answer_left` | tokens of its answer that are missing |
+| `waited` | steps since it arrived |
+| `is_running` | whether it is in a batch slot |
+
+The scoreboard serves requests that you haven't seen, first come, first served, with 8 batch slots and a budget of 64 tokens a step. It counts requests, not
+seconds, and skips the model. An aborted request isn't answered in time. The cell starts out with the rule that gives up nothing.
+"""
+
+# %%
+def give_up(requests):
+    return []  # replace this
+
+
+deadline_scoreboard(give_up)
 
 # %% [markdown]
 """

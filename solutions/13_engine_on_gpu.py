@@ -4,11 +4,11 @@
 
 **On a GPU, the model runs faster than the Python that drives it. How do we keep the GPU busy?**
 
-100 minutes · difficulty: hard · routes: kernels · prerequisites: lesson 08 (fast kernels, CUDA graphs) and lesson 12 (the engine)
+90 minutes · difficulty: hard · routes: kernels · prerequisites: lesson 08 (fast kernels, CUDA graphs) and lesson 12 (the engine)
 
 You don't need a GPU for this lesson. The engine also runs on a CPU, where you can check that not a single token changes. The speeds were
 recorded on an NVIDIA H200, and each chart says where its numbers come from. You write the store of the graphs, the placeholders for tokens that aren't
-known yet, and a draw that the CPU doesn't wait for. At the end you choose which sizes are captured.
+known yet, and a draw that the CPU doesn't wait for.
 """
 
 # %%
@@ -423,6 +423,21 @@ print("on the device:", replace_placeholders(torch.tensor(host_ids), previous_to
 
 # %% [markdown]
 """
+## Steps that overlap
+
+Placeholders also make overlap possible. Scheduling the next step doesn't require knowing *which* token a sequence gets, only that it gets one. So the
+loop is: schedule and launch the next step, then process the results of the previous one. Results arrive one step later. If one of them turns out to be
+the end token, one token too many has been computed for that sequence, and it is thrown away.
+
+One case needs care. A preempted sequence is recomputed from its tokens, so all of them must be known. If the next step might run out of blocks, the
+loop first waits for the in-flight step.
+"""
+
+# %%
+print(inspect.getsource(OverlappedSteps.step))
+
+# %% [markdown]
+"""
 ## Drawing on the device
 
 For greedy requests the next token is an `argmax`, which runs on the GPU. For the others the token is *drawn*, and this has to happen there as well: if the CPU had to
@@ -484,21 +499,6 @@ print("next draw:", draw_on_device(batch, hot, their_seeds, their_positions + 1)
 
 # %% [markdown]
 """
-## Steps that overlap
-
-Placeholders also make overlap possible. Scheduling the next step doesn't require knowing *which* token a sequence gets, only that it gets one. So the
-loop is: schedule and launch the next step, then process the results of the previous one. Results arrive one step later. If one of them turns out to be
-the end token, one token too many has been computed for that sequence, and it is thrown away.
-
-One case needs care. A preempted sequence is recomputed from its tokens, so all of them must be known. If the next step might run out of blocks, the
-loop first waits for the in-flight step.
-"""
-
-# %%
-print(inspect.getsource(OverlappedSteps.step))
-
-# %% [markdown]
-"""
 ## Prove it
 
 All four ideas are in `GPUModelRunner` and `OverlappedSteps`. `OverlappedEngine` is lesson 12's engine with the same four. They run without a GPU too,
@@ -538,7 +538,78 @@ Table(columns=yours.parts.columns, rows=[row for row in yours.parts.rows if row[
 
 # %% [markdown]
 """
-## Stretch (optional): which sizes should be captured?
+## Measure: other engines
+
+Here is the same benchmark with other engines on the same kind of GPU. These are recorded data as well:
+"""
+
+# %%
+engines = {**recording.peers, "this engine": speeds[last]}
+draw_bars(engines, "tokens/s", title="Output tokens a second, the same benchmark on one H200", note=recording.peers_provenance, own=["this engine"])
+
+# %% [markdown]
+"""
+Read this chart with care. The model is small and all sampling is greedy, so the CPU time of each step dominates, and our engine does little in a step.
+vLLM does more, for more kinds of models and requests, and its figures come from other runs. They are for vLLM 0.26.0. The kernels in
+lesson 08 are compared with those of vLLM 0.33.0: the two comparisons were recorded at different times.
+
+## What production does
+
+- **vLLM**, graphs: `cudagraph_capture_sizes` and `cudagraph_mode` in `vllm/config/compilation.py`. By default the model is split at the attention
+  operators, which aren't compiled. Steps with prompts replay a graph for each part, so any attention kernel will do; steps with only decodes replay a
+  single graph of the whole step.
+- **vLLM**, joined products: `QKVParallelLinear` and `MergedColumnParallelLinear` in `vllm/model_executor/layers/linear.py`.
+- **vLLM**, overlap: `step_with_batch_queue` in `vllm/v1/engine/core.py` schedules the next batch before the last one is done. `AsyncScheduler` in
+  `vllm/v1/core/sched/async_scheduler.py` counts placeholders for tokens that haven't arrived (`num_output_placeholders`).
+- **vLLM**, memory: one run at startup finds the size of the cache. `determine_available_memory` in `vllm/v1/worker/gpu_worker.py` runs the largest step
+  possible, measures the peak, and gives the rest of `gpu_memory_utilization` to blocks. One run is enough because the cache can have any size;
+  `max_num_seqs` is set by hand.
+- **vLLM**, drawing: `random_sample` in `vllm/v1/sample/ops/topk_topp_sampler.py` is a race as well. Its docstring says why: `torch.multinomial` makes the CPU wait
+  for the GPU.
+- **mini-sglang**: `overlap_loop` in `python/minisgl/scheduler/scheduler.py` is the loop of this lesson: schedule the next batch, launch it, then process
+  the results of the last one.
+- **nano-vllm** captures graphs in `capture_cudagraph`, and sizes the cache with a run at startup in `warmup_model` and `allocate_kv_cache`, all in
+  `nanovllm/engine/model_runner.py`.
+
+## What is still wrong
+
+**No server.** Requests can come only from inside this Python process. Lesson 14 puts an HTTP server in front of the engine.
+
+**Large steps aren't captured.** A step with more than 2,048 tokens is launched kernel by kernel. Long documents keep the GPU busy anyway: what limits
+them is the attention kernel of lesson 08, which takes 1.2 times as long as FlashAttention-3.
+
+**Overlap has exceptions.** Where the CPU must see the logits (the probability of each token is asked for, or several answers to one prompt), or where blocks may run out, the
+engine runs its steps without overlap.
+
+**One GPU.** If it fails, all requests are lost. Lesson 15 adds others.
+
+## Quiz
+"""
+
+# %%
+quiz("13")
+
+# %% [markdown]
+"""
+## References
+
+- PyTorch: CUDA graphs, <https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs>; custom operators,
+  <https://docs.pytorch.org/tutorials/advanced/python_custom_ops.html>
+- mini-sglang. <https://github.com/sgl-project/mini-sglang>
+- nano-vllm. <https://github.com/GeeeekExplorer/nano-vllm>
+- vLLM: architecture. <https://docs.vllm.ai/en/latest/design/arch_overview.html>
+"""
+
+# %% [markdown] folded=true
+"""
+## Further (optional)
+
+What the lesson doesn't need. It isn't part of its 90 minutes.
+"""
+
+# %% [markdown]
+"""
+### Stretch: which sizes should be captured?
 
 An engine has to choose before its first request which sizes it captures. Each captured size costs memory and time at the start, so their number is limited. Which ones pad the steps of *your* requests the
 least? The cell below schedules 1,024 requests whose prompts and answers have 10 to 200 tokens, without a model, and counts how large the steps with prompts are.
@@ -562,8 +633,6 @@ print(
 # %% [markdown]
 """
 The best sizes depend on how often each number of tokens occurs.
-
-### Predict
 
 Of twelve steps, ten have 100 tokens, one has 110 and one has 300. Two graphs may be captured. How many tokens of padding can't be avoided, over all twelve steps?
 """
@@ -637,74 +706,6 @@ For the requests that you chose them for, your sizes are far better than the eng
 steps. That is why engines come with sizes that suit many workloads, and let you choose your own.
 
 Padding isn't lost time in proportion. As long as a step is short, reading the weights takes most of its time, with or without padding.
-
-## Measure: other engines
-
-Here is the same benchmark with other engines on the same kind of GPU. These are recorded data as well:
-"""
-
-# %%
-engines = {**recording.peers, "this engine": speeds[last]}
-draw_bars(engines, "tokens/s", title="Output tokens a second, the same benchmark on one H200", note=recording.peers_provenance, own=["this engine"])
-
-# %% [markdown]
-"""
-Read this chart with care. The model is small and all sampling is greedy, so the CPU time of each step dominates, and our engine does little in a step.
-vLLM does more, for more kinds of models and requests, and its figures come from other runs. They are for vLLM 0.26.0. The kernels in
-lesson 08 are compared with those of vLLM 0.33.0: the two comparisons were recorded at different times.
-
-## What production does
-
-- **vLLM**, graphs: `cudagraph_capture_sizes` and `cudagraph_mode` in `vllm/config/compilation.py`. By default the model is split at the attention
-  operators, which aren't compiled. Steps with prompts replay a graph for each part, so any attention kernel will do; steps with only decodes replay a
-  single graph of the whole step.
-- **vLLM**, joined products: `QKVParallelLinear` and `MergedColumnParallelLinear` in `vllm/model_executor/layers/linear.py`.
-- **vLLM**, overlap: `step_with_batch_queue` in `vllm/v1/engine/core.py` schedules the next batch before the last one is done. `AsyncScheduler` in
-  `vllm/v1/core/sched/async_scheduler.py` counts placeholders for tokens that haven't arrived (`num_output_placeholders`).
-- **vLLM**, memory: one run at startup finds the size of the cache. `determine_available_memory` in `vllm/v1/worker/gpu_worker.py` runs the largest step
-  possible, measures the peak, and gives the rest of `gpu_memory_utilization` to blocks. One run is enough because the cache can have any size;
-  `max_num_seqs` is set by hand.
-- **vLLM**, drawing: `random_sample` in `vllm/v1/sample/ops/topk_topp_sampler.py` is a race as well. Its docstring says why: `torch.multinomial` makes the CPU wait
-  for the GPU.
-- **mini-sglang**: `overlap_loop` in `python/minisgl/scheduler/scheduler.py` is the loop of this lesson: schedule the next batch, launch it, then process
-  the results of the last one.
-- **nano-vllm** captures graphs in `capture_cudagraph`, and sizes the cache with a run at startup in `warmup_model` and `allocate_kv_cache`, all in
-  `nanovllm/engine/model_runner.py`.
-
-## What is still wrong
-
-**No server.** Requests can come only from inside this Python process. Lesson 14 puts an HTTP server in front of the engine.
-
-**Large steps aren't captured.** A step with more than 2,048 tokens is launched kernel by kernel. Long documents keep the GPU busy anyway: what limits
-them is the attention kernel of lesson 08, which takes 1.2 times as long as FlashAttention-3.
-
-**Overlap has exceptions.** Where the CPU must see the logits (log-probabilities, several answers to one prompt), or where blocks may run out, the
-engine runs its steps without overlap.
-
-**One GPU.** If it fails, all requests are lost. Lesson 15 adds others.
-
-## Quiz
-"""
-
-# %%
-quiz("13")
-
-# %% [markdown]
-"""
-## References
-
-- PyTorch: CUDA graphs, <https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs>; custom operators,
-  <https://docs.pytorch.org/tutorials/advanced/python_custom_ops.html>
-- mini-sglang. <https://github.com/sgl-project/mini-sglang>
-- nano-vllm. <https://github.com/GeeeekExplorer/nano-vllm>
-- vLLM: architecture. <https://docs.vllm.ai/en/latest/design/arch_overview.html>
-"""
-
-# %% [markdown] folded=true
-"""
-## Further (optional)
-
-What the lesson doesn't need. It isn't part of its 100 minutes.
 """
 
 # %% [markdown]

@@ -21,7 +21,7 @@ EXERCISES = [
         hints=(
             "A hash function takes one piece of data. What has to be in it, so that nothing about the beginning of the "
             "sequence is lost?",
-            '`array("q", token_ids).tobytes()` turns the tokens into bytes, eight per token. '
+            '`array("q", token_ids)` holds the tokens as ints of eight bytes each, and its `tobytes()` returns them. '
             "`hashlib.sha256(data).digest()` hashes bytes. `+` concatenates bytes.",
             '`return hashlib.sha256(parent + array("q", token_ids).tobytes()).digest()`.',
         ),

@@ -17,12 +17,13 @@ EXERCISES = [
         reference="lessons_lib.engine.sampling:token_probabilities",
         test=check_token_probabilities,
         hints=(
-            "Sort once, right after dividing by the temperature. Then both cuts keep the beginning of each row, and "
-            "you never have to undo the sort.",
-            "`scaled, tokens = (...).sort(dim=-1, descending=True, stable=True)`. Make a `rank` 0, 1, 2, … along the "
-            "row; put −∞ where `rank >= top_k`; softmax. The tokens before "
-            "each one add up to `cumsum` minus the token's own probability. Put 0 where that is `top_p` or more, and "
-            "divide by the row's sum.",
+            "If the rows are sorted before anything is cut, what do both cuts keep of a row? And which sum decides "
+            "whether a token stays: the one with the token itself, or the one without it?",
+            "`temperature[:, None]` is [N, 1] and broadcasts over [N, vocabulary]. Divide, then `values, tokens = "
+            "scaled.sort(dim=-1, descending=True, stable=True)`. Make a `rank` 0, 1, 2, … with `torch.arange`; put "
+            "−∞ where `rank >= top_k` (`x.masked_fill(mask, value)`); softmax, which gives 0 there. The tokens before "
+            "each one add up to `cumsum(dim=-1)` minus the token's own probability. Put 0 where that is `top_p` or "
+            "more, and divide by the row's sum.",
             "`rank = torch.arange(logits.shape[-1])`; `probabilities = scaled.masked_fill(rank >= top_k[:, None], "
             'float("-inf")).softmax(dim=-1)`; `before = '
             "probabilities.cumsum(dim=-1) - probabilities`; `probabilities = probabilities.masked_fill(before >= "
