@@ -115,11 +115,13 @@ process and found the compiled code ready.
 A CUDA graph has fixed shapes, so it serves one batch size. Capturing one for every size would take too long, so only some are captured: 2, 4, 8, and
 every multiple of 16. A step with 37 decodes is padded to 48.
 
-As requests finish, the batch shrinks from 48 decodes to 33, one fewer at each step. That is 16 steps. How many padding decodes do these 16 steps compute in total?
+As requests finish, the batch shrinks from 48 decodes to 33, one fewer at each step. That is 16 steps.
+
+**13.a** How many padding decodes do these 16 steps compute in total?
 """
 
 # %%
-predict("13.a", ...)
+predict("13.a", ...)  # decodes
 
 # %% [markdown]
 """
@@ -187,11 +189,13 @@ print("right:", (inputs * weight).tolist(), "| replayed:", output.tolist())
 ### Predict
 
 The sizes 4, 8 and 16 are captured, each when it is first needed. There are steps of 3, 7, 5 and 12 decodes. Then all weights get new addresses, and three
-more steps have 6, 5 and 2 decodes. How many captures are there in total?
+more steps have 6, 5 and 2 decodes.
+
+**13.b** How many captures are there in total?
 """
 
 # %%
-predict("13.b", ...)
+predict("13.b", ...)  # captures
 
 # %% [markdown]
 """
@@ -302,11 +306,13 @@ The nine tokens of padding belong to no sequence: `cu_seqlens_q` ends at 7, not 
 slot 28. The padding sequence has no token, and begins where it ends. Lesson 08's kernels find their sequence in `cu_seqlens_q`, on the GPU. A program whose
 tokens belong to no sequence ends at once. So one graph serves every step that fits into it.
 
-An engine has `max_num_seqs` = 256. One of its steps has 255 decodes, and a prompt of 45 tokens. How many tokens of padding does this step compute?
+An engine has `max_num_seqs` = 256. One of its steps has 255 decodes, and a prompt of 45 tokens.
+
+**13.c** How many tokens of padding does this step compute?
 """
 
 # %%
-predict("13.c", ...)
+predict("13.c", ...)  # tokens
 
 # %%
 counts = captured_token_counts(2048)
@@ -358,11 +364,13 @@ CPU builds the packed batch, and it doesn't know the token yet. So it writes a p
 
 ### Predict
 
-The in-flight step computes A, B and C, in this order. A and C decode, and B's step is a part of its prompt, but not the last part. The next step computes C, B and A, in this order. Which id does the CPU write for C's token in the next step?
+The in-flight step computes A, B and C, in this order. A and C decode, and B's step is a part of its prompt, but not the last part. The next step computes C, B and A, in this order.
+
+**13.d** Which id does the CPU write for C's token in the next step?
 """
 
 # %%
-predict("13.d", ...)
+predict("13.d", ...)  # id
 
 # %% [markdown]
 """
@@ -634,11 +642,13 @@ print(
 """
 The best sizes depend on how often each number of tokens occurs.
 
-Of twelve steps, ten have 100 tokens, one has 110 and one has 300. Two graphs may be captured. How many tokens of padding can't be avoided, over all twelve steps?
+Of twelve steps, ten have 100 tokens, one has 110 and one has 300. Two graphs may be captured.
+
+**13.e** How many tokens of padding can't be avoided, over all twelve steps?
 """
 
 # %%
-predict("13.e", ...)
+predict("13.e", ...)  # tokens
 
 # %% [markdown]
 """

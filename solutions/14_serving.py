@@ -101,10 +101,12 @@ C waited for all of A, and there was no heartbeat while the tokens came. `for to
 Now the opposite mistake. A's client reads three tokens and then takes a break of 0.1 s, with an `await`. The event loop is free, and C is in the engine all the time. It also wants 12 tokens.
 
 `engine.stream` takes a step, of a few milliseconds, whenever its reader asks for a token. A step computes one token for each request. So C has 3 tokens when A's break begins.
+
+**14.a** How many tokens does C have when A's break ends?
 """
 
 # %%
-predict("14.a", ...)  # How many tokens does C have when A's break ends?
+predict("14.a", ...)  # tokens
 
 # %%
 engine = LLMEngine(model, tokenizer, SIX)
@@ -146,10 +148,12 @@ A mailbox without a limit isn't dangerous here: a request has at most `max_token
 ### Predict
 
 A step takes 5 ms and gives a reader one token. The reader's connection is slow: sending takes 12 ms, whether it sends one token or ten. Tokens that arrive meanwhile wait, and the next time all of them are sent at once.
+
+**14.b** How many tokens does the reader find each time it looks, on average?
 """
 
 # %%
-predict("14.b", ...)  # How many tokens does the reader find each time it looks, on average?
+predict("14.b", ...)  # tokens
 
 # %% [markdown]
 """
@@ -449,10 +453,12 @@ Users close the tab. If the server doesn't notice, the engine goes on computing 
 ### Predict
 
 A prompt has 3 tokens and its answer 100, and a block holds 16. The client leaves after 10 tokens of the answer. The obvious server runs on a real engine.
+
+**14.c** How many blocks does this request hold when it is nearly done?
 """
 
 # %%
-predict("14.c", ...)  # How many blocks does this request hold when it is nearly done?
+predict("14.c", ...)  # blocks
 
 
 # %% tags=["measured"]
@@ -547,10 +553,12 @@ The chain has four links. The operating system tells the server that the connect
 ## Too many
 
 A server can serve 10 requests per second. For 20 seconds, 30 per second arrive, evenly spaced. None is refused: they queue, first come, first served.
+
+**14.d** A request arrives at the end of these 20 seconds. How many seconds does it wait?
 """
 
 # %%
-predict("14.d", ...)  # A request arrives at the end of these 20 seconds. How many seconds does it wait?
+predict("14.d", ...)  # seconds
 
 # %% [markdown]
 """
@@ -643,10 +651,12 @@ print(f"an answer has {answer:.0f} tokens on average")
 # %% [markdown]
 """
 A request takes part in as many steps as its answer has tokens, and shares the time of each with 15 others. The time for its prompt is its own. If the requests of one second need more than a second, the queue grows, and soon the first token takes longer than half a second. So the knee is close to that rate. Within 15 % is a hit.
+
+**14.e** At how many requests per second is the knee?
 """
 
 # %%
-predict("14.e", ...)  # At how many requests per second is the knee?
+predict("14.e", ...)  # requests per second
 
 # %% [markdown]
 """

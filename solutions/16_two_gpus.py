@@ -146,9 +146,23 @@ Heads can't be cut in half, so here the number of processes must divide the numb
 ## Two replicas, or one model on two GPUs?
 
 Suppose the model *does* fit on one GPU, and you have two. You can run two replicas, each of which serves half of the requests. Or you can cut the model in two, and both GPUs work on all requests. Both ways were measured on two H100 GPUs, with 64 requests at a time, for two models: one with 8
-billion parameters and 32 layers, and one with 0.5 billion and 24 layers. Which way generates more tokens per second, and is it the same one for both models? Think of what a step has to read (an H100 reads up to 3,350 GB/s), and of how many sums it waits for (a few µs each).
+billion parameters and 32 layers, and one with 0.5 billion and 24 layers. Which way generates more tokens per second, and is it the same one for both models?
+The steps of *one* GPU were measured too:
+"""
 
-Predict the ratio: tokens per second of one model on two GPUs, divided by those of two replicas. Above 1, the cut wins; below 1, the replicas do.
+# %%
+two_gpus = recorded["two_gpus"]
+NAMES = {"8 billion": "llama_8_billion", "0.5 billion": "qwen_half_billion"}
+for name, shape in NAMES.items():
+    few, many = (two_gpus[shape]["one GPU"][count]["decode_ms"] for count in ("16", "64"))
+    print(f"{name} parameters, a decode step on one GPU: {few:.2f} ms for 16 requests, {many:.2f} ms for 64")
+
+# %% [markdown]
+"""
+A start for your pencil. A replica has 32 of the 64 requests, so its step is somewhere between these two. The cut model has all 64. Each parameter has two bytes, and an H100 reads up to 3,350 GB/s: the cut halves
+the time that this takes. The rest of the step stays. And the cut adds two sums in each layer, of about 7 µs each (an optional part below estimates that).
+
+Predict the ratio in decode steps: tokens per second of one model on two GPUs, divided by those of two replicas. Above 1, the cut wins; below 1, the replicas do.
 
 **16.b** With 8 billion parameters?
 
@@ -160,12 +174,10 @@ predict("16.b", ...)  # times
 predict("16.c", ...)  # times
 
 # %%
-two_gpus = recorded["two_gpus"]
-NAMES = {"8 billion": "llama_8_billion", "0.5 billion": "qwen_half_billion"}
 rows, ratios = [], {}
 for name, shape in NAMES.items():
-    cut, replicas = (two_gpus[shape][way]["64"]["tokens_per_s"] for way in ("two GPUs, one model", "two replicas"))
-    ratios[name] = round(cut / replicas, 2)
+    cut_ms, replica_ms = (two_gpus[shape][way]["64"]["decode_ms"] for way in ("two GPUs, one model", "two replicas"))
+    ratios[name] = round((64 / cut_ms) / (2 * 32 / replica_ms), 2)
     for way, found in two_gpus[shape].items():
         steps = [f"{found[count]['decode_ms']:.2f} ms" if count in found else "–" for count in ("1", "16", "64")]
         rows.append([name, way, *steps, f"{found['64']['tokens_per_s']:,.0f}"])
@@ -179,7 +191,8 @@ Table(
 
 # %% [markdown]
 """
-The three columns in the middle are times of a decode step; with two replicas, each of them has half of the requests.
+The three columns in the middle are times of a decode step; with two replicas, each of them has half of the requests. The last column is of the
+whole run, prompts included.
 
 Replicas don't make a step much faster: each still reads all weights. With only 64 requests, the large model generates more tokens per second on two GPUs that share it than in two replicas: a replica's
 step for 32 requests takes nearly as long as one for 64. For the small model it's the other way around.
