@@ -168,6 +168,29 @@ def row_by_row(logits, temperature, top_k, top_p):
     return torch.tensor([left for left, _ in rows]), torch.tensor([order for _, order in rows])
 
 
+def with_weights(logits, temperature, top_k, top_p):
+    """Without a softmax: weights that are 1 for the likeliest token."""
+    scaled, tokens = torch.sort(
+        logits.to(torch.float64) / temperature.unsqueeze(-1), dim=1, descending=True, stable=True
+    )
+    ranks = torch.arange(scaled.shape[1]).expand_as(scaled)
+    weights = (scaled - scaled[:, :1]).exp() * (ranks < top_k.unsqueeze(-1))
+    shares = weights / weights.sum(dim=1, keepdim=True)
+    before = torch.nn.functional.pad(shares, (1, 0)).cumsum(dim=1)[:, :-1]
+    weights = weights * (before < top_p.unsqueeze(-1))
+    return weights / weights.sum(dim=1, keepdim=True), tokens
+
+
+def cuts_before_it_sorts(logits, temperature, top_k, top_p):
+    scaled = logits.double() / temperature[:, None]
+    order = torch.argsort(scaled, dim=-1, descending=True, stable=True)
+    ranks = order.argsort(dim=-1)
+    left = scaled.where(ranks < top_k[:, None], torch.tensor(NONE, dtype=torch.float64)).softmax(dim=-1)
+    left = left.gather(-1, order)
+    left = left.where(left.cumsum(-1) - left < top_p[:, None], torch.zeros((), dtype=torch.float64))
+    return torch.nn.functional.normalize(left, p=1, dim=-1), order
+
+
 def in_float32_by_argsort(logits, temperature, top_k, top_p):
     tokens = logits.argsort(dim=-1, descending=True, stable=True)
     scaled = logits.gather(1, tokens) / temperature.unsqueeze(1)
@@ -878,7 +901,7 @@ WRONG = {
 }
 
 RIGHT = {
-    "12.1": [row_by_row, in_float32_by_argsort],
+    "12.1": [row_by_row, in_float32_by_argsort, with_weights, cuts_before_it_sorts],
     "12.2": [by_regular_expression, walking_through],
     "12.3": [with_else, in_two_functions, with_a_loop_over_rows, catches_each_part],
 }
