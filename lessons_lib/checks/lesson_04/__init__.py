@@ -48,11 +48,11 @@ EXERCISES = [
         reference="lessons_lib.attention.masks:additive_mask",
         test=check_additive_mask,
         hints=(
-            "Adding 0 doesn't change a score. Everywhere else, add a value so low that the weight becomes 0, but a "
-            "finite one.",
+            "Each cell has one of two values. Which of them depends on the dtype? The cell above the exercise asks "
+            "PyTorch for it, for float32.",
             "Make a tensor of zeros with the mask's shape and the requested dtype. Where the mask is False, fill in "
-            "the lowest value of that dtype. `tensor.masked_fill(where, value)` returns a copy that has `value` "
-            "wherever `where` is True, and `~mask` swaps True and False.",
+            "the lowest value of that dtype, `torch.finfo(dtype).min`. `tensor.masked_fill(where, value)` returns a "
+            "copy that has `value` wherever `where` is True, and `~mask` swaps True and False.",
             "`torch.zeros(mask.shape, dtype=dtype)`, then `.masked_fill(~mask, torch.finfo(dtype).min)`.",
         ),
         points=1,
