@@ -1,8 +1,8 @@
-"""The exercises and the quiz of lesson 09: sharing the budget, admission, the scheduler, and priority with ageing."""
+"""The exercises and the quiz of lesson 09: sharing the budget, admission, the scheduler, and priority with aging."""
 
 from lessons_lib.checks.exercise import Exercise
 from lessons_lib.checks.lesson_09.admission import check_conservative
-from lessons_lib.checks.lesson_09.ageing import check_priority_with_ageing
+from lessons_lib.checks.lesson_09.aging import check_priority_with_aging
 from lessons_lib.checks.lesson_09.quiz import QUIZ
 from lessons_lib.checks.lesson_09.scheduling import check_scheduler
 from lessons_lib.checks.lesson_09.share import check_share_budget
@@ -67,9 +67,9 @@ EXERCISES = [
     ),
     Exercise(
         id="09.4",
-        title="priority with ageing",
+        title="priority with aging",
         reference="lessons_lib.scheduling.policies:PriorityWithAgeing",
-        test=check_priority_with_ageing,
+        test=check_priority_with_aging,
         hints=(
             "All waiting requests age at the same rate. So three things are enough: when a request arrived, how many "
             "seconds its tier costs it, and how many it gains if it is interactive.",
