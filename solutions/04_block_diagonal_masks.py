@@ -362,8 +362,7 @@ small = tag_tokens([40] * 8)
 assert block_diagonal_mask(small, small).sum() == useful[counts.index(8)]  # check the formula against the mask
 for n, all_cells, true_cells in zip(counts, cells, useful):
     if n in (16, 32, 64):
-        sizes = f"{all_cells / 2**20:4.1f} MiB as bool, {4 * all_cells / 2**20:4.1f} MiB as float32"
-        print(f"n = {n:2}: {all_cells:9,} cells, {true_cells:6,} True ({true_cells / all_cells:.1%}), {sizes}")
+        print(f"n = {n:2}: {all_cells:9,} cells ({all_cells / 2**20:3.1f} MiB as bool), {true_cells:6,} True ({true_cells / all_cells:.1%})")
 line_chart(
     counts,
     {"all cells of the mask": [count / 1e6 for count in cells], "True cells": [count / 1e6 for count in useful]},

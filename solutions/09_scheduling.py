@@ -1192,7 +1192,7 @@ On the hundred thousand requests:
 
 # %%
 balanced_at_large = at_large(BalancedLengths(target=50))
-rows = [row_at_large(name, run) for name, run in [*large.items(), ("balanced lengths", balanced_at_large)]]
+rows = [row_at_large(name, run) for name, run in [*list(large.items())[:2], ("balanced lengths", balanced_at_large)]]
 Table(columns=AT_LARGE, rows=rows, caption="Mean / p99 of 100,000 requests; Jain's index of the slowdowns")
 
 # %% [markdown]
