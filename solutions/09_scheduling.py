@@ -402,25 +402,26 @@ and blocks for the three steps, then run the cell. It uses the library's schedul
 """
 
 # %%
-by_hand = Scheduler(BlockPool(6, 4), max_num_seqs=3, max_num_batched_tokens=8, admission=optimistic)
-for name, prompt, max_tokens in (("P", 6, 6), ("Q", 10, 4), ("R", 3, 2)):
-    by_hand.add(Sequence(name, [5] * prompt, max_tokens))
-
-
-def row_of_step(step):
-    """Run one step. Returns its tokens, and what is computed, held and free after it is scheduled."""
-    scheduler_output = by_hand.schedule()
-    tokens = ", ".join(f"{s.id} {count}" for s, count in scheduler_output.num_scheduled_tokens.items())
-    stalled = ", ".join(s.id for s in scheduler_output.stalled) or "–"
-    blocks = ", ".join(f"{s.id} {len(s.blocks)}" for s in by_hand.running)
-    free = len(by_hand.pool.free_queue)
-    finished = by_hand.update(scheduler_output, [5] * len(scheduler_output.num_scheduled_tokens))
-    computed = ", ".join(f"{s.id} {s.num_computed_tokens}" for s in by_hand.running) or "–"
-    return [str(step), tokens, stalled, blocks, free, computed, ", ".join(s.id for s in finished) or "–"]
+def rows_of_steps(last):
+    """Run steps 1 to `last`. For each, its tokens, what is held and free once it is scheduled, and what it leaves."""
+    scheduler = Scheduler(BlockPool(6, 4), max_num_seqs=3, max_num_batched_tokens=8, admission=optimistic)
+    for name, prompt, max_tokens in (("P", 6, 6), ("Q", 10, 4), ("R", 3, 2)):
+        scheduler.add(Sequence(name, [5] * prompt, max_tokens))
+    rows = []
+    for step in range(1, last + 1):
+        scheduler_output = scheduler.schedule()
+        tokens = ", ".join(f"{s.id} {count}" for s, count in scheduler_output.num_scheduled_tokens.items())
+        stalled = ", ".join(s.id for s in scheduler_output.stalled) or "–"
+        blocks = ", ".join(f"{s.id} {len(s.blocks)}" for s in scheduler.running)
+        rows.append([str(step), tokens, stalled, blocks, len(scheduler.pool.free_queue)])
+        finished = scheduler.update(scheduler_output, [5] * len(scheduler_output.num_scheduled_tokens))
+        computed = ", ".join(f"{s.id} {s.num_computed_tokens}" for s in scheduler.running)
+        rows[-1] += [computed, ", ".join(s.id for s in finished) or "–"]
+    return rows
 
 
 STEP = ["step", "tokens", "stalled", "blocks", "free blocks", "computed after it", "finished"]
-Table(columns=STEP, rows=[row_of_step(step) for step in (1, 2, 3)])
+Table(columns=STEP, rows=rows_of_steps(3))
 
 # %% [markdown]
 """
@@ -433,7 +434,7 @@ go on?
 """
 
 # %%
-Table(columns=STEP, rows=[row_of_step(step) for step in (4, 5, 6)])
+Table(columns=STEP, rows=rows_of_steps(6)[3:])
 
 # %% [markdown]
 """

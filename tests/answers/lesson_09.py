@@ -1163,9 +1163,7 @@ WRONG = {
         Wrong("no rank below 0", aging(lambda self, s: max(0, PriorityWithAgeing.rank(self, s))), "never go below 0"),
         Wrong(
             "no arrival below 0",
-            aging(
-                lambda self, s: max(0, s.arrival_time - self.head_start * s.is_interactive) + s.tier * self.patience
-            ),
+            aging(lambda self, s: max(0, s.arrival_time - self.head_start * s.is_interactive) + s.tier * self.patience),
             "Interactive requests that arrive in the first seconds are all tied",
         ),
         Wrong(
