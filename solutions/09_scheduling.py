@@ -769,8 +769,7 @@ looks at (arrival, tier and interactivity) is in the same unit: seconds of waiti
 queue. Once sequences run, all decodes are treated alike, since `share_budget` doesn't look at `is_interactive`.
 
 Does the queue have to be sorted again as time passes? No. All waiting requests age at the same rate, so the order of
-two requests never changes. It's enough to rank a request once, as if it had arrived at a different time: `patience`
-seconds later for each tier below the best, and `head_start` seconds earlier if it is interactive.
+two requests never changes. It's enough to rank a request once, when it arrives.
 
 **Exercise 09.4.** Write `rank` of `PriorityWithAgeing`. `self.patience` and `self.head_start` are in seconds, 0 or
 more. Return the rank of a sequence from its `arrival_time` (in seconds), `tier` (0 is the best, then 1, 2, ...) and
@@ -781,11 +780,11 @@ Some examples with patience 10 and head start 4:
 | sequence | arrives at | tier | interactive | rank |
 |---|---|---|---|---|
 | P | 100 s | 0 | no | 100 |
-| Q | 92 s | 1 | yes | 92 + 10 − 4 = 98: goes before P |
-| Q, if not interactive | 92 s | 1 | no | 92 + 10 = 102: goes after P |
-| R | 97 s | 1 | yes | 97 + 10 − 4 = 103: goes after P |
-| S | 83 s | 2 | yes | 83 + 20 − 4 = 99: goes before P |
-| T | 2 s | 0 | yes | 2 − 4 = −2: a rank may be negative |
+| Q | 92 s | 1 | yes | 98: goes before P |
+| Q, if not interactive | 92 s | 1 | no | 102: goes after P |
+| R | 97 s | 1 | yes | 103: goes after P |
+| S | 83 s | 2 | yes | 99: goes before P |
+| T | 2 s | 0 | yes | −2: a rank may be negative |
 
 If both patience and head start are 0, only the arrival time counts. Ranks are only compared with each other, so ranks
 that are all larger or smaller by the same number are right too.

@@ -145,8 +145,10 @@ the block. That one may be the victim itself: then it gives up its own blocks. H
 - **the largest**: the candidate with the most blocks. A single preemption frees many.
 - **the oldest**: the candidate that was admitted first. It has had its share.
 
-We try them on sixty requests under strict priority, in lesson 09's simulator, whose clock counts steps here. About one request arrives every ten steps. The table counts how often a sequence lost its blocks to one that the policy
-serves *later*: it gave way to a sequence that should have given way to it.
+We try them on sixty requests under strict priority, in lesson 09's simulator, whose clock counts steps here. About one request arrives every ten
+steps. The table counts how often a sequence lost its blocks to one that the policy serves *later*: it gave way to a sequence that should have given
+way to it. (`PreemptiveScheduler` is lesson 09's scheduler, with preemption. Its pool is a `PrefixCache`, which behaves like any other block pool
+here; lesson 11 shows what else it can do.)
 """
 
 # %%
@@ -262,8 +264,7 @@ from lessons_lib.scheduling.preemption import preempt_sequence
 A step that preempts a sequence doesn't admit any. A sequence admitted now would take the blocks that have just been freed. Under first come, first
 served it would also rank behind every running sequence, so it would be the next victim.
 
-`allocate_slots` calls `make_room`, which needs a new kind of pool: a `PrefixCache`, the subject of lesson 11. With `share_prefixes=False` it behaves like
-any other block pool.
+`allocate_slots` first calls `make_room`, which allocates the missing blocks if enough are free. `share_prefixes=False` turns lesson 11's part off.
 
 Now let's serve the same six stories from the pool in which they deadlocked, with your two functions. The table shows one preemption: the queue and the
 pool right before and right after the call of `preempt_sequence`.

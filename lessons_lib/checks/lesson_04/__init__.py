@@ -31,8 +31,8 @@ EXERCISES = [
         reference="lessons_lib.attention.masks:block_diagonal_mask",
         test=check_block_diagonal_mask,
         hints=(
-            "Each rule is one comparison, and a cell is True if all three hold. A row of the mask is a query, a column "
-            "is a key.",
+            "Start with the sequence rule, for one query: compare its id with the ids of all keys. That's one row of "
+            "the mask. Which shape must the queries' ids have so that a single comparison gives all rows?",
             "You need to compare every query with every key. So give the queries' tensors a second axis of size 1: "
             "`queries.positions[:, None]` has shape [queries, 1], and comparing it with `keys.positions`, of shape "
             "[keys], gives [queries, keys]. Do the same with the sequence ids. The padding rule depends only on the "

@@ -47,9 +47,8 @@ EXERCISES = [
         reference="lessons_lib.scheduling.scheduler:Scheduler",
         test=check_scheduler,
         hints=(
-            "`schedule_waiting` does nothing if a sequence has stalled. Otherwise it is a loop with three conditions "
-            "and one early exit. `allocate_slots` asks one question before it changes anything: are there enough free "
-            "blocks?",
+            "`schedule_waiting` is a loop. Which conditions can you check before you know the next sequence, and which "
+            "only afterwards? In `allocate_slots`, compute how many blocks are missing before you change anything.",
             "`schedule_waiting`: return if `scheduler_output.stalled` isn't empty. The budget is the limit minus the "
             "tokens scheduled so far. While a sequence waits, budget is left and a batch slot is free: get the next "
             "sequence; if the admission rule says no, stop; admit it; schedule what it wants or what is left; subtract "
