@@ -349,6 +349,37 @@ print("attention gives the same output:", torch.allclose(output, output_shuffled
 So the keys can be stored in any order: cached ones first and new ones after them (lesson 05), sequence by sequence,
 or in blocks scattered over memory (lesson 06). As long as each key keeps its tags, the mask is right.
 
+## What the mask costs
+
+A mask has one cell per query-key pair, and most cells are False. Take a row of n sequences with 40 tokens each:
+"""
+
+# %%
+counts = [1, *range(4, 65, 4)]
+cells = [(40 * n) ** 2 for n in counts]
+useful = [n * (40 * 41) // 2 for n in counts]
+small = tag_tokens([40] * 8)
+assert block_diagonal_mask(small, small).sum() == useful[counts.index(8)]  # check the formula against the mask
+for n, all_cells, true_cells in zip(counts, cells, useful):
+    if n in (16, 32, 64):
+        print(f"n = {n:2}: {all_cells:9,} cells ({all_cells / 2**20:3.1f} MiB as bool), {true_cells:6,} True ({true_cells / all_cells:.1%})")
+line_chart(
+    counts,
+    {"all cells of the mask": [count / 1e6 for count in cells], "True cells": [count / 1e6 for count in useful]},
+    xlabel="sequences of 40 tokens in the row",
+    ylabel="million cells",
+    title="Twice the sequences, four times the cells",
+    alt="A curve that bends upwards, and a line that stays near zero. From 1 to 64 sequences, the number of cells in the mask "
+    f"grows from {cells[0]:,} to {cells[-1]:,}, and the number of True cells from {useful[0]:,} to {useful[-1]:,}.",
+)
+
+# %% [markdown]
+"""
+Doubling the number of sequences gives four times the cells, but only twice as many True ones. And a plain attention
+function computes a score for every cell, in every head of every layer, before the mask throws most of them away. That's
+why fast attention kernels (a kernel is a program that runs on the GPU) never build the mask. They're told where each
+sequence begins and ends, and compute only the blocks on the diagonal. You'll write such kernels in lessons 07 and 08.
+
 ## Build 3: the additive mask
 
 Attention computes a score for each pair and turns each query's scores into weights with a softmax: no weight is
@@ -384,12 +415,12 @@ weights. That's useless, but it's finite, and nothing reads it.
 
 The empty row of a padding token is exactly this case: a query with nothing to attend to.
 
-**Exercise 04.3.** Write `additive_mask(mask, dtype=torch.float32)`. It returns a tensor with the mask's shape and the
-given dtype: 0 where `mask` is True, and the minimum of that dtype, `torch.finfo(dtype).min`, where it's False. For
-example:
+**Exercise 04.3.** Write `additive_mask(mask, dtype=torch.float32)`. The result has the mask's shape, which may have any
+number of axes, and the given dtype, that of the scores. Adding it must leave the scores of allowed pairs as they are. For
+all other pairs its value is as low as that dtype allows, but finite, even in a row without a single True. For example:
 
-    additive_mask(torch.tensor([[True, False]]))                  →   tensor([[0., -3.4028e+38]])
-    additive_mask(torch.tensor([[True, False]]), torch.float16)   →   tensor([[0., -65504.]], dtype=torch.float16)
+    additive_mask(torch.tensor([[True, False]]))                   →   tensor([[0., -3.4028e+38]])
+    additive_mask(torch.tensor([[False, False]]), torch.float16)   →   tensor([[-65504., -65504.]], dtype=torch.float16)
 """
 
 # %% exercise="04.3"
@@ -481,49 +512,9 @@ for name, logits in zip("CE", packed_logits(model, [prompt_ids["C"], prompt_ids[
 """
 ## Prove it
 
-The claim: in a packed row, every sequence gets the same logits as it does alone. "The same" means up to rounding. The
-packed row adds the same products in another order, and floats round after every step. A wrong key, on the other hand,
-changes the scores themselves. So we need a tolerance that lies between the two; ours is 0.001. ("Further" measures the
-rounding.) The next cell packs random mixes of two to eight sequences with 1 to 40 tokens each, on the bundled model and
-three tiny random models, first with all rules, then with the sequence rule or the causal rule missing.
-"""
-
-# %%
-from lessons_lib.attention.masks import RULES, combine  # the three rules; `combine(rules, queries, keys)` joins some of them with `&`
-
-
-def largest_difference(ours, theirs):
-    return max((a - b).abs().max().item() for a, b in zip(ours, theirs))
-
-
-def without(rule):
-    """The mask with all rules but one, as a function of queries and keys."""
-    kept = [other for other in RULES if other is not rule]
-    return lambda queries, keys: combine(kept, queries, keys)
-
-
-@torch.inference_mode()
-def compare(model, mixes=8):
-    """(largest logit, largest difference from separate runs, smallest difference of a mix with a rule missing)"""
-    rng, largest, difference, broken = random.Random(4), 0.0, 0.0, []
-    for _ in range(mixes):
-        lengths = [rng.randint(1, 40) for _ in range(rng.randint(2, 8))]
-        sequences = [[rng.randrange(model.config.vocab_size) for _ in range(length)] for length in lengths]
-        separate = [model(input_ids=torch.tensor([ids]), use_cache=False).logits[0] for ids in sequences]
-        largest = max(largest, *(logits.abs().max().item() for logits in separate))
-        difference = max(difference, largest_difference(packed_logits(model, sequences), separate))
-        broken += [largest_difference(packed_logits(model, sequences, without(rule)), separate) for rule in (same_sequence, not_in_the_future)]
-    return largest, difference, min(broken)
-
-
-compared = {"bundled": compare(model)} | {family: compare(tiny_model(family)) for family in ("gpt2", "llama", "qwen2")}
-TOLERANCE = 0.001
-print("packed equals separate, on all models:  ", all(difference < TOLERANCE for _, difference, _ in compared.values()))
-print("with a rule missing, it never does:     ", all(broken > 100 * TOLERANCE for _, _, broken in compared.values()))
-
-# %% [markdown]
-"""
-So the stories should get the same tokens as when Hugging Face `generate` runs them one at a time. `generate_packed`
+The claim: in a packed row, every story gets the same tokens as when Hugging Face `generate` runs it alone. Its logits
+needn't be equal to the last digit: the packed row adds the same products in another order, and floats round after every
+step. ("Further" compares logits on random mixes of sequences and four models.) `generate_packed`
 calls your `packed_logits` in a loop. Each iteration appends one token to each story and recomputes the whole row; a
 story that ends leaves the row.
 """
@@ -554,6 +545,15 @@ right answer, and three wrong ones. Each wrong one has a bug of its own:
 """
 
 # %%
+from lessons_lib.attention.masks import RULES, combine  # the three rules; `combine(rules, queries, keys)` joins some of them with `&`
+
+
+def without(rule):
+    """The mask with all rules but one, as a function of queries and keys."""
+    kept = [other for other in RULES if other is not rule]
+    return lambda queries, keys: combine(kept, queries, keys)
+
+
 def in_one_row(names, packed_logits, max_tokens=30):
     """The answers of stories that share a row, `max_tokens` tokens each."""
     prompts = [prompt_ids[name] for name in names]
@@ -633,38 +633,6 @@ its position when it's computed, and it keeps that rotation. In the next pass th
 at a different index. A new token that takes its index in the row as its position is then shifted differently from the
 cached keys: the "positions" bug above. And some models, such as GPT-2, add a learned vector for each position. There, any
 shift changes the logits ("Further" has four models).
-
-## What the mask costs
-
-A mask has one cell per query-key pair, and most cells are False. Take a row of n sequences with 40 tokens each:
-"""
-
-# %%
-counts = [1, *range(4, 65, 4)]
-cells = [(40 * n) ** 2 for n in counts]
-useful = [n * (40 * 41) // 2 for n in counts]
-small = tag_tokens([40] * 8)
-assert block_diagonal_mask(small, small).sum() == useful[counts.index(8)]  # check the formula against the mask
-for n, all_cells, true_cells in zip(counts, cells, useful):
-    if n in (16, 32, 64):
-        sizes = f"{all_cells / 2**20:4.1f} MiB as bool, {4 * all_cells / 2**20:4.1f} MiB as float32"
-        print(f"n = {n:2}: {all_cells:9,} cells, {true_cells:6,} True ({true_cells / all_cells:.1%}), {sizes}")
-line_chart(
-    counts,
-    {"all cells of the mask": [count / 1e6 for count in cells], "True cells": [count / 1e6 for count in useful]},
-    xlabel="sequences of 40 tokens in the row",
-    ylabel="million cells",
-    title="Twice the sequences, four times the cells",
-    alt="A curve that bends upwards, and a line that stays near zero. From 1 to 64 sequences, the number of cells in the mask "
-    f"grows from {cells[0]:,} to {cells[-1]:,}, and the number of True cells from {useful[0]:,} to {useful[-1]:,}.",
-)
-
-# %% [markdown]
-"""
-Doubling the number of sequences gives four times the cells, but only twice as many True ones. And a plain attention
-function computes a score for every cell, in every head of every layer, before the mask throws most of them away. That's
-why fast attention kernels (a kernel is a program that runs on the GPU) never build the mask. They're told where each
-sequence begins and ends, and compute only the blocks on the diagonal. You'll write such kernels in lessons 07 and 08.
 
 ## Stretch (optional): a fourth rule
 
@@ -765,7 +733,38 @@ quiz("04")
 ## Further (optional)
 
 What the lesson doesn't need. It isn't part of its 80 minutes.
+
+### Packed logits, compared with separate runs
+
+A wrong key changes the scores themselves; rounding changes only the last digits. So we need a tolerance that lies
+between the two; ours is 0.001. The next cell packs random mixes of two to eight sequences with 1 to 40 tokens each, on
+the bundled model and three tiny random models, first with all rules, then with the sequence rule or the causal rule
+missing.
 """
+
+# %%
+def largest_difference(ours, theirs):
+    return max((a - b).abs().max().item() for a, b in zip(ours, theirs))
+
+
+@torch.inference_mode()
+def compare(model, mixes=8):
+    """(largest logit, largest difference from separate runs, smallest difference of a mix with a rule missing)"""
+    rng, largest, difference, broken = random.Random(4), 0.0, 0.0, []
+    for _ in range(mixes):
+        lengths = [rng.randint(1, 40) for _ in range(rng.randint(2, 8))]
+        sequences = [[rng.randrange(model.config.vocab_size) for _ in range(length)] for length in lengths]
+        separate = [model(input_ids=torch.tensor([ids]), use_cache=False).logits[0] for ids in sequences]
+        largest = max(largest, *(logits.abs().max().item() for logits in separate))
+        difference = max(difference, largest_difference(packed_logits(model, sequences), separate))
+        broken += [largest_difference(packed_logits(model, sequences, without(rule)), separate) for rule in (same_sequence, not_in_the_future)]
+    return largest, difference, min(broken)
+
+
+compared = {"bundled": compare(model)} | {family: compare(tiny_model(family)) for family in ("gpt2", "llama", "qwen2")}
+TOLERANCE = 0.001
+print("packed equals separate, on all models:  ", all(difference < TOLERANCE for _, difference, _ in compared.values()))
+print("with a rule missing, it never does:     ", all(broken > 100 * TOLERANCE for _, _, broken in compared.values()))
 
 # %% [markdown]
 """
@@ -804,8 +803,8 @@ print(f"steps between bfloat16 values are {torch.finfo(torch.bfloat16).eps / tor
 > float32 always has about seven significant digits.
 
 The packed row sums the same products but groups them differently: there are more keys (the forbidden ones with weight
-0), and larger matrices are split into different tiles. So the last digits differ. Here are the random mixes of "Prove
-it" again:
+0), and larger matrices are split into different tiles. So the last digits differ. Here are the random mixes
+from above again:
 """
 
 # %% tags=["measured"]

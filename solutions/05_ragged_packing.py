@@ -4,7 +4,7 @@
 
 **Can one forward pass compute what all requests need, and nothing else?**
 
-90 minutes · difficulty: medium · routes: ideas, serving · prerequisites: lesson 02 (request states, the step).
+85 minutes · difficulty: medium · routes: ideas, serving · prerequisites: lesson 02 (request states, the step).
 Lesson 04 (tags and masks) helps, but what we need from it is repeated here.
 
 In lesson 02, requests came and went at any step, but the batch was still a rectangle of slots. In this lesson you put
@@ -389,6 +389,37 @@ The loop runs the whole chain of operators four times, and reads all the weights
 packed row does both once, for four tokens: that's batching. It pays with extra operators that join and split the caches;
 lesson 06 gets rid of those. ("Further" measures the time.)
 
+### What the copies cost
+
+A step joins, grows and splits the caches of its requests. `copied_tokens` counts the three copies:
+"""
+
+# %%
+print(f"copied in the step of the prediction: {3 * (60 + 20 + 40 + 80)} cached tokens and 4 new ones")
+reveal("05.b", copied_tokens(pack([[7]] * 4, cached_lens=[60, 20, 40, 80])), unit="tokens", tolerance=0.02)
+
+# %% [markdown]
+"""
+The copies grow with what's cached, although the keys and values in them never change. At the size of this model, that
+hardly shows. A Llama with 8 billion parameters takes 16 GB at 2 bytes per weight. What would its steps copy?
+"""
+
+# %%
+def bytes_copied_per_step(config, bytes_per_element, requests, context):
+    return 3 * requests * context * cache_bytes_per_token(config, bytes_per_element)
+
+
+# Shapes of a Llama with 8 billion parameters; 2 bytes per element.
+llama_8b = SimpleNamespace(num_hidden_layers=32, num_attention_heads=32, num_key_value_heads=8, hidden_size=4096)
+for requests, context in ((4, 500), (16, 2000), (64, 4000)):
+    gigabytes = bytes_copied_per_step(llama_8b, 2, requests, context) / 1e9
+    summary = f"{gigabytes:6.1f} GB copied in every step, so {2 * gigabytes:6.1f} GB read and written"
+    print(f"{requests:2} requests with {context:,} tokens each: {summary}, for {requests} new tokens")
+
+# %% [markdown]
+"""
+With sixteen requests of 2,000 tokens each, a step would read and write more bytes for copies than it reads for weights.
+
 ## Build 4: the step
 
 The loop keeps all its state in one object, `batch`:
@@ -450,6 +481,11 @@ finished.
 MINE = dict(packed_forward=packed_forward, scatter_cache=scatter_cache)
 ragged = record_run(ragged_generate, model, tokenizer, **SIX, max_num_seqs=4, step=ragged_step, **MINE)
 print(f"{ragged.trace.tokens_computed} token positions computed, {ragged.trace.tokens_computed - ragged.trace.tokens_useful} of them wasted")
+computed, copied = ragged.trace.tokens_computed, sum(copied_tokens(step.packed) for step in ragged.packed)
+print(f"six stories: {computed} tokens computed; {copied:,} tokens' keys and values copied, {copied / computed:.0f} for each computed token")
+masks = [packed_mask(step.packed) for step in ragged.packed]
+cells, attended = sum(mask.numel() for mask in masks), sum(int(mask.sum()) for mask in masks)
+print(f"cells in the masks of all steps: {cells:,}; of these True: {attended:,}")
 reveal("05.a", ragged.trace.forward_calls, unit="forward passes")
 
 # %% [markdown]
@@ -515,108 +551,6 @@ for family in ("gpt2", "llama", "qwen2"):
 
 # %% [markdown]
 """
-## What it costs
-
-A step joins, grows and splits the caches of its requests, and it makes a mask. `copied_tokens` counts the three copies:
-"""
-
-# %%
-print(f"copied in the step of the prediction: {3 * (60 + 20 + 40 + 80)} cached tokens and 4 new ones")
-reveal("05.b", copied_tokens(pack([[7]] * 4, cached_lens=[60, 20, 40, 80])), unit="tokens", tolerance=0.02)
-computed, copied = ragged.trace.tokens_computed, sum(copied_tokens(step.packed) for step in ragged.packed)
-print(f"six stories: {computed} tokens computed; {copied:,} tokens' keys and values copied, {copied / computed:.0f} for each computed token")
-masks = [packed_mask(step.packed) for step in ragged.packed]
-cells, attended = sum(mask.numel() for mask in masks), sum(int(mask.sum()) for mask in masks)
-print(f"cells in the masks of all steps: {cells:,}; of these True: {attended:,}")
-
-# %% [markdown]
-"""
-The copies grow with what's cached, although the keys and values in them never change. At the size of this model, that
-hardly shows. A Llama with 8 billion parameters takes 16 GB at 2 bytes per weight. What would its steps copy?
-"""
-
-# %%
-def bytes_copied_per_step(config, bytes_per_element, requests, context):
-    return 3 * requests * context * cache_bytes_per_token(config, bytes_per_element)
-
-
-# Shapes of a Llama with 8 billion parameters; 2 bytes per element.
-llama_8b = SimpleNamespace(num_hidden_layers=32, num_attention_heads=32, num_key_value_heads=8, hidden_size=4096)
-for requests, context in ((4, 500), (16, 2000), (64, 4000)):
-    gigabytes = bytes_copied_per_step(llama_8b, 2, requests, context) / 1e9
-    summary = f"{gigabytes:6.1f} GB copied in every step, so {2 * gigabytes:6.1f} GB read and written"
-    print(f"{requests:2} requests with {context:,} tokens each: {summary}, for {requests} new tokens")
-
-# %% [markdown]
-"""
-With sixteen requests of 2,000 tokens each, a step would read and write more bytes for copies than it reads for weights.
-
-## Measure
-
-We compare with lessons 01 and 02 on a workload like lesson 02's: sixteen requests cut from the stories, most with
-short answers and three with long ones. First four at a time, then all sixteen.
-"""
-
-# %%
-rng = random.Random(2)
-prompts = [" ".join(rng.choice(PROMPTS).split()[: rng.randint(3, 40)]) for _ in range(16)]
-max_tokens_each = [40, 30, 20] + [rng.randint(4, 8) for _ in range(13)]
-rng.shuffle(max_tokens_each)
-LOAD = dict(prompts=prompts, max_new_tokens=max_tokens_each)
-METHODS = {
-    "static, 01": lambda n: record_run(static_generate, model, tokenizer, **LOAD, batch_size=n),
-    "slots, 02": lambda n: record_run(batch_generate, model, tokenizer, **LOAD, batch_size=n),
-    "ragged, 05": lambda n: record_run(ragged_generate, model, tokenizer, **LOAD, max_num_seqs=n, step=ragged_step, **MINE),
-}
-
-
-def timed(method, n):
-    started = perf_counter()
-    run = METHODS[method](n)
-    return run, perf_counter() - started
-
-
-runs = {(method, n): timed(method, n) for n in (4, 16) for method in METHODS}
-answers = runs["static, 01", 4][0].outputs
-print("all answers the same:", all(run.outputs == answers for run, _ in runs.values()))
-traces = {key: run.trace for key, (run, _) in runs.items()}
-Table(
-    columns=["at a time", "method", "steps", "forward passes", "tokens computed", "wasted"],
-    rows=[[str(n), how, len(t.steps), t.forward_calls, t.tokens_computed, f"{t.waste:.0%}"] for (how, n), t in traces.items()],
-    caption="Sixteen requests: steps, passes and tokens",
-)
-
-# %% [markdown]
-"""
-With the packed row, every computed token is needed, however many requests run. With slots, the waste grows with their
-number: most of the sixteen slots are soon empty, but the rectangle stays.
-
-How much faster is the row? **Packing saves passes, and copying eats part of what it saves.** With slots, each prompt takes
-its own pass, and at sixteen more than half of the computed tokens are wasted; the row has neither. But it copies its
-caches in every step. **Guess first:** is it faster than the slots at four requests, at sixteen, or at both? Single runs
-vary, so the table has medians of three.
-"""
-
-# %% tags=["measured"]
-load_tokens = sum(len(answer) for answer in answers)
-taken = {key: [seconds] for key, (_, seconds) in runs.items()}
-for key in [*runs] * 2:  # the methods alternate, so a temporary slowdown affects them all
-    taken[key].append(timed(*key)[1])
-speed = {key: load_tokens / median(seconds) for key, seconds in taken.items()}
-Table(
-    columns=["at a time", "method", "tokens/s", "× static", "× slots"],
-    rows=[[str(n), how, now, now / speed["static, 01", n], now / speed["slots, 02", n]] for (how, n), now in speed.items()],
-    caption=f"The same runs, timed: {load_tokens} new tokens, medians of three runs on this machine",
-)
-
-# %% [markdown]
-"""
-At four the slots waste little, so the packed row should be further ahead at sixteen. If all sixteen start at once, static
-batching makes as few passes as the packed row. So it may beat the slots there, although it wastes more.
-
-In this workload little is cached, and with many prompts many passes are saved. The six stories have few prompts and long
-answers, so there the packed row isn't necessarily faster than the slots; the ledger below has both.
-
 ## Stretch (optional): a long prompt in pieces
 
 A long prompt makes the row long, and every request in it waits longer for its next token. Lesson 02 split prompts into
@@ -726,7 +660,73 @@ quiz("05")
 """
 ## Further (optional)
 
-What the lesson doesn't need. It isn't part of its 90 minutes.
+What the lesson doesn't need. It isn't part of its 85 minutes.
+
+### Measured against slots and static batching
+
+We compare with lessons 01 and 02 on a workload like lesson 02's: sixteen requests cut from the stories, most with
+short answers and three with long ones. First four at a time, then all sixteen.
+"""
+
+# %%
+rng = random.Random(2)
+prompts = [" ".join(rng.choice(PROMPTS).split()[: rng.randint(3, 40)]) for _ in range(16)]
+max_tokens_each = [40, 30, 20] + [rng.randint(4, 8) for _ in range(13)]
+rng.shuffle(max_tokens_each)
+LOAD = dict(prompts=prompts, max_new_tokens=max_tokens_each)
+METHODS = {
+    "static, 01": lambda n: record_run(static_generate, model, tokenizer, **LOAD, batch_size=n),
+    "slots, 02": lambda n: record_run(batch_generate, model, tokenizer, **LOAD, batch_size=n),
+    "ragged, 05": lambda n: record_run(ragged_generate, model, tokenizer, **LOAD, max_num_seqs=n, step=ragged_step, **MINE),
+}
+
+
+def timed(method, n):
+    started = perf_counter()
+    run = METHODS[method](n)
+    return run, perf_counter() - started
+
+
+runs = {(method, n): timed(method, n) for n in (4, 16) for method in METHODS}
+answers = runs["static, 01", 4][0].outputs
+print("all answers the same:", all(run.outputs == answers for run, _ in runs.values()))
+traces = {key: run.trace for key, (run, _) in runs.items()}
+Table(
+    columns=["at a time", "method", "steps", "forward passes", "tokens computed", "wasted"],
+    rows=[[str(n), how, len(t.steps), t.forward_calls, t.tokens_computed, f"{t.waste:.0%}"] for (how, n), t in traces.items()],
+    caption="Sixteen requests: steps, passes and tokens",
+)
+
+# %% [markdown]
+"""
+With the packed row, every computed token is needed, however many requests run. With slots, the waste grows with their
+number: most of the sixteen slots are soon empty, but the rectangle stays.
+
+How much faster is the row? **Packing saves passes, and copying eats part of what it saves.** With slots, each prompt takes
+its own pass, and at sixteen more than half of the computed tokens are wasted; the row has neither. But it copies its
+caches in every step. **Guess first:** is it faster than the slots at four requests, at sixteen, or at both? Single runs
+vary, so the table has medians of three.
+"""
+
+# %% tags=["measured"]
+load_tokens = sum(len(answer) for answer in answers)
+taken = {key: [seconds] for key, (_, seconds) in runs.items()}
+for key in [*runs] * 2:  # the methods alternate, so a temporary slowdown affects them all
+    taken[key].append(timed(*key)[1])
+speed = {key: load_tokens / median(seconds) for key, seconds in taken.items()}
+Table(
+    columns=["at a time", "method", "tokens/s", "× static", "× slots"],
+    rows=[[str(n), how, now, now / speed["static, 01", n], now / speed["slots, 02", n]] for (how, n), now in speed.items()],
+    caption=f"The same runs, timed: {load_tokens} new tokens, medians of three runs on this machine",
+)
+
+# %% [markdown]
+"""
+At four the slots waste little, so the packed row should be further ahead at sixteen. If all sixteen start at once, static
+batching makes as few passes as the packed row. So it may beat the slots there, although it wastes more.
+
+In this workload little is cached, and with many prompts many passes are saved. The six stories have few prompts and long
+answers, so there the packed row isn't necessarily faster than the slots; the ledger above has both.
 """
 
 # %% [markdown]

@@ -4,7 +4,7 @@
 
 **A sequence needs a block and none is free. Now what?**
 
-80 minutes · difficulty: medium · routes: serving · prerequisites: lesson 03 (blocks), lesson 06 (paged attention) and lesson 09 (the scheduler)
+85 minutes · difficulty: medium · routes: serving · prerequisites: lesson 03 (blocks), lesson 06 (paged attention) and lesson 09 (the scheduler)
 
 Lesson 09 had two ways to admit a sequence. Conservative admission promises blocks that mostly go unused. Optimistic admission can deadlock. In this
 lesson the scheduler learns to take blocks back from a running sequence, so it can be optimistic and never deadlock.
@@ -138,16 +138,66 @@ every known token that hasn't been computed yet, whether it belongs to the promp
 
 ## Build 1: the victim
 
-Which sequence should be preempted? The policy says which sequence is served first, so the victim is the one that it would serve *last*: the one with the
-largest `policy.rank(sequence)`. Any other choice would let a sequence lose its blocks to one that ranks behind it, and the policy would mean nothing.
+Which sequence should be preempted? The scheduler asks a function, `choose_victim(candidates, policy)`, and doesn't tell it which of the candidates needs
+the block. That one may be the victim itself: then it gives up its own blocks. Here are three rules that sound sensible:
 
-This choice also guarantees progress. The running sequence with the best rank is never the victim while others run, so it advances in every step and
-finishes; then the next one is first. Under first come, first served, every sequence therefore finishes: no later arrival ever ranks ahead of it.
-Under strict priority or shortest job first that isn't guaranteed: as long as requests with a better rank keep arriving, a sequence can wait forever.
+- **the newest**: the candidate that was admitted last. The least work is lost.
+- **the largest**: the candidate with the most blocks. A single preemption frees many.
+- **the oldest**: the candidate that was admitted first. It has had its share.
 
-**Your task: `last_in_rank(candidates, policy)`.** `candidates` is a list of one or more sequences, in the order of admission. Return the one with the
-largest `policy.rank(sequence)`. If several share the largest rank, return the last of them in the list. A rank may be a number or a tuple; ranks
-from the same policy can be compared. Don't change the list.
+We try them on sixty requests under strict priority, in lesson 09's simulator, whose clock counts steps here. About one request arrives every ten
+steps. The table counts how often a sequence lost its blocks to one that the policy serves *later*: it gave way to a sequence that should have given
+way to it. (`PreemptiveScheduler` is lesson 09's scheduler, with preemption. Its pool is a `PrefixCache`, which behaves like any other block pool
+here; lesson 11 shows what else it can do.)
+"""
+
+# %%
+sixty = traffic(60, rate=0.1, prompt_median=24, answer_median=60, spread=0.6, most=96, seed=10)
+
+
+class Watched(PreemptiveScheduler):
+    """Knows which sequence needs a block."""
+
+    def allocate_slots(self, scheduler_output, sequence, count):
+        self.needs_block = sequence
+        super().allocate_slots(scheduler_output, sequence, count)
+
+
+def row_of_rule(name, rule):
+    """[name, preemptions, how often a sequence gave way to one that is served later, steps]"""
+    gave_way = 0
+
+    def choose_victim(candidates, policy):
+        nonlocal gave_way
+        victim = rule(candidates, policy)
+        gave_way += policy.rank(victim) < policy.rank(scheduler.needs_block)
+        return victim
+
+    options = dict(choose_victim=choose_victim, should_swap=never_swap, share_prefixes=False, policy=StrictPriority())
+    scheduler = Watched(PrefixCache(16, BLOCK), max_num_seqs=6, max_num_batched_tokens=64, **options)
+    steps = simulate(scheduler, sixty, StepCost(base=1, per_token=0, per_context_token=0)).num_steps
+    return [name, scheduler.num_preempted, gave_way, steps]
+
+
+rules = {
+    "newest": lambda candidates, policy: candidates[-1],
+    "largest": lambda candidates, policy: max(candidates, key=lambda sequence: len(sequence.blocks)),
+    "oldest": lambda candidates, policy: candidates[0],
+}
+RULES_TABLE = dict(columns=["victim", "preemptions", "gave way to a later one", "steps"], caption="Sixty requests in 16 blocks, strict priority")
+Table(rows=[row_of_rule(*rule) for rule in rules.items()], **RULES_TABLE)
+
+# %% [markdown]
+"""
+Each of them acts against the policy. Even the newest does: a tier-0 request that arrives late is admitted last, and then gives way to a tier-1 request.
+
+**Exercise 10.1.** Write `last_in_rank(candidates, policy)`, a rule with which that never happens. `candidates` is a list of one or more sequences, in the
+order of admission. Return one of them, so that under any policy, and whichever candidate needs the block:
+
+- no sequence gives way to one that the policy serves later. The policy serves the smallest `policy.rank(sequence)` first; a rank is a number or a tuple.
+- among sequences of equal rank, none gives way to one that was admitted later.
+
+Don't change the list.
 
 Example: first come, first served, so the rank is the arrival time. A arrived at 0, B at 1, C at 2. B was preempted once and has been admitted again, so
 the candidates are [A, C, B]. The victim is C. With [A, B, C] it is C too. If B and C both arrived at 1, it is B for [A, C, B] and C for [A, B, C].
@@ -158,6 +208,19 @@ from lessons_lib.scheduling.preemption import last_in_rank
 
 # %% [markdown]
 """
+The same sixty requests with your rule:
+"""
+
+# %%
+Table(rows=[row_of_rule(*rule) for rule in (rules | {"yours": last_in_rank}).items()], **RULES_TABLE)
+
+# %% [markdown]
+"""
+Your rule never acts against the policy, at about the same number of steps as "newest". It also guarantees progress. The running sequence that the policy serves first is never the
+victim while others run, so it gets its blocks in every step and finishes; then the next one is first. Under first come, first served, every sequence
+therefore finishes: no later arrival ever ranks ahead of it. Under strict priority or shortest job first that isn't guaranteed: as long as requests with a
+better rank keep arriving, a sequence can wait forever.
+
 ## Build 2: preemption
 
 The library's `PreemptiveScheduler` is lesson 09's `Scheduler` with a different `allocate_slots`: if a running sequence can't get its blocks, it preempts a
@@ -174,7 +237,7 @@ ranks behind it. `self.preempt` calls the function that you write now. It is the
 
 > **recompute**: dropping a victim's cache. When the victim is admitted again, all its known tokens are computed in one prefill.
 
-**Your task: `preempt_sequence(scheduler, scheduler_output, victim)`.** Change what has to change, and return nothing. Afterwards
+**Exercise 10.2.** Write `preempt_sequence(scheduler, scheduler_output, victim)`. Change what has to change, and return nothing. Afterwards
 
 - the step computes no token of the victim (it may have been scheduled already, or not yet), and `scheduler_output.preempted` ends with the victim;
 - the victim has no batch slot any more. It waits, at the place that its rank gives it. `scheduler.waiting.add(sequence)` inserts a sequence by rank; under
@@ -201,8 +264,7 @@ from lessons_lib.scheduling.preemption import preempt_sequence
 A step that preempts a sequence doesn't admit any. A sequence admitted now would take the blocks that have just been freed. Under first come, first
 served it would also rank behind every running sequence, so it would be the next victim.
 
-`allocate_slots` calls `make_room`, which needs a new kind of pool: a `PrefixCache`, the subject of lesson 11. With `share_prefixes=False` it behaves like
-any other block pool.
+`allocate_slots` first calls `make_room`, which allocates the missing blocks if enough are free. `share_prefixes=False` turns lesson 11's part off.
 
 Now let's serve the same six stories from the pool in which they deadlocked, with your two functions. The table shows one preemption: the queue and the
 pool right before and right after the call of `preempt_sequence`.
@@ -411,7 +473,7 @@ back in a step that runs anyway, for the other sequences. There, that time is sp
 
 Let's decide from these measurements, for each victim.
 
-**Your task: `swap_if_cheaper(recorded)`.** `recorded` is a list of two or more measurements like the rows above, the shortest first: dicts with `tokens`,
+**Exercise 10.3.** Write `swap_if_cheaper(recorded)`. `recorded` is a list of two or more measurements like the rows above, the shortest first: dicts with `tokens`,
 `bytes`, `swap_out_s`, `swap_in_s` and `recompute_s`. Return a function `should_swap(scheduler, victim)` that a scheduler can call: it returns True if
 swapping adds less time than recomputing.
 
@@ -477,10 +539,10 @@ request has lengths but no tokens, so nothing could be shared: `share_prefixes=F
 requests = traffic(100, rate=1e6, prompt_median=16, answer_median=256, spread=0.6, most=512, seed=10)
 answer_tokens = sum(request.answer_tokens for request in requests)
 needed = sum(request.prompt_tokens + request.answer_tokens - 1 for request in requests)
-DEAR = StepCost(base=5e-3, per_token=1e-3, per_context_token=0.2e-6)
+EXPENSIVE = StepCost(base=5e-3, per_token=1e-3, per_context_token=0.2e-6)
 
 
-def recomputing(max_num_seqs, watermark, cost=DEAR):
+def recomputing(max_num_seqs, watermark, cost=EXPENSIVE):
     """(scheduler, run, answer tokens per second) with recompute, in 96 blocks."""
     scheduler = PreemptiveScheduler(
         PrefixCache(96, BLOCK),
@@ -500,12 +562,10 @@ slots = (2, 4, 6, 8, 12, 16, 24, 32)
 rates = {f"watermark {watermark}": [recomputing(count, watermark)[-1] for count in slots] for watermark in (0, 20)}
 in_words = "; ".join(f"{name}: {', '.join(f'{rate:.0f}' for rate in values)}" for name, values in rates.items())
 alt = f"answer tokens/s with max_num_seqs {', '.join(map(str, slots))}. {in_words}."
-line_chart(slots, rates, xlabel="sequences that may run at a time (max_num_seqs)", ylabel="answer tokens/s", alt=alt)
-
-# %%
 for name, values in rates.items():
     best = max(values)
     print(f"{name}: at most {best:.0f} tokens/s, with {slots[values.index(best)]} at a time; {values[-1]:.0f} with 32, {1 - values[-1] / best:.0%} less")
+line_chart(slots, rates, xlabel="sequences that may run at a time (max_num_seqs)", ylabel="answer tokens/s", alt=alt)
 
 # %% [markdown]
 """
@@ -534,10 +594,7 @@ stops for a while.
 
 A watermark has its price: blocks that a sequence could use sit idle, so there are more steps. With `COST` from above, a token is cheap and most of the time
 goes to the steps themselves. There, recomputing is almost free, and a large watermark only slows things down.
-"""
 
-# %% [markdown]
-"""
 ## Prove it
 
 The claim: whatever is preempted, swapped or dropped, every request gets the answer that it would get alone, and no block is ever lost. After every
@@ -655,7 +712,7 @@ quiz("10")
 """
 ## Further (optional)
 
-What the lesson doesn't need. It isn't part of its 80 minutes.
+What the lesson doesn't need. It isn't part of its 85 minutes.
 """
 
 # %% [markdown]

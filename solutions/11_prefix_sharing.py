@@ -346,7 +346,7 @@ Example with four blocks: X and its fork Y both have the blocks [0, 1], and Y is
 """
 
 # %% exercise="11.4"
-from lessons_lib.scheduling.preemption import copy_before_write
+from lessons_lib.scheduling.shared_blocks import copy_before_write
 
 # %% [markdown]
 """
@@ -452,7 +452,7 @@ free. With 32 known tokens and blocks [0, 1], 31 count if a third block is free.
 """
 
 # %% exercise="11.5"
-from lessons_lib.scheduling.preemption import take_cached
+from lessons_lib.scheduling.shared_blocks import take_cached
 
 # %% [markdown]
 """

@@ -11,8 +11,9 @@ from lessons_lib.engine.input_batch import num_prompt_logits
 from lessons_lib.engine.outputs import CompletionOutput
 from lessons_lib.engine.sampling import choose_tokens, why_no_token
 from lessons_lib.engine.stopwatch import StopWatch
-from lessons_lib.scheduling.preemption import PreemptiveSchedulerOutput, fork
+from lessons_lib.scheduling.preemption import PreemptiveSchedulerOutput
 from lessons_lib.scheduling.sequence import Sequence
+from lessons_lib.scheduling.shared_blocks import fork
 
 if TYPE_CHECKING:
     from lessons_lib.engine.llm_engine import LLMEngine

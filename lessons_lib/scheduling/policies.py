@@ -66,7 +66,7 @@ class PriorityWithAgeing:
         ValueError: `patience` or `head_start` is negative.
     """
 
-    name = "priority with ageing"
+    name = "priority with aging"
 
     def __init__(self, patience: float, head_start: float = 0.0):
         if patience < 0 or head_start < 0:

@@ -2,15 +2,16 @@
 contents."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
-from lessons_lib.kv_cache.block_copies import COPY, SWAP_IN, SWAP_OUT, BlockCopy
+from lessons_lib.kv_cache.block_copies import SWAP_IN, SWAP_OUT, BlockCopy
 from lessons_lib.kv_cache.block_pool import BlockPool, blocks_for
 from lessons_lib.kv_cache.prefix_cache import PrefixCache, block_hash, hash_full_blocks
 from lessons_lib.scheduling.policies import Policy
 from lessons_lib.scheduling.scheduler import Admission, Scheduler, SchedulerOutput, optimistic, share_budget
 from lessons_lib.scheduling.sequence import Sequence
+from lessons_lib.scheduling.shared_blocks import copy_before_write, take_cached
 
 
 @dataclass
@@ -69,46 +70,6 @@ def always_swap(scheduler: "PreemptiveScheduler", victim: Sequence) -> bool:
     return True
 
 
-def take_cached(pool: "PrefixCache", sequence: Sequence, blocks: list[int]) -> None:
-    """Let a sequence begin with blocks that hold its first tokens already.
-
-    The last token is computed all the same: its logits predict the next token.
-
-    Args:
-        pool: a PrefixCache.
-        sequence: has no blocks; changed in place.
-        blocks: one or more, what `pool.match_prefix` returned for it.
-    """
-    covers_all = len(blocks) * pool.block_size == sequence.num_tokens
-    others_free = len(pool.free_queue) - sum(block not in pool.ref_count for block in blocks)
-    if covers_all and not others_free:
-        # No block would be left for the copy that the last token is written to: recompute the last block instead.
-        blocks = blocks[:-1]
-    pool.touch(blocks)
-    sequence.blocks = list(blocks)
-    sequence.num_computed_tokens = min(len(blocks) * pool.block_size, sequence.num_tokens - 1)
-
-
-def copy_before_write(pool: PrefixCache, sequence: Sequence, index: int) -> BlockCopy:
-    """Copy-on-write: replace a block that others use, or can find, with one that belongs to the sequence alone.
-
-    Args:
-        pool: knows the blocks of `sequence`.
-        sequence: `sequence.blocks[index]` is the block; changed in place.
-
-    Returns:
-        BlockCopy: to be carried out before the sequence writes.
-
-    Raises:
-        OutOfBlocks: no block is free; nothing changes.
-    """
-    source = sequence.blocks[index]
-    (target,) = pool.allocate(1)
-    sequence.blocks[index] = target
-    pool.free([source])
-    return BlockCopy(COPY, source, target)
-
-
 def if_blocks_are_free(admission: Admission) -> Admission:
     """The same admission rule, but never without free blocks for the tokens that a sequence has now.
 
@@ -137,8 +98,8 @@ class PreemptiveScheduler(Scheduler[PreemptiveSchedulerOutput]):
         preempt_sequence: function (scheduler, scheduler_output, victim): takes its blocks; see `preempt_sequence`.
         share_prefixes: whether sequences with the same beginning share blocks.
         block_hash: function (parent, token_ids) -> the hash of a block; see `prefix_cache.block_hash`.
-        take_cached: function (pool, sequence, blocks): lets a sequence begin with cached blocks; see `take_cached`.
-        copy_before_write: function (pool, sequence, index) -> a block copy; see `copy_before_write`.
+        take_cached: function (pool, sequence, blocks): lets a sequence begin with cached blocks; see `shared_blocks`.
+        copy_before_write: function (pool, sequence, index) -> a block copy; see `shared_blocks`.
         num_preempted, num_swapped: how often it happened.
 
     Args:
@@ -333,26 +294,3 @@ class PreemptiveScheduler(Scheduler[PreemptiveSchedulerOutput]):
         super().reset()
         self.swap_space.reset()
         self._forks.clear()
-
-
-def fork(pool: PrefixCache, sequence: Sequence, id: str) -> Sequence:
-    """A second sequence with all the tokens of an existing one. They share every block until one of them writes.
-
-    Args:
-        pool: the pool that the sequence's blocks belong to.
-        sequence: any sequence that is not swapped out.
-        id: of the new sequence.
-
-    Returns:
-        Sequence: to be added to the scheduler.
-    """
-    pool.touch(sequence.blocks)
-    return replace(
-        sequence,
-        id=id,
-        output_ids=list(sequence.output_ids),
-        blocks=list(sequence.blocks),
-        block_hashes=list(sequence.block_hashes),
-        swapped=[],
-        queue_place=None,
-    )

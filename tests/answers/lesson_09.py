@@ -520,13 +520,13 @@ def allocate_block_by_block(self, scheduler_output, sequence, count):
 # 09.4 PriorityWithAgeing
 
 
-def ageing(rank):
+def aging(rank):
     return type("PriorityWithAgeing", (PriorityWithAgeing,), {"rank": rank})
 
 
 def by(base=lambda self, s: s.arrival_time + s.tier * self.patience, bonus=lambda self, s: -self.head_start):
     """A rank of two parts; the second is added for an interactive request."""
-    return ageing(lambda self, s: base(self, s) + (bonus(self, s) if s.is_interactive else 0))
+    return aging(lambda self, s: base(self, s) + (bonus(self, s) if s.is_interactive else 0))
 
 
 def moves_the_arrival(self, sequence):
@@ -954,14 +954,14 @@ WRONG = {
         Wrong(
             "sign wrong", by(lambda self, s: s.arrival_time - s.tier * self.patience), "The sign of the tier is wrong"
         ),
-        Wrong("strict", ageing(lambda self, s: (s.tier, s.arrival_time)), "That is strict priority"),
-        Wrong("tier only", ageing(lambda self, s: s.tier), "Your rank uses only the tier"),
-        Wrong("arrival only", ageing(lambda self, s: s.arrival_time), "Your rank uses only the arrival time"),
+        Wrong("strict", aging(lambda self, s: (s.tier, s.arrival_time)), "That is strict priority"),
+        Wrong("tier only", aging(lambda self, s: s.tier), "Your rank uses only the tier"),
+        Wrong("arrival only", aging(lambda self, s: s.arrival_time), "Your rank uses only the arrival time"),
         Wrong("tier forgotten", by(lambda self, s: s.arrival_time), "Your rank ignores the tier."),
         Wrong("newest first", by(lambda self, s: s.tier * self.patience - s.arrival_time), "the newest goes first"),
         Wrong(
             "all the other way round",
-            ageing(lambda self, s: -PriorityWithAgeing.rank(self, s)),
+            aging(lambda self, s: -PriorityWithAgeing.rank(self, s)),
             "The whole order is reversed",
         ),
         Wrong(
@@ -995,17 +995,17 @@ WRONG = {
         ),
         Wrong(
             "hundredths of a second",
-            ageing(lambda self, s: round(PriorityWithAgeing.rank(self, s), 2)),
+            aging(lambda self, s: round(PriorityWithAgeing.rank(self, s), 2)),
             "Fractions of a second",
         ),
         Wrong(
             "milliseconds rounded",
-            ageing(lambda self, s: round(1000 * PriorityWithAgeing.rank(self, s))),
+            aging(lambda self, s: round(1000 * PriorityWithAgeing.rank(self, s))),
             "Fractions of a second",
         ),
         Wrong(
             "a rank in whole seconds",
-            ageing(lambda self, s: PriorityWithAgeing.rank(self, s) // 1),
+            aging(lambda self, s: PriorityWithAgeing.rank(self, s) // 1),
             "Fractions of a second",
         ),
         Wrong(
@@ -1046,21 +1046,21 @@ WRONG = {
         ),
         Wrong(
             "changes the sequence",
-            ageing(moves_the_arrival),
+            aging(moves_the_arrival),
             "not interactive. Now: arrived at 11",
         ),
         Wrong(
-            "takes a token away", ageing(takes_a_token_away), "its tokens, its blocks or its number of computed tokens"
+            "takes a token away", aging(takes_a_token_away), "its tokens, its blocks or its number of computed tokens"
         ),
-        Wrong("nothing returned", ageing(lambda self, s: None), "yours returned None"),
+        Wrong("nothing returned", aging(lambda self, s: None), "yours returned None"),
         Wrong(
             "long answers later",
-            ageing(lambda self, s: PriorityWithAgeing.rank(self, s) + (s.expected_tokens or 0)),
+            aging(lambda self, s: PriorityWithAgeing.rank(self, s) + (s.expected_tokens or 0)),
             "How long a request is",
         ),
         Wrong(
             "interactive earlier and the others later",
-            ageing(
+            aging(
                 lambda self, s: (
                     s.arrival_time
                     + s.tier * self.patience
@@ -1076,7 +1076,7 @@ WRONG = {
         ),
         Wrong(
             "head start up to the tier, below the best tier",
-            ageing(
+            aging(
                 lambda self, s: (
                     s.arrival_time
                     + (
@@ -1093,11 +1093,11 @@ WRONG = {
             by(bonus=lambda self, s: -self.head_start if self.patience else 0),
             "unless the patience is 0",
         ),
-        Wrong("another rank each time", ageing(ranks_anew), "gets another rank each time"),
+        Wrong("another rank each time", aging(ranks_anew), "gets another rank each time"),
         Wrong("no head start", by(bonus=lambda self, s: 0), "Your rank ignores `is_interactive`"),
         Wrong(
             "head start for all",
-            ageing(lambda self, s: s.arrival_time + s.tier * self.patience - self.head_start),
+            aging(lambda self, s: s.arrival_time + s.tier * self.patience - self.head_start),
             "All sequences get the head start",
         ),
         Wrong(
@@ -1105,20 +1105,20 @@ WRONG = {
         ),
         Wrong(
             "head start for the others",
-            ageing(
+            aging(
                 lambda self, s: s.arrival_time + s.tier * self.patience - (0 if s.is_interactive else self.head_start)
             ),
             "the sequences that aren't interactive",
         ),
         Wrong(
             "interactive is worth a second",
-            ageing(lambda self, s: s.arrival_time + s.tier * self.patience - s.is_interactive),
+            aging(lambda self, s: s.arrival_time + s.tier * self.patience - s.is_interactive),
             "Being interactive is worth one second",
         ),
         Wrong("a constant head start", by(bonus=lambda self, s: -4), "the same whatever the head start is"),
         Wrong(
             "interactive is worth a tier",
-            ageing(lambda self, s: s.arrival_time + (s.tier - s.is_interactive) * self.patience),
+            aging(lambda self, s: s.arrival_time + (s.tier - s.is_interactive) * self.patience),
             "Being interactive is worth `patience` seconds",
         ),
         Wrong(
@@ -1153,59 +1153,57 @@ WRONG = {
         ),
         Wrong(
             "head start up to the tier",
-            ageing(
+            aging(
                 lambda self, s: (
                     s.arrival_time + max(0, s.tier * self.patience - (self.head_start if s.is_interactive else 0))
                 )
             ),
             "can at most cancel the tier",
         ),
-        Wrong("no rank below 0", ageing(lambda self, s: max(0, PriorityWithAgeing.rank(self, s))), "never go below 0"),
+        Wrong("no rank below 0", aging(lambda self, s: max(0, PriorityWithAgeing.rank(self, s))), "never go below 0"),
         Wrong(
             "no arrival below 0",
-            ageing(
-                lambda self, s: max(0, s.arrival_time - self.head_start * s.is_interactive) + s.tier * self.patience
-            ),
+            aging(lambda self, s: max(0, s.arrival_time - self.head_start * s.is_interactive) + s.tier * self.patience),
             "Interactive requests that arrive in the first seconds are all tied",
         ),
         Wrong(
             "interactive first",
-            ageing(lambda self, s: (not s.is_interactive, s.arrival_time + s.tier * self.patience)),
+            aging(lambda self, s: (not s.is_interactive, s.arrival_time + s.tier * self.patience)),
             "All interactive requests go before all others",
         ),
         Wrong(
             "interactive, then tiers",
-            ageing(lambda self, s: (not s.is_interactive, s.tier, s.arrival_time)),
+            aging(lambda self, s: (not s.is_interactive, s.tier, s.arrival_time)),
             "All interactive requests go before all others",
         ),
         Wrong(
             "tiers, then interactive",
-            ageing(lambda self, s: (s.tier, not s.is_interactive, s.arrival_time)),
+            aging(lambda self, s: (s.tier, not s.is_interactive, s.arrival_time)),
             "That is strict priority",
         ),
         Wrong(
             "strict with a head start",
-            ageing(lambda self, s: (s.tier, s.arrival_time - self.head_start * s.is_interactive)),
+            aging(lambda self, s: (s.tier, s.arrival_time - self.head_start * s.is_interactive)),
             "works only within a tier",
         ),
         Wrong(
             "divides by the head start",
-            ageing(lambda self, s: (s.arrival_time + s.tier * self.patience) / self.head_start - s.is_interactive),
+            aging(lambda self, s: (s.arrival_time + s.tier * self.patience) / self.head_start - s.is_interactive),
             "divides by the head start",
         ),
         Wrong(
             "arrival of interactive requests changed",
-            ageing(moves_the_arrival_of_interactive_requests),
+            aging(moves_the_arrival_of_interactive_requests),
             "interactive. Now: arrived at",
         ),
         Wrong(
             "tier of interactive requests changed",
-            ageing(raises_the_tier_of_interactive_requests),
+            aging(raises_the_tier_of_interactive_requests),
             "Now: arrived at 103 s, tier 0, interactive",
         ),
-        Wrong("flag used up", ageing(uses_up_the_flag), "Now: arrived at"),
-        Wrong("head start taken away", ageing(takes_the_head_start_away), "your code changed the policy"),
-        Wrong("patience shortened", ageing(shortens_the_patience), "your code changed the policy"),
+        Wrong("flag used up", aging(uses_up_the_flag), "Now: arrived at"),
+        Wrong("head start taken away", aging(takes_the_head_start_away), "your code changed the policy"),
+        Wrong("patience shortened", aging(shortens_the_patience), "your code changed the policy"),
     ],
 }
 
@@ -1221,5 +1219,5 @@ RIGHT = {
     "09.1": [sharing(decodes_first), in_two_dicts, in_one_dict_in_order],
     "09.2": [subtracts_one_by_one, counts_what_is_still_to_come],
     "09.3": [scheduling(schedule=schedule_in_one_method), scheduling(allocate_slots=allocate_block_by_block)],
-    "09.4": [ageing(rank) for rank in RANKS],
+    "09.4": [aging(rank) for rank in RANKS],
 }

@@ -11,8 +11,9 @@ from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
 from lessons_lib.kv_cache.prefix_cache import PrefixCache
 from lessons_lib.models.tiny_models import tiny_model
 from lessons_lib.recording.memory_steps import recorded_step, serve_recorded
-from lessons_lib.scheduling.preemption import PreemptiveScheduler, fork, never_swap
+from lessons_lib.scheduling.preemption import PreemptiveScheduler, never_swap
 from lessons_lib.scheduling.sequence import Sequence
+from lessons_lib.scheduling.shared_blocks import fork
 
 COMMON = list(range(20, 28))
 

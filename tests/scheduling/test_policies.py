@@ -84,7 +84,7 @@ SECONDS = st.sampled_from([0, 1, 2, 4, 8])
 
 @settings(max_examples=200, deadline=None)
 @given(customers, SECONDS, SECONDS, st.integers(12, 60))
-def test_ageing_is_sorting_by_tier_reader_and_wait_at_every_moment(sequences, patience, head_start, now):
+def test_aging_is_sorting_by_tier_reader_and_wait_at_every_moment(sequences, patience, head_start, now):
     """`patience` seconds are worth a tier, and `head_start` seconds a reader, whenever one looks: the queue never has
     to be sorted again."""
 
@@ -129,7 +129,7 @@ def test_a_reader_of_a_lower_tier_passes_a_job_if_patience_allows_it():
     }  # fmt: skip
 
 
-def test_ageing_lies_between_first_come_first_served_and_strict_priority():
+def test_aging_lies_between_first_come_first_served_and_strict_priority():
     rng = random.Random(1)
     sequences = [a_sequence(str(n), arrival_time=rng.random() * 50, tier=rng.randrange(3)) for n in range(40)]
     assert list(queue_of(PriorityWithAgeing(0), sequences)) == list(queue_of(FirstComeFirstServed(), sequences))

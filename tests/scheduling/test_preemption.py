@@ -7,27 +7,17 @@ import pytest
 import torch
 
 from lessons_lib.engine.model_runner import ModelRunner, serve_greedily
-from lessons_lib.kv_cache.block_copies import copy_blocks
+from lessons_lib.kv_cache.block_copies import COPY, SWAP_IN, SWAP_OUT, BlockCopy, copy_blocks
 from lessons_lib.kv_cache.block_pool import BlockPool, OutOfBlocks, blocks_for
 from lessons_lib.kv_cache.invariants import LostBlocks, audit
 from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
 from lessons_lib.kv_cache.prefix_cache import PrefixCache, hash_full_blocks
 from lessons_lib.models.tiny_models import tiny_model
 from lessons_lib.scheduling.policies import FirstComeFirstServed, StrictPriority
-from lessons_lib.scheduling.preemption import (
-    COPY,
-    SWAP_IN,
-    SWAP_OUT,
-    BlockCopy,
-    PreemptiveScheduler,
-    copy_before_write,
-    fork,
-    last_in_rank,
-    never_swap,
-    take_cached,
-)
+from lessons_lib.scheduling.preemption import PreemptiveScheduler, last_in_rank, never_swap
 from lessons_lib.scheduling.scheduler import Deadlock, Scheduler, conservative, optimistic
 from lessons_lib.scheduling.sequence import Sequence
+from lessons_lib.scheduling.shared_blocks import copy_before_write, fork, take_cached
 
 
 def make(num_blocks, block_size=4, swap_blocks=0, **limits):

@@ -25,9 +25,10 @@ from lessons_lib.scheduling.policies import (
     ShortestJobFirst,
     StrictPriority,
 )
-from lessons_lib.scheduling.preemption import PreemptiveScheduler, always_swap, fork, last_in_rank, never_swap
+from lessons_lib.scheduling.preemption import PreemptiveScheduler, always_swap, last_in_rank, never_swap
 from lessons_lib.scheduling.scheduler import conservative, optimistic
 from lessons_lib.scheduling.sequence import Sequence
+from lessons_lib.scheduling.shared_blocks import fork
 
 WORKLOADS = 102  # of each family
 LONGEST = 20  # answers

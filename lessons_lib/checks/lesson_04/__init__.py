@@ -31,8 +31,8 @@ EXERCISES = [
         reference="lessons_lib.attention.masks:block_diagonal_mask",
         test=check_block_diagonal_mask,
         hints=(
-            "Each rule is one comparison, and a cell is True if all three hold. A row of the mask is a query, a column "
-            "is a key.",
+            "Start with the sequence rule, for one query: compare its id with the ids of all keys. That's one row of "
+            "the mask. Which shape must the queries' ids have so that a single comparison gives all rows?",
             "You need to compare every query with every key. So give the queries' tensors a second axis of size 1: "
             "`queries.positions[:, None]` has shape [queries, 1], and comparing it with `keys.positions`, of shape "
             "[keys], gives [queries, keys]. Do the same with the sequence ids. The padding rule depends only on the "
@@ -48,11 +48,11 @@ EXERCISES = [
         reference="lessons_lib.attention.masks:additive_mask",
         test=check_additive_mask,
         hints=(
-            "Adding 0 doesn't change a score. Everywhere else, add a value so low that the weight becomes 0, but a "
-            "finite one.",
+            "Each cell has one of two values. Which of them depends on the dtype? The cell above the exercise asks "
+            "PyTorch for it, for float32.",
             "Make a tensor of zeros with the mask's shape and the requested dtype. Where the mask is False, fill in "
-            "the lowest value of that dtype. `tensor.masked_fill(where, value)` returns a copy that has `value` "
-            "wherever `where` is True, and `~mask` swaps True and False.",
+            "the lowest value of that dtype, `torch.finfo(dtype).min`. `tensor.masked_fill(where, value)` returns a "
+            "copy that has `value` wherever `where` is True, and `~mask` swaps True and False.",
             "`torch.zeros(mask.shape, dtype=dtype)`, then `.masked_fill(~mask, torch.finfo(dtype).min)`.",
         ),
         points=1,

@@ -71,8 +71,8 @@ EXERCISES = [
         reference="lessons_lib.batching.ragged_batching:ragged_step",
         test=check_ragged_step,
         hints=(
-            "You don't have to distinguish prefill from decode. In both cases the row takes the tokens that are "
-            "known but not computed: a whole prompt, or the one token from the previous step.",
+            "No `if` is needed for prefill or decode: one slice of a request's known tokens gives its part of the row. "
+            "When the row is computed, what has changed for each request, and what for the batch?",
             "Collect the uncomputed tokens of every running request and `pack` them with each request's "
             "`num_computed_tokens`. Call `forward`, then take the argmax. For every request, increase "
             "`num_computed_tokens` by its number of tokens in the row, and append its token. Then `retire`, then "

@@ -7,6 +7,7 @@ import torch
 
 from lessons_lib.attention.packing import PackedBatch, pack, unpack
 from lessons_lib.checks.exercise import Mistake, call, short
+from lessons_lib.viz.words import marked
 
 # (new tokens of each sequence, how many each has in the cache), smallest first.
 CASES = (
@@ -92,7 +93,8 @@ def _check_field(name: str, got, want, packed: PackedBatch, case: str) -> None:
             idea=idea,
         )
     if got.shape != want.shape or got.tolist() != want.tolist():
-        what = f"`{name}` should be {short(want)}; yours is {short(got)}."
+        yours = marked(want.tolist(), got.tolist()) if got.dim() == 1 else short(got)
+        what = f"`{name}` should be {short(want)}; yours is {yours}."
         raise Mistake(what, case=case, idea=_why_field(name, got.flatten().tolist(), packed))
     _check_integers(
         name,

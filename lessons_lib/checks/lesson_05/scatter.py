@@ -11,6 +11,7 @@ from lessons_lib.checks.exercise import Mistake, call, short
 from lessons_lib.checks.lesson_01.words import count
 from lessons_lib.checks.lesson_05.requests import answer_alone, ragged_requests
 from lessons_lib.models.tiny_models import tiny_model
+from lessons_lib.viz.words import marked
 
 # (cached tokens, new tokens) of each sequence, smallest first.
 CASES = (
@@ -197,8 +198,9 @@ def _name_wrong_tokens(
             idea="Split only along the token axis.",
         )
     want = [100 * sequence + position for position in range(cached[sequence] + new[sequence])]
+    yours = marked(_tokens(want), _tokens(codes)) if codes else "nothing"
     return Mistake(
-        f"{where}: it should hold {_tokens(want)}; yours holds {_tokens(codes) or 'nothing'}.",
+        f"{where}: it should hold {_tokens(want)}; yours holds {yours}.",
         case=case,
         idea=_why_tokens(codes, sequence, cached, new),
     )
@@ -318,7 +320,7 @@ def _check_in_use(attempt) -> None:
     for name, (prompt, max_tokens, answer) in enumerate(zip(prompts, max_tokens_each, got)):
         want = answer_alone(tuple(prompt), max_tokens)
         if answer != want:
-            what = f"request {name} should get {short(want)}, as it does alone; it got {short(answer)}."
+            what = f"request {name} should get {short(want)}, as it does alone; it got {marked(want, answer)}."
             raise Mistake(
                 what,
                 case=case,

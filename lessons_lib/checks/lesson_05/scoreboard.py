@@ -17,6 +17,7 @@ from lessons_lib.batching.request import Request
 from lessons_lib.checks.exercise import short
 from lessons_lib.checks.lesson_05.requests import a_request, answer_alone, make_batch
 from lessons_lib.viz.tables.table import Table
+from lessons_lib.viz.words import marked
 
 Step = Callable[..., None]  # (batch, max_num_batched_tokens, forward=forward)
 
@@ -197,7 +198,9 @@ def _wrong_answer(step: Step, limit: int) -> str | None:
     for request in requests:
         want = answer_alone(tuple(request.prompt_ids), request.max_new_tokens)
         if request.output_ids != want:
-            return f"{request.id} should get {short(want)}, as it does alone; it got {short(request.output_ids)}."
+            return (
+                f"{request.id} should get {short(want)}, as it does alone; it got {marked(want, request.output_ids)}."
+            )
     return None
 
 

@@ -1,8 +1,8 @@
-"""The exercises and the quiz of lesson 09: sharing the budget, admission, the scheduler, and priority with ageing."""
+"""The exercises and the quiz of lesson 09: sharing the budget, admission, the scheduler, and priority with aging."""
 
 from lessons_lib.checks.exercise import Exercise
 from lessons_lib.checks.lesson_09.admission import check_conservative
-from lessons_lib.checks.lesson_09.ageing import check_priority_with_ageing
+from lessons_lib.checks.lesson_09.aging import check_priority_with_aging
 from lessons_lib.checks.lesson_09.quiz import QUIZ
 from lessons_lib.checks.lesson_09.scheduling import check_scheduler
 from lessons_lib.checks.lesson_09.share import check_share_budget
@@ -47,9 +47,8 @@ EXERCISES = [
         reference="lessons_lib.scheduling.scheduler:Scheduler",
         test=check_scheduler,
         hints=(
-            "`schedule_waiting` does nothing if a sequence has stalled. Otherwise it is a loop with three conditions "
-            "and one early exit. `allocate_slots` asks one question before it changes anything: are there enough free "
-            "blocks?",
+            "`schedule_waiting` is a loop. Which conditions can you check before you know the next sequence, and which "
+            "only afterwards? In `allocate_slots`, compute how many blocks are missing before you change anything.",
             "`schedule_waiting`: return if `scheduler_output.stalled` isn't empty. The budget is the limit minus the "
             "tokens scheduled so far. While a sequence waits, budget is left and a batch slot is free: get the next "
             "sequence; if the admission rule says no, stop; admit it; schedule what it wants or what is left; subtract "
@@ -67,9 +66,9 @@ EXERCISES = [
     ),
     Exercise(
         id="09.4",
-        title="priority with ageing",
+        title="priority with aging",
         reference="lessons_lib.scheduling.policies:PriorityWithAgeing",
-        test=check_priority_with_ageing,
+        test=check_priority_with_aging,
         hints=(
             "All waiting requests age at the same rate. So three things are enough: when a request arrived, how many "
             "seconds its tier costs it, and how many it gains if it is interactive.",

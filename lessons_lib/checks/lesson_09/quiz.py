@@ -90,7 +90,7 @@ QUIZ = [
         ),
     ),
     Question(
-        text="Priority with ageing, patience 10 s. P (tier 1) arrived at 100 s; Q (tier 0) arrives at 112 s. Both "
+        text="Priority with aging, patience 10 s. P (tier 1) arrived at 100 s; Q (tier 0) arrives at 112 s. Both "
         "wait. Which goes first, and can that change while they wait?",
         choices=(
             Choice(

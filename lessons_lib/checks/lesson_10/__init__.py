@@ -15,9 +15,11 @@ EXERCISES = [
         reference="lessons_lib.scheduling.preemption:last_in_rank",
         test=check_last_in_rank,
         hints=(
-            "This is a maximum. Of several equally large elements, which one does `max` return?",
-            "`max` with `key=policy.rank` finds the largest rank. If several are equally large, it returns the first "
-            "one it sees. You want the last one in the list.",
+            "Suppose that C, which the policy serves last, isn't the victim but B is, and C is the one that needs the "
+            "block. What happens then? And what if C needs the block and is the victim?",
+            "So the victim is the candidate with the largest rank, whichever one needs the block. `max` with "
+            "`key=policy.rank` finds it. If several are equally large, `max` returns the first one it sees. You want "
+            "the last one in the list.",
             "`reversed(candidates)` iterates from the end and doesn't change the list: `max(reversed(candidates), "
             "key=policy.rank)`.",
         ),

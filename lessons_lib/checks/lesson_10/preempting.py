@@ -4,7 +4,8 @@ from collections.abc import Iterable
 from random import Random
 
 from lessons_lib.checks.exercise import Mistake, call
-from lessons_lib.checks.lesson_10.pressed import Pressed, listed, names_of
+from lessons_lib.checks.lesson_09.made_up import names_of
+from lessons_lib.checks.lesson_10.pressed import Pressed, listed
 from lessons_lib.kv_cache.block_pool import BlockPool
 from lessons_lib.kv_cache.invariants import LostBlocks, audit
 from lessons_lib.kv_cache.prefix_cache import PrefixCache

@@ -5,16 +5,13 @@ it.
 from collections.abc import Iterable
 
 from lessons_lib.checks.exercise import Mistake, call, short
+from lessons_lib.checks.lesson_09.made_up import names_of
 from lessons_lib.kv_cache.block_pool import BlockPool, blocks_for
 from lessons_lib.kv_cache.prefix_cache import PrefixCache
 from lessons_lib.scheduling.preemption import PreemptiveScheduler, PreemptiveSchedulerOutput, never_swap
 from lessons_lib.scheduling.sequence import Sequence
 
 SIZE = 4  # of a block
-
-
-def names_of(sequences: Iterable) -> list[str]:
-    return [getattr(sequence, "id", repr(sequence)) for sequence in sequences]
 
 
 def listed(names: Iterable[str]) -> str:

@@ -64,7 +64,7 @@ EXERCISES = [
     Exercise(
         id="11.4",
         title="copy before a write",
-        reference="lessons_lib.scheduling.preemption:copy_before_write",
+        reference="lessons_lib.scheduling.shared_blocks:copy_before_write",
         test=check_copy_before_write,
         hints=(
             "Go through the pool's records for a block that two sequences use. Which sequences use the old block "
@@ -78,7 +78,7 @@ EXERCISES = [
     Exercise(
         id="11.5",
         title="starting from what is cached",
-        reference="lessons_lib.scheduling.preemption:take_cached",
+        reference="lessons_lib.scheduling.shared_blocks:take_cached",
         test=check_take_cached,
         hints=(
             "When is a copy made at all? Only then it matters which blocks are free. And which of the free ones will "

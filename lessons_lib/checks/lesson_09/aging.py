@@ -4,7 +4,7 @@ import time
 from random import Random
 
 from lessons_lib.checks.exercise import Mistake, call, short
-from lessons_lib.checks.lesson_09.ageing_words import why
+from lessons_lib.checks.lesson_09.aging_words import why
 from lessons_lib.checks.lesson_09.made_up import a_sequence, state_of
 from lessons_lib.scheduling.policies import PriorityWithAgeing, WaitingQueue
 
@@ -46,7 +46,7 @@ CASES = (
 )
 
 
-def check_priority_with_ageing(attempt) -> None:
+def check_priority_with_aging(attempt) -> None:
     for patience, head_start, first, other in CASES:
         _check_pair(attempt, patience, head_start, first, other)
     _check_clock(attempt)
