@@ -1,11 +1,14 @@
 """Lesson 03: a pool of blocks, and the block table that lists a request's blocks."""
 
-from collections import deque
+from __future__ import annotations
 
-import torch
-from transformers import PretrainedConfig
+from collections import deque
+from typing import TYPE_CHECKING
 
 from lessons_lib.models.loading import KVShape, kv_shapes
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
 
 
 class OutOfBlocks(RuntimeError):
@@ -108,7 +111,7 @@ class BlockTable:
         num_tokens: number of tokens stored so far.
     """
 
-    def __init__(self, pool: "BlockPool", max_blocks: int | None = None):
+    def __init__(self, pool: BlockPool, max_blocks: int | None = None):
         self.pool = pool
         self.max_blocks = max_blocks
         self.blocks: list[int] = []
@@ -163,32 +166,8 @@ def slot_of(blocks: list[int], block_size: int, position: int) -> int:
     return blocks[position // block_size] * block_size + position % block_size
 
 
-def slot_mapping(blocks: list[int], block_size: int, start: int, end: int) -> torch.Tensor:
-    """The cache slots of the tokens at positions start, start + 1, ..., end - 1, computed all at once.
-
-    Args:
-        blocks: list of int, the ids of the request's blocks in the order of its tokens.
-        block_size: tokens per block.
-        start, end: a range of positions, as in `range(start, end)`; it may be empty.
-
-    Returns:
-        int64 tensor of shape [end - start].
-
-    Raises:
-        IndexError: a position is negative or beyond the last block.
-    """
-    if start < 0 or end > len(blocks) * block_size:
-        raise IndexError(
-            f"positions {start} to {end - 1} don't all have a slot; {len(blocks)} blocks of {block_size} "
-            f"have positions 0 to {len(blocks) * block_size - 1}."
-        )
-    positions = torch.arange(start, max(start, end))
-    table = torch.tensor(blocks, dtype=torch.int64)
-    return table[positions // block_size] * block_size + positions % block_size
-
-
 def block_bytes(
-    config: "PretrainedConfig", block_size: int, bytes_per_element: int = 4, layer_shapes: "list[KVShape] | None" = None
+    config: PretrainedConfig, block_size: int, bytes_per_element: int = 4, layer_shapes: list[KVShape] | None = None
 ) -> int:
     """Size of one block in bytes: the keys and values of `block_size` tokens in all layers.
 
@@ -201,7 +180,7 @@ def block_bytes(
     return block_size * bytes_per_element * sum(shape.elements for shape in layer_shapes or kv_shapes(config))
 
 
-def blocks_in_budget(config: "PretrainedConfig", block_size: int, budget_bytes: int, bytes_per_element: int = 4) -> int:
+def blocks_in_budget(config: PretrainedConfig, block_size: int, budget_bytes: int, bytes_per_element: int = 4) -> int:
     """Number of whole blocks that fit in a memory budget.
 
     Args:

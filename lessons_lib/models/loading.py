@@ -1,21 +1,17 @@
 """Loads a model and says what its KV cache costs."""
 
+from __future__ import annotations
+
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import torch
-from transformers import (
-    AutoModelForCausalLM,
-    AutoTokenizer,
-    PretrainedConfig,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-    logging,
-)
+from typing import TYPE_CHECKING, Any
 
 from lessons_lib.models.support import check_supported, text_config
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 BUNDLED_MODEL = Path(__file__).parents[1] / "assets" / "model"
 
@@ -46,6 +42,10 @@ def load_model(
         DamagedModel: a file is missing or truncated, or the weights don't match the configuration.
         UnsupportedModel: an encoder-decoder, a recurrent model or another one that the engine can't serve.
     """
+    # Here, because the rest of the course needs only the sizes below, also where there is no torch: in a browser.
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer, logging
+
     source = BUNDLED_MODEL if name is None else name
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     dtype = dtype or (torch.bfloat16 if device.startswith("cuda") else torch.float32)
@@ -147,7 +147,7 @@ def kv_shapes(config: PretrainedConfig) -> list[KVShape]:
     ]
 
 
-def cache_bytes_per_token(config: "PretrainedConfig", bytes_per_element: int = 4) -> int:
+def cache_bytes_per_token(config: PretrainedConfig, bytes_per_element: int = 4) -> int:
     """Bytes of KV cache that one token takes, over all layers.
 
     In every layer, a token leaves one key and one value for each KV head, each of `head_dim` elements.

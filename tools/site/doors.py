@@ -11,7 +11,10 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 SETTING = re.compile(r'^\[tool\.lessons\]\nrepository = "([^"]*)"', re.MULTILINE)
 BRANCH = "main"
-BEGIN, END = "<!-- doors: `python -m tools.site --repository OWNER/NAME` writes these lines -->", "<!-- end of doors -->"
+BEGIN, END = (
+    "<!-- doors: `python -m tools.site --repository OWNER/NAME` writes these lines -->",
+    "<!-- end of doors -->",
+)
 BADGES = re.compile(f"{re.escape(BEGIN)}.*?{re.escape(END)}", re.DOTALL)
 
 

@@ -26,7 +26,7 @@ class Listed:
 
 
 def lessons_of(readme: str) -> list[Listed]:
-    return [Listed(number, title, file, skills, int(minutes)) for number, title, file, skills, minutes in LESSON.findall(readme)]
+    return [Listed(*words, int(minutes)) for *words, minutes in LESSON.findall(readme)]
 
 
 def routes_of(readme: str) -> dict[str, list[str]]:
@@ -56,21 +56,41 @@ def front_page(readme: str, home: str) -> str:
     title, opening = re.match(r"# ([^\n]+)\n\n(.+?)\n\n", readme, re.DOTALL).groups()
     alt, caption = re.search(r"!\[([^\]]*)\]\([^)]*\.svg\)\n\n\*(.+?)\*\n", readme, re.DOTALL).groups()
     promises = LINK_TO_FILE.sub("", PROMISES.search(readme)[0])
-    lines = [f"# {title}", "", opening, "", f"![{alt}](static_and_continuous.svg)", "", f"*{caption}*", "", promises, ""]
-    lines += ["## Start", "", f"Read the lessons here, with every picture and every result. [Lesson 00]({lessons[0].file}.ipynb) is the first."]
-    lines += ["To write the code yourself, take the course to your machine: `make lab` installs and opens it."]
-    doors = links(home, lessons[0].file)
-    lines += [f"Or open it where nothing has to be installed: {doors}."] if doors else []
+    routes = routes_of(readme)
+    picture = f"![{alt}](static_and_continuous.svg)"
+    lines = [
+        f"# {title}",
+        "",
+        opening,
+        "",
+        picture,
+        "",
+        f"*{caption}*",
+        "",
+        promises,
+        "",
+        *_start(lessons[0].file, home),
+    ]
     lines += ["", "## Routes", ""]
     lines += [f"- **everything** · {hours(sum(lesson.minutes for lesson in lessons))} · all {len(lessons)} lessons"]
-    for name, numbers in routes_of(readme).items():
+    for name, numbers in routes.items():
         on_it = ", ".join(f"[{number}]({by_number[number].file}.ipynb)" for number in numbers)
         lines.append(f"- **{name}** · {hours(sum(by_number[number].minutes for number in numbers))} · {on_it}")
     lines += ["", "## Lessons", ""]
     for lesson in lessons:
-        on = [name for name, numbers in routes_of(readme).items() if lesson.number in numbers]
-        about = " · ".join([f"{lesson.minutes} minutes", *on])
-        lines += [f"- **[{lesson.number} · {lesson.title}]({lesson.file}.ipynb)** · {about}\\", f"  Afterwards you can {lesson.skills}."]
+        about = [f"{lesson.minutes} minutes", *(name for name, numbers in routes.items() if lesson.number in numbers)]
+        lines.append(f"- **[{lesson.number} · {lesson.title}]({lesson.file}.ipynb)** · {' · '.join(about)}\\")
+        lines.append(f"  Afterwards you can {lesson.skills}.")
     lines += ["", "Every term is in the [glossary](glossary.md).", ""]
     lines += ["```{toctree}", ":hidden:", *(lesson.file for lesson in lessons), "glossary", "```", ""]
     return "\n".join(lines)
+
+
+def _start(first_lesson: str, home: str) -> list[str]:
+    doors = links(home, first_lesson)
+    return [
+        *("## Start", ""),
+        f"Read the lessons here, with every picture and every result. [Lesson 00]({first_lesson}.ipynb) is the first.",
+        "To write the code yourself, take the course to your machine: `make lab` installs and opens it.",
+        *([f"Or open it where nothing has to be installed: {doors}."] if doors else []),
+    ]
