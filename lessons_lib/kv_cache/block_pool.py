@@ -1,7 +1,5 @@
 """Lesson 03: a pool of blocks, and the block table that lists a request's blocks."""
 
-from __future__ import annotations
-
 from collections import deque
 from typing import TYPE_CHECKING
 
@@ -111,7 +109,7 @@ class BlockTable:
         num_tokens: number of tokens stored so far.
     """
 
-    def __init__(self, pool: BlockPool, max_blocks: int | None = None):
+    def __init__(self, pool: "BlockPool", max_blocks: int | None = None):
         self.pool = pool
         self.max_blocks = max_blocks
         self.blocks: list[int] = []
@@ -167,7 +165,7 @@ def slot_of(blocks: list[int], block_size: int, position: int) -> int:
 
 
 def block_bytes(
-    config: PretrainedConfig, block_size: int, bytes_per_element: int = 4, layer_shapes: list[KVShape] | None = None
+    config: "PretrainedConfig", block_size: int, bytes_per_element: int = 4, layer_shapes: "list[KVShape] | None" = None
 ) -> int:
     """Size of one block in bytes: the keys and values of `block_size` tokens in all layers.
 
@@ -180,7 +178,7 @@ def block_bytes(
     return block_size * bytes_per_element * sum(shape.elements for shape in layer_shapes or kv_shapes(config))
 
 
-def blocks_in_budget(config: PretrainedConfig, block_size: int, budget_bytes: int, bytes_per_element: int = 4) -> int:
+def blocks_in_budget(config: "PretrainedConfig", block_size: int, budget_bytes: int, bytes_per_element: int = 4) -> int:
     """Number of whole blocks that fit in a memory budget.
 
     Args:

@@ -1,7 +1,5 @@
 """Loads a model and says what its KV cache costs."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,8 +23,8 @@ class DamagedModel(OSError):
 
 
 def load_model(
-    name: str | os.PathLike[str] | None = None, device: str | None = None, dtype: torch.dtype | None = None
-) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    name: str | os.PathLike[str] | None = None, device: str | None = None, dtype: "torch.dtype | None" = None
+) -> "tuple[PreTrainedModel, PreTrainedTokenizerBase]":
     """Load a causal language model and its tokenizer, ready for inference.
 
     Args:
@@ -90,7 +88,7 @@ def load_error(source: str | os.PathLike[str], is_folder: bool, error: Exception
     )
 
 
-def context_length(config: PretrainedConfig) -> int | None:
+def context_length(config: "PretrainedConfig") -> int | None:
     """The longest sequence, prompt and answer together, that the model has positions for; None if any length is fine,
     as for models whose attention only knows distances (Bloom)."""
     for name in ("max_position_embeddings", "n_positions", "max_seq_len"):
@@ -100,7 +98,7 @@ def context_length(config: PretrainedConfig) -> int | None:
     return None
 
 
-def kv_head_size(config: PretrainedConfig) -> tuple[int, int]:
+def kv_head_size(config: "PretrainedConfig") -> tuple[int, int]:
     """(number of KV heads, size of one head), for configurations of any age.
 
     GPT-2 has as many KV heads as query heads; Llama and Qwen2 may have fewer (grouped-query attention,
@@ -130,7 +128,7 @@ class KVShape:
         return self.kv_heads * (self.key_dim + self.value_dim)
 
 
-def kv_shapes(config: PretrainedConfig) -> list[KVShape]:
+def kv_shapes(config: "PretrainedConfig") -> list[KVShape]:
     """The KVShape of every layer, as the configuration has it.
 
     In most models all layers are alike. Gemma 4 has larger heads in layers without a window; DeepSeek's keys are larger
@@ -147,7 +145,7 @@ def kv_shapes(config: PretrainedConfig) -> list[KVShape]:
     ]
 
 
-def cache_bytes_per_token(config: PretrainedConfig, bytes_per_element: int = 4) -> int:
+def cache_bytes_per_token(config: "PretrainedConfig", bytes_per_element: int = 4) -> int:
     """Bytes of KV cache that one token takes, over all layers.
 
     In every layer, a token leaves one key and one value for each KV head, each of `head_dim` elements.
