@@ -18,10 +18,15 @@ BEGIN, END = (
 BADGES = re.compile(f"{re.escape(BEGIN)}.*?{re.escape(END)}", re.DOTALL)
 
 
-def repository(root: Path = ROOT) -> str:
-    """ "owner/name", or "" as long as the course has no home on GitHub."""
+def home_of_record(root: Path = ROOT) -> str:
+    """The setting: "owner/name", or "" as long as the course has no home on GitHub."""
     found = SETTING.search((root / "pyproject.toml").read_text(encoding="utf-8"))
-    return os.environ.get("GITHUB_REPOSITORY") or (found[1] if found else "")
+    return found[1] if found else ""
+
+
+def repository(root: Path = ROOT) -> str:
+    """Where the pages that are built now send readers: in a workflow to its own repository, which may be a fork."""
+    return os.environ.get("GITHUB_REPOSITORY") or home_of_record(root)
 
 
 def colab(home: str, lesson: str, cell: str = "") -> str:
@@ -57,7 +62,8 @@ def badges(home: str, lesson: str = "00_one_request") -> str:
 
 
 def move_to(home: str, root: Path = ROOT) -> None:
-    """Make `home` the course's repository: the setting, and the badges of the README.
+    """Make `home` the course's repository: the setting, and the badges of the README. `make notebooks` then gives every
+    notebook a cell that installs the course in Colab.
 
     Raises:
         ValueError: `home` isn't like "owner/name"; nothing is changed.

@@ -11,6 +11,7 @@ from pathlib import Path
 import nbformat
 from nbformat import NotebookNode
 
+from tools.authoring.colab import is_colab_cell
 from tools.site.doors import ROOT, links, repository
 from tools.site.front_page import front_page
 
@@ -50,6 +51,8 @@ def lesson_page(solved: NotebookNode, released: NotebookNode, lesson: str, home:
     stubs = {cell.id: cell for cell in released.cells}
     cells = []
     for cell in solved.cells:
+        if is_colab_cell(cell):
+            continue
         is_exercise = cell.metadata.get("nbgrader", {}).get("solution", False)
         if is_exercise:
             cells += _exercise(cell, stubs[cell.id], lesson, home)
