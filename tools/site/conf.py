@@ -24,4 +24,5 @@ html_theme_options = {
     "use_repository_button": False,
     "show_toc_level": 2,
     "navbar_persistent": [],
+    "footer_content_items": [],
 }
