@@ -13,7 +13,7 @@ ARGS ?=
 MODEL ?=
 COURSE = $(PYTHON) course.py
 
-.PHONY: help lab test quick doctor bench soak serve load chat-model notebooks
+.PHONY: help lab test quick doctor bench soak serve load chat-model notebooks site
 
 help:
 	@echo "make lab        install the course into .venv and open lesson 00 in JupyterLab (PORT=9999, ARGS=...)"
@@ -26,6 +26,7 @@ help:
 	@echo "make load       requests at a rate against a running server (ARGS=\"--url http://127.0.0.1:8000 --rate 5\")"
 	@echo "make chat-model download a small chat model, which serve and lessons 14 and 15 use if it is there"
 	@echo "make notebooks  rebuild notebooks/ and solutions/*.ipynb from solutions/*.py"
+	@echo "make site       the lessons as web pages, with live pictures and no kernel, in build/site"
 	@echo "make help       this list"
 
 lab:
@@ -57,3 +58,6 @@ chat-model:
 
 notebooks:
 	@$(COURSE) notebooks $(ARGS)
+
+site:
+	@$(COURSE) site $(ARGS)

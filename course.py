@@ -4,6 +4,7 @@
     python3 course.py test [...]                install with the test tools, then all tests
     python3 course.py quick [...]               the same, but only the tests that need less than two minutes together
     python3 course.py serve [--port 8000] [...] install, then an OpenAI-compatible server
+    python3 course.py site [...]                install with Sphinx, then the lessons as web pages in build/site
     python3 course.py notebooks | bench | soak | load | chat-model | doctor
 
 `make lab`, `make test`, ... call exactly this. Where there is no make (Windows) call it yourself:
@@ -11,8 +12,8 @@
     py course.py lab
 
 The course is installed into `.venv` next to the README: the package itself (editable), its dependencies in the
-versions of constraints.txt, and for `test`, `quick` and `notebooks` the tools of the extra `test`. tools/install.py
-does that, once.
+versions of constraints.txt, and for `test`, `quick` and `notebooks` the tools of the extra `test`; `site` adds its own.
+tools/install.py does that, once.
 
 This file runs before anything is installed and on whatever `python3` is: it must *parse* on old Pythons, so that they
 reach the sentence that says which Python is needed. No f-strings and no annotations here; the modules that need a
@@ -36,6 +37,7 @@ OLDEST, TOO_NEW = (3, 10), (3, 14)
 # The extra that each command needs; `doctor` needs none.
 EXTRAS = dict.fromkeys(["lab", "bench", "soak", "serve", "load", "chat-model"], "lab")
 EXTRAS.update(dict.fromkeys(["test", "quick", "notebooks"], "test"))
+EXTRAS["site"] = "site"
 
 # A file of tests stays in one process, and the longest files come first (tests/conftest.py).
 PYTEST = ["pytest", "--dist", "loadfile", "--no-loadscope-reorder"]
@@ -43,6 +45,7 @@ MODULES = {
     "test": PYTEST + ["-n", "2"],  # the last -n counts, so ARGS="-n 0" gives one process
     "quick": PYTEST + ["-n", "auto", "-m", "not slow and not browser and not gpu"],
     "notebooks": ["tools.authoring"],
+    "site": ["tools.site"],
     "bench": ["tools.bench"],
     "soak": ["tools.soak"],
     "serve": ["lessons_lib.serving"],

@@ -322,7 +322,7 @@ Two tensors are enough: the positions (`torch.arange`), and the table (`torch.te
 """
 
 # %% exercise="03.4"
-from lessons_lib.kv_cache.block_pool import slot_mapping
+from lessons_lib.kv_cache.cache_slots import slot_mapping
 
 # %%
 pool = BlockPool(24, 16)

@@ -18,6 +18,7 @@ from tools.run_command import output_of, run_or_explain, succeeds
 from tools.setup_errors import FIRST_INSTALL_GB, NoBuild, NoNetwork, SetupError, explain_no_build, temporary_folder
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+LEVELS = ("lab", "test", "site")  # what can be installed; each includes those before it
 OLDEST_PIP = (23, 1)  # older ones do not read what pyproject.toml says about an editable install
 LATER_INSTALL_GB, CUDA_INSTALL_GB, TEMPORARY_GB = 0.5, 12.0, 0.5
 
@@ -87,11 +88,11 @@ class Environment:
         return not all(os.path.exists(os.path.join(folder, "METADATA")) for folder in self.metadata_folders())
 
     def is_ready(self, extra):
-        """Is everything for `extra` ("lab" or "test") installed and still there? "test" includes "lab"."""
+        """Is everything for `extra`, one of LEVELS, installed and still there?"""
         stamp = self.read_stamp()
         wanted = self.finished_stamp(extra)
         return (
-            stamp.get("extra") in (extra, "test")
+            stamp.get("extra") in LEVELS[LEVELS.index(extra) :]
             and all(stamp.get(name) == wanted[name] for name in ("root", "fingerprint"))
             and isinstance(stamp.get("packages"), list)
             and set(stamp["packages"]) <= set(wanted["packages"])
@@ -120,7 +121,8 @@ def _install(env, extra, torch_index, say):
         if not uv:
             machine.check_venv_module(importlib.util.find_spec, sys.version_info)
         remove_unusable(env.folder, say)
-    extra = "test" if usable and before.get("extra") == "test" else extra
+    if usable and before.get("extra") in LEVELS:
+        extra = max(extra, before["extra"], key=LEVELS.index)
 
     index, sentence, may_pull_cuda = machine.choose_torch_index(
         torch_index, sys.platform, machine.has_nvidia_gpu, machine.reachable
@@ -179,7 +181,8 @@ def install_command(env, extra, uv, index):
         command = [env.python, "-m", "pip", "install", "--no-compile"]
         extra_index = ["--extra-index-url", index]
     command += ["-c", "constraints.txt", *(extra_index if index else [])]
-    return [*command, "-e", "." + ("[test]" if extra == "test" else "")]
+    extras = ",".join(LEVELS[1 : LEVELS.index(extra) + 1])
+    return [*command, "-e", f".[{extras}]" if extras else "."]
 
 
 def ask_pip(env, package, index):

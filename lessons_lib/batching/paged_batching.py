@@ -12,7 +12,8 @@ from lessons_lib.attention.hf_backend import paged_forward
 from lessons_lib.attention.packing import PackedBatch
 from lessons_lib.batching.ragged_batching import RaggedBatch, ragged_requests, ragged_step, serve
 from lessons_lib.batching.request import Request
-from lessons_lib.kv_cache.block_pool import BlockPool, BlockTable, OutOfBlocks, blocks_for, slot_mapping
+from lessons_lib.kv_cache.block_pool import BlockPool, BlockTable, OutOfBlocks, blocks_for
+from lessons_lib.kv_cache.cache_slots import slot_mapping
 from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
 from lessons_lib.models.prompts import BadRequest
 

@@ -26,7 +26,7 @@ STAND_INS = "lessons_lib.checks.stand_ins"
 LINKS = (
     Link("lessons_lib.kv_cache.block_pool:blocks_for"),
     Link("lessons_lib.kv_cache.block_pool:BlockPool"),
-    Link("lessons_lib.kv_cache.block_pool:slot_mapping"),
+    Link("lessons_lib.kv_cache.cache_slots:slot_mapping"),
     Link("lessons_lib.kv_cache.paged_kv_cache:PagedKVCache"),
     Link("lessons_lib.kv_cache.prefix_cache:block_hash"),
     Link("lessons_lib.kv_cache.prefix_cache:SharedBlockPool"),

@@ -25,7 +25,7 @@ from lessons_lib.engine.model_runner import ModelRunner
 from lessons_lib.engine.overlapped_engine import OverlappedEngine, gpu_model_runner
 from lessons_lib.engine.race import draw_on_device, random_numbers, times
 from lessons_lib.engine.sampling import token_probabilities
-from lessons_lib.kv_cache.block_pool import slot_mapping
+from lessons_lib.kv_cache.cache_slots import slot_mapping
 from lessons_lib.scheduling.scheduler import SchedulerOutput
 
 

@@ -1,7 +1,7 @@
 """The KV cache in blocks: who owns which block, and what the blocks hold.
 
-Read in this order: block_pool and block_serving (lesson 03), paged_kv_cache (06), block_copies (10), prefix_cache (11).
-invariants checks that no block is lost or freed twice.
+Read in this order: block_pool, cache_slots and block_serving (lesson 03), paged_kv_cache (06), block_copies (10),
+prefix_cache (11). invariants checks that no block is lost or freed twice.
 """
 
 from lessons_lib.kv_cache.block_copies import COPY, SWAP_IN, SWAP_OUT, BlockCopy, copy_blocks
@@ -13,13 +13,16 @@ from lessons_lib.kv_cache.block_pool import (
     block_bytes,
     blocks_for,
     blocks_in_budget,
-    slot_mapping,
     slot_of,
 )
 from lessons_lib.kv_cache.block_serving import CachedRequest, CacheStep, serve_in_blocks, step_in_blocks
 from lessons_lib.kv_cache.invariants import audit
-from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
 from lessons_lib.kv_cache.prefix_cache import LruQueue, PrefixCache, SharedBlockPool, block_hash
+from lessons_lib.torch_installed import HAS_TORCH
+
+if HAS_TORCH:
+    from lessons_lib.kv_cache.cache_slots import slot_mapping
+    from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
 
 __all__ = [
     "COPY",

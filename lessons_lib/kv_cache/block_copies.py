@@ -1,9 +1,13 @@
 """Lesson 10: carries out the block copies that the scheduler asks for."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from itertools import groupby
+from typing import TYPE_CHECKING
 
-from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
+if TYPE_CHECKING:
+    from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
 
 COPY, SWAP_OUT, SWAP_IN = "copy", "swap out", "swap in"
 

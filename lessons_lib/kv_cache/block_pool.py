@@ -1,11 +1,12 @@
 """Lesson 03: a pool of blocks, and the block table that lists a request's blocks."""
 
 from collections import deque
-
-import torch
-from transformers import PretrainedConfig
+from typing import TYPE_CHECKING
 
 from lessons_lib.models.loading import KVShape, kv_shapes
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
 
 
 class OutOfBlocks(RuntimeError):
@@ -161,30 +162,6 @@ def slot_of(blocks: list[int], block_size: int, position: int) -> int:
             f"have positions 0 to {len(blocks) * block_size - 1}."
         )
     return blocks[position // block_size] * block_size + position % block_size
-
-
-def slot_mapping(blocks: list[int], block_size: int, start: int, end: int) -> torch.Tensor:
-    """The cache slots of the tokens at positions start, start + 1, ..., end - 1, computed all at once.
-
-    Args:
-        blocks: list of int, the ids of the request's blocks in the order of its tokens.
-        block_size: tokens per block.
-        start, end: a range of positions, as in `range(start, end)`; it may be empty.
-
-    Returns:
-        int64 tensor of shape [end - start].
-
-    Raises:
-        IndexError: a position is negative or beyond the last block.
-    """
-    if start < 0 or end > len(blocks) * block_size:
-        raise IndexError(
-            f"positions {start} to {end - 1} don't all have a slot; {len(blocks)} blocks of {block_size} "
-            f"have positions 0 to {len(blocks) * block_size - 1}."
-        )
-    positions = torch.arange(start, max(start, end))
-    table = torch.tensor(blocks, dtype=torch.int64)
-    return table[positions // block_size] * block_size + positions % block_size
 
 
 def block_bytes(

@@ -3,19 +3,13 @@
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-import torch
-from transformers import (
-    AutoModelForCausalLM,
-    AutoTokenizer,
-    PretrainedConfig,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-    logging,
-)
+from typing import TYPE_CHECKING, Any
 
 from lessons_lib.models.support import check_supported, text_config
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 BUNDLED_MODEL = Path(__file__).parents[1] / "assets" / "model"
 
@@ -29,8 +23,8 @@ class DamagedModel(OSError):
 
 
 def load_model(
-    name: str | os.PathLike[str] | None = None, device: str | None = None, dtype: torch.dtype | None = None
-) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    name: str | os.PathLike[str] | None = None, device: str | None = None, dtype: "torch.dtype | None" = None
+) -> "tuple[PreTrainedModel, PreTrainedTokenizerBase]":
     """Load a causal language model and its tokenizer, ready for inference.
 
     Args:
@@ -46,6 +40,10 @@ def load_model(
         DamagedModel: a file is missing or truncated, or the weights don't match the configuration.
         UnsupportedModel: an encoder-decoder, a recurrent model or another one that the engine can't serve.
     """
+    # Here, because the rest of the course needs only the sizes below, also where there is no torch: in a browser.
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer, logging
+
     source = BUNDLED_MODEL if name is None else name
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     dtype = dtype or (torch.bfloat16 if device.startswith("cuda") else torch.float32)
@@ -90,7 +88,7 @@ def load_error(source: str | os.PathLike[str], is_folder: bool, error: Exception
     )
 
 
-def context_length(config: PretrainedConfig) -> int | None:
+def context_length(config: "PretrainedConfig") -> int | None:
     """The longest sequence, prompt and answer together, that the model has positions for; None if any length is fine,
     as for models whose attention only knows distances (Bloom)."""
     for name in ("max_position_embeddings", "n_positions", "max_seq_len"):
@@ -100,7 +98,7 @@ def context_length(config: PretrainedConfig) -> int | None:
     return None
 
 
-def kv_head_size(config: PretrainedConfig) -> tuple[int, int]:
+def kv_head_size(config: "PretrainedConfig") -> tuple[int, int]:
     """(number of KV heads, size of one head), for configurations of any age.
 
     GPT-2 has as many KV heads as query heads; Llama and Qwen2 may have fewer (grouped-query attention,
@@ -130,7 +128,7 @@ class KVShape:
         return self.kv_heads * (self.key_dim + self.value_dim)
 
 
-def kv_shapes(config: PretrainedConfig) -> list[KVShape]:
+def kv_shapes(config: "PretrainedConfig") -> list[KVShape]:
     """The KVShape of every layer, as the configuration has it.
 
     In most models all layers are alike. Gemma 4 has larger heads in layers without a window; DeepSeek's keys are larger

@@ -1,14 +1,17 @@
 """Turns prompts into token ids, and refuses what can't be served before anything is computed."""
 
+from __future__ import annotations
+
 import operator
 import reprlib
 from collections.abc import Sequence
-from typing import Any, Protocol, runtime_checkable
-
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from lessons_lib.models.loading import context_length
 from lessons_lib.models.support import text_config
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 # No tokenizer in use has longer tokens (many have one of 128 spaces), so a longer text can't fit, and isn't encoded.
 MAX_CHARACTERS_PER_TOKEN = 128

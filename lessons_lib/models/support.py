@@ -1,8 +1,11 @@
 """Which models the engine serves: what it can't serve is refused by name, before the first token."""
 
-from typing import Any
+from __future__ import annotations
 
-from transformers import PretrainedConfig, PreTrainedModel
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig, PreTrainedModel
 
 # What Hugging Face calls layers that keep something other than one key and one value per token.
 STATE_LAYERS = frozenset(

@@ -1,10 +1,15 @@
 """Lesson 03: what a layout of the cache wastes, counted on the steps of a recorded run."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from lessons_lib.kv_cache.block_pool import BlockPool, BlockTable, blocks_for
-from lessons_lib.recording.serving import RecordedRun
 from lessons_lib.recording.trace import Trace
+
+if TYPE_CHECKING:
+    from lessons_lib.recording.serving import RecordedRun
 
 
 @dataclass(frozen=True)

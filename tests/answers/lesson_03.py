@@ -16,9 +16,9 @@ from lessons_lib.kv_cache.block_pool import (
     TableFull,
     block_bytes,
     blocks_for,
-    slot_mapping,
     slot_of,
 )
+from lessons_lib.kv_cache.cache_slots import slot_mapping
 from lessons_lib.kv_cache.block_serving import step_in_blocks
 from lessons_lib.models.loading import cache_bytes_per_token, kv_head_size
 

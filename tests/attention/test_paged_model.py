@@ -9,7 +9,8 @@ from transformers import DynamicCache
 from lessons_lib.attention.forward_batch import ForwardBatch
 from lessons_lib.attention.hf_backend import paged_attention_in, paged_forward
 from lessons_lib.attention.packing import pack
-from lessons_lib.kv_cache.block_pool import BlockPool, BlockTable, slot_mapping
+from lessons_lib.kv_cache.block_pool import BlockPool, BlockTable
+from lessons_lib.kv_cache.cache_slots import slot_mapping
 from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
 from lessons_lib.models.tiny_models import VOCAB_SIZE, tiny_model
 

@@ -17,9 +17,9 @@ from lessons_lib.kv_cache.block_pool import (
     block_bytes,
     blocks_for,
     blocks_in_budget,
-    slot_mapping,
     slot_of,
 )
+from lessons_lib.kv_cache.cache_slots import slot_mapping
 from lessons_lib.models.loading import cache_bytes_per_token
 from lessons_lib.models.tiny_models import tiny_model
 

@@ -134,7 +134,7 @@ ATTENTION, ENGINE = "lessons_lib.attention", "lessons_lib.engine"
 ANSWERS = {
     f"{KV}.block_pool:blocks_for": lesson_03.by_divmod,
     f"{KV}.block_pool:BlockPool": BlockPool,
-    f"{KV}.block_pool:slot_mapping": lesson_03.by_ranges,
+    f"{KV}.cache_slots:slot_mapping": lesson_03.by_ranges,
     f"{KV}.paged_kv_cache:PagedKVCache": PagedKVCache,
     f"{KV}.prefix_cache:block_hash": lesson_11.written_with_commas,
     f"{KV}.prefix_cache:SharedBlockPool": SharedBlockPool,

@@ -368,7 +368,7 @@ def installer(course_folder, tmp_path, monkeypatch):
                 if "-m venv" in line
                 else "pip upgrade"
                 if "--upgrade" in line
-                else "install " + ("test" if line.endswith("[test]") else "lab")
+                else "install " + (re.search(r"(\w*)\]?$", line)[1] or "lab")
                 for line in lines
                 if "-m venv" in line or "pip install" in line
             ]
@@ -455,11 +455,12 @@ def test_what_another_call_installed_meanwhile_is_not_installed_again(installer,
 
 
 @on_posix
-def test_the_test_extra_holds_all_that_lab_needs(installer):
+def test_each_extra_holds_all_that_those_before_it_need(installer):
+    for extra in ("lab", "test", "site"):
+        installer.install(extra)
+    assert installer.calls() == ["venv", "install lab", "install test", "install site"]
     installer.install("lab")
     installer.install("test")
-    assert installer.calls() == ["venv", "install lab", "install test"]
-    installer.install("lab")
     assert installer.calls() == []
 
 

@@ -50,10 +50,12 @@ def test_a_mistake_is_found(tmp_path):
 
 
 @every_workflow
-def test_a_workflow_may_only_read(workflow):
+def test_a_workflow_may_only_read_and_one_job_publish_the_site(workflow):
     content = yaml.safe_load(workflow.read_text(encoding="utf-8"))
     assert content["permissions"] == {"contents": "read"}
-    assert not any("permissions" in job for job in content["jobs"].values())
+    granted = {name: job["permissions"] for name, job in content["jobs"].items() if "permissions" in job}
+    publishing = {"publish": {"pages": "write", "id-token": "write"}}
+    assert granted == (publishing if workflow.stem == "site" else {})
 
 
 @every_workflow

@@ -21,8 +21,10 @@ from nbformat import NotebookNode
 
 from lessons_lib.checks import registry as course_registry
 from lessons_lib.checks.exercise import Exercise
+from tools.authoring.colab import colab_cell
 from tools.authoring.errors import BuildError
 from tools.authoring.stub import Reference, find_reference, mark_solution
+from tools.site.doors import home_of_record
 
 MEASURED = "measured"
 FOLDED = "folded"
@@ -82,6 +84,7 @@ class Lesson:
                 folded = {"jp-MarkdownHeadingCollapsed": True} if FOLDED in cell.metadata else {}
                 cells.append(nbformat.v4.new_markdown_cell(cell.source, metadata=folded))
         self._refuse_missing_exercises()
+        cells[1:1] = colab_cell(home_of_record())
         _give_ids(cells)
         return nbformat.v4.new_notebook(cells=cells, metadata=NOTEBOOK_METADATA)
 

@@ -64,7 +64,7 @@ EXERCISES = [
     Exercise(
         id="03.4",
         title="the slot mapping",
-        reference="lessons_lib.kv_cache.block_pool:slot_mapping",
+        reference="lessons_lib.kv_cache.cache_slots:slot_mapping",
         test=check_slot_mapping,
         hints=(
             "It is the formula of `slot_of`, with a tensor of positions instead of one position. `//`, `%`, `*` and "

@@ -1,15 +1,17 @@
 """Judges 03.5, `blocks_in_budget`: whole blocks, of all layers, in this dtype."""
 
-from transformers import LlamaConfig
-
 from lessons_lib.checks.exercise import Mistake, call, short
 from lessons_lib.checks.lesson_03.books import counted, is_tensor, is_whole, refused
 from lessons_lib.kv_cache.block_pool import block_bytes, blocks_in_budget
 from lessons_lib.models.loading import cache_bytes_per_token, kv_head_size
-from lessons_lib.models.tiny_models import tiny_model
 
 
 def check_blocks_in_budget(attempt) -> None:
+    # Here, because most exercises of the lesson need no torch.
+    from transformers import LlamaConfig
+
+    from lessons_lib.models.tiny_models import tiny_model
+
     # Layers, query heads and KV heads all differ, so that each mistake gives its own result.
     config = LlamaConfig(hidden_size=48, num_hidden_layers=3, num_attention_heads=6, num_key_value_heads=2, head_dim=8)
     one = block_bytes(config, 16)

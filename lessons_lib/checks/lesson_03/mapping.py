@@ -3,8 +3,6 @@
 from collections.abc import Iterable
 from random import Random
 
-import torch
-
 from lessons_lib.checks.exercise import Mistake, call, short
 from lessons_lib.checks.lesson_03.books import counted
 from lessons_lib.kv_cache.block_pool import slot_of
@@ -70,6 +68,8 @@ def check_slot_mapping(attempt) -> None:
 
 
 def _check_kind(got, want: list[int], case: str) -> None:
+    import torch  # here, because the other exercises of the lesson need none
+
     if not isinstance(got, torch.Tensor):
         raise Mistake(
             f"the answer should be a torch tensor; yours is {type(got).__name__}.",

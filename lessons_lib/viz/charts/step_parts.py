@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from lessons_lib.engine.metrics import EngineStep
 from lessons_lib.viz.charts.time_axis import round_ticks, say_seconds, tick_words, unit_of
 from lessons_lib.viz.drawing.notes import sans_width
 from lessons_lib.viz.drawing.palette import SERIES, SOFT_INK
 from lessons_lib.viz.drawing.picture import Picture
 from lessons_lib.viz.drawing.svg import WIDTH, Drawing, flow, number
+
+if TYPE_CHECKING:
+    from lessons_lib.engine.metrics import EngineStep
 
 # The model is gray, at the bottom of each bar; the engine's own parts are stacked on it.
 COLOURS = {"forward": SERIES[2], "schedule": SERIES[0], "move": SERIES[1], "sample": SERIES[3], "update": SERIES[4]}

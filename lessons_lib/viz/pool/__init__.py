@@ -1,7 +1,10 @@
 """The block pool, its block tables, and what a packed batch reads and writes in it."""
 
-from lessons_lib.viz.pool.access import draw_pool_access
+from lessons_lib.torch_installed import HAS_TORCH
 from lessons_lib.viz.pool.grid import draw_pool
 from lessons_lib.viz.pool.playground import PoolPlayground
+
+if HAS_TORCH:
+    from lessons_lib.viz.pool.access import draw_pool_access
 
 __all__ = ["PoolPlayground", "draw_pool", "draw_pool_access"]

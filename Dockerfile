@@ -1,0 +1,16 @@
+# JupyterLab with the course, on a CPU:
+#     docker build --tag lessons .
+#     docker run --rm -p 8888:8888 lessons
+FROM python:3.12-slim-bookworm
+
+# Triton compiles its launcher with a C compiler.
+RUN apt-get update \
+    && apt-get install -y --no-install-recommends gcc libc6-dev \
+    && rm -rf /var/lib/apt/lists/* \
+    && useradd --create-home learner
+COPY --chown=learner . /home/learner/course
+WORKDIR /home/learner/course
+RUN python -m pip install --no-cache-dir --extra-index-url https://download.pytorch.org/whl/cpu -c constraints.txt -e .
+USER learner
+EXPOSE 8888
+CMD ["jupyter", "lab", "--ip=0.0.0.0", "--no-browser", "--LabApp.default_url=/lab/tree/notebooks/00_one_request.ipynb"]

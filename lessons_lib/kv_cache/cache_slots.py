@@ -1,0 +1,27 @@
+"""Lesson 03: the cache slots of many positions at once, as a tensor."""
+
+import torch
+
+
+def slot_mapping(blocks: list[int], block_size: int, start: int, end: int) -> torch.Tensor:
+    """The cache slots of the tokens at positions start, start + 1, ..., end - 1, computed all at once.
+
+    Args:
+        blocks: list of int, the ids of the request's blocks in the order of its tokens.
+        block_size: tokens per block.
+        start, end: a range of positions, as in `range(start, end)`; it may be empty.
+
+    Returns:
+        int64 tensor of shape [end - start].
+
+    Raises:
+        IndexError: a position is negative or beyond the last block.
+    """
+    if start < 0 or end > len(blocks) * block_size:
+        raise IndexError(
+            f"positions {start} to {end - 1} don't all have a slot; {len(blocks)} blocks of {block_size} "
+            f"have positions 0 to {len(blocks) * block_size - 1}."
+        )
+    positions = torch.arange(start, max(start, end))
+    table = torch.tensor(blocks, dtype=torch.int64)
+    return table[positions // block_size] * block_size + positions % block_size

@@ -1,0 +1,165 @@
+"""The site: pages without what only tests and nbgrader read, and in a browser: no outside request, nothing too wide."""
+
+import functools
+import http.server
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import nbformat
+import pytest
+from browser import ROOT, start_chromium, why_no_browser
+
+from tools.authoring.build import lesson_files
+from tools.site import doors
+from tools.site.front_page import front_page, lessons_of, routes_of
+from tools.site.sources import lesson_page
+
+LESSON, HOME = "03_block_allocator", "somebody/course"
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+MOST_BYTES = 1_500_000
+
+
+@pytest.fixture(scope="module")
+def page():
+    solved, released = (
+        nbformat.read(ROOT / folder / f"{LESSON}.ipynb", as_version=nbformat.NO_CONVERT)
+        for folder in ("solutions", "notebooks")
+    )
+    return lesson_page(solved, released, LESSON, HOME)
+
+
+def test_a_page_has_no_trace_of_tests_and_grading(page):
+    text = nbformat.writes(page)
+    assert not [word for word in ("nbval", "nbgrader", "SOLUTION", '"image/svg+xml"') if word in text]
+    assert "lessons-player" in text, "the pictures stay"
+
+
+def test_an_exercise_is_a_stub_with_doors_and_its_solution_is_folded(page):
+    stub, words, solution, judge = page.cells[(at := _index(page, "Try 03.1 in")) - 1 : at + 3]
+    assert "raise NotImplementedError" in stub.source and not stub.outputs
+    assert doors.colab(HOME, LESSON, "ex-03-1") in words.source and doors.codespaces(HOME) in words.source
+    assert "popleft" in solution.source and solution.metadata.tags == ["hide-input"]
+    assert judge.source == 'BlockPool = check("03.1", BlockPool)' and "correct" in str(judge.outputs)
+
+
+def _index(page, words: str) -> int:
+    return next(i for i, cell in enumerate(page.cells) if words in cell.source)
+
+
+def test_the_front_page_has_every_lesson_and_the_minutes_of_each_route():
+    listed = lessons_of(README)
+    assert [lesson.file for lesson in listed] == [path.stem for path in lesson_files(ROOT)]
+    minutes = {lesson.number: lesson.minutes for lesson in listed}
+    text = front_page(README, HOME)
+    assert doors.colab(HOME, listed[0].file) in text and "colab" not in front_page(README, "")
+    for name, numbers in routes_of(README).items():
+        assert f"**{name}** · {sum(minutes[number] for number in numbers) / 60:.0f} hours" in text
+    assert routes_of(README)["kernels"] == ["04", "06", "07", "08", "13"]
+
+
+def test_the_badges_follow_from_the_setting(tmp_path, monkeypatch):
+    monkeypatch.delenv("GITHUB_REPOSITORY", raising=False)
+    assert doors.badges(doors.repository()) in README
+    for name in ("README.md", "pyproject.toml"):
+        shutil.copy(ROOT / name, tmp_path)
+    doors.move_to(HOME, tmp_path)
+    assert doors.repository(tmp_path) == HOME
+    assert doors.badges(HOME) in (tmp_path / "README.md").read_text(encoding="utf-8")
+    before = (tmp_path / "README.md").read_bytes()
+    with pytest.raises(ValueError, match=r"'nowhere' is no repository.*OWNER/NAME.*Nothing was changed"):
+        doors.move_to("nowhere", tmp_path)
+    assert (tmp_path / "README.md").read_bytes() == before and doors.repository(tmp_path) == HOME
+
+
+# --- in a browser --------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The address of the built site, served by a plain file server, and its folder."""
+    pytest.importorskip("myst_nb", reason="`make site` installs Sphinx")
+    out = tmp_path_factory.mktemp("site")
+    subprocess.run([sys.executable, "-m", "tools.site", "--out", out], cwd=ROOT, check=True)
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(out))
+    handler.log_message = lambda *_: None
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}", out
+        server.shutdown()
+
+
+@pytest.fixture(scope="module")
+def axe() -> str | None:
+    """axe-core's code, from `npm install axe-core` in the course's folder or in AXE_CORE; None if it isn't there."""
+    folder = Path(os.environ.get("AXE_CORE", ROOT / "node_modules" / "axe-core"))
+    file = folder / "axe.min.js"
+    return file.read_text(encoding="utf-8") if file.exists() else None
+
+
+@pytest.fixture(scope="module")
+def browser():
+    if why_no_browser():
+        pytest.skip(why_no_browser())
+    with start_chromium() as chromium:
+        yield chromium
+
+
+@pytest.mark.nightly
+@pytest.mark.slow
+@pytest.mark.browser
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1280])
+def test_every_page_fits_asks_no_other_server_and_can_be_read(site, browser, axe, width, scheme):
+    address, out = site
+    context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    outside, faults = [], []
+    context.route("**/*", lambda route: _only_from(address, route, outside))
+    tab = context.new_page()
+    tab.on("pageerror", lambda error: faults.append(str(error)))
+    for file in sorted(out.glob("*.html")):
+        assert file.stat().st_size <= MOST_BYTES, file.name
+        tab.goto(f"{address}/{file.name}", wait_until="load")
+        if tab.evaluate("document.documentElement.scrollWidth") > width:
+            faults.append(f"{file.name} is wider than {width} px")
+        if axe:
+            faults += [f"{file.name}: {fault}" for fault in _axe_faults(tab, axe)]
+    context.close()
+    assert (outside, faults) == ([], [])
+
+
+def _only_from(address: str, route, outside: list[str]) -> None:
+    if route.request.url.startswith(f"{address}/"):
+        route.continue_()
+    else:
+        outside.append(route.request.url)
+        route.abort()
+
+
+def _axe_faults(tab, axe: str) -> list[str]:
+    """Serious and critical faults; those inside a player are for the player's own test."""
+    tab.evaluate(axe)
+    found = tab.evaluate("axe.run({exclude: ['lessons-player']}, {resultTypes: ['violations']})")["violations"]
+    return [
+        f"{fault['id']}: {fault['nodes'][0]['target']}" for fault in found if fault["impact"] in ("serious", "critical")
+    ]
+
+
+@pytest.mark.nightly
+@pytest.mark.slow
+@pytest.mark.browser
+def test_a_player_plays_without_a_kernel_and_search_finds_a_term(site, browser):
+    address, _ = site
+    tab = browser.new_page()
+    tab.goto(f"{address}/{LESSON}.html")
+    player = tab.locator("lessons-player").first
+    position = player.locator(".lessons-stepper-position")
+    before = position.inner_text()
+    player.locator(".lessons-stepper-next").click()
+    assert position.inner_text() != before
+    tab.goto(f"{address}/search.html?q=watermark")
+    tab.locator("ul.search li a").first.wait_for(timeout=30_000)
+    tab.close()

@@ -1,0 +1,5 @@
+"""The course as web pages: `make site`.
+
+Read in this order: sources (pages from the solved notebooks), front_page (the index), doors (links that open a notebook
+elsewhere), conf (the settings of Sphinx), __main__ (the build).
+"""
