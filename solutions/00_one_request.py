@@ -4,7 +4,7 @@
 
 **What does a model compute to write one token, and how much of that has it computed before?**
 
-90 minutes · difficulty: easy · routes: *ideas* (00–06), *serving* (00–03, 05, 06, 09–12) · you need: Python and a
+85 minutes · difficulty: easy · routes: *ideas* (00–06), *serving* (00–03, 05, 06, 09–12) · you need: Python and a
 little PyTorch (what a tensor's shape is, what `argmax` does). You don't need to know anything about serving.
 
 You'll write a greedy decoding loop twice. The first version recomputes everything for every token. In between, you'll
@@ -25,7 +25,7 @@ import torch
 from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, solution
 from lessons_lib.checks.lesson_00.scoreboard import questions_scoreboard
 from lessons_lib.measuring import STORIES
-from lessons_lib.models import load_model
+from lessons_lib.models import kv_head_size, load_model
 from lessons_lib.viz.tables import Table
 from lessons_lib.viz.words import marked
 
@@ -525,48 +525,8 @@ print(f"Per token, the prefill of 64 takes 1/{64 * decode / prefill_64:.0f} of t
 Reading the weights and starting the operations are paid once per *pass*, not once per token. So a pass over 64 tokens
 takes nowhere near 64 times as long as a pass over one.
 
-On a model this small, the fixed overhead hides which rate limits a pass. So take one with more weights. It isn't
-trained and writes gibberish, but its passes take as long as those of any model of its size. The table says what
-percentage of each peak rate a pass reaches, and the lines above it whether the clock confirms the count.
-"""
-
-# %% tags=["measured"]
-from lessons_lib.measuring import larger_model
-
-
-def limited_by(of_operations, of_bytes):
-    """Which peak rate a pass is closer to, or "neither" if it reaches less than 40 % of both."""
-    if max(of_operations, of_bytes) < 0.4:
-        return "neither"
-    return "memory" if of_bytes > of_operations else "compute"
-
-
-larger = larger_model(model)
-shapes = [PassShape(new=1, cached=64), PassShape(new=64), PassShape(new=128)]
-rows = []
-for shape, s in zip(shapes, pass_seconds(larger, shapes, repeat=3)):
-    cost = forward_cost(larger, shape.new, shape.cached)
-    shares = cost.operations / s / peak_operations, cost.bytes / s / peak_bytes
-    counted = "memory" if cost.bytes / peak_bytes > cost.operations / peak_operations else "compute"
-    name = "decode, 1 token" if shape.new == 1 else f"prefill, {shape.new} tokens"
-    rows.append((name, f"{1e3 * s:.0f}", f"{1e3 * s / shape.new:.1f}", *(f"{share:.0%}" for share in shares), limited_by(*shares), counted))
-print(f"{larger.num_parameters() / 1e6:.0f} million parameters")
-for name, *_, on_the_clock, counted in rows:
-    print(f"{name}: " + ("the clock confirms the count." if on_the_clock == counted else "the clock doesn't confirm the count."))
-print(f"One decode step takes as long as {float(rows[0][2]) / float(rows[2][2]):.0f} tokens of a prefill of 128.")
-del larger
-Table(["pass", "ms", "ms per token", "of peak operations/s", "of peak bytes/s", "limited by", "by the count"], rows, caption="A larger model, median of 3")
-
-# %% [markdown]
-"""
-*Memory* means that the pass uses a large part of the memory bandwidth while the arithmetic units mostly wait; *compute*
-is the opposite. *Neither* means that something else takes most of the time, such as the fixed overhead or other work on
-this machine. The peak rates were measured a moment earlier, so on a busy machine a share may come out too high or too
-low, even above 100 %. If the clock doesn't confirm the count, run the measuring cells again on an idle machine.
-
-Whatever the table says here, look at the last printed line: it is how many tokens a prefill computes in the time
-in which a decode step computes one. Keep it in mind for the end of the lesson. ("Further" draws the time of a pass
-against its length.)
+On a model this small, the fixed overhead hides which rate limits a pass. ("Further" measures a larger model, and draws
+the time of a pass against its length.)
 
 ## Measure: a step as the text grows
 
@@ -600,31 +560,44 @@ keys and values. Most models of today keep fewer keys and values than that.
 > **grouped-query attention**: several heads of queries, the *query heads*, share one KV head. The cache then holds fewer
 > heads than the model has query heads.
 
-**Exercise 00.4.** How many bytes does *one* token take in the cache? `bytes_per_element` is the size of one element of a
-key or value.
-
-`config` is the configuration of a Hugging Face model. `config.num_hidden_layers` exists in every model family. The
-names for the heads differ between families, so a helper is given: `kv_head_size(config)` returns
-`(KV heads, size of a head)`. For a model with 2 layers and 4 query heads that share 1 KV head of size 8, in bfloat16 (2
-bytes), the answer is 2 × 2 × 1 × 8 × 2 = 64 bytes.
-
-**Predict** first: how many bytes does one token of story A take in our model? It computes in float32 and has this
-shape:
+How many bytes does *one* token take in the cache of our model? It computes in float32 and has this shape:
 """
 
 # %%
-from lessons_lib.models import kv_head_size
+config = model.config
+print(f"{config.num_hidden_layers} layers, {config.num_attention_heads} query heads, {config.num_key_value_heads} KV heads of size {config.head_dim}, {model.dtype}")
 
-kv_heads, head_dim = kv_head_size(model.config)
-print(f"{model.config.num_hidden_layers} layers, {model.config.num_attention_heads} query heads, {kv_heads} KV heads of size {head_dim}, {model.dtype}")
+# %% [markdown]
+"""
+**Predict** the bytes, with a pencil.
+"""
+
+# %%
 predict("00.c", ...)
+
+# %% [markdown]
+"""
+**Exercise 00.4.** Write `cache_bytes_per_token` for the configuration of *any* Hugging Face model. `bytes_per_element` is
+the size of one element of a key or value. These fields of `config` tell the rest:
+
+| field | meaning | may be missing or None? |
+|---|---|---|
+| `num_hidden_layers` | layers | no |
+| `num_attention_heads` | query heads | no |
+| `hidden_size` | length of a token's vector between layers | no |
+| `num_key_value_heads` | KV heads | yes, as in GPT-2: each query head then has a KV head of its own |
+| `head_dim` | size of a head | yes: the query heads then divide `hidden_size` among them |
+
+For example, a model with 2 layers and hidden size 32 has 4 query heads that share 1 KV head, and no `head_dim`. So a head
+has size 8, and in bfloat16 (2 bytes) a token takes 64 bytes. With `head_dim` 16, it takes 128.
+"""
 
 # %% exercise="00.4"
 from lessons_lib.models.loading import cache_bytes_per_token
 
 # %% [markdown]
 """
-Check the formula against a real cache: the bytes of all its tensors after a prefill of A, divided by the number of
+Check your function against a real cache: the bytes of all its tensors after a prefill of A, divided by the number of
 tokens.
 """
 
@@ -632,23 +605,23 @@ tokens.
 _, cache = prefill(model, prompt_ids)
 total = sum(layer.keys.nbytes + layer.values.nbytes for layer in cache.layers)
 print(f"{cache.get_seq_length()} tokens take {total:,} bytes: {total / cache.get_seq_length():,.0f} per token")
-print(f"the formula says {cache_bytes_per_token(model.config, model.dtype.itemsize):,}")
+print(f"your function says {cache_bytes_per_token(model.config, model.dtype.itemsize):,}")
 assert total == cache.get_seq_length() * cache_bytes_per_token(model.config, model.dtype.itemsize)
 reveal("00.c", total / cache.get_seq_length(), "bytes")
 
 # %% [markdown]
 """
-The formula needs only a configuration, no weights. So we can apply it to models that wouldn't fit on this machine,
-using their published shapes.
+The function needs only a configuration, no weights. So we can apply it to models that wouldn't fit on this machine,
+using their published shapes. (The library reads the KV heads and their size with
+`kv_head_size(config)`; so does the course's solution.)
 """
 
 # %%
-from transformers import GPT2Config, LlamaConfig, Qwen2Config, Qwen3Config
+from transformers import GPT2Config, LlamaConfig, Qwen3Config
 
 shapes = {
     "ours": model.config,
     "GPT-2 (124M)": GPT2Config(),
-    "Qwen2.5-0.5B": Qwen2Config(num_hidden_layers=24, hidden_size=896, num_attention_heads=14, num_key_value_heads=2),
     "Qwen3-0.6B": Qwen3Config(num_hidden_layers=28, hidden_size=1024, num_attention_heads=16, num_key_value_heads=8, head_dim=128),
     "Llama-2-7B": LlamaConfig(num_hidden_layers=32, hidden_size=4096, num_attention_heads=32, num_key_value_heads=32),
     "Llama-3-8B": LlamaConfig(num_hidden_layers=32, hidden_size=4096, num_attention_heads=32, num_key_value_heads=8),
@@ -729,7 +702,7 @@ questions_scoreboard(answer_all)
   no prefill phase and no decode phase. A request has a number of tokens and a number of *computed* tokens
   (`num_computed_tokens`), and each step lets the second catch up with the first. A request in prefill lags by its whole
   prompt; one in decode lags by a single token. We get there in lessons 02 and 09.
-- The product of exercise 00.4 appears in `vllm/v1/kv_cache_interface.py` as the `page_size_bytes` of an attention
+- The result of exercise 00.4 appears in `vllm/v1/kv_cache_interface.py` as the `page_size_bytes` of an attention
   layer: two, times KV heads, times head size, times bytes per element, times the number of tokens in a block (lesson
   03).
 
@@ -767,7 +740,54 @@ progress("00")
 """
 ## Further (optional)
 
-What the lesson doesn't need. It isn't part of its 90 minutes.
+What the lesson doesn't need. It isn't part of its 85 minutes.
+"""
+
+# %% [markdown]
+"""
+### A larger model: which rate limits a pass?
+
+On our small model, the fixed overhead hides which rate limits a pass. So take one with more weights. It isn't
+trained and writes gibberish, but its passes take as long as those of any model of its size. The table says what
+percentage of each peak rate a pass reaches, and the lines above it whether the clock confirms the count.
+"""
+
+# %% tags=["measured"]
+from lessons_lib.measuring import larger_model
+
+
+def limited_by(of_operations, of_bytes):
+    """Which peak rate a pass is closer to, or "neither" if it reaches less than 40 % of both."""
+    if max(of_operations, of_bytes) < 0.4:
+        return "neither"
+    return "memory" if of_bytes > of_operations else "compute"
+
+
+larger = larger_model(model)
+shapes = [PassShape(new=1, cached=64), PassShape(new=64), PassShape(new=128)]
+rows = []
+for shape, s in zip(shapes, pass_seconds(larger, shapes, repeat=3)):
+    cost = forward_cost(larger, shape.new, shape.cached)
+    shares = cost.operations / s / peak_operations, cost.bytes / s / peak_bytes
+    counted = "memory" if cost.bytes / peak_bytes > cost.operations / peak_operations else "compute"
+    name = "decode, 1 token" if shape.new == 1 else f"prefill, {shape.new} tokens"
+    rows.append((name, f"{1e3 * s:.0f}", f"{1e3 * s / shape.new:.1f}", *(f"{share:.0%}" for share in shares), limited_by(*shares), counted))
+print(f"{larger.num_parameters() / 1e6:.0f} million parameters")
+for name, *_, on_the_clock, counted in rows:
+    print(f"{name}: " + ("the clock confirms the count." if on_the_clock == counted else "the clock doesn't confirm the count."))
+print(f"One decode step takes as long as {float(rows[0][2]) / float(rows[2][2]):.0f} tokens of a prefill of 128.")
+del larger
+Table(["pass", "ms", "ms per token", "of peak operations/s", "of peak bytes/s", "limited by", "by the count"], rows, caption="A larger model, median of 3")
+
+# %% [markdown]
+"""
+*Memory* means that the pass uses a large part of the memory bandwidth while the arithmetic units mostly wait; *compute*
+is the opposite. *Neither* means that something else takes most of the time, such as the fixed overhead or other work on
+this machine. The peak rates were measured a moment earlier, so on a busy machine a share may come out too high or too
+low, even above 100 %. If the clock doesn't confirm the count, run the measuring cells again on an idle machine.
+
+Whatever the table says here, look at the last printed line: it is how many tokens a prefill computes in the time in
+which a decode step computes one.
 """
 
 # %% [markdown]

@@ -4,7 +4,7 @@
 
 **How can several requests share one forward pass, and what does it cost to start and finish them together?**
 
-95 minutes · difficulty: easy · routes: *ideas* (00–06), *serving* (00–03, 05, 06, 09–12) · prerequisites: lesson 00
+85 minutes · difficulty: easy · routes: *ideas* (00–06), *serving* (00–03, 05, 06, 09–12) · prerequisites: lesson 00
 (prefill, decode step, KV cache)
 
 You'll put requests of unequal length into one rectangle and write the loop that continues all of them at once. Each
@@ -16,7 +16,6 @@ working version.
 """
 
 # %%
-import inspect
 import random
 from statistics import median
 
@@ -162,14 +161,22 @@ Table(
 """
 GPT-2's answer depends on the padding, although the mask hides it. By default, the column is used as the position, and
 GPT-2 adds a learned vector for each position to the token there. So the same tokens in other columns are another input.
-Qwen2 encodes positions differently, and its answer stays the same; *Prove* below explains why. A serving loop should
-work for both models, so ours passes the right positions.
+Qwen2's answer stays the same, because it encodes positions in another way. A serving loop should work for both models,
+so ours passes the right positions. With any model, a row that counts its padding also reaches the end of the context
+sooner.
 
 > **position ids**: for each input token, its index in its own sequence, counted from 0. They tell the model the order
 > of the tokens.
 
 > **absolute positions**: a way to encode the order of tokens by adding a learned vector for position 0, 1, 2, ... to
 > each token. GPT-2 uses it.
+
+> **rotary positions**: a way to encode the order of tokens by rotating queries and keys by an angle proportional to
+> their position, also called RoPE. Attention then depends on the distance between tokens, not on where they are. Llama,
+> Qwen and the bundled model use it.
+
+> **context**: the tokens of one sequence that the model can look at, prompt and answer together. Its length is limited:
+> the model has no positions beyond that limit.
 
 **Exercise 01.2.** Write `positions_from_mask`. It takes the mask and returns an int64 tensor of the same shape. In each
 row, the first real token has position 0, the next 1, and so on. For example:
@@ -230,22 +237,59 @@ draw_timeline(example.trace, title="One wave: answers of 20, 30, 40 and 60 token
 The dark frames in step 1 are the prefill. G gets its last token in step 20. From then on its row is hatched: the model
 still computes it in every pass, but the result is thrown away. G's answer is returned after step 60, together with J's.
 
-**Exercise 01.3.** Write `wave_steps`. It takes the lengths of the answers in order of arrival and the batch size, and
-returns a list with the number of steps of each wave. `[20, 30, 40, 60]` with batch size 4 is one wave of 60 steps:
-`[60]`. With batch size 2 there are two waves: `[30, 60]`. The last wave may have fewer requests than `batch_size`.
+**Predict 01.a.** Now serve the six stories in waves of four: first A to D, then E and F. Here are their lengths. Assume
+that every answer reaches its limit. How many forward passes are there, including the prefills?
+"""
 
-You may use the helper `waves(items, batch_size)`, which splits a list into waves: `waves([20, 30, 40, 60, 10], 2)`
-returns `[[20, 30], [40, 60], [10]]`.
+# %%
+Table(["request", "prompt tokens", "new tokens"], [[s.name, len(ids), s.max_new_tokens] for s, ids in zip(STORIES, prompt_ids)])
+
+# %%
+predict("01.a", ...)
+
+# %% [markdown]
+"""
+A request can wait twice: before its wave starts, and after its last token, until the wave is done.
+
+> **head-of-line blocking**: requests that could be served have to wait because the ones ahead of them haven't finished.
+
+**Exercise 01.3.** Write `wave_steps`. It takes the lengths of the answers in order of arrival and the batch size. All
+requests arrive before step 1. For each request, it returns three ints, in the order of the requests:
+
+1. the step after which it starts (0 in the first wave),
+2. the step in which it gets its last token,
+3. the step after which its answer is returned.
+
+Steps are counted from the start of the first wave. The last wave may have fewer requests than `batch_size`. For example,
+
+    wave_steps([2, 5, 3], batch_size=2)   →   [(0, 2, 5), (0, 5, 5), (5, 8, 8)]
+
+The first request has its last token in step 2 but is returned after step 5, together with the second one. The third has
+to wait until then. (You may use the helper `waves(items, batch_size)`: `waves([2, 5, 3], 2)` returns `[[2, 5], [3]]`.)
 """
 
 # %% exercise="01.3"
 from lessons_lib.batching.static_batching import wave_steps
 
 # %%
-steps = sum(wave_steps(lengths, batch_size=4))
-print(f"waves of 4: {sum(lengths)} tokens in {steps} steps = {sum(lengths) / steps} tokens per step, out of 4 possible")
+predicted = wave_steps(MAX_NEW_TOKENS, batch_size=4)
+reveal("01.a", predicted[-1][2], "forward passes")
+Table(
+    ["request", "starts after step", "last token in step", "returned after step", "steps from last token to return"],
+    [[name, start, last, returned, returned - last] for name, (start, last, returned) in zip(NAMES, predicted)],
+    caption="The six stories in waves of four",
+)
+
+# %% [markdown]
+"""
+D has its last token first, but its answer is returned only when C is done: that is the barrier. In the steps of the last
+column, the request's batch slot does nothing useful. Meanwhile E and F wait for the whole first wave: that is
+head-of-line blocking. Now compare batch sizes, for the four requests of the picture:
+"""
+
+# %%
 for size in (1, 2, 4):
-    steps = sum(wave_steps(lengths, size))
+    steps = wave_steps(lengths, size)[-1][2]
     print(f"batch size {size}: {steps:3} steps, {sum(lengths) / steps:.2f} tokens per step, {sum(lengths) / steps / size:.0%} of the rows' work is useful")
 
 # %% [markdown]
@@ -253,7 +297,7 @@ for size in (1, 2, 4):
 Larger batches take fewer steps, but waste more of each step. (The sum under the picture also counts the prompt tokens,
 so its percentage differs.)
 
-## Predict
+## The cells of a wave
 
 A wave computes one cell per row in each column: the padded prompts, then one more column in each later step. The last
 token of an answer is never fed back. So
@@ -266,22 +310,11 @@ cells of rows that have finished.
 > **useful token**: a computed token that its request needed: a token of its prompt, or a new token that is fed back to
 > get the next one.
 
-Now serve the six stories in waves of four: first A to D, then E and F. Here are their lengths. Assume that every answer
-reaches its limit:
+**Predict 01.b.** What percentage of the computed cells is useful, over both waves of the six stories? Their lengths are
+in a table above. Give a number from 0 to 100.
 """
 
 # %%
-Table(["request", "prompt tokens", "new tokens"], [[s.name, len(ids), s.max_new_tokens] for s, ids in zip(STORIES, prompt_ids)])
-
-# %% [markdown]
-"""
-**01.a** How many forward passes are there, including the prefills?
-
-**01.b** What percentage of the computed cells, over both waves, is useful? Give a number from 0 to 100.
-"""
-
-# %%
-predict("01.a", ...)
 predict("01.b", ...)
 
 # %% [markdown]
@@ -326,14 +359,7 @@ from lessons_lib.batching.static_batching import generate_wave
 
 # %% [markdown]
 """
-The library's `static_generate` splits the requests into waves and calls your function for each. This is its whole loop:
-"""
-
-# %%
-print(inspect.getsource(static_generate).split('"""')[-1].strip("\n"))
-
-# %% [markdown]
-"""
+The library's `static_generate` splits the requests into waves, as `wave_steps` does, and calls your function for each.
 Step through the six stories:
 """
 
@@ -349,12 +375,16 @@ Slot 0 serves A. It does useful work until A's last token and is hatched from th
 serves D, which wants the fewest tokens, so this slot is hatched longest. The narrow framed columns are the two
 prefills, where padding is hatched. The second wave has only two rows, because no other requests are left.
 
-The table counts what the picture shows, and checks the formula:
+The table counts what the picture shows, and checks the formula and your `wave_steps`:
 """
 
 # %%
-reveal("01.a", six.trace.forward_calls, "forward passes")
-reveal("01.b", 100 * six.trace.tokens_useful / six.trace.tokens_computed, "%")
+reveal("01.b", 100 * six.trace.tokens_useful / six.trace.tokens_computed, "%", tolerance=0.05)
+times = request_times(six.trace, in_steps=True)
+print("`wave_steps` is right for every request:", predicted == [(t.admitted, t.done, t.returned) for t in times.values()])
+ended = sum(row.phase == "finished" for step in six.trace.steps for row in step.rows)
+computed_rows = sum(len(step.rows) for step in six.trace.steps)
+print(f"{ended} of the {computed_rows} rows computed had already finished: {ended / computed_rows:.0%}")
 starts = [i for i, step in enumerate(six.trace.steps) if step.rows[0].phase == "prefill"]
 rows = []
 for number, (start, end) in enumerate(zip(starts, [*starts[1:], None]), start=1):
@@ -387,6 +417,75 @@ for size in (2, 4, 6):
     outputs = record_run(static_generate, model, tokenizer, **SIX, batch_size=size, generate_wave=generate_wave).outputs
     equal = sum(answer == reference for answer, reference in zip(outputs, expected))
     print(f"batch size {size}: {equal} of 6 stories equal `generate`, token for token ({sum(map(len, outputs))} tokens)")
+
+# %% [markdown]
+"""
+## The ledger
+
+> **ledger**: the table of this course that compares, for the same six stories, what each way of serving them computes,
+> stores and copies.
+
+Lesson 00 began it. From here on we leave out its row without a cache, which takes too long.
+"""
+
+# %% tags=["measured"]
+ledger(model, tokenizer, "01", with_cache_only=True)
+
+# %% [markdown]
+"""
+Compare the last row with the one above it. There are fewer forward calls, but each covers several rows and takes
+longer. The last column is the result: times fewer divided by times longer. *Useful* is the percentage of 01.b. The cache
+also holds the padding and the finished rows, so compare what it reserves with what is used. And all of it is copied in
+each step, because a `DynamicCache` makes room for a new column by writing the whole cache to a new tensor.
+"""
+
+# %% [markdown]
+"""
+## What production does
+
+- **Hugging Face** `model.generate` on a padded batch is your loop. In `src/transformers/generation/utils.py`,
+  `GenerationMixin._sample` keeps a tensor `unfinished_sequences`, feeds the padding token to finished rows, and stops
+  when all rows have finished. The positions are `cumsum(-1) - 1` of the mask. It warns if it finds the padding on the
+  right. One `max_new_tokens` applies to the whole batch.
+- **Batchers in front of a model**, such as the dynamic batcher of NVIDIA Triton Inference Server
+  (`max_queue_delay_microseconds` in a model's `config.pbtxt`), collect requests for a moment and send them off as one
+  batch. This works well for a model that answers in one pass, such as a classifier, because all its answers finish
+  together.
+- **vLLM** has no waves. Before every step, `Scheduler.schedule` in `vllm/v1/core/sched/scheduler.py` decides which
+  requests take part. It doesn't pad to the longest prompt either: the tokens of all requests are packed end to end
+  (lesson 05).
+- **Sorting by length** puts similar requests into one wave. It is common where lengths are known, as in training. In
+  serving, the length of an answer isn't known when it starts.
+
+## What is still wrong
+
+A finished row is still computed while a request that could use its batch slot waits. What if a request left the batch
+in the step after its last token, and the next one joined immediately? Then the rows of a batch would be at different
+points: one in its prompt, another far into its answer. Lesson 02 builds that.
+
+## Quiz
+"""
+
+# %%
+quiz("01")
+
+# %% [markdown]
+"""
+## References
+
+- G.-I. Yu et al. (2022), *Orca: A Distributed Serving System for Transformer-Based Generative Models*, OSDI. Section 3 describes the barrier ("early-finished and late-joining requests"). https://www.usenix.org/conference/osdi22/presentation/yu
+- R. Pope et al. (2022), *Efficiently Scaling Transformer Inference*. How batch size trades latency against cost. https://arxiv.org/abs/2211.05102
+- J. Su et al. (2021), *RoFormer: Enhanced Transformer with Rotary Position Embedding*, section 3. https://arxiv.org/abs/2104.09864
+- Hugging Face, *Generation with LLMs*, on padding side. https://huggingface.co/docs/transformers/llm_tutorial
+- NVIDIA Triton Inference Server, *Batchers*. https://docs.nvidia.com/deeplearning/triton-inference-server/user-guide/docs/user_guide/batcher.html
+"""
+
+# %% [markdown] folded=true
+"""
+## Further (optional)
+
+What the lesson doesn't need. It isn't part of its 85 minutes.
+"""
 
 # %% [markdown]
 """
@@ -438,10 +537,6 @@ Variant by variant:
   instead of the last word of the prompt. So the first word is wrong and the answer continues from it: most rows start a
   new sentence, and D ends immediately. (Rows can also start in the first column, with the unused columns on the right.
   Lesson 02 does that.)
-
-> **rotary positions**: a way to encode the order of tokens by rotating queries and keys by an angle proportional to
-> their position, also called RoPE. Attention then depends on the distance between tokens, not on where they are. Llama,
-> Qwen and the bundled model use it.
 """
 
 # %%
@@ -469,35 +564,13 @@ With absolute positions, wrong positions break every row that has padding. With 
 same, up to rounding. All models need the mask. So why pass positions to a rotary model? Because then the same loop
 works for every model, and because a row whose positions include its padding reaches the end of the context sooner. From
 lesson 02 on, each row's positions also say where its keys are in the cache.
-
-> **context**: the tokens of one sequence that the model can look at, prompt and answer together. Its length is limited:
-> the model has no positions beyond that limit.
 """
 
 # %% [markdown]
 """
-## Measure
+### The speed of sixteen requests
 
-Which requests wait for which? All six arrive at the same time. The table counts steps.
-
-> **head-of-line blocking**: requests that could be served have to wait because the ones ahead of them haven't finished.
-"""
-
-# %%
-times = request_times(six.trace, in_steps=True)
-Table(
-    ["request", "starts after step", "last token in step", "answer returned after step", "steps from last token to return"],
-    [[name, t.admitted, t.done, t.returned, t.held_back] for name, t in times.items()],
-    caption="The six stories in waves of four",
-)
-
-# %% [markdown]
-"""
-D finishes first, but its answer is returned only when C is done: that is the barrier. In the steps of the last column,
-the request's batch slot did nothing useful. Meanwhile E and F wait for the whole first wave: that is head-of-line
-blocking. A request's answer is returned after the longest answer of its own wave and of each wave before it.
-
-Now the speed. We serve sixteen requests: prompts drawn from the six stories with a fixed seed, each request with its
+We serve sixteen requests: prompts drawn from the six stories with a fixed seed, each request with its
 own `max_tokens`. These are the limits in order of arrival, one wave of four per line:
 """
 
@@ -511,7 +584,7 @@ for wave in waves([max_tokens for _, max_tokens in many], 4):
 # %% [markdown]
 """
 **Predict 01.c.** In answer tokens per second, how many times faster are waves of four than one request at a time? You
-have everything you need. One at a time, every token takes one pass. `wave_steps` gives the passes for waves of four.
+have everything you need. One at a time, every token takes one pass. The last number of `wave_steps` is the passes for waves of four.
 And the first table of this lesson says how much longer a pass over four rows takes than a pass over one. Assume that
 all answers reach their limits.
 """
@@ -584,7 +657,7 @@ bar_chart(
 The useful tokens are the same in every run. The wasted ones grow, because the more rows a wave has, the longer its
 longest prompt and its longest answer tend to be.
 
-## Stretch (optional): which requests share a wave?
+### Stretch: which requests share a wave?
 
 Waves need not follow the order of arrival. If similar requests share a wave, fewer cells are wasted. Write
 `my_waves(requests, batch_size)`. A request is a pair (prompt tokens, `max_tokens`). Return a list of waves, each a list of
@@ -608,82 +681,3 @@ def my_waves(requests, batch_size):
 
 
 waves_scoreboard(my_waves)
-
-# %% [markdown]
-"""
-## The ledger
-
-> **ledger**: the table of this course that compares, for the same six stories, what each way of serving them computes,
-> stores and copies.
-
-Lesson 00 began it. From here on we leave out its row without a cache, which takes too long.
-"""
-
-# %% tags=["measured"]
-ledger(model, tokenizer, "01", with_cache_only=True)
-
-# %% [markdown]
-"""
-Compare the last row with the one above it. There are fewer forward calls, but each covers several rows and takes
-longer. The last column is the result: times fewer divided by times longer. *Useful* is the percentage of 01.b. The cache
-also holds the padding and the finished rows, so compare what it reserves with what is used. And all of it is copied in
-each step, because a `DynamicCache` makes room for a new column by writing the whole cache to a new tensor.
-"""
-
-# %% [markdown]
-"""
-## What production does
-
-- **Hugging Face** `model.generate` on a padded batch is your loop. In `src/transformers/generation/utils.py`,
-  `GenerationMixin._sample` keeps a tensor `unfinished_sequences`, feeds the padding token to finished rows, and stops
-  when all rows have finished. The positions are `cumsum(-1) - 1` of the mask. It warns if it finds the padding on the
-  right. One `max_new_tokens` applies to the whole batch.
-- **Batchers in front of a model**, such as the dynamic batcher of NVIDIA Triton Inference Server
-  (`max_queue_delay_microseconds` in a model's `config.pbtxt`), collect requests for a moment and send them off as one
-  batch. This works well for a model that answers in one pass, such as a classifier, because all its answers finish
-  together.
-- **vLLM** has no waves. Before every step, `Scheduler.schedule` in `vllm/v1/core/sched/scheduler.py` decides which
-  requests take part. It doesn't pad to the longest prompt either: the tokens of all requests are packed end to end
-  (lesson 05).
-- **Sorting by length** puts similar requests into one wave. It is common where lengths are known, as in training. In
-  serving, the length of an answer isn't known when it starts.
-"""
-
-# %% [markdown]
-"""
-## What is still wrong
-
-Two results from the six stories in waves of four:
-"""
-
-# %%
-trace = six.trace
-ended = sum(row.phase == "finished" for step in trace.steps for row in step.rows)
-rows = sum(len(step.rows) for step in trace.steps)
-print(f"{ended} of the {rows} rows computed had already finished: {ended / rows:.0%}")
-waiting = [name for name in NAMES if times[name].admitted]
-first_free = min(t.done for t in times.values())
-print(f"{' and '.join(waiting)} started after step {times[waiting[0]].admitted}; one batch slot did nothing useful from step {first_free + 1} on")
-
-# %% [markdown]
-"""
-A finished row is still computed while a request that could use its batch slot waits. What if a request left the batch
-in the step after its last token, and the next one joined immediately? Then the rows of a batch would be at different
-points: one in its prompt, another far into its answer. Lesson 02 builds that.
-
-## Quiz
-"""
-
-# %%
-quiz("01")
-
-# %% [markdown]
-"""
-## References
-
-- G.-I. Yu et al. (2022), *Orca: A Distributed Serving System for Transformer-Based Generative Models*, OSDI. Section 3 describes the barrier ("early-finished and late-joining requests"). https://www.usenix.org/conference/osdi22/presentation/yu
-- R. Pope et al. (2022), *Efficiently Scaling Transformer Inference*. How batch size trades latency against cost. https://arxiv.org/abs/2211.05102
-- J. Su et al. (2021), *RoFormer: Enhanced Transformer with Rotary Position Embedding*, section 3. https://arxiv.org/abs/2104.09864
-- Hugging Face, *Generation with LLMs*, on padding side. https://huggingface.co/docs/transformers/llm_tutorial
-- NVIDIA Triton Inference Server, *Batchers*. https://docs.nvidia.com/deeplearning/triton-inference-server/user-guide/docs/user_guide/batcher.html
-"""

@@ -44,17 +44,23 @@ def positions_from_mask(attention_mask: torch.Tensor) -> torch.Tensor:
     return (attention_mask.cumsum(dim=1) - 1).clamp(min=0)
 
 
-def wave_steps(answer_lengths: list[int], batch_size: int) -> list[int]:
-    """Count the forward passes of each wave: one per token of its longest answer.
+def wave_steps(answer_lengths: list[int], batch_size: int) -> list[tuple[int, int, int]]:
+    """When each request starts, gets its last token and is returned, in steps since the first wave's start.
 
     Args:
-        answer_lengths: the number of new tokens of each request, in order of arrival.
+        answer_lengths: the number of new tokens of each request, at least 1, in order of arrival.
         batch_size: the number of requests in a wave; the last wave may have fewer.
 
     Returns:
-        list of int: the number of steps of each wave.
+        list of (starts after step, last token in step, returned after step), one for each request.
     """
-    return [max(wave) for wave in waves(answer_lengths, batch_size)]
+    times = []
+    start = 0
+    for wave in waves(answer_lengths, batch_size):
+        end = start + max(wave)
+        times += [(start, start + length, end) for length in wave]
+        start = end
+    return times
 
 
 @torch.inference_mode()

@@ -33,10 +33,11 @@ def reveal(key: str, measured: float, unit: str = "", tolerance: float = EXACT) 
         tolerance: how far off a prediction may be that counts as a hit, relative to what was measured.
     """
     guess = progress.load()["predictions"].get(key)
-    far = None if guess is None else _points(guess, measured) if unit == "%" else _how_far(guess, measured, tolerance)
+    difference = _points if unit == "%" else _how_far
     unit = f" {unit}" if unit else ""
     if guess is None:
         return Panel("note", f"Measured: {_number(measured)}{unit}", ["You made no prediction for this one."]).show()
+    far = difference(guess, measured, tolerance)
     Panel("note", f"Measured: {_number(measured)}{unit}. You predicted {_number(guess)}{unit}.", [far]).show()
 
 
@@ -53,11 +54,15 @@ def _how_far(guess: float, measured: float, tolerance: float) -> str:
     return f"Too {side} by a factor of {factor:.1f}." if factor >= 2 else f"{abs(ratio - 1):.0%} too {side}."
 
 
-def _points(guess: float, measured: float) -> str:
+def _points(guess: float, measured: float, tolerance: float) -> str:
     """Percentages are compared by their difference: 58 % instead of 53 % is 5 percentage points too high."""
     points = round(abs(guess - measured))
+    if points == 0 or abs(guess - measured) <= EXACT * abs(measured):
+        return "Correct."
+    if abs(guess - measured) <= tolerance * abs(measured):
+        return f"A hit: within {tolerance:.0%} of the measured number."
     side = "high" if guess > measured else "low"
-    return f"{points} percentage point{'' if points == 1 else 's'} too {side}." if points else "Correct."
+    return f"{points} percentage point{'' if points == 1 else 's'} too {side}."
 
 
 def _number(value: float) -> str:

@@ -151,7 +151,7 @@ def cache_bytes_per_token(config: "PretrainedConfig", bytes_per_element: int = 4
     In every layer, a token leaves one key and one value for each KV head, each of `head_dim` elements.
 
     Args:
-        config: a Hugging Face model configuration. `kv_head_size(config)` gives the KV heads and their size.
+        config: a Hugging Face model configuration, of any model family.
         bytes_per_element: 4 for float32, 2 for bfloat16 and float16.
     """
     kv_heads, head_dim = kv_head_size(config)

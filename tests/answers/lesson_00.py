@@ -506,6 +506,32 @@ def needs_num_key_value_heads(config, bytes_per_element=4):
     return 2 * config.num_hidden_layers * config.num_key_value_heads * head_dim * bytes_per_element
 
 
+def needs_head_dim(config, bytes_per_element=4):
+    return 2 * config.num_hidden_layers * kv_head_size(config)[0] * config.head_dim * bytes_per_element
+
+
+def takes_none_for_a_size(config, bytes_per_element=4):
+    head_dim = getattr(config, "head_dim", config.hidden_size // config.num_attention_heads)
+    return 2 * config.num_hidden_layers * kv_head_size(config)[0] * head_dim * bytes_per_element
+
+
+def size_from_the_kv_heads(config, bytes_per_element=4):
+    kv_heads, _ = kv_head_size(config)
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // kv_heads
+    return 2 * config.num_hidden_layers * kv_heads * head_dim * bytes_per_element
+
+
+def with_try(config, bytes_per_element=4):
+    try:
+        kv_heads = config.num_key_value_heads
+    except AttributeError:
+        kv_heads = config.num_attention_heads
+    head_dim = vars(config).get("head_dim")
+    if head_dim is None:
+        head_dim, _ = divmod(config.hidden_size, config.num_attention_heads)
+    return bytes_per_element * config.num_hidden_layers * (kv_heads * head_dim + kv_heads * head_dim)
+
+
 def default_of_two(config, bytes_per_element=2):
     return cache_bytes_per_token(config, bytes_per_element)
 
@@ -810,7 +836,11 @@ WRONG = {
         Wrong("KiB", product(factor=1 / 1024), "The result is in bytes"),
         Wrong("half in float32", half_in_float32, "half of the elements with 4 bytes"),
         Wrong("the whole context", whole_context, "the whole context"),
-        Wrong("attribute that GPT-2 lacks", needs_num_key_value_heads, "Model families name"),
+        Wrong("attribute that GPT-2 lacks", needs_num_key_value_heads, "has no `num_key_value_heads`"),
+        Wrong("needs a head_dim", needs_head_dim, "has no `head_dim`"),
+        Wrong("takes None for a size", takes_none_for_a_size, "`head_dim` exists and is None"),
+        Wrong("a field that no model has", lambda config, bytes_per_element=4: config.kv_heads, "may be missing"),
+        Wrong("size from the KV heads", size_from_the_kv_heads, "divide hidden_size by the KV heads"),
         Wrong("another default", default_of_two, "The default is 4"),
         Wrong("prints", prints_only, "returned None"),
         Wrong("the notebook's model", reads(OURS, OURS), "the notebook's own model, `model.config`"),
@@ -822,7 +852,7 @@ WRONG = {
         Wrong("adds", adds_instead, "Multiply"),
         Wrong("values in elements", values_in_elements, "multiply only half of the elements"),
         Wrong("values per query head", values_per_query_head, "once per query head"),
-        Wrong("adds what kv_head_size returns", adds_heads_and_size, "add the two numbers that `kv_head_size` returns"),
+        Wrong("adds heads and size", adds_heads_and_size, "add the number of KV heads and their size"),
         Wrong("whole KiB", whole_kib, "count in KiB"),
     ],
 }
@@ -831,5 +861,5 @@ RIGHT = {
     "00.1": [in_tensors, recursive, only_the_last_logits, by_generator],
     "00.2": [step_with_mask, step_with_positions, step_by_comparing],
     "00.3": [with_a_for_loop, with_a_cache_of_its_own, with_hugging_face, from_a_stream],
-    "00.4": [by_hand, with_numpy, from_a_tensor],
+    "00.4": [by_hand, with_numpy, from_a_tensor, with_try],
 }

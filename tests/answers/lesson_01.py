@@ -10,7 +10,7 @@ from transformers import DynamicCache
 from answers import Wrong
 from lessons_lib.batching import static_batching
 from lessons_lib.batching.greedy import greedy_with_cache
-from lessons_lib.batching.static_batching import pad_left, positions_from_mask, waves
+from lessons_lib.batching.static_batching import pad_left, positions_from_mask, wave_steps, waves
 
 # 01.1
 
@@ -229,124 +229,96 @@ def positions_by_shift(attention_mask):
 # 01.3
 
 
-def adds_up(answer_lengths, batch_size):
-    return [sum(wave) for wave in waves(answer_lengths, batch_size)]
+def barrier(length_of=max, start=0, made=lambda start, length, end: (start, start + length, end), carries=True):
+    """A correct answer in which one part can be replaced by a wrong one."""
 
+    def wave_steps(answer_lengths, batch_size):
+        times, begin = [], start
+        for wave in waves(answer_lengths, batch_size):
+            end = begin + length_of(wave)
+            times += [made(begin, length, end) for length in wave]
+            begin = end if carries else start
+        return times
 
-def steps_so_far(answer_lengths, batch_size):
-    steps = [max(wave) for wave in waves(answer_lengths, batch_size)]
-    return [sum(steps[: index + 1]) for index in range(len(steps))]
-
-
-def mean_of_wave(answer_lengths, batch_size):
-    return [sum(wave) / len(wave) for wave in waves(answer_lengths, batch_size)]
-
-
-def shortest_of_wave(answer_lengths, batch_size):
-    return [min(wave) for wave in waves(answer_lengths, batch_size)]
-
-
-def last_of_wave(answer_lengths, batch_size):
-    return [wave[-1] for wave in waves(answer_lengths, batch_size)]
-
-
-def forgets_last_wave(answer_lengths, batch_size):
-    return [
-        max(answer_lengths[i * batch_size : (i + 1) * batch_size])
-        for i in range(max(len(answer_lengths) // batch_size, len(answer_lengths) == 1))
-    ]
+    return wave_steps
 
 
 def sorts_first(answer_lengths, batch_size):
-    return [max(wave) for wave in waves(sorted(answer_lengths), batch_size)]
-
-
-def total_only(answer_lengths, batch_size):
-    return sum(max(wave) for wave in waves(answer_lengths, batch_size))
-
-
-def answers_through_batch(answer_lengths, batch_size):
-    return [-(-sum(wave) // batch_size) for wave in waves(answer_lengths, batch_size)]
-
-
-def one_step_more(answer_lengths, batch_size):
-    return [max(wave) + 1 for wave in waves(answer_lengths, batch_size)]
-
-
-def decode_steps_only(answer_lengths, batch_size):
-    return [max(wave) - 1 for wave in waves(answer_lengths, batch_size)]
+    order = sorted(range(len(answer_lengths)), key=lambda index: answer_lengths[index])
+    times = wave_steps([answer_lengths[index] for index in order], batch_size)
+    return [times[order.index(index)] for index in range(len(answer_lengths))]
 
 
 def longest_of_all(answer_lengths, batch_size):
-    return [max(answer_lengths) for _ in waves(answer_lengths, batch_size)]
+    return barrier(lambda wave: max(answer_lengths))(answer_lengths, batch_size)
 
 
 def that_many_waves(answer_lengths, batch_size):
-    return [max(answer_lengths[i::batch_size]) for i in range(batch_size) if answer_lengths[i::batch_size]]
+    return wave_steps(answer_lengths, -(-len(answer_lengths) // batch_size) or 1)
 
 
-def sliding_waves(answer_lengths, batch_size):
-    return [
-        max(answer_lengths[i : i + batch_size])
-        for i in range(max(len(answer_lengths) - batch_size + 1, min(len(answer_lengths), 1)))
-    ]
+def forgets_last_wave(answer_lengths, batch_size):
+    whole = max(len(answer_lengths) // batch_size * batch_size, len(answer_lengths) == 1)
+    return wave_steps(answer_lengths[:whole], batch_size)
+
+
+def fills_the_last_wave(answer_lengths, batch_size):
+    filled = [*answer_lengths, *[0] * (-len(answer_lengths) % batch_size)]
+    return wave_steps(filled, batch_size)
+
+
+def one_element_per_wave(answer_lengths, batch_size):
+    return [(wave[0]) for wave in waves(wave_steps(answer_lengths, batch_size), batch_size)]
+
+
+def number_of_the_wave(answer_lengths, batch_size):
+    times = wave_steps(answer_lengths, batch_size)
+    return [(row // batch_size, last, end) for row, (_, last, end) in enumerate(times)]
 
 
 def forgets_return(answer_lengths, batch_size):
-    [max(wave) for wave in waves(answer_lengths, batch_size)]
+    wave_steps(answer_lengths, batch_size)
 
 
 def steps_by_loop(answer_lengths, batch_size):
-    steps = []
-    for index, length in enumerate(answer_lengths):
-        if index % batch_size == 0:
-            steps.append(0)
-        steps[-1] = max(steps[-1], length)
-    return tuple(steps)
+    times, start = [], 0
+    for index in range(0, len(answer_lengths), batch_size):
+        longest = 0
+        for length in answer_lengths[index : index + batch_size]:
+            longest = length if length > longest else longest
+        for length in answer_lengths[index : index + batch_size]:
+            times.append([start, start + length, start + longest])
+        start += longest
+    return tuple(times)
 
 
 def steps_by_numpy(answer_lengths, batch_size):
-    padded = np.zeros(-(-len(answer_lengths) // batch_size) * batch_size, dtype=int)
-    padded[: len(answer_lengths)] = answer_lengths
-    return padded.reshape(-1, batch_size).max(axis=1)
+    lengths = np.array(answer_lengths, dtype=int)
+    longest = np.array([max(wave) for wave in waves(answer_lengths, batch_size)], dtype=int)
+    end = np.repeat(longest.cumsum(), batch_size)[: len(lengths)]
+    start = end - np.repeat(longest, batch_size)[: len(lengths)]
+    return np.stack([start, start + lengths, end], axis=1)
 
 
-def steps_by_popping(answer_lengths, batch_size):
-    left, steps = list(answer_lengths), []
-    while left:
-        steps.append(np.int64(max(left[:batch_size])))
-        left = left[batch_size:]
-    return steps
-
-
-def longest_so_far(answer_lengths, batch_size):
-    return list(itertools.accumulate((max(wave) for wave in waves(answer_lengths, batch_size)), max))
-
-
-def deals_out(answer_lengths, batch_size):
-    number = -(-len(answer_lengths) // batch_size)
-    return [max(answer_lengths[i::number]) for i in range(number)]
-
-
-def an_empty_last_wave(answer_lengths, batch_size):
-    steps, wave = [], []
-    for length in answer_lengths:
-        wave.append(length)
-        if len(wave) == batch_size:
-            steps.append(max(wave))
-            wave = []
-    return [*steps, max(wave, default=0)]
+def steps_by_recursion(answer_lengths, batch_size, start=0):
+    wave, rest = answer_lengths[:batch_size], answer_lengths[batch_size:]
+    if not wave:
+        return []
+    end = start + max(wave)
+    return [(start, start + length, end) for length in wave] + steps_by_recursion(rest, batch_size, end)
 
 
 def steps_by_counting_down(answer_lengths, batch_size):
-    steps = []
-    for wave in waves(answer_lengths, batch_size):
-        left = list(wave)
-        steps.append(0)
-        while any(left):
-            left = [max(tokens - 1, 0) for tokens in left]
-            steps[-1] += 1
-    return steps
+    times, step = [None] * len(answer_lengths), 0
+    for first in range(0, len(answer_lengths), batch_size):
+        rows, start = range(first, min(first + batch_size, len(answer_lengths))), step
+        last = {}
+        while len(last) < len(rows):
+            step += 1
+            last |= {row: step for row in rows if step - start == answer_lengths[row]}
+        for row in rows:
+            times[row] = (start, last[row], step)
+    return times
 
 
 # 01.4
@@ -695,53 +667,38 @@ WRONG = {
         Wrong("sums in place", sums_in_place, says="changed its argument `attention_mask`"),
     ],
     "01.3": [
-        Wrong("adds up", adds_up, says="add up the lengths"),
-        Wrong("adds up the waves", steps_so_far, says="steps since the start of the run"),
-        Wrong("mean", mean_of_wave, says="take the mean"),
-        Wrong("shortest", shortest_of_wave, says="stop with the shortest"),
-        Wrong("last of the wave", last_of_wave, says="the first or last request of each wave"),
-        Wrong("forgets the last wave", forgets_last_wave, says="last wave is missing"),
-        Wrong("sorts first", sorts_first, says="sort the requests"),
-        Wrong("one total", total_only, says="should return a list"),
-        Wrong("sum through batch size", answers_through_batch, says="steps"),
-        Wrong("one more", one_step_more, says="one step too many"),
-        Wrong("decode steps only", decode_steps_only, says="one step too few"),
+        Wrong("adds up", barrier(sum), says="add up the lengths of a wave"),
+        Wrong("mean", barrier(lambda wave: sum(wave) / len(wave)), says="take the mean"),
+        Wrong("shortest", barrier(min), says="with its shortest answer"),
+        Wrong("last of the wave", barrier(lambda wave: wave[-1]), says="with its last request"),
+        Wrong("first of the wave", barrier(lambda wave: wave[0]), says="with its first request"),
         Wrong("longest of all", longest_of_all, says="longest answer of all"),
+        Wrong("sorts first", sorts_first, says="requests sorted by length"),
+        Wrong("counts from 1", barrier(made=lambda s, n, e: (s + 1, s + n, e)), says="counted from 1"),
         Wrong(
-            "one element, the longest of all",
-            lambda answer_lengths, batch_size: [max(answer_lengths, default=0)],
-            says="Yours is the longest answer of all",
-        ),
-        Wrong("longest so far", longest_so_far, says="carry the longest answer over"),
-        Wrong(
-            "rows times steps",
-            lambda answer_lengths, batch_size: [len(wave) * max(wave) for wave in waves(answer_lengths, batch_size)],
-            says="multiply by the number of rows",
+            "decode steps only",
+            lambda lengths, batch_size: wave_steps([length - 1 for length in lengths], batch_size),
+            says="decode steps only",
         ),
         Wrong(
-            "one element per request",
-            lambda answer_lengths, batch_size: [max(wave) for wave in waves(answer_lengths, batch_size) for _ in wave],
-            says="one element per request",
+            "one more", lambda lengths, size: wave_steps([length + 1 for length in lengths], size), says="too many for"
         ),
-        Wrong("deals the requests out", deals_out, says="deal the requests out to the waves in turn"),
-        Wrong("an empty last wave", an_empty_last_wave, says="a wave without requests"),
-        Wrong(
-            "one run for all",
-            lambda answer_lengths, batch_size: (
-                [-(-sum(answer_lengths) // batch_size)] if len(answer_lengths) > batch_size else [max(answer_lengths)]
-            ),
-            says="No request joins a running wave",
-        ),
-        Wrong(
-            "a share of the last wave",
-            lambda answer_lengths, batch_size: [
-                max(wave) * len(wave) // batch_size if start and len(wave) < batch_size else max(wave)
-                for start, wave in enumerate(waves(answer_lengths, batch_size))
-            ],
-            says="Only the last wave is wrong",
-        ),
+        Wrong("every wave at 0", barrier(carries=False), says="start every wave at 0"),
+        Wrong("returned at its own end", barrier(made=lambda s, n, e: (s, s + n, s + n)), says="Behind the barrier"),
+        Wrong("length as last step", barrier(made=lambda s, n, e: (s, n, e)), says="Yours is the length of the answer"),
+        Wrong("the wave's end as last step", barrier(made=lambda s, n, e: (s, e, e)), says="the last step of the wave"),
+        Wrong("steps of the wave as return", barrier(made=lambda s, n, e: (s, s + n, e - s)), says="Yours counts from"),
+        Wrong("another order", barrier(made=lambda s, n, e: (s, e, s + n)), says="but in another order"),
+        Wrong("number of the wave", number_of_the_wave, says="Yours is the number of the wave"),
         Wrong("batch_size waves", that_many_waves, says="not the number of waves"),
-        Wrong("sliding waves", sliding_waves, says="don't overlap"),
+        Wrong("forgets the last wave", forgets_last_wave, says="last wave is missing"),
+        Wrong("fills the last wave", fills_the_last_wave, says="a row without a request"),
+        Wrong("one element per wave", one_element_per_wave, says="one element per wave"),
+        Wrong("two numbers", barrier(made=lambda s, n, e: (s, e)), says="three numbers"),
+        Wrong(
+            "steps of all waves", lambda lengths, size: [max(lengths, default=0)] * len(lengths), says="three numbers"
+        ),
+        Wrong("one total", lambda lengths, size: sum(map(max, waves(lengths, size))), says="should return a list"),
         Wrong("no return", forgets_return, says="None"),
     ],
     "01.4": [
@@ -921,6 +878,6 @@ WRONG = {
 RIGHT = {
     "01.1": [pads_by_filling, pads_with_pytorch, pads_into_tensors, pads_from_reversed],
     "01.2": [positions_like_generate, positions_by_loop, positions_by_shift],
-    "01.3": [steps_by_loop, steps_by_numpy, steps_by_popping, steps_by_counting_down],
+    "01.3": [steps_by_loop, steps_by_numpy, steps_by_recursion, steps_by_counting_down],
     "01.4": [wave_like_generate, wave_by_recursion, wave_by_counting],
 }

@@ -301,6 +301,16 @@ def test_shares_differ_by_points(capsys):
     assert "5 percentage points too high." in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    "guess, says",
+    [(53, "Correct."), (58, "A hit: within 10% of"), (48, "A hit:"), (59, "6 percentage points too high.")],
+)
+def test_a_predicted_share_may_be_near(guess, says, capsys):
+    predict("77.a", guess)
+    reveal("77.a", 53, "%", tolerance=0.1)
+    assert says in capsys.readouterr().out
+
+
 def test_large_numbers_are_written_out(capsys):
     predict("77.a", 12000)
     reveal("77.a", 12345, "positions")

@@ -73,12 +73,14 @@ EXERCISES = [
         test=test_cache_bytes_per_token,
         points=1,
         hints=(
-            "Count the elements that one token stores in one layer, then multiply by the number of layers and by "
-            "the bytes per element.",
-            "In each layer, a token stores a key and a value for every KV head. Each of them has head_dim elements. "
-            "`config.num_hidden_layers` is the number of layers.",
-            "`kv_heads, head_dim = kv_head_size(config)`. The product has five factors: 2, layers, kv_heads, head_dim, "
-            "bytes_per_element.",
+            "Draw one token's part of the cache in one layer: how many vectors is it, and how long is each? Only then "
+            "look for the fields that say so.",
+            "First find the two numbers that a configuration may lack. `getattr(config, name, None)` is None if the "
+            "field is missing; test the result before you use it. Then multiply: 2 for key and value, the layers, the "
+            "KV heads, the size of a head, the bytes per element.",
+            "`kv_heads = getattr(config, 'num_key_value_heads', None) or config.num_attention_heads`, `head_dim = "
+            "getattr(config, 'head_dim', None) or config.hidden_size // config.num_attention_heads`. Then "
+            "`2 * config.num_hidden_layers * kv_heads * head_dim * bytes_per_element`.",
         ),
     ),
 ]

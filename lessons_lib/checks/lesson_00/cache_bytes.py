@@ -21,6 +21,12 @@ def _llama(**changes) -> LlamaConfig:
     return LlamaConfig(**(shape | changes))
 
 
+def _without_head_dim(**shape) -> Qwen2Config:
+    config = Qwen2Config(**shape)
+    config.head_dim = None
+    return config
+
+
 # (configuration, bytes_per_element, description), smallest first; each case tests one more rule.
 BYTES_CASES = (
     (_llama(), 1, "one layer, one KV head of size 8, 1 byte per element."),
@@ -49,6 +55,11 @@ BYTES_CASES = (
         "Qwen2 with 5 layers, 6 query heads sharing 3 KV heads of size 16, 4 bytes per element.",
     ),
     (
+        _without_head_dim(num_hidden_layers=1, hidden_size=96, num_attention_heads=6, num_key_value_heads=3),
+        2,
+        "Qwen2 with one layer, 6 query heads sharing 3 KV heads, hidden size 96, head_dim=None, 2 bytes per element.",
+    ),
+    (
         Qwen3Config(num_hidden_layers=3, hidden_size=96, num_attention_heads=6, num_key_value_heads=2, head_dim=40),
         2,
         "Qwen3 with 3 layers, 6 query heads sharing 2 KV heads of size 40, 2 bytes per element.",
@@ -64,9 +75,16 @@ def test_cache_bytes_per_token(attempt) -> None:
             raise Mistake(
                 f"your code raised AttributeError: {error}.",
                 case=case,
-                idea="Model families name their configuration fields differently. `kv_head_size(config)` returns the "
-                "KV heads and "
-                "head size for all of them.",
+                idea=_why_missing(str(error)),
+            ) from error
+        except TypeError as error:
+            if "NoneType" not in str(error) or getattr(config, "head_dim", 0) is not None:
+                raise
+            raise Mistake(
+                f"your code raised TypeError: {error}.",
+                case=case,
+                idea="In this configuration, `head_dim` exists and is None: no size is set. Then it is "
+                "hidden_size // num_attention_heads.",
             ) from error
         _refuse_no_number(got, case)
         expected = cache_bytes_per_token(config, size)
@@ -88,6 +106,20 @@ def test_cache_bytes_per_token(attempt) -> None:
             case="one layer, one KV head of size 8, called without bytes_per_element.",
             idea="The default is 4, the size of a float32.",
         )
+
+
+def _why_missing(error: str) -> str:
+    if "'num_key_value_heads'" in error:
+        return (
+            "This configuration has no `num_key_value_heads`: every query head has keys and values of its own. Then "
+            "there are `num_attention_heads` KV heads."
+        )
+    if "'head_dim'" in error:
+        return "This configuration has no `head_dim`. Then the size of a head is hidden_size // num_attention_heads."
+    return (
+        "Every configuration has `num_hidden_layers`, `num_attention_heads` and `hidden_size`; `num_key_value_heads` "
+        "and `head_dim` may be missing."
+    )
 
 
 def _why_other_model(got, config, size: int, attempt) -> str:
@@ -118,11 +150,16 @@ def _why_bytes(got, expected: int, config, size: int, attempt) -> str:
     layers = config.num_hidden_layers
     # hidden_size equals (query heads) x (head size) unless the configuration sets head_dim.
     if config.num_attention_heads > kv_heads and got == _bytes(config, size, config.num_attention_heads, head_dim):
-        stated = _llama(hidden_size=32, num_attention_heads=4, num_key_value_heads=2, head_dim=16)
+        stated = _llama(hidden_size=32, num_attention_heads=4, num_key_value_heads=2, head_dim=24)
         if attempt(stated, 1) == _bytes(stated, 1, 1, stated.hidden_size):
             return (
                 "You seem to count hidden_size elements per layer. Count KV heads times head size: query heads share "
                 "KV heads, so here it's fewer elements."
+            )
+        if attempt(stated, 1) == _bytes(stated, 1, 2, 24):
+            return (
+                "You seem to divide hidden_size by the KV heads. The size of a head is hidden_size divided by the "
+                "*query* heads."
             )
         return "You seem to count the query heads. Only KV heads are stored, and several query heads share each one."
     if got == _bytes(config, size, kv_heads, config.hidden_size // config.num_attention_heads):
@@ -153,8 +190,7 @@ def _why_bytes(got, expected: int, config, size: int, attempt) -> str:
         )
     if got * kv_heads * head_dim == expected * (kv_heads + head_dim):
         return (
-            "You seem to add the two numbers that `kv_head_size` returns. Multiply them: each KV head has that many "
-            "elements."
+            "You seem to add the number of KV heads and their size. Multiply them: each KV head has that many elements."
         )
     if got == expected // 2 + expected * 4 // (2 * size):
         return f"You seem to count half of the elements with 4 bytes. `bytes_per_element`, here {size}, counts for all."

@@ -12,6 +12,7 @@ from lessons_lib.batching.greedy import greedy_without_cache
 from lessons_lib.checks.exercise import Mistake, call, short
 from lessons_lib.models.tiny_models import tiny_model
 from lessons_lib.recording.forward_passes import watch_forwards
+from lessons_lib.viz.words import marked
 
 
 @dataclass(frozen=True)
@@ -119,7 +120,7 @@ def prompt_tokens_kept(got: list[int], case: Case) -> int:
 def name_wrong_ends(got: list[int], case: Case, attempt, too_few: str = "") -> None:
     """Raise if the answer begins or ends in the wrong place. `too_few` follows the count of missing tokens."""
     expected, prompt = case.expected(), list(case.prompt)
-    what = f"the answer should be {short(expected)}; yours is {short(got)}."
+    what = f"the answer should be {short(expected)}; yours is {marked(expected, got)}."
 
     def refuse(idea: str) -> None:
         raise Mistake(what, case=str(case), idea=idea)
@@ -194,7 +195,7 @@ def first_wrong_index(got: list[int], case: Case) -> int:
 def first_difference(got: list[int], case: Case) -> Mistake:
     expected, index = case.expected(), first_wrong_index(got, case)
     return Mistake(
-        f"the answer should be {short(expected)}; yours is {short(got)}.",
+        f"the answer should be {short(expected)}; yours is {marked(expected, got)}.",
         case=str(case),
         idea=f"They differ from new token {index + 1} on. What was the input of the pass that produced it?",
     )

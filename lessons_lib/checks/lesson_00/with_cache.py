@@ -15,6 +15,7 @@ from lessons_lib.checks.lesson_00.greedy import (
     refuse_extra_passes,
     refuse_memory,
 )
+from lessons_lib.viz.words import marked
 
 
 def test_greedy_with_cache(attempt) -> None:
@@ -94,13 +95,13 @@ def _name_wrong_first_token(got: list[int], case: Case, attempt) -> None:
     loses_first = not got and probe.run(attempt)[0] == probe.expected()[1:]
     if loses_first or (got and got == further[1 : len(got) + 1]):
         raise Mistake(
-            f"the answer should be {short(expected)}; yours is {short(got)}: the first token is missing.",
+            f"the answer should be {short(expected)}; yours is {marked(expected, got)}: the first token is missing.",
             case=str(case),
             idea="`prefill` returns the cache *and* the first new token. That token belongs to the answer.",
         )
     if got[:2] == expected[:1] * 2 and got[1:3] == expected[:2][: len(got) - 1]:
         raise Mistake(
-            f"the answer should be {short(expected)}; yours is {short(got)}: the first token appears twice.",
+            f"the answer should be {short(expected)}; yours is {marked(expected, got)}: the first token appears twice.",
             case=str(case),
             idea="Append each token once: the one from `prefill` before the loop, the one from `decode_step` inside "
             "it.",

@@ -44,16 +44,16 @@ EXERCISES = [
     ),
     Exercise(
         id="01.3",
-        title="Steps of each wave",
+        title="When each request starts and is returned",
         reference="lessons_lib.batching.static_batching:wave_steps",
         test=test_wave_steps,
         hints=(
-            "One step gives one token to every row of the wave. So the row with the longest answer decides how many "
-            "steps there are.",
-            "Split the list into waves of `batch_size`, in order: `waves(answer_lengths, batch_size)` does that. Each "
-            "wave contributes "
-            "one of its lengths.",
-            "`[max(wave) for wave in waves(answer_lengths, batch_size)]`",
+            "Solve `[4, 1, 2]` with batch size 2 on paper: draw one row per request and one column per step. Which of "
+            "the three numbers do the requests of a wave share?",
+            "Keep the step after which the current wave starts, 0 at first. For each wave, compute the step after "
+            "which it is returned, append three numbers for each of its requests, and let the next wave start there.",
+            "`for wave in waves(answer_lengths, batch_size):` with `end = start + max(wave)`, "
+            "`times += [(start, start + length, end) for length in wave]` and `start = end` in the loop body.",
         ),
     ),
     Exercise(

@@ -10,6 +10,7 @@ from lessons_lib.checks.exercise import Mistake, call, short
 from lessons_lib.checks.lesson_01.passes import Seen, WaveCase, name_wrong_inputs, recorded, refuse_extra_work
 from lessons_lib.checks.lesson_01.words import count, kind
 from lessons_lib.models.tiny_models import tiny_model
+from lessons_lib.viz.words import marked
 
 # On these prompts the tiny gpt2 model never repeats a token, so a mistake in any step shows.
 FIRST, SECOND, THIRD = (80, 13, 34), (90, 70), (81, 42, 14, 90, 71)
@@ -213,7 +214,7 @@ def _refuse_non_integer(token, case: WaveCase) -> None:
 def _name_wave_mistake(attempt, case: WaveCase, want, got, seen: Seen) -> None:
     row = next(r for r in range(len(want)) if got[r] != want[r])
     expected, answer, prompt = want[row], got[row], list(case.prompts[row])
-    what = f"row {row} should be {short(expected)}; yours is {short(answer)}."
+    what = f"row {row} should be {short(expected)}; yours is {marked(expected, answer)}."
     common = next((i for i, (a, b) in enumerate(zip(expected, answer)) if a != b), min(len(expected), len(answer)))
     if answer[: len(prompt)] == prompt and answer[len(prompt) :] == expected:
         idea = "You return the prompt as well. Return only the new tokens."

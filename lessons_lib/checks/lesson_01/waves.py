@@ -1,131 +1,146 @@
-"""Checks 01.3, `wave_steps`: a wave takes as many steps as its longest answer has tokens."""
+"""Checks 01.3, `wave_steps`: when each request starts, gets its last token and is returned."""
 
+from collections.abc import Callable
 from itertools import accumulate
 
-from lessons_lib.batching.static_batching import wave_steps
+from lessons_lib.batching.static_batching import wave_steps, waves
 from lessons_lib.checks.exercise import Mistake, call, short
 from lessons_lib.checks.lesson_01.words import kind
+from lessons_lib.viz.words import marked
+
+Times = list[tuple[int, int, int]]
 
 WAVE_CASES = (
     ([3], 1),
-    ([6, 9, 1, 2], 4),
+    ([3, 6, 2, 5], 4),
     ([5, 2], 1),
-    ([2, 5, 4, 1, 3], 2),
+    ([4, 1, 2, 3, 2], 2),
+    ([6, 9, 1, 2], 4),
     ([3, 4], 5),
-    ([20, 30, 40, 60], 4),
-    ([30, 60, 100, 20, 80, 40], 4),
+    ([30, 60, 100, 20, 80, 40, 10], 3),
     ([], 3),
 )
+NUMBERS = ("starts after step", "has its last token in step", "is returned after step")
 
 
 def test_wave_steps(attempt) -> None:
     for lengths, batch_size in WAVE_CASES:
         case = f"wave_steps({lengths}, batch_size={batch_size})"
-        got = call(attempt, list(lengths), batch_size, case=case)
+        got = _as_times(call(attempt, list(lengths), batch_size, case=case), lengths, batch_size, case)
         want = wave_steps(lengths, batch_size)
-        got = got.tolist() if hasattr(got, "tolist") and not isinstance(got, (int, float)) else got
-        if not isinstance(got, (list, tuple)):
-            total = " You seem to add up the waves." if got == sum(want) and len(want) > 1 else ""
-            raise Mistake(
-                f"it should return a list with the steps of each wave, here {want}; yours returned {kind(got)}.{total}",
-                case=case,
-                idea="The list has one element per wave.",
-            )
-        if list(got) != want:
-            raise Mistake(
-                f"the steps of the waves should be {want}; yours are {short(list(got))}.",
-                case=case,
-                idea=_why_steps(attempt, lengths, batch_size, want, list(got)),
-            )
+        if got == want:
+            continue
+        row = next(row for row, pair in enumerate(zip(got, want)) if pair[0] != pair[1])
+        column = next(i for i, pair in enumerate(zip(got[row], want[row])) if pair[0] != pair[1])
+        raise Mistake(
+            f"the request at index {row} {NUMBERS[column]} {want[row][column]}; yours says {short(got[row][column])}. "
+            f"All of it should be {want}; yours is {marked(want, got)}.",
+            case=case,
+            idea=_why_times(lengths, batch_size, want, got) or _why_number(lengths, batch_size, want, got, column),
+        )
 
 
-def _why_steps(attempt, lengths, size: int, want, got) -> str:
-    waves = [lengths[i : i + size] for i in range(0, len(lengths), size)]
-    if got == [w + 1 for w in want]:
-        return (
-            "Each wave has one step too many: the prefill already gives the first token. An answer of n tokens takes n "
-            "passes, including the prefill."
+def _as_times(got, lengths: list[int], size: int, case: str) -> Times:
+    got = got.tolist() if hasattr(got, "tolist") else got
+    if not isinstance(got, (list, tuple)):
+        raise Mistake(
+            f"it should return a list with three numbers for each request; yours returned {kind(got)}.", case=case
         )
-    if got == [w - 1 for w in want]:
-        return "Each wave has one step too few: the prefill is a forward pass too, and it gives the first token."
-    if any(len(wave) > 1 for wave in waves):
-        for name, rule in (
-            (
-                "You seem to add up the lengths. The rows of a wave are computed in the same pass, so one step serves "
-                "all of them.",
-                sum,
-            ),
-            (
-                "You seem to take the mean. A wave can't leave before its longest answer is done.",
-                lambda wave: sum(wave) / len(wave),
-            ),
-            ("You seem to stop with the shortest answer, before the others of its wave have finished.", min),
-        ):
-            if got in (
-                [rule(wave) for wave in waves],
-                [int(rule(wave)) for wave in waves],
-                [-int(-rule(wave) // 1) for wave in waves],
-            ):
-                return name
-        if got == [wave[-1] for wave in waves] or got == [wave[0] for wave in waves]:
-            return (
-                "Yours are the lengths of the first or last request of each wave. The longest one decides, wherever "
-                "it is."
+    got = [time.tolist() if hasattr(time, "tolist") else time for time in got]
+    number = len(waves(lengths, size))
+    if len(got) != len(lengths):
+        idea = "The list has one element per request, in order of arrival."
+        if len(got) == number:
+            idea = "Yours has one element per wave. The requests of a wave start together, but get their last tokens "
+            idea += "in different steps, so return one element per request."
+        elif len(got) == len(lengths) // size * size:
+            idea = "The last wave is missing. It may have fewer requests than `batch_size`, but it still has to run."
+        elif len(got) == number * size:
+            idea = "The last wave has fewer requests than `batch_size`, and a row without a request has no times."
+        raise Mistake(f"the list should have {len(lengths)} elements; yours has {len(got)}.", case=case, idea=idea)
+    for time in got:
+        if not isinstance(time, (list, tuple)) or len(time) != 3:
+            raise Mistake(
+                f"each element should have three numbers (start, last token, returned); one of yours is {kind(time)}.",
+                case=case,
             )
-        if got in ([len(wave) * max(wave) for wave in waves], [size * max(wave) for wave in waves]):
-            return (
-                "You seem to multiply by the number of rows. One forward pass computes all rows of the wave, so it is "
-                "one step."
-            )
-        if got == [max(wave) for wave in waves for _ in wave]:
-            return "Your list has one element per request. Return one per wave: all of its rows share its steps."
-    if len(got) == 1 and len(want) > 1 and got != want[:1]:
-        return (
-            f"Your list has 1 element, but there are {len(want)} waves. No request joins a running wave, so each wave "
-            "has steps of its own."
-        )
-    if got == [*want, 0]:
-        return (
-            "The last element belongs to a wave without requests. Does your code add the last, incomplete wave even "
-            "if it is empty?"
-        )
-    if len(want) > 1 and got == [sum(want[: i + 1]) for i in range(len(want))]:
-        return "Yours are the steps since the start of the run. Return the steps of each wave by itself."
-    if len(got) == 1 and len(want) == 2 and attempt([2, 5], 1) == [5]:
-        return "Yours is the longest answer of all. Return one element per wave: the longest answer in that wave."
-    if got == want[:-1]:
-        return "The last wave is missing. It may have fewer requests than `batch_size`, but it still has to run."
-    if got in (wave_steps(sorted(lengths), size), wave_steps(sorted(lengths, reverse=True), size)):
-        return (
-            "You seem to sort the requests. The length of an answer isn't known when it starts, so waves follow the "
-            "order of arrival."
-        )
-    if got == list(accumulate(want, max)) and attempt([2, 5], 1) == [2, 5]:
-        return (
-            "You seem to carry the longest answer over from the wave before. Every wave starts anew and waits only "
-            "for its own longest answer."
-        )
-    if len(want) > 1 and got == [max(lengths)] * len(want):
-        return "You seem to use the longest answer of all for every wave. A wave waits only for its own longest answer."
-    if len(want) > 1 and got == [max(lengths[i :: len(want)]) for i in range(len(want))]:
-        return (
-            "You seem to deal the requests out to the waves in turn. A wave has `batch_size` requests that follow "
-            "each other in the list."
-        )
-    parts = [lengths[i::size] for i in range(size)]
-    if got == [max(part) for part in parts if part] or len(got) == size != len(want):
-        return (
-            "`batch_size` is the number of requests in a wave, not the number of waves. The first wave is "
-            "`answer_lengths[:batch_size]`."
-        )
-    if len(got) > len(want):
-        return (
-            "Your list has more elements than there are waves. Waves don't overlap: each one starts `batch_size` "
-            "requests after the previous one."
-        )
-    if got[:-1] == want[:-1] and len(got) == len(want) and len(waves[-1]) < size:
-        return (
-            "Only the last wave is wrong. It has fewer requests than `batch_size`, but also takes one step per token "
-            "of its longest answer."
-        )
-    return "Split the list into waves of `batch_size`, in order, and take the longest answer of each."
+    return [tuple(time) for time in got]
+
+
+def _why_times(lengths: list[int], size: int, want: Times, got: Times) -> str:
+    """Why all three numbers are those of another way of serving; "" if they aren't."""
+    other: dict[str, Callable[[], Times]] = {
+        "These are the times with the requests sorted by length. The length of an answer isn't known when it starts, "
+        "so waves follow the order of arrival.": lambda: _in_other_order(lengths, size, sorted(lengths)),
+        "These are the times with the longest request first. The length of an answer isn't known when it starts, so "
+        "waves follow the order of arrival.": lambda: _in_other_order(lengths, size, sorted(lengths, reverse=True)),
+        "These are the times with the first number counted from 1. A request of the first wave starts after step 0.": (
+            lambda: [(start + 1, last, end) for start, last, end in want]
+        ),
+        "Yours counts decode steps only. The prefill is a step too, and gives the first token: an answer of n tokens "
+        "takes n steps.": lambda: wave_steps([length - 1 for length in lengths], size),
+        "Yours counts one step too many for each wave. The prefill already gives the first token: an answer of n "
+        "tokens takes n steps.": lambda: wave_steps([length + 1 for length in lengths], size),
+        "You seem to start every wave at 0. A wave starts when the previous one has been returned.": (
+            lambda: [(0, last - start, end - start) for start, last, end in want]
+        ),
+        "`batch_size` is the number of requests in a wave, not the number of waves.": (
+            lambda: wave_steps(lengths, -(-len(lengths) // size))
+        ),
+        "The three numbers are right, but in another order: start, last token, returned.": (
+            lambda: [time if sorted(time) == sorted(right) else right for time, right in zip(got, want)]
+        ),
+    }
+    return next((idea for idea, times in other.items() if got == times() != want), "")
+
+
+def _why_number(lengths: list[int], size: int, want: Times, got: Times, column: int) -> str:
+    mine, right = ([time[column] for time in times] for times in (got, want))
+    if column == 1:
+        if mine == lengths:
+            return "Yours is the length of the answer. Add the step after which its wave started."
+        if mine == [end for *_, end in want]:
+            return "Yours is the last step of the wave. This request's own answer is shorter and complete before that."
+        return "A request has its last token as many steps after its start as its answer has tokens."
+    split = waves(lengths, size)
+    rules: dict[str, Callable[[list[int]], float]] = {
+        "You seem to end a wave with its shortest answer. The barrier holds until the longest is done.": min,
+        "You seem to add up the lengths of a wave. Its rows share each forward pass, so its steps are those of its "
+        "longest answer.": sum,
+        "You seem to take the mean of a wave. The barrier holds until the longest answer is done.": (
+            lambda wave: sum(wave) / len(wave)
+        ),
+        "You seem to end a wave with its last request. The longest answer decides, wherever it is.": (
+            lambda wave: wave[-1]
+        ),
+        "You seem to end a wave with its first request. The longest answer decides, wherever it is.": (
+            lambda wave: wave[0]
+        ),
+        "You seem to give every wave the steps of the longest answer of all. A wave waits only for its own.": (
+            lambda wave: max(lengths)
+        ),
+    }
+    for idea, rule in rules.items():
+        ends = list(accumulate(rule(wave) for wave in split))
+        starts = [0, *ends[:-1]]
+        values = ends if column == 2 else starts
+        for rounded in (values, [int(value) for value in values]):
+            if mine == [value for value, wave in zip(rounded, split) for _ in wave] != right:
+                return idea
+    if column == 2 and mine == [last for _, last, _ in want]:
+        return "That is the step of its last token. Behind the barrier, its answer leaves with the longest of its wave."
+    if column == 2 and mine == [end - start for start, _, end in want]:
+        return "Yours counts from the start of the wave. Count from the start of the first wave."
+    if column == 0 and not any(mine):
+        return "You seem to start every wave at 0. A wave starts when the previous one has been returned."
+    if column == 0 and mine == [row // size for row in range(len(lengths))]:
+        return "Yours is the number of the wave. Count the steps of all waves before it."
+    if column == 0:
+        return "A wave starts after the longest answers of all waves before it."
+    return "All requests of a wave are returned when its longest answer is done."
+
+
+def _in_other_order(lengths: list[int], size: int, order: list[int]) -> Times:
+    """The times of the waves in this order, given to the requests by their lengths."""
+    by_length = dict(zip(order, wave_steps(order, size)))
+    return [by_length[length] for length in lengths]

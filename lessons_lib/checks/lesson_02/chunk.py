@@ -5,6 +5,7 @@ import torch
 from lessons_lib.batching.request import IllegalTransition, Request, RequestState
 from lessons_lib.checks.exercise import Mistake, call, short
 from lessons_lib.checks.lesson_02.batch import SeenPass, a_request, answer_alone, make_batch, watch_slot_passes
+from lessons_lib.viz.words import marked
 
 
 def check_prefill_chunk(attempt) -> None:
@@ -127,7 +128,8 @@ def _check_chunk_pass(seen: list[SeenPass], request: Request, start: int, end: i
             _why_tokens(tokens, request, start, end),
         )
     positions = fed.positions[0]
-    if positions != list(range(start, end)):
+    want = list(range(start, end))
+    if positions != want:
         restarted = start and positions == list(range(end - start))
         idea = (
             "Your positions restart at 0. This chunk is a later part of the same sequence, and its keys would "
@@ -135,9 +137,7 @@ def _check_chunk_pass(seen: list[SeenPass], request: Request, start: int, end: i
             if restarted
             else "The token at index i of the prompt has position i, counted from 0."
         )
-        raise Mistake(
-            f"the chunk's positions should be {list(range(start, end))}; yours are {short(positions)}.", case, idea
-        )
+        raise Mistake(f"the chunk's positions should be {want}; yours are {marked(want, positions)}.", case, idea)
     if fed.num_keys < end:
         raise Mistake(
             f"the pass reads {_counted(fed.num_keys, 'cache column')}; this chunk must see {end}: all tokens of the "

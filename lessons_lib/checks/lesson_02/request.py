@@ -2,6 +2,7 @@
 
 from lessons_lib.batching.request import NEXT_STATES, IllegalTransition, RequestState
 from lessons_lib.checks.exercise import Mistake, call, short
+from lessons_lib.viz.words import marked
 
 WAITING, PREFILLING, DECODING, FINISHED = RequestState
 
@@ -183,7 +184,8 @@ def _check_endings(attempt) -> None:
 
 
 def _check_ending(request, before, answer, max_tokens, eos, token, reason, case) -> None:
-    if list(request.output_ids) != [*answer, token]:
+    want = [*answer, token]
+    if list(request.output_ids) != want:
         left_out = list(request.output_ids) == answer and token == eos
         idea = (
             "The end token is part of the answer, as in `generate`. Append it, then finish."
@@ -191,7 +193,7 @@ def _check_ending(request, before, answer, max_tokens, eos, token, reason, case)
             else "The token that finishes a request is appended to `output_ids` too, once."
         )
         raise Mistake(
-            f"`output_ids` should be {[*answer, token]}; yours is {short(request.output_ids)}.", case=case, idea=idea
+            f"`output_ids` should be {want}; yours is {marked(want, request.output_ids)}.", case=case, idea=idea
         )
     if request.state is not FINISHED:
         if eos == 0 and token == 0:

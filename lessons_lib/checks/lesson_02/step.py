@@ -17,6 +17,7 @@ from lessons_lib.checks.lesson_02.batch import (
     watch_slot_passes,
 )
 from lessons_lib.models.tiny_models import VOCAB_SIZE, tiny_model
+from lessons_lib.viz.words import marked
 
 
 def check_step(attempt) -> None:
@@ -389,7 +390,8 @@ def _check_answers(attempt) -> None:
         want = answer_alone(tuple(prompt), max_tokens)
         if answer != want:
             raise Mistake(
-                f"request {name} should get {short(want)}, as it does when served alone; it got {short(answer)}.",
+                f"request {name} should get {short(want)}, as it does when served alone; "
+                f"it got {marked(want, answer)}.",
                 case=case,
                 idea="Batching changes when a token is computed, never which one. Did a request lose its slot before "
                 "it finished?",
