@@ -8,7 +8,7 @@ import time
 import pytest
 
 import lessons_lib.checks as checks
-from lessons_lib.checks import CheckFailed, check, hint, predict, progress, quiz, reveal, solution
+from lessons_lib.checks import CheckFailed, check, hint, predict, progress, quiz, reset, reveal, solution
 from lessons_lib.checks.exercise import Mistake, call, short
 from lessons_lib.checks.registry import UnknownExercise, exercises_of, get_exercise, lesson_numbers
 from lessons_lib.checks.sandbox import TimeLimit, run_guarded
@@ -226,6 +226,18 @@ def test_hints_come_in_steps_and_the_solution_last(capsys):
     solution("77.1")
     shown = capsys.readouterr().out
     assert "return [2 * number for number in numbers]" in shown and "Double every number" not in shown
+
+
+def test_reset_shows_the_released_cell(capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr("lessons_lib.checks.help.RELEASED", tmp_path)
+    reset("77.9")
+    reset("77.1")
+    shown = capsys.readouterr().out
+    assert "no exercise '77.9'" in shown and "no released notebook of lesson 77" in shown
+    cells = [{"id": "ex-77-1", "source": ["def double(numbers):\n", "    raise NotImplementedError()"]}]
+    (tmp_path / "77_toy.ipynb").write_text(json.dumps({"cells": cells}))
+    reset("77.1")
+    assert "raise NotImplementedError()" in capsys.readouterr().out
 
 
 def states():
