@@ -341,6 +341,30 @@ def test_a_quiz_explains_every_choice():
     assert "Answers: 1 b" in repr(quiz("77"))
 
 
+def test_the_first_choice_counts_and_is_stored():
+    from lessons_lib.checks.quiz_buttons import QuizButtons
+
+    shown = QuizButtons(quiz("77"))
+    assert "0 of 1 right at the first choice. 1 still open." in shown.score.value
+    (question,) = shown.questions
+    question.buttons[0].click()
+    question.buttons[1].click()
+    assert [button.description for button in question.buttons] == ["✗ a", "✓ b", "c"]
+    assert "That is 2 + 1." in question.explanations[0].value and not question.explanations[2].value
+    assert "0 of 1 right at the first choice.<" in shown.score.value
+    (question,) = QuizButtons(quiz("77")).questions
+    assert [button.description for button in question.buttons] == ["✗ a", "b", "c"]
+    assert "<details" in shown._repr_mimebundle_()["text/html"]
+
+
+def test_a_right_first_choice_scores():
+    from lessons_lib.checks.quiz_buttons import QuizButtons
+    from lessons_lib.checks.quizzes import score
+
+    QuizButtons(quiz("77")).questions[0].buttons[1].click()
+    assert score("77") == (1, 1, 1)
+
+
 def test_call_finds_changed_tensors_and_dicts():
     import torch
 
