@@ -58,11 +58,15 @@ def lay_out(root):
     file = os.path.join(root, WORKSPACES, "default-37a8.jupyterlab-workspace")  # the name Lab gives its default
     if os.path.exists(file):
         return
-    left = {"collapsed": False, "visible": True, "current": "table-of-contents",
-            "widgets": ["filebrowser", "table-of-contents"]}  # fmt: skip
+    contents = "@jupyterlab/toc:plugin"
+    left = {"collapsed": False, "visible": True, "current": contents,
+            "widgets": ["filebrowser", "running-sessions", contents, "extensionmanager.main-view"]}  # fmt: skip
+    layout = {"main": {"dock": None}, "down": {"size": 0, "collapsed": True, "widgets": []}, "left": left,
+              "right": {"collapsed": True, "visible": True, "widgets": []},
+              "relativeSizes": [0.2, 0.8, 0]}  # fmt: skip
     os.makedirs(os.path.dirname(file), exist_ok=True)
     with open(file, "w", encoding="utf-8") as workspace:
-        json.dump({"data": {"layout-restorer:data": {"left": left}}, "metadata": {"id": "default"}}, workspace)
+        json.dump({"data": {"layout-restorer:data": layout}, "metadata": {"id": "default"}}, workspace)
 
 
 def lab_command(python, root, port, screen, uid, extra_arguments=()):

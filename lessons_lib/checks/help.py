@@ -1,9 +1,9 @@
 """Hints, one at a time, the solution on request, and an exercise's cell as it was released."""
 
 import json
-from pathlib import Path
 
 from lessons_lib.checks import progress
+from lessons_lib.checks.lessons import RELEASED
 from lessons_lib.checks.panel import Panel, in_notebook
 from lessons_lib.checks.registry import UnknownExercise, get_exercise
 
@@ -34,9 +34,6 @@ def solution(id: str) -> None:
     module = exercise.reference.split(":")[0]
     where = f"This is `{exercise.name}` from `{module}`, which later lessons import."
     Panel("note", f"{id} `{exercise.name}`: one solution", [where], exercise.reference_body()).show()
-
-
-RELEASED = Path(__file__).resolve().parents[2] / "notebooks"
 
 
 def reset(id: str) -> None:

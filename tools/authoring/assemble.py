@@ -82,6 +82,8 @@ class Lesson:
                 folded = {"jp-MarkdownHeadingCollapsed": True} if FOLDED in cell.metadata else {}
                 cells.append(nbformat.v4.new_markdown_cell(cell.source, metadata=folded))
         self._refuse_missing_exercises()
+        if self.registry is course_registry:
+            cells.append(_footer_cell(self.number))
         _give_ids(cells)
         return nbformat.v4.new_notebook(cells=cells, metadata=NOTEBOOK_METADATA)
 
@@ -154,6 +156,12 @@ class Lesson:
                 f"{self.path.name}: exercise {', '.join(missing)} of lesson {self.number} has no cell. "
                 f'Add a cell `# %% exercise="{missing[0]}"`, or take it out of EXERCISES.'
             )
+
+
+def _footer_cell(number: str) -> NotebookNode:
+    """The last cell. Its output tells what a learner did, so it is never compared."""
+    source = f'from lessons_lib.checks import footer\n\nfooter("{number}")'
+    return nbformat.v4.new_code_cell(source, metadata={"tags": [MEASURED, "nbval-ignore-output"]})
 
 
 def is_measured(cell: NotebookNode) -> bool:
