@@ -14,13 +14,13 @@ A notebook uses these functions::
     home()  # the same for all lessons
 """
 
+from lessons_lib.checks.asking import quiz
 from lessons_lib.checks.footer import footer
 from lessons_lib.checks.help import hint, reset, solution
 from lessons_lib.checks.home import home
 from lessons_lib.checks.judge import CheckFailed, check
 from lessons_lib.checks.predictions import predict, reveal
 from lessons_lib.checks.progress import progress
-from lessons_lib.checks.quizzes import quiz
 
 __all__ = ["CheckFailed", "check", "footer", "hint", "home", "predict", "progress"]
 __all__ += ["quiz", "reset", "reveal", "solution"]

@@ -27,7 +27,8 @@ class Footer:
     def _repr_html_(self) -> str:
         scores = "".join(f"<div>{html.escape(line)}</div>" for line in self._scores())
         table = self._predictions()
-        predicted = table._repr_mimebundle_()["text/html"] if table.rows else ""
+        bundle = table._repr_mimebundle_()
+        predicted = f"<div style='overflow-x:auto'>{bundle['text/html']}</div>" if table.rows else ""
         links = "".join(link(words, file) for words, file in self._links())
         return f"<div style='line-height:1.6'>{scores}{predicted}<div style='margin-top:0.6em'>{links}</div></div>"
 

@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 
 from lessons_lib.checks.exercise import Choice, Question
-from lessons_lib.checks.panel import EDGES, in_notebook
+from lessons_lib.checks.panel import EDGES
 from lessons_lib.checks.progress import load
 from lessons_lib.checks.registry import quiz_of
 
@@ -33,16 +33,6 @@ class Quiz:
 
     def _repr_html_(self) -> str:
         return "".join(_question_html(number, question) for number, question in enumerate(self.questions, start=1))
-
-
-def quiz(lesson: str):
-    """The quiz of one lesson, such as "00"."""
-    questions = Quiz(lesson, tuple(quiz_of(lesson)))
-    if not in_notebook():
-        return questions
-    from lessons_lib.checks.quiz_buttons import QuizButtons  # here, because only a running notebook needs ipywidgets
-
-    return QuizButtons(questions)
 
 
 def score(lesson: str) -> tuple[int, int, int]:
