@@ -13,10 +13,12 @@ ARGS ?=
 MODEL ?=
 COURSE = $(PYTHON) course.py
 
-.PHONY: help lab test quick doctor bench soak serve load chat-model notebooks site
+.PHONY: help lab update export test quick doctor bench soak serve load chat-model notebooks site
 
 help:
-	@echo "make lab        install the course into .venv and open lesson 00 in JupyterLab (PORT=9999, ARGS=...)"
+	@echo "make lab        install the course into .venv and open your copy of the lessons, work/ (PORT=9999, ARGS=...)"
+	@echo "make update     bring work/ to the newest lessons in this folder and keep your answers"
+	@echo "make export     write all your answers, predictions and progress into work/export.json"
 	@echo "make test       install the test tools too and run all tests (ARGS=\"-k name\")"
 	@echo "make quick      the tests without notebooks, browser and nbgrader: less than two minutes"
 	@echo "make doctor     say what was found on this machine, and what to do about each problem (MODEL=... about a model)"
@@ -31,6 +33,12 @@ help:
 
 lab:
 	@$(COURSE) lab --port "$(PORT)" $(ARGS)
+
+update:
+	@$(COURSE) update
+
+export:
+	@$(COURSE) export
 
 test:
 	@$(COURSE) test $(ARGS)

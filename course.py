@@ -1,6 +1,7 @@
 """Set up the course and start one of its programs, with nothing but a Python and its standard library.
 
-    python3 course.py lab [--port 9999] [...]   install, then JupyterLab on lesson 00
+    python3 course.py lab [--port 9999] [...]   install, then JupyterLab on your copy of the lessons, work/
+    python3 course.py update | export           renew the lessons in work/ | all your answers as one file
     python3 course.py test [...]                install with the test tools, then all tests
     python3 course.py quick [...]               the same, but only the tests that need less than two minutes together
     python3 course.py serve [--port 8000] [...] install, then an OpenAI-compatible server
@@ -34,7 +35,7 @@ except ImportError:
 
 OLDEST, TOO_NEW = (3, 10), (3, 14)
 
-# The extra that each command needs; `doctor` needs none.
+# The extra that each command needs; `doctor`, `update` and `export` need none.
 EXTRAS = dict.fromkeys(["lab", "bench", "soak", "serve", "load", "chat-model"], "lab")
 EXTRAS.update(dict.fromkeys(["test", "quick", "notebooks"], "test"))
 EXTRAS["site"] = "site"
@@ -52,7 +53,10 @@ MODULES = {
     "load": ["lessons_lib.serving.load"],
     "chat-model": ["tools.chat_model"],
     "doctor": ["tools.doctor"],
+    "update": ["tools.learner_work", "update"],
+    "export": ["tools.learner_work", "export"],
 }
+INSTALL_NOTHING = ("doctor", "update", "export")
 
 
 def check_python(version, others=()):
@@ -99,8 +103,13 @@ def become(command, root):
 
 
 def start_lab(env, port, arguments):
-    from tools.lab import has_screen, lab_command
+    from tools.lab import has_screen, lab_command, lay_out
+    from tools.learner_work import copy_missing
 
+    lay_out(env.root)
+    copied = copy_missing()
+    if copied:
+        print("Copied into work/, which is yours: %s." % ", ".join(copied))
     # As lessons_lib/__init__.py does, which says why: here for notebooks that import torch before lessons_lib.
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) - 1)))
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
@@ -111,7 +120,7 @@ def start_lab(env, port, arguments):
 
 def main(arguments):
     command, rest = (arguments[0] if arguments else "help"), arguments[1:]
-    if command not in EXTRAS and command != "doctor":
+    if command not in EXTRAS and command not in INSTALL_NOTHING:
         print(__doc__.split("`make lab`")[0].rstrip())
         return 0 if command in ("help", "-h", "--help") else 2
     check_python(sys.version_info, () if OLDEST <= sys.version_info[:2] < TOO_NEW else usable_pythons())
@@ -120,7 +129,7 @@ def main(arguments):
     from tools.lab import take_port
 
     env = Environment()
-    if command == "doctor":  # installs nothing: it must be able to look at a broken install
+    if command in INSTALL_NOTHING:  # they must work with a broken install
         become([env.python if os.path.exists(env.python) else sys.executable, "-m"] + MODULES[command] + rest, env.root)
     if command == "lab":
         port, rest = take_port(rest)  # before minutes of installing, not after

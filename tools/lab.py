@@ -1,12 +1,15 @@
-"""JupyterLab on lesson 00: which port it uses, whether a browser can open, and the command that starts it."""
+"""JupyterLab on the learner's work/: its port, whether a browser can open, its settings, and the command."""
 
 import contextlib
+import json
 import os
 import socket
 
 from tools.setup_errors import SetupError
 
-FIRST_LESSON = "notebooks/00_one_request.ipynb"
+FIRST_PAGES = ("work/START.ipynb", "work/00_one_request.ipynb", "notebooks/00_one_request.ipynb")
+SETTINGS = "tools/lab_settings"  # overrides.json: defaults of this course, which the learner's own settings override
+WORKSPACES = "work/.lab/workspaces"  # the layout of windows; by default it would lie in the home folder
 
 
 def choose_port(wanted, first=8888, tries=50):
@@ -50,11 +53,30 @@ def has_screen(platform, environ):
     return bool(environ.get("DISPLAY") or environ.get("WAYLAND_DISPLAY"))
 
 
+def lay_out(root):
+    """On the first start, open the table of contents beside the lesson. Later the learner's own layout counts."""
+    file = os.path.join(root, WORKSPACES, "default-37a8.jupyterlab-workspace")  # the name Lab gives its default
+    if os.path.exists(file):
+        return
+    contents = "@jupyterlab/toc:plugin"
+    left = {"collapsed": False, "visible": True, "current": contents,
+            "widgets": ["filebrowser", "running-sessions", contents, "extensionmanager.main-view"]}  # fmt: skip
+    layout = {"main": {"dock": None}, "down": {"size": 0, "collapsed": True, "widgets": []}, "left": left,
+              "right": {"collapsed": True, "visible": True, "widgets": []},
+              "relativeSizes": [0.2, 0.8, 0]}  # fmt: skip
+    os.makedirs(os.path.dirname(file), exist_ok=True)
+    with open(file, "w", encoding="utf-8") as workspace:
+        json.dump({"data": {"layout-restorer:data": layout}, "metadata": {"id": "default"}}, workspace)
+
+
 def lab_command(python, root, port, screen, uid, extra_arguments=()):
-    """The command that starts JupyterLab on lesson 00."""
-    page = "/lab/tree/" + FIRST_LESSON if os.path.exists(os.path.join(root, FIRST_LESSON)) else "/lab"
+    """The command that starts JupyterLab on the first of FIRST_PAGES that is there."""
+    there = [page for page in FIRST_PAGES if os.path.exists(os.path.join(root, page))]
+    page = "/lab/tree/" + there[0] if there else "/lab"
     command = [python, "-m", "jupyterlab", f"--port={port}", "--port-retries=0", "--ServerApp.root_dir=" + root,
-               "--LabApp.default_url=" + page, "--log-level=WARN"]  # fmt: skip
+               "--LabApp.default_url=" + page, "--log-level=WARN",
+               "--LabApp.app_settings_dir=" + os.path.join(root, SETTINGS),
+               "--LabApp.workspaces_dir=" + os.path.join(root, WORKSPACES)]  # fmt: skip
     if not screen:
         command.append("--no-browser")
     if uid == 0:

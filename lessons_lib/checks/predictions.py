@@ -32,16 +32,21 @@ def reveal(key: str, measured: float, unit: str = "", tolerance: float = EXACT) 
     Args:
         tolerance: how far off a prediction may be that counts as a hit, relative to what was measured.
     """
-    guess = progress.load()["predictions"].get(key)
-    difference = _points if unit == "%" else _how_far
+    record = progress.load()
+    record["measured"][key] = {"value": float(measured), "unit": unit, "tolerance": tolerance}
+    progress.save(record)
+    guess = record["predictions"].get(key)
+    far = None if guess is None else how_far(guess, measured, unit, tolerance)
     unit = f" {unit}" if unit else ""
     if guess is None:
         return Panel("note", f"Measured: {_number(measured)}{unit}", ["You made no prediction for this one."]).show()
-    far = difference(guess, measured, tolerance)
     Panel("note", f"Measured: {_number(measured)}{unit}. You predicted {_number(guess)}{unit}.", [far]).show()
 
 
-def _how_far(guess: float, measured: float, tolerance: float) -> str:
+def how_far(guess: float, measured: float, unit: str = "", tolerance: float = EXACT) -> str:
+    """The prediction's error in words."""
+    if unit == "%":
+        return _points(guess, measured, tolerance)
     if abs(guess - measured) <= EXACT * abs(measured):
         return "Correct."
     if abs(guess - measured) <= tolerance * abs(measured):

@@ -11,6 +11,9 @@ from pathlib import Path
 from lessons_lib.checks.registry import exercises_of, lesson_numbers
 from lessons_lib.viz.tables.table import Table
 
+# By exercise id, prediction key, prediction key (what was measured), and lesson (question number -> first choice).
+PARTS = ("exercises", "predictions", "measured", "quiz")
+
 
 def progress_file() -> Path:
     return Path(os.environ.get("LESSONS_PROGRESS") or ".progress.json")
@@ -23,9 +26,10 @@ def load() -> dict:
     except (OSError, ValueError):
         record = {}
     record = record if isinstance(record, dict) else {}
-    for part in ("exercises", "predictions"):
+    for part in PARTS:
         if not isinstance(record.get(part), dict):
             record[part] = {}
+    record["quiz"] = {lesson: chosen for lesson, chosen in record["quiz"].items() if isinstance(chosen, dict)}
     return record
 
 

@@ -1,15 +1,19 @@
 """Quizzes in which every choice explains why it is right or wrong.
 
-Each choice is an HTML `<details>` element, and opening it means choosing it. So a quiz works from the keyboard, without
-a running kernel, and on an exported page.
+In a running notebook each choice has a button, and the score is stored (`quiz_buttons`). Without a kernel, as on an
+exported page, each choice is an HTML `<details>` element, and opening it means choosing it.
 """
 
 import html
 import re
 from dataclasses import dataclass
 
-from lessons_lib.checks.exercise import Question
+from lessons_lib.checks.exercise import Choice, Question
+from lessons_lib.checks.panel import EDGES
+from lessons_lib.checks.progress import load
 from lessons_lib.checks.registry import quiz_of
+
+LETTERS = "abcdefgh"
 
 
 @dataclass(frozen=True)
@@ -20,7 +24,7 @@ class Quiz:
     def __repr__(self) -> str:
         blocks = []
         for number, question in enumerate(self.questions, start=1):
-            choices = [f"   {letter}) {choice.text}" for letter, choice in zip("abcdefgh", question.choices)]
+            choices = [f"   {letter}) {choice.text}" for letter, choice in zip(LETTERS, question.choices)]
             blocks.append("\n".join([f"{number}. {question.text}", *choices]))
         answers = ", ".join(
             f"{number} {_right_letter(question)}" for number, question in enumerate(self.questions, start=1)
@@ -31,24 +35,32 @@ class Quiz:
         return "".join(_question_html(number, question) for number, question in enumerate(self.questions, start=1))
 
 
-def quiz(lesson: str) -> Quiz:
-    """The quiz of one lesson, such as "00"."""
-    return Quiz(lesson, tuple(quiz_of(lesson)))
+def score(lesson: str) -> tuple[int, int, int]:
+    """How many questions were right at the first choice, how many have been answered, and how many there are."""
+    chosen = load()["quiz"].get(lesson, {})
+    questions = quiz_of(lesson)
+    answers = [(question, chosen.get(str(number))) for number, question in enumerate(questions, start=1)]
+    right = sum(answer is not None and answer in _right_letter(question) for question, answer in answers)
+    return right, sum(answer is not None for _, answer in answers), len(questions)
 
 
 def _question_html(number: int, question: Question) -> str:
-    choices = "".join(
-        f"<details style='margin-left:1.5em'><summary style='cursor:pointer'>{_inline(choice.text)}</summary>"
-        f"<div style='margin:0.2em 0 0.6em 1.2em'>{'✓ Right.' if choice.right else '✗ No.'} "
-        f"{_inline(choice.explanation)}</div></details>"
-        for choice in question.choices
+    choices = "".join(_choice_html(letter, choice) for letter, choice in zip(LETTERS, question.choices))
+    return f"<div style='margin-bottom:1em'><p><b>{number}.</b> {inline(question.text)}</p>{choices}</div>"
+
+
+def _choice_html(letter: str, choice: Choice) -> str:
+    mark, edge = ("✓ Right.", EDGES["right"]) if choice.right else ("✗ No.", EDGES["wrong"])
+    return (
+        f"<details style='margin:0 0 0.3em 1em'><summary style='cursor:pointer'><b>{letter}</b> {inline(choice.text)}"
+        f"</summary><div style='margin:0.2em 0 0.6em 1em;padding:0 0.8em;border-left:4px solid {edge}'>"
+        f"<b>{mark}</b> {inline(choice.explanation)}</div></details>"
     )
-    return f"<div style='margin-bottom:1em'><p><b>{number}.</b> {_inline(question.text)}</p>{choices}</div>"
 
 
-def _inline(text: str) -> str:
+def inline(text: str) -> str:
     return re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(text, quote=False))
 
 
 def _right_letter(question: Question) -> str:
-    return "".join(letter for letter, choice in zip("abcdefgh", question.choices) if choice.right)
+    return "".join(letter for letter, choice in zip(LETTERS, question.choices) if choice.right)

@@ -8,7 +8,7 @@ import time
 import pytest
 
 import lessons_lib.checks as checks
-from lessons_lib.checks import CheckFailed, check, hint, predict, progress, quiz, reveal, solution
+from lessons_lib.checks import CheckFailed, check, hint, predict, progress, quiz, reset, reveal, solution
 from lessons_lib.checks.exercise import Mistake, call, short
 from lessons_lib.checks.registry import UnknownExercise, exercises_of, get_exercise, lesson_numbers
 from lessons_lib.checks.sandbox import TimeLimit, run_guarded
@@ -228,6 +228,18 @@ def test_hints_come_in_steps_and_the_solution_last(capsys):
     assert "return [2 * number for number in numbers]" in shown and "Double every number" not in shown
 
 
+def test_reset_shows_the_released_cell(capsys, tmp_path, monkeypatch):
+    monkeypatch.setattr("lessons_lib.checks.help.RELEASED", tmp_path)
+    reset("77.9")
+    reset("77.1")
+    shown = capsys.readouterr().out
+    assert "no exercise '77.9'" in shown and "no released notebook of lesson 77" in shown
+    cells = [{"id": "ex-77-1", "source": ["def double(numbers):\n", "    raise NotImplementedError()"]}]
+    (tmp_path / "77_toy.ipynb").write_text(json.dumps({"cells": cells}))
+    reset("77.1")
+    assert "raise NotImplementedError()" in capsys.readouterr().out
+
+
 def states():
     return {row[0]: row[2:] for row in progress().rows}
 
@@ -337,6 +349,30 @@ def test_a_quiz_explains_every_choice():
     assert page.count("<details") == 3 and page.count("✓ Right.") == 1
     assert "Too many." in page and "&lt;5&gt;" in page and "<code>2 * 2</code>" in page
     assert "Answers: 1 b" in repr(quiz("77"))
+
+
+def test_the_first_choice_counts_and_is_stored():
+    from lessons_lib.checks.quiz_buttons import QuizButtons
+
+    shown = QuizButtons(quiz("77"))
+    assert "0 of 1 right at the first choice. 1 still open." in shown.score.value
+    (question,) = shown.questions
+    question.buttons[0].click()
+    question.buttons[1].click()
+    assert [button.description for button in question.buttons] == ["✗ a", "✓ b", "c"]
+    assert "That is 2 + 1." in question.explanations[0].value and not question.explanations[2].value
+    assert "0 of 1 right at the first choice.<" in shown.score.value
+    (question,) = QuizButtons(quiz("77")).questions
+    assert [button.description for button in question.buttons] == ["✗ a", "b", "c"]
+    assert "<details" in shown._repr_mimebundle_()["text/html"]
+
+
+def test_a_right_first_choice_scores():
+    from lessons_lib.checks.quiz_buttons import QuizButtons
+    from lessons_lib.checks.quizzes import score
+
+    QuizButtons(quiz("77")).questions[0].buttons[1].click()
+    assert score("77") == (1, 1, 1)
 
 
 def test_call_finds_changed_tensors_and_dicts():

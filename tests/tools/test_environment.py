@@ -129,7 +129,7 @@ def test_each_make_target_is_listed_in_help_and_known_to_course():
     targets = set(re.search(r"^\.PHONY: (.*)$", makefile, re.M).group(1).split())
     assert targets == set(re.findall(r"^([a-z-]+):", makefile, re.M))
     assert targets == set(re.findall(r'@echo "make ([\w-]+) ', makefile))
-    assert targets - {"help", "doctor"} == set(course.EXTRAS)
+    assert targets - {"help", *course.INSTALL_NOTHING} == set(course.EXTRAS)
 
 
 def test_files_that_conftest_names_exist():
@@ -990,12 +990,13 @@ def test_lab_without_a_screen_and_as_root():
     assert {"--no-browser", "--allow-root"} <= set(lab.lab_command("python", "/course", 8888, False, 0))
     assert not {"--no-browser", "--allow-root"} & set(lab.lab_command("python", "/course", 8888, True, 1000))
     assert lab.lab_command("python", "/course", 8888, True, 0, ["--ip=0.0.0.0"])[-1] == "--ip=0.0.0.0"
+    assert "--LabApp.workspaces_dir=/course/work/.lab/workspaces" in lab.lab_command("python", "/course", 8888, True, 0)
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="ends the server through its process group")
-def test_lab_serves_lesson_00(tmp_path):
-    lesson = tmp_path / lab.FIRST_LESSON
+def test_lab_serves_the_learners_copy(tmp_path):
+    lesson = tmp_path / lab.FIRST_PAGES[0]
     lesson.parent.mkdir()
     lesson.write_text('{"cells": [], "metadata": {}, "nbformat": 4, "nbformat_minor": 5}')
     port, log = free_port(), tmp_path / "log"
@@ -1006,6 +1007,6 @@ def test_lab_serves_lesson_00(tmp_path):
         wait_for_url(f"http://127.0.0.1:{port}/api/status", server, log)
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=20) as page:
             assert page.status == 200
-            assert page.url.endswith("/lab/tree/notebooks/00_one_request.ipynb")
+            assert page.url.endswith("/lab/tree/work/START.ipynb")
     finally:
         stop(server)

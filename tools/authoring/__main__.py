@@ -9,6 +9,7 @@ from tools.authoring.cover import COVER, cover
 from tools.authoring.errors import BuildError
 from tools.authoring.execute import LIBRARY
 from tools.authoring.glossary import glossary
+from tools.authoring.start_page import START, start_page
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -49,8 +50,9 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def pages(root: Path) -> dict[str, str]:
-    """The files made from all lessons together, {path: text}: the glossary and the README's picture."""
-    return {"notebooks/glossary.md": glossary(lesson_files(root)), COVER: cover().svg}
+    """The files made from all lessons together, {path: text}: glossary, start page and the README's picture."""
+    lessons = lesson_files(root)
+    return {"notebooks/glossary.md": glossary(lessons), f"notebooks/{START}": start_page(lessons), COVER: cover().svg}
 
 
 def write_pages(root: Path, check_only: bool) -> int:

@@ -85,6 +85,8 @@ class Lesson:
                 cells.append(nbformat.v4.new_markdown_cell(cell.source, metadata=folded))
         self._refuse_missing_exercises()
         cells[1:1] = colab_cell(home_of_record())
+        if self.registry is course_registry:
+            cells.append(_footer_cell(self.number))
         _give_ids(cells)
         return nbformat.v4.new_notebook(cells=cells, metadata=NOTEBOOK_METADATA)
 
@@ -157,6 +159,12 @@ class Lesson:
                 f"{self.path.name}: exercise {', '.join(missing)} of lesson {self.number} has no cell. "
                 f'Add a cell `# %% exercise="{missing[0]}"`, or take it out of EXERCISES.'
             )
+
+
+def _footer_cell(number: str) -> NotebookNode:
+    """The last cell. Its output tells what a learner did, so it is never compared."""
+    source = f'from lessons_lib.checks import footer\n\nfooter("{number}")'
+    return nbformat.v4.new_code_cell(source, metadata={"tags": [MEASURED, "nbval-ignore-output"]})
 
 
 def is_measured(cell: NotebookNode) -> bool:

@@ -91,7 +91,7 @@ def differences(built: Built, root: Path) -> list[str]:
 def orphans(root: Path) -> list[str]:
     """Notebooks that no lesson builds any more."""
     names = {path.stem for path in lesson_files(root)}
-    built = [path for folder in ("solutions", "notebooks") for path in sorted(Path(root, folder).glob("*.ipynb"))]
+    built = [path for folder in ("solutions", "notebooks") for path in sorted(Path(root, folder).glob("[0-9]*.ipynb"))]
     return [
         f"{path.relative_to(root).as_posix()}: there is no solutions/{path.stem}.py. Delete it."
         for path in built

@@ -1,0 +1,99 @@
+"""The start page: a tile for each lesson with what is done of it, and the three routes through the course."""
+
+import html
+from dataclasses import dataclass
+
+from lessons_lib.checks.footer import link
+from lessons_lib.checks.lessons import LessonPage, beside, released_pages
+from lessons_lib.checks.progress import load
+
+# What each route is for, and its color (the palette of the pictures).
+ROUTES = {"ideas": ("how it works", "#0072B2"), "kernels": ("how it gets fast", "#D55E00"),
+          "serving": ("how it serves many", "#009E73")}  # fmt: skip
+GRAY = "#7f7f7f"
+
+
+@dataclass(frozen=True)
+class Home:
+    """The start page.
+
+    Attributes:
+        pages: the lessons.
+        record: the learner's progress; None for the page as it is released, which says nothing about any learner.
+    """
+
+    pages: list[LessonPage]
+    record: dict | None = None
+
+    def __repr__(self) -> str:
+        return "\n".join(" · ".join([f"{page.number} {page.title}", *self._words(page)]) for page in self.pages)
+
+    def _repr_html_(self) -> str:
+        tiles = "".join(map(self._tile, self.pages))
+        routes = "".join(self._route(name, *about) for name, about in ROUTES.items())
+        return (
+            f"<div style='line-height:1.5'><p>{self._buttons()}</p>{routes}"
+            f"<div style='display:flex;flex-wrap:wrap;margin-top:12px'>{tiles}</div></div>"
+        )
+
+    def next_page(self) -> LessonPage | None:
+        """The first lesson with an exercise that isn't solved."""
+        return next((page for page in self.pages if not self._is_done(page)), None)
+
+    def _is_done(self, page: LessonPage) -> bool:
+        solved, count = self._exercises(page)
+        return solved == count
+
+    def _exercises(self, page: LessonPage) -> tuple[int, int]:
+        done = (self.record or {}).get("exercises", {})
+        return sum(bool(done.get(id, {}).get("passed")) for id in page.exercises), len(page.exercises)
+
+    def _words(self, page: LessonPage) -> list[str]:
+        solved, count = self._exercises(page)
+        minutes = [f"{page.minutes} min"] if page.minutes else []
+        if self.record is None:
+            return [*minutes, f"{count} exercises"]
+        made = sum(key.split(".")[0] == page.number for key in self.record["predictions"])
+        chosen = len(self.record["quiz"].get(page.number, {}))
+        predictions = f"{made} prediction{'' if made == 1 else 's'}"
+        return [*minutes, f"{solved} of {count} exercises", predictions, f"quiz: {chosen} answered"]
+
+    def _buttons(self) -> str:
+        page = self.next_page() or (self.pages[0] if self.pages else None)
+        begun = self.record is not None and any(self.record[part] for part in ("exercises", "predictions", "quiz"))
+        words = f"{'Continue' if begun else 'Begin'}: {page.number} {page.title}" if page else ""
+        return (link(words, f"{page.name}.ipynb") if page else "") + link("Glossary", beside("glossary.md"))
+
+    def _route(self, name: str, purpose: str, color: str) -> str:
+        stations = f"<span style='color:{color}'> – </span>".join(
+            f'<a href="{page.name}.ipynb" style="display:inline-block;padding:0 0.5em;border:2px solid {color};'
+            f'border-radius:10px" title="{html.escape(page.title)}">{page.number}</a>'
+            for page in self.pages
+            if name in page.routes
+        )
+        return f"<div style='margin:4px 0'><b style='color:{color}'>{name}</b> ({purpose}): {stations}</div>"
+
+    def _tile(self, page: LessonPage) -> str:
+        color = next((ROUTES[route][1] for route in page.routes if route in ROUTES), GRAY)
+        solved, count = self._exercises(page)
+        done = "" if self.record is None else _bar(solved, count, color)
+        words = "<br>".join(map(html.escape, self._words(page)))
+        name = f'<a href="{page.name}.ipynb"><b>{page.number} {html.escape(page.title)}</b></a>'
+        return (
+            f"<div style='width:190px;margin:0 10px 10px 0;padding:8px 10px;border:1px solid #bbb;border-top:6px solid "
+            f"{color};border-radius:4px'>{name}"
+            f"<div style='font-size:90%'>{words}</div>{done}</div>"
+        )
+
+
+def home() -> Home:
+    """The start page with your progress."""
+    return Home(released_pages(), load())
+
+
+def _bar(done: int, count: int, color: str) -> str:
+    percent = round(100 * done / count) if count else 0
+    return (
+        "<div style='margin-top:6px;height:6px;background:#ddd' aria-hidden='true'>"
+        f"<div style='height:6px;width:{percent}%;background:{color}'></div></div>"
+    )

@@ -1,0 +1,58 @@
+"""The lessons as a learner finds them: their files, titles, minutes and routes, read from the released notebooks."""
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+RELEASED = Path(__file__).resolve().parents[2] / "notebooks"
+HEADER = re.compile(r"^# (?P<number>\d\d) · (?P<title>.+)$", re.MULTILINE)
+FACTS = re.compile(r"^(?P<minutes>[\d–]+) minutes · .*?routes: (?P<routes>[^·]+)", re.MULTILINE)
+ROUTE = re.compile(r"\b(ideas|kernels|serving)\b")
+
+
+@dataclass(frozen=True)
+class LessonPage:
+    """A lesson's file and what its first cell says.
+
+    Attributes:
+        number, name: such as "03" and "03_block_allocator".
+        minutes: as written, such as "105".
+        routes: such as ("ideas", "serving").
+        exercises: their ids.
+    """
+
+    number: str
+    name: str
+    title: str
+    minutes: str
+    routes: tuple[str, ...]
+    exercises: tuple[str, ...] = ()
+
+
+def page_of(name: str, text: str, exercises: tuple[str, ...] = ()) -> LessonPage:
+    """Read the header from a lesson's text."""
+    header, facts = HEADER.search(text), FACTS.search(text)
+    title = header["title"] if header else name[3:].replace("_", " ")
+    routes = tuple(ROUTE.findall(facts["routes"])) if facts else ()
+    return LessonPage(name[:2], name, title, facts["minutes"] if facts else "", routes, exercises)
+
+
+def released_pages() -> list[LessonPage]:
+    """All released lessons in order; a damaged notebook counts as one without a header."""
+    return [_released_page(path) for path in sorted(RELEASED.glob("[0-9][0-9]_*.ipynb"))]
+
+
+def beside(file: str) -> str:
+    """The link to a page of the course from the notebook's folder: in solutions/ there is no START and no glossary."""
+    return file if Path(file).exists() else f"../{RELEASED.name}/{file}"
+
+
+def _released_page(path: Path) -> LessonPage:
+    try:
+        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        # The modules of the exercises know them too, but importing them all takes seconds.
+        ids = [cell["id"] for cell in cells if cell.get("id", "").startswith("ex-")]
+        return page_of(path.stem, "".join(cells[0]["source"]), tuple(id[3:].replace("-", ".") for id in ids))
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        return page_of(path.stem, "")

@@ -1,0 +1,74 @@
+"""`show_source`: the code of a function or class in color, folded if it is long, with a link to its file."""
+
+import html
+import inspect
+import os
+import textwrap
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+LONGEST_OPEN = 20  # lines
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True)
+class Source:
+    """Code as text, and where it is.
+
+    Attributes:
+        name: such as "BlockPool.free".
+        code: its lines.
+        file: relative to the course, such as "lessons_lib/kv_cache/block_pool.py"; "" for code of a notebook.
+        line: the number of its first line.
+    """
+
+    name: str
+    code: str
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        return self.code
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        lines = self.code.count("\n") + 1
+        place = f' <a href="{self._link()}">{self.file}, line {self.line}</a>' if self.file else ""
+        block = f"<div style='overflow-x:auto'>{_colored(self.code)}</div>"
+        if lines <= LONGEST_OPEN:
+            return f"<div><div>{place}</div>{block}</div>"
+        words = f"<code>{html.escape(self.name)}</code>: {lines} lines"
+        return f"<details><summary style='cursor:pointer'>{words}</summary><div>{place}</div>{block}</details>"
+
+    def _link(self) -> str:
+        return html.escape(Path(os.path.relpath(ROOT / self.file)).as_posix())
+
+
+def show_source(thing: Any) -> Source:
+    """The source of a function, method, class or Triton kernel.
+
+    Raises:
+        TypeError: it has no source, such as a number or a function written in C.
+    """
+    code = getattr(thing, "fn", thing)  # a Triton kernel wraps its function
+    try:
+        lines, first = inspect.getsourcelines(code)
+        path = Path(inspect.getsourcefile(code) or "")
+    except (TypeError, OSError):
+        raise TypeError(f"{thing!r} has no source: give a function, a method or a class written in Python.") from None
+    file = path.relative_to(ROOT).as_posix() if path.is_relative_to(ROOT) else ""
+    return Source(code.__qualname__, textwrap.dedent("".join(lines)).rstrip(), file, first)
+
+
+def _colored(code: str) -> str:
+    """Lines keep their length and scroll. Without Pygments, which comes with Jupyter, they are black."""
+    style = "margin:0;white-space:pre;line-height:1.4"
+    try:
+        from pygments import highlight
+        from pygments.formatters import HtmlFormatter
+        from pygments.lexers import PythonLexer
+    except ImportError:
+        return f"<pre style='{style}'>{html.escape(code)}</pre>"
+    return str(highlight(code, PythonLexer(), HtmlFormatter(noclasses=True, nobackground=True, prestyles=style)))

@@ -1,0 +1,59 @@
+"""The start page and the footer of a lesson: what is done, and where to go."""
+
+import json
+
+import pytest
+
+from lessons_lib.checks.footer import Footer, neighbors
+from lessons_lib.checks.home import Home
+from lessons_lib.checks.lessons import page_of, released_pages
+from lessons_lib.checks.predictions import predict, reveal
+from lessons_lib.checks.progress import load, note_exercise
+from tools.authoring.build import lesson_files
+from tools.authoring.execute import LIBRARY
+from tools.authoring.start_page import start_page
+
+HEADER = (
+    "# 03 · A pool\n\n**Why?**\n\n105 minutes · difficulty: easy · routes: *ideas* (00–06), serving · prerequisites: no"
+)
+PAGES = [page_of("02_slots", "", ("02.1",)), page_of("03_pool", HEADER, ("03.1", "03.2"))]
+
+
+def test_a_page_is_read_from_its_header():
+    page = PAGES[1]
+    assert (page.number, page.title, page.minutes, page.routes) == ("03", "A pool", "105", ("ideas", "serving"))
+    assert (PAGES[0].title, PAGES[0].minutes, PAGES[0].routes) == ("slots", "", ())
+
+
+def test_home_goes_on_with_the_first_lesson_that_is_not_done():
+    assert "Begin: 02 slots" in Home(PAGES, load())._repr_html_()
+    note_exercise("02.1", passed=True)
+    note_exercise("03.2", passed=True)
+    home = Home(PAGES, load())
+    assert "Continue: 03 A pool" in home._repr_html_() and "1 of 2 exercises" in repr(home)
+    assert " of " not in repr(Home(PAGES)), "the released page knows no learner"
+
+
+def test_the_start_page_has_every_lesson_and_the_routes_of_the_readme():
+    lessons = lesson_files(LIBRARY)
+    cells = {cell["id"]: cell for cell in json.loads(start_page(lessons))["cells"]}
+    page = "".join(cells["home"]["outputs"][0]["data"]["text/html"])
+    assert all(page.count(f'href="{path.stem}.ipynb"') >= 2 for path in lessons)
+    routes = {route: [p.number for p in released_pages() if route in p.routes] for route in ("ideas", "kernels")}
+    assert routes == {"ideas": ["00", "01", "02", "03", "04", "05", "06"], "kernels": ["04", "06", "07", "08", "13"]}
+
+
+def test_a_footer_shows_predictions_beside_measurements():
+    predict("03.a", 30)
+    predict("02.a", 7)
+    reveal("03.a", 60, "steps")
+    note_exercise("03.1", passed=True)
+    text = str(Footer("03"))
+    assert "1 of 6 solved" in text and "60 steps" in text and "Too low by a factor of 2.0." in text
+    assert "02.a" not in text and "Quiz: 0 of" in text
+    assert "Start page" in Footer("03")._repr_html_()
+
+
+@pytest.mark.parametrize("lesson, names", [("02", [None, "03"]), ("03", ["02", None])])
+def test_the_neighbors_of_a_lesson(lesson, names):
+    assert [page and page.number for page in neighbors(lesson, PAGES)] == names

@@ -1,0 +1,26 @@
+"""Sources in color, folded when they are long."""
+
+import pytest
+
+from lessons_lib.kv_cache.block_pool import BlockPool, blocks_for
+from lessons_lib.viz.source import show_source
+
+
+def test_a_short_source_is_open_and_a_long_one_is_folded():
+    short, long = show_source(blocks_for), show_source(BlockPool)
+    assert "<details" not in short._repr_html_() and "<details>" in long._repr_html_()
+    assert str(short).startswith("def blocks_for") and "<span" in short._repr_html_()
+    assert "white-space:pre;" in short._repr_html_()
+
+
+def test_the_link_leads_to_the_file(monkeypatch, tmp_path):
+    source = show_source(BlockPool.free)
+    assert source.file == "lessons_lib/kv_cache/block_pool.py" and source.line > 1
+    assert str(source).startswith("def free")
+    assert f"/{source.file}" in source._repr_html_() or f'"{source.file}"' in source._repr_html_()
+
+
+def test_what_has_no_source_is_refused():
+    for thing in (3, len):
+        with pytest.raises(TypeError, match="has no source: give a function"):
+            show_source(thing)

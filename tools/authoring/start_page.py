@@ -1,0 +1,41 @@
+"""notebooks/START.ipynb: the first page, with its still output, which shows the lessons and no learner's progress."""
+
+import json
+import re
+from pathlib import Path
+
+import nbformat
+
+from lessons_lib.checks.home import Home
+from lessons_lib.checks.lessons import page_of
+from tools.authoring.assemble import NOTEBOOK_METADATA
+
+EXERCISE = re.compile(r'^# %% .*exercise="([\d.]+)"', re.MULTILINE)
+START = "START.ipynb"
+WELCOME = """# How LLMs are served
+
+Click into the cell below and press Shift+Enter to see **your progress**. Each lesson opens with a click on its name.
+You work on your own copy in `work/`; `make update` brings newer lessons to it and keeps your answers."""
+DOCTOR = """## Doctor
+
+If something doesn't work, run this cell. It says what was found on this machine, and what to do about each problem."""
+HOME_CELL = "from lessons_lib.checks import home\n\nhome()"
+DOCTOR_CELL = """import subprocess
+import sys
+
+print(subprocess.run([sys.executable, "-m", "tools.doctor"], cwd="..", capture_output=True, text=True).stdout)"""
+
+
+def start_page(lessons: list[Path]) -> str:
+    """The notebook as text, from the lessons' sources."""
+    texts = {path.stem: path.read_text(encoding="utf-8") for path in lessons}
+    still = Home([page_of(name, text, tuple(EXERCISE.findall(text))) for name, text in texts.items()])
+    data = {"text/html": still._repr_html_().replace("../notebooks/", ""), "text/plain": repr(still)}
+    cells = [
+        nbformat.v4.new_markdown_cell(WELCOME, id="welcome"),
+        nbformat.v4.new_code_cell(HOME_CELL, id="home", outputs=[nbformat.v4.new_output("display_data", data)]),
+        nbformat.v4.new_markdown_cell(DOCTOR, id="doctor-words"),
+        nbformat.v4.new_code_cell(DOCTOR_CELL, id="doctor"),
+    ]
+    notebook = nbformat.v4.new_notebook(cells=cells, metadata=json.loads(json.dumps(NOTEBOOK_METADATA)))
+    return nbformat.writes(notebook).rstrip("\n") + "\n"
