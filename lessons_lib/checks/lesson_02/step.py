@@ -176,7 +176,7 @@ def _check_first_step(attempt) -> None:
             f"{request.num_computed_tokens} of its 3 prompt tokens are computed.",
             case=case,
             idea="End the step with `prefill_chunk(batch)`. A request can get its first chunk in the step that admits "
-            "it.",
+            "it, so admit before you compute.",
         )
 
 
@@ -352,6 +352,12 @@ def _check_chunk_beside_decode(attempt) -> None:
             idea="One chunk per step: call `prefill_chunk` once, without a loop around it.",
         )
     _run_step(attempt, batch, case)
+    if len(first.output_ids) > 2:
+        raise Mistake(
+            f"A should get one token per step; after step 2 it has {len(first.output_ids)}.",
+            case=case,
+            idea="Call `decode_all(batch)` once in a step: it serves every decoding request.",
+        )
     if len(first.output_ids) != 2:
         raise Mistake(
             f"A decodes while B prefills, so A should have 2 tokens after step 2. It has {len(first.output_ids)}.",
