@@ -29,7 +29,7 @@ from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, sol
 from lessons_lib.checks.lesson_02.scoreboard import queue_scoreboard
 from lessons_lib.measuring import MAX_NEW_TOKENS, NAMES, PROMPTS, STORIES, batch_metrics, ledger, request_times
 from lessons_lib.models import cache_bytes_per_token, load_model
-from lessons_lib.recording import Trace, record_run
+from lessons_lib.recording import record_run
 from lessons_lib.viz.stepper import Stepper
 from lessons_lib.viz.batches import draw_slot_rows
 from lessons_lib.viz.charts import bar_chart
@@ -355,8 +355,10 @@ of the second chunk sees the whole first chunk.
 ### What happens without the mask
 
 What does the mask protect? `batch_generate` is the loop of this lesson. We run it with your requests, your slot manager
-and your mask; its chunk and its step are the reference's, which you write next. Then we drop one rule: in decode
-passes, every row sees all columns of the pass. Prompts are computed as before. There are two slots. C runs for a long time in slot 0. Slot 1 goes to another request first, then to E. We run this twice,
+and your mask. The chunk and the step are still the reference's; you'll write them next.
+
+Then we drop one rule: in decode passes, every row sees all columns of the pass. Prompts are computed as before. There
+are two slots. C runs for a long time in slot 0. Slot 1 goes to another request first, then to E. We run this twice,
 with two different requests ahead of E. E's prompt is the same both times. Words between » and « differ from the right
 answer.
 
@@ -538,24 +540,13 @@ from lessons_lib.batching.continuous_batching import step
 """
 Now all five parts serve the six stories. `batch_generate` makes a `Request` of yours for each prompt, a `SlotManager`
 of yours, and the cache. In short, its loop is `while batch.has_work(): step(batch)`. From here on, every run of this
-lesson uses `MINE`.
+lesson uses `MINE`. The stepper shows the whole run, below the waves of lesson 01.
 """
 
 # %%
 MINE = PARTS | dict(step=step)
 continuous = record_run(batch_generate, model, tokenizer, **SIX, max_seq_len=256, batch_size=4, prefill_step=64, **MINE)
 reveal("02.a", len(continuous.trace.steps), unit="steps")
-
-draw_timeline(Trace(continuous.trace.steps[:12]), title="Continuous batching, the first 12 steps")
-
-# %% [markdown]
-"""
-Look at slots 2 and 3, those of C and D. In step 1 they are pale: no request is decoding yet, so no pass touches them. In
-steps 2 and 3 slot 3 is hatched, and in step 2 slot 2 as well. C and D are still waiting for their chunks, but A is
-decoding, and its pass covers all four rows. From step 5 on, all four requests get a token in every step.
-
-Now the whole run, below the waves of lesson 01:
-"""
 
 # %%
 Stepper(lambda i: draw_compare(static.trace, continuous.trace, i), count=len(static.trace.steps))
@@ -651,12 +642,12 @@ Table(
 
 # %% [markdown]
 """
-At the same batch size, continuous batching needs fewer steps than static batching, and slot utilization shows why. (With
-one slot, it would serve one request at a time again, with nothing to gain.) At 8 slots, compare the number of steps
-with the largest `max_new_tokens`: no run can be shorter than its longest request.
+Continuous batching needs fewer steps than static batching of the same size, and slot utilization shows why. (With one
+slot, it would serve one request at a time again, with nothing to gain.) At 8 slots, compare the number of steps with
+the largest `max_new_tokens`: no run can be shorter than its longest request.
 
 Steps aren't seconds, though. So now we look at the clock: we run everything once more and take the faster of the two
-runs. Anything else the machine does can only make a run slower.
+runs. Anything else the machine does can only make a run slower. Below the chart is the ledger of the six stories.
 """
 
 # %% tags=["measured"]
@@ -692,19 +683,14 @@ bar_chart(
     alt=f"Throughput relative to one request at a time at batch sizes 2, 4, 8: {told}.",
 )
 
-# %% [markdown]
-"""
-### The ledger
-"""
-
 # %% tags=["measured"]
 ledger(model, tokenizer, "02", with_cache_only=True)
 
 # %% [markdown]
 """
-Compare the last row with the one above it. Fewer token positions are computed, a larger share of them is useful, and
-nothing is copied: the cache stays where it is, and each step writes only its new keys and values. But look at "cache
-reserved": no other row reserves as much.
+In the ledger, compare the last row with the one above it. Fewer token positions are computed, a larger share of them is
+useful, and nothing is copied: the cache stays where it is, and each step writes only its new keys and values. But look
+at "cache reserved": no other row reserves as much.
 
 ## What production does
 

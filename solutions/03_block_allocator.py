@@ -323,9 +323,10 @@ The last column counts everything that holds no token, as the paper behind this 
 experiments with contiguous memory, only 20.4 to 38.2% of the memory held tokens; the rest was wasted.
 
 The oracle brings "never used" to zero, and only that one. Blocks of 16 waste less than half of what the oracle wastes,
-and they need no oracle: each request wastes less than one block. Smaller blocks waste less, down to nothing with one
-token per block. Why not use those? Each block is an entry in a table, and small blocks are slower to read. "Further"
-counts and times both.
+and they need no oracle: each request wastes less than one block. That is why the size matters: for requests as short as
+these, blocks of 64 waste as much as the oracle. Smaller blocks waste less, down to nothing with one token per block.
+Why not use those? Each block is an entry in a table, and small blocks are slower to read. "Further" counts and times
+both.
 
 ## Build 3: the block table
 
@@ -553,7 +554,7 @@ print(
     f"the 32 requests: {mean(p for p, _ in lengths):.0f} prompt and {mean(a for _, a in lengths):.0f} answer tokens "
     "on average; most answers are short, a few are long"
 )
-predict("03.b", ...)  # In blocks of 16, how many requests run at once, averaged over the steps in which others wait?
+predict("03.b", ...)  # In blocks of 16, how many requests run at once on average, while others wait? (25% off is fine.)
 
 # %%
 served = {
@@ -582,7 +583,7 @@ Table(
 rows, blocks = served[256], served[16]
 queued = [step for step in blocks if step.waiting]
 print(f"while others wait, a request holds {mean(step.tokens / step.running for step in queued):.0f} tokens on average")
-reveal("03.b", mean(step.running for step in queued), unit="requests")
+reveal("03.b", mean(step.running for step in queued), unit="requests", tolerance=0.25)
 
 
 def over_time(value, what, ylabel):
