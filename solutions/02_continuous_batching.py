@@ -4,7 +4,7 @@
 
 **Can a new request join the batch while the others keep running?**
 
-100 minutes · difficulty: medium · routes: ideas, serving · prerequisites: lesson 00 (prefill, decode, KV cache) and
+90 minutes · difficulty: medium · routes: ideas, serving · prerequisites: lesson 00 (prefill, decode, KV cache) and
 lesson 01 (static batching, masks, positions)
 
 In lesson 01, a wave of requests went through the model together and left together. In this lesson you build the loop
@@ -29,7 +29,7 @@ from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, sol
 from lessons_lib.checks.lesson_02.scoreboard import queue_scoreboard
 from lessons_lib.measuring import MAX_NEW_TOKENS, NAMES, PROMPTS, STORIES, batch_metrics, ledger, request_times
 from lessons_lib.models import cache_bytes_per_token, load_model
-from lessons_lib.recording import Trace, record_run
+from lessons_lib.recording import record_run
 from lessons_lib.viz.stepper import Stepper
 from lessons_lib.viz.batches import draw_slot_rows
 from lessons_lib.viz.charts import bar_chart
@@ -319,7 +319,7 @@ The 1 stands for the attention heads, which all use the same mask.
 
 Example: `cache_mask(torch.tensor([[2], [0]]), 4)` is True at columns 0, 1, 2 in row 0, and at column 0 in row 1. For
 a chunk with tokens at positions 3 and 4, `cache_mask(torch.tensor([[3, 4]]), 6)` is True at 0–3 for the first and at
-0–4 for the second. Two lines are enough, because tensor comparisons broadcast.
+0–4 for the second. Tensor comparisons broadcast, so no loop is needed.
 """
 
 # %% exercise="02.3"
@@ -351,6 +351,53 @@ show_mask(cache_mask(torch.arange(8, 16)[None], num_keys=16), [f"F at {p}" for p
 Read the first block row by row. B is the longest, so it sees every column of this pass. C sees only a few; the dots
 to its right are columns that C hasn't reached. The second block is a staircase that starts at column 8: every token
 of the second chunk sees the whole first chunk.
+
+### What happens without the mask
+
+What does the mask protect? `batch_generate` is the loop of this lesson. We run it with your requests, your slot manager
+and your mask. The chunk and the step are still the reference's; you'll write them next.
+
+Then we drop one rule: in decode passes, every row sees all columns of the pass. Prompts are computed as before. There
+are two slots. C runs for a long time in slot 0. Slot 1 goes to another request first, then to E. We run this twice,
+with two different requests ahead of E. E's prompt is the same both times. Words between » and « differ from the right
+answer.
+
+> **cross-talk**: keys of one request influencing the answer to another, because the second one could see columns that
+> aren't its own.
+"""
+
+
+# %%
+PARTS = dict(mask=cache_mask, new_request=Request, new_slots=SlotManager)
+
+
+def careless_mask(positions, num_keys):
+    if positions.shape[1] > 1:  # a prompt chunk
+        return cache_mask(positions, num_keys)
+    return torch.ones(len(positions), 1, 1, num_keys, dtype=torch.bool)  # a decode pass: every column
+
+
+def answer_of_e(previous, mask):
+    names = ["C", previous, "E"]
+    prompts = [PROMPTS[NAMES.index(name)] for name in names]
+    how = dict(max_new_tokens=[70, 3, 40], names=names, batch_size=2, **PARTS | {"mask": mask})
+    return tokenizer.decode(batch_generate(model, tokenizer, prompts, **how)[2])
+
+
+texts = {(mask, previous): answer_of_e(previous, mask) for mask in (cache_mask, careless_mask) for previous in "BF"}
+for (mask, previous), text in texts.items():
+    print(f"{mask.__name__}, slot previously used by {previous}:\n   {PROMPTS[4]} {marked(texts[cache_mask, 'B'], text)}\n")
+for mask in (cache_mask, careless_mask):
+    print(f"{mask.__name__}: E's answer is the same after B and after F: {texts[mask, 'B'] == texts[mask, 'F']}")
+
+# %% [markdown]
+"""
+Nothing crashes, and every shape is right. With the mask, E's answer doesn't depend on which request had the slot
+before. Without it, it does.
+
+You won't see pieces of the other request's text. E attends to keys that aren't its own, the scores shift, one token
+comes out differently, and from there the story takes another path. You couldn't tell from one answer alone. On a
+server, one user's text would be steering another user's answer.
 
 ## Build 4: one chunk of a prompt
 
@@ -407,6 +454,47 @@ print("first token:", repr(tokenizer.decode(b.output_ids)))
 
 # %% [markdown]
 """
+### The size of a chunk
+
+How long does a decoding request wait for its next token? As long as a step takes. And a step takes longer, the more
+token positions it computes.
+
+Four slots: A, C and E are decoding, and the fourth request has a prompt of 240 tokens. A step makes two passes: the
+decode pass computes one position in each of the four rows (the prefilling row too, although its output isn't used),
+and the other pass computes the chunk. So with chunks of 16, such a step computes 4 + 16 = 20 token positions.
+"""
+
+# %%
+predict("02.c", ...)  # How many token positions does the largest step compute with chunks of 240?
+
+
+# %%
+def with_long_prompt(prefill_step):
+    ids = [*(prompt_ids[n] for n in "ACE"), (prompt_ids["B"] * 5)[:240]]
+    how = dict(batch_size=4, prefill_step=prefill_step, **PARTS)
+    return record_run(batch_generate, model, tokenizer, ids, max_new_tokens=[20, 20, 20, 4], **how).trace.steps
+
+
+for prefill_step in (16, 64, 240):
+    steps = with_long_prompt(prefill_step)
+    largest = max(s.tokens_computed for s in steps)
+    first = next(i for i, s in enumerate(steps, 1) if s.rows[3].phase == "decode") - 1
+    print(
+        f"chunks of {prefill_step:3}: largest step {largest:3} token positions; "
+        f"the request with the long prompt gets its first token in step {first}"
+    )
+reveal("02.c", largest, unit="token positions")
+
+# %% tags=["measured"]
+for prefill_step in (16, 64, 240):
+    longest = median(max(s.seconds for s in with_long_prompt(prefill_step)) for _ in range(3))
+    print(f"chunks of {prefill_step:3}: longest step {1000 * longest:4.0f} ms (median of three runs)")
+
+# %% [markdown]
+"""
+Small chunks keep every step short for the requests that are decoding. Large chunks bring the new request's first
+token sooner. That is a trade-off, and the choice is up to the operator of the server.
+
 ## Build 5: the step
 
 The decode pass is given. It covers *all* slots at once, because a batch is a rectangle: empty and prefilling slots
@@ -423,23 +511,26 @@ print(inspect.getsource(decode_all))
 
 # %% [markdown]
 """
-**Exercise 02.5.** Write `step(batch)`, one step of the loop. It does four things, in this order:
+**Exercise 02.5.** Write `step(batch)`, one step of the loop. You have `decode_all` and `prefill_chunk`. What a step
+must achieve:
 
-1. **Release.** Remove every finished request from `batch.running` and release its slot in `batch.slots`.
-2. **Admit.** While a slot is free and a request is waiting: take the first request of `batch.waiting`, acquire a
-   slot, put the request into `batch.running` under that slot, and move it to prefilling.
-3. **Decode.** `decode_all(batch)`.
-4. **One chunk.** `prefill_chunk(batch)`.
-
-Why this order? With release and admit first, each slot has the same request for the whole step, and a freed slot is
-back in use in the very next step. With decoding before the chunk, no request gets two tokens in one step. A different
-order can produce the same tokens, but in different steps: the order decides when a token is computed, not which one.
+- A request that got its last token in one step gives its slot back in the next one, not in the same step.
+- A slot never stays empty during a step while a request is waiting, and no request overtakes another in the queue.
+- A slot belongs to one request for the whole step.
+- Every request that was decoding when the step began gets exactly one token, and one chunk of one prompt is computed,
+  possibly that of a request admitted in this very step. No request gets two tokens in one step.
+- After the step, `batch.running` and `batch.slots` agree on which request has which slot.
 
 > **first come, first served**: the rule that requests are admitted in the order in which they arrived.
 
-Example: there are two slots. A needs one more token, B is in the middle of its answer, C is waiting. This step gives
-A its last token, and B one token. In the next step A leaves, C gets A's slot and its first chunk, and B gets a token.
-The batch barrier of static batching would be one more condition here: admit only when *no* request is left.
+Example: two slots, `prefill_step` 64; the prompts of A, B and C have 3 tokens, and A may have 2 tokens, B and C 5.
+
+| step | slot 0 | slot 1 | queue |
+|---|---|---|---|
+| 1 | A: chunk, 1st token | B: no chunk yet | C |
+| 2 | A: 2nd and last token | B: chunk, 1st token | C |
+| 3 | C: chunk, 1st token | B: 2nd token | – |
+| 4 | C: 2nd token | B: 3rd token | – |
 """
 
 # %% exercise="02.5"
@@ -449,43 +540,13 @@ from lessons_lib.batching.continuous_batching import step
 """
 Now all five parts serve the six stories. `batch_generate` makes a `Request` of yours for each prompt, a `SlotManager`
 of yours, and the cache. In short, its loop is `while batch.has_work(): step(batch)`. From here on, every run of this
-lesson uses `MINE`.
+lesson uses `MINE`. The stepper shows the whole run, below the waves of lesson 01.
 """
 
 # %%
-MINE = dict(step=step, mask=cache_mask, new_request=Request, new_slots=SlotManager)
+MINE = PARTS | dict(step=step)
 continuous = record_run(batch_generate, model, tokenizer, **SIX, max_seq_len=256, batch_size=4, prefill_step=64, **MINE)
 reveal("02.a", len(continuous.trace.steps), unit="steps")
-
-
-# %%
-def names_in(recorded, phase, useful=True):
-    return ", ".join(row.request for row in recorded.rows if row.phase == phase and bool(row.useful) == useful) or "–"
-
-
-def first_steps(count):
-    for n, s in enumerate(continuous.trace.steps[:count], start=1):
-        no_chunk_yet = names_in(s, "prefill", useful=False)
-        yield [str(n), names_in(s, "prefill"), names_in(s, "decode"), no_chunk_yet, ", ".join(s.waiting)]
-
-
-Table(
-    columns=["step", "chunk and first token", "another token", "in a slot, no chunk yet", "queue"],
-    rows=list(first_steps(6)),
-    caption="The first six steps, as recorded. Every prompt fits in one chunk.",
-)
-
-# %%
-draw_timeline(Trace(continuous.trace.steps[:12]), title="Continuous batching, the first 12 steps")
-
-# %% [markdown]
-"""
-Compare slots 2 and 3 with the table. In step 1 they are pale: no request is decoding yet, so no pass touches them. In
-steps 2 and 3 slot 3 is hatched, and in step 2 slot 2 as well. C and D are still waiting for their chunks, but A is
-decoding, and its pass covers all four rows. From step 5 on, all four requests get a token in every step.
-
-Now the whole run, below the waves of lesson 01:
-"""
 
 # %%
 Stepper(lambda i: draw_compare(static.trace, continuous.trace, i), count=len(static.trace.steps))
@@ -529,47 +590,6 @@ for batch_size, prefill_step in ((2, 64), (4, 64), (4, 7), (6, 16)):
 
 # %% [markdown]
 """
-### What happens without the mask
-
-Now we drop one rule: in decode passes, every row sees all columns of the pass. Prompts are computed as before. There
-are two slots. C runs for a long time in slot 0. Slot 1 goes to another request first, then to E. We run this twice,
-with two different requests ahead of E. E's prompt is the same both times. Words between » and « differ from the right
-answer.
-
-> **cross-talk**: keys of one request influencing the answer to another, because the second one could see columns that
-> aren't its own.
-"""
-
-
-# %%
-def careless_mask(positions, num_keys):
-    if positions.shape[1] > 1:  # a prompt chunk
-        return cache_mask(positions, num_keys)
-    return torch.ones(len(positions), 1, 1, num_keys, dtype=torch.bool)  # a decode pass: every column
-
-
-def answer_of_e(previous, mask):
-    names = ["C", previous, "E"]
-    prompts = [PROMPTS[NAMES.index(name)] for name in names]
-    how = dict(max_new_tokens=[70, 3, 40], names=names, batch_size=2, **MINE | {"mask": mask})
-    return tokenizer.decode(batch_generate(model, tokenizer, prompts, **how)[2])
-
-
-texts = {(mask, previous): answer_of_e(previous, mask) for mask in (cache_mask, careless_mask) for previous in "BF"}
-for (mask, previous), text in texts.items():
-    print(f"{mask.__name__}, slot previously used by {previous}:\n   {PROMPTS[4]} {marked(texts[cache_mask, 'B'], text)}\n")
-for mask in (cache_mask, careless_mask):
-    print(f"{mask.__name__}: E's answer is the same after B and after F: {texts[mask, 'B'] == texts[mask, 'F']}")
-
-# %% [markdown]
-"""
-Nothing crashes, and every shape is right. With the mask, E's answer doesn't depend on which request had the slot
-before. Without it, it does.
-
-You won't see pieces of the other request's text. E attends to keys that aren't its own, the scores shift, one token
-comes out differently, and from there the story takes another path. You couldn't tell from one answer alone. On a
-server, one user's text would be steering another user's answer.
-
 ## Measure
 
 Four metrics describe a serving run. Throughput matters to the operator, latency and queue time to the user. Slot
@@ -611,26 +631,23 @@ def in_steps(kind, n):
     trace = runs[kind, n][0].trace
     times = request_times(trace, in_steps=True).values()
     queued, latency = mean(t.admitted for t in times), mean(t.returned for t in times)
-    return [len(trace.steps), trace.forward_calls, queued, latency, f"{batch_metrics([], trace).slot_utilization:.0%}"]
+    return [len(trace.steps), queued, latency, f"{batch_metrics([], trace).slot_utilization:.0%}"]
 
 
 Table(
-    columns=["batch size", "method", "steps", "forward passes", "mean queue time", "mean latency", "slot utilization"],
-    rows=[[str(n), "one at a time" if n == 1 else kind, *in_steps(kind, n)] for kind, n in runs],
+    columns=["batch size", "method", "steps", "mean queue time", "mean latency", "slot utilization"],
+    rows=[[str(n), "one at a time" if n == 1 else kind, *in_steps(kind, n)] for kind, n in runs if n != 2],
     caption="24 requests. Times in steps, which are the same on every machine.",
 )
 
 # %% [markdown]
 """
-Continuous batching needs fewer steps and fewer forward passes at every batch size, and slot utilization shows why.
-(With one slot, it would serve one request at a time again, with nothing to gain.) The passes are more than the steps,
-because a step with a chunk makes two.
-
-At 8 slots, compare the number of steps with the largest `max_new_tokens`. No run can be shorter than its longest
-request.
+Continuous batching needs fewer steps than static batching of the same size, and slot utilization shows why. (With one
+slot, it would serve one request at a time again, with nothing to gain.) At 8 slots, compare the number of steps with
+the largest `max_new_tokens`: no run can be shorter than its longest request.
 
 Steps aren't seconds, though. So now we look at the clock: we run everything once more and take the faster of the two
-runs. Anything else the machine does can only make a run slower.
+runs. Anything else the machine does can only make a run slower. Below the chart is the ledger of the six stories.
 """
 
 # %% tags=["measured"]
@@ -646,20 +663,14 @@ def in_seconds(kind, n):
 
 seconds = {key: in_seconds(*key) for key in runs}
 base = seconds["static", 1][0]
-Table(
-    columns=["batch size", "method", "tokens/s", "× one at a time", "× static", "mean queue, s", "mean latency, s"],
-    rows=[
-        [str(n), "one at a time" if n == 1 else k, s[0], s[0] / base, s[0] / seconds["static", n][0], s[1], s[2]]
-        for (k, n), s in seconds.items()
-    ],
-    caption="The faster of two runs on this machine",
-)
-
-# %% tags=["measured"]
 ratios = {kind: [seconds[kind, n][0] / base for n in (2, 4, 8)] for kind in methods}
-best = max(ratios["continuous"])
+best = max((2, 4, 8), key=lambda n: seconds["continuous", n][0])
 print(
-    f"Continuous batching at its best batch size: {best:.1f} × one at a time. Against static at the same size: "
+    f"Best: {best} slots, {seconds['continuous', best][0]:.0f} tokens/s, {seconds['continuous', best][0] / base:.1f} × "
+    f"one at a time; mean latency {seconds['continuous', best][2]:.1f} s instead of {seconds['static', 1][2]:.1f} s"
+)
+print(
+    "Continuous against static at the same size: "
     + ", ".join(f"{c / s:.2f} × at {n}" for n, c, s in zip((2, 4, 8), ratios["continuous"], ratios["static"]))
 )
 told = ", ".join(f"{kind} " + " ".join(f"{r:.2f}" for r in values) for kind, values in ratios.items())
@@ -672,47 +683,78 @@ bar_chart(
     alt=f"Throughput relative to one request at a time at batch sizes 2, 4, 8: {told}.",
 )
 
+# %% tags=["measured"]
+ledger(model, tokenizer, "02", with_cache_only=True)
+
 # %% [markdown]
 """
-When you compare these ratios with those in papers, check the baseline. Orca reports 36.9 times the throughput of
+In the ledger, compare the last row with the one above it. Fewer token positions are computed, a larger share of them is
+useful, and nothing is copied: the cache stays where it is, and each step writes only its new keys and values. But look
+at "cache reserved": no other row reserves as much.
+
+## What production does
+
+- The paper behind this lesson is **Orca** (Yu et al., 2022). It calls the idea *iteration-level scheduling*: the
+  scheduler decides before every iteration of the model, not once per batch. **Sarathi-Serve** (Agrawal et al., 2024)
+  puts the chunk into the same batch as the decodes.
+- **vLLM** (version 1 of its engine) keeps `waiting` and `running` in the `Scheduler` of
+  `vllm/v1/core/sched/scheduler.py`. It doesn't separate prefill and decode: each request has `num_computed_tokens`,
+  and gets as many new tokens as it still needs and the step's budget allows (`max_num_batched_tokens`). Our
+  `batch_size` is its `max_num_seqs`.
+- **Hugging Face transformers** has `generation/continuous_batching/`. The states in its `requests.py` include
+  `PENDING`, `PREFILLING`, `DECODING` and `FINISHED`.
+- Unlike our loop, vLLM and transformers don't reserve whole rows of cache. Both divide the cache into blocks, for the
+  reason that follows.
+
+When you compare the ratios above with those in papers, check the baseline. Orca reports 36.9 times the throughput of
 FasterTransformer at equal latency, for a model with 175 billion parameters (Yu et al., 2022, abstract). vLLM reports
 2 to 4 times the throughput of FasterTransformer and Orca (Kwon et al., 2023, abstract). Both compare with systems that
 already batch.
 
-### The size of a chunk
-
-How long does a decoding request wait for its next token? As long as a step takes. Here, a prompt of 240 tokens
-arrives with A, C and E, and is prefilled after them. We count the token positions of the largest step.
+## What is still wrong
 """
 
-
 # %%
-def with_long_prompt(prefill_step):
-    ids = [*(prompt_ids[n] for n in "ACE"), (prompt_ids["B"] * 5)[:240]]
-    how = dict(batch_size=4, prefill_step=prefill_step, **MINE)
-    return record_run(batch_generate, model, tokenizer, ids, max_new_tokens=[20, 20, 20, 4], **how).trace.steps
-
-
-for prefill_step in (16, 64, 240):
-    steps = with_long_prompt(prefill_step)
-    largest = max(s.tokens_computed for s in steps)
-    first = next(i for i, s in enumerate(steps, 1) if s.rows[3].phase == "decode") - 1
+reveal("02.b", 100 * (1 - continuous.trace.cache_waste), unit="%")
+for name, run in (
+    ("six stories, 4 slots", continuous),
+    ("workload, 4 slots", runs["continuous", 4][0]),
+    ("workload, 8 slots", runs["continuous", 8][0]),
+):
+    fullest = max(step.cache_used / step.cache_reserved for step in run.trace.steps)
     print(
-        f"chunks of {prefill_step:3}: largest step {largest:3} token positions; "
-        f"the request with the long prompt gets its first token in step {first}"
+        f"{name}: reserved cache empty: {run.trace.cache_waste:.0%} on average, {1 - fullest:.0%} in the fullest step"
     )
-
-# %% tags=["measured"]
-for prefill_step in (16, 64, 240):
-    longest = median(max(s.seconds for s in with_long_prompt(prefill_step)) for _ in range(3))
-    print(f"chunks of {prefill_step:3}: longest step {1000 * longest:4.0f} ms (median of three runs)")
+for name, run in (("six stories, 4 slots", continuous), ("workload, 8 slots", runs["continuous", 8][0])):
+    computed, wasted = run.trace.tokens_computed, run.trace.tokens_computed - run.trace.tokens_useful
+    steps, two = len(run.trace.steps), sum(step.forward_calls == 2 for step in run.trace.steps)
+    print(f"{name}: {wasted} of {computed} token positions wasted; {two} of {steps} steps made two forward passes")
 
 # %% [markdown]
 """
-Small chunks keep every step short for the requests that are decoding. Large chunks bring the new request's first
-token sooner. That is a trade-off, and the choice is up to the operator of the server.
+**Every slot reserves room for `max_seq_len` tokens, whichever request is in it.** We have to reserve for the longest
+request that might come, and most requests are short. On a GPU, the memory for the cache limits the number of slots,
+yet most of that memory stays empty. Lesson 03 allocates small blocks instead of whole rows.
 
-### Stretch (optional): which request gets the free slot?
+**Idle rows still take time.** The decode pass is a rectangle over all slots.
+
+**A step with a prefill makes two forward passes**, one for the rectangle and one for the chunk, so the weights are
+read twice. Lesson 04 builds the mask that lets tokens of different requests share one row. Lesson 05 packs decodes
+and chunks into that row: one pass, no idle slots.
+
+## Quiz
+"""
+
+# %%
+quiz("02")
+
+# %% [markdown]
+"""
+## Further (optional)
+
+What the lesson doesn't need. It isn't part of its 90 minutes.
+
+### Stretch: which request gets the free slot?
 
 First come, first served is fair, but one long request can hold up ten short ones. Write a rule that lowers the mean
 queue time, and doesn't let any request wait longer than one and a half times the longest queue time of first come,
@@ -735,80 +777,6 @@ queue_scoreboard(next_request)
 
 # %% [markdown]
 """
-### The ledger
-"""
-
-# %% tags=["measured"]
-ledger(model, tokenizer, "02", with_cache_only=True)
-
-# %% [markdown]
-"""
-Compare the last row with the one above it. Fewer token positions are computed, a larger share of them is useful, and
-nothing is copied: the cache stays where it is, and each step writes only its new keys and values. But look at "cache
-reserved": no other row reserves as much.
-
-## What production does
-
-- The paper behind this lesson is **Orca** (Yu et al., 2022). It calls the idea *iteration-level scheduling*: the
-  scheduler decides before every iteration of the model, not once per batch. **Sarathi-Serve** (Agrawal et al., 2024)
-  puts the chunk into the same batch as the decodes.
-- **vLLM** (version 1 of its engine) keeps `waiting` and `running` in the `Scheduler` of
-  `vllm/v1/core/sched/scheduler.py`. It doesn't separate prefill and decode: each request has `num_computed_tokens`,
-  and gets as many new tokens as it still needs and the step's budget allows (`max_num_batched_tokens`). Our
-  `batch_size` is its `max_num_seqs`.
-- **Hugging Face transformers** has `generation/continuous_batching/`. The states in its `requests.py` include
-  `PENDING`, `PREFILLING`, `DECODING` and `FINISHED`.
-- Unlike our loop, vLLM and transformers don't reserve whole rows of cache. Both divide the cache into blocks, for the
-  reason that follows.
-
-## What is still wrong
-"""
-
-# %%
-reveal("02.b", 100 * (1 - continuous.trace.cache_waste), unit="%")
-for name, run in (
-    ("six stories, 4 slots", continuous),
-    ("workload, 4 slots", runs["continuous", 4][0]),
-    ("workload, 8 slots", runs["continuous", 8][0]),
-):
-    fullest = max(step.cache_used / step.cache_reserved for step in run.trace.steps)
-    print(
-        f"{name}: reserved cache empty: {run.trace.cache_waste:.0%} on average, {1 - fullest:.0%} in the fullest step"
-    )
-
-# %% [markdown]
-"""
-**Every slot reserves room for `max_seq_len` tokens, whichever request is in it.** We have to reserve for the longest
-request that might come, and most requests are short. On a GPU, the memory for the cache limits the number of slots,
-yet most of that memory stays empty. Lesson 03 allocates small blocks instead of whole rows.
-
-**Idle rows still take time.** The pass is a rectangle over all slots.
-"""
-
-# %%
-for name, run in (("six stories, 4 slots", continuous), ("workload, 8 slots", runs["continuous", 8][0])):
-    computed, wasted = run.trace.tokens_computed, run.trace.tokens_computed - run.trace.tokens_useful
-    steps, two = len(run.trace.steps), sum(step.forward_calls == 2 for step in run.trace.steps)
-    print(f"{name}: {wasted} of {computed} token positions wasted; {two} of {steps} steps made two forward passes")
-
-# %% [markdown]
-"""
-**A step with a prefill makes two forward passes**, one for the rectangle and one for the chunk, so the weights are
-read twice. Lesson 04 builds the mask that lets tokens of different requests share one row. Lesson 05 packs decodes
-and chunks into that row: one pass, no idle slots.
-
-## Quiz
-"""
-
-# %%
-quiz("02")
-
-# %% [markdown]
-"""
-## Further (optional)
-
-What the lesson doesn't need. It isn't part of its 100 minutes.
-
 ### What happens when a freed slot is not refilled
 
 One condition in the step brings the barrier back: while any request in a slot is unfinished, don't release or admit

@@ -942,6 +942,54 @@ def admits_what_stays_in_the_queue(batch):
     compute(batch)
 
 
+def admits_after_computing(batch):
+    release_finished(batch)
+    compute(batch)
+    admit(batch)
+
+
+def decodes_twice(batch):
+    release_finished(batch)
+    admit(batch)
+    decode_all(batch)
+    decode_all(batch)
+    prefill_chunk(batch)
+
+
+def decodes_once_for_each_request(batch):
+    release_finished(batch)
+    admit(batch)
+    for _ in batch.slots_in(DECODING):
+        decode_all(batch)
+    prefill_chunk(batch)
+
+
+def step_until_no_slot_is_free(batch):
+    for slot, request in list(batch.running.items()):
+        if request.state is FINISHED:
+            del batch.running[slot]
+            batch.slots.release(request.id)
+    while batch.waiting:
+        try:
+            slot = batch.slots.acquire(batch.waiting[0].id)
+        except NoFreeSlot:
+            break
+        batch.running[slot] = batch.waiting.popleft()
+        batch.running[slot].move_to(PREFILLING)
+    compute(batch)
+
+
+def step_slot_by_slot(batch):
+    for slot in range(batch.slots.num_slots):
+        request = batch.running.get(slot)
+        if request is not None and request.state is FINISHED:
+            batch.slots.release(batch.running.pop(slot).id)
+    for _ in range(batch.slots.num_slots - len(batch.running)):
+        if batch.waiting:
+            admit_one(batch, batch.waiting.popleft())
+    compute(batch)
+
+
 def step_that_releases_last(batch):
     admit(batch)
     compute(batch)
@@ -1141,6 +1189,9 @@ WRONG = {
         Wrong("removes while it loops", removes_while_it_loops, says="removes entries from `batch.running` while"),
         Wrong("requests by id", runs_requests_by_id, says="`batch.running` maps each slot to its request"),
         Wrong("ids in running", runs_ids, says="yours maps int 0 to str 'A'"),
+        Wrong("admits after computing", admits_after_computing, says="so admit before you compute"),
+        Wrong("decodes twice", decodes_twice, says="A should get one token per step; after step 2 it has 3"),
+        Wrong("decodes once for each", decodes_once_for_each_request, says="it serves every decoding request"),
         Wrong("forgets the chunk", forgets_the_chunk, says="End the step with `prefill_chunk(batch)`"),
     ],
 }
@@ -1150,5 +1201,5 @@ RIGHT = {
     "02.2": [SlotSet, SlotsFirstInFirstOut, TakesTheFirstFree],
     "02.3": [mask_by_loops, mask_by_lengths],
     "02.4": [chunk_by_loop, chunk_by_slices],
-    "02.5": [step_by_copies, step],
+    "02.5": [step_by_copies, step_until_no_slot_is_free, step_slot_by_slot, step],
 }

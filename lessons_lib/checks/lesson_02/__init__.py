@@ -80,11 +80,13 @@ EXERCISES = [
         reference="lessons_lib.batching.continuous_batching:step",
         test=check_step,
         hints=(
-            "Four things: release, admit, decode, one chunk. The last two are one call each. Decide which request is "
-            "in which slot before you compute anything.",
-            "Release: for every slot whose request has finished, remove the request from `batch.running` and release "
-            "its id. Admit: while there is a free slot and a waiting request, take the first one from the queue, "
-            "acquire a slot, put the request into `batch.running`, and move it to PREFILLING.",
+            "Settle which request is in which slot before you compute anything. Then ask of the two passes: which of "
+            "them changes what the other one finds?",
+            "Four things, in this order: release, admit, `decode_all(batch)`, `prefill_chunk(batch)`. After the chunk, "
+            "the decode pass would give a new request its second token. Release: for every slot whose request has "
+            "finished, remove the request from `batch.running` and release its id. Admit: while there is a free slot "
+            "and a waiting request, take the first one from the queue, acquire a slot, put the request into "
+            "`batch.running`, and move it to PREFILLING.",
             "`for slot in batch.slots_in(RequestState.FINISHED): batch.slots.release(batch.running.pop(slot).id)`. "
             "Then `while batch.waiting and batch.slots.free:` with `request = batch.waiting.popleft()` and "
             "`batch.running[batch.slots.acquire(request.id)] = request`.",

@@ -171,6 +171,14 @@ def _check_first_step(attempt) -> None:
             "one step. Decode first, then compute the chunk.",
         )
     if not request.output_ids:
+        computed = request.num_computed_tokens
+        _run_step(attempt, batch, case)
+        if request.num_computed_tokens > computed:
+            raise Mistake(
+                "A has its slot after the first step, but its chunk was computed only in the second.",
+                case=case,
+                idea="A request can get its first chunk in the step that admits it, so admit before you compute.",
+            )
         raise Mistake(
             f"A's whole prompt fits in one chunk, so A should have its first token. It has none, and "
             f"{request.num_computed_tokens} of its 3 prompt tokens are computed.",
@@ -312,7 +320,9 @@ def _check_no_barrier(attempt) -> None:
             idea="That is the batch barrier of static batching. Admit whenever a slot is free, not only when all are.",
         )
     if len(requests[0].output_ids) != 4:
-        raise Mistake(f"A should have 4 tokens after 4 steps; it has {len(requests[0].output_ids)}.", case=case)
+        count = len(requests[0].output_ids)
+        idea = "Call `decode_all(batch)` once in a step: it serves every decoding request." if count > 4 else ""
+        raise Mistake(f"A should have 4 tokens after 4 steps; it has {count}.", case=case, idea=idea)
 
 
 def _check_order_of_admission(attempt) -> None:
@@ -352,6 +362,12 @@ def _check_chunk_beside_decode(attempt) -> None:
             idea="One chunk per step: call `prefill_chunk` once, without a loop around it.",
         )
     _run_step(attempt, batch, case)
+    if len(first.output_ids) > 2:
+        raise Mistake(
+            f"A should get one token per step; after step 2 it has {len(first.output_ids)}.",
+            case=case,
+            idea="Call `decode_all(batch)` once in a step: it serves every decoding request.",
+        )
     if len(first.output_ids) != 2:
         raise Mistake(
             f"A decodes while B prefills, so A should have 2 tokens after step 2. It has {len(first.output_ids)}.",
