@@ -105,6 +105,18 @@ def test_text_on_every_colour_has_contrast():
     assert palette.contrast("#000000", "#FFFFFF") == pytest.approx(21)
 
 
+def test_shapes_and_text_have_contrast_in_both_themes():
+    fills = [palette.color_of(name) for name in [*"ABCDEFGHIJKLMNOPQR", None]]
+    fills += [palette.tint(fill) for fill in fills]
+    pairs = [(palette.outline(fill), palette.PAPER, 3) for fill in fills]
+    pairs += [(palette.EDGE, palette.PAPER, 3), (palette.HATCH, palette.PAPER, 3)]
+    pairs += [(ink, palette.PAPER, 4.5) for ink in (palette.INK, palette.SOFT_INK)]
+    pairs += [(palette.text_on(fill), palette.halo_on(fill) or fill, 4.5) for fill in fills]
+    for one, other, least in pairs:
+        assert palette.contrast(one, other) >= least, one
+        assert palette.contrast(palette.in_the_dark(one), palette.in_the_dark(other)) >= least, one
+
+
 # --- pictures
 
 
