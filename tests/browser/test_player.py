@@ -1,5 +1,6 @@
 """Pictures that play without a kernel: from a file, with no network."""
 
+import base64
 import re
 
 import pytest
@@ -162,3 +163,33 @@ def test_without_scripts_there_is_the_still_picture(chromium, file):
     picture = page.locator("lessons-player img").first
     assert picture.is_visible() and picture.get_attribute("alt") == "40 cells"
     context.close()
+
+
+def test_pictures_follow_the_theme_of_the_page_not_of_the_computer(chromium, file, tmp_path):
+    html = file.read_text(encoding="utf-8")
+    path = tmp_path / "page.html"
+    path.write_text(html + draw(3)._repr_mimebundle_()["text/html"], encoding="utf-8")
+    for says, is_dark in ((("data-theme", "dark"), True), (("data-jp-theme-light", "true"), False)):
+        page = chromium.new_page(color_scheme="light" if is_dark else "dark", viewport={"width": 390, "height": 800})
+        page.goto(path.as_uri())
+        page.locator("lessons-player output").first.wait_for()
+        page.evaluate("says => document.body.setAttribute(...says)", says)
+        for picture in ("lessons-player svg", "body > div > img.lessons-picture"):
+            assert is_ground_dark(page, page.locator(picture).last) == is_dark
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390  # wide pictures scroll in their boxes
+        page.close()
+
+
+def is_ground_dark(page, picture):
+    """Whether the corner of a picture, where nothing is drawn, is dark: the browser reads its own screenshot."""
+    shot = base64.b64encode(picture.screenshot()).decode()
+    red = page.evaluate(
+        """async shot => {
+             const image = await createImageBitmap(await (await fetch('data:image/png;base64,' + shot)).blob());
+             const context = new OffscreenCanvas(image.width, image.height).getContext('2d');
+             context.drawImage(image, 0, 0);
+             return context.getImageData(12, 8, 1, 1).data[0];
+           }""",
+        shot,
+    )
+    return red < 128

@@ -105,6 +105,18 @@ def test_text_on_every_colour_has_contrast():
     assert palette.contrast("#000000", "#FFFFFF") == pytest.approx(21)
 
 
+def test_shapes_and_text_have_contrast_in_both_themes():
+    fills = [palette.color_of(name) for name in [*"ABCDEFGHIJKLMNOPQR", None]]
+    fills += [palette.tint(fill) for fill in fills]
+    pairs = [(palette.outline(fill), palette.PAPER, 3) for fill in fills]
+    pairs += [(palette.EDGE, palette.PAPER, 3), (palette.HATCH, palette.PAPER, 3)]
+    pairs += [(ink, palette.PAPER, 4.5) for ink in (palette.INK, palette.SOFT_INK)]
+    pairs += [(palette.text_on(fill), palette.halo_on(fill) or fill, 4.5) for fill in fills]
+    for one, other, least in pairs:
+        assert palette.contrast(one, other) >= least, one
+        assert palette.contrast(palette.in_the_dark(one), palette.in_the_dark(other)) >= least, one
+
+
 # --- pictures
 
 
@@ -122,10 +134,13 @@ def test_a_picture_shows_itself_in_three_ways():
     assert set(bundle) == {"text/html", "image/svg+xml", "text/plain"}
     assert bundle["text/plain"] == picture.alt
     assert bundle["image/svg+xml"] == picture.svg
-    img = ET.fromstring(bundle["text/html"].replace(">", "/>"))  # no <svg>: an untrusted notebook would tear it apart
+    html = bundle["text/html"]
+    # No <svg>: an untrusted notebook would tear it apart.
+    img = ET.fromstring(html.replace('auto">', 'auto"/>')).find("img")
     assert img.tag == "img" and img.get("alt") == picture.alt
     kind, data = img.get("src").split(",")
-    assert kind == "data:image/svg+xml;base64" and base64.b64decode(data).decode() == picture.svg
+    assert kind == "data:image/svg+xml;base64"
+    assert re.sub("<style>@media.*?</style>", "", base64.b64decode(data).decode()) == picture.svg
 
 
 ALL = {

@@ -14,7 +14,7 @@ _BASE = ("#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#F0E442", "#D55E00")
 PAPER = "#FDFDFB"  # background of every picture, so that it reads the same in a light and in a dark theme
 INK = "#1A1A1A"  # text and frames
 SOFT_INK = "#555555"  # text of lesser rank
-EDGE = "#BFBFBF"  # outline of something that is empty
+EDGE = "#8A8A8A"  # outline of something that is empty
 NEUTRAL = "#D9D9D9"  # something that belongs to no request
 HATCH = "#4A4A4A"  # lines over what was computed for nothing
 # Curves and bars that are not requests; neighbours differ in lightness, so that they differ on grey paper too.
@@ -86,3 +86,27 @@ def contrast(one: str, other: str) -> float:
 def text_on(colour: str) -> str:
     """The text colour, dark or white, that reads better on `colour`."""
     return max((INK, "#FFFFFF"), key=lambda text: contrast(text, colour))
+
+
+def outline(colour: str) -> str:
+    """A darker shade of `colour` whose contrast with the paper is 3 or more, as shapes need (WCAG 2.1, 1.4.11)."""
+    shades = (mix(colour, INK, share / 20) for share in range(21))
+    return next(shade for shade in shades if contrast(shade, PAPER) >= 3.2)
+
+
+def in_the_dark(colour: str) -> str:
+    """What a dark page's filter, `invert(0.88) hue-rotate(180deg)`, makes of a colour.
+
+    Source: CSS Filter Effects 1, "invert" and "hue-rotate".
+    """
+    red, green, blue = (0.88 - 0.76 * channel / 255 for channel in _rgb(colour))
+    grey = 2 * (0.213 * red + 0.715 * green + 0.072 * blue)
+    return "#" + "".join(f"{round(255 * min(max(grey - channel, 0), 1)):02X}" for channel in (red, green, blue))
+
+
+def halo_on(colour: str) -> str | None:
+    """The rim that text on `colour` needs so that it has contrast in the dark, too; None if it needs none."""
+    text = text_on(colour)
+    if contrast(in_the_dark(text), in_the_dark(colour)) >= 4.5:
+        return None
+    return mix(colour, PAPER, 0.8) if text == INK else mix(colour, INK, 0.8)

@@ -16,6 +16,9 @@ from lessons_lib.viz.drawing.palette import PAPER
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+# In an image, the query asks for the color scheme of its <img>, which player.js sets from the page's theme.
+_IN_THE_DARK = "<style>@media (prefers-color-scheme:dark){svg{filter:invert(0.88) hue-rotate(180deg)}}</style>"
+
 
 @dataclass(frozen=True)
 class Picture:
@@ -61,9 +64,12 @@ class Picture:
 
     def _repr_mimebundle_(self, include=None, exclude=None) -> dict[str, str]:
         # Inline SVG would be torn to a heap of words where a notebook is not trusted; an <img> is shown there too.
-        data = base64.b64encode(self.svg.encode()).decode()
+        start, rest = self.svg.split(">", 1)
+        data = base64.b64encode(f"{start}>{_IN_THE_DARK}{rest}".encode()).decode()
         html = (
-            f'<img alt="{escape(self.alt)}" src="data:image/svg+xml;base64,{data}" style="max-width:100%;height:auto">'
+            '<div style="overflow-x:auto" tabindex="0">'
+            f'<img class="lessons-picture" alt="{escape(self.alt)}" src="data:image/svg+xml;base64,{data}" '
+            'style="max-width:none;height:auto"></div>'
         )
         return {"text/html": html, "image/svg+xml": self.svg, "text/plain": self.alt}
 
@@ -88,5 +94,5 @@ def svg_start(width: float, height: float, alt: str, view_box: str | None = None
     return (
         '<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" '
         f'{view_box} width="{width:g}" height="{height:g}" style="max-width:100%;height:auto" '
-        f'role="img" aria-label="{escape(alt)}">'
+        f'class="lessons-picture" role="img" aria-label="{escape(alt)}">'
     )

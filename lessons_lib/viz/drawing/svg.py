@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Sequence
 from html import escape
 
-from lessons_lib.viz.drawing.palette import EDGE, HATCH, INK, NEUTRAL, PAPER, color_of, text_on
+from lessons_lib.viz.drawing.palette import EDGE, HATCH, INK, NEUTRAL, PAPER, color_of, halo_on, outline, text_on
 from lessons_lib.viz.drawing.picture import Picture, svg_start
 
 WIDTH = 900
@@ -149,7 +149,10 @@ class Drawing:
         label    stands in the part that is not hatched, where it has room
         """
         waste = height * hatched
-        self.rect(x, y, width, height, pale if hatched >= 1 else fill, title=title)
+        seen = pale if hatched >= 1 else fill
+        # Narrower cells would be all outline.
+        rim = outline(seen) if width >= 8 and seen.startswith("#") else None
+        self.rect(x, y, width, height, seen, rim, title=title)
         if hatched:
             if hatched < 1:
                 self._parts.append(
@@ -165,7 +168,9 @@ class Drawing:
                 'pointer-events="none"/>'
             )
         if label and height - waste >= size + 3:
-            self.text(x + width / 2, y + (height - waste) / 2, label, size, "middle", bold=True, fill=text_on(fill))
+            self.text(
+                x + width / 2, y + (height - waste) / 2, label, size, "middle", True, text_on(fill), halo=halo_on(fill)
+            )
         elif label and hatched < 1:
             self.text(x + width / 2, y + height / 2, label, size, "middle", bold=True, halo=pale)
 
@@ -184,15 +189,16 @@ class Drawing:
         """A word in a box of its own width (fixed-width font). Returns the width. y is the upper edge."""
         width = chip_width(text)
         self.rect(x, y, width, height, fill, stroke, stroke_width, dashed, radius=3, title=title)
-        ink = INK if fill == "none" else text_on(fill)
-        self.text(x + width / 2, y + height / 2, text, 13, "middle", fill=ink, mono=True)
+        ink, halo = (INK, None) if fill == "none" else (text_on(fill), halo_on(fill))
+        self.text(x + width / 2, y + height / 2, text, 13, "middle", fill=ink, mono=True, halo=halo)
         return width
 
     def request_chip(self, x: float, y: float, name: str, size: float = 20) -> float:
         """A request's letter on its colour. Returns the width."""
         width = max(size, 10 + 8 * len(name))
-        self.rect(x, y, width, size, color_of(name), radius=3)
-        self.text(x + width / 2, y + size / 2, name, 12, "middle", bold=True, fill=text_on(color_of(name)))
+        self.rect(x, y, width, size, color_of(name), outline(color_of(name)), radius=3)
+        fill = color_of(name)
+        self.text(x + width / 2, y + size / 2, name, 12, "middle", True, text_on(fill), halo=halo_on(fill))
         return width
 
     def picture(self, alt: str) -> Picture:

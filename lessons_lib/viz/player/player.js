@@ -19,20 +19,37 @@ const WHOLE_RUN_MS = 12000; // so long a run takes at normal speed, if its steps
 const SHORTEST_MS = 50;
 const LONGEST_MS = 800;
 const MOST_HEIGHT = 540; // pixels; with the controls, a picture fits into a window of 800. A taller one scrolls.
-const LEAST_WIDTH = 560; // below that, text would be too small to read
+const LEAST_WIDTH = 900; // a picture's own: its smallest text is 11 px there. In a narrower place it scrolls.
+
+// The page's theme: JupyterLab says it at its body, the website at its root, another page not at all. Python draws each
+// picture once, in light colors; in the dark, lightness turns over and the hue stays, so text keeps its contrast on all
+// of them: players', widgets' and matplotlib's.
+const NIGHT = "--lessons-scheme: dark; --lessons-filter: invert(0.88) hue-rotate(180deg); --lessons-ground: #1f1f1f;";
+const DAY = "--lessons-scheme: light; --lessons-filter: none; --lessons-ground: #fdfdfb;";
+const THEME = `
+  :root { ${DAY} }
+  @media (prefers-color-scheme: dark) { :root { ${NIGHT} } }
+  [data-theme="light"], [data-jp-theme-light="true"] { ${DAY} }
+  [data-theme="dark"], [data-jp-theme-light="false"] { ${NIGHT} }
+  img.lessons-picture { color-scheme: var(--lessons-scheme); }
+  svg.lessons-picture { filter: var(--lessons-filter); }
+`;
 
 const STYLE = `
-  :host { display: block; max-width: 900px; container-type: inline-size; color: var(--jp-content-font-color1, inherit); }
-  .controls { display: flex; flex-wrap: wrap; gap: 6px; align-items: center; margin: 2px 0 6px; font: 14px/1.4 sans-serif; }
-  button, select { min-width: 40px; min-height: 32px; border: 1px solid #767676; border-radius: 6px; background: transparent;
-    color: inherit; font: inherit; cursor: pointer; }
-  option { color: #111; background: #fff; }
+  :host { display: block; max-width: 900px; container-type: inline-size;
+    color: var(--jp-content-font-color1, CanvasText); color-scheme: var(--lessons-scheme); }
+  .controls { display: flex; flex-wrap: wrap; gap: 6px; align-items: center; margin: 2px 0 6px;
+    font: 14px/1.4 sans-serif; }
+  button, select { min-width: 40px; min-height: 32px; border: 1px solid #808080; border-radius: 6px;
+    background: transparent; color: inherit; font: inherit; cursor: pointer; touch-action: manipulation; }
+  option { color: CanvasText; background: Canvas; }
   button:disabled, input:disabled { opacity: 0.45; cursor: default; }
-  input { flex: 1 1 160px; min-width: 120px; height: 32px; accent-color: #0072B2; }
-  output { min-width: 110px; }
+  input { flex: 1 1 160px; min-width: 120px; height: 32px; accent-color: #2684C4; }
+  output { min-width: 110px; overflow-wrap: anywhere; }
   :focus-visible { outline: 3px solid #2684C4; outline-offset: 2px; }
-  .sheet { overflow: auto; background: #fff; border-radius: 6px; }
-  svg { display: block; width: 100%; min-width: ${LEAST_WIDTH}px; }
+  .sheet { overflow: auto; background: var(--lessons-ground); border-radius: 6px; }
+  svg { display: block; width: 100%; min-width: ${LEAST_WIDTH}px; filter: var(--lessons-filter); }
+  @media (forced-colors: active) { svg { forced-color-adjust: none; } }
 `;
 
 /**
@@ -122,9 +139,13 @@ class LessonsPlayer extends (globalThis.HTMLElement ?? Object) {
         <button class="lessons-stepper-previous">◀</button><button class="lessons-stepper-next">▶</button>
         <input type="range" min="0" max="${last}" step="1">
         <output class="lessons-stepper-position"></output>
-        <select><option value="0.5">slow</option><option value="1" selected>normal</option><option value="3">fast</option></select>
+        <select>
+          <option value="0.5">slow</option><option value="1" selected>normal</option><option value="3">fast</option>
+        </select>
       </div>
-      <div class="sheet lessons-stepper-picture" style="height: ${height}"><svg role="img"><defs>${defs}</defs><g font-family="Helvetica, Arial, 'DejaVu Sans', sans-serif"></g></svg></div>`;
+      <div class="sheet lessons-stepper-picture" role="region" style="height: ${height}">
+        <svg role="img"><defs>${defs}</defs><g font-family="Helvetica, Arial, 'DejaVu Sans', sans-serif"></g></svg>
+      </div>`;
     /** @param {string} selector @returns {any} */
     const part = (selector) => root.querySelector(selector);
     this.playButton = part(".lessons-stepper-play");
@@ -135,13 +156,15 @@ class LessonsPlayer extends (globalThis.HTMLElement ?? Object) {
     this.speed = part("select");
     this.svg = part("svg");
     this.group = part("g");
-    if (tallest > MOST_HEIGHT) part(".sheet").tabIndex = 0; // so that keys can scroll it
+    part(".sheet").tabIndex = 0; // so that keys can scroll it, where it is tall or the page narrow
+    part(".sheet").setAttribute("aria-label", `picture of each ${label}`);
     part(".controls").setAttribute("aria-label", `controls of the picture, one ${label} after another`);
     this.previous.setAttribute("aria-label", `previous ${label}`);
     this.next.setAttribute("aria-label", `next ${label}`);
     this.range.setAttribute("aria-label", label);
     this.speed.setAttribute("aria-label", "speed");
-    for (const control of [this.playButton, this.previous, this.next, this.range, this.speed]) control.disabled = last < 1;
+    const controls = [this.playButton, this.previous, this.next, this.range, this.speed];
+    for (const control of controls) control.disabled = last < 1;
     this.playButton.onclick = () => (this.timer ? this.pause() : this.play());
     this.previous.onclick = () => this.go(this.at - 1);
     this.next.onclick = () => this.go(this.at + 1);
@@ -198,18 +221,24 @@ class LessonsPlayer extends (globalThis.HTMLElement ?? Object) {
     const nodes = this.group.children;
     for (let count = this.shown.length - first - last; count > 0; count--) nodes[first].remove();
     const before = nodes[first] ?? null;
-    for (const number of wanted.slice(first, wanted.length - last)) this.group.insertBefore(this.element(number), before);
+    for (const number of wanted.slice(first, wanted.length - last)) {
+      this.group.insertBefore(this.element(number), before);
+    }
     this.shown = wanted;
   }
 
   /** @param {number} number */
   element(number) {
     if (!this.templates[number]) {
-      const parsed = new DOMParser().parseFromString(`<svg xmlns="${SVG}">${this.data.elements[number]}</svg>`, "image/svg+xml");
-      this.templates[number] = document.importNode(/** @type {Element} */ (parsed.documentElement.firstElementChild), true);
+      const markup = `<svg xmlns="${SVG}">${this.data.elements[number]}</svg>`;
+      const parsed = new DOMParser().parseFromString(markup, "image/svg+xml").documentElement.firstElementChild;
+      this.templates[number] = document.importNode(/** @type {Element} */ (parsed), true);
     }
     return this.templates[number].cloneNode(true);
   }
 }
 
-if (globalThis.customElements && !customElements.get("lessons-player")) customElements.define("lessons-player", LessonsPlayer);
+if (globalThis.customElements && !customElements.get("lessons-player")) {
+  document.head.append(Object.assign(document.createElement("style"), { textContent: THEME }));
+  customElements.define("lessons-player", LessonsPlayer);
+}
