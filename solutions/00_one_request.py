@@ -18,7 +18,6 @@ call, and `solution("00.1")` shows the code.
 """
 
 # %%
-import inspect
 
 import torch
 
@@ -26,6 +25,7 @@ from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, sol
 from lessons_lib.checks.lesson_00.scoreboard import questions_scoreboard
 from lessons_lib.measuring import STORIES
 from lessons_lib.models import kv_head_size, load_model
+from lessons_lib.viz.source import show_source
 from lessons_lib.viz.tables import Table
 from lessons_lib.viz.words import marked
 
@@ -302,7 +302,7 @@ last position only.
 """
 
 # %%
-print(inspect.getsource(prefill))
+show_source(prefill)
 
 # %% [markdown]
 """

@@ -13,7 +13,6 @@ queue takes its slot right away.
 """
 
 # %%
-import inspect
 import random
 from collections import deque
 from functools import partial
@@ -33,6 +32,7 @@ from lessons_lib.recording import record_run
 from lessons_lib.viz.stepper import Stepper
 from lessons_lib.viz.batches import draw_slot_rows
 from lessons_lib.viz.charts import bar_chart
+from lessons_lib.viz.source import show_source
 from lessons_lib.viz.tables import Table
 from lessons_lib.viz.timelines import draw_compare, draw_timeline
 from lessons_lib.viz.words import marked
@@ -282,7 +282,7 @@ tokens, so we swap these two axes.
 """
 
 # %%
-print(inspect.getsource(SlotLayer.update))
+show_source(SlotLayer.update)
 
 # %% [markdown]
 """
@@ -507,7 +507,7 @@ starts. Either way, they are overwritten before any token may see them.
 """
 
 # %%
-print(inspect.getsource(decode_all))
+show_source(decode_all)
 
 # %% [markdown]
 """

@@ -13,7 +13,6 @@ run no model; lesson 06 fills the blocks with keys and values.
 """
 
 # %%
-import inspect
 import random
 from functools import partial
 from statistics import mean, median
@@ -33,6 +32,7 @@ from lessons_lib.viz.stepper import Stepper
 from lessons_lib.viz.cache import draw_memory
 from lessons_lib.viz.charts import line_chart
 from lessons_lib.viz.pool import PoolPlayground, draw_pool
+from lessons_lib.viz.source import show_source
 from lessons_lib.viz.tables import Table
 
 model, tokenizer = load_model(device="cpu")  # float32: 4 bytes per element in the cache
@@ -416,7 +416,7 @@ For a single position it's this:
 """
 
 # %%
-print(inspect.getsource(slot_of))
+show_source(slot_of)
 
 # %% [markdown]
 """

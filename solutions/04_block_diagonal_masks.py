@@ -16,7 +16,6 @@ version.
 """
 
 # %%
-import inspect
 import math
 import random
 import textwrap
@@ -35,6 +34,7 @@ from lessons_lib.models import load_model, tiny_model
 from lessons_lib.recording import mask_text, read_pair, read_row
 from lessons_lib.viz.charts import line_chart
 from lessons_lib.viz.masks import MaskExplorer, draw_mask
+from lessons_lib.viz.source import show_source
 from lessons_lib.viz.tables import Table
 from lessons_lib.viz.words import marked
 
@@ -140,7 +140,7 @@ One small object holds both values for all tokens of a row:
 """
 
 # %%
-print(inspect.getsource(Tags))
+show_source(Tags)
 
 # %% [markdown]
 """

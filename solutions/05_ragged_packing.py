@@ -13,7 +13,6 @@ model together, and each request gets the same tokens as it would alone.
 """
 
 # %%
-import inspect
 import random
 from collections import deque
 from statistics import median
@@ -53,6 +52,7 @@ from lessons_lib.recording import count_operators, mask_text, packed_text, recor
 from lessons_lib.viz.stepper import Stepper
 from lessons_lib.viz.batches import draw_packed_step
 from lessons_lib.viz.charts import line_chart
+from lessons_lib.viz.source import show_source
 from lessons_lib.viz.tables import Table
 
 model, tokenizer = load_model(device="cpu")  # float32: "equal" below means equal down to the last token
@@ -238,8 +238,7 @@ function for that is provided, and so is `cache_of`, which makes a cache from ex
 """
 
 # %%
-print(inspect.getsource(concatenate_caches))
-print(inspect.getsource(cache_of))
+show_source(concatenate_caches, cache_of)
 
 # %%
 def prefill_alone(name):
@@ -439,7 +438,7 @@ bookkeeping:
 
 # %%
 for function in (forward, retire, admit):
-    print(inspect.getsource(function))
+    show_source(function)
 
 # %% [markdown]
 """
@@ -771,7 +770,7 @@ The library has the loop as `loop_forward`: your step can run with it in place o
 """
 
 # %%
-print(inspect.getsource(loop_forward))
+show_source(loop_forward)
 
 # %% [markdown]
 """
@@ -817,7 +816,7 @@ requests go through the weights together.
 """
 
 # %%
-print(inspect.getsource(copied_tokens))
+show_source(copied_tokens)
 
 # %%
 per_token = cache_bytes_per_token(model.config, model.dtype.itemsize)

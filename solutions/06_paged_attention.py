@@ -13,7 +13,6 @@ stay there, and attention finds them through the block table.
 """
 
 # %%
-import inspect
 import random
 from math import isinf
 from types import SimpleNamespace
@@ -70,6 +69,7 @@ from lessons_lib.viz.stepper import Stepper
 from lessons_lib.viz.charts import line_chart
 from lessons_lib.viz.pool import draw_pool_access
 from lessons_lib.viz.softmax import draw_softmax_step
+from lessons_lib.viz.source import show_source
 from lessons_lib.viz.tables import Table
 
 model, tokenizer = load_model(device="cpu")  # float32: rounding is too small to change a token
@@ -262,7 +262,7 @@ First, a direct translation of the formula:
 
 # %%
 for function in (nothing_seen, add_block_naive, attention_of):
-    print(inspect.getsource(function))
+    show_source(function)
 
 # %% [markdown]
 """
@@ -491,8 +491,7 @@ layer has to know about the pass.
 """
 
 # %%
-print(inspect.getsource(PagedPass))
-print(inspect.getsource(paged_forward))
+show_source(PagedPass, paged_forward)
 
 # %% [markdown]
 """
@@ -913,7 +912,7 @@ for group in groups:
     for own_slots, own_mask in zip(group.slots, group.mask[:, 0]):
         print("  slots", own_slots.tolist())
         print("  mask ", ["".join(".#"[allowed] for allowed in row) for row in own_mask.tolist()])
-print(inspect.getsource(paged_attention))
+show_source(paged_attention)
 
 # %% [markdown]
 """
@@ -980,8 +979,7 @@ block holds the keys of all layers, and layers without a window still need their
 """
 
 # %%
-print(inspect.getsource(attention_of_layer))
-print(inspect.getsource(ScoreTerms))
+show_source(attention_of_layer, ScoreTerms)
 
 # %% [markdown]
 """
@@ -993,9 +991,9 @@ rules that out:
 
 # %%
 for method in ("has_room_for", "open_cache", "close_cache"):
-    print(inspect.getsource(getattr(PagedBatch, method)))
+    show_source(getattr(PagedBatch, method))
 for function in (blocks_at_most, forward_in_blocks):
-    print(inspect.getsource(function))
+    show_source(function)
 
 # %% [markdown]
 """

@@ -13,7 +13,6 @@ Windows use WSL, on macOS a container.
 """
 
 # %%
-import inspect
 import random
 from types import SimpleNamespace
 
@@ -33,6 +32,7 @@ from lessons_lib.models import VOCAB_SIZE, cache_bytes_per_token, kv_head_size, 
 from lessons_lib.recording import OutOfBounds, record_kernel, record_run
 from lessons_lib.viz.stepper import Stepper
 from lessons_lib.viz.programs import draw_program
+from lessons_lib.viz.source import show_source
 from lessons_lib.viz.tables import Table
 
 DEVICE = kernel_device()  # the device for tensors that kernels use
@@ -263,7 +263,7 @@ has both, a softmax of each row of a matrix. A masked element takes part in the 
 """
 
 # %%
-print(inspect.getsource(softmax_kernel.fn))
+show_source(softmax_kernel)
 
 # %% [markdown]
 """
@@ -299,7 +299,7 @@ So far, each program knew from its id what to read. Now it has to look that up. 
 """
 
 # %%
-print(inspect.getsource(gather_kernel.fn))
+show_source(gather_kernel)
 
 # %% [markdown]
 """

@@ -14,7 +14,6 @@ how it differs from those used in production. "Further" has a fifth idea: long s
 # %%
 import lessons_lib.kernels.triton_setup  # before Triton: decides whether kernels are compiled or interpreted
 
-import inspect
 
 import torch
 import triton
@@ -25,6 +24,7 @@ from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, sol
 from lessons_lib.kernels import VARIANTS, decode_groups, decode_heads, decode_heads_kernel, decode_splits, how_kernels_run, kernel_device, with_functions
 from lessons_lib.measuring import OURS, Work, attainable, attention_work, recorded_attention, recorded_production
 from lessons_lib.recording import Recorder
+from lessons_lib.viz.source import show_source
 from lessons_lib.viz.stepper import Stepper
 from lessons_lib.viz.tables import Table
 
@@ -614,7 +614,7 @@ aims at eight programs per processor, but gives each program at least 512 keys, 
 # %%
 from lessons_lib.kernels import MAX_KEYS_PER_SPLIT, MIN_KEYS_PER_SPLIT, keys_per_split
 
-print(inspect.getsource(keys_per_split))
+show_source(keys_per_split)
 print(f"MIN_KEYS_PER_SPLIT = {MIN_KEYS_PER_SPLIT}, MAX_KEYS_PER_SPLIT = {MAX_KEYS_PER_SPLIT}")
 
 
@@ -717,7 +717,7 @@ at all.
 # %%
 from lessons_lib.kernels import decode_kernel
 
-print(inspect.getsource(decode_kernel.fn))
+show_source(decode_kernel)
 
 # %% [markdown]
 """
@@ -730,7 +730,7 @@ The merge is an online softmax again. To it, a split is a key with a score, the 
 from lessons_lib.kernels.paged_flash import merge_if_last
 from lessons_lib.measuring import recorded_short_decodes
 
-print(inspect.getsource(merge_if_last.fn))
+show_source(merge_if_last)
 provenance, short_decodes = recorded_short_decodes()
 print("recorded:", provenance)
 Table(
@@ -944,10 +944,10 @@ padding. So this kernel skips sequences with one new token (`has_own_kernel`), a
 from lessons_lib.kernels import first_masked_key, has_own_kernel, longest_first, prefill_kernel, unmasked_softmax
 
 for function in (first_masked_key, unmasked_softmax, longest_first, has_own_kernel):
-    print(inspect.getsource(function.fn))
+    show_source(function)
 
 # %%
-print(inspect.getsource(prefill_kernel.fn))
+show_source(prefill_kernel)
 
 # %% [markdown]
 """
@@ -1005,8 +1005,7 @@ for case in (even, long):
     display(draw_sweep(case.tiles, recorded.provenance, case.name, chosen=asdict(tiles_of[case.name])))
 
 # %%
-print(inspect.getsource(decode_tiles))
-print(inspect.getsource(prefill_tiles))
+show_source(decode_tiles, prefill_tiles)
 for case in (even, long):
     print(f"{case.name}: with the chosen tiles, timed a second time in the same run: {case.microseconds[OURS]:,.1f} µs (recorded)")
 

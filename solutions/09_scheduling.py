@@ -13,7 +13,6 @@ a hundred thousand requests, without a model.
 """
 
 # %%
-import inspect
 import random
 from dataclasses import replace
 from statistics import mean, median
@@ -56,6 +55,7 @@ from lessons_lib.scheduling import (
 )
 from lessons_lib.viz.stepper import Stepper
 from lessons_lib.viz.charts import draw_distributions, draw_waits, line_chart
+from lessons_lib.viz.source import show_source
 from lessons_lib.viz.tables import Table
 from lessons_lib.viz.timelines import draw_gantts
 
@@ -270,8 +270,7 @@ the model on one packed batch:
 """
 
 # %%
-print(inspect.getsource(ModelRunner.forward))
-print(inspect.getsource(serve_greedily))
+show_source(ModelRunner.forward, serve_greedily)
 
 # %% [markdown]
 """
@@ -321,7 +320,7 @@ The optimistic rule is given. `missing_blocks` is the number of blocks that a se
 """
 
 # %%
-print(inspect.getsource(optimistic))
+show_source(optimistic)
 
 # %% [markdown]
 """
@@ -632,7 +631,7 @@ Table(
 
 # %%
 for policy in (FirstComeFirstServed, ShortestJobFirst, StrictPriority):
-    print(f"{policy.name}:\n{inspect.getsource(policy.rank)}")
+    show_source(policy.rank)
 
 # %% [markdown]
 """
@@ -1144,7 +1143,7 @@ method `choose`:
 """
 
 # %%
-print(inspect.getsource(BalancedLengths.choose))
+show_source(BalancedLengths.choose)
 with_aging = {
     "aging 0.2 s": served(PriorityWithAgeing(0.2)),
     "aging 0.2 s, head start 0.3 s": served(PriorityWithAgeing(0.2, head_start=0.3)),

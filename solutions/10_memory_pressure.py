@@ -11,7 +11,6 @@ lesson the scheduler learns to take blocks back from a running sequence, so it c
 """
 
 # %%
-import inspect
 import random
 from types import SimpleNamespace
 
@@ -45,6 +44,7 @@ from lessons_lib.scheduling import (
 from lessons_lib.viz.stepper import Stepper
 from lessons_lib.viz.charts import line_chart
 from lessons_lib.viz.pressure import draw_pressure
+from lessons_lib.viz.source import show_source
 from lessons_lib.viz.tables import Table
 
 model, tokenizer = load_model(device="cpu")  # float32, so that answers can be compared token by token
@@ -228,7 +228,7 @@ victim and tries again.
 """
 
 # %%
-print(inspect.getsource(PreemptiveScheduler.allocate_slots))
+show_source(PreemptiveScheduler.allocate_slots)
 
 # %% [markdown]
 """
@@ -381,7 +381,7 @@ Then nothing has to be recomputed. The price is two copies, out and in. The sche
 
 # %%
 for method in (PreemptiveScheduler.preempt, PreemptiveScheduler.swap_out):
-    print(inspect.getsource(method))
+    show_source(method)
 
 # %%
 swapped, scheduler, swap_steps = under_pressure(should_swap=always_swap)
@@ -408,7 +408,7 @@ We can estimate both costs. Swapping copies bytes, out and in. Recomputing adds 
 """
 
 # %%
-print(inspect.getsource(PreemptionCost))
+show_source(PreemptionCost)
 
 # %% [markdown]
 """

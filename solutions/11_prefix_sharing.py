@@ -12,7 +12,6 @@ a sequence writes to it.
 """
 
 # %%
-import inspect
 import random
 from types import SimpleNamespace
 
@@ -37,6 +36,7 @@ from lessons_lib.scheduling import (
 )
 from lessons_lib.viz.stepper import Stepper
 from lessons_lib.viz.pressure import draw_free_queue, draw_pressure
+from lessons_lib.viz.source import show_source
 from lessons_lib.viz.tables import Table
 
 model, tokenizer = load_model(device="cpu")  # float32, so that answers can be compared token by token
@@ -331,7 +331,7 @@ Nothing is copied at that moment. A copy is made when one of them writes to the 
 """
 
 # %%
-print(inspect.getsource(fork))
+show_source(fork)
 
 # %% [markdown]
 """

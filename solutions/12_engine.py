@@ -11,7 +11,6 @@ token ids, and answers that can be read as they grow and stopped halfway. Then w
 """
 
 # %%
-import inspect
 import math
 from dataclasses import replace
 from statistics import median
@@ -58,6 +57,7 @@ from lessons_lib.recording import count_operators
 from lessons_lib.scheduling import PreemptiveScheduler, Sequence
 from lessons_lib.viz.charts import draw_step_parts, draw_token_bars
 from lessons_lib.viz.dashboard import Dashboard
+from lessons_lib.viz.source import show_source
 from lessons_lib.viz.tables import Table
 
 model, tokenizer = load_model(device="cpu")  # float32, so answers can be compared token for token
@@ -299,7 +299,7 @@ cover more of the line, so they are hit more often. `torch.searchsorted` finds o
 """
 
 # %%
-print(inspect.getsource(draw))
+show_source(draw)
 
 # %% [markdown]
 """
@@ -351,8 +351,7 @@ seed, of the position in the answer, and of the token's id:
 """
 
 # %%
-print(inspect.getsource(mixed))
-print(inspect.getsource(random_numbers))
+show_source(mixed, random_numbers)
 seeds, positions = torch.tensor([7, 8])[:, None, None], torch.arange(3)[:, None]
 for seed, numbers in zip((7, 8), random_numbers(seeds, positions, torch.arange(5)).tolist()):
     for position, row in enumerate(numbers):
@@ -447,7 +446,7 @@ returns the text that can be shown now.
 """
 
 # %%
-print(inspect.getsource(IncrementalDetokenizer.add))
+show_source(IncrementalDetokenizer.add)
 stream = IncrementalDetokenizer(tokenizer)
 print([stream.add(token) for token in euro], stream.finish())
 

@@ -12,7 +12,6 @@ known yet, and a draw that the CPU doesn't wait for.
 """
 
 # %%
-import inspect
 import math
 import random
 from functools import partial
@@ -59,6 +58,7 @@ from lessons_lib.measuring.memory_limit import memory_limit
 from lessons_lib.models import cache_bytes_per_token, load_model
 from lessons_lib.scheduling import PreemptiveScheduler, SchedulerOutput, Sequence
 from lessons_lib.viz.charts import draw_bars
+from lessons_lib.viz.source import show_source
 from lessons_lib.viz.tables import Table
 
 model, tokenizer = load_model(device="cpu")  # float32, so answers can be compared token for token
@@ -442,7 +442,7 @@ loop first waits for the in-flight step.
 """
 
 # %%
-print(inspect.getsource(OverlappedSteps.step))
+show_source(OverlappedSteps.step)
 
 # %% [markdown]
 """
@@ -740,7 +740,7 @@ an allocation fails. Here `memory_limit` counts the bytes of all live tensors an
 """
 
 # %%
-print(inspect.getsource(engine_fits))
+show_source(engine_fits)
 
 # %% [markdown]
 """
@@ -838,4 +838,4 @@ computes all three, and a small pass of the compiler removes the other two:
 """
 
 # %%
-print(inspect.getsource(JoinedLinear.forward))
+show_source(JoinedLinear.forward)

@@ -14,7 +14,6 @@ If `async def` and `await` are new to you, first read the beginning of [Coroutin
 # %%
 import asyncio
 import http.client
-import inspect
 import json
 import shlex
 import shutil
@@ -47,6 +46,7 @@ from lessons_lib.serving.load.records import LoadLog
 from lessons_lib.serving.load.simulated import COST, SimulatedServer, simulate
 from lessons_lib.serving.messages import AddRequest, NewTokens, RequestEnded
 from lessons_lib.viz.serving import LoadPoint, draw_drain, draw_laps, draw_load, draw_path
+from lessons_lib.viz.source import show_source
 from lessons_lib.viz.tables import Table
 
 # The server that we use under "HTTP" takes some seconds to load. It starts now, in the background.
@@ -218,7 +218,7 @@ The engine's side is a small wrapper, `EngineLoop`. Its `turn(commands)` carries
 """
 
 # %%
-print(inspect.getsource(EngineLoop.turn))
+show_source(EngineLoop.turn)
 loop = EngineLoop(LLMEngine(model, tokenizer, SIX))
 for event in loop.turn([AddRequest("C", "The old dog", SamplingParams(max_tokens=2))]):
     print(
@@ -715,7 +715,7 @@ parts = {
 }
 for part in parts.values():
     print(f"{part.__name__}: {'the reference' if part.__module__.startswith('lessons_lib') else 'yours'}")
-print("\n" + inspect.getsource(SmallApp.answer))
+show_source(SmallApp.answer)
 
 # %% [markdown]
 """

@@ -2,7 +2,6 @@
 
 import html
 import inspect
-import os
 import textwrap
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,13 +19,11 @@ class Source:
         name: such as "BlockPool.free".
         code: its lines.
         file: relative to the course, such as "lessons_lib/kv_cache/block_pool.py"; "" for code of a notebook.
-        line: the number of its first line.
     """
 
     name: str
     code: str
     file: str
-    line: int
 
     def __str__(self) -> str:
         return self.code
@@ -35,18 +32,28 @@ class Source:
 
     def _repr_html_(self) -> str:
         lines = self.code.count("\n") + 1
-        place = f' <a href="{self._link()}">{self.file}, line {self.line}</a>' if self.file else ""
+        name, file = html.escape(self.name), html.escape(self.file)
+        link = f' in <a href="../{file}">{file}</a>' if file else ""
         block = f"<div style='overflow-x:auto'>{_colored(self.code)}</div>"
         if lines <= LONGEST_OPEN:
-            return f"<div><div>{place}</div>{block}</div>"
-        words = f"<code>{html.escape(self.name)}</code>: {lines} lines"
-        return f"<details><summary style='cursor:pointer'>{words}</summary><div>{place}</div>{block}</details>"
-
-    def _link(self) -> str:
-        return html.escape(Path(os.path.relpath(ROOT / self.file)).as_posix())
+            return f"<div><div><code>{name}</code>{link}</div>{block}</div>"
+        summary = f"<summary style='cursor:pointer'><code>{name}</code>: {lines} lines{link}</summary>"
+        return f"<details>{summary}{block}</details>"
 
 
-def show_source(thing: Any) -> Source:
+def show_source(*things: Any) -> None:
+    """Show the source of functions, methods, classes or Triton kernels.
+
+    Raises:
+        TypeError: see `source_of`.
+    """
+    from IPython.display import display
+
+    for source in [source_of(thing) for thing in things]:
+        display(source)
+
+
+def source_of(thing: Any) -> Source:
     """The source of a function, method, class or Triton kernel.
 
     Raises:
@@ -54,12 +61,12 @@ def show_source(thing: Any) -> Source:
     """
     code = getattr(thing, "fn", thing)  # a Triton kernel wraps its function
     try:
-        lines, first = inspect.getsourcelines(code)
+        lines, _ = inspect.getsourcelines(code)
         path = Path(inspect.getsourcefile(code) or "")
     except (TypeError, OSError):
         raise TypeError(f"{thing!r} has no source: give a function, a method or a class written in Python.") from None
     file = path.relative_to(ROOT).as_posix() if path.is_relative_to(ROOT) else ""
-    return Source(code.__qualname__, textwrap.dedent("".join(lines)).rstrip(), file, first)
+    return Source(code.__qualname__, textwrap.dedent("".join(lines)).rstrip(), file)
 
 
 def _colored(code: str) -> str:
