@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 LONGEST_OPEN = 20  # lines
-ROOT = Path(__file__).resolve().parents[2]
+PACKAGE = Path(__file__).resolve().parents[1]
 
 
 @dataclass(frozen=True)
@@ -59,13 +59,13 @@ def source_of(thing: Any) -> Source:
     Raises:
         TypeError: it has no source, such as a number or a function written in C.
     """
-    code = getattr(thing, "fn", thing)  # a Triton kernel wraps its function
+    code = inspect.unwrap(getattr(thing, "fn", thing))  # Triton's and torch's decorators wrap functions
     try:
         lines, _ = inspect.getsourcelines(code)
         path = Path(inspect.getsourcefile(code) or "")
     except (TypeError, OSError):
         raise TypeError(f"{thing!r} has no source: give a function, a method or a class written in Python.") from None
-    file = path.relative_to(ROOT).as_posix() if path.is_relative_to(ROOT) else ""
+    file = path.relative_to(PACKAGE.parent).as_posix() if path.is_relative_to(PACKAGE) else ""
     return Source(code.__qualname__, textwrap.dedent("".join(lines)).rstrip(), file)
 
 

@@ -1,7 +1,9 @@
 """Sources in color, folded when they are long."""
 
 import pytest
+import torch
 
+from lessons_lib.batching.greedy import prefill
 from lessons_lib.kv_cache.block_pool import BlockPool, blocks_for
 from lessons_lib.viz.source import show_source, source_of
 
@@ -30,3 +32,9 @@ def test_all_are_shown(capsys):
     show_source(blocks_for, BlockPool.free)
     shown = capsys.readouterr().out
     assert shown.startswith("def blocks_for") and "def free" in shown
+
+
+def test_what_a_decorator_wraps_is_shown():
+    source = source_of(prefill)
+    assert source.file == "lessons_lib/batching/greedy.py" and "def prefill" in str(source)
+    assert source_of(torch.no_grad).file == ""
