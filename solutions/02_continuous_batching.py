@@ -117,7 +117,8 @@ predict("02.b", ...)  # Averaged over the steps, what percentage of this cache i
 In this lesson, *slot* always means a batch slot.
 
 Start with a small case: three stories, D, B and F, and two slots. The top timeline shows static batching, the bottom
-one the same requests with slots. Step through it and watch the queue under each timeline.
+one the same requests with slots. The picture opens at the end; press play, or step through it, and watch the queue under
+each timeline.
 """
 
 # %%
@@ -125,7 +126,7 @@ three = [STORIES[NAMES.index(name)] for name in "DBF"]
 THREE = dict(prompts=[s.prompt for s in three], max_new_tokens=[s.max_new_tokens for s in three], names="DBF")
 waves = record_run(static_generate, model, tokenizer, **THREE, batch_size=2)
 slots = record_run(batch_generate, model, tokenizer, **THREE, batch_size=2, prefill_step=16)
-Stepper(lambda i: draw_compare(waves.trace, slots.trace, i), count=len(waves.trace.steps))
+Stepper(lambda i: draw_compare(waves.trace, slots.trace, i), count=len(waves.trace.steps), start=len(waves.trace.steps) - 1)
 
 # %% [markdown]
 """
@@ -549,7 +550,7 @@ continuous = record_run(batch_generate, model, tokenizer, **SIX, max_seq_len=256
 reveal("02.a", len(continuous.trace.steps), unit="steps")
 
 # %%
-Stepper(lambda i: draw_compare(static.trace, continuous.trace, i), count=len(static.trace.steps))
+Stepper(lambda i: draw_compare(static.trace, continuous.trace, i), count=len(static.trace.steps), start=len(static.trace.steps) - 1)
 
 # %%
 before, after = request_times(static.trace, in_steps=True), request_times(continuous.trace, in_steps=True)
