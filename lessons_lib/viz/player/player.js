@@ -19,7 +19,7 @@ const WHOLE_RUN_MS = 12000; // so long a run takes at normal speed, if its steps
 const SHORTEST_MS = 50;
 const LONGEST_MS = 800;
 const MOST_HEIGHT = 540; // pixels; with the controls, a picture fits into a window of 800. A taller one scrolls.
-const LEAST_WIDTH = 860; // its smallest text is 10.5 px there. In a narrower place a picture scrolls.
+const LEAST_WIDTH = 820; // its smallest text is 10 px there. In a narrower place a picture scrolls.
 
 // The page's theme: JupyterLab says it at its body, the website at its root, another page not at all. Python draws each
 // picture once, in light colors; in the dark, lightness turns over and the hue stays, so text keeps its contrast on all
