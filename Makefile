@@ -5,20 +5,24 @@
 # PORT         the port of JupyterLab or of the server       make lab PORT=9999
 # MODEL        for doctor and serve: another model           make serve MODEL=path/to/model
 # ARGS         handed on to the program that is started      make test ARGS="-k allocator"
+# FOLDER       for class and nbgrader: where the exports are, where the course goes
 # TORCH_INDEX  package index for torch, or "none"            make lab TORCH_INDEX=https://download.pytorch.org/whl/cu130
 
 PYTHON ?= python3
 PORT ?=
 ARGS ?=
+FOLDER ?=
 MODEL ?=
 COURSE = $(PYTHON) course.py
 
-.PHONY: help lab update export test quick doctor bench soak serve load chat-model notebooks site
+.PHONY: help lab update export class nbgrader test quick doctor bench soak serve load chat-model notebooks site
 
 help:
 	@echo "make lab        install the course into .venv and open your copy of the lessons, work/ (PORT=9999, ARGS=...)"
 	@echo "make update     bring work/ to the newest lessons in this folder and keep your answers"
 	@echo "make export     write all your answers, predictions and progress into work/export.json"
+	@echo "make class      a table and a heat map of the exports in a folder (FOLDER=exports)"
+	@echo "make nbgrader   an nbgrader course with an assignment for each lesson (FOLDER=course)"
 	@echo "make test       install the test tools too and run all tests (ARGS=\"-k name\")"
 	@echo "make quick      the tests without notebooks, browser and nbgrader: less than two minutes"
 	@echo "make doctor     say what was found on this machine, and what to do about each problem (MODEL=... about a model)"
@@ -66,6 +70,12 @@ chat-model:
 
 notebooks:
 	@$(COURSE) notebooks $(ARGS)
+
+class:
+	@$(COURSE) class $(FOLDER) $(ARGS)
+
+nbgrader:
+	@$(COURSE) nbgrader $(FOLDER) $(ARGS)
 
 site:
 	@$(COURSE) site $(ARGS)

@@ -2,6 +2,8 @@
 
     python3 course.py lab [--port 9999] [...]   install, then JupyterLab on your copy of the lessons, work/
     python3 course.py update | export           renew the lessons in work/ | all your answers as one file
+    python3 course.py class FOLDER              the exports of a class as one table and a heat map
+    python3 course.py nbgrader FOLDER           an nbgrader course of these lessons
     python3 course.py test [...]                install with the test tools, then all tests
     python3 course.py quick [...]               the same, but only the tests that need less than two minutes together
     python3 course.py serve [--port 8000] [...] install, then an OpenAI-compatible server
@@ -35,9 +37,9 @@ except ImportError:
 
 OLDEST, TOO_NEW = (3, 10), (3, 14)
 
-# The extra that each command needs; `doctor`, `update` and `export` need none.
+# The extra that each command needs; `doctor`, `update`, `export` and `class` need none.
 EXTRAS = dict.fromkeys(["lab", "bench", "soak", "serve", "load", "chat-model"], "lab")
-EXTRAS.update(dict.fromkeys(["test", "quick", "notebooks"], "test"))
+EXTRAS.update(dict.fromkeys(["test", "quick", "notebooks", "nbgrader"], "test"))
 EXTRAS["site"] = "site"
 
 # A file of tests stays in one process, and the longest files come first (tests/conftest.py).
@@ -55,8 +57,10 @@ MODULES = {
     "doctor": ["tools.doctor"],
     "update": ["tools.learner_work", "update"],
     "export": ["tools.learner_work", "export"],
+    "class": ["tools.classroom"],
+    "nbgrader": ["tools.nbgrader_course"],
 }
-INSTALL_NOTHING = ("doctor", "update", "export")
+INSTALL_NOTHING = ("doctor", "update", "export", "class")
 
 
 def check_python(version, others=()):

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 from tools.authoring.build import build, differences, lesson_files, orphans, write
+from tools.authoring.architecture import DIAGRAM, diagram
 from tools.authoring.cover import COVER, cover
 from tools.authoring.errors import BuildError
 from tools.authoring.execute import LIBRARY
@@ -52,7 +53,8 @@ def main(arguments: list[str] | None = None) -> int:
 def pages(root: Path) -> dict[str, str]:
     """The files made from all lessons together, {path: text}: glossary, start page and the README's picture."""
     lessons = lesson_files(root)
-    return {"notebooks/glossary.md": glossary(lessons), f"notebooks/{START}": start_page(lessons), COVER: cover().svg}
+    pages = {"notebooks/glossary.md": glossary(lessons), f"notebooks/{START}": start_page(lessons)}
+    return pages | {COVER: cover().svg, DIAGRAM: diagram().svg}
 
 
 def write_pages(root: Path, check_only: bool) -> int:
