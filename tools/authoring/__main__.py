@@ -4,8 +4,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from tools.authoring.build import build, differences, lesson_files, orphans, write
 from tools.authoring.architecture import DIAGRAM, diagram
+from tools.authoring.build import build, differences, lesson_files, orphans, write
 from tools.authoring.cover import COVER, cover
 from tools.authoring.errors import BuildError
 from tools.authoring.execute import LIBRARY
