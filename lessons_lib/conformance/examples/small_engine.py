@@ -164,5 +164,5 @@ class SmallEngine:
 
 
 def make_engine(model: Any, limits: Limits, tokenizer: Any) -> SmallEngine:
-    """The engine; it makes no text, so it needs no tokenizer."""
+    """A new engine that keeps the contract. It has this model for itself, and stays within these limits."""
     return SmallEngine(model, limits)
