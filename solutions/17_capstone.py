@@ -17,6 +17,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from IPython.display import display
+
 from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, solution
 from lessons_lib.conformance import contract
 from lessons_lib.conformance.capstone import CAPSTONE_SIZES, engine_of, start_capstone
@@ -25,6 +27,7 @@ from lessons_lib.conformance.examples.small_engine import SmallEngine
 from lessons_lib.conformance.export import class_scoreboard, export_page
 from lessons_lib.conformance.level_table import judge_package, judge_size
 from lessons_lib.conformance.levels import LEVELS, SIZES
+from lessons_lib.conformance.production_map import parts_in
 from lessons_lib.conformance.scoreboard import race, steps_of
 from lessons_lib.viz.tables import Table
 from lessons_lib.viz.timelines import draw_compare
@@ -193,7 +196,34 @@ table
 
 Everything that you built exists in production engines under nearly the same name. Open the file next to your own code, and read it with one question: what does it have to handle that yours doesn't?
 
-(map)
+These are vLLM's, by file and name. The other three engines follow: choose `"SGLang"`, `"TensorRT-LLM"` or `"transformers"`. Versions are in the captions. A file may have moved in a later one; then search for the name.
+"""
+
+# %%
+parts_in("vLLM")
+
+# %%
+for engine in ("SGLang", "TensorRT-LLM", "transformers"):
+    display(parts_in(engine))
+
+# %% [markdown]
+"""
+### Ten first issues
+
+Contributions of these kinds come up in every engine's tracker again and again, and this course prepares you for them. Before you begin, read how the project wants to be contacted, and ask whether someone is working on it.
+
+1. **A missing refusal.** A request with impossible parameters fails deep inside a step, and takes others with it. Check it at the door, with a message that names the value and the limit (lesson 12).
+2. **A leak after a disconnect or an abort.** Blocks or slots stay taken when a client leaves at a certain moment. Write the test that leaves in every state, then mend the one that fails (10, 14).
+3. **A wrong metric.** A time to first token that counts from the wrong moment, or cached tokens that are counted as computed (12).
+4. **Text that comes out wrong in a stream.** Half a character, a space too many, a stop string that shows (12).
+5. **A test that is missing**: greedy answers equal to `generate` for one more architecture, or for a prompt of one token, a full context, a preempted request (06, 10, this lesson).
+6. **An edge of the prefix cache.** A prompt that is cached as a whole, a salt, a block that is freed twice (11).
+7. **A default that fits badly.** Block sizes, captured batch sizes or token budgets for a small GPU, with measurements before and after (08, 13).
+8. **An API field that isn't what OpenAI's API says**: a `finish_reason`, the usage in the last chunk, an error's status (14).
+9. **A scheduler's corner.** A request that starves under a policy, or a chunk of a prompt that takes the whole budget. First a simulation that shows it (09).
+10. **A document that isn't true any more.** The flag is gone, the picture is of the last version. You have just read the code: write down what it does now.
+
+A good first contribution is the smallest case that fails, a test that fails because of it, and a few changed lines. That's what you have practised here.
 
 ## Quiz
 """

@@ -11,7 +11,7 @@ from typing import Any
 from lessons_lib.conformance.adapters.course import CourseEngine
 from lessons_lib.conformance.adapters.course import make_engine as make_reference
 from lessons_lib.conformance.contract import BLOCKS, Limits
-from lessons_lib.conformance.driver import MakeEngine, Run
+from lessons_lib.conformance.driver import MAX_STEPS, MakeEngine, Run
 from lessons_lib.conformance.oracle import a_prompt
 from lessons_lib.conformance.texts import byte_tokenizer
 from lessons_lib.measuring.code_lines import closure, code_lines, imported_modules
@@ -120,13 +120,13 @@ class Race:
 
 
 def race(
-    make_engine: MakeEngine, name: str = "your engine", *, seed: int = 0, rounds: int = 3, limits: Limits | None = None
+    make_engine: MakeEngine, name: str = "your engine", *, seed: int = 0, num_requests: int = 16, rounds: int = 3
 ) -> Race:
     """Serve one workload with an engine and with the reference, in turns.
 
     Args:
         make_engine: function (model, limits, tokenizer) -> engine.
-        seed: of the workload.
+        seed, num_requests: of the workload.
         rounds: how often each serves it; times are medians.
 
     Raises:
@@ -135,18 +135,23 @@ def race(
     scores = {name: Score(), REFERENCE: Score()}
     for _ in range(rounds + 1):  # the first one warms up
         for score, make in zip(scores.values(), (make_engine, make_reference)):
-            _serve(make, workload(seed), limits or replace(Limits(), block_size=4), score)
+            serve(make, workload(seed, num_requests), Limits(), score)
     for score in scores.values():
         del score.rates[0], score.waits[0]
     return Race(scores, seed)
 
 
-def _serve(make_engine: MakeEngine, arrivals: list[Arrival], limits: Limits, score: Score) -> None:
+def serve(make_engine: MakeEngine, arrivals: list[Arrival], limits: Limits, score: Score) -> None:
+    """Serve a workload once, and add what came out to a score.
+
+    Raises:
+        Broken: an answer isn't that of `generate`, or a request was lost.
+    """
     run = Run(make_engine, "qwen2", limits, byte_tokenizer())
     waiting, steps, slots, least_free = list(arrivals), [], _Slots(limits.max_num_seqs), limits.num_blocks
     added, waited = {}, {}
     began = time.perf_counter()
-    while waiting or run.engine.has_unfinished():
+    while waiting or (run.engine.has_unfinished() and run.steps < MAX_STEPS):
         while waiting and waiting[0].step <= run.steps:
             each = waiting.pop(0)
             added[each.name] = time.perf_counter()
@@ -176,7 +181,8 @@ def _serve(make_engine: MakeEngine, arrivals: list[Arrival], limits: Limits, sco
         if BLOCKS in run.features
         else f"{slots.most_used} slots of {limits.max_model_len}"
     )
-    score.num_lines = own_lines(run.engine)
+    if not score.rates[1:]:  # the same in each round
+        score.num_lines = own_lines(run.engine)
     score.trace = Trace(steps)
     run.close()
 
@@ -204,6 +210,8 @@ class _Slots:
         needed = dict.fromkeys(served, 1)
         for name in needed:
             if name not in self.owners:
+                if None not in self.owners:  # more than `max_num_seqs` run
+                    self.owners.append(None)
                 self.owners[self.owners.index(None)] = name
                 needed[name] = len(run.requests[name].prompt)
         self.most_used = max(self.most_used, sum(owner is not None for owner in self.owners))
