@@ -149,7 +149,8 @@ def serve(make_engine: MakeEngine, arrivals: list[Arrival], limits: Limits, scor
     """
     run = Run(make_engine, "qwen2", limits, byte_tokenizer())
     waiting, steps, slots, least_free = list(arrivals), [], _Slots(limits.max_num_seqs), limits.num_blocks
-    added, waited = {}, {}
+    added: dict[str, float] = {}
+    waited: dict[str, float] = {}
     began = time.perf_counter()
     while waiting or (run.engine.has_unfinished() and run.steps < MAX_STEPS):
         while waiting and waiting[0].step <= run.steps:
