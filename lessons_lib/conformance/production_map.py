@@ -45,7 +45,7 @@ PARTS = [
         "cache_allocators/cache_pool.py get_free_blocks",
     ),
     _part(
-        "block tables, slot mapping", "03", "kv_cache/block_pool.py slot_mapping",
+        "block tables, slot mapping", "03", "kv_cache/cache_slots.py slot_mapping",
         "v1/worker/block_table.py compute_slot_mapping", "mem_cache/memory_pool.py ReqToTokenPool", "",
         "cache_allocators/full_attention.py FullAttentionCacheAllocator",
     ),
