@@ -80,7 +80,10 @@ class Engine(Protocol):
     """
 
     def add_request(self, request_id: str, prompt_ids: list[int], params: Params) -> None:
-        """Take a request; the steps that follow serve it.
+        """Take a request; the steps that follow serve it. Nothing is computed here.
+
+        A prompt that leaves no room for a token is refused. One that leaves less than `max_tokens` is refused, too, or
+        its answer ends with "length" where the context ends: choose. An id is in use until its request has ended.
 
         Raises:
             ValueError or TypeError: the prompt is empty, has a token outside the vocabulary or doesn't fit; the id is
@@ -91,11 +94,19 @@ class Engine(Protocol):
         """Serve the requests that are there, some of them or all, with one pass of the model at most.
 
         Returns:
-            the new tokens of each request that got some. A request that ends says so once. Without requests, [].
+            the new tokens of each request that got some, as a list of its own. A request that ends says so once, with
+            its last token. Without requests, [].
+
+        Raises:
+            what the model raises in a pass. Then the next `step` may compute the pass again. Or don't raise, and end
+            the requests of the pass with "error". Either way each of them ends, and later requests are served.
         """
 
     def abort(self, request_id: str) -> None:
-        """End a request now: no token follows, and what it held is free. An id that isn't in use changes nothing."""
+        """End a request now: no token follows, and what it held is free. An id that isn't in use changes nothing.
+
+        The next `step` may return a NewTokens without tokens and with "abort" for it, and needn't.
+        """
 
     def has_unfinished(self) -> bool:
         """Whether a request is waiting or running."""

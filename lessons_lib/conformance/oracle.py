@@ -26,9 +26,9 @@ def a_prompt(length: int, seed: int = 0) -> list[int]:
 
 @cache
 @torch.inference_mode()
-def _generated(family: str, prompt: tuple[int, ...]) -> list[int]:
+def _generated(family: str, prompt: tuple[int, ...], max_tokens: int) -> list[int]:
     ids = torch.tensor([prompt])
-    options = dict(max_new_tokens=LONGEST + 1 - len(prompt), do_sample=False, eos_token_id=None, pad_token_id=0)
+    options = dict(max_new_tokens=max_tokens, do_sample=False, eos_token_id=None, pad_token_id=0)
     output = tiny_model(family, seed=3).generate(ids, attention_mask=torch.ones_like(ids), **options)
     answer: list[int] = output[0, len(prompt) :].tolist()
     return answer
@@ -38,7 +38,8 @@ def expected(
     family: str, prompt: list[int], max_tokens: int, ignore_eos: bool = False, stop_token_ids: tuple[int, ...] = ()
 ) -> list[int]:
     """The greedy answer of a prompt that is alone, up to the end token, which is part of it."""
-    answer = _generated(family, tuple(prompt))[:max_tokens]
+    rounded = next((each for each in (8, 16, 32) if max_tokens <= each), LONGEST + 1)  # so that items share answers
+    answer = _generated(family, tuple(prompt), min(rounded, LONGEST + 1 - len(prompt)))[:max_tokens]
     ends = {*stop_token_ids, *(() if ignore_eos else (END,))}
     for index, token in enumerate(answer):
         if token in ends:
@@ -57,7 +58,7 @@ PROMPTS_THAT_END = {
 def prompt_that_ends(family: str, after: int) -> list[int]:
     """A prompt whose answer has the end token as its token number `after`, 1 to 3."""
     prompt = PROMPTS_THAT_END[family][after - 1]
-    answer = _generated(family, tuple(prompt))
+    answer = _generated(family, tuple(prompt), 8)
     if answer[:after].index(END) != after - 1:
         raise LookupError(f"{prompt} doesn't end after {after} tokens with this torch; find another.")
     return prompt

@@ -2,7 +2,8 @@
 
 import pytest
 
-from tools.code_size import closure, code_lines, imported_modules, table
+from lessons_lib.measuring.code_lines import closure, code_lines, imported_modules
+from tools.code_size import table
 
 SOURCE = '''"""A docstring.
 

@@ -18,6 +18,8 @@ def _must_refuse(run: Run, what: str, prompt: Any, params: dict[str, Any], name:
         run.engine.add_request(name, prompt, Params(**({"max_tokens": 4} | params)))
     except (ValueError, TypeError):
         pass
+    except NotImplementedError:
+        raise
     except Exception as error:
         raise Broken(
             f"{what}: add_request raised {type(error).__name__}: {error}. A request that makes no sense gets a "

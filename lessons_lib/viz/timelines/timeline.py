@@ -40,12 +40,18 @@ def draw_timeline(trace: Trace, upto: int | None = None, title: str | None = Non
     return d.picture(head + _describe(trace, shown))
 
 
-def draw_compare(static_trace: Trace, continuous_trace: Trace, i: int | None = None) -> Picture:
-    """Static batching above continuous batching on the same steps, up to step index i (None: to the end).
+def draw_compare(
+    above: Trace,
+    below: Trace,
+    i: int | None = None,
+    names: tuple[str, str] = ("Static batching", "Continuous batching"),
+) -> Picture:
+    """Two traces on the same steps, static above continuous batching if not named otherwise, up to step index i
+    (None: to the end).
 
     i may be as large as the longer trace allows; a shorter trace is then shown whole.
     """
-    columns = max(len(static_trace.steps), len(continuous_trace.steps))
+    columns = max(len(above.steps), len(below.steps))
     if i is None:
         i = columns - 1
     else:
@@ -53,13 +59,13 @@ def draw_compare(static_trace: Trace, continuous_trace: Trace, i: int | None = N
     d = Drawing()
     y = 16.0
     words = []
-    for name, trace in (("Static batching", static_trace), ("Continuous batching", continuous_trace)):
+    for name, trace in zip(names, (above, below)):
         shown = min(i + 1, len(trace.steps))
         done = f": all done after {_count(len(trace.steps), 'step')}" if shown == len(trace.steps) and shown else ""
         d.text(16, y + 4, name + done, 15, bold=True)
         y = _block(d, trace, shown, columns, y + 24) + 20
         words.append(f"{name}{done}. {_describe(trace, shown)}")
-    requests = dict.fromkeys(static_trace.requests + continuous_trace.requests)
+    requests = dict.fromkeys(above.requests + below.requests)
     d.height = _legend(d, tuple(requests), y - 10)
     return d.picture(" ".join(words))
 

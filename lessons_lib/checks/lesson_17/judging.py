@@ -1,0 +1,58 @@
+"""The check of lesson 17: the items of the small size, up to the first that doesn't hold."""
+
+from lessons_lib.checks.exercise import Mistake, current_case
+from lessons_lib.conformance.driver import Bench, Broken, MakeEngine, NotOffered
+from lessons_lib.conformance.items import Item
+from lessons_lib.conformance.levels import levels_up_to
+from lessons_lib.conformance.texts import byte_tokenizer
+
+
+def check_make_engine(make_engine: MakeEngine) -> None:
+    """Try the items of the small size.
+
+    Raises:
+        Mistake: an item is broken, or too few of a level can be shown to hold.
+        NotImplementedError: no item of the first level can be tried.
+    """
+    for level in levels_up_to("small"):
+        missing = [reason for item in level.items if (reason := _not_offered(item, make_engine))]
+        if level.name == "answers" and len(missing) == len(level.items):
+            raise NotImplementedError(missing[0])
+        if 2 * len(missing) > len(level.items):
+            raise Mistake(
+                f"{len(missing)} of the {len(level.items)} items of level `{level.name}` can't be shown to hold.",
+                case=missing[0],
+                idea="Write what is missing; `judge_package()` lists it.",
+            )
+
+
+def _not_offered(item: Item, make_engine: MakeEngine) -> str:
+    """Try an item; "" if it holds, else what the engine doesn't offer."""
+    current_case.text = f"{item.name}: {item.sentence}"
+    bench = Bench(_checked(make_engine), byte_tokenizer())
+    try:
+        item.test(bench)
+    except Broken as error:
+        raise Mistake(
+            f"`{item.name}` is broken. {item.sentence}.", case=str(error), idea=f"Lesson {item.lesson} has it."
+        ) from error
+    except NotOffered as error:
+        return f"{item.name}: {error}"
+    finally:
+        bench.close()
+    return ""
+
+
+def _checked(make_engine: MakeEngine) -> MakeEngine:
+    """`make_engine`, which must return an engine."""
+
+    def made(*arguments: object) -> object:
+        engine = make_engine(*arguments)
+        if not hasattr(engine, "add_request"):
+            raise Mistake(
+                f"`make_engine` returned {type(engine).__name__}, which has no `add_request`.",
+                idea="Return your engine: `return engine_of('my_serving')(model, limits, tokenizer)`.",
+            )
+        return engine
+
+    return made

@@ -1,0 +1,251 @@
+# %% [markdown]
+"""
+# 17 · Capstone: an engine of your own
+
+**You have built every part of an engine, each inside a frame that was given. Can you write an engine from an empty file, and how do you know that it's right?**
+
+90 minutes · difficulty: hard · routes: ideas, serving · prerequisites: lesson 05 (ragged packing) for the small size; lessons 09 to 12 and 14 for the others
+
+In this lesson there are no stubs. You get a contract, an empty package, and a *conformance suite*: a program that judges any engine by what it does. The same suite judges this course's engines, and it runs on Hugging Face's, nano-vllm's and vLLM's through adapters.
+
+The minutes above are for the *small* size: batch slots and ragged packing, no blocks. The medium and the large size are homework of days.
+"""
+
+# %%
+import inspect
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from IPython.display import display
+
+from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, solution
+from lessons_lib.conformance import contract
+from lessons_lib.conformance.capstone import CAPSTONE_SIZES, engine_of, start_capstone
+from lessons_lib.conformance.contract import Limits
+from lessons_lib.conformance.examples.small_engine import SmallEngine
+from lessons_lib.conformance.export import class_scoreboard, export_page
+from lessons_lib.conformance.level_table import judge_package, judge_size
+from lessons_lib.conformance.levels import LEVELS, SIZES
+from lessons_lib.conformance.production_map import parts_in
+from lessons_lib.conformance.scoreboard import race, steps_of
+from lessons_lib.viz.tables import Table
+from lessons_lib.viz.timelines import draw_compare
+
+# %% [markdown]
+"""
+## The problem: when is an engine right?
+
+A wrong engine rarely crashes. It gives one token too many after an abort, loses a request when two end in the same step, or answers correctly as long as nothing is preempted. So before you write an engine, fix what it must keep.
+
+> **contract**: what every caller may rely on, and nothing about how it's done. Here it is five methods, and what must hold of each.
+
+This is all of it:
+"""
+
+# %%
+print(inspect.getsource(contract.Engine))
+
+# %% [markdown]
+"""
+`Limits`, `Params` and `NewTokens` are three small dataclasses in the same file, `lessons_lib/conformance/contract.py`. Read them now; it's one screen.
+
+> **conformance suite**: tests of the contract alone. Any engine can be judged by it, since it looks at nothing else.
+
+Its items come in levels. An engine has reached a level when nothing up to it is broken:
+"""
+
+# %%
+last_of = {last: size for size, last in SIZES.items()}
+Table(
+    columns=["level", "what it judges", "items", "ends the size"],
+    rows=[[level.name, level.title, len(level.items), last_of.get(level.name)] for level in LEVELS],
+)
+
+# %% [markdown]
+"""
+For greedy requests, the right answer is always the same: the tokens that Hugging Face `generate` gives the prompt alone, whatever else runs.
+
+## Predict
+
+An engine has three batch slots. Six requests arrive at once: the first wants 12 tokens, the others 2 each. Their prompts are short, and a request gets its first token in its first step.
+
+**17.a** How many steps does it take with continuous batching?
+
+**17.b** And with static batching, in waves of three?
+"""
+
+# %%
+predict("17.a", ...)  # steps
+predict("17.b", ...)  # steps
+
+# %% [markdown]
+"""
+## Begin: an empty package
+
+Choose a size. Whatever you choose, the suite is the same; it just goes further.
+"""
+
+# %%
+Table(
+    columns=["size", "what it has", "it may import", "level to reach"],
+    rows=[[name, size.what, size.may_import, SIZES[name]] for name, size in CAPSTONE_SIZES.items()],
+)
+
+# %% [markdown]
+"""
+This cell makes a folder `my_serving` next to the notebook, with the file `engine.py`: the contract's methods with their docstrings, and nothing in them. If the file is there already, it stays as it is. For another size, write `start_capstone("medium")`.
+"""
+
+# %%
+print(start_capstone("small"))
+
+# %% [markdown]
+"""
+## Build: judge, write, judge again
+
+Run the next cell after every change. It reads your files anew, tries the items of the size, and explains the first that don't hold. It also says what to do next.
+"""
+
+# %%
+judge_package("small")
+
+# %% [markdown]
+"""
+A way through the 90 minutes:
+
+1. **`answers`, 20 minutes.** One request at a time, without a cache: `step` computes the whole sequence and takes the likeliest token. Get the ends right: the end token, `max_tokens`, the full context.
+2. **`batches`, 35 minutes.** Slots, a cache for each request, one packed row, a block-diagonal mask. Write the pass as a function of (tokens, positions, caches), and compare it with your slow version when the suite names a wrong token.
+3. **`manners`, 25 minutes.** Check before you append. Abort in every state. A stream is a generator, and its reader may leave. The model may raise.
+
+The suite also runs as a command: `python -m lessons_lib.conformance my_serving.engine --size small`. With `--only batches.ragged` it tries a single item. To stop in your own code, put `breakpoint()` there and run the command.
+
+What the model takes: `model(input_ids=[1, T], position_ids=[1, T], attention_mask=[1, 1, T, K], past_key_values=cache, use_cache=True)`. The mask is float: 0 where a token sees a key, and a very negative number elsewhere. The keys are first those in the cache, then those of the row. The models are GPT-2, Llama and Qwen2.
+
+### Hand it in
+
+**Your task: `make_engine(model, limits, tokenizer)`.** Return your engine. With the package, that's one line: `return engine_of("my_serving")(model, limits, tokenizer)`. The check tries every item of the small size, up to the first that doesn't hold. (`SmallEngine` above is the solution's.)
+"""
+
+# %% exercise="17.1"
+from lessons_lib.conformance.examples.small_engine import make_engine
+
+# %% [markdown]
+"""
+The cells below use your engine if it has passed, and otherwise an engine of the small size that was written from scratch, as you would: `lessons_lib/conformance/examples/small_engine.py`, which uses torch and the model only. Here is the table of all levels of the size, and the answers to the predictions:
+"""
+
+# %%
+judged = judge_size(make_engine, "small", name="make_engine")
+judged
+
+# %%
+wanted = [12, 2, 2, 2, 2, 2]
+reveal("17.a", steps_of(make_engine, wanted, max_num_seqs=3), unit="steps")
+reveal("17.b", sum(max(wanted[first : first + 3]) for first in (0, 3)), unit="steps")
+
+# %% [markdown]
+"""
+The 12 tokens of the first request take 12 steps, and all other requests fit into the two slots beside it. In waves, the second one starts only after the twelfth step.
+
+## Measure: the scoreboard
+
+Right comes first; then: how good is it? One seeded workload, your engine and the course's in turns, in one run. Every answer is compared with `generate` again.
+"""
+
+# %% tags=["measured"]
+result = race(make_engine, "make_engine", seed=0)
+result.table()
+
+# %% [markdown]
+"""
+Take care with the first rows. The model is tiny, so most of a step is Python, and an engine that does less for each request is quicker. The course's engine also samples, makes text, keeps metrics, shares prefixes and preempts, in the lines that the last row counts. Times compare only within one run; ratios also compare between machines, roughly.
+
+Memory is counted in what an engine reserves: slots for a whole context each, or blocks. And this is what the slots did, yours above the course's. A request is drawn from the step of its first token on, since no more can be seen from outside:
+"""
+
+# %%
+draw_compare(*result.timelines(), names=("make_engine", "The course's engine"))
+
+# %% [markdown]
+"""
+### One page to show
+
+`export_page` writes levels, scoreboard and timelines into one HTML file, which needs no kernel. The figures are in it as JSON, too. So a teacher can collect the pages of a class in a folder, and `class_scoreboard(folder)` makes one table of them. Here with two pages of the same engine; write your own with `export_page("my_engine.html", "my name", judged, result)`.
+"""
+
+# %% tags=["measured"]
+with TemporaryDirectory() as folder:
+    for name in ("Ada", "Alan"):
+        page = export_page(Path(folder, f"{name}.html"), name, judged, result)
+    print(f"one page: {page.stat().st_size // 1000} kB")
+    table = class_scoreboard(folder)
+table
+
+# %% [markdown]
+"""
+## What is still wrong
+
+**A suite finds what it looks for.** It has items for the mistakes that engines are known to make. Passing is evidence, not proof: the course's own engine also serves random workloads for hours (`make soak`).
+
+**The small size copies every cache in every step**, and reserves a whole context for each slot. The medium size ends that: replace the caches by a pool of blocks (lessons 03 and 06), then `choose` by a scheduler (09), then let it preempt (10). Keep the suite green after each step. The large size adds lessons 11, 12 and 14.
+
+**It runs on one CPU.** Lesson 13 says what changes on a GPU.
+
+## Where to go next
+
+Everything that you built exists in production engines under nearly the same name. Open the file next to your own code, and read it with one question: what does it have to handle that yours doesn't?
+
+These are vLLM's, by file and name. The other three engines follow: choose `"SGLang"`, `"TensorRT-LLM"` or `"transformers"`. Versions are in the captions. A file may have moved in a later one; then search for the name.
+"""
+
+# %%
+parts_in("vLLM")
+
+# %%
+for engine in ("SGLang", "TensorRT-LLM", "transformers"):
+    display(parts_in(engine))
+
+# %% [markdown]
+"""
+### Ten first issues
+
+Contributions of these kinds come up in every engine's tracker again and again, and this course prepares you for them. Before you begin, read how the project wants to be contacted, and ask whether someone is working on it.
+
+1. **A missing refusal.** A request with impossible parameters fails deep inside a step, and takes others with it. Check it at the door, with a message that names the value and the limit (lesson 12).
+2. **A leak after a disconnect or an abort.** Blocks or slots stay taken when a client leaves at a certain moment. Write the test that leaves in every state, then mend the one that fails (10, 14).
+3. **A wrong metric.** A time to first token that counts from the wrong moment, or cached tokens that are counted as computed (12).
+4. **Text that comes out wrong in a stream.** Half a character, a space too many, a stop string that shows (12).
+5. **A test that is missing**: greedy answers equal to `generate` for one more architecture, or for a prompt of one token, a full context, a preempted request (06, 10, this lesson).
+6. **An edge of the prefix cache.** A prompt that is cached as a whole, a salt, a block that is freed twice (11).
+7. **A default that fits badly.** Block sizes, captured batch sizes or token budgets for a small GPU, with measurements before and after (08, 13).
+8. **An API field that isn't what OpenAI's API says**: a `finish_reason`, the usage in the last chunk, an error's status (14).
+9. **A scheduler's corner.** A request that starves under a policy, or a chunk of a prompt that takes the whole budget. First a simulation that shows it (09).
+10. **A document that isn't true any more.** The flag is gone, the picture is of the last version. You have just read the code: write down what it does now.
+
+A good first contribution is the smallest case that fails, a test that fails because of it, and a few changed lines. That's what you have practised here.
+
+## Quiz
+"""
+
+# %%
+quiz("17")
+
+# %% [markdown]
+"""
+## References
+
+- G. Yu et al.: *Orca: A Distributed Serving System for Transformer-Based Generative Models*, OSDI 2022. <https://www.usenix.org/conference/osdi22/presentation/yu>
+- W. Kwon et al.: *Efficient Memory Management for Large Language Model Serving with PagedAttention*, SOSP 2023. <https://arxiv.org/abs/2309.06180>
+- nano-vllm, an engine in about 1,200 lines. <https://github.com/GeeeekExplorer/nano-vllm>
+
+## Further (optional)
+
+### The medium and the large size
+
+Rename `my_serving` to keep the small one, and call `start_capstone("medium")`. You may import any part of `lessons_lib`: begin with `LLMEngine` behind the contract (`lessons_lib/conformance/adapters/course.py` shows how), so that all levels hold from the first minute, and replace one part at a time by your own. For the large size, sampling and text are judged once your class says `also = ("sampling", "text", "prefixes")`; a class with a `url` is judged as a server.
+
+### Judge another engine
+
+`lessons_lib/conformance/adapters` has adapters for Hugging Face's continuous batching, nano-vllm and vLLM. `python -m lessons_lib.conformance lessons_lib.conformance.adapters.hugging_face --size small` says what holds there, and what isn't offered.
+"""

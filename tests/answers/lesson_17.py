@@ -1,0 +1,163 @@
+"""Answers to the exercise of lesson 17: engines with one mistake each, and engines that are built in another way."""
+
+import os
+
+import torch
+from fake_peers import FakeVllm
+
+from answers import Wrong
+from lessons_lib.conformance.adapters import course
+from lessons_lib.conformance.adapters.vllm import VllmEngine
+from lessons_lib.conformance.contract import NewTokens
+from lessons_lib.conformance.examples.small_engine import Sequence, SmallEngine
+from lessons_lib.engine.sampling_params import SamplingParams
+
+
+def of(engine_class):
+    def make_engine(model, limits, tokenizer):
+        return engine_class(model, limits)
+
+    return make_engine
+
+
+class Empty(SmallEngine):
+    def add_request(self, request_id, prompt_ids, params):
+        pass
+
+
+class LengthForEverything(SmallEngine):
+    def finish_reason(self, sequence):
+        return super().finish_reason(sequence) and "length"
+
+
+class IgnoresTheEndToken(SmallEngine):
+    def finish_reason(self, sequence):
+        return "length" if len(sequence.tokens) - sequence.num_prompt == sequence.params.max_tokens else None
+
+
+class OneTokenTooMany(SmallEngine):
+    def finish_reason(self, sequence):
+        if (
+            len(sequence.tokens) - sequence.num_prompt <= sequence.params.max_tokens
+            and not super().finish_reason(sequence) == "stop"
+        ):
+            return None
+        return super().finish_reason(sequence) or "length"
+
+
+class NoOwners(SmallEngine):
+    """Every token sees all keys at its position or before, of any sequence."""
+
+    def forward(self, chosen):
+        repeat = torch.repeat_interleave
+        torch.repeat_interleave = lambda input, repeats: torch.zeros_like(repeat(input, repeats))
+        try:
+            return super().forward(chosen)
+        finally:
+            torch.repeat_interleave = repeat
+
+
+class StaticBatches(SmallEngine):
+    def compute(self):
+        waiting = self.waiting
+        if self.running:
+            self.waiting = type(waiting)()
+        returned = super().compute()
+        self.waiting = waiting
+        return returned
+
+
+class NewestFirst(SmallEngine):
+    def add_request(self, *arguments):
+        super().add_request(*arguments)
+        self.waiting.appendleft(self.waiting.pop())
+
+
+class TakesAnyToken(SmallEngine):
+    def add_request(self, request_id, prompt_ids, params):
+        super().add_request(request_id, [abs(token) % 97 for token in prompt_ids], params)
+
+
+class AppendsBeforeItChecks(SmallEngine):
+    def add_request(self, request_id, prompt_ids, params):
+        try:
+            super().add_request(request_id, prompt_ids, params)
+        except ValueError:
+            self.waiting.append(Sequence(request_id, list(prompt_ids), params, len(prompt_ids)))
+            raise
+
+
+class AbortsTheWaitingOnly(SmallEngine):
+    def abort(self, request_id):
+        self.waiting = type(self.waiting)(each for each in self.waiting if each.request_id != request_id)
+
+
+class LosesWhatOthersGot(SmallEngine):
+    def stream(self, *arguments):
+        for token in super().stream(*arguments):
+            self.unread.clear()
+            yield token
+
+
+def no_engine(model, limits, tokenizer):
+    return None
+
+
+WRONG = {
+    "17.1": [
+        Wrong("returns nothing", no_engine, "returned NoneType, which has no `add_request`"),
+        Wrong("a request isn't kept", of(Empty), "answers.one_request"),
+        Wrong("the reason is always length", of(LengthForEverything), "answers.end_token"),
+        Wrong("the end token is ignored", of(IgnoresTheEndToken), "then they differ"),
+        Wrong("one token too many", of(OneTokenTooMany), "max_tokens is 8"),
+        Wrong("sequences see each other", of(NoOwners), "batches.ragged"),
+        Wrong("static batches", of(StaticBatches), "static batching"),
+        Wrong("the newest request first", of(NewestFirst), "batches.first_come"),
+        Wrong("appends before it checks", of(AppendsBeforeItChecks), "a request that was refused is still there"),
+    ]
+}
+LATE = [
+    Wrong("takes any token", of(TakesAnyToken), "manners.unknown_token"),
+    Wrong("aborts only what waits", of(AbortsTheWaitingOnly), "came after abort() had ended the request"),
+    Wrong("a stream drops the others' tokens", of(LosesWhatOthersGot), "manners.streams_beside_steps"),
+]
+
+
+class PromptsFirst(SmallEngine):
+    """Prefills before decodes, and ends with "error" what was in a pass that failed."""
+
+    def choose(self):
+        self.running.sort(key=lambda sequence: sequence.num_computed > 0)
+        return super().choose()
+
+    def compute(self):
+        try:
+            return super().compute()
+        except RuntimeError:
+            failed, self.running = self.running, []
+            return [NewTokens(each.request_id, [], "error") for each in failed]
+
+
+def the_course(model, limits, tokenizer):
+    return course.make_engine(model, limits, tokenizer)
+
+
+def a_fake_vllm(model, limits, tokenizer):
+    return VllmEngine(FakeVllm(model, limits, tokenizer), SamplingParams)
+
+
+class OnlyTheNamesOfTheContract:
+    """Keeps an engine instead of being one."""
+
+    def __init__(self, model, limits):
+        engine = SmallEngine(model, limits)
+        self.add_request, self.step, self.abort = engine.add_request, engine.step, engine.abort
+        self.has_unfinished, self.stream = engine.has_unfinished, engine.stream
+
+
+RIGHT = {"17.1": [of(PromptsFirst), of(OnlyTheNamesOfTheContract)]}
+
+# Each of these takes seconds, and other tests judge such engines by single items.
+if os.environ.get("LESSONS_NIGHTLY") == "1":
+    WRONG["17.1"] += LATE
+    RIGHT["17.1"] += [the_course, a_fake_vllm]
