@@ -881,7 +881,11 @@ WRONG = {
         ),
         Wrong("one head", product(heads=lambda config: 1), "only one head"),
         Wrong("query heads per KV head", product(heads=queries_per_kv_head), "divide the query heads by the KV heads"),
-        Wrong("hidden size of each head", product(width=lambda config: config.hidden_size), "They share hidden_size"),
+        Wrong(
+            "hidden size of each head",
+            product(width=lambda config: config.hidden_size),
+            "hidden_size covers all of them",
+        ),
         Wrong("takes None for KV heads", takes_none_for_heads, "`num_key_value_heads` exists and is None"),
         Wrong("always float32", always_float32, "seem to assume 4 bytes per element"),
         Wrong("elements instead of bytes", counts_elements, "elements, not bytes"),

@@ -671,7 +671,7 @@ WRONG = {
         Wrong(
             "subtracts the tokens",
             lambda mask: (torch.arange(mask.shape[1]) - mask.sum(1, keepdim=True)).clamp(min=0),
-            says="Do you subtract something else than the padding",
+            says="Do you subtract something other than the row's padding",
         ),
         Wrong("counts down the rows", counts_down_the_rows, says="Did you sum down the rows"),
         Wrong(

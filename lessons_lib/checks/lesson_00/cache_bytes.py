@@ -191,8 +191,8 @@ def _why_bytes(got, expected: int, config, size: int, attempt) -> str:
         return f"You seem to count only one head. There are {kv_heads} KV heads, each with a key and a value."
     if queries > 1 and got == queries * expected:
         return (
-            f"Yours is {queries} times too much, and the model has {queries} query heads. They share hidden_size, and "
-            "their queries aren't kept. Count KV heads times the size of one head."
+            f"Yours is {queries} times too large, and the model has {queries} query heads. hidden_size covers all of "
+            "them, and queries aren't kept. Count KV heads times the size of one head."
         )
     if got == 8 * expected:
         return "You seem to count bits. Count bytes: a bfloat16 has 2, a float32 has 4."

@@ -1,6 +1,7 @@
 """Shared by the exercises on greedy loops: test cases, recorded passes, messages about wrong beginnings and ends."""
 
 import operator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
@@ -252,7 +253,11 @@ def as_token_list(got, case: str) -> list[int]:
         )
     if not isinstance(got, list):
         raise Mistake(
-            f"your function returned {type(got).__name__} {short(got)}; it should return a list of ints.", case=case
+            f"your function returned {type(got).__name__} {short(got)}; it should return a list of ints.",
+            case=case,
+            idea="A function with a `yield` in it returns a generator. Collect the tokens in a list and `return` it."
+            if isinstance(got, Generator)
+            else "",
         )
     for index, token in enumerate(got):
         if isinstance(token, (list, tuple)):

@@ -104,7 +104,7 @@ def _why_positions(attempt, mask, row: int, real, want) -> str:
         two_rows = attempt(torch.tensor([[1, 1], [1, 1]])).tolist()
         if two_rows[0] != two_rows[-1]:
             return shared + "Did you sum down the rows, along dimension 0? Sum along dimension 1."
-        return shared + "Do you subtract something else than the padding before the token, or cut off what is above 0?"
+        return shared + "Do you subtract something other than the row's padding, or cap the positions at 0?"
     if above and real == [p + above for p in want]:
         return "You seem to continue counting from the row above. Every row starts at 0 again."
     if len(mask) > 1 and _tokens_of(attempt, mask[row]) == want:

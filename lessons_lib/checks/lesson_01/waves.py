@@ -43,7 +43,9 @@ def _as_times(got, lengths: list[int], size: int, case: str) -> Times:
     got = got.tolist() if hasattr(got, "tolist") else got
     if not isinstance(got, (list, tuple)):
         raise Mistake(
-            f"it should return a list with three numbers for each request; yours returned {kind(got)}.", case=case
+            f"it should return a list with three numbers for each request; yours returned {kind(got)}.",
+            case=case,
+            idea="Collect one element for each request in a list, in order of arrival, and return the list.",
         )
     got = [time.tolist() if hasattr(time, "tolist") else time for time in got]
     number = len(waves(lengths, size))
