@@ -49,7 +49,7 @@ alone = record_run(generate_one_by_one, model, tokenizer, **SIX)
 times = request_times(alone.trace, in_steps=True)
 for story, answer in zip(STORIES, alone.outputs):
     text = tokenizer.decode(answer).replace("\n", " ")
-    print(f"{story.name}  {len(answer):3} tokens, waits {times[story.name].admitted:3} steps | {text[:90]}")
+    print(f"{story.name}  {len(answer):3} tokens, waits {times[story.name].admitted:3} passes | {text[:90]}")
 print(f"\n{alone.trace.forward_calls} forward passes for {sum(map(len, alone.outputs))} tokens: one each")
 
 # %% [markdown]

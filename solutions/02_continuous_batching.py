@@ -83,8 +83,9 @@ A new request's prompt has to be computed while the others decode. It is compute
 In every step:
 
 - each request whose prompt is done gets one token;
-- the model also computes one chunk of *one* prompt: that of the request that was admitted first, of those whose prompts
-  aren't done. The chunk that completes a prompt also gives that request its first token.
+- the model also computes one chunk of *one* prompt. Of the requests whose prompts aren't done, it is the one that was
+  admitted first, that is, got its slot first. The chunk that completes a prompt also gives that request its first
+  token.
 
 Every prompt here fits in one chunk. The answers are limited to 30 (A), 60 (B), 100 (C), 20 (D), 80 (E) and 40 (F)
 tokens. Assume that every request reaches its limit.
@@ -555,9 +556,9 @@ Stepper(lambda i: draw_compare(static.trace, continuous.trace, i), count=len(sta
 # %%
 before, after = request_times(static.trace, in_steps=True), request_times(continuous.trace, in_steps=True)
 Table(
-    columns=["request", "queue: static", "queue: continuous", "latency: static", "latency: continuous"],
+    columns=["request", "queue: static", "queue: continuous", "returned: static", "returned: continuous"],
     rows=[[n, before[n].admitted, after[n].admitted, before[n].returned, after[n].returned] for n in NAMES],
-    caption="Queue time and latency of the six stories, in steps",
+    caption="Steps in the queue, and the step in which the answer is returned",
 )
 
 # %% [markdown]

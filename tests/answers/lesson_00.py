@@ -43,6 +43,11 @@ def flat_argmax_before_the_model_sees_it(logits):
     return int(logits[0].argmax())
 
 
+def stops_at_a_repeated_token(model, prompt_ids, max_new_tokens, eos_token_id=None):
+    answer = greedy_without_cache(model, prompt_ids, max_new_tokens, eos_token_id)
+    return next((answer[: i + 1] for i, token in enumerate(answer) if token in answer[:i]), answer)
+
+
 def appends_to_the_prompt(model, prompt_ids, max_new_tokens, eos_token_id=None):
     start = len(prompt_ids)
     for _ in range(max_new_tokens):
@@ -515,6 +520,15 @@ def takes_none_for_a_size(config, bytes_per_element=4):
     return 2 * config.num_hidden_layers * kv_head_size(config)[0] * head_dim * bytes_per_element
 
 
+def takes_none_for_heads(config, bytes_per_element=4):
+    kv_heads = getattr(config, "num_key_value_heads", config.num_attention_heads)
+    return 2 * config.num_hidden_layers * kv_heads * kv_head_size(config)[1] * bytes_per_element
+
+
+def queries_per_kv_head(config):
+    return config.num_attention_heads // kv_head_size(config)[0]
+
+
 def size_from_the_kv_heads(config, bytes_per_element=4):
     kv_heads, _ = kv_head_size(config)
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // kv_heads
@@ -525,6 +539,8 @@ def with_try(config, bytes_per_element=4):
     try:
         kv_heads = config.num_key_value_heads
     except AttributeError:
+        kv_heads = None
+    if kv_heads is None:
         kv_heads = config.num_attention_heads
     head_dim = vars(config).get("head_dim")
     if head_dim is None:
@@ -567,6 +583,14 @@ def in_words(config, bytes_per_element=4):
 def keeps_its_cache(model, prompt_ids, max_new_tokens, eos_token_id=None, kept={}):  # noqa: B006
     token, cache = kept["start"] = kept.get("start") or prefill(model, prompt_ids)
     new = [token]
+    while len(new) < max_new_tokens and new[-1] != eos_token_id:
+        new.append(decode_step(model, new[-1], cache))
+    return new
+
+
+def decodes_the_prompt_again(model, prompt_ids, max_new_tokens, eos_token_id=None):
+    _, cache = prefill(model, prompt_ids)
+    new = [[decode_step(model, token, cache) for token in prompt_ids][-1]]
     while len(new) < max_new_tokens and new[-1] != eos_token_id:
         new.append(decode_step(model, new[-1], cache))
     return new
@@ -626,7 +650,7 @@ def adds_instead(config, bytes_per_element=4):
 
 
 def by_hand(config, bytes_per_element=4):
-    heads = getattr(config, "num_key_value_heads", config.num_attention_heads)
+    heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     key = value = heads * width * bytes_per_element
     return sum(key + value for _ in range(config.num_hidden_layers))
@@ -688,6 +712,19 @@ WRONG = {
             loop_without_cache(feed=lambda ids, prompt: ids[len(prompt) :] + prompt),
             "belongs at the end",
         ),
+        Wrong(
+            "feeds only the last token from the start",
+            loop_without_cache(feed=lambda ids, prompt: ids[-1:]),
+            "pass 1 should feed 3 tokens, [5, 17, 42]; yours fed [42]",
+        ),
+        Wrong(
+            "takes None for end token 0",
+            lambda model, prompt_ids, max_new_tokens, eos_token_id=None: greedy_without_cache(
+                model, prompt_ids, max_new_tokens, eos_token_id or 0
+            ),
+            "Do you replace None by 0?",
+        ),
+        Wrong("stops at a repeated token", stops_at_a_repeated_token, "What ended your loop after 74?"),
         Wrong("feeds a list", feeds_a_list, "it needs a tensor"),
         Wrong("feeds one dimension", feeds_one_dimension, "it needs [rows, tokens]"),
         Wrong("returns the prompt too", loop_without_cache(answer=lambda ids, prompt: ids), "the prompt too"),
@@ -731,7 +768,8 @@ WRONG = {
         Wrong(
             "lists of one token",
             loop_without_cache(answer=lambda ids, prompt: [[token] for token in ids[len(prompt) :]]),
-            "The `tolist()` of a tensor",
+            "The `tolist()` of a tensor of shape [1] is a list; `.item()` or `int(...)` gives the int. Or did you put the "
+            "whole answer into another list?",
         ),
     ],
     "00.2": [
@@ -758,7 +796,12 @@ WRONG = {
         Wrong("returns logits", step(choose=lambda logits: logits[:, -1]), "Logits are scores"),
         Wrong("returns a tensor", step(choose=lambda logits: logits[0, -1].argmax()), "a tensor that contains 87"),
         Wrong("returns the cache too", step_that_returns_both, "a tuple of 2"),
-        Wrong("returns a list", step(choose=lambda logits: logits.argmax(-1)[0].tolist()), "a list of 1"),
+        Wrong(
+            "returns a list",
+            step(choose=lambda logits: logits.argmax(-1)[0].tolist()),
+            "a list of 1; it should return only the next token, an int.\nSmallest case: the cache holds 1 token, [2]; "
+            "last_token=46, on a tiny qwen2 model.\nReturn the int itself",
+        ),
         Wrong("returns its input", step_that_returns_its_input, "its own input"),
         Wrong("returns nothing", step_that_returns_nothing, "returned None"),
         Wrong("two steps", step_that_steps_twice, "yours made 2"),
@@ -812,6 +855,14 @@ WRONG = {
         Wrong("prefills token by token", prefills_token_by_token, "1 of the prompt's 3 tokens"),
         Wrong("changes the prompt", changes_the_prompt, "changed its argument `prompt_ids`"),
         Wrong("keeps its cache between calls", keeps_its_cache, "the first pass was given a cache of 3 tokens"),
+        Wrong(
+            "takes None for end token 0, with a cache",
+            lambda model, prompt_ids, max_new_tokens, eos_token_id=None: greedy_with_cache(
+                model, prompt_ids, max_new_tokens, eos_token_id or 0
+            ),
+            "Do you replace None by 0?",
+        ),
+        Wrong("decodes the prompt again", decodes_the_prompt_again, "decode step 1 fed [5], the first token"),
         Wrong("no limit with an end token", no_limit_with_an_end_token, "Does your loop check both?"),
     ],
     "00.4": [
@@ -829,6 +880,13 @@ WRONG = {
             "hidden_size elements per layer",
         ),
         Wrong("one head", product(heads=lambda config: 1), "only one head"),
+        Wrong("query heads per KV head", product(heads=queries_per_kv_head), "divide the query heads by the KV heads"),
+        Wrong(
+            "hidden size of each head",
+            product(width=lambda config: config.hidden_size),
+            "hidden_size covers all of them",
+        ),
+        Wrong("takes None for KV heads", takes_none_for_heads, "`num_key_value_heads` exists and is None"),
         Wrong("always float32", always_float32, "seem to assume 4 bytes per element"),
         Wrong("elements instead of bytes", counts_elements, "elements, not bytes"),
         Wrong("bits", product(factor=8), "count bits"),

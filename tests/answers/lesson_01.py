@@ -21,6 +21,14 @@ def pads_right(prompt_ids, pad_token_id):
     return torch.tensor(rows), torch.tensor([[1] * len(ids) + [0] * (longest - len(ids)) for ids in prompt_ids])
 
 
+def repeats_one_row(prompt_ids, pad_token_id):
+    longest = max(map(len, prompt_ids))
+    rows = [[pad_token_id] * longest] * len(prompt_ids)
+    for row, ids in zip(rows, prompt_ids):
+        row[:] = [pad_token_id] * (longest - len(ids)) + ids
+    return torch.tensor(rows), pad_left(prompt_ids, pad_token_id)[1]
+
+
 def mask_inverted(prompt_ids, pad_token_id):
     input_ids, mask = pad_left(prompt_ids, pad_token_id)
     return input_ids, (mask == 0).long()
@@ -241,6 +249,22 @@ def barrier(length_of=max, start=0, made=lambda start, length, end: (start, star
         return times
 
     return wave_steps
+
+
+def looks_up_by_length(answer_lengths, batch_size):
+    times = wave_steps(answer_lengths, batch_size)
+    return [times[answer_lengths.index(length)] for length in answer_lengths]
+
+
+def one_list_per_wave(answer_lengths, batch_size):
+    return waves(wave_steps(answer_lengths, batch_size), batch_size)
+
+
+def steps_by_splitting(answer_lengths, batch_size):
+    parts = torch.tensor(answer_lengths).split(batch_size)
+    ends = torch.stack([part.max() for part in parts]).cumsum(0).tolist()
+    starts = [0, *ends]
+    return [(start, start + n, end) for start, end, part in zip(starts, ends, parts) for n in part.tolist()]
 
 
 def sorts_first(answer_lengths, batch_size):
@@ -628,6 +652,7 @@ WRONG = {
         Wrong("mask by comparing with the padding token", mask_by_comparing, says="compare tokens with `pad_token_id`"),
         Wrong("mask on the other side", mask_on_the_other_side, says="your mask says that they are on the left"),
         Wrong("pads with 0", pads_with_zero, says="should be `pad_token_id`, here 9"),
+        Wrong("one list for all rows", repeats_one_row, says="All your rows are equal to the last one"),
         Wrong("swaps the results", swaps_results, says="the mask came first"),
         Wrong("reverses the prompts", reverses_prompts, says="wrong order"),
         Wrong("sorts the prompts", sorts_prompts, says="sort the prompts"),
@@ -643,6 +668,11 @@ WRONG = {
         Wrong("counts padding", counts_padding, says="count the padding too"),
         Wrong("-1 on padding", minus_one_on_padding, says="its padding has position -1"),
         Wrong("continues from the row above", continues_from_the_row_above, says="from the row above. Every row"),
+        Wrong(
+            "subtracts the tokens",
+            lambda mask: (torch.arange(mask.shape[1]) - mask.sum(1, keepdim=True)).clamp(min=0),
+            says="Do you subtract something other than the row's padding",
+        ),
         Wrong("counts down the rows", counts_down_the_rows, says="Did you sum down the rows"),
         Wrong(
             "the padding of row 0 for all", padding_of_the_first_row, says="Alone, this row gets the right positions"
@@ -674,6 +704,13 @@ WRONG = {
         Wrong("first of the wave", barrier(lambda wave: wave[0]), says="with its first request"),
         Wrong("longest of all", longest_of_all, says="longest answer of all"),
         Wrong("sorts first", sorts_first, says="requests sorted by length"),
+        Wrong(
+            "in the order of their lengths",
+            lambda lengths, batch_size: wave_steps(sorted(lengths), batch_size),
+            says="sorted by length, in that order",
+        ),
+        Wrong("looks up by length", looks_up_by_length, says="Do you look up a request by its length?"),
+        Wrong("one list per wave", one_list_per_wave, says="Return one flat list"),
         Wrong("counts from 1", barrier(made=lambda s, n, e: (s + 1, s + n, e)), says="counted from 1"),
         Wrong(
             "decode steps only",
@@ -878,6 +915,6 @@ WRONG = {
 RIGHT = {
     "01.1": [pads_by_filling, pads_with_pytorch, pads_into_tensors, pads_from_reversed],
     "01.2": [positions_like_generate, positions_by_loop, positions_by_shift],
-    "01.3": [steps_by_loop, steps_by_numpy, steps_by_recursion, steps_by_counting_down],
+    "01.3": [steps_by_splitting, steps_by_loop, steps_by_numpy, steps_by_recursion, steps_by_counting_down],
     "01.4": [wave_like_generate, wave_by_recursion, wave_by_counting],
 }

@@ -314,6 +314,20 @@ class SecondSlotForOneRequest(SlotManager):
         return super().acquire(request_id)
 
 
+class FreesNothing(SlotManager):
+    def release(self, request_id):
+        slot = self.slot_of.pop(request_id, None)
+        self.free.append(slot)
+        if slot is None:
+            raise ValueError("no slot")
+
+
+class AlwaysFreesSlot0(SlotManager):
+    def release(self, request_id):
+        super().release(request_id)
+        self.free[-1] = 0
+
+
 class ReleasesTheNewest(SlotManager):
     def release(self, request_id):
         if request_id not in self.slot_of:
@@ -636,6 +650,18 @@ def shortest_prompt_first(batch):
     batch.running = order
 
 
+def first_running(batch):
+    if batch.slots_in(PREFILLING):
+        slot, request = next(iter(batch.running.items()))
+        begin = request.num_computed_tokens
+        end = min(begin + batch.prefill_step, len(request.prompt_ids))
+        where = [list(range(begin, end))]
+        logits = forward(batch, range(slot, slot + 1), [request.prompt_ids[begin:end]], where, end)
+        request.num_computed_tokens = end
+        if end == len(request.prompt_ids):
+            request.append_token(int(logits[0].argmax()))
+
+
 def takes_the_first_of_none(batch):
     batch.slots_in(PREFILLING)[0]
     prefill_chunk(batch)
@@ -767,6 +793,29 @@ def all_prompts_in_one_step(batch):
     decode_all(batch)
     while batch.slots_in(PREFILLING):
         prefill_chunk(batch)
+
+
+def admits_the_shortest(batch):
+    release_finished(batch)
+    while batch.waiting and batch.slots.free:
+        request = min(batch.waiting, key=lambda request: len(request.prompt_ids))
+        batch.waiting.remove(request)
+        admit_one(batch, request)
+    compute(batch)
+
+
+def admits_between_the_passes(batch):
+    release_finished(batch)
+    decode_all(batch)
+    admit(batch)
+    prefill_chunk(batch)
+
+
+def admits_all_or_none(batch):
+    release_finished(batch)
+    if len(batch.waiting) <= len(batch.slots.free):
+        admit(batch)
+    compute(batch)
 
 
 def admits_one_per_step(batch):
@@ -1060,10 +1109,21 @@ WRONG = {
         Wrong("returns the slot that the request has", ReturnsTheSlotItHas, says="doesn't notice its mistake"),
         Wrong("maps slots to requests", MapsSlotsToRequests, says="the id is the key"),
         Wrong("keeps the last slot", KeepsTheLastSlot, says="The last free slot can be acquired too"),
+        Wrong(
+            "frees what it doesn't have",
+            FreesNothing,
+            says="`free` should contain the slots [0]; yours contains [0, None]",
+        ),
+        Wrong("always frees slot 0", AlwaysFreesSlot0, says="acquire A and B; release B."),
         Wrong("releases the newest, whatever the id", ReleasesTheNewest, says="yours is {'A'"),
     ],
     "02.3": [
         Wrong("< for <=", smaller_only, says="no token sees itself"),
+        Wrong(
+            "one column too many",
+            lambda positions, num_keys: cache_mask(positions + 1, num_keys),
+            says="a token sees one column too many",
+        ),
         Wrong("one mask for all rows: the longest", longest_row_for_all, says="as much as the longest one"),
         Wrong("one mask for all rows: the first", first_row_for_all, says="the mask of row 0"),
         Wrong("no mask", no_mask, says="every token sees every column"),
@@ -1151,6 +1211,9 @@ WRONG = {
             fills_the_chunk_from_the_next_prompt,
             says="even if that chunk is shorter than `prefill_step`",
         ),
+        Wrong(
+            "the first running request", first_running, says="Choose among `batch.slots_in(RequestState.PREFILLING)`"
+        ),
         Wrong("the shortest prompt first", shortest_prompt_first, says="whatever the lengths of the prompts"),
         Wrong("computes nothing", lambda batch: None, says="your code made no forward pass"),
     ],
@@ -1174,6 +1237,9 @@ WRONG = {
         ),
         Wrong("keeps a finished request in running", keeps_it_running, says="the slot manager has"),
         Wrong("forgets move_to(PREFILLING)", forgets_to_start_the_prefill, says="its state is still waiting"),
+        Wrong("the shortest in the queue first", admits_the_shortest, says="no request overtakes another"),
+        Wrong("admits between the passes", admits_between_the_passes, says="A slot belongs to one request"),
+        Wrong("admits all or none", admits_all_or_none, says="yours admitted none"),
         Wrong("releases a slot", releases_slots, says="`release` takes the request's id"),
         Wrong("acquires with the request", acquires_for_requests, says="`acquire` takes the request's id"),
         Wrong("sorts the running by slot", sorts_the_running, says="keeps the order of admission"),

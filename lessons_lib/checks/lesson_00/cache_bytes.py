@@ -21,9 +21,9 @@ def _llama(**changes) -> LlamaConfig:
     return LlamaConfig(**(shape | changes))
 
 
-def _without_head_dim(**shape) -> Qwen2Config:
+def _with_none(field: str, **shape) -> Qwen2Config:
     config = Qwen2Config(**shape)
-    config.head_dim = None
+    setattr(config, field, None)
     return config
 
 
@@ -55,9 +55,14 @@ BYTES_CASES = (
         "Qwen2 with 5 layers, 6 query heads sharing 3 KV heads of size 16, 4 bytes per element.",
     ),
     (
-        _without_head_dim(num_hidden_layers=1, hidden_size=96, num_attention_heads=6, num_key_value_heads=3),
+        _with_none("head_dim", num_hidden_layers=1, hidden_size=96, num_attention_heads=6, num_key_value_heads=3),
         2,
         "Qwen2 with one layer, 6 query heads sharing 3 KV heads, hidden size 96, head_dim=None, 2 bytes per element.",
+    ),
+    (
+        _with_none("num_key_value_heads", num_hidden_layers=1, hidden_size=96, num_attention_heads=6),
+        2,
+        "Qwen2 with one layer, 6 query heads, hidden size 96, num_key_value_heads=None, 2 bytes per element.",
     ),
     (
         Qwen3Config(num_hidden_layers=3, hidden_size=96, num_attention_heads=6, num_key_value_heads=2, head_dim=40),
@@ -78,13 +83,17 @@ def test_cache_bytes_per_token(attempt) -> None:
                 idea=_why_missing(str(error)),
             ) from error
         except TypeError as error:
-            if "NoneType" not in str(error) or getattr(config, "head_dim", 0) is not None:
+            unset = [name for name in ("head_dim", "num_key_value_heads") if getattr(config, name, 0) is None]
+            if "None" not in str(error) or not unset:
                 raise
             raise Mistake(
                 f"your code raised TypeError: {error}.",
                 case=case,
                 idea="In this configuration, `head_dim` exists and is None: no size is set. Then it is "
-                "hidden_size // num_attention_heads.",
+                "hidden_size // num_attention_heads."
+                if unset == ["head_dim"]
+                else "In this configuration, `num_key_value_heads` exists and is None. Then every query head has a KV "
+                "head of its own.",
             ) from error
         _refuse_no_number(got, case)
         expected = cache_bytes_per_token(config, size)
@@ -131,8 +140,12 @@ def _why_other_model(got, config, size: int, attempt) -> str:
     deeper = copy.deepcopy(config)
     deeper.num_hidden_layers += 1
     ignores_layers = attempt(deeper, size) == got
+    other = _llama(num_hidden_layers=2, hidden_size=48, num_attention_heads=6, num_key_value_heads=3)
     for layers, heads_of in ((ours, ours), (config, ours), (ours, config)):
         if got == _bytes(layers, size, *kv_head_size(heads_of)) and ignores_layers == (layers is ours):
+            same = [read if read is ours else other for read in (layers, heads_of)]
+            if attempt(other, size) != _bytes(same[0], size, *kv_head_size(same[1])):
+                continue  # the same number by accident
             return (
                 "You seem to read the notebook's own model, `model.config`. Take every value from the argument, "
                 "`config`."
@@ -167,8 +180,20 @@ def _why_bytes(got, expected: int, config, size: int, attempt) -> str:
             "You seem to compute the head size as hidden_size // heads. This configuration sets it explicitly: "
             "`head_dim`."
         )
+    queries = config.num_attention_heads
     if kv_heads > 1 and got * kv_heads == expected:
+        grouped = _llama(hidden_size=48, num_attention_heads=6, num_key_value_heads=3)
+        if attempt(grouped, 1) == _bytes(grouped, 1, 2, 8):
+            return (
+                "You seem to divide the query heads by the KV heads. That is how many query heads share one KV head. "
+                "Count the KV heads."
+            )
         return f"You seem to count only one head. There are {kv_heads} KV heads, each with a key and a value."
+    if queries > 1 and got == queries * expected:
+        return (
+            f"Yours is {queries} times too large, and the model has {queries} query heads. hidden_size covers all of "
+            "them, and queries aren't kept. Count KV heads times the size of one head."
+        )
     if got == 8 * expected:
         return "You seem to count bits. Count bytes: a bfloat16 has 2, a float32 has 4."
     if layers > 1 and got * layers == expected:
@@ -182,7 +207,6 @@ def _why_bytes(got, expected: int, config, size: int, attempt) -> str:
         return "You seem to count in KiB. The result is in bytes."
     if layers == kv_heads == 1 and got * 2 * size == expected * (size + 1):
         return f"You seem to multiply only half of the elements by `bytes_per_element`, here {size}. It counts for all."
-    queries = config.num_attention_heads
     if queries > kv_heads and got * 2 * kv_heads == expected * (kv_heads + queries):
         return (
             "You seem to count the keys or the values once per query head. Both are stored once per KV head, and "

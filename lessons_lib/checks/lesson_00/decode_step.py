@@ -4,6 +4,7 @@ import copy
 import operator
 
 import torch
+from transformers import Cache
 
 from lessons_lib.batching.greedy import prefill
 from lessons_lib.checks.exercise import Mistake, call, short
@@ -155,7 +156,9 @@ def _as_token(got, case: str) -> int:
         raise Mistake(
             f"your step returned a {type(got).__name__} of {len(got)}; it should return only the next token, an int.",
             case=case,
-            idea="There's no need to return the cache: the model updates it in place.",
+            idea="There's no need to return the cache: the model updates it in place."
+            if any(isinstance(value, Cache) for value in got)
+            else "Return the int itself, not a list or tuple of it.",
         )
     if isinstance(got, torch.Tensor) and got.numel() == 1:
         raise Mistake(

@@ -1,6 +1,7 @@
 """Shared by the exercises on greedy loops: test cases, recorded passes, messages about wrong beginnings and ends."""
 
 import operator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
@@ -100,6 +101,7 @@ GREEDY_CASES = (
     Case(PROMPT, 6, eos=17),  # it is in the prompt, and the model doesn't write it
     Case(PROMPT, 4, eos=42),  # it is the last token of the prompt
     Case((*PROMPT, 17), 8, eos=0),  # an id that is falsy in Python
+    Case((*PROMPT, 17), 8),  # the same without an end token: token 0 ends nothing
     Case(tuple(range(3, 60, 4)), 20),
     Case((9, 8, 7, 6, 5), 12, family="gpt2"),
     Case((9, 8, 7, 6, 5), 12, family="llama"),
@@ -162,9 +164,15 @@ def name_wrong_ends(got: list[int], case: Case, attempt, too_few: str = "") -> N
             refuse(
                 f"You seem to count the prompt's {len(prompt)} tokens too. max_new_tokens limits only the *new* tokens."
             )
-        refuse(
-            f"{number_of_tokens(len(expected) - len(got))} too few: max_new_tokens is {case.max_new_tokens}.{too_few}"
-        )
+        if case.eos is None and got and got[-1] == 0:
+            refuse(
+                "`eos_token_id` is None here, so only the limit ends the answer, but yours stops at token 0. Do you "
+                "replace None by 0? Compare with `token == eos_token_id`, which is never true for None."
+            )
+        missing = len(expected) - len(got)
+        if case.eos is None and missing > 1 and got:
+            too_few = f" Without an end token, only that limit ends the answer. What ended your loop after {got[-1]}?"
+        refuse(f"{number_of_tokens(missing)} too few: max_new_tokens is {case.max_new_tokens}.{too_few}")
     if len(got) > len(expected) and got[: len(expected)] == expected:
         surplus = len(got) - len(expected)
         if surplus > 1 and case.eos is not None:
@@ -245,14 +253,21 @@ def as_token_list(got, case: str) -> list[int]:
         )
     if not isinstance(got, list):
         raise Mistake(
-            f"your function returned {type(got).__name__} {short(got)}; it should return a list of ints.", case=case
+            f"your function returned {type(got).__name__} {short(got)}; it should return a list of ints.",
+            case=case,
+            idea="A function with a `yield` in it returns a generator. Collect the tokens in a list and `return` it."
+            if isinstance(got, Generator)
+            else "",
         )
     for index, token in enumerate(got):
         if isinstance(token, (list, tuple)):
             raise Mistake(
                 f"element {index} of your answer is {type(token).__name__} {short(token)}; it should be an int.",
                 case=case,
-                idea="The `tolist()` of a tensor of shape [1] is a list. `.item()` or `int(...)` gives the int.",
+                idea="There is one pair of brackets too many. The `tolist()` of a tensor of shape [1] is a list; "
+                "`.item()` or `int(...)` gives the int. Or did you put the whole answer into another list?"
+                if len(got) == 1
+                else "The `tolist()` of a tensor of shape [1] is a list. `.item()` or `int(...)` gives the int.",
             )
         if isinstance(token, torch.Tensor) or not hasattr(token, "__index__"):
             raise Mistake(

@@ -57,6 +57,13 @@ def _run(attempt, case: Case):
 def _name_wrong_input_with_cache(passes, case: Case) -> None:
     """Raise for the first decode step whose input is not the newest token."""
     sequence = [*case.prompt, *case.expected()]
+    held = passes[1].cached if len(passes) > 1 else 0
+    if held == len(case.prompt) > 1 and passes[1].input_ids == [[case.prompt[0]]]:
+        raise Mistake(
+            f"decode step 1 fed [{case.prompt[0]}], the first token of the prompt.",
+            case=str(case),
+            idea="`prefill` has computed the whole prompt, and its keys and values are cached. Feed only new tokens.",
+        )
     for step, forward in enumerate(passes[: len(case.expected())]):
         fed = forward.input_ids[0]
         if step == 0 or fed == [sequence[len(case.prompt) + step - 1]]:

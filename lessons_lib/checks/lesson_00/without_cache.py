@@ -25,7 +25,8 @@ def test_greedy_without_cache(attempt) -> None:
         got = as_token_list(got, str(case))
         if got != case.expected():
             refuse_memory(case, attempt)
-            _name_wrong_position(got, case)
+            if not passes or passes[0].input_ids == [list(case.prompt)]:
+                _name_wrong_position(got, case)
             name_wrong_ends(got, case, attempt, " Each pass gives one token.")
             _name_wrong_input_without_cache(got, passes, case)
             _name_wrong_choice(got, case)
@@ -104,11 +105,8 @@ def _name_wrong_input_without_cache(got: list[int], passes, case: Case) -> None:
                 f"{short(forward.input_ids[0])}."
             )
             if pass_number > 1 and forward.input_ids == passes[0].input_ids:
-                idea = (
-                    "You seem to feed only the prompt each time. Append every new token to the sequence before the "
-                    "next pass."
-                )
-            elif pass_number > 1 and forward.tokens == 1:
+                idea = "Pass 1 fed the same tokens. Append every new token to the sequence before the next pass."
+            elif forward.tokens == 1 and forward.input_ids[0] == fed[-1:]:
                 idea = (
                     "You seem to feed only the last token. Without a cache, the model remembers nothing between calls: "
                     "feed the whole "

@@ -138,6 +138,11 @@ def _name_wrong_ids(prompts, pad, got, want, case: str) -> None:
         idea = (
             "These are the right tokens in the wrong order. The padding goes in front, and the prompt keeps its order."
         )
+    elif len(got) > 1 and all(got_row == want[-1] for got_row in got):
+        idea = (
+            "All your rows are equal to the last one. Is one list repeated, as in `[[...]] * n`? Then each row is the "
+            "same list, and the last prompt overwrites the others."
+        )
     elif got[row][-len(prompts[row]) :] == prompts[row]:
         idea = f"The padding should be `pad_token_id`, here {pad}, and not a fixed token id."
     else:

@@ -100,11 +100,11 @@ def _why_positions(attempt, mask, row: int, real, want) -> str:
             "mask, not the 0s."
         )
     if len(real) > 1 and len(set(real)) == 1:
-        return (
-            "All your tokens share one position, but each should be one higher than the one before. Did you sum down "
-            "the rows, "
-            "along dimension 0? Sum along dimension 1."
-        )
+        shared = "All your tokens share one position, but each should be one higher than the one before. "
+        two_rows = attempt(torch.tensor([[1, 1], [1, 1]])).tolist()
+        if two_rows[0] != two_rows[-1]:
+            return shared + "Did you sum down the rows, along dimension 0? Sum along dimension 1."
+        return shared + "Do you subtract something other than the row's padding, or cap the positions at 0?"
     if above and real == [p + above for p in want]:
         return "You seem to continue counting from the row above. Every row starts at 0 again."
     if len(mask) > 1 and _tokens_of(attempt, mask[row]) == want:

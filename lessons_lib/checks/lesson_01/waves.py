@@ -18,7 +18,6 @@ WAVE_CASES = (
     ([6, 9, 1, 2], 4),
     ([3, 4], 5),
     ([30, 60, 100, 20, 80, 40, 10], 3),
-    ([], 3),
 )
 NUMBERS = ("starts after step", "has its last token in step", "is returned after step")
 
@@ -44,7 +43,9 @@ def _as_times(got, lengths: list[int], size: int, case: str) -> Times:
     got = got.tolist() if hasattr(got, "tolist") else got
     if not isinstance(got, (list, tuple)):
         raise Mistake(
-            f"it should return a list with three numbers for each request; yours returned {kind(got)}.", case=case
+            f"it should return a list with three numbers for each request; yours returned {kind(got)}.",
+            case=case,
+            idea="Collect one element for each request in a list, in order of arrival, and return the list.",
         )
     got = [time.tolist() if hasattr(time, "tolist") else time for time in got]
     number = len(waves(lengths, size))
@@ -63,6 +64,7 @@ def _as_times(got, lengths: list[int], size: int, case: str) -> Times:
             raise Mistake(
                 f"each element should have three numbers (start, last token, returned); one of yours is {kind(time)}.",
                 case=case,
+                idea="Return one flat list with one element for each request, whatever its wave.",
             )
     return [tuple(time) for time in got]
 
@@ -74,6 +76,10 @@ def _why_times(lengths: list[int], size: int, want: Times, got: Times) -> str:
         "so waves follow the order of arrival.": lambda: _in_other_order(lengths, size, sorted(lengths)),
         "These are the times with the longest request first. The length of an answer isn't known when it starts, so "
         "waves follow the order of arrival.": lambda: _in_other_order(lengths, size, sorted(lengths, reverse=True)),
+        "These are the times of the requests sorted by length, in that order. Waves follow the order of arrival, and "
+        "so does the list.": lambda: wave_steps(sorted(lengths), size),
+        "Requests with equal lengths got the same times. Do you look up a request by its length? Use its index: two "
+        "requests can have the same length.": lambda: [dict(zip(lengths[::-1], want[::-1]))[n] for n in lengths],
         "These are the times with the first number counted from 1. A request of the first wave starts after step 0.": (
             lambda: [(start + 1, last, end) for start, last, end in want]
         ),

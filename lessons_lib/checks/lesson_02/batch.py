@@ -23,6 +23,7 @@ class SeenPass:
     positions: list[list[int]]
     slots: list[int]
     num_keys: int
+    running: list[str]
 
 
 @contextmanager
@@ -35,9 +36,9 @@ def watch_slot_passes(batch: SlotBatch):
         tokens = args[0] if args else kwargs["input_ids"]
         positions = kwargs.get("position_ids")
         positions = view.positions if positions is None else positions
-        seen.append(
-            SeenPass(tokens.tolist(), positions.tolist(), list(range(view.rows.start, view.rows.stop)), view.num_keys)
-        )
+        slots = list(range(view.rows.start, view.rows.stop))
+        running = [getattr(request, "id", str(request)) for request in batch.running.values()]
+        seen.append(SeenPass(tokens.tolist(), positions.tolist(), slots, view.num_keys, running))
 
     hook = batch.model.register_forward_pre_hook(before, with_kwargs=True)
     try:

@@ -102,8 +102,8 @@ def _check_chunk_pass(seen: list[SeenPass], request: Request, start: int, end: i
         raise Mistake(
             "there are prompt tokens left to compute, but your code made no forward pass.",
             case=case,
-            idea="Take the next tokens of the prompt, call `forward` with them, and record in `num_computed_tokens` "
-            "how many are computed.",
+            idea="`batch.slots_in(RequestState.PREFILLING)` lists the slots with an unfinished prompt. Take the next "
+            "tokens of the first, call `forward` with them, and record in `num_computed_tokens` how many are computed.",
         )
     if len(seen) > 1:
         raise Mistake(
@@ -207,8 +207,8 @@ def _check_after_chunk(
         raise Mistake(
             f"A's first token should be {first_token}; yours is {short(request.output_ids)}.",
             case=case,
-            idea="The first token is the argmax of the logits of the prompt's last token. `forward` returns one row of "
-            "logits for the one slot.",
+            idea="`forward` returns one row of logits for the one slot, those of the prompt's last token. The first "
+            "token is the index of the largest logit in that row.",
         )
     if isinstance(request.output_ids[0], torch.Tensor):
         raise Mistake(
@@ -260,6 +260,30 @@ def _check_which_prompt(attempt) -> None:
         raise Mistake(f"A is in slot 1; your pass computed {_slots(seen[0].slots)}.", case=case)
     for lengths in ((6, 2), (3, 5)):
         _check_unequal_prompts(attempt, *lengths)
+    _check_beside_decoding(attempt)
+
+
+def _check_beside_decoding(attempt) -> None:
+    case = "A was admitted first, into slot 0, and is decoding; B, in slot 1, is prefilling. prefill_step is 4."
+    first, second = a_request("A", 3), a_request("B", 5)
+    batch = make_batch(running={0: first, 1: second}, num_slots=2)
+    first.num_computed_tokens = 3
+    first.append_token(7)
+    with watch_slot_passes(batch) as seen:
+        try:
+            call(attempt, batch, case=case)
+        except (RuntimeError, LookupError, ValueError):
+            if second.num_computed_tokens:
+                raise
+            seen.clear()
+    if second.num_computed_tokens != 4 or first.output_ids != [7] or any(fed.slots != [1] for fed in seen):
+        raise Mistake(
+            "the chunk should be B's, because A's prompt is done; "
+            f"yours computed {second.num_computed_tokens} of B's tokens.",
+            case=case,
+            idea="`batch.running` also holds requests that are decoding. Choose among "
+            "`batch.slots_in(RequestState.PREFILLING)`.",
+        )
 
 
 def _check_unequal_prompts(attempt, first_length: int, second_length: int) -> None:

@@ -7,7 +7,7 @@ from lessons_lib.checks.exercise import Mistake, call
 
 # (positions, num_keys), smallest first. `positions` has one list per row: the positions of its new tokens.
 MASK_CASES = (
-    ([[2]], 4),
+    ([[2]], 5),
     ([[0]], 1),
     ([[2], [0], [3]], 5),
     ([[0, 1, 2]], 4),
@@ -95,7 +95,8 @@ def _name_wrong_mask(got, positions, num_keys: int, case: str) -> Mistake:
         (
             columns < own,
             "no token sees itself",
-            "A token's own key is in the column of its own position, and it reads that one too: `<=`, not `<`.",
+            "A token's own key is in the column of its own position, and it reads that one too: `<=`, not `<`, with "
+            "the columns numbered from 0.",
         ),
         (
             torch.ones_like(columns <= own),
@@ -144,6 +145,11 @@ def _name_wrong_mask(got, positions, num_keys: int, case: str) -> Mistake:
             (columns == own),
             "a token sees only itself",
             "It must see all the tokens before it as well.",
+        ),
+        (
+            columns <= own + 1,
+            "a token sees one column too many",
+            "The token at position p sees columns 0 to p: p + 1 columns, the last of them its own.",
         ),
     )
     for wrong, what, idea in recognised:

@@ -85,9 +85,9 @@ def _check_consistent(manager, slots: dict[str, int], num_slots: int, case: str)
             "it.",
         )
     free = sorted(set(range(num_slots)) - set(slots.values()))
-    if sorted(manager.free) != free:
+    if sorted(manager.free, key=str) != free:  # fewer than ten slots, so their order is the same
         raise Mistake(
-            f"`free` should contain the slots {free}; yours contains {sorted(manager.free)}.",
+            f"`free` should contain the slots {free}; yours contains {short(sorted(manager.free, key=str))}.",
             case=case,
             idea="A slot is either in `free` or assigned to one request in `slot_of`, never both, never neither.",
         )
@@ -198,6 +198,7 @@ def _check_second_slot(attempt) -> None:
         manager_case = f"manager = SlotManager(2); acquire A and B; release {other}; "
         _release(manager, other, manager_case)
         del slots[other]
+        _check_consistent(manager, slots, 2, manager_case.removesuffix("; ") + ".")
         idea = (
             f"It would overwrite the entry of {name}'s first slot in `slot_of`, and that slot could never be released."
         )

@@ -23,6 +23,7 @@ from lessons_lib.viz.words import marked
 def check_step(attempt) -> None:
     _check_first_step(attempt)
     _check_all_slots_filled(attempt)
+    _check_order_of_queue(attempt)
     _check_slot_is_refilled(attempt)
     _check_slot_is_released(attempt)
     _check_chunk_beside_decode(attempt)
@@ -195,10 +196,12 @@ def _check_all_slots_filled(attempt) -> None:
     admitted = [request.id for request in batch.running.values()]
     if len(admitted) < 3:
         raise Mistake(
-            f"three slots are free, so A, B and C should be admitted; yours admitted {', '.join(admitted)}.",
+            f"three slots are free, so A, B and C should be admitted; yours admitted {', '.join(admitted) or 'none'}.",
             case=case,
             idea="You seem to admit one request per step. Keep admitting while a slot is free and a request is "
-            "waiting, even if another one is prefilling.",
+            "waiting, even if another one is prefilling."
+            if len(admitted) == 1
+            else "Admit while a slot is free and a request is waiting, however many there are of either.",
         )
     if sorted(admitted) != ["A", "B", "C"]:
         raise Mistake(
@@ -218,6 +221,20 @@ def _check_all_slots_filled(attempt) -> None:
         elif len(waiting) < 2:
             idea = "Take a request off the queue only if a slot is free. Otherwise nothing will ever compute it."
         raise Mistake(f"D and E should be left in the queue; yours has {waiting}.", case=case, idea=idea)
+
+
+def _check_order_of_queue(attempt) -> None:
+    for first, second in ((6, 2), (2, 6)):
+        case = f"one slot; A is waiting with a prompt of {first} tokens, then B with one of {second}; the first step."
+        batch = make_batch([a_request("A", first, first), a_request("B", second, second)], num_slots=1)
+        _run_step(attempt, batch, case)
+        admitted = [request.id for request in batch.running.values()]
+        if admitted != ["A"]:
+            raise Mistake(
+                f"A arrived first and should get the slot; yours admitted {', '.join(admitted) or 'none'}.",
+                case=case,
+                idea="First come, first served: no request overtakes another, whatever their prompts and limits are.",
+            )
 
 
 def _check_slot_is_refilled(attempt) -> None:
@@ -312,7 +329,7 @@ def _check_no_barrier(attempt) -> None:
     requests = [a_request("A", 3, max_tokens=9), a_request("B", 3, max_tokens=2), a_request("C", 3)]
     batch = make_batch(requests, num_slots=2)
     for _ in range(4):
-        _run_step(attempt, batch, case)
+        seen = _run_step(attempt, batch, case)
     if requests[2].state is RequestState.WAITING:
         raise Mistake(
             "B's slot is free from step 4 on, so C should be in it while A keeps decoding. C is still waiting.",
@@ -323,6 +340,13 @@ def _check_no_barrier(attempt) -> None:
         count = len(requests[0].output_ids)
         idea = "Call `decode_all(batch)` once in a step: it serves every decoding request." if count > 4 else ""
         raise Mistake(f"A should have 4 tokens after 4 steps; it has {count}.", case=case, idea=idea)
+    if any(fed.running != ["A", "C"] for fed in seen):
+        raise Mistake(
+            "in step 4, A and C should have the slots in both passes; yours had "
+            f"{' and then '.join(short(fed.running) for fed in seen)} in `batch.running`.",
+            case=case,
+            idea="A slot belongs to one request for the whole step: release and admit before anything is computed.",
+        )
 
 
 def _check_order_of_admission(attempt) -> None:
