@@ -913,7 +913,7 @@ WRONG = {
         Wrong("no try", without_try, "the error of the model came out"),
         Wrong("tries everything", tries_everything, "`update` raised an error, and your step caught it"),
         Wrong("returns before the copies", returns_before_the_copies, "without its block copies"),
-        Wrong("no return", forgets_to_return, "UnboundLocalError"),
+        Wrong("no return", forgets_to_return, "went on after it had failed"),
         Wrong("copies of the output", passes_the_scheduler_output, "takes a list of block copies"),
         Wrong("appends by hand", appends_by_hand, "got a token before your step called `update`"),
         Wrong("scheduler.schedule", asks_the_scheduler, "Call `engine.schedule()`"),
