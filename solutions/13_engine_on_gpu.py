@@ -384,7 +384,7 @@ comes last, and a placeholder stands for it. `previous_rows` maps *every* sequen
 
 A sequence may start its prompt in this step, go on with it, decode, or compute its prompt and output again after it was preempted.
 
-Example: `new` has the prompt 11, 12, 13, of which two tokens are scheduled. `old` has the prompt 21, 22 and the output 31, all three computed, and has index 4 in the step in
+Example: `new` has the prompt 11, 12, 13, of which two tokens are scheduled. `old` has the prompt 21, 22 and the output 31, all three computed, one placeholder, and index 4 in the step in
 flight. The result is `[11, 12, -5]`.
 """
 

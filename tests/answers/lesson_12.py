@@ -108,6 +108,20 @@ def cuts_the_row(logits, temperature, top_k, top_p):
     return probabilities[:, :most], tokens[:, :most]
 
 
+def computes_in_the_given_dtype(logits, temperature, top_k, top_p):
+    scaled, tokens = (logits / temperature[:, None].to(logits.dtype)).sort(dim=-1, descending=True, stable=True)
+    cut = torch.arange(logits.shape[-1]) >= top_k[:, None]
+    probabilities = scaled.masked_fill(cut, NONE).softmax(dim=-1)
+    return _cut_and_divided(probabilities, top_p), tokens
+
+
+def divides_probabilities(logits, temperature, top_k, top_p):
+    scaled, tokens = logits.double().sort(dim=-1, descending=True, stable=True)
+    cut = torch.arange(logits.shape[-1]) >= top_k[:, None]
+    probabilities = scaled.masked_fill(cut, NONE).softmax(dim=-1) / temperature[:, None]
+    return _cut_and_divided(probabilities, top_p), tokens
+
+
 def later_of_two_alike(logits, temperature, top_k, top_p):
     probabilities, tokens = token_probabilities(logits.flip(-1), temperature, top_k, top_p)
     return probabilities, logits.shape[-1] - 1 - tokens
@@ -217,6 +231,10 @@ def releasing(found=lambda text, stop: min(text.index(s) for s in stop if s in t
         return len(text) - held(text, stop), False
 
     return releasable
+
+
+def ends_held_back(text, stop):
+    return max((n for s in stop for n in range(1, len(s)) if text.endswith(s[-n:])), default=0)
 
 
 def looks_at_the_end_only(text, stop):
@@ -353,6 +371,27 @@ def step_with(
 
 def of_sequences(scheduled, gets_token):
     return [sequence for sequence, is_due in zip(scheduled, gets_token) if is_due]
+
+
+def as_indices(scheduled, gets_token):
+    return [index if is_due else -1 for index, is_due in enumerate(gets_token)]
+
+
+def completions_in_the_try(engine):
+    output = engine.schedule()
+    try:
+        engine.copy_blocks(output.block_copies)
+        if not output.num_scheduled_tokens:
+            return
+        tokens, logits = engine.compute(output)
+        gets_token = gets_tokens(output.num_scheduled_tokens)
+        completions = engine.completions_with_token(output, gets_token, tokens, logits)
+    except Exception as error:
+        fail_all(engine, output, error)
+        return
+    engine.update(output, tokens)
+    engine.pass_on(completions)
+    engine.record_step(output, sum(gets_token), len(completions))
 
 
 def only_the_true_ones(tokens, gets_token):
@@ -777,6 +816,8 @@ WRONG = {
         Wrong("least likely kept", probabilities_with(order=dict(descending=False)), "`descending=True`"),
         Wrong("in place", divides_in_place, "changed its argument `logits`"),
         Wrong("float64 in place", divides_float64_in_place, "It was [[-1.897"),
+        Wrong("bfloat16", computes_in_the_given_dtype, "Change the logits to float64"),
+        Wrong("probabilities divided", divides_probabilities, "You divided probabilities by the temperature"),
         Wrong("exponentials by hand", exponentials_by_hand, "NaN"),
         Wrong("rows cut", cuts_the_row, "should have the shape"),
         Wrong("the later of two alike", later_of_two_alike, "the smaller token id comes first"),
@@ -832,6 +873,22 @@ WRONG = {
             releasing(found=lambda text, stop: max(text.index(s) for s in stop if s in text)),
             "several stop strings",
         ),
+        Wrong(
+            "the longest stop string",
+            releasing(found=lambda text, stop: text.index(max((s for s in stop if s in text), key=len))),
+            "You took the longest stop string",
+        ),
+        Wrong(
+            "beginnings of the first only",
+            releasing(held=lambda text, stop: held_back(text, stop[:1])),
+            "only beginnings of the first string of `stop`",
+        ),
+        Wrong("ends of the stop strings", releasing(held=ends_held_back), "their beginnings: `string[:n]`"),
+        Wrong(
+            "less than the whole text",
+            releasing(held=lambda text, stop: held_back(text, stop, sizes=lambda s: range(1, min(len(s), len(text))))),
+            "The whole text may be the beginning",
+        ),
         Wrong("whole text", releasing(found=lambda text, stop: len(text)), "is still in the text"),
         Wrong("never stopped", never_says_stopped, "`stopped` is True"),
         Wrong("stopped at a beginning", stops_at_a_beginning, "isn't a stop string yet"),
@@ -856,7 +913,7 @@ WRONG = {
         Wrong("no try", without_try, "the error of the model came out"),
         Wrong("tries everything", tries_everything, "`update` raised an error, and your step caught it"),
         Wrong("returns before the copies", returns_before_the_copies, "without its block copies"),
-        Wrong("no return", forgets_to_return, "UnboundLocalError"),
+        Wrong("no return", forgets_to_return, "went on after it had failed"),
         Wrong("copies of the output", passes_the_scheduler_output, "takes a list of block copies"),
         Wrong("appends by hand", appends_by_hand, "got a token before your step called `update`"),
         Wrong("scheduler.schedule", asks_the_scheduler, "Call `engine.schedule()`"),
@@ -878,6 +935,13 @@ WRONG = {
             step_with(wants=lambda each, count: each.num_computed_tokens + count == len(each.prompt_ids)),
             "computes the last of its known tokens",
         ),
+        Wrong(
+            "all since the prompt",
+            step_with(wants=lambda each, count: each.num_computed_tokens + count >= len(each.prompt_ids)),
+            "of the answer, if a preempted sequence",
+        ),
+        Wrong("indices", step_with(listed=as_indices), "Are yours indices or counts?"),
+        Wrong("completions in the try", completions_in_the_try, "`completions_with_token` raised an error, and your"),
         Wrong("update first", in_parts("ucpr"), "`update` before `completions_with_token`"),
         Wrong("passes on first", in_parts("cpur"), "`pass_on` before `update`"),
         Wrong("records first", in_parts("crup"), "recorded before its tokens"),

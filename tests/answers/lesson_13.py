@@ -294,6 +294,13 @@ class CountsFailures(GraphStore):
         return self.graphs[size].output
 
 
+class CountsRuns(GraphStore):
+    def run(self, size, key, step, keeps=tuple):
+        output, self.runs = super().run(size, key, step, keeps), getattr(self, "runs", 0) + 1
+        self.num_captured = self.runs
+        return output
+
+
 class CountsGraphs(GraphStore):
     def run(self, size, key, step, keeps=tuple):
         output = super().run(size, key, step, keeps)
@@ -653,6 +660,10 @@ def with_an_if(input_ids, previous_tokens):
 
 def as_floats(input_ids, previous_tokens):
     return replace_placeholders(input_ids, previous_tokens).float()
+
+
+def plainly_minus_id(input_ids, previous_tokens):
+    return torch.where(input_ids < 0, previous_tokens[(-input_ids).clamp(min=0)], input_ids)
 
 
 def other_way_round(input_ids, previous_tokens):
@@ -1319,6 +1330,7 @@ WRONG = {
         Wrong("the first output from the step itself", FirstOutputOfTheStep, "captured, and never replayed"),
         Wrong("drops graphs of other sizes", DropsOtherSizes, "the graph of size 2 is gone"),
         Wrong("counts captures that fail", CountsFailures, "Count after it, not before"),
+        Wrong("counts runs", CountsRuns, "Count captures, not runs"),
         Wrong("counts graphs", CountsGraphs, "takes the place of an older graph"),
         Wrong("compares keys with is", SameObject, "Compare keys with `==`"),
         Wrong("replays a larger graph", LargerGraph, "Don't replay a larger one"),
@@ -1358,7 +1370,8 @@ WRONG = {
         Wrong("an if", with_an_if, "No `if` may look at an id"),
         Wrong("a tensor on the CPU", on_the_cpu, "device=input_ids.device"),
         Wrong("floats", as_floats, "should be int64"),
-        Wrong("the wrong way round", other_way_round, "expected [9]; yours returned [-1]"),
+        Wrong("the wrong way round", other_way_round, "does the token come before the id in"),
+        Wrong("-id, index out of range", plainly_minus_id, "token 0 of the step in flight."),
         Wrong("only those that are replaced", only_replaced, "of shape [1]"),
         Wrong("clamps at the number of ids", clamped_at_the_ids, "limit the index by the number of ids?"),
     ],

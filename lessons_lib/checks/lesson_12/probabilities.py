@@ -46,6 +46,7 @@ def check_token_probabilities(attempt) -> None:
     _check_large_logits(attempt)
     _check_many_ties(attempt)
     _check_float64(attempt)
+    _check_bfloat16(attempt)
     generator = torch.Generator().manual_seed(11)
     for _ in range(10):
         count = int(torch.randint(1, 6, (), generator=generator))
@@ -89,6 +90,20 @@ def _check_float64(attempt) -> None:
     logits = torch.tensor([MIXED], dtype=torch.float64).log()
     settings = [[0.5], [3], [0.9]]
     _check_one(attempt, logits, settings, f"float64 logits {_told(logits.tolist())}; {_settings_told(settings)}.")
+
+
+def _check_bfloat16(attempt) -> None:
+    logits, settings = torch.tensor([[1.0, 0.625, 2.5, 0.25]], dtype=torch.bfloat16), [[0.7], [3], [1.0]]
+    case = f"bfloat16 logits {logits.tolist()}; {_settings_told(settings)}."
+    found, order = _asked(attempt, logits, settings, case)
+    want, _ = token_probabilities(logits, *_tensors(settings))
+    if not _same(found, want) and torch.allclose(found.double(), want, atol=0.02, rtol=0):
+        raise Mistake(
+            f"the probabilities should be {_rounded(want[0])}; yours are {_rounded(found[0])}.", case=case,
+            idea="bfloat16 has about three significant digits. Change the logits to float64 before you compute with "
+            "them.",
+        )  # fmt: skip
+    _compare((found, order), logits, settings, case)
 
 
 def _told(values) -> str:
@@ -205,9 +220,8 @@ def _variant(
     temperature, top_k, top_p = (
         setting[:1].expand_as(setting) if all_by_first else setting for setting in _tensors(settings)
     )
-    scaled = {"divide": logits / temperature[:, None], "multiply": logits * temperature[:, None], "ignore": logits}[
-        scale
-    ].double()
+    scaled = {"divide": logits / temperature[:, None], "multiply": logits * temperature[:, None]}.get(scale, logits)
+    scaled = scaled.double()
     scaled, tokens = scaled.sort(dim=-1, descending=not rising, stable=True)
     rank = torch.arange(scaled.shape[-1])
     uncut = scaled.softmax(dim=-1)
@@ -216,6 +230,8 @@ def _variant(
         outside = scaled < scaled.gather(1, (top_k[:, None] - 1).clamp(max=scaled.shape[-1] - 1))
     cut = scaled.masked_fill(outside, cut_logit).softmax(dim=dim).nan_to_num(0.0)
     outside = outside & (cut_logit < 0)
+    if scale == "probabilities":
+        cut = cut / temperature[:, None]
     shares = {
         "cut": cut,
         "uncut": uncut,
@@ -240,6 +256,7 @@ def _variant(
 RULES = (
     (dict(scale="ignore"), "That is the result without temperature. Divide the logits by it."),
     (dict(scale="multiply"), "You multiplied the logits by the temperature. Divide by it: below 1, the likeliest tokens become even likelier."),  # noqa: E501
+    (dict(scale="probabilities"), "You divided probabilities by the temperature. Divide the logits, before the softmax."),  # noqa: E501
     (dict(reach="dropped at the border"), "You cut the token that reaches `top_p`; with `top_p` = 1 that is the last one. Look at the sum *before* each token: `cumsum` minus its own probability."),  # noqa: E501
     (dict(reach="exactly reached, kept"), "The tokens before this one add up to exactly `top_p`. That is enough, so this one is cut: `>=` instead of `>`."),  # noqa: E501
     (dict(ties="kept"), "You kept every token that is as likely as the last of the `top_k`. Exactly `top_k` stay: cut by rank, not by value."),  # noqa: E501
@@ -248,7 +265,7 @@ RULES = (
     (dict(more=10**6), "`top_k` cuts nothing in your code. Only the `top_k` likeliest tokens may be drawn."),
     (dict(reach="dropped"), "You cut the token that reaches `top_p`, but it should stay. Look at the sum of the tokens *before* it."),  # noqa: E501
     (dict(reach="one more"), "One token too many is left. A token is cut if the tokens before it already add up to `top_p`."),  # noqa: E501
-    (dict(reach="ignored"), "`top_p` cuts nothing in your code. A token is cut if the tokens before it already add up to `top_p`."),  # noqa: E501
+    (dict(reach="ignored"), "`top_p` cuts nothing in your code. A token is cut if the tokens before it in its row already add up to `top_p`. (Along a row: `cumsum(dim=-1)`.)"),  # noqa: E501
     (dict(share_of="uncut"), "You applied `top_p` to the probabilities of all tokens. It applies to what `top_k` leaves, after a softmax over just that."),  # noqa: E501
     (dict(share_of="at temperature 1"), "You applied `top_p` to probabilities without the temperature. Divide by the temperature first."),  # noqa: E501
     (dict(renormalize=False), "These don't add up to 1, because what was cut is missing. Divide what is left by its sum, or replace the cut logits by −∞ before the softmax."),  # noqa: E501

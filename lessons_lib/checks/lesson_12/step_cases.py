@@ -15,7 +15,8 @@ class Case:
         told: in words.
         requests: name -> (length of the prompt, max_tokens, n).
         config: of the engine.
-        broken: in which call of `where` ("forward", "copies", "update" or "schedule") the error comes; 0 for never.
+        where: "forward", "copies", or a call that fails because of a bug, such as "update".
+        broken: in which call of `where` the error comes; 0 for never.
         error: what is raised then.
         fails_for: a callback that raises at its second token: the request's name.
         extra_copies: block copies of every step besides those of the scheduler.
@@ -56,6 +57,11 @@ CASES = (
         {"num_blocks": 8, "num_swap_blocks": 8},
     ),
     Case(
+        "6 blocks of 4 and a budget of 4 tokens; A and B grow until one is preempted and computed again, in parts",
+        {"A": (4, 14, 1), "B": (4, 14, 1)},
+        {"num_blocks": 6, "max_num_batched_tokens": 4},
+    ),
+    Case(
         "two batch slots; A and B run, C waits, and the second forward pass fails",
         {"A": (3, 4, 1), "B": (3, 4, 1), "C": (3, 2, 1)},
         {"max_num_seqs": 2},
@@ -80,6 +86,12 @@ CASES = (
         error=KeyboardInterrupt,
     ),
     Case("one request, and `update` raises an error", {"A": (3, 2, 1)}, where="update", broken=1),
+    Case(
+        "one request, and `completions_with_token` raises an error",
+        {"A": (3, 2, 1)},
+        where="completions_with_token",
+        broken=1,
+    ),
     Case("one request, and `schedule` raises an error", {"A": (3, 2, 1)}, where="schedule", broken=1),
     Case(
         "A, B and C; the `on_token` of B raises at its second token",

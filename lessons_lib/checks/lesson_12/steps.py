@@ -24,6 +24,12 @@ def check_run_step(attempt: Callable[[Any], Any]) -> None:
             own = case.where != "schedule"  # else a name may be missing because the scheduler failed
             scripted = isinstance(got.error, (Broken, KeyboardInterrupt))
             if own and got.raised and got.raised != want.raised and not scripted:
+                if "failed" in got.events and isinstance(got.error, UnboundLocalError):
+                    raise Mistake(
+                        f"your step went on after it had failed, and raised UnboundLocalError: {got.error}.",
+                        case=case.told,
+                        idea="A failed step has no tokens. End the affected requests, and return.",
+                    )
                 raise got.error  # a mistake of the attempt's own, with its traceback
             if got != want:
                 where = f"{case.told}; step {number}"

@@ -38,7 +38,7 @@ def _about_raising(case: Any, got: Any, want: Any) -> tuple[str, str] | None:
             "`except Exception` lets interrupts through; `except BaseException` and a bare `except` don't. The engine "
             "recovers from an interrupt at its next call.",
         )
-    if case.where in ("update", "schedule"):
+    if case.where in ("update", "schedule", "completions_with_token"):
         return (
             f"`{case.where}` raised an error, and your step caught it.",
             "If a part of the engine has a bug, the requests aren't to blame, and nothing is known about its state. "

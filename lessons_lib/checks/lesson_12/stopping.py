@@ -20,10 +20,12 @@ CASES = (
     ("The EN dog", ("END",)),
     ("The DNE", ("END",)),
     ("The N", ("END",)),
+    ("The ND", ("END",)),
     ("The end", ("END",)),
     ("one END two END", ("END",)),
     ("one\n\ntwo END", ("END", "\n\n")),
     ("one END two\n\n", ("END", "\n\n")),
+    ("one\n\ntwo END", ("\n\n", "END")),
     ("one END two", ("\n\n", "END")),
     ("The dog. E", ("\n\n", "END")),
     ("The dog. EN", ("N!", "END")),
@@ -143,6 +145,7 @@ def _matching(text: str, stop, found) -> list:
             ((max(text.rindex(string) for string in stop if string in text), True), "You cut at the last stop string. The first one in the text ends the answer."),  # noqa: E501
             ((max(found), True), "The text contains several stop strings. The one that comes first in the text ends the answer."),  # noqa: E501
             ((next(text.index(string) for string in stop if string in text), True), "You took the first string of `stop` that occurs. The one that comes first *in the text* ends the answer."),  # noqa: E501
+            ((text.index(max((string for string in stop if string in text), key=len)), True), "You took the longest stop string. The one that comes first *in the text* ends the answer."),  # noqa: E501
             ((length, True), "The stop string is still in the text. The text ends where the first stop string begins."),
             ((min(found) - 1, True), "That is one character too few. Everything before the stop string can be shown."),
             ((min(found) + 1, True), "That is one character too many: the first character of the stop string."),
@@ -155,6 +158,9 @@ def _matching(text: str, stop, found) -> list:
         ((length, True), "The text contains no complete stop string, so the answer goes on: `stopped` is False."),
         ((length - _first_held(text, stop), False), "You took the first stop string that matches. Hold back the longest beginning of *any* of them."),  # noqa: E501
         ((length - min(_beginnings(text, stop), default=0), False), "Several beginnings match at the end. Hold back the longest of them: less would show part of a stop string."),  # noqa: E501
+        ((length - max(_beginnings(text, stop[:1]), default=0), False), "You hold back only beginnings of the first string of `stop`. Look at those of all of them."),  # noqa: E501
+        ((length - max((size for size in _beginnings(text, stop) if size < length), default=0), False), "The whole text may be the beginning of a stop string, too. Then nothing can be shown yet."),  # noqa: E501
+        ((length - max((size for string in stop for size in range(1, len(string)) if text.endswith(string[-size:])), default=0), False), "You compared the end of the text with the *ends* of the stop strings. Compare it with their beginnings: `string[:n]`."),  # noqa: E501
         ((length - _one_character(text, stop), False), "You hold back one character at most. Compare the end of the text with all beginnings of a stop string, and hold back the longest that matches."),  # noqa: E501
         ((length - max(_beginnings(text, [string[:-1] for string in stop]), default=0), False), "You miss the longest beginning of a stop string: all of it but its last character. `range(1, len(string))` includes it."),  # noqa: E501
         ((held, False), "You returned how many characters are held back. Return how many can be shown: the length of the rest."),  # noqa: E501

@@ -225,13 +225,19 @@ class Watched(LLMEngine):
                 f"the entries of `gets_token` should be bools; the first one of yours is a {type(given[0]).__name__}.",
                 "One bool for each scheduled sequence, in order: whether it gets a token.",
             )
+        if list(map(bool, given)) != self.gets_token and not all(isinstance(each, bool) for each in given):
+            self.stop(
+                f"`gets_token` should be {self.gets_token}; yours is {given}.",
+                "One bool for each scheduled sequence, in order. Are yours indices or counts?",
+            )
         for name, is_given, is_due in zip(names, given, self.gets_token):
             if bool(is_given) and not is_due:
                 self.stop(
-                    f"`gets_token` is true for {name}, but after this step some tokens of its prompt are still not "
+                    f"`gets_token` is true for {name}, but after this step some of its known tokens are still not "
                     "computed.",
-                    "In the middle of a prompt, the logits predict a token that is known already. Compare "
-                    "`num_computed_tokens` plus what this step computes with `num_tokens`.",
+                    "The logits predict a token that is known already: of the prompt, or of the answer, if a preempted "
+                    "sequence is computed again. Compare `num_computed_tokens` plus what this step computes with "
+                    "`num_tokens`.",
                 )
             if is_due and not is_given:
                 self.stop(
@@ -239,6 +245,8 @@ class Watched(LLMEngine):
                     "Compare `num_computed_tokens` plus what this step computes with `num_tokens`: prompt and answer "
                     "so far.",
                 )
+        if self.case.where == "completions_with_token":
+            raise self.case.error("a bug")
         self.events.append("completions")
         return super().completions_with_token(scheduler_output, given, tokens, logits)
 
@@ -272,7 +280,7 @@ class Watched(LLMEngine):
         if "update" not in self.events:
             self.stop(
                 "your step called `pass_on` before `update`.",
-                "`pass_on` passes on the newest token of each completion; `update` appends it.",
+                "`pass_on` passes on the newest token of each completion; `update` appends it. Is it called?",
             )
         if "pass_on" in self.events:
             self.stop("your step called `pass_on` twice.", "Readers would hear of each token twice.")

@@ -59,7 +59,9 @@ def _check_kind(attempt) -> None:
     got = _drawn(attempt, _rows(*values), _told(*values))
     if got.tolist() != [1]:
         raise Mistake(f"the token should be 1; yours is {short(got)}.", case=_told(*values),
-                      idea="Where the temperature is 0, the token with the largest logit is chosen.")  # fmt: skip
+                      idea="Where the temperature is 0, the token with the largest logit is chosen. Do you divide by 0 "
+                      "there? Then ∞ or NaN decides: divide by 1 instead (`torch.where`). And is it the "
+                      "`argmax`?")  # fmt: skip
 
 
 def _check_greedy(attempt) -> None:
@@ -227,7 +229,7 @@ def _check_company(attempt) -> None:
                       idea="The other rows must not matter.")  # fmt: skip
     idea = (
         "A row's token depends on its own logits, temperature, seed and position, and on nothing else: the index of "
-        "the row is another one in each step."
+        "the row is another one in each step. Does each row use its own temperature? `[:, None]` makes it [N, 1]."
     )
     order = torch.randperm(40, generator=generator)
     if not torch.equal(_drawn(attempt, tuple(row[order] for row in rows), case), together[order]):

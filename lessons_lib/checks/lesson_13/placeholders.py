@@ -63,6 +63,7 @@ class Case:
 PROMPT = (11, 12, 13, 14)
 NEXT = "The next tokens begin at `num_computed_tokens`; count from the beginning of the prompt."
 KNOWN = "A sequence of the step in flight doesn't always wait for a token. This one's next token is known."
+ZERO = " (−i wouldn't do: −0 is token 0. And an `if` takes the index 0 for False.)"
 UNKNOWN = (
     "All known tokens are computed; the next one is the token that the step in flight produces for this sequence: "
     "−1 − i, where i is its index in that step."
@@ -81,7 +82,7 @@ CASES = (
     Case((Part("A", PROMPT, computed=2, count=2),), NEXT),
     Case((Part("A", PROMPT, (21,), computed=4),), "The output follows the prompt: token 4 is `output_ids[0]`."),
     Case((Part("A", PROMPT, (21, 22, 23), computed=6),), "Token 6 is `output_ids[6 - 4]`."),
-    Case((Part("A", PROMPT, (21,), computed=5, waits=True, row=0),), UNKNOWN + " (−i wouldn't do: −0 is token 0.)"),
+    Case((Part("A", PROMPT, (21,), computed=5, waits=True, row=0),), UNKNOWN + ZERO),
     Case((Part("B", (31,), (41,), 1), Part("A", PROMPT, (21,), 5, waits=True, row=2)), UNKNOWN),
     Case((Part("A", PROMPT, computed=4, waits=True, row=1),), UNKNOWN + " It's the first one after the prompt."),
     Case((Part("A", PROMPT, computed=2, count=2, row=0),), KNOWN + " The step in flight has a part of its prompt."),
@@ -203,6 +204,12 @@ ALL_IDS = (
 )
 
 
+OUT_OF_RANGE = (
+    "`torch.where` chooses between two tensors that are both computed in full, so the known ids need a valid index "
+    "too. (On a GPU, an index out of range ends the whole process.)"
+)
+
+
 def check_replace_placeholders(attempt) -> None:
     for case in ID_CASES:
         _check_ids(attempt, case)
@@ -226,8 +233,7 @@ def _check_ids(attempt, case: Ids) -> None:
         raise Mistake(
             f"expected {want}; an index was out of range: {str(error)[:80]}.",
             case=str(case),
-            idea="`torch.where` chooses between two tensors that are both computed in full, so the known ids need a "
-            "valid index too. (On a GPU, an index out of range ends the whole process.)",
+            idea=case.idea if max(case.input_ids) < 0 else OUT_OF_RANGE,
         ) from None
     if not isinstance(got, torch.Tensor) or got.shape != input_ids.shape:
         came = (
@@ -242,6 +248,9 @@ def _check_ids(attempt, case: Ids) -> None:
                       idea="Both inputs are int64, and the model looks the result up as indices.")  # fmt: skip
     if got.tolist() != want:
         idea = case.idea
+        if got.tolist() == list(case.input_ids):
+            idea += " Yours returns the ids as they came. Is the condition true for every negative id, and does the "
+            idea += "token come before the id in `torch.where(condition, a, b)`?"
         if _is_right_among_more(attempt, input_ids, previous, want):
             idea = "If there are more ids, yours is right. Does your code limit the index by the number of ids? A step "
             idea += "may have fewer ids than the step in flight has tokens."

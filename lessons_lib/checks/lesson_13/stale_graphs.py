@@ -47,6 +47,7 @@ def _second_run(attempt) -> None:
     got = bench.run(2, "A", value)
     bench.expect_captures(1, "The graph of this size has this key. A replay is all that's needed.")
     bench.expect(got, 3, "The graph has to be replayed at every run: that's what computes the output.")
+    expect_count(bench, 1, "Count captures, not runs: the second one only replays.")
     bench = Bench(attempt, "`run(2, key, step)` twice; the two keys are equal, but two objects.")
     for _ in range(2):
         bench.run(2, tuple("A"), value)
