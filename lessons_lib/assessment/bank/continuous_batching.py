@@ -138,8 +138,8 @@ assert request["output"] == [99] and request["computed"] == 5
     ),
     bug(
         "02", "Build 5: the step", "order_of_a_step",
-        task="`step` frees the slots of finished requests, admits waiting ones into free slots, and gives every running "
-        "request a token.",
+        task="`step` frees the slots of finished requests, admits waiting ones into free slots, and gives every "
+        "running request a token.",
         code="""
 def step(waiting, running, free):
     for slot in sorted(running):
