@@ -38,7 +38,8 @@ class Exam:
 
 
 def draw_exam(seed: int, num_questions: int = NUM_QUESTIONS) -> Exam:
-    """Draw an exam: the lessons take turns, and each turn asks in the kind that was asked least so far.
+    """Draw an exam: the lessons take turns, and each turn asks in the kind that was asked least so far,
+    of those that the lesson wasn't asked in yet.
 
     Raises:
         ValueError: the seed isn't an integer of 0 or more, or there are too few questions in the bank.
@@ -58,7 +59,10 @@ def draw_exam(seed: int, num_questions: int = NUM_QUESTIONS) -> Exam:
             lessons = sorted({item.lesson for item in left})
             draw.shuffle(lessons)
         lesson = lessons.pop()
-        item = min((item for item in left if item.lesson == lesson), key=lambda item: kinds[item.kind])
+        asked = {item.kind for item in drawn if item.lesson == lesson}
+        item = min(
+            (item for item in left if item.lesson == lesson), key=lambda item: (item.kind in asked, kinds[item.kind])
+        )
         left.remove(item)
         kinds[item.kind] += 1
         drawn.append(item)

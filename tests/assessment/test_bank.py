@@ -21,14 +21,18 @@ def test_names_are_unique_and_kinds_and_lessons_known():
     assert {item.lesson for item in ITEMS} <= {name[:2] for name in NOTEBOOKS}
 
 
-@pytest.mark.parametrize("item", ITEMS, ids=lambda item: item.name)
-def test_one_right_choice_for_every_seed(item):
-    for seed in range({"compute": 50, "picture": 15}.get(item.kind, 1)):
-        question = item.ask(seed)
-        assert [choice.right for choice in question.choices].count(True) == 1
-        assert len({choice.text for choice in question.choices}) == len(question.choices) == 4
-        assert all(choice.explanation.strip() for choice in question.choices)
-        assert question.text.strip()
+@pytest.mark.parametrize("kind, num_seeds", [("compute", 50), ("picture", 8), ("bug", 2), ("design", 2)])
+def test_one_right_choice_for_every_seed(kind, num_seeds):
+    for item in (item for item in ITEMS if item.kind == kind):
+        told = set()
+        for seed in range(num_seeds):
+            question, where = item.ask(seed), (item.name, seed)
+            assert [choice.right for choice in question.choices].count(True) == 1, where
+            assert len({choice.text for choice in question.choices}) == len(question.choices) == 4, where
+            assert all(choice.explanation.strip() for choice in question.choices), where
+            assert question.text.strip(), where
+            told.add((question.text, question.choices[question.right].text))
+        assert (len(told) > 1) == (kind in ("compute", "picture")), f"{item.name} is not drawn by seed"
 
 
 def test_the_heading_of_each_question_exists():
@@ -46,25 +50,26 @@ def run(item, code):
         exec(part, names)
 
 
-@pytest.mark.parametrize("item", BUGS, ids=lambda item: item.name)
-def test_the_right_code_passes_and_the_wrong_one_fails(item):
-    assert isinstance(item.make, Bug)
-    ast.parse(item.make.wrong_code)
-    run(item, item.make.code)
-    with pytest.raises(Exception):
-        run(item, item.make.wrong_code)
+def test_the_right_code_passes_and_the_wrong_one_fails():
+    for item in BUGS:
+        assert isinstance(item.make, Bug)
+        ast.parse(item.make.wrong_code)
+        run(item, item.make.code)
+        with pytest.raises(Exception) as raised:
+            run(item, item.make.wrong_code)
+            pytest.fail(f"{item.name}: the wrong code passes its trial")
+        assert not isinstance(raised.value, (NameError, SyntaxError)), item.name
 
 
-@pytest.mark.parametrize("item", BUGS, ids=lambda item: item.name)
-def test_the_code_is_short_and_its_lines_are_told_apart(item):
-    lines = item.make.wrong_code.split("\n")
-    assert 8 <= len(lines) <= 12
-    assert all(len(line) <= 96 for line in lines)
-    assert item.make.line not in item.make.innocent
-    question = item.ask(0)
-    numbers = [int(re.match(r"line (\d+):", choice.text)[1]) for choice in question.choices]
-    assert numbers == sorted(numbers)
-    assert all(lines[number - 1].strip() for number in numbers)
+def test_the_code_is_short_and_its_lines_are_told_apart():
+    for item in BUGS:
+        lines = item.make.wrong_code.split("\n")
+        assert 8 <= len(lines) <= 12, item.name
+        assert all(len(line) <= 96 for line in lines), item.name
+        assert item.make.line not in item.make.innocent, item.name
+        numbers = [int(re.match(r"line (\d+):", choice.text)[1]) for choice in item.ask(0).choices]
+        assert numbers == sorted(set(numbers)), item.name
+        assert all(lines[number - 1].strip() for number in numbers), item.name
 
 
 def test_neither_length_nor_place_gives_the_answer_away():
@@ -79,18 +84,10 @@ def test_neither_length_nor_place_gives_the_answer_away():
     assert all(0.15 < places.count(place) / len(places) < 0.35 for place in range(4))
 
 
-def test_computed_choices_differ_between_learners():
-    for item in (item for item in ITEMS if item.kind == "compute"):
-        questions = [item.ask(seed) for seed in range(4)]
-        assert len({question.text + question.choices[question.right].text for question in questions}) > 1, item.name
-
-
-def test_pictures_differ_between_learners_and_have_alternative_text():
+def test_pictures_have_alternative_text():
     for item in ITEMS:
         if item.kind == "picture":
-            pictures = [item.ask(seed).picture() for seed in (1, 2, 3)]
-            assert len({picture.svg for picture in pictures}) > 1, item.name
-            assert all(picture.alt.strip() for picture in pictures), item.name
+            assert item.ask(1).picture().alt.strip(), item.name
 
 
 def test_choices_that_are_equal_are_drawn_again():

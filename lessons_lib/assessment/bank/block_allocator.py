@@ -176,7 +176,8 @@ assert table.blocks == [0, 1]
         "03", "Further (optional)", "choose_block_size",
         "A service answers in 20 tokens on average, to prompts of about 30, with thousands of requests at a time. The "
         "cache has blocks of 256. Memory is full, although few slots hold a token. What helps most?",
-        ("Smaller blocks of 16 cache slots each", "A request of 50 tokens leaves 206 of 256 slots empty, and at most 15 of its "
+        ("Smaller blocks of 16 cache slots each", "A request of 50 tokens leaves 206 of 256 slots empty, and at "
+         "most 15 of its "
          "last block of 16."),
         ("A pool that has more blocks of 256", "More memory would help a little; four fifths of it would be empty."),
         ("Larger blocks, to allocate less often", "Allocating is cheap. Larger blocks leave still more slots empty."),

@@ -139,7 +139,8 @@ def shown(text, stops):
     return len(text) - held
 """,
         line=9, wrong="held = size",
-        why="A later, shorter beginning would replace a longer one, and a part of a stop string be shown. Take the max.",
+        why="A later, shorter beginning would replace a longer one, and a part of a stop string be shown. Take the "
+        "max.",
         innocent={
             4: "With several stop strings in the text, the first in the text counts.",
             7: "A whole stop string was found above, so only shorter beginnings are left.",
@@ -154,7 +155,8 @@ assert shown("x STOP y", ["STOP", "y"]) == 2
         "12", "Draw a token", "same_seed_other_company",
         "A user sends the same prompt with temperature 1 and the same seed twice: at night, alone, and at noon, in a "
         "batch of 60. The answers must be equal. What does the draw have to depend on?",
-        ("On the seed and the position of this request alone", "Nothing of the batch or of earlier draws of others may go in."),
+        ("On the seed and the position of this request alone", "Nothing of the batch or of earlier draws of others "
+         "may go in."),
         ("On one generator that the whole batch shares", "Each other request takes numbers from it, so those of this "
          "one change."),
         ("On the row of the batch and on the step's id", "Both depend on which requests happen to run."),
@@ -164,13 +166,14 @@ assert shown("x STOP y", ["STOP", "y"]) == 2
         "12", "When something breaks", "one_bad_callback",
         "The step's forward pass is done for 30 requests. Before their tokens are passed on, the code that one user "
         "attached to its stream raises. What should hold after this step?",
-        ("29 requests have their token, and only one ends with an error", "The fault belongs to one request. The others' "
+        ("29 requests have their token, and only one ends with an error", "The fault belongs to one request. The "
+         "others' "
          "tokens were computed, so they keep them."),
         ("All 30 requests repeat the step, to be in the same state", "A repeated step costs time, and the callback "
          "would raise again."),
         ("All 30 requests end with an error, as the step has failed", "29 users would lose their answers to a fault "
          "of another one."),
-        ("The engine stops, so that nobody sees an undefined state", "The state is well defined: tokens computed, one "
+        ("The engine stops, so that no user sees an undefined state", "The state is well defined: tokens computed, one "
          "callback broken."),
     ),
 ]  # fmt: skip

@@ -21,7 +21,8 @@ def padding_in_picture(draw: random.Random) -> Asked:
     steps = sum(histogram.values())
     bars = {f"{tokens} tokens": float(count) for tokens, count in sorted(histogram.items())}
     return asked(
-        f"A simulated run had these steps with prompts. Steps are padded to captured sizes of {sizes[0]} and {sizes[1]} "
+        f"A simulated run had these steps with prompts. Steps are padded to captured sizes of {sizes[0]} and "
+        f"{sizes[1]} "
         "tokens. How many tokens of padding do they have in all?",
         (right, "Each step is padded to the smallest captured size that has room for it."),
         [
@@ -30,7 +31,7 @@ def padding_in_picture(draw: random.Random) -> Asked:
             (padding(dict.fromkeys(histogram, 1), sizes), "A bar's length says how many such steps there were."),
             (sum(tokens * count for tokens, count in histogram.items()), "These are the tokens that are needed."),
         ],
-        lambda: draw_bars(bars, "steps", title="How many steps have so many tokens"),
+        lambda: draw_bars(bars, "×", title="How many steps have so many tokens"),
     )
 
 
@@ -90,7 +91,8 @@ def trials_of_a_search(draw: random.Random) -> Asked:
     if tried[2] == tried[1]:
         raise Redraw
     return asked(
-        f"`largest_that_fits` searches by halving, from 1 to {most}. The largest batch that fits is {found}. Which sizes "
+        f"`largest_that_fits` searches by halving, from 1 to {most}. The largest batch that fits is {found}. Which "
+        f"sizes "
         "does it try first?",
         (tried[:3], "Always the middle between the largest known to fit and the smallest known not to."),
         [

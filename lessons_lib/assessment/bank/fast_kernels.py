@@ -14,12 +14,13 @@ def limit_in_roofline(draw: random.Random) -> Asked:
     machine = Machine("a GPU", bandwidth, rate)
     context, queries = draw.choice((2000, 4000)), draw.choice((1, 512))
     work = attention_work([queries], [context], 32, 8, 128)
+    beside = attention_work([513 - queries], [context], 32, 8, 128)
     is_memory = work.intensity < machine.ridge
     share = draw.choice((0.3, 0.4, 0.5))
     seconds = attainable(work, machine) / share
     right, other = ("memory", "arithmetic") if is_memory else ("arithmetic", "memory")
     return asked(
-        "The point is a measured kernel. Which limit applies to its work, and how far from it is the kernel?",
+        "X and Y are two passes of attention. Which limit applies to X, and how much of it does X reach?",
         (f"{right}; it reaches {share:.0%}", f"{work.intensity:.0f} operations per byte, and the ridge is at "
          f"{machine.ridge:.0f}. The point is at {share:.0%} of the line above it."),
         [
@@ -28,7 +29,13 @@ def limit_in_roofline(draw: random.Random) -> Asked:
             (f"{right}; it reaches 100%", "A kernel at its limit is on the line."),
             (f"{other}; it reaches {1 - share:.0%}", "The distance is read as a ratio, upwards from the point."),
         ],
-        lambda: draw_roofline(machine, [RooflinePoint("attention", work, seconds, "the kernel")]),
+        lambda: draw_roofline(
+            machine,
+            [
+                RooflinePoint("X", work, seconds, "attention"),
+                RooflinePoint("Y", beside, attainable(beside, machine) / 0.6, "attention"),
+            ],
+        ),
     )  # fmt: skip
 
 
@@ -57,7 +64,8 @@ def intensity_of_decode(draw: random.Random) -> Asked:
     kv_heads, group, context = draw.choice((2, 4, 8)), draw.choice((2, 4, 8)), draw.choice((4096, 8192))
     work = attention_work([1], [context], kv_heads * group, kv_heads, 128)
     return asked(
-        f"A decode attends to {context:,} cached tokens, with {kv_heads * group} query heads and {kv_heads} KV heads, in "
+        f"A decode attends to {context:,} cached tokens, with {kv_heads * group} query heads and {kv_heads} KV "
+        f"heads, in "
         "bfloat16. About how many operations does it do for each byte that it must read?",
         (f"{work.intensity:.0f}", "A key element of 2 bytes takes a multiplication and an addition for each query head "
          "of its group."),

@@ -18,7 +18,7 @@ def dropped_rule_in_picture(draw: random.Random) -> Asked:
          "tokens of the other sequence at its own and lower positions."),
     ]  # fmt: skip
     dropped, other = draw.sample(range(2), 2)
-    mask = rules[other][1]
+    mask, kept = rules[other][1], (not_in_the_future, same_sequence)[other]
     return asked(
         "Two sequences are packed in one row, with positions that restart. Which rule is missing from this mask?",
         (rules[dropped][0], rules[dropped][2]),
@@ -27,7 +27,7 @@ def dropped_rule_in_picture(draw: random.Random) -> Asked:
             ("neither: it is complete", "A complete mask has one staircase for each sequence, and nothing else."),
             ("both of them", "Then every cell would be True."),
         ],
-        lambda: draw_mask(mask, tags, tags, "AB", title="A mask"),
+        lambda: draw_mask(mask, tags, tags, "AB", rules=[kept], title="A mask"),
     )
 
 

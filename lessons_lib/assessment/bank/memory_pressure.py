@@ -17,17 +17,17 @@ from lessons_lib.viz.pressure import draw_pressure
 
 @item("10", "picture", "Build 2: preemption")
 def victim_in_picture(draw: random.Random) -> Asked:
-    lengths = [draw.randint(5, 8) for _ in range(4)]
+    lengths, names = [draw.randint(5, 8) for _ in range(4)], draw.sample("ABCD", 4)
     scheduler = PreemptiveScheduler(
         PrefixCache(7, 4), max_num_seqs=4, max_num_batched_tokens=32, share_prefixes=False, should_swap=never_swap
     )
-    sequences = [Sequence(name, [7 + index] * length, 8) for index, (name, length) in enumerate(zip("ABCD", lengths))]
+    sequences = [Sequence(name, [7 + index] * length, 8) for index, (name, length) in enumerate(zip(names, lengths))]
     steps = serve_recorded(ModelRunner(tiny_model(), 7, 4), scheduler, sequences)
     index = next((step.index for step in steps if step.preempted), 0)
     if not index or len(steps[index].preempted) != 1:
         raise Redraw
     before, step = steps[index - 1], steps[index]
-    running = [name for name in "ABCD" if any(name in names for names in before.owners.values())]
+    running = [name for name in names if any(name in owners for owners in before.owners.values())]
     victim = step.preempted[0]
     if len(running) < 3 or victim not in running:
         raise Redraw
@@ -39,8 +39,8 @@ def victim_in_picture(draw: random.Random) -> Asked:
         ("the one that has most blocks", "The victim is chosen by rank, whatever it holds."),
     ]
     return asked(
-        "First come, first served; A to D arrived in this order. The next step needs more blocks than are free. Which "
-        "sequence is preempted?",
+        f"First come, first served; the requests arrived in the order {', '.join(names)}. The next step needs more "
+        "blocks than are free. Which sequence is preempted?",
         (victim, "The policy would serve it last of all that run, so it gives up its blocks."),
         more,
         lambda: draw_pressure(before),
@@ -87,7 +87,8 @@ def swap_or_recompute(draw: random.Random) -> Asked:
         [
             (f"{other}; {swap:.1f} ms", f"Recomputing adds {again:.1f} ms."),
             (f"{right}; {swap / 2:.1f} ms", "The blocks are copied twice: out, and back in."),
-            (f"{other}; {swap / 2:.1f} ms", "The blocks are copied twice, and that has to be compared with recomputing."),
+            (f"{other}; {swap / 2:.1f} ms", "The blocks are copied twice, and that has to be compared with "
+             "recomputing."),
         ],
     )  # fmt: skip
 

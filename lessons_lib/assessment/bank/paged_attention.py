@@ -21,8 +21,8 @@ def rescale_in_picture(draw: random.Random) -> Asked:
     steps = record_blocks(scores, torch.randn(8, 3), 4, add_block)
     old, new = float(scores[0, :4].max()), float(scores.max())
     return asked(
-        "The picture shows an online softmax after its second block. By what was the total of the first block "
-        "multiplied before the second block's weights were added?",
+        "The picture shows an online softmax after its first block. By what is the total multiplied when the second "
+        "block is added?",
         (f"exp({old - new:g})", "The old maximum minus the new one: the old weights were taken relative to the old "
          "maximum."),
         [

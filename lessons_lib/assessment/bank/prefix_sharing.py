@@ -48,7 +48,8 @@ def shared_full_blocks(draw: random.Random) -> Asked:
     if same % size == 0:
         raise Redraw
     return asked(
-        f"Two prompts of {same + 40} tokens agree in their first {same} tokens. Blocks have {size} slots, and the first "
+        f"Two prompts of {same + 40} tokens agree in their first {same} tokens. Blocks have {size} slots, and the "
+        f"first "
         "prompt is in the cache. How many blocks does the second one share, and how many of its tokens are then "
         "computed?",
         (f"{right} and {same + 40 - right * size}", "Only full blocks whose every token agrees, from the start on."),
@@ -75,7 +76,8 @@ def computed_of_a_hit(draw: random.Random) -> Asked:
     take_cached(pool, sequence, held)
     right = sequence.num_tokens - sequence.num_computed_tokens
     return asked(
-        f"The first {blocks * size} tokens of a prompt of {blocks * size + extra} tokens are in the cache, in full blocks "
+        f"The first {blocks * size} tokens of a prompt of {blocks * size + extra} tokens are in the cache, in full "
+        f"blocks "
         f"of {size}. Other blocks are free. How many of its tokens does the first step compute?",
         (right, "What isn't cached, but at least one token: without a forward pass there are no logits."),
         [
@@ -165,7 +167,8 @@ def own_copy(pool, sequence, index):
     return source, target
 """,
         line=8, wrong="pool.free([target])",
-        why="The sequence uses the target now and gives up its share of the source. The new block would be taken again.",
+        why="The sequence uses the target now and gives up its share of the source. The new block would be taken "
+        "again.",
         innocent={
             3: "Only one user, and no hash by which others could find it: no copy is needed.",
             5: "`allocate` raises before anything has changed.",
@@ -183,7 +186,8 @@ assert pool.ref_count == {0: 2, 1: 1, 2: 1} and own_copy(pool, y, 1) is None
     ),
     design(
         "11", "The idea", "order_of_a_prompt",
-        "A support bot's prompt has the customer's name and the time first, then 3,000 tokens of instructions, then the "
+        "A support bot's prompt has the customer's name and the time first, then 3,000 tokens of instructions, then "
+        "the "
         "question. The hit rate of the prefix cache is near 0. What do you change?",
         ("The order: instructions first, name, time and question after", "A block can be shared only if everything "
          "before it agrees, and the instructions always do."),

@@ -33,12 +33,16 @@ def policy_of_the_caches(draw: random.Random) -> Asked:
         0: "Turns of a conversation go to both replicas, so both caches hold parts of it, and fewer tokens are found.",
         2: "Each conversation is in one cache only: every turn went to where its beginning was.",
     }
+    nots = {
+        0: "With affinity, each conversation would be in one cache only.",
+        2: "Round robin would send turns of a conversation to both replicas.",
+    }
     return asked(
         "Four conversations of four turns on two replicas. How many conversations take up memory in both caches, and "
         "which policy fits that?",
         (f"{doubled}; {'round robin' if chosen == 0 else 'prefix affinity'}", whys[chosen]),
         [
-            (f"{doubled}; {'prefix affinity' if chosen == 0 else 'round robin'}", whys[2 - chosen]),
+            (f"{doubled}; {'prefix affinity' if chosen == 0 else 'round robin'}", nots[chosen]),
             (f"{4 - doubled}; {'round robin' if chosen == 0 else 'prefix affinity'}", "Count the rows in which both "
              "cells are filled."),
             (f"{4 - doubled}; {'prefix affinity' if chosen == 0 else 'round robin'}", "Count the rows in which both "
@@ -75,7 +79,8 @@ def chosen_replica(draw: random.Random) -> Asked:
     )
     told = "; ".join(f"{index}: load {load}, {count} blocks" for index, (load, count) in enumerate(zip(loads, matched)))
     return asked(
-        f"Prefix affinity with an imbalance limit of {limit}. The replicas, and how many blocks of this prompt each was "
+        f"Prefix affinity with an imbalance limit of {limit}. The replicas, and how many blocks of this prompt each "
+        f"was "
         f"sent: {told}. Which one is chosen?",
         (f"replica {right}", reason),
         [(f"replica {index}", why(index)) for index in range(4) if index != right],
@@ -109,7 +114,8 @@ ITEMS = [
     prefill_after_a_loss,
     bug(
         "15", "Build 1: which replica", "longest_prefix",
-        task="`choose` returns the index of the replica that was sent the longest beginning of a prompt, unless its load "
+        task="`choose` returns the index of the replica that was sent the longest beginning of a prompt, unless its "
+        "load "
         "is more than `limit` above the lowest; then the least loaded.",
         code="""
 def choose(hashes, replicas, limit):

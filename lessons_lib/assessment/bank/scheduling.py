@@ -66,7 +66,8 @@ def shares_of_a_budget(draw: random.Random) -> Asked:
         left -= in_order[-1]
     half = (budget - 2) // 2
     return asked(
-        f"A and C decode; B and D have {wanted[1]} and {wanted[3]} prompt tokens left to compute. They run in the order "
+        f"A and C decode; B and D have {wanted[1]} and {wanted[3]} prompt tokens left to compute. They run in the "
+        f"order "
         f"A, B, C, D, with a budget of {budget} tokens. How many tokens does each compute in this step?",
         (right, "Decodes first, one token each; the prompts share the rest in order."),
         [
@@ -103,7 +104,8 @@ def promised_blocks(draw: random.Random) -> Asked:
 def next_with_ageing(draw: random.Random) -> Asked:
     patience, head_start = draw.choice((5, 8, 10)), draw.choice((3, 4, 6))
     sequences = [
-        Sequence(name, [1], 1, arrival_time=draw.randint(100, 125), tier=draw.randrange(3), is_interactive=draw.random() < 0.5)
+        Sequence(name, [1], 1, arrival_time=draw.randint(100, 125), tier=draw.randrange(3),
+                 is_interactive=draw.random() < 0.5)
         for name in "PQRS"
     ]  # fmt: skip
     policy = PriorityWithAgeing(patience, head_start)
@@ -215,7 +217,8 @@ assert share({"A": 4, "B": 1, "C": 9}, 16) == {"B": 1, "A": 4, "C": 9}
     ),
     design(
         "09", "Measure: a hundred thousand requests", "mean_or_tail",
-        "Two policies are simulated on the same trace. One has a mean latency of 2.1 s and a p99 of 40 s, the other 2.6 "
+        "Two policies are simulated on the same trace. One has a mean latency of 2.1 s and a p99 of 40 s, the other "
+        "2.6 "
         "s and 9 s. Contracts promise that 99 of 100 requests are done in 10 s. Which one, and why?",
         ("The second: the promise is about the slowest requests", "9 s at the 99th percentile keeps it. A mean says "
          "nothing about the tail."),

@@ -22,12 +22,12 @@ def knee_in_picture(draw: random.Random) -> Asked:
         raise Redraw
     last = [rate for rate, is_kept in zip(rates, kept) if is_kept][-1]
     return asked(
-        "A simulated server at four rates: 20, 40, 60 and 90 requests per second. Which is the highest one at which 90% "
-        "of the requests meet the target?",
-        (f"{last:.0f}", "There, goodput is at least 0.9 of the rate. At the next rate it is below."),
+        "A simulated server at four rates: 20, 40, 60 and 90 requests per second. Which is the highest one at which "
+        "goodput is at least 90% of the rate?",
+        (f"{last:.0f}", "Up to there nearly all requests meet the target. At the next rate too many come too late."),
         [
-            (f"{rate:.0f}", "It is met here as well, but also at a higher rate." if rate < last else
-             "More than a tenth of the requests miss it at this rate.")
+            (f"{rate:.0f}", "It holds here as well, but also at a higher rate." if rate < last else
+             "The curve is more than a tenth below the rate here.")
             for rate in rates if rate != last
         ],
         lambda: draw_load({"the server": points}, target=0.25),
@@ -129,7 +129,8 @@ assert asyncio.run(check()) == ([1, 2], [3])
     ),
     bug(
         "14", "Build 5: what to refuse", "admission_that_leaks",
-        task="`Admission` refuses a request if too many are in flight or their prompts have too many tokens together. A "
+        task="`Admission` refuses a request if too many are in flight or their prompts have too many tokens "
+        "together. A "
         "refusal changes nothing.",
         code="""
 class Admission:
@@ -146,7 +147,7 @@ class Admission:
         self.requests, self.tokens = self.requests - 1, self.tokens - tokens
 """,
         line=12, wrong="self.requests = self.requests - 1",
-        why="The prompt's tokens would count for ever, and after a while every request be refused.",
+        why="The prompt's tokens would count forever, and after a while the server refuses everything.",
         innocent={
             6: "At the limit there is no room for one more.",
             8: "A prompt larger than the limit is admitted into an empty server; otherwise it would never be served.",
@@ -172,7 +173,8 @@ assert (gate.requests, gate.tokens) == (2, 10)
         "for an hour. What serves the most users within their patience?",
         ("A short queue; refuse at once what can't be in time", "Those that are admitted get their tokens in time, and "
          "the others can go elsewhere."),
-        ("A long queue, so that no request has to be refused", "Soon each request waits longer than 5 s, and the server "
+        ("A long queue, so that no request has to be refused", "Soon each request waits longer than 5 s, and the "
+         "server "
          "works for users who have left."),
         ("A queue that serves the oldest requests before newer", "The oldest are those whose users have left."),
         ("No queue: one request at a time, the rest is refused", "Without a batch, the server serves a fraction of "
@@ -189,6 +191,6 @@ assert (gate.requests, gate.tokens) == (2, 10)
         ("A limit for each user's number of open connections", "Few are connected. What fills the cache has no "
          "connection any more."),
         ("Preemption of the requests that hold the most blocks", "They come back and are computed to the end, for "
-         "nobody."),
+         "readers who have left."),
     ),
 ]  # fmt: skip

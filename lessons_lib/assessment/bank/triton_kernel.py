@@ -53,7 +53,8 @@ def program_in_picture(draw: random.Random) -> Asked:
          "the one before it, as long as this one; the mask cuts off what isn't below `n_elements`."),
         [
             (f"{count - last} to {count - last + size - 1}", "The mask stops at `n_elements`."),
-            (f"{count - last + size} to {count + size - 1}", "Programs are counted from 0: program 1 is the second one."),
+            (f"{count - last + size} to {count + size - 1}", "Programs are counted from 0: program 1 is the second "
+             "one."),
             (f"{count - size} to {count - 1}", "Tiles begin at multiples of the block size. They don't overlap."),
             ("the same as program 1", "The program id is part of the offsets, so each program has other elements."),
         ],

@@ -25,7 +25,8 @@ def ring_in_picture(draw: random.Random) -> Asked:
     wrong = {", ".join(map(str, sorted(group))) for group in ring} | {", ".join(map(str, range(workers)))}
     wrong |= {str(rank), ", ".join(map(str, sorted({(rank + 2) % workers, (rank + 3) % workers})))}
     return asked(
-        f"An all-reduce of {workers} workers, up to step {upto}. Worker {rank} holds one sum of {most} tensors. Of which "
+        f"An all-reduce of {workers} workers, up to step {upto}. Worker {rank} holds one sum of {most} tensors. Of "
+        f"which "
         "workers?",
         (told, "In each step a part moves on by one worker, which adds its own: the stripes of the cell."),
         [(one, "The cell with the most stripes in this worker's row has others.") for one in sorted(wrong - {told})],
@@ -39,7 +40,8 @@ def bytes_of_a_ring(draw: random.Random) -> Asked:
     kib = workers * draw.choice((16, 32, 64, 128))
     right = 2 * (workers - 1) * kib // workers
     return asked(
-        f"{workers} workers add up tensors of {kib} KiB with a ring all-reduce. How many KiB does each worker send, and "
+        f"{workers} workers add up tensors of {kib} KiB with a ring all-reduce. How many KiB does each worker send, "
+        f"and "
         "in how many messages?",
         (f"{right} and {2 * (workers - 1)}", "Reduce-scatter and all-gather: N - 1 messages each, of an Nth of the "
          "tensor."),
@@ -65,7 +67,8 @@ def shape_of_a_cut(draw: random.Random) -> Asked:
     full = {"colwise": (outputs // world, inputs), "rowwise": (outputs, inputs // world)}
     other = full["rowwise" if cut == "colwise" else "colwise"]
     return asked(
-        f"A linear layer's weight is [outputs, inputs] = [{outputs}, {inputs}], with a bias. It is cut {cut} over {world} "
+        f"A linear layer's weight is [outputs, inputs] = [{outputs}, {inputs}], with a bias. It is cut {cut} over "
+        f"{world} "
         f"processes. What does process {rank} get: the shape of its weight, and how many elements of the bias?",
         (f"[{rows}, {columns}] and {own}", "Colwise divides the outputs, and each has its bias. Rowwise divides the "
          "inputs; the bias is added once, by process 0."),
@@ -110,7 +113,8 @@ ITEMS = [
     memory_per_gpu,
     bug(
         "16", "Build 1: the two cuts", "mlp_in_two_parts",
-        task="`mlp_part` computes one process's part of an MLP. `up` is [inner, inputs], `down` is [outputs, inner]; the "
+        task="`mlp_part` computes one process's part of an MLP. `up` is [inner, inputs], `down` is [outputs, "
+        "inner]; the "
         "sum of all parts is the result.",
         code="""
 def mlp_part(x, up, down, down_bias, rank, world):
@@ -167,9 +171,11 @@ assert reduce_scatter([[1, 2, 3], [10, 20, 30], [100, 200, 300]]) == [222, 333, 
     ),
     design(
         "16", "Two replicas, or one model on two GPUs?", "large_model_one_reader",
-        "A model of 30 billion parameters fits on one GPU, with little room for the cache. You have two GPUs in one host "
+        "A model of 30 billion parameters fits on one GPU, with little room for the cache. You have two GPUs in one "
+        "host "
         "and a single important user who wants each answer as fast as possible. What do you try first?",
-        ("Tensor parallel over both of the GPUs", "Each GPU reads half of the weights in each step, which is most of the time of a "
+        ("Tensor parallel over both of the GPUs", "Each GPU reads half of the weights in each step, which is most "
+         "of the time of a "
          "lone decode."),
         ("Two replicas, one for each GPU", "A lone stream runs on one of them, no faster than before."),
         ("A replica for odd and for even tokens", "A token depends on the one before it, so they can't be computed "
@@ -180,13 +186,15 @@ assert reduce_scatter([[1, 2, 3], [10, 20, 30], [100, 200, 300]]) == [222, 333, 
         "16", "A whole model in two processes", "diverging_processes",
         "Two processes share a model. After an hour one of them hangs in an all-reduce, and the other has finished its "
         "step. What has most likely happened before?",
-        ("They scheduled different steps, and one expects another sum", "Both must run the same steps in the same order. "
+        ("They scheduled different steps, and one expects another sum", "Both must run the same steps in the same "
+         "order. "
          "One process decides, and the other follows."),
         ("One GPU is slower, and the sum has timed out in the meantime", "The faster one would wait in the sum, not be "
          "done with it."),
         ("A rounding error in the sum made one of the processes give up", "A ring gives all workers the same bits, and "
          "no worker stops for a rounding error."),
-        ("The cache of one process was full while the other had room", "Each holds its part of the same tokens, so they "
+        ("The cache of one process was full while the other had room", "Each holds its part of the same tokens, so "
+         "they "
          "fill up at the same time."),
     ),
 ]  # fmt: skip
