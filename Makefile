@@ -15,7 +15,7 @@ FOLDER ?=
 MODEL ?=
 COURSE = $(PYTHON) course.py
 
-.PHONY: help lab update export class nbgrader test quick doctor bench soak serve load chat-model notebooks site
+.PHONY: help lab update export class nbgrader test quick doctor bench soak serve load chat-model notebooks site verify
 
 help:
 	@echo "make lab        install the course into .venv and open your copy of the lessons, work/ (PORT=9999, ARGS=...)"
@@ -33,6 +33,7 @@ help:
 	@echo "make chat-model download a small chat model, which serve and lessons 14 and 15 use if it is there"
 	@echo "make notebooks  rebuild notebooks/ and solutions/*.ipynb from solutions/*.py"
 	@echo "make site       the lessons as web pages, with live pictures and no kernel, in build/site"
+	@echo "make verify     mark the answers of an exam's certificate again (ARGS=certificate.html)"
 	@echo "make help       this list"
 
 lab:
@@ -79,3 +80,6 @@ nbgrader:
 
 site:
 	@$(COURSE) site $(ARGS)
+
+verify:
+	@$(COURSE) verify $(ARGS)

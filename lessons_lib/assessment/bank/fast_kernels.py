@@ -1,0 +1,167 @@
+"""Questions on lesson 08: making the kernel fast."""
+
+import random
+
+from lessons_lib.assessment.question import Asked, asked, bug, design, item
+from lessons_lib.measuring import attention_work
+from lessons_lib.measuring.roofline import Machine, attainable
+from lessons_lib.viz.charts import RooflinePoint, draw_roofline
+
+
+@item("08", "picture", "Further (optional)")
+def limit_in_roofline(draw: random.Random) -> Asked:
+    bandwidth, rate = draw.choice((2e12, 3e12, 4e12)), draw.choice((4e14, 6e14, 8e14))
+    machine = Machine("a GPU", bandwidth, rate)
+    context, queries = draw.choice((2000, 4000)), draw.choice((1, 512))
+    work = attention_work([queries], [context], 32, 8, 128)
+    beside = attention_work([513 - queries], [context], 32, 8, 128)
+    is_memory = work.intensity < machine.ridge
+    share = draw.choice((0.3, 0.4, 0.5))
+    seconds = attainable(work, machine) / share
+    right, other = ("memory", "arithmetic") if is_memory else ("arithmetic", "memory")
+    return asked(
+        "X and Y are two passes of attention. Which limit applies to X, and how much of it does X reach?",
+        (f"{right}; it reaches {share:.0%}", f"{work.intensity:.0f} operations per byte, and the ridge is at "
+         f"{machine.ridge:.0f}. The point is at {share:.0%} of the line above it."),
+        [
+            (f"{other}; it reaches {share:.0%}", "Left of the ridge the slope, which is memory, is the limit; right "
+             "of it the flat line is."),
+            (f"{right}; it reaches 100%", "A kernel at its limit is on the line."),
+            (f"{other}; it reaches {1 - share:.0%}", "The distance is read as a ratio, upwards from the point."),
+        ],
+        lambda: draw_roofline(
+            machine,
+            [
+                RooflinePoint("X", work, seconds, "attention"),
+                RooflinePoint("Y", beside, attainable(beside, machine) / 0.6, "attention"),
+            ],
+        ),
+    )  # fmt: skip
+
+
+@item("08", "compute", "Count first")
+def lower_bound(draw: random.Random) -> Asked:
+    sequences, context, kv_heads = draw.choice((16, 32, 64)), draw.choice((1000, 2000, 4000)), draw.choice((4, 8))
+    queries, bandwidth = kv_heads * 4, draw.choice((2, 3, 4))
+    work = attention_work([1] * sequences, [context] * sequences, queries, kv_heads, 128)
+    micros = work.bytes / (bandwidth * 1e12) * 1e6
+    return asked(
+        f"{sequences} sequences of {context:,} tokens decode; the layer has {queries} query heads, {kv_heads} KV heads "
+        f"of size 128, in bfloat16. The GPU reads {bandwidth} TB/s. About how many microseconds does attention take at "
+        "least?",
+        (f"{micros:.0f}", "Each key and each value is read once: 2 × tokens × KV heads × 128 × 2 bytes, divided by the "
+         "bandwidth."),
+        [
+            (f"{micros * 4:.0f}", "That reads keys and values once for each query head. A group can share them."),
+            (f"{micros / 2:.0f}", "That is the keys alone, or one byte per element."),
+            (f"{micros / sequences:.1f}", "That is one of the sequences."),
+        ],
+    )  # fmt: skip
+
+
+@item("08", "compute", "Idea 1: read each key once")
+def intensity_of_decode(draw: random.Random) -> Asked:
+    kv_heads, group, context = draw.choice((2, 4, 8)), draw.choice((2, 4, 8)), draw.choice((4096, 8192))
+    work = attention_work([1], [context], kv_heads * group, kv_heads, 128)
+    return asked(
+        f"A decode attends to {context:,} cached tokens, with {kv_heads * group} query heads and {kv_heads} KV "
+        f"heads, in "
+        "bfloat16. About how many operations does it do for each byte that it must read?",
+        (f"{work.intensity:.0f}", "A key element of 2 bytes takes a multiplication and an addition for each query head "
+         "of its group."),
+        [
+            (f"{work.intensity * kv_heads:.0f}" if kv_heads != 1 else "1,000", "A query head uses one KV head only."),
+            (f"{work.intensity * context / 64:.0f}", "Operations and bytes both grow with the context."),
+            (f"{2 * work.intensity:.0f}", "Two operations for 2 bytes and each head of the group: one for each byte."),
+            (f"{work.intensity * 16:.0f}", "That would be a tile of 16 queries for each head."),
+        ],
+    )  # fmt: skip
+
+
+ITEMS = [
+    limit_in_roofline,
+    lower_bound,
+    intensity_of_decode,
+    bug(
+        "08", "Build 1: the softmax of a tile", "softmax_of_a_tile",
+        task="`online_softmax` adds a tile of scores [rows, keys] to the running maximum, sum and output of each row. "
+        "A row that has seen no key must not become NaN. Weights are powers of two.",
+        code="""
+def online_softmax(scores, row_max, row_sum, acc):
+    tile_max = scores.max(dim=1).values
+    new_max = torch.maximum(row_max, tile_max)
+    nothing = new_max == float("-inf")
+    reference = torch.where(nothing, 0.0, new_max)
+    weights = torch.exp2(scores - reference[:, None])
+    rescale = torch.exp2(row_max - reference)
+    row_sum = row_sum * rescale + weights.sum(dim=1)
+    acc = acc * rescale[:, None]
+    return weights, new_max, row_sum, acc
+""",
+        line=6, wrong="weights = torch.exp2(scores - tile_max[:, None])",
+        why="Weights of this tile and sums of the earlier ones would refer to different maxima. All need `reference`.",
+        innocent={
+            2: "Each row of scores has its own maximum: along the keys.",
+            5: "Minus infinity minus minus infinity is NaN, so such a row needs another reference.",
+            9: "The output is rescaled like the sum; the caller adds weights @ values.",
+        },
+        setup="import torch",
+        trial="""
+scores = torch.tensor([[3.0, 1.0], [-1.0, 2.0]])
+first = online_softmax(scores, torch.full((2,), float("-inf")), torch.zeros(2), torch.zeros(2, 1))
+second = online_softmax(scores - 2, *first[1:])
+both = torch.cat([scores, scores - 2], dim=1)
+assert torch.allclose(second[2], torch.exp2(both - both.max(1).values[:, None]).sum(1))
+""",
+    ),
+    bug(
+        "08", "Idea 2: a tile of several blocks", "keys_of_a_tile",
+        task="`offsets` returns where the keys of one tile of BLOCK_N positions begin in the cache; a tile may cover "
+        "several blocks.",
+        code="""
+def offsets(table, first, context, size, BLOCK_N, stride_block, stride_slot):
+    position = first + torch.arange(BLOCK_N)
+    is_key = position < context
+    index = position // size
+    index = torch.where(is_key, index, 0)
+    block = table[index]
+    slot = position % size
+    start = block * stride_block
+    return start + slot * stride_slot, is_key
+""",
+        line=6, wrong="block = table[first // size].expand(BLOCK_N)",
+        why="That takes the tile's first block for all of its positions. Each position has its own block.",
+        innocent={
+            3: "The context may end within the tile.",
+            5: "Past the end, the table may have no entry. Block 0 is safe to name: the mask hides it.",
+            7: "The place within the block is the rest of the division.",
+        },
+        setup="import torch",
+        trial="""
+got, is_key = offsets(torch.tensor([5, 2, 7]), 4, 10, 4, 8, 400, 100)
+assert got[is_key].tolist() == [800, 900, 1000, 1100, 2800, 2900]
+""",
+    ),
+    design(
+        "08", "Further (optional)", "one_long_chat",
+        "A user's single chat has 100,000 tokens, 8 KV heads, and the GPU has 132 processors. Decode attention reaches "
+        "6% of the bandwidth; with 64 chats it reaches 85%. What helps the single chat?",
+        ("Split its keys among many more programs, and merge their parts", "8 programs keep 8 of 132 processors busy. "
+         "Split-KV gives the others work."),
+        ("Larger tiles of keys, so each program needs fewer iterations", "Still 8 programs: the other processors stay "
+         "idle."),
+        ("Tensor cores for the scores, to compute each tile faster", "The work isn't limited by arithmetic, at some "
+         "operations per byte."),
+        ("Store the keys in smaller blocks, so that fewer are read", "The same keys have to be read, whatever the "
+         "block size."),
+    ),
+    design(
+        "08", "Count first", "is_it_worth_it",
+        "Attention takes 8% of a step, at 80% of the copy bandwidth. A colleague offers three weeks to reach 95%. What "
+        "is the most that the step can gain?",
+        ("About 1.3%", "8% × (1 - 80 / 95) is what three weeks can save. Look at the other 92% first."),
+        ("About 8%", "That is the gain if attention took no time at all."),
+        ("About 15%", "That is the gain in bandwidth, not in the time of a step."),
+        ("About 19%", "95 / 80 is how much faster attention gets, not the step."),
+    ),
+]  # fmt: skip

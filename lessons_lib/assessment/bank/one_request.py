@@ -1,0 +1,182 @@
+"""Questions on lesson 00: one request, prefill, decode, the KV cache."""
+
+import random
+from types import SimpleNamespace
+
+from lessons_lib.assessment.question import Asked, asked, bug, design, item
+from lessons_lib.assessment.runs import LETTERS, drawn_prompts
+from lessons_lib.models import cache_bytes_per_token, tiny_model
+from lessons_lib.recording import record_steps
+from lessons_lib.viz.cache import draw_cache_growth
+
+
+@item("00", "picture", "Build: one decode step")
+def step_of_one_request(draw: random.Random) -> Asked:
+    (prompt,) = drawn_prompts(draw, [draw.randint(4, 8)])
+    index = draw.randint(2, 4)
+    steps = record_steps(tiny_model(), LETTERS, prompt, index + 2)
+    before, fed = steps[index].cached_before, len(steps[index].input_tokens)
+    return asked(
+        "The picture shows one step of a request. How many tokens did the cache hold before this step, and how many "
+        "did the step feed?",
+        (f"{before} and {fed}", "The earlier steps stored every token but the newest, and the step feeds that one."),
+        [
+            (f"{before + 1} and {fed}", "That is what the cache holds after the step: the fed token is added by it."),
+            (f"{before} and {before + 1}", "Feeding the whole text again is what decoding without a cache does."),
+            (f"{len(prompt)} and {index}", "After the prefill, each step stores its token before the next one begins."),
+            (f"{before - 1} and {fed + 1}", "Each decode step feeds one token, and none waits for the step after."),
+        ],
+        lambda: draw_cache_growth(steps, index, name="A"),
+    )
+
+
+@item("00", "compute", "Build: without a cache")
+def positions_without_cache(draw: random.Random) -> Asked:
+    prompt, new = draw.randint(8, 40), draw.randint(6, 20)
+    right = sum(prompt + index for index in range(new))
+    return asked(
+        f"A prompt has {prompt} tokens. Greedy decoding without a cache writes {new} new tokens and stops at this "
+        "limit. How many token positions does the model compute in all?",
+        (right, "Pass i feeds the prompt and the i tokens chosen before it, from i = 0."),
+        [
+            (right + prompt + new, "That is one pass too many: nothing is fed after the last token was chosen."),
+            (prompt + new - 1, "That is with a cache: each position computed once."),
+            (prompt * new, "The text grows: every pass is one token longer than the one before it."),
+            (right + new, "That adds the chosen token to each pass. A pass feeds what was known before it."),
+        ],
+    )
+
+
+@item("00", "compute", "What the cache costs")
+def cache_bytes(draw: random.Random) -> Asked:
+    layers, groups, kv_heads, head = (draw.choice(of) for of in ((16, 24, 32), (2, 4, 8), (2, 4, 8), (64, 128)))
+    heads, tokens = groups * kv_heads, draw.choice((512, 1024, 2048))
+    config = SimpleNamespace(
+        num_hidden_layers=layers, num_attention_heads=heads, num_key_value_heads=kv_heads, head_dim=head,
+        hidden_size=heads * head,
+    )  # fmt: skip
+    right = cache_bytes_per_token(config, 2) * tokens // 1024  # type: ignore[arg-type]
+    return asked(
+        f"A model has {layers} layers, {heads} query heads, {kv_heads} KV heads and heads of size {head}. Its cache is "
+        f"bfloat16. How many KiB does the cache of {tokens:,} tokens take?",
+        (right, "2 (keys and values) × layers × KV heads × head size × 2 bytes, for each token."),
+        [
+            (right * groups, "That counts query heads. Queries aren't kept, only keys and values of KV heads."),
+            (right // 2, "That is the keys alone. The values take as much again."),
+            (right * 2, "That is float32. A bfloat16 element takes 2 bytes."),
+        ],
+    )
+
+
+@item("00", "compute", "Build: the loop with a cache")
+def passes_to_finish(draw: random.Random) -> Asked:
+    prompt, new = draw.randint(20, 90), draw.randint(10, 50)
+    held = prompt + new - 1
+    return asked(
+        f"With a cache, a prompt of {prompt} tokens gets exactly {new} new ones. How many forward passes does that "
+        "take, and how many tokens does the cache hold at the end?",
+        (f"{new} and {held}", "The prefill gives the first new token; the last one is chosen but never fed."),
+        [
+            (f"{new + 1} and {held + 1}", "The prefill already gives a token. And a pass over the last one is wasted."),
+            (f"{new} and {held + 1}", "No pass reads the last token, so its keys and values are never computed."),
+            (f"{held} and {held}", "The prompt goes through the model in one pass, not one per token."),
+        ],
+    )
+
+
+ITEMS = [
+    step_of_one_request,
+    positions_without_cache,
+    cache_bytes,
+    passes_to_finish,
+    bug(
+        "00", "Build: the loop with a cache", "fed_to_the_decode_step",
+        task="`generate` continues a prompt with a cache. `prefill(prompt)` returns the first new token and a cache; "
+        "`decode(token, cache)` stores the token and returns the one after it.",
+        code="""
+def generate(prompt, limit, end):
+    token, cache = prefill(prompt)
+    answer = [token]
+    while len(answer) < limit:
+        if token == end:
+            break
+        token = decode(token, cache)
+        answer.append(token)
+    return answer
+""",
+        line=7, wrong="token = decode(prompt[-1], cache)",
+        why="The prompt's last token is in the cache already. The newest token has to be fed: `decode(token, cache)`.",
+        innocent={
+            3: "The prefill's token is the first of the answer.",
+            4: "The answer has one token before the loop, so the loop adds `limit - 1`.",
+            5: "The end token may be the very first one, so it is tested before each decode step.",
+        },
+        setup="""
+def prefill(prompt):
+    return sum(prompt) % 10, list(prompt)
+def decode(token, cache):
+    cache.append(token)
+    return sum(cache) % 10
+""",
+        trial="""
+assert generate([1, 2], 4, None) == [3, 6, 2, 4]
+assert generate([1, 2], 4, 6) == [3, 6] and generate([1, 2], 1, None) == [3]
+""",
+    ),
+    bug(
+        "00", "Attention, on four tokens", "scores_with_a_cache",
+        task="`attend` computes the attention of the newest token. `keys` and `values` hold the earlier tokens and "
+        "get the new one.",
+        code="""
+def attend(x, W_q, W_k, W_v, keys, values):
+    query = x @ W_q
+    keys.append(x @ W_k)
+    values.append(x @ W_v)
+    k = torch.stack(keys)
+    v = torch.stack(values)
+    scores = k @ query
+    scores = scores / len(query) ** 0.5
+    weights = scores.softmax(dim=0)
+    return weights @ v
+""",
+        line=8, wrong="scores = scores / len(keys) ** 0.5",
+        why="The scale is the root of the head size, the length of a query. It doesn't grow with the text.",
+        innocent={
+            3: "A token sees itself, so its own key has to be there before the scores are computed.",
+            7: "One score for each key: the product of that key with the one query.",
+            9: "The softmax runs over the keys, and there is one row of scores. No mask: the newest token sees all.",
+        },
+        setup="import torch",
+        trial="""
+torch.manual_seed(0)
+x, (q, k, v) = torch.randn(5, 6), torch.randn(3, 6, 4)
+keys, values = [], []
+rows = torch.stack([attend(one, q, k, v, keys, values) for one in x])
+mask = torch.ones(5, 5).triu(1).bool()
+whole = ((x @ q) @ (x @ k).T / 2).masked_fill(mask, float("-inf")).softmax(1) @ (x @ v)
+assert torch.allclose(rows, whole, atol=1e-5)
+""",
+    ),
+    design(
+        "00", "Measure: two regimes", "which_regime",
+        "A GPU computes 1,000 operations in the time it takes to read one byte of memory. You serve one user at a time "
+        "with long prompts and one-word answers. Where does the time go, and what should you look at first?",
+        ("Prefill: a faster matrix product", "Each weight is used for every prompt token, so operations dominate."),
+        ("Decode: fewer bytes per weight", "There is hardly any decode step when an answer has one word."),
+        ("The cache: fewer KV heads", "One prompt's cache is small next to the work of computing the prompt."),
+        ("The loop: fewer forward passes", "A one-word answer takes one or two passes. None can be saved."),
+    ),
+    design(
+        "00", "The idea: keep the keys and values", "what_to_keep",
+        "To save memory, a colleague keeps the vectors that enter each layer instead of keys and values, and "
+        "multiplies them by the key and value matrices when a step needs them. What is the price?",
+        ("Every step multiplies all old tokens again", "The tokens stay right, but the work that the cache was to save "
+         "comes back as matrix products of every earlier token."),
+        ("The answers change, as keys depend on later tokens", "A causal model's vectors don't depend on later tokens, "
+         "in any layer, so the keys come out the same."),
+        ("The prompt has to be prefilled before every token", "The kept vectors are the result of the layers below; "
+         "only keys and values of each layer are missing."),
+        ("None, since queries weren't kept before either", "Only the newest query is ever used. Of keys and values, "
+         "all are used in each step."),
+    ),
+]  # fmt: skip

@@ -1,0 +1,232 @@
+"""Questions on lesson 09: scheduling."""
+
+import random
+
+from lessons_lib.assessment.question import Asked, Redraw, asked, bug, design, item
+from lessons_lib.kv_cache.block_pool import BlockPool, blocks_for
+from lessons_lib.scheduling import FirstComeFirstServed, Scheduler, Sequence, ShortestJobFirst, StepCost, simulate
+from lessons_lib.scheduling.arrivals import Arrival
+from lessons_lib.scheduling.policies import PriorityWithAgeing, StrictPriority, WaitingQueue
+from lessons_lib.scheduling.scheduler import share_budget
+from lessons_lib.viz.timelines import draw_gantts
+
+
+@item("09", "picture", "Policies")
+def policy_in_picture(draw: random.Random) -> Asked:
+    answers = dict(zip("ABCDE", draw.sample(range(4, 30), 5)))
+    tiers = {name: draw.randrange(2) for name in answers}
+    requests = [
+        Arrival(name, index / 1000, 8, answer, 64, tier=tiers[name], expected_tokens=answer)
+        for index, (name, answer) in enumerate(answers.items())
+    ]
+    policies = [FirstComeFirstServed(), ShortestJobFirst(), StrictPriority()]
+    runs = [
+        simulate(
+            Scheduler(BlockPool(64, 16), max_num_seqs=1, max_num_batched_tokens=16, policy=policy),
+            requests,
+            StepCost(base=5e-3, per_token=1e-5, per_context_token=0.0),
+            keep_steps=True,
+        )
+        for policy in policies
+    ]
+    orders = [tuple(sorted(run.times, key=lambda name: run.times[name].admitted)) for run in runs]
+    if len(set(orders)) < 3:
+        raise Redraw
+    chosen = draw.randrange(3)
+    whys = [
+        "Requests run in the order in which they arrived.",
+        "Of those that wait, the one with the shortest answer runs first.",
+        "Of those that wait, tier 0 runs before tier 1, and in a tier the first that came.",
+    ]
+    nots = [
+        "Then the requests would run in the order A, B, C, D, E.",
+        "Then the bars behind the first would grow from top to bottom of the queue: the shortest answer next.",
+        "Then no request of tier 1 would run while one of tier 0 waits.",
+    ]
+    names = [policy.name for policy in policies]
+    return asked(
+        "One request runs at a time. A to E arrive in this order, 1 ms apart; the tier is next to the name. Which "
+        "policy is this?",
+        (names[chosen], whys[chosen]),
+        [(names[other], nots[other]) for other in range(3) if other != chosen]
+        + [("last come, first served", "Then E would run right after A.")],
+        lambda: draw_gantts({"one of the policies": runs[chosen]}, requests=requests),
+    )
+
+
+@item("09", "compute", "Build 1: share the budget")
+def shares_of_a_budget(draw: random.Random) -> Asked:
+    budget, wanted = draw.choice((16, 24, 32)), [1, draw.randint(12, 30), 1, draw.randint(12, 30)]
+    sequences = [Sequence(name, range(40), 8, num_computed_tokens=40 - want) for name, want in zip("ABCD", wanted)]
+    counts = share_budget(sequences, budget)
+    right = [counts.get(sequence, 0) for sequence in sequences]
+    in_order, left = [], budget
+    for want in wanted:
+        in_order.append(min(want, left))
+        left -= in_order[-1]
+    half = (budget - 2) // 2
+    return asked(
+        f"A and C decode; B and D have {wanted[1]} and {wanted[3]} prompt tokens left to compute. They run in the "
+        f"order "
+        f"A, B, C, D, with a budget of {budget} tokens. How many tokens does each compute in this step?",
+        (right, "Decodes first, one token each; the prompts share the rest in order."),
+        [
+            (in_order, "C decodes, and decodes come before all prompts."),
+            ([1, half, 1, half], "What is left isn't divided evenly: the first prompt takes what it can use."),
+            ([1, min(wanted[1], budget), 1, 0], "The budget includes the decodes, and what B leaves of it goes to D."),
+            ([1, 0, 1, min(wanted[3], budget - 2)], "B runs before D, so its prompt is served first."),
+        ],
+    )
+
+
+@item("09", "compute", "Build 2: conservative admission")
+def promised_blocks(draw: random.Random) -> Asked:
+    prompts, limits = [draw.randint(10, 60) for _ in range(3)], [draw.randint(20, 80) for _ in range(3)]
+    sequences = [Sequence(str(index), range(p), m) for index, (p, m) in enumerate(zip(prompts, limits))]
+    right = sum(blocks_for(sequence.most_tokens, 16) for sequence in sequences)
+    now = sum(blocks_for(prompt, 16) for prompt in prompts)
+    told = ", ".join(f"{prompt} and {limit}" for prompt, limit in zip(prompts, limits))
+    return asked(
+        f"Three sequences have prompts and `max_new_tokens` of {told}. Blocks have 16 slots. How many blocks must a "
+        "pool have for conservative admission to let all three run at once?",
+        (right, "Each may come to hold prompt + max_new_tokens - 1 tokens, and rounds up on its own."),
+        [
+            (now, "That is the prompts. Conservative admission counts what the answers may need, too."),
+            (blocks_for(sum(prompts) + sum(limits) - 3, 16), "Sequences don't share blocks: each one rounds up."),
+            (right - 3, "That leaves no block for the last tokens."),
+            (right + 3, "The last token of an answer is never computed, so it needs no slot."),
+            (sum(blocks_for(limit, 16) for limit in limits), "The prompt stays in the cache while the answer grows."),
+        ],
+    )
+
+
+@item("09", "compute", "Build 4: priority with aging")
+def next_with_ageing(draw: random.Random) -> Asked:
+    patience, head_start = draw.choice((5, 8, 10)), draw.choice((3, 4, 6))
+    sequences = [
+        Sequence(name, [1], 1, arrival_time=draw.randint(100, 125), tier=draw.randrange(3),
+                 is_interactive=draw.random() < 0.5)
+        for name in "PQRS"
+    ]  # fmt: skip
+    policy = PriorityWithAgeing(patience, head_start)
+    if len({policy.rank(sequence) for sequence in sequences}) < 4:
+        raise Redraw
+    queue = WaitingQueue(policy)
+    for sequence in sequences:
+        queue.add(sequence)
+    right = queue.next([])
+    if right is min(sequences, key=lambda each: each.arrival_time):
+        raise Redraw
+
+    def told(each: Sequence) -> str:
+        kind = "interactive" if each.is_interactive else "offline"
+        return f"{each.id} (tier {each.tier}, {kind}) at {each.arrival_time:g} s"
+
+    def why(each: Sequence) -> str:
+        bonus = f" - {head_start}" if each.is_interactive else ""
+        return f"Its rank is {each.arrival_time:g} + {each.tier} × {patience}{bonus} = {policy.rank(each):g}"
+
+    return asked(
+        f"Priority with aging: patience {patience} s, head start {head_start} s. These arrived and wait: "
+        f"{', '.join(map(told, sequences))}. Which goes first?",
+        (right.id, f"{why(right)}, the smallest."),
+        [(each.id, f"{why(each)}, and {right.id}'s is smaller.") for each in sequences if each is not right],
+    )
+
+
+ITEMS = [
+    policy_in_picture,
+    shares_of_a_budget,
+    promised_blocks,
+    next_with_ageing,
+    bug(
+        "09", "The idea: two counters", "who_gets_a_token",
+        task="`update` runs after a step. `counts` says how many tokens of each sequence the step computed. A sequence "
+        "whose known tokens are then all computed gets a new token.",
+        code="""
+def update(running, counts, sampled):
+    finished = []
+    for sequence, count in counts.items():
+        sequence.num_computed_tokens += count
+        known = sequence.num_tokens
+        if sequence.num_computed_tokens == known:
+            sequence.append_token(sampled[sequence])
+        if sequence.finish_reason:
+            running.remove(sequence)
+            finished.append(sequence)
+    return finished
+""",
+        line=6, wrong="if sequence.num_computed_tokens >= len(sequence.prompt_ids):",
+        why="A preempted sequence recomputes answer tokens, too. It would get a token before it has caught up.",
+        innocent={
+            4: "The tokens that the step computed are in the cache now.",
+            5: "Prompt and answer so far; the new token isn't among them yet.",
+            9: "A finished sequence leaves the batch. The loop is over `counts`, so `running` may change.",
+        },
+        setup="from lessons_lib.scheduling import Sequence",
+        trial="""
+lost = Sequence("A", [1, 2], 8, output_ids=[3, 4, 5])
+running = [lost]
+update(running, {lost: 3}, {lost: 9})
+assert lost.output_ids == [3, 4, 5] and lost.num_computed_tokens == 3
+update(running, {lost: 2}, {lost: 9})
+assert lost.output_ids == [3, 4, 5, 9]
+""",
+    ),
+    bug(
+        "09", "Build 1: share the budget", "budget_runs_out",
+        task="`share` divides a token budget among running sequences, given as name -> tokens left to compute. Decodes "
+        "(one token left) come first.",
+        code="""
+def share(wanted, budget):
+    counts = {}
+    decodes = [name for name, left in wanted.items() if left == 1]
+    prefills = [name for name, left in wanted.items() if left > 1]
+    for name in decodes + prefills:
+        count = min(wanted[name], budget)
+        if count:
+            counts[name] = count
+        budget -= count
+    return counts
+""",
+        line=9, wrong="budget -= wanted[name]",
+        why="After a prompt that takes only a part, the budget would be negative, and the next one get fewer than 0 "
+        "tokens.",
+        innocent={
+            3: "A sequence with nothing left to compute appears in neither list.",
+            6: "A prompt takes what it wants or what is left, whichever is less.",
+            7: "Sequences that get no tokens are left out.",
+        },
+        trial="""
+assert share({"A": 30, "B": 1, "C": 9}, 16) == {"B": 1, "A": 15}
+assert share({"A": 4, "B": 1, "C": 9}, 16) == {"B": 1, "A": 4, "C": 9}
+""",
+    ),
+    design(
+        "09", "Policies", "policy_for_a_mix",
+        "A service has chat users, and batch jobs that must be done by morning. Under strict priority the chats are "
+        "fast, but last night no batch job ran at all. What changes least and mends it?",
+        ("Priority with aging, so a waiting job's rank improves", "A job that has waited long enough goes before a "
+         "chat that has just come; until then chats stay first."),
+        ("Shortest job first, since chats have the shorter answers", "Long jobs starve here as well, as long as short "
+         "chats keep coming."),
+        ("First come, first served, which can't starve any request", "Nothing starves, but each chat then waits "
+         "behind every job that came before it."),
+        ("A larger token budget, so that both kinds fit into a step", "A step of more tokens takes longer, and strict "
+         "priority would fill it with chats."),
+    ),
+    design(
+        "09", "Measure: a hundred thousand requests", "mean_or_tail",
+        "Two policies are simulated on the same trace. One has a mean latency of 2.1 s and a p99 of 40 s, the other "
+        "2.6 "
+        "s and 9 s. Contracts promise that 99 of 100 requests are done in 10 s. Which one, and why?",
+        ("The second: the promise is about the slowest requests", "9 s at the 99th percentile keeps it. A mean says "
+         "nothing about the tail."),
+        ("The first: its mean is lower, so most users are better off", "That may be, but one request in a hundred "
+         "takes 40 s or more, and the promise is broken."),
+        ("The first: a p99 is one request, and an outlier can be ignored", "Of 100,000 requests, a thousand take "
+         "longer than the p99."),
+        ("Neither: the mean and the p99 have to be below the limit both", "Both means are below it. What differs is "
+         "whether the tail is."),
+    ),
+]  # fmt: skip

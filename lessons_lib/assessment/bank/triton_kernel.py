@@ -1,0 +1,199 @@
+"""Questions on lesson 07: a Triton paged-attention kernel."""
+
+import random
+
+import torch
+
+from lessons_lib.assessment.question import Asked, asked, bug, design, item
+from lessons_lib.kv_cache.block_pool import blocks_for
+from lessons_lib.kv_cache.cache_slots import slot_mapping
+
+# A few lines that stand in for Triton, so that the code of a question can be run anywhere, one program at a time.
+TRITON = """
+import torch
+class Pointer:
+    def __init__(self, data, at=0):
+        self.data, self.at = data.flatten(), at
+    def __add__(self, more):
+        return Pointer(self.data, self.at + more)
+class tl:
+    ids = (0, 0)
+    program_id = staticmethod(lambda axis: tl.ids[axis])
+    arange, exp, where = torch.arange, torch.exp, torch.where
+    sum = staticmethod(lambda tile, axis: tile.sum(axis))
+    max = staticmethod(lambda tile, axis: tile.max(axis).values)
+    def load(pointer, mask=None, other=0.0):
+        at = torch.as_tensor(pointer.at)
+        keep = torch.ones_like(at, dtype=bool) if mask is None else mask.expand(at.shape)
+        return torch.where(keep, pointer.data[torch.where(keep, at, 0)], other)
+    def store(pointer, tile, mask=None):
+        keep = slice(None) if mask is None else mask
+        pointer.data[pointer.at[keep]] = tile[keep]
+"""
+
+
+@item("07", "picture", "Build 1: addition")
+def program_in_picture(draw: random.Random) -> Asked:
+    size, programs = 4, draw.randint(3, 5)
+    count = size * (programs - 1) + draw.randint(2, 3)
+    last = count - size * (programs - 1)
+
+    def picture():
+        from lessons_lib.kernels.basics import add_kernel
+        from lessons_lib.recording import record_kernel
+        from lessons_lib.viz.programs import draw_program
+
+        x = torch.arange(24.0)
+        return draw_program(record_kernel(add_kernel, (programs,), x, x, torch.zeros(24), count, BLOCK=size), 1)
+
+    return asked(
+        f"The picture shows program 1 of {programs} of a kernel that adds two vectors. `n_elements` is {count}. Which "
+        "elements does the last program store?",
+        (f"{count - last} to {count - 1}", "Each program has the tile after "
+         "the one before it, as long as this one; the mask cuts off what isn't below `n_elements`."),
+        [
+            (f"{count - last} to {count - last + size - 1}", "The mask stops at `n_elements`."),
+            (f"{count - last + size} to {count + size - 1}", "Programs are counted from 0: program 1 is the second "
+             "one."),
+            (f"{count - size} to {count - 1}", "Tiles begin at multiples of the block size. They don't overlap."),
+            ("the same as program 1", "The program id is part of the offsets, so each program has other elements."),
+        ],
+        picture,
+    )  # fmt: skip
+
+
+@item("07", "compute", "Build 4: all sequences, all heads")
+def programs_and_iterations(draw: random.Random) -> Asked:
+    heads, kv_heads = draw.choice(((8, 2), (16, 4), (32, 8)))
+    lengths = draw.sample(range(20, 300), 3)
+    most = blocks_for(max(lengths), 16)
+    return asked(
+        f"`decode_heads_kernel` attends for 3 sequences of {', '.join(map(str, lengths))} tokens, with {heads} query "
+        f"heads, {kv_heads} KV heads and blocks of 16. How many programs run, and how many iterations does the longest "
+        "one take?",
+        (f"{3 * heads} and {most}", "One program for each sequence and query head; one iteration for each block."),
+        [
+            (f"{3 * kv_heads} and {most}", "This kernel has a program for each query head. Those of a group read the "
+             "same KV head, each on its own."),
+            (f"{3 * heads} and {max(lengths)}", "An iteration takes a whole block, not one token."),
+            (f"{heads} and {most}", "The sequences are an axis of the grid, too."),
+            (f"{3 * heads} and {sum(blocks_for(length, 16) for length in lengths)}", "A program reads the blocks of "
+             "its own sequence only."),
+        ],
+    )  # fmt: skip
+
+
+@item("07", "compute", "Build 3: attention over a block table")
+def offset_of_a_key(draw: random.Random) -> Asked:
+    heads, dim, size = draw.choice((2, 4, 8)), draw.choice((32, 64)), 16
+    blocks = draw.sample(range(1, 20), 3)
+    position, head = draw.randrange(size, 3 * size), draw.randrange(1, heads)
+    strides = torch.empty(20, size, heads, dim, device="meta").stride()
+    slot = int(slot_mapping(blocks, size, position, position + 1)[0])
+    right = slot * strides[1] + head * strides[2]
+    return asked(
+        f"A key cache [blocks, 16, {heads} KV heads, {dim}] is contiguous. A sequence has the block table {blocks}. "
+        f"At which offset does the key of position {position}, KV head {head}, begin?",
+        (right, "Block × stride of a block + slot in the block × stride of a slot + head × stride of a head."),
+        [
+            (position * strides[1] + head * strides[2], "That takes the position for a slot. The table says which "
+             "block it is in."),
+            (slot * dim + head * strides[2], "The stride of a slot includes all KV heads."),
+            (slot * strides[1] + head, "One KV head further is as many elements as a head has."),
+            (slot * strides[1], "That is KV head 0."),
+        ],
+    )  # fmt: skip
+
+
+ITEMS = [
+    program_in_picture,
+    programs_and_iterations,
+    offset_of_a_key,
+    bug(
+        "07", "Build 1: addition", "tile_of_a_program",
+        task="A kernel multiplies a vector by a number; program i takes the elements of tile i.",
+        code="""
+def scale_kernel(x, out, factor, n_elements, BLOCK):
+    program = tl.program_id(0)
+    first = program * BLOCK
+    offsets = first + tl.arange(0, BLOCK)
+    mask = offsets < n_elements
+    tile = tl.load(x + offsets, mask=mask)
+    result = tile * factor
+    tl.store(out + offsets, result, mask=mask)
+""",
+        line=4, wrong="offsets = program + tl.arange(0, BLOCK)",
+        why="Tiles would overlap, each one element further, and most of the vector would never be computed.",
+        innocent={
+            2: "The id along axis 0 of the grid is what tells the programs apart.",
+            5: "The last tile may reach past the end, and these elements must not be touched.",
+            8: "Stores need the mask as much as loads: the memory behind the vector isn't ours.",
+        },
+        setup=TRITON,
+        trial="""
+out = Pointer(torch.zeros(10))
+for program in range(3):
+    tl.ids = (program, 0)
+    scale_kernel(Pointer(torch.arange(10.0)), out, 2, 9, 4)
+assert out.data.tolist() == [0, 2, 4, 6, 8, 10, 12, 14, 16, 0]
+""",
+    ),
+    bug(
+        "07", "Build 2: attention over one block", "masked_keys_of_a_block",
+        task="A kernel computes the attention of one query over a block that holds `num_tokens` keys.",
+        code="""
+def block_kernel(q, k, v, out, num_tokens, stride, DIM, SIZE):
+    slot, dim = tl.arange(0, SIZE), tl.arange(0, DIM)
+    is_key = slot < num_tokens
+    at = slot[:, None] * stride + dim[None, :]
+    query = tl.load(q + dim)
+    keys = tl.load(k + at, mask=is_key[:, None], other=0.0)
+    values = tl.load(v + at, mask=is_key[:, None], other=0.0)
+    scores = tl.sum(query[None, :] * keys, axis=1)
+    scores = tl.where(is_key, scores, float("-inf"))
+    weights = tl.exp(scores - tl.max(scores, axis=0))
+    mixed = tl.sum(weights[:, None] * values, axis=0)
+    tl.store(out + dim, mixed / tl.sum(weights, axis=0))
+""",
+        line=9, wrong="scores = tl.where(is_key, scores, 0.0)",
+        why="exp(0 - max) isn't 0, so empty slots add to the sum of the weights. Minus infinity gives them weight 0.",
+        innocent={
+            4: "A column of row starts and a row of elements make a rectangle of offsets.",
+            7: "A weight of 0 times what happens to be in memory could be NaN, so the values need the mask, too.",
+            8: "Axis 1 goes along a key's elements and leaves one score for each key.",
+        },
+        setup=TRITON,
+        trial="""
+torch.manual_seed(0)
+q, k, v, out = torch.randn(2), torch.randn(4, 2), torch.randn(4, 2), torch.zeros(2)
+block_kernel(Pointer(q), Pointer(k), Pointer(v), Pointer(out), 3, 2, 2, 4)
+assert torch.allclose(out, (k[:3] @ q).softmax(0) @ v[:3], atol=1e-5)
+""",
+    ),
+    design(
+        "07", "What is still wrong", "where_the_reads_go",
+        "Your kernel has one program for each query head. Four query heads share a KV head. It's correct, and you "
+        "measure a quarter of the memory's bandwidth in useful bytes. What is the most likely cause?",
+        ("Four programs each load the same keys and values", "The useful bytes count once, but each program of a "
+         "group loads them for itself."),
+        ("The block table is read once too often in each program", "An entry has 4 bytes, and a block's keys have "
+         "thousands."),
+        ("Masks make the loads of full blocks four times slower", "A mask that is True everywhere costs next to "
+         "nothing."),
+        ("The grid has too many programs for the processors it has", "More programs than processors are what hides "
+         "the wait for memory."),
+    ),
+    design(
+        "07", "Prove it", "testing_a_kernel",
+        "A kernel passes with contexts of 16, 32 and 64, with blocks of 16 and one sequence. Which further case would "
+        "most likely show a mistake that is still there?",
+        ("Two sequences, of 1 and 37 tokens, with blocks in random order", "It tries the mask of a last block, each "
+         "sequence's table and lengths, and blocks that aren't neighbors."),
+        ("One sequence of 4,096 tokens in blocks that lie in ascending order", "It's longer, but every block is full, "
+         "and slots are equal to positions."),
+        ("The same three cases, repeated with a hundred different random seeds", "Other numbers take the same way "
+         "through the kernel."),
+        ("The same three cases on a GPU, which has more digits than a CPU", "A GPU may find what the interpreter "
+         "accepts, but these cases leave the masks untried on either."),
+    ),
+]  # fmt: skip

@@ -1,0 +1,200 @@
+"""Questions on lesson 16: one model on two GPUs."""
+
+import random
+
+import torch
+
+from lessons_lib.assessment.question import Asked, Redraw, asked, bug, design, item
+from lessons_lib.recording.all_reduce_steps import record_all_reduce
+from lessons_lib.serving.all_reduce import all_reduce
+from lessons_lib.serving.tensor_parallel import cut_linear
+from lessons_lib.viz.replicas import draw_all_reduce
+
+
+@item("16", "picture", "Build 2: the sum over all workers")
+def ring_in_picture(draw: random.Random) -> Asked:
+    workers = draw.choice((3, 4))
+    steps = record_all_reduce(all_reduce, workers)
+    upto, rank = draw.randint(1, workers - 1), draw.randrange(workers)
+    held = steps[upto].holds[rank]
+    sizes = [len(of) for of in held]
+    most = max(sizes)
+    part = sizes.index(most)
+    told = ", ".join(map(str, sorted(held[part])))
+    ring = [[(rank - back) % workers for back in range(most)], [(rank + ahead) % workers for ahead in range(most)]]
+    wrong = {", ".join(map(str, sorted(group))) for group in ring} | {", ".join(map(str, range(workers)))}
+    wrong |= {str(rank), ", ".join(map(str, sorted({(rank + 2) % workers, (rank + 3) % workers})))}
+    return asked(
+        f"An all-reduce of {workers} workers, up to step {upto}. Worker {rank} holds one sum of {most} tensors. Of "
+        f"which "
+        "workers?",
+        (told, "In each step a part moves on by one worker, which adds its own: the stripes of the cell."),
+        [(one, "The cell with the most stripes in this worker's row has others.") for one in sorted(wrong - {told})],
+        lambda: draw_all_reduce(steps[: upto + 1]),
+    )
+
+
+@item("16", "compute", "Build 2: the sum over all workers")
+def bytes_of_a_ring(draw: random.Random) -> Asked:
+    workers = draw.choice((2, 4, 8))
+    kib = workers * draw.choice((16, 32, 64, 128))
+    right = 2 * (workers - 1) * kib // workers
+    return asked(
+        f"{workers} workers add up tensors of {kib} KiB with a ring all-reduce. How many KiB does each worker send, "
+        f"and "
+        "in how many messages?",
+        (f"{right} and {2 * (workers - 1)}", "Reduce-scatter and all-gather: N - 1 messages each, of an Nth of the "
+         "tensor."),
+        [
+            (f"{right // 2} and {workers - 1}", "That is the reduce-scatter: then each worker has one part of the sum "
+             "only."),
+            (f"{(workers - 1) * kib} and {workers - 1}", "Sending the whole tensor to all others takes more bytes than "
+             "a ring."),
+            (f"{2 * kib} and {2 * workers}", "A worker doesn't send a part to itself: N - 1 messages each."),
+            (f"{kib} and 1", "One message is enough only if another worker does all the adding."),
+        ],
+    )  # fmt: skip
+
+
+@item("16", "compute", "Build 1: the two cuts")
+def shape_of_a_cut(draw: random.Random) -> Asked:
+    world, outputs, inputs = draw.choice((2, 4)), 64 * draw.randint(2, 6), 64 * draw.randint(7, 12)
+    cut = draw.choice(("colwise", "rowwise"))
+    rank = draw.randrange(1, world)
+    weight, bias = cut_linear(torch.zeros(outputs, inputs), torch.zeros(outputs), cut, rank, world)
+    rows, columns = weight.shape
+    own = "none" if bias is None else str(len(bias))
+    full = {"colwise": (outputs // world, inputs), "rowwise": (outputs, inputs // world)}
+    other = full["rowwise" if cut == "colwise" else "colwise"]
+    return asked(
+        f"A linear layer's weight is [outputs, inputs] = [{outputs}, {inputs}], with a bias. It is cut {cut} over "
+        f"{world} "
+        f"processes. What does process {rank} get: the shape of its weight, and how many elements of the bias?",
+        (f"[{rows}, {columns}] and {own}", "Colwise divides the outputs, and each has its bias. Rowwise divides the "
+         "inputs; the bias is added once, by process 0."),
+        [
+            (f"[{other[0]}, {other[1]}] and {own}", "The weight is stored as [outputs, inputs]: a column of the "
+             "formula x @ W is a row of this tensor."),
+            (f"[{rows}, {columns}] and {outputs if cut == 'rowwise' else 'none'}", "With a row cut, a bias in every "
+             "process would be added several times; with a column cut, each output needs its own."),
+            (f"[{other[0]}, {other[1]}] and {outputs}", "That is the other cut, with a bias that is added too often."),
+            (f"[{outputs}, {inputs}] and {outputs}", "That is the whole layer: a replica."),
+        ],
+    )  # fmt: skip
+
+
+@item("16", "compute", "Two replicas, or one model on two GPUs?")
+def memory_per_gpu(draw: random.Random) -> Asked:
+    billions, gpus = draw.choice((8, 14, 32, 70)), draw.choice((2, 4))
+    size = 80
+    each = 2 * billions / gpus
+    left = size - each
+    if left <= 5 or each == left:
+        raise Redraw
+    return asked(
+        f"A model of {billions} billion parameters in bfloat16 is cut over {gpus} GPUs of {size} GB. About how many GB "
+        "are left for the cache on each, if nothing else takes memory?",
+        (f"{left:g}", f"2 bytes per parameter are {2 * billions} GB, and each GPU holds {each:g} of them."),
+        [
+            (f"{size - billions / gpus:g}", "A bfloat16 takes 2 bytes."),
+            (f"{size - 2 * billions:g}" if size > 2 * billions else "nothing is left", "Each GPU holds a part of the "
+             "model, not all of it."),
+            (f"{size - 4 * billions / gpus:g}" if size > 4 * billions / gpus else "none: it doesn't fit", "That would "
+             "be float32."),
+            (f"{each:g}", "That is the part of the weights."),
+        ],
+    )  # fmt: skip
+
+
+ITEMS = [
+    ring_in_picture,
+    bytes_of_a_ring,
+    shape_of_a_cut,
+    memory_per_gpu,
+    bug(
+        "16", "Build 1: the two cuts", "mlp_in_two_parts",
+        task="`mlp_part` computes one process's part of an MLP. `up` is [inner, inputs], `down` is [outputs, "
+        "inner]; the "
+        "sum of all parts is the result.",
+        code="""
+def mlp_part(x, up, down, down_bias, rank, world):
+    size = up.shape[0] // world
+    own = slice(rank * size, (rank + 1) * size)
+    hidden = x @ up[own].T
+    hidden = torch.nn.functional.silu(hidden)
+    part = hidden @ down[:, own].T
+    if rank == 0:
+        part = part + down_bias
+    return part
+""",
+        line=7, wrong="if rank < world:",
+        why="Every process would add the bias, and the sum contain it `world` times.",
+        innocent={
+            2: "The inner elements are divided evenly among the processes.",
+            5: "SiLU treats each element by itself, so each process can apply it to its own.",
+            6: "These columns of `down` belong to the inner elements that this process has.",
+        },
+        setup="import torch",
+        trial="""
+torch.manual_seed(0)
+x, up, down, bias = torch.randn(3, 4), torch.randn(8, 4), torch.randn(5, 8), torch.randn(5)
+whole = torch.nn.functional.silu(x @ up.T) @ down.T + bias
+assert torch.allclose(sum(mlp_part(x, up, down, bias, rank, 2) for rank in range(2)), whole, atol=1e-5)
+""",
+    ),
+    bug(
+        "16", "Build 2: the sum over all workers", "one_step_of_a_ring",
+        task="`reduce_scatter` simulates the first half of a ring all-reduce: `parts[rank][i]` is part i of a worker's "
+        "numbers. Afterwards each worker has one complete sum.",
+        code="""
+def reduce_scatter(parts):
+    world = len(parts)
+    for step in range(world - 1):
+        sent = {}
+        for rank in range(world):
+            index = (rank - step) % world
+            sent[(rank + 1) % world] = index, parts[rank][index]
+        for rank, (index, value) in sent.items():
+            parts[rank][index] += value
+    return [parts[rank][(rank + 1) % world] for rank in range(world)]
+""",
+        line=6, wrong="index = (rank + step) % world",
+        why="A worker has to pass on the part that it has just added to: the one it received, one index lower.",
+        innocent={
+            3: "A part needs N - 1 additions to contain the numbers of N workers.",
+            7: "Each worker sends to its right neighbor, all at the same time.",
+            10: "The part that a worker received last is the complete one.",
+        },
+        trial="""
+assert reduce_scatter([[1, 2, 3], [10, 20, 30], [100, 200, 300]]) == [222, 333, 111]
+""",
+    ),
+    design(
+        "16", "Two replicas, or one model on two GPUs?", "large_model_one_reader",
+        "A model of 30 billion parameters fits on one GPU, with little room for the cache. You have two GPUs in one "
+        "host "
+        "and a single important user who wants each answer as fast as possible. What do you try first?",
+        ("Tensor parallel over both of the GPUs", "Each GPU reads half of the weights in each step, which is most "
+         "of the time of a "
+         "lone decode."),
+        ("Two replicas, one for each GPU", "A lone stream runs on one of them, no faster than before."),
+        ("A replica for odd and for even tokens", "A token depends on the one before it, so they can't be computed "
+         "apart."),
+        ("Prefill on one, decode on the other GPU", "The decode steps, nearly all of the time, are as slow as before."),
+    ),
+    design(
+        "16", "A whole model in two processes", "diverging_processes",
+        "Two processes share a model. After an hour one of them hangs in an all-reduce, and the other has finished its "
+        "step. What has most likely happened before?",
+        ("They scheduled different steps, and one expects another sum", "Both must run the same steps in the same "
+         "order. "
+         "One process decides, and the other follows."),
+        ("One GPU is slower, and the sum has timed out in the meantime", "The faster one would wait in the sum, not be "
+         "done with it."),
+        ("A rounding error in the sum made one of the processes give up", "A ring gives all workers the same bits, and "
+         "no worker stops for a rounding error."),
+        ("The cache of one process was full while the other had room", "Each holds its part of the same tokens, so "
+         "they "
+         "fill up at the same time."),
+    ),
+]  # fmt: skip

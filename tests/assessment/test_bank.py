@@ -1,0 +1,96 @@
+"""The bank: every question has one right choice for every seed, and its code does what the key says."""
+
+import ast
+import random
+import re
+from pathlib import Path
+
+import pytest
+
+from lessons_lib.assessment.bank import ITEMS
+from lessons_lib.assessment.lessons import NOTEBOOKS
+from lessons_lib.assessment.question import KINDS, Bug, Redraw, asked
+
+ROOT = Path(__file__).parents[2]
+BUGS = [item for item in ITEMS if item.kind == "bug"]
+
+
+def test_names_are_unique_and_kinds_and_lessons_known():
+    assert len({item.name for item in ITEMS}) == len(ITEMS)
+    assert {item.kind for item in ITEMS} == set(KINDS)
+    assert {item.lesson for item in ITEMS} <= {name[:2] for name in NOTEBOOKS}
+
+
+@pytest.mark.parametrize("kind, num_seeds", [("compute", 50), ("picture", 8), ("bug", 2), ("design", 2)])
+def test_one_right_choice_for_every_seed(kind, num_seeds):
+    for item in (item for item in ITEMS if item.kind == kind):
+        told = set()
+        for seed in range(num_seeds):
+            question, where = item.ask(seed), (item.name, seed)
+            assert [choice.right for choice in question.choices].count(True) == 1, where
+            assert len({choice.text for choice in question.choices}) == len(question.choices) == 4, where
+            assert all(choice.explanation.strip() for choice in question.choices), where
+            assert question.text.strip(), where
+            told.add((question.text, question.choices[question.right].text))
+        assert (len(told) > 1) == (kind in ("compute", "picture")), f"{item.name} is not drawn by seed"
+
+
+def test_the_heading_of_each_question_exists():
+    headings = {
+        name[:2]: set(re.findall(r"^##+ (.+)$", (ROOT / "solutions" / f"{name}.py").read_text(), re.MULTILINE))
+        for name in NOTEBOOKS
+    }
+    missing = [(item.name, item.heading) for item in ITEMS if item.heading not in headings[item.lesson]]
+    assert missing == []
+
+
+def run(item, code):
+    names = {}
+    for part in (item.make.setup, code, item.make.trial):
+        exec(part, names)
+
+
+def test_the_right_code_passes_and_the_wrong_one_fails():
+    for item in BUGS:
+        assert isinstance(item.make, Bug)
+        ast.parse(item.make.wrong_code)
+        run(item, item.make.code)
+        with pytest.raises(Exception) as raised:
+            run(item, item.make.wrong_code)
+            pytest.fail(f"{item.name}: the wrong code passes its trial")
+        assert not isinstance(raised.value, (NameError, SyntaxError)), item.name
+
+
+def test_the_code_is_short_and_its_lines_are_told_apart():
+    for item in BUGS:
+        lines = item.make.wrong_code.split("\n")
+        assert 8 <= len(lines) <= 12, item.name
+        assert all(len(line) <= 96 for line in lines), item.name
+        assert item.make.line not in item.make.innocent, item.name
+        numbers = [int(re.match(r"line (\d+):", choice.text)[1]) for choice in item.ask(0).choices]
+        assert numbers == sorted(set(numbers)), item.name
+        assert all(lines[number - 1].strip() for number in numbers), item.name
+
+
+def test_neither_length_nor_place_gives_the_answer_away():
+    designs = [item.ask(0) for item in ITEMS if item.kind == "design"]
+    by_length = [sorted(len(choice.text) for choice in one.choices) for one in designs]
+    longest = sum(len(one.choices[one.right].text) == lengths[-1] for one, lengths in zip(designs, by_length))
+    shortest = sum(len(one.choices[one.right].text) == lengths[0] for one, lengths in zip(designs, by_length))
+    assert longest <= 0.4 * len(designs)
+    assert shortest <= 0.45 * len(designs)
+    assert all(lengths[-1] <= 1.7 * lengths[0] + 8 for lengths in by_length)
+    places = [item.ask(seed).right for item in ITEMS if item.kind == "design" for seed in range(8)]
+    assert all(0.15 < places.count(place) / len(places) < 0.35 for place in range(4))
+
+
+def test_pictures_have_alternative_text():
+    for item in ITEMS:
+        if item.kind == "picture":
+            assert item.ask(1).picture().alt.strip(), item.name
+
+
+def test_choices_that_are_equal_are_drawn_again():
+    with pytest.raises(Redraw):
+        asked("?", (4, "right"), [(4, "as the right one"), (5, "one"), (5, "again"), (6, "two")])
+    assert random.Random("7:a").random() == random.Random("7:a").random()
