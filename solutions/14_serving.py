@@ -272,7 +272,7 @@ It never rests. And cancelling a coroutine ends its waiting, not the thread that
 
 - It takes turns while requests are open (`engine.open`) or commands have arrived. Otherwise it waits.
 - Once `commands.is_closed`, it stops after the turn that is running, and delivers that turn's events. Commands that no turn has got by then may be dropped.
-- It may also end because a turn raises (the exception goes on to the caller), or because it is cancelled. However it ends, the thread has left the engine by then, and after that, `engine.close()` was called, which aborts what is left.
+- It may also end because a turn raises (the exception goes on to the caller), or because it is cancelled (it then ends with `CancelledError`). However it ends, the thread has left the engine by then, and after that, `engine.close()` was called, which aborts what is left.
 
 All of this also holds if the coroutine is cancelled a second time, while it cleans up. `executor.shutdown()` blocks until the thread has returned; it's a plain function, without `await`.
 """

@@ -308,7 +308,7 @@ is a list: the tokens that the reader has received in answer to this request. Re
   completion was moved before: these tokens come first.
 - `max_tokens` limits the whole completion, including `output_token_ids`.
 - Return None if no token is missing: the completion has `max_tokens` tokens, or its last token is one of `request["stop_token_ids"]`, if there is such a field.
-- If `request["n"]` is given and above 1, raise `ValueError`: nothing says which token belongs to which completion.
+- If `request["n"]` is given and above 1, always raise `ValueError`: nothing says which token belongs to which completion.
 
 Change neither argument. Example: `request_to_go_on({"prompt": [5, 6], "max_tokens": 4, "seed": 1}, [8, 9])` returns `{"prompt": [5, 6], "max_tokens": 4, "seed": 1,
 "output_token_ids": [8, 9]}`. With four token ids it returns None.

@@ -23,7 +23,8 @@ def cut_layer(layer: "DecoderLayer", rank: int, world_size: int, all_reduce: "Al
             up_proj and down_proj; each is a torch.nn.Linear. Everything else stays whole.
         rank: the index of the process, from 0.
         world_size: how many processes there are.
-        all_reduce: function from this process's tensor to the sum over all processes. A forward pass calls it twice.
+        all_reduce: function from this process's tensor to the sum over all processes. A forward pass calls it at most
+            twice.
     """
     attention, mlp = layer.self_attn, layer.mlp
     first = [attention.q_proj, attention.k_proj, attention.v_proj, mlp.gate_proj, mlp.up_proj]

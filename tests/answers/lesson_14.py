@@ -437,7 +437,20 @@ class EventPerWait(Right):
         return tuple(items)
 
 
+class GivesUp(Right):
+    async def take(self):
+        if not self._items and not self.is_closed:
+            self._has_news.clear()
+            try:
+                await asyncio.wait_for(self._has_news.wait(), 0.05)
+            except asyncio.TimeoutError:
+                pass
+        items, self._items = self._items, []
+        return items
+
+
 MAILBOXES = [
+    Wrong("gives up", GivesUp, "for an item, however long"),
     Wrong("no wake", mailbox("NoWake", put=put_without_waking), "`put` has to set it"),
     Wrong("put is a coroutine", mailbox("AsyncPut", put=put_as_coroutine), "`put` should be a plain function"),
     Wrong("only the newest", mailbox("Newest", put=keep_the_newest), "keeps only the newest"),
@@ -865,6 +878,43 @@ async def with_two_loops(engine, commands, deliver, executor):
         engine.close()
 
 
+async def take_turns(engine, commands, deliver, executor):
+    while not commands.is_closed:
+        arrived = await commands.take() if len(commands) or not engine.open else []
+        if commands.is_closed:
+            return
+        deliver(await asyncio.get_running_loop().run_in_executor(executor, engine.turn, arrived))
+
+
+async def awaits_in_its_cleanup(engine, commands, deliver, executor):
+    try:
+        await take_turns(engine, commands, deliver, executor)
+    finally:
+        await asyncio.sleep(0)
+        executor.shutdown()
+        engine.close()
+
+
+async def closes_in_the_thread(engine, commands, deliver, executor):
+    try:
+        await take_turns(engine, commands, deliver, executor)
+    finally:
+        await asyncio.get_running_loop().run_in_executor(executor, engine.close)
+        executor.shutdown()
+
+
+async def throws_commands_away(engine, commands, deliver, executor):
+    try:
+        while not commands.is_closed:
+            if not engine.open:
+                await commands.take()
+            arrived = await commands.take() if len(commands) else []
+            deliver(await asyncio.get_running_loop().run_in_executor(executor, engine.turn, arrived))
+    finally:
+        executor.shutdown()
+        engine.close()
+
+
 OWNERS = [
     Wrong("no finally", without_finally, "`engine.close()` wasn't called"),
     Wrong("closes with the thread inside", closes_with_thread_inside, "while a turn was still running"),
@@ -889,6 +939,9 @@ OWNERS = [
     Wrong("hides errors", hides_errors, "as if nothing had happened"),
     Wrong("swallows the cancellation", swallows_cancellation, "should end with CancelledError; yours returned"),
     Wrong("carries on after cancellation", carries_on_after_cancellation, "was cancelled and goes on"),
+    Wrong("an await in the cleanup", awaits_in_its_cleanup, "at one of its next awaits once more"),
+    Wrong("closes in the thread", closes_in_the_thread, "`engine.close()` was called in the executor's thread"),
+    Wrong("throws away what it waited for", throws_commands_away, "A never reached the engine"),
     Wrong("waits with an await", waits_with_an_await, "The second cancellation hits"),
     Wrong("not a coroutine", not_a_coroutine, "should be a coroutine"),
     Wrong("blocks in each turn", blocks_in_each_turn, "without `await`, and then took another one"),
@@ -1133,7 +1186,20 @@ def with_compact_json(head, batches, prompt_tokens=None):
     )
 
 
+def chunks_without_the_prompt(head, batches, prompt_tokens=None):
+    chunks, count = ChatChunks(head), 0
+    for batch in batches:
+        if not count:
+            yield chunks.role()
+        count += len(batch)
+        yield chunks.text("".join(token.text for token in batch), batch[-1].finish_reason)
+    if prompt_tokens is not None:
+        yield chunks.usage(count)
+    yield DONE
+
+
 EVENTS = [
+    Wrong("chunks without the prompt", chunks_without_the_prompt, "`ChatChunks(head, prompt_tokens)`"),
     Wrong("no [DONE]", sse(done=()), "can't tell the end from a cut connection"),
     Wrong("[DONE] as JSON", sse(done=(b'data: "[DONE]"\n\n',)), "without quotes"),
     Wrong("catches everything", catches_everything, "the generator was closed, and yielded one more event"),
@@ -1583,7 +1649,13 @@ async def each_wait_by_itself(add, receive, send):
             await stream.aclose()
 
 
+async def until_no_request(receive):
+    while (await receive())["type"] == "http.request":
+        pass
+
+
 LEAVINGS = [
+    Wrong("all but http.request", leaving(listen=until_no_request), "a message of the type “http.other”"),
     Wrong("never listens", never_listens, "your coroutine never calls `receive`"),
     Wrong("asks at the end", asks_at_the_end, "The first call came after 140 ms"),
     Wrong("listens after add", listens_after_add, "your coroutine waits for the engine in `add` at that moment"),
@@ -1903,7 +1975,14 @@ class SaysBoth(AdmissionControl):
         return super().admit(num_prompt_tokens)
 
 
+class TicketOfAll(Admission):
+    def admit(self, num_prompt_tokens):
+        super().admit(num_prompt_tokens)
+        return Admitted(self.num_prompt_tokens)
+
+
 ADMISSIONS = [
+    Wrong("a ticket for all", TicketOfAll, "`admit` should return Admitted(10)"),
     Wrong("the refused prompt must end", TokensOfTheRefused, "`self._overloaded(what, 1, 0)`"),
     Wrong("a correction tells the whole", CorrectsWithTheWhole, "`self._overloaded(what, 0, 20)`"),
     Wrong(
@@ -2092,6 +2171,18 @@ def until_the_last_end(log, target):
 
 
 GOODPUTS = [
+    Wrong(
+        "any of none",
+        lambda log, target: (
+            sum(
+                r.succeeded and any(getattr(r, n) <= v for n, v in vars(target).items() if v is not None)
+                for r in log.records
+            )
+            / log.window
+        ),
+        "`any` of no limits is False",
+    ),
+    Wrong("a second at least", counting(below=lambda log, count: max(1, log.window)), "shorter than a second"),
     Wrong("mean times", with_mean_times, "within them by itself"),
     Wrong("ended by the end of the window", ended_by_then, "leave out requests that ended after the window"),
     Wrong("without fractions", without_fractions, "`//` drops the fraction"),

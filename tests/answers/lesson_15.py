@@ -568,8 +568,43 @@ def goes_on_from_the_last_request(request, replicas, choose, max_moves=2):
     yield from relaying(go_on=go_on)(request, replicas, choose, max_moves)
 
 
+def overlooks_the_last_block(block_hashes, replica):
+    return matched(block_hashes[:-1], replica)
+
+
+def doubles_earlier_tokens(request, token_ids):
+    """Counts the tokens from before this request twice."""
+    earlier = len(request.get("output_token_ids", ()))
+    again = request_to_go_on(request, token_ids)
+    return None if 2 * earlier + len(token_ids) >= request["max_tokens"] else again
+
+
+def looks_at_n_last(request, token_ids):
+    again = request_to_go_on({**request, "n": 1}, token_ids)
+    return None if again is None else request_to_go_on(request, token_ids)
+
+
+def false_if_complete(request, token_ids):
+    return request_to_go_on(request, token_ids) or False
+
+
 WRONG = {
     "15.1": [
+        Wrong("the last block", routed(num_matched=overlooks_the_last_block), "look at the first and the last block"),
+        Wrong(
+            "the least loaded by num_sent",
+            routed(fallback=lambda replicas: min(range(len(replicas)), key=lambda i: replicas[i].num_sent)),
+            "`num_sent` only decides between equal loads",
+        ),
+        Wrong(
+            "the last of the least loaded",
+            routed(
+                fallback=lambda replicas: min(
+                    range(len(replicas)), key=lambda i: (replicas[i].load, replicas[i].num_sent, -i)
+                )
+            ),
+            "the two others are equal in everything",
+        ),
         Wrong("the least loaded without num_sent", least_loaded_by_load_only, "decides here, too"),
         Wrong("prefixes are ignored", ignores_prefixes, "its cache holds the blocks"),
         Wrong("the limit is ignored", ignores_the_limit, "a wait behind 30 others"),
@@ -592,6 +627,9 @@ WRONG = {
         Wrong("changes the list", pops_hashes, "changed its argument `block_hashes`"),
     ],
     "15.2": [
+        Wrong("counts earlier tokens twice", doubles_earlier_tokens, "fewer than `max_tokens` tokens"),
+        Wrong("looks at n last", looks_at_n_last, "look at n first"),
+        Wrong("False if complete", false_if_complete, "or None if no token is missing"),
         Wrong("a longer prompt", as_a_longer_prompt, "the seed starts again"),
         Wrong("a longer prompt, fewer tokens", longer_prompt_and_fewer_tokens, "`max_tokens` stays as it is"),
         Wrong("max_tokens lowered too", subtracts_twice, "limits the whole completion"),
@@ -660,7 +698,7 @@ WRONG = {
         Wrong("earlier tokens dropped", forgets_what_had_begun, "with the output tokens [11, 12]; yours asked with"),
         Wrong("earlier tokens twice", goes_on_from_the_last_request, "with the output tokens [11, 12, 13]"),
         Wrong("silence when all are lost", relaying(when_lost="silence"), "should have a finish_reason; yours have []"),
-        Wrong("raises when all are lost", relaying(when_lost="raise"), "raised ReplicaLost"),
+        Wrong("raises when all are lost", relaying(when_lost="raise"), "The reader gets that as a chunk"),
         Wrong("no message", relaying(when_lost="no message"), "say what happened in `error`"),
         Wrong(
             "'length' when all are lost",

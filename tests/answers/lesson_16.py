@@ -1,5 +1,7 @@
 """Answers to the exercises of lesson 16: what learners get wrong, and other ways to be right."""
 
+import copy
+
 import torch
 
 from answers import Wrong
@@ -446,8 +448,46 @@ def sums_after_the_blocks(layer, rank, world_size, all_reduce):
     layer.self_attn.register_forward_hook(lambda module, inputs, output: (all_reduce(output[0]), *output[1:]))
 
 
+def cuts_both(weight, bias, cut, rank, world_size):
+    weight, bias = cut_linear(weight, bias, cut, rank, world_size)
+    return cut_linear(weight, None, "rowwise" if cut == "colwise" else "colwise", rank, world_size)[0], bias
+
+
+def asserts_equal_parts(weight, bias, cut, rank, world_size):
+    assert weight.shape[0 if cut == "colwise" else 1] % world_size == 0
+    return cut_linear(weight, bias, cut, rank, world_size)
+
+
+def to_owners_of_uneven_parts(tensor, worker, without_own=False):
+    """Each part goes to the worker that adds it up; the last one has what is left."""
+    size, rank, n = tensor.numel() // worker.world_size, worker.rank, worker.world_size
+    flat = tensor.flatten().clone()
+    parts = [flat[each * size : None if each == n - 1 else (each + 1) * size] for each in range(n)]
+    others = [each for each in range(n) if each != rank]
+    for other in others:
+        worker.send(other, parts[other])
+    total = torch.zeros_like(parts[rank]) if without_own else parts[rank]
+    for other in others:
+        total = total + worker.receive(other)
+    for other in others:
+        worker.send(other, total)
+    return torch.cat([total if each == rank else worker.receive(each) for each in range(n)]).view(tensor.shape)
+
+
+def without_its_own_part(tensor, worker):
+    return to_owners_of_uneven_parts(tensor, worker, without_own=True)
+
+
+def cuts_a_copy(layer, rank, world_size, all_reduce):
+    layer = copy.deepcopy(layer)
+    in_a_layer()(layer, rank, world_size, all_reduce)
+    return layer
+
+
 WRONG = {
     "16.1": [
+        Wrong("both dimensions", cuts_both, "Too much is cut"),
+        Wrong("an assert", asserts_equal_parts, "expected a ValueError; yours raised AssertionError"),
         Wrong("tests the outputs only", tests_the_outputs, "though equal parts are possible"),
         Wrong("the other dimension", dims_swapped, "should have shape [2, 6]; yours has [4, 3]"),
         Wrong("always columns", always_columns, "should have shape [4, 3]; yours has [2, 6]"),
@@ -471,6 +511,8 @@ WRONG = {
         Wrong("two parts only", halves_only, "yours has [3, 4]"),
     ],
     "16.2": [
+        Wrong("the rest for the last owner", to_owners_of_uneven_parts, "The parts aren't equally long"),
+        Wrong("without its own part", without_its_own_part, "this worker's own part left out"),
         Wrong("nothing returned", lambda tensor, worker: None, "should return a tensor; yours returned None"),
         Wrong("only worker 0 gets it", only_worker_0_gets_it, "*Every* worker needs the sum"),
         Wrong("the mean", the_mean, "That is the mean"),
@@ -555,6 +597,7 @@ WRONG = {
         Wrong("only rank 0 adds", only_rank_0_adds, "Every rank must make the same sums"),
         Wrong("drops the result", drops_the_result, "takes the place of the module's output"),
         Wrong("a sum of a tuple", in_a_layer(sums=("self_attn", "mlp")), "`self_attn` returns a tuple"),
+        Wrong("cuts a copy", cuts_a_copy, "your code returned another layer"),
         Wrong("cuts the norms", cuts_the_norms, "norms should stay whole"),
     ],
 }

@@ -41,6 +41,13 @@ class Desk:
                     case=self.case,
                     idea="Return what it counted, `Admitted(num_prompt_tokens)`: `correct` and `release` get it later.",
                 )
+            got = getattr(admitted[0], "num_prompt_tokens", None)
+            if got != size:
+                raise Mistake(
+                    f"`admit` should return Admitted({size}); yours has num_prompt_tokens={short(got)}.",
+                    case=self.case,
+                    idea="It holds what this one request takes up, so that `release` can give that back.",
+                )
             self.pairs.append(tuple(admitted))
         return outcomes
 
@@ -121,7 +128,7 @@ def _requests(attempt) -> None:
 
 def _tokens(attempt) -> None:
     desk = Desk(attempt, "max_prompt_tokens=100, ten requests allowed; prompts of 60, 40 and 1 tokens.", 10, 100)
-    desk.expect(desk.admit(60), "the prompt of 60 tokens", "There is room for 100.")
+    desk.expect(desk.admit(60), "the prompt of 60 tokens", "Nothing is in flight, and `max_prompt_tokens` is 100.")
     desk.expect(
         desk.admit(40),
         "the prompt of 40 tokens",
@@ -130,7 +137,7 @@ def _tokens(attempt) -> None:
     desk.expect(
         desk.admit(1),
         "the prompt of 1 token",
-        "100 tokens are in flight already. Few requests can be a lot of work: long prompts keep the engine busy for as long as many short ones.",  # noqa: E501
+        "100 tokens are in flight already, and 100 is the limit. Does `admit` call `_check_room`? Does that count what is in flight, and does it *raise* what `_overloaded` returns?",  # noqa: E501
     )
     desk.compare_books("after the refusal", "A refused request isn't in flight: nothing is counted but "
                        "`num_refused`, and `_overloaded` counts that.")  # fmt: skip

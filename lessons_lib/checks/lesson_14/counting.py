@@ -106,6 +106,7 @@ CASES = (
     ),
     Case("sent 0.6 s after it was due, because the client was busy; a TTFT of 0.2 s, target 0.5 s", (QUEUED,)),
     Case("TPOTs of 0.05 s and 0 s, target 0 s", (GOOD, SINGLE), Target(tpot=0.0)),
+    Case("one request within the target, window 0.5 s", (GOOD,), window=0.5, duration=0.5),
     Case("no request within the target", (SLOW_START, REFUSED)),
     Case("no request at all", ()),
 )
@@ -190,6 +191,8 @@ def _guesses(case: Case) -> dict[str, float | None]:
         "You leave out `target.e2el`: the time from sending to the last token.": only("ttft", "tpot"),
         "You leave out `target.tpot`: the time per output token after the first.": only("ttft", "e2el"),
         "One promise kept isn't enough: a request is good if it meets *all* limits. `all`, not `any`.": sum(each.succeeded and any(_within(each, target) or [True]) for each in records) / window,  # noqa: E501
+        "One promise kept isn't enough: a request is good if it meets *all* limits. `any` of no limits is False, `all` of them is True.": sum(each.succeeded and any(_within(each, target)) for each in records) / window,  # noqa: E501
+        "A window may be shorter than a second. Divide by `log.window` as it is.": count / max(1.0, window),
         "You ask whether every gap is within the target. TPOT is the mean over a request's tokens: `record.tpot`.": sum(each.succeeded and all(_within(each, target, ("ttft", "e2el"))) and (target.tpot is None or all(gap <= target.tpot for gap in each.itl)) for each in records) / window,  # noqa: E501
         "A request that takes exactly as long as promised is good: `<=`, not `<`.": sum(each.succeeded and all(getattr(each, name) < getattr(target, name) for name in vars(target) if getattr(target, name) is not None) for each in records) / window,  # noqa: E501
         "You count from `arrival_time`, when the request was due. The record's own times count from `send_time`: `record.ttft`.": sum(each.succeeded and all(_within(each, target)) and (target.ttft is None or each.token_times[0] - each.arrival_time <= target.ttft) for each in records) / window,  # noqa: E501

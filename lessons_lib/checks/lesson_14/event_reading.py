@@ -34,6 +34,14 @@ def events_of(attempt, batches, prompt_tokens, case: str, head=HEAD) -> list[byt
         raise Mistake(
             f"expected an iterator of events; yours returned {short(got)}.", case=case, idea="`yield` each event."
         ) from None
+    except AssertionError as error:
+        if prompt_tokens is None or "didn't ask for usage" not in str(error):
+            raise
+        raise Mistake(
+            f"your code raised AssertionError: {error}",
+            case=case,
+            idea="`ChatChunks` has to know the length of the prompt: `ChatChunks(head, prompt_tokens)`.",
+        ) from None
     if own != head:
         raise Mistake(
             f"your code changed `head`: it is {short(own)} now.",

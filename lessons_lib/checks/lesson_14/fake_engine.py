@@ -71,7 +71,15 @@ class FakeEngine:
         return events
 
     def close(self) -> None:
-        if self.executor is not None and self.executor.is_busy:
+        if self.executor is not None and self.executor.is_running:
+            self.faults.append(
+                (
+                    "`engine.close()` was called in the executor's thread.",
+                    "The thread has to leave the engine first: `executor.shutdown()`. After that, call "
+                    "`engine.close()` in the coroutine itself, without an `await`, which a cancellation could end.",
+                )
+            )
+        elif self.executor is not None and self.executor.is_busy:
             self.faults.append(
                 (
                     "`engine.close()` was called while a turn was still running in the executor's thread.",

@@ -88,14 +88,16 @@ def _all_is_sent(attempt) -> bool:
 
 
 def _another_message(attempt) -> None:
+    for kind in ("http.request", "http.other"):
+        _message(attempt, kind)
+
+
+def _message(attempt, kind: str) -> None:
     leaves_at = FIRST_TOKEN + 0.5 * BETWEEN_TOKENS
-    case = (
-        "before the first token, the client sends a message of the type “http.request”; after the first token, "
-        "it leaves."
-    )
+    case = f"before the first token, the client sends a message of the type “{kind}”; after the first token, it leaves."
 
     async def story():
-        messages = [(FIRST_TOKEN / 2, {"type": "http.request", "body": b"", "more_body": False})]
+        messages = [(FIRST_TOKEN / 2, {"type": kind, "body": b"", "more_body": False})]
         client = FakeClient([*messages, (leaves_at, DISCONNECT)])
         scene = Scene(attempt, case, client)
         owner = scene.start()

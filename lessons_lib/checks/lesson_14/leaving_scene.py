@@ -71,11 +71,16 @@ class Scene:
                 idea="A task doesn't end with the coroutine that started it: `cancel` it.",
             )
         if self.request.is_open:
+            aborts = "`await stream.aclose()` aborts it. In a `finally`, every way out passes through it; "
+            if "once more" in self.case:
+                aborts = (
+                    "`await stream.aclose()` aborts it, and never waits. Does your cleanup wait for something else "
+                    f"before it? The second cancellation ends it there.{aborts[aborts.index(' In a') :]}"
+                )
             raise Mistake(
                 f"your coroutine has ended ({how}), and the request is still open: it keeps its blocks.",
                 case=self.case,
-                idea="`await stream.aclose()` aborts it. In a `finally`, every way out passes through it; put it "
-                "around all that uses the stream."
+                idea=f"{aborts}put it around all that uses the stream."
                 if self.closes
                 else "`stream.aclose()` aborts a request, and yours never calls it. Put it into a `finally`.",
             )

@@ -71,7 +71,8 @@ def _reader_waits(attempt) -> None:
             )
             raise Mistake(f"`take` should wait; yours returned {short(got)} at once.", case=case, idea=idea)
         put_items(box, "The", case=case)
-        expect_items(await reading, ["The"], case, "Woken, the reader takes what has arrived.")
+        idea = "Woken, the reader takes what has arrived: look at the items after the wait, not before it."
+        expect_items(await reading, ["The"], case, idea)
 
     play(story, case, ASLEEP, SPINNING)
 
@@ -83,6 +84,12 @@ def _waits_long(attempt) -> None:
         box = new_box(attempt, case)
         reading = asyncio.ensure_future(take_items(box, case))
         await asyncio.sleep(100)
+        if reading.done():
+            raise Mistake(
+                f"`take` should wait for an item, however long; yours returned {short(reading.result())} before.",
+                case=case,
+                idea="An empty list means that nothing follows. The mailbox is open, so wait until there is an item.",
+            )
         put_items(box, "The", case=case)
         expect_items(await reading, ["The"], case, "Woken, the reader takes what has arrived.")
 

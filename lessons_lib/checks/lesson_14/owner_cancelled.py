@@ -74,7 +74,13 @@ def _refuse_survivor(owner: asyncio.Task, scene: Scene) -> None:
 
 
 def check_cancelled_twice(attempt) -> None:
-    case = "A runs for 6 steps. In the middle of its second turn your coroutine is cancelled, and 1 ms later once more."
+    _cancel_twice(attempt, 0.001, "1 ms later")
+    for num_breaks in range(1, 5):
+        _cancel_twice(attempt, 0, "at one of its next awaits", num_breaks)
+
+
+def _cancel_twice(attempt, pause: float, when: str, num_breaks: int = 1) -> None:
+    case = f"A runs for 6 steps. In the middle of its second turn your coroutine is cancelled, and {when} once more."
 
     async def story():
         scene = Scene(attempt, case)
@@ -82,7 +88,8 @@ def check_cancelled_twice(attempt) -> None:
         owner = scene.start()
         await asyncio.sleep(0.0075)
         owner.cancel()
-        await asyncio.sleep(0.001)
+        for _ in range(num_breaks):
+            await asyncio.sleep(pause)
         owner.cancel()
         await asyncio.sleep(0.1)
         _refuse_survivor(owner, scene)

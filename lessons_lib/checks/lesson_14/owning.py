@@ -38,6 +38,13 @@ def _one_request(attempt) -> None:
                 case=case,
                 idea="`take` returns a list already: pass it on as it is.",
             )
+        if not any(("add", "A", 3) in turn for turn in turns):
+            raise Mistake(
+                f"A never reached the engine: the first turn got {short(turns[0])}.",
+                case=case,
+                idea="What `take` has returned is no longer in the mailbox. Give it to the next turn, also if you only "
+                "waited for it.",
+            )
         if len(turns) > 3:
             raise Mistake(
                 f"A ends with the third turn; yours took {len(turns)}.",

@@ -20,7 +20,7 @@ def _go_on(attempt, request: dict, token_ids: list[int]):
         raise Mistake(
             f"expected a dict like the request; yours returned {short(got, 60)}.",
             case=case,
-            idea='The new request has the same fields, and "output_token_ids".',
+            idea='Return a dict with the same fields and "output_token_ids", or None if no token is missing.',
         )
     return got, case
 
@@ -143,6 +143,7 @@ def _check_limit(attempt) -> None:
                 idea = "Three tokens before this request and two since: the completion has all five. " + idea
             raise Mistake(f"expected None; yours returned {short(got)}.", case=case, idea=idea)
     _expect(attempt, {**REQUEST, "max_tokens": 3}, [8, 9])
+    _expect(attempt, {**REQUEST, "max_tokens": 5, "output_token_ids": [1, 2]}, [8])
 
 
 def _check_stop_tokens(attempt) -> None:
@@ -188,18 +189,20 @@ def _check_own_list(attempt) -> None:
 
 
 def _check_n(attempt) -> None:
-    request = {**REQUEST, "n": 2}
-    case = f"request_to_go_on({request}, [8, 9])"
-    try:
-        got = call(attempt, request, [8, 9], case=case)
-    except ValueError:
-        pass
-    else:
-        raise Mistake(
-            f"expected a ValueError; yours returned {short(got)}.",
-            case=case,
-            idea="With two completions in one stream, `token_ids` doesn't say which token belongs to which of them.",
-        )
+    idea = "With two completions in one stream, `token_ids` doesn't say which token belongs to which of them."
+    for request, why in (
+        ({**REQUEST, "n": 2}, idea),
+        (
+            {**REQUEST, "n": 2, "max_tokens": 2},
+            f"{idea} So it can't say either whether one is complete: look at n first.",
+        ),
+    ):
+        case = f"request_to_go_on({request}, [8, 9])"
+        try:
+            got = call(attempt, request, [8, 9], case=case)
+        except ValueError:
+            continue
+        raise Mistake(f"expected a ValueError; yours returned {short(got)}.", case=case, idea=why)
     try:
         _expect(attempt, {**REQUEST, "n": 1}, [8, 9])
     except ValueError as error:

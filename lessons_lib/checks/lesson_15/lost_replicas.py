@@ -146,7 +146,14 @@ def check_after_the_last_token(attempt) -> None:
 
 def check_none_left(attempt) -> None:
     case = "A is lost after 2 chunks, B after none; there is no other replica."
-    chunks = relayed(attempt, [FakeReplica("A", 2), FakeReplica("B", 0)], case, want=TOKENS[:2])
+    try:
+        chunks = relayed(attempt, [FakeReplica("A", 2), FakeReplica("B", 0)], case, want=TOKENS[:2])
+    except ReplicaLost:
+        raise Mistake(
+            "your code raised ReplicaLost.",
+            case=case,
+            idea="No replica is left to ask. The reader gets that as a chunk: `yield Chunk([], 'error', '...')`.",
+        ) from None
     if chunks[-1].finish_reason != "error" or not chunks[-1].error:
         raise Mistake(
             f"the last chunk should have the reason 'error' and say what happened in `error`; yours is {chunks[-1]}.",

@@ -79,6 +79,10 @@ def _check_kind(attempt) -> None:
 def _check_longest(attempt) -> None:
     knows = "It was sent this prompt before, so its cache holds the blocks. The other would compute all of them."
     _choose(attempt, BLOCKS[:4], [_replica(0, []), _replica(0, BLOCKS[:4])], 2, 1, knows)
+    single = (
+        "The prompt has one full block, and replica 1 was sent it. Does your code look at the first and the last block?"
+    )
+    _choose(attempt, BLOCKS[:1], [_replica(0, []), _replica(0, BLOCKS[:1])], 2, 1, single)
     longer = "Replica 1 was sent two blocks of this prompt, replica 0 only one. The longer beginning saves more."
     _choose(attempt, BLOCKS[:4], [_replica(0, BLOCKS[:1]), _replica(0, BLOCKS[:2])], 2, 1, longer)
     many = "Replica 0 was sent many blocks, but of other prompts. Count only the blocks of *this* prompt."
@@ -109,12 +113,19 @@ def _check_limit(attempt) -> None:
         "least loaded replica, not with the mean."
     )
     _choose(attempt, BLOCKS[:4], [_replica(0, []), _replica(4, BLOCKS[:4])], 3, 0, over)
+    by_load = (
+        "Replica 1 was sent the whole prompt, and is too busy. The load says which one is the least loaded; `num_sent` "
+        "only decides between equal loads."
+    )
+    _choose(attempt, BLOCKS[:2], [_replica(0, [], 2), _replica(9, BLOCKS[:2])], 3, 0, by_load)
     difference = (
         "The limit is about the *difference* to the least loaded replica. If all are busy, the prefix still counts."
     )
     _choose(attempt, BLOCKS[:4], [_replica(20, []), _replica(22, BLOCKS[:4])], 3, 1, difference)
     tie = "The best one is too busy, and two are equally little loaded. The smaller `num_sent` decides here, too."
     _choose(attempt, BLOCKS[:2], [_replica(0, [], 2), _replica(0, [], 1), _replica(9, BLOCKS[:2])], 3, 1, tie)
+    equal = "The best one is too busy, and the two others are equal in everything: the first of them."
+    _choose(attempt, BLOCKS[:2], [_replica(9, BLOCKS[:2]), _replica(0, []), _replica(0, [])], 3, 1, equal)
     zero = "With a limit of 0, the replica may serve no request more than the least loaded one."
     _choose(attempt, BLOCKS[:4], [_replica(0, []), _replica(1, BLOCKS[:4])], 0, 0, zero)
 

@@ -15,7 +15,8 @@ def check_cut_linear(attempt) -> None:
 
 
 def _cut(attempt, weight, bias, cut: str, rank: int, world_size: int, case: str = ""):
-    case = case or f"a weight of shape {list(weight.shape)}, cut = {cut!r}, rank {rank} of {world_size}."
+    without = "" if bias is not None else " without a bias"
+    case = case or f"a weight of shape {list(weight.shape)}{without}, cut = {cut!r}, rank {rank} of {world_size}."
     try:
         got = call(attempt, weight, bias, cut, rank, world_size, case=case)
     except ValueError as error:
@@ -42,6 +43,8 @@ def _cut(attempt, weight, bias, cut: str, rank: int, world_size: int, case: str 
 
 def _shape(got, want: list[int], what: str, case: str, idea: str) -> None:
     if list(got.shape) != want:
+        if idea is AXES and got.dim() == 2 and got.shape[0] <= want[0] and got.shape[1] <= want[1]:
+            idea = "Too much is cut: one cut divides either the outputs or the inputs, and keeps all of the others."
         raise Mistake(f"the {what} should have shape {want}; yours has {list(got.shape)}.", case=case, idea=idea)
 
 
@@ -225,6 +228,12 @@ def _check_uneven(attempt) -> None:
             got = call(attempt, weight, None, cut, 1, 2, case=case)
         except ValueError:
             continue
+        except AssertionError as error:
+            raise Mistake(
+                f"expected a ValueError; yours raised AssertionError: {short(str(error))}.",
+                case=case,
+                idea="`raise ValueError(...)`. Python with -O skips every `assert`.",
+            ) from None
         shape = list(got[0].shape) if isinstance(got, tuple) and hasattr(got[0], "shape") else got
         raise Mistake(
             f"expected a ValueError; yours returned a weight of shape {shape}.",

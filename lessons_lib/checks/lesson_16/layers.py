@@ -65,7 +65,13 @@ def _part(attempt, layer, rank: int, world_size: int, together: Together, case: 
             )
         return together[rank](tensor)
 
-    call(attempt, part, rank, world_size, sum_over_all, case=case)
+    got = call(attempt, part, rank, world_size, sum_over_all, case=case)
+    if isinstance(got, torch.nn.Module) and got is not part:
+        raise Mistake(
+            "your code returned another layer; the one that it was given should be changed.",
+            case=case,
+            idea="The model goes on using its own layer: change that in place. No copy, and nothing to return.",
+        )
     return part
 
 
@@ -176,16 +182,21 @@ def _why_not_the_same(results: list[torch.Tensor], num_sums: int, has_bias: bool
     if num_sums == 0:
         return "Each process has only a part of every sum. Where do the parts have to be added up?"
     if num_sums == 1:
-        return "One sum isn't enough: the norm before the MLP needs the whole result of attention."
+        return (
+            "One sum isn't enough. The results of attention and of the MLP are both sums over all processes, and the "
+            "norm before the MLP needs the whole result of attention, so they can't be added up in one go."
+        )
     if num_sums > 2:
         return "The results of a column cut are complete as they are; only those of a row cut are added up, once."
     if any(not torch.allclose(got, results[0]) for got in results):
         return (
             "The ranks return different tensors. What a hook returns takes the place of the module's output, and a row "
-            "cut without a sum leaves each rank with its own part. Is it the *output* of each row cut that you add up?"
+            "cut without a sum leaves each rank with its own part. Is it the *output* of each row cut that you add up, "
+            "and does the hook return the sum as it is?"
         )
     if has_bias and len(results) == 2:
         return "Without biases, your layer was right. The bias of a row cut must be added by one process only."
     return (
-        "Add up the outputs of the row cuts alone: in a sum with the residual, the residual counts for every process."
+        "Add up the outputs of the row cuts alone, and return the sum as it is. (In a sum with the residual, the "
+        "residual counts for every process; the mean is only a part of the sum.)"
     )

@@ -113,11 +113,20 @@ def _why_not_the_sum(got: torch.Tensor, tensors: list[torch.Tensor], rank: int) 
         return "That is the mean; the sum is wanted."
     if torch.equal(got, tensors[rank]):
         return "That is its own tensor: nothing was added."
+    others = torch.cat(tensors)
+    if bool(((got > want) & torch.isin(got, others)).any()):
+        return (
+            "Some elements come from another position of a worker's tensor. Is each part that arrives stored under the "
+            "index of the part that was sent? And was it complete?"
+        )
     if bool((got > want).any()):
         return "Something was added a second time. A sum that is complete takes the place of a part."
     if bool(((got == want) | (got == tensors[rank])).all()):
         return "The elements that aren't complete here are complete in the other worker: they have to be passed on."
-    return "Some elements are the other worker's own: that was sent instead of a part that is complete."
+    return (
+        "Some elements are the other worker's own numbers. Was a part sent back before it was complete, or was this "
+        "worker's own part left out of the sum?"
+    )
 
 
 def _check_all_have_sent(workers: list[Worker], case: str) -> None:
@@ -225,7 +234,7 @@ def _check_same_bits(attempt) -> None:
 
 
 def _check_bytes(attempt) -> None:
-    for world_size, length in ((2, 12), (3, 12), (4, 12), (4, 10), (3, 2)):
+    for world_size, length in ((2, 12), (3, 12), (4, 12), (4, 10), (3, 2), (4, 7)):
         _, workers, case = _reduced(attempt, _random(world_size, length), f"{length} float32 elements each.")
         limit = 2 * (world_size - 1) * -(-length // world_size)
         sent = [worker.sent_bytes // 4 for worker in workers]
@@ -244,9 +253,14 @@ def _check_bytes(attempt) -> None:
 def _why_bytes(sent: list[int], length: int, world_size: int) -> str:
     if world_size > 2 and max(sent) >= 2 * min(sent):
         return "One worker does the work of all, and its link is the slowest. Let each add up a part of the tensor."
-    if min(sent) >= (world_size - 1) * length:
+    if min(sent) >= (world_size - 1) * length and not any(count % length for count in sent):
         return "Whole tensors are sent. A worker that adds up one part only needs that part from the others."
-    return "Each element has to leave a worker about twice: once to be added, and once as part of the result."
+    if length % world_size and max(sent) > min(sent):
+        return "The parts aren't equally long: the worker with the longest one sends it to all others. Are they as even as possible?"  # noqa: E501
+    return (
+        "Each element has to leave a worker about twice: once to be added, and once as part of the result. Are N - 1 "
+        "messages enough for each of the two?"
+    )
 
 
 def _check_rounding(attempt) -> None:
