@@ -1,5 +1,7 @@
 """The table of all ways of serving: what is recorded is complete, right, and what the course says of itself."""
 
+import pytest
+
 from lessons_lib.measuring.designs import ALONE, ways_table
 from lessons_lib.measuring.published import recorded_ways, ways_markdown
 from tools.bench_engines import HF_ALONE, WAYS, count_same, measure_ways
@@ -49,6 +51,7 @@ def test_the_tables_say_what_was_measured():
     assert all(line.replace("\\|", "").count("|") == 5 for line in lines), "a bar inside a cell would be a column more"
 
 
+@pytest.mark.nightly
 def test_both_ways_of_one_request_at_a_time_are_measured():
     results = measure_ways(repeats=1, requests=1, sizes=())
     assert [way["name"] for way in results["ways"]] == [HF_ALONE, ALONE]

@@ -107,6 +107,7 @@ def expected_texts(max_tokens):
 
 
 @needs_linux
+@pytest.mark.nightly
 def test_a_server_of_several_processes_from_its_start_until_it_is_killed_bit_by_bit():
     with ServerProcess(*MANY, env={"OMP_NUM_THREADS": "1"}) as server:
         apis, engine = children(server.process.pid)
