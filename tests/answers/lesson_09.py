@@ -967,7 +967,17 @@ WRONG = {
         Wrong(
             "patience times arrival",
             by(lambda self, s: s.arrival_time * self.patience + s.tier),
-            "multiply the patience by the arrival time",
+            "or multiply the arrival time by it",
+        ),
+        Wrong(
+            "the tier divided by the patience",
+            by(lambda self, s: s.arrival_time + (s.tier / self.patience if self.patience else 0)),
+            "Do you divide by it",
+        ),
+        Wrong(
+            "the tier squared",
+            by(lambda self, s: s.arrival_time + self.patience * s.tier**2),
+            "Tier 2 is worth four times the patience",
         ),
         Wrong(
             "tier times arrival",

@@ -98,6 +98,10 @@ def part_of_the_parent(parent, token_ids):
     return block_hash(parent[:8], token_ids)
 
 
+def end_of_the_parent(parent, token_ids):
+    return block_hash(parent[-1:], token_ids)
+
+
 def drops_the_last_token(parent, token_ids):
     return block_hash(parent, token_ids[:-1])
 
@@ -1024,6 +1028,7 @@ WRONG = {
         Wrong("the address of the list", depends_on_the_list, "which list object it gets"),
         Wrong("MD5 in hex", md5_in_hex, "only hexadecimal digits"),
         Wrong("part of the parent", part_of_the_parent, "All 32 bytes of the parent"),
+        Wrong("the parent's last byte", end_of_the_parent, "the first of their 32 bytes"),
         Wrong("without the last token", drops_the_last_token, "a different last token"),
         Wrong("without the first token", drops_the_first_token, "a different first token"),
         Wrong("the parent and a hash", grows_with_the_chain, "it would grow from block to block"),

@@ -48,8 +48,8 @@ BASES = (
         "The signs of arrival and tier are flipped: the smallest rank goes first."
     )),
     (lambda s: s.arrival_time * P + s.tier, (
-        "You multiply the patience by the arrival time. It's the number of seconds that each tier is worth: "
-        "patience × tier."
+        "A longer patience makes a tier worth less here. Do you divide by it, or multiply the arrival time by it? "
+        "It's the number of seconds that each tier is worth: patience × tier."
     )),
     (lambda s: s.arrival_time * (P + s.tier), (
         "You multiply arrival time and tier, so what a tier is worth depends on the time of day. Add them: "
@@ -64,6 +64,10 @@ BASES = (
     )),
     (lambda s: s.arrival_time + bool(s.tier) * P, (
         "Tier 2 ranks like tier 1. Each further tier adds `patience` seconds."
+    )),
+    (lambda s: s.arrival_time + s.tier**2 * P, (
+        "Tier 2 is worth four times the patience here. Each tier below the best adds `patience` seconds once: "
+        "patience × tier."
     )),
     (lambda s: s.arrival_time + (P**s.tier if s.tier else 0), POWER),
     (lambda s: s.arrival_time + P**s.tier, POWER),

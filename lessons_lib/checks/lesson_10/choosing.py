@@ -173,7 +173,8 @@ def _step_that_runs_anyway() -> Iterator[Case]:
     yield Case(Machine(out=15, into=15, recompute=18, recompute_base=50_000), 96, base)
     rate = (
         "Here, part of a step's time has nothing to do with the number of tokens. A recorded time over its tokens "
-        "contains a share of that. How much longer does one more token make a step? Compare two measurements."
+        "contains a share of that. How much longer does one more token make a step? Compare two measurements. "
+        "And does the answer depend on the victim?"
     )
     machine = Machine(out=10, into=10, recompute=18, recompute_base=50_000)
     yield Case(machine, 96, rate)

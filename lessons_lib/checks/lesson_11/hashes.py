@@ -162,8 +162,8 @@ def _check_tokens(attempt) -> None:
     for one, other in (([1, 515], [258, 3]), ([1, 770], [513, 3])):
         _differ(attempt, (PARENT, one), (PARENT, other), lengths, f"{one} and {other}")
     wrapped = (
-        "Token 65,537 is not token 1. Two bytes per token can tell only 65,536 ids apart, and `% 256` even "
-        'fewer; vocabularies are larger. Use eight bytes: `array("q", ...)`.'
+        "Part of a token id is lost. One byte per token, or `% 256`, can tell only 256 ids apart, and two bytes only "
+        '65,536; vocabularies are larger. Use eight bytes: `array("q", ...)`.'
     )
     for far in (256, 65_536, 2**17):
         _differ(
@@ -178,13 +178,15 @@ def _check_parent(attempt) -> None:
     )
     _differ(attempt, (PARENT, [1, 2, 3, 4]), (OTHER_PARENT, [1, 2, 3, 4]), idea, "the same tokens after two parents")
     _differ(attempt, (b"", [1, 2, 3, 4]), (PARENT, [1, 2, 3, 4]), idea, "a first block and the same tokens later on")
-    flipped = PARENT[:-1] + bytes([PARENT[-1] ^ 1])
     whole = "All 32 bytes of the parent count. Is it cut somewhere, or does a `zip` end with the shorter argument?"
-    case = "two parents that differ in the last of their 32 bytes; the same tokens."
-    if _hash(attempt, PARENT, [1, 2, 3, 4], case) == _hash(attempt, flipped, [1, 2, 3, 4], case):
-        raise Mistake(
-            "two parents should give two different hashes; yours gives the same one twice.", case=case, idea=whole
-        )
+    for index in (31, *range(31)):
+        flipped = PARENT[:index] + bytes([PARENT[index] ^ 1]) + PARENT[index + 1 :]
+        where = {0: "the first of their 32 bytes", 31: "the last of their 32 bytes"}
+        case = f"two parents that differ in {where.get(index, f'byte {index} of 0 to 31')}; the same tokens."
+        if _hash(attempt, PARENT, [1, 2, 3, 4], case) == _hash(attempt, flipped, [1, 2, 3, 4], case):
+            raise Mistake(
+                "two parents should give two different hashes; yours gives the same one twice.", case=case, idea=whole
+            )
 
 
 def _chain(attempt, blocks: list[list[int]]) -> bytes:
