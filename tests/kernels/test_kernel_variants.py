@@ -138,6 +138,7 @@ def test_with_a_program_for_each_query_head_the_keys_are_read_as_often_as_there_
 # --- what the benchmark compares
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("kind", SMALL)
 def test_our_functions_and_gathering_are_right_in_the_benchmark(kind):
     inputs = small(kind)

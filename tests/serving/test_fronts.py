@@ -201,7 +201,8 @@ def test_fronts_of_a_real_process(transport):
             lost._socket.close(0)  # as when its process is killed
             engine.let_leave(1)
             assert len((await read(stream))[0][0]) == 100
-            await until(lambda: kept.gauges.used_blocks == 0 and kept.metrics()["requests"].get("abort") == 3)
+            # Aborted, or done before the engine had heard of it: six have ended.
+            await until(lambda: kept.gauges.used_blocks == 0 and sum(kept.metrics()["requests"].values()) == 6)
             assert kept.gauges == engine.gauges
 
             stream = await kept.add([5], greedy(150, ignore_eos=True))
