@@ -203,8 +203,8 @@ predict("03.c", ...)  # Averaged over these 100 steps, what percentage of the sl
 # %% [markdown]
 """
 **Exercise 03.2.** Write `blocks_for(num_tokens, block_size)`. It returns the number of blocks that hold that many
-tokens, as an `int`: as many as needed, and not one more. It must be exact for every number of tokens from 0 and every
-block size from 1. Examples: B's prompt of 62 tokens needs 4 blocks of 16, C's prompt of 3 tokens needs 1.
+tokens, as an `int`: as many as needed, and not one more. It must be exact for 0 to a million tokens and every block
+size from 1. Examples: B's prompt of 62 tokens needs 4 blocks of 16, C's prompt of 3 tokens needs 1.
 
 Before you run the check, write down for one block size of your own the numbers of tokens at which the result changes,
 and try your function on both sides of one of them.
@@ -517,7 +517,7 @@ that it ever needs. (A server doesn't know `answer_tokens` in advance. Your step
 3. **Admit.** While the prompt of the first waiting request fits in the free blocks, that request goes to the end of
    `running`, and its table gets the whole prompt. No request overtakes another.
 
-Change `waiting` and `running` in place, and return nothing. An example with five blocks of 4:
+Change `waiting` and `running` in place; nothing reads what you return. An example with five blocks of 4:
 
 | | A | B | C | D |
 |---|---|---|---|---|

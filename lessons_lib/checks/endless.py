@@ -5,6 +5,7 @@ import linecache
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from inspect import unwrap
 from types import FrameType, FunctionType
 
 LOOPS = (
@@ -121,8 +122,10 @@ def files_of(answer: object) -> set[str]:
     """The files in which an answer's functions are written. A cell of a notebook counts as a file."""
     answer = getattr(answer, "fn", answer)  # a Triton kernel wraps its function
     found = [answer, *(vars(answer).values() if isinstance(answer, type) else ())]
-    functions = (getattr(each, "fget", None) or getattr(each, "__func__", None) or each for each in found)
-    return {each.__code__.co_filename for each in functions if isinstance(each, FunctionType)}
+    functions = [getattr(each, "fget", None) or getattr(each, "__func__", None) or each for each in found]
+    # Below a decorator, such as `inference_mode`: the decorator's own file is not the learner's.
+    own = [unwrap(each) for each in functions if isinstance(each, FunctionType)]
+    return {each.__code__.co_filename for each in own if isinstance(each, FunctionType)}
 
 
 def is_cell(file: str) -> bool:

@@ -1379,6 +1379,47 @@ def serving_with_the_reference(waiting, running, pool):
     return running, step_in_blocks(waiting, running, pool)
 
 
+# Of a later round
+
+
+def from_the_start_of_the_block(blocks, block_size, start, end):
+    if start < 0 or end > len(blocks) * block_size:
+        raise IndexError("out of range")
+    table = torch.tensor(blocks, dtype=torch.int64)[start // block_size :]
+    return (table[:, None] * block_size + torch.arange(block_size)).flatten()[: end - start]
+
+
+def value_error_for_a_missing_slot(blocks, block_size, start, end):
+    if start < 0 or end > len(blocks) * block_size:
+        raise ValueError("out of range")
+    return slot_mapping(blocks, block_size, start, end)
+
+
+def keys_and_values_twice(config, block_size, budget_bytes, bytes_per_element=4):
+    if block_size < 1 or budget_bytes < 0:
+        raise ValueError("below the minimum")
+    return int(budget_bytes // (2 * block_bytes(config, block_size, bytes_per_element)))
+
+
+def grows_backwards(waiting, running, pool):
+    for request in running[::-1]:
+        while request in running:
+            try:
+                request.table.append()
+                break
+            except OutOfBlocks:
+                give_up(waiting, running, -1)
+
+
+def table_slots_by_repeating(blocks, block_size, start, end):
+    if start == end:
+        return torch.zeros(0, dtype=torch.long)
+    if start < 0 or (end - 1) // block_size >= len(blocks):
+        raise IndexError("out of range")
+    firsts = torch.as_tensor(blocks).repeat_interleave(block_size) * block_size
+    return (firsts + torch.arange(block_size).repeat(len(blocks)))[start:end]
+
+
 WRONG = {
     "03.1": [
         Wrong("takes from the end of the queue", TakesFromTheEnd, says="the front of the queue; yours returned [2, 1]"),
@@ -1604,7 +1645,7 @@ WRONG = {
         Wrong("end included", end_included, says="the result should have 4 slots, [10, 11, 4, 5]; yours has 5"),
         Wrong("the whole table", whole_table, says="all slots of the table"),
         Wrong("ignores start", from_zero_to_end, says="Yours start at position 0"),
-        Wrong("refuses the empty range", refuses_the_empty_range, says="the range may be empty"),
+        Wrong("refuses the empty range", refuses_the_empty_range, says="don't refuse it"),
         Wrong(
             "refuses the last position", refuses_the_last_position, says="these positions have slots, [10, 11, 4, 5]"
         ),
@@ -1621,6 +1662,8 @@ WRONG = {
         Wrong("ValueError", value_error, says="yours raised ValueError"),
         Wrong("a loop over the positions", one_after_the_other, says="one after the other"),
         Wrong("changes its argument", sorts_the_argument, says="your code changed its argument `blocks`"),
+        Wrong("from the start of the block", from_the_start_of_the_block, says="may be in the middle of a block"),
+        Wrong("ValueError beyond the table", value_error_for_a_missing_slot, says="and raise IndexError yourself"),
     ],
     "03.5": [
         Wrong("tokens, not blocks", tokens_not_blocks, says="how many tokens fit"),
@@ -1647,6 +1690,7 @@ WRONG = {
         Wrong("blocks of 16 always", budget_in_sixteens, says="right for blocks of 16"),
         Wrong("bits", budget_in_bits, says="Did you count bits?"),
         Wrong("returns nothing", budget_nothing, says="yours is None"),
+        Wrong("keys and values twice", keys_and_values_twice, says="That is right for blocks of 2 times the size"),
     ],
     "03.6": [
         Wrong("removes while it loops", serving(leaves_while_looping), says="while a loop goes over it"),
@@ -1674,7 +1718,9 @@ WRONG = {
         Wrong("puts new ones in front", serving(admit=admits_at_the_front), says="at the end of `running`"),
         Wrong("keeps one block", serving(admit=admits_below), says="that is enough"),
         Wrong("the pool's size", serving(admit=admits_by_pool_size), says="`len(pool.free_queue)`"),
-        Wrong("any free block", serving(admit=admits_if_a_block_is_free), says="let OutOfBlocks through"),
+        Wrong(
+            "any free block", serving(admit=admits_if_a_block_is_free), says="let OutOfBlocks through, at the prompt of"
+        ),
         Wrong("tokens, not blocks", serving(admit=admits_by_tokens), says="Compare blocks with blocks"),
         Wrong("skips what doesn't fit", serving(admit=admits_whom_it_can), says="first come, first served"),
         Wrong("changes the queue in a loop", serving(admit=admits_and_mutates), says="changes `waiting` while"),
@@ -1687,6 +1733,7 @@ WRONG = {
         Wrong("always asks for a free block", serving(grow=asks_for_a_free_block_always), says="and keeps its blocks"),
         Wrong("stays in the queue", serving(admit=admits_and_stays), says="A is listed 2 times"),
         Wrong("loses what doesn't fit", serving(admit=drops_what_does_not_fit), says="in neither `running`"),
+        Wrong("grows backwards", serving(grow=grows_backwards), says="grow in order of admission"),
     ],
 }
 
@@ -1694,7 +1741,7 @@ RIGHT = {
     "03.1": [PoolOneByOne, PoolWithAList, PoolOfSets],
     "03.2": [by_ceil, by_negative_floor, by_divmod, by_counting, by_numpy],
     "03.3": [TableByRoom, TableOfTuples],
-    "03.4": [by_grid, by_numpy_arrays, by_ranges],
+    "03.4": [by_grid, by_numpy_arrays, by_ranges, table_slots_by_repeating],
     "03.5": [budget_by_tokens, budget_by_hand],
     "03.6": [
         serving_by_trying,

@@ -563,6 +563,39 @@ def packed_by_concatenation(model, sequences, mask=block_diagonal_mask):
     return [output.logits[0, seq_ids == i] for i in range(len(sequences))]
 
 
+# Of a later round
+
+
+def starts_of_the_others(lengths, starts=None):
+    return tag_tokens(lengths, starts[::-1] if starts else None)
+
+
+def only_the_first_sequence(lengths, starts=None):
+    starts = starts or [0]
+    tags = tag_tokens(lengths)
+    positions = [start + offset for length, start in zip(lengths, starts) for offset in range(length)]
+    return Tags(tags.seq_ids, torch.tensor(positions, dtype=torch.int64))
+
+
+def additive_of_two_axes(mask, dtype=torch.float32):
+    result = torch.zeros(mask.shape, dtype=dtype)
+    for i in range(mask.shape[0]):
+        for j in range(mask.shape[1]):
+            if not mask[i, j]:
+                result[i, j] = torch.finfo(dtype).min
+    return result
+
+
+def the_first_pass_thrown_away(model, sequences, mask=block_diagonal_mask):
+    packed_logits(model, sequences, mask)
+    return packed_logits(model, sequences, mask)
+
+
+@torch.inference_mode()
+def fails_below_a_decorator(model, sequences, mask=block_diagonal_mask):
+    return {}["logits"]
+
+
 WRONG = {
     "04.1": [
         Wrong("positions run on through the row", positions_run_on, says="run on through the whole row"),
@@ -595,6 +628,8 @@ WRONG = {
         Wrong("adds up the starts", adds_up_the_starts, says="You add up the starts"),
         Wrong("stops at an empty sequence", stops_at_an_empty_sequence, says="A sequence of length 0 gets no tag"),
         Wrong("keeps the tokens of an earlier call", keeps_an_earlier_call, says="left from an earlier call"),
+        Wrong("the starts of the others", starts_of_the_others, says="The start of sequence i is `starts[i]`"),
+        Wrong("only the first sequence", only_the_first_sequence, says="`zip` stops at the end of the shorter list"),
     ],
     "04.2": [
         Wrong("no mask", everything, says="everything is allowed"),
@@ -679,6 +714,7 @@ WRONG = {
             filled_with(torch.finfo(torch.float32).min),
             says="does not fit into torch.float16",
         ),
+        Wrong("two axes only", additive_of_two_axes, says="It works with two axes"),
     ],
     "04.4": [
         Wrong("no positions", without_positions, says="given no `position_ids`"),
@@ -784,6 +820,8 @@ WRONG = {
             packed(split=lambda logits, lengths: [part.tolist() for part in logits.split(lengths)]),
             says="Keep them as tensors",
         ),
+        Wrong("the same pass twice", the_first_pass_thrown_away, says="There is only one sequence here"),
+        Wrong("fails below a decorator", fails_below_a_decorator, says='of your cell: `return {}["logits"]`'),
     ],
 }
 

@@ -680,6 +680,20 @@ def step_with_copies(batch, forward=forward):
         admit(batch)
 
 
+# Of a later round
+
+
+def two_passes_over_one_cache(model, packed, cache):
+    packed_forward(model, packed, cache)
+    return packed_forward(model, packed, cache)
+
+
+def leaves_when_all_are_finished(batch):
+    if all(request.state is RequestState.FINISHED for request in batch.running):
+        retire(batch)
+    admit(batch)
+
+
 WRONG = {
     "05.1": [
         Wrong(
@@ -986,6 +1000,7 @@ WRONG = {
         Wrong("the whole output", whole_output, says="whole output"),
         Wrong("an extra pass", one_pass_each, says="there should be one forward pass"),
         Wrong("no pass", nothing_computed, says="never called the model"),
+        Wrong("two passes over one cache", two_passes_over_one_cache, says="and the last one failed"),
     ],
     "05.4": [
         Wrong(
@@ -1079,12 +1094,17 @@ WRONG = {
             says="`prompt_ids + output_ids` makes a new list",
         ),
         Wrong(
-            "retires and admits at the start", starts_with_admission, says="you seem to retire at the start of a step"
+            "retires and admits at the start",
+            starts_with_admission,
+            says="at the start of a step, or before the tokens are appended",
         ),
         Wrong("two rows a step", two_rows, says="a step should compute one row; yours started a second"),
         Wrong("its own forward", own_forward, says="never called the `forward`"),
         Wrong("lists for forward", passes_lists, says="you passed list"),
         Wrong("computes nothing", computes_nothing, says="nothing was computed"),
+        Wrong(
+            "leaves when all are finished", stepping(end=leaves_when_all_are_finished), says="Neither A nor B has left"
+        ),
     ],
 }
 

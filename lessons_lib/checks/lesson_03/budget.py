@@ -82,6 +82,14 @@ def _why(attempt, got: int, want: int, config, size: int, budget, bytes_per_elem
             query_heads,
             "That counts the query heads. Only KV heads are cached, and this model has fewer of them.",
         ),
+        *(
+            (
+                factor * one,
+                f"That is right for blocks of {factor} times the size. `block_bytes` already counts keys and values, "
+                "all layers, the tokens of the block, and the bytes per element: don't multiply by any of them again.",
+            )
+            for factor in (2, 4)
+        ),
     )
     if 0 < budget < one:
         return f"One block takes {one} bytes, more than the budget, so not even one fits."

@@ -12,8 +12,8 @@ CASES = [
     ([5, 2], 2, 0, 4),
     ([3], 4, 0, 4),
     ([5, 2], 4, 0, 8),
-    ([5, 2], 4, 2, 6),
     ([5, 2], 4, 4, 5),
+    ([5, 2], 4, 2, 6),
     ([5, 2], 4, 7, 8),
     ([5, 2], 4, 3, 3),
     ([5, 2], 4, 8, 8),
@@ -53,6 +53,8 @@ def check_slot_mapping(attempt) -> None:
                 "`end` is excluded, as in `range(start, end)`, and the range may be empty. `//` gives the index "
                 "of the block in the table, `%` the offset in the block."
             )
+            if not want and "out of bounds" not in str(error):
+                idea = "An empty range contains no position, so none that lacks a slot: don't refuse it."
             if want and "out of bounds" not in str(error):  # not torch's, so the answer's own check
                 slots = len(blocks) * size
                 idea = (
@@ -137,7 +139,9 @@ def _name_wrong_slots(
         ),
         (
             formula(lambda p: slot_of(blocks, size, p - start)),
-            "You start at the table's first block. Position `start` may be in a later one.",
+            f"You start at position {start - start % size}. Position `start` may be in the middle of a block."
+            if 0 < start < size
+            else "You start at the table's first block. Position `start` may be in a later one.",
         ),
         (
             formula(lambda p: blocks[p // size]),
@@ -201,9 +205,10 @@ def _check_refusals(attempt) -> None:
             if isinstance(error, NotImplementedError):
                 raise
             raise Mistake(
-                f"positions without a slot should raise IndexError; yours raised {type(error).__name__}.",
+                f"positions without a slot should raise IndexError; yours raised {type(error).__name__}: "
+                f"{str(error)[:120]}",
                 case=case,
-                idea=idea,
+                idea="Test `start` and `end` before you compute anything, and raise IndexError yourself.",
             ) from None
         raise Mistake(
             f"positions without a slot should raise IndexError; yours returned {short(got)}.", case=case, idea=idea

@@ -2,10 +2,11 @@
 
 from collections import deque
 from random import Random
+from traceback import walk_tb
 
 from lessons_lib.checks.exercise import Mistake, call
 from lessons_lib.checks.lesson_03.books import counted
-from lessons_lib.kv_cache.block_pool import BlockPool, BlockTable, OutOfBlocks
+from lessons_lib.kv_cache.block_pool import BlockPool, BlockTable, OutOfBlocks, blocks_for
 from lessons_lib.kv_cache.block_serving import CachedRequest, step_in_blocks
 
 
@@ -57,6 +58,7 @@ def check_step_in_blocks(attempt) -> None:
     _check_gives_up_its_own(attempt)
     _check_several_give_up(attempt)
     _check_long_runs(attempt)
+    _check_order_of_growth(attempt)
 
 
 def _after(attempt, scene: _Scene, case: str) -> _State:
@@ -66,13 +68,8 @@ def _after(attempt, scene: _Scene, case: str) -> _State:
     try:
         call(lambda: attempt(scene.waiting, scene.running, scene.pool), case=case)
     except OutOfBlocks as error:
-        raise Mistake(
-            f"your step let OutOfBlocks through: {str(error)[:60]}",
-            case=case,
-            idea="Two calls can raise it. Before you append a prompt, compare the blocks that it needs with the free "
-            "ones, `len(pool.free_queue)`. If a running request finds no free block, the one that was admitted last "
-            "returns its blocks; then try again.",
-        ) from None
+        who, idea = _who_needed_it(error, scene)
+        raise Mistake(f"your step let OutOfBlocks through{who}.", case=case, idea=idea) from None
     except RuntimeError as error:
         if "deque mutated" not in str(error) and "changed size" not in str(error):
             raise
@@ -116,6 +113,30 @@ def _after(attempt, scene: _Scene, case: str) -> _State:
                 else "It got a token although it had already given up its blocks: only requests in `running` grow.",
             )
     return state
+
+
+def _who_needed_it(error: OutOfBlocks, scene: _Scene) -> tuple[str, str]:
+    """The `append` that raised, in words, or "", and what to do."""
+    at_a_prompt = (
+        "Before you append a prompt, compare the blocks that it needs, `blocks_for(...)`, with the free ones, "
+        "`len(pool.free_queue)`."
+    )
+    while_growing = (
+        "If a running request finds no free block, the one that was admitted last returns its blocks; then try again."
+    )
+    for frame, _ in walk_tb(error.__traceback__):
+        table, count = frame.f_locals.get("self"), frame.f_locals.get("count")
+        for request in scene.requests.values():
+            if request.table is table and table.num_tokens == 0 and count == request.prompt_tokens:
+                needed = blocks_for(count, scene.pool.block_size)
+                free = len(scene.pool.free_queue)
+                return (
+                    f", at the prompt of {request.id}: it needs {counted(needed, 'block')}, with {free} free",
+                    at_a_prompt,
+                )
+            if request.table is table and table.num_tokens:
+                return f", at the next token of {request.id}: it needs a block, and none is free", while_growing
+    return "", f"Two calls can raise it. {at_a_prompt} {while_growing}"
 
 
 def _refuse_finished(name: str, more: int, others_left: bool, case: str) -> None:
@@ -341,3 +362,17 @@ def _check_long_runs(attempt) -> None:
             case = mine.told()
             step_in_blocks(mine.waiting, mine.running, mine.pool)
             _compare(_after(attempt, theirs, case), _State(mine), case)
+
+
+def _check_order_of_growth(attempt) -> None:
+    """Counts and lists can't show the order in which requests grow; the blocks that they get can."""
+    scene = _Scene(4, "A 3+9 4, B 3+9 4", "")
+    case = scene.told()
+    call(lambda: attempt(scene.waiting, scene.running, scene.pool), case=case)
+    newest = [request.table.blocks[-1] for request in scene.running]
+    if newest == [3, 2]:
+        raise Mistake(
+            "A and B each needed a block; B got block 2, the first in the free queue, and A got block 3.",
+            case=case,
+            idea="Running requests grow in order of admission, and A was admitted before B.",
+        )

@@ -39,13 +39,25 @@ def check_additive_mask(attempt) -> None:
 def _call(attempt, mask, given, case: str):
     try:
         return call(attempt, mask, *given, case=case)
-    except (RuntimeError, OverflowError) as error:
+    except (RuntimeError, OverflowError, ValueError, IndexError, TypeError) as error:
         if "without overflow" not in str(error):
+            _refuse_two_axes_only(mask, error, case)
             raise
         raise Mistake(
             f"your value does not fit into {given[0] if given else torch.float32}: {error}.",
             case=case,
             idea="Each dtype has its own range. `torch.finfo(dtype).min` is the lowest value of that dtype.",
+        ) from None
+
+
+def _refuse_two_axes_only(mask, error: Exception, case: str) -> None:
+    """Masks with two axes come first in every dtype, so only the number of axes is new here."""
+    if mask.dim() != 2:
+        raise Mistake(
+            f"with a mask of {mask.dim()} axes, your code raised {type(error).__name__}: {str(error)[:120]}",
+            case=case,
+            idea="It works with two axes, but a mask may have any number of them. `masked_fill` and `torch.where` work "
+            "cell by cell, whatever the shape.",
         ) from None
 
 

@@ -67,7 +67,9 @@ def _call(attempt, model, sequences: list[list[int]], case: str, **mask) -> list
         raise Mistake(
             f"there should be one forward pass for all sequences; yours made {len(seen.passes)}.",
             case=case,
-            idea="Put the tokens of all sequences into one row and call the model once. A loop over the sequences "
+            idea="There is only one sequence here, so one call computes all that you need. Keep its result."
+            if len(sequences) == 1
+            else "Put the tokens of all sequences into one row and call the model once. A loop over the sequences "
             "reads all weights again for each of them.",
         )
     name_wrong_row(seen, sequences, case)

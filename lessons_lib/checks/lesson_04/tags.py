@@ -132,6 +132,8 @@ def _why_positions(positions: list[int], lengths: list[int], starts: list[int]) 
         return "All tokens of a sequence share one position. Each token's position is one more than the previous one's."
     if positions == [start + length - 1 - offset for length, start in pairs for offset in range(length)]:
         return "Your positions count down. Each token's position is one more than the previous one's."
+    if positions == [start + offset for length, start in zip(lengths, starts[::-1]) for offset in range(length)]:
+        return "A sequence begins at the start of another one. The start of sequence i is `starts[i]`."
     if sorted(positions) == sorted(want):
         return "These are the right positions in a different order. Put all of one sequence before the next one."
     if min(positions) < 0:
@@ -160,6 +162,12 @@ def _why_count(positions: list[int], lengths: list[int], starts: list[int]) -> s
     if len(positions) == sum(lengths) + sum(starts):
         return "You also tag the tokens in the cache. They aren't in this row; `starts` only says how many there are."
     want = [start + offset for length, start in zip(lengths, starts) for offset in range(length)]
+    ends = [sum(lengths[:i]) for i in range(1, len(lengths))]
+    if 0 not in lengths and len(positions) in ends and positions == want[: len(positions)]:
+        return (
+            f"Only {count(ends.index(len(positions)) + 1, 'sequence')} of {len(lengths)} got positions. Does a loop "
+            "return or end too early? `zip` stops at the end of the shorter list."
+        )
     if want and positions[-len(want) :] == want:
         return (
             "Yours ends with the right positions, but there are others before them. Are they left from an earlier "

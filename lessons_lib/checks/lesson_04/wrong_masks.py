@@ -167,5 +167,6 @@ KNOWN = (
 UNKNOWN = WrongRule(
     _right,
     "some cells are wrong",
-    "A cell is True if the key isn't padding, has the query's sequence id, and is at the query's position or earlier.",
+    "A cell is True if the key isn't padding, has the query's sequence id, and is at the query's position or earlier. "
+    "Apply all three to each pair of a query and a key, and join them with `&`.",
 )

@@ -84,6 +84,8 @@ def _check_case(attempt, family: str, cached: list[int], new: list[int]) -> None
         try:
             got = call(attempt, model, packed, joined, case=case)
         except (RuntimeError, ValueError, IndexError, AttributeError, TypeError):
+            if len(seen.passes) > 1:
+                _check_passes(seen, packed, case, ", and the last one failed")
             _check_arguments(seen, packed, joined, case)
             raise
     _check_passes(seen, packed, case)
@@ -121,7 +123,7 @@ def _close(got: torch.Tensor, want: torch.Tensor) -> bool:
     return torch.allclose(got, want, atol=2e-3, rtol=1e-3)
 
 
-def _check_passes(seen: Seen, packed: PackedBatch, case: str) -> None:
+def _check_passes(seen: Seen, packed: PackedBatch, case: str, failed: str = "") -> None:
     if not seen.passes:
         raise Mistake("your code never called the model.", case=case, idea="Call `model(...)` once.")
     if len(seen.passes) > 1:
@@ -129,7 +131,12 @@ def _check_passes(seen: Seen, packed: PackedBatch, case: str) -> None:
             "A loop over the sequences reads all weights again for each of them. Pass the whole row to the model at "
             "once; the mask keeps the sequences apart."
         )
-        raise Mistake(f"there should be one forward pass; yours made {len(seen.passes)}.", case=case, idea=idea)
+        if len(packed.new_lens) == 1:
+            idea = (
+                "There is only one sequence here. Each pass appends the row's keys to the cache, so a second one would "
+                "append them twice. Keep the result of the first."
+            )
+        raise Mistake(f"there should be one forward pass; yours made {len(seen.passes)}{failed}.", case=case, idea=idea)
 
 
 def _checked_shape(got, packed: PackedBatch, case: str) -> torch.Tensor:

@@ -115,8 +115,8 @@ def _check_waiting_request_is_admitted(attempt) -> None:
         )
         if "A" not in _running_after_two_steps(attempt):
             idea = (
-                "A leaves one step later, so you seem to retire at the start of a step. Do it at the end, after the "
-                "tokens are appended, so that the next row is full."
+                "A leaves one step later, so you seem to retire too early: at the start of a step, or before the "
+                "tokens are appended. Do it at the end, so that the next row is full."
             )
         raise Mistake("A has finished and should be gone, but it is still in `batch.running`.", case=case, idea=idea)
     if "A" in batch.caches:
@@ -192,6 +192,11 @@ def _check_two_leave(attempt) -> None:
             idea = (
                 f"{missed[0]} was in the row but got no token. If `batch.running` changes while a `for` loop iterates "
                 "over it, the loop skips a request. Append all tokens first, then retire and admit."
+            )
+        elif running[:2] == ["A", "B"]:
+            idea = (
+                "Neither A nor B has left. A finished request leaves at the end of its own step, even if others still "
+                "run or finish at the same time."
             )
         elif any(request.state is RequestState.FINISHED for request in batch.running):
             idea = (
