@@ -30,7 +30,7 @@ from lessons_lib.scheduling.scheduler import conservative, optimistic
 from lessons_lib.scheduling.sequence import Sequence
 from lessons_lib.scheduling.shared_blocks import fork
 
-WORKLOADS = 60  # of each family
+WORKLOADS = 102  # of each family
 LONGEST = 20  # answers
 MOST_STEPS = 3000
 
