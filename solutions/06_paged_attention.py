@@ -434,7 +434,7 @@ Return the attention, with the shape and dtype of `query`. Four rules:
 2. A token attends to the keys at its own position and before.
 3. Slots without a token of this sequence may hold anything, even NaN. A hidden key has weight 0, but 0 × NaN is NaN. So
    don't read them.
-4. Don't gather: no tensor may grow with the context. The check measures the largest one.
+4. Don't gather: no tensor of keys, values or scores may grow with the context. The check measures the largest one.
 
 Your `add_block`, `nothing_seen(num_queries, head_size, dtype)` and `attention_of(seen)` do the softmax.
 

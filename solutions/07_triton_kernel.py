@@ -6,10 +6,10 @@
 
 90 minutes · difficulty: hard · routes: kernels · prerequisites: lesson 03 (blocks, slots) and lesson 06 (softmax block by block)
 
-Lesson 06 left keys and values in their blocks, but each layer still made a temporary copy of them, because PyTorch's attention wants contiguous
-tensors. In this lesson you write the attention kernel yourself, in four steps: addition, attention over one block, attention over a block table, and all
-sequences and heads at once. You don't need a GPU: without one, every kernel runs through Triton's interpreter. Triton supports Linux only: on
-Windows use WSL, on macOS a container.
+Lesson 06 left keys and values in their blocks. But the backend that the library serves with on a CPU still copies them in each layer, because PyTorch's
+attention wants contiguous tensors. In this lesson you write the attention kernel yourself, in four steps: addition, attention over one block, attention
+over a block table, and all sequences and heads at once. You don't need a GPU: without one, every kernel runs through Triton's interpreter. Triton supports
+Linux only: on Windows use WSL, on macOS a container.
 """
 
 # %%

@@ -46,10 +46,10 @@ def paged_attention_forward(
     Args:
         module: the layer; `module.layer_idx` is its index.
         query: [1, q_heads, T, head_dim]; key, value: [1, kv_heads, T, head_dim], already rotated to their positions.
-        attention_mask: None: no mask is made for a name that no mask function is registered for.
+        attention_mask: None: transformers makes a mask only for names that it knows.
         scaling: what the scores are multiplied by; 1 / sqrt(head_dim) if not given.
-        paged: PagedPass; the model passes it on as it was given to it.
-        kwargs: what some layers pass besides; `attention_of_layer` has taken care of it.
+        paged: the PagedPass of this forward pass.
+        kwargs: what else some layers pass; ignored here.
 
     Returns:
         (attention [1, T, q_heads, head_dim], None): no attention weights. The cache now has the new tokens' keys and

@@ -3,6 +3,7 @@
 At the end, the compiler is asked too, which doesn't take a GPU.
 """
 
+import re
 import traceback
 from collections.abc import Callable
 
@@ -82,6 +83,16 @@ EXCEPTIONS = (
         "`tl.sum(query[None, :] * block_keys, axis=1)`; for a tile of queries, `tl.dot`.",
     ),
     ("cannot convert none", "A function that a kernel calls must return its result. Yours returned nothing."),
+    (
+        "'int' object has no attribute 'to'",
+        "The variable of a loop is a plain integer in the interpreter, without `.to`. What `tl.load` gives has it: is "
+        "this value read from memory?",
+    ),
+    (
+        "must have equal ranks",
+        "`tl.dot` takes two tiles with two axes each, and one of these has another number. Where a function returns "
+        "several tiles, are they taken in its order?",
+    ),
     (
         "expected pointer argument to have shape",
         "The tile that you store and the tile of its addresses have different shapes.",
@@ -243,7 +254,19 @@ def _explained(error: Exception) -> str:
         return (
             "The shape of a tile is a list, even with one side: `tl.zeros([HEAD_DIM], tl.float32)`, with the brackets."
         )
+    if "object is not iterable" in message and (name := _builtin_of(error)):
+        return (
+            f"Python's `{name}` can't take a tile. `tl.{name}(tile, axis=0)` reduces one; `tl.maximum` and "
+            "`tl.minimum` take the larger or the smaller of two."
+        )
     return next((idea for words, idea in EXCEPTIONS if words.lower() in message), "")
+
+
+def _builtin_of(error: Exception) -> str:
+    """`max`, `min` or `sum`, if the learner's line calls Python's own; else ""."""
+    lines = [frame.line or "" for frame in traceback.extract_tb(error.__traceback__)]
+    own = [found for line in lines for found in re.findall(r"(?<![\w.])(max|min|sum)\(", line)]
+    return own[-1] if own else ""
 
 
 def _with_line(case: str, error: Exception, attempt) -> str:

@@ -293,6 +293,31 @@ def clamps_the_maximum(seen, scores, values):
     return dataclasses.replace(done, maximum=done.maximum.clamp(min=-1e9))
 
 
+def bounded_below(least):
+    """`add_block` that subtracts at least this much."""
+
+    def attempt(seen, scores, values):
+        new = torch.maximum(seen.maximum, scores.max(dim=1).values)
+        weights, factor = (scores - new.clamp(min=least)[:, None]).exp(), (seen.maximum - new.clamp(min=least)).exp()
+        return Partial(new, seen.total * factor + weights.sum(dim=1), seen.output * factor[:, None] + weights @ values)
+
+    return attempt
+
+
+def of_the_old_maximum(seen, scores, reference):
+    return (scores - torch.where(seen.maximum == NONE, reference, seen.maximum)[:, None]).exp()
+
+
+def turns_nan_into_1(seen, scores, reference):
+    new = torch.maximum(seen.maximum, scores.max(dim=1).values)
+    return (scores - new[:, None]).exp().nan_to_num(nan=1.0)
+
+
+def adds_1_to_the_total(seen, scores, values):
+    done, own = add_block(seen, scores, values), forgets_the_past(seen, scores, values)
+    return dataclasses.replace(done, total=done.total - own.total + 1)
+
+
 def rescales_the_new_sums(seen, scores, values):
     done, own = add_block(seen, scores, values), forgets_the_past(seen, scores, values)
     factor = (seen.maximum - done.maximum.masked_fill(done.maximum == NONE, 0.0)).exp()
@@ -495,6 +520,37 @@ def returns_one_head(*arguments):
 
 def returns_the_state(query, keys, values, blocks, num_tokens, scale):
     return nothing_seen(len(query), query.shape[2])
+
+
+def hides_with_0(query, keys, values, blocks, num_tokens, scale):
+    def add(seen, scores, values):
+        return add_block(seen, scores.masked_fill(scores == NONE, 0.0), values)
+
+    return in_place(add=add)(query, keys, values, blocks, num_tokens, scale)
+
+
+def hides_in_the_last_block(query, keys, values, blocks, num_tokens, scale):
+    last = (num_tokens - 1) // keys.shape[1] * keys.shape[1]
+
+    def is_hidden(key, query, num_new):
+        return (key > query) & (key >= last)
+
+    return in_place(is_hidden=is_hidden)(query, keys, values, blocks, num_tokens, scale)
+
+
+def assumes_blocks_of_4(query, keys, values, blocks, num_tokens, scale):
+    position = torch.arange(num_tokens - len(query), num_tokens)[:, None]
+    heads = []
+    for head in range(query.shape[1]):
+        own = head * keys.shape[2] // query.shape[1]
+        seen = nothing_seen(len(query), query.shape[2], query.dtype)
+        for start in range(0, num_tokens, 4):
+            filled = slice(0, min(4, num_tokens - start))
+            scores = query[:, head] @ keys[blocks[start // 4], filled, own].T * scale
+            hidden = torch.arange(start, start + scores.shape[1]) > position
+            seen = add_block(seen, scores.masked_fill(hidden, NONE), values[blocks[start // 4], filled, own])
+        heads.append(attention_of(seen))
+    return torch.stack(heads, dim=1)
 
 
 def computes_in_float32(query, keys, values, *rest):
@@ -872,6 +928,13 @@ WRONG = {
         Wrong("lists", caching(read=reads_lists), "should be a tensor; yours are list"),
     ],
     "06.2": [
+        Wrong("subtracts 0 or more", bounded_below(0.0), "what you subtract is far above all of these scores"),
+        Wrong("subtracts -10,000 or more", bounded_below(-1e4), "[-100000, -100001]"),
+        Wrong("weights relative to the old maximum", adding(weights=of_the_old_maximum), "to the *old* maximum"),
+        Wrong(
+            "weight 1 for masked keys", adding(weights=turns_nan_into_1), "Each masked key counts with a weight of 1"
+        ),
+        Wrong("1 for each block", adds_1_to_the_total, "This block adds exactly 1 to the total"),
         Wrong("keys counted", counts_the_keys, "keys were counted"),
         Wrong("values without weights", adds_bare_values, "without their weights"),
         Wrong("largest score of each key", takes_a_maximum_per_key, "along `dim=0` the queries"),
@@ -930,6 +993,24 @@ WRONG = {
         Wrong("max with its indices", takes_values_and_indices, "`maximum` should be a tensor"),
     ],
     "06.3": [
+        Wrong(
+            "no slots of a full last block",
+            in_place(slots_filled=lambda block_size, left: block_size if left > block_size else left % block_size),
+            "An iteration of your loop has no keys",
+        ),
+        Wrong("0 for hidden scores", hides_with_0, "A hidden key has a score of 0 here"),
+        Wrong("hides in the last block only", hides_in_the_last_block, "hidden in the last block only"),
+        Wrong(
+            "hides earlier keys",
+            in_place(is_hidden=lambda key, query, num_new: key < query),
+            "does your code hide earlier keys instead of later ones",
+        ),
+        Wrong("blocks of 4 only", assumes_blocks_of_4, "The shape of `keys` tells how many"),
+        Wrong(
+            "cached tokens only",
+            in_place(starts=lambda num_tokens, block_size: range(0, num_tokens - 1, block_size)),
+            "`num_tokens` counts the new tokens too",
+        ),
         Wrong("result scaled", scales_the_result, "a factor of the scores"),
         Wrong("divided by scale", in_place(of_scale=lambda scale, d: 1 / scale), "were divided by `scale`"),
         Wrong("heads reshaped into tokens", reshapes_heads_into_tokens, "has the heads first"),
@@ -987,7 +1068,7 @@ WRONG = {
         Wrong("attentions of the blocks added", adds_up_attentions, "You added the attentions"),
         Wrong("reshaped", mixes_heads_and_tokens, "mixed up"),
         Wrong("bare exponentials", in_place(add=add_block_naive), "bare exponentials overflow"),
-        Wrong("gathered", gathers_first, "No tensor may grow"),
+        Wrong("gathered", gathers_first, "No tensor of keys, values or scores may grow"),
         Wrong("all scores kept", keeps_all_scores, "your code made a tensor of shape [1, 120]"),
         Wrong("heads first", returns_heads_first, "Tokens come before heads"),
         Wrong("one head only", returns_one_head, "an entry for every query head"),
@@ -1081,6 +1162,7 @@ WRONG = {
         ),
         Wrong("None passed on", forwarding(scale=lambda query, scaling: scaling), "If `scaling` is None"),
         Wrong("no pair", forwarding(result=lambda attended: attended[None]), "expected a pair"),
+        Wrong("heads joined", forwarding(result=lambda attended: (attended.flatten(1)[None], None)), "heads apart"),
         Wrong("no leading axis", forwarding(result=lambda attended: (attended, None)), "Add the batch axis"),
         Wrong(
             "heads first in the result",
@@ -1119,6 +1201,18 @@ WRONG = {
             "factors upside down",
             merging(factors=lambda one, other, r: [1 / f for f in both(one, other, r)]),
             "upside down",
+        ),
+        *(
+            Wrong(
+                f"factor of {name} upside down",
+                merging(
+                    factors=lambda one, other, r, own=own: [
+                        1 / f if own == i else f for i, f in enumerate(both(one, other, r))
+                    ]
+                ),
+                f"The factor of `{name}` is upside down",
+            )
+            for own, name in enumerate(("one", "other"))
         ),
         Wrong("maximum of the first", merging(maximum=lambda one, other: one.maximum), "the maximum of `one`"),
         Wrong("maximum of the second", merging(maximum=lambda one, other: other.maximum), "the maximum of `other`"),

@@ -242,6 +242,18 @@ ONE_BLOCK = [
     Wrong("scale forgotten", one_block(("axis=1) * scale", "axis=1)")), "not multiplied by `scale`"),
     Wrong("divided by scale", one_block(("axis=1) * scale", "axis=1) / scale")), "You divided by `scale`"),
     Wrong(
+        "own scale",
+        one_block(("axis=1) * scale", "axis=1) / tl.sqrt(HEAD_DIM + 0.0)")),
+        "multiplied by 1 / sqrt(HEAD_DIM)",
+    ),
+    Wrong(
+        "arguments of where swapped",
+        one_block((ONE_WHERE, 'scores = tl.where(is_key, float("-inf"), scores)')),
+        "takes `a` where the condition is True",
+    ),
+    Wrong("values without weights", one_block(("weights[:, None] * values", "values")), "without their weights"),
+    Wrong("Python's max", one_block(("tl.max(scores, axis=0)", "max(scores)")), "Python's `max` can't take a tile"),
+    Wrong(
         "scale on the result",
         one_block(("axis=1) * scale", "axis=1)"), ("out + dim, result", "out + dim, result * scale")),
         "You multiplied the result by `scale`",
@@ -517,6 +529,22 @@ def plain_attend(query, keys, values, table, num_tokens, scale, stride_block, st
 
 
 ATTEND = [
+    Wrong("own scale", attending(("* scale", "* (HEAD_DIM**-0.5)")), "multiplied by 1 / sqrt(HEAD_DIM)"),
+    Wrong(
+        "values without weights",
+        attending(("weights[:, None] * block_values", "block_values")),
+        "The values are added without their weights",
+    ),
+    Wrong(
+        "no stride of blocks for the values",
+        attending((VALUES, VALUES.replace("offsets", "offsets + block * (BLOCK_SIZE * stride_slot - stride_block)"))),
+        "All keys were read, but the value in slot 0 of block 2 wasn't",
+    ),
+    Wrong(
+        "index of the loop for the table",
+        attending(("tl.load(table + first // BLOCK_SIZE)", "(first // BLOCK_SIZE)")),
+        "The variable of a loop is a plain integer",
+    ),
     Wrong(
         "factor upside down, and 0 for the first block",
         attending(("tl.exp(row_max - new_max)", 'tl.where(row_max == float("-inf"), 0.0, tl.exp(new_max - row_max))')),

@@ -87,6 +87,26 @@ def work_by_triangles(q_lens, context_lens, q_heads, kv_heads, head_dim, bytes_p
 
 
 WORK = [
+    Wrong(
+        "cached keys only",
+        counting(kv=lambda q, c, hq, hkv, d: 2 * (sum(c) - sum(q)) * hkv * d),
+        "You left them out",
+    ),
+    Wrong(
+        "new keys twice",
+        counting(kv=lambda q, c, hq, hkv, d: 2 * (sum(c) + sum(q)) * hkv * d),
+        "You count their keys and values twice",
+    ),
+    Wrong(
+        "queries without head_dim",
+        counting(queries=lambda q, c, hq, hkv, d: 2 * sum(q) * hq),
+        "`head_dim` is missing in part of the count",
+    ),
+    Wrong(
+        "operations of the first sequence",
+        counting(pairs=lambda q, c, *_: right_pairs(q[:1], c[:1])),
+        "is a `return` inside the loop",
+    ),
     Wrong("only the keys", counting(kv=lambda q, c, hq, hkv, d: sum(c) * hkv * d), "Keys and values: both are read"),
     Wrong(
         "query heads for KV heads",
@@ -247,6 +267,17 @@ def softmax_by_methods(scores, row_max, row_sum, acc):
 
 
 SOFTMAX = [
+    Wrong("subtracts 0 or more", softmax((REFERENCE, "reference = tl.maximum(new_max, 0.0)")), "[-400, -401]"),
+    Wrong(
+        "subtracts -10,000 or more",
+        softmax((REFERENCE, "reference = tl.maximum(new_max, -10000.0)")),
+        "what you subtract is far above all of these scores",
+    ),
+    Wrong(
+        "0 for masked scores",
+        softmax((WEIGHTS, WEIGHTS.replace("scores -", "tl.where(new_max[:, None] == float('-inf'), 0.0, scores) -"))),
+        "Masked keys have a weight of 1",
+    ),
     Wrong(
         "powers of e",
         softmax((WEIGHTS, WEIGHTS.replace("exp2", "exp")), (RESCALE, RESCALE.replace("exp2", "exp"))),
@@ -426,6 +457,23 @@ def merge_by_shares(
 
 
 MERGE = [
+    Wrong(
+        "0 for unused splits in the maximum",
+        merge((SHARES, SHARES.replace("tl.max(lse,", "tl.max(tl.where(is_used, lse, 0.0),"))),
+        "must not take part in the maximum",
+    ),
+    Wrong(
+        "the end for the start",
+        merge(
+            (
+                TOKEN,
+                TOKEN.replace("seq)\n", "seq + 1)\n").replace(
+                    "tl.load(cu_seqlens_q + seq + 1) - token", "token - tl.load(cu_seqlens_q + seq)"
+                ),
+            )
+        ),
+        "entry seq + 1 is where it ends",
+    ),
     Wrong(
         "the plain mean",
         merge((RESULT, f"tl.sum(outputs, axis=0) / {COUNT} + 0 * tl.sum(weights, axis=0)")),
@@ -994,6 +1042,16 @@ GROUPS = [
     ),
     Wrong(
         "32-bit offsets", groups((SLOTS, SLOTS.replace("blocks.to(tl.int64)", "blocks"))), "a 32-bit integer goes up"
+    ),
+    Wrong(
+        "the maximum isn't carried",
+        groups((STEP, STEP.replace("weights, row_max", "weights, own_max"))),
+        "all carried from one iteration to the next",
+    ),
+    Wrong(
+        "results in another order",
+        groups((STEP, STEP.replace("weights, row_max", "row_max, weights"))),
+        "are they taken in its order",
     ),
     Wrong("weights in float32", groups((ADD, ADD.replace(".to(values.dtype)", ""))), "need the same dtype"),
     Wrong("keys not transposed", groups((SCORES, SCORES.replace("tl.trans(keys)", "keys"))), "`tl.dot`"),

@@ -81,6 +81,12 @@ CASES = (
         [[-300.0, -301.0]],
         [[10.0], [20.0]],
     ),
+    (
+        "scores very far below zero: nothing seen; scores [-100000, -100001].",
+        nothing_seen(1, 1),
+        [[-100_000.0, -100_001.0]],
+        [[10.0], [20.0]],
+    ),
 )
 
 
@@ -186,6 +192,11 @@ def _why(wrong: str, found, expected, seen: Partial, scores, values, got: Partia
     of_block = local.sum(dim=1) if wrong == "total" else local @ values
     bare = scores.exp().sum(dim=1) if wrong == "total" else scores.exp() @ values
     if not bool(seen.total.any()) and not bool(found.any()):
+        if bool((block_maximum < -80).all()):  # an earlier case has shown that a first block isn't rescaled
+            return (
+                "Every exponential is 0 here: what you subtract is far above all of these scores. Subtract the new "
+                "maximum itself, however low it is; something else, such as 0, only where it is −∞."
+            )
         return (
             "The block's own sum is missing. Did you multiply it by the factor as well? For the first block that "
             "is exp(−∞) = 0. Only the old sums are rescaled."
@@ -213,7 +224,12 @@ def _why(wrong: str, found, expected, seen: Partial, scores, values, got: Partia
             old * by + bare,
             "The block's weights are bare exponentials. Subtract the new maximum from every score first.",
         ),
-        *_other_sums(old * by, seen, scores, values, reference, wrong),
+        (
+            old * by + _relative_to(seen.maximum, scores, values, wrong),
+            "The block's weights are relative to the *old* maximum. Subtract the new one, the largest of all scores "
+            "so far.",
+        ),
+        *_other_sums(old * by, seen, scores, values, reference, wrong, got),
         (
             (old + own) * by,
             "Rescale only the old sums. The block's weights are already relative to the new maximum.",
@@ -226,13 +242,24 @@ def _why(wrong: str, found, expected, seen: Partial, scores, values, got: Partia
     ):
         if guess.shape == found.shape and same(found, guess):
             return idea
+    if bool((maximum == NONE).all()) and wrong == "total" and same(found, torch.full_like(found, scores.shape[1])):
+        return (
+            "Each masked key counts with a weight of 1; its weight is 0. exp(−∞ − 0) is 0: use 0 in place of the "
+            "maximum only, not of a score, and not in an exponent."
+        )
     parts = f"Here the rescaled old {wrong} is {told(old * by)}, and this block adds {told(own)}"
     if wrong == "output" and len(seen.total) > 1:
         parts += ". The factor has to be a column, `factor[:, None]` of shape [Q, 1]"
     return parts + ". Which of the two does your code get differently?"
 
 
-def _other_sums(rescaled, seen: Partial, scores, values, reference, wrong: str):
+def _relative_to(maximum, scores, values, wrong: str):
+    """The block's own sum, relative to these maxima; where one is −∞, to 0."""
+    weights = (scores - maximum.masked_fill(maximum == NONE, 0.0)[:, None]).exp()
+    return weights.sum(dim=1) if wrong == "total" else weights @ values
+
+
+def _other_sums(rescaled, seen: Partial, scores, values, reference, wrong: str, got: Partial):
     """A block added in the wrong way to old sums that are right, and what to say about it."""
     weights = (scores - reference[:, None]).exp()
 
@@ -246,10 +273,14 @@ def _other_sums(rescaled, seen: Partial, scores, values, reference, wrong: str):
         "The factor was applied to the block's own sum. It converts the *old* sums, relative to the old maximum.",
     )
     yield old * by + of(2 ** (scores - reference[:, None])), "These are powers of 2, not of e: use `exp`."
+    by_softmax = scores.softmax(dim=1)
+    in_output = seen.output * (seen.maximum - reference).exp()[:, None] + by_softmax @ values
     yield (
-        rescaled + of((scores - reference[:, None]).softmax(dim=1)),
+        rescaled + of(by_softmax),
         "The block's weights were divided by their sum, as `softmax` does. Add the weights themselves: the division "
-        "comes last, over all blocks.",
+        "comes last, over all blocks."
+        if same(got.output, in_output)
+        else "This block adds exactly 1 to the total. Add the weights of all its keys, each exp(score − new maximum).",
     )
     if wrong == "output":
         yield rescaled + values.sum(dim=0), "The block's values were added without their weights: `weights @ values`."

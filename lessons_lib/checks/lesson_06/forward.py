@@ -230,6 +230,8 @@ def _check_result(got, result: torch.Tensor, case: str) -> None:
         idea = "Add the batch axis: `attended[None]`."
         if isinstance(found, torch.Tensor) and found.shape == want.transpose(1, 2).shape:
             idea = "In the result, tokens come before heads, unlike in the query. `attend` already returns that layout."
+        elif isinstance(found, torch.Tensor) and found.numel() == want.numel() and want.shape[-1] not in found.shape:
+            idea = "Keep the heads apart, [1, T, query heads, head size]: the layer itself joins them."
         raise Mistake(
             f"the attention should have the shape {list(want.shape)}; yours has {shape}.", case=case, idea=idea
         )

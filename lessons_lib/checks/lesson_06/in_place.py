@@ -115,7 +115,18 @@ def _call(attempt: Callable, case: Case):
     try:
         got = call(over_the_cache, case.query, list(case.blocks), case=case.words)
     except (IndexError, RuntimeError) as error:
-        if not (idea := _too_many_blocks(case)):
+        size = case.keys.shape[1]
+        if not (idea := _too_many_blocks(case)) and size != 4 and str(error) == "list index out of range":
+            idea = (
+                f"`blocks` has one entry per block, and a block has {size} slots here: position p is in "
+                f"`blocks[p // {size}]`. The shape of `keys` tells how many."
+            )
+        if "non-zero size" in str(error) and case.num_tokens % size == 0:
+            idea = (
+                f"An iteration of your loop has no keys. Every block is full here, the last one too: {case.num_tokens} "
+                f"% {size} is 0."
+            )
+        if not idea:
             raise
         raise Mistake(
             f"your code raised {type(error).__name__}: {str(error)[:120]}", case=case.words, idea=idea
@@ -177,7 +188,10 @@ def _why_nan(case: Case, got: torch.Tensor) -> str:
     if idea := _too_many_blocks(case):
         return idea
     if case.num_tokens == len(got) and bool(got[0].isnan().all()) and not bool(got[1:].isnan().any()):
-        return "Only the first token has NaN. Which keys may it attend to? It must see itself, or it sees none."
+        return (
+            "Only the first token has NaN. Which keys may it attend to? It must see itself, or it sees none. And does "
+            "your loop reach it? `num_tokens` counts the new tokens too."
+        )
     if case.num_tokens % size:
         return (
             f"The last block contains {_tokens(case.num_tokens % size)}, and `num_tokens` counts the new ones too. "
@@ -207,7 +221,7 @@ def _tokens(count: int) -> str:
 
 def _dense(
     case: Case, visible=lambda key, query: key <= query, kv_head=None, scale=None, slots=None, swapped=False,
-    keys_only=False,
+    keys_only=False, hidden_score=float("-inf"),
 ) -> torch.Tensor:  # fmt: skip
     """The attention with all keys at once, in float64; the arguments are mistakes to compare with.
 
@@ -223,7 +237,7 @@ def _dense(
     scores = torch.einsum("qhd,khd->hqk", case.query.double(), keys[:, of]) * (case.scale if scale is None else scale)
     query_position = torch.arange(case.num_tokens - num_new, case.num_tokens)[:, None]
     hidden = ~visible(torch.arange(len(keys))[None], query_position)
-    return torch.einsum("hqk,khd->qhd", scores.masked_fill(hidden, float("-inf")).softmax(dim=-1), values[:, of])
+    return torch.einsum("hqk,khd->qhd", scores.masked_fill(hidden, hidden_score).softmax(dim=-1), values[:, of])
 
 
 def _guesses(case: Case) -> Iterator[tuple[torch.Tensor, str]]:
@@ -255,6 +269,16 @@ def _guesses(case: Case) -> Iterator[tuple[torch.Tensor, str]]:
                 if case.num_tokens > size
                 else ""
             ),
+        )
+        yield (
+            _dense(case, hidden_score=0.0),
+            "A hidden key has a score of 0 here, and exp(0 − maximum) is a weight like any other. Its score must be "
+            "minus infinity.",
+        )
+        last = (case.num_tokens - 1) // size * size
+        yield (
+            _dense(case, visible=lambda key, query: (key <= query) | (key < last)),
+            "Later keys are hidden in the last block only. The new tokens may be spread over several blocks.",
         )
         yield (
             _dense(case, visible=lambda key, query: key <= query - first_new),
@@ -367,6 +391,8 @@ def _only_some(first: int, end: int, case: Case) -> str:
     size = case.keys.shape[1]
     what = f"What you computed is the attention over keys {first} to {end - 1}; the sequence has keys 0 to "
     what += f"{case.num_tokens - 1}, in blocks of {size}. "
+    if first % size:
+        return what + "That isn't where a block starts: does your code hide earlier keys instead of later ones?"
     if first:
         return what + "Does your loop start with the first block, and does each block add to the same state?"
     if end % size == 0:
@@ -429,8 +455,9 @@ def _check_one_block_at_a_time(attempt: Callable) -> None:
             f"{sizes[0].shape} for 3 blocks."
         )
         idea = (
-            "No tensor may grow with the context. `keys[block]` with one integer is a view; a list of blocks, "
-            "`torch.cat` and a row of all scores are new memory. Add one block to the state, then forget its scores."
+            "No tensor of keys, values or scores may grow with the context. `keys[block]` with one integer is a view; "
+            "a list of blocks, `torch.cat` and a row of all scores are new memory. Add one block to the state, then "
+            "forget its scores."
         )
         raise Mistake(what, case=_many_words(many), idea=idea)
     _check_shape(got, many)

@@ -141,6 +141,16 @@ def _why(wrong: str, found, one: Partial, other: Partial) -> str:
             a / factors[0] + b / factors[1],
             "The factors are upside down: exp(its own maximum − the larger one), at most 1.",
         ),
+        *(
+            (
+                sums,
+                f"The factor of `{name}` is upside down: exp(its own maximum − the larger one), at most 1.",
+            )
+            for name, sums in (
+                ("one", a / factors[0] + b * factors[1]),
+                ("other", a * factors[0] + b / factors[1]),
+            )
+        ),
         (
             (a * factors[0] + b * factors[1]) / 2,
             "You averaged the two. Just add the sums; the division by the total comes last and takes care of the rest.",

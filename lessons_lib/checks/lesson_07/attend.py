@@ -109,6 +109,9 @@ def _check_case(
     finite, _ = _attend(attempt, other, _views(caches, layout), case)
     if idea := other.recognize(finite):
         raise Mistake(what, case=case, idea=idea)
+    if not _reads(recording).values:
+        idea = "No value was read. Is there a `tl.load(values + ...)`, and is its mask True for every token?"
+        raise Mistake(what, case=case, idea=idea)
     loads = [access for access in recording.programs[0].accesses if access.tensor == "k_cache"]
     if len(loads) > len(table) and sum(len(access.offsets) for access in loads) > num_tokens * head_dim:
         idea = (
@@ -255,7 +258,8 @@ def _why_not_finite(finite_is_right: bool, full_is_right: bool, scores: str) -> 
     if full_is_right:
         return (
             "With full blocks the result is right. Without `other`, masked elements may be anything, here NaN, and a "
-            "weight of 0 doesn't help: 0 × NaN is NaN. Load keys and values with `other=0.0`."
+            "weight of 0 doesn't help: 0 × NaN is NaN. Load keys and values with `other=0.0`. If you do: is minus "
+            "infinity, the score of a slot without a token, what you subtract? That would be `tl.min`, not `tl.max`."
         )
     if scores == "high":
         return (

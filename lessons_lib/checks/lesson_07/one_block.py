@@ -157,6 +157,10 @@ class _Case:
         yield "The scores are not multiplied by `scale`.", self._over(n, 1.0)
         yield "The scores are multiplied by `scale` twice.", self._over(n, scale**2)
         yield "You divided by `scale`. It is already 1 / sqrt(head size): multiply.", self._over(n, 1 / scale)
+        yield (
+            "The scores are multiplied by 1 / sqrt(HEAD_DIM). Multiply by `scale`: a model may use another factor.",
+            self._over(n, self.head_dim**-0.5),
+        )
         yield "You multiplied the result by `scale`. It is a factor of the scores.", self._over(n, 1.0) * scale
         yield "You multiplied the result by `scale` as well. It is a factor of the scores only.", self._over(n) * scale
         if n < self.size:
@@ -181,13 +185,19 @@ class _Case:
             )
         if n > 1:
             yield "The newest token is left out: `slot < num_tokens`.", self._over(n - 1)
-        yield "The result is not divided by the sum of the weights.", summed
+        yield (
+            "The result is not divided by the sum of the weights. If you do divide: is it the sum of all of them, "
+            "`tl.sum`? The largest weight alone is 1.",
+            summed,
+        )
+        yield "The values are added without their weights.", values[:n].sum(dim=0) / weights.sum()
         yield "You divided by the number of tokens. Divide by the sum of the weights.", summed / n
         yield "You divided by BLOCK_SIZE. Divide by the sum of the weights.", summed / self.size
         yield "The result is not divided by the sum of the weights.", scores[:n].exp() @ values[:n]
         yield "You divided by the sum of the scores. Divide by the sum of the weights.", summed / scores[:n].sum()
         yield (
-            "The smallest score has the largest weight: the weights are exp(score − maximum), in this order.",
+            "The smallest score has the largest weight. Is the sign of the scores wrong, or the order in the exponent? "
+            "The weights are exp(score − maximum).",
             (-scores[:n]).softmax(dim=0) @ values[:n],
         )
         yield "The exponential is missing: the weights are exp(score − maximum).", scores[:n] @ values[:n]
@@ -234,6 +244,11 @@ class _Case:
             return (
                 "exp(−200) is 0 in float32, and 0 / 0 is NaN. Subtract the largest score of the keys. If you do: a "
                 "slot without a token has a score of 0, which is above all of them, until minus infinity replaces it."
+            )
+        if self.num_tokens == self.size:
+            return (
+                "Every slot holds a token here, and nothing should be masked. NaN is −∞ − (−∞) or 0 / 0: were all "
+                "scores replaced? `tl.where(condition, a, b)` takes `a` where the condition is True."
             )
         return (
             "NaN comes from 0 × NaN, 0 / 0 or −∞ − (−∞). Without `other`, masked elements may be anything, here NaN: "

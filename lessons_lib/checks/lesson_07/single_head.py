@@ -115,6 +115,10 @@ class SingleHead:
         )
         yield "You divided by `scale`. It is already 1 / sqrt(head size): multiply.", self._over(cells, 1 / self.scale)
         yield (
+            "The scores are multiplied by 1 / sqrt(HEAD_DIM). Multiply by `scale`: a model may use another factor.",
+            self._over(cells, self.keys.shape[2] ** -0.5),
+        )
+        yield (
             "These are powers of 2. A softmax takes powers of e: `tl.exp`.",
             self._over(cells, self.scale * 0.6931471805599453),
         )
@@ -200,7 +204,14 @@ class SingleHead:
                 'score must be minus infinity: `tl.where(is_key, scores, float("-inf"))`.',
                 self._online(empty_weight=True),
             )
-        yield "The result is not divided by `row_sum`, the sum of the weights.", self._online(divide=False)
+        yield (
+            "The result is not divided by `row_sum`, the sum of the weights. If you do divide: is it the sum of all of "
+            "them, `tl.sum`? The largest weight alone is 1.",
+            self._online(divide=False),
+        )
+        if self.num_tokens <= size:
+            weights = (scores * self.scale - (scores * self.scale).max()).exp()
+            yield "The values are added without their weights.", values.sum(dim=0) / weights.sum()
         if max(block for block, _ in in_order) < len(self.keys):
             yield (
                 "You read blocks 0, 1, ... of the cache. Those are the sequence's logical blocks; the table says "
@@ -262,7 +273,7 @@ class Reads:
                     "Only part of each key was read. The offsets form a rectangle: one row per slot, `[:, None]`, one "
                     "column per dimension, `[None, :]`."
                 )
-            return ""
+            return self._why_values(wanted)
         if not self.keys:
             return self._why_none(single)
         blocks, needed = sorted({block for block, _ in self.keys}), sorted({block for block, _ in wanted})
@@ -307,6 +318,17 @@ class Reads:
         return prefix + (
             "A block starts at block × stride_block, and slots are `stride_slot` apart. Use both strides: a cache may "
             "be a view of a larger tensor, so one doesn't follow from the other."
+        )
+
+    def _why_values(self, wanted: list[tuple[int, int]]) -> str:
+        """Why the values aren't enough, though the keys are; "" if none were read, or all that are needed."""
+        missing = [cell for cell in wanted if cell not in set(self.values)]
+        if not self.values or not missing:
+            return ""
+        return (
+            f"All keys were read, but the value in slot {missing[0][1]} of block {missing[0][0]} wasn't. A value is at "
+            "the same offset in `values` as its key is in `keys`: block × stride_block + slot × stride_slot. And both "
+            "loads have the same mask."
         )
 
     def _why_none(self, single: SingleHead) -> str:

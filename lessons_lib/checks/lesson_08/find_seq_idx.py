@@ -89,7 +89,7 @@ def _of_all_tiles(attempt, bounds: list[int], tokens: int, case: str) -> list[in
     except TimeLimit:
         current_case.text = (
             f"{case} If `low` and `high` are neighbors, their middle, rounded down, is `low` again, and neither moves "
-            "anymore. Search while they are more than 1 apart."
+            "anymore. Search while they are more than 1 apart. And is your middle between them, (low + high) // 2?"
         )
         raise
     return out.tolist()
@@ -194,7 +194,7 @@ def _wrong_ideas(bounds: list[int], tokens: int) -> Iterator[tuple[str, Callable
         last(lambda seq: right[seq], most=max(count - 1, 1)),
     )
     yield (
-        "The first tile is rounded down: cu_seqlens_q[i] // BLOCK_Q + i. You round up.",
+        "The first tile is rounded down: cu_seqlens_q[i] // BLOCK_Q + i. You round up, or divide with `/`.",
         last(lambda seq: -(-bounds[seq] // tokens) + seq),
     )
     yield (

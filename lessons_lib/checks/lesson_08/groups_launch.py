@@ -38,8 +38,8 @@ def small_launch(dtype) -> tuple[tuple, dict]:
 def _why_dot(message: str) -> str:
     if "same dtype" in message:
         return (
-            "Both factors of `tl.dot` need the same dtype. The weights are float32; convert them to the dtype of the "
-            "values: `weights.to(values.dtype)`."
+            "Both factors of `tl.dot` need the same dtype. Queries and keys have it as they are loaded. The weights "
+            "are float32; convert them to the dtype of the values: `weights.to(values.dtype)`."
         )
     if "shape" in message or "dimensions" in message:
         return (

@@ -72,7 +72,11 @@ def wrong_ideas(seq: int, kv_head: int, made: Decodes) -> Iterator[tuple[str, to
             "`tl.dot(weights, values, acc)`.",
             _online(scores, values, made.tile, keep=False),
         )
-        yield "Only the last tile counts in your result.", scores[:, last:].softmax(dim=1) @ values[last:]
+        yield (
+            "Only the last tile counts in your result. Are `row_max`, `row_sum` and `acc` all carried from one "
+            "iteration to the next?",
+            scores[:, last:].softmax(dim=1) @ values[last:],
+        )
         yield "Only the first tile counts in your result.", scores[:, : made.tile].softmax(dim=1) @ values[: made.tile]
         yield (
             "`acc` is counted twice: `tl.dot(weights, values, acc)` already adds it.",

@@ -63,6 +63,7 @@ def _check_results(attempt) -> None:
     _check_case(attempt, _make([12, 4], [[[1.0, 0.0, 2.0]], [[3.0, 0.0, 0.0]]]))
     _check_case(attempt, _make([8], [[[300.0, 299.0]]]))
     _check_case(attempt, _make([8], [[[-300.0, -301.0]]]))
+    _check_case(attempt, _make([8], [[[-300.0, -301.0, 0.0]]]))
     _check_case(attempt, _make([8, 8], [[[1.0, 0.0], [0.0, 3.0]], [[1.0, 2.0], [4.0, 2.0]]], head_dim=3, gap=2))
     _check_case(attempt, _make([8, 8], [[[1.0, 0.0]]] * 4, bounds=[0, 3, 4]))
     _check_case(attempt, _make([8, 8], [[[1.0, 0.0]]], bounds=[0, 0, 1]))
@@ -162,6 +163,11 @@ def _check_result(attempt, recording, program, splits: Splits, got: torch.Tensor
             "exp2(300) overflows float32, and exp2(−300) is 0. Subtract the largest log-sum-exp first: then one "
             "weight is 1, and none is larger. Cutting the exponents off would change the weights."
         )
+        if splits.lse.isnan().any():
+            idea = (
+                "exp2(−300) is 0. Subtract the largest log-sum-exp of the splits that have keys: with all splits full, "
+                "an earlier case was right. A split without keys must not take part in the maximum, not even as 0."
+            )
     raise Mistake(what, case=case, idea=idea)
 
 
@@ -372,6 +378,11 @@ def _lse_out_of_bounds(error, splits: Splits) -> str:
         return (
             f"You read token {token}; sequence {seq} is token {seq} here. Without RAGGED, sequence i is token i, and "
             "`cu_seqlens_q` may be anything: don't load it."
+        )
+    if splits.bounds and token != splits.token(seq) and token == splits.bounds[seq + 1]:
+        return (
+            f"You read token {token}; sequence {seq} is token {splits.token(seq)}. `cu_seqlens_q[seq]` is where it "
+            "starts; entry seq + 1 is where it ends, and the next one starts."
         )
     if not entry:
         return (

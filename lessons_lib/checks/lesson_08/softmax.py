@@ -139,6 +139,7 @@ CASES = (
     ),
     ("large scores: state maximum 300, sum 1, acc 10; scores [400, 399].", Step.of([[400, 399]], [300], [1], [[10]])),
     ("scores far below zero, no key seen before: [-400, -401].", Step.of([[-400, -401]])),
+    ("scores very far below zero, no key seen before: [-100000, -100001].", Step.of([[-100_000, -100_001]])),
 )
 
 
@@ -219,6 +220,13 @@ def _why_nothing_seen(attempt, name: str, got: tuple[torch.Tensor, ...], step: S
     """If no row has seen a key, several wrong ideas look the same; so see what the attempt does if keys were seen."""
     if name == "new_max" or bool((step.row_max != NONE).any()) or bool((step.want()[1] == NONE).any()):
         return ""
+    if name == "weights" and bool((step.scores < -200).all()) and not bool(got[0].any()):
+        # an earlier case has shown that the first step is right
+        return (
+            "All weights are 0: what you subtract is far above all of these scores. Subtract the new maximum itself, "
+            "however low it is. Only where it is minus infinity, subtract 0 instead: "
+            '`tl.where(new_max == float("-inf"), 0.0, new_max)`.'
+        )
     try:
         there = _step(attempt, SEEN, "")
     except Exception:  # noqa: BLE001 - it fails in another way there
@@ -268,7 +276,11 @@ def _why(name: str, got: tuple[torch.Tensor, ...], step: Step) -> str:
     guesses: tuple[tuple[torch.Tensor, str], ...]
     if name == "weights":
         guesses = (
-            ((scores - reference[:, None]).exp(), "These are powers of e. The scores are in base 2 here: `tl.exp2`."),
+            (
+                (scores - reference[:, None]).exp(),
+                "These are powers of e. The scores are in base 2 here, and contain log₂ e already: `tl.exp2`, without "
+                "another factor.",
+            ),
             (scores.exp2(), "The maximum isn't subtracted from the scores."),
             (scores.exp(), "The maximum isn't subtracted from the scores, and you need `tl.exp2`, not `tl.exp`."),
             (
@@ -285,7 +297,13 @@ def _why(name: str, got: tuple[torch.Tensor, ...], step: Step) -> str:
                 weights / weights.sum(dim=1, keepdim=True),
                 "Don't divide the weights yet. The kernel divides once, after the loop.",
             ),
-            (torch.ones_like(scores), "All weights are 1. Do you subtract something from itself?"),
+            (
+                torch.ones_like(scores),
+                "Masked keys have a weight of 1 here; it should be 0. exp2(−∞ − 0) is 0: use 0 in place of the maximum "
+                "only, not of a score, and not in an exponent."
+                if bool((new_max == NONE).all())
+                else "All weights are 1. Do you subtract something from itself?",
+            ),
         )
     elif name == "row_sum":
         guesses = (

@@ -188,6 +188,20 @@ def _wrong_bytes(batch: Batch) -> Iterator[tuple[str, int]]:
     yield "Queries and outputs have `q_heads` heads, not `kv_heads`.", (2 * kv + 2 * of_new) * size
     yield "Count the keys of the whole context, not only of the new tokens.", (2 * of_new + 2 * q) * size
     yield (
+        "`context_lens` includes the new tokens, and their keys and values are read too. You left them out.",
+        (2 * (kv - of_new) + 2 * q) * size,
+    )
+    yield (
+        "`context_lens` includes the new tokens already. You count their keys and values twice.",
+        (2 * (kv + of_new) + 2 * q) * size,
+    )
+    for kv_part, q_part in ((batch.head_dim, 1), (1, batch.head_dim), (batch.head_dim, batch.head_dim)):
+        yield (
+            "`head_dim` is missing in part of the count. A head of a token has `head_dim` elements: in keys and "
+            "values, and in queries and outputs.",
+            (2 * kv // kv_part + 2 * q // q_part) * size,
+        )
+    yield (
         "You count the keys and values again for each new token. All new tokens of a sequence use the same ones, "
         "which are read once.",
         (2 * each_token + 2 * q) * size,
@@ -301,7 +315,9 @@ def _wrong_flop(batch: Batch) -> Iterator[tuple[str, float]]:
             right + extra * batch.pairs * batch.q_heads,
         )
     yield "Operations don't depend on how many bytes an element takes.", right * batch.itemsize
-    last = attention_work(
-        batch.q_lens[-1:], batch.context_lens[-1:], batch.q_heads, batch.kv_heads, batch.head_dim
-    ).flop
+    last, first = (
+        attention_work(batch.q_lens[own], batch.context_lens[own], batch.q_heads, batch.kv_heads, batch.head_dim).flop
+        for own in (slice(-1, None), slice(0, 1))
+    )
     yield "That's the last sequence alone. Sum over all of them.", last
+    yield "That's the first sequence alone. Sum over all of them: is a `return` inside the loop?", first
