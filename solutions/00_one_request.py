@@ -308,16 +308,17 @@ show_source(prefill)
 """
 ## Build: one decode step
 
-**Exercise 00.2.** What goes in, and what comes out? Most mistakes happen here, so take it slowly.
+**Exercise 00.2.** What goes in, and what comes out? Most mistakes happen here, so take it slowly. Copy this table of one
+request and fill in its last row with a pencil. The model continues 5, 17, 42 with 74, 91, 74:
 
-`prefill` returned the first new token. The model has *chosen* that token but has never *read* it: the cache holds the
-prompt but not the new token. So the next pass takes this one token's id and the cache of everything before it, and
-returns logits for the token *after* it.
+| pass | tokens in the cache before | ids that go in | tokens in the cache after | token that comes out |
+|---|---|---|---|---|
+| prefill | none | 5, 17, 42 | 5, 17, 42 | 74 |
+| first decode step | 5, 17, 42 | ? | 5, 17, 42, 74 | 91 |
+| second decode step | ? | ? | ? | ? |
 
-For example, say the cache holds 5, 17, 42, and prefill returned 74. `decode_step(model, 74, cache)` makes one pass over
-one token. Afterwards the cache holds four tokens, 5, 17, 42, 74, and the function returns 91, as an int.
-
-The model derives the position from the cache, so 74 gets position 3 without any work on your part.
+`decode_step(model, 74, cache)` is the first decode step: one pass, after which the cache holds one more token. It returns
+91, as an int. The model derives positions from the cache by itself.
 """
 
 # %% exercise="00.2"
@@ -406,8 +407,10 @@ Table(["request", "limit", "new tokens", "stopped by", "without a cache", "with 
 
 # %% [markdown]
 """
-What if you feed the wrong tokens? No error is raised: the model continues whatever it gets. Here is what happens to
-story A. Words that differ from the right story are marked.
+What if you feed the wrong tokens? No error is raised: the model continues whatever it gets. The next cell feeds story A
+three wrong inputs in each decode step: the token *before* the newest one; the newest token, but without the cache; and
+the whole text again, with the cache. **Guess first:** which of them can you tell from a good story? Words that differ
+from the right story are marked.
 """
 
 # %%
@@ -507,8 +510,9 @@ The longer of the two times is a lower bound for a pass, and the last column say
 agree? Expect more than the bound, because every pass also has a fixed overhead: running Python and launching hundreds of
 small operations.
 
-**Predict.** In operations, how does a prefill of 64 compare with a decode step at 64? The counting cell printed that
-ratio. What is the ratio in *time*: how many times as long does the prefill take?
+**Predict.** A prefill of 64 has many times the operations of a decode step at 64; the counting cell printed how many.
+What is the ratio in *time*: how many times as long does the prefill take? (Both read the same weights. Look at the
+bounds in the table.)
 """
 
 # %%

@@ -4,7 +4,7 @@
 
 **How can several requests share one forward pass, and what does it cost to start and finish them together?**
 
-85 minutes · difficulty: easy · routes: *ideas* (00–06), *serving* (00–03, 05, 06, 09–12) · prerequisites: lesson 00
+90 minutes · difficulty: easy · routes: *ideas* (00–06), *serving* (00–03, 05, 06, 09–12) · prerequisites: lesson 00
 (prefill, decode step, KV cache)
 
 You'll put requests of unequal length into one rectangle and write the loop that continues all of them at once. Each
@@ -294,8 +294,7 @@ for size in (1, 2, 4):
 
 # %% [markdown]
 """
-Larger batches take fewer steps, but waste more of each step. (The sum under the picture also counts the prompt tokens,
-so its percentage differs.)
+Larger batches take fewer steps, but waste more of each step.
 
 ## The cells of a wave
 
@@ -328,8 +327,9 @@ one list of ints per row.
 > **max_tokens**: the maximum number of new tokens of a request. An answer ends at this limit or at the end token,
 > whichever comes first.
 
-It's the loop of lesson 00 with several rows. The model gets four inputs in each pass, and three of them change from
-pass to pass. Say the wave has two prompts, of 3 and 5 tokens:
+It's the loop of lesson 00 with several rows. The model gets four inputs in each pass. The fourth, `past_key_values`, is
+one `DynamicCache(config=model.config)`, empty at first and the same in all passes. The others change. Say the wave has
+two prompts, of 3 and 5 tokens:
 
 | pass | `input_ids` | `attention_mask` | `position_ids` | tokens in the cache before |
 |---|---|---|---|---|
@@ -337,13 +337,8 @@ pass to pass. Say the wave has two prompts, of 3 and 5 tokens:
 | decode step 1 | `[2, 1]`, the newest token of each row | `[2, 6]` | `[[3], [5]]` | 5 per row |
 | decode step 2 | `[2, 1]` | `[2, 7]` | `[[4], [6]]` | 6 per row |
 
-- **`input_ids`**: first the rectangle, then one column with each row's newest token. The rest is in the cache.
-- **`attention_mask`**: covers everything in the cache *and* the tokens being fed. New tokens are real.
-- **`position_ids`**: each row continues from its own last position.
-- **`past_key_values`**: one `DynamicCache(config=model.config)`, empty at first and the same in all passes. The model
-  fills it.
-
-The output's `.logits` have shape `[rows, tokens, vocabulary]`.
+The output's `.logits` have shape `[rows, tokens, vocabulary]`. Before you write the loop, write down by hand the mask and
+the positions of decode step 3. What do you need to keep from the step before?
 
 A row has finished with the end token, which belongs to its answer, or with the token that reaches its limit. From then
 on its answer doesn't change. But the row stays in the batch, so the rectangle needs a token for it in every pass; any
@@ -371,32 +366,23 @@ Stepper(lambda i: draw_timeline(six.trace, upto=i, title="The six stories in wav
 
 # %% [markdown]
 """
-Slot 0 serves A. It does useful work until A's last token and is hatched from then on, until C in slot 2 is done. Slot 3
-serves D, which wants the fewest tokens, so this slot is hatched longest. The narrow framed columns are the two
-prefills, where padding is hatched. The second wave has only two rows, because no other requests are left.
+Slot 0 serves A and is hatched from A's last token on, until C in slot 2 is done. Slot 3 serves D, which wants the fewest
+tokens, so it is hatched longest. The narrow framed columns are the two prefills, where padding is hatched.
 
-The table counts what the picture shows, and checks the formula and your `wave_steps`:
+The next cell counts what the picture shows, and checks the formula and your `wave_steps`:
 """
 
 # %%
 reveal("01.b", 100 * six.trace.tokens_useful / six.trace.tokens_computed, "%", tolerance=0.05)
 times = request_times(six.trace, in_steps=True)
 print("`wave_steps` is right for every request:", predicted == [(t.admitted, t.done, t.returned) for t in times.values()])
-ended = sum(row.phase == "finished" for step in six.trace.steps for row in step.rows)
-computed_rows = sum(len(step.rows) for step in six.trace.steps)
-print(f"{ended} of the {computed_rows} rows computed had already finished: {ended / computed_rows:.0%}")
-starts = [i for i, step in enumerate(six.trace.steps) if step.rows[0].phase == "prefill"]
-rows = []
-for number, (start, end) in enumerate(zip(starts, [*starts[1:], None]), start=1):
-    steps = six.trace.steps[start:end]
-    size, longest_prompt = len(steps[0].rows), steps[0].rows[0].computed
-    computed = sum(step.tokens_computed for step in steps)
-    assert computed == size * (longest_prompt + len(steps) - 1)
-    padding = sum(row.wasted for row in steps[0].rows)
-    finished = sum(row.wasted for step in steps[1:] for row in step.rows)
-    rows.append([number, size, longest_prompt, len(steps), computed, computed - padding - finished, padding, finished])
-rows.append(["both", "", "", *(sum(column) for column in list(zip(*rows))[3:])])
-Table(["wave", "rows", "longest prompt", "longest answer = passes", "cells computed", "useful", "padding", "finished rows"], rows, caption="What the two waves compute")
+sizes = [(len(ids), max_tokens) for ids, max_tokens in zip(prompt_ids, MAX_NEW_TOKENS)]
+cells = [len(wave) * (max(prompt for prompt, _ in wave) + max(answer for _, answer in wave) - 1) for wave in waves(sizes, 4)]
+print(f"cells by the formula: {cells[0]} + {cells[1]} = {sum(cells)}; counted: {six.trace.tokens_computed}")
+padding = sum(row.wasted for step in six.trace.steps for row in step.rows if row.phase == "prefill")
+finished = sum(row.wasted for step in six.trace.steps for row in step.rows if row.phase == "finished")
+print(f"useful: {six.trace.tokens_useful}, padding: {padding}, rows that have finished: {finished}")
+assert sum(cells) == six.trace.tokens_computed == six.trace.tokens_useful + padding + finished
 
 # %% [markdown]
 """
@@ -420,6 +406,52 @@ for size in (2, 4, 6):
 
 # %% [markdown]
 """
+## Leave an input out
+
+What does each input protect? `left_out(model, name)` drops one argument from every call of the model; the loop is still
+yours. All six stories are in one wave. B has the longest prompt, so the other five rows begin with padding. Here the
+padding token is the end token.
+
+**Predict 01.d.** The mask is left out. How many of the six answers change?
+
+**Predict 01.e.** The mask is back, and the positions are left out. The model then takes a token's column as its position,
+as GPT-2 did above. So A's first token is at position 49 instead of 0. How many of the six answers change? (Before you
+answer: which way of encoding positions does this model use?)
+"""
+
+# %%
+predict("01.d", ...)
+predict("01.e", ...)
+
+# %%
+variants = {}
+for variant, name in (("no mask", "attention_mask"), ("no positions", "position_ids")):
+    with left_out(model, name):
+        variants[variant] = generate_wave(model, prompt_ids, MAX_NEW_TOKENS, tokenizer.pad_token_id, tokenizer.eos_token_id)
+for story, right, *answers in zip(STORIES, expected, *variants.values()):
+    print(f"{story.name}: ...{story.prompt[-40:]}\n    right        | {' '.join(tokenizer.decode(right)[:80].split())}")
+    for variant, answer in zip(variants, answers):
+        text = "the same" if answer == right else marked(tokenizer.decode(right)[:80], tokenizer.decode(answer)[:80])
+        print(f"    {variant:12} | {text}")
+for key, answers in zip(("01.d", "01.e"), variants.values()):
+    reveal(key, sum(answer != right for answer, right in zip(answers, expected)), "answers")
+
+# %% [markdown]
+"""
+Words between » and « differ from the right answer.
+
+**No mask.** The rows read their padding as text, so every row with padding gives a different answer. After an end token a
+new story begins: C and E, short prompts after a lot of padding, drift into another story. The answers of A, D and F read
+well but are wrong, which makes this mistake easy to miss.
+
+**No positions.** Nothing changed, although five rows had wrong positions. With rotary positions, attention depends only
+on the *difference* between two positions, and counting columns shifts all tokens of a row by the same amount. So why pass
+positions at all? GPT-2 needs them, a row that counts its padding reaches the end of the context sooner, and from lesson 02
+on they also say where a row's keys are. ("Further" tries three models, and padding on the right.)
+"""
+
+# %% [markdown]
+"""
 ## The ledger
 
 > **ledger**: the table of this course that compares, for the same six stories, what each way of serving them computes,
@@ -434,9 +466,9 @@ ledger(model, tokenizer, "01", with_cache_only=True)
 # %% [markdown]
 """
 Compare the last row with the one above it. There are fewer forward calls, but each covers several rows and takes
-longer. The last column is the result: times fewer divided by times longer. *Useful* is the percentage of 01.b. The cache
-also holds the padding and the finished rows, so compare what it reserves with what is used. And all of it is copied in
-each step, because a `DynamicCache` makes room for a new column by writing the whole cache to a new tensor.
+longer; the last column is the result. *Useful* is the percentage of 01.b. The cache also holds the padding and the
+finished rows, and all of it is copied in each step, because a `DynamicCache` makes room for a new column by writing the
+whole cache to a new tensor.
 """
 
 # %% [markdown]
@@ -449,13 +481,10 @@ each step, because a `DynamicCache` makes room for a new column by writing the w
   right. One `max_new_tokens` applies to the whole batch.
 - **Batchers in front of a model**, such as the dynamic batcher of NVIDIA Triton Inference Server
   (`max_queue_delay_microseconds` in a model's `config.pbtxt`), collect requests for a moment and send them off as one
-  batch. This works well for a model that answers in one pass, such as a classifier, because all its answers finish
-  together.
+  batch. This suits a model that answers in one pass, such as a classifier.
 - **vLLM** has no waves. Before every step, `Scheduler.schedule` in `vllm/v1/core/sched/scheduler.py` decides which
   requests take part. It doesn't pad to the longest prompt either: the tokens of all requests are packed end to end
   (lesson 05).
-- **Sorting by length** puts similar requests into one wave. It is common where lengths are known, as in training. In
-  serving, the length of an answer isn't known when it starts.
 
 ## What is still wrong
 
@@ -484,17 +513,15 @@ quiz("01")
 """
 ## Further (optional)
 
-What the lesson doesn't need. It isn't part of its 85 minutes.
+What the lesson doesn't need. It isn't part of its 90 minutes.
 """
 
 # %% [markdown]
 """
-### What each input is for
+### Padding on the other side
 
-Now leave the inputs out, one at a time. `left_out(model, name)` drops an argument from every call of the model; the
-loop is still yours, unchanged. The last variant pads on the right but still reads the last column. It runs the
-library's loop, not yours: `patch.object` replaces the `pad_left` that the library calls with `pad_right`. Words between
-» and « differ from the correct answer.
+What if the padding is on the right, and the loop still reads the last column? This runs the library's loop, not yours:
+`patch.object` replaces the `pad_left` that the library calls with `pad_right`.
 """
 
 # %%
@@ -506,37 +533,19 @@ def pad_right(prompt_ids, pad_token_id):
     shifts = (mask == 0).sum(dim=1).tolist()
     return tuple(torch.stack([row.roll(-by) for row, by in zip(tensor, shifts)]) for tensor in (input_ids, mask))
 
-wave = (model, prompt_ids, MAX_NEW_TOKENS, tokenizer.pad_token_id, tokenizer.eos_token_id)
-variants = {"correct": outputs}  # from the last iteration above: one wave of six
-with left_out(model, "attention_mask"):
-    variants["no mask"] = generate_wave(*wave)
-with left_out(model, "position_ids"):
-    variants["no positions"] = generate_wave(*wave)
 with patch.object(static_batching, "pad_left", pad_right):
-    variants["padded right"] = static_batching.generate_wave(*wave)
-for story, ids, *answers in zip(STORIES, prompt_ids, *variants.values()):
-    print(f"{story.name}, {max(map(len, prompt_ids)) - len(ids)} cells of padding: ...{story.prompt[-40:]}")
-    for variant, answer in zip(variants, answers):
-        same = answer == answers[0] and answer is not answers[0]
-        text = "the same" if same else marked(tokenizer.decode(answers[0])[:80], tokenizer.decode(answer)[:80])
-        print(f"    {variant:13}| {text}")
+    padded_right = static_batching.generate_wave(model, prompt_ids, MAX_NEW_TOKENS, tokenizer.pad_token_id, tokenizer.eos_token_id)
+for story, right, answer in zip(STORIES, expected, padded_right):
+    print(f"{story.name}  right        | {' '.join(tokenizer.decode(right)[:80].split())}")
+    print(f"   padded right | {marked(tokenizer.decode(right)[:80], tokenizer.decode(answer)[:80])}")
 
 # %% [markdown]
 """
-Variant by variant:
+The first new token is read from the last column. In a short row, that column holds an end token instead of the last word
+of the prompt. So the first word is wrong and the answer continues from it: most rows start a new sentence, and D ends
+immediately. (Rows can also start in the first column, with the unused columns on the right. Lesson 02 does that.)
 
-- **No mask.** The rows read their padding as text, so every row with padding gives a different answer. B has the
-  longest prompt and no padding. Here the padding token is the end token, and after an end token a new story begins: C
-  and E, short prompts after a lot of padding, drift into another story. The answers of A, D and F read well but are wrong,
-  which makes this mistake easy to miss.
-- **No positions.** Nothing changed. Why? Our model has *rotary* positions. It rotates queries and keys by an angle
-  proportional to the position, so attention depends only on the *difference* between two positions. Without position
-  ids, the model uses columns. That shifts all tokens of a row by the same amount, so the differences don't change. The
-  next cell takes a closer look.
-- **Padded right.** The first new token is read from the last column. In a short row, that column holds an end token
-  instead of the last word of the prompt. So the first word is wrong and the answer continues from it: most rows start a
-  new sentence, and D ends immediately. (Rows can also start in the first column, with the unused columns on the right.
-  Lesson 02 does that.)
+### The same inputs on other models
 """
 
 # %%
@@ -561,9 +570,7 @@ Table(
 # %% [markdown]
 """
 With absolute positions, wrong positions break every row that has padding. With rotary positions the answers stay the
-same, up to rounding. All models need the mask. So why pass positions to a rotary model? Because then the same loop
-works for every model, and because a row whose positions include its padding reaches the end of the context sooner. From
-lesson 02 on, each row's positions also say where its keys are in the cache.
+same, up to rounding. All models need the mask.
 """
 
 # %% [markdown]

@@ -22,7 +22,7 @@ from time import perf_counter
 import torch
 from IPython.display import display
 
-from lessons_lib.batching import SlotBatch, SlotCache, SlotLayer, batch_generate, decode_all, static_generate
+from lessons_lib.batching import SlotBatch, SlotCache, SlotLayer, SlotManager, batch_generate, decode_all, static_generate
 from lessons_lib.batching.continuous_batching import forward
 from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, solution
 from lessons_lib.checks.lesson_02.scoreboard import queue_scoreboard
@@ -54,13 +54,6 @@ draw_timeline(static.trace, title="Static batching, waves of four")
 
 # %%
 times = request_times(static.trace, in_steps=True)
-Table(
-    columns=["request", "steps in the queue", "last token in step", "answer returned in step", "steps held back"],
-    rows=[[name, t.admitted, t.done, t.returned, t.held_back] for name, t in times.items()],
-    caption="Static batching: when each request starts, finishes, and leaves",
-)
-
-# %%
 print(f"D gets its last token in step {times['D'].done}. Its slot stays occupied until step {times['D'].returned}.")
 print(f"E and F wait in the queue for {times['E'].admitted} steps.")
 print(f"From step {times['D'].done + 1} on, E could use D's row.")
@@ -68,8 +61,8 @@ print(f"Of all token positions computed, {static.trace.waste:.0%} were wasted.")
 
 # %% [markdown]
 """
-Two things keep E out. First, the shape of a wave is fixed when it starts: its padding and its cache are sized for
-these four prompts. Second, a wave ends as a whole. That's the batch barrier of lesson 01.
+Two things keep E out. The shape of a wave is fixed when it starts: its padding and its cache are sized for these four
+prompts. And a wave ends as a whole: the batch barrier of lesson 01.
 
 ## Predict
 
@@ -99,7 +92,8 @@ predict("02.a", ...)  # How many steps, as described above, do the six stories t
 # %% [markdown]
 """
 Each slot has a row of cache with room for 256 tokens, whichever request is in it. So room for 4 × 256 = 1,024 tokens
-is reserved at all times. In any step, only part of it holds keys and values that a request still needs.
+is reserved at all times. In any step, only part of it holds keys and values that a request still needs. How large is
+that part? Guess, then take a pencil: how many tokens does a request hold on average, between its prompt and its end?
 """
 
 # %%
@@ -117,9 +111,8 @@ predict("02.b", ...)  # Averaged over the steps, what percentage of this cache i
 
 In this lesson, *slot* always means a batch slot.
 
-Start with a small case: three stories, D, B and F, and two slots. The top timeline shows static batching, the bottom
-one the same requests with slots. The picture opens at the end; press play, or step through it, and watch the queue under
-each timeline.
+Start with a small case: three stories, D, B and F, and two slots, above with static batching and below with slots. The
+picture opens at the end; press play, or step through it, and watch the queue under each timeline.
 """
 
 # %%
@@ -137,26 +130,20 @@ for B.
 **Bottom (continuous).** F takes D's slot in the step after D's last token. The framed cells are F's prefill, in
 chunks of 16 tokens. B gets a token in every one of those steps; it doesn't stop for F.
 
-Three details are worth a look:
+B's first two steps are pale, not hatched: it has its slot, but a step computes a chunk of only one prompt, and D's
+comes first. The gray hatching at the end of slot 0 is a row without a request, computed because the decode pass covers
+both rows.
 
-- **Pale, not hatched: B's first two steps.** B has its slot but waits, because a step computes a chunk of only one
-  prompt, and D's comes first. No forward pass touches B's row in those steps.
-- **Gray hatching: slot 0 at the end.** No request is left in this slot, but the decode pass covers both rows, so the
-  row is computed anyway. Hatching in a request's color means something else: the row belongs to a request, but the
-  request didn't need what was computed.
-- **Too small to see:** the decode pass also covers a row that is still prefilling. That costs one extra token
-  position, compared with 16 for the chunk.
-
-You'll build this from five parts: a request that tracks its own progress, a slot manager, a mask for rows of unequal
-length, the chunk, and the step.
+You'll build four parts: a request that tracks its own progress, a mask for rows of unequal length, the chunk, and the
+step.
 """
 
 # %% [markdown]
 """
 ## Build 1: a request and its states
 
-In static batching, all rows of a wave are at the same stage. Now each request has its own: one waits, one is in the
-middle of its prompt, one is decoding. The loop acts on these states, so they must always be correct.
+In static batching, all rows of a wave are at the same stage. Now one request waits, one is in the middle of its prompt,
+one is decoding. The loop acts on these states, so they must always be correct.
 
 ```
 waiting ──▶ prefilling ──▶ decoding ──▶ finished
@@ -181,8 +168,8 @@ makes it 80 tokens; E is now finished, with `finish_reason == "length"`. If the 
 `"stop"`, and 0 would be the last token of the answer, as in `generate`. A token that is neither the end token nor the
 last one allowed leaves E decoding.
 
-A waiting or finished request accepts no tokens at all. You don't need an extra check for that: the token would move
-such a request to decoding or finished, and `move_to` refuses both. So call `move_to` before you change anything else.
+A waiting or finished request accepts no tokens at all: `append_token` raises `IllegalTransition`, and nothing has
+changed, neither the answer nor the reason.
 """
 
 # %% exercise="02.1"
@@ -212,54 +199,26 @@ print(d.output_ids)
 
 # %% [markdown]
 """
-## Build 2: the slot manager
+## Slots, and the cache: one row per slot
 
-A slot is an index: it selects a row of the batch and the same row of the cache. If two requests got the same row,
-they would overwrite each other's keys, and both would keep producing fluent but wrong text. A slot that is never
-released is lost until the server restarts. So one small class keeps track of the slots and rejects any call that
-can't be right.
+A slot is an index: it selects a row of the batch and the same row of the cache. If two requests got the same row, they
+would overwrite each other's keys, and both would keep producing fluent but wrong text. `SlotManager` keeps track:
+`acquire("A")` takes a slot out of the list `free` and returns it, and `release("A")` puts it back. Both refuse a call
+that can't be right, such as a second release. It's given. ("Further" lets you write it.)
 
-`free` is the list of free slots. `slot_of` maps request id → slot for the slots in use. `acquire("A")` removes a slot
-from `free`, records it in `slot_of`, and returns it. `release("A")` does the reverse.
-
-**Exercise 02.2.** Write `acquire` and `release`, including the three errors listed in their docstrings. As before, a
-refused call changes nothing. An example with two slots:
-
-- `acquire("A")` returns 0, `acquire("B")` returns 1, and `acquire("C")` raises `NoFreeSlot`.
-- After `release("A")`, `acquire("C")` returns the slot that A had.
-- A second `release("A")` raises `ValueError`.
-
-You may pick any free slot. The indices in this example are those of the reference, which takes the last element of
-`free`.
+In lesson 01, the cache grew by one column per step, for all rows at once. Here the rows have different lengths. So we
+reserve the whole cache at the start and never move it: in each layer one tensor for the keys and one for the values, of
+shape `[slots, KV heads, max_seq_len, head size]`. Here `max_seq_len`, the number of columns, is 256. Column *c* of a
+row holds the token at position *c* of the request in that slot. There is no padding, and nothing is copied when a row
+grows.
 """
-
-# %% exercise="02.2" given="__init__"
-from lessons_lib.batching.slots import NoFreeSlot
-
-from lessons_lib.batching.slots import SlotManager
 
 # %%
 manager = SlotManager(4)
 print({name: manager.acquire(name) for name in "ABCD"})
-try:
-    manager.acquire("E")
-except NoFreeSlot as error:
-    print("refused:", error)
 manager.release("D")
 print("D has left; E gets slot", manager.acquire("E"))
 
-# %% [markdown]
-"""
-## The cache: one row per slot
-
-In lesson 01, the cache grew by one column per step, for all rows at once. That can't work here, because the rows have
-different lengths. So we reserve the whole cache at the start and never move it. Each layer has one tensor for the
-keys and one for the values, of shape `[slots, KV heads, max_seq_len, head size]`. Here `max_seq_len`, the number of
-columns, is 256. Column *c* of a row holds the token at position *c* of the request in that slot. There is no padding,
-and nothing is copied when a row grows.
-"""
-
-# %%
 cache = SlotCache(model, num_slots=4, max_seq_len=256)
 print("keys of one layer:", list(cache.layers[0].keys.shape), "(slots, KV heads, columns, head size)")
 megabytes = 4 * 256 * cache_bytes_per_token(model.config, model.dtype.itemsize) / 2**20
@@ -267,20 +226,16 @@ print(f"reserved in {len(cache.layers)} layers, keys and values: {megabytes:.1f}
 
 # %% [markdown]
 """
-How does the model use it? A Hugging Face model takes a `Cache` and doesn't care what is inside. In every layer it
-computes the keys and values of the *new* tokens, passes them to the `update` method of that layer's cache, and
-computes attention over whatever `update` returns. So `update` is all we need to implement: ours writes the new keys
-and values to their rows and columns, and returns the columns that this pass reads.
-
-Before each pass, the loop sets `view`, which says
+How does the model use it? In every layer, a Hugging Face model computes the keys and values of the *new* tokens, passes
+them to the `update` method of that layer's cache, and computes attention over whatever `update` returns. Ours writes
+them to their rows and columns, and returns the columns that this pass reads. Before each pass, the loop sets `view`,
+which says
 
 - which rows take part: `view.rows`,
 - which columns the new tokens go to: `view.positions`,
 - how many columns the pass reads: `view.num_keys`, as many as its longest request needs.
 
-The code below has a `transpose` because of how PyTorch indexes. `keys[rows, :, positions]` selects single entries by
-row and column, and PyTorch then puts the head axis after those two. The model's new keys have the heads before the
-tokens, so we swap these two axes.
+(The `transpose` is there because PyTorch puts the head axis last when you index by row and column.)
 """
 
 # %%
@@ -288,10 +243,8 @@ show_source(SlotLayer.update)
 
 # %% [markdown]
 """
-In rows shorter than `view.num_keys`, the last columns hold something else: zeros, or keys left by an earlier request.
-Nothing clears a row when its request leaves.
-
-Here is the cache of the three stories at two moments: shortly after F took over D's row, slot 0, and ten steps later.
+Nothing clears a row when its request leaves. So in rows shorter than `view.num_keys`, the last columns hold zeros, or
+keys left by an earlier request. Here is the cache of the three stories at two moments: shortly after F took over D's row, slot 0, and ten steps later.
 """
 
 # %%
@@ -300,20 +253,15 @@ for i in (22, 32):
 
 # %% [markdown]
 """
-In the first picture, row 0 holds F's columns, followed by what is left of D's, hatched. (In this picture hatching
-means *left over*, not *computed but not needed*.) F must not see that part. In the second picture, F has grown past
-it: D's columns have been overwritten, one after the other.
+In the first picture, row 0 holds F's columns, followed by what is left of D's, hatched. (Here hatching means *left
+over*.) F must not see that part. In the second picture, F has grown past it and overwritten D's columns. Most of both
+rows is dashed: reserved but never written. We'll come back to that at the end.
 
-Most of both rows is dashed: reserved but never written. We'll come back to that at the end.
+## Build 2: a mask for every row
 
-## Build 3: a mask for every row
-
-The rule is short. **A new token at position *p* may see columns 0 to *p*** of its own row: the tokens before it, and
-itself. Everything beyond is a later token of the same chunk, a leftover, or empty.
-
-This one rule covers both kinds of pass. In a decode pass, every row has one new token, each at its own position, so
-each row sees a different number of columns. In a prefill pass, one row has several new tokens, and each sees one
-column more than the one before.
+**A new token at position *p* may see columns 0 to *p*** of its own row: the tokens before it, and itself. Everything
+beyond is a later token of the same chunk, a leftover, or empty. One rule covers both kinds of pass: in a decode pass,
+every row has one new token at its own position; in a prefill pass, one row has several.
 
 **Exercise 02.3.** Write `cache_mask(positions, num_keys)`. `positions` is an integer tensor of shape
 `[rows, new tokens]`. Return a bool tensor of shape `[rows, 1, new tokens, num_keys]`, where True means "may attend".
@@ -321,7 +269,7 @@ The 1 stands for the attention heads, which all use the same mask.
 
 Example: `cache_mask(torch.tensor([[2], [0]]), 4)` is True at columns 0, 1, 2 in row 0, and at column 0 in row 1. For
 a chunk with tokens at positions 3 and 4, `cache_mask(torch.tensor([[3, 4]]), 6)` is True at 0–3 for the first and at
-0–4 for the second. Tensor comparisons broadcast, so no loop is needed.
+0–4 for the second. No loop is needed.
 """
 
 # %% exercise="02.3"
@@ -350,19 +298,19 @@ show_mask(cache_mask(torch.arange(8, 16)[None], num_keys=16), [f"F at {p}" for p
 
 # %% [markdown]
 """
-Read the first block row by row. B is the longest, so it sees every column of this pass. C sees only a few; the dots
-to its right are columns that C hasn't reached. The second block is a staircase that starts at column 8: every token
-of the second chunk sees the whole first chunk.
+B is the longest, so it sees every column of this pass. C sees only a few; the dots are columns that C hasn't reached.
+The second block is a staircase: every token of the second chunk sees the whole first chunk.
 
 ### What happens without the mask
 
-What does the mask protect? `batch_generate` is the loop of this lesson. We run it with your requests, your slot manager
-and your mask. The chunk and the step are still the reference's; you'll write them next.
+What does the mask protect? We run the loop of this lesson, `batch_generate`, first with your requests and your mask. (The
+chunk and the step are still the reference's; you'll write them next.) Then we run it with a careless mask: in decode
+passes, every row sees all columns of the pass.
 
-Then we drop one rule: in decode passes, every row sees all columns of the pass. Prompts are computed as before. There
-are two slots. C runs for a long time in slot 0. Slot 1 goes to another request first, then to E. We run this twice,
-with two different requests ahead of E. E's prompt is the same both times. Words between » and « differ from the right
-answer.
+There are two slots. C runs for a long time in slot 0. Slot 1 goes to another request first, then to E. We run this
+twice, with B ahead of E (a boy, a boat and a duck) and with F (Anna and her grandma bake cakes). E's prompt is the same
+both times. **Guess first:** what will E's answer show when its row isn't masked? An error, gibberish, or a story? If a
+story, whose? Words between » and « differ from the right answer.
 
 > **cross-talk**: keys of one request influencing the answer to another, because the second one could see columns that
 > aren't its own.
@@ -370,7 +318,7 @@ answer.
 
 
 # %%
-PARTS = dict(mask=cache_mask, new_request=Request, new_slots=SlotManager)
+PARTS = dict(mask=cache_mask, new_request=Request)
 
 
 def careless_mask(positions, num_keys):
@@ -391,21 +339,19 @@ for (mask, previous), text in texts.items():
     print(f"{mask.__name__}, slot previously used by {previous}:\n   {PROMPTS[4]} {marked(texts[cache_mask, 'B'], text)}\n")
 for mask in (cache_mask, careless_mask):
     print(f"{mask.__name__}: E's answer is the same after B and after F: {texts[mask, 'B'] == texts[mask, 'F']}")
+print("'grandma' in the prompts of E and F:", ["grandma" in PROMPTS[NAMES.index(name)] for name in "EF"])
 
 # %% [markdown]
 """
-Nothing crashes, and every shape is right. With the mask, E's answer doesn't depend on which request had the slot
-before. Without it, it does.
+Nothing crashes, every shape is right, and both wrong answers are good stories. You couldn't tell from one answer alone.
+But without the mask, E's answer depends on which request had the slot before. After B nothing in it comes from B: keys
+that aren't E's own shift the scores, one token comes out differently, and the story takes another path. After F it has
+a grandma. That word is in F's prompt and not in E's: one user's text shows in another user's answer.
 
-You won't see pieces of the other request's text. E attends to keys that aren't its own, the scores shift, one token
-comes out differently, and from there the story takes another path. You couldn't tell from one answer alone. On a
-server, one user's text would be steering another user's answer.
-
-## Build 4: one chunk of a prompt
+## Build 3: one chunk of a prompt
 
 We could compute a long prompt in one pass, as in lesson 00. But all the other requests would wait for that pass, and
-their users would see the text freeze. So we split the prompt into chunks and compute one chunk per step, alongside
-the decoding of the other requests.
+their users would see the text freeze. So a step computes only one chunk, alongside the decoding of the others.
 
 > **chunked prefill**: computing a prompt chunk by chunk, in several passes, so that other requests get tokens in
 > between.
@@ -422,8 +368,7 @@ One object, `batch`, holds everything that the loop has to remember:
 
 And one function runs the model: `forward(batch, slots, tokens, positions, num_keys)`. `slots` is a range of rows,
 `tokens` and `positions` contain one list per row, and `num_keys` is the number of columns that the pass reads. It
-returns the logits of each row's last token, of shape `[slots, vocabulary]`. (Internally it calls `cache_mask`, then
-the model.)
+returns the logits of each row's last token, of shape `[slots, vocabulary]`.
 """
 
 # %% [markdown]
@@ -456,56 +401,15 @@ print("first token:", repr(tokenizer.decode(b.output_ids)))
 
 # %% [markdown]
 """
-### The size of a chunk
+(How large should a chunk be? Small ones keep every step short; large ones bring the first token sooner. "Further"
+measures both.)
 
-How long does a decoding request wait for its next token? As long as a step takes. And a step takes longer, the more
-token positions it computes.
-
-Four slots: A, C and E are decoding, and the fourth request has a prompt of 240 tokens. A step makes two passes: the
-decode pass computes one position in each of the four rows (the prefilling row too, although its output isn't used),
-and the other pass computes the chunk. So with chunks of 16, such a step computes 4 + 16 = 20 token positions.
-"""
-
-# %%
-predict("02.c", ...)  # How many token positions does the largest step compute with chunks of 240?
-
-
-# %%
-def with_long_prompt(prefill_step):
-    ids = [*(prompt_ids[n] for n in "ACE"), (prompt_ids["B"] * 5)[:240]]
-    how = dict(batch_size=4, prefill_step=prefill_step, **PARTS)
-    return record_run(batch_generate, model, tokenizer, ids, max_new_tokens=[20, 20, 20, 4], **how).trace.steps
-
-
-for prefill_step in (16, 64, 240):
-    steps = with_long_prompt(prefill_step)
-    largest = max(s.tokens_computed for s in steps)
-    first = next(i for i, s in enumerate(steps, 1) if s.rows[3].phase == "decode") - 1
-    print(
-        f"chunks of {prefill_step:3}: largest step {largest:3} token positions; "
-        f"the request with the long prompt gets its first token in step {first}"
-    )
-reveal("02.c", largest, unit="token positions")
-
-# %% tags=["measured"]
-for prefill_step in (16, 64, 240):
-    longest = median(max(s.seconds for s in with_long_prompt(prefill_step)) for _ in range(3))
-    print(f"chunks of {prefill_step:3}: longest step {1000 * longest:4.0f} ms (median of three runs)")
-
-# %% [markdown]
-"""
-Small chunks keep every step short for the requests that are decoding. Large chunks bring the new request's first
-token sooner. That is a trade-off, and the choice is up to the operator of the server.
-
-## Build 5: the step
+## Build 4: the step
 
 The decode pass is given. It covers *all* slots at once, because a batch is a rectangle: empty and prefilling slots
 are computed too, with a dummy token, and their output is discarded. Look at what it feeds: the last token of every
-decoding request, at position `num_computed_tokens`.
-
-A dummy token writes a key and a value to the cache as well. In a prefilling row they go to column
-`num_computed_tokens`, where the next chunk starts. In an empty row they go to column 0, where the next request
-starts. Either way, they are overwritten before any token may see them.
+decoding request, at position `num_computed_tokens`. (What a dummy token writes to the cache is overwritten before any
+token may see it.)
 """
 
 # %%
@@ -540,9 +444,9 @@ from lessons_lib.batching.continuous_batching import step
 
 # %% [markdown]
 """
-Now all five parts serve the six stories. `batch_generate` makes a `Request` of yours for each prompt, a `SlotManager`
-of yours, and the cache. In short, its loop is `while batch.has_work(): step(batch)`. From here on, every run of this
-lesson uses `MINE`. The stepper shows the whole run, below the waves of lesson 01.
+Now your parts serve the six stories. `batch_generate` makes a `Request` of yours for each prompt, and the cache. In
+short, its loop is `while batch.has_work(): step(batch)`. From here on, every run of this lesson uses `MINE`. The stepper
+shows the whole run, below the waves of lesson 01.
 """
 
 # %%
@@ -566,8 +470,7 @@ Table(
 E starts when D has left, F when A has left. No finished answer is held back.
 
 The run can't get much shorter. C needs 100 steps for its 100 tokens however we batch, and doesn't get its first chunk
-until step 3. E gets D's slot and finishes one step after C. B, C and D finish a few steps later than their token
-limits suggest, because the four prompts are prefilled one after the other.
+until step 3, because the four prompts are prefilled one after the other.
 
 ## Prove it
 
@@ -605,8 +508,8 @@ utilization says how well the machine is used.
 
 > **slot utilization**: the share of slots × steps in which the slot computed something that a request needed.
 
-The workload is 24 requests, with prompts cut from those of the stories. Most have short answers, three have long ones,
-and the order is shuffled with a fixed seed. All of them arrive at the start.
+The workload is 24 requests that arrive together, with prompts cut from those of the stories. Most have short answers,
+three have long ones.
 """
 
 # %%
@@ -648,49 +551,16 @@ Continuous batching needs fewer steps than static batching of the same size, and
 slot, it would serve one request at a time again, with nothing to gain.) At 8 slots, compare the number of steps with
 the largest `max_new_tokens`: no run can be shorter than its longest request.
 
-Steps aren't seconds, though. So now we look at the clock: we run everything once more and take the faster of the two
-runs. Anything else the machine does can only make a run slower. Below the chart is the ledger of the six stories.
+Steps aren't seconds, though, and a step over more rows takes longer. The ledger has the seconds of the six stories.
+("Further" times these 24 requests, and shows where the time goes.)
 """
-
-# %% tags=["measured"]
-for (kind, n), done in runs.items():
-    done.append(methods[kind](model, tokenizer, **WORKLOAD, batch_size=n))
-
-
-def in_seconds(kind, n):
-    both = [batch_metrics(run.outputs, run.trace) for run in runs[kind, n]]
-    faster = max(both, key=lambda metrics: metrics.throughput)
-    return [faster.throughput, faster.mean_queue_time, faster.mean_latency]
-
-
-seconds = {key: in_seconds(*key) for key in runs}
-base = seconds["static", 1][0]
-ratios = {kind: [seconds[kind, n][0] / base for n in (2, 4, 8)] for kind in methods}
-best = max((2, 4, 8), key=lambda n: seconds["continuous", n][0])
-print(
-    f"Best: {best} slots, {seconds['continuous', best][0]:.0f} tokens/s, {seconds['continuous', best][0] / base:.1f} × "
-    f"one at a time; mean latency {seconds['continuous', best][2]:.1f} s instead of {seconds['static', 1][2]:.1f} s"
-)
-print(
-    "Continuous against static at the same size: "
-    + ", ".join(f"{c / s:.2f} × at {n}" for n, c, s in zip((2, 4, 8), ratios["continuous"], ratios["static"]))
-)
-told = ", ".join(f"{kind} " + " ".join(f"{r:.2f}" for r in values) for kind, values in ratios.items())
-bar_chart(
-    ["2", "4", "8"],
-    ratios,
-    ylabel="throughput, × one at a time",
-    xlabel="batch size",
-    value_format="{:.2f}",
-    alt=f"Throughput relative to one request at a time at batch sizes 2, 4, 8: {told}.",
-)
 
 # %% tags=["measured"]
 ledger(model, tokenizer, "02", with_cache_only=True)
 
 # %% [markdown]
 """
-In the ledger, compare the last row with the one above it. Fewer token positions are computed, a larger share of them is
+Compare the last row with the one above it. Fewer token positions are computed, a larger share of them is
 useful, and nothing is copied: the cache stays where it is, and each step writes only its new keys and values. But look
 at "cache reserved": no other row reserves as much.
 
@@ -707,11 +577,6 @@ at "cache reserved": no other row reserves as much.
   `PENDING`, `PREFILLING`, `DECODING` and `FINISHED`.
 - Unlike our loop, vLLM and transformers don't reserve whole rows of cache. Both divide the cache into blocks, for the
   reason that follows.
-
-When you compare the ratios above with those in papers, check the baseline. Orca reports 36.9 times the throughput of
-FasterTransformer at equal latency, for a model with 175 billion parameters (Yu et al., 2022, abstract). vLLM reports
-2 to 4 times the throughput of FasterTransformer and Orca (Kwon et al., 2023, abstract). Both compare with systems that
-already batch.
 
 ## What is still wrong
 """
@@ -779,6 +644,77 @@ queue_scoreboard(next_request)
 
 # %% [markdown]
 """
+### Your own slot manager
+
+A slot that is given away twice mixes two answers. A slot that is never released is lost until the server restarts. So
+the class that keeps track of the slots rejects any call that can't be right.
+
+`free` is the list of free slots. `slot_of` maps request id → slot for the slots in use. `acquire("A")` removes a slot
+from `free`, records it in `slot_of`, and returns it. `release("A")` does the reverse.
+
+**Exercise 02.2.** Write `acquire` and `release`, including the three errors listed in their docstrings. A refused call
+changes nothing. An example with two slots:
+
+- `acquire("A")` returns 0, `acquire("B")` returns 1, and `acquire("C")` raises `NoFreeSlot`.
+- After `release("A")`, `acquire("C")` returns the slot that A had.
+- A second `release("A")` raises `ValueError`.
+
+You may pick any free slot. The indices in this example are those of the reference, which takes the last element of
+`free`.
+"""
+
+# %% exercise="02.2" given="__init__"
+from lessons_lib.batching.slots import NoFreeSlot
+
+from lessons_lib.batching.slots import SlotManager
+
+# %%
+mine = record_run(batch_generate, model, tokenizer, **SIX, batch_size=4, **MINE | {"new_slots": SlotManager})
+print("the six stories with your slot manager: the same answers:", mine.outputs == continuous.outputs)
+
+# %% [markdown]
+"""
+### The size of a chunk
+
+How long does a decoding request wait for its next token? As long as a step takes. And a step takes longer, the more
+token positions it computes.
+
+Four slots: A, C and E are decoding, and the fourth request has a prompt of 240 tokens. A step makes two passes: the
+decode pass computes one position in each of the four rows (the prefilling row too, although its output isn't used),
+and the other pass computes the chunk. So with chunks of 16, such a step computes 4 + 16 = 20 token positions.
+"""
+
+# %%
+predict("02.c", ...)  # How many token positions does the largest step compute with chunks of 240?
+
+
+# %%
+def with_long_prompt(prefill_step):
+    ids = [*(prompt_ids[n] for n in "ACE"), (prompt_ids["B"] * 5)[:240]]
+    how = dict(batch_size=4, prefill_step=prefill_step, **PARTS)
+    return record_run(batch_generate, model, tokenizer, ids, max_new_tokens=[20, 20, 20, 4], **how).trace.steps
+
+
+for prefill_step in (16, 64, 240):
+    steps = with_long_prompt(prefill_step)
+    largest = max(s.tokens_computed for s in steps)
+    first = next(i for i, s in enumerate(steps, 1) if s.rows[3].phase == "decode") - 1
+    print(
+        f"chunks of {prefill_step:3}: largest step {largest:3} token positions; "
+        f"the request with the long prompt gets its first token in step {first}"
+    )
+reveal("02.c", largest, unit="token positions")
+
+# %% tags=["measured"]
+for prefill_step in (16, 64, 240):
+    longest = median(max(s.seconds for s in with_long_prompt(prefill_step)) for _ in range(3))
+    print(f"chunks of {prefill_step:3}: longest step {1000 * longest:4.0f} ms (median of three runs)")
+
+# %% [markdown]
+"""
+Small chunks keep every step short for the requests that are decoding. Large chunks bring the new request's first
+token sooner. That is a trade-off, and the choice is up to the operator of the server.
+
 ### What happens when a freed slot is not refilled
 
 One condition in the step brings the barrier back: while any request in a slot is unfinished, don't release or admit
@@ -803,6 +739,55 @@ print(f"steps: {refilled} with refilling, {not_refilled} without, {len(static.tr
 """
 The answers are still right: this rule affects when tokens are computed, not which ones. The few extra steps compared
 with static batching come from the prompts, which are prefilled one after the other here, and all at once there.
+"""
+
+# %% [markdown]
+"""
+### Steps and seconds
+
+Now the clock: we run the 24 requests once more and take the faster of the two runs. Anything else the machine does can
+only make a run slower.
+"""
+
+# %% tags=["measured"]
+for (kind, n), done in runs.items():
+    done.append(methods[kind](model, tokenizer, **WORKLOAD, batch_size=n))
+
+
+def in_seconds(kind, n):
+    both = [batch_metrics(run.outputs, run.trace) for run in runs[kind, n]]
+    faster = max(both, key=lambda metrics: metrics.throughput)
+    return [faster.throughput, faster.mean_queue_time, faster.mean_latency]
+
+
+seconds = {key: in_seconds(*key) for key in runs}
+base = seconds["static", 1][0]
+ratios = {kind: [seconds[kind, n][0] / base for n in (2, 4, 8)] for kind in methods}
+best = max((2, 4, 8), key=lambda n: seconds["continuous", n][0])
+print(
+    f"Best: {best} slots, {seconds['continuous', best][0]:.0f} tokens/s, {seconds['continuous', best][0] / base:.1f} × "
+    f"one at a time; mean latency {seconds['continuous', best][2]:.1f} s instead of {seconds['static', 1][2]:.1f} s"
+)
+print(
+    "Continuous against static at the same size: "
+    + ", ".join(f"{c / s:.2f} × at {n}" for n, c, s in zip((2, 4, 8), ratios["continuous"], ratios["static"]))
+)
+told = ", ".join(f"{kind} " + " ".join(f"{r:.2f}" for r in values) for kind, values in ratios.items())
+bar_chart(
+    ["2", "4", "8"],
+    ratios,
+    ylabel="throughput, × one at a time",
+    xlabel="batch size",
+    value_format="{:.2f}",
+    alt=f"Throughput relative to one request at a time at batch sizes 2, 4, 8: {told}.",
+)
+
+# %% [markdown]
+"""
+When you compare these ratios with those in papers, check the baseline. Orca reports 36.9 times the throughput of
+FasterTransformer at equal latency, for a model with 175 billion parameters (Yu et al., 2022, abstract). vLLM reports
+2 to 4 times the throughput of FasterTransformer and Orca (Kwon et al., 2023, abstract). Both compare with systems that
+already batch.
 
 ### Where does the rest of the throughput go?
 

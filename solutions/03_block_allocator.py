@@ -24,7 +24,7 @@ from transformers import LlamaConfig
 from lessons_lib.batching import batch_generate
 from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, solution
 from lessons_lib.checks.lesson_03.scoreboard import BLOCK_SIZE, admission_scoreboard
-from lessons_lib.kv_cache import block_bytes, block_pool as reference, serve_in_blocks, slot_of
+from lessons_lib.kv_cache import block_bytes, block_pool as reference, blocks_in_budget, serve_in_blocks, slot_of
 from lessons_lib.measuring import MAX_NEW_TOKENS, NAMES, PROMPTS, ledger, skewed_workload
 from lessons_lib.models import cache_bytes_per_token, load_model
 from lessons_lib.recording import contiguous_use, final_tokens, paged_use, record_run, replay, tokens_held, waste
@@ -84,6 +84,7 @@ Pale: reserved, and the request will use it later. Hatched: reserved, and never 
 
 Rows are too long because we don't know how long an answer will be. So suppose we did: an oracle tells us. C's prompt
 has 3 tokens, and its answer 100, so we reserve exactly the 102 slots that C will fill, from its first step to its last.
+Not one of them is for nothing. How much is empty?
 """
 
 # %%
@@ -101,8 +102,8 @@ Operating systems solved this problem long ago. First, cut the memory into block
 
 > **block table**: a request's list of its blocks, in the order of its tokens.
 
-You'll build six parts: the pool, the number of blocks that a request needs, the block table, the mapping from positions
-to cache slots, the number of blocks that fit in memory, and the step that serves requests from them.
+You'll build five parts: the pool, the number of blocks that a request needs, the block table, the mapping from positions
+to cache slots, and the step that serves requests from them.
 
 ## Build 1: the pool
 
@@ -240,59 +241,32 @@ draw_memory(oracle, 24, title="Oracle: exactly what each request needs", num_slo
 # %% [markdown]
 """
 Nothing is hatched, but much is pale: reserved, and used only later. C has its 102 slots from its first step on, and
-fills the last of them in its last step. While an answer grows, about half of its reservation is empty. (C's first two
-steps add a little: it has its slots, and its prompt isn't computed yet.)
+fills the last of them in its last step. So even with a perfect oracle, about half of a reservation is empty while its
+answer grows.
 
-The second loss shows in the longer run, that of the 32 requests on eight batch slots. When a request finishes, it
-leaves a gap of exactly its own size:
-"""
+A second loss shows when many requests come and go. A request that finishes leaves a gap of exactly its own size, and the
+next one may be larger. ("Further" shows such a moment.)
 
-# %%
-load = skewed_workload(32)
-names = [str(index) for index in range(32)]
-many = record_run(
-    batch_generate,
-    model,
-    tokenizer,
-    load.prompts,
-    max_new_tokens=load.max_new_tokens,
-    names=names,
-    batch_size=8,
-    max_seq_len=256,
-)
-many_held = tokens_held(many.trace)
-many_final = final_tokens(many_held)
-many_oracle = contiguous_use(many_held, many_final)
-too_small, seen = [], set()  # the requests that go to the end although the gaps together have room, and their steps
-for i, use in enumerate(many_oracle):
-    last = use.regions[-1]
-    if last.request not in seen and use.gaps >= last.size:
-        too_small.append((last, i))
-    seen.update(region.request for region in use.regions)
-last, i = too_small[-1]
-print(
-    f"{len(too_small)} of 32 requests went to the end although the gaps together had room. The last one is request "
-    f"{last.request}:"
-)
-print(
-    f"it needs {last.size} slots in one piece; the gaps have {many_oracle[i].gaps}; {len(many.trace.steps[i].waiting)} "
-    "more requests wait"
-)
-draw_memory(many_oracle, i, title=f"Request {last.request} has started")
-
-# %% [markdown]
-"""
 > **external fragmentation**: free memory in gaps between reservations, none of them large enough for the next request.
 
 We could close the gaps by moving the other requests, but that means copying the keys and values of running requests
 while all of them wait.
 
-Now both layouts side by side, in the same recorded steps. We count only the steps in which requests wait, because
-that's when an empty slot hurts. As memory in use, we count all slots from slot 0 to the last reserved one.
+Now the layouts side by side, on 32 requests with eight batch slots. We count only the steps in which requests wait,
+because that's when an empty slot hurts. As memory in use, we count all slots from slot 0 to the last reserved one.
+**Guess first:** the oracle knows every length in advance; blocks of 16 know nothing. Which wastes less, and by how much?
 """
 
-
 # %%
+load = skewed_workload(32)
+names = [str(index) for index in range(32)]
+how = dict(max_new_tokens=load.max_new_tokens, names=names, batch_size=8, max_seq_len=256)
+many = record_run(batch_generate, model, tokenizer, load.prompts, **how)
+many_held = tokens_held(many.trace)
+many_final = final_tokens(many_held)
+many_oracle = contiguous_use(many_held, many_final)
+
+
 def while_queued(uses, trace):
     """Only the steps in which requests wait in the queue."""
     return [use for use, step in zip(uses, trace.steps) if step.waiting]
@@ -323,10 +297,9 @@ The last column counts everything that holds no token, as the paper behind this 
 experiments with contiguous memory, only 20.4 to 38.2% of the memory held tokens; the rest was wasted.
 
 The oracle brings "never used" to zero, and only that one. Blocks of 16 waste less than half of what the oracle wastes,
-and they need no oracle: each request wastes less than one block. That is why the size matters: for requests as short as
-these, blocks of 64 waste as much as the oracle. Smaller blocks waste less, down to nothing with one token per block.
-Why not use those? Each block is an entry in a table, and small blocks are slower to read. "Further" counts and times
-both.
+and they need no oracle: each request wastes less than one block. Even blocks of 64, longer than most of these requests,
+waste only a little more than the oracle. Smaller blocks waste less, down to nothing with one token per block. Why not use
+those? Each block is an entry in a table, and small blocks are slower to read. "Further" counts and times both.
 
 ## Build 3: the block table
 
@@ -423,20 +396,15 @@ show_source(slot_of)
 Take a request with blocks 5 and 2, at 4 tokens per block, and position 6. 6 // 4 = 1, so the token is in the second
 block of the table, block 2. Its offset there is 6 % 4 = 2. The slot is 2 × 4 + 2 = 10.
 
-A prefill can need hundreds of positions in one step, and the result must be a tensor, because it indexes the cache.
-So don't loop over the positions.
+A prefill can need hundreds of positions in one step, so don't loop over them.
 
 **Exercise 03.4.** Write `slot_mapping(blocks, block_size, start, end)`. It returns the slots of positions `start`,
 `start + 1`, ..., `end - 1`, as an int64 tensor of shape `[end - start]`. (int32 is accepted; with fewer bits, the
 slot indices of a large pool overflow.) `blocks` is a list of ints. Example: `slot_mapping([5, 2], 4, 2, 6)` is
 `tensor([22, 23, 8, 9])`. An empty range, `start == end`, gives an empty tensor, even for an empty table.
 
-A position below 0, or beyond the last slot of the table, raises `IndexError`. Check both ends yourself. In Python and
-in torch a negative index counts from the end, so it would silently give a slot in the table's last block; and a slice
-that goes beyond the end is silently shorter.
-
-Two tensors are enough: the positions (`torch.arange`), and the table (`torch.tensor(blocks, dtype=torch.int64)`).
-`//`, `%` and `*` work elementwise, and you can index one tensor with another.
+A position below 0, or beyond the last slot of the table, raises `IndexError`. Check both ends yourself: indexing in
+Python and in torch would let some of them pass silently.
 """
 
 # %% exercise="03.4"
@@ -471,21 +439,12 @@ for name, result in (("six stories", six), ("32 requests", many)):
 
 # %% [markdown]
 """
+## Build 5: serve requests from the blocks
 
-## Build 5: how many blocks are there?
-
-That depends on how much memory is left after loading the weights. In every layer, a block stores a key and a value
-for each of its tokens and each KV head. `block_bytes(config, block_size, bytes_per_element)` returns its size in
-bytes, where `bytes_per_element` is 4 for float32 and 2 for bfloat16.
-
-**Exercise 03.5.** Write `blocks_in_budget(config, block_size, budget_bytes, bytes_per_element=4)`. It returns how
-many whole blocks fit, as an `int`. The budget may be a float, as in "90% of what is free". A block size below 1 or a
-negative budget raises `ValueError`. Example: a block of the bundled model with 16 tokens takes 131,072 bytes, so 2
-blocks fit in 300,000 bytes.
+How many blocks are there? As many as fit in the memory that is left after loading the weights. In every layer, a block
+stores a key and a value for each of its tokens and each KV head, so its bytes follow from the model's configuration
+(lesson 00). `blocks_in_budget` divides. (It's given; "Further" lets you write it.)
 """
-
-# %% exercise="03.5"
-from lessons_lib.kv_cache.block_pool import blocks_in_budget
 
 # %%
 BUDGET = 4 * 2**20
@@ -499,8 +458,6 @@ for what, config, budget, bytes_per_element in (
 
 # %% [markdown]
 """
-## Build 6: serve requests from the blocks
-
 Now the parts serve requests. A `CachedRequest` has an `id`, `prompt_tokens`, `answer_tokens`, and its own block
 `table`, empty at first. `request.finished` says whether it has its whole answer: whether the table holds all tokens
 that it ever needs. (A server doesn't know `answer_tokens` in advance. Your step shouldn't use it.)
@@ -631,16 +588,12 @@ including those with an empty queue.)
 
 - **vLLM** has your pool under the same name: `BlockPool` in `vllm/v1/core/block_pool.py`, with `get_new_blocks` and
   `free_blocks`. Its free queue, `FreeKVCacheBlockQueue` in `kv_cache_utils.py`, is a doubly linked list instead of a
-  `deque`, so that a block can be removed from the *middle* without a search. That happens when a request can reuse
-  the contents of a free block. `free` in `single_type_kv_cache_manager.py` frees a request's blocks in reverse order,
-  tail first, for the reason you saw. When blocks run out, `allocate_slots` in `kv_cache_manager.py` returns `None`,
-  and the scheduler decides which request to preempt.
+  `deque`, so that a block that a request can reuse is removed from the *middle* without a search. `free` in
+  `single_type_kv_cache_manager.py` frees a request's blocks tail first, for the reason you saw.
 - vLLM's tables on the GPU are one tensor with a row per request: `BlockTable` in `vllm/v1/worker/block_table.py`. Its
   `compute_slot_mapping` does on the GPU what your `slot_mapping` does.
 - **Hugging Face transformers** (5.23) has `generation/continuous_batching/cache_allocators/`: `CachePool` in
-  `cache_pool.py` keeps the free blocks, and `FullAttentionCacheAllocator` in `full_attention.py` the table of each
-  request. `get_write_indices` is its slot mapping. It calls blocks pages, and its `page_size` is 256 tokens by
-  default.
+  `cache_pool.py` keeps the free blocks, and `get_write_indices` is its slot mapping. It calls blocks pages.
 - Both compute the number of blocks at startup, from the memory that is left after loading the weights.
 
 ## What is still wrong
@@ -749,6 +702,50 @@ def random_run(seed, num_calls=3000, num_blocks=40, size=4, limit=12):
 
 for seed in (0, 1, 2):
     print(f"run {seed}: 3,000 calls, {random_run(seed)} correctly refused; state equal to the test model's after each")
+
+# %% [markdown]
+"""
+### How many blocks are there?
+
+`block_bytes(config, block_size, bytes_per_element)` returns its size in
+bytes, where `bytes_per_element` is 4 for float32 and 2 for bfloat16.
+
+**Exercise 03.5.** Write `blocks_in_budget(config, block_size, budget_bytes, bytes_per_element=4)`. It returns how
+many whole blocks fit, as an `int`. The budget may be a float, as in "90% of what is free". A block size below 1 or a
+negative budget raises `ValueError`. Example: a block of the bundled model with 16 tokens takes 131,072 bytes, so 2
+blocks fit in 300,000 bytes.
+"""
+
+# %% exercise="03.5"
+from lessons_lib.kv_cache.block_pool import blocks_in_budget
+
+# %%
+print(f"with your function, 4 MiB hold {blocks_in_budget(model.config, 16, BUDGET)} blocks of 16 tokens")
+
+# %% [markdown]
+"""
+### A request that fits nowhere
+
+The run of the 32 requests, with the oracle: which requests had to go to the end, although the gaps together had room?
+"""
+
+# %%
+too_small, seen = [], set()  # the requests that go to the end although the gaps together have room, and their steps
+for i, use in enumerate(many_oracle):
+    last = use.regions[-1]
+    if last.request not in seen and use.gaps >= last.size:
+        too_small.append((last, i))
+    seen.update(region.request for region in use.regions)
+last, i = too_small[-1]
+print(
+    f"{len(too_small)} of 32 requests went to the end although the gaps together had room. The last one is request "
+    f"{last.request}:"
+)
+print(
+    f"it needs {last.size} slots in one piece; the gaps have {many_oracle[i].gaps}; {len(many.trace.steps[i].waiting)} "
+    "more requests wait"
+)
+draw_memory(many_oracle, i, title=f"Request {last.request} has started")
 
 # %% [markdown]
 """

@@ -4,7 +4,7 @@
 
 **How can tokens of different requests share one row without affecting each other?**
 
-80 minutes · difficulty: medium · routes: ideas, kernels · prerequisites: lesson 00 (attention, KV cache) and lesson
+85 minutes · difficulty: medium · routes: ideas, kernels · prerequisites: lesson 00 (attention, KV cache) and lesson
 01 (positions, padding)
 
 In lesson 01 every request had its own row, filled up with padding. In this lesson all requests share a single row. An
@@ -32,7 +32,6 @@ from lessons_lib.checks.lesson_04.scoreboard import window_scoreboard
 from lessons_lib.measuring import MAX_NEW_TOKENS, NAMES, PROMPTS, STORIES, ledger
 from lessons_lib.models import load_model, tiny_model
 from lessons_lib.recording import mask_text, read_pair, read_row
-from lessons_lib.viz.charts import line_chart
 from lessons_lib.viz.masks import MaskExplorer, draw_mask
 from lessons_lib.viz.source import show_source
 from lessons_lib.viz.tables import Table
@@ -220,8 +219,8 @@ draw_mask(mask, tags, tags, "CE", row=5, title="Both rules")
 > **block-diagonal mask**: a mask that is True only inside square blocks along the diagonal, one block per sequence.
 > Inside its block, each sequence has its usual causal mask.
 
-You can also describe the mask in words, cell by cell or row by row, or print it as text: `#` attends, `.` doesn't, and
-the letters name the sequences. Both forms work in terminals and with screen readers.
+Here is the same mask as text and in words, for terminals and screen readers: `#` attends, `.` doesn't, and the letters
+name the sequences.
 """
 
 # %%
@@ -247,19 +246,16 @@ for left, right in zip(*(mask_text(mask, padded, padded, "CE").split("\n") for m
 
 # %% [markdown]
 """
-The rows of the stories are the same on both sides. No story has sequence id -1, so the sequence rule already keeps
-padding out. Without the padding rule, padding attends to padding, and nothing ever reads the result. With it, the
-rows of the padding are empty. We'll come back to these empty rows.
+The rows of the stories are the same on both sides: no story has sequence id -1, so the sequence rule already keeps
+padding out. With the padding rule, the rows of the padding are empty. We'll come back to these empty rows.
 
-In the explorer you can set the lengths, the number of cached tokens per sequence, and the padding at the end of the
-row. You can turn each rule on and off, and have the mask read to you row by row. Some things to try (the answers are
-below the explorer):
+In the explorer you can set the lengths, the cached tokens per sequence and the padding, and turn each rule on and off.
+Answer first, then try (the answers are below the explorer):
 
 1. Turn "same sequence" off. Which cells become True, and why not all of them? Then turn it on again.
 2. Give A some cached tokens. Now there are more columns than rows. Which rows gain colored cells?
 3. With no padding, set all new tokens to 1 and all cached tokens to 10. That's a decode step. What share of the cells
    is colored?
-4. Add padding, and turn "not padding" off and on. Which rows change?
 """
 
 # %%
@@ -268,8 +264,7 @@ MaskExplorer(lengths=(4, 3, 2), cached=(0, 0, 0))
 # %% [markdown]
 """
 Answers: 1. Those whose key position isn't later than the query position; the causal rule still holds. 2. Only A's
-rows. 3. One third: each query attends to one of three sequences of equal length. 4. Only the rows of the padding
-itself.
+rows. 3. One third: each query attends to one of three sequences of equal length.
 
 ## Build 2: the mask
 
@@ -355,23 +350,13 @@ A mask has one cell per query-key pair, and most cells are False. Take a row of 
 """
 
 # %%
-counts = [1, *range(4, 65, 4)]
+counts = (8, 16, 32, 64)
 cells = [(40 * n) ** 2 for n in counts]
 useful = [n * (40 * 41) // 2 for n in counts]
 small = tag_tokens([40] * 8)
 assert block_diagonal_mask(small, small).sum() == useful[counts.index(8)]  # check the formula against the mask
 for n, all_cells, true_cells in zip(counts, cells, useful):
-    if n in (16, 32, 64):
-        print(f"n = {n:2}: {all_cells:9,} cells ({all_cells / 2**20:3.1f} MiB as bool), {true_cells:6,} True ({true_cells / all_cells:.1%})")
-line_chart(
-    counts,
-    {"all cells of the mask": [count / 1e6 for count in cells], "True cells": [count / 1e6 for count in useful]},
-    xlabel="sequences of 40 tokens in the row",
-    ylabel="million cells",
-    title="Twice the sequences, four times the cells",
-    alt="A curve that bends upwards, and a line that stays near zero. From 1 to 64 sequences, the number of cells in the mask "
-    f"grows from {cells[0]:,} to {cells[-1]:,}, and the number of True cells from {useful[0]:,} to {useful[-1]:,}.",
-)
+    print(f"n = {n:2}: {all_cells:9,} cells ({all_cells / 2**20:3.1f} MiB as bool), {true_cells:6,} True ({true_cells / all_cells:.1%})")
 
 # %% [markdown]
 """
@@ -389,31 +374,33 @@ handle this themselves. Others expect values to add to the scores.
 > **additive mask**: a mask of values that are added to the attention scores before the softmax: 0 where attending is
 > allowed, a very large negative value where it is not.
 
-How large? A weight is proportional to exp(score), so minus infinity looks right: exp(-∞) is 0. The lowest value that
-float32 can represent works too. Below, the first query may attend to two of three keys, the second one to none.
+How large? A weight is proportional to exp(score). Three values come to mind: -10, the -1e9 of much published code, and
+minus infinity. A query has the scores 2, 1 and 9. First it may attend to the first two keys, and then to none, as the
+padding token with the empty row above. **Guess first:** which of the three values is right in all four columns?
 """
 
 # %%
-def weights(scores, may, low):
-    """Softmax over the scores, with `low` added to the forbidden ones."""
-    return (scores + torch.where(torch.tensor(may), 0.0, low)).softmax(dim=-1)
+def weights(may, low, dtype):
+    """Softmax over the scores 2, 1, 9, with `low` added to the forbidden ones."""
+    added = torch.tensor([0.0 if allowed else low for allowed in may]).to(dtype)
+    return ", ".join(f"{weight:.2f}" for weight in (torch.tensor([2.0, 1.0, 9.0]).to(dtype) + added).softmax(dim=-1).tolist())
 
 
-lowest = torch.finfo(torch.float32).min
-scores = torch.tensor([2.0, 1.0, 0.5])
-for may in ([True, True, False], [False, False, False]):
-    for name, low in (("minus infinity", -math.inf), (f"minimum, {lowest:.3g}", lowest)):
-        print(f"may attend {str(may):22} {name:20} weights {[round(w, 4) for w in weights(scores, may, low).tolist()]}")
+columns = [(dtype, may) for dtype in (torch.float32, torch.float16) for may in ([True, True, False], [False, False, False])]
+Table(
+    ["added", "float32, two of three", "float32, none", "float16, two of three", "float16, none"],
+    [[f"{low:g}", *(weights(may, low, dtype) for dtype, may in columns)] for low in (-10.0, -1e9, -math.inf)],
+    caption="The weights of the three keys",
+)
 
 # %% [markdown]
 """
 > **NaN**: "not a number", the float value that marks an undefined result, such as 0 / 0 or infinity minus infinity.
 
-For the first query both work. For the second, minus infinity gives 0 / 0, and all weights are NaN. With the minimum,
-all scores round to the same value, because any ordinary score is tiny compared with it. Equal scores give equal
-weights. That's useless, but it's finite, and nothing reads it.
-
-The empty row of a padding token is exactly this case: a query with nothing to attend to.
+None of them is. -10 leaves weight on the forbidden key, because its score happens to be high. Minus infinity gives 0 / 0
+in the row without keys, so all its weights are NaN. -1e9 is right in float32: any ordinary score is tiny compared with it,
+so in the row without keys all sums round to the same value, and equal scores give equal weights. That's useless, but it's
+finite, and nothing reads it. But in float16, whose lowest value is -65504, the same -1e9 *is* minus infinity.
 
 **Exercise 04.3.** Write `additive_mask(mask, dtype=torch.float32)`. The result has the mask's shape, which may have any
 number of axes, and the given dtype, that of the scores. Adding it must leave the scores of allowed pairs as they are. For
@@ -470,9 +457,7 @@ minus infinity is still NaN, and a NaN value times a weight of 0 is still NaN.
 
 Our solution is to **have no such rows**: in a packed row without padding, every query attends at least to itself.
 Other programs let padding attend to itself, or *replace* the score with the minimum instead of adding it, since in
-float16 the sum can overflow to minus infinity. In 2023, PyTorch's own `scaled_dot_product_attention` returned NaN for
-such a row (issue 103963). Many of its implementations now return zeros, but code that has to run everywhere shouldn't
-rely on that.
+float16 the sum can overflow to minus infinity.
 
 ## Build 4: one pass
 
@@ -488,9 +473,8 @@ name, because their order differs from model to model:
 The model returns logits for all tokens, `.logits`, of shape `[1, T, vocabulary]`.
 
 **Exercise 04.4.** Write `packed_logits(model, sequences, mask=block_diagonal_mask)`. `sequences` is a list of lists
-of token ids, none of them empty. Make the tags, run **one** forward pass, and return the logits split by sequence: a
-list (or tuple) with one tensor of shape `[tokens, vocabulary]` per sequence. (Pass `use_cache=False` to skip building a
-cache that we don't need; the logits are the same either way.)
+of token ids, none of them empty. It makes **one** forward pass and returns a list (or tuple) with one tensor of logits
+per sequence, of shape `[tokens, vocabulary]`. (Pass `use_cache=False` to skip building a cache that we don't need.)
 
 The argument `mask` is a function; call it as `mask(tags, tags)`. Further down we pass masks with a rule missing.
 
@@ -633,37 +617,7 @@ its position when it's computed, and it keeps that rotation. In the next pass th
 at a different index. A new token that takes its index in the row as its position is then shifted differently from the
 cached keys: the "positions" bug above. And some models, such as GPT-2, add a learned vector for each position. There, any
 shift changes the logits ("Further" has four models).
-
-## Stretch (optional): a fourth rule
-
-In some layers of Mistral, Gemma and gpt-oss, a token sees only the last few positions of its own sequence, so the layer
-reads a bounded number of keys, however long the sequence gets. Tokens farther back still have an effect: each position in
-the window has already seen its own window, one layer down.
-
-> **sliding window**: the rule that a query sees only the last W positions, its own included. In the configuration of a
-> Hugging Face model, W is `sliding_window`.
-
-With this rule, even the block of a long sequence is mostly False. Write `window_attention(q, k, v, lengths, window)`:
-attention over a packed row with this rule and the ones above. There's no padding and no cache.
-
-- `q`, `k` and `v` are `[heads, tokens, head_dim]`, and so is the result: for each query, the values weighted by the softmax
-  of its scores. As usual, a score is q · k divided by √head_dim.
-- `lengths` lists the tokens of each sequence, at least 1 each. It may be empty.
-- `window` is at least 1. With 1, every token sees itself alone. It may be larger than all sequences.
-
-First make it right, then make it cheap, in any way you like. The scoreboard tries your function on small rows, then on a
-hidden row, and counts what your function does there: the score cells that it computes, visible or not; the
-operators that PyTorch runs; and the size of the largest tensor it makes. The two ways above yours are good at some of
-these and bad at others. Can you be good at all three? The cell starts out with the three rules.
 """
-
-# %%
-def window_attention(q, k, v, lengths, window):
-    tags = tag_tokens(lengths)
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=block_diagonal_mask(tags, tags))  # replace this
-
-
-window_scoreboard(window_attention)
 
 # %% [markdown]
 """
@@ -732,8 +686,44 @@ quiz("04")
 """
 ## Further (optional)
 
-What the lesson doesn't need. It isn't part of its 80 minutes.
+What the lesson doesn't need. It isn't part of its 85 minutes.
+"""
 
+# %% [markdown]
+"""
+### Stretch: a fourth rule
+
+In some layers of Mistral, Gemma and gpt-oss, a token sees only the last few positions of its own sequence, so the layer
+reads a bounded number of keys, however long the sequence gets. Tokens farther back still have an effect: each position in
+the window has already seen its own window, one layer down.
+
+> **sliding window**: the rule that a query sees only the last W positions, its own included. In the configuration of a
+> Hugging Face model, W is `sliding_window`.
+
+With this rule, even the block of a long sequence is mostly False. Write `window_attention(q, k, v, lengths, window)`:
+attention over a packed row with this rule and the ones above. There's no padding and no cache.
+
+- `q`, `k` and `v` are `[heads, tokens, head_dim]`, and so is the result: for each query, the values weighted by the softmax
+  of its scores. As usual, a score is q · k divided by √head_dim.
+- `lengths` lists the tokens of each sequence, at least 1 each. It may be empty.
+- `window` is at least 1. With 1, every token sees itself alone. It may be larger than all sequences.
+
+First make it right, then make it cheap, in any way you like. The scoreboard tries your function on small rows, then on a
+hidden row, and counts what your function does there: the score cells that it computes, visible or not; the
+operators that PyTorch runs; and the size of the largest tensor it makes. The two ways above yours are good at some of
+these and bad at others. Can you be good at all three? The cell starts out with the three rules.
+"""
+
+# %%
+def window_attention(q, k, v, lengths, window):
+    tags = tag_tokens(lengths)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=block_diagonal_mask(tags, tags))  # replace this
+
+
+window_scoreboard(window_attention)
+
+# %% [markdown]
+"""
 ### Packed logits, compared with separate runs
 
 A wrong key changes the scores themselves; rounding changes only the last digits. So we need a tolerance that lies

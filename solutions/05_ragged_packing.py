@@ -4,7 +4,7 @@
 
 **Can one forward pass compute what all requests need, and nothing else?**
 
-85 minutes · difficulty: medium · routes: ideas, serving · prerequisites: lesson 02 (request states, the step).
+90 minutes · difficulty: medium · routes: ideas, serving · prerequisites: lesson 02 (request states, the step).
 Lesson 04 (tags and masks) helps, but what we need from it is repeated here.
 
 In lesson 02, requests came and went at any step, but the batch was still a rectangle of slots. In this lesson you put
@@ -20,7 +20,6 @@ from time import perf_counter
 from types import SimpleNamespace
 
 import torch
-from IPython.display import display
 from transformers import DynamicCache
 
 from lessons_lib.attention import (
@@ -92,13 +91,9 @@ print(f"{slots.trace.forward_calls} forward passes in {len(slots.trace.steps)} s
 # %% [markdown]
 """
 Look at step 2. One pass covers all four slots with one token each, because a decode pass is a rectangle, but only A
-needs it. B's prompt of 62 tokens doesn't fit into a rectangle one token wide, so a second pass computes it. (B's 63
-in the table are those 62 plus its one cell in the rectangle.) The model's weights are read twice. C and D have slots
-but have to wait, because a step computes only one prompt. In step 80, two slots have no request and are computed
-anyway.
-
-All of this comes from the shape: the rows of a tensor all have the same length. With a single row, that constraint is
-gone.
+needs it. B's prompt of 62 tokens doesn't fit into a rectangle one token wide, so a second pass computes it and reads all
+weights again. (B's 63 in the table are those 62 plus its one cell in the rectangle.) In step 80, two slots have no
+request and are computed anyway. All of this comes from the shape. With a single row, that constraint is gone.
 
 ## Predict
 
@@ -155,12 +150,11 @@ gets is shown above its last token. Below is the mask of the pass, which says wh
 has one row per token of the packed row and one column per key: first the cached keys of all requests, then the new
 ones.
 
-Here is the fourth step on its own, and again as text, for terminals and screen readers. `#` means that the token of
-this row attends to the key of this column. The bar `|` separates the cached keys from the new ones.
+Here is the fourth step as text. `#` means that the token of this row attends to the key of this column. The bar `|`
+separates the cached keys from the new ones.
 """
 
 # %%
-display(draw_packed_step(small.packed[3], tokenizer.decode))
 print(packed_text(small.packed[3]))
 
 # %% [markdown]
@@ -289,21 +283,23 @@ from lessons_lib.attention.packing import scatter_cache
 In lesson 01 the model got a batch of several rows, padded to the same length. Now there's a single row. The model
 expects tokens, positions and mask with a batch axis in front, here of size 1.
 
-| argument of `model(...)` | shape | what we pass |
+| argument of `model(...)` | shape | what the model reads from it |
 |---|---|---|
-| `input_ids` | [1, T] | the tokens of the packed row |
-| `position_ids` | [1, T] | the positions |
-| `attention_mask` | [1, 1, T, keys] | `packed_mask(packed)`, a bool tensor [T, keys], with two axes in front, for batch and heads |
-| `past_key_values` | | the joined cache |
-| `logits_to_keep` | [N] | the indices in the row for which logits are computed |
-
-The last argument saves work. The logits of one token have as many elements as the vocabulary has entries, and we
-don't need them for tokens in the middle of a prompt.
+| `input_ids` | [1, T] | the tokens of the row |
+| `position_ids` | [1, T] | each token's position |
+| `attention_mask` | [1, 1, T, keys] | bool, one axis each for batch, heads, queries and keys: which keys a token may attend to |
+| `past_key_values` | | a cache; the model appends the row's keys and values to it |
+| `logits_to_keep` | [any] | the indices in the row for which it computes logits. Without it, it computes all T |
 
 **Exercise 05.3.** Write `packed_forward(model, packed, cache)`. It calls the model once and returns the logits `[N,
-vocabulary]`, without the batch axis: row *i* belongs to sequence *i*. Pass the arguments by name, because their order
-differs from model to model. The tensors of a `PackedBatch` and the mask are on the CPU; move them to the model's device
-with `.to(model.device)`. `tensor[None]` adds an axis in front.
+vocabulary]`: row *i* has those after sequence *i*'s last token. No other logits are computed, since the logits of one token
+have as many elements as the vocabulary has entries. The mask is up to you; the library's `packed_mask(packed)` returns it
+as `[T, keys]`. Pass the arguments by name, because their order differs from model to model. The model may be on a GPU;
+the tensors of a `PackedBatch` and the mask are on the CPU.
+
+Take the row of the last example, C3 E5 E6, after a cache of 3 + 5 tokens. Before you write any code, note down four
+things: the shape of the mask, the positions, the indices of the logits you need, and the shape of the result. The cell
+after the check prints the mask.
 """
 
 # %% exercise="05.3"
@@ -474,23 +470,32 @@ from lessons_lib.batching.ragged_batching import ragged_step
 
 `ragged_generate` makes the requests, submits them all at the start, and calls your step until all of them have
 finished.
+
+**Predict** what it costs. Over the whole run, how many tokens' keys and values are copied *for each token computed*? A
+pencil estimate will do: how many tokens does a request hold on average, how often is each of them copied in a step, and
+how many new tokens does the request get for that? Within a half is a hit.
 """
+
+# %%
+predict("05.c", ...)  # copied tokens for each computed token
 
 # %%
 MINE = dict(packed_forward=packed_forward, scatter_cache=scatter_cache)
 ragged = record_run(ragged_generate, model, tokenizer, **SIX, max_num_seqs=4, step=ragged_step, **MINE)
 print(f"{ragged.trace.tokens_computed} token positions computed, {ragged.trace.tokens_computed - ragged.trace.tokens_useful} of them wasted")
 computed, copied = ragged.trace.tokens_computed, sum(copied_tokens(step.packed) for step in ragged.packed)
-print(f"six stories: {computed} tokens computed; {copied:,} tokens' keys and values copied, {copied / computed:.0f} for each computed token")
+print(f"six stories: {computed} tokens computed; {copied:,} tokens' keys and values copied")
 masks = [packed_mask(step.packed) for step in ragged.packed]
 cells, attended = sum(mask.numel() for mask in masks), sum(int(mask.sum()) for mask in masks)
 print(f"cells in the masks of all steps: {cells:,}; of these True: {attended:,}")
 reveal("05.a", ragged.trace.forward_calls, unit="forward passes")
+reveal("05.c", copied / computed, unit="tokens", tolerance=0.5)
 
 # %% [markdown]
 """
-C's 100 tokens take 100 passes however we batch, so fewer aren't possible. C is in the first row, and when it
-finishes, no other request is left. No step makes a second pass, and no computed token is wasted.
+C's 100 tokens take 100 passes however we batch, so fewer aren't possible. No step makes a second pass, and no computed
+token is wasted. But for each token that is computed, the keys and values of about a hundred are copied, and not one of
+those copies changes a number in them. Remember that when lesson 06 brings it to zero.
 
 Step through the run. D leaves in step 20, and E's prompt is already in the row of step 21. In step 30, A leaves and F is
 admitted; in step 31, F's long prompt shares the row with one token each of B, C and E. From step 71 on, the row has two
@@ -505,10 +510,9 @@ Stepper(lambda i: draw_packed_step(ragged.packed[i], tokenizer.decode), count=le
 ## Prove it
 
 The claim: every request gets the same tokens as from Hugging Face `generate` on its prompt alone. First the six
-stories. Then forty requests with prompts of 1 to 40 random tokens and limits of 1 to 20 tokens, on three small random
-models (a GPT-2, a Llama and a Qwen2), with at most three and at most eight requests per row. These models write nonsense,
-but a bug in a mask or a position is likely to change it. The requests arrive in shuffled order and at random moments, so
-each one has different neighbors in every run. Some answers end with the end token.
+stories. Then forty random requests on three small random models, with at most three and at most eight requests per row.
+These models write nonsense, but a bug in a mask or a position is likely to change it. The requests arrive in shuffled
+order and at random moments, so each one has different neighbors in every run.
 """
 
 # %%
@@ -547,35 +551,6 @@ for family in ("gpt2", "llama", "qwen2"):
         same = sum(request.output_ids == answer for request, answer in zip(requests, expected))
         stopped = sum(request.finish_reason == "stop" for request in requests)
         print(f"{family:>6}, at most {max_num_seqs} per row: {same} of {len(requests)} equal `generate`; {stopped} of them ended with the end token")
-
-# %% [markdown]
-"""
-## Stretch (optional): a long prompt in pieces
-
-A long prompt makes the row long, and every request in it waits longer for its next token. Lesson 02 split prompts into
-chunks. A row can hold a chunk as well, since `pack` takes any number of new tokens after any number of cached ones.
-
-Write `chunked_step(batch, max_num_batched_tokens, forward=forward)`. It does what your `ragged_step` does, but its row
-never has more than `max_num_batched_tokens` tokens. Every request still gets the tokens that it gets alone.
-
-- Call `forward(batch, packed)` once. It joins the caches of all requests in `batch.running`, so each of them needs at least
-  one token in the row, in this order. `max_num_batched_tokens` is never smaller than their number.
-- A half-computed prompt has no next token yet: its logits predict a token that we know already.
-- Which prompt gets how much of the row is up to you. The row may also be shorter than the limit.
-
-The scoreboard first checks the tokens. Then it serves hidden workloads, in which some prompts are long, with at most 32
-tokens in a row. It counts the steps (each reads all the weights), the largest row, and two things that a user notices, both
-in tokens computed meanwhile: the longest gap between two tokens of the same request, and the wait from a request's
-arrival to its first token. Whole prompts give short waits and long gaps. Can you have both short? The cell starts out
-with your `ragged_step`.
-"""
-
-# %%
-def chunked_step(batch, max_num_batched_tokens, forward=forward):
-    ragged_step(batch, forward=forward)  # replace this
-
-
-chunk_scoreboard(chunked_step)
 
 # %% [markdown]
 """
@@ -659,8 +634,40 @@ quiz("05")
 """
 ## Further (optional)
 
-What the lesson doesn't need. It isn't part of its 85 minutes.
+What the lesson doesn't need. It isn't part of its 90 minutes.
+"""
 
+# %% [markdown]
+"""
+### Stretch: a long prompt in pieces
+
+A long prompt makes the row long, and every request in it waits longer for its next token. Lesson 02 split prompts into
+chunks. A row can hold a chunk as well, since `pack` takes any number of new tokens after any number of cached ones.
+
+Write `chunked_step(batch, max_num_batched_tokens, forward=forward)`. It does what your `ragged_step` does, but its row
+never has more than `max_num_batched_tokens` tokens. Every request still gets the tokens that it gets alone.
+
+- Call `forward(batch, packed)` once. It joins the caches of all requests in `batch.running`, so each of them needs at least
+  one token in the row, in this order. `max_num_batched_tokens` is never smaller than their number.
+- A half-computed prompt has no next token yet: its logits predict a token that we know already.
+- Which prompt gets how much of the row is up to you. The row may also be shorter than the limit.
+
+The scoreboard first checks the tokens. Then it serves hidden workloads, in which some prompts are long, with at most 32
+tokens in a row. It counts the steps (each reads all the weights), the largest row, and two things that a user notices, both
+in tokens computed meanwhile: the longest gap between two tokens of the same request, and the wait from a request's
+arrival to its first token. Whole prompts give short waits and long gaps. Can you have both short? The cell starts out
+with your `ragged_step`.
+"""
+
+# %%
+def chunked_step(batch, max_num_batched_tokens, forward=forward):
+    ragged_step(batch, forward=forward)  # replace this
+
+
+chunk_scoreboard(chunked_step)
+
+# %% [markdown]
+"""
 ### Measured against slots and static batching
 
 We compare with lessons 01 and 02 on a workload like lesson 02's: sixteen requests cut from the stories, most with

@@ -100,11 +100,10 @@ def block_diagonal_mask(queries: "Tags", keys: "Tags") -> torch.Tensor:
 
 
 def additive_mask(mask: torch.Tensor, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """The same mask as values to add to the attention scores: 0 where attending is allowed, else the dtype's minimum.
+    """The same mask as values to add to the attention scores: 0 where attending is allowed, elsewhere the lowest finite
+    value of the dtype.
 
-    Not minus infinity: the softmax of a row in which everything is forbidden would then be 0 / 0, which is NaN, and NaN
-    spreads to everything computed from it. With the minimum, such a row becomes an average over all keys: useless, but
-    finite.
+    It is finite so that the softmax of a row in which everything is forbidden is finite, too.
 
     Args:
         mask: bool tensor of any shape, True where attending is allowed.

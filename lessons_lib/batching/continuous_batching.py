@@ -86,20 +86,19 @@ def prefill_chunk(batch: "SlotBatch") -> None:
 
 
 def step(batch: "SlotBatch") -> None:
-    """One step of the loop: release, admit, decode, and compute one prefill chunk.
+    """One step of the loop: one token for each request that is decoding when it begins, and one prefill chunk.
 
-    Slots are reassigned first and don't change again in the step, so a freed slot does useful work at once. Finished
-    requests release their slots; then waiting requests take the free slots, first come first served, and start to
-    prefill. The stale keys of finished requests stay in the cache: the mask hides them.
-
-    Decoding comes before the chunk, so that a request gets at most one token per step.
+    A request that finished in an earlier step has no slot in this one, and no slot is empty while a request waits.
+    Requests are admitted first come, first served. None gets two tokens.
     """
+    # Slots first, so that a freed slot does useful work at once. The stale keys stay: the mask hides them.
     for slot in batch.slots_in(RequestState.FINISHED):
         batch.slots.release(batch.running.pop(slot).id)
     while batch.waiting and batch.slots.free:
         request = batch.waiting.popleft()
         batch.running[batch.slots.acquire(request.id)] = request
         request.move_to(RequestState.PREFILLING)
+    # Decoding comes before the chunk; after it, the new request would get a second token.
     decode_all(batch)
     prefill_chunk(batch)
 

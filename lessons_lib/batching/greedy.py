@@ -51,11 +51,11 @@ def prefill(model: PreTrainedModel, prompt_ids: list[int]) -> tuple[int, Cache]:
 
 @torch.inference_mode()
 def decode_step(model: "PreTrainedModel", last_token: int, cache: "Cache") -> int:
-    """Feed the newest token, which isn't in the cache yet, and return the token after it.
+    """One pass that returns the token after `last_token`.
 
     Args:
         last_token: int, the token that the previous step produced.
-        cache: a `DynamicCache` with every token before `last_token`. The model appends `last_token` to it.
+        cache: a `DynamicCache` with every token before `last_token`. Afterwards it also holds `last_token`.
 
     Returns:
         int: the next token.

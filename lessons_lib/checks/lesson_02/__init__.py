@@ -21,16 +21,16 @@ EXERCISES = [
             "two: is this the end token, and is it the last token that `max_new_tokens` allows?",
             "`move_to`: if the new state is not in the set, raise `IllegalTransition`; otherwise store it. "
             "`append_token`: answer both questions before you append the token. Then move to FINISHED, or to DECODING "
-            "if the request isn't decoding yet. Append the token to `output_ids` last.",
+            "if the request isn't decoding yet: `move_to` refuses that for a waiting or finished request, so you need "
+            "no check of your own. Append the token to `output_ids` last.",
             "`is_last = len(self.output_ids) + 1 == self.max_new_tokens`. If `is_end or is_last`: "
             "`self.move_to(RequestState.FINISHED)` and set `finish_reason`. Otherwise, if `self.state is not "
-            "RequestState.DECODING`: `self.move_to(RequestState.DECODING)`. `move_to` already refuses a waiting or "
-            "finished request.",
+            "RequestState.DECODING`: `self.move_to(RequestState.DECODING)`.",
         ),
     ),
     Exercise(
         id="02.2",
-        title="the slot manager",
+        title="the slot manager (optional)",
         reference="lessons_lib.batching.slots:SlotManager",
         test=check_slot_manager,
         hints=(
@@ -49,8 +49,8 @@ EXERCISES = [
         reference="lessons_lib.batching.slot_cache:cache_mask",
         test=check_cache_mask,
         hints=(
-            "Column c of a row holds the token at position c of that row's request. A new token at position p may see "
-            "columns 0 to p. That is the whole rule, for decode passes and for every chunk.",
+            "Write down the row of one token at position 2, for 4 columns. Which comparison of each column's index with "
+            "2 gives it? All tokens at once is the same comparison, of two tensors whose shapes broadcast.",
             "Compare two tensors that broadcast: the column indices, [num_keys], and the positions with an extra last "
             "axis of size 1, [rows, new tokens, 1]. The result is [rows, new tokens, num_keys]. Then insert the axis "
             "for the heads.",

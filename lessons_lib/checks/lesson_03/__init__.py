@@ -78,7 +78,7 @@ EXERCISES = [
     ),
     Exercise(
         id="03.5",
-        title="blocks in a budget",
+        title="blocks in a budget (optional)",
         reference="lessons_lib.kv_cache.block_pool:blocks_in_budget",
         test=check_blocks_in_budget,
         hints=(

@@ -48,8 +48,8 @@ EXERCISES = [
         reference="lessons_lib.attention.masks:additive_mask",
         test=check_additive_mask,
         hints=(
-            "Each cell has one of two values. Which of them depends on the dtype? The cell above the exercise asks "
-            "PyTorch for it, for float32.",
+            "Each cell has one of two values. Only one of them depends on the dtype, and PyTorch knows the range of "
+            "each dtype: look for the function that tells you. How do you choose cell by cell, for any shape?",
             "Make a tensor of zeros with the mask's shape and the requested dtype. Where the mask is False, fill in "
             "the lowest value of that dtype, `torch.finfo(dtype).min`. `tensor.masked_fill(where, value)` returns a "
             "copy that has `value` wherever `where` is True, and `~mask` swaps True and False.",
