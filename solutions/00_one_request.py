@@ -669,30 +669,7 @@ step.
 The first row computes far more positions but takes only a few times as long, because the stories are short. None grows
 much longer than a hundred tokens, and a pass over so few tokens is mostly fixed overhead. The longer the text, the more
 the cache saves, as *Time of one step as the text grows* shows.
-
-## Stretch (optional): one document, many questions
-
-Twenty people ask about the same report. Each prompt is the report followed by a question. How few token positions can a
-model compute to answer them all?
-
-Write `answer_all(model, document_ids, questions, max_new_tokens)`. It returns the answers as a list of lists of ints,
-one per question, in order. Each answer has `max_new_tokens` tokens (there is no end token here) and must equal, token
-for token, the one of `greedy_with_cache(model, document_ids + question, max_new_tokens)`.
-
-Every token id that you feed to the model counts, padding included. Memory and time don't. Questions may have more in
-common than the document. For example, with the document 5, 17, 42, the questions `[8, 9]` and `[8, 3]`, and 2 new
-tokens, asking each alone computes 12 positions. Computing the document once makes it 9, and the fewest possible is 8.
-
-`copy.deepcopy(cache)` copies a cache, and `cache.crop(-n)` removes its last n tokens. The scoreboard asks about
-documents that you haven't seen. The cell starts out with each question asked alone.
 """
-
-# %%
-def answer_all(model, document_ids, questions, max_new_tokens):
-    return [greedy_with_cache(model, document_ids + question, max_new_tokens) for question in questions]  # replace this
-
-
-questions_scoreboard(answer_all)
 
 # %% [markdown]
 """
@@ -746,6 +723,32 @@ progress("00")
 
 What the lesson doesn't need. It isn't part of its 85 minutes.
 """
+
+# %% [markdown]
+"""
+### Stretch: one document, many questions
+
+Twenty people ask about the same report. Each prompt is the report followed by a question. How few token positions can a
+model compute to answer them all?
+
+Write `answer_all(model, document_ids, questions, max_new_tokens)`. It returns the answers as a list of lists of ints,
+one per question, in order. Each answer has `max_new_tokens` tokens (there is no end token here) and must equal, token
+for token, the one of `greedy_with_cache(model, document_ids + question, max_new_tokens)`.
+
+Every token id that you feed to the model counts, padding included. Memory and time don't. Questions may have more in
+common than the document. For example, with the document 5, 17, 42, the questions `[8, 9]` and `[8, 3]`, and 2 new
+tokens, asking each alone computes 12 positions. Computing the document once makes it 9, and the fewest possible is 8.
+
+`copy.deepcopy(cache)` copies a cache, and `cache.crop(-n)` removes its last n tokens. The scoreboard asks about
+documents that you haven't seen. The cell starts out with each question asked alone.
+"""
+
+# %%
+def answer_all(model, document_ids, questions, max_new_tokens):
+    return [greedy_with_cache(model, document_ids + question, max_new_tokens) for question in questions]  # replace this
+
+
+questions_scoreboard(answer_all)
 
 # %% [markdown]
 """

@@ -81,23 +81,24 @@ In every step:
   token.
 
 Every prompt here fits in one chunk. The answers are limited to 30 (A), 60 (B), 100 (C), 20 (D), 80 (E) and 40 (F)
-tokens. Assume that every request reaches its limit.
+tokens. Assume that every request reaches its limit. How many steps do the six stories take with four slots?
 """
 
 # %%
 print("prompt tokens:", {name: len(ids) for name, ids in prompt_ids.items()})
 print(f"Static batching took {len(static.trace.steps)} steps.")
-predict("02.a", ...)  # How many steps, as described above, do the six stories take with four slots?
+predict("02.a", ...)  # steps
 
 # %% [markdown]
 """
 Each slot has a row of cache with room for 256 tokens, whichever request is in it. So room for 4 × 256 = 1,024 tokens
 is reserved at all times. In any step, only part of it holds keys and values that a request still needs. How large is
-that part? Guess, then take a pencil: how many tokens does a request hold on average, between its prompt and its end?
+that part, in percent, averaged over the steps? Guess, then take a pencil: how many tokens does a request hold on average,
+between its prompt and its end? Within ten percentage points is a good answer.
 """
 
 # %%
-predict("02.b", ...)  # Averaged over the steps, what percentage of this cache is in use? Within ten points is fine.
+predict("02.b", ...)  # percent of the cache in use
 
 # %% [markdown]
 """
@@ -178,24 +179,6 @@ from dataclasses import dataclass, field
 from lessons_lib.batching.request import NEXT_STATES, IllegalTransition, RequestState
 
 from lessons_lib.batching.request import Request
-
-# %% [markdown]
-"""
-Let's walk through the life of D with a limit of 3 tokens. The tokens are made up; the states come from your class.
-"""
-
-# %%
-d = Request("D", prompt_ids["D"], max_new_tokens=3, eos_token_id=tokenizer.eos_token_id)
-print(d.state.value)
-d.move_to(RequestState.PREFILLING)
-for token in (101, 102, 103):
-    d.append_token(token)
-    print(d.output_ids, d.state.value, d.finish_reason)
-try:
-    d.append_token(104)
-except IllegalTransition as error:
-    print("refused:", error)
-print(d.output_ids)
 
 # %% [markdown]
 """
@@ -583,19 +566,11 @@ at "cache reserved": no other row reserves as much.
 
 # %%
 reveal("02.b", 100 * (1 - continuous.trace.cache_waste), unit="%")
-for name, run in (
-    ("six stories, 4 slots", continuous),
-    ("workload, 4 slots", runs["continuous", 4][0]),
-    ("workload, 8 slots", runs["continuous", 8][0]),
-):
-    fullest = max(step.cache_used / step.cache_reserved for step in run.trace.steps)
-    print(
-        f"{name}: reserved cache empty: {run.trace.cache_waste:.0%} on average, {1 - fullest:.0%} in the fullest step"
-    )
-for name, run in (("six stories, 4 slots", continuous), ("workload, 8 slots", runs["continuous", 8][0])):
-    computed, wasted = run.trace.tokens_computed, run.trace.tokens_computed - run.trace.tokens_useful
-    steps, two = len(run.trace.steps), sum(step.forward_calls == 2 for step in run.trace.steps)
-    print(f"{name}: {wasted} of {computed} token positions wasted; {two} of {steps} steps made two forward passes")
+for name, run in (("six stories, 4 slots", continuous), ("24 requests, 8 slots", runs["continuous", 8][0])):
+    trace, fullest = run.trace, max(step.cache_used / step.cache_reserved for step in run.trace.steps)
+    wasted, two = trace.tokens_computed - trace.tokens_useful, sum(step.forward_calls == 2 for step in trace.steps)
+    print(f"{name}: reserved cache empty: {trace.cache_waste:.0%} on average, {1 - fullest:.0%} in the fullest step;")
+    print(f"    {wasted} of {trace.tokens_computed} token positions wasted; {two} of {len(trace.steps)} steps made two passes")
 
 # %% [markdown]
 """
@@ -681,11 +656,12 @@ token positions it computes.
 
 Four slots: A, C and E are decoding, and the fourth request has a prompt of 240 tokens. A step makes two passes: the
 decode pass computes one position in each of the four rows (the prefilling row too, although its output isn't used),
-and the other pass computes the chunk. So with chunks of 16, such a step computes 4 + 16 = 20 token positions.
+and the other pass computes the chunk. So with chunks of 16, such a step computes 4 + 16 = 20 token positions. How many
+does the largest step compute with chunks of 240?
 """
 
 # %%
-predict("02.c", ...)  # How many token positions does the largest step compute with chunks of 240?
+predict("02.c", ...)  # token positions
 
 
 # %%

@@ -84,11 +84,11 @@ Pale: reserved, and the request will use it later. Hatched: reserved, and never 
 
 Rows are too long because we don't know how long an answer will be. So suppose we did: an oracle tells us. C's prompt
 has 3 tokens, and its answer 100, so we reserve exactly the 102 slots that C will fill, from its first step to its last.
-Not one of them is for nothing. How much is empty?
+Not one of them is for nothing. Averaged over C's steps, what percentage of the 102 slots is empty?
 """
 
 # %%
-predict("03.a", ...)  # Averaged over C's steps, what percentage of these 102 slots is empty?
+predict("03.a", ...)  # percent
 
 # %% [markdown]
 """
@@ -119,8 +119,7 @@ two containers:
 - `used`, a set: the allocated blocks. `block in self.used` also runs in constant time.
 
 Every block is in exactly one of the two. `allocate` and `free` are called all the time, so their cost must depend on
-the number of blocks moved, not on the size of the pool: don't iterate over either container, don't copy it, don't
-sort it.
+the number of blocks moved, not on the size of the pool.
 
 **Exercise 03.1.** Write `allocate(count)` and `free(blocks)`. An example, with `pool = BlockPool(6, 16)`:
 
@@ -136,8 +135,8 @@ sort it.
 | `pool.free([3, 3])` | raises `ValueError`: 3 is listed twice | 4, 5, 2, 1, 0 |
 
 `allocate` is all or nothing, because a request that needs three blocks can do nothing with two. As in lesson 02, a
-refused call changes nothing, so check everything first. `free` takes a list or a tuple, in the order of the request's
-tokens, and doesn't modify it. Why the last block goes into the queue first is explained below the exercise.
+refused call changes nothing. `free` takes a list or a tuple, in the order of the request's tokens, and doesn't modify it.
+(Why the last block goes into the queue first is explained below.)
 """
 
 # %% exercise="03.1" given="__init__ reset utilization"
@@ -170,11 +169,9 @@ lesson tries both orders.
 > **paging**: storing data in blocks of one size that may be anywhere in memory, with a table that says where each one
 > is. Operating systems manage the memory of programs this way; they call a block a page.
 
-No block is reserved for later: a request takes one when a token needs it. All blocks are alike, so any free block will
-do for any request. What a request leaves empty is part of its last block: less than one block, however long it grows.
-
-B's prompt has 62 tokens. At 16 tokens per block it takes four blocks: 16 + 16 + 16 + 14. Two slots of the last one
-are empty. Here is a pool of 24 blocks, some steps into the run:
+No block is reserved for later: a request takes one when a token needs it, and any free block will do. What a request
+leaves empty is part of its last block: less than one block, however long it grows. Here is a pool of 24 blocks, some
+steps into the run:
 """
 
 # %%
@@ -190,25 +187,20 @@ order in which they will be allocated.
 
 ## Build 2: how many blocks?
 
-A request takes a block as late as possible, but never too late. So the question comes up at every token: do the
-blocks still suffice? If the count is one block too small, a token has no slot. If it is one too large, every request
-wastes a block, and nothing fails.
-
-First, answer it without code. C grows from 3 tokens to 102, one token per step, and takes a block of 16 only when a
-token needs it. (The oracle gave C all of its 102 slots in the first step.)
+A request takes a block as late as possible, but never too late. If the count is one block too small, a token has no
+slot. If it is one too large, every request wastes a block, and nothing fails. First, answer it without code. C grows from 3 tokens to 102, one token per step, and takes a block of 16 only when a
+token needs it. (The oracle gave C all of its 102 slots in the first step.) Averaged over these 100 steps, what percentage
+of the slots in C's blocks is empty?
 """
 
 # %%
-predict("03.c", ...)  # Averaged over these 100 steps, what percentage of the slots in C's blocks is empty?
+predict("03.c", ...)  # percent
 
 # %% [markdown]
 """
 **Exercise 03.2.** Write `blocks_for(num_tokens, block_size)`. It returns the number of blocks that hold that many
 tokens, as an `int`: as many as needed, and not one more. It must be exact for 0 to a million tokens and every block
-size from 1. Examples: B's prompt of 62 tokens needs 4 blocks of 16, C's prompt of 3 tokens needs 1.
-
-Before you run the check, write down for one block size of your own the numbers of tokens at which the result changes,
-and try your function on both sides of one of them.
+size from 1. Examples: B's prompt of 62 tokens needs 4 blocks of 16 (16 + 16 + 16 + 14), C's prompt of 3 tokens needs 1.
 """
 
 # %% exercise="03.2"
@@ -242,7 +234,7 @@ draw_memory(oracle, 24, title="Oracle: exactly what each request needs", num_slo
 """
 Nothing is hatched, but much is pale: reserved, and used only later. C has its 102 slots from its first step on, and
 fills the last of them in its last step. So even with a perfect oracle, about half of a reservation is empty while its
-answer grows.
+answer grows. (The first two steps add a little: C has its slots, and its prompt isn't computed yet.)
 
 A second loss shows when many requests come and go. A request that finishes leaves a gap of exactly its own size, and the
 next one may be larger. ("Further" shows such a moment.)
@@ -360,19 +352,6 @@ the next one's blocks come from. Ask for more than the pool has. The playground 
 
 # %%
 PoolPlayground(BlockPool(12, 4), new_table=BlockTable)
-
-# %% [markdown]
-"""
-Next, the recorded run of the six stories. `replay` repeats it on your pool and your tables. You get one picture for
-each request that starts, takes a block, or finishes, and one for each step in which no request does. The view opens
-where A finishes. In the next picture F starts, and takes the first blocks of the free queue. Also look at the end of
-the queue after a request has finished: its blocks are there, the last one first.
-"""
-
-# %%
-states = replay(six.trace, BlockPool(24, 16), BlockTable)
-a_finishes = next(i for i, state in enumerate(states) if ": A has finished" in state.event)
-Stepper(lambda i: draw_pool(states[i]), count=len(states), label="picture", start=a_finishes, still=a_finishes + 1)
 
 # %% [markdown]
 """
@@ -500,6 +479,9 @@ as its tokens need at the moment.
 of 256**, and a request never needs a second one. So the same step, the same pool and the same table serve the 32
 requests in both layouts, in the same 4 MiB. (In this count, a step computes all prompts that it admits. Lesson 02
 allowed one chunk per step.)
+
+In rows, two requests run at once. **Predict** from the numbers that the next cell prints: in blocks of 16, how many run
+at once on average, while others wait? Within 25% is a hit.
 """
 
 # %%
@@ -511,7 +493,7 @@ print(
     f"the 32 requests: {mean(p for p, _ in lengths):.0f} prompt and {mean(a for _, a in lengths):.0f} answer tokens "
     "on average; most answers are short, a few are long"
 )
-predict("03.b", ...)  # In blocks of 16, how many requests run at once on average, while others wait? (25% off is fine.)
+predict("03.b", ...)  # requests that run at once, in blocks of 16
 
 # %%
 served = {
@@ -542,28 +524,21 @@ queued = [step for step in blocks if step.waiting]
 print(f"while others wait, a request holds {mean(step.tokens / step.running for step in queued):.0f} tokens on average")
 reveal("03.b", mean(step.running for step in queued), unit="requests", tolerance=0.25)
 
-
-def over_time(value, what, ylabel):
-    """Rows and blocks over the same steps. A curve ends when all requests are done."""
-    done = [float("nan")] * (len(rows) - len(blocks))
-    curves = {"rows of 256": [value(step) for step in rows], "blocks of 16": [value(step) for step in blocks] + done}
-    told = ", ".join(
-        f"{name}: at most {max(map(value, steps)):.0f}, done after {len(steps)} steps"
-        for name, steps in (("rows of 256", rows), ("blocks of 16", blocks))
-    )
-    return line_chart(range(1, len(rows) + 1), curves, xlabel="step", ylabel=ylabel, alt=f"{what} over time. {told}.")
-
-
-over_time(lambda step: step.running, "Running requests", "requests that run")
-
-# %%
-over_time(lambda step: 100 * step.tokens / 512, "Percentage of the cache slots with a token", "slots with a token, %")
+done = [float("nan")] * (len(rows) - len(blocks))  # the curve ends when all requests are done
+curves = {"rows of 256": [step.running for step in rows], "blocks of 16": [step.running for step in blocks] + done}
+told = ", ".join(
+    f"{name}: at most {max(step.running for step in steps)}, done after {len(steps)} steps"
+    for name, steps in (("rows of 256", rows), ("blocks of 16", blocks))
+)
+line_chart(
+    range(1, len(rows) + 1), curves, xlabel="step", ylabel="requests that run", alt=f"Running requests over time. {told}."
+)
 
 # %% [markdown]
 """
 Same memory, same requests, same code. In rows, only two requests run at a time, and most of each row stays empty. In
-blocks, most of the cache holds tokens as long as requests wait, and all of them are done in less than a third of the
-steps. The curve for blocks has a long tail: the queue is empty, and the longest answers run on.
+blocks, all of them are done in less than a third of the steps. The curve for blocks has a long tail: the queue is empty,
+and the longest answers run on.
 
 Each step reads the weights once, however many requests run, so on a GPU fewer steps means more tokens per second. That
 is why serving systems page their cache.
@@ -579,10 +554,8 @@ ledger(model, tokenizer, "03", with_cache_only=True)
 
 # %% [markdown]
 """
-The new row repeats the one before it: the same tokens in the same forward passes, and the same number of them in the
-cache. Only "cache reserved" is new, and it is **counted**: we replayed the recording with block tables, as you did
-above. Nothing was served from blocks, so a difference in speed says nothing about blocks. (Here all steps count,
-including those with an empty queue.)
+The new row repeats the one before it, except for "cache reserved". That is **counted**: we replayed the recording with
+block tables, as you did above. Nothing was served from blocks, so a difference in speed says nothing about blocks.
 
 ## What production does
 
@@ -721,6 +694,21 @@ from lessons_lib.kv_cache.block_pool import blocks_in_budget
 
 # %%
 print(f"with your function, 4 MiB hold {blocks_in_budget(model.config, 16, BUDGET)} blocks of 16 tokens")
+
+# %% [markdown]
+"""
+### The six stories, block by block
+
+`replay` repeats the recorded run of the six stories on your pool and your tables. You get one picture for
+each request that starts, takes a block, or finishes, and one for each step in which no request does. The view opens
+where A finishes. In the next picture F starts, and takes the first blocks of the free queue. Also look at the end of
+the queue after a request has finished: its blocks are there, the last one first.
+"""
+
+# %%
+states = replay(six.trace, BlockPool(24, 16), BlockTable)
+a_finishes = next(i for i, state in enumerate(states) if ": A has finished" in state.event)
+Stepper(lambda i: draw_pool(states[i]), count=len(states), label="picture", start=a_finishes, still=a_finishes + 1)
 
 # %% [markdown]
 """

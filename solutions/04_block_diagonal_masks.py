@@ -376,7 +376,8 @@ handle this themselves. Others expect values to add to the scores.
 
 How large? A weight is proportional to exp(score). Three values come to mind: -10, the -1e9 of much published code, and
 minus infinity. A query has the scores 2, 1 and 9. First it may attend to the first two keys, and then to none, as the
-padding token with the empty row above. **Guess first:** which of the three values is right in all four columns?
+padding tokens with the empty rows above. Next to an allowed key, a forbidden one must get weight 0, and no weight may be
+undefined. **Guess first:** which of the three values passes in all four columns?
 """
 
 # %%
@@ -397,7 +398,7 @@ Table(
 """
 > **NaN**: "not a number", the float value that marks an undefined result, such as 0 / 0 or infinity minus infinity.
 
-None of them is. -10 leaves weight on the forbidden key, because its score happens to be high. Minus infinity gives 0 / 0
+None of them does. -10 leaves weight on the forbidden key, because its score happens to be high. Minus infinity gives 0 / 0
 in the row without keys, so all its weights are NaN. -1e9 is right in float32: any ordinary score is tiny compared with it,
 so in the row without keys all sums round to the same value, and equal scores give equal weights. That's useless, but it's
 finite, and nothing reads it. But in float16, whose lowest value is -65504, the same -1e9 *is* minus infinity.
