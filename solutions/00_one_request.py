@@ -239,9 +239,9 @@ it. (They are not the model's weights: every text gives others.) The output is t
 The empty cells are the causal rule.
 
 Now suppose that the first three tokens were computed earlier, and `time` is new. Which numbers of the picture does its
-output need? The colors show it: only one query, one row of attention weights, and *all* keys and values. And since no earlier token sees
-`time`, the earlier keys and values are what they were. The next cell keeps those of the first three tokens, and
-computes only the row of the fourth:
+output need? The colors show it: only one query, one row of attention weights, and *all* keys and values. And since no
+earlier token sees `time`, the earlier keys and values are what they were. The next cell keeps those of the first three
+tokens, and computes only the row of the fourth:
 """
 
 # %%
@@ -308,8 +308,8 @@ show_source(prefill)
 """
 ## Build: one decode step
 
-**Exercise 00.2.** What goes in, and what comes out? Most mistakes happen here, so take it slowly. Copy this table of one
-request and fill in its last row with a pencil. The model continues 5, 17, 42 with 74, 91, 74:
+**Exercise 00.2.** What goes in, and what comes out? Most mistakes happen here, so take it slowly. Copy this table of
+one request and fill in its last row with a pencil. The model continues 5, 17, 42 with 74, 91, 74:
 
 | pass | tokens in the cache before | ids that go in | tokens in the cache after | token that comes out |
 |---|---|---|---|---|
@@ -317,8 +317,8 @@ request and fill in its last row with a pencil. The model continues 5, 17, 42 wi
 | first decode step | 5, 17, 42 | ? | 5, 17, 42, 74 | 91 |
 | second decode step | ? | ? | ? | ? |
 
-`decode_step(model, 74, cache)` is the first decode step: one pass, after which the cache holds one more token. It returns
-91, as an int. The model derives positions from the cache by itself.
+`decode_step(model, 74, cache)` is the first decode step: one pass, after which the cache holds one more token. It
+returns 91, as an int. The model derives positions from the cache by itself.
 """
 
 # %% exercise="00.2"
@@ -478,8 +478,9 @@ The bytes hardly change from row to row, because nearly all of them are weights.
 new tokens, and so does the intensity. (A prefill of 64 tokens does somewhat less than 64 times the operations of a
 decode step, because both score the vocabulary once, for the last position.)
 
-A decode step does half an operation per byte. Is that low? It depends on the machine. A machine has a peak rate of operations per second and a
-peak rate of bytes per second, its memory bandwidth. Their ratio is the intensity that keeps both busy.
+A decode step does half an operation per byte. Is that low? It depends on the machine. A machine has a peak rate of
+operations per second and a peak rate of bytes per second, its memory bandwidth. Their ratio is the intensity that keeps
+both busy.
 
 > **memory-bound**: limited by memory bandwidth. There are so few operations per byte that the arithmetic units wait for
 > memory, so the work takes as long as moving its bytes.
@@ -507,8 +508,8 @@ Table(["pass", "ms for its bytes", "ms for its operations", "bound, by this coun
 # %% [markdown]
 """
 The longer of the two times is a lower bound for a pass, and the last column says which one that is. Does the clock
-agree? Expect more than the bound, because every pass also has a fixed overhead: running Python and launching hundreds of
-small operations.
+agree? Expect more than the bound, because every pass also has a fixed overhead: running Python and launching hundreds
+of small operations.
 
 **Predict.** A prefill of 64 has many times the operations of a decode step at 64; the counting cell printed how many.
 What is the ratio in *time*: how many times as long does the prefill take? (Both read the same weights. Look at the
@@ -581,8 +582,8 @@ predict("00.c", ...)
 
 # %% [markdown]
 """
-**Exercise 00.4.** Write `cache_bytes_per_token` for the configuration of *any* Hugging Face model. `bytes_per_element` is
-the size of one element of a key or value. These fields of `config` tell the rest:
+**Exercise 00.4.** Write `cache_bytes_per_token` for the configuration of *any* Hugging Face model. `bytes_per_element`
+is the size of one element of a key or value. These fields of `config` tell the rest:
 
 | field | meaning | may be missing or None? |
 |---|---|---|
@@ -592,8 +593,8 @@ the size of one element of a key or value. These fields of `config` tell the res
 | `num_key_value_heads` | KV heads | yes, as in GPT-2: each query head then has a KV head of its own |
 | `head_dim` | size of a head | yes: the query heads then divide `hidden_size` among them |
 
-For example, a model with 2 layers and hidden size 32 has 4 query heads that share 1 KV head, and no `head_dim`. So a head
-has size 8, and in bfloat16 (2 bytes) a token takes 64 bytes. With `head_dim` 16, it takes 128.
+For example, a model with 2 layers and hidden size 32 has 4 query heads that share 1 KV head, and no `head_dim`. So a
+head has size 8, and in bfloat16 (2 bytes) a token takes 64 bytes. With `head_dim` 16, it takes 128.
 """
 
 # %% exercise="00.4"
@@ -650,8 +651,8 @@ One table grows through the course: the same six requests, served in every way w
 rows.
 
 - *tokens computed*: positions that went through the model. *Useful*: the share of them that a request needed.
-- *cache reserved* and *used*: averages over the steps. *Copied per step*: bytes copied to rearrange the cache. A `DynamicCache` makes
-  room for one more token by copying itself into a larger tensor.
+- *cache reserved* and *used*: averages over the steps. *Copied per step*: bytes copied to rearrange the cache. A
+  `DynamicCache` makes room for one more token by copying itself into a larger tensor.
 - *speed*: tokens per second, relative to serving one request at a time with a cache.
 """
 

@@ -54,8 +54,8 @@ print(f"\n{alone.trace.forward_calls} forward passes for {sum(map(len, alone.out
 
 # %% [markdown]
 """
-F is last in the queue: it waits for every token of the other five answers. And each of these passes reads all weights to
-compute a single token (lesson 00). What if a pass computed one token for each of eight requests?
+F is last in the queue: it waits for every token of the other five answers. And each of these passes reads all weights
+to compute a single token (lesson 00). What if a pass computed one token for each of eight requests?
 
 > **batch**: several requests in the same forward pass, one row of the input tensor each. The weights are read once for
 > all rows.
@@ -141,8 +141,8 @@ Look at the second row. C has the shortest prompt: mostly dots, then a few token
 every layer of the model just like the tokens. The mask hides their results from the tokens, but it saves no work.
 
 Padding has another effect: it shifts C's first token to the right. Served alone, this token has position 0. In the
-rectangle it's in a later *column*. Does that change the answer? The next cell gives one prompt to two small random models, with
-more and more padding before it. The mask hides the padding.
+rectangle it's in a later *column*. Does that change the answer? The next cell gives one prompt to two small random
+models, with more and more padding before it. The mask hides the padding.
 """
 
 # %%
@@ -260,7 +260,8 @@ requests arrive before step 1. For each request, it returns three ints, in the o
 2. the step in which it gets its last token,
 3. the step after which its answer is returned.
 
-Steps are counted from the start of the first wave. The last wave may have fewer requests than `batch_size`. For example,
+Steps are counted from the start of the first wave. The last wave may have fewer requests than `batch_size`. For
+example,
 
     wave_steps([2, 5, 3], batch_size=2)   →   [(0, 2, 5), (0, 5, 5), (5, 8, 8)]
 
@@ -282,8 +283,8 @@ Table(
 
 # %% [markdown]
 """
-D has its last token first, but its answer is returned only when C is done: that is the barrier. In the steps of the last
-column, the request's batch slot does nothing useful. Meanwhile E and F wait for the whole first wave: that is
+D has its last token first, but its answer is returned only when C is done: that is the barrier. In the steps of the
+last column, the request's batch slot does nothing useful. Meanwhile E and F wait for the whole first wave: that is
 head-of-line blocking. Now compare batch sizes, for the four requests of the picture:
 """
 
@@ -337,8 +338,8 @@ two prompts, of 3 and 5 tokens:
 | decode step 1 | `[2, 1]`, the newest token of each row | `[2, 6]` | `[[3], [5]]` | 5 per row |
 | decode step 2 | `[2, 1]` | `[2, 7]` | `[[4], [6]]` | 6 per row |
 
-The output's `.logits` have shape `[rows, tokens, vocabulary]`. Before you write the loop, write down by hand the mask and
-the positions of decode step 3. What do you need to keep from the step before?
+The output's `.logits` have shape `[rows, tokens, vocabulary]`. Before you write the loop, write down by hand the mask
+and the positions of decode step 3. What do you need to keep from the step before?
 
 A row has finished with the end token, which belongs to its answer, or with the token that reaches its limit. From then
 on its answer doesn't change. But the row stays in the batch, so the rectangle needs a token for it in every pass; any
@@ -366,8 +367,8 @@ Stepper(lambda i: draw_timeline(six.trace, upto=i, title="The six stories in wav
 
 # %% [markdown]
 """
-Slot 0 serves A and is hatched from A's last token on, until C in slot 2 is done. Slot 3 serves D, which wants the fewest
-tokens, so it is hatched longest. The narrow framed columns are the two prefills, where padding is hatched.
+Slot 0 serves A and is hatched from A's last token on, until C in slot 2 is done. Slot 3 serves D, which wants the
+fewest tokens, so it is hatched longest. The narrow framed columns are the two prefills, where padding is hatched.
 
 The next cell counts what the picture shows, and checks the formula and your `wave_steps`:
 """
@@ -414,9 +415,9 @@ padding token is the end token.
 
 **Predict 01.d.** The mask is left out. How many of the six answers change?
 
-**Predict 01.e.** The mask is back, and the positions are left out. The model then takes a token's column as its position,
-as GPT-2 did above. So A's first token is at position 49 instead of 0. How many of the six answers change? (Before you
-answer: which way of encoding positions does this model use?)
+**Predict 01.e.** The mask is back, and the positions are left out. The model then takes a token's column as its
+position, as GPT-2 did above. So A's first token is at position 49 instead of 0. How many of the six answers change?
+(Before you answer: which way of encoding positions does this model use?)
 """
 
 # %%
@@ -440,18 +441,15 @@ for key, answers in zip(("01.d", "01.e"), variants.values()):
 """
 Words between » and « differ from the right answer.
 
-**No mask.** The rows read their padding as text, so every row with padding gives a different answer. After an end token a
-new story begins: C and E, short prompts after a lot of padding, drift into another story. The answers of A, D and F read
-well but are wrong, which makes this mistake easy to miss.
+**No mask.** The rows read their padding as text, so every row with padding gives a different answer. After an end token
+a new story begins: C and E, short prompts after a lot of padding, drift into another story. The answers of A, D and F
+read well but are wrong, which makes this mistake easy to miss.
 
 **No positions.** Nothing changed, although five rows had wrong positions. With rotary positions, attention depends only
-on the *difference* between two positions, and counting columns shifts all tokens of a row by the same amount. So why pass
-positions at all? GPT-2 needs them, a row that counts its padding reaches the end of the context sooner, and from lesson 02
-on they also say where a row's keys are. ("Further" tries three models, and padding on the right.)
-"""
+on the *difference* between two positions, and counting columns shifts all tokens of a row by the same amount. So why
+pass positions at all? GPT-2 needs them, a row that counts its padding reaches the end of the context sooner, and from
+lesson 02 on they also say where a row's keys are. ("Further" tries three models, and padding on the right.)
 
-# %% [markdown]
-"""
 ## The ledger
 
 > **ledger**: the table of this course that compares, for the same six stories, what each way of serving them computes,
@@ -469,10 +467,7 @@ Compare the last row with the one above it. There are fewer forward calls, but e
 longer; the last column is the result. *Useful* is the percentage of 01.b. The cache also holds the padding and the
 finished rows, and all of it is copied in each step, because a `DynamicCache` makes room for a new column by writing the
 whole cache to a new tensor.
-"""
 
-# %% [markdown]
-"""
 ## What production does
 
 - **Hugging Face** `model.generate` on a padded batch is your loop. In `src/transformers/generation/utils.py`,
@@ -541,9 +536,9 @@ for story, right, answer in zip(STORIES, expected, padded_right):
 
 # %% [markdown]
 """
-The first new token is read from the last column. In a short row, that column holds an end token instead of the last word
-of the prompt. So the first word is wrong and the answer continues from it: most rows start a new sentence, and D ends
-immediately. (Rows can also start in the first column, with the unused columns on the right. Lesson 02 does that.)
+The first new token is read from the last column. In a short row, that column holds an end token instead of the last
+word of the prompt. So the first word is wrong and the answer continues from it: most rows start a new sentence, and D
+ends immediately. (Rows can also start in the first column, with the unused columns on the right. Lesson 02 does that.)
 
 ### The same inputs on other models
 """
@@ -591,9 +586,9 @@ for wave in waves([max_tokens for _, max_tokens in many], 4):
 # %% [markdown]
 """
 **Predict 01.c.** In answer tokens per second, how many times faster are waves of four than one request at a time? You
-have everything you need. One at a time, every token takes one pass. The last number of `wave_steps` is the passes for waves of four.
-And the first table of this lesson says how much longer a pass over four rows takes than a pass over one. Assume that
-all answers reach their limits.
+have everything you need. One at a time, every token takes one pass. The last number of `wave_steps` is the passes for
+waves of four. And the first table of this lesson says how much longer a pass over four rows takes than a pass over one.
+Assume that all answers reach their limits.
 """
 
 # %%
@@ -667,12 +662,11 @@ longest prompt and its longest answer tend to be.
 ### Stretch: which requests share a wave?
 
 Waves need not follow the order of arrival. If similar requests share a wave, fewer cells are wasted. Write
-`my_waves(requests, batch_size)`. A request is a pair (prompt tokens, `max_tokens`). Return a list of waves, each a list of
-indices into `requests`. Every index occurs once, and a wave has 1 to `batch_size` requests.
+`my_waves(requests, batch_size)`. A request is a pair (prompt tokens, `max_tokens`). Return a list of waves, each a list
+of indices into `requests`. Every index occurs once, and a wave has 1 to `batch_size` requests.
 
-The scoreboard counts, on requests that you haven't seen, the cells of all batch slots:
-`batch_size` × (longest prompt + longest answer - 1) for each wave. A batch slot without a request is wasted, too. Here is
-what the columns tell:
+The scoreboard counts, on requests that you haven't seen, the cells of all batch slots: `batch_size` × (longest prompt +
+longest answer - 1) for each wave. A batch slot without a request is wasted, too. Here is what the columns tell:
 
 - *wasted cells*: every answer reaches its limit. Make this as small as you can.
 - *wasted, if half of the answers end early*: the same waves, but your rule couldn't know the lengths.

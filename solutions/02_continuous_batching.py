@@ -91,9 +91,9 @@ predict("02.a", ...)  # steps
 
 # %% [markdown]
 """
-Each slot has a row of cache with room for 256 tokens, whichever request is in it. So room for 4 × 256 = 1,024 tokens
-is reserved at all times. In any step, only part of it holds keys and values that a request still needs. How large is
-that part, in percent, averaged over the steps? Guess, then take a pencil: how many tokens does a request hold on average,
+Each slot has a row of cache with room for 256 tokens, whichever request is in it. So room for 4 × 256 = 1,024 tokens is
+reserved at all times. In any step, only part of it holds keys and values that a request still needs. How large is that
+part, in percent, averaged over the steps? Guess, then take a pencil: how many tokens does a request hold on average,
 between its prompt and its end? Within ten percentage points is a good answer.
 """
 
@@ -218,7 +218,7 @@ which says
 - which columns the new tokens go to: `view.positions`,
 - how many columns the pass reads: `view.num_keys`, as many as its longest request needs.
 
-(The `transpose` is there because PyTorch puts the head axis last when you index by row and column.)
+(The `transpose` is there because PyTorch, indexed by row and column, puts the head axis after both.)
 """
 
 # %%
@@ -227,7 +227,8 @@ show_source(SlotLayer.update)
 # %% [markdown]
 """
 Nothing clears a row when its request leaves. So in rows shorter than `view.num_keys`, the last columns hold zeros, or
-keys left by an earlier request. Here is the cache of the three stories at two moments: shortly after F took over D's row, slot 0, and ten steps later.
+keys left by an earlier request. Here is the cache of the three stories at two moments: shortly after F took over D's
+row, slot 0, and ten steps later.
 """
 
 # %%
@@ -286,9 +287,9 @@ The second block is a staircase: every token of the second chunk sees the whole 
 
 ### What happens without the mask
 
-What does the mask protect? We run the loop of this lesson, `batch_generate`, first with your requests and your mask. (The
-chunk and the step are still the reference's; you'll write them next.) Then we run it with a careless mask: in decode
-passes, every row sees all columns of the pass.
+What does the mask protect? We run the loop of this lesson, `batch_generate`, first with your requests and your mask.
+(The chunk and the step are still the reference's; you'll write them next.) Then we run it with a careless mask: in
+decode passes, every row sees all columns of the pass.
 
 There are two slots. C runs for a long time in slot 0. Slot 1 goes to another request first, then to E. We run this
 twice, with B ahead of E (a boy, a boat and a duck) and with F (Anna and her grandma bake cakes). E's prompt is the same
@@ -428,16 +429,14 @@ from lessons_lib.batching.continuous_batching import step
 # %% [markdown]
 """
 Now your parts serve the six stories. `batch_generate` makes a `Request` of yours for each prompt, and the cache. In
-short, its loop is `while batch.has_work(): step(batch)`. From here on, every run of this lesson uses `MINE`. The stepper
-shows the whole run, below the waves of lesson 01.
+short, its loop is `while batch.has_work(): step(batch)`. From here on, every run of this lesson uses `MINE`. The
+stepper shows the whole run, below the waves of lesson 01.
 """
 
 # %%
 MINE = PARTS | dict(step=step)
 continuous = record_run(batch_generate, model, tokenizer, **SIX, max_seq_len=256, batch_size=4, prefill_step=64, **MINE)
 reveal("02.a", len(continuous.trace.steps), unit="steps")
-
-# %%
 Stepper(lambda i: draw_compare(static.trace, continuous.trace, i), count=len(static.trace.steps), start=len(static.trace.steps) - 1)
 
 # %%
@@ -514,7 +513,6 @@ equal = all(run[0].outputs == runs["static", 1][0].outputs for run in runs.value
 print("all answers equal those of one request at a time:", equal)
 
 
-# %%
 def in_steps(kind, n):
     trace = runs[kind, n][0].trace
     times = request_times(trace, in_steps=True).values()

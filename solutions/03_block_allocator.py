@@ -102,8 +102,8 @@ Operating systems solved this problem long ago. First, cut the memory into block
 
 > **block table**: a request's list of its blocks, in the order of its tokens.
 
-You'll build five parts: the pool, the number of blocks that a request needs, the block table, the mapping from positions
-to cache slots, and the step that serves requests from them.
+You'll build five parts: the pool, the number of blocks that a request needs, the block table, the mapping from
+positions to cache slots, and the step that serves requests from them.
 
 ## Build 1: the pool
 
@@ -135,8 +135,8 @@ the number of blocks moved, not on the size of the pool.
 | `pool.free([3, 3])` | raises `ValueError`: 3 is listed twice | 4, 5, 2, 1, 0 |
 
 `allocate` is all or nothing, because a request that needs three blocks can do nothing with two. As in lesson 02, a
-refused call changes nothing. `free` takes a list or a tuple, in the order of the request's tokens, and doesn't modify it.
-(Why the last block goes into the queue first is explained below.)
+refused call changes nothing. `free` takes a list or a tuple, in the order of the request's tokens, and doesn't modify
+it. (Why the last block goes into the queue first is explained below.)
 """
 
 # %% exercise="03.1" given="__init__ reset utilization"
@@ -188,9 +188,9 @@ order in which they will be allocated.
 ## Build 2: how many blocks?
 
 A request takes a block as late as possible, but never too late. If the count is one block too small, a token has no
-slot. If it is one too large, every request wastes a block, and nothing fails. First, answer it without code. C grows from 3 tokens to 102, one token per step, and takes a block of 16 only when a
-token needs it. (The oracle gave C all of its 102 slots in the first step.) Averaged over these 100 steps, what percentage
-of the slots in C's blocks is empty?
+slot. If it is one too large, every request wastes a block, and nothing fails. First, answer it without code. C grows
+from 3 tokens to 102, one token per step, and takes a block of 16 only when a token needs it. (The oracle gave C all of
+its 102 slots in the first step.) Averaged over these 100 steps, what percentage of the slots in C's blocks is empty?
 """
 
 # %%
@@ -236,8 +236,8 @@ Nothing is hatched, but much is pale: reserved, and used only later. C has its 1
 fills the last of them in its last step. So even with a perfect oracle, about half of a reservation is empty while its
 answer grows. (The first two steps add a little: C has its slots, and its prompt isn't computed yet.)
 
-A second loss shows when many requests come and go. A request that finishes leaves a gap of exactly its own size, and the
-next one may be larger. ("Further" shows such a moment.)
+A second loss shows when many requests come and go. A request that finishes leaves a gap of exactly its own size, and
+the next one may be larger. ("Further" shows such a moment.)
 
 > **external fragmentation**: free memory in gaps between reservations, none of them large enough for the next request.
 
@@ -246,7 +246,8 @@ while all of them wait.
 
 Now the layouts side by side, on 32 requests with eight batch slots. We count only the steps in which requests wait,
 because that's when an empty slot hurts. As memory in use, we count all slots from slot 0 to the last reserved one.
-**Guess first:** the oracle knows every length in advance; blocks of 16 know nothing. Which wastes less, and by how much?
+**Guess first:** the oracle knows every length in advance; blocks of 16 know nothing. Which wastes less, and by how
+much?
 """
 
 # %%
@@ -290,8 +291,8 @@ experiments with contiguous memory, only 20.4 to 38.2% of the memory held tokens
 
 The oracle brings "never used" to zero, and only that one. Blocks of 16 waste less than half of what the oracle wastes,
 and they need no oracle: each request wastes less than one block. Even blocks of 64, longer than most of these requests,
-waste only a little more than the oracle. Smaller blocks waste less, down to nothing with one token per block. Why not use
-those? Each block is an entry in a table, and small blocks are slower to read. "Further" counts and times both.
+waste only a little more than the oracle. Smaller blocks waste less, down to nothing with one token per block. Why not
+use those? Each block is an entry in a table, and small blocks are slower to read. "Further" counts and times both.
 
 ## Build 3: the block table
 
@@ -537,8 +538,8 @@ line_chart(
 # %% [markdown]
 """
 Same memory, same requests, same code. In rows, only two requests run at a time, and most of each row stays empty. In
-blocks, all of them are done in less than a third of the steps. The curve for blocks has a long tail: the queue is empty,
-and the longest answers run on.
+blocks, all of them are done in less than a third of the steps. The curve for blocks has a long tail: the queue is
+empty, and the longest answers run on.
 
 Each step reads the weights once, however many requests run, so on a GPU fewer steps means more tokens per second. That
 is why serving systems page their cache.

@@ -4,7 +4,7 @@
 
 **How can tokens of different requests share one row without affecting each other?**
 
-85 minutes · difficulty: medium · routes: ideas, kernels · prerequisites: lesson 00 (attention, KV cache) and lesson
+90 minutes · difficulty: medium · routes: ideas, kernels · prerequisites: lesson 00 (attention, KV cache) and lesson
 01 (positions, padding)
 
 In lesson 01 every request had its own row, filled up with padding. In this lesson all requests share a single row. An
@@ -376,8 +376,8 @@ handle this themselves. Others expect values to add to the scores.
 
 How large? A weight is proportional to exp(score). Three values come to mind: -10, the -1e9 of much published code, and
 minus infinity. A query has the scores 2, 1 and 9. First it may attend to the first two keys, and then to none, as the
-padding tokens with the empty rows above. Next to an allowed key, a forbidden one must get weight 0, and no weight may be
-undefined. **Guess first:** which of the three values passes in all four columns?
+padding tokens with the empty rows above. Next to an allowed key, a forbidden one must get weight 0, and no weight may
+be undefined. **Guess first:** which of the three values passes in all four columns?
 """
 
 # %%
@@ -398,14 +398,16 @@ Table(
 """
 > **NaN**: "not a number", the float value that marks an undefined result, such as 0 / 0 or infinity minus infinity.
 
-None of them does. -10 leaves weight on the forbidden key, because its score happens to be high. Minus infinity gives 0 / 0
-in the row without keys, so all its weights are NaN. -1e9 is right in float32: any ordinary score is tiny compared with it,
-so in the row without keys all sums round to the same value, and equal scores give equal weights. That's useless, but it's
-finite, and nothing reads it. But in float16, whose lowest value is -65504, the same -1e9 *is* minus infinity.
+None of them does. -10 leaves weight on the forbidden key, because its score happens to be high. Minus infinity gives 0
+/ 0 in the row without keys, so all its weights are NaN. -1e9 is right in float32: any ordinary score is tiny compared
+with it, so in the row without keys all sums round to the same value, and equal scores give equal weights. That's
+useless, but it's finite, and nothing reads it. But in float16, whose lowest value is -65504, the same -1e9 *is* minus
+infinity.
 
 **Exercise 04.3.** Write `additive_mask(mask, dtype=torch.float32)`. The result has the mask's shape, which may have any
-number of axes, and the given dtype, that of the scores. Adding it must leave the scores of allowed pairs as they are. For
-all other pairs its value is as low as that dtype allows, but finite, even in a row without a single True. For example:
+number of axes, and the given dtype, that of the scores. Adding it must leave the scores of allowed pairs as they are.
+For all other pairs its value is as low as that dtype allows, but finite, even in a row without a single True. For
+example:
 
     additive_mask(torch.tensor([[True, False]]))                   →   tensor([[0., -3.4028e+38]])
     additive_mask(torch.tensor([[False, False]]), torch.float16)   →   tensor([[-65504., -65504.]], dtype=torch.float16)
@@ -525,8 +527,8 @@ right answer, and three wrong ones. Each wrong one has a bug of its own:
 
 - **sequence**: the sequence rule is missing.
 - **causal**: the causal rule is missing.
-- **positions**: the mask is right, and so are the prompts' positions. But each new token gets its index in the row as its
-  position, instead of its position in the story.
+- **positions**: the mask is right, and so are the prompts' positions. But each new token gets its index in the row as
+  its position, instead of its position in the story.
 """
 
 # %%
@@ -577,8 +579,9 @@ for number, bug in enumerate(hidden, 1):
 
 # %% [markdown]
 """
-Which bug is which? Nothing crashed, and no shape was wrong: text is all that you get. Two questions help. Does an answer
-contain words that are only in F's prompt? Does it still know C's own prompt? Replace the dots, then run the cell.
+Which bug is which? Nothing crashed, and no shape was wrong: text is all that you get. Two questions help. Does an
+answer contain words that are only in F's prompt? Does it still know C's own prompt? Replace the dots, then run the
+cell.
 """
 
 # %%
@@ -590,13 +593,14 @@ print("F's answer with the positions bug is the right one:", f_answer == expecte
 
 # %% [markdown]
 """
-- **sequence**: a cake, Anna and her grandma. These are words from another user's prompt in this user's answer. The causal
-  rule doesn't prevent it: it compares positions, so C's token at position 20 attends to the first 21 tokens of F.
+- **sequence**: a cake, Anna and her grandma. These are words from another user's prompt in this user's answer. The
+  causal rule doesn't prevent it: it compares positions, so C's token at position 20 attends to the first 21 tokens of
+  F.
 - **positions**: no name comes from F, but the old dog has become a little girl. The first new token is at position 43
-  instead of 3, so its distance to the prompt is wrong. To the model, the prompt is simply far away. (F's answer is right:
-  it's first in the row, so its tokens' indices are their positions.)
-- **causal**: the hard one. The text is fluent, and it's about the dog. But it isn't the model's answer. Prompt tokens have
-  attended to later tokens, so their keys and values are unlike those in training. You'd only notice by comparing
+  instead of 3, so its distance to the prompt is wrong. To the model, the prompt is simply far away. (F's answer is
+  right: it's first in the row, so its tokens' indices are their positions.)
+- **causal**: the hard one. The text is fluent, and it's about the dog. But it isn't the model's answer. Prompt tokens
+  have attended to later tokens, so their keys and values are unlike those in training. You'd only notice by comparing
   with the right answer, token by token.
 
 Back to your second prediction. There, *all* of a story's tokens were shifted, its prompt included:
@@ -612,12 +616,12 @@ reveal("04.b", sum(answer != expected[name][:20] for name, answer in zip(NAMES, 
 
 # %% [markdown]
 """
-In a rotary model, only distances matter. If all tokens of a story are shifted by the same amount, no distance changes. In
-floats, only the last digits do. So is there no need to restart positions? With a cache, there is. A key is rotated by
-its position when it's computed, and it keeps that rotation. In the next pass the row is different, and the story starts
-at a different index. A new token that takes its index in the row as its position is then shifted differently from the
-cached keys: the "positions" bug above. And some models, such as GPT-2, add a learned vector for each position. There, any
-shift changes the logits ("Further" has four models).
+In a rotary model, only distances matter. If all tokens of a story are shifted by the same amount, no distance changes.
+In floats, only the last digits do. So is there no need to restart positions? With a cache, there is. A key is rotated
+by its position when it's computed, and it keeps that rotation. In the next pass the row is different, and the story
+starts at a different index. A new token that takes its index in the row as its position is then shifted differently
+from the cached keys: the "positions" bug above. And some models, such as GPT-2, add a learned vector for each position.
+There, any shift changes the logits ("Further" has four models).
 """
 
 # %% [markdown]
@@ -646,14 +650,14 @@ way to join the caches of all its sequences for the pass and split them again af
 ## What production does
 
 - **vLLM** never builds the dense mask. The tokens of a step form one row, as here, and `query_start_loc` says where
-  each request begins in it. vLLM passes `query_start_loc` to `flash_attn_varlen_func`, FlashAttention's fast
-  attention kernel, as the argument `cu_seqlens_q`, along with the lengths (`seq_lens`) and the block tables (lesson
-  03): see `vllm/v1/attention/backends/flash_attn.py`. For models or sizes that this kernel doesn't support, there's a
-  FlexAttention backend, `flex_attention.py` in the same folder. It does what "Further" shows, and calls its sequence ids
-  `doc_ids`.
-- **Hugging Face transformers** does both. Its continuous batching passes `cu_seq_lens_q` to FlashAttention. For
-  `sdpa` and `eager` it fills in a block-diagonal mask, additive and with the dtype's minimum: `build_attention_mask`
-  in `generation/continuous_batching/utils.py`.
+  each request begins in it. vLLM passes `query_start_loc` to `flash_attn_varlen_func`, FlashAttention's fast attention
+  kernel, as the argument `cu_seqlens_q`, along with the lengths (`seq_lens`) and the block tables (lesson 03): see
+  `vllm/v1/attention/backends/flash_attn.py`. For models or sizes that this kernel doesn't support, there's a
+  FlexAttention backend, `flex_attention.py` in the same folder. It does what "Further" shows, and calls its sequence
+  ids `doc_ids`.
+- **Hugging Face transformers** does both. Its continuous batching passes `cu_seq_lens_q` to FlashAttention. For `sdpa`
+  and `eager` it fills in a block-diagonal mask, additive and with the dtype's minimum: `build_attention_mask` in
+  `generation/continuous_batching/utils.py`.
 - **Training** commonly uses the same packing. `DataCollatorWithFlattening` puts samples into one row and provides
   `position_ids` that restart; transformers can find the sequences from these alone ("Further" tries it).
 
@@ -687,7 +691,7 @@ quiz("04")
 """
 ## Further (optional)
 
-What the lesson doesn't need. It isn't part of its 85 minutes.
+What the lesson doesn't need. It isn't part of its 90 minutes.
 """
 
 # %% [markdown]
@@ -695,8 +699,8 @@ What the lesson doesn't need. It isn't part of its 85 minutes.
 ### Stretch: a fourth rule
 
 In some layers of Mistral, Gemma and gpt-oss, a token sees only the last few positions of its own sequence, so the layer
-reads a bounded number of keys, however long the sequence gets. Tokens farther back still have an effect: each position in
-the window has already seen its own window, one layer down.
+reads a bounded number of keys, however long the sequence gets. Tokens farther back still have an effect: each position
+in the window has already seen its own window, one layer down.
 
 > **sliding window**: the rule that a query sees only the last W positions, its own included. In the configuration of a
 > Hugging Face model, W is `sliding_window`.
@@ -704,15 +708,15 @@ the window has already seen its own window, one layer down.
 With this rule, even the block of a long sequence is mostly False. Write `window_attention(q, k, v, lengths, window)`:
 attention over a packed row with this rule and the ones above. There's no padding and no cache.
 
-- `q`, `k` and `v` are `[heads, tokens, head_dim]`, and so is the result: for each query, the values weighted by the softmax
-  of its scores. As usual, a score is q · k divided by √head_dim.
+- `q`, `k` and `v` are `[heads, tokens, head_dim]`, and so is the result: for each query, the values weighted by the
+  softmax of its scores. As usual, a score is q · k divided by √head_dim.
 - `lengths` lists the tokens of each sequence, at least 1 each. It may be empty.
 - `window` is at least 1. With 1, every token sees itself alone. It may be larger than all sequences.
 
-First make it right, then make it cheap, in any way you like. The scoreboard tries your function on small rows, then on a
-hidden row, and counts what your function does there: the score cells that it computes, visible or not; the
-operators that PyTorch runs; and the size of the largest tensor it makes. The two ways above yours are good at some of
-these and bad at others. Can you be good at all three? The cell starts out with the three rules.
+First make it right, then make it cheap, in any way you like. The scoreboard tries your function on small rows, then on
+a hidden row, and counts what your function does there: the score cells that it computes, visible or not; the operators
+that PyTorch runs; and the size of the largest tensor it makes. The two ways above yours are good at some of these and
+bad at others. Can you be good at all three? The cell starts out with the three rules.
 """
 
 # %%
@@ -867,10 +871,10 @@ rest, distances are wrong, and the logits change in every model.
 
 ### FlexAttention
 
-Between a mask and a kernel that needs none, PyTorch offers **FlexAttention**. You give the mask as a function of a query and a key, like the
-rules of this lesson; here both are indices in the row. `create_mask` evaluates the function for all pairs.
-`create_block_mask` splits the mask into blocks, here of 16 × 16 cells, and records which blocks contain at least one
-True cell. The kernel visits only those. For the six prompts:
+Between a mask and a kernel that needs none, PyTorch offers **FlexAttention**. You give the mask as a function of a
+query and a key, like the rules of this lesson; here both are indices in the row. `create_mask` evaluates the function
+for all pairs. `create_block_mask` splits the mask into blocks, here of 16 × 16 cells, and records which blocks contain
+at least one True cell. The kernel visits only those. For the six prompts:
 """
 
 # %%
@@ -898,7 +902,8 @@ function is evaluated again for each cell.
 ### transformers finds the sequences
 
 `find_packed_sequence_indices` in the `masking_utils.py` of transformers finds the sequences of a row from its
-positions, and `packed_sequence_mask_function` is our sequence rule. So we pass positions that restart, and no mask at all:
+positions, and `packed_sequence_mask_function` is our sequence rule. So we pass positions that restart, and no mask at
+all:
 """
 
 # %%

@@ -16,7 +16,7 @@ EXERCISES = [
         reference="lessons_lib.batching.static_batching:pad_left",
         test=test_pad_left,
         hints=(
-            "Which length do all rows get, and how many cells does a prompt of 3 tokens then lack if the longest has 5? "
+            "Which length do all rows get, and how many cells does a prompt of 3 tokens lack if the longest has 5? "
             "Don't look for padding tokens in the rows: you know where they are when you put them there.",
             "For each prompt, compute how many cells are missing: `longest - len(ids)`. Its row is that many padding "
             "tokens, then the "

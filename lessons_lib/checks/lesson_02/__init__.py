@@ -49,8 +49,8 @@ EXERCISES = [
         reference="lessons_lib.batching.slot_cache:cache_mask",
         test=check_cache_mask,
         hints=(
-            "Write down the row of one token at position 2, for 4 columns. Which comparison of each column's index with "
-            "2 gives it? All tokens at once is the same comparison, of two tensors whose shapes broadcast.",
+            "Write down the row of one token at position 2, for 4 columns. Which comparison of each column's index "
+            "with 2 gives it? All tokens at once is the same comparison, of two tensors whose shapes broadcast.",
             "Compare two tensors that broadcast: the column indices, [num_keys], and the positions with an extra last "
             "axis of size 1, [rows, new tokens, 1]. The result is [rows, new tokens, num_keys]. Then insert the axis "
             "for the heads.",

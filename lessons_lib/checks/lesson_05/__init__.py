@@ -57,8 +57,8 @@ EXERCISES = [
             "Which field of `packed` answers each row of the table? Compare its shape with the one in the table: what "
             "is missing? And which of the six fields says where the last token of each sequence is in the row?",
             "Five arguments: `input_ids`, `positions`, `packed_mask(packed)`, the cache, and `logits_index`. "
-            "`tensor[None]` adds an axis in front: tokens and positions get one, the mask two. `.to(model.device)` moves "
-            "a tensor. The `.logits` of the result have a batch axis in front; remove it.",
+            "`tensor[None]` adds an axis in front: tokens and positions get one, the mask two. `.to(model.device)` "
+            "moves a tensor. The `.logits` of the result have a batch axis in front; remove it.",
             "`model(input_ids=packed.input_ids[None], position_ids=packed.positions[None], "
             "attention_mask=packed_mask(packed)[None, None], past_key_values=cache, "
             "logits_to_keep=packed.logits_index).logits[0]`, with `.to(model.device)` on each tensor.",
