@@ -411,7 +411,7 @@ for size in (2, 4, 6):
 
 What does each input protect? `left_out(model, name)` drops one argument from every call of the model; the loop is still
 yours. All six stories are in one wave. B has the longest prompt, so the other five rows begin with padding. Here the
-padding token is the end token.
+padding token is the end token. In the output, words between » and « differ from the right answer.
 
 **Predict 01.d.** The mask is left out. How many of the six answers change?
 
@@ -439,8 +439,6 @@ for key, answers in zip(("01.d", "01.e"), variants.values()):
 
 # %% [markdown]
 """
-Words between » and « differ from the right answer.
-
 **No mask.** The rows read their padding as text, so every row with padding gives a different answer. After an end token
 a new story begins: C and E, short prompts after a lot of padding, drift into another story. The answers of A, D and F
 read well but are wrong, which makes this mistake easy to miss.

@@ -398,16 +398,14 @@ Table(
 """
 > **NaN**: "not a number", the float value that marks an undefined result, such as 0 / 0 or infinity minus infinity.
 
-None of them does. -10 leaves weight on the forbidden key, because its score happens to be high. Minus infinity gives 0
-/ 0 in the row without keys, so all its weights are NaN. -1e9 is right in float32: any ordinary score is tiny compared
-with it, so in the row without keys all sums round to the same value, and equal scores give equal weights. That's
-useless, but it's finite, and nothing reads it. But in float16, whose lowest value is -65504, the same -1e9 *is* minus
-infinity.
+None of them does. -10 leaves weight on the forbidden key, because its score happens to be high. With minus infinity, a
+row without keys is 0 / 0: all its weights are NaN. -1e9 is right in float32: any ordinary score is tiny compared with
+it, so in the row without keys all sums round to the same value, and equal scores give equal weights. That's useless, but
+it's finite, and nothing reads it. In float16, though, whose lowest value is -65504, the same -1e9 *is* minus infinity.
 
 **Exercise 04.3.** Write `additive_mask(mask, dtype=torch.float32)`. The result has the mask's shape, which may have any
 number of axes, and the given dtype, that of the scores. Adding it must leave the scores of allowed pairs as they are.
-For all other pairs its value is as low as that dtype allows, but finite, even in a row without a single True. For
-example:
+For all other pairs its value is as low as that dtype allows, but finite, even in a row without a single True. So:
 
     additive_mask(torch.tensor([[True, False]]))                   →   tensor([[0., -3.4028e+38]])
     additive_mask(torch.tensor([[False, False]]), torch.float16)   →   tensor([[-65504., -65504.]], dtype=torch.float16)

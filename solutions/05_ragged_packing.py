@@ -299,7 +299,7 @@ on a GPU; the tensors of a `PackedBatch` and the mask are on the CPU.
 
 Take the row of the last example, C3 E5 E6, after a cache of 3 + 5 tokens. Before you write any code, note down four
 things: the shape of the mask, the positions, the indices of the logits you need, and the shape of the result. The cell
-after the check prints the mask.
+after the check prints them.
 """
 
 # %% exercise="05.3"
@@ -316,6 +316,7 @@ more = {"C": tokenizer(" was").input_ids, "E": tokenizer(" Tom was").input_ids}
 packed = pack(list(more.values()), cached_lens=[len(prompt_ids[name]) for name in more])
 joined = concatenate_caches([prefill_alone(name) for name in more])
 logits = packed_forward(model, packed, joined)
+print("positions", packed.positions.tolist(), "· logits after indices", packed.logits_index.tolist(), "· result", list(logits.shape))
 print(mask_text(packed_mask(packed), tag_tokens(packed.new_lens, packed.cached_lens), key_tags(packed), names="CE"))
 print()
 for name, packed_logits, cache in zip(more, logits, scatter_cache(joined, packed)):
