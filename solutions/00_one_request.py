@@ -309,7 +309,7 @@ show_source(prefill)
 ## Build: one decode step
 
 **Exercise 00.2.** What goes in, and what comes out? Most mistakes happen here, so take it slowly. Copy this table of
-one request and fill in its last row with a pencil. The model continues 5, 17, 42 with 74, 91, 74:
+one request and replace the question marks. The model continues 5, 17, 42 with 74, 91, 74:
 
 | pass | tokens in the cache before | ids that go in | tokens in the cache after | token that comes out |
 |---|---|---|---|---|
