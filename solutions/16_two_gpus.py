@@ -18,13 +18,13 @@ from functools import partial
 
 import torch
 import torch.nn.functional as F
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from lessons_lib.batching import generate_one_by_one
 from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, solution
 from lessons_lib.checks.lesson_16.scoreboard import all_reduce_scoreboard
 from lessons_lib.engine import EngineConfig, SamplingParams
 from lessons_lib.measuring import MAX_NEW_TOKENS, PROMPTS, recorded_engine
+from lessons_lib.measuring.operations import CountOperations
 from lessons_lib.measuring.published import FOLDER as RECORDED
 from lessons_lib.models import load_model
 from lessons_lib.recording.all_reduce_steps import record_all_reduce
@@ -374,14 +374,6 @@ def milliseconds_to_read(name, num_gpus):
     layers, hidden, keys, inner, vocabulary = SHAPES[name]
     of_layers = layers * (2 * hidden * hidden + 2 * hidden * keys + 3 * hidden * inner)
     return 1e3 * 2 * (of_layers / num_gpus + hidden * vocabulary) / BANDWIDTH  # 2 bytes each; the last matrix isn't cut
-
-
-class CountOperations(TorchDispatchMode):
-    count = 0
-
-    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
-        self.count += not operation.is_view and "view" not in operation.name()  # a view computes nothing
-        return operation(*args, **(kwargs or {}))
 
 
 small = load_model(device="cpu")[0].bfloat16()

@@ -58,8 +58,8 @@ EXERCISES = [
         reference="lessons_lib.serving.failover:relay",
         test=check_relay,
         hints=(
-            "Write it for one replica that is never lost: about ten lines. Then ask what each line would have to do if "
-            "the replica were lost exactly there, and which lines must run whatever happens.",
+            "Step 1 takes about ten lines. For step 2, ask what each of them would have to do if the replica were lost "
+            "exactly there, and which of them must run whatever happens.",
             "A loop over replicas around a loop over chunks. Two things leave the inner loop without a reason: "
             "ReplicaLost, and the end of the stream. Let both reach the same line below it, where "
             "`request_to_go_on` gets *all* tokens so far. Keep a list of remaining replicas, and take the chosen one "
