@@ -17,6 +17,7 @@ import random
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from statistics import median
 from unittest.mock import patch
 
 import torch
@@ -481,7 +482,7 @@ Here is that loop with your two functions, on a device that is a thread. Its mod
 
 # %%
 def serve(cpu_ms, gpu_ms, overlap, num_steps=12):
-    """Two sequences; returns (their tokens, milliseconds of a step)."""
+    """Two sequences; returns (their tokens, milliseconds from one step to the next, median)."""
     device, rows = ThreadPoolExecutor(1), {Sequence("A", [5], 99): 0, Sequence("B", [6], 99): 1}
     on_device = torch.zeros(2, dtype=torch.int64)  # the tokens of the step before
 
@@ -495,8 +496,9 @@ def serve(cpu_ms, gpu_ms, overlap, num_steps=12):
             sequence.output_ids.append(token)
             sequence.num_placeholders -= 1
 
-    start, in_flight = time.perf_counter(), None
+    begun, in_flight = [], None
     for _ in range(num_steps):
+        begun.append(time.perf_counter())
         time.sleep(cpu_ms / 1000)
         input_ids = torch.tensor(next_tokens(SchedulerOutput(dict.fromkeys(rows, 1)), rows))
         for sequence in rows:
@@ -510,7 +512,7 @@ def serve(cpu_ms, gpu_ms, overlap, num_steps=12):
         in_flight = launched
     if overlap:
         process(in_flight)
-    return [sequence.output_ids for sequence in rows], 1000 * (time.perf_counter() - start) / num_steps
+    return [sequence.output_ids for sequence in rows], 1000 * median(after - before for before, after in zip(begun, begun[1:]))
 
 
 # %% [markdown]
@@ -534,7 +536,7 @@ reveal("13.g", faster_ms, unit="ms", tolerance=0.15)
 
 # %% [markdown]
 """
-A step takes as long as the slower side: 30 ms, and then 20 ms, not 15. (A busy machine adds a little, and so do the first step and the last.) With the faster GPU, the CPU is the slower side, and
+A step takes as long as the slower side: 30 ms, and then 20 ms, not 15. (A busy machine adds a little.) With the faster GPU, the CPU is the slower side, and
 the GPU waits a quarter of the time. Overlap alone isn't enough: the CPU's part has to be short too.
 """
 

@@ -15,6 +15,8 @@ class CountOperations(TorchDispatchMode):
 
     count = 0
 
-    def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None) -> Any:
+    def __torch_dispatch__(
+        self, operation: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
         self.count += not operation.is_view and "view" not in operation.name()
         return operation(*args, **(kwargs or {}))
