@@ -17,6 +17,7 @@ import random
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from itertools import pairwise
 from statistics import median
 from unittest.mock import patch
 
@@ -512,7 +513,7 @@ def serve(cpu_ms, gpu_ms, overlap, num_steps=12):
         in_flight = launched
     if overlap:
         process(in_flight)
-    return [sequence.output_ids for sequence in rows], 1000 * median(after - before for before, after in zip(begun, begun[1:]))
+    return [sequence.output_ids for sequence in rows], 1000 * median(after - before for before, after in pairwise(begun))
 
 
 # %% [markdown]

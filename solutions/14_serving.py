@@ -333,25 +333,7 @@ All six get their tokens in turn, A's slow client holds up no other, and the hea
 
 ### The front
 
-`AsyncEngine` is these two parts with the bookkeeping around them: request ids, errors, limits, and text (`text=''` above: the engine leaves that to the reader's side). vLLM calls it `AsyncLLM`.
-"""
-
-# %%
-engine = LLMEngine(model, tokenizer, SIX)
-async with AsyncEngine(engine) as front:
-    stream = await front.add("The old dog", SamplingParams(max_tokens=12))
-    async for tokens in stream:
-        print("".join(token.text for token in tokens), end="|")
-    end = await stream.end()
-    print("\n", end.num_prompt_tokens, "prompt tokens;", end.completions[0].finish_reason)
-    try:
-        await front.add([5] * 2000)
-    except Exception as error:
-        print(f"{type(error).__name__}: {error}")
-
-# %% [markdown]
-"""
-`await front.add(...)` returns once the engine has *accepted* the request. So a bad request raises here, before anything has been sent to the client.
+`AsyncEngine` is these two parts with the bookkeeping around them: request ids, errors, limits, and text (`text=''` above: the engine leaves that to the reader's side). vLLM calls it `AsyncLLM`. `await front.add(prompt, params)` returns a stream once the engine has *accepted* the request. A bad request raises there, before anything has been sent to the client ("Further" shows both).
 
 The engine's thread and the event loop share one Python, and that costs time ("Further" measures it). `EngineProcess` has the same interface, with the engine in a process of its own: commands and events go through a socket, so they are plain data.
 
@@ -807,6 +789,26 @@ The chain has four links. The operating system tells the server that the connect
 
 Run the cells of "Your server" once more: they now use your coroutine too.
 """
+
+# %% [markdown]
+"""
+### The front
+
+An `AsyncEngine` with one request, and with one that is too long:
+"""
+
+# %%
+engine = LLMEngine(model, tokenizer, SIX)
+async with AsyncEngine(engine) as front:
+    stream = await front.add("The old dog", SamplingParams(max_tokens=12))
+    async for tokens in stream:
+        print("".join(token.text for token in tokens), end="|")
+    end = await stream.end()
+    print("\n", end.num_prompt_tokens, "prompt tokens;", end.completions[0].finish_reason)
+    try:
+        await front.add([5] * 2000)
+    except Exception as error:
+        print(f"{type(error).__name__}: {error}")
 
 # %% [markdown]
 """

@@ -74,7 +74,7 @@ def describe(exercise: Exercise, outcome: Outcome, case: str, attempt: object = 
     label = f"{exercise.id} `{exercise.name}`"
     further = f'`hint("{exercise.id}")` gives a hint. The cells below use the reference for now.'
     smallest = [f"Smallest case: {case}"] if case else []
-    reached = [outcome.error.reached] if hasattr(outcome.error, "reached") else []
+    reached = [text] if (text := getattr(outcome.error, "reached", "")) else []
     printed = f"Your code printed:\n{_first_lines(outcome.printed)}" if outcome.printed.strip() else ""
     error = outcome.error
     if outcome.timed_out or isinstance(error, TimeLimit):
