@@ -231,7 +231,7 @@ loop.close()
 
 # %% [markdown]
 """
-Here is a first owner. An *executor* runs functions in threads of its own; `await event_loop.run_in_executor(…)` waits for the result. It runs without a request, then with one, and is cancelled in the middle of a turn, as in a shutdown.
+Here is a first owner. An *executor* runs functions in threads of its own; `await event_loop.run_in_executor(…)` waits for the result. The owner runs without a request, then with one, and is cancelled in the middle of a turn, as in a shutdown.
 """
 
 
