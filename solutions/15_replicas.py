@@ -385,9 +385,9 @@ So each token comes once and as soon as it is there; then exactly one `finish_re
 
 **Step 2: the rest of the table.** `stream(...)` itself or any chunk may raise `ReplicaLost`; or the iterator just ends, *without* a `finish_reason`. Both mean the same.
 
-- All replicas need the same seed. If the request has none (missing or None), draw one: `request = {**request, "seed": random.getrandbits(31)}`.
+- All replicas need the same seed. If the request has none (missing or None), draw one with `random.getrandbits(31)`.
 - Close the lost stream and lower the load *before* the next replica is asked. Choose it from those that weren't lost; ask it for what `request_to_go_on` returns.
-- If that is None, only the reason is missing, even if no moves are left. With all tokens so far in `token_ids`, it is `"stop" if token_ids[-1] in request.get("stop_token_ids", ()) else "length"`.
+- If that is None, only the reason is missing (the third row), even if no moves are left.
 
 Change neither `request` nor `replicas`.
 """

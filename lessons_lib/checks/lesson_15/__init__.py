@@ -71,7 +71,8 @@ EXERCISES = [
             "stream.close()`. The outer loop: `while remaining and max_moves >= 0`, with `max_moves -= 1` after each "
             "replica. `asked` is the request itself at first, then `request_to_go_on(request, token_ids)`. The seed "
             'comes before all that: `if request.get("seed") is None: request = {**request, "seed": '
-            "random.getrandbits(31)}`.",
+            'random.getrandbits(31)}`. If `asked` is None, the reason is `"stop" if token_ids[-1] in '
+            'request.get("stop_token_ids", ()) else "length"`.',
         ),
         points=3,
     ),
