@@ -4,7 +4,7 @@
 
 **A step has room for a limited number of tokens, sequences and blocks. Which requests get in?**
 
-85 minutes · difficulty: medium · routes: serving · prerequisites: lessons 02 (continuous batching), 03 (blocks) and 06
+90 minutes · difficulty: medium · routes: serving · prerequisites: lessons 02 (continuous batching), 03 (blocks) and 06
 (paged attention)
 
 So far, requests were served in the order of arrival, and each new request put its whole prompt into the next step. In
@@ -113,8 +113,8 @@ step, but only once the whole prompt has been computed. Anyone watching a stream
 prompt is spread over many steps, each longer than a plain decode step but far shorter than the step with the whole
 prompt.
 
-L pays for that. With whole prompts, its first token comes at the end of step 11. With the limit, it comes about twenty
-steps later.
+L pays for that: with whole prompts, its first token comes at the end of step 11, and with the limit about twenty steps
+later. Further down you'll predict what that costs in time.
 
 > **inter-token latency**: the time between two consecutive tokens of an answer, ITL for short. If the sequence gets a
 > token in every step, its ITL is the duration of a step.
@@ -582,6 +582,35 @@ print(f"a prompt of 600 tokens at once: {1000 * COST.seconds(600, 600):.2f} ms")
 
 # %% [markdown]
 """
+Back to the opening. Four sequences decode, and L arrives with its prompt of 600 tokens. With whole prompts, one step computes L's prompt and four
+decodes. With a budget of 32, every step has the same four decodes, and the rest of its budget is for L. The prompt has 600 tokens either way.
+
+**09.d** How many times as long does L wait for its first token with the budget of 32? Leave out the context tokens: they cost little here.
+"""
+
+# %%
+predict("09.d", ...)  # times
+
+# %%
+def prompt_of_l(budget):
+    """(steps, milliseconds) from L's first chunk to its first token."""
+    four = [Arrival(name, 0, 1, 100, max_new_tokens=128) for name in "ACDE"]
+    scheduler = Scheduler(BlockPool(128, 16), max_num_batched_tokens=budget)
+    run = simulate(scheduler, [*four, Arrival("L", 0.1, 600, 5, max_new_tokens=128)], COST, keep_steps=True)
+    waited = run.times["L"].ttft - run.times["L"].queue_time
+    return sum("L" in step.prefill for step in run.steps), 1000 * waited
+
+
+for budget in (1024, 32):
+    steps_of_l, ms_of_l = prompt_of_l(budget)
+    print(f"budget {budget}: {steps_of_l} steps, {ms_of_l:.0f} ms to L's first token, {ms_of_l / steps_of_l:.1f} ms between two tokens of A, C, D and E")
+reveal("09.d", prompt_of_l(32)[1] / prompt_of_l(1024)[1], unit="times", tolerance=0.1)
+
+# %% [markdown]
+"""
+The tokens are the same, but each step costs 5 ms before it has computed anything, and 600 tokens in chunks of 28 take 22 steps. The four streams never
+wait longer than a step, and L pays for that. A larger budget moves the price from L to the streams.
+
 With a clock, we can compute the usual metrics for each request:
 
 > **time to first token**: the time from arrival to the first token of the answer, TTFT for short.
@@ -913,25 +942,6 @@ policy_scoreboard(MyPolicy(), at_large, {policy.name: large[policy.name] for pol
 
 # %% [markdown]
 """
-## What production does
-
-- **vLLM**: `schedule()` in `vllm/v1/core/sched/scheduler.py` starts with a comment saying that there is no decoding
-  phase and no prefill phase in the scheduler. Each request has `num_computed_tokens` and a number of known tokens, and
-  every step tries to let the first catch up with the second. It schedules `self.running` first, then `self.waiting`,
-  and stops at the first waiting request for which there are no blocks. Two things differ from ours: it takes the
-  running requests in order, without moving those that want one token to the front, and if there is no free block, it
-  doesn't stall but preempts (lesson 10).
-- vLLM's limits are `max_num_batched_tokens` and `max_num_seqs`, and the first must not be smaller than the second.
-  `long_prefill_token_threshold` limits the chunk of any one prompt. `--scheduling-policy` is `fcfs` or `priority`. The
-  latter sorts by priority, then by arrival time, which is our strict priority. There is no aging.
-- **Hugging Face transformers**: `ContinuousBatchingManager` has two schedulers in
-  `generation/continuous_batching/scheduler.py`, `fifo` and `prefill_first`. The first serves decodes before prompts, as
-  yours does; in the second, prompts that have already started come before decodes. Both have a `safety_margin`, a share
-  of the blocks that must be free before new prompts are admitted: a watermark.
-- **Orca** (2022) introduced *iteration-level scheduling*: a scheduling decision before every step. **Sarathi-Serve**
-  (2024) combined it with chunks of prompts that share one budget with decodes, and called the result *stall-free*: no
-  decode waits for a prompt.
-
 ## What is still wrong
 
 **Conservative admission wastes memory.** With `conservative`, most of the pool was idle.
@@ -968,7 +978,29 @@ quiz("09")
 """
 ## Further (optional)
 
-What the lesson doesn't need. It isn't part of its 85 minutes.
+What the lesson doesn't need. It isn't part of its 90 minutes.
+"""
+
+# %% [markdown]
+"""
+### What production does
+
+- **vLLM**: `schedule()` in `vllm/v1/core/sched/scheduler.py` starts with a comment saying that there is no decoding
+  phase and no prefill phase in the scheduler. Each request has `num_computed_tokens` and a number of known tokens, and
+  every step tries to let the first catch up with the second. It schedules `self.running` first, then `self.waiting`,
+  and stops at the first waiting request for which there are no blocks. Two things differ from ours: it takes the
+  running requests in order, without moving those that want one token to the front, and if there is no free block, it
+  doesn't stall but preempts (lesson 10).
+- vLLM's limits are `max_num_batched_tokens` and `max_num_seqs`, and the first must not be smaller than the second.
+  `long_prefill_token_threshold` limits the chunk of any one prompt. `--scheduling-policy` is `fcfs` or `priority`. The
+  latter sorts by priority, then by arrival time, which is our strict priority. There is no aging.
+- **Hugging Face transformers**: `ContinuousBatchingManager` has two schedulers in
+  `generation/continuous_batching/scheduler.py`, `fifo` and `prefill_first`. The first serves decodes before prompts, as
+  yours does; in the second, prompts that have already started come before decodes. Both have a `safety_margin`, a share
+  of the blocks that must be free before new prompts are admitted: a watermark.
+- **Orca** (2022) introduced *iteration-level scheduling*: a scheduling decision before every step. **Sarathi-Serve**
+  (2024) combined it with chunks of prompts that share one budget with decodes, and called the result *stall-free*: no
+  decode waits for a prompt.
 """
 
 # %% [markdown]

@@ -233,25 +233,52 @@ show_source(PreemptiveScheduler.allocate_slots)
 # %% [markdown]
 """
 `candidates()` returns the running sequences (lesson 11 adds one more kind). The victim can be the very sequence that needs the block, if no other one
-ranks behind it. `self.preempt` calls the function that you write now. It is the simple kind of preemption:
+ranks behind it. `make_room` allocates the missing blocks if enough are free.
+
+### Predict
+
+A deadlock like the one above: six sequences run, A to F, which arrived in this order. Each has 2 full blocks, and none of the 12 blocks is free. Each
+needs one more block for its next token. The scheduler calls `allocate_slots` for A, then for B, and so on to F. The victim is always the running
+sequence that arrived last.
+
+**10.b** How many sequences are preempted in this step?
+"""
+
+# %%
+predict("10.b", ...)  # sequences
+
+# %% [markdown]
+"""
+`self.preempt` calls the function that you write now. It is the simple kind of preemption:
 
 > **recompute**: dropping a victim's cache. When the victim is admitted again, all its known tokens are computed in one prefill.
 
-**Exercise 10.2.** Write `preempt_sequence(scheduler, scheduler_output, victim)`. Change what has to change, and return nothing. Afterwards
+**Exercise 10.2.** Write `preempt_sequence(scheduler, scheduler_output, victim)`. It turns a running sequence into one that waits as if it had never run,
+except that its tokens stay: some of them have been sent. Return nothing.
 
-- the step computes no token of the victim (it may have been scheduled already, or not yet), and `scheduler_output.preempted` ends with the victim;
-- the victim has no batch slot any more. It waits, at the place that its rank gives it. `scheduler.waiting.add(sequence)` inserts a sequence by rank; under
-  first come, first served a victim thus gets to the front. A victim that waits already stays where it is (lesson 11 has such victims);
-- all its blocks are free (`scheduler.pool.free(blocks)`), those that aren't full too, and it has none. (Don't call `scheduler.release`: this scheduler's
-  would also free what was copied to other memory.)
-- none of its tokens counts as computed, with one exception: if `victim.swapped` isn't empty, its keys and values are being copied to other memory, and
-  the count stays. We'll get to that below.
+Take the state before a call, with blocks of 4, and none free. A and B run, C and D wait, first come, first served. B has 5 prompt tokens and 4 answer
+tokens, and 8 of these 9 are computed. A needs a block, and B is the victim:
 
-Everything else stays as it is, most of all the victim's tokens.
+| | before | after |
+|---|---|---|
+| `scheduler.running`, a list | A, B | A |
+| `scheduler.waiting`, a queue; `add(sequence)` puts a sequence where its rank belongs | C, D | B, C, D |
+| `scheduler.pool`; `free(blocks)` | no block is free | blocks 2 and 3 are free |
+| `scheduler_output.num_scheduled_tokens`, a dict | B: 1 | – |
+| `scheduler_output.preempted`, a list | – | B |
+| `victim.blocks`, a list | 2, 3 | – |
+| `victim.num_computed_tokens` | 8 | 0 |
+| `victim.prompt_ids`, `victim.output_ids` | 5, 4 tokens | 5, 4 tokens |
 
-Example, blocks of 4, none free. A and B run, C and D wait. B has 5 prompt tokens and 4 answer tokens; 8 of these 9 are computed, in blocks 2 and 3. B's
-next token is scheduled. Then A needs a block, and B is the victim. Afterwards A runs, and B, C, D wait in this order. Blocks 2 and 3 are free. B has no
-blocks and no computed tokens, but still 9 known ones, and isn't in `num_scheduled_tokens`.
+A call doesn't always find all of this. In each of these cases, decide what "as if it had never run" means:
+
+- The step has scheduled no token of the victim yet, or it has preempted others before.
+- The last of the victim's blocks isn't full.
+- The victim waits already, and has blocks all the same (lesson 11 has such sequences).
+- `victim.swapped` isn't empty: its keys and values are not dropped, but copied to other memory. Its blocks are taken just the same, and it will go on
+  where it was.
+
+Leave alone everything else. (`scheduler.release` isn't for this: it would also free the copies in other memory.)
 """
 
 # %% exercise="10.2"
@@ -261,10 +288,34 @@ from lessons_lib.scheduling.preemption import preempt_sequence
 
 # %% [markdown]
 """
+Here is the step of the prediction, with your two functions. (`share_prefixes=False` turns lesson 11's part off.)
+"""
+
+# %%
+scheduler = PreemptiveScheduler(
+    PrefixCache(NUM_BLOCKS, BLOCK),
+    choose_victim=last_in_rank,
+    preempt_sequence=preempt_sequence,
+    should_swap=never_swap,
+    share_prefixes=False,
+    max_num_seqs=6,
+    max_num_batched_tokens=6 * 2 * BLOCK,
+)
+for arrival, name in enumerate("ABCDEF"):
+    scheduler.add(Sequence(name, [5] * 2 * BLOCK, 9, arrival_time=arrival))
+scheduler.update(scheduler.schedule(), [5] * 6)
+print("free blocks before the step:", len(scheduler.pool.free_queue))
+scheduler_output = scheduler.schedule()
+reveal("10.b", len(scheduler_output.preempted), unit="sequences")
+print("preempted, in this order:", *(sequence.id for sequence in scheduler_output.preempted))
+print("the step computes tokens of:", *(sequence.id for sequence in scheduler_output.num_scheduled_tokens))
+
+# %% [markdown]
+"""
+Not six, and not three. F's two blocks go to A and B, E's to C and D. Then nothing is left to do for E and F: victims need no blocks.
+
 A step that preempts a sequence doesn't admit any. A sequence admitted now would take the blocks that have just been freed. Under first come, first
 served it would also rank behind every running sequence, so it would be the next victim.
-
-`allocate_slots` first calls `make_room`, which allocates the missing blocks if enough are free. `share_prefixes=False` turns lesson 11's part off.
 
 Now let's serve the same six stories from the pool in which they deadlocked, with your two functions. The table shows one preemption: the queue and the
 pool right before and right after the call of `preempt_sequence`.

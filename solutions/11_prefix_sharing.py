@@ -336,13 +336,24 @@ show_source(fork)
 # %% [markdown]
 """
 **Your task: `copy_before_write(pool, sequence, index)`.** `pool` is a `PrefixCache`. `sequence` is about to write to the block
-`sequence.blocks[index]`, and may not. Give it a new block in place of that one, and tell the pool. Other sequences keep what they have, and the old
-block can be found afterwards if it could before. Return `BlockCopy(COPY, source, target)`: the contents of block `source` have to be copied to block
-`target` before the sequence writes. (`copy_blocks` does that, as in lesson 10; you copy nothing yourself.) If no block is free, raise `OutOfBlocks` and
-change nothing at all.
+`sequence.blocks[index]`, and `pool.is_writable` says that it may not. Afterwards:
 
-Example with four blocks: X and its fork Y both have the blocks [0, 1], and Y is about to write to block 1. The call with index 1 returns `BlockCopy(COPY, 1,
-2)`. Y now has [0, 2], X still has [0, 1], and the queue is [3].
+- It may write at this place of its table, and the rest of the table is as before.
+- Whatever could be read in the old block can still be read there, by other sequences now, and by those that find it later.
+- The pool counts each block exactly as often as tables contain it.
+
+Return `BlockCopy(COPY, source, target)`: the contents of block `source` have to be copied to block `target` before the sequence writes. (`copy_blocks`
+does that, as in lesson 10; you copy nothing yourself.) If no block is free, raise `OutOfBlocks` and change nothing at all.
+
+Two examples with four blocks, 0 to 3. In the first, X and its fork Y use blocks 0 and 1, and Y writes. In the second, X is alone, both of its blocks
+have a hash, and X writes. Fill in the free queue of the second one with a pencil before you write any code:
+
+| | X's table | Y's table | count of 0, 1, 2 | free queue |
+|---|---|---|---|---|
+| X and its fork Y | 0, 1 | 0, 1 | 2, 2, 0 | 2, 3 |
+| `copy_before_write(pool, y, 1)` returns `BlockCopy(COPY, 1, 2)` | 0, 1 | 0, 2 | 2, 1, 1 | 3 |
+| X alone | 0, 1 | | 1, 1, 0 | 2, 3 |
+| `copy_before_write(pool, x, 1)` returns `BlockCopy(COPY, 1, 2)` | 0, 2 | | 1, 0, 1 | ? |
 """
 
 # %% exercise="11.4"
@@ -350,7 +361,7 @@ from lessons_lib.scheduling.shared_blocks import copy_before_write
 
 # %% [markdown]
 """
-Here is the example, before and after, and then X ends:
+Here is the first example, before and after, and then X ends:
 """
 
 # %%
@@ -367,6 +378,21 @@ draw_free_queue(states)
 
 # %% [markdown]
 """
+And the second one:
+"""
+
+# %%
+pool = PrefixCache(4, BLOCK)
+x = Sequence("X", list(range(32)), 5, blocks=pool.allocate(2), num_computed_tokens=31)
+for block, one in zip(x.blocks, hashes_of(x.prompt_ids)):
+    pool.cache_full_block(block, one)
+copy_before_write(pool, x, index=1)
+print("the free queue:", list(pool.free_queue), "| found afterwards:", pool.match_prefix(hashes_of(x.prompt_ids)))
+
+# %% [markdown]
+"""
+No sequence uses block 1 anymore, so it joins the end of the free queue. It keeps its hash, and can still be found there.
+
 ### Several samples of one prompt
 
 Now B's prompt with four continuations. Random sampling comes in lesson 12; here, each sample begins with a different one of the four likeliest tokens. X, Y
@@ -461,7 +487,14 @@ from lessons_lib.scheduling.shared_blocks import take_cached
 Four at a time, at most 64 tokens per step, and plenty of blocks. This run uses all that you have built: `block_hash`, `PrefixCache` with your
 `SharedBlockPool` in it, `copy_before_write` and `take_cached`.
 `scheduler_output.cached` says for each admitted sequence how many of its tokens were found in the cache; in a recorded step it is called `hits`.
+
+All six wait from the start, and all begin with the same three full blocks, 48 tokens. A's prompt and the beginning of B's fit into the first step.
+
+**11.d** How many prompt tokens are found in the cache, over all six?
 """
+
+# %%
+predict("11.d", ...)  # tokens
 
 # %%
 YOURS["take_cached"] = take_cached
@@ -482,11 +515,12 @@ prompt_tokens = sum(len(sequence.prompt_ids) for sequence in sharing)
 hits = {id: tokens for step in sharing_steps for id, tokens in step.hits.items()}
 print(f"found in the cache: {hits}")
 saved = sum(hits.values())
+reveal("11.d", saved, unit="tokens")
 print(f"prefill tokens: {prompt_tokens} without sharing, {prompt_tokens - saved} with it: {saved / prompt_tokens:.0%} saved")
 
 # %% [markdown]
 """
-A found nothing, because it was the first. B found nothing either: it was admitted in the same step as A, and a block gets its hash only once it has
+Not 5 × 48 = 240. A found nothing, because it was the first. B found nothing either: it was admitted in the same step as A, and a block gets its hash only once it has
 been computed. So B computed the common beginning again. Its three blocks get no hashes, since A's blocks already have these hashes (see
 `cache_full_block`). C to F start with A's three blocks.
 
@@ -509,21 +543,6 @@ Stepper(lambda i: draw_pressure(all_steps[i]), count=len(all_steps), start=comes
 # %% [markdown]
 """
 In this picture, only B uses blocks. The dotted blocks are free, and can be found by their hashes until they are allocated for something else.
-
-## What production does
-
-- vLLM's prefix cache: `hash_block_tokens` in `vllm/v1/core/kv_cache_utils.py` hashes the parent's hash, the tokens, and everything else that makes a
-  difference: the adapter, the images, a salt if the user sets one. `FreeKVCacheBlockQueue` in the same file is our `LruQueue`, written as a linked
-  list; there, too, the tail of a sequence is evicted before its beginning. `KVCacheManager.get_computed_blocks` describes our trap in a comment: if
-  all tokens hit, the last one must be computed again. In that case it uses one block fewer and recomputes that whole block.
-- vLLM serves n samples of one prompt as n requests that find each other's blocks by hash (`vllm/v1/engine/parallel_sampling.py`).
-- **nano-vllm** has its prefix cache in `nanovllm/engine/block_manager.py`. Its hash has only 64 bits, so it compares the tokens as well.
-- **SGLang** keeps prefixes in a tree of tokens instead of a table of hashes, *RadixAttention*, and evicts the least recently used leaves
-  (`python/sglang/srt/mem_cache/radix_cache.py`). It can also schedule requests with a long cached prefix first.
-- **Hugging Face transformers** shares blocks by hash with `allow_block_sharing` in `generation/continuous_batching`, and its `cache.py` has
-  `prepare_fork_request` for several samples.
-
-The PagedAttention paper describes sharing and copy-on-write in section 4.4.
 
 ## What is still wrong
 
@@ -558,6 +577,24 @@ quiz("11")
 ## Further (optional)
 
 What the lesson doesn't need. It isn't part of its 90 minutes.
+"""
+
+# %% [markdown]
+"""
+### What production does
+
+- vLLM's prefix cache: `hash_block_tokens` in `vllm/v1/core/kv_cache_utils.py` hashes the parent's hash, the tokens, and everything else that makes a
+  difference: the adapter, the images, a salt if the user sets one. `FreeKVCacheBlockQueue` in the same file is our `LruQueue`, written as a linked
+  list; there, too, the tail of a sequence is evicted before its beginning. `KVCacheManager.get_computed_blocks` describes our trap in a comment: if
+  all tokens hit, the last one must be computed again. In that case it uses one block fewer and recomputes that whole block.
+- vLLM serves n samples of one prompt as n requests that find each other's blocks by hash (`vllm/v1/engine/parallel_sampling.py`).
+- **nano-vllm** has its prefix cache in `nanovllm/engine/block_manager.py`. Its hash has only 64 bits, so it compares the tokens as well.
+- **SGLang** keeps prefixes in a tree of tokens instead of a table of hashes, *RadixAttention*, and evicts the least recently used leaves
+  (`python/sglang/srt/mem_cache/radix_cache.py`). It can also schedule requests with a long cached prefix first.
+- **Hugging Face transformers** shares blocks by hash with `allow_block_sharing` in `generation/continuous_batching`, and its `cache.py` has
+  `prepare_fork_request` for several samples.
+
+The PagedAttention paper describes sharing and copy-on-write in section 4.4.
 """
 
 # %% [markdown]

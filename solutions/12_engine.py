@@ -347,7 +347,31 @@ Where do the random numbers come from? Usually from a generator: an object with 
 
 A single generator for the whole engine can't do that: which number comes next depends on the other requests. A generator for each request works, but its
 state has to be kept, saved and restored along with the request. There is a way that needs no state at all. The random number of a token is a hash of the
-seed, of the position in the answer, and of the token's id:
+seed, of the position in the answer, and of the token's id.
+
+A hash of what, exactly? The simplest choice is `hash(seed + position)`, and then the token's id. The hash is a good one: if its argument changes by 1, about
+half of its 64 bits change. One user asks with seed 7, another with seed 8, and each gets an answer of 20 tokens.
+
+**12.c** How many of the 20 hashes of the second answer also occur in the first?
+"""
+
+# %%
+predict("12.c", ...)  # hashes
+
+# %%
+def hashes(seed):
+    """Of the 20 positions of an answer."""
+    return mixed(seed + torch.arange(20)).tolist()
+
+
+print("seed 7:", *(f"{one % 2**16:04x}" for one in hashes(7)[:6]), "…")
+print("seed 8:", *(f"{one % 2**16:04x}" for one in hashes(8)[:6]), "…")
+reveal("12.c", len(set(hashes(7)) & set(hashes(8))), unit="hashes")
+
+# %% [markdown]
+"""
+8 + 0 is 7 + 1: seed 8 draws with the numbers of seed 7, each one position earlier. A perfect hash doesn't help against equal arguments. So the seed is
+hashed first, and then the result plus the position. Nothing else is needed:
 """
 
 # %%
@@ -359,8 +383,7 @@ for seed, numbers in zip((7, 8), random_numbers(seeds, positions, torch.arange(5
 
 # %% [markdown]
 """
-You can compute the numbers at position 5 without those at 0 to 4. The hash is taken of the seed first, and then of the result plus the position. Hashing `seed + position`
-would be a bad idea: seed 8 would draw the numbers of seed 7, each one position earlier.
+You can compute the numbers at position 5 without those at 0 to 4.
 
 That is all there is to sampling. Here are your `token_probabilities` and the race in the simplest possible loop, without cache, batch or engine:
 """

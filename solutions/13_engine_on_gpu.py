@@ -14,7 +14,11 @@ known yet, and a draw that the CPU doesn't wait for.
 # %%
 import math
 import random
+import time
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from itertools import pairwise
+from statistics import median
 from unittest.mock import patch
 
 import torch
@@ -55,6 +59,7 @@ from lessons_lib.measuring import (
     tokens_of_steps,
 )
 from lessons_lib.measuring.memory_limit import memory_limit
+from lessons_lib.measuring.operations import CountOperations
 from lessons_lib.models import cache_bytes_per_token, load_model
 from lessons_lib.scheduling import PreemptiveScheduler, SchedulerOutput, Sequence
 from lessons_lib.viz.charts import draw_bars
@@ -142,7 +147,7 @@ overlapped
 ```
 
 - **CUDA graphs** replace about a thousand launches with a single one.
-- **Compilation** fuses small operations, so there are fewer kernels to run.
+- **Compilation** fuses small operations, so there are fewer kernels to run. ("Further" says what stands in its way.)
 - **Tokens kept on the device**: the next step reads its input tokens on the GPU, where the last step wrote them.
 - **Overlap**: schedule and launch the next step, then process the results of the previous one.
 
@@ -276,6 +281,44 @@ reveal("13.b", store.num_captured, unit="captures")
 """
 At first each of the three sizes is captured once. After the change two of them are captured again, when a step needs them. The stale graph of 16 stays
 unused: no step has its size.
+
+### Measure: launches
+
+How many launches does your store save? This is a decode step of the course's model without a graph:
+"""
+
+# %%
+runner = GPUModelRunner(model, 32, 16, max_num_seqs=4, max_model_len=192, compiled=False, graphs=False)
+four = [Sequence(name, [21, 22, 23], 9, output_ids=[24], num_computed_tokens=3, blocks=[block]) for block, name in enumerate("ABCD")]
+with CountOperations() as one_by_one:
+    runner.forward(SchedulerOutput(dict.fromkeys(four, 1)))
+print("operations of a decode step, each of which is a launch:", one_by_one.count)
+
+# %% [markdown]
+"""
+Now 60 decode steps: 20 with four sequences and 20 with three, which are padded to four. Then all weights get new addresses, and 20 more steps have four
+sequences. A replay is one launch. A capture computes nothing, but the CPU goes through all operations of the step: it takes as long as launching them,
+so count it the same.
+
+**13.f** How many times fewer launches are that with your store than one by one?
+"""
+
+# %%
+predict("13.f", ...)  # times
+
+# %%
+store = GraphStore(rerun)
+run_decodes(*[4] * 20, *[3] * 20)
+weight = weight.clone()
+run_decodes(*[4] * 20)
+launches = store.num_captured * one_by_one.count + 60
+print(f"one by one: {60 * one_by_one.count:,} launches; with your store: {store.num_captured} captures and 60 replays, {launches:,}")
+reveal("13.f", 60 * one_by_one.count / launches, unit="times", tolerance=0.05)
+
+# %% [markdown]
+"""
+Far less than the operations of a step would suggest: nine tenths of the launches that are left belong to the two captures. So an engine captures before its first request, and
+a key that changes for nothing is expensive.
 """
 
 # %% [markdown]
@@ -335,20 +378,6 @@ of_churn = {
 }
 print(f"{of_churn['steps with prompts too'] / of_churn['only decodes from graphs']:.1f} times as fast. vLLM: {workloads.peers_provenance}")
 draw_bars(of_churn, "tokens/s", title="Output tokens a second, 1,024 short requests", note=workloads.provenance, own=["steps with prompts too"])
-
-# %% [markdown]
-"""
-## Compilation around two operators
-
-`torch.compile` fuses many small operations into a few kernels. It would trip over our attention, whose launch depends on lengths that change from
-step to step. So the cache write and the attention are declared as operators, which the compiler treats as black boxes. An operator's schema lists its
-inputs and marks with "!" the tensors that it writes to. For attention, a second function, registered with `register_fake` in
-`lessons_lib/attention/custom_op.py`, tells the compiler the shape of the output.
-"""
-
-# %%
-for operator in (write_kv, attend_paged):
-    print(operator._opoverload._schema)
 
 # %% [markdown]
 """
@@ -446,6 +475,74 @@ show_source(OverlappedSteps.step)
 
 # %% [markdown]
 """
+### Measure: steps that overlap
+
+Here is that loop with your two functions, on a device that is a thread. Its model is a formula, and a step takes as long as we say, on either side:
+"""
+
+
+# %%
+def serve(cpu_ms, gpu_ms, overlap, num_steps=12):
+    """Two sequences; returns (their tokens, milliseconds from one step to the next, median)."""
+    device, rows = ThreadPoolExecutor(1), {Sequence("A", [5], 99): 0, Sequence("B", [6], 99): 1}
+    on_device = torch.zeros(2, dtype=torch.int64)  # the tokens of the step before
+
+    def step(input_ids):
+        time.sleep(gpu_ms / 1000)
+        on_device.copy_((7 * replace_placeholders(input_ids, on_device) + 1) % 1000)
+        return on_device.tolist()
+
+    def process(results):
+        for sequence, token in zip(rows, results.result()):  # waits for the step
+            sequence.output_ids.append(token)
+            sequence.num_placeholders -= 1
+
+    begun, in_flight = [], None
+    for _ in range(num_steps):
+        begun.append(time.perf_counter())
+        time.sleep(cpu_ms / 1000)
+        input_ids = torch.tensor(next_tokens(SchedulerOutput(dict.fromkeys(rows, 1)), rows))
+        for sequence in rows:
+            sequence.num_computed_tokens += 1
+            sequence.num_placeholders += 1
+        launched = device.submit(step, input_ids)
+        if not overlap:
+            process(launched)
+        elif in_flight:
+            process(in_flight)
+        in_flight = launched
+    if overlap:
+        process(in_flight)
+    return [sequence.output_ids for sequence in rows], 1000 * median(after - before for before, after in pairwise(begun))
+
+
+# %% [markdown]
+"""
+The CPU works 20 ms for each step, and the GPU 30 ms: one after the other, that's 50 ms, or 20 steps per second. Now the steps overlap, and you also get a GPU that is
+twice as fast: 15 ms.
+
+**13.g** How many milliseconds does a step take then?
+"""
+
+# %%
+predict("13.g", ...)  # milliseconds
+
+# %% tags=["measured"]
+tokens, one_after_the_other = serve(20, 30, overlap=False)
+overlapped_tokens, overlapped_ms = serve(20, 30, overlap=True)
+_, faster_ms = serve(20, 15, overlap=True)
+print("the same tokens:", tokens == overlapped_tokens, "|", tokens[0][:6], "…")
+print(f"one after the other: {one_after_the_other:.0f} ms; overlapped: {overlapped_ms:.0f} ms; twice as fast a GPU: {faster_ms:.0f} ms")
+reveal("13.g", faster_ms, unit="ms", tolerance=0.15)
+
+# %% [markdown]
+"""
+A step takes as long as the slower side: 30 ms, and then 20 ms, not 15. (A busy machine adds a little.) With the faster GPU, the CPU is the slower side, and
+the GPU waits a quarter of the time. Overlap alone isn't enough: the CPU's part has to be short too.
+"""
+
+# %% [markdown]
+"""
 ## Drawing on the device
 
 For greedy requests the next token is an `argmax`, which runs on the GPU. For the others the token is *drawn*, and this has to happen there as well: if the CPU had to
@@ -507,6 +604,35 @@ print("next draw:", draw_on_device(batch, hot, their_seeds, their_positions + 1)
 
 # %% [markdown]
 """
+### Measure: what a draw launches
+"""
+
+
+# %%
+def launches_of(function, *inputs):
+    with CountOperations() as operations:
+        function(*inputs)
+    return operations.count
+
+
+print("random_numbers:", launches_of(random_numbers, their_seeds[:, None], their_positions[:, None], torch.arange(4096)))
+
+# %% [markdown]
+"""
+**13.h** How many operations does your draw start for these 64 rows, those of `random_numbers` included? Count them in your code.
+"""
+
+# %%
+predict("13.h", ...)  # operations
+
+# %%
+of_all = launches_of(draw_on_device, batch, hot, their_seeds, their_positions)
+of_one = launches_of(draw_on_device, batch[:1], hot[:1], their_seeds[:1], their_positions[:1])
+reveal("13.h", of_all, unit="operations", tolerance=0.1)
+print(f"64 rows: {of_all}; one row: {of_one}; 64 rows one by one would be {64 * of_one:,}")
+
+# %% [markdown]
+"""
 ## Prove it
 
 All four ideas are in `GPUModelRunner` and `OverlappedSteps`. `OverlappedEngine` is lesson 12's engine with the same four. They run without a GPU too,
@@ -561,24 +687,6 @@ Read this chart with care. The model is small and all sampling is greedy, so the
 vLLM does more, for more kinds of models and requests, and its figures come from other runs. They are for vLLM 0.26.0. The kernels in
 lesson 08 are compared with those of vLLM 0.33.0: the two comparisons were recorded at different times.
 
-## What production does
-
-- **vLLM**, graphs: `cudagraph_capture_sizes` and `cudagraph_mode` in `vllm/config/compilation.py`. By default the model is split at the attention
-  operators, which aren't compiled. Steps with prompts replay a graph for each part, so any attention kernel will do; steps with only decodes replay a
-  single graph of the whole step.
-- **vLLM**, joined products: `QKVParallelLinear` and `MergedColumnParallelLinear` in `vllm/model_executor/layers/linear.py`.
-- **vLLM**, overlap: `step_with_batch_queue` in `vllm/v1/engine/core.py` schedules the next batch before the last one is done. `AsyncScheduler` in
-  `vllm/v1/core/sched/async_scheduler.py` counts placeholders for tokens that haven't arrived (`num_output_placeholders`).
-- **vLLM**, memory: one run at startup finds the size of the cache. `determine_available_memory` in `vllm/v1/worker/gpu_worker.py` runs the largest step
-  possible, measures the peak, and gives the rest of `gpu_memory_utilization` to blocks. One run is enough because the cache can have any size;
-  `max_num_seqs` is set by hand.
-- **vLLM**, drawing: `random_sample` in `vllm/v1/sample/ops/topk_topp_sampler.py` is a race as well. Its docstring says why: `torch.multinomial` makes the CPU wait
-  for the GPU.
-- **mini-sglang**: `overlap_loop` in `python/minisgl/scheduler/scheduler.py` is the loop of this lesson: schedule the next batch, launch it, then process
-  the results of the last one.
-- **nano-vllm** captures graphs in `capture_cudagraph`, and sizes the cache with a run at startup in `warmup_model` and `allocate_kv_cache`, all in
-  `nanovllm/engine/model_runner.py`.
-
 ## What is still wrong
 
 **No server.** Requests can come only from inside this Python process. Lesson 14 puts an HTTP server in front of the engine.
@@ -614,6 +722,41 @@ quiz("13")
 
 What the lesson doesn't need. It isn't part of its 90 minutes.
 """
+
+# %% [markdown]
+"""
+### What production does
+
+- **vLLM**, graphs: `cudagraph_capture_sizes` and `cudagraph_mode` in `vllm/config/compilation.py`. By default the model is split at the attention
+  operators, which aren't compiled. Steps with prompts replay a graph for each part, so any attention kernel will do; steps with only decodes replay a
+  single graph of the whole step.
+- **vLLM**, joined products: `QKVParallelLinear` and `MergedColumnParallelLinear` in `vllm/model_executor/layers/linear.py`.
+- **vLLM**, overlap: `step_with_batch_queue` in `vllm/v1/engine/core.py` schedules the next batch before the last one is done. `AsyncScheduler` in
+  `vllm/v1/core/sched/async_scheduler.py` counts placeholders for tokens that haven't arrived (`num_output_placeholders`).
+- **vLLM**, memory: one run at startup finds the size of the cache. `determine_available_memory` in `vllm/v1/worker/gpu_worker.py` runs the largest step
+  possible, measures the peak, and gives the rest of `gpu_memory_utilization` to blocks. One run is enough because the cache can have any size;
+  `max_num_seqs` is set by hand.
+- **vLLM**, drawing: `random_sample` in `vllm/v1/sample/ops/topk_topp_sampler.py` is a race as well. Its docstring says why: `torch.multinomial` makes the CPU wait
+  for the GPU.
+- **mini-sglang**: `overlap_loop` in `python/minisgl/scheduler/scheduler.py` is the loop of this lesson: schedule the next batch, launch it, then process
+  the results of the last one.
+- **nano-vllm** captures graphs in `capture_cudagraph`, and sizes the cache with a run at startup in `warmup_model` and `allocate_kv_cache`, all in
+  `nanovllm/engine/model_runner.py`.
+"""
+
+# %% [markdown]
+"""
+### Compilation around two operators
+
+`torch.compile` fuses many small operations into a few kernels. It would trip over our attention, whose launch depends on lengths that change from
+step to step. So the cache write and the attention are declared as operators, which the compiler treats as black boxes. An operator's schema lists its
+inputs and marks with "!" the tensors that it writes to. For attention, a second function, registered with `register_fake` in
+`lessons_lib/attention/custom_op.py`, tells the compiler the shape of the output.
+"""
+
+# %%
+for operator in (write_kv, attend_paged):
+    print(operator._opoverload._schema)
 
 # %% [markdown]
 """

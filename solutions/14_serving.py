@@ -6,7 +6,7 @@
 
 90 minutes · difficulty: hard · routes: serving · prerequisites: lesson 12 (the engine); lesson 09 (arrivals and waiting times) helps
 
-First, two callers use one engine, and we see what goes wrong. Then one coroutine becomes the engine's owner, and each caller gets a mailbox. After that come the bad days: clients that leave, and too many requests. At the end, your parts form a server that answers `curl`.
+First, two callers use one engine, and we see what goes wrong. Then one coroutine becomes the engine's owner, and each caller gets a mailbox. Then come clients that leave, and too many requests. At the end, your parts form a server that answers `curl`.
 
 If `async def` and `await` are new to you, first read the beginning of [Coroutines and Tasks](https://docs.python.org/3/library/asyncio-task.html).
 """
@@ -37,6 +37,7 @@ from lessons_lib.recording.drain import recorded_drain
 from lessons_lib.recording.request_path import recorded_path
 from lessons_lib.serving import AsyncEngine, EngineLoop
 from lessons_lib.serving.http.chat_events import DONE, ChatChunks
+from lessons_lib.serving.http.leaving import stream_until_gone
 from lessons_lib.serving.http.server_process import ServerProcess
 from lessons_lib.serving.http.server_thread import ServerThread
 from lessons_lib.serving.http.small_app import SmallApp
@@ -94,7 +95,7 @@ print("heartbeats from the first token to the last:", sum(order[0][1] < beat < o
 
 # %% [markdown]
 """
-C waited for all of A, and there was no heartbeat while the tokens came. `for token in engine.stream(...)` runs the model in the event loop's thread and has no `await` in it. So the loop couldn't run anything else: no second client, no new connection, no timeout.
+C waited for all of A, and the heart stood still. `for token in engine.stream(...)` runs the model in the event loop's thread, without an `await`. So the loop couldn't run anything else: no second client, no new connection, no timeout.
 
 ### Predict
 
@@ -124,7 +125,7 @@ reading.close()
 
 # %% [markdown]
 """
-C gets nothing until A reads again: a slow reader slows all others down. Threads don't help: each would run steps when *its* client reads, and a thousand clients would need a thousand threads.
+C gets nothing until A reads again: a slow reader slows all others down. A thread for each client wouldn't help: each would run steps when *its* client reads.
 
 ## The idea: one owner, and a mailbox for each reader
 
@@ -214,7 +215,7 @@ On average 12 / 5 = 2.4 tokens arrive while the reader sends. (A busy machine ad
 
 ## Build 2: the owner
 
-The engine's side is a small wrapper, `EngineLoop`. Its `turn(commands)` carries out commands, takes one step, and returns what happened as *events*. Commands and events are plain data. (`EngineStatus` says how full the engine is; ignore it here.)
+The engine's side is a small wrapper, `EngineLoop`. Its `turn(commands)` carries out commands, takes one step, and returns what happened as *events*. (Ignore `EngineStatus`: it says how full the engine is.)
 """
 
 # %%
@@ -230,7 +231,7 @@ loop.close()
 
 # %% [markdown]
 """
-Here is a first owner. An *executor* runs functions in threads of its own; `await event_loop.run_in_executor(…)` waits for the result. We let the owner run without a request, then with one, and then cancel it in the middle of a turn, as a server does when it shuts down.
+Here is a first owner. An *executor* runs functions in threads of its own; `await event_loop.run_in_executor(…)` waits for the result. The owner runs without a request, then with one, and is cancelled in the middle of a turn, as in a shutdown.
 """
 
 
@@ -266,7 +267,7 @@ print("open requests:", watched.open, "| blocks in use:", len(watched.engine.sch
 
 # %% [markdown]
 """
-It never rests. And cancelling a coroutine ends its waiting, not the thread that it waits for: the thread still changes the engine, and A keeps its blocks for good.
+It never rests. And cancelling a coroutine ends its waiting, not the thread that it waits for: the thread goes on in the engine, and A keeps its blocks for good.
 
 **Your task: the coroutine `own_engine(engine, commands, deliver, executor)`**, an owner without these faults. The executor has one thread.
 
@@ -289,7 +290,7 @@ from lessons_lib.serving.owner import own_engine
 
 # %% [markdown]
 """
-Your mailbox and your owner are a server's core. Here are the six stories again, each with a client of its own, and the heartbeat. One client is slow. `deliver` sorts events into mailboxes.
+Your mailbox and your owner are a server's core. Here are the six stories, each with a client of its own; A's is slow. `deliver` sorts events into mailboxes.
 """
 
 # %%
@@ -332,28 +333,9 @@ All six get their tokens in turn, A's slow client holds up no other, and the hea
 
 ### The front
 
-`AsyncEngine` is these two parts with the bookkeeping around them: request ids, errors, limits. It also turns tokens into text, which the engine leaves to the reader's side (`text=''` above). vLLM calls it `AsyncLLM`. From here on we use ours.
-"""
+`AsyncEngine` is these two parts with the bookkeeping around them: request ids, errors, limits, and text (`text=''` above: the engine leaves that to the reader's side). vLLM calls it `AsyncLLM`. `await front.add(prompt, params)` returns a stream once the engine has *accepted* the request. A bad request raises there, before anything has been sent to the client ("Further" shows both).
 
-# %%
-engine = LLMEngine(model, tokenizer, SIX)
-async with AsyncEngine(engine) as front:
-    stream = await front.add("The old dog", SamplingParams(max_tokens=12))
-    async for tokens in stream:
-        print("".join(token.text for token in tokens), end="|")
-    end = await stream.end()
-    print("\n", end.num_prompt_tokens, "prompt tokens;", end.completions[0].finish_reason)
-    for bad in ([5] * 2000, ""):
-        try:
-            await front.add(bad)
-        except Exception as error:
-            print(f"{type(error).__name__}: {error}")
-
-# %% [markdown]
-"""
-`await front.add(...)` returns once the engine has *accepted* the request. So a bad request raises here, before anything has been sent to the client.
-
-The engine's thread and the event loop share one Python, and that costs time (see "Further"). The remedy is `EngineProcess`: the same interface, with the engine in a process of its own. Commands and events go through a socket. That's why they are plain data.
+The engine's thread and the event loop share one Python, and that costs time ("Further" measures it). `EngineProcess` has the same interface, with the engine in a process of its own: commands and events go through a socket, so they are plain data.
 
 ## HTTP
 
@@ -378,23 +360,9 @@ print(response.status, repr(answer["choices"][0]["text"]), answer["choices"][0][
 
 # %% [markdown]
 """
-### A request across the processes
-
-This is a recording of a client, the server and the engine's process, on one clock. The client streams a completion of eight tokens.
-"""
-
-# %%
-recording = recorded_path()
-print(recording.provenance)
-draw_path(recording.lanes, recording.messages, recording.works, title="One streamed request across three processes")
-
-# %% [markdown]
-"""
-Once the prompt is computed, there's one message per step between engine and server, and one event per step to the client. The engine waits for none of them: its next step begins as soon as the last one has ended.
-
 ### A stream on the wire
 
-With `"stream": true`, the answer comes piece by piece. HTTP can do that: a response may be sent in chunks, and the connection stays open until the last one.
+With `"stream": true`, the answer comes piece by piece: the connection stays open until the last one.
 
 > **server-sent events** (SSE): a format for streams over HTTP. An event is a line `data: …`, followed by an empty line.
 
@@ -410,7 +378,7 @@ for number, event in enumerate(response.read().decode().split("\n\n")):
 
 # %% [markdown]
 """
-The first event names the role. Each event after it has a *delta*, the text that is new; the last of them has a `finish_reason`. This client asked for *usage* (how many tokens were computed), so one more event, without choices, reports it. `[DONE]` says that the stream has come to its end: the connection wasn't cut.
+The first event names the role. Each event after it has a *delta*, the text that is new; the last of them has a `finish_reason`. This client asked for *usage* (how many tokens were computed), so one more event reports it. `[DONE]` says that the stream is complete: the connection wasn't cut.
 
 ## Build 3: tokens to events
 
@@ -448,8 +416,6 @@ from lessons_lib.serving.http.chat_events import sse_events
 
 Users close the tab. If the server doesn't notice, the engine goes on computing text that no one reads, in blocks that other requests need. The obvious server sends what comes: `async for tokens in stream: await send(tokens)`. On a closed connection, `send` raises nothing at first.
 
-> **ASGI**: Python's interface between a web server and an application. For each HTTP request, the application gets two coroutine functions: `receive`, which returns the client's next message, and `send`.
-
 ### Predict
 
 A prompt has 3 tokens and its answer 100, and a block holds 16. The client leaves after 10 tokens of the answer. The obvious server runs on a real engine.
@@ -460,95 +426,23 @@ A prompt has 3 tokens and its answer 100, and a block holds 16. The client leave
 # %%
 predict("14.c", ...)  # blocks
 
-
 # %% tags=["measured"]
-class LeavingClient:
-    """Leaves when it has read so many tokens."""
-
-    def __init__(self, pool, num_read):
-        self.pool, self.num_read, self.got, self.blocks = pool, num_read, 0, []
-        self.has_left = asyncio.Event()
-        if num_read == 0:
-            self.has_left.set()
-
-    async def receive(self):
-        await self.has_left.wait()
-        return {"type": "http.disconnect"}
-
-    async def send(self, tokens):
-        if self.has_left.is_set():
-            self.blocks.append(len(self.pool.used))
-        self.got += len(tokens)
-        if self.got >= self.num_read:
-            self.has_left.set()
-
-
-async def naive_stream(add, receive, send):
-    async for tokens in await add():
-        await send(tokens)
-    return True
-
-
 STORY = SamplingParams(max_tokens=100, ignore_eos=True)
-engine = LLMEngine(model, tokenizer, SIX)
+engine, sent, in_use = LLMEngine(model, tokenizer, SIX), 0, []
 async with AsyncEngine(engine) as front:
-    client = LeavingClient(engine.scheduler.pool, num_read=10)
-    is_whole = await naive_stream(lambda: front.add("The old dog", STORY), client.receive, client.send)
-print(f"left after 10 tokens; sent: {client.got} tokens; all sent: {is_whole}")
-print("blocks in use after it had left, at every tenth send:", client.blocks[::10])
-reveal("14.c", max(client.blocks), unit="blocks")
+    async for tokens in await front.add("The old dog", STORY):
+        sent += len(tokens)  # the client left after 10 tokens, and no error says so
+        in_use.append(len(engine.scheduler.pool.used))
+print(f"the client left after 10 tokens; sent: {sent}")
+reveal("14.c", max(in_use), unit="blocks")
 
 # %% [markdown]
 """
-All 100 tokens were computed and sent into the void. The keys and values of 3 + 99 tokens fill 7 blocks. (Those of the last token are never needed.) A request that waits in the queue sends nothing at all. So the server has to *listen*: when the client has left, `await receive()` returns `{"type": "http.disconnect"}`, and until then it waits. At each moment, the server waits for two things: the engine and the client.
+All 100 tokens were computed and sent into the void. The keys and values of 3 + 99 tokens fill 7 blocks. (Those of the last token are never needed.) And a request that waits in the queue sends nothing at all. So the server has to *listen*, while it waits for the engine:
 
-## Build 4: a client that leaves
+> **ASGI**: Python's interface between a web server and an application. For each HTTP request, the application gets two coroutine functions: `send`, and `receive`, which returns the client's next message. `{"type": "http.disconnect"}` says that the client has left.
 
-**Your task: the coroutine `stream_until_gone(add, receive, send)`**, which notices. It returns True if all tokens were sent, and False if the client left.
-
-- The client may leave at any time, also while `add` or `send` waits. The work then ends *at once*. Messages of other types mean nothing here.
-- `await stream.aclose()` aborts the request if it still runs. Rely on nothing else for that. It never waits, so no cancellation can interrupt it. (If `add` is cancelled while it waits, it takes the request back by itself.)
-- An exception of `add`, the stream or `send` goes on to the caller.
-- However it ends, the request has ended or is being aborted, and nothing that it started runs on: no task, no call of `receive`. (A task that you have cancelled may end right after.)
-
-Example: the client leaves while the second list of tokens is being sent. `send` is cancelled, the request is aborted, and `stream_until_gone` returns False.
-
-The coroutine itself may be cancelled too, at any await and more than once: it then ends with `CancelledError`, and leaves as little behind.
-
-Three tools: `asyncio.ensure_future(coroutine)` starts a task, `task.cancel()` raises `CancelledError` where the task waits, and `await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)` returns when one of the tasks has ended.
-"""
-
-# %% exercise="14.4"
-import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Any
-
-from lessons_lib.engine.outputs import NewToken
-from lessons_lib.serving.async_engine import RequestStream
-
-from lessons_lib.serving.http.leaving import stream_until_gone
-
-# %% [markdown]
-"""
-Your code, the same engine, and four clients: one leaves at once, two leave in the middle of the stream, and one stays.
-"""
-
-# %%
-engine = LLMEngine(model, tokenizer, SIX)
-async with AsyncEngine(engine) as front:
-    for num_read in (0, 1, 10, 101):
-        client = LeavingClient(engine.scheduler.pool, num_read)
-        is_whole = await stream_until_gone(lambda: front.add("The old dog", STORY), client.receive, client.send)
-        while front.admission.num_requests:  # an abort is carried out with the next turn
-            await asyncio.sleep(0.001)
-        what = f"leaves after {num_read} tokens" if num_read <= 100 else "stays"
-        used = len(engine.scheduler.pool.used)
-        print(f"{what}: all sent: {is_whole}, got fewer than 100: {client.got < 100}, blocks in use: {used}")
-audit(engine.scheduler)
-
-# %% [markdown]
-"""
-The chain has four links. The operating system tells the server that the connection is closed. `receive` tells the application. The application closes the stream, which sends the owner an abort command. The next turn carries it out, and the blocks are free.
+`stream_until_gone(add, receive, send)` waits for the engine's tokens and for `receive` at the same time, and aborts the request when the client leaves. You write it in "Further", as Build 4: it takes its time, and it asks for the same care with cancellation as your owner. Until then, your server uses the library's.
 
 ## Too many
 
@@ -576,7 +470,7 @@ reveal("14.d", round(waits[-1], 1), "s")
 
 # %% [markdown]
 """
-In 20 seconds 600 requests arrive, and 200 are served. 400 still wait, and take 40 seconds. Clients don't wait that long: they give up and ask again, so the server spends its time on answers to clients that have left.
+In 20 seconds 600 requests arrive, and 200 are served. 400 still wait, and take 40 seconds. Clients don't wait that long: they give up and ask again.
 
 Lesson 09 had a name for the remedy, admission control: the server decides at arrival which requests it takes on, and refuses the others at once.
 
@@ -606,13 +500,13 @@ from lessons_lib.serving.admission import AdmissionControl
 """
 ## Measured: what clients get
 
-Is refusing better than waiting? Throughput can't tell: a server that is far behind computes as many tokens per second as ever; they just come too late.
+Is refusing better than waiting? Throughput can't tell: a server that is far behind computes as many tokens per second as ever, only too late.
 
 > **goodput**: requests per second that were served within the promised times.
 
 How a load test sends its requests matters too:
 
-> **open loop**: requests are sent at their times, whatever the server does, as by users who don't know of each other. In a *closed loop*, each client waits for its answer first, so a slow server gets fewer requests, and looks fine.
+> **open loop**: requests are sent at their times, whatever the server does. In a *closed loop*, each client waits for its answer first, so a slow server gets fewer requests, and looks fine.
 
 ## Build 6: goodput
 
@@ -632,7 +526,7 @@ from lessons_lib.serving.load.goodput import goodput
 
 # %% [markdown]
 """
-Now more and more load. A real server would need minutes for each rate, so `simulate` computes instead of waiting: requests arrive at random times in an open loop, and the steps of continuous batching take as long as a formula says. The promise: the first token within half a second.
+Now more and more load. `simulate` computes instead of waiting: requests arrive at random times in an open loop, and each step takes as long as a formula says. The promise: the first token within half a second.
 
 > **knee**: the highest rate at which a server still keeps its promise; here, for 90 % of the requests.
 """
@@ -696,13 +590,13 @@ for name, points in curves.items():
 
 # %% [markdown]
 """
-Up to the knee, the two servers are the same. Beyond it, the first one collapses: only the requests from the start of the run are served in time, so the longer the run, the closer its goodput gets to 0. At three times the knee, the second one refuses about 60 %, and serves even more in time than at the knee: it always has work, and short prompts find room more easily than long ones. On the right, 99 % of the served requests get their first token within the time shown: seconds without a limit, less than the target with one.
+Up to the knee, the two servers are the same. Beyond it, the first one collapses: only the requests from the start of the run are served in time, so the longer the run, the closer its goodput gets to 0. At three times the knee, the second one refuses about 60 %, and serves even more in time than at the knee: it always has work, and short prompts find room more easily. On the right, 99 % of the served requests get their first token within the time shown.
 
 To measure a real server: `python -m lessons_lib.serving.load --help`. It works with any OpenAI-compatible server.
 
 ## Your server
 
-`SmallApp` puts five of your parts together: an ASGI application around an engine. This is its heart. (The whole file: `lessons_lib/serving/http/small_app.py`. Its `front` sorts events into mailboxes, like `deliver` above.)
+`SmallApp` puts your parts together: an ASGI application around an engine. This is its heart. (The whole file: `lessons_lib/serving/http/small_app.py`. Its `front` sorts events into mailboxes, like `deliver` above.)
 """
 
 # %%
@@ -736,7 +630,7 @@ else:
 
 # %% [markdown]
 """
-The command works in your terminal too, until the next cell closes the server. So does OpenAI's client, `openai.OpenAI(base_url=mine.url + "/v1", api_key="none")`, with `stream=True`. In the next cell, two clients read long answers, a third is one too many, and then the two hang up. A refusal has status 429, and the header `Retry-After` says when to try again.
+The command works in your terminal too, until the next cell closes the server. So does OpenAI's client, `openai.OpenAI(base_url=mine.url + "/v1", api_key="none")`. In the next cell, two clients read long answers, a third is one too many, and then the two hang up. A refusal has status 429, and the header `Retry-After` says when to try again.
 """
 
 # %%
@@ -762,7 +656,7 @@ audit(engine.scheduler)
 """
 ## What production does
 
-- vLLM's `RequestOutputCollector` merges outputs while its reader is away: your `take` that returns all. Its `with_cancellation` is your `stream_until_gone`. "Further" has a map of all parts.
+- vLLM's `RequestOutputCollector` merges outputs while its reader is away: your `take` that returns all. Its `with_cancellation` is `stream_until_gone`. "Further" has a map of all parts.
 - Admission is mostly left to what stands in front: a gateway or a load balancer that refuses, retries and measures.
 - Goodput as a goal comes from DistServe; `guidellm` and `vllm bench serve` measure it.
 
@@ -800,6 +694,137 @@ quiz("14")
 ## Further (optional)
 
 What the lesson doesn't need. It isn't part of its 90 minutes.
+"""
+
+# %% [markdown]
+"""
+### Build 4: a client that leaves
+
+At each moment, the server waits for two things: the engine and the client. This is the client, and the obvious server, which doesn't listen:
+"""
+
+
+# %% tags=["measured"]
+class LeavingClient:
+    """Leaves when it has read so many tokens."""
+
+    def __init__(self, pool, num_read):
+        self.pool, self.num_read, self.got, self.blocks = pool, num_read, 0, []
+        self.has_left = asyncio.Event()
+        if num_read == 0:
+            self.has_left.set()
+
+    async def receive(self):
+        await self.has_left.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(self, tokens):
+        if self.has_left.is_set():
+            self.blocks.append(len(self.pool.used))
+        self.got += len(tokens)
+        if self.got >= self.num_read:
+            self.has_left.set()
+
+
+async def naive_stream(add, receive, send):
+    async for tokens in await add():
+        await send(tokens)
+    return True
+
+
+engine = LLMEngine(model, tokenizer, SIX)
+async with AsyncEngine(engine) as front:
+    client = LeavingClient(engine.scheduler.pool, num_read=10)
+    is_whole = await naive_stream(lambda: front.add("The old dog", STORY), client.receive, client.send)
+print(f"left after 10 tokens; sent: {client.got} tokens; all sent: {is_whole}")
+print("blocks in use after it had left, at every tenth send:", client.blocks[::10])
+
+# %% [markdown]
+"""
+**Your task: the coroutine `stream_until_gone(add, receive, send)`**, which notices. It returns True if all tokens were sent, and False if the client left.
+
+- The client may leave at any time, also while `add` or `send` waits. The work then ends *at once*. Messages of other types mean nothing here.
+- `await stream.aclose()` aborts the request if it still runs. Rely on nothing else for that. It never waits, so no cancellation can interrupt it. (If `add` is cancelled while it waits, it takes the request back by itself.)
+- An exception of `add`, the stream or `send` goes on to the caller.
+- However it ends, the request has ended or is being aborted, and nothing that it started runs on: no task, no call of `receive`. (A task that you have cancelled may end right after.)
+
+Example: the client leaves while the second list of tokens is being sent. `send` is cancelled, the request is aborted, and `stream_until_gone` returns False.
+
+The coroutine itself may be cancelled too, at any await and more than once: it then ends with `CancelledError`, and leaves as little behind.
+
+Three tools: `asyncio.ensure_future(coroutine)` starts a task, `task.cancel()` raises `CancelledError` where the task waits, and `await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)` returns when one of the tasks has ended.
+"""
+
+# %% exercise="14.4"
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from lessons_lib.engine.outputs import NewToken
+from lessons_lib.serving.async_engine import RequestStream
+
+from lessons_lib.serving.http.leaving import stream_until_gone
+
+# %% [markdown]
+"""
+Your code, the same engine, and four clients: one leaves at once, two leave in the middle of the stream, and one stays.
+"""
+
+# %%
+engine = LLMEngine(model, tokenizer, SIX)
+async with AsyncEngine(engine) as front:
+    for num_read in (0, 1, 10, 101):
+        client = LeavingClient(engine.scheduler.pool, num_read)
+        is_whole = await stream_until_gone(lambda: front.add("The old dog", STORY), client.receive, client.send)
+        while front.admission.num_requests:  # an abort is carried out with the next turn
+            await asyncio.sleep(0.001)
+        what = f"leaves after {num_read} tokens" if num_read <= 100 else "stays"
+        used = len(engine.scheduler.pool.used)
+        print(f"{what}: all sent: {is_whole}, got fewer than 100: {client.got < 100}, blocks in use: {used}")
+audit(engine.scheduler)
+
+# %% [markdown]
+"""
+The chain has four links. The operating system tells the server that the connection is closed. `receive` tells the application. The application closes the stream, which sends the owner an abort command. The next turn carries it out, and the blocks are free.
+
+Run the cells of "Your server" once more: they now use your coroutine too.
+"""
+
+# %% [markdown]
+"""
+### The front
+
+An `AsyncEngine` with one request, and with one that is too long:
+"""
+
+# %%
+engine = LLMEngine(model, tokenizer, SIX)
+async with AsyncEngine(engine) as front:
+    stream = await front.add("The old dog", SamplingParams(max_tokens=12))
+    async for tokens in stream:
+        print("".join(token.text for token in tokens), end="|")
+    end = await stream.end()
+    print("\n", end.num_prompt_tokens, "prompt tokens;", end.completions[0].finish_reason)
+    try:
+        await front.add([5] * 2000)
+    except Exception as error:
+        print(f"{type(error).__name__}: {error}")
+
+# %% [markdown]
+"""
+### A request across the processes
+
+This is a recording of a client, the server and the engine's process, on one clock. The client streams a completion of eight tokens.
+"""
+
+# %%
+recording = recorded_path()
+print(recording.provenance)
+draw_path(recording.lanes, recording.messages, recording.works, title="One streamed request across three processes")
+
+# %% [markdown]
+"""
+Once the prompt is computed, there's one message per step between engine and server, and one event per step to the client. The engine waits for none of them: its next step begins as soon as the last one has ended.
 """
 
 # %% [markdown]

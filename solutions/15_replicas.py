@@ -376,16 +376,18 @@ So each token comes once and as soon as it is there; then exactly one `finish_re
 - A replica has a `load`, and `stream(request)` returns an iterator of chunks with a method `close()`.
 - `choose(candidates)` gets a list of the replicas that can still be asked, and returns an index in it.
 
-**Your task.** First write it for one replica that is never lost:
+**Your task**, in two steps. Run the check after each: it says when the first one is right.
 
-1. If the request has no seed (missing or None), draw one, as all replicas need the same: `request = {**request, "seed": random.getrandbits(31)}`.
-2. Raise the `load` of the chosen replica by one, *then* call `stream`. Pass its chunks on, up to the one with a reason.
-3. Whatever happens, even if the reader leaves, close the stream and lower the load.
+**Step 1: a replica that is never lost.**
 
-Then add the loss. `stream(...)` itself or any chunk may raise `ReplicaLost`; or the iterator just ends, *without* a `finish_reason`. Both mean the same:
+- Raise the `load` of the chosen replica by one, *then* call `stream`. Pass its chunks on, up to the one with a reason.
+- Whatever happens, even if the reader leaves, close the stream and lower the load.
 
-4. Close the lost stream and lower the load *before* the next replica is asked. Choose it from those that weren't lost; ask it for what `request_to_go_on` returns.
-5. If that is None, only the reason is missing, even if no moves are left. With all tokens so far in `token_ids`, it is `"stop" if token_ids[-1] in request.get("stop_token_ids", ()) else "length"`.
+**Step 2: the rest of the table.** `stream(...)` itself or any chunk may raise `ReplicaLost`; or the iterator just ends, *without* a `finish_reason`. Both mean the same.
+
+- All replicas need the same seed. If the request has none (missing or None), draw one with `random.getrandbits(31)`.
+- Close the lost stream and lower the load *before* the next replica is asked. Choose it from those that weren't lost; ask it for what `request_to_go_on` returns.
+- If that is None, only the reason is missing (the third row), even if no moves are left.
 
 Change neither `request` nor `replicas`.
 """

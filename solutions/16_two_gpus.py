@@ -18,13 +18,13 @@ from functools import partial
 
 import torch
 import torch.nn.functional as F
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from lessons_lib.batching import generate_one_by_one
 from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, solution
 from lessons_lib.checks.lesson_16.scoreboard import all_reduce_scoreboard
 from lessons_lib.engine import EngineConfig, SamplingParams
 from lessons_lib.measuring import MAX_NEW_TOKENS, PROMPTS, recorded_engine
+from lessons_lib.measuring.operations import CountOperations
 from lessons_lib.measuring.published import FOLDER as RECORDED
 from lessons_lib.models import load_model
 from lessons_lib.recording.all_reduce_steps import record_all_reduce
@@ -245,8 +245,32 @@ The sum is right, but worker 0 sends three times as much as any other, and all w
 
 > **all-gather**: each process has a part, and afterwards each has all of them.
 
-One after the other, they make an all-reduce.
+One after the other, they make an all-reduce. This is what three workers have before, between and after the two steps, if each of them is responsible for
+one part of the sum:
+"""
 
+# %%
+tensors = [[digit * 10**rank for digit in (1, 2, 3)] for rank in range(3)]
+total = [sum(column) for column in zip(*tensors)]
+Table(
+    columns=["worker", "before", "after reduce-scatter", "after all-gather"],
+    rows=[[rank, str(own), ", ".join(str(each) if part == rank else "–" for part, each in enumerate(total)), str(total)] for rank, own in enumerate(tensors)],
+    caption="–: this worker need not know that part of the sum",
+)
+
+# %% [markdown]
+"""
+Take a pencil, and draw an arrow for each element that has to get from one worker to another: first those of the first step, then those of the second. An element that
+was added to on its way counts as one. Through worker 0, the busiest worker sends 6 elements.
+
+**16.d** How many elements does each worker send in both steps together, if all send equally many?
+"""
+
+# %%
+predict("16.d", ...)  # elements
+
+# %% [markdown]
+"""
 **Your task: `all_reduce(tensor, worker)`.** All workers call it at the same time, each with its own tensor; the shapes and types are equal. Return the sum.
 
 - The result is a new tensor of the same shape and type. Everything that was sent has been received.
@@ -260,8 +284,15 @@ Example: two workers with [1, 2, 3, 4] and [10, 20, 30, 40]. Both return [11, 22
 # %% exercise="16.2"
 from lessons_lib.serving.all_reduce import all_reduce
 
+# %%
+sums, workers = run_workers(lambda worker: all_reduce(torch.tensor(tensors[worker.rank], dtype=torch.float32), worker), 3)
+print("each worker's sum:", [each.tolist() for each in sums])
+reveal("16.d", max(worker.sent_bytes for worker in workers) // 4, unit="elements")
+
 # %% [markdown]
 """
+Each part of the sum has two additions, so two elements arrive for each of three parts: six arrows, two from each worker. Then each finished part has to get to two other workers: six arrows again.
+
 This is what *your* workers do, recorded: four workers, and a tensor of four parts. In a ring, each part collects a stripe from every worker on its way, and then goes around once more, complete. Is it worth the trouble? The table below the picture compares what the busiest worker sends for a tensor of 4096
 elements.
 """
@@ -374,14 +405,6 @@ def milliseconds_to_read(name, num_gpus):
     layers, hidden, keys, inner, vocabulary = SHAPES[name]
     of_layers = layers * (2 * hidden * hidden + 2 * hidden * keys + 3 * hidden * inner)
     return 1e3 * 2 * (of_layers / num_gpus + hidden * vocabulary) / BANDWIDTH  # 2 bytes each; the last matrix isn't cut
-
-
-class CountOperations(TorchDispatchMode):
-    count = 0
-
-    def __torch_dispatch__(self, operation, types, args=(), kwargs=None):
-        self.count += not operation.is_view and "view" not in operation.name()  # a view computes nothing
-        return operation(*args, **(kwargs or {}))
 
 
 small = load_model(device="cpu")[0].bfloat16()

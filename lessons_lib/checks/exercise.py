@@ -5,7 +5,8 @@ import copy
 import importlib
 import inspect
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 
@@ -46,6 +47,17 @@ class Mistake(Exception):
     def __init__(self, what: str, case: str = "", idea: str = ""):
         super().__init__(what)
         self.what, self.case, self.idea = what, case, idea
+
+
+@contextmanager
+def reached(what: str) -> Iterator[None]:
+    """For a task in two steps: what an attempt has reached when it gets here. Whatever goes wrong from here on, the
+    learner reads that first."""
+    try:
+        yield
+    except Exception as error:
+        error.reached = what  # type: ignore[attr-defined]
+        raise
 
 
 @dataclass(frozen=True)

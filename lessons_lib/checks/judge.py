@@ -74,6 +74,7 @@ def describe(exercise: Exercise, outcome: Outcome, case: str, attempt: object = 
     label = f"{exercise.id} `{exercise.name}`"
     further = f'`hint("{exercise.id}")` gives a hint. The cells below use the reference for now.'
     smallest = [f"Smallest case: {case}"] if case else []
+    reached = [text] if (text := getattr(outcome.error, "reached", "")) else []
     printed = f"Your code printed:\n{_first_lines(outcome.printed)}" if outcome.printed.strip() else ""
     error = outcome.error
     if outcome.timed_out or isinstance(error, TimeLimit):
@@ -85,12 +86,12 @@ def describe(exercise: Exercise, outcome: Outcome, case: str, attempt: object = 
         return Panel("right", f"{label}: correct.")
     if isinstance(error, Mistake):
         lines = ([f"Smallest case: {error.case}"] if error.case else []) + ([error.idea] if error.idea else [])
-        return Panel("wrong", f"{label}: {error.what}", [*lines, further], printed)
+        return Panel("wrong", f"{label}: {error.what}", [*reached, *lines, further], printed)
     if isinstance(error, NotImplementedError):
         line = f'The cells below use the reference for now. `hint("{exercise.id}")` gets you started.'
         return Panel("open", f"{label}: not written yet.", [line])
     what = f"{label}: your code raised {type(error).__name__}: {str(error)[:300]}"
-    return Panel("wrong", what, [*smallest, *_where(error, attempt), further], printed)
+    return Panel("wrong", what, [*reached, *smallest, *_where(error, attempt), further], printed)
 
 
 def where_stuck(outcome: Outcome, attempt: object) -> str:

@@ -281,6 +281,17 @@ def without_an_empty_field(request, token_ids):
 # 15.3 relay: variants of one loop
 
 
+def step_1_only(request, replicas, choose, max_moves=2):
+    replica = replicas[choose(replicas)]
+    replica.load += 1
+    stream = replica.stream(request)
+    try:
+        yield from stream
+    finally:
+        stream.close()
+        replica.load -= 1
+
+
 def relaying(
     seed=lambda request: request if request.get("seed") is not None else {**request, "seed": random.getrandbits(31)},
     buffered=False,
@@ -338,6 +349,9 @@ def relaying(
                     if after_cut == "end":
                         is_done = True
                         return
+            except GeneratorExit:
+                is_done = True
+                raise
             except ReplicaLost:
                 if lowers == "on success":
                     continue
@@ -662,6 +676,7 @@ WRONG = {
     ],
     "15.3": [
         Wrong("a list", returns_a_list, "returned a list"),
+        Wrong("step 1 only", step_1_only, "Step 1 is right"),
         Wrong("nothing returned", returns_nothing, "returned None"),
         Wrong("tokens instead of chunks", yields_tokens, "expected Chunks"),
         Wrong("buffered", relaying(buffered=True), "and your code has read 6 from the replica"),

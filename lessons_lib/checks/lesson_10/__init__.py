@@ -31,8 +31,9 @@ EXERCISES = [
         reference="lessons_lib.scheduling.preemption:preempt_sequence",
         test=check_preempt_sequence,
         hints=(
-            "Four places know about the victim: the output of this step, the scheduler's two lists, the pool, and the "
-            "victim itself. What does each of them have to forget, and what must it still know?",
+            "Which rows of the table can be as they are in the right column before your function has done anything? "
+            "Each of these needs a condition. And what would the victim have to compute again if its keys and values "
+            "come back from other memory?",
             "The step: take the victim out of `num_scheduled_tokens` if it is there, and append it to `preempted`. The "
             "scheduler: if the victim is in `running`, remove it there and add it to `waiting`. The pool: free the "
             "victim's blocks; then it has none. The victim: without its cache, no token is computed. Its token ids "

@@ -67,8 +67,8 @@ EXERCISES = [
         reference="lessons_lib.scheduling.shared_blocks:copy_before_write",
         test=check_copy_before_write,
         hints=(
-            "Go through the pool's records for a block that two sequences use. Which sequences use the old block "
-            "afterwards, and which the new one? Then think of the call that may fail: what may have changed by then?",
+            "Which of the pool's methods changes the count of a block by one, and which of them may raise? What may "
+            "have changed by then? The pool itself knows what becomes of a block that no table contains.",
             "First allocate one block. Then put it into the table in place of the old one. Then free the old one. "
             "The pool's counts need nothing else.",
             "`source = sequence.blocks[index]`; `(target,) = pool.allocate(1)`; `sequence.blocks[index] = target`; "

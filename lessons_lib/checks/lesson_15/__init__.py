@@ -58,8 +58,8 @@ EXERCISES = [
         reference="lessons_lib.serving.failover:relay",
         test=check_relay,
         hints=(
-            "Write it for one replica that is never lost: about ten lines. Then ask what each line would have to do if "
-            "the replica were lost exactly there, and which lines must run whatever happens.",
+            "Step 1 takes about ten lines. For step 2, ask what each of them would have to do if the replica were lost "
+            "exactly there, and which of them must run whatever happens.",
             "A loop over replicas around a loop over chunks. Two things leave the inner loop without a reason: "
             "ReplicaLost, and the end of the stream. Let both reach the same line below it, where "
             "`request_to_go_on` gets *all* tokens so far. Keep a list of remaining replicas, and take the chosen one "
@@ -71,7 +71,8 @@ EXERCISES = [
             "stream.close()`. The outer loop: `while remaining and max_moves >= 0`, with `max_moves -= 1` after each "
             "replica. `asked` is the request itself at first, then `request_to_go_on(request, token_ids)`. The seed "
             'comes before all that: `if request.get("seed") is None: request = {**request, "seed": '
-            "random.getrandbits(31)}`.",
+            'random.getrandbits(31)}`. If `asked` is None, the reason is `"stop" if token_ids[-1] in '
+            'request.get("stop_token_ids", ()) else "length"`.',
         ),
         points=3,
     ),

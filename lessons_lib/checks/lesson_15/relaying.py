@@ -2,7 +2,7 @@
 
 from itertools import islice
 
-from lessons_lib.checks.exercise import Mistake
+from lessons_lib.checks.exercise import Mistake, reached
 from lessons_lib.checks.lesson_15.fake_replica import FakeReplica
 from lessons_lib.checks.lesson_15.lost_replicas import (
     check_after_the_last_token,
@@ -23,13 +23,16 @@ from lessons_lib.checks.lesson_15.relayed_seeds import check_drawn_seeds, check_
 
 
 def check_relay(attempt) -> None:
-    for check in (
-        _check_one, _check_as_it_comes, _check_choice, check_lost_anywhere, check_connection_cut, check_opening,
-        check_lost_twice, check_begun, check_larger_chunks, check_chosen_again, check_after_the_last_token,
-        check_none_left, check_max_moves, check_refused, check_refused_late, check_error_chunk, check_seed,
-        check_drawn_seeds, _check_other_streams, check_over_before_the_next, _check_reader_leaves,
-    ):  # fmt: skip
+    for check in (_check_one, _check_as_it_comes, _check_choice, _check_other_streams, _check_reader_leaves):
         check(attempt)
+    with reached("Step 1 is right: a stream is passed on if its replica isn't lost. This is about step 2."):
+        for check in (
+            check_lost_anywhere, check_connection_cut, check_opening, check_lost_twice, check_begun,
+            check_larger_chunks, check_chosen_again, check_after_the_last_token, check_none_left, check_max_moves,
+            check_refused, check_refused_late, check_error_chunk, check_seed, check_drawn_seeds,
+            check_over_before_the_next,
+        ):  # fmt: skip
+            check(attempt)
 
 
 def _check_one(attempt) -> None:
