@@ -1,8 +1,9 @@
 """Triton kernels. Importing this folder needs Triton; everything else in the course runs without it.
 
 Read in this order: triton_setup, basics, simple_paged (lesson 07), group_decode, paged_flash, launch, validation (08),
-race (12), write_pair (13). interpreter runs any kernel without a GPU, compile_check asks whether it would compile for
-one, and ablations takes one idea at a time out of the fast kernels.
+race (12), write_pair (13). hopper_prefill needs Gluon, so it is imported only where it runs. interpreter runs any
+kernel without a GPU, compile_check asks whether it would compile for one, and ablations takes one idea at a time out of
+the fast kernels.
 """
 
 import lessons_lib.kernels.triton_setup  # noqa: F401 - before Triton: decides whether kernels are compiled

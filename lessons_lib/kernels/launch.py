@@ -1,4 +1,5 @@
 """Lesson 08: the two attention kernels behind two functions that validate their arguments and choose tiles and splits.
+On a Hopper GPU, most prefills get a third kernel (hopper_prefill.py).
 
 Shapes: see paged_flash.py.
 """
@@ -20,6 +21,7 @@ MAX_KEYS_PER_SPLIT = (
 )
 MIN_KEYS_PER_SPLIT = 512  # with fewer keys, starting a program and merging its result take too large a share
 KEYS_PER_SHORT_SPLIT, MAX_SHORT_SPLITS = 128, 16  # where the decode kernel merges by itself, one split after another
+MIN_HOPPER_TOKENS = 1024  # see `hopper_pays`
 
 
 @dataclass(frozen=True)
@@ -233,17 +235,24 @@ def launch_decode(
 
 def launch_prefill(
     q, k_cache, v_cache, block_tables, context_lens, cu_seqlens_q, out, scale,
-    *, terms=None, tiles: Tiles | None = None, use_int64: bool | None = None, kernel=prefill_kernel,
+    *, terms=None, tiles: Tiles | None = None, use_int64: bool | None = None, kernel=None,
 ) -> None:  # fmt: skip
-    """Launch the prefill kernel. Nothing is validated.
+    """Launch the prefill kernel, or the one for Hopper GPUs. Nothing is validated.
 
     Args:
         q: [T, Hq, D]; out: [T, Hq, V], is written.
         k_cache, v_cache, block_tables, scale, terms: see `decode`.
         context_lens, cu_seqlens_q: see `varlen`.
-        tiles, use_int64: tiles, and whether cache offsets take 64 bits; chosen here if None.
-        kernel: the kernel, or another with the same arguments.
+        tiles, use_int64: of `prefill_kernel`: tiles, and whether cache offsets take 64 bits; chosen here if None.
+        kernel: `prefill_kernel`, or another with the same arguments; chosen here if None and the others are too.
     """
+    is_free = kernel is None and tiles is None and use_int64 is None
+    if is_free and hopper_pays(len(q), q.shape[2], len(context_lens)) and has_hopper_kernel(q, k_cache, v_cache, terms):
+        from lessons_lib.kernels.hopper_prefill import launch_hopper_prefill  # imports Gluon, which others may lack
+
+        launch_hopper_prefill(q, k_cache, v_cache, block_tables, context_lens, cu_seqlens_q, out, scale)
+        return
+    kernel = kernel or prefill_kernel
     (tokens, q_heads, head_dim), (_, block_size, kv_heads, value_dim) = q.shape, v_cache.shape
     num_seqs, group = len(context_lens), q_heads // kv_heads
     block_d, block_v = _padded(head_dim), _padded(value_dim)
@@ -257,6 +266,51 @@ def launch_prefill(
         VALUE_DIM=value_dim, BLOCK_V=block_v, BLOCK_SIZE=block_size, BLOCK_N=tiles.keys, USE_INT64=use_int64,
         num_warps=tiles.warps, num_stages=tiles.stages, **_arguments_of(terms),
     )  # fmt: skip
+
+
+def hopper_pays(tokens: int, head_dim: int, num_seqs: int) -> bool:
+    """Whether a batch is long enough for `hopper_prefill_kernel`, by timings on an H200.
+
+    Its programs are few and large, one per processor, and its launch keeps the CPU busy for longer. With heads of 64
+    elements it gains less, so only long prompts pay, not chunks or prompts among decodes.
+    """
+    return tokens >= (MIN_HOPPER_TOKENS if head_dim > 64 else MIN_HOPPER_TOKENS * num_seqs)
+
+
+def has_hopper_kernel(q, k_cache, v_cache, terms) -> bool:
+    """Whether `hopper_prefill_kernel` can compute a prefill, and there is a GPU for it.
+
+    It takes heads of 64 or 128 elements of 16 bits, up to 64 query heads per KV head, no terms, and blocks of 8 to 64
+    slots, a power of two, that lie one after another, each slot with its heads side by side.
+    """
+    _, q_heads, head_dim = q.shape
+    _, block_size, kv_heads, _ = k_cache.shape
+    return (
+        _is_hopper(q.device)
+        and terms is None
+        and q.element_size() == 2
+        and head_dim in (64, 128)
+        and v_cache.shape == k_cache.shape
+        and q_heads // kv_heads <= 64
+        and block_size in (8, 16, 32, 64)
+        and all(_is_matrix(cache) for cache in (k_cache, v_cache))
+    )
+
+
+def _is_matrix(cache) -> bool:
+    """Whether TMA can read the cache as a matrix with one row per slot: it wants 16-byte steps."""
+    (_, block_size, _, head_dim), (stride_block, stride_slot, stride_head, _) = cache.shape, cache.stride()
+    is_even = cache.data_ptr() % 16 == 0 and stride_slot * cache.element_size() % 16 == 0
+    return is_even and stride_block == block_size * stride_slot and stride_head == head_dim
+
+
+@cache
+def _is_hopper(device: torch.device) -> bool:
+    """Whether this GPU has Hopper's instructions, and Triton the Gluon that `hopper_prefill.py` is written in; it's
+    experimental, and another version may differ."""
+    if device.type != "cuda" or not triton.__version__.startswith(("3.6.", "3.7.")):
+        return False
+    return torch.cuda.get_device_capability(device)[0] == 9
 
 
 def _padded(size: int) -> int:

@@ -13,6 +13,8 @@ from term_models import term_model
 from lessons_lib.attention.paged_attention import plan_torch
 from lessons_lib.engine.gpu_model_runner import GPUModelRunner
 from lessons_lib.engine.model_runner import ModelRunner, serve_greedily
+from lessons_lib.kernels.launch import has_hopper_kernel, launch_prefill, varlen
+from lessons_lib.kernels.paged_flash import prefill_kernel
 from lessons_lib.kv_cache.block_pool import BlockPool
 from lessons_lib.scheduling.scheduler import Scheduler, SchedulerOutput
 from lessons_lib.scheduling.sequence import Sequence
@@ -90,6 +92,60 @@ def test_parts_of_larger_tensors_are_read_where_they_lie(layout):
         make_case([40, 1, 3], [90, 600, 3], q_heads=14, head_dim=64, block_size=16, dtype=BRAIN, device="cuda"), layout
     )
     check("varlen", case.varlen(**maxima_of(case)), case)
+
+
+@pytest.mark.parametrize(
+    "dtype, q_heads, kv_heads, head_dim, block_size",
+    [
+        (BRAIN, 32, 8, 128, 16),
+        (BRAIN, 14, 2, 64, 16),
+        (HALF, 4, 4, 128, 64),
+        (HALF, 8, 1, 64, 8),
+        (BRAIN, 6, 2, 128, 32),
+    ],
+)
+def test_the_hopper_kernel_computes_what_the_other_does(dtype, q_heads, kv_heads, head_dim, block_size):
+    """Prompts that end in a block, in a tile, at both; chunks after a prefix; decodes between them, left alone."""
+    shapes = dict(q_heads=q_heads, kv_heads=kv_heads, head_dim=head_dim, block_size=block_size, dtype=dtype)
+    q_lens, context_lens = [200, 1, 77, 128, 2, 300, 64, 5], [200, 1300, 500, 128, 2, 811, 1024, 1000]
+    case = make_case(q_lens, context_lens, device="cuda", **shapes)
+    if not has_hopper_kernel(case.q, case.k_cache, case.v_cache, None):
+        pytest.skip("this GPU isn't a Hopper")
+    from lessons_lib.kernels.hopper_prefill import launch_hopper_prefill
+
+    pieces = (case.q, case.k_cache, case.v_cache, case.block_tables, case.context_lens, case.cu_seqlens_q)
+    out, other = torch.zeros_like(case.q), torch.zeros_like(case.q)
+    launch_hopper_prefill(*pieces, out, case.scale)
+    launch_prefill(*pieces, other, case.scale, kernel=prefill_kernel)
+    assert not out[200].any(), "the decode is left to its own kernel"
+    is_prefill = torch.arange(len(out), device="cuda") != 200
+    expected = case.reference()[is_prefill]
+    for name, got in {"Hopper": out, "any GPU": other}.items():
+        assert error(got[is_prefill], expected) < TOLERANCE[dtype], name
+
+
+def test_a_long_prefill_takes_the_hopper_kernel():
+    rng = torch.Generator(device="cuda").manual_seed(0)
+    q, cache = (
+        torch.randn(shape, generator=rng, device="cuda").bfloat16() for shape in ((1100, 8, 128), (70, 16, 2, 128))
+    )
+    if not has_hopper_kernel(q, cache, cache, None):
+        pytest.skip("this GPU isn't a Hopper")
+    from lessons_lib.kernels.hopper_prefill import launch_hopper_prefill
+
+    table, lens = torch.arange(70, device="cuda", dtype=torch.int32)[None], torch.tensor([1100], device="cuda").int()
+    bounds, outs = torch.tensor([0, 1100], device="cuda").int(), [torch.zeros_like(q) for _ in range(2)]
+    launch_hopper_prefill(q, cache, cache, table, lens, bounds, outs[0], 0.1)
+    launch_prefill(q, cache, cache, table, lens, bounds, outs[1], 0.1)
+    assert torch.equal(*outs)
+    before = varlen(q, cache, cache, bounds, lens, table, 0.1)
+    graph, out = captured(
+        lambda: varlen(q, cache, cache, bounds, lens, table, 0.1, max_seqlen_q=1100, max_context_len=1100)
+    )
+    out.zero_()
+    graph.replay()
+    torch.cuda.synchronize()
+    assert torch.equal(out, before)
 
 
 def test_many_sequences_fill_the_gpu_several_times_over():

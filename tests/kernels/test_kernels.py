@@ -4,6 +4,8 @@ Without a GPU, through Triton's interpreter.
 """
 
 import math
+import sys
+import types
 
 import lessons_lib.kernels.triton_setup  # noqa: F401 - before Triton: decides whether kernels are compiled
 
@@ -22,7 +24,9 @@ from paged_cases import as_views, error, make_case
 
 from lessons_lib.attention.packing import pack
 from lessons_lib.attention.paged_attention import paged_attention, plan_groups
+from lessons_lib.attention.score_terms import ScoreTerms
 from lessons_lib.batching.paged_batching import paged_generate
+from lessons_lib.kernels import launch
 from lessons_lib.kernels.compile_check import can_compile
 from lessons_lib.kernels.launch import (
     KEYS_PER_SHORT_SPLIT,
@@ -277,6 +281,85 @@ def test_a_prefill_program_reads_no_key_that_none_of_its_tokens_sees():
             for line in lines:
                 seen.setdefault(line, []).append(program.ids[0])
     assert {line: sorted(heads) for line, heads in seen.items()} == {line: [0, 1] for line in range(31) if line != 21}
+
+
+# --- the kernel for Hopper GPUs: who gets it
+
+
+@pytest.fixture
+def launched(monkeypatch):
+    """Calls of either kernel's launch, on a machine that passes for one with a Hopper GPU."""
+    calls, stub = [], types.ModuleType("lessons_lib.kernels.hopper_prefill")
+    stub.launch_hopper_prefill = lambda *args: calls.append("hopper")
+    monkeypatch.setitem(sys.modules, stub.__name__, stub)
+    monkeypatch.setattr(launch, "_is_hopper", lambda device: True)
+    other = type("Kernel", (), {"__getitem__": lambda self, grid: lambda *args, **kwargs: calls.append("any")})()
+    monkeypatch.setattr(launch, "prefill_kernel", other)
+    return calls
+
+
+def prefill_of(
+    tokens=1024, num_seqs=1, q_heads=8, head_dim=128, block_size=16, dtype=torch.float16, value_dim=None,
+    view=lambda cache: cache, **options,
+):  # fmt: skip
+    q = torch.zeros(tokens, q_heads, head_dim, dtype=dtype)
+    caches = [view(torch.zeros(6, block_size, 2, dim, dtype=dtype)) for dim in (head_dim, value_dim or head_dim)]
+    lens = torch.ones(num_seqs, dtype=torch.int32)
+    launch_prefill(q, *caches, torch.zeros(num_seqs, 4, dtype=torch.int32), lens, lens, q, 1.0, **options)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        dict(),
+        dict(num_seqs=50),
+        dict(head_dim=64),
+        dict(head_dim=64, num_seqs=2, tokens=2048),
+        dict(dtype=torch.bfloat16, block_size=64),
+        dict(view=lambda cache: torch.zeros(6, 16, 4, 128, dtype=cache.dtype)[:, :, :2]),
+    ],
+)
+def test_long_prefills_take_the_hopper_kernel(launched, given):
+    prefill_of(**given)
+    assert launched == ["hopper"]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        dict(tokens=1023),
+        dict(head_dim=64, num_seqs=2),
+        dict(head_dim=80),
+        dict(value_dim=64),
+        dict(block_size=24),
+        dict(block_size=128),
+        dict(q_heads=130),
+        dict(dtype=torch.float32),
+        dict(terms=ScoreTerms(window=9)),
+        dict(tiles=Tiles(16, 16, 4, 2)),
+        dict(use_int64=False),
+        dict(view=lambda cache: cache.transpose(1, 2).contiguous().transpose(1, 2)),
+        dict(view=lambda cache: torch.zeros(6, 2, 16, 2, 128, dtype=cache.dtype)[:, 0]),
+    ],
+)
+def test_all_others_take_the_kernel_for_any_gpu(launched, given):
+    prefill_of(**given)
+    assert launched == ["any"]
+
+
+def test_a_kernel_that_is_named_is_the_one_that_runs(launched):
+    prefill_of(kernel=launch.prefill_kernel)
+    assert launched == ["any"]
+
+
+@pytest.mark.parametrize(
+    "version, major, taken", [("3.6.0", 9, True), ("3.7.1", 9, True), ("3.8.0", 9, False), ("3.6.0", 10, False)]
+)
+def test_what_counts_as_a_hopper(monkeypatch, version, major, taken):
+    monkeypatch.setattr(triton, "__version__", version)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (major, 0))
+    assert launch._is_hopper.__wrapped__(torch.device("cuda")) is taken
+    assert not launch._is_hopper.__wrapped__(torch.device("cpu"))
 
 
 # --- refusals

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import torch
 
 from lessons_lib.kernels.launch import launch_decode, launch_prefill
+from lessons_lib.kernels.paged_flash import prefill_kernel
 from lessons_lib.measuring.attention_cases import Inputs
 from lessons_lib.measuring.attention_peers import Calls
 
@@ -21,12 +22,13 @@ def decode_with(inputs: Inputs, table, kv=None, **options) -> torch.Tensor:
 
 
 def prefill_with(inputs: Inputs, table, scale=1.0, **options) -> torch.Tensor:
-    """The sequences with several new tokens.
+    """The sequences with several new tokens, by the kernel for any GPU.
 
     `scale`: multiplies the scale of the inputs; `options`: those of `launch_prefill`.
     """
     out = torch.empty_like(inputs.q)
     lengths = (inputs.context_lens, inputs.cu_seqlens_q)
+    options = {"kernel": prefill_kernel, **options}
     launch_prefill(inputs.q, inputs.k_cache, inputs.v_cache, table, *lengths, out, inputs.scale * scale, **options)
     return out
 
