@@ -1204,6 +1204,6 @@ The kernel of this lesson is plain Triton, and its warps do all of that in seque
 So on a Hopper GPU the engine takes another kernel for long prefills. `lessons_lib/kernels/hopper_prefill.py` is written in Gluon, Triton's language one
 level below: one warp fetches, and three groups of four compute. After the runs above, it was timed on one NVIDIA H200, beside this lesson's kernel and
 cuDNN's dense one (bfloat16, PyTorch 2.11, Triton 3.6): 4 × 4,096 tokens took 928 µs instead of 1,282 (cuDNN: 905), and with Qwen2.5-0.5B's heads of 64
-elements 317 µs instead of 374 (cuDNN: 294). It isn't faster everywhere. Its programs are few and large, and in that run 64 prompts of 100 tokens with heads
+elements 317 µs instead of 374 (cuDNN: 294). It isn't faster everywhere. Its programs are few and large: on such a machine, 64 prompts of 100 tokens with heads
 of 64 elements took 33 µs instead of 20. `hopper_pays` in `launch.py` decides.
 """
