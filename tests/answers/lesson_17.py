@@ -8,6 +8,7 @@ from fake_peers import FakeVllm
 from answers import Wrong
 from lessons_lib.conformance.adapters import course
 from lessons_lib.conformance.adapters.vllm import VllmEngine
+from lessons_lib.conformance.break_in.examples import break_in_tests
 from lessons_lib.conformance.contract import NewTokens
 from lessons_lib.conformance.examples.small_engine import Sequence, SmallEngine
 from lessons_lib.engine.sampling_params import SamplingParams
@@ -161,3 +162,87 @@ RIGHT = {"17.1": [of(PromptsFirst), of(OnlyTheNamesOfTheContract)]}
 if os.environ.get("LESSONS_NIGHTLY") == "1":
     WRONG["17.1"] += LATE
     RIGHT["17.1"] += [the_course, a_fake_vllm]
+
+
+# 17.2: the break-in
+
+
+def ids(*functions):
+    return lambda: list(functions)
+
+
+def of_tokens(engine):
+    """Step until all have ended: id -> tokens."""
+    tokens = {}
+    while engine.has_unfinished():
+        for event in engine.step():
+            tokens.setdefault(event.request_id, []).extend(event.token_ids)
+    return tokens
+
+
+def an_answer_has_tokens(make_engine):
+    engine = make_engine()
+    engine.add_request("a", [5, 7], SamplingParams(max_tokens=3, temperature=0, ignore_eos=True))
+    assert of_tokens(engine)["a"]
+
+
+def an_answer_has_its_length(make_engine):
+    engine = make_engine()
+    engine.add_request("a", [5, 7], SamplingParams(max_tokens=3, temperature=0, ignore_eos=True))
+    assert len(of_tokens(engine)["a"]) == 3
+
+
+def wants_four(make_engine):
+    engine = make_engine()
+    engine.add_request("a", [5, 7], SamplingParams(max_tokens=3, temperature=0, ignore_eos=True))
+    assert len(of_tokens(engine)["a"]) == 4, "four tokens"
+
+
+def waits_for_ever(make_engine):
+    engine = make_engine()
+    while True:
+        engine.step()
+
+
+def takes_two_engines(make_engine, other):
+    pass
+
+
+def calls_what_isnt_there(make_engine):
+    make_engine().generate([5])
+
+
+WRONG["17.2"] = [
+    Wrong("returns nothing", lambda: None, "returned NoneType; it must be a list of functions"),
+    Wrong("returns no test", list, "returned no test"),
+    Wrong("calls its tests", lambda: [None], "a list with NoneType in it"),
+    Wrong("the naive test finds none", ids(an_answer_has_tokens), "12 of 12 mutants survive"),
+    Wrong("one is found", ids(an_answer_has_its_length), "11 of 12 mutants survive: 2, 3, 4, 5, 6"),
+    Wrong("the right engine fails it", ids(wants_four), "the right engine fails `wants_four`: four tokens"),
+    Wrong("it never ends", ids(waits_for_ever), "doesn't end on the right engine: 600 steps"),
+    Wrong("it takes two arguments", ids(takes_two_engines), "raised TypeError on the right engine"),
+    Wrong("it calls what isn't there", ids(calls_what_isnt_there), "raised AttributeError on the right engine"),
+    Wrong("forty-one tests", lambda: [an_answer_has_tokens] * 41, "there are 41 tests"),
+]
+
+
+def the_same_as_a_tuple():
+    return tuple(break_in_tests())
+
+
+class Situations:
+    """Callables that aren't functions, one for each test of the reference."""
+
+    def __init__(self, test):
+        self.test = test
+
+    def __call__(self, make_engine):
+        if self.test(make_engine) is not None:
+            raise RuntimeError("not an assertion, and as good as one")
+
+
+def objects_that_can_be_called():
+    return [Situations(test) for test in break_in_tests()]
+
+
+RIGHT["17.2"] = [the_same_as_a_tuple, objects_that_can_be_called]

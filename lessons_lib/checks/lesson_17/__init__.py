@@ -1,8 +1,9 @@
-"""The exercise and the quiz of lesson 17: an engine of the learner's own, judged by the conformance suite."""
+"""Exercises and quiz of lesson 17: an engine of one's own, judged by the conformance suite; optional: a break-in."""
 
 from lessons_lib.checks.exercise import Exercise
 from lessons_lib.checks.lesson_17.judging import check_make_engine
 from lessons_lib.checks.lesson_17.quiz import QUIZ
+from lessons_lib.conformance.break_in.grading import check_break_in_tests
 
 __all__ = ["EXERCISES", "QUIZ"]
 
@@ -30,5 +31,28 @@ EXERCISES = [
         ),
         points=9,
         time_limit=30.0,
+    ),
+    Exercise(
+        id="17.2",
+        title="the break-in: tests that find twelve mistakes (optional)",
+        reference="lessons_lib.conformance.break_in.examples:break_in_tests",
+        test=check_break_in_tests,
+        hints=(
+            "Most of these engines answer one request alone as they should. Ask what differs when there are two, when "
+            "one of them leaves, and when memory is short.",
+            "One helper is worth writing first: serve a request alone in a new engine. Then nearly every test has the "
+            "same form. Serve the request in a situation, and compare tokens, text, or `num_free_blocks()` with "
+            "before. The situations: a seed and company, a stop string of several tokens, characters of several "
+            "tokens, a refusal, an abort of a running request, a client that leaves, the last event of a stream, a "
+            "pool of few blocks, prompts with equal blocks, prompts with the same beginning.",
+            "For pressure: `make_engine(num_blocks=6)` and two prompts of 8 tokens with 12 new tokens each. For a "
+            "disconnect: `events = engine.events(...)`, `next(events)`, `events.close()`, then `num_free_blocks()` is "
+            "128 again. For slots: `make_engine(max_num_seqs=2)`, abort one that runs, add two, and one `step()` must "
+            "return tokens of both. For texts: temperature 4 and a seed, and compare with `text_of(tokens)`. For "
+            "sharing: two requests with the same 17 tokens, abort one, add others that take what is free.",
+        ),
+        points=12,
+        time_limit=20.0,
+        in_parts=True,
     ),
 ]
