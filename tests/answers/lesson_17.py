@@ -1,6 +1,7 @@
 """Answers to the exercise of lesson 17: engines with one mistake each, and engines that are built in another way."""
 
 import os
+from dataclasses import replace
 
 import torch
 from fake_peers import FakeVllm
@@ -10,8 +11,12 @@ from lessons_lib.conformance.adapters import course
 from lessons_lib.conformance.adapters.vllm import VllmEngine
 from lessons_lib.conformance.break_in.examples import break_in_tests
 from lessons_lib.conformance.contract import NewTokens
+from lessons_lib.conformance.design.examples import design as good_design
+from lessons_lib.conformance.design.machine import Design
 from lessons_lib.conformance.examples.small_engine import Sequence, SmallEngine
 from lessons_lib.engine.sampling_params import SamplingParams
+from lessons_lib.scheduling.policies import PriorityWithAgeing, StrictPriority
+from lessons_lib.serving.router import PrefixAffinity, choose_replica
 
 
 def of(engine_class):
@@ -246,3 +251,72 @@ def objects_that_can_be_called():
 
 
 RIGHT["17.2"] = [the_same_as_a_tuple, objects_that_can_be_called]
+
+
+# 17.3: the design
+
+
+def always(**chosen):
+    def design(machine):
+        return Design(**chosen)
+
+    return design
+
+
+def takes_all(scheduler, sequence):
+    return True
+
+
+def takes_none(scheduler, sequence):
+    return False
+
+
+class ToNine:
+    def choose(self, block_hashes, replicas):
+        return 9
+
+
+ONE_EACH = dict(num_replicas=4, max_num_seqs=12, max_num_batched_tokens=128, num_blocks=136)
+AGING = PriorityWithAgeing(2.0, 1.0)
+
+WRONG["17.3"] = [
+    Wrong("returns nothing", lambda machine: None, "returned NoneType; it must return a Design"),
+    Wrong("three replicas", always(num_replicas=3), "num_replicas is 3, and there are 4 devices"),
+    Wrong("slots forgotten", always(num_replicas=4, num_blocks=160), "Take at most 96 blocks, or fewer slots"),
+    Wrong("no slot", always(max_num_seqs=0), "max_num_seqs is 0; it must be an int of 1 or more"),
+    Wrong("the budget is below the slots", always(max_num_batched_tokens=16), "a step needs room for a token of each"),
+    Wrong("a policy that isn't made", always(policy="aging"), "policy is 'aging', which has no method `rank`"),
+    Wrong("negative waiting", always(max_waiting=-1), "max_waiting is -1; it must be 0 or more"),
+    Wrong("too small for a document", always(**ONE_EACH | {"num_blocks": 60}), "can't serve a request: sequence"),
+    Wrong("takes all", always(**ONE_EACH, admission=takes_all), "your design deadlocks"),
+    Wrong("takes none", always(admission=takes_none), "the admission admits none of"),
+    Wrong("a replica that isn't there", always(**ONE_EACH, routing=ToNine()), "chose replica 9; there are 0 to 3"),
+    Wrong("the defaults", always(), "above that of `first come, first served`"),
+    Wrong("round robin", always(**ONE_EACH), "above that of `priority with aging, prefix affinity`"),
+    Wrong(
+        "worst-case admission",
+        always(**ONE_EACH, policy=AGING, routing=PrefixAffinity(8)),
+        "4 of 6 points so far",
+    ),
+]
+
+
+def strict_tiers(machine):
+    """Strict priority and a limit of the queue in place of aging; a budget of its own."""
+    good = good_design(machine)
+    return replace(good, policy=StrictPriority(), max_waiting=60, max_num_batched_tokens=144)
+
+
+def a_routing_of_its_own(machine):
+    """A home for each tenant, found by its hash."""
+
+    class Homes:
+        name = "homes"
+
+        def choose(self, block_hashes, replicas):
+            return choose_replica(block_hashes, replicas, imbalance_limit=9)
+
+    return replace(good_design(machine), routing=Homes(), max_num_seqs=13, num_blocks=134)
+
+
+RIGHT["17.3"] = [strict_tiers, a_routing_of_its_own]

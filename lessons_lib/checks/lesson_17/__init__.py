@@ -1,9 +1,11 @@
-"""Exercises and quiz of lesson 17: an engine of one's own, judged by the conformance suite; optional: a break-in."""
+"""Exercises and quiz of lesson 17: an engine of one's own, judged by the conformance suite; optional: a break-in,
+a design, a load report."""
 
 from lessons_lib.checks.exercise import Exercise
 from lessons_lib.checks.lesson_17.judging import check_make_engine
 from lessons_lib.checks.lesson_17.quiz import QUIZ
 from lessons_lib.conformance.break_in.grading import check_break_in_tests
+from lessons_lib.conformance.design.grading import check_design
 
 __all__ = ["EXERCISES", "QUIZ"]
 
@@ -52,6 +54,27 @@ EXERCISES = [
             "sharing: two requests with the same 17 tokens, abort one, add others that take what is free.",
         ),
         points=12,
+        time_limit=20.0,
+        in_parts=True,
+    ),
+    Exercise(
+        id="17.3",
+        title="a design: one workload, four devices (optional)",
+        reference="lessons_lib.conformance.design.examples:design",
+        test=check_design,
+        hints=(
+            "`try_design` says which promise is broken most. Change one choice at a time, and ask of each what it "
+            "costs: an all-reduce in every step, a system prompt computed again, memory that nothing uses.",
+            "Compare the time of a step of four devices with that of one. Then: a replica of one device keeps two "
+            "system prompts of eight, so round robin misses nearly always; which routing doesn't? The limit of "
+            "imbalance decides how often it gives in. Conservative admission keeps blocks for 256 tokens of answer; "
+            "the estimate in `expected_tokens` is nearly right. And a slot takes memory from the cache.",
+            "`Design(num_replicas=4, max_num_seqs=12, max_num_batched_tokens=128, num_blocks=136, "
+            "policy=PriorityWithAgeing(2.0, 1.0), admission=..., routing=PrefixAffinity(8))`. The admission adds, over "
+            "`[*scheduler.running, sequence]`, the blocks for the prompt and twice the expected answer, and at least "
+            "one more than `len(each.blocks)`; the sum must be at most `scheduler.pool.num_blocks`.",
+        ),
+        points=6,
         time_limit=20.0,
         in_parts=True,
     ),
