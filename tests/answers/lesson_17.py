@@ -3,6 +3,7 @@
 import os
 from dataclasses import replace
 
+import numpy as np
 import torch
 from fake_peers import FakeVllm
 
@@ -14,8 +15,12 @@ from lessons_lib.conformance.contract import NewTokens
 from lessons_lib.conformance.design.examples import design as good_design
 from lessons_lib.conformance.design.machine import Design
 from lessons_lib.conformance.examples.small_engine import Sequence, SmallEngine
+from lessons_lib.conformance.load_report.checking import log_of
+from lessons_lib.conformance.load_report.numbers import load_report as good_report
+from lessons_lib.conformance.load_report.rules import Rules, numbers_by, right_numbers
 from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.scheduling.policies import PriorityWithAgeing, StrictPriority
+from lessons_lib.serving.load.goodput import Target
 from lessons_lib.serving.router import PrefixAffinity, choose_replica
 
 
@@ -320,3 +325,74 @@ def a_routing_of_its_own(machine):
 
 
 RIGHT["17.3"] = [strict_tiers, a_routing_of_its_own]
+
+
+# 17.4: the load report
+
+
+def by(**changed):
+    """A report by other rules."""
+
+    def load_report(log, ttft_ms, tpot_ms):
+        target = Target(ttft=ttft_ms / 1000, tpot=tpot_ms / 1000)
+        return numbers_by(Rules(**changed), log_of(log), target)
+
+    return load_report
+
+
+def changed_report(change):
+    def load_report(log, ttft_ms, tpot_ms):
+        return change(good_report(log, ttft_ms, tpot_ms))
+
+    return load_report
+
+
+def sorts_the_records(log, ttft_ms, tpot_ms):
+    log["records"].sort(key=lambda record: -record["send_time"])
+    return good_report(log, ttft_ms, tpot_ms)
+
+
+def divides_by_nothing(log, ttft_ms, tpot_ms):
+    done = [record for record in log["records"] if record["finish_reason"]]
+    mean = sum(record["token_times"][0] - record["send_time"] for record in done) / len(done)
+    return good_report(log, ttft_ms, tpot_ms) if mean else {}
+
+
+WRONG["17.4"] = [
+    Wrong("a list", changed_report(list), "a report is a dict; this is list"),
+    Wrong("no goodput", changed_report(lambda r: {k: r[k] for k in r if k != "goodput"}), "has no 'goodput'"),
+    Wrong("a number of numpy", changed_report(lambda r: r | {"requests": np.int64(2)}), "can't be written as JSON"),
+    Wrong("not a number", changed_report(lambda r: r | {"goodput": float("nan")}), "can't be written as JSON"),
+    Wrong("changes the log", sorts_the_records, "your code changed its argument `log`"),
+    Wrong("the lower value", by(percentile="lower"), "2 rules give this number. Which is yours?"),
+    Wrong("the 95th percentile", by(p99=95), "It is the 95th percentile"),
+    Wrong("the maximum", by(p99=100), "It is the largest value, not the 99th percentile"),
+    Wrong("seconds", by(scale=1.0), "It is in seconds, not milliseconds"),
+    Wrong("the first token is a gap", by(has_first_gap=True), "The wait for the first token is among the gaps"),
+    Wrong("averages of requests", by(is_per_request=True), "It averages each request first"),
+    Wrong("failed ones count", by(counts="all"), "Failed requests count."),
+    Wrong("cut streams count", by(counts="status 200"), "Streams that were cut count"),
+    Wrong("from when it was due", by(start="arrival_time"), "It counts from `arrival_time`"),
+    Wrong("events are tokens", by(tokens="events"), "It counts events."),
+    Wrong("tokens that were asked for", by(tokens="max_tokens"), "It counts the tokens that were asked for"),
+    Wrong("throughput of the window", by(seconds="window"), "It is per second of the window"),
+    Wrong("goodput of the duration", by(good_seconds="duration"), "Requests were offered in the window only"),
+    Wrong("only the first token", by(good_by="ttft"), "It looks at the time to first token only"),
+    Wrong("no target", by(good_by="nothing"), "whether it met the target or not"),
+    Wrong("no request completed", divides_by_nothing, "ZeroDivisionError"),
+    Wrong(
+        "another number", changed_report(lambda r: r | {"output_throughput": 1.5}), "None of the usual rules gives this"
+    ),
+]
+
+
+def by_the_report_of_lesson_14(log, ttft_ms, tpot_ms):
+    return right_numbers(log_of(log), Target(ttft=ttft_ms / 1000, tpot=tpot_ms / 1000))
+
+
+def rounded_and_more(log, ttft_ms, tpot_ms):
+    numbers = {k: v if v is None else round(v, 2) for k, v in good_report(log, ttft_ms, tpot_ms).items()}
+    return numbers | {"note": "rounded to two decimals"}
+
+
+RIGHT["17.4"] = [by_the_report_of_lesson_14, rounded_and_more, by()]

@@ -6,6 +6,7 @@ from lessons_lib.checks.lesson_17.judging import check_make_engine
 from lessons_lib.checks.lesson_17.quiz import QUIZ
 from lessons_lib.conformance.break_in.grading import check_break_in_tests
 from lessons_lib.conformance.design.grading import check_design
+from lessons_lib.conformance.load_report.checking import check_load_report
 
 __all__ = ["EXERCISES", "QUIZ"]
 
@@ -76,6 +77,24 @@ EXERCISES = [
         ),
         points=6,
         time_limit=20.0,
+        in_parts=True,
+    ),
+    Exercise(
+        id="17.4",
+        title="a load report from a raw log (optional)",
+        reference="lessons_lib.conformance.load_report.numbers:load_report",
+        test=check_load_report,
+        hints=(
+            "First decide which records count. Then each number is one line, and its name says per what.",
+            "A request has completed if its status is 200, it has no error, has tokens, and has a finish reason. Times "
+            "to first token run from `send_time`, gaps between neighbors in `token_times`; put all gaps of all "
+            "requests into one list. Throughput is per second of `duration`, goodput of `window`. A good request "
+            "keeps both targets; its time per token is the time after its first, divided by `output_tokens - 1`.",
+            '`done = [r for r in log["records"] if ...]`; `np.percentile(values, 99)`, if there are values, else None; '
+            "`float(...)` around it, for JSON. For the target without a division: `1000 * (times[-1] - times[0]) <= "
+            'tpot_ms * (record["output_tokens"] - 1)`.',
+        ),
+        points=6,
         in_parts=True,
     ),
 ]
