@@ -4,8 +4,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from lessons_lib.conformance.contract import PREFIXES, SAMPLING, TEXT, Limits, NewTokens, Params
+from lessons_lib.engine.config import EngineConfig
 from lessons_lib.engine.cuda_graphs import rerun
-from lessons_lib.engine.llm_engine import EngineConfig, LLMEngine
+from lessons_lib.engine.llm_engine import LLMEngine
 from lessons_lib.engine.overlapped_engine import OverlappedEngine, gpu_model_runner
 from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.kv_cache.block_pool import OutOfBlocks, blocks_for

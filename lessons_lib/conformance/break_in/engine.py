@@ -1,8 +1,7 @@
 """The engine and the server of the break-in, in one object that only moves when it is called: no thread, no clock."""
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import closing
-from typing import Any
 
 from lessons_lib.conformance.adapters.course import CourseEngine, config_of
 from lessons_lib.conformance.contract import Limits, NewTokens, Params
@@ -55,9 +54,11 @@ class ChatEngine(CourseEngine):
                 empty line; the last one is "data: [DONE]".
         """
         with closing(self.batches(request_id, prompt_ids, params)) as batches:
-            yield from sse_events({"id": request_id, "object": "chat.completion.chunk"}, batches)
+            yield from sse_events({"id": request_id, "object": "chat.completion.chunk"}, batches)  # type: ignore[arg-type]
 
-    def batches(self, request_id: str, prompt_ids: list[int], params: Params | SamplingParams) -> Iterator[Any]:
+    def batches(
+        self, request_id: str, prompt_ids: list[int], params: Params | SamplingParams
+    ) -> Generator[list[NewTokens], None, None]:
         """The new tokens of one request, step by step. Those of others stay for the next `step`."""
         self.add_request(request_id, prompt_ids, params)
         try:

@@ -136,7 +136,8 @@ def ends_a_stream_twice(course: Any, engine: Any, scheduler: Any) -> None:
 
 
 def loses_a_block_at_preemption(course: Any, engine: Any, scheduler: Any) -> None:
-    preempt, lost = scheduler.preempt_sequence, []
+    preempt = scheduler.preempt_sequence
+    lost: list[int] = []
 
     def losing(scheduler: Any, output: Any, victim: Any) -> None:
         preempt(scheduler, output, victim)

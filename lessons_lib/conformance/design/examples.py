@@ -26,7 +26,7 @@ def design(machine: Machine) -> Design:
 
     def expected_fits(scheduler: Any, sequence: Sequence) -> bool:
         promised = sum(blocks_expected(each) for each in [*scheduler.running, sequence])
-        return promised <= scheduler.pool.num_blocks
+        return bool(promised <= scheduler.pool.num_blocks)
 
     # Alone, a device needs no all-reduce, and one step's fixed part serves only its own batch. Each replica then keeps
     # two of the eight system prompts, so a tenant's chats belong together.

@@ -66,25 +66,27 @@ def causes_of(name: str, value: Any, log: LoadLog, target: Target) -> list[str]:
     return [cause for cause, wrong in found if _same(value, wrong) and not _same(wrong, right)]
 
 
-def check_numbers(numbers: Numbers | str | Path, log: dict[str, Any] | str | Path, **target_ms: float) -> Table:
+def check_numbers(
+    numbers: Numbers | str | Path, log: dict[str, Any] | str | Path, ttft_ms: float = TTFT_MS, tpot_ms: float = TPOT_MS
+) -> Table:
     """A report, number by number, next to what its raw log gives.
 
     Args:
         numbers, log: dicts, or files of JSON.
-        target_ms: ttft_ms and tpot_ms of the goodput.
+        ttft_ms, tpot_ms: the target of the goodput.
 
     Raises:
         Mistake, ValueError: one of the two isn't what it should be.
     """
-    numbers, saved = _read(numbers), _read(log)
-    own, target = log_of(saved), _target(target_ms.get("ttft_ms", TTFT_MS), target_ms.get("tpot_ms", TPOT_MS))
-    wrong, right = differing(numbers, own, target), right_numbers(own, target)
+    reported, saved = _read(numbers), _read(log)
+    own, target = log_of(saved), _target(ttft_ms, tpot_ms)
+    wrong, right = differing(reported, own, target), right_numbers(own, target)
     rows = [
         [
             name,
-            _shown(numbers[name]),
+            _shown(reported[name]),
             _shown(right[name]),
-            " Or: ".join(causes_of(name, numbers[name], own, target)) or "differs" if name in wrong else "✓",
+            " Or: ".join(causes_of(name, reported[name], own, target)) or "differs" if name in wrong else "✓",
         ]
         for name in FIELDS
     ]
