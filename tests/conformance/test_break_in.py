@@ -1,6 +1,10 @@
 """The break-in of lesson 17: mutants differ from the right engine as their hints say, and only raising finds one."""
 
+from pathlib import Path
+
+import nbformat
 import pytest
+from nbgrader.utils import determine_grade
 
 from lessons_lib.checks import judge
 from lessons_lib.checks.exercise import Mistake
@@ -11,6 +15,9 @@ from lessons_lib.conformance.break_in import grading
 from lessons_lib.conformance.break_in.examples import break_in_tests
 from lessons_lib.conformance.break_in.grading import break_in, check_break_in_tests
 from lessons_lib.conformance.break_in.mutants import MUTANTS
+from tools.authoring.assemble import Lesson
+
+ROOT = Path(__file__).parents[2]
 
 TESTS = {test.__name__: test for test in break_in_tests()}
 FOUND_BY = {
@@ -82,7 +89,9 @@ def test_nbgrader_gets_points_in_parts(monkeypatch, tmp_path):
     monkeypatch.setattr(grading, "MUTANTS", MUTANTS[:2])
     reference = get_exercise("17.2").load_reference()
     assert check("17.2", lambda: [TESTS["test_length"]]) is reference
-    assert points("17.2") == 6.0
+    shown = nbformat.v4.new_output("execute_result", {"text/plain": repr(points("17.2"))})
+    metadata = {"nbgrader": {"grade": True, "solution": False, "points": 12}}
+    assert determine_grade(nbformat.v4.new_code_cell(outputs=[shown], metadata=metadata)) == (6.0, 12.0)
     with pytest.raises(judge.CheckFailed, match="returned no test"):
         check("17.2", list)
     assert points("17.2") == 0.0
@@ -95,3 +104,9 @@ def test_an_exercise_without_parts_earns_all_or_nothing():
     assert share_earned(get_exercise("17.1"), mistake) == 0.0
     assert share_earned(get_exercise("17.2"), mistake) == 0.5
     assert share_earned(get_exercise("17.1"), Outcome(None, "", False, False, [])) == 1.0
+
+
+def test_the_check_cell_of_an_exercise_in_parts_ends_with_its_points():
+    cells = {cell.id: cell.source for cell in Lesson(ROOT / "solutions" / "17_capstone.py").notebook.cells}
+    assert cells["check-17-2"] == 'break_in_tests = check("17.2", break_in_tests)\npoints("17.2")'
+    assert cells["check-17-1"] == 'make_engine = check("17.1", make_engine)'

@@ -278,6 +278,11 @@ def returns_none_when_idle(course, engine, scheduler):
     course.step = lambda: step() or None
 
 
+@broken("batches.first_come")
+def returns_no_tokens(course, engine, scheduler):
+    changed_step(course, lambda events: [with_(each, token_ids=[]) for each in events])
+
+
 # Manners
 
 
