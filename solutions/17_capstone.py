@@ -304,9 +304,7 @@ from lessons_lib.conformance.break_in.examples import break_in_tests
 
 A machine has four devices. One workload comes to it: bursts of chats of eight tenants, each with a system prompt of 128 tokens, and long documents now and then. The target: a chat's first token within 0.5 s, a document's within 4 s, and for both at most 25 ms per further token. Goodput counts the requests that meet it. Which design serves the most?
 
-> **design**: here, all that you may choose: how many replicas the devices form, the slots, token budget and blocks of each, policy, admission, how long a queue may get, and routing.
-
-You know the parts: the scheduler and its policies (lesson 09), routing (15). Everything runs in the simulator of lesson 09, without a model. This is what is fixed, and what you choose:
+You choose how many replicas the devices form, the slots, token budget and blocks of each, the policy, the admission, how long a queue may get, and the routing. You know these parts from lessons 09 and 15. Everything runs on the simulated clock of lesson 09, without a model. This is what is fixed, and what you choose:
 """
 
 # %%
@@ -335,7 +333,7 @@ try_design(Design())
 
 # %% [markdown]
 """
-**Your task: `design(machine)`.** Return a `Design` that the machine can hold. The check serves the workloads of four other seeds. A third of the points each: a goodput above the defaults', above that of the second design, and within 5 % of the third's. A request that isn't served in time counts for nothing, and a deadlock ends it all: this machine doesn't preempt.
+**Your task: `design(machine)`.** Return a `Design` that the machine can hold. The check serves the workloads of four other seeds. There are three parts of the points: for a goodput above the defaults', for one above the second design's, and for one within 5 % of the third's. A request that misses its target counts for nothing, and a deadlock ends the run: this machine doesn't preempt.
 
 Before you type: which choice do you expect to matter most? Try your design with `try_design(design(Machine()))`.
 """
