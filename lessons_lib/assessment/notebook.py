@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import html
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from lessons_lib.assessment.certificate import certificate_html
 from lessons_lib.assessment.draw import MINUTES, draw_exam
@@ -18,7 +20,7 @@ class ExamSheet:
     In a notebook it shows its questions with radio buttons, and a button that marks them.
     """
 
-    def __init__(self, seed: int, clock=time.monotonic):
+    def __init__(self, seed: int, clock: Callable[[], float] = time.monotonic):
         self.exam = draw_exam(seed)
         self.answers: list[int | None] = [None] * len(self.exam.questions)
         self.result: Result | None = None
@@ -73,7 +75,7 @@ class ExamSheet:
 
         display(self.widget())
 
-    def widget(self):
+    def widget(self) -> Any:
         """The exam as ipywidgets: a picture or code, radio buttons for each question, and a button that marks them."""
         import ipywidgets as widgets
 
@@ -103,7 +105,9 @@ class ExamSheet:
     def _mark(self, name: str) -> None:
         try:
             told_now = str(self.finish(name))
-            missed = [number for number, right in enumerate(self.result.is_right, start=1) if not right]
+            missed = [
+                number for number, right in enumerate(self.result.is_right if self.result else (), start=1) if not right
+            ]
             told_now += "".join(f"\n\n{number}. {self.explain(number)}" for number in missed)
         except (ValueError, OSError) as error:
             told_now = str(error)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from lessons_lib.checks.exercise import Choice
 from lessons_lib.viz.drawing.picture import Picture
@@ -157,6 +158,6 @@ def design(lesson: str, heading: str, name: str, text: str, right: Told, *wrong:
     return Item(name, lesson, "design", heading, lambda draw: asked(text, right, wrong))
 
 
-def bug(lesson: str, heading: str, name: str, **parts) -> Item:
+def bug(lesson: str, heading: str, name: str, **parts: Any) -> Item:
     """Ten lines of code, one wrong; `parts` are those of `Bug`."""
     return Item(name, lesson, "bug", heading, Bug(**parts))

@@ -38,7 +38,8 @@ def take_exam(
     """
     exam = draw_exam(seed)
     folder.mkdir(parents=True, exist_ok=True)
-    start, answers = clock(), [None] * len(exam.questions)
+    start = clock()
+    answers: list[int | None] = [None] * len(exam.questions)
     say(f"{len(answers)} questions, {MINUTES} minutes. Type a letter, or press Enter to skip a question.")
     for index, (item, asked) in enumerate(zip(exam.items, exam.questions)):
         say("\n" + told(index + 1, item, asked))

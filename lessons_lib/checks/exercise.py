@@ -42,11 +42,12 @@ class Mistake(Exception):
         what: what was expected and what came instead, in one or two sentences.
         case: the smallest case that fails.
         idea: the idea behind the mistake, and where to look.
+        earned: the share of the points that the attempt is worth all the same, if the exercise gives points in parts.
     """
 
-    def __init__(self, what: str, case: str = "", idea: str = ""):
+    def __init__(self, what: str, case: str = "", idea: str = "", earned: float = 0.0):
         super().__init__(what)
-        self.what, self.case, self.idea = what, case, idea
+        self.what, self.case, self.idea, self.earned = what, case, idea, earned
 
 
 @contextmanager
@@ -71,6 +72,7 @@ class Exercise:
         test: called with the attempt; raises `Mistake` on the smallest case that fails.
         hints: first the idea, then an outline, then nearly the code.
         points: points in a graded class.
+        in_parts: whether a wrong attempt may earn some of them; see `Mistake.earned`.
         time_limit: seconds of computing after which an attempt is stopped, in one case; see `run_guarded`.
     """
 
@@ -81,6 +83,7 @@ class Exercise:
     hints: tuple[str, ...]
     points: int = 2
     time_limit: float = 5.0
+    in_parts: bool = False
 
     @property
     def name(self) -> str:

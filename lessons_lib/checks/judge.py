@@ -16,6 +16,9 @@ class CheckFailed(AssertionError):
     """Raised in strict mode for an exercise that is not solved."""
 
 
+earned: dict[str, float] = {}  # exercise -> the points that its last check in this process gave
+
+
 def is_strict() -> bool:
     """Graded runs are strict: nbgrader sets NBGRADER_EXECUTION; LESSONS_STRICT=1 does the same by hand."""
     return bool(os.environ.get("NBGRADER_EXECUTION")) or os.environ.get("LESSONS_STRICT", "") not in ("", "0")
@@ -28,7 +31,7 @@ def check(id: str, attempt: object) -> object:
         The attempt if it is right. Otherwise the reference, so that the cells below still work.
 
     Raises:
-        CheckFailed: only in strict mode, if the attempt is wrong or not written yet.
+        CheckFailed: only in strict mode, if the attempt is wrong or not written yet, and has earned nothing.
     """
     try:
         exercise = get_exercise(id)
@@ -36,13 +39,28 @@ def check(id: str, attempt: object) -> object:
         return _finish(Panel("wrong", str(error)), attempt)
     if attempt is exercise.load_reference():
         return _finish(_not_yours(exercise), attempt)
-    panel = describe(exercise, *judge(exercise, attempt), attempt)
+    outcome, case = judge(exercise, attempt)
+    panel = describe(exercise, outcome, case, attempt)
+    earned[id] = exercise.points * share_earned(exercise, outcome)
     entry = progress.load()["exercises"].get(id, {})
     tried = entry.get("attempts", 0) + (panel.kind != "open")
     progress.note_exercise(id, attempts=tried, passed=panel.kind == "right" or entry.get("passed", False))
     if panel.kind == "right":
         keep(exercise, attempt)
-    return _finish(panel, attempt if panel.kind == "right" else exercise.load_reference())
+    return _finish(panel, attempt if panel.kind == "right" else exercise.load_reference(), earned[id])
+
+
+def points(id: str) -> float | None:
+    """The points that the last `check` of an exercise gave: in a graded run a number, which nbgrader takes as the grade
+    of the cell. Otherwise None: the panel has said it."""
+    return round(earned.get(id, 0.0), 2) if is_strict() else None
+
+
+def share_earned(exercise: Exercise, outcome: Outcome) -> float:
+    """The share of an exercise's points that an attempt is worth, 0 to 1."""
+    if outcome.error is None and not outcome.timed_out:
+        return 1.0
+    return getattr(outcome.error, "earned", 0.0) if exercise.in_parts else 0.0
 
 
 def judge(exercise: Exercise, attempt: object) -> tuple[Outcome, str]:
@@ -86,6 +104,8 @@ def describe(exercise: Exercise, outcome: Outcome, case: str, attempt: object = 
         return Panel("right", f"{label}: correct.")
     if isinstance(error, Mistake):
         lines = ([f"Smallest case: {error.case}"] if error.case else []) + ([error.idea] if error.idea else [])
+        if exercise.in_parts:
+            lines.append(f"{exercise.points * error.earned:g} of {exercise.points} points so far.")
         return Panel("wrong", f"{label}: {error.what}", [*reached, *lines, further], printed)
     if isinstance(error, NotImplementedError):
         line = f'The cells below use the reference for now. `hint("{exercise.id}")` gets you started.'
@@ -136,8 +156,8 @@ def _where(error: BaseException, attempt: object) -> list[str]:
     return [f"Line {frames[-1].lineno} of your cell: `{frames[-1].line}`"] if frames and frames[-1].line else []
 
 
-def _finish(panel: Panel, result: object) -> object:
-    if is_strict() and panel.kind != "right":
+def _finish(panel: Panel, result: object, points_earned: float = 0.0) -> object:
+    if is_strict() and panel.kind != "right" and not points_earned:
         raise CheckFailed(str(panel)) from None
     panel.show()
     return result

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 
 from lessons_lib.conformance.contract import BLOCKS, MODEL, STEPS, Limits, NewTokens, Params, features_of
-from lessons_lib.conformance.oracle import VOCAB_SIZE, a_model, expected
+from lessons_lib.conformance.oracle import a_model, expected
+from lessons_lib.models.tiny_models import VOCAB_SIZE
 
 MAX_STEPS = 1500
 MAX_IDLE_STEPS = 300  # in a row that return nothing; of an engine in a thread they take a fifth of a second each
@@ -153,7 +154,7 @@ class Run:
             raise Broken(f"{where}: token {len(served.tokens)} came, and max_tokens is {served.params.max_tokens}.")
         served.finish_reason = served.finish_reason or event.finish_reason
 
-    def run_out(self, after_step: Callable[[], None] | None = None) -> None:
+    def run_out(self, after_step: Callable[[], object] | None = None) -> None:
         """Step until nothing is unfinished."""
         began, idle = self.steps, 0
         most_idle = MAX_IDLE_STEPS if STEPS in self.features else MAX_IDLE_WAITS
@@ -173,6 +174,22 @@ class Run:
                     f"has_unfinished() is False, and request {name!r} ({served}) has not ended: it got "
                     f"{len(served.tokens)} tokens and no finish_reason. A request was lost."
                 )
+
+    def first_step(self, name: str) -> int:
+        """The step in which a request got its first token.
+
+        Raises:
+            Broken: it got none.
+        """
+        if (step := self.requests[name].first_step) is None:
+            raise Broken(
+                f"request {name!r} ({self.requests[name]}) has ended, and step() never returned a token of it."
+            )
+        return step
+
+    def last_step(self, name: str) -> int:
+        """The step in which a request got its last token; raises as `first_step`."""
+        return self.requests[name].last_step or self.first_step(name)
 
     def abort(self, name: str) -> None:
         self.engine.abort(name)

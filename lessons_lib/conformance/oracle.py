@@ -29,7 +29,9 @@ def a_prompt(length: int, seed: int = 0) -> list[int]:
 def _generated(family: str, prompt: tuple[int, ...], max_tokens: int) -> list[int]:
     ids = torch.tensor([prompt])
     options = dict(max_new_tokens=max_tokens, do_sample=False, eos_token_id=None, pad_token_id=0)
-    output = tiny_model(family, seed=3).generate(ids, attention_mask=torch.ones_like(ids), **options)
+    output = tiny_model(family, seed=3).generate(  # type: ignore[operator]
+        ids, attention_mask=torch.ones_like(ids), **options
+    )
     answer: list[int] = output[0, len(prompt) :].tolist()
     return answer
 
@@ -69,4 +71,5 @@ def prompt_that_ends(family: str, after: int) -> list[int]:
 def next_token_probabilities(family: str, prompt: tuple[int, ...]) -> torch.Tensor:
     """[vocabulary], at temperature 1."""
     logits = tiny_model(family, seed=3)(torch.tensor([prompt]), use_cache=False).logits
-    return logits[0, -1].double().softmax(-1)
+    probabilities: torch.Tensor = logits[0, -1].double().softmax(-1)
+    return probabilities

@@ -119,6 +119,6 @@ def _try(item: Item, make_engine: MakeEngine, seconds: float) -> Verdict:
         return Verdict(item, NOT_OFFERED, str(error))
     if isinstance(error, Broken):
         return Verdict(item, BROKEN, str(error))
-    at = traceback.extract_tb(error.__traceback__)[-1]
-    place = f"{Path(at.filename).name}, line {at.lineno}, in {at.name}"
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    place = f"{Path(last.filename).name}, line {last.lineno}, in {last.name}"
     return Verdict(item, BROKEN, f"the engine raised {type(error).__name__}: {error} ({place}).")

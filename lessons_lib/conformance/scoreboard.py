@@ -218,14 +218,14 @@ class _Slots:
         self.most_used = max(self.most_used, sum(owner is not None for owner in self.owners))
         extra, left = divmod(max(0, computed - sum(needed.values())), max(1, len(needed)))
         rows = []
-        for index, name in enumerate(self.owners):
-            if name is None or name not in needed:
-                rows.append(RowWork(name, "idle" if name is None else "decode", 0, 0))
+        for index, owner in enumerate(self.owners):
+            if owner is None or owner not in needed:
+                rows.append(RowWork(owner, "idle" if owner is None else "decode", 0, 0))
                 continue
             more, left = extra + (left > 0), max(0, left - 1)
-            phase = "prefill" if run.requests[name].first_step == run.steps else "decode"
-            rows.append(RowWork(name, phase, needed[name] + more, needed[name]))
-            if run.requests[name].finish_reason:
+            phase = "prefill" if run.requests[owner].first_step == run.steps else "decode"
+            rows.append(RowWork(owner, phase, needed[owner] + more, needed[owner]))
+            if run.requests[owner].finish_reason:
                 self.owners[index] = None
         return tuple(rows)
 

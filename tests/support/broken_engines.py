@@ -9,6 +9,8 @@ from types import SimpleNamespace
 import torch
 
 from lessons_lib.conformance.adapters.course import CourseEngine, config_of
+from lessons_lib.conformance.break_in import mutants
+from lessons_lib.conformance.break_in.mutants import changed_step
 from lessons_lib.conformance.contract import NewTokens
 from lessons_lib.engine.llm_engine import LLMEngine
 from lessons_lib.kv_cache.block_copies import COPY, BlockCopy
@@ -45,12 +47,6 @@ def with_limits(**changed):
         return change
 
     return note
-
-
-def changed_step(course, change):
-    """`step` returns what `change(events)` makes of its events."""
-    step = course.step
-    course.step = lambda: change(step())
 
 
 def with_(event, **changed):
@@ -282,6 +278,11 @@ def returns_none_when_idle(course, engine, scheduler):
     course.step = lambda: step() or None
 
 
+@broken("batches.first_come")
+def returns_no_tokens(course, engine, scheduler):
+    changed_step(course, lambda events: [with_(each, token_ids=[]) for each in events])
+
+
 # Manners
 
 
@@ -335,17 +336,7 @@ def never_frees_an_id(course, engine, scheduler):
     course.add_request = add_request
 
 
-@broken("manners.unknown_token")
-def keeps_what_it_refuses(course, engine, scheduler):
-    add = course.add_request
-
-    def add_request(name, prompt, params):
-        if any(not 0 <= token < 97 for token in prompt):
-            add(name, [0], params)
-            raise ValueError("unknown token")
-        add(name, prompt, params)
-
-    course.add_request = add_request
+broken("manners.unknown_token")(mutants.keeps_what_it_refuses)
 
 
 @broken("manners.lists_are_copied")
@@ -496,15 +487,7 @@ def waits_instead_of_preempting(course, engine, scheduler):
     scheduler.schedule = scheduled
 
 
-@broken("memory.under_pressure")
-def forgets_the_answer_of_the_preempted(course, engine, scheduler):
-    preempt = scheduler.preempt_sequence
-
-    def forgetting(scheduler, output, victim):
-        preempt(scheduler, output, victim)
-        victim.output_ids.clear()
-
-    scheduler.preempt_sequence = forgetting
+broken("memory.under_pressure")(mutants.forgets_the_answer_of_the_preempted)
 
 
 @broken("memory.under_pressure")
@@ -553,10 +536,7 @@ def shows_a_block_in_two_tables(course, engine, scheduler):
 # Sharing
 
 
-@broken("sharing.other_beginnings")
-def hashes_a_block_alone(course, engine, scheduler):
-    block_hash = scheduler.block_hash
-    scheduler.block_hash = lambda parent, token_ids: block_hash(b"", token_ids)
+broken("sharing.other_beginnings")(mutants.hashes_a_block_alone)
 
 
 @broken("sharing.the_second_time_is_cheaper")
@@ -577,18 +557,7 @@ def computes_nothing_of_a_cached_prompt(course, engine, scheduler):
     scheduler.take_cached = take_cached
 
 
-@broken("sharing.abort_of_a_sharer")
-def frees_blocks_that_others_use(course, engine, scheduler):
-    pool, free = scheduler.pool, scheduler.pool.free
-
-    def freeing(blocks):
-        for block in blocks:
-            if pool.ref_count.get(block, 0) > 1:
-                pool.free_queue.append(block)
-                pool.free_queue.move_to_end(block, last=False)
-        free(blocks)
-
-    pool.free = freeing
+broken("sharing.abort_of_a_sharer")(mutants.frees_blocks_that_others_use)
 
 
 @broken("sharing.nothing_stale_is_shared")
@@ -659,7 +628,4 @@ broken_params("draws_at_temperature_zero", "sampling.temperature_zero", temperat
 broken_params("no_stop_tokens", "sampling.stop_tokens", stop_token_ids=lambda p: ())
 
 
-@broken("sampling.texts")
-def decodes_each_token_alone(course, engine, scheduler):
-    decode = engine.tokenizer.decode
-    changed_step(course, lambda events: [with_(each, text=decode(each.token_ids)) for each in events])
+broken("sampling.texts")(mutants.decodes_each_token_alone)

@@ -109,7 +109,7 @@ class Lesson:
             metadata={"tags": ["nbval-check-output"], "nbgrader": _nbgrader(f"ex-{slug}", solution=True)},
         )
         judge = nbformat.v4.new_code_cell(
-            f'{name} = check("{id}", {name})',
+            f'{name} = check("{id}", {name})' + (f'\npoints("{id}")' if exercise.in_parts else ""),
             id=f"check-{slug}",
             metadata={"tags": ["nbval-check-output"], "nbgrader": _nbgrader(f"check-{slug}", points=exercise.points)},
         )

@@ -4,7 +4,15 @@ import random
 
 from lessons_lib.assessment.question import Asked, Redraw, asked, bug, design, item
 from lessons_lib.serving.failover import request_to_go_on
-from lessons_lib.serving.router import PrefixAffinity, Replica, RoundRobin, TwoChoices, choose_replica, hash_prompt
+from lessons_lib.serving.router import (
+    PrefixAffinity,
+    Replica,
+    RoundRobin,
+    RoutingPolicy,
+    TwoChoices,
+    choose_replica,
+    hash_prompt,
+)
 from lessons_lib.serving.routing_simulation import simulate_routing
 from lessons_lib.viz.replicas import PrefixPlaces, draw_prefix_places
 
@@ -15,7 +23,7 @@ def policy_of_the_caches(draw: random.Random) -> Asked:
     order = [name for name in "ABCD" for _ in range(4)]
     draw.shuffle(order)
     prompts = [chats[name][: 32 * (1 + order[:index].count(name))] for index, name in enumerate(order)]
-    policies = [RoundRobin(), TwoChoices(seed=1), PrefixAffinity(4)]
+    policies: list[RoutingPolicy] = [RoundRobin(), TwoChoices(seed=1), PrefixAffinity(4)]
     places = []
     for policy in policies:
         result = simulate_routing(prompts, policy, 2, num_blocks=100, num_running=4)

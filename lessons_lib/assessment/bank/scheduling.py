@@ -6,7 +6,7 @@ from lessons_lib.assessment.question import Asked, Redraw, asked, bug, design, i
 from lessons_lib.kv_cache.block_pool import BlockPool, blocks_for
 from lessons_lib.scheduling import FirstComeFirstServed, Scheduler, Sequence, ShortestJobFirst, StepCost, simulate
 from lessons_lib.scheduling.arrivals import Arrival
-from lessons_lib.scheduling.policies import PriorityWithAgeing, StrictPriority, WaitingQueue
+from lessons_lib.scheduling.policies import Policy, PriorityWithAgeing, StrictPriority, WaitingQueue
 from lessons_lib.scheduling.scheduler import share_budget
 from lessons_lib.viz.timelines import draw_gantts
 
@@ -19,7 +19,7 @@ def policy_in_picture(draw: random.Random) -> Asked:
         Arrival(name, index / 1000, 8, answer, 64, tier=tiers[name], expected_tokens=answer)
         for index, (name, answer) in enumerate(answers.items())
     ]
-    policies = [FirstComeFirstServed(), ShortestJobFirst(), StrictPriority()]
+    policies: list[Policy] = [FirstComeFirstServed(), ShortestJobFirst(), StrictPriority()]
     runs = [
         simulate(
             Scheduler(BlockPool(64, 16), max_num_seqs=1, max_num_batched_tokens=16, policy=policy),

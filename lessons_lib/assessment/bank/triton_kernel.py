@@ -1,6 +1,7 @@
 """Questions on lesson 07: a Triton paged-attention kernel."""
 
 import random
+from typing import Any
 
 import torch
 
@@ -38,7 +39,7 @@ def program_in_picture(draw: random.Random) -> Asked:
     count = size * (programs - 1) + draw.randint(2, 3)
     last = count - size * (programs - 1)
 
-    def picture():
+    def picture() -> Any:
         from lessons_lib.kernels.basics import add_kernel
         from lessons_lib.recording import record_kernel
         from lessons_lib.viz.programs import draw_program

@@ -1,8 +1,12 @@
-"""The exercise and the quiz of lesson 17: an engine of the learner's own, judged by the conformance suite."""
+"""Exercises and quiz of lesson 17: an engine of one's own, judged by the conformance suite; optional: a break-in,
+a design, a load report."""
 
 from lessons_lib.checks.exercise import Exercise
 from lessons_lib.checks.lesson_17.judging import check_make_engine
 from lessons_lib.checks.lesson_17.quiz import QUIZ
+from lessons_lib.conformance.break_in.grading import check_break_in_tests
+from lessons_lib.conformance.design.grading import check_design
+from lessons_lib.conformance.load_report.checking import check_load_report
 
 __all__ = ["EXERCISES", "QUIZ"]
 
@@ -30,5 +34,67 @@ EXERCISES = [
         ),
         points=9,
         time_limit=30.0,
+    ),
+    Exercise(
+        id="17.2",
+        title="the break-in: tests that find twelve mistakes (optional)",
+        reference="lessons_lib.conformance.break_in.examples:break_in_tests",
+        test=check_break_in_tests,
+        hints=(
+            "Most of these engines answer one request alone as they should. Ask what differs when there are two, when "
+            "one of them leaves, and when memory is short.",
+            "One helper is worth writing first: serve a request alone in a new engine. Then nearly every test has the "
+            "same form. Serve the request in a situation, and compare tokens, text, or `num_free_blocks()` with "
+            "before. The situations: a seed and company, a stop string of several tokens, characters of several "
+            "tokens, a refusal, an abort of a running request, a client that leaves, the last event of a stream, a "
+            "pool of few blocks, prompts with equal blocks, prompts with the same beginning.",
+            "For pressure: `make_engine(num_blocks=6)` and two prompts of 8 tokens with 12 new tokens each. For a "
+            "disconnect: `events = engine.events(...)`, `next(events)`, `events.close()`, then `num_free_blocks()` is "
+            "128 again. For slots: `make_engine(max_num_seqs=2)`, abort one that runs, add two, and one `step()` must "
+            "return tokens of both. For texts: temperature 4 and a seed, and compare with `text_of(tokens)`. For "
+            "sharing: two requests with the same 17 tokens, abort one, add others that take what is free.",
+        ),
+        points=12,
+        time_limit=20.0,
+        in_parts=True,
+    ),
+    Exercise(
+        id="17.3",
+        title="a design: one workload, four devices (optional)",
+        reference="lessons_lib.conformance.design.examples:design",
+        test=check_design,
+        hints=(
+            "`try_design` says which promise is broken most. Change one choice at a time, and ask of each what it "
+            "costs: an all-reduce in every step, a system prompt computed again, memory that nothing uses.",
+            "Compare the time of a step of four devices with that of one. Then: a replica of one device keeps two "
+            "system prompts of eight, so round robin misses nearly always; which routing doesn't? The limit of "
+            "imbalance decides how often it gives in. Conservative admission keeps blocks for 256 tokens of answer; "
+            "the estimate in `expected_tokens` is nearly right. And a slot takes memory from the cache.",
+            "`Design(num_replicas=4, max_num_seqs=12, max_num_batched_tokens=128, num_blocks=136, "
+            "policy=PriorityWithAgeing(2.0, 1.0), admission=..., routing=PrefixAffinity(8))`. The admission adds, over "
+            "`[*scheduler.running, sequence]`, the blocks for the prompt and twice the expected answer, and at least "
+            "one more than `len(each.blocks)`; the sum must be at most `scheduler.pool.num_blocks`.",
+        ),
+        points=6,
+        time_limit=20.0,
+        in_parts=True,
+    ),
+    Exercise(
+        id="17.4",
+        title="a load report from a raw log (optional)",
+        reference="lessons_lib.conformance.load_report.numbers:load_report",
+        test=check_load_report,
+        hints=(
+            "First decide which records count. Then each number is one line, and its name says per what.",
+            "A request has completed if its status is 200, it has no error, has tokens, and has a finish reason. Times "
+            "to first token run from `send_time`, gaps between neighbors in `token_times`; put all gaps of all "
+            "requests into one list. Throughput is per second of `duration`, goodput of `window`. A good request "
+            "keeps both targets; its time per token is the time after its first, divided by `output_tokens - 1`.",
+            '`done = [r for r in log["records"] if ...]`; `np.percentile(values, 99)`, if there are values, else None; '
+            "`float(...)` around it, for JSON. For the target without a division: `1000 * (times[-1] - times[0]) <= "
+            'tpot_ms * (record["output_tokens"] - 1)`.',
+        ),
+        points=6,
+        in_parts=True,
     ),
 ]

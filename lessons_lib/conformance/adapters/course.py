@@ -4,8 +4,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from lessons_lib.conformance.contract import PREFIXES, SAMPLING, TEXT, Limits, NewTokens, Params
+from lessons_lib.engine.config import EngineConfig
 from lessons_lib.engine.cuda_graphs import rerun
-from lessons_lib.engine.llm_engine import EngineConfig, LLMEngine
+from lessons_lib.engine.llm_engine import LLMEngine
 from lessons_lib.engine.overlapped_engine import OverlappedEngine, gpu_model_runner
 from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.kv_cache.block_pool import OutOfBlocks, blocks_for
@@ -25,7 +26,7 @@ class CourseEngine:
         self.engine = engine
         self.new: list[NewTokens] = []
 
-    def add_request(self, request_id: str, prompt_ids: list[int], params: Params) -> None:
+    def add_request(self, request_id: str, prompt_ids: list[int], params: Params | SamplingParams) -> None:
         try:
             self.engine.add_request(
                 prompt_ids, sampling_params(params), request_id=request_id, on_token=self._keep,
@@ -49,7 +50,7 @@ class CourseEngine:
     def has_unfinished(self) -> bool:
         return self.engine.has_unfinished() or bool(self.new)
 
-    def stream(self, request_id: str, prompt_ids: list[int], params: Params) -> Iterator[int]:
+    def stream(self, request_id: str, prompt_ids: list[int], params: Params | SamplingParams) -> Iterator[int]:
         """Tokens of other requests stay in `new` for the next `step`."""
         tokens = self.engine.stream(prompt_ids, sampling_params(params))
         return (token.token for token in tokens)
@@ -68,7 +69,9 @@ class CourseEngine:
         self.engine.close()
 
 
-def sampling_params(params: Params) -> SamplingParams:
+def sampling_params(params: Params | SamplingParams) -> SamplingParams:
+    if isinstance(params, SamplingParams):
+        return params
     return SamplingParams(
         max_tokens=params.max_tokens, ignore_eos=params.ignore_eos, temperature=params.temperature, top_k=params.top_k,
         top_p=params.top_p, seed=params.seed, stop_token_ids=params.stop_token_ids,

@@ -127,7 +127,7 @@ class SmallEngine:
         ends = torch.tensor(counts).cumsum(0) - 1
         caches: list[Layers] = [[] for _ in chosen]
         for layer in cache.layers:
-            old_and_new = [each.split([*cached, *counts], dim=2) for each in (layer.keys, layer.values)]
+            old_and_new = [each.split([*cached, *counts], dim=2) for each in (layer.keys, layer.values)]  # type: ignore[union-attr]
             for index, layers in enumerate(caches):
                 keys, values = (torch.cat([each[index], each[index + len(chosen)]], dim=2) for each in old_and_new)
                 layers.append((keys, values))

@@ -1,5 +1,7 @@
 """One request alone gets the tokens of `generate`."""
 
+from typing import Any
+
 from lessons_lib.conformance.contract import Params
 from lessons_lib.conformance.driver import Bench, Broken, Run, Served, check_answer
 from lessons_lib.conformance.items import Level
@@ -8,7 +10,7 @@ from lessons_lib.conformance.oracle import END, FAMILIES, a_prompt, expected, pr
 LEVEL = Level("answers", "One request at a time")
 
 
-def _alone(run: Run, prompt: list[int], max_tokens: int, **params: object) -> None:
+def _alone(run: Run, prompt: list[int], max_tokens: int, **params: Any) -> None:
     name = run.add(prompt, max_tokens, **params)
     run.run_out()
     check_answer(run.family, f"request {name!r}", run.requests[name])

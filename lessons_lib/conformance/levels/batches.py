@@ -3,7 +3,7 @@
 from itertools import pairwise
 
 from lessons_lib.conformance.contract import MODEL, STEPS
-from lessons_lib.conformance.driver import Bench, Broken
+from lessons_lib.conformance.driver import Bench, Broken, Run
 from lessons_lib.conformance.items import Level
 from lessons_lib.conformance.oracle import FAMILIES, a_prompt, prompt_that_ends
 
@@ -83,7 +83,7 @@ def no_more_than_the_slots(bench: Bench) -> None:
     run.run_out(lambda: _check_slots(run))
 
 
-def _check_slots(run) -> None:  # type: ignore[no-untyped-def]
+def _check_slots(run: Run) -> None:
     served = [name for name, each in run.requests.items() if each.last_step == run.steps]
     if len(served) > run.limits.max_num_seqs:
         raise Broken(
@@ -99,10 +99,10 @@ def a_freed_slot_is_taken(bench: Bench) -> None:
     run.add(a_prompt(5, 1), 2, ignore_eos=True)
     late = run.add(a_prompt(5, 2), 2, ignore_eos=True)
     run.run_out()
-    if run.requests[late].last_step >= run.requests[long].last_step:
+    if run.last_step(late) >= run.last_step(long):
         raise Broken(
             f"two slots, three requests of 40, 2 and 2 tokens: the third got its last token in step "
-            f"{run.requests[late].last_step}, the first in step {run.requests[long].last_step}. The second "
+            f"{run.last_step(late)}, the first in step {run.last_step(long)}. The second "
             "request's slot was free long before; a batch that waits for its longest request is static batching."
         )
     run.check_answers()
@@ -115,10 +115,10 @@ def an_early_end_frees_its_slot(bench: Bench) -> None:
     second = run.add(a_prompt(4), 2, ignore_eos=True)
     run.run_out()
     run.check_answers()
-    if run.requests[second].first_step > 12:
+    if run.first_step(second) > 12:
         raise Broken(
             f"the first request ended after 3 tokens, its max_tokens is 60; the second, which waited for its slot, got "
-            f"its first token in step {run.requests[second].first_step}."
+            f"its first token in step {run.first_step(second)}."
         )
 
 
@@ -127,13 +127,13 @@ def first_come(bench: Bench) -> None:
     run = bench.run(needs=(STEPS,), max_num_seqs=2)
     names = [run.add(a_prompt(3, index), 6, ignore_eos=True) for index in range(7)]
     run.run_out()
-    starts = [run.requests[name].first_step for name in names]
+    starts = [run.first_step(name) for name in names]
     for earlier, later in pairwise(names):
-        if run.requests[earlier].first_step > run.requests[later].first_step:
+        if run.first_step(earlier) > run.first_step(later):
             raise Broken(
                 f"seven equal requests in two slots: {later!r} got its first token in step "
-                f"{run.requests[later].first_step}, before {earlier!r}, which arrived earlier (step "
-                f"{run.requests[earlier].first_step}). First tokens came in the steps {starts}."
+                f"{run.first_step(later)}, before {earlier!r}, which arrived earlier (step "
+                f"{run.first_step(earlier)}). First tokens came in the steps {starts}."
             )
 
 

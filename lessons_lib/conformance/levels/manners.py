@@ -6,7 +6,8 @@ from typing import Any
 from lessons_lib.conformance.contract import MODEL, STREAM, Params
 from lessons_lib.conformance.driver import Bench, Broken, ModelFault, Run, Served
 from lessons_lib.conformance.items import Level
-from lessons_lib.conformance.oracle import VOCAB_SIZE, a_prompt, expected
+from lessons_lib.conformance.oracle import a_prompt, expected
+from lessons_lib.models.tiny_models import VOCAB_SIZE
 
 LEVEL = Level("manners", "Refusals, aborts, streams, faults")
 
@@ -147,10 +148,10 @@ def abort_frees_the_slot(bench: Bench) -> None:
     run.abort(first)
     run.run_out()
     run.check_answers()
-    if "steps" in run.features and run.requests[second].first_step > 10:
+    if "steps" in run.features and run.first_step(second) > 10:
         raise Broken(
             f"one slot: its request was aborted after a step, and the next one got its first token in step "
-            f"{run.requests[second].first_step}."
+            f"{run.first_step(second)}."
         )
 
 

@@ -1,5 +1,7 @@
 """Draws: the right distribution, and seeds that keep their promise; and the texts of what was drawn."""
 
+from typing import Any
+
 import torch
 
 from lessons_lib.conformance.contract import SAMPLING, TEXT
@@ -12,7 +14,7 @@ PROMPT = a_prompt(9)
 FLAT = 4.0  # a temperature at which the tiny models' distributions are wide
 
 
-def _drawn(run: Run, company: bool = False, **params: object) -> list[int]:
+def _drawn(run: Run, company: bool = False, **params: Any) -> list[int]:
     if company:
         for index in range(3):
             run.add(a_prompt(4 + index, index), 12, temperature=FLAT, seed=index, ignore_eos=True)
@@ -22,7 +24,7 @@ def _drawn(run: Run, company: bool = False, **params: object) -> list[int]:
     return run.requests[name].tokens
 
 
-def _is_greedy(bench: Bench, what: str, **params: object) -> None:
+def _is_greedy(bench: Bench, what: str, **params: Any) -> None:
     tokens = _drawn(bench.run(needs=(SAMPLING,)), **params)
     right = expected("qwen2", PROMPT, 10, ignore_eos=True)
     if tokens != right:
@@ -47,7 +49,7 @@ def temperature_zero(bench: Bench) -> None:
 @LEVEL.item("A seed draws the same answer again, alone or in company", "12")
 def seeds_in_company(bench: Bench) -> None:
     run = bench.run(needs=(SAMPLING,))
-    params = dict(temperature=FLAT, seed=41)
+    params: dict[str, Any] = dict(temperature=FLAT, seed=41)
     alone = _drawn(run, **params)
     for company in (False, True):
         again = _drawn(run, company, **params)
@@ -61,7 +63,7 @@ def seeds_in_company(bench: Bench) -> None:
 
 @LEVEL.item("A seed draws the same answer after a preemption", "12")
 def seeds_under_pressure(bench: Bench) -> None:
-    alone = {}
+    alone: dict[str, list[int]] = {}
     for num_blocks in (64, 9):
         run = bench.run(needs=(SAMPLING,), num_blocks=num_blocks, max_num_seqs=3)
         names = [run.add(a_prompt(8, s), 24, temperature=FLAT, seed=s, ignore_eos=True) for s in range(3)]
@@ -85,7 +87,7 @@ def seeds_differ(bench: Bench) -> None:
             raise Broken(f"{what} drew {len(answers)} different answers of ten tokens at temperature {FLAT:g}.")
 
 
-def _first_tokens(bench: Bench, count: int, **params: object) -> torch.Tensor:
+def _first_tokens(bench: Bench, count: int, **params: Any) -> torch.Tensor:
     """[vocabulary]: how often each token is the first one drawn."""
     run = bench.run(needs=(SAMPLING,), max_num_seqs=16)
     names = [run.add(PROMPT, 1, seed=seed, ignore_eos=True, **params) for seed in range(count)]
@@ -94,7 +96,7 @@ def _first_tokens(bench: Bench, count: int, **params: object) -> torch.Tensor:
     return torch.bincount(drawn, minlength=97).double()
 
 
-def _check_draws(bench: Bench, what: str, right: torch.Tensor, **params: object) -> None:
+def _check_draws(bench: Bench, what: str, right: torch.Tensor, **params: Any) -> None:
     """Chi-square over the tokens that are expected at least five times; the others are one class."""
     count = 600
     seen = _first_tokens(bench, count, **params)

@@ -19,7 +19,7 @@ NUM_TOKENS = 12
 class Client:
     """A client of the server that is judged."""
 
-    def __init__(self, bench: Bench, **limits: int):
+    def __init__(self, bench: Bench, **limits: Any):
         self.run: Run = bench.run(needs=(SERVER,), **limits)
         self.http = httpx.Client(base_url=self.run.engine.url, timeout=20)
         self.model = self.http.get("/v1/models").json()["data"][0]["id"]

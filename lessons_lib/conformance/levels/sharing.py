@@ -1,5 +1,7 @@
 """Requests with the same beginning share its blocks, and nothing else."""
 
+from typing import Any
+
 from lessons_lib.conformance.contract import BLOCKS, MODEL, PREFIXES
 from lessons_lib.conformance.driver import Bench, Broken, Run
 from lessons_lib.conformance.items import Level
@@ -10,7 +12,7 @@ LEVEL = Level("sharing", "Shared prefixes")
 WORDS = a_prompt(48, 77)
 
 
-def _shared(bench: Bench, **limits: int) -> Run:
+def _shared(bench: Bench, **limits: Any) -> Run:
     return bench.run(needs=(PREFIXES,), **limits)
 
 
