@@ -340,6 +340,7 @@ def test_long_prefills_take_the_hopper_kernel(launched, given):
         dict(use_int64=False),
         dict(view=lambda cache: cache.transpose(1, 2).contiguous().transpose(1, 2)),
         dict(view=lambda cache: torch.zeros(6, 2, 16, 2, 128, dtype=cache.dtype)[:, 0]),
+        dict(view=lambda cache: torch.zeros(6, 16, 2, 256, dtype=cache.dtype)[..., :128]),
     ],
 )
 def test_all_others_take_the_kernel_for_any_gpu(launched, given):
