@@ -3,6 +3,7 @@
 import functools
 import http.server
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -13,8 +14,11 @@ import nbformat
 import pytest
 from browser import ROOT, start_chromium, why_no_browser
 
+from lessons_lib.kv_cache import block_pool
+from lessons_lib.viz.source import source_of
 from tools.authoring.build import lesson_files
 from tools.site import doors
+from tools.site.code_pages import code_page, linked_files, to_code_pages
 from tools.site.front_page import front_page, lessons_of, routes_of
 from tools.site.sources import lesson_page
 
@@ -36,6 +40,7 @@ def test_a_page_has_no_trace_of_tests_and_grading(page):
     text = nbformat.writes(page)
     assert not [word for word in ("nbval", "nbgrader", "SOLUTION", '"image/svg+xml"') if word in text]
     assert "lessons-player" in text, "the pictures stay"
+    assert "footer(" not in text, "its links lead to notebooks"
 
 
 def test_an_exercise_is_a_stub_with_doors_and_its_solution_is_folded(page):
@@ -44,6 +49,16 @@ def test_an_exercise_is_a_stub_with_doors_and_its_solution_is_folded(page):
     assert doors.colab(HOME, LESSON, "ex-03-1") in words.source and doors.codespaces(HOME) in words.source
     assert "popleft" in solution.source and solution.metadata.tags == ["hide-input"]
     assert judge.source == 'BlockPool = check("03.1", BlockPool)' and "correct" in str(judge.outputs)
+
+
+def test_shown_source_links_to_its_definition_on_the_page_of_its_file():
+    shown = to_code_pages(source_of(block_pool.BlockTable.append)._repr_html_())
+    file = "lessons_lib/kv_cache/block_pool.py"
+    assert 'href="lessons_lib/kv_cache/block_pool.html#BlockTable.append"' in shown and linked_files(shown) == {file}
+    code = code_page(file, (ROOT / file).read_text(encoding="utf-8"))
+    line = next(line for line in code.splitlines() if 'id="BlockTable.append"' in line)
+    assert "append" in re.sub("<[^>]+>", "", line) and 'id="line-1"' in code
+    assert to_code_pages("<code>f</code>: 30 lines in <b>x</b>") == "<code>f</code>: 30 lines in <b>x</b>"
 
 
 def _index(page, words: str) -> int:

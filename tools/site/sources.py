@@ -12,10 +12,12 @@ import nbformat
 from nbformat import NotebookNode
 
 from tools.authoring.colab import is_colab_cell
+from tools.site.code_pages import linked_files, to_code_pages, write_code_pages
 from tools.site.doors import ROOT, links, repository
 from tools.site.front_page import front_page
 
 MARK = re.compile(r"^[ \t]*### (?:BEGIN|END) SOLUTION[ \t]*\n?", re.MULTILINE)
+FOOTER = re.compile(r"^footer\(", re.MULTILINE)  # a learner's score, and links to notebooks; the theme links to pages
 SHOWN_MIME = ("text/html", "text/plain")  # a picture's HTML holds the picture; its SVG would only make the page larger
 
 
@@ -27,12 +29,14 @@ def write_sources(folder: Path, root: Path = ROOT) -> list[Path]:
     """
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    home, pages = repository(root), []
+    home, pages, code = repository(root), [], set()
     for solved in sorted(Path(root, "solutions").glob("[0-9][0-9]_*.ipynb")):
         released = nbformat.read(Path(root, "notebooks", solved.name), as_version=4)
         page = lesson_page(nbformat.read(solved, as_version=4), released, solved.stem, home)
         pages.append(folder / solved.name)
         nbformat.write(page, pages[-1])
+        code |= linked_files("".join(map(_html, _outputs(page))))
+    write_code_pages(code, folder, root)
     for file in ("notebooks/glossary.md", "lessons_lib/assets/static_and_continuous.svg"):
         shutil.copy(root / file, folder)
     readme = Path(root, "README.md").read_text(encoding="utf-8")
@@ -51,7 +55,7 @@ def lesson_page(solved: NotebookNode, released: NotebookNode, lesson: str, home:
     stubs = {cell.id: cell for cell in released.cells}
     cells = []
     for cell in solved.cells:
-        if is_colab_cell(cell):
+        if is_colab_cell(cell) or FOOTER.search(cell.source):
             continue
         is_exercise = cell.metadata.get("nbgrader", {}).get("solution", False)
         if is_exercise:
@@ -89,7 +93,16 @@ def _smaller(output: NotebookNode) -> NotebookNode:
     if "data" not in output:
         return output
     form = next((mime for mime in SHOWN_MIME if mime in output.data), None)
-    return nbformat.from_dict(output | {"data": {form: output.data[form]} if form else {}, "metadata": {}})
+    shown = {form: to_code_pages(output.data[form])} if form else {}
+    return nbformat.from_dict(output | {"data": shown, "metadata": {}})
+
+
+def _outputs(page: NotebookNode) -> list[NotebookNode]:
+    return [output for cell in page.cells for output in cell.get("outputs", [])]
+
+
+def _html(output: NotebookNode) -> str:
+    return output.get("data", {}).get("text/html", "")
 
 
 def _give_ids(cells: list[NotebookNode]) -> None:
