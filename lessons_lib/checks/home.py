@@ -71,8 +71,8 @@ class Home:
         solved, count = map(sum, zip(*map(self._exercises, self.pages)))
         right, _, questions = map(sum, zip(*(score(page.number, self.record) for page in self.pages)))
         return (
-            f"<p><b>In all:</b> {solved} of {count} exercises solved, {right} of {questions} quiz questions right at the "
-            "first choice</p>"
+            f"<p><b>In all:</b> {solved} of {count} exercises solved, {right} of {questions} quiz questions right at "
+            "the first choice</p>"
         )
 
     def _buttons(self) -> str:
@@ -88,7 +88,8 @@ class Home:
             for page in self.pages
             if name in page.routes
         )
-        return f"<div style='margin:4px 0'><b style='border-bottom:3px solid {color}'>{name}</b> ({purpose}): {stations}</div>"
+        heading = f"<b style='border-bottom:3px solid {color}'>{name}</b> ({purpose})"
+        return f"<div style='margin:4px 0'>{heading}: {stations}</div>"
 
     def _tile(self, page: LessonPage) -> str:
         color = next((ROUTES[route][1] for route in page.routes if route in ROUTES), GRAY)
@@ -113,14 +114,14 @@ def _picture(page: LessonPage) -> str:
     if not page.tile:
         return ""
     data = base64.b64encode(page.tile.encode()).decode()
+    alt = f"a picture of lesson {page.number}"  # JupyterLab calls a picture without words "Image"
     style = "width:100%;height:84px;object-fit:contain;margin-bottom:6px"
-    # JupyterLab calls a picture without words "Image".
-    return f'<img class="lessons-picture" alt="a picture of lesson {page.number}" style="{style}" src="data:image/svg+xml;base64,{data}">'
+    return f'<img class="lessons-picture" alt="{alt}" style="{style}" src="data:image/svg+xml;base64,{data}">'
 
 
 def _bar(done: int, count: int, color: str) -> str:
     percent = round(100 * done / count) if count else 0
     return (
-        "<div style='margin-top:6px;height:6px;background:#ddd' aria-hidden='true'>"
+        "<div style='margin-top:6px;height:6px;background:rgba(127,127,127,0.35)' aria-hidden='true'>"
         f"<div style='height:6px;width:{percent}%;background:{color}'></div></div>"
     )

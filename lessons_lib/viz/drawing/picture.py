@@ -16,9 +16,9 @@ from lessons_lib.viz.drawing.palette import PAPER
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# In an image, the query asks for the color scheme of its <img>, which DARK_PAGES and player.js set from the page's theme.
+# In an image, the query asks for the color scheme of its <img>: DARK_PAGES and player.js set it from the page's theme.
 IN_THE_DARK = "<style>@media (prefers-color-scheme:dark){svg{filter:invert(0.88) hue-rotate(180deg)}}</style>"
-# JupyterLab says its theme at its body, the website at its root; a page without a player has nothing else that reads it.
+# JupyterLab says its theme at its body, the website at its root. Where a page has no player, nothing else reads it.
 DARK_PAGES = (
     "<style>[data-theme='dark'] .lessons-picture,[data-jp-theme-light='false'] .lessons-picture{color-scheme:dark}"
     "</style>"
