@@ -9,13 +9,15 @@ from pygments.formatters import HtmlFormatter
 from pygments.lexers import PythonLexer
 
 # As `lessons_lib.viz.source` writes it: the name of what is shown, and the file beside the notebook's folder.
-LINK = re.compile(r'<code>([\w.]+)</code>(: \d+ lines)? in <a href="\.\./(lessons_lib/[\w/]+)\.py">')
+LINK = re.compile(
+    r'<code>([\w.]+)</code>((?:: \d+ lines)?(?:</summary><div>| )in )<a href="\.\./(lessons_lib/[\w/]+)\.py">'
+)
 LINE = re.compile(r'<span id="line-(\d+)">')
 
 
 def to_code_pages(html: str) -> str:
     """An output's HTML, with its links to source files leading to the definition on the site's page of that file."""
-    return LINK.sub(r'<code>\1</code>\2 in <a href="\3.html#\1">', html)
+    return LINK.sub(r'<code>\1</code>\2<a href="\3.html#\1">', html)
 
 
 def linked_files(html: str) -> set[str]:
