@@ -15,7 +15,7 @@ from lessons_lib.checks.registry import UnknownExercise, quiz_of
 from tools.authoring.build import lesson_files
 from tools.authoring.execute import LIBRARY
 from tools.authoring.start_page import start_page
-from tools.authoring.tiles import tile
+from tools.authoring.tiles import MAIN_PICTURES, tile
 
 HEADER = (
     "# 03 · A pool\n\n**Why?**\n\n105 minutes · difficulty: easy · routes: *ideas* (00–06), serving · prerequisites: no"
@@ -55,6 +55,8 @@ def test_every_lesson_has_a_tile_with_a_part_of_its_picture():
     for page in released_pages():
         assert page.tile.startswith("<svg ") and "<text" not in page.tile, page.number
         assert len(page.tile) < 70_000 and ET.fromstring(page.tile).get("viewBox"), page.number
+    for path in lesson_files(LIBRARY):
+        assert MAIN_PICTURES[path.stem[:2]][0] in path.read_text(encoding="utf-8"), path.name
     assert Home(released_pages())._repr_html_().count("<img ") == len(released_pages())
     picture = """<svg viewBox="0 0 900 99" role="img" aria-label="x"><title>t</title><g><text x="1">A</text></g>
         <rect x="1.2345" width="20.04"/></svg>"""
