@@ -79,7 +79,7 @@ def source_of(thing: Any) -> Source:
 
 def _colored(code: str) -> str:
     """Lines keep their length and scroll. Without Pygments, which comes with Jupyter, all have the page's color."""
-    style = "margin:0;white-space:pre;line-height:1.4"
+    style = "margin:0;overflow:visible;white-space:pre;line-height:1.4"  # the box around it scrolls, by key too
     try:
         from pygments import highlight
         from pygments.formatters import HtmlFormatter
