@@ -10,6 +10,7 @@ from tools.setup_errors import SetupError
 FIRST_PAGES = ("work/START.ipynb", "work/00_one_request.ipynb", "notebooks/00_one_request.ipynb")
 SETTINGS = "tools/lab_settings"  # overrides.json: defaults of this course, which the learner's own settings override
 WORKSPACES = "work/.lab/workspaces"  # the layout of windows; by default it would lie in the home folder
+SIZES = [0.2, 0.8, 0]  # shares of the width: contents, lesson, right side
 
 
 def choose_port(wanted, first=8888, tries=50):
@@ -57,16 +58,31 @@ def lay_out(root):
     """On the first start, open the table of contents beside the lesson. Later the learner's own layout counts."""
     file = os.path.join(root, WORKSPACES, "default-37a8.jupyterlab-workspace")  # the name Lab gives its default
     if os.path.exists(file):
-        return
+        return make_room(file)
     contents = "@jupyterlab/toc:plugin"
     left = {"collapsed": False, "visible": True, "current": contents,
             "widgets": ["filebrowser", "running-sessions", contents, "extensionmanager.main-view"]}  # fmt: skip
     layout = {"main": {"dock": None}, "down": {"size": 0, "collapsed": True, "widgets": []}, "left": left,
               "right": {"collapsed": True, "visible": True, "widgets": []},
-              "relativeSizes": [0.2, 0.8, 0]}  # fmt: skip
+              "relativeSizes": SIZES}  # fmt: skip
     os.makedirs(os.path.dirname(file), exist_ok=True)
     with open(file, "w", encoding="utf-8") as workspace:
         json.dump({"data": {"layout-restorer:data": layout}, "metadata": {"id": "default"}}, workspace)
+
+
+def make_room(file):
+    """In a narrow window the contents take most of the width, and JupyterLab keeps that share for wide windows."""
+    try:
+        with open(file, encoding="utf-8") as workspace:
+            stored = json.load(workspace)
+        layout = stored["data"]["layout-restorer:data"]
+        if layout["relativeSizes"][0] <= 0.5:
+            return
+        layout["relativeSizes"] = SIZES
+    except (ValueError, LookupError, TypeError):
+        return  # JupyterLab makes a layout of its own
+    with open(file, "w", encoding="utf-8") as workspace:
+        json.dump(stored, workspace)
 
 
 def lab_command(python, root, port, screen, uid, extra_arguments=()):

@@ -28,7 +28,7 @@ class Footer:
         scores = "".join(f"<div>{html.escape(line)}</div>" for line in self._scores())
         table = self._predictions()
         bundle = table._repr_mimebundle_()
-        predicted = f"<div style='overflow-x:auto'>{bundle['text/html']}</div>" if table.rows else ""
+        predicted = f"<div style='overflow-x:auto' tabindex='0'>{bundle['text/html']}</div>" if table.rows else ""
         links = "".join(link(words, file) for words, file in self._links())
         return f"<div style='line-height:1.6'>{scores}{predicted}<div style='margin-top:0.6em'>{links}</div></div>"
 

@@ -1,11 +1,14 @@
 """The start page: a tile for each lesson with what is done of it, and the three routes through the course."""
 
+import base64
 import html
 from dataclasses import dataclass
 
 from lessons_lib.checks.footer import link
 from lessons_lib.checks.lessons import LessonPage, beside, released_pages
 from lessons_lib.checks.progress import load
+from lessons_lib.checks.quizzes import score
+from lessons_lib.viz.drawing.picture import DARK_PAGES
 
 # What each route is for, and its color (the palette of the pictures).
 ROUTES = {"ideas": ("how it works", "#0072B2"), "kernels": ("how it gets fast", "#D55E00"),
@@ -32,8 +35,8 @@ class Home:
         tiles = "".join(map(self._tile, self.pages))
         routes = "".join(self._route(name, *about) for name, about in ROUTES.items())
         return (
-            f"<div style='line-height:1.5'><p>{self._buttons()}</p>{routes}"
-            f"<div style='display:flex;flex-wrap:wrap;margin-top:12px'>{tiles}</div></div>"
+            f"<div style='line-height:1.5'>{DARK_PAGES}<p>{self._buttons()}</p>{self._total()}{routes}"
+            f"<div style='display:flex;flex-wrap:wrap;gap:10px;margin-top:12px'>{tiles}</div></div>"
         )
 
     def next_page(self) -> LessonPage | None:
@@ -54,9 +57,23 @@ class Home:
         if self.record is None:
             return [*minutes, f"{count} exercises"]
         made = sum(key.split(".")[0] == page.number for key in self.record["predictions"])
-        chosen = len(self.record["quiz"].get(page.number, {}))
         predictions = f"{made} prediction{'' if made == 1 else 's'}"
-        return [*minutes, f"{solved} of {count} exercises", predictions, f"quiz: {chosen} answered"]
+        right, answered, questions = score(page.number, self.record)
+        quiz = f"quiz: {right} of {questions} right" + (
+            f", {questions - answered} open" if answered < questions else ""
+        )
+        return [*minutes, f"{solved} of {count} exercises", predictions, quiz]
+
+    def _total(self) -> str:
+        """What is done of all lessons, as a line of HTML; "" on the page as released."""
+        if self.record is None:
+            return ""
+        solved, count = map(sum, zip(*map(self._exercises, self.pages)))
+        right, _, questions = map(sum, zip(*(score(page.number, self.record) for page in self.pages)))
+        return (
+            f"<p><b>In all:</b> {solved} of {count} exercises solved, {right} of {questions} quiz questions right at "
+            "the first choice</p>"
+        )
 
     def _buttons(self) -> str:
         page = self.next_page() or (self.pages[0] if self.pages else None)
@@ -71,7 +88,8 @@ class Home:
             for page in self.pages
             if name in page.routes
         )
-        return f"<div style='margin:4px 0'><b style='color:{color}'>{name}</b> ({purpose}): {stations}</div>"
+        heading = f"<b style='border-bottom:3px solid {color}'>{name}</b> ({purpose})"
+        return f"<div style='margin:4px 0'>{heading}: {stations}</div>"
 
     def _tile(self, page: LessonPage) -> str:
         color = next((ROUTES[route][1] for route in page.routes if route in ROUTES), GRAY)
@@ -80,9 +98,9 @@ class Home:
         words = "<br>".join(map(html.escape, self._words(page)))
         name = f'<a href="{page.name}.ipynb"><b>{page.number} {html.escape(page.title)}</b></a>'
         return (
-            f"<div style='width:190px;margin:0 10px 10px 0;padding:8px 10px;border:1px solid #bbb;border-top:6px solid "
-            f"{color};border-radius:4px'>{name}"
-            f"<div style='font-size:90%'>{words}</div>{done}</div>"
+            f"<div style='box-sizing:border-box;width:200px;max-width:100%;padding:8px 10px;border:1px solid #bbb;"
+            f"border-top:6px solid {color};border-radius:4px;display:flex;flex-direction:column'>{_picture(page)}"
+            f"{name}<div style='font-size:90%;margin-top:auto'>{words}</div>{done}</div>"
         )
 
 
@@ -91,9 +109,19 @@ def home() -> Home:
     return Home(released_pages(), load())
 
 
+def _picture(page: LessonPage) -> str:
+    """Part of the lesson's main picture."""
+    if not page.tile:
+        return ""
+    data = base64.b64encode(page.tile.encode()).decode()
+    alt = f"a picture of lesson {page.number}"  # JupyterLab calls a picture without words "Image"
+    style = "width:100%;height:84px;object-fit:contain;margin-bottom:6px"
+    return f'<img class="lessons-picture" alt="{alt}" style="{style}" src="data:image/svg+xml;base64,{data}">'
+
+
 def _bar(done: int, count: int, color: str) -> str:
     percent = round(100 * done / count) if count else 0
     return (
-        "<div style='margin-top:6px;height:6px;background:#ddd' aria-hidden='true'>"
+        "<div style='margin-top:6px;height:6px;background:rgba(127,127,127,0.35)' aria-hidden='true'>"
         f"<div style='height:6px;width:{percent}%;background:{color}'></div></div>"
     )

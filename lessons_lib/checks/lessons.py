@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 RELEASED = Path(__file__).resolve().parents[2] / "notebooks"
+TILES = Path(__file__).resolve().parents[1] / "assets" / "tiles"
 HEADER = re.compile(r"^# (?P<number>\d\d) · (?P<title>.+)$", re.MULTILINE)
 FACTS = re.compile(r"^(?P<minutes>[\d–]+) minutes · .*?routes: (?P<routes>[^·]+)", re.MULTILINE)
 ROUTE = re.compile(r"\b(ideas|kernels|serving)\b")
@@ -20,6 +21,7 @@ class LessonPage:
         minutes: as written, such as "105".
         routes: such as ("ideas", "serving").
         exercises: their ids.
+        tile: a part of its main picture, as SVG; "" if there is none.
     """
 
     number: str
@@ -28,14 +30,15 @@ class LessonPage:
     minutes: str
     routes: tuple[str, ...]
     exercises: tuple[str, ...] = ()
+    tile: str = ""
 
 
-def page_of(name: str, text: str, exercises: tuple[str, ...] = ()) -> LessonPage:
+def page_of(name: str, text: str, exercises: tuple[str, ...] = (), tile: str = "") -> LessonPage:
     """Read the header from a lesson's text."""
     header, facts = HEADER.search(text), FACTS.search(text)
     title = header["title"] if header else name[3:].replace("_", " ")
     routes = tuple(ROUTE.findall(facts["routes"])) if facts else ()
-    return LessonPage(name[:2], name, title, facts["minutes"] if facts else "", routes, exercises)
+    return LessonPage(name[:2], name, title, facts["minutes"] if facts else "", routes, exercises, tile)
 
 
 def released_pages() -> list[LessonPage]:
@@ -49,10 +52,12 @@ def beside(file: str) -> str:
 
 
 def _released_page(path: Path) -> LessonPage:
+    file = TILES / f"{path.stem[:2]}.svg"
+    tile = file.read_text(encoding="utf-8") if file.exists() else ""
     try:
         cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
         # The modules of the exercises know them too, but importing them all takes seconds.
         ids = [cell["id"] for cell in cells if cell.get("id", "").startswith("ex-")]
-        return page_of(path.stem, "".join(cells[0]["source"]), tuple(id[3:].replace("-", ".") for id in ids))
+        return page_of(path.stem, "".join(cells[0]["source"]), tuple(id[3:].replace("-", ".") for id in ids), tile)
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
-        return page_of(path.stem, "")
+        return page_of(path.stem, "", tile=tile)

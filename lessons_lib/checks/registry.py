@@ -1,8 +1,11 @@
 """Finds exercises and quizzes; those of lesson NN are in `lessons_lib.checks.lesson_NN`."""
 
 import importlib
+import importlib.util
 import pkgutil
 import sys
+from functools import cache
+from pathlib import Path
 
 from lessons_lib.checks.exercise import Exercise, Question
 
@@ -21,8 +24,16 @@ def exercises_of(lesson: str) -> list[Exercise]:
     return list(_module(lesson).EXERCISES)
 
 
-def quiz_of(lesson: str) -> list[Question]:
-    return list(_module(lesson).QUIZ)
+@cache
+def quiz_of(lesson: str) -> tuple[Question, ...]:
+    """A lesson's questions. Their module is loaded by itself: the exercises beside it import torch."""
+    if lesson not in lesson_numbers():
+        raise _unknown_lesson(lesson)
+    file = Path(__file__).with_name(f"lesson_{lesson}") / "quiz.py"
+    spec = importlib.util.spec_from_file_location(f"{__package__}.quiz_of_lesson_{lesson}", file)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return tuple(module.QUIZ)
 
 
 def get_exercise(id: str) -> Exercise:
@@ -47,5 +58,9 @@ def _what_exists(lesson: str, known: list[Exercise]) -> str:
 
 def _module(lesson: str):
     if lesson not in lesson_numbers():
-        raise UnknownExercise(f"no lesson {lesson!r}. There are lessons {', '.join(lesson_numbers())}.")
+        raise _unknown_lesson(lesson)
     return importlib.import_module(f"{__package__}.lesson_{lesson}")
+
+
+def _unknown_lesson(lesson: str) -> UnknownExercise:
+    return UnknownExercise(f"no lesson {lesson!r}. There are lessons {', '.join(lesson_numbers())}.")

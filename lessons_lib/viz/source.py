@@ -8,6 +8,14 @@ from pathlib import Path
 from typing import Any
 
 LONGEST_OPEN = 20  # lines
+# Pygments' classes (keywords, defined names, text, numbers and built-ins): their colors on a light and on a dark page.
+KINDS = {
+    "k kn kc ow": ("#00603a", "#7ee0a1"),
+    "nf nc fm nd": ("#0050a0", "#8ab8ff"),
+    "s1 s2 sd sa se si": ("#a31515", "#ffa198"),
+    "mi mf nb bp": ("#6f3a00", "#e6b673"),
+}
+DARK = "[data-theme='dark'],[data-jp-theme-light='false']"
 PACKAGE = Path(__file__).resolve().parents[1]
 
 
@@ -33,12 +41,12 @@ class Source:
     def _repr_html_(self) -> str:
         lines = self.code.count("\n") + 1
         name, file = html.escape(self.name), html.escape(self.file)
-        link = f' in <a href="../{file}">{file}</a>' if file else ""
-        block = f"<div style='overflow-x:auto'>{_colored(self.code)}</div>"
+        link = f'in <a href="../{file}">{file}</a>' if file else ""
+        block = f"<div style='overflow-x:auto' tabindex='0'>{_colored(self.code)}</div>"
         if lines <= LONGEST_OPEN:
-            return f"<div><div><code>{name}</code>{link}</div>{block}</div>"
-        summary = f"<summary style='cursor:pointer'><code>{name}</code>: {lines} lines{link}</summary>"
-        return f"<details>{summary}{block}</details>"
+            return f"<div><div><code>{name}</code> {link}</div>{block}</div>"
+        summary = f"<summary style='cursor:pointer'><code>{name}</code>: {lines} lines</summary>"
+        return f"<details>{summary}<div>{link}</div>{block}</details>"
 
 
 def show_source(*things: Any) -> None:
@@ -70,12 +78,23 @@ def source_of(thing: Any) -> Source:
 
 
 def _colored(code: str) -> str:
-    """Lines keep their length and scroll. Without Pygments, which comes with Jupyter, they are black."""
-    style = "margin:0;white-space:pre;line-height:1.4"
+    """Lines keep their length and scroll. Without Pygments, which comes with Jupyter, all have the page's color."""
+    style = "margin:0;overflow:visible;white-space:pre;line-height:1.4"  # the box around it scrolls, by key too
     try:
         from pygments import highlight
         from pygments.formatters import HtmlFormatter
         from pygments.lexers import PythonLexer
     except ImportError:
         return f"<pre style='{style}'>{html.escape(code)}</pre>"
-    return str(highlight(code, PythonLexer(), HtmlFormatter(noclasses=True, nobackground=True, prestyles=style)))
+    shown = highlight(code, PythonLexer(), HtmlFormatter(cssclass="lessons-source", prestyles=style))
+    return f"<style>{_theme()}</style>{shown}"
+
+
+def _theme() -> str:
+    """The colors; JupyterLab says at its body, and the website at its root, whether the page is dark."""
+    light, dark = ("".join(f"--c{i}:{pair[side]};" for i, pair in enumerate(KINDS.values())) for side in (0, 1))
+    of_kinds = "".join(
+        f".lessons-source :is({','.join('.' + kind for kind in kinds.split())}){{color:var(--c{i})}}"
+        for i, kinds in enumerate(KINDS)
+    )
+    return f".lessons-source{{{light}}}:is({DARK}) .lessons-source{{{dark}}}{of_kinds}"

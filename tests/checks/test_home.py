@@ -1,6 +1,7 @@
 """The start page and the footer of a lesson: what is done, and where to go."""
 
 import json
+import xml.etree.ElementTree as ET
 
 import pytest
 
@@ -8,10 +9,13 @@ from lessons_lib.checks.footer import Footer, neighbors
 from lessons_lib.checks.home import Home
 from lessons_lib.checks.lessons import page_of, released_pages
 from lessons_lib.checks.predictions import predict, reveal
-from lessons_lib.checks.progress import load, note_exercise
+from lessons_lib.checks.progress import load, note_exercise, save
+from lessons_lib.checks.quizzes import _right_letter
+from lessons_lib.checks.registry import UnknownExercise, quiz_of
 from tools.authoring.build import lesson_files
 from tools.authoring.execute import LIBRARY
 from tools.authoring.start_page import start_page
+from tools.authoring.tiles import MAIN_PICTURES, tile
 
 HEADER = (
     "# 03 · A pool\n\n**Why?**\n\n105 minutes · difficulty: easy · routes: *ideas* (00–06), serving · prerequisites: no"
@@ -32,6 +36,31 @@ def test_home_goes_on_with_the_first_lesson_that_is_not_done():
     home = Home(PAGES, load())
     assert "Continue: 03 A pool" in home._repr_html_() and "1 of 2 exercises" in repr(home)
     assert " of " not in repr(Home(PAGES)), "the released page knows no learner"
+
+
+def test_home_counts_the_quizzes_without_loading_the_exercises():
+    record = load()
+    record["quiz"]["03"] = {"1": next(iter(_right_letter(quiz_of("03")[0]))), "2": "x"}
+    save(record)
+    questions = len(quiz_of("03"))
+    home = Home(PAGES, load())
+    assert f"quiz: 1 of {questions} right, {questions - 2} open" in repr(home)
+    assert f"1 of {questions + len(quiz_of('02'))} quiz questions right" in home._repr_html_()
+    assert "In all" not in Home(PAGES)._repr_html_()
+    with pytest.raises(UnknownExercise, match="no lesson '99'"):
+        quiz_of("99")
+
+
+def test_every_lesson_has_a_tile_with_a_part_of_its_picture():
+    for page in released_pages():
+        assert page.tile.startswith("<svg ") and "<text" not in page.tile, page.number
+        assert len(page.tile) < 70_000 and ET.fromstring(page.tile).get("viewBox"), page.number
+    for path in lesson_files(LIBRARY):
+        assert MAIN_PICTURES[path.stem[:2]][0] in path.read_text(encoding="utf-8"), path.name
+    assert Home(released_pages())._repr_html_().count("<img ") == len(released_pages())
+    picture = """<svg viewBox="0 0 900 99" role="img" aria-label="x"><title>t</title><g><text x="1">A</text></g>
+        <rect x="1.2345" width="20.04"/></svg>"""
+    assert tile(picture, (1, 2, 3, 4)).endswith('<rect x="1.2" width="20"/></svg>\n')
 
 
 def test_the_start_page_has_every_lesson_and_the_routes_of_the_readme():

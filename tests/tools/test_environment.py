@@ -993,6 +993,21 @@ def test_lab_without_a_screen_and_as_root():
     assert "--LabApp.workspaces_dir=/course/work/.lab/workspaces" in lab.lab_command("python", "/course", 8888, True, 0)
 
 
+def test_a_layout_from_a_narrow_window_leaves_room_for_the_lesson(tmp_path):
+    lab.lay_out(tmp_path)
+    (file,) = (tmp_path / lab.WORKSPACES).iterdir()
+    first = file.read_text()
+    for share, share_then in ((0.3, 0.3), (0.78, lab.SIZES[0])):
+        stored = json.loads(first)
+        stored["data"]["layout-restorer:data"]["relativeSizes"] = [share, 1 - share, 0]
+        file.write_text(json.dumps(stored))
+        lab.lay_out(tmp_path)
+        assert json.loads(file.read_text())["data"]["layout-restorer:data"]["relativeSizes"][0] == share_then
+    file.write_text("[]")
+    lab.lay_out(tmp_path)
+    assert file.read_text() == "[]"
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="ends the server through its process group")
 def test_lab_serves_the_learners_copy(tmp_path):

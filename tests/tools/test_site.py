@@ -3,18 +3,24 @@
 import functools
 import http.server
 import os
+import re
 import shutil
 import subprocess
 import sys
 import threading
+from html.parser import HTMLParser
 from pathlib import Path
+from urllib.parse import unquote
 
 import nbformat
 import pytest
 from browser import ROOT, start_chromium, why_no_browser
 
+from lessons_lib.kv_cache import block_pool
+from lessons_lib.viz.source import source_of
 from tools.authoring.build import lesson_files
-from tools.site import doors
+from tools.site import browser_page, doors
+from tools.site.code_pages import code_page, linked_files, to_code_pages
 from tools.site.front_page import front_page, lessons_of, routes_of
 from tools.site.sources import lesson_page
 
@@ -24,18 +30,23 @@ MOST_BYTES = 1_500_000
 
 
 @pytest.fixture(scope="module")
-def page():
-    solved, released = (
+def notebooks():
+    return [
         nbformat.read(ROOT / folder / f"{LESSON}.ipynb", as_version=nbformat.NO_CONVERT)
         for folder in ("solutions", "notebooks")
-    )
-    return lesson_page(solved, released, LESSON, HOME)
+    ]
+
+
+@pytest.fixture(scope="module")
+def page(notebooks):
+    return lesson_page(*notebooks, LESSON, HOME)
 
 
 def test_a_page_has_no_trace_of_tests_and_grading(page):
     text = nbformat.writes(page)
     assert not [word for word in ("nbval", "nbgrader", "SOLUTION", '"image/svg+xml"') if word in text]
     assert "lessons-player" in text, "the pictures stay"
+    assert "footer(" not in text, "its links lead to notebooks"
 
 
 def test_an_exercise_is_a_stub_with_doors_and_its_solution_is_folded(page):
@@ -44,6 +55,29 @@ def test_an_exercise_is_a_stub_with_doors_and_its_solution_is_folded(page):
     assert doors.colab(HOME, LESSON, "ex-03-1") in words.source and doors.codespaces(HOME) in words.source
     assert "popleft" in solution.source and solution.metadata.tags == ["hide-input"]
     assert judge.source == 'BlockPool = check("03.1", BlockPool)' and "correct" in str(judge.outputs)
+
+
+def test_shown_source_links_to_its_definition_on_the_page_of_its_file():
+    things = block_pool.BlockTable.append, block_pool.BlockTable  # the second one is folded
+    shown = to_code_pages("".join(source_of(thing)._repr_html_() for thing in things))
+    file = "lessons_lib/kv_cache/block_pool.py"
+    assert 'href="lessons_lib/kv_cache/block_pool.html#BlockTable.append"' in shown and linked_files(shown) == {file}
+    assert 'href="lessons_lib/kv_cache/block_pool.html#BlockTable"' in shown
+    code = code_page(file, (ROOT / file).read_text(encoding="utf-8"))
+    line = next(line for line in code.splitlines() if 'id="BlockTable.append"' in line)
+    assert "append" in re.sub("<[^>]+>", "", line) and 'id="line-1"' in code
+    assert to_code_pages("<code>f</code>: 30 lines in <b>x</b>") == "<code>f</code>: 30 lines in <b>x</b>"
+
+
+def test_exercises_run_in_the_page_if_pyodide_is_there(notebooks, tmp_path, monkeypatch):
+    monkeypatch.setenv("PYODIDE", str(tmp_path))
+    assert browser_page.pyodide() is None
+    assert _index(lesson_page(*notebooks, LESSON, HOME, ("03.1",)), f'<a href="{browser_page.PAGE}.html#ex-03-1">')
+    for name in browser_page.FILES:
+        (tmp_path / name).touch()
+    assert browser_page.pyodide() == tmp_path
+    text = browser_page.browser_page({"03.2": "def blocks_for(a, b): return a < b"}, {"03": LESSON})
+    assert 'id="ex-03-2"' in text and "return a &lt; b" in text and f"({LESSON}.ipynb)" in text
 
 
 def _index(page, words: str) -> int:
@@ -120,9 +154,9 @@ def test_every_page_fits_asks_no_other_server_and_can_be_read(site, browser, axe
     context.route("**/*", lambda route: _only_from(address, route, outside))
     tab = context.new_page()
     tab.on("pageerror", lambda error: faults.append(str(error)))
-    for file in sorted(out.glob("*.html")):
+    for file in pages_of(out):
         assert file.stat().st_size <= MOST_BYTES, file.name
-        tab.goto(f"{address}/{file.name}", wait_until="load")
+        tab.goto(f"{address}/{file.relative_to(out)}", wait_until="load")
         if tab.evaluate("document.documentElement.scrollWidth") > width:
             faults.append(f"{file.name} is wider than {width} px")
         if axe:
@@ -140,12 +174,65 @@ def _only_from(address: str, route, outside: list[str]) -> None:
 
 
 def _axe_faults(tab, axe: str) -> list[str]:
-    """Serious and critical faults; those inside a player are for the player's own test."""
+    """Serious and critical faults, those inside the players among them."""
     tab.evaluate(axe)
-    found = tab.evaluate("axe.run({exclude: ['lessons-player']}, {resultTypes: ['violations']})")["violations"]
+    found = tab.evaluate("axe.run(document, {resultTypes: ['violations']})")["violations"]
     return [
         f"{fault['id']}: {fault['nodes'][0]['target']}" for fault in found if fault["impact"] in ("serious", "critical")
     ]
+
+
+def pages_of(out: Path) -> list[Path]:
+    return sorted(file for file in out.rglob("*.html") if "_static" not in file.parts)
+
+
+class Links(HTMLParser):
+    """The links of a page, and what links can lead to."""
+
+    def __init__(self, page: Path):
+        super().__init__()
+        self.links, self.ids = set(), set()
+        self.feed(page.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag, attributes):
+        named = dict(attributes)
+        self.links |= {named[name] for name in ("href", "src") if named.get(name)}
+        self.ids.add(named.get("id"))
+
+
+@pytest.mark.nightly
+@pytest.mark.slow
+def test_every_link_inside_the_site_leads_somewhere(site):
+    _, out = site
+    pages, dead = {page.resolve(): Links(page) for page in pages_of(out)}, []
+    for page, found in pages.items():
+        for link in found.links:
+            path, _, anchor = link.partition("#")
+            target = (page.parent / unquote(path.split("?")[0])).resolve() if path else page
+            if re.match(r"[a-z]+:", link) or (target.exists() and not anchor):
+                continue
+            if target not in pages or unquote(anchor) not in pages[target].ids:
+                dead.append((page.name, link))
+    assert len(pages) > 40 and not dead
+
+
+@pytest.mark.nightly
+@pytest.mark.slow
+@pytest.mark.browser
+def test_an_answer_is_checked_in_the_page(site, browser):
+    address, out = site
+    if not (out / f"{browser_page.PAGE}.html").exists():
+        pytest.skip("`npm install pyodide` brings the page")
+    tab = browser.new_page()
+    tab.goto(f"{address}/{browser_page.PAGE}.html")
+    box = tab.locator("#ex-03-2")
+    for body, says in (("n // size + 1", "yours returns 9"), ("-(-n // size)", "correct")):
+        box.locator("textarea").fill(f"def blocks_for(n, size):\n    return {body}\n")
+        box.get_by_text("Check").click()
+        box.locator(".lessons-says").get_by_text(says).wait_for(timeout=120_000)
+    tab.reload()
+    assert "-(-n // size)" in box.locator("textarea").input_value()
+    tab.close()
 
 
 @pytest.mark.nightly

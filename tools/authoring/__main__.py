@@ -11,6 +11,7 @@ from tools.authoring.errors import BuildError
 from tools.authoring.execute import LIBRARY
 from tools.authoring.glossary import glossary
 from tools.authoring.start_page import START, start_page
+from tools.authoring.tiles import FOLDER, tiles
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -51,9 +52,10 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def pages(root: Path) -> dict[str, str]:
-    """The files made from all lessons together, {path: text}: glossary, start page and the README's picture."""
-    lessons = lesson_files(root)
-    pages = {"notebooks/glossary.md": glossary(lessons), f"notebooks/{START}": start_page(lessons)}
+    """The files made from all lessons together, {path: text}: tiles, glossary, start page, pictures."""
+    lessons, shown = lesson_files(root), tiles(root)
+    pages = {"notebooks/glossary.md": glossary(lessons), f"notebooks/{START}": start_page(lessons, shown)}
+    pages |= {f"{FOLDER}/{number}.svg": svg for number, svg in shown.items()}
     return pages | {COVER: cover().svg, DIAGRAM: diagram().svg}
 
 

@@ -14,7 +14,7 @@ EXERCISE = re.compile(r'^# %% .*exercise="([\d.]+)"', re.MULTILINE)
 START = "START.ipynb"
 WELCOME = """# How LLMs are served
 
-Click into the cell below and press Shift+Enter to see **your progress**. Each lesson opens with a click on its name.
+Click into the cell below and press Ctrl+Enter to see **your progress**. Each lesson opens with a click on its name.
 You work on your own copy in `work/`; `make update` brings newer lessons to it and keeps your answers."""
 DOCTOR = """## Doctor
 
@@ -26,10 +26,14 @@ import sys
 print(subprocess.run([sys.executable, "-m", "tools.doctor"], cwd="..", capture_output=True, text=True).stdout)"""
 
 
-def start_page(lessons: list[Path]) -> str:
-    """The notebook as text, from the lessons' sources."""
+def start_page(lessons: list[Path], tiles: dict[str, str] | None = None) -> str:
+    """The notebook as text, from the lessons' sources and the tiles' pictures, {lesson's number: SVG}."""
     texts = {path.stem: path.read_text(encoding="utf-8") for path in lessons}
-    still = Home([page_of(name, text, tuple(EXERCISE.findall(text))) for name, text in texts.items()])
+    tiles = tiles or {}
+    pages = [
+        page_of(name, text, tuple(EXERCISE.findall(text)), tiles.get(name[:2], "")) for name, text in texts.items()
+    ]
+    still = Home(pages)
     data = {"text/html": still._repr_html_().replace("../notebooks/", ""), "text/plain": repr(still)}
     cells = [
         nbformat.v4.new_markdown_cell(WELCOME, id="welcome"),

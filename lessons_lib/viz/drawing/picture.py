@@ -16,8 +16,13 @@ from lessons_lib.viz.drawing.palette import PAPER
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# In an image, the query asks for the color scheme of its <img>, which player.js sets from the page's theme.
-_IN_THE_DARK = "<style>@media (prefers-color-scheme:dark){svg{filter:invert(0.88) hue-rotate(180deg)}}</style>"
+# In an image, the query asks for the color scheme of its <img>: DARK_PAGES and player.js set it from the page's theme.
+IN_THE_DARK = "<style>@media (prefers-color-scheme:dark){svg{filter:invert(0.88) hue-rotate(180deg)}}</style>"
+# JupyterLab says its theme at its body, the website at its root. Where a page has no player, nothing else reads it.
+DARK_PAGES = (
+    "<style>[data-theme='dark'] .lessons-picture,[data-jp-theme-light='false'] .lessons-picture{color-scheme:dark}"
+    "</style>"
+)
 
 
 @dataclass(frozen=True)
@@ -65,10 +70,10 @@ class Picture:
     def _repr_mimebundle_(self, include=None, exclude=None) -> dict[str, str]:
         # Inline SVG would be torn to a heap of words where a notebook is not trusted; an <img> is shown there too.
         start, rest = self.svg.split(">", 1)
-        data = base64.b64encode(f"{start}>{_IN_THE_DARK}{rest}".encode()).decode()
+        data = base64.b64encode(f"{start}>{IN_THE_DARK}{rest}".encode()).decode()
         html = (
             '<div style="overflow-x:auto" tabindex="0">'
-            f'<img class="lessons-picture" alt="{escape(self.alt)}" src="data:image/svg+xml;base64,{data}" '
+            f'{DARK_PAGES}<img class="lessons-picture" alt="{escape(self.alt)}" src="data:image/svg+xml;base64,{data}" '
             'style="max-width:none;height:auto"></div>'
         )
         return {"text/html": html, "image/svg+xml": self.svg, "text/plain": self.alt}

@@ -1,0 +1,66 @@
+"""The small pictures of START's tiles, lessons_lib/assets/tiles/NN.svg: a part of each lesson's main picture.
+
+They come from the solved notebooks. No text is left in them, since it couldn't be read at that size.
+"""
+
+import re
+from pathlib import Path
+
+from lessons_lib.viz.drawing.picture import IN_THE_DARK
+from tools.authoring.build import lesson_files, read
+
+FOLDER = "lessons_lib/assets/tiles"
+# {lesson: (what the cell of its main picture calls, the part that is shown: x, y, width, height)}
+MAIN_PICTURES = {
+    "00": ("draw_cache_growth(", (250, 40, 250, 100)),
+    "01": ("draw_timeline(", (230, 42, 420, 136)),
+    "02": ("draw_compare(", (66, 40, 700, 220)),
+    "03": ("draw_pool(", (12, 55, 600, 240)),
+    "04": ('title="Both rules"', (14, 40, 360, 320)),
+    "05": ("draw_packed_step(", (100, 100, 640, 340)),
+    "06": ("draw_softmax_step(", (400, 110, 490, 200)),
+    "07": ("draw_program(recorded", (130, 150, 720, 220)),
+    "08": ("draw_roofline(", (70, 90, 760, 400)),
+    "09": ("draw_gantts(", (20, 70, 420, 220)),
+    "10": ("draw_pressure(", (10, 130, 400, 220)),
+    "11": ("draw_pressure(all_steps", (10, 130, 600, 280)),
+    "12": ("Dashboard(live)", (60, 110, 530, 290)),
+    "13": ("draw_bars(", (290, 40, 490, 200)),
+    "14": ("draw_load(", (310, 25, 270, 190)),
+    "15": ("draw_streams(", (110, 45, 790, 350)),
+    "16": ("draw_cut_matrices(", (80, 95, 660, 300)),
+    "17": ("draw_compare(", (70, 40, 700, 360)),
+}
+UNSEEN = re.compile(r"<(title|text|style|metadata)\b(?:[^>]*/>|.*?</\1>)|<!--.*?-->", re.DOTALL)
+ROOT_TAG = re.compile(r'^<svg [^>]*?viewBox="[^"]*"[^>]*>')
+OF_WIDGETS = re.compile(r' (?:aria-label|role|class|tabindex|pointer-events)="[^"]*"')
+XLINK = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
+
+
+def tiles(root: Path) -> dict[str, str]:
+    """{lesson's number: SVG}, of the lessons whose solved notebook shows its main picture."""
+    found = {}
+    for path in lesson_files(root):
+        number = path.stem[:2]
+        picture = main_picture(root, path.stem)
+        if picture is not None:
+            found[number] = tile(picture, MAIN_PICTURES[number][1])
+    return found
+
+
+def main_picture(root: Path, name: str) -> str | None:
+    """The SVG of a lesson's main picture; None if the notebook or the picture is missing."""
+    call, _ = MAIN_PICTURES.get(name[:2], ("", ()))
+    solved = read(root, "solutions", name)
+    if solved is None or not call:
+        return None
+    shown = [output for cell in solved.cells if call in cell.source for output in cell.get("outputs", [])]
+    return next((svg for output in shown if (svg := output.get("data", {}).get("image/svg+xml"))), None)
+
+
+def tile(svg: str, part: tuple[int, ...]) -> str:
+    """A part of a picture, without what can't be seen at the size of a tile, and with one decimal."""
+    svg = OF_WIDGETS.sub("", UNSEEN.sub("", ROOT_TAG.sub("<svg>", svg)))
+    svg = re.sub(r"\d+\.\d+", lambda number: f"{float(number[0]):.1f}".removesuffix(".0"), svg)
+    svg = re.sub(r"\s+", " ", re.sub(r"<g[^>]*>\s*</g>", "", svg))
+    return svg.replace("<svg>", f'<svg {XLINK} viewBox="{" ".join(map(str, part))}">{IN_THE_DARK}', 1) + "\n"
