@@ -11,7 +11,7 @@ from svg_reading import SVG, elements, texts
 
 from lessons_lib.attention.masks import PADDING, RULES, Tags, additive_mask, block_diagonal_mask, combine, tag_tokens
 from lessons_lib.recording.mask_text import read_pair, read_row
-from lessons_lib.viz.drawing.palette import INK, NEUTRAL, color_of, contrast
+from lessons_lib.viz.drawing.palette import INK, NEUTRAL, color_of, contrast_in_both
 from lessons_lib.viz.masks.grid import draw_mask
 from lessons_lib.viz.masks.token_axis import TokenAxis, runs_of
 
@@ -106,13 +106,15 @@ def test_every_cell_is_read_aloud():
 def test_a_cell_that_may_attend_has_a_dot():
     tags = tag_tokens([2, 1])
     (wide, high, left, top), _ = hover_layer(drawn([2, 1]))
-    (dots,) = [e for e in elements(drawn([2, 1]), "path") if e.get("stroke-dasharray") == f"0 {wide:g}"]
+    layers = [e for e in elements(drawn([2, 1]), "path") if e.get("stroke-dasharray") == f"0 {wide:g}"]
     found = set()
-    for x, y, length in re.findall(r"M([\d.]+) ([\d.]+)h([\d.]+)", dots.get("d")):
+    paths = "".join(dots.get("d") for dots in layers[1::2])
+    for x, y, length in re.findall(r"M([\d.]+) ([\d.]+)h([\d.]+)", paths):
         for n in range(int(float(length) // wide) + 1):
             found.add(((float(y) - top) / high - 0.5, (float(x) - left) / wide - 0.5 + n))
     assert found == {(row, column) for row, column in block_diagonal_mask(tags, tags).nonzero().tolist()}
-    assert contrast(dots.get("stroke"), color_of("A")) > 4.5
+    for rim, dots in zip(layers[::2], layers[1::2], strict=True):
+        assert rim.get("d") == dots.get("d") and contrast_in_both(dots.get("stroke"), rim.get("stroke")) > 4.5
 
 
 def test_the_legend_has_a_colour_of_this_mask():

@@ -1,6 +1,8 @@
 import base64
 import copy
+import itertools
 import json
+import math
 import os
 import re
 import subprocess
@@ -557,3 +559,30 @@ def test_the_step_axis_counts_in_round_numbers():
     steps = [Step((RowWork("A", "decode", 1, 1),), 0.1, (), 1, 8, 4) for _ in range(50)]
     labels = re.findall(r">(\d+)</text>", draw_timeline(Trace(steps)).svg)
     assert labels[:4] == ["1", "5", "10", "15"]
+
+
+# Of red, green and blue light, what reaches an eye without one kind of cones. Source: Machado, Oliveira and Fernandes
+# (2009), "A physiologically-based model for simulation of color vision deficiency", severity 1.
+COLOR_BLIND = {
+    "protanopia": ((0.152286, 1.052583, -0.204868), (0.114503, 0.786281, 0.099216), (-0.003882, -0.048116, 1.051998)),
+    "deuteranopia": ((0.367322, 0.860646, -0.227968), (0.280085, 0.672501, 0.047413), (-0.011820, 0.042940, 0.968881)),
+    "tritanopia": ((1.255528, -0.076749, -0.178779), (-0.078411, 0.930809, 0.147602), (0.004733, 0.691367, 0.303900)),
+}
+
+
+def seen(color, matrix):
+    """CIE Lab of a color as such an eye sees it."""
+    channels = [int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    light = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+    r, g, b = (min(max(sum(w * c for w, c in zip(row, light)), 0), 1) for row in matrix)
+    x, y, z = (0.4124 * r + 0.3576 * g + 0.1805 * b) / 0.9505, 0.2126 * r + 0.7152 * g + 0.0722 * b, (0.0193 * r + 0.1192 * g + 0.9505 * b) / 1.089  # fmt: skip
+    fx, fy, fz = (t ** (1 / 3) if t > 0.008856 else 7.787 * t + 16 / 116 for t in (x, y, z))
+    return 116 * fy - 16, 500 * (fx - fy), 200 * (fy - fz)
+
+
+@pytest.mark.parametrize("kind", COLOR_BLIND)
+def test_color_blind_readers_tell_the_stories_apart(kind):
+    for change in (str, palette.in_the_dark):
+        colors = {name: seen(change(palette.color_of(name)), COLOR_BLIND[kind]) for name in "ABCDEF"}
+        for one, other in itertools.combinations("ABCDEF", 2):
+            assert math.dist(colors[one], colors[other]) > 10, (kind, one, other)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 
 from lessons_lib.recording.packed_steps import PackedStep
-from lessons_lib.viz.drawing.palette import EDGE, INK, PAPER, SOFT_INK, color_of, mix, text_on
+from lessons_lib.viz.drawing.palette import EDGE, INK, PAPER, SOFT_INK, color_of, mix
 from lessons_lib.viz.drawing.picture import Picture
 from lessons_lib.viz.drawing.svg import WIDTH, Drawing, mono_width, number, show_token
 from lessons_lib.viz.masks.pass_mask import describe_pass_mask, draw_pass_mask
@@ -159,7 +159,7 @@ def _token_cell(
     if is_last:
         d.lines(f"M{number(x + 1)} {number(y + 1)}h{number(width - 2)}v{_HEIGHT - 2}h{number(2 - width)}z", INK, 2)
     size = _text_size(width)
-    d.text(x + width / 2, y + 12, _shorten(token, width - 1, size), size, "middle", fill=text_on(fill), mono=True)
+    d.text(x + width / 2, y + 12, _shorten(token, width - 1, size), size, "middle", on=fill, mono=True)
     tag = f"{name} {position}"
     d.text(
         x + width / 2,
@@ -168,7 +168,7 @@ def _token_cell(
         11,
         "middle",
         bold=True,
-        fill=text_on(fill),
+        on=fill,
     )
 
 
@@ -212,7 +212,7 @@ def _strip(d: Drawing, step: PackedStep, outputs: list[str], y: float) -> float:
         d.rect(x, y, size, _HEIGHT, fill, title=title)
         d.lines(f"M{number(x + size - 1)} {number(y)}v{_HEIGHT}", INK, min(2.0, width))
         if size > 8 * len(name) + 6:
-            d.text(x + size / 2, y + _HEIGHT / 2, name, 13, "middle", bold=True, fill=text_on(fill))
+            d.text(x + size / 2, y + _HEIGHT / 2, name, 13, "middle", bold=True, on=fill)
         if size >= 40:
             _output_chip(d, name, output, x + size, y - _OUTPUT, size - 2, x + size - 8)
     y += _HEIGHT

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lessons_lib.viz.drawing.palette import PAPER, SOFT_INK, color_of, mix, text_on, tint
+from lessons_lib.viz.drawing.palette import PAPER, SOFT_INK, color_of, mix, tint
 from lessons_lib.viz.drawing.picture import Picture
 from lessons_lib.viz.drawing.svg import WIDTH, Drawing, mono_width, share_text, show_token
 
@@ -95,5 +95,5 @@ def _cell(
     text = show_token(token)
     while len(text) > 1 and mono_width(text, _TEXT_SIZE) > width - 2:
         text = text[:-2] + "…"
-    d.text(x + width / 2, y + 13, text, _TEXT_SIZE, "middle", fill=text_on(fill), mono=True)
-    d.text(x + width / 2, y + 30, str(position), 12, "middle", bold=True, fill=text_on(fill))
+    d.text(x + width / 2, y + 13, text, _TEXT_SIZE, "middle", on=fill, mono=True)
+    d.text(x + width / 2, y + 30, str(position), 12, "middle", bold=True, on=fill)

@@ -114,7 +114,7 @@ def _span(
     if stale:
         d.hatch(x, y, size, _ROW)
     if size > 8 * len(name) + 6:
-        d.text(x + size / 2, y + _ROW / 2, name, 13, "middle", bold=True, halo=fill)
+        d.text(x + size / 2, y + _ROW / 2, name, 13, "middle", bold=True, on=fill)
 
 
 def _signs(d: Drawing, y: float) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from lessons_lib.viz.drawing.palette import EDGE, INK, NEUTRAL, PAPER, SERIES, SOFT_INK
+from lessons_lib.viz.drawing.palette import EDGE, NEUTRAL, PAPER, SERIES, SOFT_INK
 from lessons_lib.viz.drawing.picture import Picture
 from lessons_lib.viz.drawing.svg import WIDTH, Drawing, show_token
 
@@ -70,7 +70,7 @@ def draw_attention(names: Sequence[str], q: Matrix, k: Matrix, v: Matrix, weight
 
 def _cell(d: Drawing, x: float, y: float, text: str, fill: str) -> None:
     d.rect(x, y, _CELL - 2, _ROW - 2, fill, EDGE)
-    d.text(x + _CELL / 2 - 1, y + _ROW / 2 - 1, text, 12, "middle", fill=INK, mono=True)
+    d.text(x + _CELL / 2 - 1, y + _ROW / 2 - 1, text, 12, "middle", mono=True, on=fill)
 
 
 def _legend(d: Drawing, y: float) -> None:

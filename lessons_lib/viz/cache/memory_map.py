@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from lessons_lib.recording.fragmentation import MemoryUse
-from lessons_lib.viz.drawing.palette import EDGE, INK, PAPER, SOFT_INK, color_of, mix, text_on, tint
+from lessons_lib.viz.drawing.palette import EDGE, INK, PAPER, SOFT_INK, color_of, mix, tint
 from lessons_lib.viz.drawing.picture import Picture
 from lessons_lib.viz.drawing.svg import WIDTH, Drawing, number, share_text
 
@@ -148,7 +148,7 @@ def _frame(d: Drawing, request: str, x: float, y: float, width: float) -> None:
     letter = 8 * len(request) + 6
     if letter + 2 <= width:
         d.rect(x + 2, y + 2.5, letter, 15, colour, radius=2)
-        d.text(x + 2 + letter / 2, y + 10, request, 12, "middle", bold=True, fill=text_on(colour))
+        d.text(x + 2 + letter / 2, y + 10, request, 12, "middle", bold=True, on=colour)
 
 
 def _legend(d: Drawing, use: MemoryUse, y: float) -> float:

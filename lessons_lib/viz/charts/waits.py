@@ -179,7 +179,7 @@ def _draw_bins(d: Drawing, panel: _Panel, by_tier: dict[int, list[Bin]]) -> None
         colour, tops = SERIES[tier % len(SERIES)], _path(panel, bins, "most")
         back = _path(panel, bins[::-1], "mean").replace("M", "L", 1)
         d.lines(f"{tops}{back}z", "none", fill=mix(colour, PAPER, 0.8))
-        d.lines(tops, mix(colour, PAPER, 0.45), 1)
+        d.lines(tops, colour, 1)
     for tier, bins in tiers:
         d.lines(_path(panel, bins, "mean"), SERIES[tier % len(SERIES)], 2.2 + 2.4 * min(tier, 2))
     for tier, bins in tiers:

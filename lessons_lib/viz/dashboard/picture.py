@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from lessons_lib.engine.metrics import BOUNDS, EngineStep
 from lessons_lib.viz.charts.time_axis import round_ticks, say_seconds
-from lessons_lib.viz.drawing.palette import EDGE, INK, PAPER, SERIES, SOFT_INK, color_of, text_on
+from lessons_lib.viz.drawing.palette import EDGE, INK, PAPER, SERIES, SOFT_INK, color_of
 from lessons_lib.viz.drawing.picture import Picture
 from lessons_lib.viz.drawing.svg import WIDTH, Drawing, mono_width, number
 
@@ -192,7 +192,7 @@ def _names(d: Drawing, y: float, what: str, names: Sequence[str]) -> None:
             return
         colour = color_of(name.split("/")[0])
         d.rect(x, y, width, 20, colour, radius=3, title=name)
-        d.text(x + width / 2, y + 10, short, 12, "middle", fill=text_on(colour), mono=True)
+        d.text(x + width / 2, y + 10, short, 12, "middle", on=colour, mono=True)
         x += width + 4
 
 

@@ -7,6 +7,7 @@ colour blindness tell apart. Colour never stands alone: requests also carry thei
 from __future__ import annotations
 
 import zlib
+from functools import cache
 
 # Requests A to F. Blue and black of Okabe and Ito are left for curves and bars, which are not requests.
 _BASE = ("#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#F0E442", "#D55E00")
@@ -18,7 +19,7 @@ EDGE = "#8A8A8A"  # outline of something that is empty
 NEUTRAL = "#D9D9D9"  # something that belongs to no request
 HATCH = "#4A4A4A"  # lines over what was computed for nothing
 # Curves and bars that are not requests; neighbours differ in lightness, so that they differ on grey paper too.
-SERIES = ("#0072B2", "#1A1A1A", "#A6A6A6", "#8FC3E4", "#5E3C99", "#6B6B6B")
+SERIES = ("#0072B2", "#1A1A1A", "#8A8A8A", "#469ACB", "#5E3C99", "#6B6B6B")
 
 
 def _rgb(colour: str) -> tuple[int, int, int]:
@@ -83,15 +84,25 @@ def contrast(one: str, other: str) -> float:
     return (high + 0.05) / (low + 0.05)
 
 
+@cache
 def text_on(colour: str) -> str:
     """The text colour, dark or white, that reads better on `colour`."""
     return max((INK, "#FFFFFF"), key=lambda text: contrast(text, colour))
 
 
+@cache
 def outline(colour: str) -> str:
-    """A darker shade of `colour` whose contrast with the paper is 3 or more, as shapes need (WCAG 2.1, 1.4.11)."""
+    """A darker shade of `colour`. Its contrast with the paper and with a tint of the color is 3 or more in both themes,
+    as shapes need (WCAG 2.1, 1.4.11).
+    """
+    grounds = (PAPER, NEUTRAL, colour) if contrast(colour, PAPER) < 1.75 else (PAPER, tint(colour))
     shades = (mix(colour, INK, share / 20) for share in range(21))
-    return next(shade for shade in shades if contrast(shade, PAPER) >= 3.2)
+    return next(shade for shade in shades if min(contrast_in_both(shade, ground) for ground in grounds) >= 3)
+
+
+def contrast_in_both(one: str, other: str) -> float:
+    """The contrast on a light page or on a dark one, whichever is less."""
+    return min(contrast(one, other), contrast(in_the_dark(one), in_the_dark(other)))
 
 
 def in_the_dark(colour: str) -> str:
@@ -104,9 +115,10 @@ def in_the_dark(colour: str) -> str:
     return "#" + "".join(f"{round(255 * min(max(grey - channel, 0), 1)):02X}" for channel in (red, green, blue))
 
 
+@cache
 def halo_on(colour: str) -> str | None:
-    """The rim that text on `colour` needs so that it has contrast in the dark, too; None if it needs none."""
+    """The rim that text on `colour` needs so that it has contrast in both themes; None if it needs none."""
     text = text_on(colour)
-    if contrast(in_the_dark(text), in_the_dark(colour)) >= 4.5:
+    if contrast_in_both(text, colour) >= 4.5:
         return None
     return mix(colour, PAPER, 0.8) if text == INK else mix(colour, INK, 0.8)

@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Sequence
 from html import escape
 
-from lessons_lib.viz.drawing.palette import EDGE, HATCH, INK, NEUTRAL, PAPER, color_of, halo_on, outline, text_on
+from lessons_lib.viz.drawing.palette import EDGE, HATCH, INK, NEUTRAL, PAPER, color_of, halo_on, mix, outline, text_on
 from lessons_lib.viz.drawing.picture import Picture, svg_start
 
 WIDTH = 900
@@ -53,9 +53,13 @@ class Drawing:
         radius: float = 0,
         title: str | None = None,
     ) -> None:
-        """A rectangle; `title` is what one reads when the mouse rests on it."""
+        """A rectangle; `title` is what one reads when the mouse rests on it. A fill without a stroke gets an outline;
+        `stroke="none"` leaves it out.
+        """
+        if stroke is None and min(width, height) >= 8 and len(fill) == 7 and fill != PAPER:
+            stroke = outline(fill)
         extra = f' rx="{number(radius)}"' if radius else ""
-        if stroke:
+        if stroke and stroke != "none":
             extra += f' stroke="{stroke}"' + (f' stroke-width="{number(stroke_width)}"' if stroke_width != 1 else "")
         if dashed:
             extra += ' stroke-dasharray="3 3"'
@@ -81,10 +85,13 @@ class Drawing:
         fill: str = INK,
         mono: bool = False,
         halo: str | None = None,
+        on: str | None = None,
     ) -> None:
         """Text whose *middle* line is at y. `anchor` is "start", "middle" or "end"; `halo` is a rim around the
-        letters.
+        letters. `on` is the color that it lies on, which then gives ink and halo.
         """
+        if on:
+            fill, halo = text_on(on), halo or halo_on(on)
         extra = f' text-anchor="{anchor}"' if anchor != "start" else ""
         extra += ' font-weight="bold"' if bold else ""
         extra += f' font-family="{MONO}" xml:space="preserve"' if mono else ""
@@ -161,18 +168,23 @@ class Drawing:
                 )
             self.hatch(x, y + height - waste, width, waste)
         if framed:
-            line = min(2.0, width / 2)
-            self._parts.append(
-                f'<rect x="{number(x + line / 2)}" y="{number(y + line / 2)}" width="{number(width - line)}" '
-                f'height="{number(height - line)}" fill="none" stroke="{INK}" stroke-width="{number(line)}" '
-                'pointer-events="none"/>'
-            )
+            self.frame(x, y, width, height, seen)
         if label and height - waste >= size + 3:
-            self.text(
-                x + width / 2, y + (height - waste) / 2, label, size, "middle", True, text_on(fill), halo=halo_on(fill)
-            )
+            self.text(x + width / 2, y + (height - waste) / 2, label, size, "middle", bold=True, on=fill)
         elif label and hatched < 1:
             self.text(x + width / 2, y + height / 2, label, size, "middle", bold=True, halo=pale)
+
+    def frame(self, x: float, y: float, width: float, height: float, on: str, line: float = 2) -> None:
+        """A dark frame inside a box; on a strong color, with a pale line within, as letters have a rim."""
+        line = min(line, width / 2)
+        rim = halo_on(on) if text_on(on) == INK else mix(on, PAPER, 0.8)
+        for stroke, inset in ((rim, 2 * line), (INK, line)):
+            if stroke and (stroke == INK or width > 4 * line):
+                self._parts.append(
+                    f'<rect x="{number(x + inset / 2)}" y="{number(y + inset / 2)}" width="{number(width - inset)}" '
+                    f'height="{number(height - inset)}" fill="none" stroke="{stroke}" stroke-width="{number(inset)}" '
+                    'pointer-events="none"/>'
+                )
 
     def chip(
         self,
@@ -189,16 +201,14 @@ class Drawing:
         """A word in a box of its own width (fixed-width font). Returns the width. y is the upper edge."""
         width = chip_width(text)
         self.rect(x, y, width, height, fill, stroke, stroke_width, dashed, radius=3, title=title)
-        ink, halo = (INK, None) if fill == "none" else (text_on(fill), halo_on(fill))
-        self.text(x + width / 2, y + height / 2, text, 13, "middle", fill=ink, mono=True, halo=halo)
+        self.text(x + width / 2, y + height / 2, text, 13, "middle", mono=True, on=PAPER if fill == "none" else fill)
         return width
 
     def request_chip(self, x: float, y: float, name: str, size: float = 20) -> float:
         """A request's letter on its colour. Returns the width."""
         width = max(size, 10 + 8 * len(name))
-        self.rect(x, y, width, size, color_of(name), outline(color_of(name)), radius=3)
-        fill = color_of(name)
-        self.text(x + width / 2, y + size / 2, name, 12, "middle", True, text_on(fill), halo=halo_on(fill))
+        self.rect(x, y, width, size, color_of(name), radius=3)
+        self.text(x + width / 2, y + size / 2, name, 12, "middle", bold=True, on=color_of(name))
         return width
 
     def picture(self, alt: str) -> Picture:

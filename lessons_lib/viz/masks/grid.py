@@ -14,7 +14,7 @@ import torch
 
 from lessons_lib.attention.masks import PADDING, RULES, Tags, combine
 from lessons_lib.recording.mask_text import cached_keys, count_text, describe_mask, names_for, read_pairs, read_row
-from lessons_lib.viz.drawing.palette import INK, NEUTRAL, PAPER, SOFT_INK, color_of, mix, text_on
+from lessons_lib.viz.drawing.palette import INK, NEUTRAL, PAPER, SOFT_INK, color_of, halo_on, mix, text_on
 from lessons_lib.viz.drawing.picture import Picture
 from lessons_lib.viz.drawing.svg import WIDTH, Drawing, number
 from lessons_lib.viz.masks.token_axis import TokenAxis, runs_of
@@ -171,7 +171,7 @@ def _column_labels(d: Drawing, sheet: _Sheet, y: float) -> float:
             size,
             "middle",
             bold=True,
-            fill=text_on(columns.colour(seq_id)),
+            on=columns.colour(seq_id),
         )
     for index, position in columns.ticks(upright=False):
         d.text(sheet.left + (index + 0.5) * columns.cell, y + _BAND + 8, position, 11, "middle", fill=SOFT_INK)
@@ -186,9 +186,7 @@ def _row_labels(d: Drawing, sheet: _Sheet, y: float) -> None:
     for seq_id, middle, size in rows.letters(upright=True):
         label, most = rows.label(seq_id), sheet.band // 8
         label = label if len(label) <= most else label[: most - 1] + "…"
-        d.text(
-            _MARGIN + sheet.band / 2, y + middle, label, size, "middle", bold=True, fill=text_on(rows.colour(seq_id))
-        )
+        d.text(_MARGIN + sheet.band / 2, y + middle, label, size, "middle", bold=True, on=rows.colour(seq_id))
     for index, position in rows.ticks(upright=True):
         d.text(sheet.left - 6, y + (index + 0.5) * rows.cell, position, 11, "end", fill=SOFT_INK)
 
@@ -211,13 +209,20 @@ def _cells(d: Drawing, sheet: _Sheet, y: float) -> None:
                 x = sheet.left + start * wide
                 fills.setdefault(fill, []).append(f"M{x} {number(top)}h{size * wide}v{high}h-{size * wide}z")
                 # Slightly past the last dot, so that rounding doesn't drop it.
-                dots.setdefault(text_on(fill), []).append(
+                dots.setdefault(fill, []).append(
                     f"M{number(x + wide / 2)} {number(top + high / 2)}h{number((size - 1) * wide + 0.5)}"
                 )
     for fill, paths in fills.items():
         d.lines("".join(paths), "none", fill=fill)
-    for ink, paths in dots.items() if wide >= _DOT_CELL else ():
-        d.lines("".join(paths), ink, wide / 5, dots=wide)
+    for fill, paths in dots.items() if wide >= _DOT_CELL else ():
+        _dots(d, "".join(paths), fill, wide / 5, wide)
+
+
+def _dots(d: Drawing, path: str, fill: str, size: float, gap: float) -> None:
+    """Dots on a color, with a rim where they need one in the dark."""
+    if rim := halo_on(fill):
+        d.lines(path, rim, size + 2, dots=gap)
+    d.lines(path, text_on(fill), size, dots=gap)
 
 
 def _lines(d: Drawing, sheet: _Sheet, y: float) -> None:
@@ -273,7 +278,7 @@ def _legend(d: Drawing, sheet: _Sheet, y: float) -> float:
     for words, fill in signs:
         d.rect(x + 0.5, y + 0.5, 17, 17, fill, _BLOCK_EDGE)
         if words.startswith("may"):
-            d.lines(f"M{number(x + 9)} {number(y + 9)}h.5", text_on(fill), 3.5, dots=9)
+            _dots(d, f"M{number(x + 9)} {number(y + 9)}h.5", fill, 3.5, 9)
         if words.startswith("not"):
             d.lines(f"M{number(x + 4)} {number(y + 4)}l10 10m0-10l-10 10", INK, 1.5)
         d.text(x + 25, y + 9, words, 12, fill=SOFT_INK)

@@ -16,7 +16,7 @@ import torch
 from lessons_lib.attention.masks import Tags, not_in_the_future, same_sequence
 from lessons_lib.attention.packing import PackedBatch, key_tags, packed_mask
 from lessons_lib.recording.mask_text import ranges, reason
-from lessons_lib.viz.drawing.palette import EDGE, INK, PAPER, SOFT_INK, color_of, mix, text_on
+from lessons_lib.viz.drawing.palette import EDGE, INK, PAPER, SOFT_INK, color_of, mix
 from lessons_lib.viz.drawing.svg import WIDTH, Drawing, number, share_text
 
 _GAP, _RIGHT, _BAND = 16, 16, 18
@@ -132,7 +132,7 @@ def _heads(d: Drawing, grid: _Grid) -> None:
         fill, words = color_of(name), ranges(keys[start:end], grid.names)
         d.rect(x, y, width, _BAND - 3, fill, title=words)
         label = next((text for text, edge in ((words, 4), (name, 2)) if 6.6 * len(text) + edge < width), "")
-        d.text(x + width / 2, y + _BAND / 2 - 1.5, label, 11, "middle", bold=True, fill=text_on(fill))
+        d.text(x + width / 2, y + _BAND / 2 - 1.5, label, 11, "middle", bold=True, on=fill)
 
 
 def _row_labels(d: Drawing, grid: _Grid) -> None:

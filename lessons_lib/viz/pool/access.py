@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from lessons_lib.recording.paged_steps import PagedStep, named_slots
 from lessons_lib.viz.drawing.faults import draw_faults
-from lessons_lib.viz.drawing.palette import EDGE, INK, PAPER, SOFT_INK, color_of, mix, text_on
+from lessons_lib.viz.drawing.palette import EDGE, INK, PAPER, SOFT_INK, color_of, mix
 from lessons_lib.viz.drawing.picture import Picture
 from lessons_lib.viz.drawing.svg import WIDTH, Drawing, flow, number
 from lessons_lib.viz.pool.access_grid import HELD, NOT_READ, READ, draw_access_grid, drawn_as_squares
@@ -108,19 +108,19 @@ def _token_run(
         y + _TOKEN / 2 - (3 if len(run) > 1 else 0),
         (f"{name} {positions}", name),
         size,
-        text_on(colour),
+        colour,
     )
     if size >= 9:
         d.lines(f"M{number(x + size / 2)} {number(y + _TOKEN + 1)}v7", INK, arrow=True)
     slots = str(run[0]) if len(run) == 1 else f"{run[0]} to {run[-1]}"
-    _fitting(d, x + size / 2, y + _TOKEN + 17, (slots, slots.replace(" to ", "–"), f"{run[0]}…"), size, INK)
+    _fitting(d, x + size / 2, y + _TOKEN + 17, (slots, slots.replace(" to ", "–"), f"{run[0]}…"), size, PAPER)
 
 
-def _fitting(d: Drawing, x: float, y: float, texts: tuple[str, ...], room: float, fill: str) -> None:
+def _fitting(d: Drawing, x: float, y: float, texts: tuple[str, ...], room: float, on: str) -> None:
     """The first of the texts that fits, centered at x; nothing if none does."""
     text = next((text for text in texts if 6.7 * len(text) + 3 <= room), None)
     if text:
-        d.text(x, y, text, 12, "middle", bold=True, fill=fill)
+        d.text(x, y, text, 12, "middle", bold=True, on=on)
 
 
 def _requests(d: Drawing, step: PagedStep, reader: str | None, y: float) -> float:
@@ -184,7 +184,7 @@ def _blocks_read(d: Drawing, step: PagedStep, name: str, x: float, y: float, mos
         held = Holding(name, start, min(max(step.context_lens[name] - start, 0), step.block_size))
         fill, stroke = (color_of(name), INK) if block in written else (mix(color_of(name), PAPER, READ), None)
         d.rect(left, top, width, _CHIP, fill, stroke, 2, radius=3, title=access_block_title(block, held, step, name))
-        d.text(left + width / 2, top + _CHIP / 2, str(block), 12, "middle", fill=text_on(fill), mono=True)
+        d.text(left + width / 2, top + _CHIP / 2, str(block), 12, "middle", on=fill, mono=True)
     return y + 24 * (places[-1][0] + 1 if places else 0)
 
 

@@ -6,14 +6,14 @@ import math
 from dataclasses import dataclass
 
 from lessons_lib.recording.paged_steps import PagedStep
-from lessons_lib.viz.drawing.palette import EDGE, INK, NEUTRAL, PAPER, SOFT_INK, color_of, mix, text_on
+from lessons_lib.viz.drawing.palette import EDGE, INK, NEUTRAL, PAPER, SOFT_INK, color_of, mix, outline
 from lessons_lib.viz.drawing.svg import Drawing, number
 from lessons_lib.viz.pool.access_words import access_block_title, access_cell_title, pool_after
 from lessons_lib.viz.pool.lot import GAP, HEAD, LOT_WIDTH, Lot, lay_out
 from lessons_lib.viz.pool.words import Holding, holdings
 
 READ, NOT_READ, HELD = 0.5, 0.72, 0.86  # how far a request's color is lightened
-_FAINT = mix(EDGE, PAPER, 0.4)
+_FAINT = EDGE
 _HOVER_CELL = 7  # smaller cells share their block's hover text
 _NUMBER_CELL = 24  # wider cells show the position of their token
 _MOST_HOVERS = 1500  # blocks of a larger pool have no hover texts
@@ -152,7 +152,7 @@ def _squares(d: Drawing, blocks: list[_Block], x: float, y: float) -> float:
 def _bay(d: Drawing, lot: Lot, block: _Block, x: float, y: float) -> None:
     """A block: its id, its owner and which of the owner's blocks it is, and its cells."""
     (width, height), held = lot.bay, block.held
-    fill, edge = (mix(block.colour, PAPER, HELD), mix(block.colour, INK, 0.25)) if held else (PAPER, EDGE)
+    fill, edge = (mix(block.colour, PAPER, HELD), outline(block.colour)) if held else (PAPER, EDGE)
     d.rect(x, y, width, height, fill, edge, radius=3, title=block.title)
     d.text(x + 5, y + HEAD / 2 + 0.5, str(block.number), 11, fill=INK if held else SOFT_INK, mono=True)
     if held:
@@ -171,7 +171,7 @@ def _owner(d: Drawing, block: _Block, right: float, y: float, room: float) -> No
     width = max(13.0, 6 * len(label) + 6)
     fill = block.colour if block.is_read else mix(block.colour, PAPER, NOT_READ)
     d.rect(right - width - 2.5, y + 2.5, width, 13, fill, radius=2)
-    d.text(right - 2.5 - width / 2, y + 9, label, 10.5, "middle", bold=True, fill=text_on(fill))
+    d.text(right - 2.5 - width / 2, y + 9, label, 10.5, "middle", bold=True, on=fill)
 
 
 def _cells(d: Drawing, lot: Lot, block: _Block, offsets: range, x: float, y: float) -> None:
@@ -199,7 +199,13 @@ def _cells(d: Drawing, lot: Lot, block: _Block, offsets: range, x: float, y: flo
     if numbered:
         for n in range(filled):
             d.text(
-                middle + n * lot.cell, y + 7.5, str(block.held.start + start + n), 10, "middle", bold=start + n in new
+                middle + n * lot.cell,
+                y + 7.5,
+                str(block.held.start + start + n),
+                10,
+                "middle",
+                bold=start + n in new,
+                on=block.colour if start + n in new else block.shade,
             )
     if block.titles:
         d.hover_grid(x, y, lot.cell, height, [block.titles[start : offsets.stop]])

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from lessons_lib.recording.pool_states import PoolState
 from lessons_lib.viz.drawing.faults import draw_faults
-from lessons_lib.viz.drawing.palette import EDGE, INK, NEUTRAL, PAPER, SOFT_INK, color_of, mix, text_on, tint
+from lessons_lib.viz.drawing.palette import EDGE, INK, NEUTRAL, PAPER, SOFT_INK, color_of, mix, outline, tint
 from lessons_lib.viz.drawing.picture import Picture
 from lessons_lib.viz.drawing.svg import WIDTH, Drawing, flow, number
 from lessons_lib.viz.pool.lot import GAP, HEAD, LOT_WIDTH, Lot, lay_out
@@ -86,7 +86,7 @@ def _draw_bay(d: Drawing, bay: Bay, lot: Lot, block_size: int, x: float, y: floa
     holder = bay.held[0] if bay.held else None
     free = holder is None and bay.queue_index is not None
     fill = PAPER if free else tint(color_of(holder.request)) if holder else NEUTRAL
-    edge = EDGE if holder is None else mix(color_of(holder.request), INK, 0.25)
+    edge = EDGE if holder is None else outline(color_of(holder.request))
     d.rect(x, y, width, height, fill, edge, radius=3, title=block_title(bay.block, holder, bay.queue_index, block_size))
     d.text(x + 5, y + HEAD / 2 + 0.5, str(bay.block), 11, fill=SOFT_INK if free else INK, mono=True)
     if holder:
@@ -94,7 +94,7 @@ def _draw_bay(d: Drawing, bay: Bay, lot: Lot, block_size: int, x: float, y: floa
     inner = lot.per_line * lot.cell
     left, top = x + (width - inner) / 2, y + HEAD
     if holder is None:
-        _empty_cells(d, lot, block_size, left, top, mix(EDGE, PAPER, 0.4) if free else mix(EDGE, INK, 0.25))
+        _empty_cells(d, lot, block_size, left, top, EDGE if free else mix(EDGE, INK, 0.25))
     elif lot.cell >= _HOVER_CELL:
         _cells(d, bay.block, holder, lot, block_size, left, top)
     else:
@@ -108,7 +108,7 @@ def _owner(d: Drawing, name: str, colour: str, right: float, y: float) -> None:
     name = name if len(name) <= 3 else f"{name[:2]}…"
     width = max(13.0, 7 * len(name) + 5)
     d.rect(right - width - 2.5, y + 2.5, width, 13, colour, radius=2)
-    d.text(right - 2.5 - width / 2, y + 9, name, 10.5, "middle", bold=True, fill=text_on(colour))
+    d.text(right - 2.5 - width / 2, y + 9, name, 10.5, "middle", bold=True, on=colour)
 
 
 def _lines(lot: Lot, block_size: int) -> list[tuple[int, int]]:
@@ -144,7 +144,7 @@ def _cells(d: Drawing, block: int, held: Holding, lot: Lot, block_size: int, x: 
                     str(held.start + offset),
                     11,
                     "middle",
-                    fill=text_on(colour),
+                    on=colour,
                 )
         empty = max(held.tokens, start)
         if empty < end:
@@ -166,7 +166,7 @@ def _chip(
 ) -> None:
     stroke, line = (INK, 2) if changed else (edge, 1)
     d.rect(x, y, width, _CHIP, fill, stroke, line, radius=3, title=title)
-    d.text(x + width / 2, y + _CHIP / 2, str(block), 12, "middle", fill=text_on(fill), mono=True)
+    d.text(x + width / 2, y + _CHIP / 2, str(block), 12, "middle", on=fill, mono=True)
 
 
 def _chip_width(state: PoolState) -> float:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from lessons_lib.kv_cache.block_copies import SWAP_OUT
 from lessons_lib.recording.memory_steps import MemoryStep
-from lessons_lib.viz.drawing.palette import EDGE, INK, NEUTRAL, PAPER, SOFT_INK, color_of, mix, text_on, tint
+from lessons_lib.viz.drawing.palette import EDGE, INK, NEUTRAL, PAPER, SOFT_INK, color_of, mix, tint
 from lessons_lib.viz.drawing.svg import Drawing, number
 from lessons_lib.viz.pressure.words import block_title, swap_title
 
@@ -141,7 +141,7 @@ def draw_swap_space(d: Drawing, step: MemoryStep, x: float, y: float) -> float:
         stroke, line = (INK, 2.5) if block in targets else (EDGE, 1)
         d.rect(left, top, width - 3, height, fill, stroke, line, radius=2, title=swap_title(block, name))
         if width == 38:
-            d.text(left + 4, top + height / 2, str(block), 9.5, fill=text_on(fill) if name else SOFT_INK, mono=True)
+            d.text(left + 4, top + height / 2, str(block), 9.5, on=fill, mono=True)
         if name and 8 * len(name) + 2 <= (width if width < 38 else 20):
             d.text(
                 left + (width - 3) * (0.68 if width == 38 else 0.5),
@@ -150,6 +150,6 @@ def draw_swap_space(d: Drawing, step: MemoryStep, x: float, y: float) -> float:
                 12,
                 "middle",
                 bold=True,
-                fill=text_on(fill),
+                on=fill,
             )
     return math.ceil(step.num_swap_blocks / a_line) * (height + 4) - 4

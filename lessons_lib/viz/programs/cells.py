@@ -10,12 +10,12 @@ import math
 
 import numpy as np
 
-from lessons_lib.viz.drawing.palette import EDGE, INK, PAPER, SERIES, SOFT_INK, mix, text_on
+from lessons_lib.viz.drawing.palette import EDGE, INK, PAPER, SERIES, SOFT_INK, mix
 from lessons_lib.viz.drawing.svg import Drawing, number
 from lessons_lib.viz.programs.touched_cells import Run, Touched
 from lessons_lib.viz.programs.words import cell_title, done
 
-LOADED, STORED, PALE = SERIES[3], SERIES[4], mix(EDGE, PAPER, 0.62)
+LOADED, STORED, PALE = mix(SERIES[3], PAPER, 0.4), SERIES[4], mix(EDGE, PAPER, 0.82)
 _CELL = 26.0  # the widest cell
 _LABEL = 17.0  # narrower cells have no index in them
 _HEIGHT = 18.0
@@ -270,11 +270,13 @@ def _pale_row(d: Drawing, x: float, y: float, width: float, count: int, height: 
 
 
 def _cell_index(d: Drawing, text: str, x: float, y: float, width: float, run: Run | None) -> None:
-    fill = SOFT_INK
+    ground = rim = None
     if run:
-        fill = text_on(STORED if run.stored and not run.loaded else LOADED)
+        ground = STORED if run.stored and not run.loaded else LOADED
+        rim = LOADED if run.stored and run.loaded else None  # the text lies on both halves of the cell
         text = f"{text} ×{run.times}" if run.times > 1 and 6.2 * len(f"{text} ×{run.times}") < width - 4 else text
-    d.text(x, y + _HEIGHT / 2 - 0.5, text, 10.5 if 6.2 * len(text) < width else 8, "middle", fill=fill, bold=bool(run))
+    size = 10.5 if 6.2 * len(text) < width else 8
+    d.text(x, y + _HEIGHT / 2 - 0.5, text, size, "middle", bold=bool(run), fill=SOFT_INK, on=ground, halo=rim)
 
 
 def _bar(d: Drawing, of: Touched, name: str, x: float, y: float, room: float) -> float:

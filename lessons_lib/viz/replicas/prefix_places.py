@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from lessons_lib.viz.drawing.palette import EDGE, INK, PAPER, SOFT_INK, color_of, text_on, tint
+from lessons_lib.viz.drawing.palette import EDGE, INK, PAPER, SOFT_INK, color_of, tint
 from lessons_lib.viz.drawing.picture import Picture
 from lessons_lib.viz.drawing.svg import WIDTH, Drawing
 
@@ -81,7 +81,8 @@ def _cell(d: Drawing, x: float, y: float, width: float, name: str, count: int, t
         12,
         "middle",
         bold=bool(count),
-        fill=text_on(color_of(name)) if is_in_filled else INK if count else SOFT_INK,
+        fill=INK if count else SOFT_INK,
+        on=color_of(name) if is_in_filled else None,
     )
 
 

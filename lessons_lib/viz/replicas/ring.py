@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lessons_lib.recording.all_reduce_steps import ReduceStep
-from lessons_lib.viz.drawing.palette import EDGE, INK, PAPER, SOFT_INK, text_on
+from lessons_lib.viz.drawing.palette import EDGE, INK, PAPER, SOFT_INK
 from lessons_lib.viz.drawing.picture import Picture
 from lessons_lib.viz.drawing.svg import WIDTH, Drawing, number
 from lessons_lib.viz.replicas.cut_matrices import PROCESSES
@@ -36,7 +36,7 @@ def draw_all_reduce(steps: Sequence[ReduceStep]) -> Picture:
     d = Drawing()
     for rank, top in enumerate(tops):
         d.rect(16, top + height / 2 - 11, 22, 22, PROCESSES[rank], INK, radius=4)
-        d.text(27, top + height / 2, str(rank), 13, "middle", bold=True, fill=text_on(PROCESSES[rank]))
+        d.text(27, top + height / 2, str(rank), 13, "middle", bold=True, on=PROCESSES[rank])
         d.text(44, top + height / 2, "worker" if rank == 0 else "", 12, fill=SOFT_INK)
     for index, (left, step) in enumerate(zip(lefts, steps)):
         d.text(left + panel / 2, 20, f"step {index}" if index else "before", 13, "middle", bold=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lessons_lib.recording.replica_streams import StreamRecord
-from lessons_lib.viz.drawing.palette import EDGE, INK, NEUTRAL, SOFT_INK, color_of, text_on
+from lessons_lib.viz.drawing.palette import EDGE, INK, NEUTRAL, SOFT_INK, color_of
 from lessons_lib.viz.drawing.picture import Picture
 from lessons_lib.viz.drawing.svg import WIDTH, Drawing, number
 
@@ -75,7 +75,7 @@ def _draw_stream(d: Drawing, stream: StreamRecord, row: int, tops: Sequence[floa
         x, y = _LEFT + per * (stream.tokens[-1][0] + 1 if stream.tokens else time), place + row * _ROW + 3
         fill, sign = (INK, "!") if reason == "error" else (colour, "✓")
         d.rect(x + 2, y, _ROW - 6, _ROW - 6, fill, INK, radius=3, title=f"{stream.name} ends: {reason}")
-        d.text(x + 2 + (_ROW - 6) / 2, y + (_ROW - 6) / 2, sign, 12, "middle", bold=True, fill=text_on(fill))
+        d.text(x + 2 + (_ROW - 6) / 2, y + (_ROW - 6) / 2, sign, 12, "middle", bold=True, on=fill)
 
 
 def _describe(streams: Sequence[StreamRecord], lost: tuple[int, int] | None) -> str:

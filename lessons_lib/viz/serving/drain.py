@@ -5,7 +5,7 @@ from __future__ import annotations
 from lessons_lib.recording.drain import ClientRequest, DrainRun
 from lessons_lib.viz.charts.time_axis import round_ticks, say_seconds, tick_words, unit_of
 from lessons_lib.viz.drawing.notes import sans_width
-from lessons_lib.viz.drawing.palette import INK, PAPER, SERIES, SOFT_INK, color_of, text_on
+from lessons_lib.viz.drawing.palette import INK, PAPER, SERIES, SOFT_INK, color_of
 from lessons_lib.viz.drawing.picture import Picture
 from lessons_lib.viz.drawing.svg import WIDTH, Drawing, number
 
@@ -67,10 +67,10 @@ def _draw_request(d: Drawing, request: ClientRequest, x, y: float) -> None:
 def _draw_span(d: Drawing, left: float, right: float, y: float, colour: str, label: str, hover: str) -> bool:
     """Returns whether it had room for its label."""
     width = max(right - left, 1.5)
-    d.rect(left, y - _BAR / 2, width, _BAR, colour, PAPER, 0.8, title=hover)
+    d.rect(left, y - _BAR / 2, width, _BAR, colour, title=hover)
     fits = sans_width(label, 12) + 8 <= width
     if fits:
-        d.text(left + width / 2, y, label, 12, "middle", fill=text_on(colour))
+        d.text(left + width / 2, y, label, 12, "middle", on=colour)
     return fits
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from lessons_lib.recording.request_path import Message, Work
 from lessons_lib.viz.charts.time_axis import round_ticks, say_seconds, tick_words, unit_of
 from lessons_lib.viz.drawing.notes import sans_width
-from lessons_lib.viz.drawing.palette import EDGE, INK, PAPER, SERIES, SOFT_INK, text_on
+from lessons_lib.viz.drawing.palette import EDGE, INK, PAPER, SERIES, SOFT_INK
 from lessons_lib.viz.drawing.picture import Picture
 from lessons_lib.viz.drawing.svg import WIDTH, Drawing, number
 
@@ -81,7 +81,7 @@ def _draw_work(d: Drawing, work: Work, x, y: float, colour: str) -> None:
     hover = f"{work.lane}: {work.label}, {say_seconds(work.end - work.start)}"
     d.rect(left, y - _BAR / 2, width, _BAR, colour, PAPER, 0.8, title=hover)
     if sans_width(work.label, 11) + 8 <= width:
-        d.text(left + width / 2, y, work.label, 11, "middle", fill=text_on(colour))
+        d.text(left + width / 2, y, work.label, 11, "middle", on=colour)
 
 
 def _ends(message: Message, middle: dict[str, float]) -> tuple[float, float]:

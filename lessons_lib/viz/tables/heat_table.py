@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lessons_lib.viz.drawing.notes import sans_width
-from lessons_lib.viz.drawing.palette import INK, PAPER, SERIES, SOFT_INK, mix, text_on
+from lessons_lib.viz.drawing.palette import PAPER, SERIES, SOFT_INK, mix
 from lessons_lib.viz.drawing.svg import WIDTH, Drawing
 
 _GAP, _ROW, _RIGHT = 3, 40, 16
@@ -71,10 +71,10 @@ def draw_heat_cell(d: Drawing, x: float, y: float, width: float, height: float, 
             words = max(sans_width(cell.text, 13), sans_width(cell.below, 11)) + 14
             d.rect(x + (width - words) / 2, y, words, height, PAPER)
     if cell.framed:
-        d.rect(x + 1.5, y + 1.5, width - 3, height - 3, "none", INK, 3)
-    ink = INK if cell.hatched else text_on(fill)
+        d.frame(x, y, width, height, fill, 3)
+    ground = PAPER if cell.hatched else fill
     if cell.below:
-        d.text(x + width / 2, y + height / 2 - 7, cell.text, 13, "middle", bold=True, fill=ink)
-        d.text(x + width / 2, y + height / 2 + 9, cell.below, 11, "middle", fill=ink)
+        d.text(x + width / 2, y + height / 2 - 7, cell.text, 13, "middle", bold=True, on=ground)
+        d.text(x + width / 2, y + height / 2 + 9, cell.below, 11, "middle", on=ground)
     elif cell.text:
-        d.text(x + width / 2, y + height / 2, cell.text, 13, "middle", bold=cell.framed, fill=ink)
+        d.text(x + width / 2, y + height / 2, cell.text, 13, "middle", bold=cell.framed, on=ground)

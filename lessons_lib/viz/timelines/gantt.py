@@ -13,7 +13,7 @@ from lessons_lib.scheduling.arrivals import Arrival
 from lessons_lib.scheduling.simulator import Simulation
 from lessons_lib.viz.charts.time_axis import round_ticks, tick_words, unit_of
 from lessons_lib.viz.drawing.notes import sans_width
-from lessons_lib.viz.drawing.palette import EDGE, INK, NEUTRAL, SOFT_INK, color_of, text_on, tint
+from lessons_lib.viz.drawing.palette import EDGE, INK, NEUTRAL, SOFT_INK, color_of, tint
 from lessons_lib.viz.drawing.picture import Picture
 from lessons_lib.viz.drawing.svg import WIDTH, Drawing, flow, number
 from lessons_lib.viz.timelines.gantt_rows import DECODE, HELD, PREFILL, STALLED, WAITING, Row, Span, gantt_rows, joined
@@ -196,7 +196,7 @@ def _label(d: Drawing, row: Row, frame: _Frame, y: float, request: Arrival | Non
         size,
         "middle",
         bold=True,
-        fill=text_on(colour),
+        on=colour,
     )
 
 

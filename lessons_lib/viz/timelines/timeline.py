@@ -10,7 +10,7 @@ from __future__ import annotations
 from itertools import groupby
 
 from lessons_lib.recording.trace import RowWork, Step, Trace
-from lessons_lib.viz.drawing.palette import EDGE, INK, NEUTRAL, PAPER, SOFT_INK, color_of, text_on, tint
+from lessons_lib.viz.drawing.palette import EDGE, INK, NEUTRAL, PAPER, SOFT_INK, color_of, tint
 from lessons_lib.viz.drawing.picture import Picture
 from lessons_lib.viz.drawing.svg import WIDTH, Drawing, number, share_text
 
@@ -160,7 +160,7 @@ def _letters(d: Drawing, steps: list[Step], slot: int, x: float, y: float, width
         if length * width >= room:
             middle = x + (start + length / 2) * width
             d.rect(middle - badge / 2, y - 8, badge, 16, color_of(name))
-            d.text(middle, y, name, 12, "middle", bold=True, fill=text_on(color_of(name)))
+            d.text(middle, y, name, 12, "middle", bold=True, on=color_of(name))
 
 
 def _works(steps: list[Step], slot: int) -> list[RowWork | None]:
