@@ -155,8 +155,8 @@ assert shown("x STOP y", ["STOP", "y"]) == 2
         "12", "Draw a token", "same_seed_other_company",
         "A user sends the same prompt with temperature 1 and the same seed twice: at night, alone, and at noon, in a "
         "batch of 60. The answers must be equal. What does the draw have to depend on?",
-        ("On the seed and the position of this request alone", "Nothing of the batch or of earlier draws of others "
-         "may go in."),
+        ("On the seed and on the token's position in this answer alone", "Nothing of the batch or of earlier "
+         "draws of others may go in."),
         ("On one generator that the whole batch shares", "Each other request takes numbers from it, so those of this "
          "one change."),
         ("On the row of the batch and on the step's id", "Both depend on which requests happen to run."),

@@ -160,7 +160,7 @@ assert torch.allclose(rows, whole, atol=1e-5)
     design(
         "00", "Measure: two regimes", "which_regime",
         "A GPU computes 1,000 operations in the time it takes to read one byte of memory. You serve one user at a time "
-        "with long prompts and one-word answers. Where does the time go, and what should you look at first?",
+        "with prompts of 8,000 tokens and one-word answers. Where does the time go, and what should you look at first?",
         ("Prefill: a faster matrix product", "Each weight is used for every prompt token, so operations dominate."),
         ("Decode: fewer bytes per weight", "There is hardly any decode step when an answer has one word."),
         ("The cache: fewer KV heads", "One prompt's cache is small next to the work of computing the prompt."),

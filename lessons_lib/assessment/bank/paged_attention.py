@@ -180,7 +180,7 @@ assert torch.allclose(got, torch.stack([keys[3, 0, 1], keys[3, 1, 1], keys[1, 0,
     design(
         "06", "Prove it", "oracle_for_paging",
         "Paged attention agrees with dense attention to six digits on random tensors, and the served texts differ from "
-        "`generate` after 40 tokens. Where do you look first?",
+        "`generate` after 40 tokens (greedy, float32). Where do you look first?",
         ("At what each layer gets: positions, slot mapping, block tables", "The arithmetic is right on given tensors, "
          "so the mistake is likely in what it is given as a sequence grows past a block."),
         ("At the softmax: six digits aren't enough for so many layers", "Six digits are float32's rounding. Greedy "

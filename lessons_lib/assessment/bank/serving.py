@@ -140,7 +140,7 @@ class Admission:
     def admit(self, tokens):
         if self.requests >= self.max_requests:
             raise Overloaded("requests")
-        if self.tokens and self.tokens + tokens > self.max_tokens:
+        if self.tokens + tokens > self.max_tokens:
             raise Overloaded("tokens")
         self.requests, self.tokens = self.requests + 1, self.tokens + tokens
     def release(self, tokens):
@@ -150,7 +150,7 @@ class Admission:
         why="The prompt's tokens would count forever, and after a while the server refuses everything.",
         innocent={
             6: "At the limit there is no room for one more.",
-            8: "A prompt larger than the limit is admitted into an empty server; otherwise it would never be served.",
+            8: "The new prompt counts too, and a sum that is just the limit fits.",
             10: "Both counts change after all tests, so a refusal changes nothing.",
         },
         setup="class Overloaded(Exception): pass",

@@ -141,7 +141,8 @@ assert out.data.tolist() == [0, 2, 4, 6, 8, 10, 12, 14, 16, 0]
     ),
     bug(
         "07", "Build 2: attention over one block", "masked_keys_of_a_block",
-        task="A kernel computes the attention of one query over a block that holds `num_tokens` keys.",
+        task="A kernel computes the attention of one query over a block that holds `num_tokens` "
+        "keys. The query is scaled already.",
         code="""
 def block_kernel(q, k, v, out, num_tokens, stride, DIM, SIZE):
     slot, dim = tl.arange(0, SIZE), tl.arange(0, DIM)
@@ -173,16 +174,16 @@ assert torch.allclose(out, (k[:3] @ q).softmax(0) @ v[:3], atol=1e-5)
     ),
     design(
         "07", "What is still wrong", "where_the_reads_go",
-        "Your kernel has one program for each query head. Four query heads share a KV head. It's correct, and you "
-        "measure a quarter of the memory's bandwidth in useful bytes. What is the most likely cause?",
+        "Your kernel has one program for each query head. Four query heads share a KV head. It's correct, but "
+        "the recorder counts four times the bytes of the cache. What is the cause?",
         ("Four programs each load the same keys and values", "The useful bytes count once, but each program of a "
          "group loads them for itself."),
         ("The block table is read once too often in each program", "An entry has 4 bytes, and a block's keys have "
          "thousands."),
-        ("Masks make the loads of full blocks four times slower", "A mask that is True everywhere costs next to "
-         "nothing."),
-        ("The grid has too many programs for the processors it has", "More programs than processors are what hides "
-         "the wait for memory."),
+        ("Masks make the last block load four times its bytes", "Masked slots aren't loaded, and there is one such "
+         "block for each sequence."),
+        ("The grid has more programs than the GPU has processors", "That hides the wait for memory. A program loads "
+         "the same bytes whenever it runs."),
     ),
     design(
         "07", "Prove it", "testing_a_kernel",
