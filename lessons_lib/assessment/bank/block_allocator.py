@@ -184,7 +184,7 @@ assert table.blocks == [0, 1]
         ("A reservation for the longest request", "That is the waste that blocks were made to avoid."),
     ),
     design(
-        "03", "Build 6: serve requests from the blocks", "who_gives_way",
+        "03", "Build 5: serve requests from the blocks", "who_gives_way",
         "All blocks are taken, and five running requests need one more each. None of them is near its end. What keeps "
         "the service going with the least work lost?",
         ("Release the request that was admitted last, and queue it first", "It has computed least, the others get "

@@ -32,7 +32,7 @@ def queue_time_in_picture(draw: random.Random) -> Asked:
     )  # fmt: skip
 
 
-@item("02", "compute", "Build 4: one chunk of a prompt")
+@item("02", "compute", "Build 3: one chunk of a prompt")
 def steps_of_prefill(draw: random.Random) -> Asked:
     step, chunks = draw.choice((16, 32, 64)), draw.randint(2, 5)
     prompt = step * chunks + draw.randint(1, step - 1)
@@ -49,7 +49,7 @@ def steps_of_prefill(draw: random.Random) -> Asked:
     )  # fmt: skip
 
 
-@item("02", "compute", "Build 3: a mask for every row")
+@item("02", "compute", "Build 2: a mask for every row")
 def keys_seen_by_a_chunk(draw: random.Random) -> Asked:
     start, count = draw.randint(8, 60), draw.randint(3, 8)
     import torch
@@ -100,7 +100,7 @@ ITEMS = [
     keys_seen_by_a_chunk,
     steps_saved,
     bug(
-        "02", "Build 4: one chunk of a prompt", "next_chunk",
+        "02", "Build 3: one chunk of a prompt", "next_chunk",
         task="`advance` computes the next chunk of a prompt. `forward(chunk, positions)` writes keys and values and "
         "returns a token. The request gets a token only when its prompt is done.",
         code="""
@@ -137,7 +137,7 @@ assert request["output"] == [99] and request["computed"] == 5
 """,
     ),
     bug(
-        "02", "Build 5: the step", "order_of_a_step",
+        "02", "Build 4: the step", "order_of_a_step",
         task="`step` frees the slots of finished requests, admits waiting ones into free slots, and gives every "
         "running request a token.",
         code="""
@@ -184,7 +184,7 @@ assert {slot: one["name"] for slot, one in running.items()} == {0: "A", 1: "C"} 
          "has tokens, and the first token comes far too late."),
     ),
     design(
-        "02", "The cache: one row per slot", "slots_or_room",
+        "02", "Slots, and the cache: one row per slot", "slots_or_room",
         "A batch has 8 slots of 2,048 tokens. Measured: requests need 300 tokens on average, one in a thousand needs "
         "2,000, and the queue is long. Memory is full. What does the dense cache of this lesson allow?",
         ("More slots only if each has less room, so long requests are refused", "Every slot reserves the same room. "

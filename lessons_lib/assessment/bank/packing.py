@@ -165,7 +165,7 @@ assert scatter(joined, [2, 1], [1, 2]) == [["a0", "a1", "a2"], ["b0", "b1", "b2"
          "when a chat leaves, its part leaves a gap."),
     ),
     design(
-        "05", "Stretch (optional): a long prompt in pieces", "prompt_in_pieces",
+        "05", "Stretch: a long prompt in pieces", "prompt_in_pieces",
         "In the packed loop, a prompt of 6,000 tokens enters the row while 20 chats decode. Their users see a pause. "
         "What ends the pause without making any chat wait for others?",
         ("Put a few hundred prompt tokens into each row, beside the decodes", "Each step is then only a little longer, "
