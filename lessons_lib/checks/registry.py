@@ -29,7 +29,8 @@ def quiz_of(lesson: str) -> tuple[Question, ...]:
     """A lesson's questions. Their module is loaded by itself: the exercises beside it import torch."""
     if lesson not in lesson_numbers():
         raise _unknown_lesson(lesson)
-    file = Path(__file__).with_name(f"lesson_{lesson}") / "quiz.py"
+    folders = [Path(place, f"lesson_{lesson}") for place in sys.modules[__package__].__path__]
+    file = next(folder / "quiz.py" for folder in folders if folder.is_dir())
     spec = importlib.util.spec_from_file_location(f"{__package__}.quiz_of_lesson_{lesson}", file)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

@@ -14,7 +14,7 @@ from lessons_lib.checks.registry import UnknownExercise, exercises_of, get_exerc
 from lessons_lib.checks.sandbox import TimeLimit, run_guarded
 
 LESSON = """
-from lessons_lib.checks.exercise import Choice, Exercise, Mistake, Question, call
+from lessons_lib.checks.exercise import Exercise, Mistake, call
 
 def test_double(attempt):
     if call(attempt, [1, 2], case="double([1, 2])") != [2, 4]:
@@ -22,6 +22,10 @@ def test_double(attempt):
 
 HINTS = ("idea", "outline", "nearly")
 EXERCISES = [Exercise("77.1", "Double", "toy_reference:double", test_double, HINTS, time_limit=0.3)]
+"""
+QUIZ = """
+from lessons_lib.checks.exercise import Choice, Question
+
 CHOICES = (Choice("3", "That is 2 + 1."), Choice("4", "Two twos.", right=True), Choice("<5>", "Too many."))
 QUIZ = [Question("What is `2 * 2`?", CHOICES)]
 """
@@ -35,7 +39,9 @@ def double(numbers):
 @pytest.fixture(autouse=True)
 def toy_lesson(tmp_path, monkeypatch):
     """Lesson 77, with one exercise: double every number in a list."""
-    (tmp_path / "lesson_77.py").write_text(LESSON)
+    (tmp_path / "lesson_77").mkdir()
+    (tmp_path / "lesson_77" / "__init__.py").write_text(LESSON)
+    (tmp_path / "lesson_77" / "quiz.py").write_text(QUIZ)
     (tmp_path / "toy_reference.py").write_text(REFERENCE)
     monkeypatch.setattr(checks, "__path__", [*checks.__path__, str(tmp_path)])
     monkeypatch.syspath_prepend(str(tmp_path))
