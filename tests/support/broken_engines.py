@@ -401,6 +401,11 @@ def streams_go_on_without_a_reader(course, engine, scheduler):
     course.stream = stream
 
 
+@broken("manners.tokens_kept_for_step")
+def forgets_what_a_stream_computed_for_others(course, engine, scheduler):
+    course.has_unfinished = scheduler.has_unfinished
+
+
 @broken("manners.streams_beside_steps")
 def streams_lose_the_tokens_of_others(course, engine, scheduler):
     def stream(name, prompt, params):

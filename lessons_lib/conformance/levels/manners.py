@@ -228,6 +228,16 @@ def streams_beside_steps(bench: Bench) -> None:
     run.check_answers()
 
 
+@LEVEL.item("What a stream computed for others is unfinished until step() has returned it", "12")
+def tokens_kept_for_step(bench: Bench) -> None:
+    run = bench.run(needs=(STREAM,))
+    run.add(a_prompt(4), 3, ignore_eos=True)
+    list(_stream(run, "read", a_prompt(6), 8))  # longer than the other answer, all of which is computed meanwhile
+    del run.requests["read"]
+    run.run_out()
+    run.check_answers()
+
+
 @LEVEL.item("A reader that leaves its stream early ends the request", "14")
 def stream_left_early(bench: Bench) -> None:
     run = bench.run(needs=(STREAM,))
