@@ -392,7 +392,7 @@ for event in (chunks.role(), chunks.text(" ran", "stop"), chunks.usage(1), chunk
 
 # %% [markdown]
 """
-**Your task: `sse_events(head, batches, prompt_tokens=None)`**, a generator that decides which event is due when, for one chat. `head` is for `ChatChunks`. `batches` yields lists of `NewToken`, as a stream of `AsyncEngine` does: each has `.text` and `.finish_reason`, which is None for all but the very last token.
+**Your task: `sse_events(head, batches, prompt_tokens=None)`**, a generator that decides which event is due when, for one chat. `head` is for `ChatChunks`. `batches` yields lists of `NewToken`, like those of a stream of `AsyncEngine`, but in a plain loop: each token has `.text` and `.finish_reason`, which is None for all but the very last token.
 
 - No event goes out before the first batch is there. Then comes the role, and one text event for each batch, as soon as it is there.
 - If `prompt_tokens` is given, usage follows the last text. `DONE` is the last event.
@@ -869,11 +869,11 @@ Each has a front of its own, and the engine sends each front one message a step.
 
 # %%
 several = json.loads((RECORDED / "h200_serving.json").read_text(encoding="utf-8"))
-alone = median(several["in the process"]["alone, nothing is read"])
-rows = [["none: the engine alone, nothing is read", f"{alone:,.0f}", "100%", "–"]]
+engine_alone = median(several["in the process"]["alone, nothing is read"])
+rows = [["none: the engine alone, nothing is read", f"{engine_alone:,.0f}", "100%", "–"]]
 for count, way in ((1, "process"), (4, "process, 4 API processes"), (8, "process, 8 API processes")):
     rate, gap = (median(each[name] for each in several[way]) for name in ("output_throughput", "median_itl_ms"))
-    rows.append([count, f"{rate:,.0f}", f"{rate / alone:.0%}", f"{gap:.1f}"])
+    rows.append([count, f"{rate:,.0f}", f"{rate / engine_alone:.0%}", f"{gap:.1f}"])
 Table(columns=["HTTP processes", "tokens/s", "of the engine alone", "ITL p50, ms"], rows=rows, caption=several["provenance"])
 
 # %% [markdown]

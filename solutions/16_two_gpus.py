@@ -159,8 +159,8 @@ for name, shape in NAMES.items():
 
 # %% [markdown]
 """
-A start for your pencil. A replica has 32 of the 64 requests, so its step is somewhere between these two. The cut model has all 64. Each parameter has two bytes, and an H100 reads up to 3,350 GB/s: the cut halves
-the time that this takes. The rest of the step stays. And the cut adds two sums in each layer, of about 7 µs each (an optional part below estimates that).
+To begin with: a replica has 32 of the 64 requests, so its step is somewhere between these two. The cut model has all 64. Each parameter has two bytes, and an H100 reads up to 3,350 GB/s: the cut saves
+nearly half of the time that this takes (the last matrix isn't cut, so each GPU reads all of it). The rest of the step stays. And the cut adds two sums in each layer, of about 7 µs each (an optional part below estimates that).
 
 Predict the ratio in decode steps: tokens per second of one model on two GPUs, divided by those of two replicas. Above 1, the cut wins; below 1, the replicas do.
 
@@ -201,7 +201,7 @@ What replicas add is room without communication. Each has its own cache and its 
 lost, the other remains. Tensor parallelism makes *each stream* faster if the model is large, and it lets you serve a model that doesn't fit on one GPU. Large installations do both: replicas, each over
 several GPUs.
 
-Why isn't the cut model twice as fast? Only the reading is halved. At full bandwidth, reading all weights takes about half of the large model's step on one GPU; the sums come on top, and the many small operations between the matrix products probably take as long as before. For the small model, the sums cost more than the cut
+Why isn't the cut model twice as fast? Only the reading of what is cut is halved. At full bandwidth, reading all weights takes about half of the large model's step on one GPU; the sums come on top, and the many small operations between the matrix products probably take as long as before. For the small model, the sums cost more than the cut
 saves: its step got slower. An optional part below takes the steps apart.
 """
 
@@ -293,7 +293,7 @@ reveal("16.d", max(worker.sent_bytes for worker in workers) // 4, unit="elements
 """
 Each part of the sum has two additions, so two elements arrive for each of three parts: six arrows, two from each worker. Then each finished part has to get to two other workers: six arrows again.
 
-This is what *your* workers do, recorded: four workers, and a tensor of four parts. In a ring, each part collects a stripe from every worker on its way, and then goes around once more, complete. Is it worth the trouble? The table below the picture compares what the busiest worker sends for a tensor of 4096
+This is what *your* workers do, recorded: four workers, and a tensor of four parts. In a *ring*, each worker sends only to the next one. Each part collects a stripe from every worker on its way, and then goes around once more, complete. Is it worth the trouble? The table below the picture compares what the busiest worker sends for a tensor of 4096
 elements.
 """
 

@@ -6,7 +6,7 @@
 
 90 minutes · difficulty: hard · routes: ideas, serving · prerequisites: lesson 05 (ragged packing) for the small size; lessons 09 to 12 and 14 for the others
 
-In this lesson there are no stubs. You get a contract, an empty package, and a *conformance suite*: a program that judges any engine by what it does. The same suite judges this course's engines, and it runs on Hugging Face's, nano-vllm's and vLLM's through adapters.
+In this lesson you start from a file without code. You get a contract, an empty package, and a *conformance suite*: a program that judges any engine by what it does. The same suite judges this course's engines, and it runs on Hugging Face's, nano-vllm's and vLLM's through adapters.
 
 The minutes above are for the *small* size: batch slots and ragged packing, no blocks. The medium and the large size are homework of days. "Further" has three more tasks of an hour each: find mistakes with your own tests, design a service, report on a load.
 """
@@ -40,7 +40,7 @@ A wrong engine rarely crashes. It gives one token too many after an abort, loses
 
 > **contract**: what every caller may rely on, and nothing about how it's done. Here it is five methods, and what must hold of each.
 
-This is all of it:
+These are its methods. What they take and return is defined in the same file:
 """
 
 # %%
@@ -194,7 +194,7 @@ table
 
 ## Where to go next
 
-Everything that you built exists in production engines under nearly the same name. Open the file next to your own code, and read it with one question: what does it have to handle that yours doesn't?
+Most of what you built exists in production engines, often under a similar name. Open the file next to your own code, and read it with one question: what does it have to handle that yours doesn't?
 
 These are vLLM's, by file and name. The other three engines follow: choose `"SGLang"`, `"TensorRT-LLM"` or `"transformers"`. Versions are in the captions. A file may have moved in a later one; then search for the name.
 """
