@@ -72,6 +72,15 @@ def test_the_code_is_short_and_its_lines_are_told_apart():
         assert all(lines[number - 1].strip() for number in numbers), item.name
 
 
+def test_no_unused_name_betrays_the_wrong_line():
+    for item in BUGS:
+        nodes = list(ast.walk(ast.parse(item.make.wrong_code)))
+        read = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
+        stored = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+        stored |= {node.arg for node in nodes if isinstance(node, ast.arg)}
+        assert stored - read <= {"_"}, item.name
+
+
 def test_neither_length_nor_place_gives_the_answer_away():
     designs = [item.ask(0) for item in ITEMS if item.kind == "design"]
     by_length = [sorted(len(choice.text) for choice in one.choices) for one in designs]
@@ -82,6 +91,8 @@ def test_neither_length_nor_place_gives_the_answer_away():
     assert all(lengths[-1] <= 1.7 * lengths[0] + 8 for lengths in by_length)
     places = [item.ask(seed).right for item in ITEMS if item.kind == "design" for seed in range(8)]
     assert all(0.15 < places.count(place) / len(places) < 0.35 for place in range(4))
+    lines = [item.ask(0).right for item in BUGS]
+    assert all(0.1 < lines.count(place) / len(lines) < 0.4 for place in range(4)), "where the wrong line is listed"
 
 
 def test_pictures_have_alternative_text():

@@ -2,7 +2,7 @@
 
 import random
 
-from lessons_lib.assessment.question import Asked, Redraw, asked, bug, design, item
+from lessons_lib.assessment.question import Asked, asked, bug, design, item
 from lessons_lib.kv_cache.block_pool import BlockPool, BlockTable, blocks_for
 from lessons_lib.kv_cache.cache_slots import slot_mapping
 from lessons_lib.recording import pool_state
@@ -17,31 +17,28 @@ def next_blocks_in_picture(draw: random.Random) -> Asked:
         tables[name].append(draw.randint(5, 12))
     gone = draw.choice("ABC")
     tables.pop(gone).release()
-    grown = draw.choice(sorted(tables))
-    table, more = tables[grown], draw.randint(5, 8)
+    grown, leaves = draw.sample(sorted(tables), 2)
+    more = draw.randint(5, 8)
     state = pool_state(pool, tables, "some steps into a run")
-    queue, full = list(pool.free_queue), -(-more // 4)
-    held = list(table.blocks)
-    tokens = table.num_tokens
-    try:
-        table.append(more)
-    except Exception:
-        raise Redraw from None
-    right = table.blocks[len(held) :]
-    if not right:
-        raise Redraw
+    queue, freed = list(pool.free_queue), list(tables[leaves].blocks)
+    tables[leaves].release()
+    held = len(tables[grown].blocks)
+    tables[grown].append(more)
+    taken = len(tables[grown].blocks) - held
+    right = list(pool.free_queue)
+    full = -(-more // 4)
     return asked(
-        f"Request {grown} gets {more} more tokens at once. Which blocks does it take?",
-        (right, f"{tokens} tokens become {tokens + more}: {len(right)} more than the {len(held)} blocks that it has, "
-         "from the front of the free queue."),
+        f"Request {leaves} ends now and frees its blocks. Then request {grown} gets {more} more tokens at once. What "
+        "is in the free queue afterwards, front first?",
+        (right, f"{leaves}'s blocks join the end, the last one first. {grown} fills its last block and takes {taken} "
+         "from the front."),
         [
-            (queue[:full] if full != len(right) else queue[: full + 1], "The free slots of its last block are used "
-             "first, and only what doesn't fit needs new blocks."),
-            (queue[::-1][: len(right)], "That is the end of the queue. Blocks are taken from its front."),
-            (sorted(queue)[: len(right)], "Any free block will do, so the pool takes them in the order of its queue, "
-             "not of their ids."),
-            (queue[: len(right) + 1], "That is more than the tokens need."),
-            (queue[1 : len(right) + 1], "The first block of the queue is free, too."),
+            ((queue + freed)[taken:], "The last block of a request joins first, so that its first blocks are "
+             "reused last."),
+            ((queue + freed[::-1])[full if full != taken else taken + 1 :], "The empty slots of its last block are "
+             "used first, and only what doesn't fit needs new blocks."),
+            ((freed[::-1] + queue)[taken:], "Blocks are taken from the front, and freed ones join the end."),
+            ((queue + freed[::-1])[:-taken], "Blocks are taken from the front of the queue, not from its end."),
         ],
         lambda: draw_pool(state),
     )  # fmt: skip
@@ -111,8 +108,7 @@ ITEMS = [
     waste_of_rows,
     bug(
         "03", "Build 1: the pool", "free_all_or_none",
-        task="`free` gives blocks back to the pool, and changes nothing if one of them isn't in use. The last block "
-        "of a request goes to the queue first.",
+        task="`free` gives blocks back to the pool. If it refuses, it has changed nothing.",
         code="""
 def free(self, blocks):
     for block in blocks:
@@ -124,17 +120,23 @@ def free(self, blocks):
         self.used.remove(block)
         self.free_queue.append(block)
 """,
-        line=9, wrong="self.free_queue.appendleft(block)",
-        why="Blocks are taken from the front, so these would be the next to go. Freed blocks join the end: `append`.",
+        line=3, wrong="if block in self.free_queue:",
+        why="An id that the pool doesn't have isn't in its queue either, so its removal fails when other blocks are "
+        "free already. Only what is in use may be freed.",
         innocent={
-            2: "All blocks are tested before one is freed, so a refusal changes nothing.",
             5: "The first loop alone lets [3, 3] pass, and the second removal would fail halfway.",
-            7: "The last block of the request goes to the queue first, as the task says.",
+            7: "The order in which they join the queue is a choice. This one keeps the first blocks longest.",
+            9: "Blocks are taken from the front, so freed ones join the end.",
         },
         setup="from collections import deque\nfrom types import SimpleNamespace",
         trial="""
 pool = SimpleNamespace(used={0, 1, 2}, free_queue=deque([3]))
 free(pool, [0, 1])
+assert list(pool.free_queue) == [3, 1, 0] and pool.used == {2}
+try:
+    free(pool, [9, 2])
+except ValueError:
+    pass
 assert list(pool.free_queue) == [3, 1, 0] and pool.used == {2}
 """,
     ),

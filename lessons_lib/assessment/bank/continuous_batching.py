@@ -138,7 +138,7 @@ assert request["output"] == [99] and request["computed"] == 5
     ),
     bug(
         "02", "Build 4: the step", "order_of_a_step",
-        task="`step` frees the slots of finished requests, admits waiting ones into free slots, and gives every "
+        task="`step` frees the slots of finished requests, gives free slots to waiting requests, and gives every "
         "running request a token.",
         code="""
 def step(waiting, running, free):
@@ -152,13 +152,13 @@ def step(waiting, running, free):
     for request in running.values():
         request["left"] -= 1
 """,
-        line=6, wrong="if waiting and free and not running:",
-        why="Requests would be admitted only into an empty batch: the barrier again. `while waiting and free:` fills "
-        "every slot in every step.",
+        line=6, wrong="if waiting and free:",
+        why="At most one request would be admitted in a step, and other slots stay empty although requests wait. "
+        "`while waiting and free:` fills every slot in every step.",
         innocent={
-            2: "`sorted` makes a list of the slots, so the loop may delete from `running`.",
             3: "A request that got its last token in the step before leaves at the start of this one.",
             8: "The queue is served from the front: first come, first served.",
+            9: "Requests that were admitted in this step are running, too.",
         },
         setup="from collections import deque",
         trial="""

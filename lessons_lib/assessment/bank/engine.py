@@ -55,7 +55,8 @@ def probability_after_cuts(draw: random.Random) -> Asked:
     logits = torch.tensor(of).log().tolist()
     result = _probabilities(logits, 1.0, top_k, top_p)
     kept = sum(p > 0 for p in result)
-    if kept in (1, top_k) or min(abs(sum(of[:n]) / sum(of[:top_k]) - top_p) for n in range(1, top_k)) < 0.01:
+    bare = next(n for n in range(1, 6) if sum(of[:n]) >= top_p or n == top_k)  # top_p of all five
+    if kept in (1, top_k, bare) or min(abs(sum(of[:n]) / sum(of[:top_k]) - top_p) for n in range(1, top_k)) < 0.01:
         raise Redraw
     return asked(
         f"Five tokens have the probabilities {', '.join(f'{p:.3f}' for p in of)}. With top_k = {top_k} and top_p = "
@@ -64,9 +65,10 @@ def probability_after_cuts(draw: random.Random) -> Asked:
          "leaves; they add up to 1 again."),
         [
             (f"{of[0]:.3f}", "What is left has to add up to 1 again."),
-            (f"{of[0] / sum(of[:top_k]):.3f}", "That is after top_k alone."),
+            (f"{of[0] / sum(of[:bare]):.3f}", "top_p is a share of what top_k leaves, not of all five tokens. So it is "
+             "reached earlier."),
             (f"{of[0] / sum(of[: kept - 1]):.3f}", "The token that reaches top_p stays."),
-            (f"{of[0] / sum(of[: kept + 1]):.3f}", "That keeps a token too many."),
+            (f"{of[0] / sum(of[:top_k]):.3f}", "That is after top_k alone."),
         ],
     )  # fmt: skip
 
@@ -97,24 +99,24 @@ ITEMS = [
     held_back_characters,
     bug(
         "12", "Build 1: what to draw from", "top_p_cut",
-        task="`cut` keeps the likeliest tokens until their probabilities reach top_p, and makes the rest add up to 1.",
+        task="`cut` applies top_p to the logits of one token, and makes the rest add up to 1.",
         code="""
 def cut(logits, temperature, top_p):
     scaled = logits / temperature
     ordered, tokens = scaled.sort(descending=True)
     probabilities = ordered.softmax(dim=-1)
     so_far = probabilities.cumsum(dim=-1)
-    before = so_far - probabilities
-    is_cut = before >= top_p
+    is_cut = so_far - probabilities >= top_p
     kept = probabilities.masked_fill(is_cut, 0.0)
     return kept / kept.sum(), tokens
 """,
-        line=7, wrong="is_cut = so_far >= top_p",
-        why="The token that reaches top_p would be cut, too; the likeliest alone may reach it, and nothing is left.",
+        line=6, wrong="is_cut = so_far >= top_p",
+        why="The token that reaches top_p would be cut, too; the likeliest alone may reach it, and nothing is left. "
+        "What counts is the sum before a token.",
         innocent={
             2: "Logits are divided by the temperature before anything is cut.",
             5: "Running sums over the tokens, the likeliest first.",
-            9: "What is left adds up to 1 again.",
+            8: "What is left adds up to 1 again.",
         },
         setup="import torch",
         trial="""
@@ -138,17 +140,17 @@ def shown(text, stops):
                 held = max(held, size)
     return len(text) - held
 """,
-        line=9, wrong="held = size",
-        why="A later, shorter beginning would replace a longer one, and a part of a stop string be shown. Take the "
-        "max.",
+        line=4, wrong="return found[0]",
+        why="That is the first stop string of the list. The one that comes first in the text ends the answer: the "
+        "smallest index.",
         innocent={
-            4: "With several stop strings in the text, the first in the text counts.",
+            2: "A stop string may stand in the text more than once, and its first place counts.",
             7: "A whole stop string was found above, so only shorter beginnings are left.",
-            8: "The end of the text is a beginning of the stop string.",
+            9: "A later, shorter beginning mustn't replace a longer one.",
         },
         trial="""
 assert shown("one\\nU", ["\\nUser", "U."]) == 3 and shown("a##", ["###"]) == 1
-assert shown("x STOP y", ["STOP", "y"]) == 2
+assert shown("x STOP y", ["y", "STOP"]) == 2
 """,
     ),
     design(

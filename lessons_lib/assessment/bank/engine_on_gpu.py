@@ -12,9 +12,9 @@ from lessons_lib.viz.charts import draw_bars
 
 @item("13", "picture", "Steps with prompts")
 def padding_in_picture(draw: random.Random) -> Asked:
-    lengths = [(draw.randint(3, 9), draw.randint(2, 5)) for _ in range(6)]
+    lengths = [(draw.randint(3, 9), draw.randint(2, 5)) for _ in range(14)]
     histogram = tokens_of_steps(lengths, max_num_seqs=4, max_tokens=16)
-    if not 2 <= len(histogram) <= 5:
+    if not 3 <= len(histogram) <= 6 or len(set(histogram.values())) < 3:  # so that the bars tell something
         raise Redraw
     sizes = [8, 16] if draw.random() < 0.5 else [12, 16]
     right = padding(histogram, sizes)
@@ -111,12 +111,11 @@ ITEMS = [
     trials_of_a_search,
     bug(
         "13", "Build: graphs that are never stale", "stale_graphs",
-        task="`run` replays the graph that was captured for a size. If the tensors it was captured with have changed, "
-        "it captures a new one.",
+        task="`run` replays the graph that was captured for a size. If that graph can't be used any more, it captures "
+        "a new one.",
         code="""
 def run(store, size, tensors, settings, capture):
-    addresses = tuple(tensor.data_ptr() for tensor in tensors)
-    key = (addresses, settings)
+    key = (tuple(tensor.data_ptr() for tensor in tensors), settings)
     graph = store.get(size)
     if graph is None or graph["key"] != key:
         replay = capture(size)
@@ -124,12 +123,12 @@ def run(store, size, tensors, settings, capture):
         store[size] = graph
     return graph["replay"]()
 """,
-        line=3, wrong="key = (tuple(tensor.shape for tensor in tensors), settings)",
+        line=2, wrong="key = (tuple(tensor.shape for tensor in tensors), settings)",
         why="A graph reads the addresses of its capture. A new tensor of the same shape would be ignored.",
         innocent={
-            5: "There is no graph for this size, or it belongs to other tensors or settings.",
-            7: "Keeping the tensors keeps their memory from being given to others while the graph may read it.",
-            9: "A replay runs the captured kernels on what is in the tensors now.",
+            4: "There is no graph for this size, or it belongs to other tensors or settings.",
+            6: "Keeping the tensors keeps their memory from being given to others while the graph may read it.",
+            8: "A replay runs the captured kernels on what is in the tensors now.",
         },
         setup="import torch",
         trial="""
@@ -143,8 +142,9 @@ assert [run(store, 8, [tensor], "bf16", capture) for tensor in (one, one, other)
     ),
     bug(
         "13", "Build: tokens that aren't known yet", "placeholders_of_a_step",
-        task="`next_inputs` gives the input of the next step's decodes while the previous step is still in flight. An "
-        "unknown token is -1 - its row in that step.",
+        task="`next_inputs` gives the input of the next step's decodes while the previous step is still in "
+        "flight. `rows` says in which row of that step a sequence is. Where its token isn't known yet, a negative id "
+        "names the row.",
         code="""
 def next_inputs(decodes, rows):
     inputs = []

@@ -16,18 +16,24 @@ def limit_in_roofline(draw: random.Random) -> Asked:
     work = attention_work([queries], [context], 32, 8, 128)
     beside = attention_work([513 - queries], [context], 32, 8, 128)
     is_memory = work.intensity < machine.ridge
-    share = draw.choice((0.3, 0.4, 0.5))
+    share = draw.choice((0.2, 0.25, 0.4))
     seconds = attainable(work, machine) / share
-    right, other = ("memory", "arithmetic") if is_memory else ("arithmetic", "memory")
+    right, other = "twice the bandwidth", "twice the arithmetic"
+    if not is_memory:
+        right, other = other, right
+    most = f"{1 / share:g} times"
     return asked(
-        "X and Y are two passes of attention. Which limit applies to X, and how much of it does X reach?",
-        (f"{right}; it reaches {share:.0%}", f"{work.intensity:.0f} operations per byte, and the ridge is at "
-         f"{machine.ridge:.0f}. The point is at {share:.0%} of the line above it."),
+        "X and Y are two passes of attention. By how much can a better kernel speed up X at most on this GPU, and "
+        "which new GPU would move that limit: one with twice the bandwidth, or with twice the arithmetic?",
+        (f"{most}; {right}", f"X reaches {share:.0%} of the line above it, so it can gain 1 / {share:g}. "
+         f"{work.intensity:.0f} operations per byte are {'left' if is_memory else 'right'} of the ridge at "
+         f"{machine.ridge:.0f}."),
         [
-            (f"{other}; it reaches {share:.0%}", "Left of the ridge the slope, which is memory, is the limit; right "
-             "of it the flat line is."),
-            (f"{right}; it reaches 100%", "A kernel at its limit is on the line."),
-            (f"{other}; it reaches {1 - share:.0%}", "The distance is read as a ratio, upwards from the point."),
+            (f"{most}; {other}", "Left of the ridge the slope, which is memory, is the limit; right of it the flat "
+             "line is."),
+            (f"{2 - share:g} times; {right}", "What is missing to the line isn't the speedup: that is the ratio of the "
+             "line to the point."),
+            (f"{2 / share:g} times; {other}", "That counts the new GPU, too, and it has more of what isn't short."),
         ],
         lambda: draw_roofline(
             machine,
@@ -120,21 +126,22 @@ assert torch.allclose(second[2], torch.exp2(both - both.max(1).values[:, None]).
         "several blocks.",
         code="""
 def offsets(table, first, context, size, BLOCK_N, stride_block, stride_slot):
-    position = first + torch.arange(BLOCK_N)
+    lane = torch.arange(BLOCK_N)
+    position = first + lane
     is_key = position < context
-    index = position // size
-    index = torch.where(is_key, index, 0)
+    index = torch.where(is_key, position // size, 0)
     block = table[index]
     slot = position % size
     start = block * stride_block
     return start + slot * stride_slot, is_key
 """,
-        line=6, wrong="block = table[first // size].expand(BLOCK_N)",
-        why="That takes the tile's first block for all of its positions. Each position has its own block.",
+        line=5, wrong="index = torch.where(is_key, lane // size, 0)",
+        why="The table is indexed by positions of the sequence. By places in the tile, each tile would read the blocks "
+        "of the first one.",
         innocent={
-            3: "The context may end within the tile.",
-            5: "Past the end, the table may have no entry. Block 0 is safe to name: the mask hides it.",
-            7: "The place within the block is the rest of the division.",
+            3: "`first` is the position of the tile's first key.",
+            4: "The context may end within the tile.",
+            8: "An entry of the table counts blocks; times the stride, it's the block's first element.",
         },
         setup="import torch",
         trial="""

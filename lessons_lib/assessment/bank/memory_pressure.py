@@ -126,25 +126,24 @@ ITEMS = [
     victim_by_policy,
     bug(
         "10", "Build 2: preemption", "preempt_a_sequence",
-        task="`preempt` takes a running sequence out of the batch and of this step; its cache is lost, its tokens "
-        "aren't.",
+        task="`preempt` takes a running sequence out of the batch and of this step. Nothing is swapped out.",
         code="""
 def preempt(scheduler, counts, victim):
     counts.pop(victim, None)
+    victim.num_computed_tokens = 0
     scheduler.running.remove(victim)
     scheduler.waiting.add(victim)
     blocks = victim.blocks
     scheduler.pool.free(blocks)
     victim.blocks = []
-    victim.num_computed_tokens = 0
     return blocks
 """,
-        line=8, wrong="victim.num_computed_tokens = len(victim.prompt_ids)",
+        line=3, wrong="victim.num_computed_tokens = len(victim.prompt_ids)",
         why="The keys of the prompt are lost with the blocks. Nothing is computed any more: 0.",
         innocent={
             2: "It may not be scheduled in this step yet, hence the `None`.",
-            4: "The queue puts it in its place by the policy's rank.",
-            7: "Its blocks belong to the pool now. Kept here, they would be freed twice.",
+            5: "The queue puts it in its place by the policy's rank.",
+            8: "Its blocks belong to the pool now. Kept here, they would be freed twice.",
         },
         setup="""
 from types import SimpleNamespace
@@ -163,8 +162,8 @@ assert victim.num_computed_tokens == 0 and victim.num_tokens == 7 and victim.blo
     ),
     bug(
         "10", "Build 1: the victim", "until_there_is_room",
-        task="`make_room` preempts sequences until `missing` blocks are free. The last in rank go first. It returns "
-        "whether `sequence` may go on.",
+        task="`sequence` needs `missing` free blocks. `make_room` preempts no more sequences than it must, the last "
+        "in rank first, and returns whether `sequence` may go on.",
         code="""
 def make_room(running, sequence, missing, pool, rank):
     while len(pool.free_queue) < missing:
@@ -177,11 +176,12 @@ def make_room(running, sequence, missing, pool, rank):
             return False
     return True
 """,
-        line=4, wrong="victim = [each for each in ranked if each is not sequence][-1]",
-        why="If `sequence` ranks last itself, this preempts one that ranks before it, and alone it has no victim.",
+        line=2, wrong="while len(pool.free_queue) <= missing:",
+        why="With exactly `missing` free blocks there is room. One more sequence would lose its work, perhaps "
+        "`sequence` itself.",
         innocent={
-            2: "One preemption may free fewer blocks than are missing, so this is a loop.",
-            3: "A small rank is served first, so the victim is at the end.",
+            4: "A small rank is served first, so the victim is at the end, even if it is `sequence`.",
+            7: "Its blocks belong to the pool now. Kept here, they would be freed twice.",
             8: "A sequence that gave up its own blocks can't go on in this step.",
         },
         setup="""

@@ -13,21 +13,22 @@ from lessons_lib.viz.cache import draw_cache_growth
 @item("00", "picture", "Build: one decode step")
 def step_of_one_request(draw: random.Random) -> Asked:
     (prompt,) = drawn_prompts(draw, [draw.randint(4, 8)])
-    index = draw.randint(2, 4)
-    steps = record_steps(tiny_model(), LETTERS, prompt, index + 2)
-    before, fed = steps[index].cached_before, len(steps[index].input_tokens)
+    index, later = draw.randint(1, 3), draw.randint(2, 3)
+    steps = record_steps(tiny_model(), LETTERS, prompt, index + later + 2)
+    before = steps[index + later].cached_before
     return asked(
-        "The picture shows one step of a request. How many tokens did the cache hold before this step, and how many "
-        "did the step feed?",
-        (f"{before} and {fed}", "The earlier steps stored every token but the newest, and the step feeds that one."),
+        f"The picture shows one step of a request. Look {later} steps ahead: how many tokens does the cache hold when "
+        "that step begins, and how many would the step feed without a cache?",
+        (f"{before} and {before + 1}", "Each step until then stores one more token. Without a cache, a step feeds all "
+         "of them and the newest token, which isn't stored yet."),
         [
-            (f"{before + 1} and {fed}", "That is what the cache holds after the step: the fed token is added by it."),
-            (f"{before} and {before + 1}", "Feeding the whole text again is what decoding without a cache does."),
-            (f"{len(prompt)} and {index}", "After the prefill, each step stores its token before the next one begins."),
-            (f"{before - 1} and {fed + 1}", "Each decode step feeds one token, and none waits for the step after."),
+            (f"{before + 1} and {before + 2}", "That is what the cache holds when that step is done."),
+            (f"{before} and 1", "One token is enough with a cache. Without it, nothing of the text is stored."),
+            (f"{before} and {before}", "The newest token isn't in the cache yet. It's part of the text, too."),
+            (f"{before - 1} and {before}", "The step that is shown stores a token as well."),
         ],
         lambda: draw_cache_growth(steps, index, name="A"),
-    )
+    )  # fmt: skip
 
 
 @item("00", "compute", "Build: without a cache")
@@ -91,7 +92,7 @@ ITEMS = [
     passes_to_finish,
     bug(
         "00", "Build: the loop with a cache", "fed_to_the_decode_step",
-        task="`generate` continues a prompt with a cache. `prefill(prompt)` returns the first new token and a cache; "
+        task="`generate` continues a prompt with a cache. `prefill(prompt)` returns a token and a cache; "
         "`decode(token, cache)` stores the token and returns the one after it.",
         code="""
 def generate(prompt, limit, end):
@@ -104,12 +105,12 @@ def generate(prompt, limit, end):
         answer.append(token)
     return answer
 """,
-        line=7, wrong="token = decode(prompt[-1], cache)",
-        why="The prompt's last token is in the cache already. The newest token has to be fed: `decode(token, cache)`.",
+        line=3, wrong="answer = []",
+        why="The prefill's token is the first of the answer: `answer = [token]`. It would be fed, but never returned.",
         innocent={
-            3: "The prefill's token is the first of the answer.",
-            4: "The answer has one token before the loop, so the loop adds `limit - 1`.",
+            4: "The answer reaches its limit when it has `limit` tokens. The last one isn't fed.",
             5: "The end token may be the very first one, so it is tested before each decode step.",
+            7: "The prompt is in the cache already. Only the newest token has to be fed.",
         },
         setup="""
 def prefill(prompt):

@@ -12,25 +12,23 @@ from lessons_lib.viz.batches import draw_packed_step
 
 @item("05", "picture", "The idea")
 def logits_index_in_picture(draw: random.Random) -> Asked:
-    prompts, answers = [draw.randint(2, 4) for _ in range(3)], [draw.randint(2, 3), draw.randint(4, 6), 3]
+    prompts, answers = [draw.randint(2, 4) for _ in range(3)], [draw.randint(2, 3), draw.randint(5, 7), 3]
     run = recorded(ragged_generate, drawn_prompts(draw, prompts), answers, max_num_seqs=2)
-    step = run.packed[answers[0]]  # A got its last token in the step before: B decodes, and C's prompt joins
-    packed = step.packed
-    if len(step.names) != 2:
+    step, after = run.packed[answers[0]], run.packed[answers[0] + 1]  # A has left: B decodes, and C's prompt joins
+    if len(step.names) != 2 or step.names != after.names:
         raise Redraw
-    right, keys = packed.logits_index.tolist(), int(packed.context_lens.sum())
-    cached = keys - len(packed.input_ids)
+    right, keys = after.packed.logits_index.tolist(), int(after.packed.context_lens.sum())
+    positions = after.packed.positions[after.packed.logits_index].tolist()
     return asked(
-        "The picture shows one step of a packed run. Which indices of the row give the next tokens, and how many keys "
-        "does the mask have?",
-        (f"{right} and {keys}", "The last token of each request in the row; keys are the cached tokens and the new "
-         "ones."),
+        "The picture shows one step of a packed run. In the next step, both requests go on. Which indices of its row "
+        "give the next tokens, and how many keys does its mask have?",
+        (f"{right} and {keys}", "Each request feeds one token, the one that it got in this step. All keys of this "
+         "step are cached then, and two more come in."),
         [
-            (f"{right} and {cached}", "The new tokens are keys as well: each sees itself."),
-            (f"{packed.cu_seqlens_q.tolist()} and {keys}", "That is where each part of the row begins and ends."),
-            (f"[0, 1] and {keys}", "Logits come from the last token of each request, not from the first."),
-            (f"{packed.positions[packed.logits_index].tolist()} and {keys}", "These are positions in the sequences, "
-             "not indices in the row."),
+            (f"{step.packed.logits_index.tolist()} and {keys}", "The prompt isn't fed again: its keys are cached."),
+            (f"{right} and {keys - 2}", "The two new tokens are keys as well: each sees itself."),
+            (f"{positions} and {keys}", "These are positions in the sequences, not indices in the row."),
+            (f"{right} and {keys - len(step.packed.input_ids)}", "The tokens of this step are keys from now on."),
         ],
         lambda: draw_packed_step(step, LETTERS.decode),
     )  # fmt: skip
@@ -131,21 +129,22 @@ assert pack([[7], [1, 2, 3]], [4, 0]) == ([7, 1, 2, 3], [4, 0, 1, 2], [0, 1, 4],
         "returns each sequence's own entries.",
         code="""
 def scatter(joined, old_lens, new_lens):
-    parts, start = [], 0
-    for length in old_lens + new_lens:
-        parts.append(joined[start : start + length])
-        start += length
-    count = len(old_lens)
-    old = parts[:count]
-    new = parts[count:]
-    return [before + after for before, after in zip(old, new)]
+    parts = []
+    old_start, new_start = 0, sum(old_lens)
+    for num_old, num_new in zip(old_lens, new_lens):
+        old = joined[old_start : old_start + num_old]
+        new = joined[new_start : new_start + num_new]
+        parts.append(old + new)
+        old_start += num_old
+        new_start += num_new
+    return parts
 """,
-        line=3, wrong="for length in [o + n for o, n in zip(old_lens, new_lens)] * 2:",
-        why="A sequence's old and new entries aren't neighbors. All old parts come first, then all new ones.",
+        line=3, wrong="old_start, new_start = 0, old_lens[0]",
+        why="The new entries don't follow the first sequence's old ones. They begin after the old ones of all.",
         innocent={
-            5: "The next part begins where this one ended.",
-            7: "The first parts are those of the old lengths, one for each sequence.",
-            9: "A sequence's tokens in order: the cached ones, then the new ones.",
+            6: "The new entries of all sequences lie one after another, as the old ones do.",
+            7: "A sequence's tokens in order: the cached ones, then the new ones.",
+            8: "The next sequence's old entries begin where this one's end.",
         },
         trial="""
 joined = ["a0", "a1", "b0", "a2", "b1", "b2"]

@@ -141,7 +141,8 @@ assert abs(attention(scores, values, 2) - expected) < 1e-9
         code="""
 def scores_of(query, keys, table, num_tokens, head, q_heads):
     size, kv_heads = keys.shape[1], keys.shape[2]
-    kv_head = head * kv_heads // q_heads
+    group = q_heads // kv_heads
+    kv_head = head // group
     scores = []
     for index, block in enumerate(table):
         filled = min(size, num_tokens - index * size)
@@ -149,12 +150,13 @@ def scores_of(query, keys, table, num_tokens, head, q_heads):
         scores.append(own @ query)
     return torch.cat(scores)
 """,
-        line=7, wrong="own = keys[index, :filled, kv_head]",
-        why="`index` counts the blocks of this table. The block's place in the cache is `block`, its entry.",
+        line=4, wrong="kv_head = head % group",
+        why="Neighbors share a KV head: with 4 query heads and 2 KV heads, query heads 0 and 1 use KV head 0, and 2 "
+        "and 3 use KV head 1. That is `head // group`.",
         innocent={
-            3: "Query heads 0 to q_heads / kv_heads - 1 share KV head 0, and so on.",
-            6: "Only the last block may have fewer tokens than slots.",
-            9: "Blocks in the order of the table are positions in order.",
+            3: "So many query heads share one KV head.",
+            7: "Only the last block may have fewer tokens than slots.",
+            10: "Blocks in the order of the table are positions in order.",
         },
         setup="import torch",
         trial="""

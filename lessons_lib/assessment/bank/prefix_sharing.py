@@ -124,13 +124,13 @@ ITEMS = [
     evicted_first,
     bug(
         "11", "Build 1: block hashes", "hashes_of_a_prompt",
-        task="`hashes` returns a hash for each full block of a prompt. Two blocks may share a hash only if all tokens "
-        "up to their ends agree.",
+        task="`hashes` returns the hashes under which the blocks of a prompt are kept for later prompts. What a later "
+        "prompt finds under a hash must be what it needs, however long the first sequence goes on.",
         code="""
 def hashes(tokens, size):
     found, parent = [], b""
-    full = len(tokens) // size
-    for index in range(full):
+    count = len(tokens) // size
+    for index in range(count):
         start = index * size
         own = tokens[start : start + size]
         data = parent + repr(own).encode()
@@ -138,11 +138,12 @@ def hashes(tokens, size):
         found.append(parent)
     return found
 """,
-        line=7, wrong='data = b"" + repr(own).encode()',
-        why="Equal tokens after different beginnings have different keys and values. The parent's hash must go in.",
+        line=3, wrong="count = (len(tokens) + size - 1) // size",
+        why="That counts a last block that isn't full. The answer is written to it later, and its hash is out of "
+        "date. Only full blocks get a hash: `len(tokens) // size`.",
         innocent={
-            3: "A block that isn't full may still change, so it gets no hash.",
             6: "The tokens of this block alone; those before it are in the parent's hash.",
+            7: "Keys and values depend on all tokens before them, so the parent's hash goes in.",
             9: "The block's hash is also the parent of the next one.",
         },
         setup="import hashlib",
@@ -153,8 +154,8 @@ assert len(one) == 2 and one[1] != other[1] and one == hashes([1, 2, 3, 4], 2)
     ),
     bug(
         "11", "Build 4: copy before you write", "copy_on_write",
-        task="Before a sequence writes to a block that others may read, `own_copy` gives it a new one. If no block is "
-        "free, it raises and changes nothing.",
+        task="`own_copy` is called before a sequence writes to its block at `index`. It returns which block has to be "
+        "copied to which, or None. If it raises, it has changed nothing.",
         code="""
 def own_copy(pool, sequence, index):
     source = sequence.blocks[index]
@@ -166,22 +167,24 @@ def own_copy(pool, sequence, index):
     pool.free([source])
     return source, target
 """,
-        line=8, wrong="pool.free([target])",
-        why="The sequence uses the target now and gives up its share of the source. The new block would be taken "
-        "again.",
+        line=3, wrong="if pool.ref_count[source] == 1:",
+        why="A block with one user may still have a hash, by which later prompts find it. Writing to it would change "
+        "what they find. It has to be copied, too.",
         innocent={
-            3: "Only one user, and no hash by which others could find it: no copy is needed.",
             5: "`allocate` raises before anything has changed.",
             7: "Only this sequence's table changes. The others keep the source.",
+            8: "The sequence gives up its share of the source. The pool counts the users that are left.",
         },
         setup="from types import SimpleNamespace\nfrom lessons_lib.kv_cache import PrefixCache",
         trial="""
-pool = PrefixCache(4, 4)
+pool = PrefixCache(6, 4)
 x = SimpleNamespace(blocks=pool.allocate(2))
 y = SimpleNamespace(blocks=list(x.blocks))
 pool.touch(y.blocks)
 assert own_copy(pool, y, 1) == (1, 2) and y.blocks == [0, 2] and x.blocks == [0, 1]
 assert pool.ref_count == {0: 2, 1: 1, 2: 1} and own_copy(pool, y, 1) is None
+pool.cache_full_block(1, b"known")
+assert own_copy(pool, x, 1) == (1, 3)
 """,
     ),
     design(

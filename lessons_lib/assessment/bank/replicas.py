@@ -122,28 +122,28 @@ ITEMS = [
     prefill_after_a_loss,
     bug(
         "15", "Build 1: which replica", "longest_prefix",
-        task="`choose` returns the index of the replica that was sent the longest beginning of a prompt, unless its "
-        "load "
-        "is more than `limit` above the lowest; then the least loaded.",
+        task="`choose` returns the index of the replica that was sent the longest beginning of a prompt, or of the "
+        "least loaded one if the loads are too unequal for that: `limit` is the imbalance limit of prefix affinity.",
         code="""
 def choose(hashes, replicas, limit):
-    def matched(replica):
+    loads = [replica.load for replica in replicas]
+    allowed = min(loads) + limit
+    matched = []
+    for replica in replicas:
         count = 0
         while count < len(hashes) and hashes[count] in replica.sent:
             count += 1
-        return count
-    indexes = range(len(replicas))
-    least = min(indexes, key=lambda index: replicas[index].load)
-    best = max(indexes, key=lambda index: matched(replicas[index]))
-    is_near = replicas[best].load <= replicas[least].load + limit
-    return best if is_near else least
+        matched.append(count)
+    best = matched.index(max(matched))
+    return best if loads[best] <= allowed else loads.index(min(loads))
 """,
-        line=4, wrong="while count < len(replica.sent) and hashes[0] in replica.sent:",
-        why="That counts what the replica was sent, of any prompt. Only this prompt's blocks in a row count.",
+        line=3, wrong="allowed = sum(loads) / len(loads) + limit",
+        why="A busy replica raises the mean itself, so it may be far above an idle one and still be chosen. The limit "
+        "counts from the lowest load.",
         innocent={
-            8: "The replica that serves the fewest requests now.",
-            9: "The replica with the most blocks of this prompt, counted from its beginning.",
-            10: "A load that is exactly `limit` above the lowest is still allowed.",
+            7: "Only this prompt's blocks in a row, from its beginning, are found in that replica's cache.",
+            10: "The replica with the most blocks of this prompt, counted from its beginning.",
+            11: "A load that is just at the limit is still allowed; else the least loaded replica serves.",
         },
         setup="from types import SimpleNamespace",
         trial="""
@@ -154,8 +154,8 @@ assert choose(["a", "b", "c"], [one, two], 2) == 1 and choose(["a", "b", "c"], [
     ),
     bug(
         "15", "Build 3: the core of a balancer", "relay_of_a_stream",
-        task="`relay` passes a stream on. If its replica is lost, another one goes on; `go_on` makes the request for "
-        "the rest.",
+        task="`relay` passes a stream on. If its replica is lost, another one goes on. `go_on(request, tokens)` makes "
+        "a request whose answer begins with that of `request`, followed by `tokens`.",
         code="""
 def relay(request, replicas, max_moves):
     tokens, asked = [], request
@@ -169,28 +169,29 @@ def relay(request, replicas, max_moves):
             asked = go_on(request, tokens)
     yield "error"
 """,
-        line=10, wrong="asked = request",
-        why="The next replica would begin the answer again, and the reader get the first tokens twice.",
+        line=10, wrong="asked = go_on(asked, tokens)",
+        why="`tokens` are all tokens so far, and after the first loss `asked` holds some of them already. At the "
+        "second loss they would be there twice. They have to follow the first request.",
         innocent={
-            3: "A bad request that crashes every engine it reaches must not take all replicas with it.",
+            3: "Each move takes one replica more than the first, and a request that crashes them all is stopped.",
             6: "What the reader has got so far is what the next replica has to know.",
             8: "The stream ended as it should, so no other replica is asked.",
         },
         setup="""
 class ReplicaLost(Exception): pass
 def go_on(request, tokens):
-    return {**request, "output": list(tokens)}
+    return {"output": request.get("output", []) + tokens}
 """,
         trial="""
 def dies(request):
-    yield [1]
-    yield [2]
+    yield [len(request.get("output", [])) + 1]
     raise ReplicaLost
 def serves(request):
-    for token in [1, 2, 3, 4][len(request.get("output", [])):]:
+    for token in [1, 2, 3, 4, 5][len(request.get("output", [])):]:
         yield [token]
-assert list(relay({}, [dies, serves], 1)) == [[1], [2], [3], [4]]
-assert list(relay({}, [dies, serves], 0)) == [[1], [2], "error"]
+assert list(relay({}, [dies, serves], 1)) == [[1], [2], [3], [4], [5]]
+assert list(relay({}, [dies, dies, serves], 2)) == [[1], [2], [3], [4], [5]]
+assert list(relay({}, [dies, serves], 0)) == [[1], "error"]
 """,
     ),
     design(

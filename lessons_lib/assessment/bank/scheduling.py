@@ -66,9 +66,9 @@ def shares_of_a_budget(draw: random.Random) -> Asked:
         left -= in_order[-1]
     half = (budget - 2) // 2
     return asked(
-        f"A and C decode; B and D have {wanted[1]} and {wanted[3]} prompt tokens left to compute. They run in the "
-        f"order "
-        f"A, B, C, D, with a budget of {budget} tokens. How many tokens does each compute in this step?",
+        f"A and C decode; B and D have {wanted[1]} and {wanted[3]} prompt tokens left to compute. They were "
+        f"admitted in the order A, B, C, D, and the budget is {budget} tokens. How many tokens does each compute in "
+        "this step?",
         (right, "Decodes first, one token each; the prompts share the rest in order."),
         [
             (in_order, "C decodes, and decodes come before all prompts."),
@@ -85,6 +85,9 @@ def promised_blocks(draw: random.Random) -> Asked:
     sequences = [Sequence(str(index), range(p), m) for index, (p, m) in enumerate(zip(prompts, limits))]
     right = sum(blocks_for(sequence.most_tokens, 16) for sequence in sequences)
     now = sum(blocks_for(prompt, 16) for prompt in prompts)
+    naive = sum(blocks_for(prompt + limit, 16) for prompt, limit in zip(prompts, limits))
+    if naive == right:
+        raise Redraw
     told = ", ".join(f"{prompt} and {limit}" for prompt, limit in zip(prompts, limits))
     return asked(
         f"Three sequences have prompts and `max_new_tokens` of {told}. Blocks have 16 slots. How many blocks must a "
@@ -93,8 +96,7 @@ def promised_blocks(draw: random.Random) -> Asked:
         [
             (now, "That is the prompts. Conservative admission counts what the answers may need, too."),
             (blocks_for(sum(prompts) + sum(limits) - 3, 16), "Sequences don't share blocks: each one rounds up."),
-            (right - 3, "That leaves no block for the last tokens."),
-            (right + 3, "The last token of an answer is never computed, so it needs no slot."),
+            (naive, "The last token of an answer is never fed, so it needs no slot."),
             (sum(blocks_for(limit, 16) for limit in limits), "The prompt stays in the cache while the answer grows."),
         ],
     )
@@ -141,27 +143,27 @@ ITEMS = [
     next_with_ageing,
     bug(
         "09", "The idea: two counters", "who_gets_a_token",
-        task="`update` runs after a step. `counts` says how many tokens of each sequence the step computed. A sequence "
-        "whose known tokens are then all computed gets a new token.",
+        task="`update` runs after a step. `counts` says how many tokens of each sequence the step computed, and "
+        "`sampled` holds a token drawn for each of them. Sequences may have been preempted before.",
         code="""
 def update(running, counts, sampled):
     finished = []
     for sequence, count in counts.items():
         sequence.num_computed_tokens += count
-        known = sequence.num_tokens
-        if sequence.num_computed_tokens == known:
+        if sequence.num_computed_tokens == sequence.num_tokens:
             sequence.append_token(sampled[sequence])
         if sequence.finish_reason:
             running.remove(sequence)
             finished.append(sequence)
     return finished
 """,
-        line=6, wrong="if sequence.num_computed_tokens >= len(sequence.prompt_ids):",
-        why="A preempted sequence recomputes answer tokens, too. It would get a token before it has caught up.",
+        line=5, wrong="if sequence.num_computed_tokens >= len(sequence.prompt_ids):",
+        why="A preempted sequence recomputes answer tokens, too. It would get a token before it has caught up. All "
+        "known tokens, prompt and answer, have to be computed.",
         innocent={
             4: "The tokens that the step computed are in the cache now.",
-            5: "Prompt and answer so far; the new token isn't among them yet.",
-            9: "A finished sequence leaves the batch. The loop is over `counts`, so `running` may change.",
+            7: "The new token may have been the last one, so this comes after it is appended.",
+            8: "A finished sequence leaves the batch. The loop is over `counts`, so `running` may change.",
         },
         setup="from lessons_lib.scheduling import Sequence",
         trial="""

@@ -92,7 +92,7 @@ ITEMS = [
     wait_of_a_queue,
     bug(
         "14", "Build 1: the mailbox", "mailbox_that_sleeps",
-        task="`take` waits for items and returns all that have arrived. `put` adds one and sets the event.",
+        task="`take` returns all items that have arrived, and sleeps until there is one. `put` adds an item.",
         code="""
 class Mailbox:
     def __init__(self):
@@ -107,11 +107,12 @@ class Mailbox:
         items, self.items = self.items, []
         return items
 """,
-        line=12, wrong="return items[:1]",
-        why="All items were taken out of the mailbox, so those after the first would be lost.",
+        line=8, wrong="while not self.news.is_set():",
+        why="After a `take` that didn't have to wait, the event is still set. The next one would return an empty list "
+        "at once instead of sleeping. What counts is whether there are items.",
         innocent={
             6: "It may be set already; setting it again does no harm.",
-            9: "The mailbox is empty here and nothing runs between this line and the wait, so no news is lost.",
+            9: "Nothing else runs between this line and the wait, so no news is lost.",
             11: "Nothing awaits between reading and emptying, so no item gets in between.",
         },
         setup="import asyncio",
@@ -129,8 +130,7 @@ assert asyncio.run(check()) == ([1, 2], [3])
     ),
     bug(
         "14", "Build 5: what to refuse", "admission_that_leaks",
-        task="`Admission` refuses a request if too many are in flight or their prompts have too many tokens "
-        "together. A "
+        task="`Admission` limits how many requests are in flight, and how many tokens their prompts have together. A "
         "refusal changes nothing.",
         code="""
 class Admission:
@@ -146,12 +146,13 @@ class Admission:
     def release(self, tokens):
         self.requests, self.tokens = self.requests - 1, self.tokens - tokens
 """,
-        line=12, wrong="self.requests = self.requests - 1",
-        why="The prompt's tokens would count forever, and after a while the server refuses everything.",
+        line=8, wrong="if self.tokens >= self.max_tokens:",
+        why="A long prompt would be admitted as long as a single token is free, and break the limit. The new prompt "
+        "counts, too: `self.tokens + tokens > self.max_tokens`.",
         innocent={
             6: "At the limit there is no room for one more.",
-            8: "The new prompt counts too, and a sum that is just the limit fits.",
             10: "Both counts change after all tests, so a refusal changes nothing.",
+            12: "What a request took is given back when it ends, the tokens of its prompt as well.",
         },
         setup="class Overloaded(Exception): pass",
         trial="""

@@ -123,11 +123,12 @@ def scale_kernel(x, out, factor, n_elements, BLOCK):
     result = tile * factor
     tl.store(out + offsets, result, mask=mask)
 """,
-        line=4, wrong="offsets = program + tl.arange(0, BLOCK)",
-        why="Tiles would overlap, each one element further, and most of the vector would never be computed.",
+        line=5, wrong="mask = offsets <= n_elements",
+        why="The last element is `n_elements - 1`. The kernel would write one element behind the vector, unless a tile "
+        "ends there.",
         innocent={
             2: "The id along axis 0 of the grid is what tells the programs apart.",
-            5: "The last tile may reach past the end, and these elements must not be touched.",
+            3: "Programs count from 0, and each tile begins where the one before it ends.",
             8: "Stores need the mask as much as loads: the memory behind the vector isn't ours.",
         },
         setup=TRITON,

@@ -13,25 +13,23 @@ from lessons_lib.viz.replicas import draw_all_reduce
 
 @item("16", "picture", "Build 2: the sum over all workers")
 def ring_in_picture(draw: random.Random) -> Asked:
-    workers = draw.choice((3, 4))
+    workers = 4
     steps = record_all_reduce(all_reduce, workers)
-    upto, rank = draw.randint(1, workers - 1), draw.randrange(workers)
-    held = steps[upto].holds[rank]
-    sizes = [len(of) for of in held]
-    most = max(sizes)
-    part = sizes.index(most)
-    told = ", ".join(map(str, sorted(held[part])))
-    ring = [[(rank - back) % workers for back in range(most)], [(rank + ahead) % workers for ahead in range(most)]]
-    wrong = {", ".join(map(str, sorted(group))) for group in ring} | {", ".join(map(str, range(workers)))}
-    wrong |= {str(rank), ", ".join(map(str, sorted({(rank + 2) % workers, (rank + 3) % workers})))}
+    upto, rank = draw.randint(1, 2), draw.randrange(workers)
+    complete_at = {
+        next(part for part, of in enumerate(steps[workers - 1].holds[worker]) if len(of) == workers): worker
+        for worker in range(workers)
+    }
+    right = next(part for part, worker in complete_at.items() if worker == rank)
     return asked(
-        f"An all-reduce of {workers} workers, up to step {upto}. Worker {rank} holds one sum of {most} tensors. Of "
-        f"which "
-        "workers?",
-        (told, "In each step a part moves on by one worker, which adds its own: the stripes of the cell."),
-        [(one, "The cell with the most stripes in this worker's row has others.") for one in sorted(wrong - {told})],
+        f"An all-reduce of {workers} workers, up to step {upto}. When the first half of the ring is over, each worker "
+        f"has one complete sum. Which part's sum does worker {rank} have?",
+        (f"part {right}", f"A part moves on by one worker in each step. This one reaches worker {rank} in the last of "
+         f"the {workers - 1} steps, with the tensors of all others."),
+        [(f"part {part}", f"This part is complete at worker {worker} then.")
+         for part, worker in complete_at.items() if part != right],
         lambda: draw_all_reduce(steps[: upto + 1]),
-    )
+    )  # fmt: skip
 
 
 @item("16", "compute", "Build 2: the sum over all workers")
@@ -113,33 +111,34 @@ ITEMS = [
     memory_per_gpu,
     bug(
         "16", "Build 1: the two cuts", "mlp_in_two_parts",
-        task="`mlp_part` computes one process's part of an MLP. `up` is [inner, inputs], `down` is [outputs, "
-        "inner]; the "
-        "sum of all parts is the result.",
+        task="`mlp_part` computes what process `rank` of `world` contributes to an MLP; the parts of all processes are "
+        "added up to its result. `up` is [inner, inputs], `down` is [outputs, inner].",
         code="""
-def mlp_part(x, up, down, down_bias, rank, world):
+def mlp_part(x, up, up_bias, down, down_bias, rank, world):
     size = up.shape[0] // world
     own = slice(rank * size, (rank + 1) * size)
     hidden = x @ up[own].T
+    hidden = hidden + up_bias[own]
     hidden = torch.nn.functional.silu(hidden)
     part = hidden @ down[:, own].T
-    if rank == 0:
-        part = part + down_bias
-    return part
+    return part + down_bias / world
 """,
-        line=7, wrong="if rank < world:",
-        why="Every process would add the bias, and the sum contain it `world` times.",
+        line=5, wrong="hidden = hidden + up_bias[own] / world",
+        why="These inner elements belong to this process alone, so their bias is added once, and whole. Only what all "
+        "processes add to the same result has to be divided.",
         innocent={
             2: "The inner elements are divided evenly among the processes.",
-            5: "SiLU treats each element by itself, so each process can apply it to its own.",
-            6: "These columns of `down` belong to the inner elements that this process has.",
+            7: "These columns of `down` belong to the inner elements that this process has.",
+            8: "All processes add to the same outputs, so each adds its share. One could add the whole bias as well.",
         },
         setup="import torch",
         trial="""
 torch.manual_seed(0)
-x, up, down, bias = torch.randn(3, 4), torch.randn(8, 4), torch.randn(5, 8), torch.randn(5)
-whole = torch.nn.functional.silu(x @ up.T) @ down.T + bias
-assert torch.allclose(sum(mlp_part(x, up, down, bias, rank, 2) for rank in range(2)), whole, atol=1e-5)
+x, up, down = torch.randn(3, 4), torch.randn(8, 4), torch.randn(5, 8)
+up_bias, down_bias = torch.randn(8), torch.randn(5)
+whole = torch.nn.functional.silu(x @ up.T + up_bias) @ down.T + down_bias
+parts = [mlp_part(x, up, up_bias, down, down_bias, rank, 2) for rank in range(2)]
+assert torch.allclose(sum(parts), whole, atol=1e-5)
 """,
     ),
     bug(
