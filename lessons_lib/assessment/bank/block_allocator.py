@@ -182,8 +182,10 @@ assert table.blocks == [0, 1]
          "most 15 of its "
          "last block of 16."),
         ("A pool that has more blocks of 256", "More memory would help a little; four fifths of it would be empty."),
-        ("Larger blocks, to allocate less often", "Allocating is cheap. Larger blocks leave still more slots empty."),
-        ("A reservation for the longest request", "That is the waste that blocks were made to avoid."),
+        ("Admission that counts tokens, not blocks", "Counting frees no slot: the empty end of a block can't go to "
+         "another request."),
+        ("A queue that puts long requests first", "They fill their blocks better, but nearly all requests are short "
+         "and still take a block each."),
     ),
     design(
         "03", "Build 5: serve requests from the blocks", "who_gives_way",
@@ -195,7 +197,7 @@ assert table.blocks == [0, 1]
          "that was computed for it would be lost."),
         ("Wait until one of the requests has finished and frees its blocks", "None can compute its next token, so "
          "none will ever finish."),
-        ("Let the five share one new block until a whole one becomes free", "A block's slots belong to one sequence: "
-         "the next positions would overwrite each other."),
+        ("Release the oldest block of each request, since it matters least", "Every later token attends to these "
+         "keys, too. Without them the answers change."),
     ),
 ]  # fmt: skip

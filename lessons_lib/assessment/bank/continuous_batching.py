@@ -180,8 +180,8 @@ assert {slot: one["name"] for slot, one in running.items()} == {0: "A", 1: "C"} 
          "others wait for its whole prefill."),
         ("So that prompts take as many steps as answers do on average", "The gap depends on what a single step "
          "computes, not on how many steps there are."),
-        ("As 1, so that prompts cost the other requests nothing at all", "Then each prompt takes as many steps as it "
-         "has tokens, and the first token comes far too late."),
+        ("So that one chunk by itself takes just under 100 ms on this GPU", "A step computes the decodes as well, so "
+         "the gap is longer than the chunk alone."),
     ),
     design(
         "02", "Slots, and the cache: one row per slot", "slots_or_room",

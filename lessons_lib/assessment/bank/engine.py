@@ -162,7 +162,8 @@ assert shown("x STOP y", ["y", "STOP"]) == 2
         ("On one generator that the whole batch shares", "Each other request takes numbers from it, so those of this "
          "one change."),
         ("On the row of the batch and on the step's id", "Both depend on which requests happen to run."),
-        ("On the seed, and on the time when it arrived", "Then the same seed gives other answers at other times."),
+        ("On the seed and on this request's id in the engine", "The second request has another id, so the same seed "
+         "would give other answers."),
     ),
     design(
         "12", "When something breaks", "one_bad_callback",
@@ -171,11 +172,11 @@ assert shown("x STOP y", ["y", "STOP"]) == 2
         ("29 requests have their token, and only one ends with an error", "The fault belongs to one request. The "
          "others' "
          "tokens were computed, so they keep them."),
-        ("All 30 requests repeat the step, to be in the same state", "A repeated step costs time, and the callback "
-         "would raise again."),
+        ("30 requests have their token, and the engine logs the error", "One stream lacks a token that its sequence "
+         "counts as passed on. It would go on with a gap, so it has to end."),
         ("All 30 requests end with an error, as the step has failed", "29 users would lose their answers to a fault "
          "of another one."),
-        ("The engine stops, so that no user sees an undefined state", "The state is well defined: tokens computed, one "
-         "callback broken."),
+        ("29 requests have their token, and one repeats the whole step", "Nothing was wrong with its token. The same "
+         "token would meet the same callback again."),
     ),
 ]  # fmt: skip

@@ -160,10 +160,10 @@ assert torch.allclose(out[0], v[0]) and not out.isnan().any()
          "128 is allowed. Kernels for packed rows get the lengths and compute the diagonal blocks only."),
         ("Building the mask in Python for each layer; it is built once on the GPU", "Tags make the mask with three "
          "comparisons. Its cells are what costs, in every layer."),
-        ("The longer positions that the row needs; it uses smaller position ids", "Positions restart in each sequence, "
-         "so none is above 499."),
-        ("Softmax over long rows loses accuracy; it computes it in double precision", "Hidden cells add exact zeros to "
-         "the sum, however many there are."),
+        ("The mask's bytes, read again in each layer; it packs them into single bits", "They would be an eighth, but "
+         "the scores of all cells are still computed: a whole product of two vectors for each."),
+        ("The exponentials of hidden cells; it takes the softmax of allowed cells alone", "A cell costs a product "
+         "with a key and one with a value. Next to these, an exponential is cheap."),
     ),
     design(
         "04", "Prove it", "how_to_prove_a_mask",

@@ -221,7 +221,7 @@ assert not make_room(running, d, 1, pool, lambda each: each.rank) and running ==
          "changes when an answer comes, not what it says."),
         ("In the model: computing tokens together gives other values than alone", "Up to rounding they are the same, "
          "as every earlier lesson proved."),
-        ("Nowhere: a sequence that is preempted can't be expected to go on alike", "It can: greedy answers depend on "
-         "the tokens only."),
+        ("In the blocks: those it gets later still hold the keys of other sequences", "It computes its keys anew and "
+         "writes them there. What was there before is never read."),
     ),
 ]  # fmt: skip

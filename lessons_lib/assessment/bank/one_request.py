@@ -177,7 +177,7 @@ assert torch.allclose(rows, whole, atol=1e-5)
          "in any layer, so the keys come out the same."),
         ("The prompt has to be prefilled before every token", "The kept vectors are the result of the layers below; "
          "only keys and values of each layer are missing."),
-        ("None, since queries weren't kept before either", "Only the newest query is ever used. Of keys and values, "
-         "all are used in each step."),
+        ("Twice the memory, as both vectors and keys are kept", "The keys are made for one step and dropped. Only "
+         "the vectors stay."),
     ),
 ]  # fmt: skip

@@ -176,8 +176,8 @@ assert torch.allclose(got, torch.stack([keys[3, 0, 1], keys[3, 1, 1], keys[1, 0,
          "sixth for each family to come."),
         ("In a subclass of the cache that returns gathered keys and values", "It works, but gathers all keys into "
          "a new tensor in each layer: the copies that paging was to end."),
-        ("In a wrapper that replaces torch's softmax while the model runs", "The scores are computed by then, from "
-         "keys in one piece. And softmax is used elsewhere, too."),
+        ("In a forward hook on every attention layer, which replaces its output", "The hook runs when the layer's "
+         "own attention is done, over a dense cache, and it gets neither queries nor keys."),
     ),
     design(
         "06", "Prove it", "oracle_for_paging",
@@ -185,11 +185,11 @@ assert torch.allclose(got, torch.stack([keys[3, 0, 1], keys[3, 1, 1], keys[1, 0,
         "`generate` after 40 tokens (greedy, float32). Where do you look first?",
         ("At what each layer gets: positions, slot mapping, block tables", "The arithmetic is right on given tensors, "
          "so the mistake is likely in what it is given as a sequence grows past a block."),
-        ("At the softmax: six digits aren't enough for so many layers", "Six digits are float32's rounding. Greedy "
-         "texts agree with that, except for exact ties."),
-        ("At the seed: sampled texts differ from one run to the next", "`generate` is compared greedily. Nothing is "
-         "drawn."),
-        ("At the model: its answers drift if they are longer than its prompts", "The oracle uses the same model, and "
-         "the same lengths."),
+        ("At the rescaling: a new maximum may come in a later block", "Random scores have later maxima in most "
+         "sequences, so the agreement on tensors covers that."),
+        ("At the pool: reused blocks still hold the keys of others", "The context length hides what lies behind it, "
+         "and each key before it has been written by this sequence."),
+        ("At the precision: rounding grows from one token to the next", "Keys are computed once from the same "
+         "weights. Float32 rounding changes a greedy choice only at a tie."),
     ),
 ]  # fmt: skip

@@ -207,7 +207,8 @@ assert own_copy(pool, x, 1) == (1, 3)
         "has asked. What is the smallest change that keeps most of the gain of sharing?",
         ("A salt for each company in the first block's hash", "Blocks are then found only by requests of the same "
          "company, and each one still shares its own prefixes."),
-        ("No hashes: every request computes its whole prompt", "Safe, and the whole gain is lost."),
+        ("A hash of each block that no company can compute", "None has to: a company sends a prompt, and the time "
+         "of its first token shows whether its blocks were there."),
         ("A separate pool for each company, half of the memory each", "Safe as well, but memory that one company "
          "leaves idle is no use to the other."),
         ("A random delay of a few milliseconds for each response", "Over many requests, averages still show what was "

@@ -226,8 +226,8 @@ assert share({"A": 4, "B": 1, "C": 9}, 16) == {"B": 1, "A": 4, "C": 9}
          "nothing about the tail."),
         ("The first: its mean is lower, so most users are better off", "That may be, but one request in a hundred "
          "takes 40 s or more, and the promise is broken."),
-        ("The first: a p99 is one request, and an outlier can be ignored", "Of 100,000 requests, a thousand take "
-         "longer than the p99."),
+        ("The first: a mean of 2.1 s leaves few requests above the 10 s", "Few, but more than are allowed: its p99 "
+         "says that one in a hundred takes 40 s or longer."),
         ("Neither: the mean and the p99 have to be below the limit both", "Both means are below it. What differs is "
          "whether the tail is."),
     ),

@@ -177,9 +177,10 @@ assert (gate.requests, gate.tokens) == (2, 10)
         ("A long queue, so that no request has to be refused", "Soon each request waits longer than 5 s, and the "
          "server "
          "works for users who have left."),
-        ("A queue that serves the oldest requests before newer", "The oldest are those whose users have left."),
-        ("No queue: one request at a time, the rest is refused", "Without a batch, the server serves a fraction of "
-         "what it could."),
+        ("A larger batch, so that no request waits outside of it", "Steps get longer and the cache fills up. The "
+         "requests preempt each other, and all are late."),
+        ("A long queue; drop what hasn't begun after five seconds", "Those that are served have then waited for "
+         "nearly 5 s, and their users leave before the first token."),
     ),
     design(
         "14", "Clients that leave", "where_to_notice",

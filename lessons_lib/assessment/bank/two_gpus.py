@@ -177,8 +177,8 @@ assert reduce_scatter([[1, 2, 3], [10, 20, 30], [100, 200, 300]]) == [222, 333, 
          "of the time of a "
          "lone decode."),
         ("Two replicas, one for each GPU", "A lone stream runs on one of them, no faster than before."),
-        ("A replica for odd and for even tokens", "A token depends on the one before it, so they can't be computed "
-         "apart."),
+        ("Half of the layers on each of the GPUs", "A lone token goes through one half, then the other. All weights "
+         "are read one after another, as on one GPU."),
         ("Prefill on one, decode on the other GPU", "The decode steps, nearly all of the time, are as slow as before."),
     ),
     design(
@@ -190,8 +190,8 @@ assert reduce_scatter([[1, 2, 3], [10, 20, 30], [100, 200, 300]]) == [222, 333, 
          "One process decides, and the other follows."),
         ("One GPU is slower, and the sum has timed out in the meantime", "The faster one would wait in the sum, not be "
          "done with it."),
-        ("A rounding error in the sum made one of the processes give up", "A ring gives all workers the same bits, and "
-         "no worker stops for a rounding error."),
+        ("The system paused one process for a while, in the middle of the sum", "The other would wait for it in this "
+         "sum, and both would go on later."),
         ("The cache of one process was full while the other had room", "Each holds its part of the same tokens, so "
          "they "
          "fill up at the same time."),
