@@ -7,7 +7,7 @@
 90 minutes · difficulty: hard · routes: kernels · prerequisites: lesson 07 (programs, masks, strides, a kernel over a block table)
 
 You rewrite lesson 07's kernel so that one program serves all query heads that share keys, and reads many keys at a time. On any machine you can count how
-the bytes and the iterations fall. For each idea, a recording on a GPU shows the time that it saves. The result is a kernel of one screen, and you'll know
+the bytes and the iterations fall. Recordings on a GPU show the time that this saves. The result is a kernel of one screen, and you'll know
 how it differs from those used in production. "Further" has a fifth idea: long sequences are split among many programs.
 """
 
