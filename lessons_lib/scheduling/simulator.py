@@ -8,6 +8,7 @@ import numpy as np
 
 from lessons_lib.scheduling.arrivals import END_TOKEN, Arrival
 from lessons_lib.scheduling.scheduler import Scheduler, SchedulerOutput
+from lessons_lib.scheduling.sequence import Sequence
 
 
 @dataclass(frozen=True)
@@ -112,6 +113,67 @@ class Simulation:
     steps: list[SimulatedStep] = field(default_factory=list)
 
 
+@dataclass
+class SimulatedEngine:
+    """A scheduler whose steps take simulated time.
+
+    Attributes:
+        scheduler: the one that would serve a real model; empty.
+        clock: in seconds; the end of the last step.
+        times: sequence -> its times, for all that have arrived.
+        answer_lengths: sequence -> tokens of its completion, for those that have not finished.
+    """
+
+    scheduler: Scheduler[Any]
+    cost: StepCost
+    clock: float = 0.0
+    times: dict[str, SequenceTimes] = field(default_factory=dict)
+    answer_lengths: dict[str, int] = field(default_factory=dict)
+    never_ran: set[str] = field(default_factory=set)
+
+    def add(self, arrival: Arrival) -> None:
+        """A request arrives. Without any other, nothing happened until then: the clock advances to it."""
+        if not self.scheduler.has_unfinished():
+            self.clock = max(self.clock, arrival.arrival_time)
+        self.answer_lengths[arrival.id] = arrival.answer_tokens
+        self.times[arrival.id] = SequenceTimes(arrival.arrival_time)
+        self.never_ran.add(arrival.id)
+        self.scheduler.add(arrival.sequence())
+
+    def schedule(self) -> SchedulerOutput:
+        """The first half of a step; raises as `Scheduler.schedule`."""
+        scheduler_output: SchedulerOutput = self.scheduler.schedule()
+        for sequence in scheduler_output.admitted:
+            if sequence.id in self.never_ran:  # a preempted sequence is admitted again
+                self.never_ran.remove(sequence.id)
+                self.times[sequence.id].admitted = self.clock
+        return scheduler_output
+
+    def seconds(self, scheduler_output: SchedulerOutput) -> float:
+        """What the step costs that was scheduled."""
+        context = sum([sequence.num_computed_tokens for sequence in scheduler_output.num_scheduled_tokens])
+        return self.cost.seconds(scheduler_output.num_tokens, context + scheduler_output.num_tokens)
+
+    def update(self, scheduler_output: SchedulerOutput) -> list[Sequence]:
+        """The second half of a step: the clock advances, and each sequence gets its token. Returns the finished."""
+        self.clock += self.seconds(scheduler_output)
+        (end_token,) = END_TOKEN
+        counts = scheduler_output.num_scheduled_tokens
+        lengths = [len(sequence.output_ids) + 1 for sequence in counts]
+        tokens = [
+            end_token if length == self.answer_lengths[sequence.id] else 0 for sequence, length in zip(counts, lengths)
+        ]
+        finished = self.scheduler.update(scheduler_output, tokens)
+        for sequence, length in zip(counts, lengths):
+            if length == 1:  # in the middle of a prompt, a later step sets it again
+                self.times[sequence.id].first_token = self.clock
+        for sequence in finished:
+            self.times[sequence.id].finished = self.clock
+            self.times[sequence.id].answer_tokens = len(sequence.output_ids)
+            del self.answer_lengths[sequence.id]
+        return finished
+
+
 def simulate(
     scheduler: Scheduler[Any],
     requests: Iterable[Arrival],
@@ -128,53 +190,23 @@ def simulate(
         keep_steps: record what every step did.
         until: no step begins at this time or later, in seconds.
     """
-    run = Simulation()
-    (end_token,) = END_TOKEN
+    run, engine = Simulation(), SimulatedEngine(scheduler, cost)
     arrivals = iter(requests)
     coming = next(arrivals, None)
-    answer_lengths: dict[str, int] = {}
-    never_ran: set[str] = set()
-    clock = 0.0
-    while (coming or scheduler.has_unfinished()) and clock < until:
-        if coming and not scheduler.has_unfinished():
-            if coming.arrival_time >= until:
-                break
-            clock = max(clock, coming.arrival_time)  # nothing to do until the next request arrives
-        while coming and coming.arrival_time <= clock:
-            answer_lengths[coming.id] = coming.answer_tokens
-            run.times[coming.id] = SequenceTimes(coming.arrival_time)
-            never_ran.add(coming.id)
-            scheduler.add(coming.sequence())
+    while (coming or scheduler.has_unfinished()) and engine.clock < until:
+        if coming and not scheduler.has_unfinished() and coming.arrival_time >= until:
+            break
+        while coming and (coming.arrival_time <= engine.clock or not scheduler.has_unfinished()):
+            engine.add(coming)
             coming = next(arrivals, None)
-
-        scheduler_output = scheduler.schedule()
-        for sequence in scheduler_output.admitted:
-            if sequence.id in never_ran:  # a preempted sequence is admitted again
-                never_ran.remove(sequence.id)
-                run.times[sequence.id].admitted = clock
-        counts = scheduler_output.num_scheduled_tokens
-        context = sum([sequence.num_computed_tokens for sequence in counts]) + scheduler_output.num_tokens
-        seconds = cost.seconds(scheduler_output.num_tokens, context)
+        scheduler_output = engine.schedule()
         if keep_steps:
-            run.steps.append(_step_of(scheduler_output, scheduler, clock, seconds))
-        clock += seconds
+            run.steps.append(_step_of(scheduler_output, scheduler, engine.clock, engine.seconds(scheduler_output)))
         run.num_steps += 1
         run.computed_tokens += scheduler_output.num_tokens
-
-        lengths = [len(sequence.output_ids) + 1 for sequence in counts]
-        tokens = [
-            end_token if length == answer_lengths[sequence.id] else 0 for sequence, length in zip(counts, lengths)
-        ]
-        finished = scheduler.update(scheduler_output, tokens)
-        for sequence, length in zip(counts, lengths):
-            if length == 1:  # in the middle of a prompt, a later step sets it again
-                run.times[sequence.id].first_token = clock
-        for sequence in finished:
-            run.times[sequence.id].finished = clock
-            run.times[sequence.id].answer_tokens = len(sequence.output_ids)
-            del answer_lengths[sequence.id]
-    run.seconds = clock
-    run.times = {name: times for name, times in run.times.items() if times.answer_tokens}
+        engine.update(scheduler_output)
+    run.seconds = engine.clock
+    run.times = {name: times for name, times in engine.times.items() if times.answer_tokens}
     return run
 
 

@@ -8,9 +8,8 @@ from typing import Any
 from lessons_lib.conformance.design.machine import BLOCK_SIZE, Design, Machine
 from lessons_lib.conformance.design.workload import SYSTEM_TOKENS, Ask
 from lessons_lib.kv_cache.block_pool import BlockPool, OutOfBlocks
-from lessons_lib.scheduling.arrivals import END_TOKEN
 from lessons_lib.scheduling.scheduler import Scheduler
-from lessons_lib.scheduling.simulator import SequenceTimes, StepCost
+from lessons_lib.scheduling.simulator import SimulatedEngine, StepCost
 from lessons_lib.serving.router import Replica
 
 
@@ -32,49 +31,37 @@ class ServedLoad:
         return (self.counts["chat", "good"] + self.counts["document", "good"]) / self.seconds
 
 
-class ReplicaClock:
-    """One replica, which goes on step by step until it is asked to stop."""
+class SimulatedReplica(SimulatedEngine):
+    """One replica, which goes on step by step until it is asked to stop.
+
+    Attributes:
+        known: what the router knows of it.
+        asks: sequence -> its request, for all that were sent here.
+    """
 
     def __init__(self, scheduler: Scheduler[Any], cost: StepCost):
-        self.scheduler, self.cost, self.clock = scheduler, cost, 0.0
+        super().__init__(scheduler, cost)
         self.known = Replica()
         self.asks: dict[str, Ask] = {}
-        self.times: dict[str, SequenceTimes] = {}
-        self.ended: list[str] = []
 
-    def add(self, ask: Ask, prompt_tokens: int) -> None:
+    def send(self, ask: Ask, prompt_tokens: int) -> None:
         """A request arrives, `prompt_tokens` of whose prompt aren't cached."""
-        arrival = replace(ask.arrival, prompt_tokens=prompt_tokens)
-        if not self.scheduler.has_unfinished():
-            self.clock = max(self.clock, arrival.arrival_time)
-        self.scheduler.add(arrival.sequence())
-        self.asks[arrival.id], self.times[arrival.id] = ask, SequenceTimes(arrival.arrival_time)
+        self.asks[ask.arrival.id] = ask
+        self.add(replace(ask.arrival, prompt_tokens=prompt_tokens))
 
     def advance(self, until: float) -> None:
         """Take the steps that begin before a time.
 
         Raises:
             Deadlock: see `Scheduler.schedule`.
+            OutOfBlocks: the admission lets none of the waiting requests in, although nothing runs.
         """
-        (end_token,) = END_TOKEN
         while self.scheduler.has_unfinished() and self.clock < until:
-            output = self.scheduler.schedule()
-            counts = output.num_scheduled_tokens
-            if not counts:
+            output = self.schedule()
+            if not output.num_scheduled_tokens:
                 raise OutOfBlocks(f"the admission admits none of {len(self.scheduler.waiting)} waiting requests.")
-            context = sum(sequence.num_computed_tokens for sequence in counts) + output.num_tokens
-            self.clock += self.cost.seconds(output.num_tokens, context)
-            lengths = [len(sequence.output_ids) + 1 for sequence in counts]
-            ends = [length == self.asks[sequence.id].arrival.answer_tokens for sequence, length in zip(counts, lengths)]
-            finished = self.scheduler.update(output, [end_token if is_end else 0 for is_end in ends])
-            for sequence, length in zip(counts, lengths):
-                if length == 1:  # in the middle of a prompt, a later step sets it again
-                    self.times[sequence.id].first_token = self.clock
-            for sequence in finished:
-                times = self.times[sequence.id]
-                times.finished, times.answer_tokens = self.clock, len(sequence.output_ids)
+            for _ in self.update(output):
                 self.known.end()
-                self.ended.append(sequence.id)
 
 
 def serve(design: Design, asks: list[Ask], machine: Machine | None = None) -> ServedLoad:
@@ -89,7 +76,7 @@ def serve(design: Design, asks: list[Ask], machine: Machine | None = None) -> Se
     devices = design.devices_per_replica(machine)
     routing = copy.deepcopy(design.routing)  # it may count; each workload begins anew
     replicas = [
-        ReplicaClock(
+        SimulatedReplica(
             Scheduler(
                 BlockPool(design.num_blocks, BLOCK_SIZE), max_num_seqs=design.max_num_seqs,
                 max_num_batched_tokens=design.max_num_batched_tokens, policy=copy.deepcopy(design.policy),
@@ -117,10 +104,9 @@ def serve(design: Design, asks: list[Ask], machine: Machine | None = None) -> Se
             continue
         cached = SYSTEM_TOKENS if prefix and prefix[0] in replica.known.sent_blocks else 0
         replica.known.begin(prefix)
-        replica.add(ask, ask.arrival.prompt_tokens - cached)
+        replica.send(ask, ask.arrival.prompt_tokens - cached)
     for replica in replicas:
         replica.advance(float("inf"))
-        for name in replica.ended:
-            ask = replica.asks[name]
+        for name, ask in replica.asks.items():
             load.counts[ask.kind, ask.verdict(replica.times[name])] += 1
     return load

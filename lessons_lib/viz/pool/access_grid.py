@@ -13,7 +13,6 @@ from lessons_lib.viz.pool.lot import GAP, HEAD, LOT_WIDTH, Lot, lay_out
 from lessons_lib.viz.pool.words import Holding, holdings
 
 READ, NOT_READ, HELD = 0.5, 0.72, 0.86  # how far a request's color is lightened
-_FAINT = EDGE
 _HOVER_CELL = 7  # smaller cells share their block's hover text
 _NUMBER_CELL = 24  # wider cells show the position of their token
 _MOST_HOVERS = 1500  # blocks of a larger pool have no hover texts
@@ -133,7 +132,7 @@ def _squares(d: Drawing, blocks: list[_Block], x: float, y: float) -> float:
             )
         if block.is_read:
             dots.append(f"M{number(left + side / 2)} {number(top + side / 2)}h.5")
-    d.lines("".join(free), _FAINT)
+    d.lines("".join(free), EDGE)
     for fill, paths in [item for layer in layers for item in layer.items()]:
         d.lines("".join(paths), "none", fill=fill)
     d.lines("".join(frames), INK, edge)
@@ -179,7 +178,7 @@ def _cells(d: Drawing, lot: Lot, block: _Block, offsets: range, x: float, y: flo
     start, height = offsets.start, lot.cell_height - 1
     filled = min(max(block.tokens, start), offsets.stop) - start
     _path(d, lot, 0, filled, x, y, block.shade, "none")
-    _path(d, lot, filled, len(offsets), x, y, "none", mix(block.colour, PAPER, 0.4) if block.held else _FAINT)
+    _path(d, lot, filled, len(offsets), x, y, "none", mix(block.colour, PAPER, 0.4) if block.held else EDGE)
     if block.held and filled < len(offsets):
         d.hatch(x + filled * lot.cell, y, (len(offsets) - filled) * lot.cell - 1, height)
     new = sorted(block.written.intersection(offsets))
