@@ -439,7 +439,8 @@ Table(["input of each decode step", "first wrong token", "continuation of story 
 # %% [markdown]
 """
 Some mistakes are obvious. Feeding the token before the newest one asks the same question twice: the model has already
-said what follows that token and usually says it again, hence the stutter. Other mistakes don't show: a text can go
+said what follows that token and usually says it again, hence the stutter. Without the cache, each step
+sees a single word, and whatever often follows that word comes next. Other mistakes don't show: a text can go
 wrong at some token and still read like a story. In the last row the whole text was added to the cache again and again,
 and the story still reads well. So reading the output proves nothing. You have to compare it with the oracle, token for
 token.
@@ -582,8 +583,8 @@ predict("00.c", ...)
 
 # %% [markdown]
 """
-**Exercise 00.4.** Write `cache_bytes_per_token` for the configuration of *any* Hugging Face model. `bytes_per_element`
-is the size of one element of a key or value. These fields of `config` tell the rest:
+**Exercise 00.4.** Write `cache_bytes_per_token` for the configuration of a Hugging Face model whose layers are all
+alike: GPT-2, Llama, Qwen and many others. `bytes_per_element` is the size of one element of a key or value. These fields of `config` tell the rest:
 
 | field | meaning | may be missing or None? |
 |---|---|---|
@@ -642,8 +643,8 @@ Table(["model", "layers", "query heads", "KV heads", "head size", "per token", "
 """
 Compare Llama-2-7B with Llama-3-8B: the same number of layers and query heads, a quarter of the KV heads, a quarter of
 the cache. For Qwen3 the head size is not the hidden size divided by the number of heads; the configuration sets it
-explicitly. And look at the last column: that is what one long conversation takes on a GPU that has to hold the weights
-as well. From lesson 03 on, this memory is the main subject.
+explicitly. And look at the last column: so much would one conversation of that length take on a GPU that has to hold
+the weights as well. (GPT-2 and Llama-2-7B end before.) From lesson 03 on, this memory is the main subject.
 
 ## The ledger
 

@@ -63,7 +63,8 @@ to compute a single token (lesson 00). What if a pass computed one token for eac
 
 # %% [markdown]
 """
-Here is one decode step over batches of 1, 2, 4 and 8 rows, each with 64 tokens in the cache:
+Here is one decode step over batches of 1, 2, 4 and 8 rows: the median of 25 steps, before which each row has 64 tokens
+in the cache.
 """
 
 # %% tags=["measured"]
@@ -417,7 +418,6 @@ padding token is the end token. In the output, words between » and « differ fr
 
 **Predict 01.e.** The mask is back, and the positions are left out. The model then takes a token's column as its
 position, as GPT-2 did above. So A's first token is at position 49 instead of 0. How many of the six answers change?
-(Before you answer: which way of encoding positions does this model use?)
 """
 
 # %%
@@ -453,7 +453,8 @@ lesson 02 on they also say where a row's keys are. ("Further" tries three models
 > **ledger**: the table of this course that compares, for the same six stories, what each way of serving them computes,
 > stores and copies.
 
-Lesson 00 began it. From here on we leave out its row without a cache, which takes too long.
+Lesson 00 began it. From here on we leave out its row without a cache, which takes several times as long
+as the others.
 """
 
 # %% tags=["measured"]

@@ -328,7 +328,7 @@ print("'grandma' in the prompts of E and F:", ["grandma" in PROMPTS[NAMES.index(
 # %% [markdown]
 """
 Nothing crashes, every shape is right, and both wrong answers are good stories. You couldn't tell from one answer alone.
-But without the mask, E's answer depends on which request had the slot before. After B nothing in it comes from B: keys
+But without the mask, E's answer depends on which request had the slot before. After B it has no word of B's: keys
 that aren't E's own shift the scores, one token comes out differently, and the story takes another path. After F it has
 a grandma. That word is in F's prompt and not in E's: one user's text shows in another user's answer.
 
@@ -451,8 +451,9 @@ Table(
 """
 E starts when D has left, F when A has left. No finished answer is held back.
 
-The run can't get much shorter. C needs 100 steps for its 100 tokens however we batch, and doesn't get its first chunk
-until step 3, because the four prompts are prefilled one after the other.
+The run can't get much shorter. C needs 100 steps for its 100 tokens, and gets its only chunk in step 3, because the
+four prompts are prefilled one after the other: it ends in step 102. E ends it, one step later. It gets D's slot in step
+24, and has 80 tokens to generate.
 
 ## Prove it
 
@@ -528,8 +529,8 @@ Table(
 
 # %% [markdown]
 """
-Continuous batching needs fewer steps than static batching of the same size, and slot utilization shows why. (With one
-slot, it would serve one request at a time again, with nothing to gain.) At 8 slots, compare the number of steps with
+Continuous batching needs fewer steps than static batching of the same size, and slot utilization shows why. (A step that
+computes a chunk makes two passes; "What is still wrong" counts them. With one slot, it would serve one request at a time again, with nothing to gain.) At 8 slots, compare the number of steps with
 the largest `max_new_tokens`: no run can be shorter than its longest request.
 
 Steps aren't seconds, though, and a step over more rows takes longer. The ledger has the seconds of the six stories.

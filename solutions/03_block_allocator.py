@@ -212,7 +212,7 @@ for name, tokens in prompt_tokens.items():
     print(f"{name}: {tokens:2} prompt tokens, blocks: {count}, empty slots: {count * 16 - tokens}")
 grows = range(3, 103)  # the tokens of C, step by step
 slots_of_c = [16 * blocks_for(tokens, 16) for tokens in grows]
-print("C takes a block when it gets token", [t for t in grows if blocks_for(t, 16) > blocks_for(t - 1, 16)])
+print("C takes a further block when it gets token", [t for t in grows if blocks_for(t, 16) > blocks_for(t - 1, 16)])
 reveal("03.c", 100 * (1 - sum(grows) / sum(slots_of_c)), unit="%")
 
 # %% [markdown]
@@ -228,13 +228,16 @@ stories that way.
 oracle = contiguous_use(held, final)
 c_tokens = [now["C"] for now in held if "C" in now]
 reveal("03.a", 100 * (1 - mean(c_tokens) / final["C"]), unit="%")
+empty = {name: 1 - mean(now[name] for now in held if name in now) / size for name, size in final.items()}
+print("empty on average:", *(f"{name} {share:.0%}" for name, share in empty.items()))
 draw_memory(oracle, 24, title="Oracle: exactly what each request needs", num_slots=512)
 
 # %% [markdown]
 """
 Nothing is hatched, but much is pale: reserved, and used only later. C has its 102 slots from its first step on, and
-fills the last of them in its last step. So even with a perfect oracle, about half of a reservation is empty while its
-answer grows. (The first two steps add a little: C has its slots, and its prompt isn't computed yet.)
+fills the last of them in its last step. So even with a perfect oracle, a reservation is partly empty while its answer
+grows: half of C's on average, whose prompt has only 3 tokens, and less where the prompt is longer. (The first two
+steps add a little: C has its slots, and its prompt isn't computed yet.)
 
 A second loss shows when many requests come and go. A request that finishes leaves a gap of exactly its own size, and
 the next one may be larger. ("Further" shows such a moment.)
@@ -541,8 +544,8 @@ Same memory, same requests, same code. In rows, only two requests run at a time,
 blocks, all of them are done in less than a third of the steps. The curve for blocks has a long tail: the queue is
 empty, and the longest answers run on.
 
-Each step reads the weights once, however many requests run, so on a GPU fewer steps means more tokens per second. That
-is why serving systems page their cache.
+Each step reads the weights once, however many requests run, so fewer steps read them less often, for the same tokens.
+On a GPU that is most of a step's time (lesson 00): that is why serving systems page their cache.
 
 The last column is the price. A request may run out of blocks in the middle of its answer, and some did. Each of them
 started over, and the tokens that it already had must be computed again.

@@ -438,7 +438,7 @@ Table(columns=STEP, rows=rows_of_steps(6)[3:])
 # %% [markdown]
 """
 P's ninth token would need a third block, so P stalls. It keeps its two blocks and gets no token. Q and R have room. R finishes
-in that step, and in the next one P gets R's block. In step 6, the same happens to Q.
+in that step, and in the next one P gets R's block. In step 6, Q's thirteenth token would need a fourth block, so Q stalls.
 
 **Exercise 09.3.** Write these two decisions, `schedule_waiting` and `allocate_slots`. The rest of the class is given. Read
 `schedule`: it schedules the running sequences, then the waiting ones, and raises a `Deadlock` if no running sequence can

@@ -257,23 +257,24 @@ predict("10.b", ...)  # sequences
 except that its tokens stay: some of them have been sent. Return nothing.
 
 Take the state before a call, with blocks of 4, and none free. A and B run, C and D wait, first come, first served. B has 5 prompt tokens and 4 answer
-tokens, and 8 of these 9 are computed. A needs a block, and B is the victim:
+tokens, and 8 of these 9 are computed. The step has scheduled B's decode, and has taken a third block for it. Then A, whose prompt is still being
+computed, needs a block, and B is the victim:
 
 | | before | after |
 |---|---|---|
 | `scheduler.running`, a list | A, B | A |
 | `scheduler.waiting`, a queue; `add(sequence)` puts a sequence where its rank belongs | C, D | B, C, D |
-| `scheduler.pool`; `free(blocks)` | no block is free | blocks 2 and 3 are free |
+| `scheduler.pool`; `free(blocks)` | no block is free | blocks 2, 3 and 5 are free |
 | `scheduler_output.num_scheduled_tokens`, a dict | B: 1 | – |
 | `scheduler_output.preempted`, a list | – | B |
-| `victim.blocks`, a list | 2, 3 | – |
+| `victim.blocks`, a list | 2, 3, 5 | – |
 | `victim.num_computed_tokens` | 8 | 0 |
 | `victim.prompt_ids`, `victim.output_ids` | 5, 4 tokens | 5, 4 tokens |
 
 A call doesn't always find all of this. In each of these cases, decide what "as if it had never run" means:
 
 - The step has scheduled no token of the victim yet, or it has preempted others before.
-- The last of the victim's blocks isn't full.
+- Every block of the victim is full.
 - The victim waits already, and has blocks all the same (lesson 11 has such sequences).
 - `victim.swapped` isn't empty: its keys and values are not dropped, but copied to other memory. Its blocks are taken just the same, and it will go on
   where it was.

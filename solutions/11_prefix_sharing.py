@@ -458,8 +458,9 @@ blocks, and their tokens count as computed. That's all, except for one trap.
 Suppose a prompt has 32 tokens, and both of its blocks are found. All 32 tokens are computed, so nothing is left to compute. But then there are no
 logits to choose the first token of the answer from! Engines have crashed here ([vLLM](https://github.com/vllm-project/vllm/issues/53706),
 [nano-vllm](https://github.com/GeeeekExplorer/nano-vllm/issues/144)). So the last known token is always computed: 31 tokens count as computed. Its key
-goes to a cache slot in the second block, which already contains an equal key, and the sequence must not write to that block. The scheduler notices this
-and copies the block first. The copy needs one free block.
+goes to a cache slot in the second block, which already contains that key, and the sequence must not write to that block. (Would an equal key do harm?
+In another batch it may differ in its last digits, and other sequences read it. So the rule has no exception.) The scheduler notices this and copies
+the block first. The copy needs one free block.
 
 **Your task: `take_cached(pool, sequence, blocks)`.** `pool` is a `PrefixCache`. `sequence` has no blocks. It has `sequence.num_tokens` known tokens,
 including those of its answer so far. `blocks` is a list of one or more blocks that `pool.match_prefix` returned for it, so they hold its first

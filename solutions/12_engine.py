@@ -7,7 +7,7 @@
 90 minutes · difficulty: medium · routes: serving · prerequisites: lesson 09 (the scheduler), lesson 10 (memory pressure) and lesson 11 (prefix sharing)
 
 The parts can serve requests, but something has to drive them. In this lesson an engine does that, and it adds what users expect: sampling, text instead of
-token ids, and answers that can be read as they grow and stopped halfway. Then we break the engine on purpose, and you write the function that survives it.
+token ids, and answers that can be read as they grow and stopped halfway. Then we break the engine on purpose, and you write the step that survives it.
 """
 
 # %%
@@ -674,8 +674,8 @@ because the requests have their tokens, and everything else can be computed from
 > **recover**: after an interrupt, drop all blocks and put every unfinished sequence back in the queue, with the tokens that it has.
 
 Every call of the engine notes that a change has begun (`with self.changes:`). If it didn't finish, the next call recovers before it does anything else (the
-decorator `@one_call`). The keys and values are then recomputed, as after a preemption in lesson 10. `@one_call` also holds a lock, so several threads can
-share an engine.
+decorator `@one_call`). The keys and values are then recomputed, as after a preemption in lesson 10. `@one_call` also holds a lock, so a call from
+another thread waits until this one has ended.
 
 Let's interrupt the fifth step, right after the scheduler has allocated blocks.
 """
@@ -776,7 +776,7 @@ print(f"steps recorded: {engine.metrics.steps}, forward passes: {len(passes)}; b
 """
 ## Measure: what an engine knows about itself
 
-An engine counts while it serves. These are the usual metrics; the times were defined in lesson 09:
+An engine counts while it serves. These are the usual metrics; the times were defined in lessons 02 and 09:
 
 | metric | meaning |
 |---|---|
@@ -865,7 +865,7 @@ as fast. What the engine has gained is memory, and with it room for more request
 
 ## What is still wrong
 
-**One caller.** `stream` runs the steps itself. Two callers in two threads would interfere with each other, and between calls nothing runs.
+**One caller.** `stream` runs the steps itself. Two callers in two threads wait for each other at every step, and between calls nothing runs.
 
 **No network.** Requests can come only from inside this Python process.
 
@@ -1200,7 +1200,7 @@ that the same bookkeeping matters. That is the subject of lesson 13.
 
 What does the model do all that time? It multiplies matrices, and it runs hundreds of small operations in between. `fused_runner` makes a runner that
 computes the same model with fewer: queries, keys and values come from a single product with their concatenated weights, and so do the gate and up
-projections of the MLP. Each norm is one operation. For a few tokens it also computes each product in a different order (see "Further"). Here is a step of four stories:
+projections of the MLP. Each norm is one operation. For a few tokens it also computes each product in a different order (see "One product, two orders"). Here is a step of four stories:
 """
 
 # %% tags=["measured"]

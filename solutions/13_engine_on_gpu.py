@@ -619,7 +619,8 @@ print("random_numbers:", launches_of(random_numbers, their_seeds[:, None], their
 
 # %% [markdown]
 """
-**13.h** How many operations does your draw start for these 64 rows, those of `random_numbers` included? Count them in your code.
+**13.h** How many operations does your draw start for these 64 rows, those of `random_numbers` included? Count them in your code. Views, such as
+`seeds[:, None]`, start none.
 """
 
 # %%

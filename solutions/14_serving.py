@@ -95,7 +95,7 @@ print("heartbeats from the first token to the last:", sum(order[0][1] < beat < o
 
 # %% [markdown]
 """
-C waited for all of A, and the heart stood still. `for token in engine.stream(...)` runs the model in the event loop's thread, without an `await`. So the loop couldn't run anything else: no second client, no new connection, no timeout.
+C waited for all of A, and the heartbeats stopped. `for token in engine.stream(...)` runs the model in the event loop's thread, without an `await`. So the loop couldn't run anything else: no second client, no new connection, no timeout.
 
 ### Predict
 
@@ -442,7 +442,7 @@ All 100 tokens were computed and sent into the void. The keys and values of 3 + 
 
 > **ASGI**: Python's interface between a web server and an application. For each HTTP request, the application gets two coroutine functions: `send`, and `receive`, which returns the client's next message. `{"type": "http.disconnect"}` says that the client has left.
 
-`stream_until_gone(add, receive, send)` waits for the engine's tokens and for `receive` at the same time, and aborts the request when the client leaves. You write it in "Further", as Build 4: it takes its time, and it asks for the same care with cancellation as your owner. Until then, your server uses the library's.
+`stream_until_gone(add, receive, send)` waits for the engine's tokens and for `receive` at the same time, and aborts the request when the client leaves. You write it in "Further", as Build 4: it takes a while, and it asks for the same care with cancellation as your owner. Until then, your server uses the library's.
 
 ## Too many
 
