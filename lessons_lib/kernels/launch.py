@@ -22,6 +22,7 @@ MAX_KEYS_PER_SPLIT = (
 MIN_KEYS_PER_SPLIT = 512  # with fewer keys, starting a program and merging its result take too large a share
 KEYS_PER_SHORT_SPLIT, MAX_SHORT_SPLITS = 128, 16  # where the decode kernel merges by itself, one split after another
 MIN_HOPPER_TOKENS = 1024  # see `hopper_pays`
+MIN_SHORT_HEAD_TOKENS = 4096
 
 
 @dataclass(frozen=True)
@@ -130,7 +131,8 @@ def varlen(
     if max_context_len is None:
         max_context_len = int(context_lens.max())
     if max_seqlen_q > 1:
-        launch_prefill(q, k_cache, v_cache, block_tables, context_lens, cu_seqlens_q, out, scale, terms=terms)
+        batch = (q, k_cache, v_cache, block_tables, context_lens, cu_seqlens_q)
+        launch_prefill(*batch, out, scale, terms=terms, max_seqlen_q=max_seqlen_q)
     # Without reading the lengths, any sequence may be a decode; the kernel skips the others.
     if len(q) < len(context_lens) * max_seqlen_q or max_seqlen_q == 1:
         cache = (k_cache, v_cache, block_tables, context_lens)
@@ -235,7 +237,8 @@ def launch_decode(
 
 def launch_prefill(
     q, k_cache, v_cache, block_tables, context_lens, cu_seqlens_q, out, scale,
-    *, terms=None, tiles: Tiles | None = None, use_int64: bool | None = None, kernel=None,
+    *, terms=None, max_seqlen_q: int | None = None, tiles: Tiles | None = None, use_int64: bool | None = None,
+    kernel=None,
 ) -> None:  # fmt: skip
     """Launch the prefill kernel, or the one for Hopper GPUs. Nothing is validated.
 
@@ -243,11 +246,13 @@ def launch_prefill(
         q: [T, Hq, D]; out: [T, Hq, V], is written.
         k_cache, v_cache, block_tables, scale, terms: see `decode`.
         context_lens, cu_seqlens_q: see `varlen`.
+        max_seqlen_q: upper bound of the new tokens of any sequence; T if None.
         tiles, use_int64: of `prefill_kernel`: tiles, and whether cache offsets take 64 bits; chosen here if None.
         kernel: `prefill_kernel`, or another with the same arguments; chosen here if None and the others are too.
     """
     is_free = kernel is None and tiles is None and use_int64 is None
-    if is_free and hopper_pays(len(q), q.shape[2], len(context_lens)) and has_hopper_kernel(q, k_cache, v_cache, terms):
+    pays = hopper_pays(len(q), q.shape[2], len(q) if max_seqlen_q is None else max_seqlen_q)
+    if is_free and pays and has_hopper_kernel(q, k_cache, v_cache, terms):
         from lessons_lib.kernels.hopper_prefill import launch_hopper_prefill  # imports Gluon, which others may lack
 
         launch_hopper_prefill(q, k_cache, v_cache, block_tables, context_lens, cu_seqlens_q, out, scale)
@@ -268,13 +273,15 @@ def launch_prefill(
     )  # fmt: skip
 
 
-def hopper_pays(tokens: int, head_dim: int, num_seqs: int) -> bool:
+def hopper_pays(tokens: int, head_dim: int, max_seqlen_q: int) -> bool:
     """Whether a batch is long enough for `hopper_prefill_kernel`, by timings on an H200.
 
     Its programs are few and large, one per processor, and its launch keeps the CPU busy for longer. With heads of 64
-    elements it gains less, so only long prompts pay, not chunks or prompts among decodes.
+    elements it gains less, so only large steps with a long prompt or chunk pay.
     """
-    return tokens >= (MIN_HOPPER_TOKENS if head_dim > 64 else MIN_HOPPER_TOKENS * num_seqs)
+    if head_dim > 64:
+        return tokens >= MIN_HOPPER_TOKENS
+    return tokens >= MIN_SHORT_HEAD_TOKENS and max_seqlen_q >= MIN_HOPPER_TOKENS
 
 
 def has_hopper_kernel(q, k_cache, v_cache, terms) -> bool:

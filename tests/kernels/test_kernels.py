@@ -313,8 +313,8 @@ def prefill_of(
     [
         dict(),
         dict(num_seqs=50),
-        dict(head_dim=64),
-        dict(head_dim=64, num_seqs=2, tokens=2048),
+        dict(head_dim=64, tokens=4096),
+        dict(head_dim=64, tokens=4096, num_seqs=250, max_seqlen_q=1024),
         dict(dtype=torch.bfloat16, block_size=64),
         dict(view=lambda cache: torch.zeros(6, 16, 4, 128, dtype=cache.dtype)[:, :, :2]),
     ],
@@ -328,7 +328,8 @@ def test_long_prefills_take_the_hopper_kernel(launched, given):
     "given",
     [
         dict(tokens=1023),
-        dict(head_dim=64, num_seqs=2),
+        dict(head_dim=64, tokens=4095),
+        dict(head_dim=64, tokens=4096, max_seqlen_q=1023),
         dict(head_dim=80),
         dict(value_dim=64),
         dict(block_size=24),
