@@ -207,6 +207,22 @@ class Notebook:
         self.page.evaluate("id => window.jupyterapp.shell.activateById(id)", self.panel_id)
         self.page.wait_for_function("id => window.jupyterapp.shell.currentWidget?.id === id", arg=self.panel_id)
 
+    def change_theme(self, theme: str) -> None:
+        """JupyterLab's, for the whole page."""
+        self.page.evaluate("theme => window.jupyterapp.commands.execute('apputils:change-theme', {theme})", theme)
+        self.page.wait_for_function("theme => document.body.dataset.jpThemeName === theme", arg=theme)
+
+    def close(self) -> None:
+        """Close the tab and end its kernel, without a question."""
+        self.bring_to_front()
+        self.page.evaluate(
+            """async () => {
+                 const panel = window.jupyterapp.shell.currentWidget;
+                 await panel.sessionContext.shutdown();
+                 panel.dispose();
+               }"""
+        )
+
     def run_all_cells(self, seconds: float = RUN_SECONDS) -> float:
         """Run all cells; return the seconds until the kernel was idle and no cell was left waiting."""
         self.bring_to_front()

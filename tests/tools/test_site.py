@@ -2,7 +2,6 @@
 
 import functools
 import http.server
-import os
 import re
 import shutil
 import subprocess
@@ -14,6 +13,7 @@ from urllib.parse import unquote
 
 import nbformat
 import pytest
+from accessibility import axe_faults, axe_source
 from browser import ROOT, start_chromium, why_no_browser
 
 from lessons_lib.kv_cache import block_pool
@@ -128,10 +128,7 @@ def site(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def axe() -> str | None:
-    """axe-core's code, from `npm install axe-core` in the course's folder or in AXE_CORE; None if it isn't there."""
-    folder = Path(os.environ.get("AXE_CORE", ROOT / "node_modules" / "axe-core"))
-    file = folder / "axe.min.js"
-    return file.read_text(encoding="utf-8") if file.exists() else None
+    return axe_source()
 
 
 @pytest.fixture(scope="module")
@@ -160,7 +157,7 @@ def test_every_page_fits_asks_no_other_server_and_can_be_read(site, browser, axe
         if tab.evaluate("document.documentElement.scrollWidth") > width:
             faults.append(f"{file.name} is wider than {width} px")
         if axe:
-            faults += [f"{file.name}: {fault}" for fault in _axe_faults(tab, axe)]
+            faults += [f"{file.name}: {fault}" for fault in axe_faults(tab, axe)]
     context.close()
     assert (outside, faults) == ([], [])
 
@@ -171,15 +168,6 @@ def _only_from(address: str, route, outside: list[str]) -> None:
     else:
         outside.append(route.request.url)
         route.abort()
-
-
-def _axe_faults(tab, axe: str) -> list[str]:
-    """Serious and critical faults, those inside the players among them."""
-    tab.evaluate(axe)
-    found = tab.evaluate("axe.run(document, {resultTypes: ['violations']})")["violations"]
-    return [
-        f"{fault['id']}: {fault['nodes'][0]['target']}" for fault in found if fault["impact"] in ("serious", "critical")
-    ]
 
 
 def pages_of(out: Path) -> list[Path]:
