@@ -1,6 +1,7 @@
 """`check`: judges an attempt, says what is wrong with it, and always returns something usable."""
 
 import os
+import sys
 import traceback
 
 from lessons_lib.checks import progress
@@ -47,6 +48,8 @@ def check(id: str, attempt: object) -> object:
     progress.note_exercise(id, attempts=tried, passed=panel.kind == "right" or entry.get("passed", False))
     if panel.kind == "right":
         keep(exercise, attempt)
+    elif is_strict():
+        _put_reference_in_cells(exercise, attempt)
     return _finish(panel, attempt if panel.kind == "right" else exercise.load_reference(), earned[id])
 
 
@@ -154,6 +157,13 @@ def _where(error: BaseException, attempt: object) -> list[str]:
     own = files_of(attempt)
     frames = [f for f in traceback.extract_tb(error.__traceback__) if is_cell(f.filename) or f.filename in own]
     return [f"Line {frames[-1].lineno} of your cell: `{frames[-1].line}`"] if frames and frames[-1].line else []
+
+
+def _put_reference_in_cells(exercise: Exercise, attempt: object) -> None:
+    """In a graded run `check` raises, so its cell assigns nothing; later exercises that call this one need it."""
+    cells = vars(sys.modules["__main__"])
+    if cells.get(exercise.name) is attempt:
+        cells[exercise.name] = exercise.load_reference()
 
 
 def _finish(panel: Panel, result: object, points_earned: float = 0.0) -> object:

@@ -161,6 +161,21 @@ def test_a_second_run_of_the_check_does_not_pass_the_reference(capsys):
     assert states()["77.1"] == ["✗ not yet", 1, 0]
 
 
+@pytest.mark.parametrize("attempt", [unwritten, lambda numbers: None])
+def test_in_a_graded_run_later_exercises_find_the_reference(attempt, strict, monkeypatch):
+    monkeypatch.setattr(sys.modules["__main__"], "double", attempt, raising=False)
+    with pytest.raises(CheckFailed):
+        check("77.1", attempt)
+    assert sys.modules["__main__"].double is reference()
+
+
+def test_a_graded_run_replaces_no_other_definition(strict, monkeypatch):
+    monkeypatch.setattr(sys.modules["__main__"], "double", right, raising=False)
+    with pytest.raises(CheckFailed):
+        check("77.1", unwritten)
+    assert sys.modules["__main__"].double is right
+
+
 def test_the_reference_gets_no_marks(strict):
     with pytest.raises(CheckFailed, match="this is the reference, not your version"):
         check("77.1", reference())
