@@ -4,7 +4,7 @@
 
 **One engine, one process, one caller at a time. How do we turn that into a URL that many clients use at once, and that holds up when too many come and when some leave?**
 
-90 minutes · difficulty: hard · routes: serving · prerequisites: lesson 12 (the engine); lesson 09 (arrivals and waiting times) helps
+95 minutes · difficulty: hard · routes: serving · prerequisites: lesson 12 (the engine); lesson 09 (arrivals and waiting times) helps
 
 First, two callers use one engine, and we see what goes wrong. Then one coroutine becomes the engine's owner, and each caller gets a mailbox. Then come clients that leave, and too many requests. At the end, your parts form a server that answers `curl`.
 
@@ -35,13 +35,12 @@ from lessons_lib.models import load_model
 from lessons_lib.models.loading import BUNDLED_MODEL
 from lessons_lib.recording.drain import recorded_drain
 from lessons_lib.recording.request_path import recorded_path
-from lessons_lib.serving import AsyncEngine, EngineLoop
-from lessons_lib.serving.http.chat_events import DONE, ChatChunks
-from lessons_lib.serving.http.leaving import stream_until_gone
+from lessons_lib.serving import AdmissionControl, AsyncEngine, EngineLoop, Overloaded
+from lessons_lib.serving.http.chat_events import DONE, ChatChunks, sse_events
 from lessons_lib.serving.http.server_process import ServerProcess
 from lessons_lib.serving.http.server_thread import ServerThread
 from lessons_lib.serving.http.small_app import SmallApp
-from lessons_lib.serving.load.goodput import Target
+from lessons_lib.serving.load.goodput import Target, goodput
 from lessons_lib.serving.load.knee import find_knee, keeps_goodput
 from lessons_lib.serving.load.records import LoadLog
 from lessons_lib.serving.load.simulated import COST, SimulatedServer, simulate
@@ -337,6 +336,115 @@ All six get their tokens in turn, A's slow client holds up no other, and the hea
 
 The engine's thread and the event loop share one Python, and that costs time ("Further" measures it). `EngineProcess` has the same interface, with the engine in a process of its own: commands and events go through a socket, so they are plain data.
 
+## Clients that leave
+
+Users close the tab. If the server doesn't notice, the engine goes on computing text that no one reads, in blocks that other requests need.
+
+> **ASGI**: Python's interface between a web server and an application. For each HTTP request, the application gets two coroutine functions: `send`, and `receive`, which returns the client's next message. `{"type": "http.disconnect"}` says that the client has left.
+
+Here is a client that leaves, and the obvious server: it sends what comes. On a closed connection, `send` raises nothing at first.
+"""
+
+
+# %%
+class LeavingClient:
+    """Leaves when it has read so many tokens."""
+
+    def __init__(self, pool, num_read):
+        self.pool, self.num_read, self.got, self.blocks = pool, num_read, 0, []
+        self.has_left = asyncio.Event()
+        if num_read == 0:
+            self.has_left.set()
+
+    async def receive(self):
+        await self.has_left.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(self, tokens):
+        if self.has_left.is_set():
+            self.blocks.append(len(self.pool.used))
+        self.got += len(tokens)
+        if self.got >= self.num_read:
+            self.has_left.set()
+
+
+async def naive_stream(add, receive, send):
+    async for tokens in await add():
+        await send(tokens)
+    return True
+
+
+STORY = SamplingParams(max_tokens=100, ignore_eos=True)
+
+# %% [markdown]
+"""
+**14.c** A prompt has 3 tokens and its answer 100, and a block holds 16. The client leaves after 10 tokens of the answer. How many blocks does this request hold when it is nearly done?
+"""
+
+# %%
+predict("14.c", ...)  # blocks
+
+# %% tags=["measured"]
+engine = LLMEngine(model, tokenizer, SIX)
+async with AsyncEngine(engine) as front:
+    client = LeavingClient(engine.scheduler.pool, num_read=10)
+    is_whole = await naive_stream(lambda: front.add("The old dog", STORY), client.receive, client.send)
+print(f"left after 10 tokens; sent: {client.got} tokens; all sent: {is_whole}")
+print("blocks in use after it had left, at every tenth send:", client.blocks[::10])
+reveal("14.c", max(client.blocks), unit="blocks")
+
+# %% [markdown]
+"""
+All 100 tokens were computed and sent into the void. The keys and values of 3 + 99 tokens fill 7 blocks. (Those of the last token are never needed.) And a request that waits in the queue sends nothing at all. So the server has to *listen* while it waits for the engine.
+
+## Build 3: a client that leaves
+
+**Your task: the coroutine `stream_until_gone(add, receive, send)`**, which notices. It returns True if all tokens were sent, and False if the client left.
+
+- The client may leave at any time, also while `add` or `send` waits. The work then ends *at once*. Messages of other types mean nothing here.
+- `await stream.aclose()` aborts the request if it still runs. Rely on nothing else for that. It never waits, so no cancellation can interrupt it. (If `add` is cancelled while it waits, it takes the request back by itself.)
+- An exception of `add`, the stream or `send` goes on to the caller.
+- However it ends, the request has ended or is being aborted, and nothing that it started runs on: no task, no call of `receive`. (A task that you have cancelled may end right after.)
+
+Example: the client leaves while the second list of tokens is being sent. `send` is cancelled, the request is aborted, and `stream_until_gone` returns False.
+
+The coroutine itself may be cancelled too, at any await and more than once: it then ends with `CancelledError`, and leaves as little behind.
+
+Three tools: `asyncio.ensure_future(coroutine)` starts a task, `task.cancel()` raises `CancelledError` where the task waits, and `await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)` returns when one of the tasks has ended.
+"""
+
+# %% exercise="14.4"
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from lessons_lib.engine.outputs import NewToken
+from lessons_lib.serving.async_engine import RequestStream
+
+from lessons_lib.serving.http.leaving import stream_until_gone
+
+# %% [markdown]
+"""
+Your code, the same engine, and four clients: one leaves at once, two leave in the middle of the stream, and one stays.
+"""
+
+# %%
+engine = LLMEngine(model, tokenizer, SIX)
+async with AsyncEngine(engine) as front:
+    for num_read in (0, 1, 10, 101):
+        client = LeavingClient(engine.scheduler.pool, num_read)
+        is_whole = await stream_until_gone(lambda: front.add("The old dog", STORY), client.receive, client.send)
+        while front.admission.num_requests:  # an abort is carried out with the next turn
+            await asyncio.sleep(0.001)
+        what = f"leaves after {num_read} tokens" if num_read <= 100 else "stays"
+        used = len(engine.scheduler.pool.used)
+        print(f"{what}: all sent: {is_whole}, got fewer than 100: {client.got < 100}, blocks in use: {used}")
+audit(engine.scheduler)
+
+# %% [markdown]
+"""
+The chain has four links. The operating system tells the server that the connection is closed. `receive` tells the application. The application closes the stream, which sends the owner an abort command. The next turn carries it out, and the blocks are free.
+
 ## HTTP
 
 Now the engine gets a URL. Most clients speak OpenAI's API, so our server does too. It runs in a process of its own, and its engine in another one. (In a terminal: `make serve`.)
@@ -378,71 +486,7 @@ for number, event in enumerate(response.read().decode().split("\n\n")):
 
 # %% [markdown]
 """
-The first event names the role. Each event after it has a *delta*, the text that is new; the last of them has a `finish_reason`. This client asked for *usage* (how many tokens were computed), so one more event reports it. `[DONE]` says that the stream is complete: the connection wasn't cut.
-
-## Build 3: tokens to events
-
-`ChatChunks` writes each of these events:
-"""
-
-# %%
-chunks = ChatChunks({"id": "chatcmpl-1", "model": "tiny"}, prompt_tokens=3)
-for event in (chunks.role(), chunks.text(" ran", "stop"), chunks.usage(1), chunks.error(RuntimeError("no")), DONE):
-    print(event.decode().rstrip())
-
-# %% [markdown]
-"""
-**Your task: `sse_events(head, batches, prompt_tokens=None)`**, a generator that decides which event is due when, for one chat. `head` is for `ChatChunks`. `batches` yields lists of `NewToken`, like those of a stream of `AsyncEngine`, but in a plain loop: each token has `.text` and `.finish_reason`, which is None for all but the very last token.
-
-- No event goes out before the first batch is there. Then comes the role, and one text event for each batch, as soon as it is there.
-- If `prompt_tokens` is given, usage follows the last text. `DONE` is the last event.
-- `batches` may raise. Before its first batch, the exception goes out to the caller: nothing was sent, so the client can get a status like 400. Later the status 200 has been sent: the stream ends with the error event and `DONE`, without usage. (Clients also see this if the engine's process dies. "Further" kills one.)
-- A reader may close the generator early. It then ends quietly: it must not yield any more.
-
-Example: for one batch with one token, `" ran"` and `"stop"`, there are three events: the role, the text with its reason, and `DONE`.
-"""
-
-# %% exercise="14.3"
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
-
-from lessons_lib.engine.outputs import NewToken
-
-from lessons_lib.serving.http.chat_events import sse_events
-
-# %% [markdown]
-"""
-## Clients that leave
-
-Users close the tab. If the server doesn't notice, the engine goes on computing text that no one reads, in blocks that other requests need. The obvious server sends what comes: `async for tokens in stream: await send(tokens)`. On a closed connection, `send` raises nothing at first.
-
-### Predict
-
-A prompt has 3 tokens and its answer 100, and a block holds 16. The client leaves after 10 tokens of the answer. The obvious server runs on a real engine.
-
-**14.c** How many blocks does this request hold when it is nearly done?
-"""
-
-# %%
-predict("14.c", ...)  # blocks
-
-# %% tags=["measured"]
-STORY = SamplingParams(max_tokens=100, ignore_eos=True)
-engine, sent, in_use = LLMEngine(model, tokenizer, SIX), 0, []
-async with AsyncEngine(engine) as front:
-    async for tokens in await front.add("The old dog", STORY):
-        sent += len(tokens)  # the client left after 10 tokens, and no error says so
-        in_use.append(len(engine.scheduler.pool.used))
-print(f"the client left after 10 tokens; sent: {sent}")
-reveal("14.c", max(in_use), unit="blocks")
-
-# %% [markdown]
-"""
-All 100 tokens were computed and sent into the void. The keys and values of 3 + 99 tokens fill 7 blocks. (Those of the last token are never needed.) And a request that waits in the queue sends nothing at all. So the server has to *listen*, while it waits for the engine:
-
-> **ASGI**: Python's interface between a web server and an application. For each HTTP request, the application gets two coroutine functions: `send`, and `receive`, which returns the client's next message. `{"type": "http.disconnect"}` says that the client has left.
-
-`stream_until_gone(add, receive, send)` waits for the engine's tokens and for `receive` at the same time, and aborts the request when the client leaves. You write it in "Further", as Build 4: it takes a while, and it asks for the same care with cancellation as your owner. Until then, your server uses the library's.
+The first event names the role. Each event after it has a *delta*, the text that is new; the last of them has a `finish_reason`. This client asked for *usage* (how many tokens were computed), so one more event reports it. `[DONE]` says that the stream is complete: the connection wasn't cut. ("Further" has the generator that decides which event is due when, as an exercise.)
 
 ## Too many
 
@@ -472,60 +516,33 @@ reveal("14.d", round(waits[-1], 1), "s")
 """
 In 20 seconds 600 requests arrive, and 200 are served. 400 still wait, and take 40 seconds. Clients don't wait that long: they give up and ask again.
 
-Lesson 09 had a name for the remedy, admission control: the server decides at arrival which requests it takes on, and refuses the others at once.
-
-## Build 5: what to refuse
-
-**Your task: two methods of `AdmissionControl`.** It counts the requests in flight, waiting or running, and the tokens of their prompts. Both have a limit: a thousand short prompts fill the queue, and ten long ones keep the engine busy for as long. `None` is no limit, and a limit may be reached.
-
-- `_check_room(num_prompt_tokens)`: if that many more tokens would bring `self.num_prompt_tokens` above its limit, it raises `self._overloaded(what, 0, too_many)`. `too_many` is by how many, and `what` is a text for people.
-- `admit(num_prompt_tokens)` counts one more request, and returns `Admitted(num_prompt_tokens)`. If there are `max_requests` already, it raises `self._overloaded(what, 1, 0)`: one request has to end first. If several things are wrong, a prompt that would never fit (`_check_prompt`) comes first, then the number of requests, then their tokens.
-
-A refusal changes nothing but `num_refused`, and `_overloaded` counts that. The other methods are given; read `correct` and `release`, which keep the same books.
-
-Example: with `max_prompt_tokens=100`, prompts of 60 and 40 tokens are admitted. One more of 1 token raises `self._overloaded("…", 0, 1)`. One of 101 tokens raises `BadRequest`.
+Lesson 09 had a name for the remedy, admission control: the server decides at arrival which requests it takes on, and refuses the others at once. Ours counts the requests in flight, waiting or running, and the tokens of their prompts, and both have a limit: a thousand short prompts fill the queue, and ten long ones keep the engine busy for as long. A refusal changes nothing but a counter.
 """
 
-# %% exercise="14.5" given="__init__ correct release retry_after _check_prompt _overloaded"
-import time
-from collections import deque
-from collections.abc import Callable
-
-from lessons_lib.models.prompts import BadRequest
-from lessons_lib.serving.admission import LONGEST_WAIT, NUM_RECENT, SHORTEST_WAIT, Admitted, Overloaded
-
-from lessons_lib.serving.admission import AdmissionControl
+# %%
+gate = AdmissionControl(max_requests=32, max_prompt_tokens=100)
+gate.admit(60)
+gate.admit(40)
+try:
+    gate.admit(1)
+except Overloaded as error:
+    print(error)
 
 # %% [markdown]
 """
+
 ## Measured: what clients get
 
 Is refusing better than waiting? Throughput can't tell: a server that is far behind computes as many tokens per second as ever, only too late.
 
 > **goodput**: requests per second that were served within the promised times.
 
+A request is good if its whole answer came, and each of its times is at most the limit. In a window of 4 s, 6 requests are offered; one is refused, one has its first token after 0.7 s, four after 0.2 s. If the first token is promised within 0.5 s, the goodput is 1 per second.
+
 How a load test sends its requests matters too:
 
 > **open loop**: requests are sent at their times, whatever the server does. In a *closed loop*, each client waits for its answer first, so a slow server gets fewer requests, and looks fine.
 
-## Build 6: goodput
-
-A `LoadLog` has `records`, one for each request that was offered, and `window`, the seconds in which they were offered. A `LoadRecord` has `ttft` (time to first token), `tpot` (mean time per output token after the first), `e2el` (end to end), all in seconds, and `succeeded`: whether the
-whole answer came. A `Target` has the same three times as limits; `None` promises nothing.
-
-**Your task: `goodput(log, target)`**: good requests per second of the window. A request is good if it succeeded and each of its times is at most the limit. One that ended after the window counts like any other.
-
-Example: in a window of 4 s, 6 requests were offered. One was refused, one had its first token after 0.7 s, four after 0.2 s. With `Target(ttft=0.5)` the goodput is 1.0.
-"""
-
-# %% exercise="14.6"
-from lessons_lib.serving.load.goodput import Target
-from lessons_lib.serving.load.records import LoadLog
-
-from lessons_lib.serving.load.goodput import goodput
-
-# %% [markdown]
-"""
 Now more and more load. `simulate` computes instead of waiting: requests arrive at random times in an open loop, and each step takes as long as a formula says. The promise: the first token within half a second.
 
 > **knee**: the highest rate at which a server still keeps its promise; here, for 90 % of the requests.
@@ -554,7 +571,7 @@ predict("14.e", ...)  # requests per second
 
 # %% [markdown]
 """
-The search doubles the rate until the promise breaks, then closes in on the knee. A second server has your `AdmissionControl` in front: at most 32 requests, and 2,048 prompt tokens.
+The search doubles the rate until the promise breaks, then closes in on the knee. A second server has an `AdmissionControl` in front: at most 32 requests, and 2,048 prompt tokens.
 """
 
 # %%
@@ -596,7 +613,7 @@ To measure a real server: `python -m lessons_lib.serving.load --help`. It works 
 
 ## Your server
 
-`SmallApp` puts your parts together: an ASGI application around an engine. This is its heart. (The whole file: `lessons_lib/serving/http/small_app.py`. Its `front` sorts events into mailboxes, like `deliver` above.)
+`SmallApp` puts the parts together: an ASGI application around an engine. This is its heart. (The whole file: `lessons_lib/serving/http/small_app.py`. Its `front` sorts events into mailboxes, like `deliver` above.)
 """
 
 # %%
@@ -693,102 +710,87 @@ quiz("14")
 """
 ## Further (optional)
 
-What the lesson doesn't need. It isn't part of its 90 minutes.
+What the lesson doesn't need. It isn't part of its 95 minutes.
 """
 
 # %% [markdown]
 """
-### Build 4: a client that leaves
+### Optional: tokens to events
 
-At each moment, the server waits for two things: the engine and the client. This is the client, and the obvious server, which doesn't listen:
-"""
-
-
-# %% tags=["measured"]
-class LeavingClient:
-    """Leaves when it has read so many tokens."""
-
-    def __init__(self, pool, num_read):
-        self.pool, self.num_read, self.got, self.blocks = pool, num_read, 0, []
-        self.has_left = asyncio.Event()
-        if num_read == 0:
-            self.has_left.set()
-
-    async def receive(self):
-        await self.has_left.wait()
-        return {"type": "http.disconnect"}
-
-    async def send(self, tokens):
-        if self.has_left.is_set():
-            self.blocks.append(len(self.pool.used))
-        self.got += len(tokens)
-        if self.got >= self.num_read:
-            self.has_left.set()
-
-
-async def naive_stream(add, receive, send):
-    async for tokens in await add():
-        await send(tokens)
-    return True
-
-
-engine = LLMEngine(model, tokenizer, SIX)
-async with AsyncEngine(engine) as front:
-    client = LeavingClient(engine.scheduler.pool, num_read=10)
-    is_whole = await naive_stream(lambda: front.add("The old dog", STORY), client.receive, client.send)
-print(f"left after 10 tokens; sent: {client.got} tokens; all sent: {is_whole}")
-print("blocks in use after it had left, at every tenth send:", client.blocks[::10])
-
-# %% [markdown]
-"""
-**Your task: the coroutine `stream_until_gone(add, receive, send)`**, which notices. It returns True if all tokens were sent, and False if the client left.
-
-- The client may leave at any time, also while `add` or `send` waits. The work then ends *at once*. Messages of other types mean nothing here.
-- `await stream.aclose()` aborts the request if it still runs. Rely on nothing else for that. It never waits, so no cancellation can interrupt it. (If `add` is cancelled while it waits, it takes the request back by itself.)
-- An exception of `add`, the stream or `send` goes on to the caller.
-- However it ends, the request has ended or is being aborted, and nothing that it started runs on: no task, no call of `receive`. (A task that you have cancelled may end right after.)
-
-Example: the client leaves while the second list of tokens is being sent. `send` is cancelled, the request is aborted, and `stream_until_gone` returns False.
-
-The coroutine itself may be cancelled too, at any await and more than once: it then ends with `CancelledError`, and leaves as little behind.
-
-Three tools: `asyncio.ensure_future(coroutine)` starts a task, `task.cancel()` raises `CancelledError` where the task waits, and `await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)` returns when one of the tasks has ended.
-"""
-
-# %% exercise="14.4"
-import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Any
-
-from lessons_lib.engine.outputs import NewToken
-from lessons_lib.serving.async_engine import RequestStream
-
-from lessons_lib.serving.http.leaving import stream_until_gone
-
-# %% [markdown]
-"""
-Your code, the same engine, and four clients: one leaves at once, two leave in the middle of the stream, and one stays.
+`ChatChunks` writes each of these events:
 """
 
 # %%
-engine = LLMEngine(model, tokenizer, SIX)
-async with AsyncEngine(engine) as front:
-    for num_read in (0, 1, 10, 101):
-        client = LeavingClient(engine.scheduler.pool, num_read)
-        is_whole = await stream_until_gone(lambda: front.add("The old dog", STORY), client.receive, client.send)
-        while front.admission.num_requests:  # an abort is carried out with the next turn
-            await asyncio.sleep(0.001)
-        what = f"leaves after {num_read} tokens" if num_read <= 100 else "stays"
-        used = len(engine.scheduler.pool.used)
-        print(f"{what}: all sent: {is_whole}, got fewer than 100: {client.got < 100}, blocks in use: {used}")
-audit(engine.scheduler)
+chunks = ChatChunks({"id": "chatcmpl-1", "model": "tiny"}, prompt_tokens=3)
+for event in (chunks.role(), chunks.text(" ran", "stop"), chunks.usage(1), chunks.error(RuntimeError("no")), DONE):
+    print(event.decode().rstrip())
 
 # %% [markdown]
 """
-The chain has four links. The operating system tells the server that the connection is closed. `receive` tells the application. The application closes the stream, which sends the owner an abort command. The next turn carries it out, and the blocks are free.
+**Your task: `sse_events(head, batches, prompt_tokens=None)`**, a generator that decides which event is due when, for one chat. `head` is for `ChatChunks`. `batches` yields lists of `NewToken`, like those of a stream of `AsyncEngine`, but in a plain loop: each token has `.text` and `.finish_reason`, which is None for all but the very last token.
 
-Run the cells of "Your server" once more: they now use your coroutine too.
+- No event goes out before the first batch is there. Then comes the role, and one text event for each batch, as soon as it is there.
+- If `prompt_tokens` is given, usage follows the last text. `DONE` is the last event.
+- `batches` may raise. Before its first batch, the exception goes out to the caller: nothing was sent, so the client can get a status like 400. Later the status 200 has been sent: the stream ends with the error event and `DONE`, without usage. (Clients also see this if the engine's process dies. "Further" kills one.)
+- A reader may close the generator early. It then ends quietly: it must not yield any more.
+
+Example: for one batch with one token, `" ran"` and `"stop"`, there are three events: the role, the text with its reason, and `DONE`.
 """
+
+# %% exercise="14.3"
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from lessons_lib.engine.outputs import NewToken
+
+from lessons_lib.serving.http.chat_events import sse_events
+
+# %% [markdown]
+"""
+### Optional: what to refuse
+
+**Your task: two methods of `AdmissionControl`.** It counts the requests in flight, waiting or running, and the tokens of their prompts. Both have a limit: a thousand short prompts fill the queue, and ten long ones keep the engine busy for as long. `None` is no limit, and a limit may be reached.
+
+- `_check_room(num_prompt_tokens)`: if that many more tokens would bring `self.num_prompt_tokens` above its limit, it raises `self._overloaded(what, 0, too_many)`. `too_many` is by how many, and `what` is a text for people.
+- `admit(num_prompt_tokens)` counts one more request, and returns `Admitted(num_prompt_tokens)`. If there are `max_requests` already, it raises `self._overloaded(what, 1, 0)`: one request has to end first. If several things are wrong, a prompt that would never fit (`_check_prompt`) comes first, then the number of requests, then their tokens.
+
+A refusal changes nothing but `num_refused`, and `_overloaded` counts that. The other methods are given; read `correct` and `release`, which keep the same books.
+
+Example: with `max_prompt_tokens=100`, prompts of 60 and 40 tokens are admitted. One more of 1 token raises `self._overloaded("…", 0, 1)`. One of 101 tokens raises `BadRequest`.
+"""
+
+# %% exercise="14.5" given="__init__ correct release retry_after _check_prompt _overloaded"
+import time
+from collections import deque
+from collections.abc import Callable
+
+from lessons_lib.models.prompts import BadRequest
+from lessons_lib.serving.admission import LONGEST_WAIT, NUM_RECENT, SHORTEST_WAIT, Admitted, Overloaded
+
+from lessons_lib.serving.admission import AdmissionControl
+
+# %% [markdown]
+"""
+Run the cells of "Your server" once more: they now use your generator and your admission control too.
+"""
+
+# %% [markdown]
+"""
+### Optional: goodput
+
+A `LoadLog` has `records`, one for each request that was offered, and `window`, the seconds in which they were offered. A `LoadRecord` has `ttft` (time to first token), `tpot` (mean time per output token after the first), `e2el` (end to end), all in seconds, and `succeeded`: whether the
+whole answer came. A `Target` has the same three times as limits; `None` promises nothing.
+
+**Your task: `goodput(log, target)`**: good requests per second of the window. A request is good if it succeeded and each of its times is at most the limit. One that ended after the window counts like any other.
+
+Example: in a window of 4 s, 6 requests were offered. One was refused, one had its first token after 0.7 s, four after 0.2 s. With `Target(ttft=0.5)` the goodput is 1.0.
+"""
+
+# %% exercise="14.6"
+from lessons_lib.serving.load.goodput import Target
+from lessons_lib.serving.load.records import LoadLog
+
+from lessons_lib.serving.load.goodput import goodput
 
 # %% [markdown]
 """

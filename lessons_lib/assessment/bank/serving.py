@@ -9,7 +9,7 @@ from lessons_lib.serving.load.simulated import simulate
 from lessons_lib.viz.serving import LoadPoint, draw_load
 
 
-@item("14", "picture", "Build 6: goodput")
+@item("14", "picture", "Measured: what clients get")
 def knee_in_picture(draw: random.Random) -> Asked:
     target, seed = Target(ttft=0.25), draw.randrange(1000)
     rates, points, tokens = [20.0, 40.0, 60.0, 90.0], [], draw.choice((28, 34, 40))
@@ -34,7 +34,7 @@ def knee_in_picture(draw: random.Random) -> Asked:
     )  # fmt: skip
 
 
-@item("14", "compute", "Build 6: goodput")
+@item("14", "compute", "Measured: what clients get")
 def goodput_of_a_log(draw: random.Random) -> Asked:
     ttfts = [draw.choice((0.2, 0.3, 0.4, 0.6, 0.8)) for _ in range(6)]
     tpots = [draw.choice((0.02, 0.03, 0.06)) for _ in range(6)]
@@ -129,7 +129,7 @@ assert asyncio.run(check()) == ([1, 2], [3])
 """,
     ),
     bug(
-        "14", "Build 5: what to refuse", "admission_that_leaks",
+        "14", "Optional: what to refuse", "admission_that_leaks",
         task="`Admission` limits how many requests are in flight, and how many tokens their prompts have together. A "
         "refusal changes nothing.",
         code="""

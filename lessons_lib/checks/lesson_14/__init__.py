@@ -52,7 +52,7 @@ EXERCISES = [
     ),
     Exercise(
         id="14.3",
-        title="a stream on the wire",
+        title="a stream on the wire (optional)",
         reference="lessons_lib.serving.http.chat_events:sse_events",
         test=check_sse_events,
         hints=(
@@ -90,7 +90,7 @@ EXERCISES = [
     ),
     Exercise(
         id="14.5",
-        title="what to refuse",
+        title="what to refuse (optional)",
         reference="lessons_lib.serving.admission:AdmissionControl",
         test=check_admission,
         hints=(
@@ -107,7 +107,7 @@ EXERCISES = [
     ),
     Exercise(
         id="14.6",
-        title="goodput",
+        title="goodput (optional)",
         reference="lessons_lib.serving.load.goodput:goodput",
         test=check_goodput,
         hints=(
