@@ -4,7 +4,7 @@
 
 **We have a scheduler, a paged cache and a model. How do we turn them into an engine that takes requests and streams answers?**
 
-90 minutes · difficulty: medium · routes: serving · prerequisites: lesson 09 (the scheduler), lesson 10 (memory pressure) and lesson 11 (prefix sharing)
+100 minutes · difficulty: medium · routes: serving · prerequisites: lesson 09 (the scheduler), lesson 10 (memory pressure) and lesson 11 (prefix sharing)
 
 The parts can serve requests, but something has to drive them. In this lesson an engine does that, and it adds what users expect: sampling, text instead of
 token ids, and answers that can be read as they grow and stopped halfway. Then we break the engine on purpose, and you write the step that survives it.
@@ -159,7 +159,7 @@ predict("12.b", ...)
 > **engine**: the object that owns the model, the cache and the scheduler, and runs one step after another for all requests in it.
 
 A step schedules first. Then it copies blocks, because the forward pass writes into blocks whose old contents must have been saved by then. And no token
-reaches a reader before the whole pass has succeeded. In Build 3 you'll write this step, and what it does if something in the middle fails. First we watch
+reaches a reader before the whole pass has succeeded. In Build 2 you'll write this step, and what it does if something in the middle fails. First we watch
 the parts at work, and build two of them.
 
 We record what two of them return in the first three steps of the six stories.
@@ -294,19 +294,9 @@ print(f"{kept} tokens have 80 % of the probability; the other {VOCABULARY - kept
 """
 ## Draw a token
 
-Lay the probabilities end to end: they cover the line from 0 to 1. A random number in [0, 1) falls on one of them, and that is the token. Likely tokens
-cover more of the line, so they are hit more often. `torch.searchsorted` finds out, for all rows at once, on which token each number falls:
-"""
-
-# %%
-show_source(draw)
-
-# %% [markdown]
-"""
-### Without sorting
-
-`token_probabilities` and `draw` sort the whole vocabulary and add it up, to find one token. This model has 4,096 tokens, but others have 150,000, and 256 requests at
-once. On an H200, the sort took about twice as long as the rest of the step. Yet there is a way to draw without order and without sums:
+Lay the probabilities end to end, and see on which of them a random number between 0 and 1 falls: that draws a token, but it takes a sorted row and its sums.
+This model has 4,096 tokens, others have 150,000, and 256 requests draw at once. On an H200, the sort took about twice as long as the rest of the step. There
+is a way to draw without order and without sums:
 
 > **exponential race**: each token gets a random time: an exponential random number, divided by the token's probability. The token with the smallest time is
 > drawn. Each token is that one with exactly its own probability.
@@ -317,18 +307,16 @@ average, and is drawn twice as often:
 
 # %%
 def race(probabilities, numbers):
-    """The index with the smallest time in each row. `numbers` [N, vocabulary]: one for each token, unlike those of `draw`."""
+    """The index with the smallest time in each row. `numbers` [N, vocabulary]: one for each token."""
     return (-torch.log1p(-numbers) / probabilities).argmin(dim=-1)
 
 
 DRAWS = 20_000
 generator = torch.Generator().manual_seed(0)
-three = torch.tensor([[0.6, 0.3, 0.1]], dtype=torch.float64).expand(DRAWS, -1)
-on_the_line = draw(three, torch.tensor([[0, 1, 2]]).expand(DRAWS, -1), torch.rand(DRAWS, generator=generator, dtype=torch.float64))
+three = torch.tensor([[0.6, 0.3, 0.1]]).expand(DRAWS, -1)
 in_the_race = race(three, torch.rand(DRAWS, 3, generator=generator))
 print("probabilities:", three[0].tolist())
-print("line:         ", (on_the_line.bincount() / DRAWS).tolist())
-print("race:         ", (in_the_race.bincount() / DRAWS).tolist())
+print("drawn:        ", (in_the_race.bincount() / DRAWS).tolist())
 
 # %% [markdown]
 """
@@ -445,8 +433,7 @@ Table(
 """
 One caveat. The logits of a sequence depend slightly on the rest of the batch: sums are computed in a different order, and the last digits differ. If the
 two smallest times are that close, a different token is drawn. In float32 that hardly ever happens. In bfloat16, with only about three significant digits, it
-does. Greedy decoding is affected too, if two logits are nearly equal. No engine can promise more unless all of its kernels add in a fixed order. On the line
-it would be worse: if one probability changes, all tokens after it move.
+does. Greedy decoding is affected too, if two logits are nearly equal. No engine can promise more unless all of its kernels add in a fixed order.
 
 `SamplingParams` has most of vLLM's other settings, too; see "The other settings" under "Further".
 
@@ -465,76 +452,14 @@ If the tokenizer has no token for a character, it falls back to bytes, and "€"
 and what a reader has seen can't be taken back. The text has to wait until the character is complete.
 
 `IncrementalDetokenizer` does that. It decodes the newest tokens together with the last few before them, and releases what is new and complete. Its `add`
-returns the text that can be shown now.
+returns the text that can be shown now. (It also holds back what might be the beginning of a *stop string*, a text that ends the answer. "Further" has that as
+an exercise.)
 """
 
 # %%
 show_source(IncrementalDetokenizer.add)
 stream = IncrementalDetokenizer(tokenizer)
 print([stream.add(token) for token in euro], stream.finish())
-
-# %% [markdown]
-"""
-### Stop strings
-
-> **stop string**: a string that ends the answer as soon as it appears. It isn't part of the answer.
-
-A stop *token*, such as the end token, is simple: the sequence ends with it. A stop *string* is harder, for three reasons. It may span several tokens. It
-may begin in the middle of a token. And the reader must never see the beginning of it.
-
-So part of the text is held back: as much as might be the beginning of a stop string. With the stop string "END", the text "The dog. E" can be shown up
-to the space. If "ND" follows, the answer is finished. If "very" follows, it wasn't a stop string, and "Every" can be shown.
-
-## Build 2: what can be shown
-
-**Your task: `releasable(text, stop)`.** `text` is the text so far. `stop` is a tuple of stop strings, none of them empty; the tuple itself may be empty.
-Return the pair (length, stopped): `text[:length]` can be shown.
-
-- If a complete stop string is *anywhere* in the text, the answer ends where it begins: return that index, and True. If there are several, the one
-  that comes first in the text counts, whatever their order in `stop`. This holds even if a longer stop string might have begun before it.
-- Otherwise, if the text *ends* with the beginning of a stop string, hold that back. If several beginnings match, hold back the longest. Return the length
-  of the rest, and False.
-- Otherwise return the length of the whole text, and False.
-
-`text.index(string)` is the index of the first occurrence (and raises an error if there is none: check `string in text` first).
-`text.endswith(beginning)` says whether the text ends that way. `string[:n]` is its first n characters. Matching is case-sensitive.
-
-Examples, with `("END", "###")`: `"The dog. E"` gives (9, False); `"The dog. END of"` gives (9, True); `"one### two END"` gives (3, True);
-`"The EN dog"` gives (10, False). With `("aab",)`, `"aaa"` gives (1, False).
-"""
-
-# %% exercise="12.2"
-from lessons_lib.engine.detokenizer import releasable
-
-# %% [markdown]
-"""
-Here is A's answer, token by token, with two stop strings: "day, she sang", which will turn out not to appear, and "a big". Both span several tokens. What
-does the reader see, and when?
-"""
-
-# %%
-STOP = ("day, she sang", "a big")
-text = shown = ""
-for token in answers[0].token_ids:
-    new_text = tokenizer.decode(token)
-    text += new_text
-    length, stopped = releasable(text, STOP)
-    print(f"{new_text!r:>12} arrives, shown: {text[len(shown):length]!r}")
-    shown = text[:length]
-    if stopped:
-        break
-print(f"\nthe answer: {shown!r}")
-
-# %% [markdown]
-"""
-Even the "d" of "loved" had to wait for the next token, because "day, she sang" begins with it. Later, "day, she" was held back while three tokens
-arrived. Then " saw" showed that it wasn't the stop string, and all of it was released at once. The other stop string ended the answer: only the space of " a"
-was shown, and " big" completed the match. The engine does the same:
-"""
-
-# %%
-output = LLMEngine(model, tokenizer, SMALL).generate([PROMPTS[0]], SamplingParams(max_tokens=30, stop=STOP))[0]
-print(output.finish_reason, repr(output.text), output.text == shown)
 
 # %% [markdown]
 """
@@ -707,28 +632,29 @@ print(f"blocks in use: {len(engine.scheduler.pool.used)}")
 
 # %% [markdown]
 """
-## Build 3: the step, whole or failed
+## Build 2: the step, whole or failed
 
 The reference engine got through all three. Now write the function that did it.
 
 **Your task: `run_step(engine)`**, one step for all requests of an `LLMEngine`. It returns nothing. `engine.step()` calls it, and then returns the outputs
-of the requests that have ended. These are the calls that you need:
+of the requests that have ended. These are the calls that you need, in alphabetical order:
 
 | call | what it does |
 |---|---|
-| `engine.schedule()` | returns the scheduler output of this step; its blocks are allocated |
-| `engine.copy_blocks(block_copies)` | carries out `scheduler_output.block_copies` |
-| `engine.compute(scheduler_output)` | forward pass and sampling; returns `tokens, logits`: a token and a row for each scheduled sequence, in order, even in the middle of a prompt |
+| `engine.affected_requests(scheduler_output)` | if the step fails: the requests whose cache may be wrong now |
 | `engine.completions_with_token(scheduler_output, gets_token, tokens, logits)` | returns the answers that get a token, and begins the other answers of a request with `n` above 1 |
-| `engine.update(scheduler_output, tokens)` | counts the computed tokens, appends the new ones, and frees the blocks of what has finished |
+| `engine.compute(scheduler_output)` | forward pass and sampling; returns `tokens, logits`: a token and a row for each scheduled sequence, in order, even in the middle of a prompt |
+| `engine.copy_blocks(block_copies)` | carries out `scheduler_output.block_copies` |
+| `engine.end(request, "error", error)` | takes a request out with all its blocks, and ends it with this error |
 | `engine.pass_on(completions)` | text, stop strings and callbacks; ends the requests that have finished |
 | `engine.record_step(scheduler_output, num_sampled, new_tokens)` | metrics and listeners |
-| `engine.affected_requests(scheduler_output)` | if the step fails: the requests whose cache may be wrong now |
-| `engine.end(request, "error", error)` | takes a request out with all its blocks, and ends it with this error |
+| `engine.schedule()` | returns the scheduler output of this step; its blocks are allocated |
+| `engine.update(scheduler_output, tokens)` | counts the computed tokens, appends the new ones, and frees the blocks of what has finished |
 
 The whole step:
 
-- The first seven calls come in the order of the table.
+- The picture in "The idea" has the order. Which answers get a token is known only once the pass has succeeded, and before the scheduler counts it. The
+  step is recorded at its end.
 - `gets_token` is a list with a bool for each scheduled sequence, in order: whether all its known tokens are computed after this step. As in lesson 09,
   `scheduler_output.num_scheduled_tokens` maps each sequence to the number of its tokens that the step computes, and a sequence has
   `num_computed_tokens` and `num_tokens`.
@@ -776,24 +702,8 @@ print(f"steps recorded: {engine.metrics.steps}, forward passes: {len(passes)}; b
 """
 ## Measure: what an engine knows about itself
 
-An engine counts while it serves. These are the usual metrics; the times were defined in lessons 02 and 09:
-
-| metric | meaning |
-|---|---|
-| throughput | new tokens per second of busy time |
-| queue time, TTFT | from arrival to the request's first step, and to its first token |
-| ITL, TPOT | each gap between two tokens of an answer, and their mean over one answer |
-| latency | from arrival to the last token |
-| utilization of slots, tokens, blocks | share of the batch slots, the token budget and the pool in use, averaged over the steps |
-| preemptions, prefix hits | how often a running sequence was preempted; prefill tokens that were found in the cache |
-| finished | requests by finish reason |
-
-A server runs for weeks, so it can't keep every value. It keeps counts and sums, and a histogram for each of the times:
-
-> **histogram**: for each interval between fixed bounds, how many values fell into it. Quantiles can be read from it; the closer the bounds, the more
-> precise they are.
-
-`engine.metrics.snapshot()` returns everything as plain data. Here is the part that matters most, after twelve requests with skewed lengths:
+An engine counts while it serves. `engine.metrics.snapshot()` returns everything as plain data; "Further" says what each metric means. Here is the part
+that matters most, after twelve requests with skewed lengths:
 """
 
 # %% tags=["measured"]
@@ -899,7 +809,7 @@ quiz("12")
 """
 ## Further (optional)
 
-What the lesson doesn't need. It isn't part of its 90 minutes.
+What the lesson doesn't need. It isn't part of its 100 minutes.
 """
 
 # %% [markdown]
@@ -923,6 +833,91 @@ What the lesson doesn't need. It isn't part of its 90 minutes.
   permitted".
 - **Hugging Face transformers**: `ContinuousBatchingManager` in `generation/continuous_batching/continuous_api.py` has `add_request`, `get_result` and a
   thread that runs the steps. `generate_batch` is our `generate`.
+"""
+
+# %% [markdown]
+"""
+### Stop strings
+
+> **stop string**: a string that ends the answer as soon as it appears. It isn't part of the answer.
+
+A stop *token*, such as the end token, is simple: the sequence ends with it. A stop *string* is harder, for three reasons. It may span several tokens. It
+may begin in the middle of a token. And the reader must never see the beginning of it.
+
+So part of the text is held back: as much as might be the beginning of a stop string. With the stop string "END", the text "The dog. E" can be shown up
+to the space. If "ND" follows, the answer is finished. If "very" follows, it wasn't a stop string, and "Every" can be shown.
+
+### Optional: what can be shown
+
+**Your task: `releasable(text, stop)`.** `text` is the text so far. `stop` is a tuple of stop strings, none of them empty; the tuple itself may be empty.
+Return the pair (length, stopped): `text[:length]` can be shown.
+
+- If a complete stop string is *anywhere* in the text, the answer ends where it begins: return that index, and True. If there are several, the one
+  that comes first in the text counts, whatever their order in `stop`. This holds even if a longer stop string might have begun before it.
+- Otherwise, if the text *ends* with the beginning of a stop string, hold that back. If several beginnings match, hold back the longest. Return the length
+  of the rest, and False.
+- Otherwise return the length of the whole text, and False.
+
+`text.index(string)` is the index of the first occurrence (and raises an error if there is none: check `string in text` first).
+`text.endswith(beginning)` says whether the text ends that way. `string[:n]` is its first n characters. Matching is case-sensitive.
+
+Examples, with `("END", "###")`: `"The dog. E"` gives (9, False); `"The dog. END of"` gives (9, True); `"one### two END"` gives (3, True);
+`"The EN dog"` gives (10, False). With `("aab",)`, `"aaa"` gives (1, False).
+"""
+
+# %% exercise="12.2"
+from lessons_lib.engine.detokenizer import releasable
+
+# %% [markdown]
+"""
+Here is A's answer, token by token, with two stop strings: "day, she sang", which will turn out not to appear, and "a big". Both span several tokens. What
+does the reader see, and when?
+"""
+
+# %%
+STOP = ("day, she sang", "a big")
+text = shown = ""
+for token in answers[0].token_ids:
+    new_text = tokenizer.decode(token)
+    text += new_text
+    length, stopped = releasable(text, STOP)
+    print(f"{new_text!r:>12} arrives, shown: {text[len(shown):length]!r}")
+    shown = text[:length]
+    if stopped:
+        break
+print(f"\nthe answer: {shown!r}")
+
+# %% [markdown]
+"""
+Even the "d" of "loved" had to wait for the next token, because "day, she sang" begins with it. Later, "day, she" was held back while three tokens
+arrived. Then " saw" showed that it wasn't the stop string, and all of it was released at once. The other stop string ended the answer: only the space of " a"
+was shown, and " big" completed the match. The engine does the same:
+"""
+
+# %%
+output = LLMEngine(model, tokenizer, SMALL).generate([PROMPTS[0]], SamplingParams(max_tokens=30, stop=STOP))[0]
+print(output.finish_reason, repr(output.text), output.text == shown)
+
+# %% [markdown]
+"""
+### What each metric means
+
+The times were defined in lessons 02 and 09.
+
+| metric | meaning |
+|---|---|
+| throughput | new tokens per second of busy time |
+| queue time, TTFT | from arrival to the request's first step, and to its first token |
+| ITL, TPOT | each gap between two tokens of an answer, and their mean over one answer |
+| latency | from arrival to the last token |
+| utilization of slots, tokens, blocks | share of the batch slots, the token budget and the pool in use, averaged over the steps |
+| preemptions, prefix hits | how often a running sequence was preempted; prefill tokens that were found in the cache |
+| finished | requests by finish reason |
+
+A server runs for weeks, so it can't keep every value. It keeps counts and sums, and a histogram for each of the times:
+
+> **histogram**: for each interval between fixed bounds, how many values fell into it. Quantiles can be read from it; the closer the bounds, the more
+> precise they are.
 """
 
 # %% [markdown]

@@ -4,7 +4,7 @@
 
 **On a GPU, the model runs faster than the Python that drives it. How do we keep the GPU busy?**
 
-90 minutes · difficulty: hard · routes: kernels · prerequisites: lesson 08 (fast kernels, CUDA graphs) and lesson 12 (the engine)
+100 minutes · difficulty: hard · routes: kernels · prerequisites: lesson 08 (fast kernels, CUDA graphs) and lesson 12 (the engine)
 
 You don't need a GPU for this lesson. The engine also runs on a CPU, where you can check that not a single token changes. The speeds were
 recorded on an NVIDIA H200, and each chart says where its numbers come from. You write the store of the graphs, the placeholders for tokens that aren't
@@ -282,102 +282,9 @@ reveal("13.b", store.num_captured, unit="captures")
 At first each of the three sizes is captured once. After the change two of them are captured again, when a step needs them. The stale graph of 16 stays
 unused: no step has its size.
 
-### Measure: launches
-
-How many launches does your store save? This is a decode step of the course's model without a graph:
+A step with a prompt has another shape each time, and is padded in both directions: to `max_num_seqs` sequences, and to one of a few numbers of tokens
+("Further" has an example). Every step of up to 2,048 tokens replays a graph that way.
 """
-
-# %%
-runner = GPUModelRunner(model, 32, 16, max_num_seqs=4, max_model_len=192, compiled=False, graphs=False)
-four = [Sequence(name, [21, 22, 23], 9, output_ids=[24], num_computed_tokens=3, blocks=[block]) for block, name in enumerate("ABCD")]
-with CountOperations() as one_by_one:
-    runner.forward(SchedulerOutput(dict.fromkeys(four, 1)))
-print("operations of a decode step, each of which is a launch:", one_by_one.count)
-
-# %% [markdown]
-"""
-Now 60 decode steps: 20 with four sequences and 20 with three, which are padded to four. Then all weights get new addresses, and 20 more steps have four
-sequences. A replay is one launch. A capture computes nothing, but the CPU goes through all operations of the step: it takes as long as launching them,
-so count it the same.
-
-**13.f** How many times fewer launches are that with your store than one by one?
-"""
-
-# %%
-predict("13.f", ...)  # times
-
-# %%
-store = GraphStore(rerun)
-run_decodes(*[4] * 20, *[3] * 20)
-weight = weight.clone()
-run_decodes(*[4] * 20)
-launches = store.num_captured * one_by_one.count + 60
-print(f"one by one: {60 * one_by_one.count:,} launches; with your store: {store.num_captured} captures and 60 replays, {launches:,}")
-reveal("13.f", 60 * one_by_one.count / launches, unit="times", tolerance=0.05)
-
-# %% [markdown]
-"""
-Far less than the operations of a step would suggest: nine tenths of the launches that are left belong to the two captures. So an engine captures before its first request, and
-a key that changes for nothing is expensive.
-"""
-
-# %% [markdown]
-"""
-## Steps with prompts
-
-A step with a prompt in it, or with part of one, has another shape each time: so many sequences, so many tokens. If it is launched kernel by kernel, the
-CPU needs the same many milliseconds as for any other step. And when requests are short, nearly every step has a prompt: as soon as one request ends, the
-next one starts.
-
-Padding helps here too, now in both directions. A graph has room for `max_num_seqs` sequences, and for one of a few numbers of tokens: 16, 32, 64, every
-multiple of 128 up to 1,024, and every multiple of 256 up to 2,048. Larger steps keep the GPU busy for so long that launching them doesn't matter.
-
-The cell below packs a prompt of five tokens and two decodes, and pads them to 4 sequences and 16 tokens.
-"""
-
-# %%
-new = Sequence("new", [11, 12, 13, 14, 15], 9, blocks=[0, 1])
-older = [Sequence(name, [21, 22, 23], 9, output_ids=[24], num_computed_tokens=3, blocks=[block]) for name, block in (("a", 2), ("b", 3))]
-step = SchedulerOutput({new: 5} | dict.fromkeys(older, 1))
-padded = forward_batch(step, BlockTables(null_block=7, max_num_seqs=4, max_blocks=4), block_size=4, num_seqs=4, num_tokens=16)
-for name in ("input_ids", "positions", "slot_mapping", "cu_seqlens_q", "context_lens"):
-    print(f"{name:14}", getattr(padded, name).tolist())
-
-# %% [markdown]
-"""
-The nine tokens of padding belong to no sequence: `cu_seqlens_q` ends at 7, not at 16. Their keys and values go to the null block, which is block 7 here, so
-slot 28. The padding sequence has no token, and begins where it ends. Lesson 08's kernels find their sequence in `cu_seqlens_q`, on the GPU. A program whose
-tokens belong to no sequence ends at once. So one graph serves every step that fits into it.
-
-An engine has `max_num_seqs` = 256. One of its steps has 255 decodes, and a prompt of 45 tokens.
-
-**13.c** How many tokens of padding does this step compute?
-"""
-
-# %%
-predict("13.c", ...)  # tokens
-
-# %%
-counts = captured_token_counts(2048)
-print("captured numbers of tokens:", counts)
-reveal("13.c", next_size(255 + 45, counts) - (255 + 45), unit="tokens")
-
-# %% [markdown]
-"""
-The step has 300 tokens, and the next size is 384. The 84 tokens of padding cost the GPU little: it reads the same weights for 300 tokens as for 384.
-
-Here is what it changes for 1,024 requests whose prompts and answers have 10 to 200 tokens. Again, this is a recorded run:
-"""
-
-# %%
-workloads = recorded_workloads()
-of_churn = {
-    "only decodes from graphs": workloads.best("Qwen2.5-0.5B: churn, only decodes captured"),
-    "steps with prompts too": workloads.best("Qwen2.5-0.5B: churn, 1,024 × 10–200 + 10–200"),
-    "vLLM 0.26.0": workloads.peers["Qwen2.5-0.5B: churn, 1,024 × 10–200 + 10–200"],
-}
-print(f"{of_churn['steps with prompts too'] / of_churn['only decodes from graphs']:.1f} times as fast. vLLM: {workloads.peers_provenance}")
-draw_bars(of_churn, "tokens/s", title="Output tokens a second, 1,024 short requests", note=workloads.provenance, own=["steps with prompts too"])
 
 # %% [markdown]
 """
@@ -604,36 +511,6 @@ print("next draw:", draw_on_device(batch, hot, their_seeds, their_positions + 1)
 
 # %% [markdown]
 """
-### Measure: what a draw launches
-"""
-
-
-# %%
-def launches_of(function, *inputs):
-    with CountOperations() as operations:
-        function(*inputs)
-    return operations.count
-
-
-print("random_numbers:", launches_of(random_numbers, their_seeds[:, None], their_positions[:, None], torch.arange(4096)))
-
-# %% [markdown]
-"""
-**13.h** How many operations does your draw start for these 64 rows, those of `random_numbers` included? Count them in your code. Views, such as
-`seeds[:, None]`, start none.
-"""
-
-# %%
-predict("13.h", ...)  # operations
-
-# %%
-of_all = launches_of(draw_on_device, batch, hot, their_seeds, their_positions)
-of_one = launches_of(draw_on_device, batch[:1], hot[:1], their_seeds[:1], their_positions[:1])
-reveal("13.h", of_all, unit="operations", tolerance=0.1)
-print(f"64 rows: {of_all}; one row: {of_one}; 64 rows one by one would be {64 * of_one:,}")
-
-# %% [markdown]
-"""
 ## Prove it
 
 All four ideas are in `GPUModelRunner` and `OverlappedSteps`. `OverlappedEngine` is lesson 12's engine with the same four. They run without a GPU too,
@@ -692,8 +569,7 @@ lesson 08 are compared with those of vLLM 0.33.0: the two comparisons were recor
 
 **No server.** Requests can come only from inside this Python process. Lesson 14 puts an HTTP server in front of the engine.
 
-**Large steps aren't captured.** A step with more than 2,048 tokens is launched kernel by kernel. Long documents keep the GPU busy anyway: what limits
-them is the attention kernel of lesson 08, which takes 1.2 times as long as FlashAttention-3.
+**Large steps aren't captured.** A step with more than 2,048 tokens is launched kernel by kernel. It keeps the GPU busy for so long that this hardly matters.
 
 **Overlap has exceptions.** Where the CPU must see the logits (the probability of each token is asked for, or several answers to one prompt), or where blocks may run out, the
 engine runs its steps without overlap.
@@ -721,8 +597,137 @@ quiz("13")
 """
 ## Further (optional)
 
-What the lesson doesn't need. It isn't part of its 90 minutes.
+What the lesson doesn't need. It isn't part of its 100 minutes.
 """
+
+# %% [markdown]
+"""
+### How many launches your store saves
+
+How many launches does your store save? This is a decode step of the course's model without a graph:
+"""
+
+# %%
+runner = GPUModelRunner(model, 32, 16, max_num_seqs=4, max_model_len=192, compiled=False, graphs=False)
+four = [Sequence(name, [21, 22, 23], 9, output_ids=[24], num_computed_tokens=3, blocks=[block]) for block, name in enumerate("ABCD")]
+with CountOperations() as one_by_one:
+    runner.forward(SchedulerOutput(dict.fromkeys(four, 1)))
+print("operations of a decode step, each of which is a launch:", one_by_one.count)
+
+# %% [markdown]
+"""
+Now 60 decode steps: 20 with four sequences and 20 with three, which are padded to four. Then all weights get new addresses, and 20 more steps have four
+sequences. A replay is one launch. A capture computes nothing, but the CPU goes through all operations of the step: it takes as long as launching them,
+so count it the same.
+
+**13.f** How many times fewer launches are that with your store than one by one?
+"""
+
+# %%
+predict("13.f", ...)  # times
+
+# %%
+store = GraphStore(rerun)
+run_decodes(*[4] * 20, *[3] * 20)
+weight = weight.clone()
+run_decodes(*[4] * 20)
+launches = store.num_captured * one_by_one.count + 60
+print(f"one by one: {60 * one_by_one.count:,} launches; with your store: {store.num_captured} captures and 60 replays, {launches:,}")
+reveal("13.f", 60 * one_by_one.count / launches, unit="times", tolerance=0.05)
+
+# %% [markdown]
+"""
+Far less than the operations of a step would suggest: nine tenths of the launches that are left belong to the two captures. So an engine captures before its first request, and
+a key that changes for nothing is expensive.
+"""
+
+# %% [markdown]
+"""
+### Steps with prompts
+
+A step with a prompt in it, or with part of one, has another shape each time: so many sequences, so many tokens. If it is launched kernel by kernel, the
+CPU needs the same many milliseconds as for any other step. And when requests are short, nearly every step has a prompt: as soon as one request ends, the
+next one starts.
+
+Padding helps here too, now in both directions. A graph has room for `max_num_seqs` sequences, and for one of a few numbers of tokens: 16, 32, 64, every
+multiple of 128 up to 1,024, and every multiple of 256 up to 2,048. Larger steps keep the GPU busy for so long that launching them doesn't matter.
+
+The cell below packs a prompt of five tokens and two decodes, and pads them to 4 sequences and 16 tokens.
+"""
+
+# %%
+new = Sequence("new", [11, 12, 13, 14, 15], 9, blocks=[0, 1])
+older = [Sequence(name, [21, 22, 23], 9, output_ids=[24], num_computed_tokens=3, blocks=[block]) for name, block in (("a", 2), ("b", 3))]
+step = SchedulerOutput({new: 5} | dict.fromkeys(older, 1))
+padded = forward_batch(step, BlockTables(null_block=7, max_num_seqs=4, max_blocks=4), block_size=4, num_seqs=4, num_tokens=16)
+for name in ("input_ids", "positions", "slot_mapping", "cu_seqlens_q", "context_lens"):
+    print(f"{name:14}", getattr(padded, name).tolist())
+
+# %% [markdown]
+"""
+The nine tokens of padding belong to no sequence: `cu_seqlens_q` ends at 7, not at 16. Their keys and values go to the null block, which is block 7 here, so
+slot 28. The padding sequence has no token, and begins where it ends. Lesson 08's kernels find their sequence in `cu_seqlens_q`, on the GPU. A program whose
+tokens belong to no sequence ends at once. So one graph serves every step that fits into it.
+
+An engine has `max_num_seqs` = 256. One of its steps has 255 decodes, and a prompt of 45 tokens.
+
+**13.c** How many tokens of padding does this step compute?
+"""
+
+# %%
+predict("13.c", ...)  # tokens
+
+# %%
+counts = captured_token_counts(2048)
+print("captured numbers of tokens:", counts)
+reveal("13.c", next_size(255 + 45, counts) - (255 + 45), unit="tokens")
+
+# %% [markdown]
+"""
+The step has 300 tokens, and the next size is 384. The 84 tokens of padding cost the GPU little: it reads the same weights for 300 tokens as for 384.
+
+Here is what it changes for 1,024 requests whose prompts and answers have 10 to 200 tokens. Again, this is a recorded run:
+"""
+
+# %%
+workloads = recorded_workloads()
+of_churn = {
+    "only decodes from graphs": workloads.best("Qwen2.5-0.5B: churn, only decodes captured"),
+    "steps with prompts too": workloads.best("Qwen2.5-0.5B: churn, 1,024 × 10–200 + 10–200"),
+    "vLLM 0.26.0": workloads.peers["Qwen2.5-0.5B: churn, 1,024 × 10–200 + 10–200"],
+}
+print(f"{of_churn['steps with prompts too'] / of_churn['only decodes from graphs']:.1f} times as fast. vLLM: {workloads.peers_provenance}")
+draw_bars(of_churn, "tokens/s", title="Output tokens a second, 1,024 short requests", note=workloads.provenance, own=["steps with prompts too"])
+
+# %% [markdown]
+"""
+### What a draw launches
+"""
+
+
+# %%
+def launches_of(function, *inputs):
+    with CountOperations() as operations:
+        function(*inputs)
+    return operations.count
+
+
+print("random_numbers:", launches_of(random_numbers, their_seeds[:, None], their_positions[:, None], torch.arange(4096)))
+
+# %% [markdown]
+"""
+**13.h** How many operations does your draw start for these 64 rows, those of `random_numbers` included? Count them in your code. Views, such as
+`seeds[:, None]`, start none.
+"""
+
+# %%
+predict("13.h", ...)  # operations
+
+# %%
+of_all = launches_of(draw_on_device, batch, hot, their_seeds, their_positions)
+of_one = launches_of(draw_on_device, batch[:1], hot[:1], their_seeds[:1], their_positions[:1])
+reveal("13.h", of_all, unit="operations", tolerance=0.1)
+print(f"64 rows: {of_all}; one row: {of_one}; 64 rows one by one would be {64 * of_one:,}")
 
 # %% [markdown]
 """

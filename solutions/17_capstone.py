@@ -4,7 +4,7 @@
 
 **You have built every part of an engine, each inside a frame that was given. Can you write an engine from an empty file, and how do you know that it's right?**
 
-90 minutes · difficulty: hard · routes: ideas, serving · prerequisites: lesson 05 (ragged packing) for the small size; lessons 09 to 12 and 14 for the others
+100 minutes · difficulty: hard · routes: ideas, serving · prerequisites: lesson 05 (ragged packing) for the small size; lessons 09 to 12 and 14 for the others
 
 In this lesson you start from a file without code. You get a contract, an empty package, and a *conformance suite*: a program that judges any engine by what it does. The same suite judges this course's engines, and it runs on Hugging Face's, nano-vllm's and vLLM's through adapters.
 
@@ -112,15 +112,15 @@ judge_package("small")
 
 # %% [markdown]
 """
-A way through the 90 minutes:
+A way through, in a good hour:
 
-1. **`answers`, 20 minutes.** One request at a time, without a cache: `step` computes the whole sequence and takes the likeliest token. Get the ends right: the end token, `max_tokens`, the full context.
-2. **`batches`, 35 minutes.** Slots, a cache for each request, one packed row, a block-diagonal mask. Write the pass as a function of (tokens, positions, caches), and compare it with your slow version when the suite names a wrong token.
+1. **`answers`, 15 minutes.** One request at a time, without a cache: `step` computes the whole sequence and takes the likeliest token. Get the ends right: the end token, `max_tokens`, the full context.
+2. **`batches`, 25 minutes.** Slots, a cache for each request, one packed row. The row is lesson 05's, and you may import it: `packed = pack(new_tokens, cached_lens)`, `joined = concatenate_caches(caches)`, `logits = packed_forward(model, packed, joined)`, and `scatter_cache(joined, packed)` returns each request's cache with its new tokens. A request's first cache is an empty `DynamicCache()` of transformers. When the suite names a wrong token, compare with your slow version.
 3. **`manners`, 25 minutes.** Check before you append. Abort in every state. A stream is a generator, and its reader may leave. The model may raise.
 
 The suite also runs as a command: `python -m lessons_lib.conformance my_serving.engine --size small`. With `--only batches.ragged` it tries a single item. To stop in your own code, put `breakpoint()` there and run the command.
 
-What the model takes: `model(input_ids=[1, T], position_ids=[1, T], attention_mask=[1, 1, T, K], past_key_values=cache, use_cache=True)`. The mask is float: 0 where a token sees a key, and a very negative number elsewhere. The keys are first those in the cache, then those of the row. The models are GPT-2, Llama and Qwen2.
+The models are GPT-2, Llama and Qwen2. For one sequence without a cache, `model(input_ids=torch.tensor([tokens])).logits[0, -1]` is all you need.
 
 ### Hand it in
 
@@ -132,7 +132,7 @@ from lessons_lib.conformance.examples.small_engine import make_engine
 
 # %% [markdown]
 """
-The cells below use your engine if it has passed, and otherwise an engine of the small size that was written from scratch, as you would: `lessons_lib/conformance/examples/small_engine.py`, which uses torch and the model only. Here is the table of all levels of the size, and the answers to the predictions:
+The cells below use your engine if it has passed, and otherwise an engine of the small size that was written from scratch, as you would: `lessons_lib/conformance/examples/small_engine.py`, which uses torch and the model only, without lesson 05's functions. Here is the table of all levels of the size, and the answers to the predictions:
 """
 
 # %%
@@ -169,21 +169,6 @@ draw_compare(*result.timelines(), names=("make_engine", "The course's engine"))
 
 # %% [markdown]
 """
-### One page to show
-
-`export_page` writes levels, scoreboard and timelines into one HTML file, which needs no kernel. The figures are in it as JSON, too. So a teacher can collect the pages of a class in a folder, and `class_scoreboard(folder)` makes one table of them. Here with two pages of the same engine; write your own with `export_page("my_engine.html", "my name", judged, result)`.
-"""
-
-# %% tags=["measured"]
-with TemporaryDirectory() as folder:
-    for name in ("Ada", "Alan"):
-        page = export_page(Path(folder, f"{name}.html"), name, judged, result)
-    print(f"one page: {page.stat().st_size // 1000} kB")
-    table = class_scoreboard(folder)
-table
-
-# %% [markdown]
-"""
 ## What is still wrong
 
 **A suite finds what it looks for.** It has items for the mistakes that engines are known to make. Passing is evidence, not proof: the course's own engine also serves random workloads for hours (`make soak`).
@@ -196,15 +181,11 @@ table
 
 Most of what you built exists in production engines, often under a similar name. Open the file next to your own code, and read it with one question: what does it have to handle that yours doesn't?
 
-These are vLLM's, by file and name. The other three engines follow: choose `"SGLang"`, `"TensorRT-LLM"` or `"transformers"`. Versions are in the captions. A file may have moved in a later one; then search for the name.
+These are vLLM's, by file and name. "Further" has the maps of SGLang, TensorRT-LLM and transformers. Versions are in the captions. A file may have moved in a later one; then search for the name.
 """
 
 # %%
 parts_in("vLLM")
-
-# %%
-for engine in ("SGLang", "TensorRT-LLM", "transformers"):
-    display(parts_in(engine))
 
 # %% [markdown]
 """
@@ -244,7 +225,7 @@ quiz("17")
 """
 ## Further (optional)
 
-What the lesson doesn't need. It isn't part of its 90 minutes. The first three sections are tasks of an hour each, graded without a stopwatch. Each can be done without the others, and a class gets points for parts of it.
+What the lesson doesn't need. It isn't part of its 100 minutes. The first three sections are tasks of an hour each, graded without a stopwatch. Each can be done without the others, and a class gets points for parts of it.
 """
 
 # %% [markdown]
@@ -393,6 +374,30 @@ Now measure for yourself. Start the server with `make serve`. (`make chat-model`
 
 Write your numbers into `report.json` with `json.dump`, and compare: `check_numbers("report.json", "run.json", ttft_ms=500, tpot_ms=40)`. Which target does your machine keep at this rate, and at which rate does it begin to fail?
 """
+
+# %% [markdown]
+"""
+### One page to show
+
+`export_page` writes levels, scoreboard and timelines into one HTML file, which needs no kernel. The figures are in it as JSON, too. So a teacher can collect the pages of a class in a folder, and `class_scoreboard(folder)` makes one table of them. Here with two pages of the same engine; write your own with `export_page("my_engine.html", "my name", judged, result)`.
+"""
+
+# %% tags=["measured"]
+with TemporaryDirectory() as folder:
+    for name in ("Ada", "Alan"):
+        page = export_page(Path(folder, f"{name}.html"), name, judged, result)
+    print(f"one page: {page.stat().st_size // 1000} kB")
+    table = class_scoreboard(folder)
+table
+
+# %% [markdown]
+"""
+### The parts in three more engines
+"""
+
+# %%
+for engine in ("SGLang", "TensorRT-LLM", "transformers"):
+    display(parts_in(engine))
 
 # %% [markdown]
 """

@@ -34,10 +34,10 @@ BLOCK_METHODS = {
     "block_tables(self) -> dict[str, list[int]]": "The blocks of each request that has some, in the order of its "
     "tokens.",
 }
-FROM_SCRATCH = "nothing of lessons_lib but the contract: torch and transformers are enough"
+ONE_ROW = "the contract, and lesson 05's packed row from lessons_lib.attention.packing; the rest is yours"
 ANY_PART = "any part of lessons_lib; replace them one by one, and judge the engine after each"
 CAPSTONE_SIZES = {
-    "small": Size("batch slots and ragged packing, no blocks", FROM_SCRATCH, {}),
+    "small": Size("batch slots and ragged packing, no blocks", ONE_ROW, {}),
     "medium": Size("a paged cache, a scheduler, preemption", ANY_PART, BLOCK_METHODS),
     "large": Size("prefix sharing, sampling, a server on top", ANY_PART, BLOCK_METHODS),
 }

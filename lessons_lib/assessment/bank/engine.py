@@ -73,7 +73,7 @@ def probability_after_cuts(draw: random.Random) -> Asked:
     )  # fmt: skip
 
 
-@item("12", "compute", "Build 2: what can be shown")
+@item("12", "compute", "Optional: what can be shown")
 def held_back_characters(draw: random.Random) -> Asked:
     stop = draw.choice(("###", "\n\nUser:", "</end>", "STOP!"))
     count = draw.randint(1, len(stop) - 1)
@@ -125,7 +125,7 @@ assert torch.allclose(kept, torch.tensor([0.625, 0.375, 0.0]), atol=1e-5)
 """,
     ),
     bug(
-        "12", "Build 2: what can be shown", "hold_back_an_end",
+        "12", "Optional: what can be shown", "hold_back_an_end",
         task="`shown` returns how many characters can be shown: all before a stop string, and without an end that may "
         "become one.",
         code="""

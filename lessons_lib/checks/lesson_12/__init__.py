@@ -34,7 +34,7 @@ EXERCISES = [
     ),
     Exercise(
         id="12.2",
-        title="what can be shown",
+        title="what can be shown (optional)",
         reference="lessons_lib.engine.detokenizer:releasable",
         test=check_releasable,
         hints=(
