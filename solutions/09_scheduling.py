@@ -4,7 +4,7 @@
 
 **A step has room for a limited number of tokens, sequences and blocks. Which requests get in?**
 
-90 minutes · difficulty: medium · routes: serving · prerequisites: lessons 02 (continuous batching), 03 (blocks) and 06
+100 minutes · difficulty: medium · routes: serving · prerequisites: lessons 02 (continuous batching), 03 (blocks) and 06
 (paged attention)
 
 So far, requests were served in the order of arrival, and each new request put its whole prompt into the next step. In
@@ -35,6 +35,7 @@ from lessons_lib.scheduling import (
     FirstComeFirstServed,
     Scheduler,
     Sequence,
+    PriorityWithAgeing,
     ShortestJobFirst,
     StepCost,
     SchedulerOutput,
@@ -174,11 +175,12 @@ for what in ("prompt_tokens", "answer_tokens"):
 
 # %% [markdown]
 """
-**09.b** What percentage of the pool is in use, averaged over the steps?
+**09.b** How many requests run at the same time, on average? Take all sixty for average ones. (A sequence's last token is
+never computed, so it needs no slot in the cache.)
 """
 
 # %%
-predict("09.b", ...)
+predict("09.b", ...)  # requests
 
 # %% [markdown]
 """
@@ -297,10 +299,9 @@ before it grows.
 **Exercise 09.2.** Write `conservative(scheduler, sequence)`. It returns True if `sequence` may be admitted, and False
 otherwise. It changes nothing.
 
-Consider the sequences in the list `scheduler.running`, plus the new one, which isn't in that list. Each is promised
-enough blocks for its `most_tokens`. `blocks_for(tokens, block_size)` rounds up to whole blocks. Return True if the
-promises add up to no more than the total number of blocks in the pool, free or not. The pool is `scheduler.pool`; it
-has `block_size` and `num_blocks`.
+Each sequence in `scheduler.running`, and the new one, is promised enough blocks for its `most_tokens`. Can the pool
+(`scheduler.pool`, with `block_size` and `num_blocks`) keep all promises? `blocks_for(tokens, block_size)` rounds up to
+whole blocks.
 
 Example with blocks of 16: A (prompt 13, `max_tokens` 30) may have 42 tokens in the cache, so 3 blocks. B (prompt 62,
 `max_tokens` 60) may have 121, so 8 blocks. While both run, C (prompt 3, `max_tokens` 100) arrives. It may have 102, so
@@ -362,12 +363,13 @@ Table(
 )
 
 # %%
-reveal("09.b", float(outcome["conservative"][2].rstrip("%")), unit="%")
+reveal("09.b", outcome["conservative"][1], unit="requests", tolerance=0.25)
 
 # %% [markdown]
 """
-Conservative admission is safe, but leaves most of the pool idle, because the answers end long before they reach
-`max_tokens`. Optimistic admission with a watermark runs about twice as many sequences at a time, and needs about half
+An average request may have 32 + 96 − 1 = 127 tokens in the cache, so it's promised 8 blocks, and 40 blocks are enough for
+five such promises. With a longer prompt among them it's four, and at the end fewer are left. Conservative admission is safe, but leaves most of the pool idle, because the answers end long before they
+reach `max_tokens`. Optimistic admission with a watermark runs about twice as many sequences at a time, and needs about half
 as many steps. Without a watermark, it ended in a deadlock (the row of dashes):
 """
 
@@ -451,7 +453,7 @@ continue. (`new_output = SchedulerOutput` is the class of what `schedule` return
 - A sequence is admitted only if some of `self.max_num_batched_tokens` is left (`scheduler_output.num_tokens` are used), fewer
   than `self.max_num_seqs` sequences run, and `self.admission(self, sequence)` is true. If that is false, no sequence
   further back is admitted either, even if it would fit: otherwise small ones could keep a large one waiting forever.
-- If a running sequence has stalled, none is admitted: it would take the blocks that the stalled one waits for.
+- If a running sequence has stalled in this step, none is admitted: it would take the blocks that the stalled one waits for.
 - `self.admit(scheduler_output, sequence)` takes a sequence out of the queue and appends it to `running` and
   `scheduler_output.admitted`.
 - An admitted sequence gets all the tokens that it wants (known − computed, since it may have run before), or what is left
@@ -781,49 +783,19 @@ stream_table([stream_row(policy.name, policy()) for policy in (FirstComeFirstSer
 Under the last two policies, the odd one waits until the stream ends, however long that takes. It isn't forgotten: there
 is always another request that goes first.
 
-## Build 4: priority with aging
-
 The classic fix is to let waiting time count.
 
 > **aging**: raising the priority of a request the longer it waits, so that every request is served eventually.
 
 Let one tier be worth `patience` seconds of waiting. With a patience of 10 s, a tier-1 request that has waited for 10
-seconds has the same rank as a tier-0 request that arrives now.
-
-A tier says what a customer pays for. It doesn't say whether a user is sitting in front of a screen. A user notices
-every wait; for a job that runs overnight, it doesn't matter exactly when it starts. So an interactive request gets a
-head start: it ranks as if it had already waited for `head_start` seconds when it arrives. Now everything this policy
-looks at (arrival, tier and interactivity) is in the same unit: seconds of waiting. The head start counts only in the
-queue. Once sequences run, all decodes are treated alike, since `share_budget` doesn't look at `is_interactive`.
-
-Does the queue have to be sorted again as time passes? No. All waiting requests age at the same rate, so the order of
-two requests never changes. It's enough to rank a request once, when it arrives.
-
-**Exercise 09.4.** Write `rank` of `PriorityWithAgeing`. `self.patience` and `self.head_start` are in seconds, 0 or
-more. Return the rank of a sequence from its `arrival_time` (in seconds), `tier` (0 is the best, then 1, 2, ...) and
-`is_interactive` (True or False). The smallest rank goes first.
-
-Some examples with patience 10 and head start 4:
-
-| sequence | arrives at | tier | interactive | rank |
-|---|---|---|---|---|
-| P | 100 s | 0 | no | 100 |
-| Q | 92 s | 1 | yes | 98: goes before P |
-| Q, if not interactive | 92 s | 1 | no | 102: goes after P |
-| R | 97 s | 1 | yes | 103: goes after P |
-| S | 83 s | 2 | yes | 99: goes before P |
-| T | 2 s | 0 | yes | −2: a rank may be negative |
-
-If both patience and head start are 0, only the arrival time counts. Ranks are only compared with each other, so ranks
-that are all larger or smaller by the same number are right too.
+seconds has the same rank as a tier-0 request that arrives now. All waiting requests age at the same rate, so the order of
+two requests never changes, and it's enough to rank a request once, when it arrives: `arrival_time + tier * patience`.
+("Further" has a policy with more to it, as an exercise.)
 """
-
-# %% exercise="09.4" given="__init__"
-from lessons_lib.scheduling.policies import PriorityWithAgeing
 
 # %% [markdown]
 """
-We try the tiers alone: no request in the stream is interactive, and the head start is 0. ("Further" has a head start.)
+The odd one again, with four patiences:
 """
 
 # %%
@@ -904,19 +876,6 @@ arrival.)
 
 "Further" has TTFT, TPOT and a measure of fairness for the same runs.
 
-### The ledger
-"""
-
-# %% tags=["measured"]
-ledger(model, tokenizer, "09", with_cache_only=True, since="06")
-
-# %% [markdown]
-"""
-The first row is the baseline. Compare the other two. They compute the same number of tokens, all of them useful, and
-copy nothing. The last row has a few more forward passes, because prompts come in chunks. When all six stories are there
-from the start, a budget doesn't make anything faster. What it buys is even step times, which is where this lesson
-began.
-
 ## Stretch (optional): a policy of your own
 
 Shortest job first has the best mean and the worst p99. Write a policy whose p99 latency is below that of shortest job
@@ -978,7 +937,55 @@ quiz("09")
 """
 ## Further (optional)
 
-What the lesson doesn't need. It isn't part of its 90 minutes.
+What the lesson doesn't need. It isn't part of its 100 minutes.
+"""
+
+# %% [markdown]
+"""
+### Optional: priority with aging and a head start
+
+A tier says what a customer pays for. It doesn't say whether a user is sitting in front of a screen. A user notices
+every wait; for a job that runs overnight, it doesn't matter exactly when it starts. So an interactive request gets a
+head start: it ranks as if it had already waited for `head_start` seconds when it arrives. Now everything this policy
+looks at (arrival, tier and interactivity) is in the same unit: seconds of waiting. The head start counts only in the
+queue. Once sequences run, all decodes are treated alike, since `share_budget` doesn't look at `is_interactive`.
+
+**Exercise 09.4.** Write `rank` of `PriorityWithAgeing`. `self.patience` and `self.head_start` are in seconds, 0 or
+more. Return the rank of a sequence from its `arrival_time` (in seconds), `tier` (0 is the best, then 1, 2, ...) and
+`is_interactive` (True or False). The smallest rank goes first.
+
+Some examples with patience 10 and head start 4:
+
+| sequence | arrives at | tier | interactive | rank |
+|---|---|---|---|---|
+| P | 100 s | 0 | no | 100 |
+| Q | 92 s | 1 | yes | 98: goes before P |
+| Q, if not interactive | 92 s | 1 | no | 102: goes after P |
+| R | 97 s | 1 | yes | 103: goes after P |
+| S | 83 s | 2 | yes | 99: goes before P |
+| T | 2 s | 0 | yes | −2: a rank may be negative |
+
+If both patience and head start are 0, only the arrival time counts. Ranks are only compared with each other, so ranks
+that are all larger or smaller by the same number are right too.
+"""
+
+# %% exercise="09.4" given="__init__"
+from lessons_lib.scheduling.policies import PriorityWithAgeing
+
+# %% [markdown]
+"""
+### The ledger
+"""
+
+# %% tags=["measured"]
+ledger(model, tokenizer, "09", with_cache_only=True, since="06")
+
+# %% [markdown]
+"""
+The first row is the baseline. Compare the other two. They compute the same number of tokens, all of them useful, and
+copy nothing. The last row has a few more forward passes, because prompts come in chunks. When all six stories are there
+from the start, a budget doesn't make anything faster. What it buys is even step times, which is where this lesson
+began.
 """
 
 # %% [markdown]

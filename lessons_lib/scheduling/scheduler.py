@@ -119,8 +119,7 @@ class Scheduler(Generic[OutputT]):
         if max_num_seqs < 1 or max_num_batched_tokens < max_num_seqs:
             raise ValueError(
                 f"max_num_seqs is {max_num_seqs} and max_num_batched_tokens {max_num_batched_tokens}; there must be "
-                "room for 1 sequence or "
-                "more, and for a token of each."
+                "room for 1 sequence or more, and for a token of each."
             )
         if watermark < 0:
             raise ValueError(f"watermark is {watermark} blocks; it must be 0 or more.")
@@ -153,15 +152,13 @@ class Scheduler(Generic[OutputT]):
         if not len(sequence.prompt_ids) or sequence.max_new_tokens < 1:
             raise BadRequest(
                 f"sequence {sequence.id!r} has {len(sequence.prompt_ids)} prompt tokens and max_new_tokens "
-                f"{sequence.max_new_tokens}; "
-                "both must be at least 1."
+                f"{sequence.max_new_tokens}; both must be at least 1."
             )
         needed = blocks_for(sequence.most_tokens, self.pool.block_size)
         if needed > self.pool.num_blocks:
             raise OutOfBlocks(
                 f"sequence {sequence.id!r} may need {needed} blocks of {self.pool.block_size} tokens; the pool has "
-                f"{self.pool.num_blocks}. "
-                "Lower its max_new_tokens, or make the pool larger. Nothing was added."
+                f"{self.pool.num_blocks}. Lower its max_new_tokens, or make the pool larger. Nothing was added."
             )
 
     def has_unfinished(self) -> bool:
@@ -186,8 +183,7 @@ class Scheduler(Generic[OutputT]):
         if self.running and not scheduler_output.num_scheduled_tokens:
             raise Deadlock(
                 f"all {len(self.running)} running sequences need a block, and none of {self.pool.num_blocks} is free. "
-                "Admit more "
-                "carefully, or preempt one of them (lesson 10)."
+                "Admit more carefully, or preempt one of them (lesson 10)."
             )
         return scheduler_output
 

@@ -102,7 +102,7 @@ def promised_blocks(draw: random.Random) -> Asked:
     )
 
 
-@item("09", "compute", "Build 4: priority with aging")
+@item("09", "compute", "Optional: priority with aging and a head start")
 def next_with_ageing(draw: random.Random) -> Asked:
     patience, head_start = draw.choice((5, 8, 10)), draw.choice((3, 4, 6))
     sequences = [

@@ -66,7 +66,7 @@ EXERCISES = [
     ),
     Exercise(
         id="09.4",
-        title="priority with aging",
+        title="priority with aging (optional)",
         reference="lessons_lib.scheduling.policies:PriorityWithAgeing",
         test=check_priority_with_aging,
         hints=(
