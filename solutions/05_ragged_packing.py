@@ -4,7 +4,7 @@
 
 **Can one forward pass compute what all requests need, and nothing else?**
 
-90 minutes · difficulty: medium · routes: ideas, serving · prerequisites: lesson 02 (request states, the step).
+90 minutes · difficulty: medium · routes: ideas, kernels, serving · prerequisites: lesson 02 (request states, the step).
 Lesson 04 (tags and masks) helps, but what we need from it is repeated here.
 
 In lesson 02, requests came and went at any step, but the batch was still a rectangle of slots. In this lesson you put

@@ -4,7 +4,7 @@
 
 **Can attention read keys and values straight from scattered blocks, so that we never concatenate or split a cache again?**
 
-90 minutes · difficulty: medium · routes: *ideas* (00–06), *kernels* (04, 06–08, 13), *serving* (00–03, 05, 06, 09–12) ·
+90 minutes · difficulty: medium · routes: *ideas* (00–06), *kernels* (00, 02–08, 13), *serving* (00–03, 05, 06, 09–12) ·
 prerequisites: lesson 03 (blocks, slots) and lesson 05 (the packed batch)
 
 Lesson 03 did the bookkeeping for a cache in blocks, but stored nothing in them. Lesson 05 computed many requests in one
@@ -159,9 +159,8 @@ Each new token is written to one slot. Each request reads the slots of its own t
 its table, wherever the blocks are. C finishes after step 3 and its two blocks go back to the pool. In step 4 the last
 token of A's prompt goes into one of them; in step 5 E gets the other.
 
-You'll build this in four parts: a cache in blocks, a softmax computed one block at a time, attention through a block
-table, and the function that a model calls. Each part is compared with what we had before. Then your code serves the six
-stories.
+You'll build this in three parts: a cache in blocks, a softmax computed one block at a time, and attention through a
+block table. Then your code serves the six stories.
 
 ## Build 1: a cache in blocks
 
@@ -169,20 +168,13 @@ Each layer has one tensor of keys and one of values, each with the shape `[num_b
 size]`. `keys[3][7, 2]` is the key at offset 2 of block 7, in layer 3. The tensor doesn't say which request owns that
 key. The block tables do.
 
-`tensor.flatten(0, 1)` is the same memory with the shape `[num_blocks × block_size, KV heads, head size]`: one row per
-slot, and the row index is the slot. It's a *view*: writing to it writes to the cache.
+**Your task: `write` and `read`**, both without a loop over the tokens. `__init__` is given.
 
-**Your task: `write` and `read`.** `__init__` is given. It creates two lists with one tensor per layer, `self.keys` and
-`self.values`.
-
-- `write(layer, keys, values, slot_mapping)`: `keys` and `values` have the shape `[T, KV heads, head size]`, one entry
-  for each token of the packed batch. `slot_mapping` is an integer tensor with T slots, in any order. Token *t* goes to
-  slot `slot_mapping[t]` of this layer. Nothing else changes. Write into the existing tensors, without a loop over the
-  tokens. (The `ValueError` in the docstring is the library's; yours needn't check shapes.)
-- `read(layer, blocks, num_tokens)`: what one sequence has cached in this layer. `blocks` is the list of its block ids,
-  in the order of its tokens. Return the pair (keys, values), each `[num_tokens, KV heads, head size]`, in the order of
-  the tokens. The last block may be partly filled, and the list may even end with a block that isn't used yet: whatever
-  is stored after the first `num_tokens` tokens doesn't belong to the sequence.
+- `write(layer, keys, values, slot_mapping)` puts token *t* into slot `slot_mapping[t]` of this layer. Slots come in any
+  order. Write into the existing tensors. (The `ValueError` in the docstring is the library's; yours needn't check
+  shapes.)
+- `read(layer, blocks, num_tokens)` returns what one sequence has cached: (keys, values), in the order of its tokens. The
+  last block may be partly filled, and the list may even end with a block that isn't used yet.
 
 Example, with blocks of 4 and `slot_mapping` [8, 9, 10, 11, 4]: five tokens of one sequence are written to block 2 and
 to offset 0 of block 1. Then `read(layer, [2, 1], 5)` returns the five tokens.
@@ -267,7 +259,7 @@ for function in (nothing_seen, add_block_naive, attention_of):
 # %% [markdown]
 """
 Let's try it on real scores. A Hugging Face model looks up its attention function by name, so we register one that
-records its inputs and then calls the usual one. (More on this in Build 4.) We take the last token of D's prompt, in one
+records its inputs and then calls the usual one. We take the last token of D's prompt, in one
 layer, with one of its query heads. Four query heads share two KV heads, so query head 3 uses KV head 1, both counted
 from 0.
 """
@@ -372,8 +364,7 @@ total is exp(−1) + 1 = 1.368, and the output is 10 exp(−1) + 20 = 23.68. The
 [30]. The factor is exp(−1) = 0.368. The new total is 0.368 × 1.368 + 1 = 1.503, and the new output is 0.368 × 23.68 +
 30 = 38.71. Their quotient, 25.75, is the attention.
 
-The check begins with keys that every query may see, and hides some later. If your version then gives NaN, find the
-operation that made it before you mend it.
+If your version gives NaN, find the operation that made it before you mend it.
 """
 
 # %% exercise="06.2"
@@ -381,15 +372,10 @@ from lessons_lib.attention.online_softmax import add_block
 
 # %% [markdown]
 """
-A first version gives NaN where the old and the new maximum are both minus infinity: the first line below. The second
-line shows why subtracting 0 helps: the factor becomes 0, and 0 times the old sums is right.
-
-Then your function, on D's real scores. In which blocks are the sums rescaled?
+Here's your function on D's real scores. In which blocks are the sums rescaled?
 """
 
 # %%
-for old, new in ((float("-inf"), float("-inf")), (float("-inf"), 0.0)):
-    print(f"old maximum {old}, subtracted {new:4}: factor exp({old} - {new}) = {torch.tensor(old - new).exp():.0f}")
 recorded = record_blocks(scores, values, BLOCK, add_block)
 larger = [step.block for step in recorded[2:] if step.factor < 1]
 print(f"after the first block, only blocks {' and '.join(map(str, larger))} brought a larger score")
@@ -471,7 +457,7 @@ for count in (query.shape[1], 3, 1):
 One function computes prompts, chunks and decodes. It never holds more than one block's scores, and it copies no key. A
 GPU kernel has the same loop (lesson 07).
 
-## Build 4: plugging it into a real model
+## Plugging it into a real model
 
 In a Hugging Face model, each layer computes queries, keys and values and then calls an attention function. The function
 is looked up by name, and you can register your own:
@@ -481,7 +467,9 @@ is looked up by name, and you can register your own:
 - extra keyword arguments of `model(...)` are passed through to the function.
 
 This works for almost every model in transformers. We pass one extra keyword, `paged`: an object with everything that a
-layer has to know about the pass.
+layer has to know about the pass. The library's function, `paged_attention_forward`, does two things in each layer. First it
+writes the new keys and values to `paged.slot_mapping`; a new token attends to itself too, so its key must be there. Then it
+calls `paged.attend`. (It's an optional exercise in "Further".)
 
 > **attention backend**: the code that computes attention for a packed batch. An engine has several and picks one that
 > suits the hardware.
@@ -495,55 +483,23 @@ show_source(PagedPass, paged_forward)
 
 # %% [markdown]
 """
-Every layer calls the function with these arguments:
-
-| argument | what it is |
-|---|---|
-| `module` | the layer; `module.layer_idx` is its index, counted from 0 |
-| `query` | [1, query heads, T, head size] |
-| `key`, `value` | [1, KV heads, T, head size], of the T new tokens; rotary positions, if the model has them, are already applied |
-| `attention_mask` | None: transformers doesn't build a mask for custom names. Your attention hides the later keys itself. |
-| `scaling` | the factor for the scores; may be None, which means 1 / sqrt(head size) |
-| `paged` | our `PagedPass` |
-| `**kwargs` | whatever else some models' layers pass; you don't need it here ("Further" shows who does) |
-
-**Your task: `paged_attention_forward`.** Return what the layer needs: the attention of the whole packed batch. Each new
-token attends to the tokens of its own sequence, cached and new, up to itself. Afterwards this layer's cache holds the keys
-and values of the new tokens, for the passes to come. All you need is in `paged`. The docstring printed above says what
-each field is.
-
-The return value is a pair: the attention, `[1, T, query heads, head size]`, and None in place of the attention weights,
-which we don't have.
-
-Example: in layer 2, with 3 new tokens, 4 query heads and 2 KV heads of 64, `query` is [1, 4, 3, 64] and `key` is
-[1, 2, 3, 64]. The result is [1, 3, 4, 64], and three slots of layer 2 have changed. No other layer has.
-"""
-
-# %% exercise="06.4"
-from lessons_lib.attention.hf_backend import paged_attention_forward
-
-# %% [markdown]
-"""
 ## The loop
 
-Register your function: from now on "paged" means yours instead of the library's. It needs a backend, which is a function of
-the packed batch, the block tables and the block size. It's called once per pass and returns the function that the layers
-call as `paged.attend`. Yours takes the sequences one after the other and calls your `attention_in_place` for each.
+Your attention becomes a backend: a function of the packed batch, the block tables and the block size. It's called once
+per pass and returns the function that the layers call as `paged.attend`. Yours takes the sequences one after the other and
+calls your `attention_in_place` for each.
 
 The loop itself is lesson 05's. The difference is where a request keeps its cache. `PagedBatch` is a `RaggedBatch` with a block
 pool and a `PagedKVCache`. A request's cache is now a `BlockTable`: created when the request joins, released when it
 leaves. A request joins only if the pool could hold all running requests and this one at their `max_tokens` limits. So
 `table.append` never meets an empty pool. ("Further" shows the code, and what that costs.)
 
-The core is now yours: the cache, the attention, and the function that the model calls. Run the six stories, four at a
+The cache, the softmax and the attention are yours. Run the six stories, four at a
 time. Since we don't pass `num_blocks`, the pool has room for the four largest requests at their limits. A finishes in
 step 30. In step 31, F's prompt is written in one go, and every other request writes one slot.
 """
 
 # %%
-AttentionInterface.register("paged", paged_attention_forward)
-
-
 def my_backend(packed, block_tables, block_size):
     tables, context_lens = block_tables.tolist(), packed.context_lens.tolist()
 
@@ -564,13 +520,10 @@ Stepper(lambda i: draw_pool_access(paged.accesses[i]), count=len(paged.accesses)
 """
 ## Prove it
 
-There are two claims. First: every request gets the same tokens as in lesson 05, which were compared with `generate`. We
-run twenty requests with random prompts and limits on the three small models, with blocks of 4 and 16, in a small pool.
-One token acts as the end token, so an answer may end before its limit. We also count the steps in which a request waited
-for blocks although there was room in the batch.
-
-Second: a step changes the slots of its new tokens and nothing else. We compare the whole cache before and after every
-step of the six stories. When the run ends, no blocks should be in use.
+The claim: every request gets the same tokens as in lesson 05, which were compared with `generate`. We run twenty
+requests with random prompts and limits on the three small models, in a small pool. One token acts as the end token, so an
+answer may end before its limit. We also count the steps in which a request waited for blocks although there was room in
+the batch. ("Further" shows that a step changes the slots of its new tokens and nothing else.)
 """
 
 # %%
@@ -589,29 +542,6 @@ for family in ("gpt2", "llama", "qwen2"):
         waited = sum(bool(step.waiting) and len(step.names) < 8 for step in run.packed)
         print(f"{family:>6}, blocks of {block_size:2}: {same} of 20 answers equal; waited for blocks in {waited} of {len(run.packed)} steps")
 
-
-def slots_changed(before, cache):
-    """The slots where a key or a value of any layer has changed."""
-    pairs = zip(before, cache.keys + cache.values)
-    changed = sum((old != now).flatten(2).any(dim=-1).flatten().int() for old, now in pairs)
-    return set(changed.nonzero()[:, 0].tolist())
-
-
-as_written, left_in_use = [], []
-
-
-def watched_step(batch):
-    before = [tensor.clone() for tensor in batch.cache.keys + batch.cache.values]
-    with watch_paged_passes(batch) as passes:
-        paged_step(batch)
-    written = {slot for access in passes for slots in access.written.values() for slot in slots}
-    as_written.append(slots_changed(before, batch.cache) == written)
-    left_in_use.append(len(batch.pool.used))
-
-
-paged_generate(model, tokenizer, **SIX, max_num_seqs=4, **MINE, step=watched_step)
-print(f"{sum(as_written)} of {len(as_written)} steps changed the slots of their new tokens and no others")
-print(f"blocks in use after the last step: {left_in_use[-1]}")
 
 # %% [markdown]
 """
@@ -652,17 +582,14 @@ are short, and copies cost little with short contexts.
 
 ## What production does
 
-- **vLLM** splits your `paged_attention_forward` into its two halves, in `vllm/v1/attention/backends/flash_attn.py`.
+- **vLLM** splits `paged_attention_forward` into its two halves, in `vllm/v1/attention/backends/flash_attn.py`.
   `do_kv_cache_update` writes: `reshape_and_cache_flash(key, value, key_cache, value_cache, slot_mapping, ...)`, a CUDA
   kernel in `cache_kernels.cu`. The forward method reads: `flash_attn_varlen_func(q=..., k=key_cache, v=value_cache,
   cu_seqlens_q=..., seqused_k=..., block_table=...)`, where `seqused_k` is our `context_lens`. The kernel walks the
   block table itself, as your `attention_in_place` does.
 - **Hugging Face transformers** has `PagedAttentionCache` in `generation/continuous_batching/cache.py`. Its `update`
-  writes with a `write_index` and gathers with a `read_index`, and SDPA or FlashAttention attends to the gathered keys.
-  With a block table, it lets FlashAttention's kernel read the cache in place.
-- **FlashInfer** stores the block tables of all requests in one list, `paged_kv_indices`. `paged_kv_indptr` contains
-  their cumulative lengths, and `paged_kv_last_page_len` the number of tokens in each last block.
-- **PyTorch**: recent versions of `torch.nn.attention.varlen.varlen_attn` take a `block_table`, on GPUs.
+  writes with a `write_index` and gathers with a `read_index`. With a block table, FlashAttention's kernel reads the cache
+  in place.
 
 ## What is still wrong
 
@@ -753,6 +680,67 @@ does no harm. At "− 110" the error has grown, and "− 130" gives NaN: close t
 digits left, and below that it becomes 0. Your version is correct up to rounding in every row; float16 itself has only
 about three digits.
 """
+
+# %% [markdown]
+"""
+### Exercise: the function a model calls
+
+Every layer calls it with these arguments:
+
+| argument | what it is |
+|---|---|
+| `module` | the layer; `module.layer_idx` is its index, counted from 0 |
+| `query` | [1, query heads, T, head size] |
+| `key`, `value` | [1, KV heads, T, head size], of the T new tokens; rotary positions, if the model has them, are already applied |
+| `attention_mask` | None: transformers doesn't build a mask for custom names. Your attention hides the later keys itself. |
+| `scaling` | the factor for the scores; may be None, which means 1 / sqrt(head size) |
+| `paged` | our `PagedPass` |
+| `**kwargs` | whatever else some models' layers pass; you don't need it here (see "Scores with more terms") |
+
+**Your task (optional): `paged_attention_forward`.** Return the attention of the whole packed batch, `[1, T, query heads,
+head size]`, and None in place of the attention weights. Each new token attends to the tokens of its own sequence, cached and
+new, up to itself. Afterwards this layer's cache holds the new tokens' keys and values, and no other layer has changed.
+
+Example: in layer 2, with 3 new tokens, 4 query heads and 2 KV heads of 64, `query` is [1, 4, 3, 64] and `key` is
+[1, 2, 3, 64]. The result is [1, 3, 4, 64], and three slots of layer 2 have changed.
+"""
+
+# %% exercise="06.4"
+from lessons_lib.attention.hf_backend import paged_attention_forward
+
+# %% [markdown]
+"""
+Register it, and "paged" means your function from now on. Is it true that a step changes the slots of its new tokens and
+nothing else? Compare the whole cache before and after every step of the six stories. When the run ends, no blocks should
+be in use.
+"""
+
+# %%
+AttentionInterface.register("paged", paged_attention_forward)
+
+
+def slots_changed(before, cache):
+    """The slots where a key or a value of any layer has changed."""
+    pairs = zip(before, cache.keys + cache.values)
+    changed = sum((old != now).flatten(2).any(dim=-1).flatten().int() for old, now in pairs)
+    return set(changed.nonzero()[:, 0].tolist())
+
+
+as_written, left_in_use = [], []
+
+
+def watched_step(batch):
+    before = [tensor.clone() for tensor in batch.cache.keys + batch.cache.values]
+    with watch_paged_passes(batch) as passes:
+        paged_step(batch)
+    written = {slot for access in passes for slots in access.written.values() for slot in slots}
+    as_written.append(slots_changed(before, batch.cache) == written)
+    left_in_use.append(len(batch.pool.used))
+
+
+paged_generate(model, tokenizer, **SIX, max_num_seqs=4, **MINE, step=watched_step)
+print(f"{sum(as_written)} of {len(as_written)} steps changed the slots of their new tokens and no others")
+print(f"blocks in use after the last step: {left_in_use[-1]}")
 
 # %% [markdown]
 """

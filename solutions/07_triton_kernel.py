@@ -4,11 +4,11 @@
 
 **How does a GPU kernel read keys and values through a block table?**
 
-90 minutes · difficulty: hard · routes: kernels · prerequisites: lesson 03 (blocks, slots) and lesson 06 (softmax block by block)
+95 minutes · difficulty: hard · routes: kernels · prerequisites: lesson 03 (blocks, slots) and lesson 06 (softmax block by block)
 
 Lesson 06 left keys and values in their blocks. But the backend that the library serves with on a CPU still copies them in each layer, because PyTorch's
-attention wants contiguous tensors. In this lesson you write the attention kernel yourself, in four steps: addition, attention over one block, attention
-over a block table, and all sequences and heads at once. You don't need a GPU: without one, every kernel runs through Triton's interpreter. Triton supports
+attention wants contiguous tensors. In this lesson you write the attention kernel yourself, in three steps: addition, attention over a block table, and all
+sequences and heads at once. You don't need a GPU: without one, every kernel runs through Triton's interpreter. Triton supports
 Linux only: on Windows use WSL, on macOS a container.
 """
 
@@ -233,9 +233,10 @@ for name, table, context in zip("CEA", block_tables.tolist(), context_lens.tolis
 
 # %% [markdown]
 """
-## Build 2: attention over one block
+## One block: strides, reductions, masks
 
 C fits into one block. So its attention needs no block table and no loop: one query head, one KV head, one block that is partly full. Three things are new.
+("Further" has the kernel for this block as an exercise, 07.2. Do it first if Build 2 looks like too large a step.)
 
 **Strides.** Memory has no rows: it's one long array.
 
@@ -267,31 +268,8 @@ show_source(softmax_kernel)
 
 # %% [markdown]
 """
-Minus infinity is never the maximum, and its exponential is 0.
-
-**Your task: `one_block_kernel`.** One program computes attention of one query over the first `num_tokens` slots of a block: the scores are query · key ×
-`scale`, their softmax weighs the values. `k_block` and `v_block` are `[BLOCK_SIZE, HEAD_DIM]` with rows `stride_slot` apart. The other slots may hold anything,
-even NaN, and 0 × NaN is NaN. `tl.where(condition, a, b)` chooses elementwise between two tiles. Scores may be near 200, where a bare exponential overflows, or
-near −100,000. The mask of a rectangle is a rectangle, or a column `[:, None]`.
-
-Example: two tokens with scores 0 and 1, values [1, 0] and [0, 1]. The weights before the division are 0.368 and 1, the result is [0.269, 0.731].
-"""
-
-# %% exercise="07.2"
-from lessons_lib.kernels.simple_paged import one_block_kernel
-
-# %%
-own_out, own_query = torch.empty(HEAD_DIM, device=DEVICE), query[C, 0].contiguous()
-launch = (own_query, k_block, v_block, own_out, context_lens[C].item(), scale, k_block.stride(0))
-one_block = record_kernel(one_block_kernel, (1,), *launch, HEAD_DIM=HEAD_DIM, BLOCK_SIZE=BLOCK_SIZE)
-used = slice(context_lens[C].item())
-expected = torch.nn.functional.scaled_dot_product_attention(own_query[None], k_block[used], v_block[used], scale=scale)
-print("C's query head 0: same as PyTorch's attention:", torch.allclose(own_out, expected[0], atol=1e-5))
-draw_program(one_block, 0)
-
-# %% [markdown]
-"""
-The last slot of the block holds no token, and isn't read.
+Minus infinity is never the maximum, and its exponential is 0. `tl.where(condition, a, b)` chooses elementwise between two tiles. The mask of a rectangle is a
+rectangle, or a column `[:, None]`.
 
 ## An address from a table
 
@@ -325,10 +303,9 @@ predict("07.b", ...)
 
 # %% [markdown]
 """
-## Build 3: attention over a block table
+## Build 2: attention over a block table
 
-Now the kernel that this lesson is named after. Your attention over one block becomes the body of a loop over the block table. The softmax is that of lesson 06's
-`add_block`, with one query:
+Now the kernel that this lesson is named after: the loop of lesson 06's `attention_in_place`, for one query and one head. The softmax is that of `add_block`:
 
 | lesson 06 | in the kernel | shape |
 |---|---|---|
@@ -356,7 +333,8 @@ bits as well. In a large cache, block × `stride_block` doesn't fit into them ("
 **Your task: `attend_blocks`**, a function that a kernel calls. It is decorated with `@triton.jit` too, but it returns its result: a tile `[HEAD_DIM]` of float32.
 
 `query` isn't a pointer but the query itself, a tile `[HEAD_DIM]`. `keys`, `values` and `table` are pointers; keys and values have the same strides.
-`num_tokens` includes the new token, and is at least 1; the last block may be partly full. Table entries past the blocks in use may be anything, and there may be none, so don't read them.
+`num_tokens` includes the new token, and is at least 1; the last block may be partly full, and its other slots may hold anything, even NaN (0 × NaN is NaN).
+Scores may be near 200 or near −100,000. Table entries past the blocks in use may be anything, and there may be none, so don't read them.
 `range(0, num_tokens, BLOCK_SIZE)` works in a kernel, and `tl.maximum(a, b)` is the larger of two scalars. The query is float32, so everything computed with it
 is float32 as well, whatever the cache's dtype. Leave it at that: don't convert anything to the cache's dtype.
 
@@ -375,6 +353,7 @@ run yours on A's query head 0 over KV head 0, compare it with lesson 06's `atten
 # %%
 own_keys, own_values = (cache[:, :, 0] for cache in (k_cache, v_cache))
 num_tokens, own_table, own_query = context_lens[A].item(), block_tables[A].contiguous(), query[A, 0].contiguous()
+own_out = torch.empty(HEAD_DIM, device=DEVICE)
 launch = (attend_blocks, own_query, own_keys, own_values, own_table, own_out, num_tokens, scale, *own_keys.stride()[:2])
 single_head_kernel[(1,)](*launch, HEAD_DIM=HEAD_DIM, BLOCK_SIZE=BLOCK_SIZE)
 in_place = attention_in_place(own_query[None, None].cpu(), own_keys[:, :, None].cpu(), own_values[:, :, None].cpu(), own_table.tolist(), num_tokens, scale)
@@ -393,7 +372,7 @@ reveal("07.a", cache_bytes(single, single.programs[0]) / 1024, unit="KiB")
 """
 A's third block holds a single token. Masked elements aren't read: the kernel loads the keys and values of 17 tokens, not of 24.
 
-## Build 4: all sequences, all heads
+## Build 3: all sequences, all heads
 
 One program computes one query head of one sequence. Now we launch a grid of (sequences, query heads): program (i, h) computes query head h of sequence
 i. The loop doesn't change. What remains is to find each program's query, KV head, block table, context length and output.
@@ -603,8 +582,32 @@ quiz("07")
 """
 ## Further (optional)
 
-What the lesson doesn't need. It isn't part of its 90 minutes. It has one more exercise and a stretch task.
+What the lesson doesn't need. It isn't part of its 95 minutes. It has two more exercises and a stretch task.
 """
+
+# %% [markdown]
+"""
+### Exercise: attention over one block
+
+**Your task (optional): `one_block_kernel`.** One program computes attention of one query over the first `num_tokens` slots of a block: the scores are query · key ×
+`scale`, their softmax weighs the values. `k_block` and `v_block` are `[BLOCK_SIZE, HEAD_DIM]` with rows `stride_slot` apart. The other slots may hold anything,
+even NaN, and 0 × NaN is NaN. Scores may be near 200, where a bare exponential overflows, or
+near −100,000.
+
+Example: two tokens with scores 0 and 1, values [1, 0] and [0, 1]. The weights before the division are 0.368 and 1, the result is [0.269, 0.731].
+"""
+
+# %% exercise="07.2"
+from lessons_lib.kernels.simple_paged import one_block_kernel
+
+# %%
+own_query = query[C, 0].contiguous()
+launch = (own_query, k_block, v_block, own_out, context_lens[C].item(), scale, k_block.stride(0))
+one_block = record_kernel(one_block_kernel, (1,), *launch, HEAD_DIM=HEAD_DIM, BLOCK_SIZE=BLOCK_SIZE)
+used = slice(context_lens[C].item())
+expected = torch.nn.functional.scaled_dot_product_attention(own_query[None], k_block[used], v_block[used], scale=scale)
+print("C's query head 0: same as PyTorch's attention:", torch.allclose(own_out, expected[0], atol=1e-5))
+draw_program(one_block, 0)
 
 # %% [markdown]
 """

@@ -4,7 +4,7 @@
 
 **Lesson 07's kernel is correct. What makes it as fast as the memory allows?**
 
-90 minutes · difficulty: hard · routes: kernels · prerequisites: lesson 07 (programs, masks, strides, a kernel over a block table)
+95 minutes · difficulty: hard · routes: kernels · prerequisites: lesson 07 (programs, masks, strides, a kernel over a block table)
 
 You rewrite lesson 07's kernel so that one program serves all query heads that share keys, and reads many keys at a time. On any machine you can count how
 the bytes and the iterations fall. Recordings on a GPU show the time that this saves. The result is a kernel of one screen, and you'll know
@@ -250,13 +250,24 @@ output is another product, of the weights and the values.
 decode waits for bytes. In the kernels, `GROUP` is the number of query heads per KV head, 4 in the Llama, and `BLOCK_M` the number of rows, padding included.
 """
 
+# %% [markdown]
+"""
+Without tensor cores, the products of all rows, dimensions and keys exist at once, in float32, before they're summed. (No padding is needed then.)
+
+**Predict 08.b** How many KiB do these products take, for the 4 query heads of a Llama's KV head, head size 128, and 128 keys per iteration?
+"""
+
 # %%
+predict("08.b", ...)
+
+# %%
+reveal("08.b", 4 * 128 * 128 * 4 / 1024, unit="KiB")
 prices((even, "no tensor cores", SMALL_TILES))
 
 # %% [markdown]
 """
-Without tensor cores, the products of all rows, dimensions and keys exist at once, element by element. With 128 keys per iteration they wouldn't fit into the
-registers. So this variant was timed with 16 keys per iteration, and it's compared with the variant of Idea 2, which has 16 as well.
+A processor of an H200 has 256 KiB of registers for everything that runs on it. So this variant was timed with 16 keys per iteration, and it's compared with
+the variant of Idea 2, which has 16 as well.
 
 ## Idea 4: powers of two
 
@@ -298,17 +309,12 @@ In lesson 07, `attend_blocks` had one query, with one maximum and one sum. Now a
 It returns four tiles, in this order: the weights of these keys, [rows, keys]; the new maximum, [rows]; the new sum, [rows]; and `acc`, **rescaled** to
 the new maximum. It does *not* add the values of these keys. The kernel does that afterwards, with a `tl.dot` of weights and values.
 
-It is `add_block` of lesson 06 with `tl.exp2`, for all rows at once. `tl.max` and `tl.sum` take an axis, and `tl.maximum` takes the elementwise maximum
-of two tiles. To combine one value per row with a tile [rows, keys], make it a column: `x[:, None]`.
-
-The trap is the same as in lesson 06: a row may not have seen a key yet, and may not see any of these either. That doesn't happen in a decode, but the
-engine's prefill kernel calls the same function. The maximum of such a row stays minus infinity, and its weights and its sum are 0, not NaN. An `if` can't
-choose row by row; `tl.where(condition, this, that)` can.
+A row may not have seen a key yet, and may not see any of these either: the engine's prefill kernel calls the same function. The maximum of such a row
+stays minus infinity, and its weights and its sum are 0, not NaN.
 
 Example, one row: `row_max` 2, `row_sum` 1.5, `acc` 20; scores [3, 1]. The new maximum is 3 and the factor 2⁻¹ = 0.5. The weights are [1, 0.25], the
 new sum is 0.75 + 1.25 = 2, and `acc` is 10.
 
-As in the other lessons, `hint("08.1")` shows one hint per call. Run it in a cell of its own.
 """
 
 # %% exercise="08.1"
@@ -549,7 +555,7 @@ quiz("08")
 ## Further (optional)
 
 What the lesson doesn't need: long sequences split among programs, the roofline, the prefill kernel, tiles, and how the kernels are called. It isn't part of
-its 90 minutes. It has three more exercises and a stretch task.
+its 95 minutes. It has three more exercises and a stretch task.
 """
 
 # %% [markdown]
@@ -598,11 +604,11 @@ prices((alone, "sequences not split"), (recorded.case("decode 32,8,128; batch 64
 """
 The lengths of the ragged batch run from 100 to 8,000, and the longest sequences are still running when the others have finished. Splits even that out.
 
-**Predict 08.b** Take the first case: one sequence of 8,192 tokens, 8 KV heads. It's split into parts of 512 keys. How many programs does the launch have?
+**Predict 08.c** Take the first case: one sequence of 8,192 tokens, 8 KV heads. It's split into parts of 512 keys. How many programs does the launch have?
 """
 
 # %%
-predict("08.b", ...)
+predict("08.c", ...)
 
 # %% [markdown]
 """
@@ -622,7 +628,7 @@ def splits(batch, context):
     return triton.cdiv(context, keys_per_split(batch, 8, context, recorded.processors))
 
 
-reveal("08.b", 8 * splits(1, 8192), unit="programs")
+reveal("08.c", 8 * splits(1, 8192), unit="programs")
 draw_programs(BATCHES, CONTEXTS, 8, recorded.processors, splits, title="Split: programs per processor")
 
 # %% [markdown]
@@ -826,21 +832,21 @@ Work left of the ridge is memory-bound: better arithmetic doesn't help it. Work 
 
 ### When is a sequence compute-bound?
 
-**Predict 08.c** One new token per sequence is memory-bound, a long prompt is compute-bound. In between is a sequence that has most of its tokens in the cache and adds a
+**Predict 08.d** One new token per sequence is memory-bound, a long prompt is compute-bound. In between is a sequence that has most of its tokens in the cache and adds a
 few new ones: the last chunk of a prompt, say. Suppose it has 8,192 tokens, the new ones included, 32 query heads over 8 KV heads of size 128, in
 bfloat16. At how many new tokens does its attention become compute-bound on the recorded machine? Look at the count above: what grows with each new
 token, and what stays the same?
 """
 
 # %%
-predict("08.c", ...)
+predict("08.d", ...)
 
 # %%
 def intensity(new):
     return attention_work([new], [8192], 32, 8, 128).intensity
 
 
-reveal("08.c", next(new for new in range(1, 8192) if intensity(new) >= machine.ridge), unit="new tokens")
+reveal("08.d", next(new for new in range(1, 8192) if intensity(new) >= machine.ridge), unit="new tokens")
 print("operations per byte:", ", ".join(f"{new} new: {intensity(new):.1f}" for new in (1, 2, 4, 16, 64)))
 
 # %% [markdown]

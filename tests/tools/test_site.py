@@ -92,7 +92,7 @@ def test_the_front_page_has_every_lesson_and_the_minutes_of_each_route():
     assert doors.colab(HOME, listed[0].file) in text and "colab" not in front_page(README, "")
     for name, numbers in routes_of(README).items():
         assert f"**{name}** · {sum(minutes[number] for number in numbers) / 60:.0f} hours" in text
-    assert routes_of(README)["kernels"] == ["04", "06", "07", "08", "13"]
+    assert routes_of(README)["kernels"] == ["00", "02", "03", "04", "05", "06", "07", "08", "13"]
 
 
 def test_the_badges_follow_from_the_setting(tmp_path, monkeypatch):

@@ -167,7 +167,7 @@ assert torch.allclose(got, torch.stack([keys[3, 0, 1], keys[3, 1, 1], keys[1, 0,
 """,
     ),
     design(
-        "06", "Build 4: plugging it into a real model", "where_to_hook",
+        "06", "Plugging it into a real model", "where_to_hook",
         "You want paged attention in five Hugging Face model families, and in those that come next year. Where do you "
         "put your code?",
         ("In one registered attention function that the models call by name", "It gets queries, keys and values after "

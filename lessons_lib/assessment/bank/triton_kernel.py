@@ -63,7 +63,7 @@ def program_in_picture(draw: random.Random) -> Asked:
     )  # fmt: skip
 
 
-@item("07", "compute", "Build 4: all sequences, all heads")
+@item("07", "compute", "Build 3: all sequences, all heads")
 def programs_and_iterations(draw: random.Random) -> Asked:
     heads, kv_heads = draw.choice(((8, 2), (16, 4), (32, 8)))
     lengths = draw.sample(range(20, 300), 3)
@@ -84,7 +84,7 @@ def programs_and_iterations(draw: random.Random) -> Asked:
     )  # fmt: skip
 
 
-@item("07", "compute", "Build 3: attention over a block table")
+@item("07", "compute", "Build 2: attention over a block table")
 def offset_of_a_key(draw: random.Random) -> Asked:
     heads, dim, size = draw.choice((2, 4, 8)), draw.choice((32, 64)), 16
     blocks = draw.sample(range(1, 20), 3)
@@ -141,7 +141,7 @@ assert out.data.tolist() == [0, 2, 4, 6, 8, 10, 12, 14, 16, 0]
 """,
     ),
     bug(
-        "07", "Build 2: attention over one block", "masked_keys_of_a_block",
+        "07", "One block: strides, reductions, masks", "masked_keys_of_a_block",
         task="A kernel computes the attention of one query over a block that holds `num_tokens` "
         "keys. The query is scaled already.",
         code="""

@@ -74,7 +74,7 @@ EXERCISES = [
     ),
     Exercise(
         id="06.4",
-        title="the function a model calls",
+        title="the function a model calls (optional)",
         reference="lessons_lib.attention.hf_backend:paged_attention_forward",
         test=check_paged_attention_forward,
         hints=(

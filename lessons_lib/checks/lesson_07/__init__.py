@@ -29,7 +29,7 @@ EXERCISES = [
     ),
     Exercise(
         id="07.2",
-        title="attention over one block",
+        title="attention over one block (optional)",
         reference="lessons_lib.kernels.simple_paged:one_block_kernel",
         test=check_one_block_kernel,
         hints=(
@@ -51,8 +51,8 @@ EXERCISES = [
         reference="lessons_lib.kernels.simple_paged:attend_blocks",
         test=check_attend_blocks,
         hints=(
-            "Take 07.2 apart. What happens once per block, what before the first block, and what after the last? Three "
-            "variables go from block to block.",
+            "Sort the lines of lesson 06's `attention_in_place` and `add_block`. What happens once per block, what "
+            "before the first block, and what after the last? Three variables go from block to block.",
             "Before the loop: row_max is minus infinity, row_sum 0.0, acc a tile of zeros. In an iteration: load the "
             "block's index and convert it to 64 bits; compute the offsets of its keys; load keys and values, masked; "
             "scores, minus infinity where there is no key; the new maximum, over the old one and these scores; "
