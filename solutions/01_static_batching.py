@@ -8,8 +8,8 @@
 (prefill, decode step, KV cache)
 
 You'll put requests of unequal length into one rectangle and write the loop that continues all of them at once. Each
-request gets the same tokens as if it were served alone. Then you'll count how much of the rectangle is wasted work, and
-how long requests wait for each other.
+request gets the same tokens as if it were served alone. Then you'll predict from three numbers how much faster your
+loop is, and count what it wastes.
 
 Cells that say `raise NotImplementedError()` are yours to fill in. If you skip an exercise, the cell after it returns a
 working version.
@@ -22,7 +22,7 @@ from statistics import median
 import torch
 from transformers import DynamicCache
 
-from lessons_lib.batching import generate_one_by_one, greedy_with_cache, left_out, static_batching, static_generate, waves
+from lessons_lib.batching import generate_one_by_one, greedy_with_cache, left_out, positions_from_mask, static_batching, static_generate, waves
 from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, solution
 from lessons_lib.checks.lesson_01.scoreboard import waves_scoreboard
 from lessons_lib.measuring import MAX_NEW_TOKENS, NAMES, PROMPTS, STORIES, ledger, request_times
@@ -108,17 +108,15 @@ A tensor is a rectangle, and prompts are ragged. So we fill up the short ones.
 > **padding mask**: a tensor with the shape of the batch, 1 for tokens and 0 for padding. Attention gives no weight to
 > positions with a 0. Hugging Face calls it `attention_mask`.
 
-On which side does the padding go? We read a row's next token from the logits of its last real token, and new tokens are
-appended on the right. With padding on the left, the last real token of *every* row is in the last column, and new
-tokens follow directly.
+The padding goes on the left. Then the last real token of *every* row is in the last column, where we read the next
+token, and new tokens follow directly.
 
 **Exercise 01.1.** Write `pad_left`. It takes a list of prompts, each a list of ints, and the padding token. It returns
 two int64 tensors of the same shape, `[rows, longest prompt]`: the tokens and the padding mask. For example:
 
     pad_left([[5], [6, 7]], pad_token_id=9)   →   tensor([[9, 5], [6, 7]]),  tensor([[0, 1], [1, 1]])
 
-There is one trap: the padding token can also occur in a prompt, where it is a real token. In our model it is the end
-token.
+A prompt may contain the padding token; there it is a real token.
 """
 
 # %% exercise="01.1"
@@ -138,33 +136,11 @@ print(f"\n{attention_mask.numel()} cells computed in the prefill, {int(attention
 
 # %% [markdown]
 """
-Look at the second row. C has the shortest prompt: mostly dots, then a few tokens at the right edge. Its dots go through
-every layer of the model just like the tokens. The mask hides their results from the tokens, but it saves no work.
+C has the shortest prompt. Its dots go through every layer of the model just like the tokens: the mask hides their
+results, but it saves no work.
 
-Padding has another effect: it shifts C's first token to the right. Served alone, this token has position 0. In the
-rectangle it's in a later *column*. Does that change the answer? The next cell gives one prompt to two small random
-models, with more and more padding before it. The mask hides the padding.
-"""
-
-# %%
-def next_token(tiny, padding):
-    """The token after the prompt 3, 7, 11 in a row that begins with so many cells of padding."""
-    input_ids, attention_mask = pad_left([[3, 7, 11], [1] * (3 + padding)], pad_token_id=0)
-    return int(tiny(input_ids=input_ids, attention_mask=attention_mask).logits[0, -1].argmax())
-
-Table(
-    ["cells of padding", "next token, GPT-2", "next token, Qwen2"],
-    [[padding, next_token(tiny_model("gpt2"), padding), next_token(tiny_model("qwen2"), padding)] for padding in range(4)],
-    caption="The same prompt after more and more hidden padding",
-)
-
-# %% [markdown]
-"""
-GPT-2's answer depends on the padding, although the mask hides it. By default, the column is used as the position, and
-GPT-2 adds a learned vector for each position to the token there. So the same tokens in other columns are another input.
-Qwen2's answer stays the same, because it encodes positions in another way. A serving loop should work for both models,
-so ours passes the right positions. With any model, a row that counts its padding also reaches the end of the context
-sooner.
+Padding also shifts C's first token to the right. Served alone, this token has position 0. In the rectangle it's in a
+later *column*, and by default the model takes the column as the position. So our loop passes the right positions.
 
 > **position ids**: for each input token, its index in its own sequence, counted from 0. They tell the model the order
 > of the tokens.
@@ -179,17 +155,11 @@ sooner.
 > **context**: the tokens of one sequence that the model can look at, prompt and answer together. Its length is limited:
 > the model has no positions beyond that limit.
 
-**Exercise 01.2.** Write `positions_from_mask`. It takes the mask and returns an int64 tensor of the same shape. In each
-row, the first real token has position 0, the next 1, and so on. For example:
-
-    positions_from_mask(tensor([[0, 0, 1, 1], [1, 1, 1, 1]]))   →   tensor([[0, 0, 0, 1], [0, 1, 2, 3]])
-
-The positions of the padding don't matter, because its results are never used. But the model looks them up in a table,
-so they must be valid, and -1 isn't.
+With absolute positions, a shifted row is another input and gives another answer. With rotary positions the answer stays
+the same, because all tokens of a row are shifted by the same amount. In both cases, a row that counts its padding
+reaches the end of the context sooner. `positions_from_mask` computes the positions. (It's given; it is exercise 01.2, in
+"Further".)
 """
-
-# %% exercise="01.2"
-from lessons_lib.batching.static_batching import positions_from_mask
 
 # %%
 from lessons_lib.viz.batches import draw_padded_batch
@@ -200,8 +170,8 @@ draw_padded_batch(four, tokens, attention_mask.tolist(), position_ids.tolist())
 
 # %% [markdown]
 """
-D is the longest of the four, so its row has no padding and its positions equal its columns. In the other rows, position
-0 is where the hatching ends. The last column holds the newest token of every row, each with its own position.
+In each row, position 0 is where the hatching ends. The last column holds the newest token of every row, each with its
+own position.
 """
 
 # %% [markdown]
@@ -339,12 +309,12 @@ two prompts, of 3 and 5 tokens:
 | decode step 1 | `[2, 1]`, the newest token of each row | `[2, 6]` | `[[3], [5]]` | 5 per row |
 | decode step 2 | `[2, 1]` | `[2, 7]` | `[[4], [6]]` | 6 per row |
 
-The output's `.logits` have shape `[rows, tokens, vocabulary]`. Before you write the loop, write down by hand the mask
-and the positions of decode step 3. What do you need to keep from the step before?
+The output's `.logits` have shape `[rows, tokens, vocabulary]`.
 
 A row has finished with the end token, which belongs to its answer, or with the token that reaches its limit. From then
 on its answer doesn't change. But the row stays in the batch, so the rectangle needs a token for it in every pass; any
-token will do. No pass is made once every row has finished.
+token will do. No pass is made once every row has finished. You may assume that the wave fits in the
+model's context: its longest prompt plus its largest limit.
 
 For example, if a model continues the first prompt with 4, 8, 15, 16 and the second with 23, 42 and the end token 7,
 then `generate_wave(model, prompts, [3, 10], pad_token_id=0, eos_token_id=7)` returns `[[4, 8, 15], [23, 42, 7]]` after
@@ -368,10 +338,7 @@ Stepper(lambda i: draw_timeline(six.trace, upto=i, title="The six stories in wav
 
 # %% [markdown]
 """
-Slot 0 serves A and is hatched from A's last token on, until C in slot 2 is done. Slot 3 serves D, which wants the
-fewest tokens, so it is hatched longest. The narrow framed columns are the two prefills, where padding is hatched.
-
-The next cell counts what the picture shows, and checks the formula and your `wave_steps`:
+The narrow framed columns are the two prefills, where padding is hatched. The next cell counts what the picture shows, and checks the formula and your `wave_steps`:
 """
 
 # %%
@@ -408,45 +375,88 @@ for size in (2, 4, 6):
 
 # %% [markdown]
 """
-## Leave an input out
+## Measure: how much faster is your loop?
 
-What does each input protect? `left_out(model, name)` drops one argument from every call of the model; the loop is still
-yours. All six stories are in one wave. B has the longest prompt, so the other five rows begin with padding. Here the
-padding token is the end token. In the output, words between » and « differ from the right answer.
-
-**Predict 01.d.** The mask is left out. How many of the six answers change?
-
-**Predict 01.e.** The mask is back, and the positions are left out. The model then takes a token's column as its
-position, as GPT-2 did above. So A's first token is at position 49 instead of 0. How many of the six answers change?
+Sixteen requests, with prompts drawn from the six stories. These are their limits in order of arrival, one wave of four
+per line:
 """
 
 # %%
-predict("01.d", ...)
-predict("01.e", ...)
-
-# %%
-variants = {}
-for variant, name in (("no mask", "attention_mask"), ("no positions", "position_ids")):
-    with left_out(model, name):
-        variants[variant] = generate_wave(model, prompt_ids, MAX_NEW_TOKENS, tokenizer.pad_token_id, tokenizer.eos_token_id)
-for story, right, *answers in zip(STORIES, expected, *variants.values()):
-    print(f"{story.name}: ...{story.prompt[-40:]}\n    right        | {' '.join(tokenizer.decode(right)[:80].split())}")
-    for variant, answer in zip(variants, answers):
-        text = "the same" if answer == right else marked(tokenizer.decode(right)[:80], tokenizer.decode(answer)[:80])
-        print(f"    {variant:12} | {text}")
-for key, answers in zip(("01.d", "01.e"), variants.values()):
-    reveal(key, sum(answer != right for answer, right in zip(answers, expected)), "answers")
+rng = random.Random(0)
+many = [(rng.choice(PROMPTS), rng.choice((3, 6, 12, 24))) for _ in range(16)]
+requests = dict(prompts=[prompt for prompt, _ in many], max_new_tokens=[max_tokens for _, max_tokens in many])
+for wave in waves([max_tokens for _, max_tokens in many], 4):
+    print(wave)
 
 # %% [markdown]
 """
-**No mask.** The rows read their padding as text, so every row with padding gives a different answer. After an end token
-a new story begins: C and E, short prompts after a lot of padding, drift into another story. The answers of A, D and F
-read well but are wrong, which makes this mistake easy to miss.
+**Predict 01.c.** In answer tokens per second, how many times faster are waves of four than one request at a time? You
+have everything you need. One at a time, every token takes one pass. The last number of `wave_steps` is the passes for
+waves of four. And the first table of this lesson says how much longer a pass over four rows takes than a pass over one.
+Assume that all answers reach their limits.
+"""
 
-**No positions.** Nothing changed, although five rows had wrong positions. With rotary positions, attention depends only
-on the *difference* between two positions, and counting columns shifts all tokens of a row by the same amount. So why
-pass positions at all? GPT-2 needs them, a row that counts its padding reaches the end of the context sooner, and from
-lesson 02 on they also say where a row's keys are. ("Further" tries three models, and padding on the right.)
+# %%
+predict("01.c", ...)
+
+# %% tags=["measured"]
+from time import perf_counter
+
+ways = {1: lambda: record_run(generate_one_by_one, model, tokenizer, **requests)}
+ways |= {size: lambda size=size: record_run(static_generate, model, tokenizer, **requests, batch_size=size, generate_wave=generate_wave) for size in (2, 4, 8)}
+seconds, runs = {size: [] for size in ways}, {}
+for _ in range(3):  # three rounds over all sizes, so that a slow moment affects all of them
+    for size, serve in ways.items():
+        started = perf_counter()
+        runs[size] = serve()
+        seconds[size].append(perf_counter() - started)
+tokens, passes = sum(map(len, runs[1].outputs)), {size: run.trace.forward_calls for size, run in runs.items()}
+speed = {size: tokens / median(seconds[size]) for size in ways}
+seconds_per_pass = {size: median(seconds[size]) / passes[size] for size in ways}
+longer = {size: seconds_per_pass[size] / seconds_per_pass[1] for size in ways}
+reveal("01.c", speed[4] / speed[1], "times", tolerance=0.25)
+Table(
+    ["batch size", "passes", "times fewer", "ms per pass", "times longer", "tokens/s", "speedup"],
+    [
+        [size, passes[size], f"{passes[1] / passes[size]:.2f}", f"{1000 * seconds_per_pass[size]:.1f}", f"{longer[size]:.2f}", round(speed[size]), f"{speed[size] / speed[1]:.2f} ×"]
+        for size in ways
+    ],
+    caption="Sixteen requests, median of three runs, compared with one request at a time",
+)
+
+# %% [markdown]
+"""
+*Speedup = times fewer passes / times longer passes.* A pass can take longer than the first table says, because the
+prefills are among the passes, with all their padding.
+
+Four rows don't divide the passes by four: that is the cost of the barrier. Finished rows take little time, because the
+pass is needed for the other rows anyway. They take *batch slots*, in which other requests could have gotten a token from
+the same pass. The bars show what was computed, with padding and finished rows hatched:
+"""
+
+# %%
+from lessons_lib.viz.charts import bar_chart
+
+print("same answers at every batch size:", all(run.outputs == runs[1].outputs for run in runs.values()))
+useful = [run.trace.tokens_useful for run in runs.values()]
+wasted = [run.trace.tokens_computed - run.trace.tokens_useful for run in runs.values()]
+for size, run in runs.items():
+    trace = run.trace
+    print(f"batch size {size}: {trace.forward_calls:3} forward passes, {trace.tokens_computed:5,} tokens computed, {trace.waste:.0%} of them wasted")
+bar_chart(
+    [f"waves of {size}" for size in runs],
+    {"useful": useful, "wasted": wasted},
+    waste=("wasted",),
+    ylabel="tokens",
+    value_format="{:,.0f}",
+    title="What sixteen requests compute",
+    alt="Bars for waves of 1, 2, 4 and 8: useful tokens are " + str(useful[0]) + " each time; wasted tokens are " + ", ".join(map(str, wasted)) + ".",
+)
+
+# %% [markdown]
+"""
+The useful tokens are the same in every run. The wasted ones grow, because the more rows a wave has, the longer its
+longest prompt and its longest answer tend to be.
 
 ## The ledger
 
@@ -512,6 +522,84 @@ What the lesson doesn't need. It isn't part of its 90 minutes.
 
 # %% [markdown]
 """
+### Positions, and why GPT-2 needs them
+
+One prompt, with more and more padding before it, in two small random models. The mask hides the padding.
+"""
+
+# %%
+def next_token(tiny, padding):
+    """The token after the prompt 3, 7, 11 in a row that begins with so many cells of padding."""
+    input_ids, attention_mask = pad_left([[3, 7, 11], [1] * (3 + padding)], pad_token_id=0)
+    return int(tiny(input_ids=input_ids, attention_mask=attention_mask).logits[0, -1].argmax())
+
+Table(
+    ["cells of padding", "next token, GPT-2", "next token, Qwen2"],
+    [[padding, next_token(tiny_model("gpt2"), padding), next_token(tiny_model("qwen2"), padding)] for padding in range(4)],
+    caption="The same prompt after more and more hidden padding",
+)
+
+# %% [markdown]
+"""
+GPT-2 has absolute positions, so its answer depends on the padding. Qwen2's are rotary.
+
+**Exercise 01.2** (optional). Write `positions_from_mask`. It takes the mask and returns an int64 tensor of the same shape. In each
+row, the first real token has position 0, the next 1, and so on. For example:
+
+    positions_from_mask(tensor([[0, 0, 1, 1], [1, 1, 1, 1]]))   →   tensor([[0, 0, 0, 1], [0, 1, 2, 3]])
+
+The positions of the padding don't matter, because its results are never used. But the model looks them up in a table,
+so they must be valid, and -1 isn't.
+"""
+
+# %% exercise="01.2"
+from lessons_lib.batching.static_batching import positions_from_mask
+
+# %% [markdown]
+"""
+### Leave an input out
+
+What does each input protect? `left_out(model, name)` drops one argument from every call of the model; the loop is still
+yours. All six stories are in one wave. B has the longest prompt, so the other five rows begin with padding. Here the
+padding token is the end token. In the output, words between » and « differ from the right answer.
+
+**Predict 01.d.** The mask is left out. How many of the six answers change?
+
+**Predict 01.e.** The mask is back, and the positions are left out. The model then takes a token's column as its
+position, as GPT-2 did above. So A's first token is at position 49 instead of 0. How many of the six answers change?
+"""
+
+# %%
+predict("01.d", ...)
+predict("01.e", ...)
+
+# %%
+variants = {}
+for variant, name in (("no mask", "attention_mask"), ("no positions", "position_ids")):
+    with left_out(model, name):
+        variants[variant] = generate_wave(model, prompt_ids, MAX_NEW_TOKENS, tokenizer.pad_token_id, tokenizer.eos_token_id)
+for story, right, *answers in zip(STORIES, expected, *variants.values()):
+    print(f"{story.name}: ...{story.prompt[-40:]}\n    right        | {' '.join(tokenizer.decode(right)[:80].split())}")
+    for variant, answer in zip(variants, answers):
+        text = "the same" if answer == right else marked(tokenizer.decode(right)[:80], tokenizer.decode(answer)[:80])
+        print(f"    {variant:12} | {text}")
+for key, answers in zip(("01.d", "01.e"), variants.values()):
+    reveal(key, sum(answer != right for answer, right in zip(answers, expected)), "answers")
+
+# %% [markdown]
+"""
+**No mask.** The rows read their padding as text, so every row with padding gives a different answer. After an end token
+a new story begins: C and E, short prompts after a lot of padding, drift into another story. The answers of A, D and F
+read well but are wrong, which makes this mistake easy to miss.
+
+**No positions.** Nothing changed, although five rows had wrong positions. With rotary positions, attention depends only
+on the *difference* between two positions, and counting columns shifts all tokens of a row by the same amount. So why
+pass positions at all? GPT-2 needs them, a row that counts its padding reaches the end of the context sooner, and from
+lesson 02 on they also say where a row's keys are.
+"""
+
+# %% [markdown]
+"""
 ### Padding on the other side
 
 What if the padding is on the right, and the loop still reads the last column? This runs the library's loop, not yours:
@@ -569,95 +657,6 @@ same, up to rounding. All models need the mask.
 
 # %% [markdown]
 """
-### The speed of sixteen requests
-
-We serve sixteen requests: prompts drawn from the six stories with a fixed seed, each request with its
-own `max_tokens`. These are the limits in order of arrival, one wave of four per line:
-"""
-
-# %%
-rng = random.Random(0)
-many = [(rng.choice(PROMPTS), rng.choice((3, 6, 12, 24))) for _ in range(16)]
-requests = dict(prompts=[prompt for prompt, _ in many], max_new_tokens=[max_tokens for _, max_tokens in many])
-for wave in waves([max_tokens for _, max_tokens in many], 4):
-    print(wave)
-
-# %% [markdown]
-"""
-**Predict 01.c.** In answer tokens per second, how many times faster are waves of four than one request at a time? You
-have everything you need. One at a time, every token takes one pass. The last number of `wave_steps` is the passes for
-waves of four. And the first table of this lesson says how much longer a pass over four rows takes than a pass over one.
-Assume that all answers reach their limits.
-"""
-
-# %%
-predict("01.c", ...)
-
-# %% tags=["measured"]
-from time import perf_counter
-
-ways = {1: lambda: record_run(generate_one_by_one, model, tokenizer, **requests)}
-ways |= {size: lambda size=size: record_run(static_generate, model, tokenizer, **requests, batch_size=size, generate_wave=generate_wave) for size in (2, 4, 8)}
-seconds, runs = {size: [] for size in ways}, {}
-for _ in range(3):  # three rounds over all sizes, so that a slow moment affects all of them
-    for size, serve in ways.items():
-        started = perf_counter()
-        runs[size] = serve()
-        seconds[size].append(perf_counter() - started)
-tokens, passes = sum(map(len, runs[1].outputs)), {size: run.trace.forward_calls for size, run in runs.items()}
-speed = {size: tokens / median(seconds[size]) for size in ways}
-seconds_per_pass = {size: median(seconds[size]) / passes[size] for size in ways}
-longer = {size: seconds_per_pass[size] / seconds_per_pass[1] for size in ways}
-reveal("01.c", speed[4] / speed[1], "times", tolerance=0.25)
-Table(
-    ["batch size", "passes", "times fewer", "ms per pass", "times longer", "tokens/s", "speedup"],
-    [
-        [size, passes[size], f"{passes[1] / passes[size]:.2f}", f"{1000 * seconds_per_pass[size]:.1f}", f"{longer[size]:.2f}", round(speed[size]), f"{speed[size] / speed[1]:.2f} ×"]
-        for size in ways
-    ],
-    caption="Sixteen requests, median of three runs, compared with one request at a time",
-)
-
-# %% tags=["measured"]
-print(f"At best, four rows would divide the {passes[1]} passes by four. With the barrier it's {passes[4]} passes, {passes[1] / passes[4]:.2f} times fewer.")
-print(f"A pass takes {longer[4]:.2f} times as long. Dividing the two gives a speedup of {passes[1] / passes[4] / longer[4]:.2f}.")
-
-# %% [markdown]
-"""
-That is the whole calculation: *speedup = times fewer passes / times longer passes*. Why can a pass take longer than the
-first table says? Because the prefills are among the passes, with all their padding, and because Python checks whether
-each row has finished. On a small CPU the longer passes can cancel out what the fewer passes save. On a machine where a
-second row is almost free, the speedup approaches the third column.
-
-So what do finished rows cost? Not much time: the pass is needed for the other rows anyway. They cost *batch slots*. In
-each of these slots another request could have gotten a token from the same pass, and that is why the number of passes
-doesn't drop to a quarter. The bars show what was computed, with padding and finished rows hatched:
-"""
-
-# %%
-from lessons_lib.viz.charts import bar_chart
-
-print("same answers at every batch size:", all(run.outputs == runs[1].outputs for run in runs.values()))
-useful = [run.trace.tokens_useful for run in runs.values()]
-wasted = [run.trace.tokens_computed - run.trace.tokens_useful for run in runs.values()]
-for size, run in runs.items():
-    trace = run.trace
-    print(f"batch size {size}: {trace.forward_calls:3} forward passes, {trace.tokens_computed:5,} tokens computed, {trace.waste:.0%} of them wasted")
-bar_chart(
-    [f"waves of {size}" for size in runs],
-    {"useful": useful, "wasted": wasted},
-    waste=("wasted",),
-    ylabel="tokens",
-    value_format="{:,.0f}",
-    title="What sixteen requests compute",
-    alt="Bars for waves of 1, 2, 4 and 8: useful tokens are " + str(useful[0]) + " each time; wasted tokens are " + ", ".join(map(str, wasted)) + ".",
-)
-
-# %% [markdown]
-"""
-The useful tokens are the same in every run. The wasted ones grow, because the more rows a wave has, the longer its
-longest prompt and its longest answer tend to be.
-
 ### Stretch: which requests share a wave?
 
 Waves need not follow the order of arrival. If similar requests share a wave, fewer cells are wasted. Write

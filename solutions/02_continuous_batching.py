@@ -162,7 +162,7 @@ prefilling to finished, because the prefill gives the first token of the answer,
 
 - `move_to(state)` makes an allowed transition and refuses any other by raising `IllegalTransition`. A refused call
   changes nothing, so the caller can catch the error and the request is still intact.
-- `append_token(token)` adds a token to the answer and makes the transition that follows from it, if any.
+- `append_token(token)` adds a token to the answer, and the state (and `finish_reason`) follows from it.
 
 Example: E has a limit of 80 tokens, the end token is 0, and E is decoding with 79 tokens so far. `E.append_token(5)`
 makes it 80 tokens; E is now finished, with `finish_reason == "length"`. If the token had been 0, the reason would be
@@ -187,7 +187,7 @@ from lessons_lib.batching.request import Request
 A slot is an index: it selects a row of the batch and the same row of the cache. If two requests got the same row, they
 would overwrite each other's keys, and both would keep producing fluent but wrong text. `SlotManager` keeps track:
 `acquire("A")` takes a slot out of the list `free` and returns it, and `release("A")` puts it back. Both refuse a call
-that can't be right, such as a second release. It's given. ("Further" lets you write it.)
+that can't be right, such as a second release. It's given. (It is exercise 02.2, in "Further".)
 
 In lesson 01, the cache grew by one column per step, for all rows at once. Here the rows have different lengths. So we
 reserve the whole cache at the start and never move it: in each layer one tensor for the keys and one for the values, of
@@ -238,8 +238,8 @@ for i in (22, 32):
 # %% [markdown]
 """
 In the first picture, row 0 holds F's columns, followed by what is left of D's, hatched. (Here hatching means *left
-over*.) F must not see that part. In the second picture, F has grown past it and overwritten D's columns. Most of both
-rows is dashed: reserved but never written. We'll come back to that at the end.
+over*.) F must not see that part. In the second picture, F has overwritten D's columns. Most of both rows is dashed:
+reserved but never written.
 
 ## Build 2: a mask for every row
 
@@ -253,7 +253,7 @@ The 1 stands for the attention heads, which all use the same mask.
 
 Example: `cache_mask(torch.tensor([[2], [0]]), 4)` is True at columns 0, 1, 2 in row 0, and at column 0 in row 1. For
 a chunk with tokens at positions 3 and 4, `cache_mask(torch.tensor([[3, 4]]), 6)` is True at 0–3 for the first and at
-0–4 for the second. No loop is needed.
+0–4 for the second.
 """
 
 # %% exercise="02.3"
@@ -358,15 +358,12 @@ returns the logits of each row's last token, of shape `[slots, vocabulary]`.
 # %% [markdown]
 """
 **Exercise 02.4.** Write `prefill_chunk(batch)`. One call computes one chunk of one request: of those that are
-prefilling, the one that was admitted first. If no request is prefilling, it does nothing.
+prefilling, the one that was admitted first. If no request is prefilling, it does nothing. The call that computes the
+end of the prompt also gives the request its first token.
 
-Example: a request X is in slot 1, its prompt has 60 tokens, and `prefill_step` is 16.
-
-- The first call computes tokens 0–15 with `forward(batch, range(1, 2), [tokens 0–15], [[0, ..., 15]], num_keys=16)`
-  and sets `num_computed_tokens` to 16.
-- The second call computes tokens 16–31, at positions 16–31, with 32 columns.
-- The fourth call computes the last 12, and only now do the logits matter: their argmax, as an `int`, is X's first
-  token, which goes to `append_token`.
+Example: a request X is in slot 1, its prompt has 60 tokens, and `prefill_step` is 16. Four calls compute tokens 0–15,
+16–31, 32–47 and 48–59; `num_computed_tokens` is 16, 32, 48 and 60 after them. The second one reads 32 columns. After
+the fourth, X is decoding and has one token.
 """
 
 # %% exercise="02.4"
@@ -406,7 +403,8 @@ must achieve:
 
 - A request that got its last token in one step gives its slot back in the next one, not in the same step.
 - A slot never stays empty during a step while a request is waiting, and no request overtakes another in the queue.
-- A slot belongs to one request for the whole step.
+- A slot belongs to one request for the whole step. An admitted request is prefilling: `step` calls
+  `move_to(RequestState.PREFILLING)`.
 - Every request that was decoding when the step began gets exactly one token, and one chunk of one prompt is computed,
   possibly that of a request admitted in this very step. No request gets two tokens in one step.
 - After the step, `batch.running` and `batch.slots` agree on which request has which slot.
@@ -450,10 +448,6 @@ Table(
 # %% [markdown]
 """
 E starts when D has left, F when A has left. No finished answer is held back.
-
-The run can't get much shorter. C needs 100 steps for its 100 tokens, and gets its only chunk in step 3, because the
-four prompts are prefilled one after the other: it ends in step 102. E ends it, one step later. It gets D's slot in step
-24, and has 80 tokens to generate.
 
 ## Prove it
 

@@ -187,10 +187,9 @@ order in which they will be allocated.
 
 ## Build 2: how many blocks?
 
-A request takes a block as late as possible, but never too late. If the count is one block too small, a token has no
-slot. If it is one too large, every request wastes a block, and nothing fails. First, answer it without code. C grows
-from 3 tokens to 102, one token per step, and takes a block of 16 only when a token needs it. (The oracle gave C all of
-its 102 slots in the first step.) Averaged over these 100 steps, what percentage of the slots in C's blocks is empty?
+C again: it grows from 3 tokens to 102, one token per step, and takes a block of 16 only when a token needs it. (The
+oracle gave C all of its 102 slots in the first step.) About what percentage of the slots in C's blocks is empty, over
+these 100 steps? Think of the empty half of its last block, compared with the tokens that it holds on average.
 """
 
 # %%
@@ -219,9 +218,8 @@ reveal("03.c", 100 * (1 - sum(grows) / sum(slots_of_c)), unit="%")
 """
 ## What the best contiguous memory would waste
 
-Back to the oracle. The best that one contiguous piece per request allows is exactly what the request will need. When
-it starts, it gets its piece in the first gap that is large enough, or else at the end. `contiguous_use` replays the six
-stories that way.
+Back to the oracle, which reserves exactly what each request will need. `contiguous_use` replays the six stories that
+way: a request gets its piece in the first gap that is large enough, or else at the end.
 """
 
 # %%
@@ -234,68 +232,16 @@ draw_memory(oracle, 24, title="Oracle: exactly what each request needs", num_slo
 
 # %% [markdown]
 """
-Nothing is hatched, but much is pale: reserved, and used only later. C has its 102 slots from its first step on, and
-fills the last of them in its last step. So even with a perfect oracle, a reservation is partly empty while its answer
-grows: half of C's on average, whose prompt has only 3 tokens, and less where the prompt is longer. (The first two
-steps add a little: C has its slots, and its prompt isn't computed yet.)
+Nothing is hatched, but much is pale: reserved, and used only later. Even with a perfect oracle, half of C's piece is
+empty on average. (The first two steps add a little: C has its slots, and its prompt isn't computed yet.) Blocks need no
+oracle, and waste far less.
 
-A second loss shows when many requests come and go. A request that finishes leaves a gap of exactly its own size, and
-the next one may be larger. ("Further" shows such a moment.)
+A second loss shows when many requests come and go: a request that finishes leaves a gap of its own size, and the next
+one may be larger.
 
 > **external fragmentation**: free memory in gaps between reservations, none of them large enough for the next request.
 
-We could close the gaps by moving the other requests, but that means copying the keys and values of running requests
-while all of them wait.
-
-Now the layouts side by side, on 32 requests with eight batch slots. We count only the steps in which requests wait,
-because that's when an empty slot hurts. As memory in use, we count all slots from slot 0 to the last reserved one.
-**Guess first:** the oracle knows every length in advance; blocks of 16 know nothing. Which wastes less, and by how
-much?
-"""
-
-# %%
-load = skewed_workload(32)
-names = [str(index) for index in range(32)]
-how = dict(max_new_tokens=load.max_new_tokens, names=names, batch_size=8, max_seq_len=256)
-many = record_run(batch_generate, model, tokenizer, load.prompts, **how)
-many_held = tokens_held(many.trace)
-many_final = final_tokens(many_held)
-many_oracle = contiguous_use(many_held, many_final)
-
-
-def while_queued(uses, trace):
-    """Only the steps in which requests wait in the queue."""
-    return [use for use, step in zip(uses, trace.steps) if step.waiting]
-
-
-def shares(uses):
-    """Shares of the memory that hold no token, averaged over the steps: later, never, gaps."""
-    num_slots = sum(use.slots for use in uses)
-    return [f"{sum(getattr(use, kind) for use in uses) / num_slots:.0%}" for kind in ("later", "never", "gaps")]
-
-
-SIZES = (1, 4, 8, 16, 32, 64)
-layouts = {"rows of 256": contiguous_use(many_held, dict.fromkeys(many_final, 256)), "one piece, oracle": many_oracle}
-layouts |= {f"blocks of {size}": paged_use(many_held, size) for size in SIZES[::-1]}
-layouts = {name: while_queued(uses, many.trace) for name, uses in layouts.items()}
-Table(
-    columns=["layout", "used later", "never used", "in gaps", "wasted"],
-    rows=[
-        [name, *shares(layouts[name]), f"{waste(layouts[name]):.0%}"]
-        for name in ("rows of 256", "one piece, oracle", "blocks of 64", "blocks of 16", "blocks of 1")
-    ],
-    caption='32 requests, while some wait. "Used later", in blocks: slots of the last block that will be filled.',
-)
-
-# %% [markdown]
-"""
-The last column counts everything that holds no token, as the paper behind this lesson does (Kwon et al., 2023). In its
-experiments with contiguous memory, only 20.4 to 38.2% of the memory held tokens; the rest was wasted.
-
-The oracle brings "never used" to zero, and only that one. Blocks of 16 waste less than half of what the oracle wastes,
-and they need no oracle: each request wastes less than one block. Even blocks of 64, longer than most of these requests,
-waste only a little more than the oracle. Smaller blocks waste less, down to nothing with one token per block. Why not
-use those? Each block is an entry in a table, and small blocks are slower to read. "Further" counts and times both.
+("Further" shows such a moment, and compares the waste of rows, oracle and blocks on 32 requests.)
 
 ## Build 3: the block table
 
@@ -317,14 +263,13 @@ empty table:
 | `append(0)` | 65 | 5 |
 | `release()` | 0 | none; all five are back in the pool |
 
-`append` fills the last block first, and takes new blocks only for the rest. It refuses in three cases:
+`append` fills the last block first. It refuses in three cases:
 
 - a negative `count`: raise `ValueError`;
 - more than `max_blocks` blocks needed: raise `TableFull`;
-- too few free blocks: `pool.allocate` raises `OutOfBlocks`, and you let it propagate. (`pool.allocate(0)` returns an
-  empty list.)
+- too few free blocks: `OutOfBlocks` leaves `append`.
 
-In all three cases nothing changes, neither the table nor the pool. Either all `count` tokens are added, or none.
+In all three cases nothing changes, neither the table nor the pool. If several apply, raise any of their exceptions.
 
 `release` returns all blocks in one call of `pool.free`, in the order of the tokens. Afterwards the table is empty and
 can be filled again. Releasing an empty table does nothing.
@@ -346,16 +291,6 @@ for count in (128, 1, 15, 1):
         print(f"append({count}) refused:", error)
 table.release()
 print("released; free queue:", list(pool.free_queue))
-
-# %% [markdown]
-"""
-Now try it by hand, with twelve blocks of 4 slots. Append tokens, add a second request, free the first, and watch where
-the next one's blocks come from. Ask for more than the pool has. The playground runs on your `BlockPool` and
-`BlockTable`.
-"""
-
-# %%
-PoolPlayground(BlockPool(12, 4), new_table=BlockTable)
 
 # %% [markdown]
 """
@@ -407,11 +342,16 @@ print("the next token of B goes to slot", slot_mapping(tables["B"].blocks, 16, 6
 """
 A's tokens 13, 14 and 15 still fit in its first block. Token 16 starts a new one, which comes after B's in memory.
 
-Is all of that right over whole runs? We replay the two recorded runs with your pool and tables and with the reference,
-and compare picture by picture. ("Further" compares 9,000 random calls with a test model.)
+Is all of that right over whole runs? We replay the six stories, and a run of 32 other requests, with your pool and
+tables and with the reference, and compare picture by picture.
 """
 
 # %%
+SIZES = (1, 4, 8, 16, 32, 64)
+load = skewed_workload(32)
+names = [str(index) for index in range(32)]
+how = dict(max_new_tokens=load.max_new_tokens, names=names, batch_size=8, max_seq_len=256)
+many = record_run(batch_generate, model, tokenizer, load.prompts, **how)
 for name, result in (("six stories", six), ("32 requests", many)):
     same = [
         replay(result.trace, BlockPool(500, size), BlockTable) == replay(result.trace, reference.BlockPool(500, size))
@@ -426,7 +366,7 @@ for name, result in (("six stories", six), ("32 requests", many)):
 
 How many blocks are there? As many as fit in the memory that is left after loading the weights. In every layer, a block
 stores a key and a value for each of its tokens and each KV head, so its bytes follow from the model's configuration
-(lesson 00). `blocks_in_budget` divides. (It's given; "Further" lets you write it.)
+(lesson 00). `blocks_in_budget` divides. (It's given; it is exercise 03.5, in "Further".)
 """
 
 # %%
@@ -446,18 +386,16 @@ Now the parts serve requests. A `CachedRequest` has an `id`, `prompt_tokens`, `a
 that it ever needs. (A server doesn't know `answer_tokens` in advance. Your step shouldn't use it.)
 
 **Exercise 03.6.** Write `step_in_blocks(waiting, running, pool)`, one step of a server. `waiting` is a deque, and
-`running` a list in order of admission. A step does three things, in this order:
+`running` a list in order of admission. These are the rules of a step, in this order:
 
-1. **Leave.** Every finished request releases its table and leaves `running`.
-2. **Grow.** Each running request, in order of admission, appends one token to its table. If that needs a block and
-   none is free, the request that was admitted *last* returns all its blocks and goes back to the front of `waiting`,
-   and the append is tried again. The last request may be the very one that needs the block; then it is the one that
-   waits. A request that has gone back to the queue doesn't grow. When it is admitted again, perhaps in this very step,
-   it starts over.
-3. **Admit.** While the prompt of the first waiting request fits in the free blocks, that request goes to the end of
-   `running`, and its table gets the whole prompt. No request overtakes another.
+1. **Leave.** Finished requests leave `running`, and their blocks are free for the others.
+2. **Grow.** Each running request stores one token more, in order of admission. For a token that finds no free block,
+   the request that was admitted *last* loses all its blocks and goes back to the front of `waiting`, where it starts
+   over. That may be the very request that needs the block; then it doesn't grow.
+3. **Admit.** First come, first served: as long as the whole prompt of the next request fits in the free blocks, it is
+   admitted and stores its prompt.
 
-Change `waiting` and `running` in place; nothing reads what you return. An example with five blocks of 4:
+No request needs more blocks than the pool has. Change `waiting` and `running` in place; nothing reads what you return. An example with five blocks of 4:
 
 | | A | B | C | D |
 |---|---|---|---|---|
@@ -480,12 +418,12 @@ as many requests at once as there are rows. Cut into blocks of 16, it holds more
 as its tokens need at the moment.
 
 `serve_in_blocks` calls your step until all requests are finished. It serves rows, too: **a row of 256 slots is a block
-of 256**, and a request never needs a second one. So the same step, the same pool and the same table serve the 32
-requests in both layouts, in the same 4 MiB. (In this count, a step computes all prompts that it admits. Lesson 02
-allowed one chunk per step.)
+of 256**, and a request never needs a second one. So the same step serves the 32 requests in both layouts, in the same
+4 MiB. (In this count, a step computes all prompts that it admits. Lesson 02 allowed one chunk per step.)
 
 In rows, two requests run at once. **Predict** from the numbers that the next cell prints: in blocks of 16, how many run
-at once on average, while others wait? Within 25% is a hit.
+at once on average, while others wait? (The pool is then as good as full. How many slots does a request occupy, with the
+empty ones of its last block?) Within 25% is a hit.
 """
 
 # %%
@@ -493,19 +431,18 @@ lengths = [(len(tokenizer(prompt).input_ids), len(output)) for prompt, output in
 token_bytes = cache_bytes_per_token(model.config)
 print(f"one cache slot takes {token_bytes:,} bytes, so 4 MiB has {BUDGET // token_bytes} slots")
 print(f"that is {BUDGET // (256 * token_bytes)} rows of 256 slots, or {BUDGET // (16 * token_bytes)} blocks of 16")
-print(
-    f"the 32 requests: {mean(p for p, _ in lengths):.0f} prompt and {mean(a for _, a in lengths):.0f} answer tokens "
-    "on average; most answers are short, a few are long"
-)
-predict("03.b", ...)  # requests that run at once, in blocks of 16
-
-# %%
 served = {
     size: serve_in_blocks(
         lengths, BlockPool(blocks_in_budget(model.config, size, BUDGET), size), BlockTable, step_in_blocks
     )
     for size in (256, 64, 16, 1)
 }
+rows, blocks = served[256], served[16]
+queued = [step for step in blocks if step.waiting]
+print(f"while others wait, a running request holds {mean(s.tokens / s.running for s in queued):.0f} tokens on average")
+predict("03.b", ...)  # requests that run at once, in blocks of 16
+
+# %%
 Table(
     columns=["block size", "blocks", "steps until all are done", "most at once", "slots with a token", "restarts"],
     rows=[
@@ -523,9 +460,6 @@ Table(
 )
 
 # %%
-rows, blocks = served[256], served[16]
-queued = [step for step in blocks if step.waiting]
-print(f"while others wait, a request holds {mean(step.tokens / step.running for step in queued):.0f} tokens on average")
 reveal("03.b", mean(step.running for step in queued), unit="requests", tolerance=0.25)
 
 done = [float("nan")] * (len(rows) - len(blocks))  # the curve ends when all requests are done
@@ -623,6 +557,17 @@ admission_scoreboard(may_admit)
 
 # %% [markdown]
 """
+### The pool by hand
+
+Twelve blocks of 4 slots, on your `BlockPool` and `BlockTable`. Append tokens, add a second request, free the first, and
+watch where the next one's blocks come from. Ask for more than the pool has.
+"""
+
+# %%
+PoolPlayground(BlockPool(12, 4), new_table=BlockTable)
+
+# %% [markdown]
+"""
 ### Prove it: 9,000 random calls
 
 An allocator that is wrong once in a thousand calls is worse than none: two requests write into the same block, and
@@ -716,6 +661,51 @@ Stepper(lambda i: draw_pool(states[i]), count=len(states), label="picture", star
 
 # %% [markdown]
 """
+### Rows, oracle and blocks side by side
+
+The 32 requests again, with eight batch slots. We count only the steps in which requests wait, because that's when an
+empty slot hurts. As memory in use, we count all slots from slot 0 to the last reserved one.
+"""
+
+# %%
+many_held = tokens_held(many.trace)
+many_final = final_tokens(many_held)
+many_oracle = contiguous_use(many_held, many_final)
+
+
+def while_queued(uses, trace):
+    """Only the steps in which requests wait in the queue."""
+    return [use for use, step in zip(uses, trace.steps) if step.waiting]
+
+
+def shares(uses):
+    """Shares of the memory that hold no token, averaged over the steps: later, never, gaps."""
+    num_slots = sum(use.slots for use in uses)
+    return [f"{sum(getattr(use, kind) for use in uses) / num_slots:.0%}" for kind in ("later", "never", "gaps")]
+
+
+layouts = {"rows of 256": contiguous_use(many_held, dict.fromkeys(many_final, 256)), "one piece, oracle": many_oracle}
+layouts |= {f"blocks of {size}": paged_use(many_held, size) for size in SIZES[::-1]}
+layouts = {name: while_queued(uses, many.trace) for name, uses in layouts.items()}
+Table(
+    columns=["layout", "used later", "never used", "in gaps", "wasted"],
+    rows=[
+        [name, *shares(layouts[name]), f"{waste(layouts[name]):.0%}"]
+        for name in ("rows of 256", "one piece, oracle", "blocks of 64", "blocks of 16", "blocks of 1")
+    ],
+    caption='32 requests, while some wait. "Used later", in blocks: slots of the last block that will be filled.',
+)
+
+# %% [markdown]
+"""
+The last column counts everything that holds no token, as the paper behind this lesson does (Kwon et al., 2023). In its
+experiments with contiguous memory, only 20.4 to 38.2% of the memory held tokens; the rest was wasted.
+
+The oracle brings "never used" to zero, and only that one. Blocks of 16 waste less than half of what the oracle wastes,
+and they need no oracle: each request wastes less than one block. Even blocks of 64, longer than most of these requests,
+waste only a little more than the oracle. Smaller blocks waste less, down to nothing with one token per block.
+Why not use those? "What small blocks cost" counts and times it.
+
 ### A request that fits nowhere
 
 The run of the 32 requests, with the oracle: which requests had to go to the end, although the gaps together had room?

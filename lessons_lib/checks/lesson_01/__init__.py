@@ -28,7 +28,7 @@ EXERCISES = [
     ),
     Exercise(
         id="01.2",
-        title="Positions from the mask",
+        title="Positions from the mask (optional)",
         reference="lessons_lib.batching.static_batching:positions_from_mask",
         test=test_positions_from_mask,
         hints=(
