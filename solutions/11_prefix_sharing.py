@@ -338,7 +338,7 @@ show_source(fork)
 **Your task: `copy_before_write(pool, sequence, index)`.** `pool` is a `PrefixCache`. `sequence` is about to write to the block
 `sequence.blocks[index]`, and `pool.is_writable` says that it may not. Afterwards:
 
-- It may write at this place of its table, and the rest of the table is as before.
+- It may write at this place of its table, and the rest of the table is as before. Edit `sequence.blocks` in place or assign a new list; both are fine.
 - Whatever could be read in the old block can still be read there, by other sequences now, and by those that find it later.
 - The pool counts each block exactly as often as tables contain it.
 
