@@ -189,13 +189,12 @@ and its `positions` [2, 0, 1, 2, 4]. Its `cu_seqlens_q` are [0, 1, 4, 5]: the pr
 row. The `logits_index` is [0, 3, 4], and the `context_lens` are [3, 3, 5].
 
 **Exercise 05.1.** Write `pack(new_tokens, cached_lens)`. It returns `PackedBatch(input_ids=..., positions=..., ...)`
-with all six fields passed by name. Each field is a one-dimensional integer tensor. You can use `tag_tokens(lengths,
-starts)` of lesson 04: `tag_tokens([1, 3, 1], starts=[2, 0, 4])` returns an object with two such tensors, `.positions`
-with the values 2, 0, 1, 2, 4 and `.seq_ids` with 0, 1, 1, 1, 2. Or build them yourself.
+with all six fields passed by name. Each field is a one-dimensional int64 tensor, even when it's empty. Lesson 04's
+`tag_tokens(lengths, starts)` may help.
 
 Raise a `ValueError` if the number of cached lengths differs from the number of sequences, if a sequence has no new
 token, or if a cached length is negative. Two empty lists are valid: all tensors are then empty, except
-`cu_seqlens_q`, which is [0]. Pass `dtype=torch.int64`, because PyTorch makes a float tensor from an empty list.
+`cu_seqlens_q`, which is [0].
 """
 
 # %% exercise="05.1"
