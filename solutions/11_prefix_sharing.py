@@ -4,7 +4,7 @@
 
 **Many requests begin with the same text. Does each of them have to compute and store it?**
 
-90 minutes · difficulty: hard · routes: serving · prerequisites: lesson 10 (memory pressure)
+100 minutes · difficulty: hard · routes: serving · prerequisites: lesson 10 (memory pressure)
 
 Lesson 10 took blocks back when there were too few of them. It's better to need fewer. In this lesson, sequences with the same beginning (the same
 *prefix*) share the blocks that hold it: the pool finds blocks by their contents, counts the sequences that use them, and copies a shared block before
@@ -76,17 +76,7 @@ print(f"stored by each sequence separately: {len(together) * full} blocks; store
 """
 The keys and values of these tokens are the same in all six sequences, so storing them once is enough. Block tables make that possible: two tables may
 contain the same block.
-
-## Predict
-
-B's prompt has 62 tokens. We want four samples of its answer: four sequences with the same prompt, and answers that differ from their first token on. Each
-of them now has 70 tokens, 69 of them computed. If each had its own blocks, they would use 4 × 5 = 20 blocks of 16.
-
-**11.a** How many blocks do the four use together, if everything that can be shared is stored only once?
 """
-
-# %%
-predict("11.a", ...)  # blocks
 
 # %% [markdown]
 """
@@ -323,7 +313,7 @@ before a write the scheduler calls your `is_writable`, and if the answer is no, 
 > **copy-on-write**: sharing something until one of its users wants to change it. That user gets a copy, and the others keep the original.
 
 When does that happen? Shared blocks are usually full, and new tokens go into a block after them that belongs to one sequence only. There are two
-exceptions. One is a prompt that is *entirely* in the cache; we'll get to it in Build 5. The other is a request for several samples of one prompt.
+exceptions. One is a prompt that is *entirely* in the cache; we'll get to it below. The other is a request for several samples of one prompt.
 
 > **fork**: creating a second sequence with all the tokens of an existing one. Both use the same blocks, including the last one, which may not be full.
 
@@ -392,65 +382,11 @@ print("the free queue:", list(pool.free_queue), "| found afterwards:", pool.matc
 # %% [markdown]
 """
 No sequence uses block 1 anymore, so it joins the end of the free queue. It keeps its hash, and can still be found there.
-
-### Several samples of one prompt
-
-Now B's prompt with four continuations. Random sampling comes in lesson 12; here, each sample begins with a different one of the four likeliest tokens. X, Y
-and Z are forks of B. The last block of the prompt has room for two more tokens, and all four are about to write to it.
-
-**11.c** How many block copies does the first step after the fork need?
 """
-
-# %%
-predict("11.c", ...)  # copies
-
-# %%
-YOURS = dict(block_hash=block_hash, copy_before_write=copy_before_write)
-pool = PrefixCache(24, BLOCK)
-scheduler = PreemptiveScheduler(pool, max_num_seqs=4, max_num_batched_tokens=64, **YOURS)
-runner = ModelRunner(model, 24, BLOCK)
-b = next(sequence for sequence in six_stories() if sequence.id == "B")
-b.max_new_tokens = 20
-scheduler.add(b)
-scheduler_output = scheduler.schedule()
-likeliest = runner.forward(scheduler_output)[0].topk(4).indices.tolist()
-scheduler.update(scheduler_output, likeliest[:1])
-samples = [b]
-for id, token in zip("XYZ", likeliest[1:]):
-    sample = fork(pool, b, id)
-    sample.output_ids[-1] = token  # chosen, but not computed yet
-    scheduler.add(sample)
-    samples.append(sample)
-print(f"after the fork: blocks {b.blocks}, ref_count {pool.ref_count}")
-
-# %%
-fork_steps = [recorded_step(runner, scheduler)]
-copies = [f"{block_copy.source} → {block_copy.target}" for block_copy in fork_steps[0].block_copies]
-print(f"block copies in the first step after the fork: {', '.join(copies)}")
-reveal("11.c", len(copies), unit="copies")
-while b.num_computed_tokens < 69:
-    fork_steps.append(recorded_step(runner, scheduler, index=len(fork_steps)))
-num_used = len(pool.used)
-apart = sum(len(sample.blocks) for sample in samples)
-reveal("11.a", num_used, unit="blocks")
-print(f"together they use {num_used} blocks; if each had its own: {apart}")
-Stepper(lambda i: draw_pressure(fork_steps[i]), count=len(fork_steps), start=0, still=0)
 
 # %% [markdown]
 """
-The last sequence that still uses the old block is its only user, and needs no copy. The first three blocks of the prompt are stored once. The fourth has
-room for the first tokens of the answer, so it differs, and so does the fifth: 3 + 4 × 2 = 11.
-"""
-
-# %%
-while scheduler.has_unfinished():
-    fork_steps.append(recorded_step(runner, scheduler, index=len(fork_steps)))
-for sample in samples:
-    print(f"{sample.id}: …he asked his friend the duck{tokenizer.decode(sample.output_ids)}")
-
-# %% [markdown]
-"""
-## Build 5: start from what is cached
+## Start from what is cached
 
 A sequence is admitted. It has no blocks yet. `match_prefix` has found some for it, so it starts with these: they are touched, they become its first
 blocks, and their tokens count as computed. That's all, except for one trap.
@@ -459,34 +395,18 @@ Suppose a prompt has 32 tokens, and both of its blocks are found. All 32 tokens 
 logits to choose the first token of the answer from! Engines have crashed here ([vLLM](https://github.com/vllm-project/vllm/issues/53706),
 [nano-vllm](https://github.com/GeeeekExplorer/nano-vllm/issues/144)). So the last known token is always computed: 31 tokens count as computed. Its key
 goes to a cache slot in the second block, which already contains that key, and the sequence must not write to that block. (Would an equal key do harm?
-In another batch it may differ in its last digits, and other sequences read it. So the rule has no exception.) The scheduler notices this and copies
-the block first. The copy needs one free block.
+In another batch it may differ in its last digits, and other sequences read it. So the rule has no exception.) The scheduler notices this, and your
+`copy_before_write` copies the block first.
 
-**Your task: `take_cached(pool, sequence, blocks)`.** `pool` is a `PrefixCache`. `sequence` has no blocks. It has `sequence.num_tokens` known tokens,
-including those of its answer so far. `blocks` is a list of one or more blocks that `pool.match_prefix` returned for it, so they hold its first
-`len(blocks) × pool.block_size` known tokens. Return nothing, and don't change the list `blocks`. Afterwards:
-
-- The sequence starts with these blocks, in a list of its own: `sequence.blocks`. There is one exception. If they hold *all* known tokens and no block
-  would be left for the copy, the sequence does without the last of them.
-- `sequence.num_computed_tokens` is the number of tokens in its blocks, but at most the number of known tokens minus one.
-- The pool has counted the sequence as a user of its blocks.
-
-Which block can the copy go to? To one that is free, and isn't among `blocks`: a block that was found may itself still be in `pool.free_queue`, but it's about
-to leave it.
-
-Example, blocks of 16: with 40 known tokens and blocks [0, 1], 32 count as computed, no matter which other blocks are
-free. With 32 known tokens and blocks [0, 1], 31 count if a third block is free. If not, the sequence gets [0], and 16 count.
+`take_cached` of the library does all this; "Further" has it as an exercise.
 """
-
-# %% exercise="11.5"
-from lessons_lib.scheduling.shared_blocks import take_cached
 
 # %% [markdown]
 """
 ### The six stories with a common beginning
 
 Four at a time, at most 64 tokens per step, and plenty of blocks. This run uses all that you have built: `block_hash`, `PrefixCache` with your
-`SharedBlockPool` in it, `copy_before_write` and `take_cached`.
+`SharedBlockPool` in it, and `copy_before_write`.
 `scheduler_output.cached` says for each admitted sequence how many of its tokens were found in the cache; in a recorded step it is called `hits`.
 
 All six wait from the start, and all begin with the same three full blocks, 48 tokens. A's prompt and the beginning of B's fit into the first step.
@@ -498,7 +418,7 @@ All six wait from the start, and all begin with the same three full blocks, 48 t
 predict("11.d", ...)  # tokens
 
 # %%
-YOURS["take_cached"] = take_cached
+YOURS = dict(block_hash=block_hash, copy_before_write=copy_before_write)
 
 
 def serve_stories(share, num_blocks=40, **options):
@@ -544,6 +464,41 @@ Stepper(lambda i: draw_pressure(all_steps[i]), count=len(all_steps), start=comes
 # %% [markdown]
 """
 In this picture, only B uses blocks. The dotted blocks are free, and can be found by their hashes until they are allocated for something else.
+"""
+
+# %% [markdown]
+"""
+## Measure
+
+How much time does sharing save? We serve twelve requests with and without sharing, in alternating rounds. Each has the common beginning, then a
+story, and an answer of four tokens.
+"""
+
+# %% tags=["measured"]
+def twelve_answers(share):
+    pool = PrefixCache(120, BLOCK)
+    scheduler = PreemptiveScheduler(pool, max_num_seqs=4, max_num_batched_tokens=64, share_prefixes=share, **YOURS)
+    sequences = [Sequence(f"{n}{one.id}", one.prompt_ids, 4, arrival_time=i) for n in range(2) for i, one in enumerate(six_stories(SYSTEM))]
+    runner = ModelRunner(model, 120, BLOCK)
+    return serve_recorded(runner, scheduler, sequences)
+
+
+runs = {}
+apart_ms, shared_ms = median_ms([lambda: runs.update(apart=twelve_answers(False)), lambda: runs.update(shared=twelve_answers(True))], repeat=3)
+computed_apart, computed_shared = (sum(sum(step.counts.values()) for step in steps) for steps in (runs["apart"], runs["shared"]))
+Table(
+    columns=["", "tokens computed", "ms"],
+    rows=[
+        ["without sharing", computed_apart, apart_ms],
+        ["with sharing", computed_shared, shared_ms],
+        ["ratio", f"{computed_apart / computed_shared:.1f}", f"{apart_ms / shared_ms:.1f}"],
+    ],
+    caption="Twelve requests with a common beginning",
+)
+
+# %% [markdown]
+"""
+Each story comes twice. The second time, its own part of the prompt is found too, up to the last full block.
 
 ## What is still wrong
 
@@ -577,7 +532,7 @@ quiz("11")
 """
 ## Further (optional)
 
-What the lesson doesn't need. It isn't part of its 90 minutes.
+What the lesson doesn't need. It isn't part of its 100 minutes.
 """
 
 # %% [markdown]
@@ -600,6 +555,96 @@ The PagedAttention paper describes sharing and copy-on-write in section 4.4.
 
 # %% [markdown]
 """
+### Several samples of one prompt
+
+B's prompt has 62 tokens. We want four samples of its answer: four sequences with the same prompt, and answers that differ from their first token on. Each
+of them now has 70 tokens, 69 of them computed. If each had its own blocks, they would use 4 × 5 = 20 blocks of 16.
+
+**11.a** How many blocks do the four use together, if everything that can be shared is stored only once?
+"""
+
+# %%
+predict("11.a", ...)  # blocks
+
+# %% [markdown]
+"""
+Now B's prompt with four continuations. Random sampling comes in lesson 12; here, each sample begins with a different one of the four likeliest tokens. X, Y
+and Z are forks of B. The last block of the prompt has room for two more tokens, and all four are about to write to it.
+
+**11.c** How many block copies does the first step after the fork need?
+"""
+
+# %%
+predict("11.c", ...)  # copies
+
+# %%
+pool = PrefixCache(24, BLOCK)
+scheduler = PreemptiveScheduler(pool, max_num_seqs=4, max_num_batched_tokens=64, **YOURS)
+runner = ModelRunner(model, 24, BLOCK)
+b = next(sequence for sequence in six_stories() if sequence.id == "B")
+b.max_new_tokens = 20
+scheduler.add(b)
+scheduler_output = scheduler.schedule()
+likeliest = runner.forward(scheduler_output)[0].topk(4).indices.tolist()
+scheduler.update(scheduler_output, likeliest[:1])
+samples = [b]
+for id, token in zip("XYZ", likeliest[1:]):
+    sample = fork(pool, b, id)
+    sample.output_ids[-1] = token  # chosen, but not computed yet
+    scheduler.add(sample)
+    samples.append(sample)
+print(f"after the fork: blocks {b.blocks}, ref_count {pool.ref_count}")
+
+# %%
+fork_steps = [recorded_step(runner, scheduler)]
+copies = [f"{block_copy.source} → {block_copy.target}" for block_copy in fork_steps[0].block_copies]
+print(f"block copies in the first step after the fork: {', '.join(copies)}")
+reveal("11.c", len(copies), unit="copies")
+while b.num_computed_tokens < 69:
+    fork_steps.append(recorded_step(runner, scheduler, index=len(fork_steps)))
+num_used = len(pool.used)
+apart = sum(len(sample.blocks) for sample in samples)
+reveal("11.a", num_used, unit="blocks")
+print(f"together they use {num_used} blocks; if each had its own: {apart}")
+Stepper(lambda i: draw_pressure(fork_steps[i]), count=len(fork_steps), start=0, still=0)
+
+# %% [markdown]
+"""
+The last sequence that still uses the old block is its only user, and needs no copy. The first three blocks of the prompt are stored once. The fourth has
+room for the first tokens of the answer, so it differs, and so does the fifth: 3 + 4 × 2 = 11.
+"""
+
+# %%
+while scheduler.has_unfinished():
+    fork_steps.append(recorded_step(runner, scheduler, index=len(fork_steps)))
+for sample in samples:
+    print(f"{sample.id}: …he asked his friend the duck{tokenizer.decode(sample.output_ids)}")
+
+# %% [markdown]
+"""
+### Optional: start from what is cached
+
+**Your task: `take_cached(pool, sequence, blocks)`.** `pool` is a `PrefixCache`. `sequence` has no blocks. It has `sequence.num_tokens` known tokens,
+including those of its answer so far. `blocks` is a list of one or more blocks that `pool.match_prefix` returned for it, so they hold its first
+`len(blocks) × pool.block_size` known tokens. Return nothing, and don't change the list `blocks`. Afterwards:
+
+- The sequence starts with these blocks, in a list of its own: `sequence.blocks`. There is one exception. If they hold *all* known tokens and no block
+  would be left for the copy, the sequence does without the last of them.
+- `sequence.num_computed_tokens` is the number of tokens in its blocks, but at most the number of known tokens minus one.
+- The pool has counted the sequence as a user of its blocks.
+
+Which block can the copy go to? To one that is free, and isn't among `blocks`: a block that was found may itself still be in `pool.free_queue`, but it's about
+to leave it.
+
+Example, blocks of 16: with 40 known tokens and blocks [0, 1], 32 count as computed, no matter which other blocks are
+free. With 32 known tokens and blocks [0, 1], 31 count if a third block is free. If not, the sequence gets [0], and 16 count.
+"""
+
+# %% exercise="11.5"
+from lessons_lib.scheduling.shared_blocks import take_cached
+
+# %% [markdown]
+"""
 ### A prompt that is entirely in the cache
 
 Try your `take_cached` on a prompt that is entirely in the cache: the first 48 tokens of the common beginning. X computes it, then Y arrives with the same prompt. We
@@ -607,6 +652,7 @@ go through Y's first step by hand.
 """
 
 # %%
+YOURS["take_cached"] = take_cached
 prompt = beginning[:48]
 pool, runner = PrefixCache(8, BLOCK), ModelRunner(model, 8, BLOCK)
 x = Sequence("X", prompt, 5, blocks=pool.allocate(3))
@@ -752,39 +798,10 @@ The course's own tests do the same on hundreds of workloads. Two bugs reported i
 
 [1]: https://github.com/vllm-project/vllm/issues/53706
 [2]: https://github.com/GeeeekExplorer/nano-vllm/pull/211
-
-### Measure
-
-How much time does sharing save? We serve twelve requests with and without sharing, in alternating rounds. Each has the common beginning, then a
-story, and an answer of four tokens.
 """
-
-# %% tags=["measured"]
-def twelve_answers(share):
-    pool = PrefixCache(120, BLOCK)
-    scheduler = PreemptiveScheduler(pool, max_num_seqs=4, max_num_batched_tokens=64, share_prefixes=share, **YOURS)
-    sequences = [Sequence(f"{n}{one.id}", one.prompt_ids, 4, arrival_time=i) for n in range(2) for i, one in enumerate(six_stories(SYSTEM))]
-    runner = ModelRunner(model, 120, BLOCK)
-    return serve_recorded(runner, scheduler, sequences)
-
-
-runs = {}
-apart_ms, shared_ms = median_ms([lambda: runs.update(apart=twelve_answers(False)), lambda: runs.update(shared=twelve_answers(True))], repeat=3)
-computed_apart, computed_shared = (sum(sum(step.counts.values()) for step in steps) for steps in (runs["apart"], runs["shared"]))
-Table(
-    columns=["", "tokens computed", "ms"],
-    rows=[
-        ["without sharing", computed_apart, apart_ms],
-        ["with sharing", computed_shared, shared_ms],
-        ["ratio", f"{computed_apart / computed_shared:.1f}", f"{apart_ms / shared_ms:.1f}"],
-    ],
-    caption="Twelve requests with a common beginning",
-)
 
 # %% [markdown]
 """
-Each story comes twice. The second time, its own part of the prompt is found too, up to the last full block.
-
 ### The ledger
 """
 

@@ -61,7 +61,7 @@ def shared_full_blocks(draw: random.Random) -> Asked:
     )
 
 
-@item("11", "compute", "Build 5: start from what is cached")
+@item("11", "compute", "Start from what is cached")
 def computed_of_a_hit(draw: random.Random) -> Asked:
     size, blocks = draw.choice((8, 16)), draw.randint(2, 5)
     pool = PrefixCache(12, size)

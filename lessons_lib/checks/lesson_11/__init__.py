@@ -77,7 +77,7 @@ EXERCISES = [
     ),
     Exercise(
         id="11.5",
-        title="starting from what is cached",
+        title="starting from what is cached (optional)",
         reference="lessons_lib.scheduling.shared_blocks:take_cached",
         test=check_take_cached,
         hints=(
