@@ -4,7 +4,7 @@
 
 **How can several requests share one forward pass, and what does it cost to start and finish them together?**
 
-90 minutes · difficulty: easy · routes: *ideas* (00–06), *serving* (00–03, 05, 06, 09–12) · prerequisites: lesson 00
+95 minutes · difficulty: easy · routes: *ideas* (00–06), *serving* (00–03, 05, 06, 09–12) · prerequisites: lesson 00
 (prefill, decode step, KV cache)
 
 You'll put requests of unequal length into one rectangle and write the loop that continues all of them at once. Each
@@ -517,7 +517,7 @@ quiz("01")
 """
 ## Further (optional)
 
-What the lesson doesn't need. It isn't part of its 90 minutes.
+What the lesson doesn't need. It isn't part of its 95 minutes.
 """
 
 # %% [markdown]

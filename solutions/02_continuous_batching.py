@@ -4,7 +4,7 @@
 
 **Can a new request join the batch while the others keep running?**
 
-90 minutes · difficulty: medium · routes: ideas, serving · prerequisites: lesson 00 (prefill, decode, KV cache) and
+105 minutes · difficulty: medium · routes: ideas, kernels, serving · prerequisites: lesson 00 (prefill, decode, KV cache) and
 lesson 01 (static batching, masks, positions)
 
 In lesson 01, a wave of requests went through the model together and left together. In this lesson you build the loop
@@ -587,7 +587,7 @@ quiz("02")
 """
 ## Further (optional)
 
-What the lesson doesn't need. It isn't part of its 90 minutes.
+What the lesson doesn't need. It isn't part of its 105 minutes.
 
 ### Stretch: which request gets the free slot?
 

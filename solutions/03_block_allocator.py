@@ -4,7 +4,7 @@
 
 **How can requests share one cache when we don't know how long each of them will get?**
 
-90 minutes · difficulty: medium · routes: ideas, serving · prerequisites: lesson 00 (KV cache) and lesson 02 (slots)
+90 minutes · difficulty: medium · routes: ideas, kernels, serving · prerequisites: lesson 00 (KV cache) and lesson 02 (slots)
 
 In lesson 02, every batch slot reserved a row of cache for the longest request that might come. In this lesson you
 build what serving systems use instead: a pool of small blocks, and for each request a table of the blocks that it owns.

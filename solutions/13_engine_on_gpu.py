@@ -4,7 +4,7 @@
 
 **On a GPU, the model runs faster than the Python that drives it. How do we keep the GPU busy?**
 
-100 minutes · difficulty: hard · routes: kernels · prerequisites: lesson 08 (fast kernels, CUDA graphs) and lesson 12 (the engine)
+100 minutes · difficulty: hard · routes: kernels · prerequisites: lesson 08 (fast kernels, CUDA graphs); lesson 12 (the engine) helps
 
 You don't need a GPU for this lesson. The engine also runs on a CPU, where you can check that not a single token changes. The speeds were
 recorded on an NVIDIA H200, and each chart says where its numbers come from. You write the store of the graphs, the placeholders for tokens that aren't
