@@ -4,7 +4,7 @@
 
 **One engine is full. How do several serve as if they were one?**
 
-90 minutes · difficulty: hard · routes: serving · prerequisites: lesson 11 (prefix sharing) and lesson 14 (serving)
+120 minutes · difficulty: hard · routes: serving · prerequisites: lesson 11 (prefix sharing) and lesson 14 (serving)
 
 A second GPU can hold a copy of the model. Then there are two questions: which copy gets which request, and what happens to the requests of a copy that dies? We build the core of both answers. You need neither a GPU nor a
 cluster: the replicas are engines in this process. Figures that were recorded on other machines are marked as such.
@@ -148,10 +148,8 @@ The balancer keeps a `Replica` for each server, with these attributes:
 **Your task: `choose_replica(block_hashes, replicas, imbalance_limit)`.** `block_hashes` are those of the prompt's full blocks, in order, as in lesson 11: each covers
 everything up to the end of its block. `replicas` is a list of one or more. Return an index.
 
-1. A replica *matches* as many blocks as it was sent from the start of the prompt without a gap. Find the replica that matches the most. If several match
-   equally many, take the one with the smaller load; then the one with the smaller `num_sent`; then the first.
-2. Find the least loaded replica, with the same rules for ties: `num_sent`, then the first.
-3. If the load of the first one is more than `imbalance_limit` above that of the second one, return the second one. Otherwise return the first one.
+A replica *matches* as many blocks as it was sent from the start of the prompt without a gap. The best match gets the request, unless its load is more than
+`imbalance_limit` above that of the least loaded replica; then the least loaded one gets it. Ties go to the smaller load, then to the smaller `num_sent`, then to the first.
 
 Change nothing. Example: the prompt has blocks a, b, c, and the limit is 2. Replica 0 was sent a, b and serves 5 requests. Replica 1 was sent b, c and serves 3. Replica 0
 matches two blocks; replica 1 matches none, because a is missing. 5 is not more than 3 + 2, so the answer is 0. With a limit of 1 it is 1.
@@ -258,8 +256,14 @@ the balancer has three options:
 3. **Go on elsewhere.** The balancer has passed every token on, so it knows them all. Another replica can continue from there.
 
 The third is the best, if the client gets exactly the tokens that it would have got without the failure. The simplest way is to send the prompt and the tokens so far as
-one longer prompt. Is that the same? Four requests, each cut after ten tokens:
+one longer prompt. Is that the same? Take four requests, each cut after ten tokens: a greedy one; one with temperature 1 and a seed; one with a presence penalty, which looks at generated
+tokens; and one with a stop string that begins before the cut and ends after it.
+
+**15.c** How many of the four get the same tokens as without the cut?
 """
+
+# %%
+predict("15.c", ...)  # requests
 
 # %%
 ids, CUT, LENGTH = tokenizer(PROMPTS[1]).input_ids, 10, 24
@@ -288,6 +292,7 @@ for name, fields in cases.items():
     same = sum(one == other for one, other in zip(longer_prompt, uncut))
     verdict = f"no: {same} of {len(uncut)} tokens are" if same < len(uncut) else f"no: {len(longer_prompt)} tokens instead of {len(uncut)}"
     rows.append([name, "yes" if longer_prompt == uncut else verdict])
+reveal("15.c", sum(verdict == "yes" for _, verdict in rows), unit="requests")
 Table(columns=["request", "as a longer prompt: the same tokens"], rows=rows)
 
 # %% [markdown]
@@ -304,11 +309,9 @@ So the replica has to be told which tokens are prompt and which are output. Our 
 **Your task: `request_to_go_on(request, token_ids)`.** `request` is a dict, the request that the lost replica was sent: `"prompt"` (token ids), `"max_tokens"`, and any other fields. `token_ids`
 is a list: the tokens that the reader has received in answer to this request. Return the request for the next replica.
 
-- It is a new dict with the same fields, and one more: `"output_token_ids"`, a new list of *all* tokens of the completion so far. If `request` itself has `"output_token_ids"`, its
-  completion was moved before: these tokens come first.
-- `max_tokens` limits the whole completion, including `output_token_ids`.
-- Return None if no token is missing: the completion has `max_tokens` tokens, or its last token is one of `request["stop_token_ids"]`, if there is such a field.
-- If `request["n"]` is given and above 1, always raise `ValueError`: nothing says which token belongs to which completion.
+The next replica continues from `"output_token_ids"`, the list of *all* tokens of the completion so far; a request that was moved before already has some. `max_tokens` limits the whole
+completion. Return None if no token is missing: a completion also ends with one of `request["stop_token_ids"]`, if there is such a field. Raise `ValueError` if `request["n"]` is above 1,
+complete or not: nothing says which token belongs to which completion.
 
 Change neither argument. Example: `request_to_go_on({"prompt": [5, 6], "max_tokens": 4, "seed": 1}, [8, 9])` returns `{"prompt": [5, 6], "max_tokens": 4, "seed": 1,
 "output_token_ids": [8, 9]}`. With four token ids it returns None.
@@ -333,11 +336,11 @@ Table(columns=["request", "as output tokens: the same tokens"], rows=rows)
 All four requests go on with exactly the tokens of the uncut answer. What does it cost? Take the greedy one: its prompt has 62 tokens, `max_tokens` is 24, and ten tokens are known. The second
 engine runs nothing else, and a step may compute 256 tokens.
 
-**15.c** How many steps does the second engine take until the completion ends?
+**15.d** How many steps does the second engine take until the completion ends?
 """
 
 # %%
-predict("15.c", ...)  # steps
+predict("15.d", ...)  # steps
 
 # %%
 def count_steps(output_ids):
@@ -350,7 +353,7 @@ def count_steps(output_ids):
     return steps
 
 
-reveal("15.c", count_steps(uncut_answers["greedy"][:CUT]), unit="steps")
+reveal("15.d", count_steps(uncut_answers["greedy"][:CUT]), unit="steps")
 print(f"beginning again: {count_steps([])} steps")
 
 # %% [markdown]
@@ -408,11 +411,11 @@ them, in this order, takes one chunk of one token. After nine rounds, replica 0 
 
 First without moves. The six prompts share no block, and the answers have 30, 40, 40, 20, 40 and 40 tokens, 210 in all.
 
-**15.d** How many of the 210 tokens do the readers get if `max_moves` is 0?
+**15.e** How many of the 210 tokens do the readers get if `max_moves` is 0?
 """
 
 # %%
-predict("15.d", ...)  # tokens
+predict("15.e", ...)  # tokens
 
 # %%
 requests = {story.name: dict(prompt=tokenizer(story.prompt).input_ids, max_tokens=min(story.max_new_tokens, 40)) for story in STORIES}
@@ -437,7 +440,7 @@ records, _ = serve_through_a_kill(max_moves=0)
 for record in records:
     num_tokens, max_tokens = len(record.token_ids), requests[record.name]["max_tokens"]
     print(f"{record.name}: {num_tokens:2} of {max_tokens} tokens, ends with {record.end[1]!r}")
-reveal("15.d", sum(len(record.token_ids) for record in records), unit="tokens")
+reveal("15.e", sum(len(record.token_ids) for record in records), unit="tokens")
 
 # %% [markdown]
 """
@@ -453,7 +456,7 @@ draw_streams(records, 2, lost=(0, 9))
 
 # %% [markdown]
 """
-Without moves, the streams of replica 0 end with an error: not nice, but honest. With moves, the readers only see a short pause (the picture counts chunks, so the pause doesn't show): the one prefill of 15.c.
+Without moves, the streams of replica 0 end with an error: not nice, but honest. With moves, the readers only see a short pause (the picture counts chunks, so the pause doesn't show): the one prefill of 15.d.
 
 `lessons_lib/serving/balancer.py` is the same over HTTP and plain server processes. It also asks each replica's `/health` every half second, so that a replica that *hangs* is noticed too.
 

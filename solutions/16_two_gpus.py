@@ -4,7 +4,7 @@
 
 **What if the model doesn't fit on one GPU? And if it does, is a second GPU better as a replica or as one half of the model?**
 
-90 minutes · difficulty: hard · routes: serving · prerequisites: lesson 08 (what a step reads) and lesson 14 (serving); lesson 15 (replicas) for the comparison
+110 minutes · difficulty: hard · routes: serving · prerequisites: lesson 08 (what a step reads) and lesson 14 (serving); lesson 15 (replicas) for the comparison
 
 To use two GPUs for one model, every matrix has to be cut, and the results of both halves have to be added up. You build the cut, the sum, and a layer from the two; at the end, a model runs on your code alone. You need no GPU: the halves are first processes, then threads on your CPU. Figures that were
 recorded on other machines are marked as such.
@@ -164,14 +164,11 @@ nearly half of the time that this takes (the last matrix isn't cut, so each GPU 
 
 Predict the ratio in decode steps: tokens per second of one model on two GPUs, divided by those of two replicas. Above 1, the cut wins; below 1, the replicas do.
 
-**16.b** With 8 billion parameters?
-
-**16.c** With 0.5 billion parameters?
+**16.b** With 8 billion parameters? (The small model is shown with the answer. Its steps are what the 7 µs come from, so there is nothing to predict.)
 """
 
 # %%
 predict("16.b", ...)  # times
-predict("16.c", ...)  # times
 
 # %%
 rows, ratios = [], {}
@@ -182,7 +179,7 @@ for name, shape in NAMES.items():
         steps = [f"{found[count]['decode_ms']:.2f} ms" if count in found else "–" for count in ("1", "16", "64")]
         rows.append([name, way, *steps, f"{found['64']['tokens_per_s']:,.0f}"])
 reveal("16.b", ratios["8 billion"], "times", tolerance=0.1)
-reveal("16.c", ratios["0.5 billion"], "times", tolerance=0.1)
+print(f"the same ratio with 0.5 billion parameters: {ratios['0.5 billion']}")
 Table(
     columns=["parameters", "", "a step, 1 request", "a step, 16 requests", "a step, 64 requests", "tokens/s, 64 requests"],
     rows=rows,
@@ -263,11 +260,11 @@ Table(
 Take a pencil, and draw an arrow for each element that has to get from one worker to another: first those of the first step, then those of the second. An element that
 was added to on its way counts as one. Through worker 0, the busiest worker sends 6 elements.
 
-**16.d** How many elements does each worker send in both steps together, if all send equally many?
+**16.c** How many elements does each worker send in both steps together, if all send equally many?
 """
 
 # %%
-predict("16.d", ...)  # elements
+predict("16.c", ...)  # elements
 
 # %% [markdown]
 """
@@ -287,7 +284,7 @@ from lessons_lib.serving.all_reduce import all_reduce
 # %%
 sums, workers = run_workers(lambda worker: all_reduce(torch.tensor(tensors[worker.rank], dtype=torch.float32), worker), 3)
 print("each worker's sum:", [each.tolist() for each in sums])
-reveal("16.d", max(worker.sent_bytes for worker in workers) // 4, unit="elements")
+reveal("16.c", max(worker.sent_bytes for worker in workers) // 4, unit="elements")
 
 # %% [markdown]
 """
