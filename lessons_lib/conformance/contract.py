@@ -38,6 +38,9 @@ class Params:
         ignore_eos: go on after the end token.
         temperature, top_k, top_p, seed: 0, 0, 1 and None take the likeliest token every time.
         stop_token_ids: tokens that end the answer, besides the end token.
+
+    An engine that can't serve one of these raises NotImplementedError in `add_request`, and what needs it isn't judged.
+    Small engines need no temperature, top_k, top_p and seed: only engines with the feature "sampling" get them.
     """
 
     max_tokens: int
@@ -56,7 +59,7 @@ class NewTokens:
     Attributes:
         token_ids: the new tokens, in order. The token that ends the answer is one of them.
         finish_reason: None while the request goes on; "stop" after the end token or a stop token, "length" after
-            `max_tokens`, "abort", or "error".
+            `max_tokens`, "abort", or "error". If several hold after the same token, "stop" comes before "length".
         text: what can be shown now and could not before, of engines that make text.
     """
 
@@ -82,7 +85,8 @@ class Engine(Protocol):
     def add_request(self, request_id: str, prompt_ids: list[int], params: Params) -> None:
         """Take a request; the steps that follow serve it. Nothing is computed here.
 
-        A prompt that leaves no room for a token is refused. One that leaves less than `max_tokens` is refused, too, or
+        A prompt may be longer than `max_num_batched_tokens`; it is then computed in several steps. A prompt that leaves
+        no room for a token is refused. One that leaves less than `max_tokens` is refused, too, or
         its answer ends with "length" where the context ends: choose. An id is in use until its request has ended.
 
         Raises:
@@ -95,11 +99,12 @@ class Engine(Protocol):
 
         Returns:
             the new tokens of each request that got some, as a list of its own. A request that ends says so once, with
-            its last token. Without requests, [].
+            its last token or in a NewTokens without tokens after it. Without requests, [].
 
         Raises:
             what the model raises in a pass. Then the next `step` may compute the pass again. Or don't raise, and end
-            the requests of the pass with "error". Either way each of them ends, and later requests are served.
+            the requests of the pass with "error". Either way each of them ends, and no other one does. A pass that
+            failed may have written part of its keys and values: don't count them as computed.
         """
 
     def abort(self, request_id: str) -> None:
@@ -109,13 +114,14 @@ class Engine(Protocol):
         """
 
     def has_unfinished(self) -> bool:
-        """Whether a request is waiting or running."""
+        """Whether a request is waiting or running, or `step` has tokens to return that a stream has computed."""
 
     def stream(self, request_id: str, prompt_ids: list[int], params: Params) -> Iterator[int]:
-        """Add a request, and yield its tokens one by one as the steps compute them.
+        """Add a request, at the call or at the first `next`, and yield its tokens one by one as steps compute them.
 
         Each `next` steps the engine until there is a token, and so serves the other requests, too, whose tokens are
-        not lost: the next `step()` returns them. If the reader closes the iterator early, the request is aborted.
+        not lost: the next `step()` returns them. If the reader closes the iterator early, even before its first `next`,
+        the request is aborted.
         """
 
 

@@ -135,6 +135,11 @@ class Run:
         where = f"request {name!r} ({served}), in step {self.steps}"
         if served.is_aborted and event.token_ids:
             raise Broken(f"{where}: the token {event.token_ids[0]} came after abort() had ended the request.")
+        if served.is_aborted and event.finish_reason not in (None, "abort"):
+            raise Broken(
+                f"{where}: it ended with {event.finish_reason!r} after abort(). An aborted request ends with 'abort', "
+                "or nothing more is said of it."
+            )
         if served.finish_reason and not served.is_aborted:
             raise Broken(
                 f"{where}: {event.token_ids or repr(event.finish_reason)} came after the request had ended with "

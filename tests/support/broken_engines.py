@@ -538,6 +538,57 @@ def shows_a_block_in_two_tables(course, engine, scheduler):
     course.block_tables = doubled
 
 
+# What is left of a request that is aborted, of a stream, of a fault
+
+
+@broken("manners.nothing_kept_after_abort")
+class KeepsTokensOfTheAborted(CourseEngine):
+    def abort(self, request_id):
+        self.engine.abort(request_id)
+
+
+@broken("manners.abort_anywhere")
+def says_length_after_an_abort(course, engine, scheduler):
+    aborted, abort, step = [], course.abort, course.step
+
+    def noted(request_id):
+        if request_id in engine.requests:
+            aborted.append(NewTokens(request_id, [], "length"))
+        abort(request_id)
+
+    def with_ends():
+        ends, aborted[:] = list(aborted), []
+        return step() + ends
+
+    course.abort, course.step = noted, with_ends
+
+
+@broken("manners.stream_never_read")
+class AddsAtTheCall(CourseEngine):
+    def stream(self, request_id, prompt_ids, params):
+        self.add_request(request_id, prompt_ids, params)
+        return self.read(request_id)
+
+    def read(self, request_id):
+        reason = None
+        try:
+            while reason is None:
+                own = [event for event in self.new if event.request_id == request_id]
+                self.new = [event for event in self.new if event.request_id != request_id]
+                for event in own:
+                    yield from event.token_ids
+                    reason = event.finish_reason
+                if not own:
+                    self.engine.step()
+        finally:
+            self.abort(request_id)
+
+
+@broken("manners.waiting_survive_a_fault")
+def ends_the_waiting_too(course, engine, scheduler):
+    engine.affected_requests = lambda scheduler_output: list(engine.requests.values())
+
+
 # Sharing
 
 
@@ -630,7 +681,12 @@ broken_params("no_top_k", "sampling.top_k_of_one", top_k=lambda p: 0)
 broken_params("no_top_p", "sampling.tiny_top_p", top_p=lambda p: 1.0)
 broken_params("top_p_too_small", "sampling.top_p", top_p=lambda p: p["top_p"] * 0.8)
 broken_params("draws_at_temperature_zero", "sampling.temperature_zero", temperature=lambda p: p["temperature"] or 4.0)
-broken_params("no_stop_tokens", "sampling.stop_tokens", stop_token_ids=lambda p: ())
+broken_params("no_stop_tokens", "answers.stop_token", stop_token_ids=lambda p: ())
+broken_params(
+    "takes_any_temperature",
+    "sampling.senseless_params",
+    temperature=lambda p: p["temperature"] if p["temperature"] > 0 else 0.0,
+)
 
 
 broken("sampling.texts")(mutants.decodes_each_token_alone)

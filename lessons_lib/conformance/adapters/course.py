@@ -46,6 +46,7 @@ class CourseEngine:
 
     def abort(self, request_id: str) -> None:
         self.engine.abort(request_id)
+        self.new = [event for event in self.new if event.request_id != request_id]
 
     def has_unfinished(self) -> bool:
         return self.engine.has_unfinished() or bool(self.new)

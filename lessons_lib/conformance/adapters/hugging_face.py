@@ -37,6 +37,8 @@ class HuggingFaceEngine(ThreadedEngine):
         self.reader.start()
 
     def add_request(self, request_id: str, prompt_ids: list[int], params: Params) -> None:
+        if params.stop_token_ids:
+            raise NotImplementedError("the manager has one end token for a request")
         self.take(request_id)
         self.num_passed_on[request_id], self.params[request_id] = 0, params
         name = self.manager.add_request(

@@ -26,6 +26,8 @@ class NanoVllmEngine:
         self.sequences: dict[str, tuple[Any, int]] = {}
 
     def add_request(self, request_id: str, prompt_ids: list[int], params: Params) -> None:
+        if params.stop_token_ids:
+            raise NotImplementedError("nano-vllm has no stop tokens but the end token")
         # Its sampler divides by the temperature and refuses 0.
         temperature = params.temperature or 1e-5
         asked = self.sampling_params(

@@ -65,6 +65,13 @@ def end_token_in_the_prompt(bench: Bench) -> None:
     _alone(run, [8, 9, END], 6)
 
 
+@LEVEL.item("A stop token of the request ends its answer and is part of it; the reason is `stop`", "12")
+def stop_token(bench: Bench) -> None:
+    run = bench.run()
+    answer = expected("qwen2", a_prompt(9), 8, ignore_eos=True)
+    _alone(run, a_prompt(9), 8, stop_token_ids=(answer[3],), ignore_eos=True)
+
+
 @LEVEL.item("A prompt and its answer may fill the context to the last token", "00")
 def full_context(bench: Bench) -> None:
     limit = bench.run().limits.max_model_len

@@ -12,7 +12,7 @@ from lessons_lib.models.tiny_models import VOCAB_SIZE
 LEVEL = Level("manners", "Refusals, aborts, streams, faults")
 
 
-def _must_refuse(run: Run, what: str, prompt: Any, params: dict[str, Any], name: str = "wrong") -> None:
+def must_refuse(run: Run, what: str, prompt: Any, params: dict[str, Any], name: str = "wrong") -> None:
     free = run.engine.num_free_blocks() if hasattr(run.engine, "num_free_blocks") else None
     was_unfinished = run.engine.has_unfinished()
     try:
@@ -39,10 +39,10 @@ def _must_refuse(run: Run, what: str, prompt: Any, params: dict[str, Any], name:
 def _refuses(bench: Bench, what: str, prompt: Any, **params: Any) -> None:
     """It is refused by an idle engine, and by one whose requests then go on."""
     run = bench.run()
-    _must_refuse(run, what, prompt, params)
+    must_refuse(run, what, prompt, params)
     run.add(a_prompt(5), 6)
     run.step()
-    _must_refuse(run, what + ", while another runs", prompt, params)
+    must_refuse(run, what + ", while another runs", prompt, params)
     run.run_out()
     run.check_answers()
     run.add(a_prompt(3), 2, name="wrong")  # the id is free
@@ -78,9 +78,9 @@ def no_tokens(bench: Bench) -> None:
 def id_in_use(bench: Bench) -> None:
     run = bench.run()
     name = run.add(a_prompt(5), 8, ignore_eos=True)
-    _must_refuse(run, f"id {name!r}, of a request that waits", [3, 4], {}, name)
+    must_refuse(run, f"id {name!r}, of a request that waits", [3, 4], {}, name)
     run.step()
-    _must_refuse(run, f"id {name!r}, of a request that runs", [3, 4], {}, name)
+    must_refuse(run, f"id {name!r}, of a request that runs", [3, 4], {}, name)
     run.run_out()
     run.check_answers()
 
@@ -238,6 +238,35 @@ def tokens_kept_for_step(bench: Bench) -> None:
     run.check_answers()
 
 
+@LEVEL.item("Tokens kept for step() go with their request when it is aborted", "12")
+def nothing_kept_after_abort(bench: Bench) -> None:
+    run = bench.run(needs=(STREAM,))
+    other = run.add(a_prompt(4), 20, ignore_eos=True)
+    reader = _stream(run, "read", a_prompt(6), 8)
+    for _ in range(3):
+        next(reader)  # computes tokens of the other one, which wait for step()
+    run.abort(other)
+    run.requests["read"].is_aborted = True
+    reader.close()
+    run.run_out()
+    run.check_all_free("after the abort")
+
+
+@LEVEL.item("A stream that is closed before its first token leaves no request behind", "14")
+def stream_never_read(bench: Bench) -> None:
+    run = bench.run(needs=(STREAM,))
+    reader = _stream(run, "unread", a_prompt(6), 40)
+    run.requests["unread"].is_aborted = True
+    reader.close()
+    run.step()
+    if run.engine.has_unfinished():
+        raise Broken(
+            "a stream was closed before its first token, and its request still runs. A generator that was never begun "
+            "doesn't reach its `finally`: add the request at the first `next`, or return an object with `close`."
+        )
+    run.check_all_free("after the stream was closed")
+
+
 @LEVEL.item("A reader that leaves its stream early ends the request", "14")
 def stream_left_early(bench: Bench) -> None:
     run = bench.run(needs=(STREAM,))
@@ -296,6 +325,20 @@ def a_pass_fails(bench: Bench) -> None:
                 )
         run.check_answers(may_fail=True)
         run.check_all_free(f"after a failed pass (the {at_pass}.)")
+
+
+@LEVEL.item("A pass that fails ends no request that wasn't in it", "12")
+def waiting_survive_a_fault(bench: Bench) -> None:
+    run = bench.run(max_num_seqs=2, needs=(MODEL,))
+    names = [run.add(a_prompt(5, index), 6, ignore_eos=True) for index in range(5)]
+    _fail_once(run, at_pass=2)
+    for name in names[2:]:
+        if run.requests[name].finish_reason == "error":
+            raise Broken(
+                f"two batch slots, five requests, and the model fails in its second pass: request {name!r}, which was "
+                "waiting, ended with 'error'. It has lost nothing; keep it in the queue."
+            )
+    run.check_answers(may_fail=True)
 
 
 @LEVEL.item("After a pass of the model that fails, the engine serves new requests", "12")

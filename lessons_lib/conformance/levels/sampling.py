@@ -7,6 +7,7 @@ import torch
 from lessons_lib.conformance.contract import SAMPLING, TEXT
 from lessons_lib.conformance.driver import Bench, Broken, Run
 from lessons_lib.conformance.items import Level
+from lessons_lib.conformance.levels.manners import must_refuse
 from lessons_lib.conformance.oracle import END, a_prompt, expected, next_token_probabilities
 
 LEVEL = Level("sampling", "Draws, seeds and texts")
@@ -142,11 +143,12 @@ def top_p(bench: Bench) -> None:
     _check_draws(bench, "top_p 0.6 at temperature 4", right / right.sum(), temperature=FLAT, top_p=0.6)
 
 
-@LEVEL.item("A stop token ends the answer and is part of it", "12")
-def stop_tokens(bench: Bench) -> None:
+@LEVEL.item("A temperature or top_p that makes no sense is refused", "12")
+def senseless_params(bench: Bench) -> None:
     run = bench.run(needs=(SAMPLING,))
-    answer = expected("qwen2", PROMPT, 10, ignore_eos=True)
-    run.add(PROMPT, 10, stop_token_ids=(answer[3],), ignore_eos=True)
+    for params in ({"temperature": -1.0}, {"temperature": float("nan")}, {"top_p": 0.0}, {"top_p": 1.5}):
+        must_refuse(run, f"a request with {params}", PROMPT, params)
+    run.add(PROMPT, 4)
     run.run_out()
     run.check_answers()
 
