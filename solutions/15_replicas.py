@@ -307,7 +307,7 @@ So the replica has to be told which tokens are prompt and which are output. Our 
 ## Build 2: the request that goes on
 
 **Your task: `request_to_go_on(request, token_ids)`.** `request` is a dict, the request that the lost replica was sent: `"prompt"` (token ids), `"max_tokens"`, and any other fields. `token_ids`
-is a list: the tokens that the reader has received in answer to this request. Return the request for the next replica.
+is a list: the tokens that the reader has received in answer to this request. Return the request for the next replica, a new dict.
 
 The next replica continues from `"output_token_ids"`, the list of *all* tokens of the completion so far; a request that was moved before already has some. `max_tokens` limits the whole
 completion. Return None if no token is missing: a completion also ends with one of `request["stop_token_ids"]`, if there is such a field. Raise `ValueError` if `request["n"]` is above 1,
