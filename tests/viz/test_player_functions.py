@@ -1,0 +1,48 @@
+"""The player's JavaScript without a browser: `node --test`, on what Python has recorded."""
+
+import json
+import os
+import random
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from lessons_lib.viz.drawing.svg import Drawing
+from lessons_lib.viz.player.frames import frame_of
+from lessons_lib.viz.stepper import PLAYER, Stepper
+
+pytestmark = pytest.mark.skipif(shutil.which("node") is None, reason="node isn't installed")
+
+ID = re.compile(r"\b(hatch|arrow)-[0-9a-f]{8}\b")  # of a pattern: another one in each recording
+
+
+def draw(index):
+    rng, drawing = random.Random(index), Drawing(height=80)
+    for _ in range(rng.randrange(6)):
+        drawing.cell(
+            20 * rng.randrange(3), 20, 18, 18, rng.choice(("#009E73", "#0072B2")), hatched=rng.choice((0, 0.5))
+        )
+    drawing.text(20, 60, rng.choice(("<one>", "two ± three")))
+    return drawing.picture("cells")
+
+
+def test_the_functions_of_the_player(tmp_path):
+    stepper = Stepper(draw, 25)
+    html = stepper._repr_mimebundle_()["text/html"]
+    recording = stepper.recording()
+    given = {
+        "packed": re.search(r'<script type="application/zlib">(.*?)</script>', html, re.S)[1],
+        "recording": recording,
+        "elements": [ID.sub("an id", element) for element in recording["elements"]],
+        "pictures": [[ID.sub("an id", element) for element in frame_of(draw(i)).elements] for i in range(25)],
+    }
+    (tmp_path / "recording.json").write_text(json.dumps(given), encoding="utf-8")
+    shutil.copy(PLAYER, tmp_path / "player.mjs")  # to node, a module
+    places = {"PLAYER": (tmp_path / "player.mjs").as_uri(), "RECORDING": str(tmp_path / "recording.json")}
+    command = ["node", "--test", str(Path(__file__).with_name("player.test.mjs"))]
+    done = subprocess.run(command, env=os.environ | places, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "tests 6" in done.stdout, done.stdout
