@@ -4,7 +4,7 @@ import contextlib
 from typing import Any
 
 from lessons_lib.checks.sandbox import run_guarded
-from lessons_lib.conformance.contract import MODEL, STREAM, Params
+from lessons_lib.conformance.contract import MODEL, STEPS, STREAM, Params
 from lessons_lib.conformance.driver import Bench, Broken, ModelFault, Run, Served
 from lessons_lib.conformance.items import Level
 from lessons_lib.conformance.oracle import a_prompt, expected
@@ -357,7 +357,7 @@ def a_pass_fails(bench: Bench) -> None:
 
 @LEVEL.item("A pass that fails ends no request that wasn't in it", "12")
 def waiting_survive_a_fault(bench: Bench) -> None:
-    run = bench.run(max_num_seqs=2, needs=(MODEL,))
+    run = bench.run(max_num_seqs=2, needs=(MODEL, STEPS))  # in a thread of its own, more would have run by then
     names = [run.add(a_prompt(5, index), 6, ignore_eos=True) for index in range(5)]
     _fail_once(run, at_pass=2)
     for name in names[2:]:
