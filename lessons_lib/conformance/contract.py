@@ -121,7 +121,7 @@ class Engine(Protocol):
 
         Each `next` steps the engine until there is a token, and so serves the other requests, too, whose tokens are
         not lost: the next `step()` returns them. If the reader closes the iterator early, even before its first `next`,
-        the request is aborted.
+        the request is aborted. If `abort` ends the request, the iterator yields nothing more and ends.
         """
 
 

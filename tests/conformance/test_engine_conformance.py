@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -60,6 +61,26 @@ def test_the_adapter_of_nano_vllm_keeps_the_contract():
 
 def test_the_adapter_of_vllm_keeps_the_contract():
     report = judge(vllm, levels_up_to("manners"))
+    assert report.broken == [] and report.reached == ["answers", "batches", "manners"], report
+
+
+def test_an_end_may_come_in_an_entry_of_its_own():
+    def apart(model, limits, tokenizer):
+        engine = make_engine(model, limits, tokenizer)
+        step = engine.step
+
+        def stepped():
+            return [part for event in step() for part in halves(event)]
+
+        engine.step = stepped
+        return engine
+
+    def halves(event):
+        if event.finish_reason and event.token_ids:
+            return [replace(event, finish_reason=None), replace(event, token_ids=[], text="")]
+        return [event]
+
+    report = judge(apart, levels_up_to("small"))
     assert report.broken == [] and report.reached == ["answers", "batches", "manners"], report
 
 

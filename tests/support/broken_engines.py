@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import torch
 
-from lessons_lib.conformance.adapters.course import CourseEngine, config_of
+from lessons_lib.conformance.adapters.course import CourseEngine, config_of, sampling_params
 from lessons_lib.conformance.break_in import mutants
 from lessons_lib.conformance.break_in.mutants import changed_step
 from lessons_lib.conformance.contract import NewTokens
@@ -582,6 +582,34 @@ class AddsAtTheCall(CourseEngine):
                     self.engine.step()
         finally:
             self.abort(request_id)
+
+
+@broken("manners.stream_aborted")
+def waits_for_the_tokens_of_the_aborted(course, engine, scheduler):
+    def stream(name, prompt, params):
+        course.add_request(name, prompt, params)
+        others = []
+        try:
+            while True:
+                for event in course.step():
+                    if event.request_id != name:
+                        others.append(event)
+                    elif event.finish_reason != "abort":
+                        yield from event.token_ids
+                        if event.finish_reason:
+                            return
+        finally:
+            course.abort(name)
+            course.new = others + course.new
+
+    course.stream = stream
+
+
+@broken("manners.stream_aborted")
+def aborts_no_stream(course, engine, scheduler):
+    course.stream = lambda name, prompt, params: (
+        token.token for token in engine.stream(prompt, sampling_params(params))
+    )
 
 
 @broken("manners.waiting_survive_a_fault")

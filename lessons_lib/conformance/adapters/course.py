@@ -53,7 +53,7 @@ class CourseEngine:
 
     def stream(self, request_id: str, prompt_ids: list[int], params: Params | SamplingParams) -> Iterator[int]:
         """Tokens of other requests stay in `new` for the next `step`."""
-        tokens = self.engine.stream(prompt_ids, sampling_params(params))
+        tokens = self.engine.stream(prompt_ids, sampling_params(params), request_id=request_id)
         return (token.token for token in tokens)
 
     def num_free_blocks(self) -> int:

@@ -69,7 +69,7 @@ class ThreadedEngine:
         self.add_request(request_id, prompt_ids, params)
         has_ended = False
         try:
-            while not has_ended:
+            while not has_ended and request_id in self.open:
                 events = self._arrivals()
                 self.kept += [event for event in events if event.request_id != request_id]
                 for event in events:

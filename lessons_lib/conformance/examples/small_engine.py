@@ -143,6 +143,9 @@ class SmallEngine:
         self.waiting = deque(each for each in self.waiting if each.request_id != request_id)
         self.running = [each for each in self.running if each.request_id != request_id]
         self.unread = [event for event in self.unread if event.request_id != request_id]
+        if request_id in self.streams:
+            self.streams[request_id].clear()
+            self.streams[request_id].append(NewTokens(request_id, [], "abort"))
 
     def has_unfinished(self) -> bool:
         return bool(self.waiting or self.running or self.unread)
@@ -163,6 +166,6 @@ class SmallEngine:
             self.abort(request_id)
 
 
-def make_engine(model: Any, limits: Limits, tokenizer: Any) -> SmallEngine:
+def make_engine(model: Any, limits: Limits, tokenizer: Any) -> Any:
     """A new engine that keeps the contract. It has this model for itself, and stays within these limits."""
     return SmallEngine(model, limits)

@@ -3,13 +3,15 @@
 import contextlib
 from typing import Any
 
-from lessons_lib.conformance.contract import MODEL, STREAM, Params
+from lessons_lib.checks.sandbox import run_guarded
+from lessons_lib.conformance.contract import MODEL, STEPS, STREAM, Params
 from lessons_lib.conformance.driver import Bench, Broken, ModelFault, Run, Served
 from lessons_lib.conformance.items import Level
 from lessons_lib.conformance.oracle import a_prompt, expected
 from lessons_lib.models.tiny_models import VOCAB_SIZE
 
 LEVEL = Level("manners", "Refusals, aborts, streams, faults")
+LONGEST_WAIT = 5.0  # seconds for a stream that should end at once
 
 
 def must_refuse(run: Run, what: str, prompt: Any, params: dict[str, Any], name: str = "wrong") -> None:
@@ -284,6 +286,32 @@ def stream_left_early(bench: Bench) -> None:
     run.check_all_free("after the reader had left")
 
 
+@LEVEL.item("A stream ends when its request is aborted", "14")
+def stream_aborted(bench: Bench) -> None:
+    run = bench.run(needs=(STREAM,))
+    reader = _stream(run, "gone", a_prompt(6), 40)
+    next(reader)
+    run.abort("gone")
+    rest: list[int] = []
+    outcome = run_guarded(lambda: rest.extend(reader), LONGEST_WAIT)
+    if outcome.timed_out:
+        raise Broken(
+            f"a stream had given one of 40 tokens, and abort() ended its request: the next `next` was still waiting "
+            f"after {LONGEST_WAIT:g} seconds. No token will come; end the iterator."
+        )
+    if outcome.error:
+        raise outcome.error
+    if rest:
+        raise Broken(
+            f"a stream had given one of 40 tokens, and abort() ended its request: the stream gave {len(rest)} more, "
+            f"such as {rest[0]}. Nothing follows an abort."
+        )
+    run.step()
+    if run.engine.has_unfinished():
+        raise Broken("the only request was a stream's and was aborted, and has_unfinished() is still True.")
+    run.check_all_free("after the stream's request was aborted")
+
+
 @LEVEL.item("A stream of a request that makes no sense is refused", "14")
 def stream_refused(bench: Bench) -> None:
     run = bench.run(needs=(STREAM,))
@@ -329,7 +357,7 @@ def a_pass_fails(bench: Bench) -> None:
 
 @LEVEL.item("A pass that fails ends no request that wasn't in it", "12")
 def waiting_survive_a_fault(bench: Bench) -> None:
-    run = bench.run(max_num_seqs=2, needs=(MODEL,))
+    run = bench.run(max_num_seqs=2, needs=(MODEL, STEPS))  # in a thread of its own, more would have run by then
     names = [run.add(a_prompt(5, index), 6, ignore_eos=True) for index in range(5)]
     _fail_once(run, at_pass=2)
     for name in names[2:]:

@@ -146,9 +146,11 @@ def top_p(bench: Bench) -> None:
 @LEVEL.item("A temperature or top_p that makes no sense is refused", "12")
 def senseless_params(bench: Bench) -> None:
     run = bench.run(needs=(SAMPLING,))
-    for params in ({"temperature": -1.0}, {"temperature": float("nan")}, {"top_p": 0.0}, {"top_p": 1.5}):
-        must_refuse(run, f"a request with {params}", PROMPT, params)
-    run.add(PROMPT, 4)
+    nan, infinite = float("nan"), float("inf")
+    wrong = {"temperature": (-1.0, nan, infinite), "top_p": (0.0, -0.5, 1.5, 2.0, nan)}
+    for name, value in [(name, value) for name, values in wrong.items() for value in values]:
+        must_refuse(run, f"a request with {name} {value}", PROMPT, {name: value})
+    run.add(PROMPT, 4, name="wrong")  # the id is free
     run.run_out()
     run.check_answers()
 
