@@ -52,8 +52,8 @@ def _match(pool, hashes: list[bytes], want: list[int], case: str, idea: str) -> 
             idea += _nothing_found(pool, hashes, want)
         if len(got) == len(hashes) - 1 and want[:-1] == list(got):
             idea += (
-                " The last hash is known, too. Don't leave its block out here, even if all hashes are known: Build 5 "
-                "sees to it that a token is left to compute."
+                " The last hash is known, too. Don't leave its block out here, even if all hashes are known: "
+                "`take_cached` sees to it that a token is left to compute."
             )
         raise Mistake(
             f"`match_prefix` should return {want}; yours returned {marked(want, list(got))}.", case=case, idea=idea
