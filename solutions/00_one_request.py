@@ -4,7 +4,7 @@
 
 **What does a model compute to write one token, and how much of that has it computed before?**
 
-90 minutes · difficulty: easy · routes: *ideas* (00–06), *kernels* (00, 02–08, 13), *serving* (00–03, 05, 06, 09–12) · you need: Python and a
+90 minutes · difficulty: easy · routes: *ideas* (00–06, 17), *kernels* (00, 02–08, 13), *serving* (00–03, 05, 06, 09–12, 14–17) · you need: Python and a
 little PyTorch (what a tensor's shape is, what `argmax` does). You don't need to know anything about serving.
 
 You'll write a greedy decoding loop twice. The first version recomputes everything for every token. In between, you'll

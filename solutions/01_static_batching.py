@@ -4,7 +4,7 @@
 
 **How can several requests share one forward pass, and what does it cost to start and finish them together?**
 
-95 minutes · difficulty: easy · routes: *ideas* (00–06), *serving* (00–03, 05, 06, 09–12) · prerequisites: lesson 00
+100 minutes · difficulty: easy · routes: *ideas* (00–06, 17), *serving* (00–03, 05, 06, 09–12, 14–17) · prerequisites: lesson 00
 (prefill, decode step, KV cache)
 
 You'll put requests of unequal length into one rectangle and write the loop that continues all of them at once. Each
@@ -390,10 +390,8 @@ for wave in waves([max_tokens for _, max_tokens in many], 4):
 
 # %% [markdown]
 """
-**Predict 01.c.** In answer tokens per second, how many times faster are waves of four than one request at a time? You
-have everything you need. One at a time, every token takes one pass. The last number of `wave_steps` is the passes for
-waves of four. And the first table of this lesson says how much longer a pass over four rows takes than a pass over one.
-Assume that all answers reach their limits.
+**Predict 01.c.** How many times fewer forward passes do waves of four take than one request at a time? Assume that all
+answers reach their limits. And keep a guess in mind: how many times faster will the waves be?
 """
 
 # %%
@@ -414,7 +412,7 @@ tokens, passes = sum(map(len, runs[1].outputs)), {size: run.trace.forward_calls 
 speed = {size: tokens / median(seconds[size]) for size in ways}
 seconds_per_pass = {size: median(seconds[size]) / passes[size] for size in ways}
 longer = {size: seconds_per_pass[size] / seconds_per_pass[1] for size in ways}
-reveal("01.c", speed[4] / speed[1], "times", tolerance=0.25)
+reveal("01.c", passes[1] / passes[4], "times", tolerance=0.05)
 Table(
     ["batch size", "passes", "times fewer", "ms per pass", "times longer", "tokens/s", "speedup"],
     [
@@ -426,8 +424,8 @@ Table(
 
 # %% [markdown]
 """
-*Speedup = times fewer passes / times longer passes.* A pass can take longer than the first table says, because the
-prefills are among the passes, with all their padding.
+One at a time, each token takes a pass; a wave takes as many as its longest answer has tokens. But *speedup = times fewer
+passes / times longer passes*, and a pass over several rows takes longer, above all a prefill with its padding.
 
 Four rows don't divide the passes by four: that is the cost of the barrier. Finished rows take little time, because the
 pass is needed for the other rows anyway. They take *batch slots*, in which other requests could have gotten a token from
@@ -517,7 +515,7 @@ quiz("01")
 """
 ## Further (optional)
 
-What the lesson doesn't need. It isn't part of its 95 minutes.
+What the lesson doesn't need. It isn't part of its 100 minutes.
 """
 
 # %% [markdown]

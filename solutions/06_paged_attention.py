@@ -4,7 +4,7 @@
 
 **Can attention read keys and values straight from scattered blocks, so that we never concatenate or split a cache again?**
 
-90 minutes · difficulty: medium · routes: *ideas* (00–06), *kernels* (00, 02–08, 13), *serving* (00–03, 05, 06, 09–12) ·
+90 minutes · difficulty: medium · routes: *ideas* (00–06, 17), *kernels* (00, 02–08, 13), *serving* (00–03, 05, 06, 09–12, 14–17) ·
 prerequisites: lesson 03 (blocks, slots) and lesson 05 (the packed batch)
 
 Lesson 03 did the bookkeeping for a cache in blocks, but stored nothing in them. Lesson 05 computed many requests in one

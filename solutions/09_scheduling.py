@@ -4,7 +4,7 @@
 
 **A step has room for a limited number of tokens, sequences and blocks. Which requests get in?**
 
-100 minutes · difficulty: medium · routes: serving · prerequisites: lessons 02 (continuous batching), 03 (blocks) and 06
+110 minutes · difficulty: medium · routes: serving · prerequisites: lessons 02 (continuous batching), 03 (blocks) and 06
 (paged attention)
 
 So far, requests were served in the order of arrival, and each new request put its whole prompt into the next step. In
@@ -175,8 +175,7 @@ for what in ("prompt_tokens", "answer_tokens"):
 
 # %% [markdown]
 """
-**09.b** How many requests run at the same time, on average? Take all sixty for average ones. (A sequence's last token is
-never computed, so it needs no slot in the cache.)
+**09.b** How many requests run at the same time, on average? Take all sixty for average ones.
 """
 
 # %%
@@ -452,7 +451,7 @@ continue. (`new_output = SchedulerOutput` is the class of what `schedule` return
   ask for each. `self.waiting` is true if the queue isn't empty.
 - A sequence is admitted only if some of `self.max_num_batched_tokens` is left (`scheduler_output.num_tokens` are used), fewer
   than `self.max_num_seqs` sequences run, and `self.admission(self, sequence)` is true. If that is false, no sequence
-  further back is admitted either, even if it would fit: otherwise small ones could keep a large one waiting forever.
+  further back is admitted either, even if it would fit: otherwise small ones that come later could keep it waiting forever.
 - If a running sequence has stalled in this step, none is admitted: it would take the blocks that the stalled one waits for.
 - `self.admit(scheduler_output, sequence)` takes a sequence out of the queue and appends it to `running` and
   `scheduler_output.admitted`.
@@ -610,8 +609,8 @@ reveal("09.d", prompt_of_l(32)[1] / prompt_of_l(1024)[1], unit="times", toleranc
 
 # %% [markdown]
 """
-The tokens are the same, but each step costs 5 ms before it has computed anything, and 600 tokens in chunks of 28 take 22 steps. The four streams never
-wait longer than a step, and L pays for that. A larger budget moves the price from L to the streams.
+The tokens are the same, but each step costs 5 ms before it has computed anything, and 600 tokens in chunks of 28 take 22 steps. Every
+step of the four streams is short, and L pays for that. A larger budget moves the price from L to the streams.
 
 With a clock, we can compute the usual metrics for each request:
 
@@ -803,8 +802,8 @@ stream_table([stream_row(f"aging, patience {patience} s", PriorityWithAgeing(pat
 
 # %% [markdown]
 """
-With a short patience, the odd one waits for about as long as the patience, however long the stream is. What used to
-depend on the traffic is now a parameter that you choose. With a patience of 0, the policy is first come, first served.
+With a short patience, the odd one waits for about as long as the patience, however long the stream is. By how many
+seconds a request can be overtaken is now a parameter that you choose. With a patience of 0, the policy is first come, first served.
 With a patience longer than the stream, such as 5 s here, it acts like strict priority.
 
 ## Measure: a hundred thousand requests
@@ -862,7 +861,8 @@ Table(
 Let's start at the bottom of the table.
 
 **Static batching** can't keep up with this load at all. Its queue grows for as long as requests arrive, so its times
-mostly reflect the length of the trace. Throughput, above the table, is the fairer measure.
+mostly reflect the length of the trace. Its throughput, above the table, is its capacity; first come, first served keeps up
+with the 480 that arrive.
 
 **First come, first served** has the shortest longest wait in the table.
 
@@ -937,7 +937,7 @@ quiz("09")
 """
 ## Further (optional)
 
-What the lesson doesn't need. It isn't part of its 100 minutes.
+What the lesson doesn't need. It isn't part of its 110 minutes.
 """
 
 # %% [markdown]

@@ -2,11 +2,11 @@
 """
 # 17 · Capstone: an engine of your own
 
-**You have built every part of an engine, each inside a frame that was given. Can you write an engine from an empty file, and how do you know that it's right?**
+**You have built parts of an engine, each inside a frame that was given. Can you write an engine of your own, and how do you know that it's right?**
 
-100 minutes · difficulty: hard · routes: ideas, serving · prerequisites: lesson 05 (ragged packing) for the small size; lessons 09 to 12 and 14 for the others
+130 minutes · difficulty: hard · routes: ideas, serving · prerequisites: lesson 05 (ragged packing) for the small size; lessons 09 to 12 and 14 for the others
 
-In this lesson you start from a file without code. You get a contract, an empty package, and a *conformance suite*: a program that judges any engine by what it does. The same suite judges this course's engines, and it runs on Hugging Face's, nano-vllm's and vLLM's through adapters.
+In this lesson you start from a file with empty methods. You get a contract, an empty package, and a *conformance suite*: a program that judges any engine by what it does. The same suite judges this course's engines, and it runs on Hugging Face's, nano-vllm's and vLLM's through adapters.
 
 The minutes above are for the *small* size: batch slots and ragged packing, no blocks. The medium and the large size are homework of days. "Further" has three more tasks of an hour each: find mistakes with your own tests, design a service, report on a load.
 """
@@ -40,19 +40,18 @@ A wrong engine rarely crashes. It gives one token too many after an abort, loses
 
 > **contract**: what every caller may rely on, and nothing about how it's done. Here it is five methods, and what must hold of each.
 
-These are its methods. What they take and return is defined in the same file:
+This is the whole of it, from `lessons_lib/conformance/contract.py`: what a request asks for, what a step returns, and the methods. Read it; you'll come back to it.
 """
 
 # %%
-print(inspect.getsource(contract.Engine))
+for part in (contract.Limits, contract.Params, contract.NewTokens, contract.Engine):
+    print(inspect.getsource(part))
 
 # %% [markdown]
 """
-`Limits`, `Params` and `NewTokens` are three small dataclasses in the same file, `lessons_lib/conformance/contract.py`. Read them now; it's one screen.
-
 > **conformance suite**: tests of the contract alone. Any engine can be judged by it, since it looks at nothing else.
 
-Its items come in levels. An engine has reached a level when nothing up to it is broken:
+Its items come in levels. An engine has reached a level when at least half of its items were shown to hold, and nothing up to it is broken:
 """
 
 # %%
@@ -112,11 +111,11 @@ judge_package("small")
 
 # %% [markdown]
 """
-A way through, in a good hour:
+A way through:
 
-1. **`answers`, 15 minutes.** One request at a time, without a cache: `step` computes the whole sequence and takes the likeliest token. Get the ends right: the end token, `max_tokens`, the full context.
-2. **`batches`, 25 minutes.** Slots, a cache for each request, one packed row. The row is lesson 05's, and you may import it: `packed = pack(new_tokens, cached_lens)`, `joined = concatenate_caches(caches)`, `logits = packed_forward(model, packed, joined)`, and `scatter_cache(joined, packed)` returns each request's cache with its new tokens. A request's first cache is an empty `DynamicCache()` of transformers. When the suite names a wrong token, compare with your slow version.
-3. **`manners`, 25 minutes.** Check before you append. Abort in every state. A stream is a generator, and its reader may leave. The model may raise.
+1. **`answers`, 20 minutes.** One request at a time, without a cache: `step` computes the whole sequence and takes the likeliest token. Get the ends right: the end token, `max_tokens`, the full context.
+2. **`batches`, 30 minutes.** Slots, a cache for each request, one packed row. The row is lesson 05's, and you may import it: `packed = pack(new_tokens, cached_lens)`, `joined = concatenate_caches(caches)`, `logits = packed_forward(model, packed, joined)`, and `scatter_cache(joined, packed)` returns each request's cache with its new tokens. A request's first cache is an empty `DynamicCache()` of transformers. When the suite names a wrong token, compare with your slow version.
+3. **`manners`, 45 minutes.** Check before you append. Abort in every state. A stream is a generator, and its reader may leave. The model may raise.
 
 The suite also runs as a command: `python -m lessons_lib.conformance my_serving.engine --size small`. With `--only batches.ragged` it tries a single item. To stop in your own code, put `breakpoint()` there and run the command.
 
@@ -124,7 +123,7 @@ The models are GPT-2, Llama and Qwen2. For one sequence without a cache, `model(
 
 ### Hand it in
 
-**Your task: `make_engine(model, limits, tokenizer)`.** Return your engine. With the package, that's one line: `return engine_of("my_serving")(model, limits, tokenizer)`. The check tries every item of the small size, up to the first that doesn't hold. (`SmallEngine` above is the solution's.)
+**Your task: `make_engine(model, limits, tokenizer)`.** Return your engine. With the package, that's one line: `return engine_of("my_serving")(model, limits, tokenizer)`. The check tries every item of the small size, up to the first that doesn't hold.
 """
 
 # %% exercise="17.1"
@@ -225,7 +224,7 @@ quiz("17")
 """
 ## Further (optional)
 
-What the lesson doesn't need. It isn't part of its 100 minutes. The first three sections are tasks of an hour each, graded without a stopwatch. Each can be done without the others, and a class gets points for parts of it.
+What the lesson doesn't need. It isn't part of its 130 minutes. The first three sections are tasks of an hour each, graded without a stopwatch. Each can be done without the others, and a class gets points for parts of it.
 """
 
 # %% [markdown]
