@@ -21,8 +21,7 @@ MAX_KEYS_PER_SPLIT = (
 )
 MIN_KEYS_PER_SPLIT = 512  # with fewer keys, starting a program and merging its result take too large a share
 KEYS_PER_SHORT_SPLIT, MAX_SHORT_SPLITS = 128, 16  # where the decode kernel merges by itself, one split after another
-MIN_HOPPER_TOKENS = 1024  # see `hopper_pays`
-MIN_SHORT_HEAD_TOKENS = 4096
+MIN_HOPPER_TOKENS, MIN_SHORT_HEAD_TOKENS = 1024, 4096  # see `hopper_pays`
 
 
 @dataclass(frozen=True)
