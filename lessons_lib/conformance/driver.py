@@ -117,6 +117,30 @@ class Run:
         self.requests[name] = served
         return name
 
+    def must_refuse(self, what: str, prompt: Any, params: dict[str, Any], name: str = "wrong") -> None:
+        """`add_request` refuses this, with a ValueError or a TypeError, and nothing has changed."""
+        free = self.engine.num_free_blocks() if hasattr(self.engine, "num_free_blocks") else None
+        was_unfinished = self.engine.has_unfinished()
+        try:
+            self.engine.add_request(name, prompt, Params(**({"max_tokens": 4} | params)))
+        except (ValueError, TypeError):
+            pass
+        except NotImplementedError:
+            raise
+        except Exception as error:
+            raise Broken(
+                f"{what}: add_request raised {type(error).__name__}: {error}. A request that makes no sense gets a "
+                "ValueError that names the value, the limit and the remedy."
+            ) from error
+        else:
+            raise Broken(f"{what}: add_request took it. It must raise ValueError.")
+        if self.engine.has_unfinished() != was_unfinished:
+            raise Broken(f"{what}: add_request refused it, and has_unfinished() changed. A refusal changes nothing.")
+        if free is not None and self.engine.num_free_blocks() != free:
+            raise Broken(
+                f"{what}: add_request refused it, and the number of free blocks changed. A refusal changes nothing."
+            )
+
     def step(self) -> list[NewTokens]:
         """One step. What it returns is checked and kept."""
         self.steps += 1

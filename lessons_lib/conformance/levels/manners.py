@@ -14,37 +14,13 @@ LEVEL = Level("manners", "Refusals, aborts, streams, faults")
 LONGEST_WAIT = 5.0  # seconds for a stream that should end at once
 
 
-def must_refuse(run: Run, what: str, prompt: Any, params: dict[str, Any], name: str = "wrong") -> None:
-    free = run.engine.num_free_blocks() if hasattr(run.engine, "num_free_blocks") else None
-    was_unfinished = run.engine.has_unfinished()
-    try:
-        run.engine.add_request(name, prompt, Params(**({"max_tokens": 4} | params)))
-    except (ValueError, TypeError):
-        pass
-    except NotImplementedError:
-        raise
-    except Exception as error:
-        raise Broken(
-            f"{what}: add_request raised {type(error).__name__}: {error}. A request that makes no sense gets a "
-            "ValueError that names the value, the limit and the remedy."
-        ) from error
-    else:
-        raise Broken(f"{what}: add_request took it. It must raise ValueError.")
-    if run.engine.has_unfinished() != was_unfinished:
-        raise Broken(f"{what}: add_request refused it, and has_unfinished() changed. A refusal changes nothing.")
-    if free is not None and run.engine.num_free_blocks() != free:
-        raise Broken(
-            f"{what}: add_request refused it, and the number of free blocks changed. A refusal changes nothing."
-        )
-
-
 def _refuses(bench: Bench, what: str, prompt: Any, **params: Any) -> None:
     """It is refused by an idle engine, and by one whose requests then go on."""
     run = bench.run()
-    must_refuse(run, what, prompt, params)
+    run.must_refuse(what, prompt, params)
     run.add(a_prompt(5), 6)
     run.step()
-    must_refuse(run, what + ", while another runs", prompt, params)
+    run.must_refuse(what + ", while another runs", prompt, params)
     run.run_out()
     run.check_answers()
     run.add(a_prompt(3), 2, name="wrong")  # the id is free
@@ -80,9 +56,9 @@ def no_tokens(bench: Bench) -> None:
 def id_in_use(bench: Bench) -> None:
     run = bench.run()
     name = run.add(a_prompt(5), 8, ignore_eos=True)
-    must_refuse(run, f"id {name!r}, of a request that waits", [3, 4], {}, name)
+    run.must_refuse(f"id {name!r}, of a request that waits", [3, 4], {}, name)
     run.step()
-    must_refuse(run, f"id {name!r}, of a request that runs", [3, 4], {}, name)
+    run.must_refuse(f"id {name!r}, of a request that runs", [3, 4], {}, name)
     run.run_out()
     run.check_answers()
 
@@ -189,6 +165,14 @@ def abort_all(bench: Bench) -> None:
     run.check_answers()
 
 
+def _check_gone(run: Run, what: str, when: str) -> None:
+    """Nothing is left of the only request, after one more step."""
+    run.step()
+    if run.engine.has_unfinished():
+        raise Broken(what)
+    run.check_all_free(when)
+
+
 def _stream(run: Run, name: str, prompt: list[int], max_tokens: int) -> Any:
     run.needs(STREAM)
     run.requests[name] = Served(prompt, Params(max_tokens, ignore_eos=True))
@@ -260,13 +244,11 @@ def stream_never_read(bench: Bench) -> None:
     reader = _stream(run, "unread", a_prompt(6), 40)
     run.requests["unread"].is_aborted = True
     reader.close()
-    run.step()
-    if run.engine.has_unfinished():
-        raise Broken(
-            "a stream was closed before its first token, and its request still runs. A generator that was never begun "
-            "doesn't reach its `finally`: add the request at the first `next`, or return an object with `close`."
-        )
-    run.check_all_free("after the stream was closed")
+    what = (
+        "a stream was closed before its first token, and its request still runs. A generator that was never begun "
+        "doesn't reach its `finally`: add the request at the first `next`, or return an object with `close`."
+    )
+    _check_gone(run, what, "after the stream was closed")
 
 
 @LEVEL.item("A reader that leaves its stream early ends the request", "14")
@@ -277,13 +259,11 @@ def stream_left_early(bench: Bench) -> None:
     next(reader)
     run.requests["left"].is_aborted = True
     reader.close()
-    run.step()
-    if run.engine.has_unfinished():
-        raise Broken(
-            "the reader closed its stream after two of 40 tokens, and the request still runs: it is served for no one "
-            "and keeps its slot and cache. Abort it in the generator's `finally`."
-        )
-    run.check_all_free("after the reader had left")
+    what = (
+        "the reader closed its stream after two of 40 tokens, and the request still runs: it is served for no one "
+        "and keeps its slot and cache. Abort it in the generator's `finally`."
+    )
+    _check_gone(run, what, "after the reader had left")
 
 
 @LEVEL.item("A stream ends when its request is aborted", "14")
@@ -306,10 +286,8 @@ def stream_aborted(bench: Bench) -> None:
             f"a stream had given one of 40 tokens, and abort() ended its request: the stream gave {len(rest)} more, "
             f"such as {rest[0]}. Nothing follows an abort."
         )
-    run.step()
-    if run.engine.has_unfinished():
-        raise Broken("the only request was a stream's and was aborted, and has_unfinished() is still True.")
-    run.check_all_free("after the stream's request was aborted")
+    what = "the only request was a stream's and was aborted, and has_unfinished() is still True."
+    _check_gone(run, what, "after the stream's request was aborted")
 
 
 @LEVEL.item("A stream of a request that makes no sense is refused", "14")

@@ -7,7 +7,6 @@ import torch
 from lessons_lib.conformance.contract import SAMPLING, TEXT
 from lessons_lib.conformance.driver import Bench, Broken, Run
 from lessons_lib.conformance.items import Level
-from lessons_lib.conformance.levels.manners import must_refuse
 from lessons_lib.conformance.oracle import END, a_prompt, expected, next_token_probabilities
 
 LEVEL = Level("sampling", "Draws, seeds and texts")
@@ -149,7 +148,7 @@ def senseless_params(bench: Bench) -> None:
     nan, infinite = float("nan"), float("inf")
     wrong = {"temperature": (-1.0, nan, infinite), "top_p": (0.0, -0.5, 1.5, 2.0, nan)}
     for name, value in [(name, value) for name, values in wrong.items() for value in values]:
-        must_refuse(run, f"a request with {name} {value}", PROMPT, {name: value})
+        run.must_refuse(f"a request with {name} {value}", PROMPT, {name: value})
     run.add(PROMPT, 4, name="wrong")  # the id is free
     run.run_out()
     run.check_answers()
