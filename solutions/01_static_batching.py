@@ -8,8 +8,8 @@
 (prefill, decode step, KV cache)
 
 You'll put requests of unequal length into one rectangle and write the loop that continues all of them at once. Each
-request gets the same tokens as if it were served alone. Then you'll predict from three numbers how much faster your
-loop is, and count what it wastes.
+request gets the same tokens as if it were served alone. Then you'll measure how much faster your loop is than one
+request at a time, and count what it wastes.
 
 Cells that say `raise NotImplementedError()` are yours to fill in. If you skip an exercise, the cell after it returns a
 working version.

@@ -4,11 +4,11 @@
 
 **Many requests begin with the same text. Does each of them have to compute and store it?**
 
-100 minutes · difficulty: hard · routes: serving · prerequisites: lesson 10 (memory pressure)
+95 minutes · difficulty: hard · routes: serving · prerequisites: lesson 10 (memory pressure)
 
 Lesson 10 took blocks back when there were too few of them. It's better to need fewer. In this lesson, sequences with the same beginning (the same
-*prefix*) share the blocks that hold it: the pool finds blocks by their contents, counts the sequences that use them, and copies a shared block before
-a sequence writes to it.
+*prefix*) share the blocks that hold it: the pool finds blocks by their contents and counts the sequences that use them, and a shared block is copied
+before a sequence writes to it.
 """
 
 # %%
@@ -33,6 +33,7 @@ from lessons_lib.scheduling import (
     always_swap,
     fork,
     never_swap,
+    take_cached,
 )
 from lessons_lib.viz.stepper import Stepper
 from lessons_lib.viz.pressure import draw_free_queue, draw_pressure
@@ -192,7 +193,7 @@ draw_free_queue(example_of_counts(SharedBlockPool(6, BLOCK)))
 # %% [markdown]
 """
 Blocks are allocated from the front of the queue, and freed blocks join its end. So the front is the block that hasn't been used for longest. The usual rule says that it is
-the one least likely to be needed again; the optional stretch at the end tests that. Of the blocks of one sequence, the last one goes first, since it is useless
+the one least likely to be needed again; the stretch task in "Further" tests that. Of the blocks of one sequence, the last one goes first, since it is useless
 without the ones before it.
 
 A `SharedBlockPool` is a `BlockPool` with these attributes:
@@ -254,7 +255,7 @@ that block contains nothing to share, and otherwise calls yours.
   with these hashes, starting with the first hash, and stop at the first unknown one. Blocks after a gap are useless. Change nothing.
 - `allocate(count)`: as in `SharedBlockPool`. New tokens will be written to these blocks, so from now on none of them may be found by its old hash.
   Count those that had one in `evicted`. If `OutOfBlocks` is raised, nothing has changed.
-- `is_writable(block)`: whether the only sequence that uses this block may write to it. It may not if another sequence uses the block, or could find
+- `is_writable(block)`, for a block in use: whether a sequence that uses it may write to it. It may not if another sequence uses it too, or could find
   it by its hash.
 
 Example with six blocks. X allocates three and gets [0, 1, 2]; their hashes are a, b, c. X ends: the free queue is [3, 4, 5, 2, 1, 0]. Y begins with
@@ -399,14 +400,40 @@ In another batch it may differ in its last digits, and other sequences read it. 
 `copy_before_write` copies the block first.
 
 `take_cached` of the library does all this; "Further" has it as an exercise.
+
+Here is such a prompt, the first 48 tokens of the common beginning. X computes it, then Y arrives with the same prompt. We go through Y's first step by hand,
+with your `copy_before_write`:
+"""
+
+# %%
+prompt = beginning[:48]
+pool, runner = PrefixCache(8, BLOCK), ModelRunner(model, 8, BLOCK)
+x = Sequence("X", prompt, 5, blocks=pool.allocate(3))
+logits_of_x = runner.forward(SchedulerOutput(num_scheduled_tokens={x: 48}))
+for block, one in zip(x.blocks, hashes_of(prompt)):
+    pool.cache_full_block(block, one)
+
+y = Sequence("Y", prompt, 5)
+take_cached(pool, y, pool.match_prefix(hashes_of(prompt)))
+print(f"Y starts with blocks {y.blocks}, and {y.num_computed_tokens} of its tokens count as computed; ref_count {pool.ref_count}")
+block_copy = copy_before_write(pool, y, index=2)
+copy_blocks([block_copy], runner.cache, None)
+print(f"{block_copy.kind} {block_copy.source} → {block_copy.target}: Y has blocks {y.blocks}, X has {x.blocks}; ref_count {pool.ref_count}")
+logits_of_y = runner.forward(SchedulerOutput(num_scheduled_tokens={y: 1}))
+print(f"X's and Y's first token: {tokenizer.decode(logits_of_x.argmax())!r}, {tokenizer.decode(logits_of_y.argmax())!r}")
+print(f"their logits differ by less than 0.0001: {bool((logits_of_x - logits_of_y).abs().max() < 1e-4)}")
+
+# %% [markdown]
+"""
+Y computed 1 token where X computed 48.
 """
 
 # %% [markdown]
 """
 ### The six stories with a common beginning
 
-Four at a time, at most 64 tokens per step, and plenty of blocks. This run uses all that you have built: `block_hash`, `PrefixCache` with your
-`SharedBlockPool` in it, and `copy_before_write`.
+Four at a time, at most 64 tokens per step, and plenty of blocks. This run uses your `block_hash`, and your `PrefixCache` with your `SharedBlockPool` in it.
+(`copy_before_write` stands ready; no prompt is cached as a whole here.)
 `scheduler_output.cached` says for each admitted sequence how many of its tokens were found in the cache; in a recorded step it is called `hits`.
 
 All six wait from the start, and all begin with the same three full blocks, 48 tokens. A's prompt and the beginning of B's fit into the first step.
@@ -498,7 +525,7 @@ Table(
 
 # %% [markdown]
 """
-Each story comes twice. The second time, its own part of the prompt is found too, up to the last full block.
+Each story comes twice. The second one also finds full blocks of its own part of the prompt, if they have been computed by the time it is admitted.
 
 ## What is still wrong
 
@@ -532,7 +559,7 @@ quiz("11")
 """
 ## Further (optional)
 
-What the lesson doesn't need. It isn't part of its 100 minutes.
+What the lesson doesn't need. It isn't part of its 95 minutes.
 """
 
 # %% [markdown]
@@ -643,37 +670,8 @@ free. With 32 known tokens and blocks [0, 1], 31 count if a third block is free.
 # %% exercise="11.5"
 from lessons_lib.scheduling.shared_blocks import take_cached
 
-# %% [markdown]
-"""
-### A prompt that is entirely in the cache
-
-Try your `take_cached` on a prompt that is entirely in the cache: the first 48 tokens of the common beginning. X computes it, then Y arrives with the same prompt. We
-go through Y's first step by hand.
-"""
-
 # %%
-YOURS["take_cached"] = take_cached
-prompt = beginning[:48]
-pool, runner = PrefixCache(8, BLOCK), ModelRunner(model, 8, BLOCK)
-x = Sequence("X", prompt, 5, blocks=pool.allocate(3))
-logits_of_x = runner.forward(SchedulerOutput(num_scheduled_tokens={x: 48}))
-for block, one in zip(x.blocks, hashes_of(prompt)):
-    pool.cache_full_block(block, one)
-
-y = Sequence("Y", prompt, 5)
-take_cached(pool, y, pool.match_prefix(hashes_of(prompt)))
-print(f"Y starts with blocks {y.blocks}, and {y.num_computed_tokens} of its tokens count as computed; ref_count {pool.ref_count}")
-block_copy = copy_before_write(pool, y, index=2)
-copy_blocks([block_copy], runner.cache, None)
-print(f"{block_copy.kind} {block_copy.source} → {block_copy.target}: Y has blocks {y.blocks}, X has {x.blocks}; ref_count {pool.ref_count}")
-logits_of_y = runner.forward(SchedulerOutput(num_scheduled_tokens={y: 1}))
-print(f"X's and Y's first token: {tokenizer.decode(logits_of_x.argmax())!r}, {tokenizer.decode(logits_of_y.argmax())!r}")
-print(f"their logits differ by less than 0.0001: {bool((logits_of_x - logits_of_y).abs().max() < 1e-4)}")
-
-# %% [markdown]
-"""
-Y computed 1 token where X computed 48.
-"""
+YOURS["take_cached"] = take_cached  # for the runs below, and those above if you run their cells once more
 
 # %% [markdown]
 """

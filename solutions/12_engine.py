@@ -4,7 +4,7 @@
 
 **We have a scheduler, a paged cache and a model. How do we turn them into an engine that takes requests and streams answers?**
 
-100 minutes · difficulty: medium · routes: serving · prerequisites: lesson 09 (the scheduler), lesson 10 (memory pressure) and lesson 11 (prefix sharing)
+115 minutes · difficulty: medium · routes: serving · prerequisites: lesson 09 (the scheduler), lesson 10 (memory pressure) and lesson 11 (prefix sharing)
 
 The parts can serve requests, but something has to drive them. In this lesson an engine does that, and it adds what users expect: sampling, text instead of
 token ids, and answers that can be read as they grow and stopped halfway. Then we break the engine on purpose, and you write the step that survives it.
@@ -160,9 +160,9 @@ predict("12.b", ...)
 
 A step schedules first. Then it copies blocks, because the forward pass writes into blocks whose old contents must have been saved by then. And no token
 reaches a reader before the whole pass has succeeded. In Build 2 you'll write this step, and what it does if something in the middle fails. First we watch
-the parts at work, and build two of them.
+the parts at work, and build one of them.
 
-We record what two of them return in the first three steps of the six stories.
+We record what the scheduler and the forward pass return in the first three steps of the six stories.
 """
 
 # %%
@@ -294,7 +294,8 @@ print(f"{kept} tokens have 80 % of the probability; the other {VOCABULARY - kept
 """
 ## Draw a token
 
-Lay the probabilities end to end, and see on which of them a random number between 0 and 1 falls: that draws a token, but it takes a sorted row and its sums.
+Lay the probabilities end to end, and see on which of them a random number between 0 and 1 falls: that draws a token, but it takes the sums of the whole row,
+and the cuts take a sorted one.
 This model has 4,096 tokens, others have 150,000, and 256 requests draw at once. On an H200, the sort took about twice as long as the rest of the step. There
 is a way to draw without order and without sums:
 
@@ -324,7 +325,7 @@ The times may all be multiplied by the same factor. So the race needs no probabi
 everything, it is called the *Gumbel-max trick*.
 
 The cuts need no sort either. If the winner's rank is below `top_k`, and the tokens before it have less than `top_p`, then it would have won among the remaining
-tokens alone, too. Counting and adding up what is likelier than *one* token answers that. If the winner is cut, the race is run again among the tokens before it, with
+tokens alone, too. Counting and adding up answers that, without an order. If the winner is cut, the race is run again among the tokens before it, with
 the same times. `choose_tokens` of the engine does so.
 
 ### The same seed, the same text
@@ -367,7 +368,7 @@ show_source(mixed, random_numbers)
 seeds, positions = torch.tensor([7, 8])[:, None, None], torch.arange(3)[:, None]
 for seed, numbers in zip((7, 8), random_numbers(seeds, positions, torch.arange(5)).tolist()):
     for position, row in enumerate(numbers):
-        print(f"seed {seed}, position {position}, tokens 0 to 4:", *(f"{number:.3f}" for number in row))
+        print(f"seed {seed}, position {position}, tokens 0 to 4:", *(f"{number:.4f}" for number in row))
 
 # %% [markdown]
 """
@@ -750,13 +751,16 @@ by_lesson(yours.parts)
 
 # %% [markdown]
 """
-Your functions take the places of the reference's, so the tokens must be the same:
+Your functions take the places of the reference's, so the tokens must be the same, and drawn ones too:
 """
 
 # %%
 own_answers = [output.token_ids for output in yours.generate(PROMPTS, AS_ASKED)]
 print("the same tokens as the reference engine:", own_answers == [output.token_ids for output in engine_answers])
 print("the same tokens as one at a time (lesson 00):", own_answers == alone)
+drawn = [LLMEngine(model, tokenizer, SMALL), my_engine(model, tokenizer, SMALL)]
+drawn = [[output.token_ids for output in engine.generate(PROMPTS, SamplingParams(max_tokens=20, seed=7, **SETTING))] for engine in drawn]
+print("the same drawn tokens as the reference engine:", drawn[0] == drawn[1])
 
 # %% [markdown]
 """
@@ -809,7 +813,7 @@ quiz("12")
 """
 ## Further (optional)
 
-What the lesson doesn't need. It isn't part of its 100 minutes.
+What the lesson doesn't need. It isn't part of its 115 minutes.
 """
 
 # %% [markdown]
@@ -935,7 +939,7 @@ yours, a function that calls it takes the place of the engine's own (`lessons_li
 ### Several answers, and how likely they are
 
 `n=3` asks for three answers. The prompt is computed once. Then the sequence is forked (lesson 11): all three share the blocks of the prompt, and each draws
-with its own seed: seed, seed + 1, seed + 2. That is why the random number has to be a hash.
+with its own seed: seed, seed + 1, seed + 2. That is why the seed is hashed before the position is added.
 
 > **log-probability**: the logarithm of a probability, 0 or below. The log-probabilities of an answer's tokens add up to that of the whole answer.
 
@@ -1050,7 +1054,7 @@ settings, with the same names. Two of the terms are new:
 
 The order is vLLM's too. Settings that can change which token is likeliest come first: `allowed_token_ids`, `bad_words`, `min_tokens`, `logit_bias`, then
 the three penalties. Temperature, `min_p`, `top_k` and `top_p` follow. Here's one prompt with different settings. `stop`, a string that ends the answer,
-has a section of its own in "From tokens to text".
+has a section of its own, "Stop strings".
 """
 
 # %%

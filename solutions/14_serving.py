@@ -387,11 +387,11 @@ predict("14.c", ...)  # blocks
 # %% tags=["measured"]
 engine = LLMEngine(model, tokenizer, SIX)
 async with AsyncEngine(engine) as front:
-    client = LeavingClient(engine.scheduler.pool, num_read=10)
-    is_whole = await naive_stream(lambda: front.add("The old dog", STORY), client.receive, client.send)
-print(f"left after 10 tokens; sent: {client.got} tokens; all sent: {is_whole}")
-print("blocks in use after it had left, at every tenth send:", client.blocks[::10])
-reveal("14.c", max(client.blocks), unit="blocks")
+    leaving = LeavingClient(engine.scheduler.pool, num_read=10)
+    is_whole = await naive_stream(lambda: front.add("The old dog", STORY), leaving.receive, leaving.send)
+print(f"left after 10 tokens; sent: {leaving.got} tokens; all sent: {is_whole}")
+print("blocks in use after it had left, at every tenth send:", leaving.blocks[::10])
+reveal("14.c", max(leaving.blocks), unit="blocks")
 
 # %% [markdown]
 """
@@ -432,13 +432,13 @@ Your code, the same engine, and four clients: one leaves at once, two leave in t
 engine = LLMEngine(model, tokenizer, SIX)
 async with AsyncEngine(engine) as front:
     for num_read in (0, 1, 10, 101):
-        client = LeavingClient(engine.scheduler.pool, num_read)
-        is_whole = await stream_until_gone(lambda: front.add("The old dog", STORY), client.receive, client.send)
+        leaving = LeavingClient(engine.scheduler.pool, num_read)
+        is_whole = await stream_until_gone(lambda: front.add("The old dog", STORY), leaving.receive, leaving.send)
         while front.admission.num_requests:  # an abort is carried out with the next turn
             await asyncio.sleep(0.001)
         what = f"leaves after {num_read} tokens" if num_read <= 100 else "stays"
         used = len(engine.scheduler.pool.used)
-        print(f"{what}: all sent: {is_whole}, got fewer than 100: {client.got < 100}, blocks in use: {used}")
+        print(f"{what}: all sent: {is_whole}, got fewer than 100: {leaving.got < 100}, blocks in use: {used}")
 audit(engine.scheduler)
 
 # %% [markdown]
