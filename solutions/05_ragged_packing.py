@@ -49,7 +49,7 @@ from lessons_lib.measuring import MAX_NEW_TOKENS, NAMES, PROMPTS, STORIES, ledge
 from lessons_lib.models import VOCAB_SIZE, cache_bytes_per_token, load_model, tiny_model
 from lessons_lib.recording import count_operators, mask_text, packed_text, record_run
 from lessons_lib.viz.stepper import Stepper
-from lessons_lib.viz.batches import draw_packed_step
+from lessons_lib.viz.batches import draw_packed_step, watch_packing
 from lessons_lib.viz.charts import line_chart
 from lessons_lib.viz.source import show_source
 from lessons_lib.viz.tables import Table
@@ -130,16 +130,24 @@ predict("05.b", ...)  # tokens copied in the step
 > **packed batch**: the new tokens of several sequences in one row, together with the indices that say which sequence
 > each token belongs to, what its position in that sequence is, and where each sequence's part of the row ends.
 
-A sequence is everything a request has so far, prompt and answer.
+A sequence is everything a request has so far, prompt and answer. Here are the prompts of C, E and A on their way into
+one row:
+"""
 
-We start with a small case: C, E and A with short answers, and at most two requests at a time. Step through it. In the
+# %%
+CEA = [PROMPTS[NAMES.index(name)] for name in "CEA"]
+watch_packing("CEA", [[tokenizer.decode(token) for token in tokenizer(prompt).input_ids] for prompt in CEA])
+
+# %% [markdown]
+"""
+Now a whole run of the same three: short answers, and at most two requests at a time. Step through it. In the
 first step, the row holds two prompts. After that, each request has one token in the row. When C gets its last token,
 it leaves, and the next row holds one token of E followed by A's prompt.
 """
 
 # %%
 small = record_run(
-    ragged_generate, model, tokenizer, [PROMPTS[NAMES.index(name)] for name in "CEA"], max_new_tokens=[3, 7, 4], names="CEA", max_num_seqs=2
+    ragged_generate, model, tokenizer, CEA, max_new_tokens=[3, 7, 4], names="CEA", max_num_seqs=2
 )
 Stepper(lambda i: draw_packed_step(small.packed[i], tokenizer.decode), count=len(small.packed), still=0)
 

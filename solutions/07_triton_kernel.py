@@ -31,7 +31,7 @@ from lessons_lib.measuring import MAX_NEW_TOKENS, NAMES, PROMPTS, recorded_atten
 from lessons_lib.models import VOCAB_SIZE, cache_bytes_per_token, kv_head_size, load_model, tiny_model
 from lessons_lib.recording import OutOfBounds, record_kernel, record_run
 from lessons_lib.viz.stepper import Stepper
-from lessons_lib.viz.programs import draw_program
+from lessons_lib.viz.programs import draw_program, watch
 from lessons_lib.viz.source import show_source
 from lessons_lib.viz.tables import Table
 
@@ -365,12 +365,16 @@ def cache_bytes(recording, program):
     return sum(len(a.offsets) * recording.tensors[a.tensor].itemsize for a in program.accesses if a.tensor in ("k_cache", "v_cache"))
 
 
-single = record_kernel(single_head_kernel, (1,), *launch, HEAD_DIM=HEAD_DIM, BLOCK_SIZE=BLOCK_SIZE)
+single = record_kernel(single_head_kernel, (1,), *launch, HEAD_DIM=HEAD_DIM, BLOCK_SIZE=BLOCK_SIZE, moments_of=(0,))
 reveal("07.a", cache_bytes(single, single.programs[0]) / 1024, unit="KiB")
+watch(single)
 
 # %% [markdown]
 """
 A's third block holds a single token. Masked elements aren't read: the kernel loads the keys and values of 17 tokens, not of 24.
+
+The picture is your function at work, one load after another: the line that is next, the memory that it touches, and what its variables hold just before. In each
+iteration, an arrow leads from the table entry to the block.
 
 ## Build 3: all sequences, all heads
 

@@ -25,7 +25,6 @@ from lessons_lib.kernels import VARIANTS, decode_groups, decode_heads, decode_he
 from lessons_lib.measuring import OURS, Work, attainable, attention_work, recorded_attention, recorded_production
 from lessons_lib.recording import Recorder
 from lessons_lib.viz.source import show_source
-from lessons_lib.viz.stepper import Stepper
 from lessons_lib.viz.tables import Table
 
 # %% tags=["measured"]
@@ -353,32 +352,23 @@ Now count again: first with tiles of one block, so with Idea 1 only, then with l
 """
 
 # %%
-from lessons_lib.viz.programs import draw_program
+from lessons_lib.viz.programs import watch
 
 rows = [["lesson 07", *count(seven), "–"]]
 for keys_per_tile in (16, 32, 64):
-    mine = Recorder(decode_groups_kernel)
+    mine = Recorder(decode_groups_kernel, moments_of=(0, 2))
     difference = (decode_groups(*inputs, keys_per_tile, kernel=mine) - by_seven).abs().max()
     rows.append([f"yours, {keys_per_tile} keys per tile", *count(mine), f"{difference:.0e}"])
     if keys_per_tile == 32:
         reveal("08.a", count(mine)[1], unit="iterations")
 columns = ["kernel", "programs", "iterations", "bytes of keys and values", "largest difference"]
 display(Table(columns, rows, caption=f"C, D and B, one layer; necessary: {necessary:,} bytes"))
-
-
-def programs_of(recording, axes, **where):
-    def name(i):
-        return f"program {recording.programs[i].ids}"
-
-    return Stepper(lambda i: draw_program(recording, i, axes), count=len(recording.programs), label="program", name=name, **where)
-
-
-programs_of(mine.recording, ["KV head", "sequence"], start=0, still=2)
+watch(mine.recording, ["KV head", "sequence"])
 
 # %% [markdown]
 """
 Half as many programs, half the bytes, and as the tiles grow, fewer iterations. Each iteration is a wait, so these counts are what a GPU turns into time. For
-B, one `tl.load` now reads keys from four blocks.
+B, one `tl.load` now reads keys from four blocks: step through its program above.
 
 On a GPU, larger tiles have a price too: registers and shared memory. Keys can be requested only once their block indices have arrived, which makes two waits in
 a row per iteration. Triton hides part of this by itself: with `num_stages=2`, an iteration requests the next one's keys and values before it ends. Those tiles
@@ -670,12 +660,12 @@ library's smallest split is usually 512.) `with_functions` makes a copy of a ker
 
 # %%
 my_splits_kernel = with_functions(decode_splits_kernel, online_softmax=online_softmax)
-split, merged = Recorder(my_splits_kernel), Recorder(merge_kernel)
+split, merged = Recorder(my_splits_kernel, moments_of=(0, 2, 1)), Recorder(merge_kernel)
 by_splits = decode_splits(*inputs, split_size=16, keys_per_tile=16, kernel=split, merge=merged)
 print("split and merged, equal up to rounding:", torch.allclose(by_splits, by_seven, atol=1e-5))
 print(f"split kernel: grid {split.recording.grid}; merge kernel: grid {merged.recording.grid}")
 print(f"bytes of keys and values: {count(split)[2]:,}, as before: {count(split)[2] == necessary}")
-programs_of(split.recording, ["KV head", "sequence", "split"], start=8, still=9)
+watch(split.recording, ["KV head", "sequence", "split"])
 
 # %% [markdown]
 """

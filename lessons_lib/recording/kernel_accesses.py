@@ -8,7 +8,7 @@ import math
 import warnings
 from collections.abc import Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from lessons_lib.kernels.interpreter import cause_of, interpreted, on_cpu  # before Triton
@@ -18,6 +18,7 @@ import torch
 import triton.language as tl
 from triton.runtime.errors import InterpreterError
 
+from lessons_lib.recording.kernel_moments import Moment, moment
 from lessons_lib.recording.moved_pointers import APART, UNNOTED, addresses_of, back, left_by, moved_back, tensor_numbers
 
 
@@ -88,11 +89,13 @@ class Access:
         kind: "load" or "store".
         tensor: name of the kernel's parameter.
         offsets: of the elements, from the first of the tensor; without those that are masked out.
+        moment: where the program was, if that was asked for.
     """
 
     kind: str
     tensor: str
     offsets: tuple[int, ...]
+    moment: Moment | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)
@@ -142,25 +145,33 @@ class KernelRecording:
 class Recorder:
     """Stands in for a kernel in a function that launches it: `launch(..., kernel=Recorder(kernel))`.
 
+    Args:
+        moments_of: see `record_kernel`.
+
     Attributes:
         recording: of the last launch.
     """
 
-    def __init__(self, kernel):
-        self.kernel = kernel
+    def __init__(self, kernel, moments_of: tuple[int, ...] | None = None):
+        self.kernel, self.moments_of = kernel, moments_of
 
     def __getitem__(self, grid):
         def run(*args, **kwargs):
-            self.recording = record_kernel(self.kernel, grid, *args, **kwargs)
+            self.recording = record_kernel(self.kernel, grid, *args, moments_of=self.moments_of, **kwargs)
 
         return run
 
 
-def record_kernel(kernel, grid: tuple[int, ...], *args, **kwargs) -> KernelRecording:
+def record_kernel(
+    kernel, grid: tuple[int, ...], *args, moments_of: tuple[int, ...] | None = None, **kwargs
+) -> KernelRecording:
     """Run `kernel[grid](*args, **kwargs)` through the interpreter, on any machine, and record its loads and stores.
 
     Tensors that the kernel stores to are changed as in any run. Masked-out elements of a load without `other` are NaN
     here. Accesses through block pointers and tensor descriptors, and atomic operations, are not recorded.
+
+    Args:
+        moments_of: ids of the program of which also the `Moment` of each access is kept.
 
     Raises:
         OutOfBounds: a program accessed an element outside the tensors. Earlier stores have been done.
@@ -182,7 +193,7 @@ def record_kernel(kernel, grid: tuple[int, ...], *args, **kwargs) -> KernelRecor
     }
     tensors = {name: value for name, value in here.items() if isinstance(value, torch.Tensor)}
     layouts = {name: TensorLayout(name, tuple(t.shape), t.stride(), t.element_size()) for name, t in tensors.items()}
-    notes = _Notes(tensors, layouts, len(grid))
+    notes = _Notes(tensors, layouts, len(grid), moments_of)
 
     def grid_of(arguments: dict[str, Any]) -> tuple[int, ...]:
         notes.set_apart(arguments)
@@ -209,7 +220,14 @@ def _without_warnings():
 class _Notes:
     """Replaces `tl.load` and `tl.store` while a kernel runs."""
 
-    def __init__(self, tensors: dict[str, torch.Tensor], layouts: dict[str, TensorLayout], num_axes: int):
+    def __init__(
+        self,
+        tensors: dict[str, torch.Tensor],
+        layouts: dict[str, TensorLayout],
+        num_axes: int,
+        moments_of: tuple[int, ...] | None,
+    ):
+        self.moments_of = moments_of
         self.ranges = []
         for name, tensor in tensors.items():
             span = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride()))
@@ -276,4 +294,5 @@ class _Notes:
         outside = (offsets < 0) | (offsets >= span)
         if outside.any():
             raise OutOfBounds(ids, kind, layout.name, int(offsets[outside][0]), span)
-        self.by_program.setdefault(ids, []).append(Access(kind, layout.name, tuple(offsets.tolist())))
+        now = moment() if ids == self.moments_of else None
+        self.by_program.setdefault(ids, []).append(Access(kind, layout.name, tuple(offsets.tolist()), now))

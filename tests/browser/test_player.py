@@ -193,3 +193,84 @@ def is_ground_dark(page, picture):
         shot,
     )
     return red < 128
+
+
+def draw_marked(i):
+    """A chip of A that moves from left to right, a cell of A, a cell of B, and a line that only followers of A see."""
+    drawing = Drawing(height=80)
+    with drawing.marked([("A",)], moves="chip"):
+        drawing.rect(20 + 300 * i, 10, 40, 20, "#E69F00", title="A's chip")
+    with drawing.marked([("A", "7")]):
+        drawing.rect(20, 50, 20, 20, "#E69F00", title="A's cell")
+    with drawing.marked([("B", "8")]):
+        drawing.rect(60, 50, 20, 20, "#009E73", title="B's cell")
+    with drawing.marked([("A",)], hidden=True):
+        drawing.lines("M30 60H300")
+    return drawing.picture(f"moment {i}")
+
+
+@pytest.fixture
+def marked(chromium, tmp_path):
+    stepper_module._shown_in = None
+    path = tmp_path / "marked.html"
+    path.write_text(Stepper(draw_marked, 3)._repr_mimebundle_()["text/html"], encoding="utf-8")
+
+    def opened(motion):
+        page = chromium.new_page(reduced_motion=motion)
+        page.goto(path.as_uri())
+        page.locator("lessons-player output").wait_for()
+        return page
+
+    return opened
+
+
+def opacities(page):
+    """Of the chip, A's cell, B's cell and the line."""
+    return page.evaluate(
+        """() => [...document.querySelector('lessons-player').group.children].map(each => getComputedStyle(each).opacity)"""
+    )
+
+
+def test_a_choice_a_click_and_the_mouse_light_what_belongs_together(marked):
+    page = marked("no-preference")
+    follow = page.get_by_label("follow")
+    assert follow.locator("option").all_inner_texts() == ["follow …", "follow A", "follow B"]
+    assert opacities(page) == ["1", "1", "1", "0"]
+    follow.select_option("A")
+    assert opacities(page) == ["1", "1", "0.22", "1"]
+    page.evaluate("document.querySelector('lessons-player').go(1)")
+    assert opacities(page) == ["1", "1", "0.22", "1"], "it is followed from picture to picture"
+    sheet = page.locator("lessons-player svg")
+    cell = page.locator("lessons-player rect").nth(2)
+    cell.hover()
+    assert opacities(page) == ["0.22", "0.22", "1", "0"]
+    sheet.hover(position={"x": 500, "y": 70})
+    assert opacities(page) == ["1", "1", "0.22", "1"]
+    cell.click()
+    assert follow.input_value() == "B"
+    sheet.click(position={"x": 500, "y": 70})
+    assert follow.input_value() == "" and opacities(page) == ["1", "1", "1", "0"]
+    page.close()
+
+
+@pytest.mark.parametrize("motion", ["no-preference", "reduce"])
+def test_what_moves_glides_to_the_next_picture_but_not_over_a_jump_nor_where_motion_is_unwanted(marked, motion):
+    page = marked(motion)
+    moved = page.evaluate(
+        """() => {
+             const player = document.querySelector('lessons-player'), seen = [];
+             for (const index of [1, 2, 0]) {
+               player.go(index);
+               const running = player.group.firstElementChild.getAnimations();
+               seen.push(running.map(each => each.effect.getKeyframes()[0].transform));
+             }
+             return seen;
+           }"""
+    )
+    glide = ["translate(-300px, 0px)"]
+    assert moved == ([glide, glide, []] if motion == "no-preference" else [[], [], []])
+    page.close()
+
+
+def test_pictures_without_names_have_no_choice(page):
+    assert page.get_by_label("follow").count() == 0

@@ -5,7 +5,7 @@ import assert from "node:assert/strict";
 import { readFile } from "node:fs/promises";
 import { test } from "node:test";
 
-const { common, expanded, stepMs, unpacked } = await import(process.env.PLAYER);
+const { common, expanded, isLit, namesIn, stepMs, unpacked } = await import(process.env.PLAYER);
 
 test("what Python has packed is what it was", async () => {
   const { packed, recording } = JSON.parse(await readFile(process.env.RECORDING, "utf8"));
@@ -53,4 +53,23 @@ test("a run takes twelve seconds, but no step is too short or too long to see", 
   assert.equal(stepMs(60), 200);
   assert.equal(stepMs(10_000), 50);
   for (const few of [0, 1, 2]) assert.equal(stepMs(few), 800);
+});
+
+test("what is lit: the name itself, and all that is part of it", () => {
+  for (const [links, wanted, lit] of [
+    ["A", "A", true],
+    ["A/13", "A", true],
+    ["A/13 B/13", "B", true],
+    ["A/13", "A/1", false], // block 13 isn't a part of block 1
+    ["A/13", "A/13", true],
+    ["A", "A/13", false],
+    ["AB/1", "A", false],
+  ]) {
+    assert.equal(isLit(links, wanted), lit, `${links} for ${wanted}`);
+  }
+});
+
+test("each name can be followed once", () => {
+  assert.deepEqual(namesIn(['<rect data-link="B/2" x="1"/>', '<g data-link="A/1 B/1"><rect/></g>', "<rect/>"]), ["A", "B"]);
+  assert.deepEqual(namesIn([]), []);
 });

@@ -66,7 +66,8 @@ def _requests(d: Drawing, step: PackedStep, y: float) -> float:
     columns = max(1, int((WIDTH - 32) / width))
     for i, (name, new, cached) in enumerate(zip(step.names, step.packed.new_lens, step.packed.cached_lens)):
         x, top = 16 + i % columns * width, y + i // columns * height
-        text = x + 8 + d.request_chip(x, top, name)
+        with d.marked([(name,)]):
+            text = x + 8 + d.request_chip(x, top, name)
         kind, leaves = "prefill" if name in step.joined else "decode", name in step.left
         if brief:
             d.text(text, top + 10, f"{cached}+{new}" + (" leaves" if leaves else ""), 11)
@@ -91,7 +92,8 @@ def _named(d: Drawing, word: str, names: tuple[str, ...], x: float, y: float) ->
     d.text(x, y, text, 13, fill=SOFT_INK)
     x += 6.4 * len(text) + 8
     for name in names[:most]:
-        x += d.request_chip(x, y - 10, name) + 4
+        with d.marked([(name,)], moves=f"request {name}"):
+            x += d.request_chip(x, y - 10, name) + 4
     if len(names) > most:
         d.text(x + 2, y, f"and {len(names) - most} more", 12, fill=SOFT_INK)
         x += 70
@@ -119,12 +121,14 @@ def _cells(d: Drawing, step: PackedStep, tokens: list[str], outputs: list[str], 
         d.text(_LEFT - 10, y + 26, "its tag", 11, "end", fill=SOFT_INK)
         for index in indices:
             x, name = _LEFT + (index - start) * width, step.names[owners[index]]
-            _token_cell(d, name, tokens[index], positions[index], index, index in output_of, x, y, width - 1.5)
+            with d.marked([(name,)]):
+                _token_cell(d, name, tokens[index], positions[index], index, index in output_of, x, y, width - 1.5)
             if index in output_of:
                 new, output = output_of[index]
                 # The chip may extend left over its own sequence's cells, but not over another's.
                 room = width * min(new, index - start + 1) - 1.5
-                _output_chip(d, name, output, x + width - 1.5, y - _OUTPUT, room, x + width / 2)
+                with d.marked([(name,)]):
+                    _output_chip(d, name, output, x + width - 1.5, y - _OUTPUT, room, x + width / 2)
         y += _HEIGHT
         y += _ticks(
             d,
@@ -209,7 +213,8 @@ def _strip(d: Drawing, step: PackedStep, outputs: list[str], y: float) -> float:
             f"indices {start} to {end - 1} of the row: request {name}, positions {positions[start]} to "
             f"{positions[end - 1]}; new token '{output}'"
         )
-        d.rect(x, y, size, _HEIGHT, fill, title=title)
+        with d.marked([(name,)]):
+            d.rect(x, y, size, _HEIGHT, fill, title=title)
         d.lines(f"M{number(x + size - 1)} {number(y)}v{_HEIGHT}", INK, min(2.0, width))
         if size > 8 * len(name) + 6:
             d.text(x + size / 2, y + _HEIGHT / 2, name, 13, "middle", bold=True, on=fill)

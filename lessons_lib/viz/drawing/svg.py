@@ -6,9 +6,11 @@ Just enough SVG for grids of cells. Coordinates are pixels from the top left cor
 
 from __future__ import annotations
 
+import re
 import unicodedata
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from html import escape
 
 from lessons_lib.viz.drawing.palette import EDGE, HATCH, INK, NEUTRAL, PAPER, color_of, halo_on, mix, outline, text_on
@@ -39,6 +41,28 @@ class Drawing:
         self.width = width
         self.height = height
         self._parts: list[str] = []
+        self._marks = ""
+
+    @contextmanager
+    def marked(self, links: Iterable[Sequence[str]] = (), moves: str = "", hidden: bool = False) -> Iterator[None]:
+        """What is drawn meanwhile tells a player what it shows. In a still picture, only `hidden` makes a difference.
+
+        links   of each thing that it belongs to, the name's parts: ("A",), ("A", "13"). Under the mouse, and when its
+                reader follows a name, all names that begin with it are lit, and the others are pale.
+        moves   from one picture to the next, what has the same name glides to its new place
+        hidden  seen only while it is lit
+        """
+        before = self._marks
+        link = " ".join("/".join(re.sub(r"[\s/]", "_", part) for part in parts) for parts in links)
+        for name, value in (("link", link), ("moves", moves)):
+            self._marks += f' data-{name}="{escape(value)}"' if value else ""
+        self._marks += ' opacity="0"' if hidden else ""
+        yield
+        self._marks = before
+
+    def _add(self, element: str) -> None:
+        tag = element.index(" ")
+        self._parts.append(element[:tag] + self._marks + element[tag:])
 
     def rect(
         self,
@@ -65,11 +89,11 @@ class Drawing:
             extra += ' stroke-dasharray="3 3"'
         size = f'x="{number(x)}" y="{number(y)}" width="{number(width)}" height="{number(height)}"'
         end = f"><title>{escape(title)}</title></rect>" if title else "/>"
-        self._parts.append(f'<rect {size} fill="{fill}"{extra}{end}')
+        self._add(f'<rect {size} fill="{fill}"{extra}{end}')
 
     def hatch(self, x: float, y: float, width: float, height: float) -> None:
         """Slanted lines over a part of a cell: computed for nothing, or reserved for nothing."""
-        self._parts.append(
+        self._add(
             f'<rect x="{number(x)}" y="{number(y)}" width="{number(width)}" height="{number(height)}" '
             f'fill="{_HATCH_URL}" pointer-events="none"/>'
         )
@@ -97,7 +121,7 @@ class Drawing:
         extra += f' font-family="{MONO}" xml:space="preserve"' if mono else ""
         extra += f' stroke="{halo}" stroke-width="3" paint-order="stroke" stroke-linejoin="round"' if halo else ""
         # 0.35 of the size is half the height of a capital letter: renderers disagree about dominant-baseline.
-        self._parts.append(
+        self._add(
             f'<text x="{number(x)}" y="{number(y + 0.35 * size)}" font-size="{number(size)}" fill="{fill}"{extra} '
             f'pointer-events="none">{escape(text)}</text>'
         )
@@ -112,7 +136,7 @@ class Drawing:
         """
         end = ' marker-end="url(#ARROW)"' if arrow else ""
         end += f' stroke-dasharray="0 {number(dots)}" stroke-linecap="round"' if dots else ""
-        self._parts.append(
+        self._add(
             f'<path d="{d}" stroke="{stroke}" stroke-width="{number(width)}" fill="{fill}"{end} pointer-events="none"/>'
         )
 
@@ -123,7 +147,7 @@ class Drawing:
             cell's
         inside answers the mouse; its outline, though not drawn, would be a cell wide at that scale.
         """
-        self._parts.append(
+        self._add(
             f'<g transform="matrix({number(width)} 0 0 {number(height)} {number(x)} {number(y)})" fill="none" '
             'pointer-events="fill">'
         )
@@ -162,7 +186,7 @@ class Drawing:
         self.rect(x, y, width, height, seen, rim, title=title)
         if hatched:
             if hatched < 1:
-                self._parts.append(
+                self._add(
                     f'<rect x="{number(x)}" y="{number(y + height - waste)}" width="{number(width)}" '
                     f'height="{number(waste)}" fill="{pale}" pointer-events="none"/>'
                 )
@@ -180,7 +204,7 @@ class Drawing:
         rim = halo_on(on) if text_on(on) == INK else mix(on, PAPER, 0.8)
         for stroke, inset in ((rim, 2 * line), (INK, line)):
             if stroke and (stroke == INK or width > 4 * line):
-                self._parts.append(
+                self._add(
                     f'<rect x="{number(x + inset / 2)}" y="{number(y + inset / 2)}" width="{number(width - inset)}" '
                     f'height="{number(height - inset)}" fill="none" stroke="{stroke}" stroke-width="{number(inset)}" '
                     'pointer-events="none"/>'

@@ -21,7 +21,7 @@ from lessons_lib.viz.drawing.svg import WIDTH, Drawing, number, share_text
 
 _GAP, _RIGHT, _BAND = 16, 16, 18
 _HEAD = 60.0  # the minimum width for the words above the columns
-_TALLEST, _MOST_HEIGHT = 18.0, 400.0  # of one query's row, and of all rows
+_TALLEST, _MOST_HEIGHT = 16.0, 400.0  # of one query's row, and of all rows
 _LINED_ROW, _LABELLED_ROW = 6, 11  # lower rows have no lines between them and no labels of their own
 _MOST_QUERIES = 160  # with more, runs are too thin to point at, and there would be thousands
 _MOST_NAMED = 3  # sequences that one hover text names
@@ -130,7 +130,8 @@ def _heads(d: Drawing, grid: _Grid) -> None:
     for name, start, end in grid.sequences():
         x, width = grid.span(start, end)
         fill, words = color_of(name), ranges(keys[start:end], grid.names)
-        d.rect(x, y, width, _BAND - 3, fill, title=words)
+        with d.marked([(name,)]):
+            d.rect(x, y, width, _BAND - 3, fill, title=words)
         label = next((text for text, edge in ((words, 4), (name, 2)) if 6.6 * len(text) + edge < width), "")
         d.text(x + width / 2, y + _BAND / 2 - 1.5, label, 11, "middle", bold=True, on=fill)
 
@@ -201,7 +202,8 @@ def _fills(d: Drawing, grid: _Grid) -> None:
                         f"M{number(x)} {number(grid.y(query))}h{number(width)}v{number(grid.square)}h{number(-width)}z"
                     )
                     edges.append(f"M{number(x + width)} {number(grid.y(query))}v{number(grid.square)}")
-        d.lines("".join(shape), "none", fill=color_of(name))
+        with d.marked([(name,)]):
+            d.lines("".join(shape), "none", fill=color_of(name))
         if grid.square >= 2:
             d.lines("".join(edges), mix(color_of(name), INK, 0.5))
 

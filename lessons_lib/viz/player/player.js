@@ -18,6 +18,8 @@ const SVG = "http://www.w3.org/2000/svg";
 const WHOLE_RUN_MS = 12000; // so long a run takes at normal speed, if its steps are neither too short nor too long
 const SHORTEST_MS = 50;
 const LONGEST_MS = 800;
+const GLIDE_MS = 280; // so long something takes to its new place
+const LEAST_GLIDE = 4; // pixels; less is no movement
 const MOST_HEIGHT = 540; // pixels; with the controls, a picture fits into a window of 800. A taller one scrolls.
 const LEAST_WIDTH = 820; // its smallest text is 10 px there. In a narrower place a picture scrolls.
 
@@ -49,6 +51,8 @@ const STYLE = `
   :focus-visible { outline: 3px solid #2684C4; outline-offset: 2px; }
   .sheet { overflow: auto; background: var(--lessons-ground); border-radius: 6px; }
   svg { display: block; width: 100%; min-width: ${LEAST_WIDTH}px; filter: var(--lessons-filter); }
+  svg.follows [data-link]:not(.lit, [opacity]) { opacity: 0.22; }
+  .lit { opacity: 1; }
   @media (forced-colors: active) { svg { forced-color-adjust: none; } }
 `;
 
@@ -99,6 +103,40 @@ export function stepMs(count) {
   return Math.min(LONGEST_MS, Math.max(SHORTEST_MS, WHOLE_RUN_MS / Math.max(count, 1)));
 }
 
+/**
+ * Whether something with these names, separated by spaces, is lit for a reader that follows `wanted`.
+ * @param {string} links
+ * @param {string} wanted
+ */
+export function isLit(links, wanted) {
+  return links.split(" ").some((link) => link === wanted || link.startsWith(`${wanted}/`));
+}
+
+/**
+ * What can be followed: the first part of each name in these elements, once, in order.
+ * @param {string[]} elements
+ * @returns {string[]}
+ */
+export function namesIn(elements) {
+  const links = elements.flatMap((element) => [...element.matchAll(/ data-link="([^"]*)"/g)].map((found) => found[1]));
+  const names = links.flatMap((link) => link.split(" ")).map((link) => link.split("/")[0]);
+  return [...new Set(names)].sort();
+}
+
+/**
+ * Where everything is that may move, by its name.
+ * @param {any[]} nodes
+ * @returns {Map<string, DOMRect[]>}
+ */
+function placesOf(nodes) {
+  const places = new Map();
+  for (const node of nodes) {
+    const name = node.dataset.moves;
+    if (name) places.set(name, [...(places.get(name) ?? []), node.getBBox()]);
+  }
+  return places;
+}
+
 class LessonsPlayer extends (globalThis.HTMLElement ?? Object) {
   isStarted = false;
   /** @type {Recording} */
@@ -110,6 +148,7 @@ class LessonsPlayer extends (globalThis.HTMLElement ?? Object) {
   /** @type {number[]} */
   shown = [];
   at = 0;
+  follows = ""; // a name of what is shown, or ""
   /** @type {ReturnType<typeof setTimeout> | undefined} */
   timer = undefined;
 
@@ -142,6 +181,7 @@ class LessonsPlayer extends (globalThis.HTMLElement ?? Object) {
         <select>
           <option value="0.5">slow</option><option value="1" selected>normal</option><option value="3">fast</option>
         </select>
+        <select class="lessons-stepper-follow"></select>
       </div>
       <div class="sheet lessons-stepper-picture" role="region" style="height: ${height}">
         <svg role="img"><defs>${defs}</defs><g font-family="Helvetica, Arial, 'DejaVu Sans', sans-serif"></g></svg>
@@ -169,7 +209,42 @@ class LessonsPlayer extends (globalThis.HTMLElement ?? Object) {
     this.previous.onclick = () => this.go(this.at - 1);
     this.next.onclick = () => this.go(this.at + 1);
     this.range.oninput = () => this.go(Number(this.range.value));
+    this.offerNames(part(".lessons-stepper-follow"));
     this.pause();
+  }
+
+  /**
+   * Follow a name by a choice, by a click, or for as long as the mouse is on something that has it.
+   * @param {HTMLSelectElement} choice
+   */
+  offerNames(choice) {
+    const names = namesIn(this.data.elements);
+    if (names.length < 2) return choice.remove();
+    choice.setAttribute("aria-label", "follow");
+    choice.append(new Option("follow …", ""), ...names.map((name) => new Option(`follow ${name}`, name)));
+    /** @param {any} target */
+    const nameOf = (target) => target.closest?.("[data-link]")?.dataset.link.split(" ")[0] ?? "";
+    /** @param {string} name */
+    const follow = (name) => {
+      this.follows = name;
+      choice.value = name.split("/")[0];
+      this.light(name);
+    };
+    choice.onchange = () => follow(choice.value);
+    this.svg.onclick = (/** @type {MouseEvent} */ event) => {
+      const name = nameOf(event.target);
+      follow(name === this.follows ? "" : name);
+    };
+    this.svg.onpointerover = (/** @type {PointerEvent} */ event) => this.light(nameOf(event.target) || this.follows);
+    this.svg.onpointerleave = () => this.light(this.follows);
+  }
+
+  /** @param {string} name */
+  light(name) {
+    this.svg.classList.toggle("follows", name !== "");
+    for (const node of this.group.querySelectorAll("[data-link]")) {
+      node.classList.toggle("lit", name !== "" && isLit(node.dataset.link, name));
+    }
   }
 
   /** Stop, and show another picture. @param {number} index */
@@ -206,25 +281,50 @@ class LessonsPlayer extends (globalThis.HTMLElement ?? Object) {
   /** @param {number} index */
   show(index) {
     const { names, alts, width, heights } = this.data;
+    const before = this.at;
     this.at = Math.min(Math.max(index, 0), this.pictures.length - 1);
     this.svg.setAttribute("viewBox", `0 0 ${width} ${heights[this.at]}`);
-    this.redraw(this.pictures[this.at]);
+    this.redraw(this.pictures[this.at], Math.abs(this.at - before) === 1);
+    if (this.follows) this.light(this.follows);
     this.svg.setAttribute("aria-label", alts[this.at]);
     this.status.textContent = names[this.at];
     this.range.value = String(this.at);
     this.range.setAttribute("aria-valuetext", names[this.at]);
   }
 
-  /** Exchange the elements between those that stay. @param {number[]} wanted */
-  redraw(wanted) {
+  /**
+   * Exchange the elements between those that stay.
+   * @param {number[]} wanted
+   * @param {boolean} glides
+   */
+  redraw(wanted, glides) {
     const [first, last] = common(this.shown, wanted);
-    const nodes = this.group.children;
-    for (let count = this.shown.length - first - last; count > 0; count--) nodes[first].remove();
-    const before = nodes[first] ?? null;
-    for (const number of wanted.slice(first, wanted.length - last)) {
-      this.group.insertBefore(this.element(number), before);
-    }
+    const nodes = [...this.group.children];
+    const gone = nodes.slice(first, nodes.length - last);
+    const come = wanted.slice(first, wanted.length - last).map((number) => this.element(number));
+    const places = glides && !matchMedia("(prefers-reduced-motion: reduce)").matches ? placesOf(gone) : new Map();
+    for (const node of gone) node.remove();
+    for (const node of come) this.group.insertBefore(node, nodes[nodes.length - last] ?? null);
+    this.glide(come, places);
     this.shown = wanted;
+  }
+
+  /**
+   * What was elsewhere in the last picture comes from there.
+   * @param {any[]} nodes
+   * @param {Map<string, DOMRect[]>} places
+   */
+  glide(nodes, places) {
+    if (!places.size) return;
+    const duration = this.timer ? Math.min(GLIDE_MS, stepMs(this.pictures.length) / Number(this.speed.value)) : GLIDE_MS;
+    for (const node of nodes) {
+      const from = places.get(node.dataset.moves)?.shift();
+      if (!from) continue;
+      const to = node.getBBox();
+      const [x, y] = [from.x - to.x + (from.width - to.width) / 2, from.y - to.y + (from.height - to.height) / 2];
+      if (Math.hypot(x, y) < LEAST_GLIDE) continue;
+      node.animate([{ transform: `translate(${x}px, ${y}px)` }, { transform: "none" }], { duration, easing: "ease-out" });
+    }
   }
 
   /** @param {number} number */

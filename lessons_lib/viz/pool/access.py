@@ -69,7 +69,8 @@ def _row(d: Drawing, step: PagedStep, y: float) -> float:
     for name, slots in step.written.items():
         position = step.context_lens[name] - len(slots)
         for run in _runs(slots, step.block_size):
-            _token_run(d, step, name, position, run, x, y, width)
+            with d.marked([(name, str(run[0] // step.block_size))]):
+                _token_run(d, step, name, position, run, x, y, width)
             x, position = x + len(run) * width, position + len(run)
     return y + _TOKEN + 34
 
@@ -132,7 +133,8 @@ def _requests(d: Drawing, step: PagedStep, reader: str | None, y: float) -> floa
     d.text(x, y + 8, head if names else "no request in the row", 12, fill=SOFT_INK)
     y += 20
     for name in listed:
-        slots, room = step.written[name], _PANEL - 8 - d.request_chip(x, y, name)
+        with d.marked([(name,)]):
+            slots, room = step.written[name], _PANEL - 8 - d.request_chip(x, y, name)
         left, tokens, blocks = WIDTH - _LEFT - room, step.context_lens[name], len(step.tables[name])
         if name not in in_full:
             wrote = named_slots(slots) if len(slots) == 1 else f"{len(slots):,} slots"
@@ -183,8 +185,10 @@ def _blocks_read(d: Drawing, step: PagedStep, name: str, x: float, y: float, mos
         block, start = blocks[index], index * step.block_size
         held = Holding(name, start, min(max(step.context_lens[name] - start, 0), step.block_size))
         fill, stroke = (color_of(name), INK) if block in written else (mix(color_of(name), PAPER, READ), None)
-        d.rect(left, top, width, _CHIP, fill, stroke, 2, radius=3, title=access_block_title(block, held, step, name))
-        d.text(left + width / 2, top + _CHIP / 2, str(block), 12, "middle", on=fill, mono=True)
+        title = access_block_title(block, held, step, name)
+        with d.marked([(name, str(block))], moves=f"{name} {block}"):
+            d.rect(left, top, width, _CHIP, fill, stroke, 2, radius=3, title=title)
+            d.text(left + width / 2, top + _CHIP / 2, str(block), 12, "middle", on=fill, mono=True)
     return y + 24 * (places[-1][0] + 1 if places else 0)
 
 

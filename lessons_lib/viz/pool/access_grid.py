@@ -24,7 +24,7 @@ class _Block:
     """A block of the pool.
 
     held     its owner, and the owner's tokens in it; with several owners, the reader
-    names    all owners
+    owners   all of them, by name
     written  the offsets that the row writes
     titles   hover texts of its cells, if they are large enough
     """
@@ -32,7 +32,7 @@ class _Block:
     number: int
     size: int
     held: Holding | None
-    names: str
+    owners: tuple[str, ...]
     is_read: bool
     written: frozenset[int]
     title: str
@@ -70,7 +70,8 @@ def draw_access_grid(d: Drawing, step: PagedStep, reader: str | None, x: float, 
     width, height = lot.bay
     for block in blocks:
         row, column = divmod(block.number, lot.columns)
-        _bay(d, lot, block, x + column * (width + GAP), y + row * (height + GAP))
+        with d.marked([(name, str(block.number)) for name in block.owners] or [("free", str(block.number))]):
+            _bay(d, lot, block, x + column * (width + GAP), y + row * (height + GAP))
     return lot.height
 
 
@@ -93,7 +94,7 @@ def _blocks(step: PagedStep, reader: str | None, with_cells: bool) -> list[_Bloc
                 number=block,
                 size=size,
                 held=held,
-                names="+".join(holder.request for holder in own),
+                owners=tuple(holder.request for holder in own),
                 is_read=held is not None and reader in (None, held.request),
                 written=new,
                 title=access_block_title(block, held, step, reader) if step.num_blocks <= _MOST_HOVERS else "",
@@ -164,7 +165,8 @@ def _bay(d: Drawing, lot: Lot, block: _Block, x: float, y: float) -> None:
 
 def _owner(d: Drawing, block: _Block, right: float, y: float, room: float) -> None:
     """At the upper right corner of a bay: "B 2", the second block of B; or just B if there is no room."""
-    name = block.names if len(block.names) <= 3 else f"{block.names[:2]}…"
+    names = "+".join(block.owners)
+    name = names if len(names) <= 3 else f"{names[:2]}…"
     label = f"{name} {block.held.start // block.size + 1}"
     label = label if 6 * len(label) + 6 <= room else name
     width = max(13.0, 6 * len(label) + 6)

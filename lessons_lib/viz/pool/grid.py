@@ -51,7 +51,10 @@ def draw_pool(state: PoolState) -> Picture:
     for block in range(state.num_blocks):
         row, column = divmod(block, lot.columns)
         bay = Bay(block, held.get(block, []), queue_index_of.get(block), block in state.changed)
-        _draw_bay(d, bay, lot, state.block_size, _LEFT + column * (width + GAP), y + 20 + row * (height + GAP))
+        left, top = _LEFT + column * (width + GAP), y + 20 + row * (height + GAP)
+        with d.marked([(one.request, str(block)) for one in bay.held] or [("free", str(block))]):
+            _draw_bay(d, bay, lot, state.block_size, left, top)
+    _threads(d, state, lot, y + 20)
     left = _queue(d, state, y + 20 + lot.height + 14)
     right = _tables(d, state, y)
     d.height = _footer(d, state, max(left, right, y + 240))
@@ -101,6 +104,27 @@ def _draw_bay(d: Drawing, bay: Bay, lot: Lot, block_size: int, x: float, y: floa
         _bars(d, holder, lot, block_size, left, top)
     if bay.changed:
         d.rect(x - 1, y - 1, width + 2, height + 2, "none", INK, 3, radius=4)
+
+
+def _threads(d: Drawing, state: PoolState, lot: Lot, y: float) -> None:
+    """A line through each request's blocks, in the order of its tokens: seen while the request is followed, and where a
+    block has just joined or left.
+    """
+    width, height = lot.bay
+    for table in state.tables:
+        places = [divmod(block, lot.columns) for block in table.blocks if 0 <= block < state.num_blocks]
+        if len(places) < 2:
+            continue
+        corners = [
+            (_LEFT + (column + 0.5) * width + column * GAP, y + (row + 0.5) * height + row * GAP)
+            for row, column in places
+        ]
+        path = "L".join(f"{number(left)} {number(top)}" for left, top in corners)
+        is_hidden = set(state.changed).isdisjoint(table.blocks)
+        with d.marked([(table.request,)], hidden=is_hidden):
+            d.lines(f"M{path}", PAPER, 4.5)
+            d.lines(f"M{path}", INK, 1.8, arrow=True)
+            d.rect(corners[0][0] - 3.5, corners[0][1] - 3.5, 7, 7, INK, PAPER, radius=3.5)
 
 
 def _owner(d: Drawing, name: str, colour: str, right: float, y: float) -> None:
@@ -185,23 +209,17 @@ def _tables(d: Drawing, state: PoolState, y: float) -> float:
     )
     y += 20
     for table in state.tables:
-        indent, words = d.request_chip(x, y, table.request) + 8, table_text(table, state.block_size)
+        with d.marked([(table.request,)]):
+            indent = d.request_chip(x, y, table.request) + 8
+        words = table_text(table, state.block_size)
         places = flow([width] * len(table.blocks) + [6 * len(words)], _PANEL - indent)
         for index, (block, (line, left)) in enumerate(zip(table.blocks, places)):
             start = index * state.block_size
             held = Holding(table.request, start, min(max(table.num_tokens - start, 0), state.block_size))
             title = block_title(block, held, None, state.block_size)
-            _chip(
-                d,
-                x + indent + left,
-                y + line * 24,
-                block,
-                width,
-                color_of(table.request),
-                None,
-                block in state.changed,
-                title,
-            )
+            place, changed = (x + indent + left, y + line * 24), block in state.changed
+            with d.marked([(table.request, str(block))], moves=f"block {block}"):
+                _chip(d, *place, block, width, color_of(table.request), None, changed, title)
         line, left = places[-1]
         d.text(x + indent + left + (4 if left else 0), y + line * 24 + _CHIP / 2, words, 12)
         y += 24 * (line + 1) + 8
@@ -241,7 +259,8 @@ def _queue(d: Drawing, state: PoolState, y: float) -> float:
             continue
         index, block = entry
         title = block_title(block, None, index, state.block_size)
-        _chip(d, x, top, block, chip, PAPER, EDGE, block in state.changed, title)
+        with d.marked([("free", str(block))], moves=f"block {block}"):
+            _chip(d, x, top, block, chip, PAPER, EDGE, block in state.changed, title)
     return y + (_CHIP + 4) * min(_QUEUE_LINES, math.ceil(max(state.num_blocks, 1) / a_line))
 
 

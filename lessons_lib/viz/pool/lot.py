@@ -9,9 +9,9 @@ LOT_WIDTH = 588  # of the grid
 GAP = 5  # between bays
 HEAD = 18  # of a bay, above its cells
 _FOOT, _SIDES, _NARROWEST = 4, 5, 44
-_TALLEST = 470  # of the grid, if the smallest cells allow
+_TALLEST = 350  # of the grid, if the smallest cells allow
 _LARGEST, _SMALLEST = 32, 4
-_SQUAREST = 20  # wider cells stay this high
+_SQUAREST = 15  # wider cells stay this high
 _TELLING = 7  # smaller cells can't be told apart
 
 

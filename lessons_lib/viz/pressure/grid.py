@@ -44,7 +44,9 @@ def draw_bays(d: Drawing, step: MemoryStep, x: float, y: float) -> float:
     targets = {move.target for move in step.block_copies if move.kind != SWAP_OUT}
     for block in range(step.num_blocks):
         row, column = divmod(block, columns)
-        _bay(d, step, block, x + column * (width + _GAP), y + row * (height + _GAP), width, height, block in targets)
+        left, top = x + column * (width + _GAP), y + row * (height + _GAP)
+        with d.marked([(owner,) for owner in step.owners.get(block, ())]):
+            _bay(d, step, block, left, top, width, height, block in targets)
     return math.ceil(step.num_blocks / columns) * (height + _GAP) - _GAP
 
 
@@ -139,7 +141,8 @@ def draw_swap_space(d: Drawing, step: MemoryStep, x: float, y: float) -> float:
         left, top, name = x + block % a_line * width, y + block // a_line * (height + 4), owner.get(block)
         fill = color_of(name) if name else PAPER
         stroke, line = (INK, 2.5) if block in targets else (EDGE, 1)
-        d.rect(left, top, width - 3, height, fill, stroke, line, radius=2, title=swap_title(block, name))
+        with d.marked([(name,)] if name else []):
+            d.rect(left, top, width - 3, height, fill, stroke, line, radius=2, title=swap_title(block, name))
         if width == 38:
             d.text(left + 4, top + height / 2, str(block), 9.5, on=fill, mono=True)
         if name and 8 * len(name) + 2 <= (width if width < 38 else 20):

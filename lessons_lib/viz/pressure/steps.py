@@ -65,7 +65,8 @@ def _names(d: Drawing, label: str, names: dict[str, str], y: float) -> None:
         if x + width > WIDTH - _LEFT - (80 if left_over > 1 else 0):
             d.text(x, y + 10, f"and {left_over} more", 12, fill=SOFT_INK)
             return
-        chip = d.request_chip(x, y, name)
+        with d.marked([(name,)], moves=f"request {name}"):
+            chip = d.request_chip(x, y, name)
         if word:
             d.text(x + chip + 5, y + 10, word, 13)
         x, left_over = x + width, left_over - 1

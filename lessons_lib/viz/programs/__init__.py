@@ -1,5 +1,6 @@
 """What each program of a recorded Triton kernel loads and stores."""
 
 from lessons_lib.viz.programs.access import draw_program
+from lessons_lib.viz.programs.moments import watch
 
-__all__ = ["draw_program"]
+__all__ = ["draw_program", "watch"]

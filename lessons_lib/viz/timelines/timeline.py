@@ -120,7 +120,8 @@ def _row(d: Drawing, steps: list[Step], slot: int, x: float, y: float, width: fl
     start = 0
     for work, length in runs:
         if work is not None:
-            _cell(d, work, slot, start, length, x + start * width, y, width, height)
+            with d.marked([(work.request,)] if work.request else []):
+                _cell(d, work, slot, start, length, x + start * width, y, width, height)
         start += length
 
 
@@ -159,8 +160,9 @@ def _letters(d: Drawing, steps: list[Step], slot: int, x: float, y: float, width
         room = badge if phase == "decode" else 3 * badge  # a letter must not hide the frames of a short prefill
         if length * width >= room:
             middle = x + (start + length / 2) * width
-            d.rect(middle - badge / 2, y - 8, badge, 16, color_of(name))
-            d.text(middle, y, name, 12, "middle", bold=True, on=color_of(name))
+            with d.marked([(name,)], moves=f"request {name}"):
+                d.rect(middle - badge / 2, y - 8, badge, 16, color_of(name))
+                d.text(middle, y, name, 12, "middle", bold=True, on=color_of(name))
 
 
 def _works(steps: list[Step], slot: int) -> list[RowWork | None]:
@@ -205,7 +207,8 @@ def _summary(d: Drawing, trace: Trace, shown: int, y: float) -> None:
         if x > end - 30:
             d.text(x + 2, y, f"and {len(waiting) - n} more", 12, fill=SOFT_INK)
             break
-        x += d.request_chip(x, y - 10, name) + 4
+        with d.marked([(name,)], moves=f"request {name}"):
+            x += d.request_chip(x, y - 10, name) + 4
 
 
 def _sums(trace: Trace, shown: int) -> tuple[int, int]:
@@ -229,7 +232,8 @@ def _legend(d: Drawing, requests: tuple[str, ...], y: float) -> float:
         if x > 330:
             d.text(x + 2, y + 10, f"and {len(requests) - n} more", 12, fill=SOFT_INK)
             break
-        x += d.request_chip(x, y, name) + 4
+        with d.marked([(name,)]):
+            x += d.request_chip(x, y, name) + 4
     x = 440.0
     for text, style in signs:
         d.cell(x, y, 20, 20, NEUTRAL, **style)

@@ -1,0 +1,80 @@
+"""Lesson 07: where a program of a kernel is in its source, and what its variables hold, when it loads or stores."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+import numpy as np
+import triton
+import triton.language as tl
+
+_TRITON = str(Path(triton.__file__).parent)
+_MOST_ELEMENTS = 256  # of a tile with more, only the shape is kept
+
+
+@dataclass(frozen=True)
+class Variable:
+    """What a local variable holds.
+
+    Attributes:
+        shape: of a tile; () for a single number.
+        numbers: all elements, flat; None if they are many, or of a type that NumPy doesn't have.
+    """
+
+    shape: tuple[int, ...]
+    numbers: tuple[float, ...] | None
+
+
+@dataclass(frozen=True)
+class Moment:
+    """A program just before a load or a store.
+
+    Attributes:
+        function: the kernel, or the function that it has called.
+        source: its lines.
+        line: index of the current one in `source`.
+        variables: those that the function has assigned so far, in the order of the source: numbers, and tiles of
+            floats. Without its parameters.
+    """
+
+    function: str
+    source: tuple[str, ...]
+    line: int
+    variables: dict[str, Variable]
+
+
+def moment() -> Moment | None:
+    """Of the innermost function outside Triton that has led to this call; None if its source isn't to be had."""
+    here = sys._getframe(1)
+    frame: FrameType | None = here
+    while frame and (frame.f_code.co_filename == here.f_code.co_filename or _is_of_triton(frame.f_code)):
+        frame = frame.f_back
+    if frame is None:
+        return None
+    try:
+        lines, first = inspect.getsourcelines(frame.f_code)
+    except (OSError, TypeError):
+        return None
+    names = frame.f_code.co_varnames[frame.f_code.co_argcount :]
+    found = {name: _variable(frame.f_locals[name]) for name in names if name in frame.f_locals}
+    variables = {name: variable for name, variable in found.items() if variable}
+    return Moment(frame.f_code.co_name, tuple(lines), frame.f_lineno - first, variables)
+
+
+def _is_of_triton(code: CodeType) -> bool:
+    return code.co_filename.startswith(_TRITON)
+
+
+def _variable(value: Any) -> Variable | None:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return Variable((), (float(value),))
+    if not isinstance(value, tl.tensor) or value.dtype.is_ptr() or not (value.dtype.is_floating() or not value.shape):
+        return None
+    shape, data = tuple(int(size) for size in value.shape), np.asarray(value.handle.data)
+    is_known = data.size <= _MOST_ELEMENTS and not value.dtype.is_bf16() and not value.dtype.is_fp8()
+    return Variable(shape, tuple(data.astype(np.float64).reshape(-1).tolist()) if is_known else None)

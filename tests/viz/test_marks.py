@@ -1,0 +1,79 @@
+"""What a drawing tells a player: what belongs together, what moves, what is seen only while it is followed."""
+
+import re
+import xml.etree.ElementTree as ET
+
+from lessons_lib.kv_cache import BlockPool, BlockTable
+from lessons_lib.recording import pool_state
+from lessons_lib.viz.drawing.svg import Drawing
+from lessons_lib.viz.pool.grid import draw_pool
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def marks_of(d):
+    return [
+        (element.tag.removeprefix(SVG), element.get("data-link"), element.get("data-moves"), element.get("opacity"))
+        for element in ET.fromstring(d.picture("a picture").svg).find(f"{SVG}g")
+    ][1:]  # without the paper
+
+
+def test_only_what_is_drawn_meanwhile_is_marked():
+    d = Drawing(height=40)
+    d.rect(0, 0, 20, 20, "#009E73")
+    with d.marked([("A",)], moves="chip"):
+        d.cell(30, 0, 20, 20, "#009E73", "A", hatched=0.5)
+        d.hover_grid(30, 0, 10, 10, [["one", "two"]])
+    d.text(60, 10, "after")
+    first, *marked, last = marks_of(d)
+    assert first == ("rect", None, None, None) and last == ("text", None, None, None)
+    assert {mark[1:] for mark in marked} == {("A", "chip", None)} and len(marked) >= 4
+    assert "g" in {mark[0] for mark in marked}
+
+
+def test_names_have_parts_and_hold_no_signs_of_their_own():
+    d = Drawing(height=40)
+    with d.marked([("my request", "1/3"), ('<"b">',)], hidden=True):
+        d.lines("M0 0H9")
+    assert marks_of(d) == [("path", 'my_request/1_3 <"b">', None, "0")]
+
+
+def shared():
+    pool = BlockPool(8, 4)
+    tables = {name: BlockTable(pool) for name in "AB"}
+    tables["A"].append(10)
+    tables["B"].append(3)
+    return pool, tables
+
+
+def elements(picture, kind):
+    return [element for element in ET.fromstring(picture.svg).iter(SVG + kind) if element.get("data-link")]
+
+
+def test_a_pool_links_a_block_with_its_table_entry_and_a_free_one_with_the_queue():
+    pool, tables = shared()
+    rects = elements(draw_pool(pool_state(pool, tables)), "rect")
+    for block, owner in ((tables["A"].blocks[1], "A"), (tables["B"].blocks[0], "B"), (pool.free_queue[0], "free")):
+        titled = [rect for rect in rects if rect.get("data-link") == f"{owner}/{block}"]
+        moving = [rect for rect in titled if rect.get("data-moves") == f"block {block}"]
+        assert len(moving) == 1 and len(titled) > 1, (block, owner)
+
+
+def test_a_line_leads_through_the_blocks_in_the_order_of_the_tokens():
+    pool, tables = shared()
+    threads = {
+        shown.get("data-link"): (shown.get("d"), shown.get("opacity"))
+        for shown in elements(draw_pool(pool_state(pool, tables)), "path")
+        if shown.get("marker-end")
+    }
+    assert set(threads) == {"A"}, "B has one block, so no line"
+    path, opacity = threads["A"]
+    corners = [tuple(map(float, corner.split())) for corner in re.findall(r"[\d.]+ [\d.]+", path)]
+    assert len(corners) == 3 and opacity == "0"
+    assert corners == sorted(corners), "blocks 0, 1 and 2 lie side by side"
+
+
+def test_the_line_is_seen_where_a_block_has_just_joined():
+    pool, tables = shared()
+    picture = draw_pool(pool_state(pool, tables, changed=(tables["A"].blocks[-1],)))
+    assert [path.get("opacity") for path in elements(picture, "path") if path.get("marker-end")] == [None]

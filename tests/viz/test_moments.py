@@ -1,0 +1,119 @@
+"""The picture of one program's loads and stores in time."""
+
+import re
+import xml.etree.ElementTree as ET
+
+import pytest
+import torch
+import triton
+import triton.language as tl
+
+from lessons_lib.kernels.simple_paged import decode_heads_kernel
+from lessons_lib.recording import record_kernel
+from lessons_lib.viz.programs import watch
+from lessons_lib.viz.programs.cells import LOADED
+from lessons_lib.viz.programs.moments import NOW
+
+SVG = "{http://www.w3.org/2000/svg}"
+BLOCK_SIZE, HEAD_DIM, BLOCKS = 4, 8, 6
+
+
+def recording_of(contexts, tables, moments_of, q_heads=2, blocks=BLOCKS):
+    generator = torch.Generator().manual_seed(1)
+    q = torch.randn(len(contexts), q_heads, HEAD_DIM, generator=generator)
+    keys, values = (torch.randn(blocks, BLOCK_SIZE, 1, HEAD_DIM, generator=generator) for _ in range(2))
+    tables = torch.tensor(tables, dtype=torch.int32)
+    lens = torch.tensor(contexts, dtype=torch.int32)
+    strides = (*q.stride()[:2], *keys.stride()[:3], tables.stride(0))
+    sizes = dict(GROUP=q_heads, HEAD_DIM=HEAD_DIM, BLOCK_SIZE=BLOCK_SIZE)
+    arguments = (q, keys, values, tables, lens, torch.empty_like(q), 0.5, *strides)
+    return record_kernel(decode_heads_kernel, (len(contexts), q_heads), *arguments, moments_of=moments_of, **sizes)
+
+
+@pytest.fixture(scope="module")
+def stepper():
+    return watch(recording_of([2, 10], [[1, 0, 0], [5, 0, 3]], (1, 1)), ["sequence", "query head"])
+
+
+def texts(picture):
+    return [element.text for element in ET.fromstring(picture.svg).iter(f"{SVG}text")]
+
+
+def fills(picture, fill):
+    return [element for element in ET.fromstring(picture.svg).iter() if element.get("fill") == fill]
+
+
+def test_one_picture_for_each_access_of_the_program(stepper):
+    assert stepper.count == 2 + 3 * 3 + 1
+    names = stepper.recording()["names"]
+    assert names[1] == "2 of 12: load context_lens" and names[-1] == "12 of 12: store out"
+
+
+def test_the_next_line_is_marked_and_docstrings_are_left_out(stepper):
+    picture = stepper.pictures[3]
+    lines = texts(picture)
+    assert not any("Attention of one query head" in line for line in lines if line)
+    assert not any("###" in line for line in lines if line)
+    assert "The line of attend_blocks: block_keys = tl.load(" in picture.alt
+
+
+def test_what_is_touched_now_is_dark_and_what_was_touched_stays_pale(stepper):
+    def slots(index, fill):
+        """How many slots of both caches, of each block, have the color: they are drawn as paths of boxes."""
+        paths = [path.get("d") for path in fills(stepper.pictures[index], fill) if path.get("d")]
+        return [path.count("v10h-5z") for path in paths if "v10h-5z" in path]  # those of the small multiples differ
+
+    assert slots(3, NOW) == [4] and slots(3, LOADED) == []  # block 5, the first keys
+    assert slots(4, NOW) == [4] and slots(4, LOADED) == [4]  # its values
+    assert slots(9, NOW) == [2] and slots(9, LOADED) == [4, 4, 4, 4]  # block 3 holds two tokens
+    assert slots(11, NOW) == [] and sum(slots(11, LOADED)) == 20
+
+
+def test_an_arrow_leads_from_the_table_entry_to_the_block_only_while_it_is_read(stepper):
+    arrows = [
+        [path.get("d") for path in ET.fromstring(picture.svg).iter(f"{SVG}path") if path.get("marker-end")]
+        for picture in stepper.pictures
+    ]
+    assert [len(each) for each in arrows] == [0, 0] + [0, 1, 1] * 3 + [0]
+    begins = [re.match(r"M([\d.]+)", each[0])[1] for each in arrows if each]
+    assert begins == sorted(begins, key=float) and len(set(begins)) == 3  # entries 0, 1 and 2 of the table
+
+
+def test_bytes_are_those_of_the_recording_and_of_each_number_once(stepper):
+    shown = texts(stepper.pictures[-1])
+    # A program: its query, a length, table entries; keys and values of its context, which two query heads share.
+    own, other = 32 + 4 + 3 * 4 + 10 * 2 * 32, 32 + 4 + 4 + 2 * 2 * 32
+    assert f"{own:,} bytes of {own:,}" in shown
+    assert f"{2 * (own + other):,} bytes" in shown
+    assert f"{2 * (own + other) - (own + other) + 2 * 32:,} bytes" in shown
+
+
+def test_the_pictures_of_a_program_have_one_height(stepper):
+    assert len(set(stepper.recording()["heights"])) == 1
+
+
+def test_it_says_what_it_is_for_a_reader_who_does_not_see_it(stepper):
+    alt = stepper.pictures[3].alt
+    assert "loads 1 block of k_cache: 5" in alt and "row_max -inf" in alt and "each number once" in alt
+
+
+def test_large_tensors_are_counted_and_not_drawn():
+    picture = watch(recording_of([2], [[1] + [0] * 99], (0, 0), blocks=120)).pictures[3]
+    assert "120 blocks, too many to draw" in texts(picture)
+    assert any(text and text.startswith("100 cells, 1 cell") for text in texts(picture))
+
+
+@triton.jit
+def plain_kernel(x, out):
+    tl.store(out, tl.load(x) * 2.0)
+
+
+def test_a_kernel_without_caches_and_with_one_program():
+    recording = record_kernel(plain_kernel, (1,), torch.ones(1), torch.zeros(1), moments_of=(0,))
+    shown = texts(watch(recording).pictures[0])
+    assert "this program" in shown and "each number once" not in shown
+
+
+def test_a_recording_without_moments_is_refused():
+    with pytest.raises(ValueError, match="no moments. Record it with `moments_of="):
+        watch(recording_of([2], [[1]], None))
