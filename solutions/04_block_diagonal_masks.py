@@ -32,7 +32,7 @@ from lessons_lib.checks.lesson_04.scoreboard import window_scoreboard
 from lessons_lib.measuring import MAX_NEW_TOKENS, NAMES, PROMPTS, STORIES, ledger
 from lessons_lib.models import load_model, tiny_model
 from lessons_lib.recording import mask_text, read_pair, read_row
-from lessons_lib.viz.masks import MaskExplorer, draw_mask
+from lessons_lib.viz.masks import MaskExplorer, draw_mask, watch_rules
 from lessons_lib.viz.source import show_source
 from lessons_lib.viz.tables import Table
 from lessons_lib.viz.words import marked
@@ -492,6 +492,23 @@ from lessons_lib.batching.packed_logits import packed_logits
 for name, logits in zip("CE", packed_logits(model, [prompt_ids["C"], prompt_ids["E"]])):
     packed_token, alone_token = int(logits[-1].argmax()), greedy_with_cache(model, prompt_ids[name], 1)[0]
     print(f"{name}: logits {list(logits.shape)}, next token {tokenizer.decode([packed_token])!r}, alone {tokenizer.decode([alone_token])!r}")
+
+# %% [markdown]
+"""
+What is each rule good for? Step from a row without rules to a row with both. A cross marks a cell that a missing rule
+would forbid. On the right is what your `packed_logits` makes of it. Find the rain in the dog's story.
+"""
+
+# %%
+CE = [prompt_ids["C"], prompt_ids["E"]]
+
+
+def answers_with(mask):
+    answers = generate_packed(model, CE, [12, 12], tokenizer.eos_token_id, packed_logits=partial(packed_logits, mask=mask))
+    return [tokenizer.decode(answer) for answer in answers]
+
+
+watch_rules("CE", [[tokenizer.decode(token) for token in ids] for ids in CE], answers_with)
 
 # %% [markdown]
 """
