@@ -730,9 +730,10 @@ you press "pause". Type the beginning of a story and add it while the others run
 live = LLMEngine(model, tokenizer, EngineConfig(max_num_seqs=4, max_num_batched_tokens=32, num_blocks=32))
 for story in STORIES:
     live.add_request(story.prompt, SamplingParams(max_tokens=story.max_new_tokens, temperature=0.8, seed=1), request_id=story.name)
+cockpit = Dashboard(live)
 for _ in range(20):
     live.step()
-Dashboard(live)
+cockpit
 
 # %% [markdown]
 """

@@ -14,6 +14,7 @@ from svg_reading import elements, texts
 
 from lessons_lib.engine.metrics import EngineStep
 from lessons_lib.engine.sampling import SamplingParams
+from lessons_lib.recording.engine_lanes import Lane, PoolUse
 from lessons_lib.viz.dashboard.picture import draw_dashboard
 from lessons_lib.viz.drawing.palette import SERIES, color_of
 
@@ -371,3 +372,97 @@ def test_it_can_be_found_and_driven():
     for part in ("prompt", "message", "picture", "texts"):
         assert f"lessons-dashboard-{part}" in getattr(dashboard, part)._dom_classes
     assert 'role="status"' in dashboard.message.value
+
+
+# Lanes, pool and trouble
+
+
+def with_lanes(*steps, most_blocks=8, **use):
+    snapshot, recent = with_steps(STEP)
+    return draw_dashboard(snapshot, recent, lanes=steps, pool=PoolUse(most_blocks, **use))
+
+
+def named(picture, kind):
+    """Hover texts of this kind -> x and width of what they are on."""
+    return {
+        title.text: (float(rect.get("x")), float(rect.get("width")))
+        for rect in elements(picture, "rect")
+        for title in rect
+        if title.text.startswith(kind) or title.text.endswith(kind)
+    }
+
+
+def test_lanes_show_who_was_in_a_slot_and_the_newest_step_is_at_the_right():
+    prefill, decode = Lane("A", "prefill"), Lane("A", "decode")
+    picture = with_lanes((prefill,), (decode, None), (decode, Lane("B", "prefill")), owners={}, cached=frozenset())
+    (x, width), (next_x, next_width) = named(picture, "prefill")["A: prefill"], named(picture, "decode")["A: decode"]
+    assert next_x == pytest.approx(x + width, abs=0.1) and next_width == pytest.approx(2 * width, abs=0.1)
+    other_x, other_width = named(picture, "prefill")["B: prefill"]
+    assert other_x + other_width == pytest.approx(next_x + next_width, abs=0.1)
+    assert "batch slots in the last 3 steps" in texts(picture) and not curves(picture)
+
+
+def test_blocks_have_the_colours_of_their_sequences_and_shared_ones_have_both():
+    picture = with_lanes(owners={2: ("A",), 5: ("A", "B/1")}, cached=frozenset({0}))
+    assert "blocks: 2 in use, 1 free but cached, of 8" in texts(picture) and "no steps yet" in texts(picture)
+    fills = [
+        rect.get("fill") for rect in elements(picture, "rect") for title in rect if title.text == "block 5: A, B/1"
+    ]
+    assert fills == [color_of("A"), color_of("B")]
+
+
+def test_many_slots_and_blocks_fit_and_what_is_left_out_is_said():
+    many = tuple(Lane(f"r{n}", "decode") for n in range(40))
+    picture = with_lanes(many, most_blocks=20_000, owners=dict.fromkeys(range(20000), ("r0",)), cached=frozenset())
+    assert "24 more slots" in texts(picture)
+    assert any(re.fullmatch(r"the first [\d,]+ are drawn", text) for text in texts(picture))
+    assert all(
+        float(rect.get("y")) < 270 for rect in elements(picture, "rect") for title in rect if "block " in title.text
+    )
+
+
+def in_trouble(dashboard, which):
+    dashboard.trouble.value = next(option for option in dashboard.trouble.options if which in option)
+    dashboard.trouble_button.click()
+    return said(dashboard)
+
+
+def test_a_crowd_comes_at_once_and_all_are_served():
+    dashboard = a_dashboard()
+    assert in_trouble(dashboard, "at once").startswith("8 requests have come at once: 0, 1, 2")
+    dashboard.run()
+    assert [output.text for output in dashboard.outputs] == [expected_text()] * 8
+
+
+def test_a_long_prompt_is_as_long_as_half_of_what_there_is_room_for():
+    dashboard = a_dashboard(num_blocks=16, block_size=4)
+    tokens = int(re.search(r"a prompt of (\d+) tokens", in_trouble(dashboard, "long"))[1])
+    (request,) = dashboard.engine.requests.values()
+    assert len(request.prompt_ids) == tokens <= 32
+
+
+def test_a_reader_leaves_and_without_one_that_is_said():
+    dashboard = a_dashboard()
+    assert "no request" in in_trouble(dashboard, "leaves")
+    dashboard.add()
+    assert "request 0 has left" in in_trouble(dashboard, "leaves") and not dashboard.engine.requests
+
+
+def test_the_model_fails_once_and_the_engine_serves_on():
+    dashboard = a_dashboard()
+    dashboard.add()
+    in_trouble(dashboard, "fails")
+    dashboard.step()
+    assert said(dashboard) == "Request 0 finished: RuntimeError: the model has failed, as asked for."
+    dashboard.add()
+    dashboard.run()
+    assert dashboard.outputs[-1].text == expected_text()
+
+
+def test_the_dashboard_shows_the_lanes_of_its_engine():
+    dashboard = a_dashboard()
+    dashboard.add()
+    dashboard.step()
+    assert "0: prefill" in dashboard.picture.value and "block " in dashboard.picture.value
+    dashboard.close()
+    assert not dashboard.engine.listeners

@@ -12,6 +12,7 @@ import ipywidgets as widgets
 from lessons_lib.engine.detokenizer import HALF_A_CHARACTER
 from lessons_lib.engine.outputs import RequestOutput
 from lessons_lib.engine.sampling import SamplingParams
+from lessons_lib.recording.engine_lanes import LaneRecorder, pool_use
 from lessons_lib.viz.dashboard.picture import draw_dashboard
 from lessons_lib.viz.drawing.palette import SOFT_INK, color_of, text_on
 from lessons_lib.viz.drawing.picture import Picture, live_html, still_bundle
@@ -20,11 +21,12 @@ __all__ = ["Dashboard", "draw_dashboard"]
 
 _REDRAW_SECONDS = 0.125
 _MOST_TEXTS = 8
+_CROWD = 8  # requests that come at once, if asked for
 _MOST_CHARACTERS = 400  # of an answer; its end is the new part
 
 
 class Dashboard(widgets.VBox):
-    """Shows an engine and drives it: step by step, or continuously without blocking the page.
+    """Shows an engine and drives it: step by step, or continuously without blocking the page. "trouble" makes some.
 
     It also follows steps made elsewhere, such as by `engine.generate` in another cell.
 
@@ -53,15 +55,23 @@ class Dashboard(widgets.VBox):
             continuous_update=True,
         )  # fmt: skip
         self.add_button = _button("add", "add a request that continues this story")
+        self.trouble = widgets.Dropdown(
+            options=list(_TROUBLES), description="trouble", style={"description_width": "initial"},
+            layout=widgets.Layout(width="260px"), tooltip="what the next button does to the engine",
+        )  # fmt: skip
+        self.trouble_button = _button("make it", "make the trouble that is chosen")
         self.message = widgets.HTML(layout=widgets.Layout(min_height="24px", max_width="900px"))
         self.picture = widgets.HTML(layout=widgets.Layout(width="auto", margin="0"))
         self.texts = widgets.HTML(layout=widgets.Layout(max_width="900px"))
         controls = [self.step_button, self.run_button, self.prompt, self.add_button]
-        bar = widgets.HBox(controls, layout=widgets.Layout(align_items="center", max_width="900px"))
+        line = widgets.Layout(align_items="center", max_width="900px", flex_flow="row wrap")
+        bar = widgets.HBox([*controls, self.trouble, self.trouble_button], layout=line)
         super().__init__([bar, self.message, self.picture, self.texts])
         self.add_class("lessons-dashboard")
         parts = [
             *zip(("step", "run", "prompt", "add"), controls),
+            ("trouble", self.trouble),
+            ("make-trouble", self.trouble_button),
             ("message", self.message),
             ("picture", self.picture),
             ("texts", self.texts),
@@ -71,8 +81,10 @@ class Dashboard(widgets.VBox):
         self.step_button.on_click(lambda _: self.step())
         self.run_button.on_click(lambda _: self.pause() if self.is_running else self.run())
         self.add_button.on_click(lambda _: self.add())
+        self.trouble_button.on_click(lambda _: self.make_trouble())
         self._say("Add a story, then step or run.")
-        engine.listeners.append(self._follow)
+        self._lanes = LaneRecorder(engine)
+        engine.listeners += [self._lanes, self._follow]
         self.redraw()
 
     def step(self) -> None:
@@ -87,6 +99,15 @@ class Dashboard(widgets.VBox):
             try:
                 self._say(f"Request {self.engine.add_request(self.prompt.value, self.params)} waits for the next step.")
             except Exception as error:  # show the learner what the engine refuses
+                self._say(f"Refused. {type(error).__name__}: {error}")
+            self.redraw()
+
+    def make_trouble(self) -> None:
+        """Do to the engine what the list says."""
+        with self._one_at_a_time:
+            try:
+                self._say(_TROUBLES[self.trouble.value](self))
+            except Exception as error:
                 self._say(f"Refused. {type(error).__name__}: {error}")
             self.redraw()
 
@@ -114,8 +135,9 @@ class Dashboard(widgets.VBox):
     def close(self) -> None:
         with self._one_at_a_time:
             self._set_running(False)
-        if self._follow in self.engine.listeners:
-            self.engine.listeners.remove(self._follow)
+        for listener in (self._lanes, self._follow):
+            if listener in self.engine.listeners:
+                self.engine.listeners.remove(listener)
         super().close()
 
     async def _keep_stepping(self) -> None:
@@ -162,7 +184,8 @@ class Dashboard(widgets.VBox):
             waiting, running = (
                 [sequence.id for sequence in sequences] for sequences in (scheduler.waiting, scheduler.running)
             )
-            return draw_dashboard(self.engine.metrics.snapshot(), list(self.engine.metrics.recent), waiting, running)
+            snapshot, steps = self.engine.metrics.snapshot(), list(self.engine.metrics.recent)
+            return draw_dashboard(snapshot, steps, waiting, running, list(self._lanes.steps), pool_use(self.engine))
         except Exception as error:  # a picture must not stop an engine
             return f"The engine could not be drawn. {type(error).__name__}: {error}"
 
@@ -184,6 +207,49 @@ class Dashboard(widgets.VBox):
 
     def _repr_mimebundle_(self, **kwargs) -> dict[str, str]:
         return {**super()._repr_mimebundle_(**kwargs), **still_bundle(self._content())}
+
+
+def _a_crowd(dashboard: Dashboard) -> str:
+    engine = dashboard.engine
+    names = [engine.add_request(dashboard.prompt.value, dashboard.params) for _ in range(_CROWD)]
+    return f"{_CROWD} requests have come at once: {', '.join(names)}."
+
+
+def _a_long_prompt(dashboard: Dashboard) -> str:
+    engine = dashboard.engine
+    room = engine.context or 256
+    most = max(1, min(room, engine.scheduler.pool.num_blocks * engine.config.block_size) // 2)
+    prompt = (list(engine.tokenizer(dashboard.prompt.value).input_ids) or [0]) * most
+    name = engine.add_request(prompt[:most], dashboard.params)
+    return f"Request {name} has a prompt of {most} tokens. It is computed in chunks, next to the others' decodes."
+
+
+def _a_reader_leaves(dashboard: Dashboard) -> str:
+    name = next(iter(dashboard.engine.requests), None)
+    if name is None:
+        return "There is no request whose reader could leave. Add one."
+    dashboard.engine.abort(name)
+    return f"The reader of request {name} has left: it is aborted, and its blocks are free."
+
+
+def _a_fault(dashboard: Dashboard) -> str:
+    runner = dashboard.engine.runner
+    forward = runner.forward
+
+    def fail(*args, **kwargs):
+        runner.forward = forward
+        raise RuntimeError("the model has failed, as asked for")
+
+    runner.forward = fail
+    return "The next forward pass will fail. Those whose tokens it computes end with an error; the others go on."
+
+
+_TROUBLES = {
+    f"{_CROWD} requests at once": _a_crowd,
+    "a long prompt": _a_long_prompt,
+    "a reader leaves": _a_reader_leaves,
+    "the model fails once": _a_fault,
+}
 
 
 def _reason(output: RequestOutput) -> str:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from lessons_lib.engine.metrics import BOUNDS, EngineStep
+from lessons_lib.recording.engine_lanes import Lane, PoolUse
 from lessons_lib.viz.charts.time_axis import round_ticks, say_seconds
-from lessons_lib.viz.drawing.palette import EDGE, INK, PAPER, SERIES, SOFT_INK, color_of
+from lessons_lib.viz.dashboard.lanes import color_of_sequence, draw_lanes, draw_pool_use
+from lessons_lib.viz.drawing.palette import EDGE, INK, PAPER, SERIES, SOFT_INK
 from lessons_lib.viz.drawing.picture import Picture
 from lessons_lib.viz.drawing.svg import WIDTH, Drawing, mono_width, number
 
@@ -17,10 +19,16 @@ _MOST_POINTS = 120  # of a curve; more wouldn't be visible
 _GRID = "#E6E6E6"
 _NAMES = 90  # where the names of requests begin
 _MOST_NAME = 12  # characters
+_LANES, _POOL, _LANE_STEPS = 548, 292, 60  # widths of the two; steps that the lanes have room for
 
 
 def draw_dashboard(
-    snapshot: Mapping, steps: Sequence[EngineStep], waiting: Sequence[str] = (), running: Sequence[str] = ()
+    snapshot: Mapping,
+    steps: Sequence[EngineStep],
+    waiting: Sequence[str] = (),
+    running: Sequence[str] = (),
+    lanes: Sequence[tuple[Lane | None, ...]] = (),
+    pool: PoolUse | None = None,
 ) -> Picture:
     """An engine's metrics, its last steps, and its current requests.
 
@@ -28,6 +36,7 @@ def draw_dashboard(
         snapshot: `engine.metrics.snapshot()`.
         steps: `engine.metrics.recent`, oldest first.
         waiting, running: names of requests, in order.
+        lanes, pool: what has become of them, and who uses the blocks; drawn instead of the curves if `pool` is given.
     """
     d = Drawing(height=404)
     count = snapshot["steps"]
@@ -39,6 +48,19 @@ def draw_dashboard(
         bold=True,
     )
     _tiles(d, 38, _figures(snapshot))
+    if pool:
+        draw_lanes(d, lanes, _LANE_STEPS, _LEFT, 112, _LANES, _CHART + 34)
+        draw_pool_use(d, pool, WIDTH - _LEFT - _POOL, 112, _POOL, _CHART + 28)
+    else:
+        _curves(d, steps)
+    for row, gauge in enumerate(_gauges(snapshot, steps)):
+        _gauge(d, 274 + 24 * row, *gauge)
+    _names(d, 348, "running", running)
+    _names(d, 376, "waiting", waiting)
+    return d.picture(_describe(snapshot, steps, waiting, running))
+
+
+def _curves(d: Drawing, steps: Sequence[EngineStep]) -> None:
     points = _points(list(steps))
     _chart(d, _LEFT, 112, "new tokens per second", points, [(_tokens_a_second, SERIES[0])])
     _chart(
@@ -52,11 +74,6 @@ def draw_dashboard(
     )
     if len(steps) > 1:
         d.text(WIDTH / 2, 252, f"the last {len(steps):,} steps", 11, "middle", fill=SOFT_INK)
-    for row, gauge in enumerate(_gauges(snapshot, steps)):
-        _gauge(d, 274 + 24 * row, *gauge)
-    _names(d, 348, "running", running)
-    _names(d, 376, "waiting", waiting)
-    return d.picture(_describe(snapshot, steps, waiting, running))
 
 
 def _figures(snapshot: Mapping) -> list[tuple[str, str]]:
@@ -190,7 +207,7 @@ def _names(d: Drawing, y: float, what: str, names: Sequence[str]) -> None:
         if x + width > WIDTH - _LEFT - (70 if left_over > 1 else 0):
             d.text(x + 2, y + 10, f"+ {left_over:,} more", 12, fill=SOFT_INK)
             return
-        colour = color_of(name.split("/")[0])
+        colour = color_of_sequence(name)
         d.rect(x, y, width, 20, colour, radius=3, title=name)
         d.text(x + width / 2, y + 10, short, 12, "middle", on=colour, mono=True)
         x += width + 4
