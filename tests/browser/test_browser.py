@@ -123,6 +123,7 @@ def pressure_lesson(lab):
 
 def check_that_it_steps(stepper):
     """Forward by button, back by key: the picture changes, in what is seen and in what is read, and comes back."""
+    stepper.page.mouse.move(0, 0)  # what lies under the mouse is lit
     where, words = stepper.position(), stepper.words()
     forward = stepper.click_next()
     assert forward.after != forward.before
@@ -171,7 +172,9 @@ def test_a_slider_and_a_rule_change_the_mask(mask_lesson, record_property):
 
 
 def test_the_packed_row_is_stepped_through(packed_lesson, record_property):
-    stepper = packed_lesson.steppers()[0]
+    packing, stepper = packed_lesson.steppers()[:2]
+    assert packing.words().startswith("A rectangle: ")
+    check_that_it_steps(packing)
     assert stepper.words().startswith("One row of ")
     record_property("measured", f"packed row {check_that_it_steps(stepper)}")
 
@@ -195,7 +198,9 @@ def test_writes_and_reads_on_the_pool_are_stepped_through(paged_lesson, record_p
 
 
 def test_a_kernel_is_stepped_through_program_by_program(kernel_lesson, record_property):
-    doubled, decoded = kernel_lesson.steppers()
+    doubled, watched, decoded = kernel_lesson.steppers()
+    assert "single_head_kernel, program 0, access 1 of 11: it loads" in watched.words()
+    check_that_it_steps(watched)
     assert "double_kernel, grid of 3, program 0." in doubled.words()
     assert doubled.position() == "program 0"
     assert "decode_heads_kernel" in decoded.words() and "blocks of k_cache" in decoded.words()

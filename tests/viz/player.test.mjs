@@ -5,7 +5,7 @@ import assert from "node:assert/strict";
 import { readFile } from "node:fs/promises";
 import { test } from "node:test";
 
-const { common, expanded, isLit, namesIn, stepMs, unpacked } = await import(process.env.PLAYER);
+const { common, exchanges, expanded, isLit, namesIn, stepMs, unpacked } = await import(process.env.PLAYER);
 
 test("what Python has packed is what it was", async () => {
   const { packed, recording } = JSON.parse(await readFile(process.env.RECORDING, "utf8"));
@@ -38,15 +38,27 @@ test("a list is exchanged between its common ends only", () => {
   }
 });
 
-test("exchanging what isn't common makes one list of the other", () => {
+test("exchanging makes one list of the other", () => {
   let seed = 1;
   const draw = (below) => (seed = (seed * 16807) % 2147483647) % below;
-  for (let trial = 0; trial < 2000; trial++) {
-    const [a, b] = [0, 1].map(() => Array.from({ length: draw(8) }, () => draw(3)));
+  for (let trial = 0; trial < 5000; trial++) {
+    const [a, b] = [0, 1].map(() => Array.from({ length: draw(8) }, () => draw(4)));
     const [first, last] = common(a, b);
-    const changed = [...a.slice(0, first), ...b.slice(first, b.length - last), ...a.slice(a.length - last)];
-    assert.deepEqual(changed, b);
+    const middle = a.slice(first, a.length - last);
+    const { gone, come } = exchanges(middle, b.slice(first, b.length - last));
+    const made = [];
+    for (let place = 0; place <= middle.length; place++) {
+      made.push(...come.filter(([, before]) => before === place).map(([number]) => number));
+      if (place < middle.length && !gone.includes(place)) made.push(middle[place]);
+    }
+    assert.deepEqual([...a.slice(0, first), ...made, ...a.slice(a.length - last)], b, JSON.stringify([a, b]));
   }
+});
+
+test("what is in both lists in one order stays", () => {
+  assert.deepEqual(exchanges([1, 2, 3, 4], [1, 9, 3, 4]), { gone: [1], come: [[9, 2]] });
+  assert.deepEqual(exchanges([1, 2, 3], []), { gone: [0, 1, 2], come: [] });
+  assert.deepEqual(exchanges([], [5, 6]), { gone: [], come: [[5, 0], [6, 0]] });
 });
 
 test("a run takes twelve seconds, but no step is too short or too long to see", () => {

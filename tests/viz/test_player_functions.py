@@ -45,4 +45,4 @@ def test_the_functions_of_the_player(tmp_path):
     command = ["node", "--test", str(Path(__file__).with_name("player.test.mjs"))]
     done = subprocess.run(command, env=os.environ | places, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "tests 8" in done.stdout, done.stdout
+    assert "tests 9" in done.stdout, done.stdout

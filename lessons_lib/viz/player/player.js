@@ -96,6 +96,32 @@ export function common(a, b) {
 }
 
 /**
+ * What makes one list of another: the places of what goes, and what comes, each [number, the place before which it is].
+ * It may be more than necessary where numbers change their order.
+ * @param {number[]} shown
+ * @param {number[]} wanted
+ * @returns {{gone: number[], come: [number, number][]}}
+ */
+export function exchanges(shown, wanted) {
+  /** @type {Map<number, number>} */
+  const ahead = new Map();
+  for (const number of wanted) ahead.set(number, (ahead.get(number) ?? 0) + 1);
+  /** @type {number[]} */
+  const gone = [];
+  /** @type {[number, number][]} */
+  const come = [];
+  let place = 0;
+  for (const number of wanted) {
+    while (place < shown.length && !ahead.get(shown[place])) gone.push(place++);
+    ahead.set(number, (ahead.get(number) ?? 0) - 1);
+    if (shown[place] === number) place++;
+    else come.push([number, place]);
+  }
+  while (place < shown.length) gone.push(place++);
+  return { gone, come };
+}
+
+/**
  * Milliseconds between two steps at normal speed.
  * @param {number} count
  */
@@ -243,7 +269,8 @@ class LessonsPlayer extends (globalThis.HTMLElement ?? Object) {
   light(name) {
     this.svg.classList.toggle("follows", name !== "");
     for (const node of this.group.querySelectorAll("[data-link]")) {
-      node.classList.toggle("lit", name !== "" && isLit(node.dataset.link, name));
+      if (name !== "" && isLit(node.dataset.link, name)) node.classList.add("lit");
+      else node.removeAttribute("class");
     }
   }
 
@@ -293,19 +320,26 @@ class LessonsPlayer extends (globalThis.HTMLElement ?? Object) {
   }
 
   /**
-   * Exchange the elements between those that stay.
+   * Exchange what differs; the other elements stay as they are.
    * @param {number[]} wanted
    * @param {boolean} glides
    */
   redraw(wanted, glides) {
     const [first, last] = common(this.shown, wanted);
     const nodes = [...this.group.children];
-    const gone = nodes.slice(first, nodes.length - last);
-    const come = wanted.slice(first, wanted.length - last).map((number) => this.element(number));
-    const places = glides && !matchMedia("(prefers-reduced-motion: reduce)").matches ? placesOf(gone) : new Map();
-    for (const node of gone) node.remove();
-    for (const node of come) this.group.insertBefore(node, nodes[nodes.length - last] ?? null);
-    this.glide(come, places);
+    const { gone, come } = exchanges(
+      this.shown.slice(first, this.shown.length - last),
+      wanted.slice(first, wanted.length - last),
+    );
+    const leaving = gone.map((place) => nodes[first + place]);
+    const places = glides && !matchMedia("(prefers-reduced-motion: reduce)").matches ? placesOf(leaving) : new Map();
+    const arriving = come.map(([number, before]) => {
+      const node = this.element(number);
+      this.group.insertBefore(node, nodes[first + before] ?? null);
+      return node;
+    });
+    for (const node of leaving) node.remove();
+    this.glide(arriving, places);
     this.shown = wanted;
   }
 
