@@ -4,7 +4,7 @@
 
 **A sequence needs a block and none is free. Now what?**
 
-85 minutes · difficulty: medium · routes: serving · prerequisites: lesson 03 (blocks), lesson 06 (paged attention) and lesson 09 (the scheduler)
+90 minutes · difficulty: medium · routes: serving · prerequisites: lesson 03 (blocks), lesson 06 (paged attention) and lesson 09 (the scheduler)
 
 Lesson 09 had two ways to admit a sequence. Conservative admission promises blocks that mostly go unused. Optimistic admission can deadlock. In this
 lesson the scheduler learns to take blocks back from a running sequence, so it can be optimistic and never deadlock.
@@ -117,7 +117,7 @@ those back.
 
 A's prompt has 13 tokens. A has already streamed 20 tokens of its answer when it is preempted, and the contents of its blocks are lost.
 
-**10.a** A is admitted again. How many of its tokens must be computed before its next new token comes out?
+**10.a** A is admitted again, and goes on. How many of its tokens have then been computed twice?
 """
 
 # %%
@@ -318,8 +318,9 @@ Not six, and not three. F's two blocks go to A and B, E's to C and D. Then nothi
 A step that preempts a sequence doesn't admit any. A sequence admitted now would take the blocks that have just been freed. Under first come, first
 served it would also rank behind every running sequence, so it would be the next victim.
 
-Now let's serve the same six stories from the pool in which they deadlocked, with your two functions. The table shows one preemption: the queue and the
-pool right before and right after the call of `preempt_sequence`.
+Now let's serve the same six stories from the pool in which they deadlocked, with your two functions. `serve_recorded` serves greedily and records what
+each step did and the state of the pool after it. The picture starts one step before the first preemption: go one step further, and look at the waiting
+queue and the victim's blocks. The colored part of a block shows how full it is.
 """
 
 # %%
@@ -337,54 +338,9 @@ def listed(ids):
     return ", ".join(ids) or "–"
 
 
-def state(scheduler, scheduler_output, victim):
-    """What a preemption changes, as text."""
-    owner = {block: sequence.id for sequence in scheduler.running for block in sequence.blocks}
-    return {
-        "waiting queue": listed(sequence.id for sequence in scheduler.waiting),
-        "running": listed(sequence.id for sequence in scheduler.running),
-        "the step computes tokens of": listed(sequence.id for sequence in scheduler_output.num_scheduled_tokens),
-        "sequence in each block (· is free)": " ".join(owner.get(block, "·") for block in range(NUM_BLOCKS)),
-        f"{victim.id}'s blocks": listed(map(str, victim.blocks)),
-        f"{victim.id}'s computed tokens": victim.num_computed_tokens,
-        f"{victim.id}'s known tokens": victim.num_tokens,
-    }
-
-
-preemptions = []
-
-
-def watched(scheduler, scheduler_output, victim):
-    before = state(scheduler, scheduler_output, victim)
-    preempt_sequence(scheduler, scheduler_output, victim)
-    preemptions.append((victim.id, before, state(scheduler, scheduler_output, victim)))
-
-
-under_pressure(should_swap=never_swap, preempt_sequence=watched)
-victim, before, after = next(each for each in preemptions if each[1]["waiting queue"] != "–")  # the first that finds others waiting
-Table(columns=["", "before", "after"], rows=[[what, str(before[what]), str(after[what])] for what in before], caption=f"{victim} is preempted")
-
-# %% [markdown]
-"""
-And this is the whole run. `serve_recorded` serves greedily and records what each step did and the state of the pool after it. The picture starts one step
-before the first preemption: go one step further, and look at the waiting queue and the victim's blocks. The colored part of a block shows how full it is.
-"""
-
-# %%
 recomputed, scheduler, recompute_steps = under_pressure(should_swap=never_swap)
 first = next(step.index for step in recompute_steps if step.preempted)
 Stepper(lambda i: draw_pressure(recompute_steps[i]), count=len(recompute_steps), start=first - 1, still=first)
-
-# %%
-def events(steps):
-    changed = [step for step in steps if step.preempted or step.admitted or step.finished]
-    rows = [[str(step.index + 1), listed(step.preempted), listed(step.admitted), listed(step.finished), listed(step.waiting)] for step in changed]
-    return Table(
-        columns=["step", "preempted", "admitted", "finished", "queue after the step"], rows=rows, caption="The six stories in 12 blocks, with recompute"
-    )
-
-
-events(recompute_steps)
 
 # %%
 def computed_twice(sequences, steps):
@@ -410,14 +366,13 @@ prefill of all its known tokens:
 a = next(sequence for sequence in six_stories() if sequence.id == "A")
 a.output_ids = expected["A"][:20]
 back = share_budget([a], budget=64)[a]
-reveal("10.a", back)
 print(f"A has {len(a.prompt_ids)} + {len(a.output_ids)} known tokens, {a.num_computed_tokens} of them computed")
 print(f"the step computes {back}, and then A's next token is chosen")
+reveal("10.a", back - 1, unit="tokens")
 
 # %% [markdown]
 """
-Of these 33 tokens, 32 are computed a second time. The last one is computed for the first time: it was chosen right before the preemption and hadn't
-been fed to the model yet.
+The last of these 33 tokens is computed for the first time: it was chosen right before the preemption and hadn't been fed to the model yet.
 
 ### Swap
 
@@ -456,14 +411,9 @@ Only filled blocks are copied. A sequence that was preempted in the middle of it
 
 ## When is swapping cheaper?
 
-We can estimate both costs. Swapping copies bytes, out and in. Recomputing adds some tokens to a step that runs anyway.
-"""
+We can estimate both costs (`PreemptionCost` does). Swapping copies bytes, out and in: each block takes the time to start its copy, and that of its bytes.
+Recomputing adds some tokens to a step that runs anyway.
 
-# %%
-show_source(PreemptionCost)
-
-# %% [markdown]
-"""
 Take lesson 09's cost of a step, and the cache of a model with 8 billion parameters: 32 layers, 8 KV heads of 128 elements in bfloat16. Assume a
 bandwidth of 50 GB/s between CPU and GPU memory. A block isn't contiguous: every layer has its own keys and its own values, so copying one block takes
 64 transfers. Assume that starting a transfer takes 5 µs. For a sequence of 1,024 tokens:
@@ -594,7 +544,7 @@ needed = sum(request.prompt_tokens + request.answer_tokens - 1 for request in re
 EXPENSIVE = StepCost(base=5e-3, per_token=1e-3, per_context_token=0.2e-6)
 
 
-def recomputing(max_num_seqs, watermark, cost=EXPENSIVE):
+def recomputing(max_num_seqs, watermark):
     """(scheduler, run, answer tokens per second) with recompute, in 96 blocks."""
     scheduler = PreemptiveScheduler(
         PrefixCache(96, BLOCK),
@@ -606,7 +556,7 @@ def recomputing(max_num_seqs, watermark, cost=EXPENSIVE):
         max_num_seqs=max_num_seqs,
         max_num_batched_tokens=256,
     )
-    run = simulate(scheduler, requests, cost)
+    run = simulate(scheduler, requests, EXPENSIVE)
     return scheduler, run, answer_tokens / run.seconds
 
 
@@ -628,24 +578,20 @@ thrashing. More sequences run at a time, and less comes out. What does a waterma
 # %%
 def row_of_watermark(watermark):
     scheduler, run, rate = recomputing(32, watermark)
-    *_, cheap_rate = recomputing(32, watermark, COST)
-    return [str(watermark), scheduler.num_preempted, run.computed_tokens - needed, run.num_steps, f"{rate:.0f}", f"{cheap_rate:,.0f}"]
+    return [str(watermark), scheduler.num_preempted, run.computed_tokens - needed, run.num_steps, f"{rate:.0f}"]
 
 
 Table(
-    columns=["watermark", "preemptions", "tokens computed twice", "steps", "answer tokens/s", "answer tokens/s with `COST`"],
-    rows=[row_of_watermark(watermark) for watermark in (0, 5, 10, 20, 40)],
+    columns=["watermark", "preemptions", "tokens computed twice", "steps", "answer tokens/s"],
+    rows=[row_of_watermark(watermark) for watermark in (0, 20, 40)],
     caption=f"100 requests in 96 blocks, 32 at a time; {needed:,} tokens are needed anyway",
 )
 
 # %% [markdown]
 """
 Without a watermark, a request is preempted more than three times on average, and almost half of all computed tokens are computed again. A watermark of 20
-blocks, a fifth of the pool, prevents most of that, and 23% more answer tokens come out. Each prevented preemption also helps a reader: a preempted answer
-stops for a while.
-
-A watermark has its price: blocks that a sequence could use sit idle, so there are more steps. With `COST` from above, a token is cheap and most of the time
-goes to the steps themselves. There, recomputing is almost free, and a large watermark only slows things down.
+blocks, a fifth of the pool, prevents most of that, and 23% more answer tokens come out. Its price: blocks that a sequence could use sit idle, so there are
+more steps. Where a token costs little next to a step, recomputing is almost free, and a large watermark only slows things down.
 
 ## Prove it
 
@@ -703,15 +649,7 @@ print(", ".join(f"{name} {count}" for name, count in total.items()))
 
 # %% [markdown]
 """
-The course's own tests do the same on hundreds of workloads. Two bugs reported in other engines, and what prevents them in ours:
-
-| bug | reported in | here |
-|---|---|---|
-| A step read blocks that had already been freed. | [vLLM on Ascend][1] | A block in use is never in the free queue; `audit` checks this after every step. |
-| At a block boundary, the check for free blocks looked at the wrong token. | [MinivLLM][2] | `make_room` counts the blocks for all tokens that the step computes. |
-
-[1]: https://github.com/vllm-project/vllm-ascend/issues/14055
-[2]: https://github.com/Wenyueh/MinivLLM/pull/85
+The course's own tests do the same on hundreds of workloads.
 
 ## Measure: the ledger
 """
@@ -764,7 +702,7 @@ quiz("10")
 """
 ## Further (optional)
 
-What the lesson doesn't need. It isn't part of its 85 minutes.
+What the lesson doesn't need. It isn't part of its 90 minutes.
 """
 
 # %% [markdown]
