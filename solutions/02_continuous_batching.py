@@ -4,7 +4,7 @@
 
 **Can a new request join the batch while the others keep running?**
 
-105 minutes · difficulty: medium · routes: ideas, kernels, serving · prerequisites: lesson 00 (prefill, decode, KV cache) and
+90 minutes · difficulty: medium · routes: ideas, kernels, serving · prerequisites: lesson 00 (prefill, decode, KV cache) and
 lesson 01 (static batching, masks, positions)
 
 In lesson 01, a wave of requests went through the model together and left together. In this lesson you build the loop
@@ -24,6 +24,7 @@ from IPython.display import display
 
 from lessons_lib.batching import SlotBatch, SlotCache, SlotLayer, SlotManager, batch_generate, decode_all, static_generate
 from lessons_lib.batching.continuous_batching import forward
+from lessons_lib.batching.request import Request, RequestState
 from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, solution
 from lessons_lib.checks.lesson_02.scoreboard import queue_scoreboard
 from lessons_lib.measuring import MAX_NEW_TOKENS, NAMES, PROMPTS, STORIES, batch_metrics, ledger, request_times
@@ -135,13 +136,12 @@ B's first two steps are pale, not hatched: it has its slot, but a step computes 
 comes first. The gray hatching at the end of slot 0 is a row without a request, computed because the decode pass covers
 both rows.
 
-You'll build four parts: a request that tracks its own progress, a mask for rows of unequal length, the chunk, and the
-step.
+You'll build three parts: a mask for rows of unequal length, the chunk, and the step.
 """
 
 # %% [markdown]
 """
-## Build 1: a request and its states
+## A request and its states
 
 In static batching, all rows of a wave are at the same stage. Now one request waits, one is in the middle of its prompt,
 one is decoding. The loop acts on these states, so they must always be correct.
@@ -151,34 +151,13 @@ waiting ──▶ prefilling ──▶ decoding ──▶ finished
                  └──────────────────────────▲
 ```
 
-`NEXT_STATES` maps each state to the set of states that may follow it: `NEXT_STATES[RequestState.WAITING]` is
-`{RequestState.PREFILLING}`, and `NEXT_STATES[RequestState.FINISHED]` is the empty set. A request can go straight from
-prefilling to finished, because the prefill gives the first token of the answer, which may also be the last.
+A request can go straight from prefilling to finished, because the prefill gives the first token of the answer, which
+may also be the last. `move_to(state)` refuses any other transition. `append_token(token)` adds a token to the answer,
+and the state follows from it. Both are given. (They are exercise 02.1, in "Further".)
 """
 
-# %% [markdown]
-"""
-**Exercise 02.1.** Write the two methods of `Request`. The fields are given.
-
-- `move_to(state)` makes an allowed transition and refuses any other by raising `IllegalTransition`. A refused call
-  changes nothing, so the caller can catch the error and the request is still intact.
-- `append_token(token)` adds a token to the answer, and the state (and `finish_reason`) follows from it.
-
-Example: E has a limit of 80 tokens, the end token is 0, and E is decoding with 79 tokens so far. `E.append_token(5)`
-makes it 80 tokens; E is now finished, with `finish_reason == "length"`. If the token had been 0, the reason would be
-`"stop"`, and 0 would be the last token of the answer, as in `generate`. A token that is neither the end token nor the
-last one allowed leaves E decoding.
-
-A waiting or finished request accepts no tokens at all: `append_token` raises `IllegalTransition`, and nothing has
-changed, neither the answer nor the reason.
-"""
-
-# %% exercise="02.1"
-from dataclasses import dataclass, field
-
-from lessons_lib.batching.request import NEXT_STATES, IllegalTransition, RequestState
-
-from lessons_lib.batching.request import Request
+# %%
+show_source(Request.append_token)
 
 # %% [markdown]
 """
@@ -241,7 +220,7 @@ In the first picture, row 0 holds F's columns, followed by what is left of D's, 
 over*.) F must not see that part. In the second picture, F has overwritten D's columns. Most of both rows is dashed:
 reserved but never written.
 
-## Build 2: a mask for every row
+## Build 1: a mask for every row
 
 **A new token at position *p* may see columns 0 to *p*** of its own row: the tokens before it, and itself. Everything
 beyond is a later token of the same chunk, a leftover, or empty. One rule covers both kinds of pass: in a decode pass,
@@ -287,7 +266,7 @@ The second block is a staircase: every token of the second chunk sees the whole 
 
 ### What happens without the mask
 
-What does the mask protect? We run the loop of this lesson, `batch_generate`, first with your requests and your mask.
+What does the mask protect? We run the loop of this lesson, `batch_generate`, first with your mask.
 (The chunk and the step are still the reference's; you'll write them next.) Then we run it with a careless mask: in
 decode passes, every row sees all columns of the pass.
 
@@ -302,7 +281,7 @@ story, whose? Words between » and « differ from the right answer.
 
 
 # %%
-PARTS = dict(mask=cache_mask, new_request=Request)
+PARTS = dict(mask=cache_mask)
 
 
 def careless_mask(positions, num_keys):
@@ -332,7 +311,7 @@ But without the mask, E's answer depends on which request had the slot before. A
 that aren't E's own shift the scores, one token comes out differently, and the story takes another path. After F it has
 a grandma. That word is in F's prompt and not in E's: one user's text shows in another user's answer.
 
-## Build 3: one chunk of a prompt
+## Build 2: one chunk of a prompt
 
 We could compute a long prompt in one pass, as in lesson 00. But all the other requests would wait for that pass, and
 their users would see the text freeze. So a step computes only one chunk, alongside the decoding of the others.
@@ -385,7 +364,7 @@ print("first token:", repr(tokenizer.decode(b.output_ids)))
 (How large should a chunk be? Small ones keep every step short; large ones bring the first token sooner. "Further"
 measures both.)
 
-## Build 4: the step
+## Build 3: the step
 
 The decode pass is given. It covers *all* slots at once, because a batch is a rectangle: empty and prefilling slots
 are computed too, with a dummy token, and their output is discarded. Look at what it feeds: the last token of every
@@ -426,8 +405,7 @@ from lessons_lib.batching.continuous_batching import step
 
 # %% [markdown]
 """
-Now your parts serve the six stories. `batch_generate` makes a `Request` of yours for each prompt, and the cache. In
-short, its loop is `while batch.has_work(): step(batch)`. From here on, every run of this lesson uses `MINE`. The
+Now your parts serve the six stories. `batch_generate` makes a `Request` for each prompt, and the cache. In short, its loop is `while batch.has_work(): step(batch)`. From here on, every run of this lesson uses `MINE`. The
 stepper shows the whole run, below the waves of lesson 01.
 """
 
@@ -587,7 +565,7 @@ quiz("02")
 """
 ## Further (optional)
 
-What the lesson doesn't need. It isn't part of its 105 minutes.
+What the lesson doesn't need. It isn't part of its 90 minutes.
 
 ### Stretch: which request gets the free slot?
 
@@ -612,6 +590,39 @@ queue_scoreboard(next_request)
 
 # %% [markdown]
 """
+### Your own request
+
+`NEXT_STATES` maps each state to the set of states that may follow it: `NEXT_STATES[RequestState.WAITING]` is
+`{RequestState.PREFILLING}`, and `NEXT_STATES[RequestState.FINISHED]` is the empty set.
+
+**Exercise 02.1** (optional). Write the two methods of `Request`. The fields are given.
+
+- `move_to(state)` makes an allowed transition and refuses any other by raising `IllegalTransition`. A refused call
+  changes nothing, so the caller can catch the error and the request is still intact.
+- `append_token(token)` adds a token to the answer, and the state (and `finish_reason`) follows from it.
+
+Example: E has a limit of 80 tokens, the end token is 0, and E is decoding with 79 tokens so far. `E.append_token(5)`
+makes it 80 tokens; E is now finished, with `finish_reason == "length"`. If the token had been 0, the reason would be
+`"stop"`, and 0 would be the last token of the answer, as in `generate`. A token that is neither the end token nor the
+last one allowed leaves E decoding.
+
+A waiting or finished request accepts no tokens at all: `append_token` raises `IllegalTransition`, and nothing has
+changed, neither the answer nor the reason.
+"""
+
+# %% exercise="02.1"
+from dataclasses import dataclass, field
+
+from lessons_lib.batching.request import NEXT_STATES, IllegalTransition, RequestState
+
+from lessons_lib.batching.request import Request
+
+# %%
+mine = record_run(batch_generate, model, tokenizer, **SIX, batch_size=4, **MINE | {"new_request": Request})
+print("the six stories with your requests: the same answers:", mine.outputs == continuous.outputs)
+
+# %% [markdown]
+"""
 ### Your own slot manager
 
 A slot that is given away twice mixes two answers. A slot that is never released is lost until the server restarts. So
@@ -620,7 +631,7 @@ the class that keeps track of the slots rejects any call that can't be right.
 `free` is the list of free slots. `slot_of` maps request id → slot for the slots in use. `acquire("A")` removes a slot
 from `free`, records it in `slot_of`, and returns it. `release("A")` does the reverse.
 
-**Exercise 02.2.** Write `acquire` and `release`, including the three errors listed in their docstrings. A refused call
+**Exercise 02.2** (optional). Write `acquire` and `release`, including the three errors listed in their docstrings. A refused call
 changes nothing. An example with two slots:
 
 - `acquire("A")` returns 0, `acquire("B")` returns 1, and `acquire("C")` raises `NoFreeSlot`.

@@ -32,7 +32,7 @@ def queue_time_in_picture(draw: random.Random) -> Asked:
     )  # fmt: skip
 
 
-@item("02", "compute", "Build 3: one chunk of a prompt")
+@item("02", "compute", "Build 2: one chunk of a prompt")
 def steps_of_prefill(draw: random.Random) -> Asked:
     step, chunks = draw.choice((16, 32, 64)), draw.randint(2, 5)
     prompt = step * chunks + draw.randint(1, step - 1)
@@ -49,7 +49,7 @@ def steps_of_prefill(draw: random.Random) -> Asked:
     )  # fmt: skip
 
 
-@item("02", "compute", "Build 2: a mask for every row")
+@item("02", "compute", "Build 1: a mask for every row")
 def keys_seen_by_a_chunk(draw: random.Random) -> Asked:
     start, count = draw.randint(8, 60), draw.randint(3, 8)
     import torch
@@ -100,7 +100,7 @@ ITEMS = [
     keys_seen_by_a_chunk,
     steps_saved,
     bug(
-        "02", "Build 3: one chunk of a prompt", "next_chunk",
+        "02", "Build 2: one chunk of a prompt", "next_chunk",
         task="`advance` computes the next chunk of a prompt. `forward(chunk, positions)` writes keys and values and "
         "returns a token. The request gets a token only when its prompt is done.",
         code="""
@@ -137,7 +137,7 @@ assert request["output"] == [99] and request["computed"] == 5
 """,
     ),
     bug(
-        "02", "Build 4: the step", "order_of_a_step",
+        "02", "Build 3: the step", "order_of_a_step",
         task="`step` frees the slots of finished requests, gives free slots to waiting requests, and gives every "
         "running request a token.",
         code="""
