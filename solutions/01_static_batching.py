@@ -205,7 +205,7 @@ draw_timeline(example.trace, title="One wave: answers of 20, 30, 40 and 60 token
 
 # %% [markdown]
 """
-The dark frames in step 1 are the prefill. G gets its last token in step 20. From then on its row is hatched: the model
+The frames in step 1 are the prefill. G gets its last token in step 20. From then on its row is hatched: the model
 still computes it in every pass, but the result is thrown away. G's answer is returned after step 60, together with J's.
 
 **Predict 01.a.** Now serve the six stories in waves of four: first A to D, then E and F. Here are their lengths. Assume

@@ -87,7 +87,7 @@ def test_add():
         "loads elements 8 and 9 of x",
         "loads elements 8 and 9 of y",
         "stores elements 8 and 9 of out",
-        "3 programs, this one dark",
+        "3 programs, this one marked",
     } <= set(texts(picture))
     assert picture.alt == (
         "add_kernel, grid of 3, program 2. It loads 16 bytes and stores 8 bytes. Program 2: loads elements 8 and 9 of x. "
@@ -381,7 +381,7 @@ def test_the_program_is_marked_among_all(grid, dark):
     recording = KernelRecording("some_kernel", grid, {"x": TensorLayout("x", (4,), (1,), 4)}, runs)
     picture = draw_program(recording, dark)
     name = f"program {ids[dark] if len(grid) > 1 else ids[dark][0]}"
-    assert f"some_kernel, {name}" in texts(picture) and f"{len(runs):,} programs, this one dark" in texts(picture)
+    assert f"some_kernel, {name}" in texts(picture) and f"{len(runs):,} programs, this one marked" in texts(picture)
     if len(runs) <= 1024:
         path = max((p.get("d") for p in elements(picture, "path")), key=lambda d: d.count("z"))
         assert path.count("z") == len(runs) - 1

@@ -36,9 +36,9 @@ def draw_packed_step(step: PackedStep, decode: Callable[[int], str]) -> Picture:
     if count <= _MOST_CELLS:
         y = _cells(d, step, [show_token(decode(token)) for token in step.packed.input_ids.tolist()], outputs, y + 8)
         lines = math.ceil(count / _columns(count)[0])
-        sign = (f"one row, drawn in {lines} lines · " if lines > 1 else "") + "dark frame"
+        sign = (f"one row, drawn in {lines} lines · " if lines > 1 else "") + "framed"
     else:
-        y, sign = _strip(d, step, outputs, y + 8), "dark edge"
+        y, sign = _strip(d, step, outputs, y + 8), "with an edge"
     d.text(
         16,
         y + 10,

@@ -110,7 +110,7 @@ def _indices(d: Drawing, tokens: Sequence[Sequence[str]], width: float) -> None:
         if x >= free:
             d.text(x, y + 13, str(bound), 11, "middle", bold=True)
             free = x + 6.5 * len(str(bound)) + 8
-    d.text(_LEFT, y + 30, "dark frame: the token at a logits_index, its sequence's last", 12, fill=SOFT_INK)
+    d.text(_LEFT, y + 30, "framed: the token at a logits_index, its sequence's last", 12, fill=SOFT_INK)
 
 
 def _told(names: Sequence[str], tokens: Sequence[Sequence[str]], stage: int) -> str:

@@ -125,7 +125,7 @@ def _shape_words(of: Touched) -> list[str]:
 def _programs(d: Drawing, recording: KernelRecording, i: int, names: Sequence[str] | None) -> float:
     """All programs as a small grid in the upper right corner, this one dark. Returns the y below it."""
     total, grid = len(recording.programs), recording.grid
-    d.text(WIDTH - 16, 20, f"{count(total, 'program')}, this one dark", 12, "end", fill=SOFT_INK)
+    d.text(WIDTH - 16, 20, f"{count(total, 'program')}, this one marked", 12, "end", fill=SOFT_INK)
     lines, columns = (1, total) if len(grid) == 1 else (grid[0], total // max(grid[0], 1))
     if len(grid) == 1 and total > 32:
         columns = math.ceil(total / math.ceil(total / 32))

@@ -110,7 +110,7 @@ def _code(d: Drawing, moment: Moment | None) -> None:
     """The code; the current line dark. A long function is shown around that line."""
     lines, current = _lines_of(moment)
     start = max(0, min(current - _MOST_LINES // 2, len(lines) - _MOST_LINES))
-    d.text(_LEFT, _TOP + 4, "its code; the dark line is next", 12, fill=SOFT_INK)
+    d.text(_LEFT, _TOP + 4, "its code; the marked line is next", 12, fill=SOFT_INK)
     most = int((_MIDDLE - _LEFT - 22) / mono_width("x", _CODE))
     for place, line in enumerate(lines[start : start + _MOST_LINES]):
         y = _TOP + 24 + place * _LINE
@@ -124,7 +124,7 @@ def _code(d: Drawing, moment: Moment | None) -> None:
 
 def _memory(d: Drawing, recording: KernelRecording, program: ProgramRun, t: int) -> float:
     """What the program has touched so far, and touches now. Returns the y below it."""
-    d.text(_MIDDLE, _TOP + 4, "memory: pale, what it has touched; dark, what this line touches", 12, fill=SOFT_INK)
+    d.text(_MIDDLE, _TOP + 4, "memory: pale, what it has touched; strong, what this line touches", 12, fill=SOFT_INK)
     y, centers = _TOP + 16.0, {}
     for name in _tensors(program):
         earlier = _cells_of(recording, program, name, 0, t)
