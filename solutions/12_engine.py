@@ -4,7 +4,7 @@
 
 **We have a scheduler, a paged cache and a model. How do we turn them into an engine that takes requests and streams answers?**
 
-115 minutes · difficulty: medium · routes: serving · prerequisites: lesson 09 (the scheduler), lesson 10 (memory pressure) and lesson 11 (prefix sharing)
+90 minutes · difficulty: medium · routes: serving · prerequisites: lesson 09 (the scheduler), lesson 10 (memory pressure) and lesson 11 (prefix sharing)
 
 The parts can serve requests, but something has to drive them. In this lesson an engine does that, and it adds what users expect: sampling, text instead of
 token ids, and answers that can be read as they grow and stopped halfway. Then we break the engine on purpose, and you write the step that survives it.
@@ -25,7 +25,6 @@ from lessons_lib.checks.lesson_12.deadlines import deadline_scoreboard
 from lessons_lib.checks.my_engine import by_lesson, my_engine
 from lessons_lib.engine import (
     EngineConfig,
-    FEW_TOKENS,
     LLMEngine,
     ModelRunner,
     SamplingParams,
@@ -37,6 +36,7 @@ from lessons_lib.engine import (
 )
 from lessons_lib.engine.prometheus import prometheus_text
 from lessons_lib.engine.race import mixed
+from lessons_lib.engine.recovery import recover
 from lessons_lib.kv_cache import PrefixCache, audit
 from lessons_lib.measuring import (
     DESIGNS,
@@ -86,17 +86,17 @@ for sequence in sequences:
 
 # %% [markdown]
 """
-It works, if you know all the parts. But you can't add a request while the loop runs, and you can't read a word before it ends. Decoding is
-always greedy. And if anything raises an exception, all sequences are lost.
+It works, if you know all the parts. But you can't add a request while the loop runs, or read a word before it ends. Decoding is always greedy. And if
+anything raises an exception, all sequences are lost.
 
-Here are all six stories with an engine:
+Here are all six stories with an engine. `SamplingParams` holds the settings of a request; here, only the maximum length of its answer. `EngineConfig`
+holds the sizes of the engine: batch slots, token budget, blocks.
 """
 
 # %%
 SMALL = EngineConfig(max_num_seqs=4, max_num_batched_tokens=64, num_blocks=32)
 AS_ASKED = [SamplingParams(max_tokens=max_tokens) for max_tokens in MAX_NEW_TOKENS]
-engine = LLMEngine(model, tokenizer, SMALL)
-answers = engine_answers = engine.generate(PROMPTS, AS_ASKED)
+answers = engine_answers = LLMEngine(model, tokenizer, SMALL).generate(PROMPTS, AS_ASKED)
 for name, output in zip(NAMES, answers):
     print(f"{name}: {len(output.token_ids)} tokens, {output.finish_reason}: …{output.text[:80]!r}")
 
@@ -106,13 +106,9 @@ print("the same tokens as one at a time (lesson 00):", [output.token_ids for out
 
 # %% [markdown]
 """
-`SamplingParams` holds the settings of a request; here, only the maximum length of its answer. `EngineConfig` holds the sizes of the engine: batch slots,
-token budget, blocks.
-`generate` returns when all answers are finished (with `progress=True` it shows a progress bar). Further down we read answers token by token.
-
 ## Predict
 
-All six stories are added to an engine with four batch slots, a budget of 64 tokens a step, and an empty pool that is large enough. These are the lengths of the prompts:
+All six stories are added to this engine at once: four batch slots, 64 tokens a step, and an empty pool that is large enough. These are the lengths of the prompts:
 """
 
 # %%
@@ -125,17 +121,6 @@ print({name: len(ids) for name, ids in prompt_ids.items()})
 
 # %%
 predict("12.a", ...)
-
-# %% [markdown]
-"""
-The second prediction is about sampling. Two tokens are possible, and one is twice as likely as the other: 2/3 and 1/3. A *temperature* divides the logits
-before the softmax.
-
-**12.b** What is the probability of the likelier token at a temperature of 0.5?
-"""
-
-# %%
-predict("12.b", ...)
 
 # %% [markdown]
 """
@@ -159,50 +144,32 @@ predict("12.b", ...)
 > **engine**: the object that owns the model, the cache and the scheduler, and runs one step after another for all requests in it.
 
 A step schedules first. Then it copies blocks, because the forward pass writes into blocks whose old contents must have been saved by then. And no token
-reaches a reader before the whole pass has succeeded. In Build 2 you'll write this step, and what it does if something in the middle fails. First we watch
-the parts at work, and build one of them.
+reaches a reader before the whole pass has succeeded. In Build 2 you'll write this step, and what it does if something in the middle fails.
 
-We record what the scheduler and the forward pass return in the first three steps of the six stories.
+Here are the first three steps of the six stories. A *listener* is called with a record of each step.
 """
 
 # %%
-def recorded(returned, name, function):
-    """Wrap a function so that its last result is kept in `returned`."""
-
-    def call(*args):
-        returned[name] = function(*args)
-        return returned[name]
-
-    return call
-
-
-engine, returned, new_tokens = LLMEngine(model, tokenizer, SMALL), {}, []
-engine.scheduler.schedule = recorded(returned, "scheduled", engine.scheduler.schedule)
-engine.runner.forward = recorded(returned, "logits", engine.runner.forward)
+engine, steps = LLMEngine(model, tokenizer, SMALL), []
+engine.listeners.append(steps.append)
 for story, params in zip(STORIES, AS_ASKED):
-    engine.add_request(story.prompt, params, request_id=story.name, on_token=new_tokens.append)
-tokens_of_step = []
-for step in (1, 2, 3):
-    new_tokens.clear()
+    engine.add_request(story.prompt, params, request_id=story.name)
+for number in (1, 2, 3):
     engine.step()
-    tokens_of_step.append(len(new_tokens))
-    print(f"step {step}")
-    print("   scheduled:", {s.id: count for s, count in returned["scheduled"].num_scheduled_tokens.items()}, "tokens; waiting:", *(s.id for s in engine.scheduler.waiting))
-    print("   logits:   ", list(returned["logits"].shape))
-    print("   tokens:   ", {token.request_id: tokenizer.decode(token.token) for token in new_tokens})
+    step = steps[-1]
+    print(f"step {number}: {step.tokens} tokens computed for {step.running} sequences, {step.new_tokens} new; waiting: {step.waiting}")
 
 # %%
-reveal("12.a", tokens_of_step[0])
+reveal("12.a", steps[0].new_tokens)
 
 # %% [markdown]
 """
-A's prompt takes 13 of the 64 tokens, and B gets the other 51. C and D aren't even admitted, because the budget is used up. A is the only sequence whose
-known tokens are all computed, so it is the only one that gets a new token. B has a row of logits too, but it predicts a token that is already in B's
-prompt. It isn't used.
+A's prompt takes 13 of the 64 tokens, and B gets the other 51. C and D aren't even admitted, because the budget is used up. Only A gets a new token, because
+all of its known tokens are computed. B has a row of logits too, but it predicts a token that is already in B's prompt. It isn't used.
 
 ## Choosing a token
 
-So far we've always taken the likeliest token. That makes for dull stories, and a second answer to the same prompt would be identical to the first.
+So far we've always taken the likeliest token. That makes for dull stories, and a second answer to the same prompt is identical to the first.
 
 > **sampling**: choosing the next token at random, where each token has the probability that the model gives it.
 
@@ -217,6 +184,14 @@ A softmax of the logits gives these probabilities. Three settings change them.
 
 Both cut off the long tail: thousands of tokens that don't fit. Each is unlikely, but there are so many that one would be drawn now and then.
 
+**12.b** Two tokens are possible, with the probabilities 2/3 and 1/3. What is the probability of the likelier one at a temperature of 0.5?
+"""
+
+# %%
+predict("12.b", ...)
+
+# %% [markdown]
+"""
 ## Build 1: what to draw from
 
 The rows of logits belong to different requests, each with its own settings. So temperature, top-k and top-p are tensors with one value per row.
@@ -226,20 +201,18 @@ The rows of logits belong to different requests, each with its own settings. So 
 
 | argument | shape | meaning |
 |---|---|---|
-| `logits` | [N, vocabulary], any float dtype | a row for each request |
-| `temperature` | [N], above 0 | divides the logits |
-| `top_k` | [N], 1 or more | this many of the likeliest tokens stay; it may be larger than the vocabulary |
-| `top_p` | [N], above 0, at most 1 | of the probabilities *that `top_k` leaves*, this share stays |
+| `logits` | [N, vocabulary], any float dtype | a row for each request; −∞ for a token that must not be drawn, but never in a whole row |
+| `temperature` | [N], float above 0 | divides the logits |
+| `top_k` | [N], int from 1 on | this many of the likeliest tokens stay; it may be larger than the vocabulary |
+| `top_p` | [N], float above 0, at most 1 | of the probabilities *that `top_k` leaves*, this share stays |
 
 - Temperature comes first, then `top_k`, then `top_p`. What each cut leaves adds up to 1 again.
-- The token that reaches `top_p` stays, and so does the likeliest token. If the tokens before a token already add up to `top_p` or more, it is cut.
-- A token that is cut stays in its row, with the probability 0.
-- Don't change the arguments. It's best to compute in float64: over a large vocabulary, the rounding error of a float32 sum becomes visible.
+- `top_p` cuts a token if the tokens before it already add up to `top_p` or more. So the token that reaches `top_p` stays, and so does the likeliest.
+- A token that is cut stays in its row, with the probability 0. The order of the tokens with 0 doesn't matter.
+- Compute in float64: in bfloat16, or over a large vocabulary, rounding becomes visible. Don't change the arguments.
 
 Example: four tokens 0 to 3 with the probabilities 0.15, 0.5, 0.05, 0.3 at temperature 1. Their order is 1, 3, 0, 2. With `top_k` 3 they get 0.526,
 0.316, 0.158, 0. With `top_p` 0.6 as well, token 3 stays, since 0.526 is less than 0.6; token 0 is cut, since 0.842 isn't. The result is 0.625, 0.375, 0, 0.
-
-`torch.sort`, `masked_fill` and `cumsum` work on whole rows at once.
 """
 
 # %% exercise="12.1"
@@ -282,22 +255,15 @@ draw_token_bars(names, dict(zip(SETTINGS, probabilities[:, :10].tolist())), titl
 # %% [markdown]
 """
 Temperature keeps every token possible. At 2, "all others" have most of the probability, so nearly every step would draw something unlikely. The cuts rule
-tokens out, and the remaining tokens share their probability. How long is the tail that a `top_p` of 0.8 cuts off?
+tokens out, and the remaining tokens share their probability.
 """
-
-# %%
-cut, _ = token_probabilities(after_dog, torch.tensor([1.0]), torch.tensor([VOCABULARY]), torch.tensor([0.8]))
-kept = int((cut > 0).sum())
-print(f"{kept} tokens have 80 % of the probability; the other {VOCABULARY - kept:,} share the rest")
 
 # %% [markdown]
 """
 ## Draw a token
 
-Lay the probabilities end to end, and see on which of them a random number between 0 and 1 falls: that draws a token, but it takes the sums of the whole row,
-and the cuts take a sorted one.
-This model has 4,096 tokens, others have 150,000, and 256 requests draw at once. On an H200, the sort took about twice as long as the rest of the step. There
-is a way to draw without order and without sums:
+Lay the probabilities end to end, and see on which of them a random number between 0 and 1 falls. That draws a token, but it takes the sums of the whole row,
+and the cuts take a sorted one. Other models have 150,000 tokens, and 256 requests draw at once. There is a way to draw without order and without sums:
 
 > **exponential race**: each token gets a random time: an exponential random number, divided by the token's probability. The token with the smallest time is
 > drawn. Each token is that one with exactly its own probability.
@@ -321,12 +287,11 @@ print("drawn:        ", (in_the_race.bincount() / DRAWS).tolist())
 
 # %% [markdown]
 """
-The times may all be multiplied by the same factor. So the race needs no probabilities, only `exp(logit / temperature)`, and no sum. With logarithms of
-everything, it is called the *Gumbel-max trick*.
+If all times are multiplied by the same factor, the same token wins. So the race needs no probabilities, only `exp(logit / temperature)`, and no sum.
 
-The cuts need no sort either. If the winner's rank is below `top_k`, and the tokens before it have less than `top_p`, then it would have won among the remaining
-tokens alone, too. Counting and adding up answers that, without an order. If the winner is cut, the race is run again among the tokens before it, with
-the same times. `choose_tokens` of the engine does so.
+The engine's `choose_tokens` runs it among *all* tokens. Only if the winner turns out to be cut does it run again, among the tokens before it. So it draws
+the token that wins among your function's probabilities, without your function's sort ("The race and the cuts" in "Further" shows why, and what that saves).
+Your own engine, at the end, draws from your function.
 
 ### The same seed, the same text
 
@@ -335,11 +300,11 @@ Where do the random numbers come from? Usually from a generator: an object with 
 > **seed**: a number that determines all random numbers of a request. The same seed should give the same answer again.
 
 A single generator for the whole engine can't do that: which number comes next depends on the other requests. A generator for each request works, but its
-state has to be kept, saved and restored along with the request. There is a way that needs no state at all. The random number of a token is a hash of the
-seed, of the position in the answer, and of the token's id.
+state has to be kept, saved and restored along with the request. There is a way that needs no state: the random number of a token is a hash of the seed, of
+the position in the answer, and of the token's id.
 
-A hash of what, exactly? The simplest choice is `hash(seed + position)`, and then the token's id. The hash is a good one: if its argument changes by 1, about
-half of its 64 bits change. One user asks with seed 7, another with seed 8, and each gets an answer of 20 tokens.
+The simplest choice is `hash(seed + position)`, and then the token's id. The hash is a good one: if its argument changes by 1, about half of its 64 bits
+change. One user asks with seed 7, another with seed 8, and each gets an answer of 20 tokens.
 
 **12.c** How many of the 20 hashes of the second answer also occur in the first?
 """
@@ -348,14 +313,8 @@ half of its 64 bits change. One user asks with seed 7, another with seed 8, and 
 predict("12.c", ...)  # hashes
 
 # %%
-def hashes(seed):
-    """Of the 20 positions of an answer."""
-    return mixed(seed + torch.arange(20)).tolist()
-
-
-print("seed 7:", *(f"{one % 2**16:04x}" for one in hashes(7)[:6]), "…")
-print("seed 8:", *(f"{one % 2**16:04x}" for one in hashes(8)[:6]), "…")
-reveal("12.c", len(set(hashes(7)) & set(hashes(8))), unit="hashes")
+seed_7, seed_8 = (mixed(seed + torch.arange(20)).tolist() for seed in (7, 8))  # `mixed` is the engine's hash
+reveal("12.c", len(set(seed_7) & set(seed_8)), unit="hashes")
 
 # %% [markdown]
 """
@@ -364,17 +323,13 @@ hashed first, and then the result plus the position. Nothing else is needed:
 """
 
 # %%
-show_source(mixed, random_numbers)
-seeds, positions = torch.tensor([7, 8])[:, None, None], torch.arange(3)[:, None]
-for seed, numbers in zip((7, 8), random_numbers(seeds, positions, torch.arange(5)).tolist()):
-    for position, row in enumerate(numbers):
-        print(f"seed {seed}, position {position}, tokens 0 to 4:", *(f"{number:.4f}" for number in row))
+show_source(random_numbers)
 
 # %% [markdown]
 """
-You can compute the numbers at position 5 without those at 0 to 4.
+The numbers at position 5 don't need those at 0 to 4.
 
-That is all there is to sampling. Here are your `token_probabilities` and the race in the simplest possible loop, without cache, batch or engine:
+That is all there is to sampling. Here it is in the simplest possible loop, without cache, batch or engine: your probabilities, the race, and these numbers.
 """
 
 # %%
@@ -397,162 +352,93 @@ print("The old dog" + tokenizer.decode(expected))
 
 # %% [markdown]
 """
-Now the engine, with the same seed: alone; with five other requests in the batch; in a pool so small that sequences are preempted and recomputed; the same
-with swapping; and as the first of three answers to one prompt (`n=3`: the prompt is computed once, and its sequence is forked, as in lesson 11). The other
-requests have their own seeds.
+Now the engine, with the same seed: alone; with five other requests in the batch, each with its own seed; and in a pool so small that sequences are
+preempted, and recomputed or swapped.
 """
 
 # %%
-def with_others(n=1, **sizes):
-    """C's answer with seed 7 alongside five other requests, and the number of preemptions."""
+def with_others(others, **sizes):
+    """C's answer with seed 7 alongside other requests: preemptions, and whether it is the loop's."""
     engine = LLMEngine(model, tokenizer, EngineConfig(max_num_seqs=6, max_num_batched_tokens=64, **sizes))
-    c = engine.add_request("The old dog", SamplingParams(max_tokens=20, seed=7, n=n, **SETTING))
-    for seed, name in enumerate("ABDEF"):
+    c = engine.add_request("The old dog", SamplingParams(max_tokens=20, seed=7, **SETTING))
+    for seed, name in enumerate(others):
         engine.add_request(prompt_ids[name], SamplingParams(max_tokens=20, seed=seed, **SETTING))
     while c in engine.requests:
         outputs = engine.step()
-    return next(output for output in outputs if output.request_id == c), engine.metrics.preemptions
+    (answer,) = (output.token_ids for output in outputs if output.request_id == c)
+    return engine.metrics.preemptions, "yes" if answer == expected else "no"
 
 
-def row_of_seed(name, output, preemptions):
-    return [name, preemptions, "yes" if output.token_ids == expected else "no"]
-
-
-by_itself = LLMEngine(model, tokenizer, SMALL).generate(["The old dog"], SamplingParams(max_tokens=20, seed=7, **SETTING))[0]
 Table(
     columns=["C with seed 7", "preemptions", "same tokens as the loop"],
     rows=[
-        row_of_seed("alone", by_itself, 0),
-        row_of_seed("with five others", *with_others(num_blocks=64)),
-        row_of_seed("in 12 blocks, recompute", *with_others(num_blocks=12)),
-        row_of_seed("in 12 blocks, swap", *with_others(num_blocks=12, num_swap_blocks=24)),
-        row_of_seed("the first of three answers", *with_others(n=3, num_blocks=64)),
+        ["alone", *with_others("", num_blocks=64)],
+        ["with five others", *with_others("ABDEF", num_blocks=64)],
+        ["in 12 blocks, recompute", *with_others("ABDEF", num_blocks=12)],
+        ["in 12 blocks, swap", *with_others("ABDEF", num_blocks=12, num_swap_blocks=24)],
     ],
 )
 
 # %% [markdown]
 """
-One caveat. The logits of a sequence depend slightly on the rest of the batch: sums are computed in a different order, and the last digits differ. If the
-two smallest times are that close, a different token is drawn. In float32 that hardly ever happens. In bfloat16, with only about three significant digits, it
-does. Greedy decoding is affected too, if two logits are nearly equal. No engine can promise more unless all of its kernels add in a fixed order.
+One caveat. The rest of the batch changes the last digits of the logits, because sums are computed in a different order. If the two smallest times are that
+close, a different token is drawn. In float32 that hardly ever happens; in bfloat16, with about three significant digits, it does.
 
-`SamplingParams` has most of vLLM's other settings, too; see "The other settings" under "Further".
-
-## From tokens to text
-
-Users want to read the text as it is generated. Why not decode each token as it arrives? Look at this:
-"""
-
-# %%
-euro = tokenizer("It cost 5 €.").input_ids
-print([tokenizer.decode(token) for token in euro])
-
-# %% [markdown]
-"""
-If the tokenizer has no token for a character, it falls back to bytes, and "€" has three. So a token can be part of a character. Decoded alone, it gives "�",
-and what a reader has seen can't be taken back. The text has to wait until the character is complete.
-
-`IncrementalDetokenizer` does that. It decodes the newest tokens together with the last few before them, and releases what is new and complete. Its `add`
-returns the text that can be shown now. (It also holds back what might be the beginning of a *stop string*, a text that ends the answer. "Further" has that as
-an exercise.)
-"""
-
-# %%
-show_source(IncrementalDetokenizer.add)
-stream = IncrementalDetokenizer(tokenizer)
-print([stream.add(token) for token in euro], stream.finish())
-
-# %% [markdown]
-"""
 ## Streaming
 
 > **streaming**: returning an answer piece by piece as it grows.
 
 `engine.stream(...)` is a generator. Each iteration of the `for` loop runs as many steps as it takes to get one more token, and the steps serve all other
-requests in the engine too. Here the reader stops after the second period.
+requests in the engine too. A token may hold only part of a character, or of a string that ends the answer; text is passed on once that is decided (see
+"Text, character by character" and "Stop strings" in "Further"). Here the reader stops after the second period.
 """
 
 # %%
 engine = LLMEngine(model, tokenizer, SMALL)
-other = engine.add_request(PROMPTS[3], SamplingParams(max_tokens=60), request_id="D")
+engine.add_request(PROMPTS[3], SamplingParams(max_tokens=60), request_id="D")
 stops = 0
 for token in engine.stream(PROMPTS[4], SamplingParams(max_tokens=80), request_id="E"):
     print(token.text, end="|")
     stops += "." in token.text
     if stops == 2:
         break
-of_d = engine.scheduler.running[0].blocks
-print(f"\n\nin the engine: {list(engine.requests)}; blocks in use: {len(engine.scheduler.pool.used)}, by D: {len(of_d)}")
-
-# %% [markdown]
-"""
-Leaving the loop aborted the request: its blocks are free again, and no more of its tokens are computed. D kept getting tokens the whole time. To end a
-request from anywhere else, call `abort`:
-"""
-
-# %%
+print(f"\n\nin the engine: {list(engine.requests)}; blocks in use: {len(engine.scheduler.pool.used)}, by D: {len(engine.scheduler.running[0].blocks)}")
 aborted = engine.abort("D")
 print(f"D: {aborted.finish_reason} after {len(aborted.token_ids)} tokens; blocks in use: {len(engine.scheduler.pool.used)}")
-print("aborted a second time:", engine.abort("D"))
 
 # %% [markdown]
 """
-## What must be refused
-
-An engine gets requests from strangers. If it can't serve one, it refuses it at once, says why, with numbers, and leaves its own state
-unchanged. Here are some examples:
-"""
-
-# %%
-engine = LLMEngine(model, tokenizer, SMALL)
-engine.add_request("The old dog", request_id="C")
-before = (dict(engine.requests), len(engine.scheduler.waiting), set(engine.scheduler.pool.used))
-BAD = (
-    ("longer than the pool", lambda: engine.add_request([5] * 600)),
-    ("longer than the context", lambda: engine.add_request([5] * 2000)),
-    ("token id outside the vocabulary", lambda: engine.add_request([5, 4096])),
-    ("request id in use", lambda: engine.add_request("It was raining.", request_id="C")),
-    ("temperature", lambda: SamplingParams(temperature=-0.5)),
-    ("top-p", lambda: SamplingParams(top_p=0.0)),
-    ("stop", lambda: SamplingParams(stop=("",))),
-)
-for name, call in BAD:
-    try:
-        call()
-    except Exception as error:
-        print(f"{name}:\n    {type(error).__name__}: {error}")
-print("\nabort of an unknown request:", engine.abort("unknown"))
-print("nothing has changed:", before == (dict(engine.requests), len(engine.scheduler.waiting), set(engine.scheduler.pool.used)))
-
-# %% [markdown]
-"""
-A request that would fit in an empty pool is accepted even if the pool is full now: it waits. A request that wouldn't fit even in an empty pool would wait
-forever, so it is refused.
+Leaving the loop aborted the request: its blocks are free again, and no more of its tokens are computed. D kept getting tokens the whole time. `abort` ends
+a request from anywhere else.
 
 ## When something breaks
 
-Three things can raise an exception in the middle of a step. The first is user code: the callback that receives each token. Here B's callback fails at the
+A request that can't be served is refused at once, before it changes anything (see "What must be refused" in "Further"). What is left can still break: two
+things raise exceptions in the middle of a step. The first is user code: the callback that receives each token. Here B's callback fails at the
 fourth token. The other five requests must not be affected.
 """
 
 # %%
-def run_to_the_end(engine):
-    """Step until all requests have finished; `audit` checks the pool after every step (lesson 10)."""
+def serve_six(engine, on_token_of_b=None):
+    """Serve the six stories; `audit` checks the pool after every step that ends (lesson 10)."""
+    for story, params in zip(STORIES, AS_ASKED):
+        engine.add_request(story.prompt, params, request_id=story.name, on_token=on_token_of_b if story.name == "B" else None)
     outputs = {}
     while engine.has_unfinished():
-        outputs |= {output.request_id: output for output in engine.step()}
-        audit(engine.scheduler)
-    return outputs
+        try:
+            outputs |= {output.request_id: output for output in engine.step()}
+        except KeyboardInterrupt:
+            print("interrupted; unfinished:", *engine.requests)
+        else:
+            audit(engine.scheduler)
+    for name, right in zip(NAMES, alone):
+        output = outputs[name]
+        same = output.token_ids == right[: len(output.token_ids)]
+        print(f"  {name}: {output.finish_reason:<6} {len(output.token_ids):3} tokens, as alone so far: {same}  {output.error or ''}")
+    print(f"blocks in use: {len(engine.scheduler.pool.used)}")
 
 
-def print_results(outputs):
-    for name in NAMES:
-        output, right = outputs[name], alone[NAMES.index(name)]
-        same = "as alone" if output.token_ids == right else "as alone so far" if output.token_ids == right[: len(output.token_ids)] else "different"
-        print(f"  {name}: {output.finish_reason:<6} {len(output.token_ids):3} tokens, {same}" + (f"; {output.error!r}" if output.error else ""))
-
-
-engine, of_b = LLMEngine(model, tokenizer, SMALL), []
+of_b = []
 
 
 def failing_callback(token):
@@ -561,81 +447,14 @@ def failing_callback(token):
         raise ConnectionError("the reader is gone")
 
 
-for story, params in zip(STORIES, AS_ASKED):
-    engine.add_request(story.prompt, params, request_id=story.name, on_token=failing_callback if story.name == "B" else None)
-print_results(run_to_the_end(engine))
-print(f"blocks in use: {len(engine.scheduler.pool.used)}")
+serve_six(LLMEngine(model, tokenizer, SMALL), failing_callback)
 
 # %% [markdown]
 """
 The second is the model: a GPU fails, or memory runs out. The scheduler has already allocated blocks for the step, and we can't tell what the failed pass has
-written to them. So all requests in the step end with the error, and their blocks are freed. The waiting requests lose nothing. Let the fifth forward pass
-fail. Four requests are in it, and two are waiting.
-"""
+written to them. So all requests in the step end with the error, and their blocks are freed. The waiting requests lose nothing. That is the step you'll write.
 
-# %%
-engine = LLMEngine(model, tokenizer, SMALL)
-forward, passes = engine.runner.forward, []
-
-
-def fails_once(scheduler_output):
-    passes.append(len(scheduler_output.num_scheduled_tokens))
-    if len(passes) == 5:
-        raise RuntimeError("the GPU is gone")
-    return forward(scheduler_output)
-
-
-engine.runner.forward = fails_once
-for story, params in zip(STORIES, AS_ASKED):
-    engine.add_request(story.prompt, params, request_id=story.name)
-print_results(run_to_the_end(engine))
-print(f"requests in the failed pass: {passes[4]}; blocks in use: {len(engine.scheduler.pool.used)}")
-
-# %% [markdown]
-"""
-The third is Ctrl-C. Interrupting a cell raises `KeyboardInterrupt` between any two lines: for example, after a block has left the free queue, and before
-it is in the sequence's block table. Repairing each such half-changed state would take special code for a thousand lines. The engine needs none of it,
-because the requests have their tokens, and everything else can be computed from those.
-
-> **recover**: after an interrupt, drop all blocks and put every unfinished sequence back in the queue, with the tokens that it has.
-
-Every call of the engine notes that a change has begun (`with self.changes:`). If it didn't finish, the next call recovers before it does anything else (the
-decorator `@one_call`). The keys and values are then recomputed, as after a preemption in lesson 10. `@one_call` also holds a lock, so a call from
-another thread waits until this one has ended.
-
-Let's interrupt the fifth step, right after the scheduler has allocated blocks.
-"""
-
-# %%
-engine, calls = LLMEngine(model, tokenizer, SMALL), []
-schedule = engine.scheduler.schedule
-
-
-def interrupted_once():
-    scheduled = schedule()
-    calls.append(scheduled)
-    if len(calls) == 5:
-        raise KeyboardInterrupt
-    return scheduled
-
-
-engine.scheduler.schedule = interrupted_once
-for story, params in zip(STORIES, AS_ASKED):
-    engine.add_request(story.prompt, params, request_id=story.name)
-outputs = {}
-try:
-    while engine.has_unfinished():
-        outputs |= {output.request_id: output for output in engine.step()}
-except KeyboardInterrupt:
-    print(f"interrupted; {len(engine.requests)} requests are unfinished")
-print_results(outputs | run_to_the_end(engine))
-print(f"blocks in use: {len(engine.scheduler.pool.used)}")
-
-# %% [markdown]
-"""
 ## Build 2: the step, whole or failed
-
-The reference engine got through all three. Now write the function that did it.
 
 **Your task: `run_step(engine)`**, one step for all requests of an `LLMEngine`. It returns nothing. `engine.step()` calls it, and then returns the outputs
 of the requests that have ended. These are the calls that you need, in alphabetical order:
@@ -643,7 +462,7 @@ of the requests that have ended. These are the calls that you need, in alphabeti
 | call | what it does |
 |---|---|
 | `engine.affected_requests(scheduler_output)` | if the step fails: the requests whose cache may be wrong now |
-| `engine.completions_with_token(scheduler_output, gets_token, tokens, logits)` | returns the answers that get a token, and begins the other answers of a request with `n` above 1 |
+| `engine.completions_with_token(scheduler_output, gets_token, tokens, logits)` | returns the answers that get a token, and begins the others where a request asks for several (`n` above 1) |
 | `engine.compute(scheduler_output)` | forward pass and sampling; returns `tokens, logits`: a token and a row for each scheduled sequence, in order, even in the middle of a prompt |
 | `engine.copy_blocks(block_copies)` | carries out `scheduler_output.block_copies` |
 | `engine.end(request, "error", error)` | takes a request out with all its blocks, and ends it with this error |
@@ -654,21 +473,18 @@ of the requests that have ended. These are the calls that you need, in alphabeti
 
 The whole step:
 
-- The picture in "The idea" has the order. Which answers get a token is known only once the pass has succeeded, and before the scheduler counts it. The
-  step is recorded at its end.
-- `gets_token` is a list with a bool for each scheduled sequence, in order: whether all its known tokens are computed after this step. As in lesson 09,
-  `scheduler_output.num_scheduled_tokens` maps each sequence to the number of its tokens that the step computes, and a sequence has
-  `num_computed_tokens` and `num_tokens`.
-- `num_sampled` is the number of sequences that get a token, `new_tokens` that of the completions that do.
+- The picture in "The idea" has the order. `completions_with_token` comes between the forward pass and `update`; the step is recorded last.
+- `gets_token` is a list with a bool for each scheduled sequence, in order: whether all its known tokens are computed once this step is counted. As in
+  lesson 09, `scheduler_output.num_scheduled_tokens` maps each sequence to the number of its tokens that the step computes. A sequence has
+  `num_computed_tokens`, which only `update` changes, and `num_tokens`.
+- `num_sampled` is the number of sequences that get a token, `new_tokens` that of the completions that do. Both may be 0: the step is recorded all the same.
 - If nothing is scheduled, the model isn't called and nothing is recorded. There may still be blocks to copy.
 
 The failed step: `copy_blocks` or `compute` raises an `Exception`.
 
-- The affected requests end with this error. All others are as if the step hadn't been tried; `engine.step()` raises nothing, and the next step goes on
-  with them.
-- A failed step isn't recorded.
-- An interrupt (`KeyboardInterrupt`) isn't an `Exception`. It leaves the function, and the engine recovers at its next call. So do errors in the other parts: they
-  would be bugs of the engine, and the requests aren't to blame.
+- Each affected request ends with this error, and nothing is recorded. All others are as if the step hadn't been tried; the next step goes on with them.
+- `run_step` raises nothing then. It lets any other error through: an interrupt (`KeyboardInterrupt` isn't an `Exception`), and errors of the other calls,
+  which would be bugs of the engine.
 
 Example: there are two batch slots, A and B run, and C waits. If `compute` raises an error, the outputs of A and B have that error and the tokens of the steps
 before. Their blocks are free, and the next step admits C.
@@ -679,7 +495,7 @@ from lessons_lib.engine.step import run_step
 
 # %% [markdown]
 """
-Here is an engine with your step. `advance` is what `engine.step()` calls. The fifth forward pass fails again:
+Here is an engine with your step. `advance` is what `engine.step()` calls. The fifth forward pass fails, with four requests in it:
 """
 
 # %%
@@ -687,43 +503,61 @@ class YourEngine(LLMEngine):
     """An engine whose steps are yours."""
 
     def advance(self):
-        with self.changes:
+        with self.changes:  # see the next section
             run_step(self)
 
 
+def fails_in_call(number, error, function):
+    """The function, but its call with this number raises the error once its work is done."""
+    calls = []
+
+    def call(*args):
+        result = function(*args)
+        calls.append(result)
+        if len(calls) == number:
+            raise error
+        return result
+
+    return call
+
+
 engine = YourEngine(model, tokenizer, SMALL)
-passes, forward = [], engine.runner.forward
-engine.runner.forward = fails_once
-for story, params in zip(STORIES, AS_ASKED):
-    engine.add_request(story.prompt, params, request_id=story.name)
-print_results(run_to_the_end(engine))
-print(f"steps recorded: {engine.metrics.steps}, forward passes: {len(passes)}; blocks in use: {len(engine.scheduler.pool.used)}")
+engine.runner.forward = fails_in_call(5, RuntimeError("the GPU is gone"), engine.runner.forward)
+serve_six(engine)
 
 # %% [markdown]
 """
-## Measure: what an engine knows about itself
+## Interrupted between any two lines
 
-An engine counts while it serves. `engine.metrics.snapshot()` returns everything as plain data; "Further" says what each metric means. Here is the part
-that matters most, after twelve requests with skewed lengths:
+Ctrl-C raises `KeyboardInterrupt` between any two lines: for example, after a block has left the free queue, and before it is in a block table. Repairing each
+such half-changed state would take special code for a thousand lines. The engine needs none of it. The requests have their tokens, and everything else can be
+computed from those.
+
+> **recover**: after an interrupt, drop all blocks and put every unfinished sequence back in the queue, with the tokens that it has.
+
+`with self.changes:` counts a change when it begins, and uncounts it only if it finishes. Each call of the engine begins with this function:
 """
 
-# %% tags=["measured"]
-load = skewed_workload(12)
-LOAD_PARAMS = [SamplingParams(max_tokens=max_tokens) for max_tokens in load.max_new_tokens]
-measured = engine = LLMEngine(model, tokenizer, EngineConfig(max_num_seqs=8, max_num_batched_tokens=64, num_blocks=64))
-engine.generate(load.prompts, LOAD_PARAMS)
-snapshot = engine.metrics.snapshot()
-rows = [["throughput", f"{snapshot['throughput']:.0f} tokens/s"]]
-rows += [[f"utilization of {what}s", f"{snapshot[f'{what}_utilization']:.0%}"] for what in ("slot", "token", "block")]
-for name in ("queue_time", "ttft", "itl", "latency"):
-    mean, p50, p99 = (f"{1000 * snapshot[name][key]:.0f} ms" for key in ("mean", "p50", "p99"))
-    rows.append([name, f"{mean} on average; p50 at most {p50}, p99 at most {p99}"])
-Table(columns=["metric", "value"], rows=rows, caption=f"{len(snapshot)} metrics are in the snapshot; these matter most here")
+# %%
+show_source(recover)
 
 # %% [markdown]
 """
-And here is a picture of an engine that you can drive yourself. "step" runs one step. "run" runs until no request is left or
-you press "pause". Type the beginning of a story and add it while the others run.
+`restore` makes the request's sequences anew from prompt and tokens, with nothing computed, and adds them to the queue. Their keys and values are recomputed, as
+after a preemption in lesson 10. A request that had its output already keeps it. Let's interrupt the fifth step, right after your step has got its blocks:
+"""
+
+# %%
+engine = YourEngine(model, tokenizer, SMALL)
+engine.scheduler.schedule = fails_in_call(5, KeyboardInterrupt(), engine.scheduler.schedule)
+serve_six(engine)
+
+# %% [markdown]
+"""
+## The engine, live
+
+Here is an engine that you can drive yourself. "step" runs one step. "run" runs until no request is left or you press "pause". Type the beginning of a story
+and add it while the others run.
 """
 
 # %% tags=["measured"]
@@ -739,11 +573,9 @@ cockpit
 """
 ## Your own engine
 
-Whenever a check passes, the source of your answer is kept in the folder `work`, next to this notebook. `my_engine` takes the arguments of `LLMEngine`. It
-builds an engine of your answers where you have solved the exercise, and of the reference where you haven't. Answers that no longer pass their check are
-left out, and so are those with which an engine fails a short trial. The table says for each lesson what became of them; `yours.parts` has a
-row for each exercise. (In the solved notebook, only the answers of this
-lesson are kept, because each lesson is run alone.)
+Whenever a check passes, your answer is kept in the folder `work`, next to this notebook. `my_engine` takes the arguments of `LLMEngine`, and builds an engine of
+your answers where you have solved the exercise, and of the reference where you haven't. An answer that no longer passes its check is left out, and so is one
+with which an engine fails a short trial. (In the solved notebook, only the answers of this lesson are kept, because each lesson is run alone.)
 """
 
 # %%
@@ -814,7 +646,7 @@ quiz("12")
 """
 ## Further (optional)
 
-What the lesson doesn't need. It isn't part of its 115 minutes.
+What the lesson doesn't need. It isn't part of its 90 minutes.
 """
 
 # %% [markdown]
@@ -838,6 +670,53 @@ What the lesson doesn't need. It isn't part of its 115 minutes.
   permitted".
 - **Hugging Face transformers**: `ContinuousBatchingManager` in `generation/continuous_batching/continuous_api.py` has `add_request`, `get_result` and a
   thread that runs the steps. `generate_batch` is our `generate`.
+"""
+
+# %% [markdown]
+"""
+### What must be refused
+
+An engine gets requests from strangers. If it can't serve one, it refuses it at once, says why, with numbers, and leaves its own state unchanged:
+"""
+
+# %%
+engine = LLMEngine(model, tokenizer, SMALL)
+engine.add_request("The old dog", request_id="C")
+for call in (
+    lambda: engine.add_request([5] * 600),
+    lambda: engine.add_request([5, 4096]),
+    lambda: engine.add_request("It was raining.", request_id="C"),
+    lambda: SamplingParams(temperature=-0.5),
+):
+    try:
+        call()
+    except Exception as error:
+        print(f"{type(error).__name__}: {error}")
+print("in the engine:", list(engine.requests))
+
+# %% [markdown]
+"""
+A request that would fit in an empty pool is accepted even if the pool is full now: it waits. One that wouldn't fit even then would wait forever.
+"""
+
+# %% [markdown]
+"""
+### Text, character by character
+
+Why not decode each token as it arrives? Look at this:
+"""
+
+# %%
+euro = tokenizer("It cost 5 €.").input_ids
+stream = IncrementalDetokenizer(tokenizer)
+print("each alone:  ", [tokenizer.decode(token) for token in euro])
+print("incremental: ", [stream.add(token) for token in euro])
+
+# %% [markdown]
+"""
+"€" has no token of its own, so three tokens hold a byte of it each. Decoded alone, a byte gives "�", and what a reader has seen can't be taken back.
+`IncrementalDetokenizer` releases text only once its characters are complete. It also holds back what
+might be the beginning of a stop string.
 """
 
 # %% [markdown]
@@ -905,8 +784,25 @@ print(output.finish_reason, repr(output.text), output.text == shown)
 
 # %% [markdown]
 """
-### What each metric means
+### What an engine knows about itself
 
+An engine counts while it serves. `engine.metrics.snapshot()` returns everything as plain data. Here are twelve requests with skewed lengths:
+"""
+
+# %% tags=["measured"]
+load = skewed_workload(12)
+measured = engine = LLMEngine(model, tokenizer, EngineConfig(max_num_seqs=8, max_num_batched_tokens=64, num_blocks=64))
+engine.generate(load.prompts, [SamplingParams(max_tokens=max_tokens) for max_tokens in load.max_new_tokens])
+snapshot = engine.metrics.snapshot()
+rows = [["throughput", f"{snapshot['throughput']:.0f} tokens/s"]]
+rows += [[f"utilization of {what}s", f"{snapshot[f'{what}_utilization']:.0%}"] for what in ("slot", "token", "block")]
+for name in ("queue_time", "ttft", "itl", "latency"):
+    mean, p50, p99 = (f"{1000 * snapshot[name][key]:.0f} ms" for key in ("mean", "p50", "p99"))
+    rows.append([name, f"{mean} on average; p50 at most {p50}, p99 at most {p99}"])
+Table(columns=["metric", "value"], rows=rows, caption=f"{len(snapshot)} metrics are in the snapshot; these are some of them")
+
+# %% [markdown]
+"""
 The times were defined in lessons 02 and 09.
 
 | metric | meaning |
@@ -930,7 +826,7 @@ A server runs for weeks, so it can't keep every value. It keeps counts and sums,
 ### How your functions get into the engine
 
 How does your `blocks_for` get into a scheduler that imports the reference's? `my_engine` executes the scheduler's source once more, in a copy of its
-module's names, where `blocks_for` is your function; see `lessons_lib/checks/linking.py`. The original stays as it is. The engine doesn't call `slot_mapping`,
+module's names, where `blocks_for` is your function; see `lessons_lib/checks/linking.py`. The original stays as it is. `yours.parts` has a row for each exercise. The engine doesn't call `slot_mapping`,
 `attention_in_place` and `token_probabilities` itself: it computes slots and attention of many sequences at once, and draws without a sort. If one of them is
 yours, a function that calls it takes the place of the engine's own (`lessons_lib/checks/stand_ins.py`). That's slower.
 """
@@ -1007,7 +903,11 @@ deadline_scoreboard(give_up)
 
 # %% [markdown]
 """
-### What a draw costs
+### The race and the cuts
+
+If the winner's rank is below `top_k`, and the tokens before it have less than `top_p`, then it would have won among the remaining tokens alone, too. Counting
+and adding up answers that, without an order. If the winner is cut, so is every token after it; the race is run again among those before it, with the same
+times. (With logarithms of everything, the race is called the *Gumbel-max trick*.)
 
 `token_probabilities` and `draw` sort; the engine's `choose_tokens` runs the race. Here are the times of one step of 16 requests with a vocabulary of 151,936,
 on this CPU:
@@ -1156,19 +1056,6 @@ Real engines have had bugs in these places. These are three of them, and what pr
 
 # %% [markdown]
 """
-### The first token ends the answer
-
-The very first token may end the answer. The request is then finished in the step that finishes its prefill, and must still be
-returned.
-"""
-
-# %%
-first_token = alone[0][0]
-output = LLMEngine(model, tokenizer, SMALL).generate([PROMPTS[0]], SamplingParams(stop_token_ids=(first_token,)))[0]
-print(f"finished by its first token: {output.finish_reason}, tokens {output.token_ids}, text {output.text!r}")
-
-# %% [markdown]
-"""
 ### For a monitoring system
 
 A monitoring system reads such metrics from many engines every few seconds. The most common one is Prometheus. It reads text with one value per line. A
@@ -1200,7 +1087,7 @@ that the same bookkeeping matters. That is the subject of lesson 13.
 
 What does the model do all that time? It multiplies matrices, and it runs hundreds of small operations in between. `fused_runner` makes a runner that
 computes the same model with fewer: queries, keys and values come from a single product with their concatenated weights, and so do the gate and up
-projections of the MLP. Each norm is one operation. For a few tokens it also computes each product in a different order (see "One product, two orders"). Here is a step of four stories:
+projections of the MLP. Each norm is one operation. Here is a step of four stories:
 """
 
 # %% tags=["measured"]
@@ -1270,76 +1157,4 @@ ways_table(recorded_ways().results)
 "sdpa" and "paged|eager" are the two attention implementations of Hugging Face's continuous batching that need no GPU. With 64 requests the differences are
 clearer. With 64 batch slots no request waits, and everything gains from that except the loop and the dense slots. The engine is no slower than
 "paged row", although it schedules every step, looks for shared prefixes and is ready to preempt. With the fused model it is the fastest of all.
-"""
-
-# %% [markdown]
-"""
-### The token budget and the gaps
-
-A large budget gets prompts computed fast. A small one keeps steps short, and with them the gaps between the tokens of running answers. One answer is being
-read when three prompts of 300 tokens arrive:
-"""
-
-# %% tags=["measured"]
-def with_arrivals(budget):
-    """Seconds of each step, from the arrival of three long prompts until each has its first token."""
-    engine = LLMEngine(model, tokenizer, EngineConfig(max_num_seqs=4, max_num_batched_tokens=budget, num_blocks=128, share_prefixes=False))
-    engine.add_request("The old dog", SamplingParams(max_tokens=150, ignore_eos=True))
-    for _ in range(5):
-        engine.step()
-    first_tokens = set()
-    for index in range(3):
-        long_prompt = (prompt_ids["B"] * 5)[index : 300 + index]
-        engine.add_request(long_prompt, SamplingParams(max_tokens=20), on_token=lambda token: first_tokens.add(token.request_id))
-    steps = len(engine.metrics.recent)
-    while len(first_tokens) < 3:
-        engine.step()
-    return [step.total_seconds for step in list(engine.metrics.recent)[steps:]]
-
-
-rows = []
-for budget in (32, 128, 1024):
-    seconds = with_arrivals(budget)
-    rows.append([str(budget), len(seconds), 1000 * max(seconds), 1000 * sum(seconds)])
-Table(
-    columns=["token budget", "steps", "longest gap in the answer, ms", "until all three have their first token, ms"],
-    rows=rows,
-    caption="Three prompts of 300 tokens arrive while one answer is being read",
-)
-
-# %% [markdown]
-"""
-Small budgets make the new requests wait; large ones make the reader wait. First decide how long a gap may be, and how long a new request may wait. A
-measurement like this one then tells you which budget to choose for your model and machine.
-
-### One product, two orders
-
-The product of tokens and weights can be computed in two ways: tokens times weights, or weights times tokens, with the result transposed. Both multiply the
-same values, but the library that PyTorch calls doesn't take the same time for both:
-"""
-
-# %% tags=["measured"]
-weights = [weight for name, weight in model.named_parameters() if name.endswith("proj.weight")]
-
-
-def products(num_tokens):
-    """Milliseconds for one product with every weight matrix of the layers: tokens × weights, weights × tokens."""
-    inputs = {width: torch.randn(num_tokens, width) for width in {weight.shape[1] for weight in weights}}
-    return median_ms(
-        [
-            lambda: [inputs[weight.shape[1]] @ weight.T for weight in weights],
-            lambda: [(weight @ inputs[weight.shape[1]].T).T.contiguous() for weight in weights],
-        ],
-        repeat=20,
-    )
-
-
-rows = [[num_tokens, *(f"{ms:.2f}" for ms in products(num_tokens))] for num_tokens in (1, 2, 4, 8, 16, 32, 64)]
-print(f"fused_llama.product uses weights × tokens up to {FEW_TOKENS} tokens.")
-Table(columns=["tokens", "tokens × weights, ms", "weights × tokens, ms"], rows=rows)
-
-# %% [markdown]
-"""
-Where the second order stops paying off depends on the machine and on the number of threads. `product` switches at the point where it stopped paying
-off with two threads.
 """

@@ -158,7 +158,7 @@ class Scheduler(Generic[OutputT]):
         if needed > self.pool.num_blocks:
             raise OutOfBlocks(
                 f"sequence {sequence.id!r} may need {needed} blocks of {self.pool.block_size} tokens; the pool has "
-                f"{self.pool.num_blocks}. Lower its max_new_tokens, or make the pool larger. Nothing was added."
+                f"{self.pool.num_blocks}. Ask for fewer new tokens, or make the pool larger. Nothing was added."
             )
 
     def has_unfinished(self) -> bool:

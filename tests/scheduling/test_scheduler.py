@@ -377,7 +377,7 @@ def test_a_chunk_that_needs_two_blocks_takes_none_while_one_is_free():
         (
             a_sequence("A", 13, 5),
             OutOfBlocks,
-            "sequence 'A' may need 5 blocks of 4 tokens; the pool has 4. Lower its max_new_tokens",
+            "sequence 'A' may need 5 blocks of 4 tokens; the pool has 4. Ask for fewer new tokens",
         ),
     ],
 )

@@ -78,28 +78,6 @@ QUIZ = [
         ),
     ),
     Question(
-        text='The stop string is "\\n\\n". The next token is " end.\\n". What does the reader see at this moment?',
-        choices=(
-            Choice(
-                "All of it, because no stop string has been found.",
-                'If the next token begins with "\\n", the reader has already seen part of the stop string.',
-            ),
-            Choice(
-                "Nothing, until it is clear whether the answer goes on.",
-                'Only what might be the beginning of a stop string has to wait, and " end." can\'t be.',
-            ),
-            Choice(
-                '" end.", and the answer is finished.', 'A single "\\n" isn\'t the stop string. The answer goes on.'
-            ),
-            Choice(
-                '" end."; the "\\n" is held back.',
-                "It's the beginning of the stop string. The next token decides. If there is none, it is shown at the "
-                "end.",
-                right=True,
-            ),
-        ),
-    ),
-    Question(
         text="The callback of one of 30 running requests raises an exception. What does the engine do?",
         choices=(
             Choice(
