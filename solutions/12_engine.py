@@ -557,7 +557,7 @@ serve_six(engine)
 ## The engine, live
 
 Here is an engine that you can drive yourself. "step" runs one step. "run" runs until no request is left or you press "pause". Type the beginning of a story
-and add it while the others run.
+and add it while the others run. Then choose a trouble and make it: a crowd, a long prompt, a reader that leaves, a model that fails once.
 """
 
 # %% tags=["measured"]
