@@ -4,7 +4,7 @@
 
 **A step has room for a limited number of tokens, sequences and blocks. Which requests get in?**
 
-110 minutes · difficulty: medium · routes: serving · prerequisites: lessons 02 (continuous batching), 03 (blocks) and 06
+100 minutes · difficulty: medium · routes: serving · prerequisites: lessons 02 (continuous batching), 03 (blocks) and 06
 (paged attention)
 
 So far, requests were served in the order of arrival, and each new request put its whole prompt into the next step. In
@@ -445,27 +445,27 @@ in that step, and in the next one P gets R's block. In step 6, Q's thirteenth to
 `schedule`: it schedules the running sequences, then the waiting ones, and raises a `Deadlock` if no running sequence can
 continue. (`new_output = SchedulerOutput` is the class of what `schedule` returns; lesson 10 replaces it with a subclass.)
 
-`schedule_waiting(scheduler_output)` admits waiting sequences and schedules their first tokens in the same step.
+| you have | what it is |
+|---|---|
+| `self.waiting` | the queue; true if it isn't empty. `self.waiting.next(self.running)` returns the sequence whose turn it is, not always the first, and leaves it in the queue |
+| `self.admit(scheduler_output, sequence)` | takes a sequence out of the queue and appends it to `running` and `scheduler_output.admitted` |
+| `self.admission(self, sequence)` | whether there is memory for it |
+| `self.max_num_seqs`, `self.max_num_batched_tokens` | at most so many running sequences, and so many tokens in a step |
+| `scheduler_output.num_tokens` | tokens that the step has scheduled so far |
+| `scheduler_output.num_scheduled_tokens`, `.stalled` | dict: sequence → tokens; list |
+| `self.pool.free_queue`, `self.pool.allocate(n)` | the free blocks; a list of n blocks that belong to the caller |
 
-- `self.waiting.next(self.running)` returns the next sequence and leaves it in the queue. It isn't always the first one, so
-  ask for each. `self.waiting` is true if the queue isn't empty.
-- A sequence is admitted only if some of `self.max_num_batched_tokens` is left (`scheduler_output.num_tokens` are used), fewer
-  than `self.max_num_seqs` sequences run, and `self.admission(self, sequence)` is true. If that is false, no sequence
-  further back is admitted either, even if it would fit: otherwise small ones that come later could keep it waiting forever.
+`schedule_waiting(scheduler_output)` admits what it can, and schedules their first tokens in the same step:
+
+- An admitted sequence gets what it wants (it may have run before), or what is left of the budget. Without a token for it, or
+  without a batch slot, it isn't admitted.
+- None is overtaken: if there is no memory for the next sequence, none behind it is admitted, even if it would fit. Otherwise
+  small ones could keep it waiting forever.
 - If a running sequence has stalled in this step, none is admitted: it would take the blocks that the stalled one waits for.
-- `self.admit(scheduler_output, sequence)` takes a sequence out of the queue and appends it to `running` and
-  `scheduler_output.admitted`.
-- An admitted sequence gets all the tokens that it wants (known − computed, since it may have run before), or what is left
-  of the budget, through `self.allocate_slots(scheduler_output, sequence, count)`. These tokens count as used.
 
-`allocate_slots(scheduler_output, sequence, count)` schedules all `count` tokens of a sequence, or none.
-
-- The sequence needs blocks for all tokens that will be in the cache after the step, `num_computed_tokens + count`. It may
-  have some of them. (`update` adds `count` to the counter later.)
-- If more blocks are missing than are free (`len(self.pool.free_queue)`), it stalls: it is appended to
-  `scheduler_output.stalled`, and otherwise nothing changes.
-- If not, `self.pool.allocate(missing)` returns a list of blocks that now belong to `sequence.blocks`, and
-  `scheduler_output.num_scheduled_tokens[sequence]` is `count`.
+`allocate_slots(scheduler_output, sequence, count)` schedules all `count` tokens of a sequence, or none. It needs blocks for
+all tokens that will be in the cache after the step; it may have some of them. If too few are free, it stalls, and nothing
+else changes. (`update` counts the tokens as computed later.)
 """
 
 # %% exercise="09.3" given="__init__ add check reset has_unfinished schedule schedule_running missing_blocks admit update computed remove release"
@@ -742,8 +742,15 @@ Worse than a bad mean is a request that is never served.
 > **starvation**: a request waits without end because others keep being served before it.
 
 Take a single batch slot. Short tier-0 requests arrive one after the other, a little faster than they can be served.
-Near the beginning, one longer tier-1 request arrives; we call it the odd one. We try streams of 25, 50 and 100 short
-requests.
+Near the beginning, one longer tier-1 request arrives; we call it the odd one. Under shortest job first and strict
+priority, there is always another request that goes first. The classic fix is to let waiting time count.
+
+> **aging**: raising the priority of a request the longer it waits, so that every request is served eventually.
+
+Let one tier be worth `patience` seconds of waiting. With a patience of 10 s, a tier-1 request that has waited for 10
+seconds has the same rank as a tier-0 request that arrives now. All waiting requests age at the same rate, so the order of
+two requests never changes, and it's enough to rank a request once, when it arrives: `arrival_time + tier * patience`.
+("Further" has a policy with more to it, as an exercise.) Here are streams of 25, 50 and 100 short requests:
 """
 
 # %%
@@ -775,36 +782,14 @@ def stream_table(rows):
     return Table(columns=["policy", *columns], rows=rows, caption=caption)
 
 
-stream_table([stream_row(policy.name, policy()) for policy in (FirstComeFirstServed, ShortestJobFirst, StrictPriority)])
+policies = (FirstComeFirstServed(), ShortestJobFirst(), StrictPriority(), PriorityWithAgeing(0.1), PriorityWithAgeing(0.5))
+names = [*(policy.name for policy in policies[:3]), "aging, patience 0.1 s", "aging, patience 0.5 s"]
+stream_table(list(map(stream_row, names, policies)))
 
 # %% [markdown]
 """
-Under the last two policies, the odd one waits until the stream ends, however long that takes. It isn't forgotten: there
-is always another request that goes first.
-
-The classic fix is to let waiting time count.
-
-> **aging**: raising the priority of a request the longer it waits, so that every request is served eventually.
-
-Let one tier be worth `patience` seconds of waiting. With a patience of 10 s, a tier-1 request that has waited for 10
-seconds has the same rank as a tier-0 request that arrives now. All waiting requests age at the same rate, so the order of
-two requests never changes, and it's enough to rank a request once, when it arrives: `arrival_time + tier * patience`.
-("Further" has a policy with more to it, as an exercise.)
-"""
-
-# %% [markdown]
-"""
-The odd one again, with four patiences:
-"""
-
-# %%
-stream_table([stream_row(f"aging, patience {patience} s", PriorityWithAgeing(patience)) for patience in (0, 0.1, 0.5, 5)])
-
-# %% [markdown]
-"""
-With a short patience, the odd one waits for about as long as the patience, however long the stream is. By how many
-seconds a request can be overtaken is now a parameter that you choose. With a patience of 0, the policy is first come, first served.
-With a patience longer than the stream, such as 5 s here, it acts like strict priority.
+Under shortest job first and strict priority, the odd one waits until the stream ends, however long that takes. With
+aging, it waits for about as long as the patience, however long the stream is.
 
 ## Measure: a hundred thousand requests
 
@@ -937,7 +922,7 @@ quiz("09")
 """
 ## Further (optional)
 
-What the lesson doesn't need. It isn't part of its 110 minutes.
+What the lesson doesn't need. It isn't part of its 100 minutes.
 """
 
 # %% [markdown]
