@@ -11,51 +11,19 @@ token ids, and answers that can be read as they grow and stopped halfway. Then w
 """
 
 # %%
-import math
-from dataclasses import replace
-from statistics import median
-from time import perf_counter
-
 import torch
-from IPython.display import display
 
 from lessons_lib.batching import generate_one_by_one
 from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, solution
-from lessons_lib.checks.lesson_12.deadlines import deadline_scoreboard
 from lessons_lib.checks.my_engine import by_lesson, my_engine
-from lessons_lib.engine import (
-    EngineConfig,
-    LLMEngine,
-    ModelRunner,
-    SamplingParams,
-    IncrementalDetokenizer,
-    fused_runner,
-    choose_tokens,
-    draw,
-    random_numbers,
-)
-from lessons_lib.engine.prometheus import prometheus_text
+from lessons_lib.engine import EngineConfig, LLMEngine, ModelRunner, SamplingParams, random_numbers
 from lessons_lib.engine.race import mixed
 from lessons_lib.engine.recovery import recover
 from lessons_lib.kv_cache import PrefixCache, audit
-from lessons_lib.measuring import (
-    DESIGNS,
-    MAX_NEW_TOKENS,
-    NAMES,
-    PROMPTS,
-    STORIES,
-    Workload,
-    hugging_face_continuous,
-    ledger,
-    median_ms,
-    recorded_ways,
-    skewed_workload,
-    ways_table,
-)
+from lessons_lib.measuring import MAX_NEW_TOKENS, NAMES, PROMPTS, STORIES, ledger
 from lessons_lib.models import load_model
-from lessons_lib.recording import count_operators
 from lessons_lib.scheduling import PreemptiveScheduler, Sequence
-from lessons_lib.viz.charts import draw_step_parts, draw_token_bars
+from lessons_lib.viz.charts import draw_token_bars
 from lessons_lib.viz.dashboard import Dashboard
 from lessons_lib.viz.source import show_source
 from lessons_lib.viz.tables import Table
@@ -648,6 +616,21 @@ quiz("12")
 
 What the lesson doesn't need. It isn't part of its 90 minutes.
 """
+
+# %%
+import math
+from dataclasses import replace
+from statistics import median
+from time import perf_counter
+
+from IPython.display import display
+
+from lessons_lib.checks.lesson_12.deadlines import deadline_scoreboard
+from lessons_lib.engine import IncrementalDetokenizer, choose_tokens, draw, fused_runner
+from lessons_lib.engine.prometheus import prometheus_text
+from lessons_lib.measuring import DESIGNS, Workload, hugging_face_continuous, median_ms, recorded_ways, skewed_workload, ways_table
+from lessons_lib.recording import count_operators
+from lessons_lib.viz.charts import draw_step_parts
 
 # %% [markdown]
 """

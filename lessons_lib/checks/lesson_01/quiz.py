@@ -57,32 +57,12 @@ QUIZ = [
         (
             Choice(
                 "8",
-                "That counts the padding. Served alone, the same token would have a different position, and a model "
-                "with absolute positions would answer differently.",
+                "That counts the padding. Served alone, the same token has a different position, so a model "
+                "may answer differently.",
             ),
             Choice("6", "The prompt's positions start at 0, so its five tokens end at 4."),
             Choice("0", "The new token continues the row. Only the first token of the prompt has position 0."),
             Choice("5", "The prompt has positions 0 to 4, so the next is 5. Padding does not count.", right=True),
-        ),
-    ),
-    Question(
-        "You run a rotary model, such as the bundled one, with a correct mask but without position ids. What happens?",
-        (
-            Choice(
-                "All stories of the wave turn into other stories.",
-                "Each row is shifted by its own padding, but the differences between positions within a row stay the "
-                "same.",
-            ),
-            Choice(
-                "Almost nothing: attention sees only differences between positions, and a shift doesn't change them.",
-                "The results differ only in the last digits. A model with absolute positions, such as GPT-2, does "
-                "break.",
-                right=True,
-            ),
-            Choice(
-                "The longest row breaks.",
-                "The longest row has no padding, so its columns equal its positions. It can't change at all.",
-            ),
         ),
     ),
     Question(
