@@ -87,7 +87,8 @@ class Engine(Protocol):
 
         A prompt may be longer than `max_num_batched_tokens`; it is then computed in several steps. A prompt that leaves
         no room for a token is refused. One that leaves less than `max_tokens` is refused, too, or
-        its answer ends with "length" where the context ends: choose. An id is in use until its request has ended.
+        its answer ends with "length" where the context ends: choose. An id is in use until its request has ended; then
+        a new request may have it.
 
         Raises:
             ValueError or TypeError: the prompt is empty, has a token outside the vocabulary or doesn't fit; the id is
@@ -122,6 +123,10 @@ class Engine(Protocol):
         Each `next` steps the engine until there is a token, and so serves the other requests, too, whose tokens are
         not lost: the next `step()` returns them. If the reader closes the iterator early, even before its first `next`,
         the request is aborted. If `abort` ends the request, the iterator yields nothing more and ends.
+
+        If a pass of the model fails, choose as for `step`: the iterator raises what the model raised, and its request
+        is aborted; or the request ends with "error", and the iterator ends after the tokens so far; or the pass is
+        computed again, and the iterator goes on. It never waits for a token that can't come.
         """
 
 

@@ -612,6 +612,50 @@ def aborts_no_stream(course, engine, scheduler):
     )
 
 
+@broken("manners.stream_in_a_failed_pass")
+def waits_for_a_token_after_an_error(course, engine, scheduler):
+    def stream(name, prompt, params):
+        course.add_request(name, prompt, params)
+        others = []
+        try:
+            while True:
+                for event in course.step():
+                    if event.request_id != name:
+                        others.append(event)
+                        continue
+                    yield from event.token_ids
+                    if event.finish_reason not in (None, "error"):
+                        return
+        finally:
+            course.abort(name)
+            course.new = others + course.new
+
+    course.stream = stream
+
+
+@broken("manners.stream_in_a_failed_pass")
+def begins_a_failed_stream_again(course, engine, scheduler):
+    def stream(name, prompt, params):
+        course.add_request(name, prompt, params)
+        others = []
+        try:
+            while True:
+                for event in course.step():
+                    if event.request_id != name:
+                        others.append(event)
+                        continue
+                    yield from event.token_ids
+                    if event.finish_reason == "error":
+                        course.add_request(name, prompt, params)
+                    elif event.finish_reason:
+                        return
+        finally:
+            course.abort(name)
+            course.new = others + course.new
+
+    course.stream = stream
+
+
 @broken("manners.waiting_survive_a_fault")
 def ends_the_waiting_too(course, engine, scheduler):
     engine.affected_requests = lambda scheduler_output: list(engine.requests.values())

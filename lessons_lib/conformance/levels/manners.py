@@ -359,3 +359,33 @@ def serves_on_after_a_fault(bench: Bench) -> None:
             run.add(a_prompt(6, index), 6, name=f"new{index}", ignore_eos=True)
         run.run_out()
         run.check_answers(but=old)
+
+
+@LEVEL.item("A stream in a pass that fails goes on with the right tokens, ends, or raises; it doesn't wait", "14")
+def stream_in_a_failed_pass(bench: Bench) -> None:
+    for at_pass in (1, 3):
+        run = bench.run(needs=(MODEL, STREAM))
+        _read_through_a_fault(run, at_pass)
+
+
+def _read_through_a_fault(run: Run, at_pass: int) -> None:
+    reader = _stream(run, "read", a_prompt(6), 8)
+    run.watch.fail_at = len(run.watch.passes) + at_pass
+    got: list[int] = []
+    outcome = run_guarded(lambda: got.extend(reader), LONGEST_WAIT)
+    run.watch.fail_at = None
+    if outcome.timed_out:
+        raise Broken(
+            f"the model failed in pass {at_pass} of a stream of 8 tokens, which had yielded {len(got)}: "
+            f"{LONGEST_WAIT:g} seconds later the next `next` was still waiting. If the request has ended with 'error', "
+            "no token will come; end the iterator, or raise."
+        )
+    right = expected("qwen2", a_prompt(6), 8, ignore_eos=True)
+    if got != right[: len(got)]:
+        raise Broken(
+            f"the model failed in pass {at_pass} of a stream, which yielded {got}; `generate` gives {right}. A stream "
+            "may end early then, and what it has yielded must be right."
+        )
+    run.requests["read"].is_aborted = True
+    what = f"the model failed in pass {at_pass} of a stream, the stream is over, and has_unfinished() is True."
+    _check_gone(run, what, "after the stream was over")
