@@ -4,17 +4,14 @@
 
 **One engine is full. How do several serve as if they were one?**
 
-120 minutes · difficulty: hard · routes: serving · prerequisites: lesson 11 (prefix sharing) and lesson 14 (serving)
+105 minutes · difficulty: hard · routes: serving · prerequisites: lesson 11 (prefix sharing) and lesson 14 (serving)
 
 A second GPU can hold a copy of the model. Then there are two questions: which copy gets which request, and what happens to the requests of a copy that dies? We build the core of both answers. You need neither a GPU nor a
 cluster: the replicas are engines in this process. Figures that were recorded on other machines are marked as such.
-
-The minutes above cover the three exercises and the text between them. Optional parts are extra.
 """
 
 # %%
 import json
-import math
 import random
 from functools import partial
 
@@ -28,7 +25,6 @@ from lessons_lib.models import load_model
 from lessons_lib.recording.replica_streams import EngineReplica, record_streams
 from lessons_lib.serving.router import PrefixAffinity, Replica, RoundRobin, TwoChoices, hash_prompt
 from lessons_lib.serving.routing_simulation import chat_prompts, simulate_routing
-from lessons_lib.viz.charts import line_chart
 from lessons_lib.viz.replicas import PrefixPlaces, draw_prefix_places, draw_streams
 from lessons_lib.viz.tables import Table
 
@@ -200,21 +196,6 @@ Table(
 )
 
 # %%
-trade = {"affinity, limits 0 to 8": {}, "round robin": {}, "two choices": {}}
-for name, policy in (("round robin", RoundRobin()), ("two choices", TwoChoices()), *(("affinity, limits 0 to 8", Affinity(limit)) for limit in range(9))):
-    result = simulate_routing(prompts, policy, 4)
-    trade[name][result.highest_load] = 100 * result.hit_rate
-loads = sorted(set().union(*trade.values()))
-line_chart(
-    loads,
-    {name: [found.get(load, math.nan) for load in loads] for name, found in trade.items()},
-    xlabel="highest load: requests of one replica",
-    ylabel="prompt tokens found, %",
-    title="Four replicas: what a larger load buys",
-    alt="Share of the prompt tokens found in a cache over the highest load of a replica, for affinity with limits 0 to 8, round robin and two choices.",
-)
-
-# %%
 reveal("15.b", simulate_routing(prompts, Affinity(4), 4).highest_load, unit="requests")
 
 # %% [markdown]
@@ -223,26 +204,10 @@ If the least loaded replica has m requests, all four have at least m, and the on
 are running, so m is at most 2: the chosen replica has 6, and now 7. The same pencil gives "highest load" for each limit up to 8 in the table. So you can derive the limit from the load
 that a replica can take, before you measure anything.
 
-The curve is the trade-off. To the left, the load is even, and a prompt waits for its own tokens to be computed. To the right, fewer tokens are computed, and
-a replica serves more requests at a time, so each of them gets its tokens later. The first steps of the limit buy the most.
-
-Three more things to see. Round robin and two choices get *worse* with more replicas: the more there are, the less likely the right one is chosen by chance. Affinity with a
-limit of 2 or more doesn't: with four replicas and a limit of 4, 22% of the prompt tokens are left to compute; with round robin it is 48%. And the limit is a trade-off: a small
-limit keeps the load even, a large one finds more. 16 requests over 4 replicas would ideally be 4 each. Round robin reaches that only because the oldest request always ends first
-in this simulation. With answers of different lengths, it wouldn't.
-
-### Optional: beat the reference
-
-Write a rule of your own: a function of the prompt's block hashes and the list of replicas that returns an index. It is scored on conversations that you can't see,
-with 4 replicas. No replica may ever serve more than 6 requests at a time. Under the same bound, the reference is `choose_replica` with a limit of 2. There is room above it.
+Round robin and two choices get *worse* with more replicas: the more there are, the less likely the right one is chosen by chance. Affinity with a limit of 2 or more doesn't: with
+four replicas and a limit of 4, 22% of the prompt tokens are left to compute; with round robin it is 48%. And the limit is a trade-off: a small one keeps the load even, a large one
+finds more. Its first steps buy the most. ("Further" has a scoreboard for a rule of your own.)
 """
-
-# %%
-def my_rule(block_hashes, replicas):
-    return choose_replica(block_hashes, replicas, 2)  # replace this
-
-
-routing_scoreboard(my_rule)
 
 # %% [markdown]
 """
@@ -331,16 +296,8 @@ Table(columns=["request", "as output tokens: the same tokens"], rows=rows)
 
 # %% [markdown]
 """
-### Predict
-
-All four requests go on with exactly the tokens of the uncut answer. What does it cost? Take the greedy one: its prompt has 62 tokens, `max_tokens` is 24, and ten tokens are known. The second
-engine runs nothing else, and a step may compute 256 tokens.
-
-**15.d** How many steps does the second engine take until the completion ends?
+All four requests go on with exactly the tokens of the uncut answer. What does it cost?
 """
-
-# %%
-predict("15.d", ...)  # steps
 
 # %%
 def count_steps(output_ids):
@@ -353,13 +310,11 @@ def count_steps(output_ids):
     return steps
 
 
-reveal("15.d", count_steps(uncut_answers["greedy"][:CUT]), unit="steps")
-print(f"beginning again: {count_steps([])} steps")
+print(f"going on after {CUT} tokens: {count_steps(uncut_answers['greedy'][:CUT])} steps; beginning again: {count_steps([])} steps")
 
 # %% [markdown]
 """
-The first step computes the prompt and the ten tokens together, 72 in all, and gives token 11. Each of the other 13 takes one step. Beginning again computes just as many tokens, 62 + 23
-(the last one is never computed), but in 24 steps, the first ten of which give the reader nothing new.
+The first step computes the prompt and the ten tokens together and gives token 11. Each of the others takes one step, as ever.
 
 ## Build 3: the core of a balancer
 
@@ -379,14 +334,27 @@ So each token comes once and as soon as it is there; then exactly one `finish_re
 - A replica has a `load`, and `stream(request)` returns an iterator of chunks with a method `close()`.
 - `choose(candidates)` gets a list of the replicas that can still be asked, and returns an index in it.
 
-**Your task**, in two steps. Run the check after each: it says when the first one is right.
+The first row is given: this generator serves a request by one replica that is never lost.
+"""
 
-**Step 1: a replica that is never lost.**
+# %%
+def stream_once(replica, request):
+    """The chunks of one replica. Whatever happens, even if the reader leaves, its stream is closed and its load lowered."""
+    replica.load += 1
+    chunks = None
+    try:
+        chunks = replica.stream(request)
+        yield from chunks
+    finally:
+        if chunks is not None:
+            chunks.close()
+        replica.load -= 1
 
-- Raise the `load` of the chosen replica by one, *then* call `stream`. Pass its chunks on, up to the one with a reason.
-- Whatever happens, even if the reader leaves, close the stream and lower the load.
 
-**Step 2: the rest of the table.** `stream(...)` itself or any chunk may raise `ReplicaLost`; or the iterator just ends, *without* a `finish_reason`. Both mean the same.
+# %% [markdown]
+"""
+**Your task**: `relay`, with the rest of the table. Use `stream_once`, or do it your own way. The load is raised *before* `stream` is called. `stream(...)` itself or any chunk may raise
+`ReplicaLost`; or the iterator just ends, *without* a `finish_reason`. Both mean the same.
 
 - All replicas need the same seed. If the request has none (missing or None), draw one with `random.getrandbits(31)`.
 - Close the lost stream and lower the load *before* the next replica is asked. Choose it from those that weren't lost; ask it for what `request_to_go_on` returns.
@@ -456,7 +424,7 @@ draw_streams(records, 2, lost=(0, 9))
 
 # %% [markdown]
 """
-Without moves, the streams of replica 0 end with an error: not nice, but honest. With moves, the readers only see a short pause (the picture counts chunks, so the pause doesn't show): the one prefill of 15.d.
+Without moves, the streams of replica 0 end with an error: not nice, but honest. With moves, the readers only see a short pause (the picture counts chunks, so the pause doesn't show): one prefill.
 
 `lessons_lib/serving/balancer.py` is the same over HTTP and plain server processes. It also asks each replica's `/health` every half second, so that a replica that *hangs* is noticed too.
 
@@ -492,6 +460,21 @@ quiz("15")
 
 ## Further (optional)
 
+### Beat the reference
+
+Write a rule of your own: a function of the prompt's block hashes and the list of replicas that returns an index. It is scored on conversations that you can't see,
+with 4 replicas. No replica may ever serve more than 6 requests at a time. Under the same bound, the reference is `choose_replica` with a limit of 2. There is room above it.
+"""
+
+# %%
+def my_rule(block_hashes, replicas):
+    return choose_replica(block_hashes, replicas, 2)  # replace this
+
+
+routing_scoreboard(my_rule)
+
+# %% [markdown]
+"""
 <details>
 <summary><b>Ray Serve</b>: what starts the replicas, replaces dead ones, and adds more?</summary>
 

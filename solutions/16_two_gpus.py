@@ -8,8 +8,6 @@
 
 To use two GPUs for one model, every matrix has to be cut, and the results of both halves have to be added up. You build the cut, the sum, and a layer from the two; at the end, a model runs on your code alone. You need no GPU: the halves are first processes, then threads on your CPU. Figures that were
 recorded on other machines are marked as such.
-
-The minutes above cover the three exercises and the text between them. Optional parts are extra.
 """
 
 # %%
@@ -311,19 +309,7 @@ Table(columns=["workers", "through worker 0", "your all_reduce"], rows=rows, cap
 """
 However many workers there are, none sends more than two tensors, apart from rounding up. What does grow is the number of messages. In a ring, 2 (N - 1) of them follow one another. Workers that send each part straight to the one that adds it up
 need only two rounds, but every worker sends to every other. For short tensors, the waits count more than the bytes, so NCCL, NVIDIA's library for this, has other algorithms than the ring.
-
-### Optional: beat the ring
-
-Write an all-reduce that is faster than the ring for both sizes: the short tensor of a single decode and the long one of a prefill. Eight workers are timed on simulated links. Each message costs its sender 2 µs and its bytes at 50 GB/s, and arrives
-5 µs later. The limit on the bytes doesn't apply here, but all workers must still return the same bits. Which of these numbers matters most for which size?
 """
-
-# %%
-def my_all_reduce(tensor, worker):
-    return all_reduce(tensor, worker)  # replace this
-
-
-all_reduce_scoreboard(my_all_reduce)
 
 # %% [markdown]
 """
@@ -384,8 +370,54 @@ print(f"kilobytes that each has sent: {[round(worker.sent_bytes / 1000) for work
 # %% [markdown]
 """
 Two sums in each of 8 layers: 16. A worker has a little more than half of the parameters, because the norms stay whole. `cut_model` in `lessons_lib/serving/tensor_parallel.py`, which the engine uses, also writes the new numbers of heads into the model's configuration, so that the paged cache of each process is allocated for its own KV heads only.
+"""
 
-### Optional: where do the milliseconds go?
+# %% [markdown]
+"""
+## What is still wrong
+
+**One lost process ends a parallel model.** If any of its processes dies, all its streams are lost: to the balancer of lesson 15, the group is one replica.
+
+**All wait for the slowest.** Each sum needs the results of every process, so one slow GPU or link slows down every step of all of them.
+
+**The last matrix isn't cut.** Each process computes all logits itself. With a small model and a large vocabulary, that is a good part of what a step reads. vLLM cuts the embedding and the last matrix, too.
+
+**A model in parts helps only as long as the sums are quicker than the work that is saved.** Between machines, where links are slower than inside one, pipeline parallelism is the usual choice.
+
+The ledger gets no row here: the tokens and the steps are those of lesson 12.
+
+## Quiz
+"""
+
+# %%
+quiz("16")
+
+# %% [markdown]
+"""
+## References
+
+- M. Shoeybi et al.: *Megatron-LM: Training Multi-Billion Parameter Language Models Using Model Parallelism*, 2019; the two cuts are in section 3. <https://arxiv.org/abs/1909.08053>
+- Hugging Face transformers: distributed inference. <https://huggingface.co/docs/transformers/main/en/perf_infer_gpu_multi>
+- vLLM: parallelism and scaling. <https://docs.vllm.ai/en/latest/serving/parallelism_scaling.html>
+
+## Further (optional)
+
+### Beat the ring
+
+Write an all-reduce that is faster than the ring for both sizes: the short tensor of a single decode and the long one of a prefill. Eight workers are timed on simulated links. Each message costs its sender 2 µs and its bytes at 50 GB/s, and arrives
+5 µs later. The limit on the bytes doesn't apply here, but all workers must still return the same bits. Which of these numbers matters most for which size?
+"""
+
+# %%
+def my_all_reduce(tensor, worker):
+    return all_reduce(tensor, worker)  # replace this
+
+
+all_reduce_scoreboard(my_all_reduce)
+
+# %% [markdown]
+"""
+### Where do the milliseconds go?
 
 Take the steps with one request from the table of GPUs and replicas. A decode step reads all weights once, and the bytes over the bandwidth are a lower bound for its time (lesson 08). The bound is far below the measured step, and halving the bytes doesn't halve the time. Why?
 
@@ -451,34 +483,6 @@ What the estimate does explain is why two GPUs aren't twice as fast: only the fi
 
 # %% [markdown]
 """
-## What is still wrong
-
-**One lost process ends a parallel model.** If any of its processes dies, all its streams are lost: to the balancer of lesson 15, the group is one replica.
-
-**All wait for the slowest.** Each sum needs the results of every process, so one slow GPU or link slows down every step of all of them.
-
-**The last matrix isn't cut.** Each process computes all logits itself. With a small model and a large vocabulary, that is a good part of what a step reads. vLLM cuts the embedding and the last matrix, too.
-
-**A model in parts helps only as long as the sums are quicker than the work that is saved.** Between machines, where links are slower than inside one, pipeline parallelism is the usual choice.
-
-The ledger gets no row here: the tokens and the steps are those of lesson 12.
-
-## Quiz
-"""
-
-# %%
-quiz("16")
-
-# %% [markdown]
-"""
-## References
-
-- M. Shoeybi et al.: *Megatron-LM: Training Multi-Billion Parameter Language Models Using Model Parallelism*, 2019; the two cuts are in section 3. <https://arxiv.org/abs/1909.08053>
-- Hugging Face transformers: distributed inference. <https://huggingface.co/docs/transformers/main/en/perf_infer_gpu_multi>
-- vLLM: parallelism and scaling. <https://docs.vllm.ai/en/latest/serving/parallelism_scaling.html>
-
-## Further (optional)
-
 <details>
 <summary><b>What production does</b>: vLLM, transformers</summary>
 

@@ -676,7 +676,7 @@ WRONG = {
     ],
     "15.3": [
         Wrong("a list", returns_a_list, "returned a list"),
-        Wrong("step 1 only", step_1_only, "Step 1 is right"),
+        Wrong("step 1 only", step_1_only, "A stream is passed on if its replica isn't lost"),
         Wrong("nothing returned", returns_nothing, "returned None"),
         Wrong("tokens instead of chunks", yields_tokens, "expected Chunks"),
         Wrong("buffered", relaying(buffered=True), "and your code has read 6 from the replica"),

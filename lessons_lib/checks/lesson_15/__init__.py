@@ -58,8 +58,8 @@ EXERCISES = [
         reference="lessons_lib.serving.failover:relay",
         test=check_relay,
         hints=(
-            "Step 1 takes about ten lines. For step 2, ask what each of them would have to do if the replica were lost "
-            "exactly there, and which of them must run whatever happens.",
+            "Take `stream_once` line by line: what would each have to do if the replica were lost exactly there, and "
+            "which of them must run whatever happens?",
             "A loop over replicas around a loop over chunks. Two things leave the inner loop without a reason: "
             "ReplicaLost, and the end of the stream. Let both reach the same line below it, where "
             "`request_to_go_on` gets *all* tokens so far. Keep a list of remaining replicas, and take the chosen one "

@@ -25,7 +25,7 @@ from lessons_lib.checks.lesson_15.relayed_seeds import check_drawn_seeds, check_
 def check_relay(attempt) -> None:
     for check in (_check_one, _check_as_it_comes, _check_choice, _check_other_streams, _check_reader_leaves):
         check(attempt)
-    with reached("Step 1 is right: a stream is passed on if its replica isn't lost. This is about step 2."):
+    with reached("A stream is passed on if its replica isn't lost. This is about the other rows of the table."):
         for check in (
             check_lost_anywhere, check_connection_cut, check_opening, check_lost_twice, check_begun,
             check_larger_chunks, check_chosen_again, check_after_the_last_token, check_none_left, check_max_moves,
