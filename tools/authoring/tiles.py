@@ -24,7 +24,7 @@ MAIN_PICTURES = {
     "09": ("draw_gantts(", (20, 70, 420, 220)),
     "10": ("draw_pressure(", (10, 130, 400, 220)),
     "11": ("draw_pressure(all_steps", (10, 130, 600, 280)),
-    "12": ("Dashboard(live)", (60, 110, 530, 290)),
+    "12": ("Dashboard(live)", (330, 118, 560, 180)),
     "13": ("draw_bars(", (290, 40, 490, 200)),
     "14": ("draw_load(", (310, 25, 270, 190)),
     "15": ("draw_streams(", (110, 45, 790, 350)),
@@ -33,7 +33,7 @@ MAIN_PICTURES = {
 }
 UNSEEN = re.compile(r"<(title|text|style|metadata)\b(?:[^>]*/>|.*?</\1>)|<!--.*?-->", re.DOTALL)
 ROOT_TAG = re.compile(r'^<svg [^>]*?viewBox="[^"]*"[^>]*>')
-OF_WIDGETS = re.compile(r' (?:aria-label|role|class|tabindex|pointer-events)="[^"]*"')
+OF_WIDGETS = re.compile(r' (?:aria-label|role|class|tabindex|pointer-events|data-link|data-moves)="[^"]*"')
 XLINK = 'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink"'
 
 
