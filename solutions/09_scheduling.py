@@ -4,7 +4,7 @@
 
 **A step has room for a limited number of tokens, sequences and blocks. Which requests get in?**
 
-100 minutes · difficulty: medium · routes: serving · prerequisites: lessons 02 (continuous batching), 03 (blocks) and 06
+105 minutes · difficulty: medium · routes: serving · prerequisites: lessons 02 (continuous batching), 03 (blocks) and 06
 (paged attention)
 
 So far, requests were served in the order of arrival, and each new request put its whole prompt into the next step. In
@@ -42,6 +42,7 @@ from lessons_lib.scheduling import (
     StrictPriority,
     WaitingQueue,
     bursty_arrivals,
+    conservative,
     fit_cost,
     jain_index,
     optimistic,
@@ -293,28 +294,8 @@ at once. Lesson 06 did that.
 **Optimistic.** Look at what is free now. Admit a request if its known tokens fit, and hope that other sequences finish
 before it grows.
 
-## Build 2: conservative admission
-
-**Exercise 09.2.** Write `conservative(scheduler, sequence)`. It returns True if `sequence` may be admitted, and False
-otherwise. It changes nothing.
-
-Each sequence in `scheduler.running`, and the new one, is promised enough blocks for its `most_tokens`. Can the pool
-(`scheduler.pool`, with `block_size` and `num_blocks`) keep all promises? `blocks_for(tokens, block_size)` rounds up to
-whole blocks.
-
-Example with blocks of 16: A (prompt 13, `max_tokens` 30) may have 42 tokens in the cache, so 3 blocks. B (prompt 62,
-`max_tokens` 60) may have 121, so 8 blocks. While both run, C (prompt 3, `max_tokens` 100) arrives. It may have 102, so
-7 blocks. A pool of 18 blocks can admit C; a pool of 17 can't. How many blocks A and B hold right now doesn't matter.
-"""
-
-# %% exercise="09.2"
-from lessons_lib.kv_cache.block_pool import blocks_for
-
-from lessons_lib.scheduling.scheduler import conservative
-
-# %% [markdown]
-"""
-The optimistic rule is given. `missing_blocks` is the number of blocks that a sequence still needs for its known tokens.
+`conservative` promises each sequence enough blocks for its `most_tokens`; how many blocks it holds right now doesn't matter. ("Further" has it as an
+exercise.) Here is `optimistic`, in which `missing_blocks` is the number of blocks that a sequence still needs for its known tokens.
 
 > **watermark**: the number of blocks that admission keeps free, because running sequences will need more blocks soon.
 """
@@ -384,7 +365,7 @@ A watermark makes a deadlock unlikely, at the cost of blocks that stay idle. It 
 scheduler must be able to take blocks back from a running sequence, which is the subject of lesson 10. Until then,
 `conservative` is the default.
 
-## Build 3: the scheduler
+## Build 2: the scheduler
 
 The scheduler makes two decisions: which waiting sequences join the step, and whether there are blocks for the tokens that
 it schedules. First make both by hand. The pool has 6 blocks of 4 tokens, the budget is 8 tokens, there are three batch slots,
@@ -922,8 +903,29 @@ quiz("09")
 """
 ## Further (optional)
 
-What the lesson doesn't need. It isn't part of its 100 minutes.
+What the lesson doesn't need. It isn't part of its 105 minutes.
 """
+
+# %% [markdown]
+"""
+### Optional: conservative admission
+
+**Exercise 09.2** (optional). Write `conservative(scheduler, sequence)`. It returns True if `sequence` may be admitted, and False
+otherwise. It changes nothing.
+
+Each sequence in `scheduler.running`, and the new one, is promised enough blocks for its `most_tokens`. Can the pool
+(`scheduler.pool`, with `block_size` and `num_blocks`) keep all promises? `blocks_for(tokens, block_size)` rounds up to
+whole blocks.
+
+Example with blocks of 16: A (prompt 13, `max_tokens` 30) may have 42 tokens in the cache, so 3 blocks. B (prompt 62,
+`max_tokens` 60) may have 121, so 8 blocks. While both run, C (prompt 3, `max_tokens` 100) arrives. It may have 102, so
+7 blocks. A pool of 18 blocks can admit C; a pool of 17 can't.
+"""
+
+# %% exercise="09.2"
+from lessons_lib.kv_cache.block_pool import blocks_for
+
+from lessons_lib.scheduling.scheduler import conservative
 
 # %% [markdown]
 """

@@ -567,7 +567,7 @@ What the lesson doesn't need. It isn't part of its 95 minutes.
 ### What production does
 
 - vLLM's prefix cache: `hash_block_tokens` in `vllm/v1/core/kv_cache_utils.py` hashes the parent's hash, the tokens, and everything else that makes a
-  difference: the adapter, the images, a salt if the user sets one. `FreeKVCacheBlockQueue` in the same file is our `LruQueue`, written as a linked
+  difference: the adapter, the images, and a *salt*, any text that keeps users' blocks apart. `FreeKVCacheBlockQueue` in the same file is our `LruQueue`, written as a linked
   list; there, too, the tail of a sequence is evicted before its beginning. `KVCacheManager.get_computed_blocks` describes our trap in a comment: if
   all tokens hit, the last one must be computed again. In that case it uses one block fewer and recomputes that whole block.
 - vLLM serves n samples of one prompt as n requests that find each other's blocks by hash (`vllm/v1/engine/parallel_sampling.py`).

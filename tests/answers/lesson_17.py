@@ -1,6 +1,7 @@
 """Answers to the exercise of lesson 17: engines with one mistake each, and engines that are built in another way."""
 
 import os
+from collections import deque
 from dataclasses import replace
 
 import numpy as np
@@ -146,7 +147,10 @@ class PromptsFirst(SmallEngine):
             return super().compute()
         except RuntimeError:
             failed, self.running = self.running, []
-            return [NewTokens(each.request_id, [], "error") for each in failed]
+            ends = [NewTokens(each.request_id, [], "error") for each in failed]
+            for end in ends:
+                self.streams.get(end.request_id, deque()).append(end)
+            return [end for end in ends if end.request_id not in self.streams]
 
 
 def the_course(model, limits, tokenizer):

@@ -79,7 +79,7 @@ def shares_of_a_budget(draw: random.Random) -> Asked:
     )
 
 
-@item("09", "compute", "Build 2: conservative admission")
+@item("09", "compute", "Which requests may start")
 def promised_blocks(draw: random.Random) -> Asked:
     prompts, limits = [draw.randint(10, 60) for _ in range(3)], [draw.randint(20, 80) for _ in range(3)]
     sequences = [Sequence(str(index), range(p), m) for index, (p, m) in enumerate(zip(prompts, limits))]

@@ -28,7 +28,7 @@ EXERCISES = [
     ),
     Exercise(
         id="09.2",
-        title="conservative admission",
+        title="conservative admission (optional)",
         reference="lessons_lib.scheduling.scheduler:conservative",
         test=check_conservative,
         hints=(
