@@ -150,15 +150,24 @@ export function namesIn(elements) {
 }
 
 /**
+ * Where a rectangle or a text is drawn. Its attributes say so, and a browser needn't lay out the picture for them.
+ * @param {Element} node
+ * @returns {[number, number]}
+ */
+function placeOf(node) {
+  return [Number(node.getAttribute("x")), Number(node.getAttribute("y"))];
+}
+
+/**
  * Where everything is that may move, by its name.
  * @param {any[]} nodes
- * @returns {Map<string, DOMRect[]>}
+ * @returns {Map<string, [number, number][]>}
  */
 function placesOf(nodes) {
   const places = new Map();
   for (const node of nodes) {
     const name = node.dataset.moves;
-    if (name) places.set(name, [...(places.get(name) ?? []), node.getBBox()]);
+    if (name) places.set(name, [...(places.get(name) ?? []), placeOf(node)]);
   }
   return places;
 }
@@ -346,7 +355,7 @@ class LessonsPlayer extends (globalThis.HTMLElement ?? Object) {
   /**
    * What was elsewhere in the last picture comes from there.
    * @param {any[]} nodes
-   * @param {Map<string, DOMRect[]>} places
+   * @param {Map<string, [number, number][]>} places
    */
   glide(nodes, places) {
     if (!places.size) return;
@@ -354,8 +363,8 @@ class LessonsPlayer extends (globalThis.HTMLElement ?? Object) {
     for (const node of nodes) {
       const from = places.get(node.dataset.moves)?.shift();
       if (!from) continue;
-      const to = node.getBBox();
-      const [x, y] = [from.x - to.x + (from.width - to.width) / 2, from.y - to.y + (from.height - to.height) / 2];
+      const to = placeOf(node);
+      const [x, y] = [from[0] - to[0], from[1] - to[1]];
       if (Math.hypot(x, y) < LEAST_GLIDE) continue;
       node.animate([{ transform: `translate(${x}px, ${y}px)` }, { transform: "none" }], { duration, easing: "ease-out" });
     }
