@@ -100,7 +100,7 @@ C waited for all of A, and the heartbeats stopped. `for token in engine.stream(.
 
 Now the opposite mistake. A's client reads three tokens and then takes a break of 0.1 s, with an `await`. The event loop is free, and C is in the engine all the time. It also wants 12 tokens.
 
-`engine.stream` takes a step, of a few milliseconds, whenever its reader asks for a token. A step computes one token for each request. So C has 3 tokens when A's break begins.
+`engine.stream` takes a step, of a few milliseconds, whenever its reader asks for a token. A step computes one token for each request.
 
 **14.a** How many tokens does C have when A's break ends?
 """
@@ -952,7 +952,7 @@ ledger(model, tokenizer, "14", with_cache_only=True, since="12")
 
 # %% [markdown]
 """
-The same tokens with no more cache. The event loop's own work is so little that the speed varies more from run to run.
+The same tokens with no more cache. What the event loop costs depends on how busy it is:
 
 ### Two threads share one Python
 
