@@ -168,9 +168,13 @@ def test_a_client_that_never_reads_is_dropped(live):
     client = Connection(live, receive_buffer=4096)
     wait_until(lambda: set(connections) - before)
     (protocol,) = set(connections) - before
-    for _ in range(600):  # the kernel takes some megabytes before anything waits in the server
-        client.ask("/metrics")
-    wait_until(lambda: protocol.flow.write_paused)
+    for _ in range(6):  # the kernel takes some megabytes, it decides how many, before anything waits in the server
+        for _ in range(600):
+            client.ask("/metrics")
+        with contextlib.suppress(AssertionError):
+            wait_until(lambda: protocol.flow.write_paused, patience=5)
+            break
+    assert protocol.flow.write_paused
     assert protocol.transport.get_write_buffer_size() < 2**17  # a bounded buffer
     assert get(live, "/health")[0] == 200
     wait_until(lambda: protocol not in connections)
