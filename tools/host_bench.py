@@ -99,8 +99,14 @@ def long_contexts() -> Requests:
     return [([index] * 131_000, 200) for index in range(8)]
 
 
+def documents() -> Requests:
+    """64 prompts of 2,048 to 8,192 tokens at once, with short answers: every step is full of prompts' tokens."""
+    rng = random.Random(0)
+    return [([rng.randrange(97) for _ in range(rng.randint(2048, 8192))], rng.randint(16, 64)) for _ in range(64)]
+
+
 WORKLOADS: dict[str, Callable[[], Requests]] = {
-    "decode": decodes, "churn": churn, "queue": queue, "long": long_contexts,
+    "decode": decodes, "churn": churn, "queue": queue, "long": long_contexts, "documents": documents,
 }  # fmt: skip
 
 

@@ -12,6 +12,8 @@ from lessons_lib.measuring.gpu_timing import microseconds
 from lessons_lib.measuring.hf_continuous import hugging_face_continuous
 from lessons_lib.measuring.ledger import ledger
 from lessons_lib.measuring.published import (
+    ANY_GPU,
+    HOPPER,
     OURS,
     recorded_attention,
     recorded_engine,
@@ -31,8 +33,10 @@ from lessons_lib.measuring.tuning import block_size_costs, engine_fits, largest_
 from lessons_lib.measuring.workloads import Workload, skewed_workload
 
 __all__ = [
+    "ANY_GPU",
     "CASES",
     "DESIGNS",
+    "HOPPER",
     "MAX_NEW_TOKENS",
     "NAMES",
     "OURS",

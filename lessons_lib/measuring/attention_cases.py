@@ -77,6 +77,8 @@ def _cases() -> list[Case]:
             (*prompts, *running),
         ),
         Case("prefill 32,8,128; 4 × 4096", "prefill", *llama, (4096,) * 4, (4096,) * 4),
+        Case("prefill 14,2,64; 4 × 4096", "prefill", *qwen, (4096,) * 4, (4096,) * 4),
+        Case("prefill 14,2,64; 64 × 100", "prefill", *qwen, (100,) * 64, (100,) * 64),
     ]
 
 

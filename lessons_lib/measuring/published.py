@@ -9,6 +9,7 @@ from lessons_lib.measuring.roofline import Machine
 
 FOLDER = Path(__file__).parents[1] / "assets" / "recorded"
 OURS = "this course"
+ANY_GPU, HOPPER = "the kernel for any GPU", "the kernel for Hopper GPUs"  # prefills by one of them, whichever is faster
 
 
 @dataclass(frozen=True)
@@ -41,13 +42,11 @@ class Recording:
         machine: with its measured limits.
         processors: streaming multiprocessors of the GPU.
         provenance: machine, versions, command and date, in one line.
-        note: exceptions, for single cases.
     """
 
     machine: Machine
     processors: int
     provenance: str
-    note: str
     cases: tuple[RecordedCase, ...]
 
     def case(self, beginning: str) -> RecordedCase:
@@ -73,7 +72,6 @@ def recorded_attention() -> Recording:
         machine=Machine(facts["machine"], facts["read_bytes_per_s"], facts["matmul_flop_per_s"]),
         processors=facts["processors"],
         provenance=_provenance(facts),
-        note=facts.get("note", ""),
         cases=tuple(_case(case) for case in facts["cases"]),
     )
 
@@ -232,7 +230,7 @@ def summary_markdown() -> str:
             else f"{case.kv_bytes / own / 1e6:.1f} TB/s"
         )
         gathered = case.microseconds.get("gather + SDPA")
-        times = [production.microseconds[case.name][other] for other in others] + [gathered]
+        times = [production.microseconds.get(case.name, {}).get(other) for other in others] + [gathered]
         lines.append([case.name, _three_digits(own), rate, *(_three_digits(time) if time else "–" for time in times)])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 

@@ -173,7 +173,7 @@ def test_the_note_stands_in_the_picture_and_in_its_words():
     assert provenance.startswith("recorded on")
     for picture in (
         draw_roofline(MACHINE, [], note=provenance),
-        draw_sweep(recorded_attention().case("prefill").tiles, provenance),
+        draw_sweep(recorded_attention().case("prefill 32").tiles, provenance),
         draw_bars({"one": 1.0}, "µs", note=provenance),
     ):
         assert provenance in picture.alt and provenance in " ".join(texts(picture))
@@ -316,12 +316,12 @@ def test_the_faster_the_darker():
     from lessons_lib.viz.drawing.palette import luminance
 
     shades = [(float(re.search(r"([\d,.]+) µs", title)[1].replace(",", "")), luminance(e.get("fill")))
-              for e, title in titled(draw_sweep(recorded_attention().case("prefill").tiles))]  # fmt: skip
+              for e, title in titled(draw_sweep(recorded_attention().case("prefill 32").tiles))]  # fmt: skip
     ordered = [shade for _, shade in sorted(shades)]
     assert (
         ordered == sorted(ordered)
         and ordered[0] < ordered[-1]
-        and len(ordered) == len(recorded_attention().case("prefill").tiles)
+        and len(ordered) == len(recorded_attention().case("prefill 32").tiles)
     )
 
 

@@ -3,11 +3,14 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+import torch
+
 from lessons_lib.kernels.ablations import VARIANTS
 from lessons_lib.kernels.launch import LOG2_E, decode_tiles
 from lessons_lib.measuring.attention_cases import Inputs
 from lessons_lib.measuring.attention_peers import Calls
-from tools.gpu_bench.launches import decode_with, each_table, prefill_with
+from lessons_lib.measuring.published import ANY_GPU, HOPPER
+from tools.gpu_bench.launches import decode_with, each_table, mixed_with, prefill_with
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,21 @@ def _wide_offsets(inputs: Inputs) -> Calls:
     return each_table(inputs, lambda i, table: prefill_with(i, table, use_int64=True))
 
 
+def _any_gpu(inputs: Inputs) -> Calls:
+    return each_table(inputs, mixed_with if inputs.case.kind == "mixed" else prefill_with)
+
+
+def _hopper(inputs: Inputs) -> Calls:
+    from lessons_lib.kernels.hopper_prefill import launch_hopper_prefill  # imports Gluon, which others may lack
+
+    def call(i: Inputs, table) -> torch.Tensor:
+        out = torch.empty_like(i.q)
+        launch_hopper_prefill(i.q, i.k_cache, i.v_cache, table, i.context_lens, i.cu_seqlens_q, out, i.scale)
+        return out
+
+    return each_table(inputs, call)
+
+
 def _decode_tiles(inputs: Inputs):
     return decode_tiles(inputs.case.head_dim * inputs.q.element_size())
 
@@ -74,7 +92,7 @@ def ablations() -> list[Ablation]:
     even, long, prefill, mixed = (
         "decode 32,8,128; batch 64, context 2048",
         "decode 32,8,128; batch 1,",
-        "prefill",
+        "prefill 32",
         "mixed",
     )
     return [
@@ -94,5 +112,8 @@ def ablations() -> list[Ablation]:
         Ablation("a mask in every iteration", prefill, _prefill_without("a mask in every iteration")),
         Ablation("first tokens first", prefill, _prefill_without("first tokens first")),
         Ablation("64-bit offsets", prefill, _wide_offsets),
+        Ablation(ANY_GPU, "prefill", _any_gpu),
+        Ablation(ANY_GPU, mixed, _any_gpu),
+        Ablation(HOPPER, "prefill 14,2,64; 64", _hopper),
         Ablation("one kernel for prefills and decodes", mixed, _prefill_without("one kernel for prefills and decodes")),
     ]

@@ -33,6 +33,14 @@ def prefill_with(inputs: Inputs, table, scale=1.0, **options) -> torch.Tensor:
     return out
 
 
+def mixed_with(inputs: Inputs, table, **options) -> torch.Tensor:
+    """A mixed batch as `varlen` computes it: first what `prefill_with` computes, then the decodes."""
+    out = prefill_with(inputs, table, **options)
+    cache, max_context_len = (inputs.k_cache, inputs.v_cache, table, inputs.context_lens), max(inputs.case.context_lens)
+    launch_decode(inputs.q, *cache, inputs.cu_seqlens_q, out, inputs.scale, max_context_len)
+    return out
+
+
 def each_table(inputs: Inputs, call: Callable[[Inputs, torch.Tensor], torch.Tensor]) -> Calls:
     """One call per block table of the inputs."""
     return [lambda table=table: call(inputs, table) for table in inputs.tables]
