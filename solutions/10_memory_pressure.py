@@ -7,7 +7,8 @@
 90 minutes · difficulty: medium · routes: serving · prerequisites: lesson 03 (blocks), lesson 06 (paged attention) and lesson 09 (the scheduler)
 
 Lesson 09 had two ways to admit a sequence. Conservative admission promises blocks that mostly go unused. Optimistic admission can deadlock. In this
-lesson the scheduler learns to take blocks back from a running sequence, so it can be optimistic and never deadlock.
+lesson the scheduler learns to take blocks back from a running sequence. Then it can be optimistic, and never deadlocks as long as each sequence alone
+fits into the pool.
 """
 
 # %%
@@ -18,7 +19,7 @@ from lessons_lib.batching import ragged_generate
 from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, solution
 from lessons_lib.engine import ModelRunner
 from lessons_lib.kv_cache import SWAP_IN, BlockCopy, BlockPool, PagedKVCache, PrefixCache, blocks_for, copy_blocks
-from lessons_lib.measuring import STORIES, ledger, median_ms, recorded_engine
+from lessons_lib.measuring import STORIES, ledger, median_ms, recorded_swaps, tried_rule
 from lessons_lib.models import VOCAB_SIZE, load_model, tiny_model
 from lessons_lib.recording import serve_recorded
 from lessons_lib.scheduling import (
@@ -147,45 +148,18 @@ the block. That one may be the victim itself: then it gives up its own blocks. H
 
 We try them on sixty requests under strict priority, in lesson 09's simulator, whose clock counts steps here. About one request arrives every ten
 steps. The table counts how often a sequence lost its blocks to one that the policy serves *later*: it gave way to a sequence that should have given
-way to it. (`PreemptiveScheduler` is lesson 09's scheduler, with preemption. Its pool is a `PrefixCache`, which behaves like any other block pool
-here; lesson 11 shows what else it can do.)
+way to it. (`PreemptiveScheduler` is lesson 09's scheduler, with preemption. Its pool is a `PrefixCache`, a block pool with an ability that is turned off
+in this lesson, by `share_prefixes=False`; lesson 11 shows it.)
 """
 
 # %%
-sixty = traffic(60, rate=0.1, prompt_median=24, answer_median=60, spread=0.6, most=96, seed=10)
-
-
-class Watched(PreemptiveScheduler):
-    """Knows which sequence needs a block."""
-
-    def allocate_slots(self, scheduler_output, sequence, count):
-        self.needs_block = sequence
-        super().allocate_slots(scheduler_output, sequence, count)
-
-
-def row_of_rule(name, rule):
-    """[name, preemptions, how often a sequence gave way to one that is served later, steps]"""
-    gave_way = 0
-
-    def choose_victim(candidates, policy):
-        nonlocal gave_way
-        victim = rule(candidates, policy)
-        gave_way += policy.rank(victim) < policy.rank(scheduler.needs_block)
-        return victim
-
-    options = dict(choose_victim=choose_victim, should_swap=never_swap, share_prefixes=False, policy=StrictPriority())
-    scheduler = Watched(PrefixCache(16, BLOCK), max_num_seqs=6, max_num_batched_tokens=64, **options)
-    steps = simulate(scheduler, sixty, StepCost(base=1, per_token=0, per_context_token=0)).num_steps
-    return [name, scheduler.num_preempted, gave_way, steps]
-
-
 rules = {
     "newest": lambda candidates, policy: candidates[-1],
     "largest": lambda candidates, policy: max(candidates, key=lambda sequence: len(sequence.blocks)),
     "oldest": lambda candidates, policy: candidates[0],
 }
 RULES_TABLE = dict(columns=["victim", "preemptions", "gave way to a later one", "steps"], caption="Sixty requests in 16 blocks, strict priority")
-Table(rows=[row_of_rule(*rule) for rule in rules.items()], **RULES_TABLE)
+Table(rows=[tried_rule(*rule) for rule in rules.items()], **RULES_TABLE)
 
 # %% [markdown]
 """
@@ -212,11 +186,12 @@ The same sixty requests with your rule:
 """
 
 # %%
-Table(rows=[row_of_rule(*rule) for rule in (rules | {"yours": last_in_rank}).items()], **RULES_TABLE)
+Table(rows=[tried_rule("yours", last_in_rank)], **RULES_TABLE)
 
 # %% [markdown]
 """
-Your rule never acts against the policy, at about the same number of steps as "newest". It also guarantees progress. The running sequence that the policy serves first is never the
+Your rule never acts against the policy, at about the same number of steps as "newest". ("Largest" preempts less often than any rule and needs the most steps:
+whatever it preempts has the most to compute again.) Your rule also guarantees progress. The running sequence that the policy serves first is never the
 victim while others run, so it gets its blocks in every step and finishes; then the next one is first. Under first come, first served, every sequence
 therefore finishes: no later arrival ever ranks ahead of it. Under strict priority or shortest job first that isn't guaranteed: as long as requests with a
 better rank keep arriving, a sequence can wait forever.
@@ -251,7 +226,7 @@ predict("10.b", ...)  # sequences
 """
 `self.preempt` calls the function that you write now. It is the simple kind of preemption:
 
-> **recompute**: dropping a victim's cache. When the victim is admitted again, all its known tokens are computed in one prefill.
+> **recompute**: dropping a victim's cache. When the victim is admitted again, all its known tokens are prefilled, prompt and answer alike.
 
 **Exercise 10.2.** Write `preempt_sequence(scheduler, scheduler_output, victim)`. It turns a running sequence into one that waits as if it had never run,
 except that its tokens stay: some of them have been sent. Return nothing.
@@ -265,21 +240,20 @@ computed, needs a block, and B is the victim:
 | `scheduler.running`, a list | A, B | A |
 | `scheduler.waiting`, a queue; `add(sequence)` puts a sequence where its rank belongs | C, D | B, C, D |
 | `scheduler.pool`; `free(blocks)` | no block is free | blocks 2, 3 and 5 are free |
-| `scheduler_output.num_scheduled_tokens`, a dict | B: 1 | – |
+| `scheduler_output.num_scheduled_tokens`, a dict: sequence to tokens | B: 1 | ? |
 | `scheduler_output.preempted`, a list | – | B |
-| `victim.blocks`, a list | 2, 3, 5 | – |
 | `victim.num_computed_tokens` | 8 | 0 |
 | `victim.prompt_ids`, `victim.output_ids` | 5, 4 tokens | 5, 4 tokens |
 
-A call doesn't always find all of this. In each of these cases, decide what "as if it had never run" means:
+A block that has been given back must not be computed into, nor given back twice. And a call doesn't always find all of this. In each of these cases, decide
+what "as if it had never run" means:
 
 - The step has scheduled no token of the victim yet, or it has preempted others before.
-- Every block of the victim is full.
-- The victim waits already, and has blocks all the same (lesson 11 has such sequences).
-- `victim.swapped` isn't empty: its keys and values are not dropped, but copied to other memory. Its blocks are taken just the same, and it will go on
-  where it was.
+- The victim waits already, and has blocks all the same (lesson 11 has such sequences). It keeps its place, and is listed in `preempted` too.
+- `victim.swapped`, a list of blocks of another memory, isn't empty: its keys and values have been copied there. Its blocks are taken just the same, but it
+  will go on where it was.
 
-Leave alone everything else. (`scheduler.release` isn't for this: it would also free the copies in other memory.)
+Free the blocks in any order, and leave alone everything else. (`scheduler.release` isn't for this: it would also free the copies in other memory.)
 """
 
 # %% exercise="10.2"
@@ -289,7 +263,7 @@ from lessons_lib.scheduling.preemption import preempt_sequence
 
 # %% [markdown]
 """
-Here is the step of the prediction, with your two functions. (`share_prefixes=False` turns lesson 11's part off.)
+Here is the step of the prediction, with your two functions:
 """
 
 # %%
@@ -358,8 +332,8 @@ print(f"{scheduler.num_preempted} preemptions; {computed_twice(recomputed, recom
 
 # %% [markdown]
 """
-About half as many steps as with conservative admission, no deadlock, and the answers match token for token. How does a victim come back? With one
-prefill of all its known tokens:
+About half as many steps as with conservative admission, no deadlock, and the answers match token for token. How does a victim come back? All its known
+tokens are prefilled, here in one step, since the step has room for them:
 """
 
 # %%
@@ -400,18 +374,297 @@ first = next(step for step in swap_steps if step.preempted)
 for block_copy in first.block_copies:
     print(f"step {first.index + 1}, {listed(first.preempted)}: {block_copy}")
 
-# %%
-Stepper(lambda i: draw_pressure(swap_steps[i]), count=len(swap_steps), start=first.index, still=first.index)
-
 # %% [markdown]
 """
-The order of the copies matters: a block that one copy empties may be the target of a later one in the same step.
-
-Only filled blocks are copied. A sequence that was preempted in the middle of its prefill resumes where it left off.
+Only blocks that hold computed tokens are copied. A sequence that was preempted in the middle of its prefill resumes where it left off.
 
 ## When is swapping cheaper?
 
-We can estimate both costs (`PreemptionCost` does). Swapping copies bytes, out and in: each block takes the time to start its copy, and that of its bytes.
+This was recorded on a GPU, with a model of Llama 3.1's shape (8 billion parameters, 32 layers). The blocks of each layer are gathered into one buffer before
+they are sent, so each direction takes 64 transfers, however many blocks there are. "Prefill" is a step that computes the victim's tokens and nothing else.
+"""
+
+# %%
+recording = recorded_swaps()
+rows = []
+for one in recording.rows:
+    swap_ms, prefill_ms = 1000 * (one["swap_out_s"] + one["swap_in_s"]), 1000 * one["recompute_s"]
+    rows.append([one["tokens"], f"{one['bytes'] / 1e6:,.0f}", f"{2 * one['bytes'] / swap_ms / 1e6:.0f}", f"{swap_ms:.2f}", f"{prefill_ms:.2f}"])
+print(recording.provenance)
+Table(columns=["tokens", "MB", "GB/s", "swap out and in, ms", "prefill, ms"], rows=rows, caption="Bringing a victim back, on a GPU")
+
+# %% [markdown]
+"""
+Both times grow with the tokens on a straight line, or nearly. But neither line starts at 0. A swap takes a millisecond or two however few bytes it moves, and
+that has to be paid. A step has a base as well: all weights are read, however few tokens it computes. That is **not** to be paid, because a victim comes back in
+a step that runs anyway, for the other sequences.
+
+### Predict
+
+**10.c** Take the lines through the first and the last row. From how many tokens on is swapping cheaper on this GPU?
+"""
+
+# %%
+predict("10.c", ...)  # tokens
+
+# %% [markdown]
+"""
+## Build 3: swap or recompute
+
+Let's decide from such measurements, for each victim.
+
+**Exercise 10.3.** Write `swap_if_cheaper(recorded)`. `recorded` is a list of two or more measurements like the rows above, the shortest first: dicts with `tokens`,
+`bytes`, `swap_out_s`, `swap_in_s` and `recompute_s`, the time of a step that computes these tokens and nothing else. Return a function
+`should_swap(scheduler, victim)` that a scheduler can call: it returns True if swapping adds less time than recomputing.
+
+- Every time is on the straight line through the first and the last measurement. The measured tokens fill their blocks.
+- Swapping copies the blocks that hold computed tokens, out and in, and each block as a whole. `scheduler.pool.block_size` may be any size.
+- A victim has at least one computed token. If both ways add the same time, either answer will do.
+
+Example: 1,000 and 10,000 tokens were measured. Swapping takes 11 and 20 ms in all, a prefill 52 and 70 ms. A victim with 1,600 computed tokens, in 100
+full blocks, is recomputed: swapping it takes 11.6 ms, and recomputing it makes the step 3.2 ms longer. One with 16,000 is swapped: 26 ms, compared with
+32 ms.
+"""
+
+# %% exercise="10.3"
+from collections.abc import Callable
+from typing import Any
+
+from lessons_lib.scheduling.swap_cost import swap_if_cheaper
+
+# %% [markdown]
+"""
+What does your function choose on the GPU of the table? We ask it for all lengths that fill their blocks:
+"""
+
+# %%
+should_swap = swap_if_cheaper(list(recording.rows))
+anywhere = SimpleNamespace(pool=BlockPool(1, BLOCK))
+
+
+def choice(tokens):
+    return should_swap(anywhere, Sequence("A", range(tokens + 1), 1, num_computed_tokens=tokens))
+
+
+lengths = range(BLOCK, 8192 + 1, BLOCK)
+break_even = next(tokens for tokens in lengths if choice(tokens))
+print("recompute all shorter victims, swap all others:", all(choice(tokens) == (tokens >= break_even) for tokens in lengths))
+reveal("10.c", break_even, unit="tokens", tolerance=0.25)
+
+# %% [markdown]
+"""
+Was it right to ignore the base of a step? The recording has one more number: the time of a step that decodes 32 other sequences and computes the victim's tokens
+as well. Compare it with the same step without the victim:
+"""
+
+# %%
+rows = []
+for one in recording.rows:
+    swap_ms, added_ms = 1000 * (one["swap_out_s"] + one["swap_in_s"]), 1000 * (one["beside_s"] - recording.step_s)
+    rows.append([one["tokens"], f"{swap_ms:.2f}", f"{1000 * one['recompute_s']:.2f}", f"{added_ms:.2f}", "swap" if choice(one["tokens"]) else "recompute"])
+Table(
+    columns=["tokens", "swap, ms", "prefill alone, ms", "prefill adds, ms", "your choice"],
+    rows=rows,
+    caption=f"A step that decodes {recording.others} sequences of {recording.context:,} tokens takes {1000 * recording.step_s:.2f} ms without the victim",
+)
+
+# %% [markdown]
+"""
+For short victims the base matters: a prefill of 128 tokens takes 6 ms on its own, and makes a step that runs anyway less than half of that longer. Long victims
+are clearly cheaper to swap here. But the break-even is a fact about one machine. "Further" has one that copies block by block, where
+swapping small blocks is slower than recomputing them. And a larger model costs more to compute per token and has more bytes. So measure.
+
+## Watermarks and thrashing
+
+A pool that is always full has another problem. Suppose a sequence is admitted with the last free blocks, and in the next step a running sequence needs
+a block. Under first come, first served the new sequence ranks last, so it is the victim, and its prefill was wasted. It waits, some blocks become
+free, it is admitted again, and so on.
+
+> **thrashing**: spending more and more work on restoring what was thrown out a moment ago.
+
+There are two remedies. Run fewer sequences at a time. Or use the watermark, lesson 09's option of `optimistic` admission: leave `watermark` blocks free for
+the running sequences, which will need them soon.
+
+The simulator runs the same scheduler without a model. 100 requests with short prompts and long answers are all present from the start; the pool has 96 blocks
+of 16 tokens.
+"""
+
+# %%
+requests = traffic(100, rate=1e6, prompt_median=16, answer_median=256, spread=0.6, most=512, seed=10)
+answer_tokens = sum(request.answer_tokens for request in requests)
+needed = sum(request.prompt_tokens + request.answer_tokens - 1 for request in requests)
+
+
+def recomputing(max_num_seqs, watermark, cost):
+    """(scheduler, run) with recompute, in 96 blocks."""
+    options = dict(choose_victim=last_in_rank, preempt_sequence=preempt_sequence, should_swap=never_swap, share_prefixes=False)
+    limits = dict(watermark=watermark, max_num_seqs=max_num_seqs, max_num_batched_tokens=256)
+    scheduler = PreemptiveScheduler(PrefixCache(96, BLOCK), **options, **limits)
+    return scheduler, simulate(scheduler, requests, cost)
+
+
+first, last = recording.rows[0], recording.rows[-1]
+GPU = StepCost(recording.step_s, (last["recompute_s"] - first["recompute_s"]) / (last["tokens"] - first["tokens"]), 0)
+SLOW = StepCost(base=5e-3, per_token=1e-3, per_context_token=0)
+WAYS = {"32 at a time": (32, 0), "32, watermark 20": (32, 20), "32, watermark 40": (32, 40), "6 at a time": (6, 0)}
+
+
+def row_of_way(name, way):
+    scheduler, run = recomputing(*way, GPU)
+    return [name, scheduler.num_preempted, run.computed_tokens - needed, run.num_steps]
+
+
+print(f"on the GPU above a step takes {1000 * GPU.base:.2f} ms, and {1e6 * GPU.per_token:.1f} µs more for each token")
+Table(
+    columns=["sequences that may run", "preemptions", "tokens computed twice", "steps"],
+    rows=[row_of_way(*way) for way in WAYS.items()],
+    caption=f"100 requests in 96 blocks; {needed:,} tokens are needed anyway",
+)
+
+# %% [markdown]
+"""
+With 32 at a time, a request is preempted more than three times on average, and almost half of all computed tokens are computed again. Both remedies prevent
+most of that. Their price: blocks that a sequence could use sit idle, so there are more steps.
+
+### Predict
+
+**10.d** On the GPU above, how many percent more answer tokens per second come out with a watermark of 20 than without one? (Fewer: a negative number.)
+"""
+
+# %%
+predict("10.d", ...)  # %
+
+# %%
+rates = {name: [answer_tokens / recomputing(*way, cost)[1].seconds for cost in (GPU, SLOW)] for name, way in WAYS.items()}
+without, with_watermark = (rates[name][0] for name in ("32 at a time", "32, watermark 20"))
+reveal("10.d", 100 * (with_watermark / without - 1), unit="%", tolerance=0.5)
+Table(
+    columns=["sequences that may run", "the GPU above", f"a step of {1000 * SLOW.base:.0f} ms and {1000 * SLOW.per_token:.0f} ms per token"],
+    rows=[[name, *(f"{rate:,.0f}" for rate in both)] for name, both in rates.items()],
+    caption="Answer tokens per second",
+)
+
+# %% [markdown]
+"""
+On this GPU, thrashing is nearly free. A step reads 16 GB of weights, whatever it computes, and 23,000 tokens computed twice cost less than 320 more steps. So
+the watermark makes it slower, and running only six at a time makes it a lot slower. Where a token costs a fifth of a step, as in the last column, the order is
+the opposite: preventing the recomputation pays, and the simpler remedy is the better one.
+
+## Prove it
+
+The claim: whatever is preempted, swapped or dropped, every request gets the answer that it would get alone, and no block is ever lost. After every
+step, `audit` checks the pool's bookkeeping: each block is either free or used by the sequences that have it in their block tables, and every sequence
+has the blocks that its tokens need.
+
+We try twenty random workloads on a small random model, with your functions. Every pool has room for the largest sequence and at most one block more, and in
+some of them the victim is chosen at random.
+"""
+
+# %%
+tiny, plain = tiny_model("qwen2"), SimpleNamespace(pad_token_id=0, eos_token_id=24)
+
+
+def random_victim(rng):
+    return lambda candidates, policy: rng.choice(candidates)
+
+
+def random_workload(rng):
+    """(sequences, scheduler, runner, cache of the swap space)"""
+    size = rng.choice((1, 2, 4))
+    prompts = [[rng.randrange(VOCAB_SIZE) for _ in range(rng.choice((1, 2, 9, 25)))] for _ in range(6)]
+    sequences = [Sequence(str(i), p, rng.choice((5, 12, 20)), frozenset({24}), rng.random(), rng.randrange(2)) for i, p in enumerate(prompts)]
+    num_blocks = max(blocks_for(sequence.most_tokens, size) for sequence in sequences) + rng.choice((0, 1))
+    max_num_seqs = rng.choice((2, 4, 6))
+    scheduler = PreemptiveScheduler(
+        PrefixCache(num_blocks, size),
+        max_num_seqs=max_num_seqs,
+        max_num_batched_tokens=max_num_seqs + rng.choice((0, 5, 60)),
+        policy=rng.choice((FirstComeFirstServed, ShortestJobFirst, StrictPriority))(),
+        watermark=rng.choice((0, 1)),
+        swap_space=BlockPool(rng.choice((8, 60)), size),
+        choose_victim=rng.choice((last_in_rank, random_victim(rng))),
+        preempt_sequence=preempt_sequence,
+        should_swap=rng.choice((always_swap, never_swap)),
+        share_prefixes=False,
+    )
+    return sequences, scheduler, ModelRunner(tiny, num_blocks, size), PagedKVCache(tiny.config, 60, size)
+
+
+total = dict(equal=0, requests=0, steps=0, swapped=0, dropped=0)
+for seed in range(20):
+    sequences, scheduler, runner, swap_cache = random_workload(random.Random(seed))
+    max_tokens_each = [sequence.max_new_tokens for sequence in sequences]
+    alone = ragged_generate(tiny, plain, [sequence.prompt_ids for sequence in sequences], max_new_tokens=max_tokens_each, max_num_seqs=1)
+    record = serve_recorded(runner, scheduler, sequences, swap_cache)  # audits after every step
+    assert len(scheduler.pool.free_queue) == scheduler.pool.num_blocks
+    total["equal"] += sum(sequence.output_ids == answer for sequence, answer in zip(sequences, alone))
+    total["requests"] += len(sequences)
+    total["steps"] += len(record)
+    total["swapped"] += scheduler.num_swapped
+    total["dropped"] += scheduler.num_preempted - scheduler.num_swapped
+print(", ".join(f"{name} {count}" for name, count in total.items()))
+
+# %% [markdown]
+"""
+## Measure: the ledger
+"""
+
+# %% tags=["measured"]
+ledger(model, tokenizer, "10", with_cache_only=True, since="06")
+
+# %% [markdown]
+"""
+The last row admits all six, in half of the blocks that they may need together. Compare it with the two rows above it, which run four at a time and reserve as
+much cache. It needs as many forward calls and takes longer: 179 of its 647 tokens are computed twice, and on a CPU each token costs. So preemption isn't a way to
+be faster. It's what lets a scheduler admit without knowing how long answers will be, and still finish every one of them.
+
+## What production does
+
+- **vLLM**, in `vllm/v1/core/sched/scheduler.py`: if `allocate_slots` returns None, a victim is preempted. With priorities it is `max(self.running,
+  key=lambda r: (r.priority, r.arrival_time))`, without them `self.running.pop()`, the last one admitted. `_preempt_request` is your
+  `preempt_sequence`: it frees the blocks, sets `num_computed_tokens` to 0, and puts the request at the front of the waiting queue. Such a step admits no request (`if not preempted_reqs`). vLLM's first engine could swap (`swap_space`); the current one
+  always recomputes. `num_gpu_blocks` is the size of its pool, and `KVCacheManager` has a `watermark`, a fraction of all blocks.
+- **Hugging Face transformers** can do both, in `generation/continuous_batching/offloading_manager.py`: the cache goes to a buffer in CPU memory, and if
+  that buffer is full or missing, the request is reset and computed again.
+
+The PagedAttention paper describes swapping and recomputation in section 4.5 and compares them in section 7.3: with small blocks, swapping is slow because
+of the many small transfers ("Further").
+
+## What is still wrong
+
+**The same beginnings are stored again and again.** A thousand requests that begin with the same instructions compute and store them a thousand times.
+
+**A recomputed victim starts from scratch**, even if its blocks haven't been overwritten yet. In lesson 11 a sequence can find blocks that already
+hold what it needs.
+
+## Quiz
+"""
+
+# %%
+quiz("10")
+
+# %% [markdown]
+"""
+## References
+
+- W. Kwon et al.: *Efficient Memory Management for Large Language Model Serving with PagedAttention*, SOSP 2023; sections 4.5 and 7.3.
+  <https://arxiv.org/abs/2309.06180>
+- vLLM: preemption. <https://docs.vllm.ai/en/latest/configuration/optimization.html>
+- Hugging Face transformers: continuous batching. <https://huggingface.co/docs/transformers/main/en/continuous_batching>
+"""
+
+# %% [markdown] folded=true
+"""
+## Further (optional)
+
+What the lesson doesn't need. It isn't part of its 90 minutes.
+"""
+
+# %% [markdown]
+"""
+### Many small transfers
+
+What if blocks aren't gathered? We can estimate both costs (`PreemptionCost` does). Swapping copies bytes, out and in: each block takes the time to start its copy, and that of its bytes.
 Recomputing adds some tokens to a step that runs anyway.
 
 Take lesson 09's cost of a step, and the cache of a model with 8 billion parameters: 32 layers, 8 KV heads of 128 elements in bfloat16. Assume a
@@ -448,265 +701,6 @@ way is cheaper depends on the block size, the model and the machine; here they b
 that point. (`StepCost` charges for context tokens once per sequence. In a real prefill, attention grows with the square of the length, so recomputing a
 very long sequence costs more than this estimate.)
 
-So much for assumptions. The next table was recorded on a GPU, with a model that has the shape of Qwen2.5-0.5B (24 layers). There, the blocks of each
-layer are gathered into one buffer before they are sent, so each direction takes 48 transfers, however many blocks there are:
-"""
-
-# %%
-recording = recorded_engine()
-rows = []
-for one in recording.swapping:
-    swap_ms, prefill_ms = 1000 * (one["swap_out_s"] + one["swap_in_s"]), 1000 * one["recompute_s"]
-    gb_per_s = 2 * one["bytes"] / swap_ms / 1e6
-    rows.append([one["tokens"], f"{one['bytes'] / 1e6:.1f}", f"{swap_ms:.1f}", f"{gb_per_s:.0f}", f"{prefill_ms:.1f}", f"{prefill_ms / swap_ms:.1f}"])
-print(recording.provenance)
-Table(columns=["tokens", "MB", "swap out and in, ms", "GB/s", "prefill, ms", "prefill / swap"], rows=rows, caption="Bringing a victim back, on a GPU")
-
-# %% [markdown]
-"""
-Gathering solves the problem: the many small transfers are gone. A few MB still get nowhere near the 50 GB/s that we assumed, because a swap takes
-a millisecond or so, however few bytes it moves.
-
-The last column seems to say: always swap. But it compares a swap with a prefill that is a step *of its own*. A prefill of 2,048 tokens takes about as long
-as one of 128: most of that time is the CPU, which launches the operations of this small model one by one (lesson 13 comes back to this). A victim comes
-back in a step that runs anyway, for the other sequences. There, that time is spent already.
-
-## Build 3: swap or recompute
-
-Let's decide from these measurements, for each victim.
-
-**Exercise 10.3.** Write `swap_if_cheaper(recorded)`. `recorded` is a list of two or more measurements like the rows above, the shortest first: dicts with `tokens`,
-`bytes`, `swap_out_s`, `swap_in_s` and `recompute_s`. Return a function `should_swap(scheduler, victim)` that a scheduler can call: it returns True if
-swapping adds less time than recomputing.
-
-- Time grows with the tokens on a straight line, or nearly. Use the first and the last measurement.
-- Swapping copies the blocks that hold computed tokens, out and in, and each block as a whole. `scheduler.pool.block_size` may be any size.
-- Recomputing adds the victim's computed tokens to a step that runs anyway.
-- If both add the same time, either answer will do.
-
-Example: 1,000 and 10,000 tokens were measured. Swapping takes 11 and 20 ms in all, a prefill 52 and 70 ms. A victim with 1,600 computed tokens, in 100
-full blocks, is recomputed: swapping it takes 11.6 ms, and recomputing it makes the step 3.2 ms longer. One with 16,000 is swapped: 26 ms, compared with
-32 ms.
-"""
-
-# %% exercise="10.3"
-from collections.abc import Callable
-from typing import Any
-
-from lessons_lib.scheduling.swap_cost import swap_if_cheaper
-
-# %% [markdown]
-"""
-What does your function choose on the GPU of the table? We ask it for all lengths that fill their blocks, and then let it decide for the six stories:
-"""
-
-# %%
-should_swap = swap_if_cheaper(list(recording.swapping))
-anywhere = SimpleNamespace(pool=BlockPool(1, BLOCK))
-lengths = range(BLOCK, 8192 + 1, BLOCK)
-swaps = [should_swap(anywhere, Sequence("A", range(tokens + 1), 1, num_computed_tokens=tokens)) for tokens in lengths]
-break_even = lengths[swaps.index(True)]
-print(f"recompute all victims below {break_even:,} tokens: {not any(swaps[: swaps.index(True)])}")
-print(f"swap all victims from {break_even:,} to {lengths[-1]:,} tokens: {all(swaps[swaps.index(True) :])}")
-chosen, scheduler, chosen_steps = under_pressure(should_swap=should_swap)
-print(f"six stories: {scheduler.num_preempted} preemptions, {scheduler.num_swapped} swapped; the same answers: {same_answers(chosen)}")
-
-# %% [markdown]
-"""
-The table's last column was misleading: below that length, this GPU does better to recompute. (Don't take the length too literally. It follows from
-differences of a few milliseconds, and another recording gives another one.) The rule:
-
-- **Swap** a long sequence, if it moves in a few large transfers.
-- **Recompute** a short one, or if it would move in many small transfers, or if there is no swap space.
-
-How long a sequence must be for that has to be measured. With a larger model, each token costs more to compute and has more bytes.
-
-## Watermarks and thrashing
-
-A pool that is always full has another problem. Suppose a sequence is admitted with the last free blocks, and in the next step a running sequence needs
-a block. Under first come, first served the new sequence ranks last, so it is the victim, and its prefill was wasted. It waits, some blocks become
-free, it is admitted again, and so on.
-
-> **thrashing**: spending more and more work on restoring what was thrown out a moment ago.
-
-The usual remedy is the watermark: lesson 09's `optimistic` admission leaves `watermark` blocks free for the running sequences, which will need them
-soon. (Some systems have a second watermark, at which they start to preempt before they have to. Ours preempts only when it runs out of free blocks.)
-
-How much that costs depends on how expensive a recomputed token is. The simulator runs the same scheduler without a model, here on a machine that computes
-1,000 tokens per second. 100 requests with short prompts and long answers are all present from the start; the pool has 96 blocks of 16. (In the simulator a
-request has lengths but no tokens, so nothing could be shared: `share_prefixes=False`.) What if the scheduler may run more and more of them at a time?
-"""
-
-# %%
-requests = traffic(100, rate=1e6, prompt_median=16, answer_median=256, spread=0.6, most=512, seed=10)
-answer_tokens = sum(request.answer_tokens for request in requests)
-needed = sum(request.prompt_tokens + request.answer_tokens - 1 for request in requests)
-EXPENSIVE = StepCost(base=5e-3, per_token=1e-3, per_context_token=0.2e-6)
-
-
-def recomputing(max_num_seqs, watermark):
-    """(scheduler, run, answer tokens per second) with recompute, in 96 blocks."""
-    scheduler = PreemptiveScheduler(
-        PrefixCache(96, BLOCK),
-        choose_victim=last_in_rank,
-        preempt_sequence=preempt_sequence,
-        should_swap=never_swap,
-        share_prefixes=False,
-        watermark=watermark,
-        max_num_seqs=max_num_seqs,
-        max_num_batched_tokens=256,
-    )
-    run = simulate(scheduler, requests, EXPENSIVE)
-    return scheduler, run, answer_tokens / run.seconds
-
-
-slots = (2, 4, 6, 8, 12, 16, 24, 32)
-rates = {f"watermark {watermark}": [recomputing(count, watermark)[-1] for count in slots] for watermark in (0, 20)}
-in_words = "; ".join(f"{name}: {', '.join(f'{rate:.0f}' for rate in values)}" for name, values in rates.items())
-alt = f"answer tokens/s with max_num_seqs {', '.join(map(str, slots))}. {in_words}."
-for name, values in rates.items():
-    best = max(values)
-    print(f"{name}: at most {best:.0f} tokens/s, with {slots[values.index(best)]} at a time; {values[-1]:.0f} with 32, {1 - values[-1] / best:.0%} less")
-line_chart(slots, rates, xlabel="sequences that may run at a time (max_num_seqs)", ylabel="answer tokens/s", alt=alt)
-
-# %% [markdown]
-"""
-Up to six sequences at a time, more is better. Beyond that the pool is too small for them, and without a watermark the rate falls and falls: that is
-thrashing. More sequences run at a time, and less comes out. What does a watermark do, with 32 at a time?
-"""
-
-# %%
-def row_of_watermark(watermark):
-    scheduler, run, rate = recomputing(32, watermark)
-    return [str(watermark), scheduler.num_preempted, run.computed_tokens - needed, run.num_steps, f"{rate:.0f}"]
-
-
-Table(
-    columns=["watermark", "preemptions", "tokens computed twice", "steps", "answer tokens/s"],
-    rows=[row_of_watermark(watermark) for watermark in (0, 20, 40)],
-    caption=f"100 requests in 96 blocks, 32 at a time; {needed:,} tokens are needed anyway",
-)
-
-# %% [markdown]
-"""
-Without a watermark, a request is preempted more than three times on average, and almost half of all computed tokens are computed again. A watermark of 20
-blocks, a fifth of the pool, prevents most of that, and 23% more answer tokens come out. Its price: blocks that a sequence could use sit idle, so there are
-more steps. Where a token costs little next to a step, recomputing is almost free, and a large watermark only slows things down.
-
-## Prove it
-
-The claim: whatever is preempted, swapped or dropped, every request gets the answer that it would get alone, and no block is ever lost. After every
-step, `audit` checks the pool's bookkeeping: each block is either free or used by the sequences that have it in their block tables, and every sequence
-has the blocks that its tokens need.
-
-We try twenty random workloads on a small random model, with your functions, pools that are barely large enough and limits of all kinds. In some of
-them the victim is chosen at random.
-"""
-
-# %%
-tiny, plain = tiny_model("qwen2"), SimpleNamespace(pad_token_id=0, eos_token_id=24)
-
-
-def random_victim(rng):
-    return lambda candidates, policy: rng.choice(candidates)
-
-
-def random_workload(rng):
-    """(sequences, scheduler, runner, cache of the swap space)"""
-    size = rng.choice((1, 2, 4))
-    prompts = [[rng.randrange(VOCAB_SIZE) for _ in range(rng.choice((1, 2, 9, 25)))] for _ in range(6)]
-    sequences = [Sequence(str(i), p, rng.choice((5, 12, 20)), frozenset({24}), rng.random(), rng.randrange(2)) for i, p in enumerate(prompts)]
-    num_blocks = max(blocks_for(sequence.most_tokens, size) for sequence in sequences) + rng.choice((0, 1, 4))
-    max_num_seqs = rng.choice((2, 4, 6))
-    scheduler = PreemptiveScheduler(
-        PrefixCache(num_blocks, size),
-        max_num_seqs=max_num_seqs,
-        max_num_batched_tokens=max_num_seqs + rng.choice((0, 5, 60)),
-        policy=rng.choice((FirstComeFirstServed, ShortestJobFirst, StrictPriority))(),
-        watermark=rng.choice((0, 1)),
-        swap_space=BlockPool(rng.choice((0, 8, 60)), size),
-        choose_victim=rng.choice((last_in_rank, random_victim(rng))),
-        preempt_sequence=preempt_sequence,
-        should_swap=rng.choice((always_swap, never_swap)),
-        share_prefixes=False,
-    )
-    return sequences, scheduler, ModelRunner(tiny, num_blocks, size), PagedKVCache(tiny.config, 60, size)
-
-
-total = dict(equal=0, requests=0, steps=0, preemptions=0, swapped=0)
-for seed in range(20):
-    sequences, scheduler, runner, swap_cache = random_workload(random.Random(seed))
-    max_tokens_each = [sequence.max_new_tokens for sequence in sequences]
-    alone = ragged_generate(tiny, plain, [sequence.prompt_ids for sequence in sequences], max_new_tokens=max_tokens_each, max_num_seqs=1)
-    record = serve_recorded(runner, scheduler, sequences, swap_cache)  # audits after every step
-    assert len(scheduler.pool.free_queue) == scheduler.pool.num_blocks
-    total["equal"] += sum(sequence.output_ids == answer for sequence, answer in zip(sequences, alone))
-    total["requests"] += len(sequences)
-    total["steps"] += len(record)
-    total["preemptions"] += scheduler.num_preempted
-    total["swapped"] += scheduler.num_swapped
-print(", ".join(f"{name} {count}" for name, count in total.items()))
-
-# %% [markdown]
-"""
-The course's own tests do the same on hundreds of workloads.
-
-## Measure: the ledger
-"""
-
-# %% tags=["measured"]
-ledger(model, tokenizer, "10", with_cache_only=True, since="06")
-
-# %% [markdown]
-"""
-The last row serves all six at once in half of the blocks that they may need together, with about as many forward calls as the two rows above it. The
-price: 179 of its 647 tokens are computed twice.
-
-## What production does
-
-- **vLLM**, in `vllm/v1/core/sched/scheduler.py`: if `allocate_slots` returns None, a victim is preempted. With priorities it is `max(self.running,
-  key=lambda r: (r.priority, r.arrival_time))`, without them `self.running.pop()`, the last one admitted. `_preempt_request` is your
-  `preempt_sequence`: it frees the blocks, sets `num_computed_tokens` to 0, and puts the request at the front of the waiting queue. Such a step admits no request (`if not preempted_reqs`). vLLM's first engine could swap (`swap_space`); the current one
-  always recomputes. `num_gpu_blocks` is the size of its pool, and `KVCacheManager` has a `watermark`, a fraction of all blocks.
-- **Hugging Face transformers** can do both, in `generation/continuous_batching/offloading_manager.py`: the cache goes to a buffer in CPU memory, and if
-  that buffer is full or missing, the request is reset and computed again.
-
-The PagedAttention paper describes swapping and recomputation in section 4.5 and compares them in section 7.3: with small blocks, swapping is slow because
-of the many small transfers, and between 16 and 64 tokens per block the two are comparable. With the numbers assumed above, they break even in the same
-range.
-
-## What is still wrong
-
-**The same beginnings are stored again and again.** A thousand requests that begin with the same instructions compute and store them a thousand times.
-
-**A recomputed victim starts from scratch**, even if its blocks haven't been overwritten yet. In lesson 11 a sequence can find blocks that already
-hold what it needs.
-
-## Quiz
-"""
-
-# %%
-quiz("10")
-
-# %% [markdown]
-"""
-## References
-
-- W. Kwon et al.: *Efficient Memory Management for Large Language Model Serving with PagedAttention*, SOSP 2023; sections 4.5 and 7.3.
-  <https://arxiv.org/abs/2309.06180>
-- vLLM: preemption. <https://docs.vllm.ai/en/latest/configuration/optimization.html>
-- Hugging Face transformers: continuous batching. <https://huggingface.co/docs/transformers/main/en/continuous_batching>
-"""
-
-# %% [markdown] folded=true
-"""
-## Further (optional)
-
-What the lesson doesn't need. It isn't part of its 90 minutes.
-"""
-
-# %% [markdown]
-"""
 ### Bringing a victim back on this machine
 
 The bundled model, blocks of 16. The pool and the swap space are both in CPU memory, so the copies are quick. The prefill is measured as a step of its own.

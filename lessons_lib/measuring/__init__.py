@@ -19,6 +19,7 @@ from lessons_lib.measuring.published import (
     recorded_engine,
     recorded_production,
     recorded_short_decodes,
+    recorded_swaps,
     recorded_ways,
     recorded_workloads,
 )
@@ -30,6 +31,7 @@ from lessons_lib.measuring.step_sizes import least_padding, padding, tokens_of_s
 from lessons_lib.measuring.stories import MAX_NEW_TOKENS, NAMES, PROMPTS, STORIES
 from lessons_lib.measuring.timing import median_ms
 from lessons_lib.measuring.tuning import block_size_costs, engine_fits, largest_that_fits
+from lessons_lib.measuring.victim_rules import tried_rule
 from lessons_lib.measuring.workloads import Workload, skewed_workload
 
 __all__ = [
@@ -70,10 +72,12 @@ __all__ = [
     "recorded_engine",
     "recorded_production",
     "recorded_short_decodes",
+    "recorded_swaps",
     "recorded_ways",
     "recorded_workloads",
     "request_times",
     "skewed_workload",
     "tokens_of_steps",
+    "tried_rule",
     "ways_table",
 ]

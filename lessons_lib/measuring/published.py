@@ -131,14 +131,12 @@ class RecordedEngine:
         provenance: machine, versions, command and date, in one line.
         modes: per mode "name", "tokens_per_s", "seconds", "num_steps", "warm_up_s", and "decode_ms": medians over the
             steps with the most sequences, see `gpu_bench.engine_run.StepTimes`.
-        swapping: per sequence length "tokens", "bytes", "swap_out_s", "swap_in_s", "recompute_s".
         peers: other engine -> output tokens per second.
         peers_provenance: how those were measured.
     """
 
     provenance: str
     modes: tuple[dict, ...]
-    swapping: tuple[dict, ...]
     peers: dict[str, float]
     peers_provenance: str
 
@@ -150,9 +148,36 @@ def recorded_engine() -> RecordedEngine:
         json.loads((FOLDER / name).read_text(encoding="utf-8"))
         for name in ("h200_engine.json", "h200_engine_peers.json")
     )
-    return RecordedEngine(
-        _provenance(facts), tuple(facts["modes"]), tuple(facts["swapping"]), peers["tokens_per_s"], peers["provenance"]
-    )
+    return RecordedEngine(_provenance(facts), tuple(facts["modes"]), peers["tokens_per_s"], peers["provenance"])
+
+
+@dataclass(frozen=True)
+class RecordedSwaps:
+    """What it costs to bring a preempted sequence back on a GPU.
+
+    Attributes:
+        provenance: machine, versions, command and date, in one line.
+        shape: of the model.
+        others, context: sequences that a step decodes, and the tokens of each.
+        step_s: seconds of that step.
+        rows: per length of the preempted sequence "tokens", "bytes", "swap_out_s", "swap_in_s", "recompute_s" of a step
+            that computes it alone, and "beside_s" of one that computes it and decodes the others.
+    """
+
+    provenance: str
+    shape: str
+    others: int
+    context: int
+    step_s: float
+    rows: tuple[dict[str, float], ...]
+
+
+@cache
+def recorded_swaps() -> RecordedSwaps:
+    """Swap and recompute on one H200, as recorded by `python -m tools.gpu_bench.swapping --record FILE`."""
+    facts = json.loads((FOLDER / "h200_swapping.json").read_text(encoding="utf-8"))
+    sizes = (facts[name] for name in ("shape", "others", "context", "step_s"))
+    return RecordedSwaps(_provenance(facts), *sizes, tuple(facts["swapping"]))
 
 
 @dataclass(frozen=True)

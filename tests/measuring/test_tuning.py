@@ -8,10 +8,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lessons_lib.engine.llm_engine import EngineConfig, LLMEngine
+from lessons_lib.engine.probe import probe
 from lessons_lib.engine.sampling import SamplingParams
 from lessons_lib.measuring import tuning
 from lessons_lib.measuring.memory_limit import OutOfMemory
 from lessons_lib.measuring.tuning import block_size_costs, engine_fits, largest_that_fits
+
+
+@pytest.fixture(autouse=True, scope="module")
+def probed():
+    """The engine's verdict on the model is kept, so none may come from a test that breaks or limits something."""
+    probe(a_model())
 
 
 @settings(deadline=None)

@@ -6,7 +6,7 @@ import pytest
 
 from lessons_lib.kv_cache.block_pool import BlockPool
 from lessons_lib.kv_cache.prefix_cache import PrefixCache
-from lessons_lib.measuring import recorded_engine
+from lessons_lib.measuring import recorded_swaps
 from lessons_lib.scheduling.arrivals import traffic
 from lessons_lib.scheduling.preemption import PreemptiveScheduler, last_in_rank
 from lessons_lib.scheduling.sequence import Sequence
@@ -71,9 +71,9 @@ def test_a_block_is_moved_whole():
 
 
 def test_the_recorded_gpu_recomputes_short_victims_and_swaps_long_ones():
-    should_swap = swap_if_cheaper(list(recorded_engine().swapping))
+    should_swap = swap_if_cheaper(list(recorded_swaps().rows))
     scheduler = SimpleNamespace(pool=BlockPool(8, 16))
-    assert not should_swap(scheduler, victim(512))
+    assert not should_swap(scheduler, victim(64))
     assert should_swap(scheduler, victim(8192))
 
 

@@ -20,7 +20,6 @@ import triton
 from lessons_lib.engine.gpu_model_runner import MAX_CAPTURED_TOKENS, GPUModelRunner
 from lessons_lib.viz.tables.table import Table
 from tools.gpu_bench.engine_run import MAX_NUM_SEQS, benchmark_requests, qwen_half_billion, serve, serve_by_engine
-from tools.gpu_bench.swapping import LENGTHS, swap_against_recompute
 
 NUM_BLOCKS, BLOCK_SIZE, MAX_MODEL_LEN = 32768, 16, 2048
 
@@ -84,11 +83,6 @@ def run_mode(model, mode: Mode, say=lambda line: None) -> dict:
 def engine_results(say=lambda line: print(line, file=sys.stderr)) -> dict:
     model = qwen_half_billion()
     results = [run_mode(model, mode, say) for mode in MODES]
-    torch.cuda.empty_cache()
-    runner = GPUModelRunner(model, NUM_BLOCKS, BLOCK_SIZE, max_num_seqs=16, max_model_len=max(LENGTHS), graphs=False)
-    runner.warm_up()
-    swapping = swap_against_recompute(runner)
-    runner.close()
     return {
         "machine": torch.cuda.get_device_name(),
         "versions": {
@@ -100,7 +94,6 @@ def engine_results(say=lambda line: print(line, file=sys.stderr)) -> dict:
         "date": datetime.date.today().isoformat(),
         "command": "python -m tools.gpu_bench.engine --record FILE",
         "modes": results,
-        "swapping": swapping,
     }
 
 

@@ -1,18 +1,29 @@
-"""The cost of resuming a preempted sequence: its blocks swapped out and back in, or its prefill computed again."""
+"""`python -m tools.gpu_bench.swapping`: what it costs to bring a preempted sequence back: its blocks swapped out and
+in, or its prefill computed again, alone and in a step that runs anyway.
+"""
 
+import argparse
+import datetime
+import json
+import sys
 import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import torch
+import transformers
 
 from lessons_lib.engine.gpu_model_runner import GPUModelRunner
 from lessons_lib.kv_cache.block_pool import blocks_for
 from lessons_lib.scheduling.scheduler import SchedulerOutput
 from lessons_lib.scheduling.sequence import Sequence
+from tools.gpu_bench.workloads import BLOCK_SIZE, random_model
 
-LENGTHS = (128, 512, 2048, 8192)
+SHAPE, LENGTHS, OTHERS, CONTEXT = "Llama-3.1-8B", (128, 512, 2048, 8192), 32, 1024
 
 
-def seconds(work, repeat: int = 5) -> float:
+def seconds(work: Callable[[], Any], repeat: int = 5) -> float:
     """The shortest of several times, after a warm-up: copies of a few hundred microseconds are easily disturbed."""
     times = []
     for _ in range(repeat + 1):
@@ -24,21 +35,36 @@ def seconds(work, repeat: int = 5) -> float:
     return min(times[1:])
 
 
+def others(runner: GPUModelRunner, first_block: int) -> dict[Sequence, int]:
+    """Sequences in the middle of their answers, and the one token that a step computes of each."""
+    per_sequence = blocks_for(CONTEXT, runner.cache.block_size)
+    return {
+        Sequence(
+            f"other {i}", [0] * CONTEXT, 1, num_computed_tokens=CONTEXT - 1,
+            blocks=list(range(start := first_block + i * per_sequence, start + per_sequence)),
+        ): 1
+        for i in range(OTHERS)
+    }  # fmt: skip
+
+
 @torch.inference_mode()
-def swap_against_recompute(runner: GPUModelRunner, lengths=LENGTHS) -> list[dict]:
+def swap_against_recompute(runner: GPUModelRunner) -> dict[str, Any]:
     """For several lengths, the seconds to copy a sequence's blocks of all layers out and back in, and to prefill it.
 
-    The copies use pinned host memory. A prefill is compiled but not captured, so a short one is dominated by launch
-    overhead.
+    The copies use pinned host memory, with the blocks of a layer gathered into one buffer.
 
     Returns:
-        one dict per length: "tokens", "bytes" of the sequence's blocks, "swap_out_s", "swap_in_s", "recompute_s".
+        dict with "step_s", the seconds of a step that decodes OTHERS sequences of CONTEXT tokens; and "swapping": per
+        length "tokens", "bytes" of the sequence's blocks, "swap_out_s", "swap_in_s", "recompute_s" of a step that
+        computes it alone, and "beside_s" of one that computes it and decodes the others.
     """
-    results = []
     caches = [*runner.cache.keys, *runner.cache.values]
-    for length in lengths:
+    decodes = others(runner, blocks_for(max(LENGTHS), runner.cache.block_size))
+    results = []
+    for length in LENGTHS:
         blocks = torch.arange(blocks_for(length, runner.cache.block_size), device=caches[0].device)
         on_host = torch.empty(len(caches), len(blocks), *caches[0].shape[1:], dtype=caches[0].dtype, pin_memory=True)
+        again = {Sequence("again", range(length), 1, blocks=blocks.tolist()): length}
 
         def swap_out():
             for buffer, cache in zip(on_host, caches):
@@ -48,14 +74,43 @@ def swap_against_recompute(runner: GPUModelRunner, lengths=LENGTHS) -> list[dict
             for buffer, cache in zip(on_host, caches):
                 cache[blocks] = buffer.to(cache.device, non_blocking=True)
 
-        def recompute():
-            runner.forward(SchedulerOutput({Sequence("again", range(length), 1, blocks=blocks.tolist()): length}))
-
         results.append({
             "tokens": length,
             "bytes": on_host.nbytes,
             "swap_out_s": seconds(swap_out),
             "swap_in_s": seconds(swap_in),
-            "recompute_s": seconds(recompute),
+            "recompute_s": seconds(lambda: runner.forward(SchedulerOutput(again))),
+            "beside_s": seconds(lambda: runner.forward(SchedulerOutput(decodes | again))),
         })  # fmt: skip
-    return results
+    return {"step_s": seconds(lambda: runner.forward(SchedulerOutput(decodes))), "swapping": results}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m tools.gpu_bench.swapping", description=__doc__)
+    parser.add_argument("--record", type=Path, help="a JSON file for the results")
+    options = parser.parse_args()
+    if not torch.cuda.is_available():
+        sys.exit("There is no GPU here. Recorded results are in lessons_lib/assets/recorded.")
+    longest = max(LENGTHS)
+    num_blocks = blocks_for(longest, BLOCK_SIZE) + OTHERS * blocks_for(CONTEXT, BLOCK_SIZE)
+    model = random_model(SHAPE, longest, small=False)
+    runner = GPUModelRunner(model, num_blocks, BLOCK_SIZE, max_num_seqs=OTHERS + 1, max_model_len=longest)
+    runner.warm_up()
+    facts = {
+        "machine": torch.cuda.get_device_name(),
+        "versions": {"torch": torch.__version__, "transformers": transformers.__version__, "cuda": torch.version.cuda},
+        "date": datetime.date.today().isoformat(),
+        "command": "python -m tools.gpu_bench.swapping --record FILE",
+        "shape": SHAPE,
+        "others": OTHERS,
+        "context": CONTEXT,
+        **swap_against_recompute(runner),
+    }
+    text = json.dumps(facts, indent=1)
+    print(text)
+    if options.record:
+        options.record.write_text(text + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -4,26 +4,24 @@ from lessons_lib.checks.exercise import Choice, Question
 
 QUIZ = [
     Question(
-        text="A sequence was preempted after 13 tokens of its answer, and its cache was dropped. Now it is admitted "
-        "again. What happens?",
+        text="A sequence with a prompt of 100 tokens was preempted after 13 tokens of its answer, and its cache was "
+        "dropped. It is admitted again, alone, with a budget of 64 tokens per step. In which step is its next token "
+        "chosen?",
         choices=(
+            Choice("In the first.", "113 known tokens have to be computed, and a step has room for 64."),
             Choice(
-                "The prompt is computed again, and the answer starts over.",
-                "These 13 tokens have already been sent. They are kept: only keys and values are lost.",
-            ),
-            Choice(
-                "The prompt and the answer so far are computed together.",
-                "All of these tokens are known and none is computed. Lesson 09's rule does the rest.",
+                "In the second.",
+                "64 of its 113 known tokens, then the other 49: it doesn't matter which belong to the answer.",
                 right=True,
             ),
             Choice(
-                "The prompt is computed in one step, and then the 13 tokens are decoded again, one per step.",
-                "That is how they were produced. But known tokens don't have to wait for each other: they go through "
-                "the model together.",
+                "In the third: two for the prompt, one for the answer so far.",
+                "A chunk doesn't end where the prompt does. The second one has 36 prompt tokens and 13 answer tokens.",
             ),
             Choice(
-                "Only the 13 tokens of the answer are computed, since the keys of the prompt are kept.",
-                "All of its blocks went back to the pool, those of the prompt too.",
+                "In the 15th: two for the prompt, then one for each answer token.",
+                "That is how they were produced. But known tokens don't have to wait for each other: they go through "
+                "the model together.",
             ),
         ),
     ),
@@ -76,27 +74,21 @@ QUIZ = [
         ),
     ),
     Question(
-        text="With blocks of 1 token, swapping a sequence of 1,024 tokens out and in takes 661 ms, although its bytes "
-        "alone would take 5 ms. Why?",
+        text="A step takes 7 ms on some GPU, and 25 µs more for each of its tokens. For the same requests, scheduler "
+        "A needs 1,000 steps and computes 10,000 tokens twice; B needs 1,100 steps and computes none twice. Which one "
+        "is done first?",
         choices=(
             Choice(
-                "The swap space has to be searched for 1,024 free blocks.",
-                "Taking blocks from a free queue costs next to nothing compared with a copy.",
-            ),
-            Choice(
-                "Small blocks hold more bytes per token.",
-                "A token has the same keys and values in a block of any size.",
-            ),
-            Choice(
-                "In every block, each layer's keys and each layer's values are a separate transfer, and starting a "
-                "transfer takes time.",
-                "1,024 blocks × 64 transfers × 2 directions × 5 µs = 655 ms. Larger blocks, or blocks gathered before "
-                "they are sent, need fewer transfers.",
+                "A, although it computes so much twice.",
+                "10,000 tokens take 0.25 s, and 100 steps 0.7 s.",
                 right=True,
             ),
             Choice(
-                "The forward pass has to wait until every block has been computed again.",
-                "Swapping computes nothing. Recomputing is the other option.",
+                "B, because it wastes nothing.", "It wastes blocks: fewer sequences run in a step, so it needs more."
+            ),
+            Choice(
+                "Both at the same time: they send the same tokens.",
+                "They send the same tokens in different numbers of steps, and each step has its base.",
             ),
         ),
     ),
