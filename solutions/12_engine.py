@@ -54,8 +54,8 @@ for sequence in sequences:
 
 # %% [markdown]
 """
-It works, if you know all the parts. But you can't add a request while the loop runs, or read a word before it ends. Decoding is always greedy. And if
-anything raises an exception, all sequences are lost.
+It works, if you know all the parts. But to add a request later, to show a word before the end or to stop one sequence, you have to change the loop. Decoding is
+always greedy. And an exception in the middle leaves blocks in use that no sequence will ever free, as you'll see.
 
 Here are all six stories with an engine. `SamplingParams` holds the settings of a request; here, only the maximum length of its answer. `EngineConfig`
 holds the sizes of the engine: batch slots, token budget, blocks.
@@ -103,13 +103,15 @@ predict("12.a", ...)
    compute       forward pass: one row of logits for each sequence                lessons 05 to 08
                  sample: a token from each row, by its request's parameters       this lesson
    update        tokens to their sequences, blocks to the pool                    lesson 09
-   pass on       text, stop strings, callbacks, metrics                           this lesson
+   pass on       text, callbacks, metrics                                       this lesson
                     │
                     ▼
  on_token / stream / RequestOutput                                                this lesson
 ```
 
 > **engine**: the object that owns the model, the cache and the scheduler, and runs one step after another for all requests in it.
+
+> **completion**: one answer to a request. A request may ask for several (`n` above 1). A `RequestOutput` has all of them.
 
 A step schedules first. Then it copies blocks, because the forward pass writes into blocks whose old contents must have been saved by then. And no token
 reaches a reader before the whole pass has succeeded. In Build 2 you'll write this step, and what it does if something in the middle fails.
@@ -175,12 +177,14 @@ The rows of logits belong to different requests, each with its own settings. So 
 | `top_p` | [N], float above 0, at most 1 | of the probabilities *that `top_k` leaves*, this share stays |
 
 - Temperature comes first, then `top_k`, then `top_p`. What each cut leaves adds up to 1 again.
-- `top_p` cuts a token if the tokens before it already add up to `top_p` or more. So the token that reaches `top_p` stays, and so does the likeliest.
+- `top_p` cuts a token if the tokens before it already add up to `top_p` or more. So the token that reaches `top_p` stays, and so does the likeliest. (With
+  `top_p` 1, rounding may cut a few of the least likely tokens, or none.)
 - A token that is cut stays in its row, with the probability 0. The order of the tokens with 0 doesn't matter.
-- Compute in float64: in bfloat16, or over a large vocabulary, rounding becomes visible. Don't change the arguments.
+- Compute in float64: in bfloat16, or over a large vocabulary, rounding becomes visible. Return any float dtype. Don't change the arguments.
 
 Example: four tokens 0 to 3 with the probabilities 0.15, 0.5, 0.05, 0.3 at temperature 1. Their order is 1, 3, 0, 2. With `top_k` 3 they get 0.526,
 0.316, 0.158, 0. With `top_p` 0.6 as well, token 3 stays, since 0.526 is less than 0.6; token 0 is cut, since 0.842 isn't. The result is 0.625, 0.375, 0, 0.
+With `top_p` 0.52 instead, it is 1, 0, 0, 0.
 """
 
 # %% exercise="12.1"
@@ -231,7 +235,7 @@ tokens out, and the remaining tokens share their probability.
 ## Draw a token
 
 Lay the probabilities end to end, and see on which of them a random number between 0 and 1 falls. That draws a token, but it takes the sums of the whole row,
-and the cuts take a sorted one. Other models have 150,000 tokens, and 256 requests draw at once. There is a way to draw without order and without sums:
+and the cuts take a sorted one. Other models have 150,000 tokens, and 256 requests draw at once. There is a way to draw that needs no sums:
 
 > **exponential race**: each token gets a random time: an exponential random number, divided by the token's probability. The token with the smallest time is
 > drawn. Each token is that one with exactly its own probability.
@@ -265,7 +269,7 @@ Your own engine, at the end, draws from your function.
 
 Where do the random numbers come from? Usually from a generator: an object with a state, from which each call takes the next number.
 
-> **seed**: a number that determines all random numbers of a request. The same seed should give the same answer again.
+> **seed**: a number that determines all random numbers of a request. The same seed should give the same answer again. A request without one gets a random seed.
 
 A single generator for the whole engine can't do that: which number comes next depends on the other requests. A generator for each request works, but its
 state has to be kept, saved and restored along with the request. There is a way that needs no state: the random number of a token is a hash of the seed, of
@@ -297,7 +301,7 @@ show_source(random_numbers)
 """
 The numbers at position 5 don't need those at 0 to 4.
 
-That is all there is to sampling. Here it is in the simplest possible loop, without cache, batch or engine: your probabilities, the race, and these numbers.
+Now all parts of a draw are here. This is the simplest possible loop, without cache, batch or engine: your probabilities, the race, and these numbers.
 """
 
 # %%
@@ -350,15 +354,15 @@ Table(
 # %% [markdown]
 """
 One caveat. The rest of the batch changes the last digits of the logits, because sums are computed in a different order. If the two smallest times are that
-close, a different token is drawn. In float32 that hardly ever happens; in bfloat16, with about three significant digits, it does.
+close, a different token is drawn. In float32 that hardly ever happens; in bfloat16, with two to three significant digits, it does.
 
 ## Streaming
 
 > **streaming**: returning an answer piece by piece as it grows.
 
 `engine.stream(...)` is a generator. Each iteration of the `for` loop runs as many steps as it takes to get one more token, and the steps serve all other
-requests in the engine too. A token may hold only part of a character, or of a string that ends the answer; text is passed on once that is decided (see
-"Text, character by character" and "Stop strings" in "Further"). Here the reader stops after the second period.
+requests in the engine too. A token may hold only part of a character, or part of a *stop string*, a string that ends the answer as soon as it appears. Text is
+passed on once that is decided (see "Text, character by character" and "Stop strings" in "Further"). Here the reader stops after the second period.
 """
 
 # %%
@@ -381,9 +385,9 @@ a request from anywhere else.
 
 ## When something breaks
 
-A request that can't be served is refused at once, before it changes anything (see "What must be refused" in "Further"). What is left can still break: two
-things raise exceptions in the middle of a step. The first is user code: the callback that receives each token. Here B's callback fails at the
-fourth token. The other five requests must not be affected.
+A request that can't be served is refused at once, before it changes anything (see "What must be refused" in "Further"). But a step can still break in the
+middle, in three ways. The first is user code: the callback that receives each token. Here B's callback fails at the fourth token. The other five requests must
+not be affected.
 """
 
 # %%
@@ -419,8 +423,62 @@ serve_six(LLMEngine(model, tokenizer, SMALL), failing_callback)
 
 # %% [markdown]
 """
-The second is the model: a GPU fails, or memory runs out. The scheduler has already allocated blocks for the step, and we can't tell what the failed pass has
-written to them. So all requests in the step end with the error, and their blocks are freed. The waiting requests lose nothing. That is the step you'll write.
+The second is the model, or the copying of blocks: a GPU fails, or memory runs out. By then the scheduler has allocated blocks for the step, and we can't tell
+what the failed pass has written to them. Here is the loop from the beginning of the lesson, with the obvious handler. Its fifth pass fails. The handler tells the
+readers of the three stories, and forgets their sequences:
+"""
+
+# %%
+def fails_in_call(number, error, function):
+    """The function, but its call with this number raises the error once its work is done."""
+    calls = []
+
+    def call(*args):
+        result = function(*args)
+        calls.append(result)
+        if len(calls) == number:
+            raise error
+        return result
+
+    return call
+
+
+pool, runner = PrefixCache(32, 16), ModelRunner(model, 32, 16)
+scheduler = PreemptiveScheduler(pool, max_num_seqs=4, max_num_batched_tokens=64)
+for name in "ACD":
+    scheduler.add(Sequence(name, prompt_ids[name], 12, frozenset({END})))
+forward = fails_in_call(5, RuntimeError("the GPU is gone"), runner.forward)
+while scheduler.has_unfinished():
+    scheduler_output = scheduler.schedule()
+    try:
+        logits = forward(scheduler_output)
+    except RuntimeError as error:
+        print(f"{error}: {', '.join(sequence.id for sequence in scheduler.running)} have ended")
+        scheduler.running.clear()
+        break
+    scheduler.update(scheduler_output, logits.argmax(dim=-1).tolist())
+
+# %% [markdown]
+"""
+**12.d** Nothing runs any more. How many of the 32 blocks, of 16 tokens each, are still in use? (The lengths of the prompts are printed above. The first pass
+computes all three of them.)
+"""
+
+# %%
+predict("12.d", ...)  # blocks
+
+# %%
+try:
+    audit(scheduler)
+except Exception as error:
+    print(f"{type(error).__name__}: {error}")
+reveal("12.d", len(pool.used), unit="blocks")
+
+# %% [markdown]
+"""
+A's prompt and four more tokens need two blocks, and the second was allocated for the very step that failed. No sequence will ever free these blocks. After a few
+such failures, the engine could admit nothing. So a step that fails has to end its requests, with their blocks, and to leave all others alone. That is the step
+you'll write.
 
 ## Build 2: the step, whole or failed
 
@@ -429,12 +487,12 @@ of the requests that have ended. These are the calls that you need, in alphabeti
 
 | call | what it does |
 |---|---|
-| `engine.affected_requests(scheduler_output)` | if the step fails: the requests whose cache may be wrong now |
-| `engine.completions_with_token(scheduler_output, gets_token, tokens, logits)` | returns the answers that get a token, and begins the others where a request asks for several (`n` above 1) |
+| `engine.affected_requests(scheduler_output)` | if the step fails: a list of the requests whose cache may be wrong now, those that it has just admitted included |
+| `engine.completions_with_token(scheduler_output, gets_token, tokens, logits)` | returns the completions that get a token; a request with `n` above 1 gets its other completions here |
 | `engine.compute(scheduler_output)` | forward pass and sampling; returns `tokens, logits`: a token and a row for each scheduled sequence, in order, even in the middle of a prompt |
 | `engine.copy_blocks(block_copies)` | carries out `scheduler_output.block_copies` |
 | `engine.end(request, "error", error)` | takes a request out with all its blocks, and ends it with this error |
-| `engine.pass_on(completions)` | text, stop strings and callbacks; ends the requests that have finished |
+| `engine.pass_on(completions)` | text and callbacks; ends the requests that have finished |
 | `engine.record_step(scheduler_output, num_sampled, new_tokens)` | metrics and listeners |
 | `engine.schedule()` | returns the scheduler output of this step; its blocks are allocated |
 | `engine.update(scheduler_output, tokens)` | counts the computed tokens, appends the new ones, and frees the blocks of what has finished |
@@ -446,7 +504,7 @@ The whole step:
   lesson 09, `scheduler_output.num_scheduled_tokens` maps each sequence to the number of its tokens that the step computes. A sequence has
   `num_computed_tokens`, which only `update` changes, and `num_tokens`.
 - `num_sampled` is the number of sequences that get a token, `new_tokens` that of the completions that do. Both may be 0: the step is recorded all the same.
-- If nothing is scheduled, the model isn't called and nothing is recorded. There may still be blocks to copy.
+- If nothing is scheduled, there may still be blocks to copy. Nothing else is called.
 
 The failed step: `copy_blocks` or `compute` raises an `Exception`.
 
@@ -475,31 +533,17 @@ class YourEngine(LLMEngine):
             run_step(self)
 
 
-def fails_in_call(number, error, function):
-    """The function, but its call with this number raises the error once its work is done."""
-    calls = []
-
-    def call(*args):
-        result = function(*args)
-        calls.append(result)
-        if len(calls) == number:
-            raise error
-        return result
-
-    return call
-
-
 engine = YourEngine(model, tokenizer, SMALL)
 engine.runner.forward = fails_in_call(5, RuntimeError("the GPU is gone"), engine.runner.forward)
 serve_six(engine)
 
 # %% [markdown]
 """
-## Interrupted between any two lines
+## Interrupted anywhere
 
-Ctrl-C raises `KeyboardInterrupt` between any two lines: for example, after a block has left the free queue, and before it is in a block table. Repairing each
-such half-changed state would take special code for a thousand lines. The engine needs none of it. The requests have their tokens, and everything else can be
-computed from those.
+The third is Ctrl-C. It raises `KeyboardInterrupt` wherever Python happens to be: for example, after a block has left the free queue, and before it is in a block
+table. Repairing each such half-changed state would take special code for a thousand lines. The engine needs none of it. The requests have their tokens, and
+everything else can be computed from those.
 
 > **recover**: after an interrupt, drop all blocks and put every unfinished sequence back in the queue, with the tokens that it has.
 

@@ -100,7 +100,7 @@ def _check_bfloat16(attempt) -> None:
     if not _same(found, want) and torch.allclose(found.double(), want, atol=0.02, rtol=0):
         raise Mistake(
             f"the probabilities should be {_rounded(want[0])}; yours are {_rounded(found[0])}.", case=case,
-            idea="bfloat16 has about three significant digits. Change the logits to float64 before you compute with "
+            idea="bfloat16 has two to three significant digits. Change the logits to float64 before you compute with "
             "them.",
         )  # fmt: skip
     _compare((found, order), logits, settings, case)

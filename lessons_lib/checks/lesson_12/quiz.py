@@ -31,20 +31,20 @@ QUIZ = [
     ),
     Question(
         text="Four tokens have the probabilities 0.5, 0.3, 0.15 and 0.05. Which may be drawn with top_k = 3 and top_p "
-        "= 0.8?",
+        "= 0.83?",
         choices=(
             Choice(
-                "Three: the first three add up to 0.95, the first sum above 0.8.",
-                "top_p is a second cut, and two tokens are enough to reach it.",
+                "Three: the first two add up to 0.8, which is less than 0.83.",
+                "top_p looks at what top_k leaves: 0.526, 0.316 and 0.158. The first two of these add up to 0.842.",
             ),
             Choice(
-                "Two: after top_k, the second token reaches 0.8.",
-                "0.5 / 0.95 = 0.526 is less than 0.8, so the second token stays. Together they reach 0.842, so the "
+                "Two: after top_k, the second token reaches 0.83.",
+                "0.5 / 0.95 = 0.526 is less than 0.83, so the second token stays. Together they reach 0.842, so the "
                 "third is cut.",
                 right=True,
             ),
             Choice(
-                "One: the second token exceeds 0.8, so it is cut.",
+                "One: the second token exceeds 0.83, so it is cut.",
                 "The token that reaches top_p stays. Otherwise a top_p of 0.1 would leave nothing.",
             ),
             Choice(
@@ -54,22 +54,23 @@ QUIZ = [
         ),
     ),
     Question(
-        text="Someone makes the random numbers a hash of seed + position and token id, instead of seed, position and "
-        "token id. With n = 2, the second answer gets the next seed. What do users see?",
+        text="Someone makes the random numbers a hash of the seed and the token id alone. The temperature is 1, and "
+        "nothing is cut. What do users see?",
         choices=(
             Choice(
                 "Nothing unusual: every number is still pseudo-random, and so is every token.",
-                "Each answer on its own is. But the two answers draw almost the same numbers, one position apart.",
+                "The first token of an answer is as good as before. But position 1 draws with the numbers of "
+                "position 0.",
             ),
             Choice(
-                "The second answer is drawn with the first answer's numbers, one position earlier.",
-                "seed + 1 at position 0 has the same numbers as seed at position 1. The two answers should be "
-                "independent, and they aren't.",
+                "In one answer, the same tokens are lucky at every position, and keep coming back.",
+                "Each token has one random number for the whole answer. One with a short time wins whenever its "
+                "probability allows.",
                 right=True,
             ),
             Choice(
-                "Both answers are the same, token for token.",
-                "They would be with the same seed. Here their numbers are shifted by one position.",
+                "Every answer is the greedy one.",
+                "The times are still random: an unlikely token with a small random number beats a likely one.",
             ),
             Choice(
                 "An answer changes when other requests are in the batch.",
