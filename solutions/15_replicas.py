@@ -4,10 +4,10 @@
 
 **One engine is full. How do several serve as if they were one?**
 
-105 minutes · difficulty: hard · routes: serving · prerequisites: lesson 11 (prefix sharing) and lesson 14 (serving)
+100 minutes · difficulty: hard · routes: serving · prerequisites: lesson 11 (prefix sharing) and lesson 14 (serving)
 
 A second GPU can hold a copy of the model. Then there are two questions: which copy gets which request, and what happens to the requests of a copy that dies? We build the core of both answers. You need neither a GPU nor a
-cluster: the replicas are engines in this process. Figures that were recorded on other machines are marked as such.
+cluster: the replicas are engines in this process.
 """
 
 # %%
@@ -40,27 +40,8 @@ def new_engine(max_num_seqs=6):
 """
 ## The problem: one engine is full
 
-An engine that runs four sequences at a time gets twelve requests at once. Then the same twelve go to two such engines, six to each.
-"""
-
-# %%
-def gauges_after_two_steps(num_engines):
-    engines = [new_engine(max_num_seqs=4) for _ in range(num_engines)]
-    for index in range(12):
-        engines[index % num_engines].add_request(PROMPTS[index % 6], SamplingParams(max_tokens=8))
-    for engine in engines:
-        engine.step()
-        engine.step()
-    return [engine.gauges() for engine in engines]
-
-
-for num_engines in (1, 2):
-    now = gauges_after_two_steps(num_engines)
-    print(f"{num_engines} engine(s): running {[each.running for each in now]}, waiting {[each.waiting for each in now]}")
-
-# %% [markdown]
-"""
-A larger batch would help until memory runs out. From then on, you need a second engine with a model of its own.
+An engine that runs four sequences at a time gets twelve requests: four run, eight wait. A larger batch would help until memory runs out. From then on, you need
+a second engine with a model of its own.
 
 > **replica**: one of several servers with the same model. Any of them can serve any request.
 
@@ -88,13 +69,13 @@ predict("15.a", ...)  # tokens
 Here are three ways to choose, from simple to clever:
 
 - **Round robin**: take the replicas in turn.
-- **Two choices**: draw two replicas at random, and take the one that serves fewer requests. The second draw makes the load far more even than a single one would.
+- **Two choices**: draw two replicas at random, and take the one that serves fewer requests.
 - **Prefix affinity**: take the replica that was sent the longest beginning of this prompt.
 
 > **prefix affinity**: sending a request to the replica whose cache probably holds the beginning of its prompt.
 
 Let's try them on six conversations, A to F, of five turns each. The prompts arrive in mixed order, and no model runs: only prefix caches are simulated, with blocks of 16
-tokens as in lesson 11.
+tokens as in lesson 11. (The 4 of `PrefixAffinity(4)` is explained below.)
 """
 
 # %%
@@ -122,7 +103,7 @@ print(f"with prefix affinity: {simulate_routing(turns, PrefixAffinity(4), 2).cac
 # %% [markdown]
 """
 With round robin, each prompt finds what the prompt *before the last* left behind: 64 + 128 + 192 = 384. And in the picture, every conversation takes up memory in both caches.
-With affinity, each is in one cache only, so the two caches together can hold twice as many conversations.
+With affinity, each is in one cache only, and leaves room for others.
 
 ### Why not affinity alone?
 
@@ -145,9 +126,10 @@ The balancer keeps a `Replica` for each server, with these attributes:
 everything up to the end of its block. `replicas` is a list of one or more. Return an index.
 
 A replica *matches* as many blocks as it was sent from the start of the prompt without a gap. The best match gets the request, unless its load is more than
-`imbalance_limit` above that of the least loaded replica; then the least loaded one gets it. Ties go to the smaller load, then to the smaller `num_sent`, then to the first.
+`imbalance_limit` above that of the least loaded replica; then the least loaded one gets it. In both cases ties go to the smaller load, then to the smaller `num_sent`, then to
+the first. Change nothing.
 
-Change nothing. Example: the prompt has blocks a, b, c, and the limit is 2. Replica 0 was sent a, b and serves 5 requests. Replica 1 was sent b, c and serves 3. Replica 0
+Example: the prompt has blocks a, b, c, and the limit is 2. Replica 0 was sent a, b and serves 5 requests. Replica 1 was sent b, c and serves 3. Replica 0
 matches two blocks; replica 1 matches none, because a is missing. 5 is not more than 3 + 2, so the answer is 0. With a limit of 1 it is 1.
 """
 
@@ -200,13 +182,14 @@ reveal("15.b", simulate_routing(prompts, Affinity(4), 4).highest_load, unit="req
 
 # %% [markdown]
 """
-If the least loaded replica has m requests, all four have at least m, and the one chosen for its prefix has at most m + 4 before the new one. Together that is 4m + 4, and only 15
-are running, so m is at most 2: the chosen replica has 6, and now 7. The same pencil gives "highest load" for each limit up to 8 in the table. So you can derive the limit from the load
+If the least loaded replica has m requests, all four have at least m, and the one chosen for its prefix has at most m + 4 before the new one. And only 15 are running, so it has at
+most 15 - 3m. Of these two bounds, the smaller is largest with m = 2 or m = 3: the chosen replica has 6, and now 7. The same pencil gives "highest load" for each limit up to 8 in the table. So you can derive the limit from the load
 that a replica can take, before you measure anything.
 
 Round robin and two choices get *worse* with more replicas: the more there are, the less likely the right one is chosen by chance. Affinity with a limit of 2 or more doesn't: with
 four replicas and a limit of 4, 22% of the prompt tokens are left to compute; with round robin it is 48%. And the limit is a trade-off: a small one keeps the load even, a large one
-finds more. Its first steps buy the most. ("Further" has a scoreboard for a rule of your own.)
+finds more. Its first step buys the most. (Every request lasts equally long here, which makes round robin even by construction. Real ones don't. "Further" has a scoreboard for a rule
+of your own.)
 """
 
 # %% [markdown]
@@ -262,7 +245,7 @@ Table(columns=["request", "as a longer prompt: the same tokens"], rows=rows)
 
 # %% [markdown]
 """
-Only plain greedy decoding is safe. As part of the prompt, the ten tokens no longer count as *generated*. The random number of a token depends on the seed and on how many tokens
+Of these four, only the greedy one does. As part of the prompt, the ten tokens no longer count as *generated*. The random number of a token depends on the seed and on how many tokens
 were generated before it (lesson 12), so the random numbers start again. Penalties look at generated tokens only. And half of the stop string is before the cut, where nothing looks for it
 anymore: that completion should have ended, but it goes on.
 
@@ -272,13 +255,13 @@ So the replica has to be told which tokens are prompt and which are output. Our 
 ## Build 2: the request that goes on
 
 **Your task: `request_to_go_on(request, token_ids)`.** `request` is a dict, the request that the lost replica was sent: `"prompt"` (token ids), `"max_tokens"`, and any other fields. `token_ids`
-is a list: the tokens that the reader has received in answer to this request. Return the request for the next replica, a new dict.
+is a list: the tokens that the client has received in answer to this request. Return the request for the next replica, a new dict.
 
 The next replica continues from `"output_token_ids"`, the list of *all* tokens of the completion so far; a request that was moved before already has some. `max_tokens` limits the whole
 completion. Return None if no token is missing: a completion also ends with one of `request["stop_token_ids"]`, if there is such a field. Raise `ValueError` if `request["n"]` is above 1,
-complete or not: nothing says which token belongs to which completion.
+complete or not: nothing says which token belongs to which completion. Each of these optional fields may be missing or None. Change neither argument.
 
-Change neither argument. Example: `request_to_go_on({"prompt": [5, 6], "max_tokens": 4, "seed": 1}, [8, 9])` returns `{"prompt": [5, 6], "max_tokens": 4, "seed": 1,
+Example: `request_to_go_on({"prompt": [5, 6], "max_tokens": 4, "seed": 1}, [8, 9])` returns `{"prompt": [5, 6], "max_tokens": 4, "seed": 1,
 "output_token_ids": [8, 9]}`. With four token ids it returns None.
 """
 
@@ -296,43 +279,25 @@ Table(columns=["request", "as output tokens: the same tokens"], rows=rows)
 
 # %% [markdown]
 """
-All four requests go on with exactly the tokens of the uncut answer. What does it cost?
-"""
-
-# %%
-def count_steps(output_ids):
-    engine, steps = new_engine(), 0
-    fields = SamplingParams(max_tokens=LENGTH, ignore_eos=True)
-    engine.add_request(ids, fields, request_id="moved", output_ids=output_ids)
-    while engine.has_unfinished():
-        engine.step()
-        steps += 1
-    return steps
-
-
-print(f"going on after {CUT} tokens: {count_steps(uncut_answers['greedy'][:CUT])} steps; beginning again: {count_steps([])} steps")
-
-# %% [markdown]
-"""
-The first step computes the prompt and the ten tokens together and gives token 11. Each of the others takes one step, as ever.
+All four requests go on with exactly the tokens of the uncut answer. The price is one prefill: the first step computes the prompt and the ten tokens together, and gives token 11.
 
 ## Build 3: the core of a balancer
 
-Now we put it together, as a generator: **`relay(request, replicas, choose, max_moves=MAX_MOVES)`**. What may the reader of a stream see? Suppose that replicas A, B and C would all answer 11, 12, 13:
+Now we put it together, as a generator: **`relay(request, replicas, choose, max_moves=MAX_MOVES)`**. What may the *reader* of a stream see, the client? Suppose that replicas A, B and C would all
+answer 11, 12, 13:
 
 | what happens | the reader gets | asked |
 |---|---|---|
 | nothing | 11, 12, 13, "length" | A |
 | A is lost after 11 and 12 | 11, 12, 13, "length" | A, then B with `output_token_ids` [11, 12] |
-| A is lost after 13, before the reason came | 11, 12, 13, then `Chunk([], "length")`; "stop" if 13 is one of the `stop_token_ids` | A only: no token is missing |
-| each is lost before its first token | `Chunk([], "error", "…")` with a message | A, B, C: at most `max_moves` after the first, as the request itself may kill them |
+| A is lost after 13, before the reason came (possible over HTTP) | 11, 12, 13, then `Chunk([], "length")`; "stop" if 13 is one of the `stop_token_ids` | A only: no token is missing |
+| each is lost before its first token | `Chunk([], "error", "…")` with a message of yours | A, B, C: at most `max_moves` after the first, as the request itself may kill them |
 | A raises `ValueError("too long")` | `Chunk([], "error", "too long")` | A only: any exception but `ReplicaLost` is a refusal, and all would refuse |
-
-So each token comes once and as soon as it is there; then exactly one `finish_reason`. `MAX_MOVES` is 2; it, `Chunk`, `ReplicaLost` and `random` are imported in the cell.
 
 - A `Chunk` has `token_ids` (may be empty in the last one), `finish_reason` (None, except in the last one) and `error`.
 - A replica has a `load`, and `stream(request)` returns an iterator of chunks with a method `close()`.
-- `choose(candidates)` gets a list of the replicas that can still be asked, and returns an index in it.
+- A replica is *lost* if `stream(...)` or a chunk raises `ReplicaLost`, or if the iterator ends without a `finish_reason`.
+- `choose(candidates)` gets a list of the replicas that can still be asked, at least one, and returns an index in it.
 
 The first row is given: this generator serves a request by one replica that is never lost.
 """
@@ -353,14 +318,15 @@ def stream_once(replica, request):
 
 # %% [markdown]
 """
-**Your task**: `relay`, with the rest of the table. Use `stream_once`, or do it your own way. The load is raised *before* `stream` is called. `stream(...)` itself or any chunk may raise
-`ReplicaLost`; or the iterator just ends, *without* a `finish_reason`. Both mean the same.
+**Your task**: `relay`, with the rest of the table. Use `stream_once`, or do it your own way.
 
-- All replicas need the same seed. If the request has none (missing or None), draw one with `random.getrandbits(31)`.
-- Close the lost stream and lower the load *before* the next replica is asked. Choose it from those that weren't lost; ask it for what `request_to_go_on` returns.
-- If that is None, only the reason is missing (the third row), even if no moves are left.
+- Each chunk is passed on before the next one is read. A chunk with a `finish_reason` is passed on as it is, and is the last.
+- After a loss, one of the replicas that haven't been lost is asked for what `request_to_go_on` returns. If that is None, none is asked. (A request may also begin complete.)
+- When the next replica is asked, or the reader leaves, the stream before is closed and its replica's load is lowered.
+- All replicas get the same seed. If the request has none (missing or None), draw a random int for it.
+- Change neither `request` nor the list `replicas`, which may be empty. `n` is never above 1 here.
 
-Change neither `request` nor `replicas`.
+`MAX_MOVES`, which is 2, and `Chunk`, `ReplicaLost` and `random` are imported in the cell.
 """
 
 # %% exercise="15.3"
@@ -374,19 +340,26 @@ from lessons_lib.serving.failover import relay
 """
 ### Kill one
 
-Two replicas, each a real engine. All six stories, A to F, are streamed at the same time, with your `relay` and your `choose_replica` with a limit of 1. The readers take turns: in each round, each of
-them, in this order, takes one chunk of one token. After nine rounds, replica 0 is lost.
+Two replicas, each a real engine (`EngineReplica`, which also notes in `sent_blocks` what it was sent). Six streams, A to F, are read at the same time, with your `relay` and your
+`choose_replica` with a limit of 1. The readers take turns: in each round, each of them, in this order, takes one chunk of one token. After nine rounds, replica 1 is lost.
 
-First without moves. The six prompts share no block, and the answers have 30, 40, 40, 20, 40 and 40 tokens, 210 in all.
+The prompts of A, B and C begin with one text, those of D, E and F with another; each of the two texts fills two blocks and a part of a third. The answers have 30, 40, 12, 20, 40 and 40
+tokens, 182 in all. First without moves.
 
-**15.e** How many of the 210 tokens do the readers get if `max_moves` is 0?
+**15.d** How many of the 182 tokens do the readers get if `max_moves` is 0?
 """
 
 # %%
-predict("15.e", ...)  # tokens
+predict("15.d", ...)  # tokens
 
 # %%
-requests = {story.name: dict(prompt=tokenizer(story.prompt).input_ids, max_tokens=min(story.max_new_tokens, 40)) for story in STORIES}
+KIND = "Here is a story for small children. It is short, it is kind, and nobody is hurt in it. The words are easy. There is one problem, and in the end the friends solve it together. "
+NIGHT = "This is a story for the end of the day, when it is dark and the lamp is on. It is quiet, it is warm, and everyone in it goes to bed. "
+texts = [(KIND if story.name in "ABC" else NIGHT) + story.prompt for story in STORIES]
+max_tokens = [min(story.max_new_tokens, 40) for story in STORIES]
+requests = {story.name: dict(prompt=tokenizer(text).input_ids, max_tokens=most) for story, text, most in zip(STORIES, texts, max_tokens)}
+for beginning in (KIND, NIGHT):
+    print(f"{len(tokenizer(beginning).input_ids)} tokens begin the prompts of", *(name for name, text in zip(requests, texts) if text.startswith(beginning)))
 
 
 def start_reader(request, replicas, max_moves):
@@ -401,30 +374,32 @@ def start_reader(request, replicas, max_moves):
 def serve_through_a_kill(max_moves):
     replicas = [EngineReplica(new_engine()), EngineReplica(new_engine())]
     readers = {name: start_reader(request, replicas, max_moves) for name, request in requests.items()}
-    return record_streams(readers, replicas, lost=0, lost_at=9), replicas
+    return record_streams(readers, replicas, lost=1, lost_at=9), replicas
 
 
 records, _ = serve_through_a_kill(max_moves=0)
 for record in records:
-    num_tokens, max_tokens = len(record.token_ids), requests[record.name]["max_tokens"]
-    print(f"{record.name}: {num_tokens:2} of {max_tokens} tokens, ends with {record.end[1]!r}")
-reveal("15.e", sum(len(record.token_ids) for record in records), unit="tokens")
+    print(f"{record.name}: replica {record.tokens[0][1]}, {len(record.token_ids):2} of {requests[record.name]['max_tokens']} tokens, ends with {record.end[1]!r}")
+reveal("15.d", sum(len(record.token_ids) for record in records), unit="tokens")
 
 # %% [markdown]
 """
-With no block in common, only the load counts, so A, C and E went to replica 0 and got nine tokens each. The other 83 of their 110 tokens never arrive, and the clients have to ask again. Now with moves:
+A is the first, and B follows its beginning. C would follow too, but replica 0 has two requests by then and replica 1 has none. D's beginning is new, so only the load counts, and E and F
+follow D. The four streams of replica 1 end after nine tokens, and the clients have to ask again. Now with moves:
 """
 
 # %%
-alone = generate_one_by_one(model, tokenizer, PROMPTS, max_new_tokens=[request["max_tokens"] for request in requests.values()])
+alone = generate_one_by_one(model, tokenizer, texts, max_new_tokens=max_tokens)
 records, replicas = serve_through_a_kill(max_moves=2)
 print("the same tokens as without a failure:", [record.token_ids for record in records] == alone)
 print("loads afterwards:", [replica.load for replica in replicas])
-draw_streams(records, 2, lost=(0, 9))
+print("prompt tokens found in the cache, per replica:", [replica.engine.metrics.cached_tokens for replica in replicas])
+draw_streams(records, 2, lost=(1, 9))
 
 # %% [markdown]
 """
-Without moves, the streams of replica 0 end with an error: not nice, but honest. With moves, the readers only see a short pause (the picture counts chunks, so the pause doesn't show): one prefill.
+Without moves, four streams end with an error: not nice, but honest. With moves, every reader gets the tokens that it would have got without the failure. (The picture counts chunks. The pause
+for a prefill doesn't show.) The cache helps here, too: C finds its beginning on replica 0, because A and B have it, and D's is computed once for D, E and F.
 
 `lessons_lib/serving/balancer.py` is the same over HTTP and plain server processes. It also asks each replica's `/health` every half second, so that a replica that *hangs* is noticed too.
 
@@ -441,8 +416,6 @@ Without moves, the streams of replica 0 end with an error: not nice, but honest.
 reason comes with the last token.
 
 **Replicas don't make a stream faster,** and they don't help if a single copy of the model doesn't fit. Lesson 16 cuts a model in two.
-
-The ledger gets no row here: each replica serves its requests exactly as in lesson 12.
 
 ## Quiz
 """

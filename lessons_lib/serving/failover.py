@@ -81,9 +81,7 @@ def relay(
             kills them.
 
     Yields:
-        Chunks, each token once. Only the last has a `finish_reason`. It is "error" if no replica is left, or
-        `max_moves` are used up, or a replica refuses the request. If the tokens are complete before any replica gave a
-        reason, it is "stop" or "length", and no replica is asked.
+        Chunks, each token once. Only the last has a `finish_reason`, which is "error" if the answer isn't complete.
     """
     if request.get("seed") is None:
         request = {**request, "seed": random.getrandbits(31)}

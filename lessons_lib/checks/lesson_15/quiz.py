@@ -4,29 +4,27 @@ from lessons_lib.checks.exercise import Choice, Question
 
 QUIZ = [
     Question(
-        text="Four replicas, and every request goes to the one that was sent the longest beginning of its prompt, "
-        "without any limit. All prompts begin with the same instructions. What happens?",
+        text="Three replicas and an imbalance limit of 3. When a request arrives, 15 others are running. What is the "
+        "most requests that one replica can ever serve at a time, the new one included?",
         choices=(
             Choice(
-                "The requests spread evenly, because all replicas know the instructions.",
-                "Only one of them does: the one that got the first request. Nothing gives the others a reason to be "
-                "chosen.",
+                "6: the limit and twice the least load of 1, plus the new one.",
+                "The least loaded replica may have up to 5. With 4, the chosen one may have 7 before the new one.",
             ),
             Choice(
-                "One replica gets all of them, and three are idle.",
-                "The first replica that was sent the instructions always has the longest beginning. That's what the "
-                "imbalance limit is for.",
+                "8.",
+                "If the least loaded one has m, the chosen one has at most m + 3, and at most 15 - 2m. With m = 4 both "
+                "are 7; the new request makes 8.",
                 right=True,
             ),
             Choice(
-                "The cache of one replica gets full, and then the next one takes over.",
-                "The router doesn't stop when a cache is full: it remembers what it has sent, and blocks that are used "
-                "often are evicted last.",
+                "9: an equal share is 5, plus the limit, plus the new one.",
+                "If one replica has 8, the other two share 7, so the least loaded one has at most 3, and 8 is more "
+                "than 3 + 3.",
             ),
             Choice(
-                "The result is the same as with round robin.",
-                "Round robin looks at nothing. This rule looks only at the prefix, and here that is always the same "
-                "replica.",
+                "16: all of them, if they begin alike.",
+                "Only without a limit. With it, a replica that is 4 ahead isn't chosen for its prefix.",
             ),
         ),
     ),
@@ -84,8 +82,8 @@ QUIZ = [
         ),
     ),
     Question(
-        text="A stream ends without a `finish_reason`, after 40 of at most 200 tokens. No exception was raised. What "
-        "does the balancer do?",
+        text="A stream with `max_moves` = 1 is lost after 30 tokens and moved. The second replica's stream just ends, "
+        "without a `finish_reason`, after 10 more of at most 200. What does the balancer do?",
         choices=(
             Choice(
                 "It passes the end on: the model had nothing more to say.",
@@ -93,18 +91,19 @@ QUIZ = [
                 "answer from one that was cut off.",
             ),
             Choice(
-                "It asks another replica for the rest, with the 40 tokens as `output_token_ids`.",
-                "The connection was cut. That is the same as ReplicaLost, and the tokens so far are known.",
+                "It asks a third replica for the rest, with all 40 tokens as `output_token_ids`.",
+                "An end without a reason is a loss, and it would be right with another move left. But one was the "
+                "limit.",
+            ),
+            Choice(
+                "It ends the stream with the reason 'error'.",
+                "An end without a reason counts as a loss, and no move is left. The reader learns that the answer "
+                "isn't complete.",
                 right=True,
             ),
             Choice(
-                "It sends the same request again, to the same replica.",
-                "That replica was lost. And the same request would begin again, so the reader would get the 40 tokens "
-                "twice.",
-            ),
-            Choice(
                 "It adds the reason 'length'.",
-                "The completion has 40 of 200 tokens. A wrong reason makes half an answer look complete.",
+                "The completion has 40 of 200 tokens. A wrong reason makes part of an answer look complete.",
             ),
         ),
     ),
