@@ -31,7 +31,7 @@ from lessons_lib.recording import contiguous_use, final_tokens, paged_use, recor
 from lessons_lib.viz.stepper import Stepper
 from lessons_lib.viz.cache import draw_memory
 from lessons_lib.viz.charts import line_chart
-from lessons_lib.viz.pool import PoolPlayground, draw_pool
+from lessons_lib.viz.pool import PoolPlayground, draw_pool, watch_paging
 from lessons_lib.viz.source import show_source
 from lessons_lib.viz.tables import Table
 
@@ -102,6 +102,15 @@ Operating systems solved this problem long ago. First, cut the memory into block
 
 > **block table**: a request's list of its blocks, in the order of its tokens.
 
+These are the four rows of the picture above, after 25 steps. Step on, and they become blocks:
+"""
+
+# %%
+now = {region.request: region.tokens for region in longest_possible[24].regions}
+watch_paging({name: prompt_tokens[name] for name in now}, now, row=256, block_size=16)
+
+# %% [markdown]
+"""
 You'll build five parts: the pool, the number of blocks that a request needs, the block table, the mapping from
 positions to cache slots, and the step that serves requests from them.
 

@@ -1,0 +1,66 @@
+"""The stages from rows of cache slots to blocks of a pool."""
+
+import xml.etree.ElementTree as ET
+
+import pytest
+
+from lessons_lib.viz.pool import watch_paging
+from lessons_lib.viz.pool.paging import STAGES, allocated
+
+SVG = "{http://www.w3.org/2000/svg}"
+PROMPTS, TOKENS = {"A": 5, "B": 1}, {"A": 9, "B": 2}
+
+
+@pytest.fixture(scope="module")
+def pictures():
+    return watch_paging(PROMPTS, TOKENS, row=16, block_size=4).pictures
+
+
+def boxes(picture):
+    """Where each block is: request and index -> (x, y)."""
+    return {
+        group.get("data-moves"): (float(group.get("x")), float(group.get("y")))
+        for group in ET.fromstring(picture.svg).iter(f"{SVG}rect")
+        if group.find(f"{SVG}title") is not None and group.get("data-moves")
+    }
+
+
+def test_blocks_are_allocated_as_their_tokens_come():
+    # Prompts: A gets 0 and 1, B gets 2. A's ninth token needs another one, B's second doesn't.
+    assert allocated(PROMPTS, TOKENS, 32, 4) == {"A": [0, 1, 3], "B": [2]}
+
+
+def test_empty_blocks_fall_away_and_the_others_stay(pictures):
+    every = {f"{name} {index}" for name in "AB" for index in range(4)}
+    held = {"A 0", "A 1", "A 2", "B 0"}
+    assert len(pictures) == len(STAGES)
+    assert [set(boxes(picture)) for picture in pictures] == [set(), every, held, held]
+
+
+def test_a_block_of_the_pool_is_where_its_number_says(pictures):
+    rows, pool = boxes(pictures[1]), boxes(pictures[3])
+    # Four blocks a line: block 2 of the pool is where A's third block was, block 3 where its fourth was.
+    assert (pool["B 0"], pool["A 2"]) == (rows["A 2"], rows["A 3"])
+
+
+def test_the_numbers_are_told(pictures):
+    assert "34 % of the 32 slots hold a token" in pictures[0].alt
+    assert "4 blocks hold all 11 tokens; 5 of their slots are empty" in pictures[2].alt
+    assert "A: 9 tokens, in blocks 0, 1, 3; B: 2 tokens, in blocks 2" in pictures[3].alt
+    assert "block table: 0, 1, 3" in pictures[3].svg and "block table" not in pictures[2].svg
+
+
+def test_all_stages_have_one_height():
+    for tokens in (TOKENS, {"A": 1}, dict.fromkeys("ABCDEF", 16)):
+        stepper = watch_paging(dict.fromkeys(tokens, 1), tokens, row=16, block_size=4)
+        assert len(set(stepper.recording()["heights"])) == 1
+
+
+@pytest.mark.parametrize(
+    ("prompts", "tokens", "row", "size"),
+    [(PROMPTS, TOKENS, 18, 4), (PROMPTS, TOKENS, 400, 4), (PROMPTS, {"A": 17}, 16, 4), (PROMPTS, {"A": 4}, 16, 4),
+     ({}, {"A": 4}, 16, 4), (PROMPTS, TOKENS, 0, 4)],
+)  # fmt: skip
+def test_what_can_not_be_drawn_is_refused(prompts, tokens, row, size):
+    with pytest.raises(ValueError, match="give at least one|must be 1 to 24"):
+        watch_paging(prompts, tokens, row, size)
