@@ -4,10 +4,9 @@
 
 **What if the model doesn't fit on one GPU? And if it does, is a second GPU better as a replica or as one half of the model?**
 
-110 minutes · difficulty: hard · routes: serving · prerequisites: lesson 08 (what a step reads) and lesson 14 (serving); lesson 15 (replicas) for the comparison
+105 minutes · difficulty: hard · routes: serving · prerequisites: lesson 08 (what a step reads) and lesson 14 (serving); lesson 15 (replicas) for the comparison
 
-To use two GPUs for one model, every matrix has to be cut, and the results of both halves have to be added up. You build the cut, the sum, and a layer from the two; at the end, a model runs on your code alone. You need no GPU: the halves are first processes, then threads on your CPU. Figures that were
-recorded on other machines are marked as such.
+To use two GPUs for one model, every matrix has to be cut, and the results of both halves have to be added up. You build the cut, the sum, and a layer from the two; at the end, a model runs on all three. You need no GPU: the halves are processes or threads on your CPU.
 """
 
 # %%
@@ -38,32 +37,13 @@ recorded = json.loads((RECORDED / "replicas.json").read_text(encoding="utf-8"))
 """
 ## The problem: too large for one GPU
 
-Lesson 15 served one model by several replicas. That doesn't help if a single copy doesn't fit:
-"""
+Lesson 15 served one model by several replicas. That doesn't help if a single copy doesn't fit: 70 billion parameters in bfloat16 take 140 GB, and an H100 has 80.
 
-# %%
-for billions in (8, 70):
-    print(f"{billions} billion parameters in bfloat16: {2 * billions} GB; one H100 has 80 GB, and the KV cache needs its share of it")
-
-# %% [markdown]
-"""
-So the large model has to be spread over several GPUs. You could give each GPU some of the layers, which is called *pipeline parallelism*. But a token goes through the layers one after the other, so only one GPU
+So such a model has to be spread over several GPUs. You could give each GPU some of the layers, which is called *pipeline parallelism*. But a token goes through the layers one after the other, so only one GPU
 works on a batch at a time. Several batches under way keep all GPUs busy, but no step gets faster. The other way is to cut every layer.
 
 > **tensor parallelism**: several processes, each with a GPU, compute every layer together. Each has a part of every large matrix.
 
-## Predict
-
-After each attention block and after each MLP, the results of all processes have to be added up.
-
-**16.a** The course's model has 8 layers. How many such sums does one forward pass take?
-"""
-
-# %%
-predict("16.a", ...)  # sums
-
-# %% [markdown]
-"""
 ## The idea: columns, then rows
 
 Take the MLP of a layer. In its simplest form it is a matrix, a function like SiLU that treats each element separately, and a second matrix. Cut the first by *columns*, and each process computes some of the elements, from the whole input. Cut the
@@ -88,7 +68,6 @@ output matrix. So its cache holds only its own KV heads. Only two sums in each l
 
 - `cut == "colwise"`: the *outputs* are divided among the processes, rank 0 first. The results of all processes, side by side, are the layer's output.
 - `cut == "rowwise"`: the *inputs* are divided among the processes, rank 0 first. The results of all processes, added up, are the layer's output.
-- A process may return None for the bias, or zeros, if it adds none.
 - If equal parts aren't possible, raise `ValueError`.
 - Return new tensors, which keep nothing of the whole ones in memory: that's the point of it all.
 
@@ -122,7 +101,7 @@ for world_size in (2, 4):
 ## A whole model in two processes
 
 An engine is more than a model. Each process needs an engine of its own, and all must schedule the *same* step, or they would add up the results of different tokens. So in `lessons_lib/serving/parallel_engine.py`, the first process tells the others about every call that
-changes its engine, and they make the same call. Two things must not differ: the seeds, which the first process draws, and the arrival times, which policies compare.
+changes its engine, and they make the same call.
 
 The next cell starts a second process, cuts every layer, and serves the six stories. (The new process imports everything anew, which takes a few seconds. So it runs the course's `cut_linear`, and the sums are PyTorch's. Yours follow at the end of the lesson.)
 """
@@ -139,13 +118,12 @@ with parallel_engine(partial(load_model, None), config) as engine:
 
 # %% [markdown]
 """
-Heads can't be cut in half, so here the number of processes must divide the number of KV heads. (vLLM goes further: if there are more processes than KV heads, several of them hold a copy of the same head.)
+Heads can't be cut in half, so `parallel_engine` refuses a number of processes that doesn't divide the number of KV heads. (vLLM goes further: if there are more processes than KV heads, several of them hold a copy of the same head.)
 
 ## Two replicas, or one model on two GPUs?
 
 Suppose the model *does* fit on one GPU, and you have two. You can run two replicas, each of which serves half of the requests. Or you can cut the model in two, and both GPUs work on all requests. Both ways were measured on two H100 GPUs, with 64 requests at a time, for two models: one with 8
-billion parameters and 32 layers, and one with 0.5 billion and 24 layers. Which way generates more tokens per second, and is it the same one for both models?
-The steps of *one* GPU were measured too:
+billion parameters and 32 layers, and one with 0.5 billion and 24 layers. Which way decodes faster, and is it the same one for both models? The steps of *one* GPU were measured too:
 """
 
 # %%
@@ -157,16 +135,17 @@ for name, shape in NAMES.items():
 
 # %% [markdown]
 """
-To begin with: a replica has 32 of the 64 requests, so its step is somewhere between these two. The cut model has all 64. Each parameter has two bytes, and an H100 reads up to 3,350 GB/s: the cut saves
-nearly half of the time that this takes (the last matrix isn't cut, so each GPU reads all of it). The rest of the step stays. And the cut adds two sums in each layer, of about 7 µs each (an optional part below estimates that).
+A replica has 32 of the 64 requests, so its step is somewhere between these two. The cut model has all 64, and each GPU reads half of the layers' weights and half of the cache, since it has half of the KV heads. The
+layers have 7 of the 8 billion parameters, with two bytes each. Each request has about 384 tokens in the cache, and a token 131 KB of keys and values. An H100 reads up to 3,350 GB/s. And the cut adds two sums in each layer,
+of about 7 µs each. (An optional part below estimates that, from steps with one request. For 64 it is a guess: their sums carry 0.5 MB, not a few KB.)
 
 Predict the ratio in decode steps: tokens per second of one model on two GPUs, divided by those of two replicas. Above 1, the cut wins; below 1, the replicas do.
 
-**16.b** With 8 billion parameters? (The small model is shown with the answer. Its steps are what the 7 µs come from, so there is nothing to predict.)
+**16.a** With 8 billion parameters?
 """
 
 # %%
-predict("16.b", ...)  # times
+predict("16.a", ...)  # times
 
 # %%
 rows, ratios = [], {}
@@ -176,7 +155,7 @@ for name, shape in NAMES.items():
     for way, found in two_gpus[shape].items():
         steps = [f"{found[count]['decode_ms']:.2f} ms" if count in found else "–" for count in ("1", "16", "64")]
         rows.append([name, way, *steps, f"{found['64']['tokens_per_s']:,.0f}"])
-reveal("16.b", ratios["8 billion"], "times", tolerance=0.1)
+reveal("16.a", ratios["8 billion"], "times", tolerance=0.05)
 print(f"the same ratio with 0.5 billion parameters: {ratios['0.5 billion']}")
 Table(
     columns=["parameters", "", "a step, 1 request", "a step, 16 requests", "a step, 64 requests", "tokens/s, 64 requests"],
@@ -186,18 +165,15 @@ Table(
 
 # %% [markdown]
 """
-The three columns in the middle are times of a decode step; with two replicas, each of them has half of the requests. The last column is of the
-whole run, prompts included.
+The three columns in the middle are times of a decode step; with two replicas, each of them has half of the requests.
 
-Replicas don't make a step much faster: each still reads all weights. With only 64 requests, the large model generates more tokens per second on two GPUs that share it than in two replicas: a replica's
-step for 32 requests takes nearly as long as one for 64. For the small model it's the other way around.
+Replicas don't make a step much faster: each still reads all weights, and a step for 32 requests takes nearly as long as one for 64. So two GPUs that share the large model decode faster than two replicas. Your pencil can say by how much: half of 14 GB and
+half of 3.2 GB are 2.6 ms less, 64 sums are 0.4 ms more, and 10.97 ms become about 8.8. For the small model it's the other way around. Its sums cost more than the cut saves: two GPUs that share it are slower than *one*.
 
-What replicas add is room without communication. Each has its own cache and its own batch slots, so two of them take twice as many requests as one; and if one is
-lost, the other remains. Tensor parallelism makes *each stream* faster if the model is large, and it lets you serve a model that doesn't fit on one GPU. Large installations do both: replicas, each over
-several GPUs.
+The last column is of the whole run, prompts included, and less favorable to the cut. In a prefill, each sum carries the results of thousands of tokens.
 
-Why isn't the cut model twice as fast? Only the reading of what is cut is halved. At full bandwidth, reading all weights takes about half of the large model's step on one GPU; the sums come on top, and the many small operations between the matrix products probably take as long as before. For the small model, the sums cost more than the cut
-saves: its step got slower. An optional part below takes the steps apart.
+Which way has more room? Two replicas of the large model keep 2 × (80 - 16) = 128 GB for their caches; the cut model, whose weights are there once, 160 - 16 = 144 GB. What replicas add is independence: nothing has to be sent, and if one is lost, the other remains.
+Tensor parallelism makes *each stream* faster if the model is large, and it lets you serve a model that doesn't fit on one GPU. Large installations do both: replicas, each over several GPUs.
 """
 
 # %% [markdown]
@@ -258,11 +234,11 @@ Table(
 Take a pencil, and draw an arrow for each element that has to get from one worker to another: first those of the first step, then those of the second. An element that
 was added to on its way counts as one. Through worker 0, the busiest worker sends 6 elements.
 
-**16.c** How many elements does each worker send in both steps together, if all send equally many?
+**16.b** How many elements does each worker send in both steps together, if all send equally many?
 """
 
 # %%
-predict("16.c", ...)  # elements
+predict("16.b", ...)  # elements
 
 # %% [markdown]
 """
@@ -282,14 +258,14 @@ from lessons_lib.serving.all_reduce import all_reduce
 # %%
 sums, workers = run_workers(lambda worker: all_reduce(torch.tensor(tensors[worker.rank], dtype=torch.float32), worker), 3)
 print("each worker's sum:", [each.tolist() for each in sums])
-reveal("16.c", max(worker.sent_bytes for worker in workers) // 4, unit="elements")
+reveal("16.b", max(worker.sent_bytes for worker in workers) // 4, unit="elements")
 
 # %% [markdown]
 """
 Each part of the sum has two additions, so two elements arrive for each of three parts: six arrows, two from each worker. Then each finished part has to get to two other workers: six arrows again.
 
-This is what *your* workers do, recorded: four workers, and a tensor of four parts. In a *ring*, each worker sends only to the next one. Each part collects a stripe from every worker on its way, and then goes around once more, complete. Is it worth the trouble? The table below the picture compares what the busiest worker sends for a tensor of 4096
-elements.
+This is what *your* workers do, recorded: four workers, and a tensor of four parts. In the library's answer they form a *ring*: each worker sends only to the next one, so each part goes around once while it is added up, and then once more, complete. Is it worth the
+trouble? The table below the picture compares what the busiest worker sends for a tensor of 4096 elements.
 """
 
 # %%
@@ -307,7 +283,7 @@ Table(columns=["workers", "through worker 0", "your all_reduce"], rows=rows, cap
 
 # %% [markdown]
 """
-However many workers there are, none sends more than two tensors, apart from rounding up. What does grow is the number of messages. In a ring, 2 (N - 1) of them follow one another. Workers that send each part straight to the one that adds it up
+For two workers, nothing is gained. But however many there are, none sends more than two tensors, apart from rounding up. What does grow is the number of messages. In a ring, 2 (N - 1) of them follow one another. Workers that send each part straight to the one that adds it up
 need only two rounds, but every worker sends to every other. For short tensors, the waits count more than the bytes, so NCCL, NVIDIA's library for this, has other algorithms than the ring.
 """
 
@@ -324,7 +300,7 @@ x = x + down_proj(silu(gate_proj(norm(x))) * up_proj(norm(x)))
 
 **Your task: `cut_layer(layer, rank, world_size, all_reduce)`.** Change the layer in place, so that it computes with the part of one process, and still returns what the whole layer returned. All processes do so at the same time, each with a copy of the same layer.
 
-- Each of the seven matrices is a `torch.nn.Linear`, with a bias or `bias = None`. Afterwards it holds only the part of this process, from your `cut_linear`. The norms stay whole, and nothing else has to know of the cut: attention finds out from the sizes how many heads it has.
+- Each of the seven matrices is a `torch.nn.Linear`, with a bias or `bias = None`. Afterwards it holds only the part of this process, from your `cut_linear`. The norms stay whole, and nothing else has to know of the cut: attention finds out from the sizes how many heads it has. Heads and sizes divide evenly here.
 - `all_reduce(tensor)` returns the sum over all processes. A forward pass calls it at most twice.
 - To change what a module returns, use a hook: after `module.register_forward_hook(hook)`, the module returns what `hook(module, inputs, output)` returns instead of `output`.
 
@@ -360,7 +336,7 @@ def generate_with_half(worker):
 answers, workers = run_workers(generate_with_half, 2)
 expected = [tokens[:length] for tokens, length in zip(alone, LENGTHS)]
 passes = sum(len(tokens) for tokens in answers[0])  # one forward pass for each new token
-reveal("16.a", sums[0] / passes, unit="sums")
+print("sums in a forward pass:", sums[0] / passes)
 print("the same tokens as the whole model:", answers[0] == expected)
 print("the same in both workers:", answers[0] == answers[1])
 own, whole = (sum(each.numel() for each in one.model.layers.parameters()) for one in (halves[0], model))
@@ -369,7 +345,7 @@ print(f"kilobytes that each has sent: {[round(worker.sent_bytes / 1000) for work
 
 # %% [markdown]
 """
-Two sums in each of 8 layers: 16. A worker has a little more than half of the parameters, because the norms stay whole. `cut_model` in `lessons_lib/serving/tensor_parallel.py`, which the engine uses, also writes the new numbers of heads into the model's configuration, so that the paged cache of each process is allocated for its own KV heads only.
+Two sums in each of 8 layers: 16. A worker has a little more than half of the layers' parameters, because the norms stay whole; the embedding and the last matrix aren't cut at all. `cut_model` in `lessons_lib/serving/tensor_parallel.py`, which the engine uses, also writes the new numbers of heads into the model's configuration, so that the paged cache of each process is allocated for its own KV heads only.
 """
 
 # %% [markdown]
@@ -383,8 +359,6 @@ Two sums in each of 8 layers: 16. A worker has a little more than half of the pa
 **The last matrix isn't cut.** Each process computes all logits itself. With a small model and a large vocabulary, that is a good part of what a step reads. vLLM cuts the embedding and the last matrix, too.
 
 **A model in parts helps only as long as the sums are quicker than the work that is saved.** Between machines, where links are slower than inside one, pipeline parallelism is the usual choice.
-
-The ledger gets no row here: the tokens and the steps are those of lesson 12.
 
 ## Quiz
 """

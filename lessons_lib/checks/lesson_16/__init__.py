@@ -21,8 +21,8 @@ EXERCISES = [
             "Then do it once more with a bias of four ones: where does a 2 come out?",
             "The first dimension of the weight are its outputs: `colwise` cuts there, `rowwise` cuts the second one. "
             "Results of a column cut stand side by side, so the bias is cut as the outputs are. Results of a row cut "
-            "are added up, so a bias that every process adds is counted as often as there are processes. A slice is "
-            "a view of the whole tensor and keeps it in memory.",
+            "are added up, so a bias that every process adds is counted as often as there are processes. One that adds "
+            "none returns None or zeros. A slice is a view of the whole tensor and keeps it in memory.",
             "`size, rest = divmod(weight.shape[dim], world_size)`; ValueError if `rest`; `own = slice(rank * size, "
             "(rank + 1) * size)`. Colwise: `weight[own].clone(), None if bias is None else bias[own].clone()`. "
             "Rowwise: `weight[:, own].clone(), None if bias is None or rank > 0 else bias.clone()`.",
