@@ -4,7 +4,7 @@
 
 **Can a new request join the batch while the others keep running?**
 
-90 minutes · difficulty: medium · routes: ideas, kernels, serving · prerequisites: lesson 00 (prefill, decode, KV cache) and
+95 minutes · difficulty: medium · routes: ideas, kernels, serving · prerequisites: lesson 00 (prefill, decode, KV cache) and
 lesson 01 (static batching, masks, positions)
 
 In lesson 01, a wave of requests went through the model together and left together. In this lesson you build the loop
@@ -57,8 +57,6 @@ draw_timeline(static.trace, title="Static batching, waves of four")
 times = request_times(static.trace, in_steps=True)
 print(f"D gets its last token in step {times['D'].done}. Its slot stays occupied until step {times['D'].returned}.")
 print(f"E and F wait in the queue for {times['E'].admitted} steps.")
-print(f"From step {times['D'].done + 1} on, E could use D's row.")
-print(f"Of all token positions computed, {static.trace.waste:.0%} were wasted.")
 
 # %% [markdown]
 """
@@ -133,8 +131,8 @@ for B.
 chunks of 16 tokens. B gets a token in every one of those steps; it doesn't stop for F.
 
 B's first two steps are pale, not hatched: it has its slot, but a step computes a chunk of only one prompt, and D's
-comes first. The gray hatching at the end of slot 0 is a row without a request, computed because the decode pass covers
-both rows.
+comes first. Hatched cells are computed for nothing, because the decode pass covers both rows: also a row without a
+request (the gray end of slot 0), and a row whose prompt isn't done.
 
 You'll build three parts: a mask for rows of unequal length, the chunk, and the step.
 """
@@ -176,11 +174,6 @@ grows.
 """
 
 # %%
-manager = SlotManager(4)
-print({name: manager.acquire(name) for name in "ABCD"})
-manager.release("D")
-print("D has left; E gets slot", manager.acquire("E"))
-
 cache = SlotCache(model, num_slots=4, max_seq_len=256)
 print("keys of one layer:", list(cache.layers[0].keys.shape), "(slots, KV heads, columns, head size)")
 megabytes = 4 * 256 * cache_bytes_per_token(model.config, model.dtype.itemsize) / 2**20
@@ -206,7 +199,7 @@ show_source(SlotLayer.update)
 # %% [markdown]
 """
 Nothing clears a row when its request leaves. So in rows shorter than `view.num_keys`, the last columns hold zeros, or
-keys left by an earlier request. Here is the cache of the three stories at two moments: shortly after F took over D's
+leftovers, such as keys of an earlier request. Here is the cache of the three stories at two moments: shortly after F took over D's
 row, slot 0, and ten steps later.
 """
 
@@ -309,7 +302,7 @@ print("'grandma' in the prompts of E and F:", ["grandma" in PROMPTS[NAMES.index(
 Nothing crashes, every shape is right, and both wrong answers are good stories. You couldn't tell from one answer alone.
 But without the mask, E's answer depends on which request had the slot before. After B it has no word of B's: keys
 that aren't E's own shift the scores, one token comes out differently, and the story takes another path. After F it has
-a grandma. That word is in F's prompt and not in E's: one user's text shows in another user's answer.
+a grandma, a word that is in F's prompt and not in E's. In a server, that is one user's text in another user's answer.
 
 ## Build 2: one chunk of a prompt
 
@@ -329,10 +322,21 @@ One object, `batch`, holds everything that the loop has to remember:
 | `batch.slots_in(state)` | list of the slots whose request is in that state, in order of admission |
 | `batch.prefill_step` | the largest number of prompt tokens computed in one step |
 
-And one function runs the model: `forward(batch, slots, tokens, positions, num_keys)`. `slots` is a range of rows,
-`tokens` and `positions` contain one list per row, and `num_keys` is the number of columns that the pass reads. It
-returns the logits of each row's last token, of shape `[slots, vocabulary]`.
+A `Request` has an `id`, its `prompt_ids`, its `output_ids` so far, and `num_computed_tokens`: how many of its tokens have
+their keys and values in the cache.
+
+One function runs the model: `forward(batch, slots, tokens, positions, num_keys)`. `slots` is a range of rows,
+`tokens` and `positions` contain one list per row, and `num_keys` is the number of columns that the pass reads. It masks
+with `cache_mask`, and returns the logits of each row's last token, of shape `[slots, vocabulary]`. It changes no request.
+
+The decode pass is given. It covers *all* slots at once, because a batch is a rectangle: empty and prefilling slots
+are computed too, with a dummy token, and their output is discarded. Look at what it feeds: the last token of every
+decoding request, at position `num_computed_tokens`. (What a dummy token writes to the cache is overwritten before any
+token may see it.)
 """
+
+# %%
+show_source(decode_all)
 
 # %% [markdown]
 """
@@ -341,8 +345,8 @@ prefilling, the one that was admitted first. If no request is prefilling, it doe
 end of the prompt also gives the request its first token.
 
 Example: a request X is in slot 1, its prompt has 60 tokens, and `prefill_step` is 16. Four calls compute tokens 0–15,
-16–31, 32–47 and 48–59; `num_computed_tokens` is 16, 32, 48 and 60 after them. The second one reads 32 columns. After
-the fourth, X is decoding and has one token.
+16–31, 32–47 and 48–59; `num_computed_tokens` is 16, 32, 48 and 60 after them. A chunk reads the columns up to its end and
+no others: the second one 32. After the fourth, X is decoding and has one token.
 """
 
 # %% exercise="02.4"
@@ -361,29 +365,14 @@ print("first token:", repr(tokenizer.decode(b.output_ids)))
 
 # %% [markdown]
 """
-(How large should a chunk be? Small ones keep every step short; large ones bring the first token sooner. "Further"
-measures both.)
-
 ## Build 3: the step
 
-The decode pass is given. It covers *all* slots at once, because a batch is a rectangle: empty and prefilling slots
-are computed too, with a dummy token, and their output is discarded. Look at what it feeds: the last token of every
-decoding request, at position `num_computed_tokens`. (What a dummy token writes to the cache is overwritten before any
-token may see it.)
-"""
-
-# %%
-show_source(decode_all)
-
-# %% [markdown]
-"""
 **Exercise 02.5.** Write `step(batch)`, one step of the loop. You have `decode_all` and `prefill_chunk`. What a step
 must achieve:
 
 - A request that got its last token in one step gives its slot back in the next one, not in the same step.
 - A slot never stays empty during a step while a request is waiting, and no request overtakes another in the queue.
-- A slot belongs to one request for the whole step. An admitted request is prefilling: `step` calls
-  `move_to(RequestState.PREFILLING)`.
+- A slot belongs to one request for the whole step. An admitted request is prefilling.
 - Every request that was decoding when the step began gets exactly one token, and one chunk of one prompt is computed,
   possibly that of a request admitted in this very step. No request gets two tokens in one step.
 - After the step, `batch.running` and `batch.slots` agree on which request has which slot.
@@ -425,8 +414,6 @@ Table(
 
 # %% [markdown]
 """
-E starts when D has left, F when A has left. No finished answer is held back.
-
 ## Prove it
 
 Requests come and go while others are running, in rows that still contain old keys. The claim is that none of this
@@ -450,9 +437,46 @@ for batch_size, prefill_step in ((2, 64), (4, 64), (4, 7), (6, 16)):
 
 # %% [markdown]
 """
+### The size of a chunk
+
+How long does a decoding request wait for its next token? As long as a step takes. And a step takes longer, the more
+token positions it computes.
+
+Four slots: A, C and E are decoding, and the fourth request has a prompt of 240 tokens. A step makes two passes: the
+decode pass computes one position in each of the four rows (the prefilling row too, although its output isn't used),
+and the other pass computes the chunk. So with chunks of 16, such a step computes 4 + 16 = 20 token positions. How many
+does the largest step compute with chunks of 240?
+"""
+
+# %%
+predict("02.c", ...)  # token positions
+
+
+# %%
+def with_long_prompt(prefill_step):
+    ids = [*(prompt_ids[n] for n in "ACE"), (prompt_ids["B"] * 5)[:240]]
+    how = dict(batch_size=4, prefill_step=prefill_step, **MINE)
+    return record_run(batch_generate, model, tokenizer, ids, max_new_tokens=[20, 20, 20, 4], **how).trace.steps
+
+
+for prefill_step in (16, 64, 240):
+    steps = with_long_prompt(prefill_step)
+    largest = max(s.tokens_computed for s in steps)
+    first = next(i for i, s in enumerate(steps, 1) if s.rows[3].phase == "decode") - 1
+    print(
+        f"chunks of {prefill_step:3}: largest step {largest:3} token positions; "
+        f"the request with the long prompt gets its first token in step {first}"
+    )
+reveal("02.c", largest, unit="token positions")
+
+# %% [markdown]
+"""
+Small chunks keep every step short for the requests that are decoding. Large chunks bring the new request's first
+token sooner. That is a trade-off, and the choice is up to the operator of the server.
+
 ## Measure
 
-Four metrics describe a serving run. Throughput matters to the operator, latency and queue time to the user. Slot
+We measure four things here; the times to the first token and between tokens follow in lesson 09. Throughput matters to the operator, latency and queue time to the user. Slot
 utilization says how well the machine is used.
 
 > **throughput**: answer tokens per second, over all requests together.
@@ -502,10 +526,10 @@ Table(
 # %% [markdown]
 """
 Continuous batching needs fewer steps than static batching of the same size, and slot utilization shows why. (A step that
-computes a chunk makes two passes; "What is still wrong" counts them. With one slot, it would serve one request at a time again, with nothing to gain.) At 8 slots, compare the number of steps with
+computes a chunk makes two passes; "What is still wrong" counts them.) At 8 slots, compare the number of steps with
 the largest `max_new_tokens`: no run can be shorter than its longest request.
 
-Steps aren't seconds, though, and a step over more rows takes longer. The ledger has the seconds of the six stories.
+Steps aren't seconds, though, and a step over more rows takes longer. The ledger times the six stories.
 ("Further" times these 24 requests, and shows where the time goes.)
 """
 
@@ -527,8 +551,7 @@ at "cache reserved": no other row reserves as much.
   `vllm/v1/core/sched/scheduler.py`. It doesn't separate prefill and decode: each request has `num_computed_tokens`,
   and gets as many new tokens as it still needs and the step's budget allows (`max_num_batched_tokens`). Our
   `batch_size` is its `max_num_seqs`.
-- **Hugging Face transformers** has `generation/continuous_batching/`. The states in its `requests.py` include
-  `PENDING`, `PREFILLING`, `DECODING` and `FINISHED`.
+- **Hugging Face transformers** has `generation/continuous_batching/`, with states like ours in its `requests.py`.
 - Unlike our loop, vLLM and transformers don't reserve whole rows of cache. Both divide the cache into blocks, for the
   reason that follows.
 
@@ -537,7 +560,8 @@ at "cache reserved": no other row reserves as much.
 
 # %%
 reveal("02.b", 100 * (1 - continuous.trace.cache_waste), unit="%")
-for name, run in (("six stories, 4 slots", continuous), ("24 requests, 8 slots", runs["continuous", 8][0])):
+of_24 = {f"24 requests, {slots} slots": runs["continuous", slots][0] for slots in (4, 8)}
+for name, run in {"six stories, 4 slots": continuous, **of_24}.items():
     trace, fullest = run.trace, max(step.cache_used / step.cache_reserved for step in run.trace.steps)
     wasted, two = trace.tokens_computed - trace.tokens_useful, sum(step.forward_calls == 2 for step in trace.steps)
     print(f"{name}: reserved cache empty: {trace.cache_waste:.0%} on average, {1 - fullest:.0%} in the fullest step;")
@@ -653,37 +677,10 @@ print("the six stories with your slot manager: the same answers:", mine.outputs 
 
 # %% [markdown]
 """
-### The size of a chunk
+### A larger chunk takes longer
 
-How long does a decoding request wait for its next token? As long as a step takes. And a step takes longer, the more
-token positions it computes.
-
-Four slots: A, C and E are decoding, and the fourth request has a prompt of 240 tokens. A step makes two passes: the
-decode pass computes one position in each of the four rows (the prefilling row too, although its output isn't used),
-and the other pass computes the chunk. So with chunks of 16, such a step computes 4 + 16 = 20 token positions. How many
-does the largest step compute with chunks of 240?
+The chunks of "The size of a chunk", in milliseconds:
 """
-
-# %%
-predict("02.c", ...)  # token positions
-
-
-# %%
-def with_long_prompt(prefill_step):
-    ids = [*(prompt_ids[n] for n in "ACE"), (prompt_ids["B"] * 5)[:240]]
-    how = dict(batch_size=4, prefill_step=prefill_step, **PARTS)
-    return record_run(batch_generate, model, tokenizer, ids, max_new_tokens=[20, 20, 20, 4], **how).trace.steps
-
-
-for prefill_step in (16, 64, 240):
-    steps = with_long_prompt(prefill_step)
-    largest = max(s.tokens_computed for s in steps)
-    first = next(i for i, s in enumerate(steps, 1) if s.rows[3].phase == "decode") - 1
-    print(
-        f"chunks of {prefill_step:3}: largest step {largest:3} token positions; "
-        f"the request with the long prompt gets its first token in step {first}"
-    )
-reveal("02.c", largest, unit="token positions")
 
 # %% tags=["measured"]
 for prefill_step in (16, 64, 240):
@@ -692,9 +689,6 @@ for prefill_step in (16, 64, 240):
 
 # %% [markdown]
 """
-Small chunks keep every step short for the requests that are decoding. Large chunks bring the new request's first
-token sooner. That is a trade-off, and the choice is up to the operator of the server.
-
 ### What happens when a freed slot is not refilled
 
 One condition in the step brings the barrier back: while any request in a slot is unfinished, don't release or admit

@@ -5,21 +5,26 @@ from lessons_lib.checks.exercise import Choice, Question
 QUIZ = [
     Question(
         text="There are two slots, and three requests with answers of 10, 2 and 8 tokens. Each prompt fits in one "
-        "chunk. When does the third request get its slot?",
+        "chunk. In which step does the third request get its first token?",
         choices=(
             Choice(
-                "After step 10, when both others have finished.",
-                "That is static batching: the free slot waits for the longest answer of the wave.",
+                "In step 3: the second request has its two tokens after step 2.",
+                "A step computes one chunk, and in step 1 it is the first request's. So the second one gets its "
+                "tokens in steps 2 and 3.",
             ),
             Choice(
-                "In the step after the second request's last token.",
-                "The slot is released at the start of the next step and assigned again right away, while the first "
-                "request goes on.",
+                "In step 4.",
+                "The second request gets its tokens in steps 2 and 3. In step 4 its slot goes to the third, whose "
+                "chunk is computed in the same step.",
                 right=True,
             ),
             Choice(
-                "In step 1; the batch grows.",
-                "The cache has two rows. The third request needs one of them, and both are taken.",
+                "In step 5: it is admitted in step 4, and its prompt is computed in the next one.",
+                "The chunk of a step may be that of a request admitted in this very step.",
+            ),
+            Choice(
+                "In step 11, when both others have finished.",
+                "That is static batching: the free slot waits for the longest answer of the wave.",
             ),
         ),
     ),
