@@ -33,7 +33,6 @@ from lessons_lib.scheduling import (
     always_swap,
     fork,
     never_swap,
-    take_cached,
 )
 from lessons_lib.viz.stepper import Stepper
 from lessons_lib.viz.pressure import draw_free_queue, draw_pressure
@@ -89,7 +88,7 @@ Sharing takes three things:
 2. **Count.** Several sequences may use a block, so it becomes free only when the last of them is done with it.
 3. **Copy.** A sequence must not write to a block that others use. It gets a copy of its own first.
 
-Why a hash, and not just the 16 tokens of the block? Because a key depends on all tokens before it:
+Why can't a block be found by its 16 tokens alone? Because a key depends on all tokens before it:
 """
 
 # %%
@@ -168,7 +167,7 @@ So a free block keeps its contents until it is allocated for something else. Unt
 from wherever it is, also from the middle. The library's `LruQueue` is a queue that supports this: `self.free_queue.pop(block, None)` removes a block
 wherever it is in the queue, and does nothing if it isn't there.
 
-Here is the queue before and after each of five events. X allocates three blocks; Y begins like X and uses X's first two; both end; and then Z
+Here is the queue after each of five events. X allocates three blocks; Y begins like X and uses X's first two; both end; and then Z
 begins like them. This cell uses the library's `SharedBlockPool`.
 """
 
@@ -193,7 +192,7 @@ draw_free_queue(example_of_counts(SharedBlockPool(6, BLOCK)))
 # %% [markdown]
 """
 Blocks are allocated from the front of the queue, and freed blocks join its end. So the front is the block that hasn't been used for longest. The usual rule says that it is
-the one least likely to be needed again; the stretch task in "Further" tests that. Of the blocks of one sequence, the last one goes first, since it is useless
+the one least likely to be needed again. Of the blocks of one sequence, the last one goes first, since it is useless
 without the ones before it.
 
 A `SharedBlockPool` is a `BlockPool` with these attributes:
@@ -201,7 +200,7 @@ A `SharedBlockPool` is a `BlockPool` with these attributes:
 | attribute | meaning |
 |---|---|
 | `num_blocks`, `block_size` | as in lesson 03 |
-| `free_queue` | the blocks that no sequence uses, least recently used first |
+| `free_queue` | the blocks that no sequence uses, the longest unused first |
 | `used` | the set of blocks that at least one sequence uses |
 | `ref_count` | block → how many sequences use it; no entry if none does |
 
@@ -214,7 +213,7 @@ A `SharedBlockPool` is a `BlockPool` with these attributes:
   the free queue, the *last* block of the sequence first. If a block is not in use, or appears twice in the list, raise `ValueError` and change nothing at
   all.
 
-After each call, `free_queue`, `used` and `ref_count` agree, as in the picture.
+After each call, `free_queue`, `used` and `ref_count` agree, as in the picture. An empty list changes nothing.
 
 `super().free(some_blocks)` is lesson 03's `free`. It raises `ValueError` if any of the blocks is not in `used`. Otherwise it removes them from `used`
 and appends them to the free queue, last one first. It checks all of its blocks before it changes anything.
@@ -244,7 +243,7 @@ A `PrefixCache` is a `SharedBlockPool`, yours from above, with three more attrib
 | attribute | meaning |
 |---|---|
 | `hash_to_block`, `block_to_hash` | hash → block and block → hash, for full blocks that have one |
-| `evicted` | how many blocks with a hash have been lost so far |
+| `evicted` | how many blocks with a hash have been allocated for something else so far |
 
 `cache_full_block` is given: a block in use is full and computed, so it gets its hash. So is `touch`: it refuses a free block that has no hash, since
 that block contains nothing to share, and otherwise calls yours.
@@ -252,14 +251,13 @@ that block contains nothing to share, and otherwise calls yours.
 **Your task: `match_prefix`, `allocate` and `is_writable`.**
 
 - `match_prefix(block_hashes)`: `block_hashes` is a list of bytes, the hashes of the full blocks of a sequence, in order. Return the list of blocks
-  with these hashes, starting with the first hash, and stop at the first unknown one. Blocks after a gap are useless. Change nothing.
-- `allocate(count)`: as in `SharedBlockPool`. New tokens will be written to these blocks, so from now on none of them may be found by its old hash.
-  Count those that had one in `evicted`. If `OutOfBlocks` is raised, nothing has changed.
-- `is_writable(block)`, for a block in use: whether a sequence that uses it may write to it. It may not if another sequence uses it too, or could find
-  it by its hash.
+  with which the sequence can begin. Blocks after a gap are useless. Change nothing.
+- `allocate(count)`: as in `SharedBlockPool`. New tokens will be written to these blocks, so from now on none of them may be found by its old hash, and
+  the two tables agree. Count those that had one in `evicted`. If `OutOfBlocks` is raised, nothing has changed.
+- `is_writable(block)`, for a block in use: whether a sequence that uses it may write to it. No other sequence may ever read what is written.
 
-Example with six blocks. X allocates three and gets [0, 1, 2]; their hashes are a, b, c. X ends: the free queue is [3, 4, 5, 2, 1, 0]. Y begins with
-blocks whose hashes are a, b, z: `match_prefix([a, b, z])` returns [0, 1].
+Example with six blocks. X allocates three and gets [0, 1, 2]; their hashes are a, b, c. X ends. Y begins with blocks whose hashes are a, b, z:
+`match_prefix([a, b, z])` returns [0, 1].
 """
 
 # %% exercise="11.3" given="__init__ reset touch cache_full_block forget_contents"
@@ -269,11 +267,11 @@ from lessons_lib.kv_cache.prefix_cache import PrefixCache
 """
 Let the example go on. Y uses the two blocks that it has found, and ends. Then Z arrives, finds nothing, and allocates five blocks.
 
-**11.b** How many of X's three blocks can still be found after that?
+**11.a** How many of X's three blocks can still be found after that?
 """
 
 # %%
-predict("11.b", ...)  # blocks
+predict("11.a", ...)  # blocks
 
 # %%
 pool = PrefixCache(6, BLOCK)
@@ -298,7 +296,7 @@ pool.free(y_blocks)
 note("Y has ended")
 pool.allocate(5)
 note(f"Z allocates five; {pool.evicted} cached blocks are evicted")
-reveal("11.b", len(pool.match_prefix([a, b, c])), unit="block")
+reveal("11.a", len(pool.match_prefix([a, b, c])), unit="block")
 draw_free_queue(states)
 
 # %% [markdown]
@@ -334,7 +332,7 @@ show_source(fork)
 - The pool counts each block exactly as often as tables contain it.
 
 Return `BlockCopy(COPY, source, target)`: the contents of block `source` have to be copied to block `target` before the sequence writes. (`copy_blocks`
-does that, as in lesson 10; you copy nothing yourself.) If no block is free, raise `OutOfBlocks` and change nothing at all.
+does that, as in lesson 10, before the forward pass; you copy nothing yourself, and `source` may be free by then.) If no block is free, raise `OutOfBlocks` and change nothing at all.
 
 Two examples with four blocks, 0 to 3. In the first, X and its fork Y use blocks 0 and 1, and Y writes. In the second, X is alone, both of its blocks
 have a hash, and X writes. Fill in the free queue of the second one with a pencil before you write any code:
@@ -396,58 +394,49 @@ Suppose a prompt has 32 tokens, and both of its blocks are found. All 32 tokens 
 logits to choose the first token of the answer from! Engines have crashed here ([vLLM](https://github.com/vllm-project/vllm/issues/53706),
 [nano-vllm](https://github.com/GeeeekExplorer/nano-vllm/issues/144)). So the last known token is always computed: 31 tokens count as computed. Its key
 goes to a cache slot in the second block, which already contains that key, and the sequence must not write to that block. (Would an equal key do harm?
-In another batch it may differ in its last digits, and other sequences read it. So the rule has no exception.) The scheduler notices this, and your
-`copy_before_write` copies the block first.
-
-`take_cached` of the library does all this; "Further" has it as an exercise.
-
-Here is such a prompt, the first 48 tokens of the common beginning. X computes it, then Y arrives with the same prompt. We go through Y's first step by hand,
-with your `copy_before_write`:
+In another batch it may differ in its last digits, and other sequences read it. So the rule has no exception.) Here the scheduler makes room for a
+sequence's next tokens, and calls your `is_writable` and your `copy_before_write`:
 """
 
 # %%
-prompt = beginning[:48]
-pool, runner = PrefixCache(8, BLOCK), ModelRunner(model, 8, BLOCK)
-x = Sequence("X", prompt, 5, blocks=pool.allocate(3))
-logits_of_x = runner.forward(SchedulerOutput(num_scheduled_tokens={x: 48}))
-for block, one in zip(x.blocks, hashes_of(prompt)):
-    pool.cache_full_block(block, one)
-
-y = Sequence("Y", prompt, 5)
-take_cached(pool, y, pool.match_prefix(hashes_of(prompt)))
-print(f"Y starts with blocks {y.blocks}, and {y.num_computed_tokens} of its tokens count as computed; ref_count {pool.ref_count}")
-block_copy = copy_before_write(pool, y, index=2)
-copy_blocks([block_copy], runner.cache, None)
-print(f"{block_copy.kind} {block_copy.source} → {block_copy.target}: Y has blocks {y.blocks}, X has {x.blocks}; ref_count {pool.ref_count}")
-logits_of_y = runner.forward(SchedulerOutput(num_scheduled_tokens={y: 1}))
-print(f"X's and Y's first token: {tokenizer.decode(logits_of_x.argmax())!r}, {tokenizer.decode(logits_of_y.argmax())!r}")
-print(f"their logits differ by less than 0.0001: {bool((logits_of_x - logits_of_y).abs().max() < 1e-4)}")
+show_source(PreemptiveScheduler.needs_copy, PreemptiveScheduler.make_room)
 
 # %% [markdown]
 """
-Y computed 1 token where X computed 48.
+(The first part, up to the 31 tokens, is the library's `take_cached`. "Further" has it as an exercise.)
+
+Let's serve such a prompt, the first 48 tokens of the common beginning, with your hashes, your pool and your copies. X computes it and ends. Then Y comes with the
+same prompt:
 """
+
+# %%
+YOURS = dict(block_hash=block_hash, copy_before_write=copy_before_write)
+scheduler = PreemptiveScheduler(PrefixCache(8, BLOCK), max_num_seqs=4, max_num_batched_tokens=64, **YOURS)
+runner = ModelRunner(model, 8, BLOCK)
+x, y = (Sequence(name, beginning[:48], 5) for name in "XY")
+x_steps = serve_recorded(runner, scheduler, [x])
+y_steps = serve_recorded(runner, scheduler, [y], first_index=len(x_steps))
+for name, first in (("X", x_steps[0]), ("Y", y_steps[0])):
+    copies = [f"{one.kind} {one.source} → {one.target}" for one in first.block_copies]
+    print(f"{name}'s first step: {first.hits.get(name, 0)} tokens found, {first.counts[name]} computed, block copies: {copies}")
+print("the same answer:", x.output_ids == y.output_ids)
 
 # %% [markdown]
 """
 ### The six stories with a common beginning
 
 Four at a time, at most 64 tokens per step, and plenty of blocks. This run uses your `block_hash`, and your `PrefixCache` with your `SharedBlockPool` in it.
-(`copy_before_write` stands ready; no prompt is cached as a whole here.)
-`scheduler_output.cached` says for each admitted sequence how many of its tokens were found in the cache; in a recorded step it is called `hits`.
+A sequence looks for cached blocks once, when it is admitted.
 
 All six wait from the start, and all begin with the same three full blocks, 48 tokens. A's prompt and the beginning of B's fit into the first step.
 
-**11.d** How many prompt tokens are found in the cache, over all six?
+**11.b** How many prompt tokens are found in the cache, over all six?
 """
 
 # %%
-predict("11.d", ...)  # tokens
+predict("11.b", ...)  # tokens
 
 # %%
-YOURS = dict(block_hash=block_hash, copy_before_write=copy_before_write)
-
-
 def serve_stories(share, num_blocks=40, **options):
     scheduler = PreemptiveScheduler(
         PrefixCache(num_blocks, BLOCK), max_num_seqs=4, max_num_batched_tokens=64, share_prefixes=share, **YOURS, **options
@@ -463,13 +452,13 @@ prompt_tokens = sum(len(sequence.prompt_ids) for sequence in sharing)
 hits = {id: tokens for step in sharing_steps for id, tokens in step.hits.items()}
 print(f"found in the cache: {hits}")
 saved = sum(hits.values())
-reveal("11.d", saved, unit="tokens")
+reveal("11.b", saved, unit="tokens")
 print(f"prefill tokens: {prompt_tokens} without sharing, {prompt_tokens - saved} with it: {saved / prompt_tokens:.0%} saved")
 
 # %% [markdown]
 """
 Not 5 × 48 = 240. A found nothing, because it was the first. B found nothing either: it was admitted in the same step as A, and a block gets its hash only once it has
-been computed. So B computed the common beginning again. Its three blocks get no hashes, since A's blocks already have these hashes (see
+been computed. So B computed the common beginning again, and stored it again, in three blocks of its own. They get no hashes, since A's blocks already have these hashes (see
 `cache_full_block`). C to F start with A's three blocks.
 
 In that run, the sequences overlapped. But the beginning is also found when no sequence uses it anymore. Let B come back for four tokens after all six
@@ -490,11 +479,6 @@ Stepper(lambda i: draw_pressure(all_steps[i]), count=len(all_steps), start=comes
 
 # %% [markdown]
 """
-In this picture, only B uses blocks. The dotted blocks are free, and can be found by their hashes until they are allocated for something else.
-"""
-
-# %% [markdown]
-"""
 ## Measure
 
 How much time does sharing save? We serve twelve requests with and without sharing, in alternating rounds. Each has the common beginning, then a
@@ -505,7 +489,7 @@ story, and an answer of four tokens.
 def twelve_answers(share):
     pool = PrefixCache(120, BLOCK)
     scheduler = PreemptiveScheduler(pool, max_num_seqs=4, max_num_batched_tokens=64, share_prefixes=share, **YOURS)
-    sequences = [Sequence(f"{n}{one.id}", one.prompt_ids, 4, arrival_time=i) for n in range(2) for i, one in enumerate(six_stories(SYSTEM))]
+    sequences = [Sequence(f"{n}{one.id}", one.prompt_ids, 4, arrival_time=6 * n + i) for n in range(2) for i, one in enumerate(six_stories(SYSTEM))]
     runner = ModelRunner(model, 120, BLOCK)
     return serve_recorded(runner, scheduler, sequences)
 
@@ -514,18 +498,19 @@ runs = {}
 apart_ms, shared_ms = median_ms([lambda: runs.update(apart=twelve_answers(False)), lambda: runs.update(shared=twelve_answers(True))], repeat=3)
 computed_apart, computed_shared = (sum(sum(step.counts.values()) for step in steps) for steps in (runs["apart"], runs["shared"]))
 Table(
-    columns=["", "tokens computed", "ms"],
+    columns=["", "tokens computed", "steps", "ms"],
     rows=[
-        ["without sharing", computed_apart, apart_ms],
-        ["with sharing", computed_shared, shared_ms],
-        ["ratio", f"{computed_apart / computed_shared:.1f}", f"{apart_ms / shared_ms:.1f}"],
+        ["without sharing", computed_apart, len(runs["apart"]), apart_ms],
+        ["with sharing", computed_shared, len(runs["shared"]), shared_ms],
+        ["ratio", f"{computed_apart / computed_shared:.1f}", f"{len(runs['apart']) / len(runs['shared']):.1f}", f"{apart_ms / shared_ms:.1f}"],
     ],
     caption="Twelve requests with a common beginning",
 )
 
 # %% [markdown]
 """
-Each story comes twice. The second one also finds full blocks of its own part of the prompt, if they have been computed by the time it is admitted.
+The time shrinks less than the tokens do, because a step takes time even if it computes little. Each story comes twice; the second one also finds full blocks of its
+own part of the prompt, if they have been computed by the time it is admitted.
 
 ## What is still wrong
 
@@ -587,22 +572,22 @@ The PagedAttention paper describes sharing and copy-on-write in section 4.4.
 B's prompt has 62 tokens. We want four samples of its answer: four sequences with the same prompt, and answers that differ from their first token on. Each
 of them now has 70 tokens, 69 of them computed. If each had its own blocks, they would use 4 × 5 = 20 blocks of 16.
 
-**11.a** How many blocks do the four use together, if everything that can be shared is stored only once?
+**11.c** How many blocks do the four use together, if everything that can be shared is stored only once?
 """
 
 # %%
-predict("11.a", ...)  # blocks
+predict("11.c", ...)  # blocks
 
 # %% [markdown]
 """
 Now B's prompt with four continuations. Random sampling comes in lesson 12; here, each sample begins with a different one of the four likeliest tokens. X, Y
 and Z are forks of B. The last block of the prompt has room for two more tokens, and all four are about to write to it.
 
-**11.c** How many block copies does the first step after the fork need?
+**11.d** How many block copies does the first step after the fork need?
 """
 
 # %%
-predict("11.c", ...)  # copies
+predict("11.d", ...)  # copies
 
 # %%
 pool = PrefixCache(24, BLOCK)
@@ -626,12 +611,12 @@ print(f"after the fork: blocks {b.blocks}, ref_count {pool.ref_count}")
 fork_steps = [recorded_step(runner, scheduler)]
 copies = [f"{block_copy.source} → {block_copy.target}" for block_copy in fork_steps[0].block_copies]
 print(f"block copies in the first step after the fork: {', '.join(copies)}")
-reveal("11.c", len(copies), unit="copies")
+reveal("11.d", len(copies), unit="copies")
 while b.num_computed_tokens < 69:
     fork_steps.append(recorded_step(runner, scheduler, index=len(fork_steps)))
 num_used = len(pool.used)
 apart = sum(len(sample.blocks) for sample in samples)
-reveal("11.a", num_used, unit="blocks")
+reveal("11.c", num_used, unit="blocks")
 print(f"together they use {num_used} blocks; if each had its own: {apart}")
 Stepper(lambda i: draw_pressure(fork_steps[i]), count=len(fork_steps), start=0, still=0)
 

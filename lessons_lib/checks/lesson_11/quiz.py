@@ -12,7 +12,7 @@ QUIZ = [
                 "The keys are different. From the second layer on, a token's key depends on all tokens before it.",
             ),
             Choice(
-                "No. Its keys differ, and so do the two block hashes.",
+                "No. From the second layer on its keys differ, and so do the two block hashes.",
                 "The hash of the first block is part of what the second one's hash is computed from: it covers "
                 "everything up to the end of the block.",
                 right=True,
@@ -28,27 +28,26 @@ QUIZ = [
         ),
     ),
     Question(
-        text="The last sequence that used a block is freed. The block has a hash. What happens to its contents?",
+        text="A pool of four blocks of 16 tokens. X has 32 tokens in two full blocks with hashes, and ends. Then Y, "
+        "which begins differently, allocates three blocks. How many tokens does a sequence find that begins like X?",
         choices=(
             Choice(
-                "They are erased, so that no other request can read them.",
-                "Nothing is erased. A sequence reads a block only if its hash matches, which means that it has the "
-                "same tokens itself.",
+                "None: X has ended, and its blocks were given back.",
+                "A free block keeps its contents and its hash until it is allocated for something else.",
             ),
             Choice(
-                "They stay, and the block counts as used until the pool is full.",
-                "The block goes to the free queue at once and may be allocated at any time. It doesn't reduce the "
-                "number of free blocks.",
-            ),
-            Choice(
-                "They stay, and the block can be found by its hash until it is allocated for something else.",
-                "It is free and cached at the same time. If a sequence finds it first, it leaves the free queue again.",
+                "16.",
+                "Y gets the two blocks that never held anything, then X's second block: the last block of a sequence "
+                "joins the queue first. X's first block is still there.",
                 right=True,
             ),
             Choice(
-                "They are copied to the swap space.",
-                "Only preempted sequences are swapped out. What a finished sequence leaves behind simply stays where "
-                "it is.",
+                "16, and they are those of X's second block.",
+                "X's second block was ahead of its first one in the queue, so Y has it. And it would be useless alone.",
+            ),
+            Choice(
+                "32: nothing is erased.",
+                "Only two blocks have never been used. For the third, Y gets one of X's, which loses its hash.",
             ),
         ),
     ),
