@@ -98,9 +98,9 @@ C waited for all of A, and the heartbeats stopped. `for token in engine.stream(.
 
 ### Predict
 
-Now the opposite mistake. A's client reads three tokens and then takes a break of 0.1 s, with an `await`. The event loop is free, and C is in the engine all the time. It also wants 12 tokens.
+Now the opposite mistake. A's client reads three tokens and then takes a break of 0.1 s, with an `await`. The event loop is free, and C is in the engine all the time. It also wants 12 tokens, which a callback collects.
 
-`engine.stream` takes a step, of a few milliseconds, whenever its reader asks for a token. A step computes one token for each request.
+`engine.stream` takes a step, of a few milliseconds, when its reader asks for a token. A step computes one token for each request.
 
 **14.a** How many tokens does C have when A's break ends?
 """
@@ -124,7 +124,7 @@ reading.close()
 
 # %% [markdown]
 """
-C gets nothing until A reads again: a slow reader slows all others down. A thread for each client wouldn't help: each would run steps when *its* client reads.
+C stands still, because no reader asks for a token: steps are taken when some client happens to read. A thread for each client would be no better. Two of them could be in the middle of a step of the same engine.
 
 ## The idea: one owner, and a mailbox for each reader
 
@@ -272,7 +272,7 @@ It never rests. And cancelling a coroutine ends its waiting, not the thread that
 
 - It takes turns while requests are open (`engine.open`) or commands have arrived. Otherwise it waits.
 - Once `commands.is_closed`, it stops after the turn that is running, and delivers that turn's events. Commands that no turn has got by then may be dropped.
-- It may also end because a turn raises (the exception goes on to the caller), or because it is cancelled (it then ends with `CancelledError`). However it ends, the thread has left the engine by then, and after that, `engine.close()` was called, which aborts what is left.
+- It may also end because a turn raises (the exception goes on to the caller), or because it is cancelled (it then ends with `CancelledError`, which a cancellation raises where a coroutine waits). However it ends, the thread has left the engine by then, and after that, `engine.close()` was called, which aborts what is left.
 
 All of this also holds if the coroutine is cancelled a second time, while it cleans up. `executor.shutdown()` blocks until the thread has returned; it's a plain function, without `await`.
 """
@@ -342,7 +342,7 @@ Users close the tab. If the server doesn't notice, the engine goes on computing 
 
 > **ASGI**: Python's interface between a web server and an application. For each HTTP request, the application gets two coroutine functions: `send`, and `receive`, which returns the client's next message. `{"type": "http.disconnect"}` says that the client has left.
 
-Here is a client that leaves, and the obvious server: it sends what comes. On a closed connection, `send` raises nothing at first.
+Here is a client that leaves, and the obvious server: it sends what comes. On a closed connection, `send` here raises nothing. (A real one may raise, but only some messages later.)
 """
 
 
@@ -374,11 +374,11 @@ async def naive_stream(add, receive, send):
     return True
 
 
-STORY = SamplingParams(max_tokens=100, ignore_eos=True)
+STORY = SamplingParams(max_tokens=94, ignore_eos=True)
 
 # %% [markdown]
 """
-**14.c** A prompt has 3 tokens and its answer 100, and a block holds 16. The client leaves after 10 tokens of the answer. How many blocks does this request hold when it is nearly done?
+**14.c** A prompt has 3 tokens and its answer 94, and a block holds 16. The client leaves after 10 tokens of the answer. How many blocks does this request hold when it is nearly done?
 """
 
 # %%
@@ -395,7 +395,7 @@ reveal("14.c", max(leaving.blocks), unit="blocks")
 
 # %% [markdown]
 """
-All 100 tokens were computed and sent into the void. The keys and values of 3 + 99 tokens fill 7 blocks. (Those of the last token are never needed.) And a request that waits in the queue sends nothing at all. So the server has to *listen* while it waits for the engine.
+The other 84 tokens were computed and sent into the void. The keys and values of 3 + 93 tokens fill 6 blocks. (Those of the last token are never needed.) And a request that waits in the queue sends nothing at all. So the server has to *listen* while it waits for the engine.
 
 ## Build 3: a client that leaves
 
@@ -436,9 +436,9 @@ async with AsyncEngine(engine) as front:
         is_whole = await stream_until_gone(lambda: front.add("The old dog", STORY), leaving.receive, leaving.send)
         while front.admission.num_requests:  # an abort is carried out with the next turn
             await asyncio.sleep(0.001)
-        what = f"leaves after {num_read} tokens" if num_read <= 100 else "stays"
+        what = f"leaves after {num_read} tokens" if num_read <= 94 else "stays"
         used = len(engine.scheduler.pool.used)
-        print(f"{what}: all sent: {is_whole}, got fewer than 100: {leaving.got < 100}, blocks in use: {used}")
+        print(f"{what}: all sent: {is_whole}, got fewer than 94: {leaving.got < 94}, blocks in use: {used}")
 audit(engine.scheduler)
 
 # %% [markdown]
@@ -486,7 +486,7 @@ for number, event in enumerate(response.read().decode().split("\n\n")):
 
 # %% [markdown]
 """
-The first event names the role. Each event after it has a *delta*, the text that is new; the last of them has a `finish_reason`. This client asked for *usage* (how many tokens were computed), so one more event reports it. `[DONE]` says that the stream is complete: the connection wasn't cut. ("Further" has the generator that decides which event is due when, as an exercise.)
+The first event names the role. The next ones have a *delta*, the text that is new; the last of them has a `finish_reason`. This client asked for *usage* (how many tokens the prompt and the answer have), so one more event reports it. `[DONE]` says that the stream is complete: the connection wasn't cut. ("Further" has the generator that decides which event is due when, as an exercise.)
 
 ## Too many
 
@@ -549,8 +549,8 @@ Now more and more load. `simulate` computes instead of waiting: requests arrive 
 """
 
 # %%
-NUM_SLOTS = 16
-requests = simulate(20, num_requests=400).records
+NUM_SLOTS, NUM_REQUESTS = 16, 3000
+requests = simulate(20, num_requests=NUM_REQUESTS).records
 prompt, answer = mean(each.prompt_tokens for each in requests), mean(each.max_tokens for each in requests)
 decode = COST.seconds(NUM_SLOTS, NUM_SLOTS * (prompt + answer / 2))
 prefill = COST.per_token * prompt
@@ -561,7 +561,7 @@ print(f"an answer has {answer:.0f} tokens on average")
 
 # %% [markdown]
 """
-A request takes part in as many steps as its answer has tokens, and shares the time of each with 15 others. The time for its prompt is its own. If the requests of one second need more than a second, the queue grows, and soon the first token takes longer than half a second. So the knee is close to that rate. Within 15 % is a hit.
+A request takes part in as many steps as its answer has tokens, and shares the time of each with 15 others. The time for its prompt is its own. If the requests of one second need more than a second, the queue grows, and soon the first token takes longer than half a second. So the knee is a little below that rate. Within 15 % is a hit.
 
 **14.e** At how many requests per second is the knee?
 """
@@ -579,7 +579,7 @@ TARGET = Target(ttft=0.5)
 
 
 def run(rate, admission=None):
-    return simulate(rate, num_requests=400, server=SimulatedServer(admission=admission))
+    return simulate(rate, num_requests=NUM_REQUESTS, server=SimulatedServer(admission=admission))
 
 
 def point(rate, log):
@@ -607,7 +607,7 @@ for name, points in curves.items():
 
 # %% [markdown]
 """
-Up to the knee, the two servers are the same. Beyond it, the first one collapses: only the requests from the start of the run are served in time, so the longer the run, the closer its goodput gets to 0. At three times the knee, the second one refuses about 60 %, and serves even more in time than at the knee: it always has work, and short prompts find room more easily. On the right, 99 % of the served requests get their first token within the time shown.
+Up to the knee, the two servers are the same. Beyond it, the first one collapses: only the requests from the start of the run are served in time, so the longer the run, the closer its goodput gets to 0. At three times the knee, the second one refuses about 60 %, and serves even more in time than at the knee: it always has work, and short prompts find room more easily than long ones. On the right, 99 % of the served requests get their first token within the time shown.
 
 To measure a real server: `python -m lessons_lib.serving.load --help`. It works with any OpenAI-compatible server.
 
@@ -673,17 +673,17 @@ audit(engine.scheduler)
 """
 ## What production does
 
-- vLLM's `RequestOutputCollector` merges outputs while its reader is away: your `take` that returns all. Its `with_cancellation` is `stream_until_gone`. "Further" has a map of all parts.
+- vLLM's `RequestOutputCollector` merges outputs while its reader is away: your `take` that returns all. "Further" has a map of all parts.
 - Admission is mostly left to what stands in front: a gateway or a load balancer that refuses, retries and measures.
 - Goodput as a goal comes from DistServe; `guidellm` and `vllm bench serve` measure it.
 
 ## What is still wrong
 
-**One process serves.** If it dies, all its streams end with an error. Lesson 15 runs replicas.
+**One process serves.** If it dies, all its streams are cut. Lesson 15 runs replicas.
 
 **One machine, one GPU.** A model that doesn't fit needs several. Lesson 16 cuts one in two.
 
-**Refused isn't solved.** Admission control keeps a promise to some by sending others away. More capacity is the only remedy, and starting it takes minutes.
+**Refused isn't solved.** Admission control keeps a promise to some by sending others away. Serving all of them takes more capacity, or less work for each.
 
 **Anyone may ask for anything.** Our server checks API keys, but has no quotas: one client can use all of it.
 

@@ -9,8 +9,8 @@ T = TypeVar("T")
 class Mailbox(Generic[T]):
     """Items for one reader, in the order in which they were put in.
 
-    `put` never waits, so a slow reader can't hold up the engine. The mailbox doesn't grow without bound either: a
-    request has at most `max_tokens` tokens.
+    `put` never waits, so a slow reader can't hold up the engine. The mailbox of a stream doesn't grow without bound
+    either: a request has at most `max_tokens` tokens.
 
     It belongs to one event loop: all calls are made in its thread.
 
@@ -44,7 +44,7 @@ class Mailbox(Generic[T]):
     async def take(self) -> list[T]:
         """All items that have arrived since the last call. Waits for one if there is none.
 
-        A reader that is cancelled while it waits loses nothing: items are taken after the last await.
+        A reader that is cancelled while it waits loses nothing.
 
         Returns:
             one item or more; none only if the mailbox is closed and empty.
