@@ -63,7 +63,7 @@ to compute a single token (lesson 00). What if a pass computed one token for eac
 
 # %% [markdown]
 """
-Here is one decode step over batches of 1, 2, 4 and 8 rows: the median of 25 steps, before which each row has 64 tokens
+Here is one decode step over batches of 1, 2, 4 and 8 rows: the median of 25 steps, which start with 64 tokens of each row
 in the cache.
 """
 
@@ -99,14 +99,14 @@ This lesson takes the simplest way around both.
 """
 ## Prompts of unequal length: padding
 
-A tensor is a rectangle, and prompts are ragged. So we fill up the short ones.
+A tensor is a rectangle of *cells*, and prompts are ragged. So we fill up the short ones.
 
 > **ragged**: having rows of unequal length.
 
 > **padding**: meaningless tokens that fill up the rows of a batch to the same length.
 
-> **padding mask**: a tensor with the shape of the batch, 1 for tokens and 0 for padding. Attention gives no weight to
-> positions with a 0. Hugging Face calls it `attention_mask`.
+> **padding mask**: one number for each cell that attention can read, 1 for tokens and 0 for padding. Attention gives no
+> weight to cells with a 0. Hugging Face calls it `attention_mask`.
 
 The padding goes on the left. Then the last real token of *every* row is in the last column, where we read the next
 token, and new tokens follow directly.
@@ -138,9 +138,10 @@ later *column*, and by default the model takes the column as the position. So ou
 > of the tokens.
 
 > **context**: the tokens of one sequence that the model can look at, prompt and answer together. Its length is limited:
-> the model has no positions beyond that limit.
+> the model wasn't trained on longer ones.
 
-A model that is given columns for positions may answer differently, and a row that counts its padding reaches the end of the context sooner.
+A row that counts its padding reaches the end of the context sooner. And a model with learned positions, such as GPT-2, would answer differently. (This one
+wouldn't: it looks at distances between tokens only. "Further" tries it.)
 `positions_from_mask` computes the positions. (It's given; it is exercise 01.2, in "Further".)
 """
 
@@ -167,7 +168,7 @@ their rows? In static batching, nothing: every row stays in the batch until the 
 > **wave**: the requests that static batching sends through the model together. They start with the same prefill and
 > leave together.
 
-> **static batching**: serving requests in waves of a fixed size. The next wave starts when the previous one has left.
+> **static batching**: serving requests in waves of at most a fixed size. The next wave starts when the previous one has left.
 
 > **batch barrier**: the rule that no request joins a running wave, and none leaves before the wave's longest answer is
 > done.
@@ -220,7 +221,7 @@ example,
     wave_steps([2, 5, 3], batch_size=2)   →   [(0, 2, 5), (0, 5, 5), (5, 8, 8)]
 
 The first request has its last token in step 2 but is returned after step 5, together with the second one. The third has
-to wait until then. (You may use the helper `waves(items, batch_size)`: `waves([2, 5, 3], 2)` returns `[[2, 5], [3]]`.)
+to wait until then.
 """
 
 # %% exercise="01.3"
@@ -245,7 +246,7 @@ head-of-line blocking. Now compare batch sizes, for the four requests of the pic
 # %%
 for size in (1, 2, 4):
     steps = wave_steps(lengths, size)[-1][2]
-    print(f"batch size {size}: {steps:3} steps, {sum(lengths) / steps:.2f} tokens per step, {sum(lengths) / steps / size:.0%} of the rows' work is useful")
+    print(f"batch size {size}: {steps:3} steps, {sum(lengths) / steps:.2f} tokens per step, {sum(lengths) / steps / size:.0%} of the row steps give a token")
 
 # %% [markdown]
 """
@@ -258,7 +259,7 @@ token of an answer is never fed back. So
 
 **cells computed by a wave = rows × (longest prompt + longest answer - 1).**
 
-A request needs only its own prompt + answer - 1 of them. The others are wasted: padding before the shorter prompts, and
+(A batch slot that no request has, as in a last wave, is no row.) A request needs only its own prompt + answer - 1 of them. The others are wasted: padding before the shorter prompts, and
 cells of rows that have finished.
 
 > **useful token**: a computed token that its request needed: a token of its prompt, or a new token that is fed back to
@@ -321,7 +322,7 @@ Stepper(lambda i: draw_timeline(six.trace, upto=i, title="The six stories in wav
 
 # %% [markdown]
 """
-The narrow framed columns are the two prefills, where padding is hatched. The next cell counts what the picture shows, and checks your `wave_steps`:
+The next cell counts what the picture shows, and checks your `wave_steps`:
 """
 
 # %%
@@ -337,7 +338,8 @@ print(f"useful: {six.trace.tokens_useful}, padding: {padding}, rows that have fi
 ## Prove: batching changes nothing
 
 A story must not depend on which other requests share its batch. The oracle is Hugging Face `generate`, greedy, one
-request at a time. Your loop serves the same six requests in waves of 2, 4 and 6, which pad the rows differently.
+request at a time, in float32. (In bfloat16, sums in another order may change a token now and then.) Your loop serves the
+same six requests in waves of 2, 4 and 6, which pad the rows differently.
 """
 
 # %%
@@ -356,7 +358,7 @@ for size in (2, 4, 6):
 """
 ## Measure: how much faster is your loop?
 
-Sixteen requests, with prompts drawn from the six stories and limits of 3, 6, 12 or 24 tokens, one at a time and in waves of 2, 4 and 8:
+Sixteen requests, with prompts drawn from the six stories and limits of 3, 6, 12 or 24 tokens, in waves of 1, 2, 4 and 8:
 """
 
 # %% tags=["measured"]
@@ -365,8 +367,7 @@ from time import perf_counter
 rng = random.Random(0)
 many = [(rng.choice(PROMPTS), rng.choice((3, 6, 12, 24))) for _ in range(16)]
 requests = dict(prompts=[prompt for prompt, _ in many], max_new_tokens=[max_tokens for _, max_tokens in many])
-ways = {1: lambda: record_run(generate_one_by_one, model, tokenizer, **requests)}
-ways |= {size: lambda size=size: record_run(static_generate, model, tokenizer, **requests, batch_size=size, generate_wave=generate_wave) for size in (2, 4, 8)}
+ways = {size: lambda size=size: record_run(static_generate, model, tokenizer, **requests, batch_size=size, generate_wave=generate_wave) for size in (1, 2, 4, 8)}
 seconds, runs = {size: [] for size in ways}, {}
 for _ in range(3):  # three rounds over all sizes, so that a slow moment affects all of them
     for size, serve in ways.items():
@@ -390,7 +391,7 @@ Table(
 # %% [markdown]
 """
 One at a time, each token takes a pass; a wave takes as many as its longest answer has tokens. But *speedup = times fewer
-passes / times longer passes*, and a pass over several rows takes longer, above all a prefill with its padding.
+passes / times longer passes*, and a pass over several rows takes longer.
 
 Four rows don't divide the passes by four: that is the cost of the barrier. Finished rows take little time, because the
 pass is needed for the other rows anyway. They take *batch slots*, in which other requests could have gotten a token from

@@ -589,7 +589,7 @@ quiz("02")
 """
 ## Further (optional)
 
-What the lesson doesn't need. It isn't part of its 90 minutes.
+What the lesson doesn't need. It isn't part of its 95 minutes.
 
 ### Stretch: which request gets the free slot?
 

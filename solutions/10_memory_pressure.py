@@ -4,7 +4,7 @@
 
 **A sequence needs a block and none is free. Now what?**
 
-90 minutes · difficulty: medium · routes: serving · prerequisites: lesson 03 (blocks), lesson 06 (paged attention) and lesson 09 (the scheduler)
+100 minutes · difficulty: medium · routes: serving · prerequisites: lesson 03 (blocks), lesson 06 (paged attention) and lesson 09 (the scheduler)
 
 Lesson 09 had two ways to admit a sequence. Conservative admission promises blocks that mostly go unused. Optimistic admission can deadlock. In this
 lesson the scheduler learns to take blocks back from a running sequence. Then it can be optimistic, and never deadlocks as long as each sequence alone
@@ -657,7 +657,7 @@ quiz("10")
 """
 ## Further (optional)
 
-What the lesson doesn't need. It isn't part of its 90 minutes.
+What the lesson doesn't need. It isn't part of its 100 minutes.
 """
 
 # %% [markdown]
