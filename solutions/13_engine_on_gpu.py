@@ -106,7 +106,7 @@ for (_, before), (name, after) in zip(list(speeds.items()), list(speeds.items())
 """
 Read the first row of the table. Nearly the whole step goes into launching. When the CPU asks for the tokens, the GPU has already finished: it was idle most of the
 time. In the second row, launching takes less than half a millisecond, and now the CPU waits for the GPU. In the fourth row the CPU does its own work while the GPU
-computes, so it waits less and the whole step gets shorter. The last row is the whole engine, with requests, sampling parameters and metrics; in the
+computes, so it waits less. (Its own work took less time in that row, too, which overlap doesn't explain. So the two rows don't tell exactly what overlap brings.) The last row is the whole engine, with requests, sampling parameters and metrics; in the
 rows above it, a bare scheduler drives the model.
 
 256 tokens in 2.1 ms would be about 120,000 tokens a second. The bars are lower because they also count the steps with prompts, and the end of the
@@ -117,7 +117,7 @@ process and found the compiled code ready.
 
 ## Predict
 
-A CUDA graph has fixed shapes, so it serves one batch size. Capturing one for every size would take too long, so only some are captured: 2, 4, 8, and
+A CUDA graph has fixed shapes, so it serves one batch size. Each capture takes time and memory, so only some sizes are captured: 2, 4, 8, and
 every multiple of 16. A step with 37 decodes is padded to 48.
 
 As requests finish, the batch shrinks from 48 decodes to 33, one fewer at each step. That is 16 steps.
@@ -300,7 +300,7 @@ CPU builds the packed batch, and it doesn't know the token yet. So it writes a p
 
 ### Predict
 
-The in-flight step computes A, B and C, in this order. A and C decode, and B's step is a part of its prompt, but not the last part. The next step computes C, B and A, in this order.
+The in-flight step computes A, B and C, in this order. A decodes, B's part of the step is a chunk of its prompt, but not the last one, and C's is the end of its prompt. Indices start at 0. The next step computes C, B and A, in this order.
 
 **13.d** Which id does the CPU write for C's token in the next step?
 """
@@ -315,7 +315,7 @@ predict("13.d", ...)  # id
 First the CPU's half. **Your task: `next_tokens(scheduler_output, previous_rows)`.** It returns the ids of all tokens that a step computes, as one list: for each sequence in
 `scheduler_output.num_scheduled_tokens` (sequence → count, in the order of the packed row), its next `count` tokens.
 
-A sequence's tokens are its `prompt_ids`, then its `output_ids`. `num_computed_tokens` of them are in the cache. If a step in flight is about to produce a token for it, that token
+A sequence's tokens are its `prompt_ids`, then its `output_ids`. `num_computed_tokens` of them are in the cache, or will be once the step in flight has ended. If that step is about to produce a token for it, that token
 comes last, and a placeholder stands for it. `previous_rows` maps *every* sequence of the step in flight to its index *i* there. Don't change any sequence.
 
 A sequence may start its prompt in this step, go on with it, decode, or compute its prompt and output again after it was preempted.
@@ -351,7 +351,7 @@ the step in flight, int64 [as many as that step has sequences, or more]. Return 
 `previous_tokens[i]`.
 
 This runs inside the graph. A graph has fixed shapes, and no value may go to the CPU. So there can be no loop over the ids, no `if` that looks at them, and no indexing with a mask, since the number of
-selected ids would be a shape. `torch.where(condition, a, b)` chooses element by element between two tensors.
+selected ids would be a shape.
 
 Example: for the ids `[5, -2, -1]` and the tokens `[70, 80, 90]`, the result is `[5, 80, 70]`.
 """
@@ -541,9 +541,9 @@ before. It has to draw the same tokens as lesson 12's engine, which runs one ste
 """
 
 # %%
-sizes = EngineConfig(max_num_seqs=4, num_blocks=64, max_num_batched_tokens=64, max_model_len=192)
+small = EngineConfig(max_num_seqs=4, num_blocks=64, max_num_batched_tokens=64, max_model_len=192)
 sampled = SamplingParams(temperature=0.8, seed=1, max_tokens=30)
-yours, reference = my_engine(model, tokenizer, sizes, kind=OverlappedEngineOnCPU), LLMEngine(model, tokenizer, sizes)
+yours, reference = my_engine(model, tokenizer, small, kind=OverlappedEngineOnCPU), LLMEngine(model, tokenizer, small)
 texts = [[output.text for output in engine.generate(PROMPTS, sampled)] for engine in (yours, reference)]
 print("the same texts:", texts[0] == texts[1], "|", PROMPTS[0] + texts[0][0].replace("\n", " "), "…")
 Table(columns=yours.parts.columns, rows=[row for row in yours.parts.rows if row[0].startswith("13")])
@@ -552,18 +552,20 @@ Table(columns=yours.parts.columns, rows=[row for row in yours.parts.rows if row[
 """
 ## Measure: other engines
 
-Here is the same benchmark with other engines on the same kind of GPU. These are recorded data as well:
+Here is the same benchmark with other engines, recorded on the same kind of GPU, mostly in other runs. Only vLLM was timed beside this engine too, in one run on one machine:
 """
 
 # %%
 engines = {**recording.peers, "this engine": speeds[last]}
+NANO, both = "Qwen2.5-0.5B: nano-vllm, greedy", recorded_workloads()
+ours = next(each["best"] for each in both.workloads if each["name"] == NANO)
+print(f"in one run on one machine: vLLM {both.peers[NANO]:,.0f} tokens/s, this engine {ours:,.0f}")
 draw_bars(engines, "tokens/s", title="Output tokens a second, the same benchmark on one H200", note=recording.peers_provenance, own=["this engine"])
 
 # %% [markdown]
 """
-Read this chart with care. The model is small and all sampling is greedy, so the CPU time of each step dominates, and our engine does little in a step.
-vLLM does more, for more kinds of models and requests, and its figures come from other runs. They are for vLLM 0.26.0. The kernels in
-lesson 08 are compared with those of vLLM 0.33.0: the two comparisons were recorded at different times.
+Read this with care. The model is small and all sampling is greedy, so the work of the CPU counts more than usual, and our engine does little in a step. vLLM (0.26.0 here) does more, for more kinds of models and requests,
+and its rate moves with the CPU of the machine.
 
 ## What is still wrong
 
