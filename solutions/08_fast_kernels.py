@@ -7,7 +7,7 @@
 95 minutes · difficulty: hard · routes: kernels · prerequisites: lesson 07 (programs, masks, strides, a kernel over a block table)
 
 You rewrite lesson 07's kernel so that one program serves all query heads that share keys, and reads many keys at a time. On any machine you can count how
-the bytes and the iterations fall. Recordings on a GPU show the time that this saves. The result is a kernel of one screen, and you'll know
+the bytes and the iterations fall. Recordings on a GPU, of the library's kernels, show what such ideas save in time. The result is a kernel of one screen, and you'll know
 how it differs from those used in production. "Further" has a fifth idea: long sequences are split among many programs.
 """
 
@@ -50,7 +50,7 @@ The rate was measured in the same run, with a kernel that reads 8 GB once and su
 
 Here is the attention of one layer, in three decodes. "32,8,128" means 32 query heads, 8 KV heads, head size 128: the shapes of a Llama with 8 billion
 parameters. "14,2,64" are those of a small Qwen2. Blocks hold 16 tokens and are scattered over the pool. All keys and values must be read once, so bytes
-divided by read bandwidth is a lower bound for any kernel.
+divided by read bandwidth is a lower bound for any kernel. (The cases were timed with many block tables in turn, so that nothing was left in the GPU's caches.)
 """
 
 # %%
@@ -219,7 +219,7 @@ prices((even, SMALL_TILES))
 
 # %% [markdown]
 """
-That's with all other settings unchanged. Whether small tiles are slow with *any* settings is another question ("Further").
+That's with all other settings unchanged: four warps, 128 threads, have too little work in 16 keys. With two warps small tiles are about as fast as large ones ("Further").
 
 **Predict 08.a** C, D and B have contexts of 4, 22 and 63 tokens, in blocks of 16, with 4 query heads over 2 KV heads. Lesson 07's kernel needed 28 iterations, as counted
 above: 4 heads × (1 + 2 + 4) blocks. With both ideas, one program per KV head and tiles of 32 keys, how many iterations will all programs need together?
@@ -236,7 +236,7 @@ predict("08.a", ...)
 > second as the other arithmetic units.
 
 In lesson 07 a score was `tl.sum(query * keys, axis=1)`: products element by element, then a sum. Now a program has several query heads, so the queries
-[rows, head size] and the keys, transposed to [head size, keys], are two matrices, and `tl.dot` of them gives all scores. That runs on tensor cores. The
+[rows, head size] and the keys, transposed to [head size, keys], are two matrices, and `tl.dot` of them gives all scores. In 16 bits, that runs on tensor cores. The
 output is another product, of the weights and the values.
 
 ```diff
@@ -244,8 +244,8 @@ output is another product, of the weights and the values.
 + tl.dot of two tiles: for the scores, and for the output
 ```
 
-`tl.dot` needs at least 16 rows here. A Llama has 4 query heads per KV head, so 12 rows are padding. The padding costs arithmetic but no bytes, and a
-decode waits for bytes. In the kernels, `GROUP` is the number of query heads per KV head, 4 in the Llama, and `BLOCK_M` the number of rows, padding included.
+`tl.dot` needs at least 16 rows here. A Llama has 4 query heads per KV head, so 12 rows are padding. The padding costs arithmetic but no bytes, and
+with tensor cores a decode waits for bytes. In the kernels, `GROUP` is the number of query heads per KV head, 4 in the Llama, and `BLOCK_M` the number of rows, padding included.
 """
 
 # %% [markdown]
@@ -288,7 +288,7 @@ prices((long, "natural exponentials", ANY_GPU))
 
 # %% [markdown]
 """
-This was timed in a prefill, because that's where arithmetic counts: a decode waits for memory. It is compared with the library's prefill kernel for any GPU.
+This was timed in a prefill, because that's where arithmetic counts most. It is compared with the library's prefill kernel for any GPU.
 
 ## Build 1: the softmax of a tile
 
@@ -366,7 +366,7 @@ watch(mine.recording, ["KV head", "sequence"])
 
 # %% [markdown]
 """
-Half as many programs, half the bytes, and as the tiles grow, fewer iterations. Each iteration is a wait, so these counts are what a GPU turns into time. For
+Half as many programs, half the bytes, and as the tiles grow, fewer iterations. Fewer bytes and fewer iterations leave a GPU less to wait for. How much time that is depends on the rest of the kernel. For
 B, one `tl.load` now reads keys from four blocks: step through its program above.
 
 On a GPU, larger tiles have a price too: registers and shared memory. Keys can be requested only once their block indices have arrived, which makes two waits in
@@ -433,7 +433,7 @@ print(f"C, D and B: the same tokens as with PyTorch: {same}")
 ## Measure
 
 Here are the recorded times of the library's `decode_kernel`. Its loop is that of your kernel; around it are lines for packed batches and for models that yours
-doesn't serve. And it has one more idea. A single sequence gives your grid 8 programs, one per KV head, and the GPU has 132 processors. There the library's
+doesn't serve. And it has one more idea. A single sequence gives your grid 8 programs, one per KV head, and the GPU has 132 processors. Where programs are few, the library's
 kernel splits the keys of the sequence among more programs ("Further", Idea 5). "Not split" is the time without that idea, recorded for the first row only.
 
 How do others compare? PyTorch's kernels were timed in the same run. Its dense attention, SDPA (`scaled_dot_product_attention`), appears twice: "flash", and the
@@ -477,10 +477,10 @@ bars(even)
 
 # %% [markdown]
 """
-Near 100%, a kernel runs about as fast as this machine can read. The short case can't come as close, because starting and finishing take a larger share.
+Near 100%, a kernel runs about as fast as this machine can read.
 
-In the chart FlashInfer and FlashAttention-3 come close to our time, and a difference of a few percent may change from run to run. cuDNN's dense kernel is
-ahead. It reads contiguous keys, without a table; we didn't measure how much of its lead comes from that. In prefills the order is different ("Further").
+In the chart FlashInfer, FlashAttention-3 and cuDNN's dense kernel come close to our time, and a difference of a few percent may change from run to run. cuDNN's
+is a little ahead in this one. It reads contiguous keys, without a table; we didn't measure how much of its lead comes from that. In prefills the order is different ("Further").
 
 This lesson adds no row to the ledger. The ledger counts tokens, bytes and forward passes, and those are the same as in lesson 06.
 
@@ -1155,7 +1155,7 @@ Table(
 
 # %% [markdown]
 """
-In the decodes the limit is read bandwidth. The short cases can't come as close to it, because starting and finishing take a larger share. In the prefill the
+In the decodes the limit is read bandwidth. The short cases stay further from it. In the prefill the
 limit is the rate of the large matrix product. The mixed batch can't reach its limit: that would require reading and computing to overlap, but the decodes read and the prefills compute, and the two kernels run one after the other.
 
 And the others, in a mixed batch and in a prefill:
