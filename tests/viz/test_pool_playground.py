@@ -6,6 +6,7 @@ import pytest
 
 from lessons_lib.kv_cache.block_pool import BlockPool, BlockTable
 from lessons_lib.recording.pool_states import pool_state
+from lessons_lib.viz.drawing.picture import live_html
 from lessons_lib.viz.pool.grid import draw_pool
 
 pytest.importorskip("ipywidgets")
@@ -47,11 +48,13 @@ def test_requests_come_grow_and_go():
 def test_the_picture_is_that_of_the_pool_with_the_changed_blocks_framed():
     playground = PoolPlayground(BlockPool(12, 4))
     append(playground, "B", 5)
-    assert playground.picture.value == draw_pool(pool_state(playground.pool, playground.tables, changed=(0, 1))).svg
+    assert playground.picture.value == live_html(
+        draw_pool(pool_state(playground.pool, playground.tables, changed=(0, 1)))
+    )
     free(playground, "B")
-    assert playground.picture.value == draw_pool(pool_state(playground.pool, {}, changed=(0, 1))).svg
+    assert playground.picture.value == live_html(draw_pool(pool_state(playground.pool, {}, changed=(0, 1))))
     append(playground, "C", 0)
-    assert playground.picture.value == draw_pool(pool_state(playground.pool, playground.tables)).svg
+    assert playground.picture.value == live_html(draw_pool(pool_state(playground.pool, playground.tables)))
 
 
 @pytest.mark.parametrize("known", [False, True])
@@ -64,7 +67,7 @@ def test_a_call_that_is_refused_changes_nothing(known):
         "1 free of 4. Free a finished request, preempt one, or make the pool larger. Nothing was allocated."
     )
     assert state(playground) == before
-    assert playground.picture.value == draw_pool(before).svg  # nothing framed any more
+    assert playground.picture.value == live_html(draw_pool(before))  # nothing framed any more
 
 
 def test_a_full_table_is_told():

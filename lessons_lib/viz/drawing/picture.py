@@ -24,6 +24,8 @@ DARK_PAGES = (
     "</style>"
 )
 
+LEAST_WIDTH = 820  # pixels: that of player.js
+
 
 @dataclass(frozen=True)
 class Picture:
@@ -80,8 +82,12 @@ class Picture:
 
 
 def live_html(content: Picture | str) -> str:
-    """What a widget shows: the picture with its hover texts, or the sentence that stands in its place."""
-    return content.svg if isinstance(content, Picture) else f"<p>{escape(content)}</p>"
+    """What a widget shows: the picture with its hover texts, or the sentence that stands in its place. In a narrow
+    window the picture scrolls, as a player's does; smaller, its text couldn't be read.
+    """
+    if not isinstance(content, Picture):
+        return f"<p>{escape(content)}</p>"
+    return f'<div style="overflow-x:auto" tabindex="0"><div style="min-width:{LEAST_WIDTH}px">{content.svg}</div></div>'
 
 
 def still_bundle(content: Picture | str) -> dict[str, str]:
