@@ -115,7 +115,7 @@ A way through:
 
 1. **`answers`, 20 minutes.** One request at a time, without a cache: `step` computes the whole sequence and takes the likeliest token. Get the ends right: the end token, `max_tokens`, the full context.
 2. **`batches`, 30 minutes.** Slots, a cache for each request, one packed row. The row is lesson 05's, and you may import it: `packed = pack(new_tokens, cached_lens)`, `joined = concatenate_caches(caches)`, `logits = packed_forward(model, packed, joined)`, and `scatter_cache(joined, packed)` returns each request's cache with its new tokens. A request's first cache is an empty `DynamicCache()` of transformers. When the suite names a wrong token, compare with your slow version.
-3. **`manners`, 45 minutes.** Check before you append. Abort in every state. A stream is a generator, and its reader may leave. The model may raise.
+3. **`manners`, 45 minutes.** Check before you append. Abort in every state. The reader of a stream may leave, even before its first `next`: by then, nothing in the body of a generator has run, not even up to its `finally`. The model may raise.
 
 The suite also runs as a command: `python -m lessons_lib.conformance my_serving.engine --size small`. With `--only batches.ragged` it tries a single item. To stop in your own code, put `breakpoint()` there and run the command.
 

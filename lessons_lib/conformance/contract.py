@@ -18,7 +18,7 @@ class Limits:
         max_num_batched_tokens: the most tokens of a step.
         max_model_len: the most tokens of a prompt and its answer together.
         block_size, num_blocks: of the KV cache; engines without blocks ignore them.
-        eos_token_id: the token that ends an answer.
+        eos_token_id: the token that ends an answer; the tokenizer's is the same.
     """
 
     max_num_seqs: int = 4
@@ -35,7 +35,7 @@ class Params:
 
     Attributes:
         max_tokens: the most tokens of the answer, 1 or more.
-        ignore_eos: go on after the end token.
+        ignore_eos: go on after the end token. Stop tokens still hold, also if the end token is one of them.
         temperature, top_k, top_p, seed: 0, 0, 1 and None take the likeliest token every time.
         stop_token_ids: tokens that end the answer, besides the end token.
 
@@ -59,7 +59,8 @@ class NewTokens:
     Attributes:
         token_ids: the new tokens, in order. The token that ends the answer is one of them.
         finish_reason: None while the request goes on; "stop" after the end token or a stop token, "length" after
-            `max_tokens`, "abort", or "error". If several hold after the same token, "stop" comes before "length".
+            `max_tokens` or where the context ends, "abort", or "error". If several hold after the same token, "stop"
+            comes before "length".
         text: what can be shown now and could not before, of engines that make text.
     """
 
@@ -76,7 +77,8 @@ class Engine(Protocol):
     float32, which belongs to this engine alone. `tokenizer` has `decode(token_ids)` and `eos_token_id`.
 
     These may be offered as well, and are then judged:
-        num_free_blocks() -> int: blocks that a request could get now. Blocks that keep a prefix for later are free.
+        num_free_blocks() -> int: blocks that no request holds. Blocks that keep a prefix for later are free, and so
+            are those that a scheduler keeps in reserve.
         block_tables() -> dict[str, list[int]]: the blocks of each request that has some, in the order of its tokens.
         close(): nothing follows.
         features: a set of names, see `features_of`, if they can't be read off the methods.
@@ -87,7 +89,8 @@ class Engine(Protocol):
 
         A prompt may be longer than `max_num_batched_tokens`; it is then computed in several steps. A prompt that leaves
         no room for a token is refused. One that leaves less than `max_tokens` is refused, too, or
-        its answer ends with "length" where the context ends: choose. An id is in use until its request has ended; then
+        its answer ends with "length" where the context ends: choose. One that `num_blocks` could never hold is refused,
+        if the engine has blocks. An id is in use until its request has ended; then
         a new request may have it.
 
         Raises:
@@ -115,14 +118,16 @@ class Engine(Protocol):
         """
 
     def has_unfinished(self) -> bool:
-        """Whether a request is waiting or running, or `step` has tokens to return that a stream has computed."""
+        """Whether a request is waiting or running, or `step` has tokens to return that a stream has computed. A notice
+        of an abort that is still to come doesn't count."""
 
     def stream(self, request_id: str, prompt_ids: list[int], params: Params) -> Iterator[int]:
         """Add a request, at the call or at the first `next`, and yield its tokens one by one as steps compute them.
 
         Each `next` steps the engine until there is a token, and so serves the other requests, too, whose tokens are
-        not lost: the next `step()` returns them. If the reader closes the iterator early, even before its first `next`,
-        the request is aborted. If `abort` ends the request, the iterator yields nothing more and ends.
+        not lost: the next `step()` returns them, with what it computes itself. If the reader closes the iterator early,
+        even before its first `next`, the request is aborted. If `abort` ends the request, the iterator yields nothing
+        more and ends.
 
         If a pass of the model fails, choose as for `step`: the iterator raises what the model raised, and its request
         is aborted; or the request ends with "error", and the iterator ends after the tokens so far; or the pass is
