@@ -276,12 +276,12 @@ _, short = prefill(model, prompt_ids)
 _, long = prefill(model, prompt_ids + answer[:4])
 alone, followed = short.layers[-1].keys, long.layers[-1].keys[:, :, : len(prompt_ids)]
 print("keys of the last layer [rows, KV heads, tokens, head size]:", list(alone.shape), "and", list(long.layers[-1].keys.shape))
-print(f"the prompt's keys: values up to {alone.abs().max():.0f}; all differences below 0.0001: {bool((alone - followed).abs().max() < 1e-4)}")
+print(f"the prompt's keys: values up to {alone.abs().max():.0f}; all differences below 0.00001: {bool((alone - followed).abs().max() < 1e-5)}")
 
 # %% [markdown]
 """
 They are the same, up to rounding. A float32 has about seven significant digits, and PyTorch may sum the terms in a
-different order when the tensor has a different shape. So the last digits may differ, here by millionths. A key that had
+different order when the tensor has a different shape. So the last digits may differ. A key that had
 really changed would differ in its first digits.
 
 So compute them once and keep them.
@@ -342,8 +342,7 @@ print(f"after decode step: the cache holds {cache.get_seq_length()} tokens; fed:
 **Exercise 00.3.** Combine `prefill` and `decode_step`. The function takes the same arguments as `greedy_without_cache`
 and returns the same result. Again, `max_new_tokens` is at least 1.
 
-Count the passes before you write: 3 new tokens take one prefill and **two** decode steps. A third step would compute a
-token that isn't needed. And the very first token may already be the end token.
+Count the passes before you write: 3 new tokens take one prefill and **two** decode steps.
 """
 
 # %% exercise="00.3"
@@ -475,7 +474,7 @@ Table(["pass", "new tokens", "cached", "million operations", "million bytes", "o
 
 # %% [markdown]
 """
-The bytes hardly change from row to row, because nearly all of them are weights. The operations grow with the number of
+The bytes change little from row to row, because nearly all of them are weights. The operations grow with the number of
 new tokens, and so does the intensity. (A prefill of 64 tokens does somewhat less than 64 times the operations of a
 decode step, because both score the vocabulary once, for the last position.)
 
@@ -512,7 +511,7 @@ The longer of the two times is a lower bound for a pass, and the last column say
 agree? Expect more than the bound, because every pass also has a fixed overhead: running Python and launching hundreds
 of small operations.
 
-A prefill of 64 has many times the operations of a decode step at 64. How many times as long does it take?
+A prefill of 64 has many times the operations of a decode step at 64. Here is how many times as long it takes:
 """
 
 # %% tags=["measured"]
@@ -526,8 +525,19 @@ print(f"Per token, the prefill of 64 takes 1/{64 * decode / prefill_64:.0f} of t
 Reading the weights and starting the operations are paid once per *pass*, not once per token. So a pass over 64 tokens
 takes nowhere near 64 times as long as a pass over one.
 
-On a model this small, the fixed overhead hides which rate limits a pass. ("Further" measures a larger model, and draws
-the time of a pass against its length.)
+On a model this small, the fixed overhead hides which rate limits a pass. So here is one of 8 billion parameters on a GPU, recorded:
+"""
+
+# %%
+from lessons_lib.measuring import recorded_workloads
+
+one = next(each for each in recorded_workloads().workloads if each["name"] == "Llama-3.1-8B: one request, 128 + 512")
+print(recorded_workloads().provenance)
+print(f"a decode step: {1e3 / one['best']:.1f} ms; reading all weights and the cache takes at least {1e3 / one['limit']:.1f} ms")
+
+# %% [markdown]
+"""
+Most of its decode step is reading. ("Further" measures a larger model on your machine, and draws the time of a pass against its length.)
 
 ## Measure: a step as the text grows
 
@@ -639,7 +649,7 @@ Table(["model", "layers", "query heads", "KV heads", "head size", "per token", "
 Compare Llama-2-7B with Llama-3-8B: the same number of layers and query heads, a quarter of the KV heads, a quarter of
 the cache. For Qwen3 the head size is not the hidden size divided by the number of heads; the configuration sets it
 explicitly. And look at the last column: so much would one conversation of that length take on a GPU that has to hold
-the weights as well. (GPT-2 and Llama-2-7B end before.) From lesson 03 on, this memory is the main subject.
+the weights as well. (GPT-2 and Llama-2-7B can't have one of that length: their longest texts are 1,024 and 4,096 tokens.) From lesson 03 on, this memory is the main subject.
 
 ## The ledger
 
@@ -663,8 +673,8 @@ In the first row, one request at a time without a cache, most of the positions h
 row, every position is computed only once, and each is needed. The price is memory, and a copy of the cache in every
 step.
 
-The first row computes far more positions but takes only a few times as long, because the stories are short. None grows
-much longer than a hundred tokens, and a pass over so few tokens is mostly fixed overhead. The longer the text, the more
+The first row computes far more positions, but it doesn't take as many times as long, because the stories are short. None grows
+much longer than a hundred tokens, and a pass over few tokens pays the same fixed overhead as one over many. The longer the text, the more
 the cache saves, as *Time of one step as the text grows* shows.
 """
 

@@ -148,10 +148,8 @@ def kv_shapes(config: "PretrainedConfig") -> list[KVShape]:
 def cache_bytes_per_token(config: "PretrainedConfig", bytes_per_element: int = 4) -> int:
     """Bytes of KV cache that one token takes, over all layers.
 
-    In every layer, a token leaves one key and one value for each KV head, each of `head_dim` elements.
-
     Args:
-        config: a Hugging Face model configuration, of any model family.
+        config: a Hugging Face model configuration, of a model whose layers are all alike.
         bytes_per_element: 4 for float32, 2 for bfloat16 and float16.
     """
     kv_heads, head_dim = kv_head_size(config)
