@@ -2,7 +2,6 @@
 
 import re
 import xml.etree.ElementTree as ET
-from time import process_time
 
 import numpy as np
 import pytest
@@ -127,16 +126,13 @@ def test_starvation_is_a_line_that_climbs_while_the_other_stays_low():
     )
 
 
-def test_a_hundred_thousand_requests_are_drawn_within_a_tenth_of_a_second():
-    run = run_of(*[(n * 0.01, n % 7 * 0.02) for n in range(100_000)])
-    tiers = {str(n): n % 2 for n in range(100_000)}
+def test_a_hundred_thousand_requests_are_drawn_with_as_few_elements_as_ten_thousand():
+    def picture(count):
+        run = run_of(*[(n * 0.01, n % 7 * 0.02) for n in range(count)])
+        return draw_waits({"fcfs": run}, {str(n): n % 2 for n in range(count)})
 
-    def seconds():
-        started = process_time()
-        draw_waits({"fcfs": run}, tiers)
-        return process_time() - started
-
-    assert min(seconds() for _ in range(6)) < 0.1
+    few, many = (len(list(ET.fromstring(picture(count).svg).iter())) for count in (10_000, 100_000))
+    assert many < 1.2 * few < 2000
 
 
 def test_no_area_hides_a_line_and_the_tiers_signs_stand_apart():

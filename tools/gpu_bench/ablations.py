@@ -112,8 +112,7 @@ def ablations() -> list[Ablation]:
         Ablation("a mask in every iteration", prefill, _prefill_without("a mask in every iteration")),
         Ablation("first tokens first", prefill, _prefill_without("first tokens first")),
         Ablation("64-bit offsets", prefill, _wide_offsets),
-        Ablation(ANY_GPU, "prefill", _any_gpu),
-        Ablation(ANY_GPU, mixed, _any_gpu),
+        *(Ablation(ANY_GPU, case, _any_gpu) for case in (prefill, "prefill 14,2,64; 4 ", "prefill 14,2,64; 64", mixed)),
         Ablation(HOPPER, "prefill 14,2,64; 64", _hopper),
         Ablation("one kernel for prefills and decodes", mixed, _prefill_without("one kernel for prefills and decodes")),
     ]
