@@ -332,7 +332,7 @@ Stepper(lambda i: draw_softmax_step(large, i, tokens), count=len(large), start=1
 
 # %% [markdown]
 """
-Nothing in a model keeps its scores below 89. And float16 overflows much earlier: exp(12) is too large for it, and the
+Nothing in most models keeps their scores below 89. And float16 overflows much earlier: exp(12) is too large for it, and the
 smallest of D's real scores is larger than that. The opposite direction fails too: if all scores are far below zero,
 every exponential is 0, and 0 / 0 is NaN.
 
@@ -420,7 +420,7 @@ Return the attention, with the shape and dtype of `query`. Four rules:
 2. A token attends to the keys at its own position and before.
 3. Slots without a token of this sequence may hold anything, even NaN. A hidden key has weight 0, but 0 × NaN is NaN. So
    don't read them.
-4. Don't gather: no tensor of keys, values or scores may grow with the context. The check measures the largest one.
+4. Don't gather: for a given number of queries, no tensor of keys, values or scores may grow with the context. The check measures the largest one.
 
 Your `add_block`, `nothing_seen(num_queries, head_size, dtype)` and `attention_of(seen)` do the softmax.
 
@@ -454,7 +454,7 @@ for count in (query.shape[1], 3, 1):
 
 # %% [markdown]
 """
-One function computes prompts, chunks and decodes. It never holds more than one block's scores, and it copies no key. A
+One function computes prompts, chunks and decodes. It never holds more than one block's scores, and no copy of the context's keys. A
 GPU kernel has the same loop (lesson 07).
 
 ## Plugging it into a real model
@@ -576,7 +576,8 @@ ledger(model, tokenizer, "06", with_cache_only=True)
 # %% [markdown]
 """
 This row is the library's backend, which is faster than your loop. Compare it with the row of lesson 05. Both methods compute the same number of tokens
-in the same number of forward calls. "Copied per step" is 0: nothing is moved within the cache. The cache reserves a
+in the same number of forward calls. "Copied per step" is 0: nothing is moved within the cache. (It counts the cache only. This backend does gather keys for each
+step, as "What is still wrong" says; your loop doesn't.) The cache reserves a
 little more than it uses: the empty slots in the last block of each request. The speed may not differ much: the stories
 are short, and copies cost little with short contexts.
 

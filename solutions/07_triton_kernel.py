@@ -97,7 +97,7 @@ The keys are already in memory. If *we* say which address to read, nothing has t
 > **tile**: an array that one program works on at once: `[N]`, or a rectangle `[M, N]`. Its sides are powers of two, and known when the kernel is
 > compiled.
 
-> **pointer**: the address of a tensor's first element. A tensor argument reaches the kernel as a pointer, without its shape or strides. Pointer + 3 is
+> **pointer**: the address of an element. A tensor argument reaches the kernel as a pointer to its first element, without its shape or strides. Pointer + 3 is
 > the address of the element three elements further.
 
 **Triton** is a language for kernels that looks like Python. A CUDA kernel, in C++, says what one *thread* does with scalars. A Triton kernel says what one
@@ -506,7 +506,7 @@ print(f"recorded: {one:,.0f} µs, for {8192 // 16} iterations of 32 programs; {o
 
 # %% [markdown]
 """
-Even if every load went to memory, the bytes would explain only a small part of the time. So the kernel doesn't keep the memory busy: an iteration asks for a table
+Even if every load went to memory, the bytes would explain only a small part of the time. So the kernel doesn't keep the memory busy. The likely reason: an iteration asks for a table
 entry, waits, asks for 16 keys and values, waits, and computes. A program's iterations run one after another.
 
 **Predict 07.c** Now eight such sequences decode in one launch: eight times the bytes, and 256 programs instead of 32. A processor can run several programs at the

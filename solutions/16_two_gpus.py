@@ -172,7 +172,7 @@ half of 3.2 GB are 2.6 ms less, 64 sums are 0.4 ms more, and 10.97 ms become abo
 
 The last column is of the whole run, prompts included, and less favorable to the cut. In a prefill, each sum carries the results of thousands of tokens.
 
-Which way has more room? Two replicas of the large model keep 2 × (80 - 16) = 128 GB for their caches; the cut model, whose weights are there once, 160 - 16 = 144 GB. What replicas add is independence: nothing has to be sent, and if one is lost, the other remains.
+Which way has more room? Two replicas of the large model keep 2 × (80 - 16) = 128 GB for their caches; the cut model about 142 GB, since only its embedding and last matrix, 1 GB each, are there twice. What replicas add is independence: nothing has to be sent, and if one is lost, the other remains.
 Tensor parallelism makes *each stream* faster if the model is large, and it lets you serve a model that doesn't fit on one GPU. Large installations do both: replicas, each over several GPUs.
 """
 
