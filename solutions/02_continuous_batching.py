@@ -4,8 +4,8 @@
 
 **Can a new request join the batch while the others keep running?**
 
-95 minutes · difficulty: medium · routes: ideas, kernels, serving · prerequisites: lesson 00 (prefill, decode, KV cache) and
-lesson 01 (static batching, masks, positions)
+90 minutes · difficulty: medium · routes: ideas, kernels, serving · prerequisites: lesson 00 (prefill, decode, KV
+cache) and lesson 01 (static batching, masks, positions)
 
 In lesson 01, a wave of requests went through the model together and left together. In this lesson you build the loop
 that serving systems use instead: a request leaves the batch in the step after its last token, and the next one in the
@@ -24,6 +24,7 @@ from IPython.display import display
 
 from lessons_lib.batching import SlotBatch, SlotCache, SlotLayer, SlotManager, batch_generate, decode_all, static_generate
 from lessons_lib.batching.continuous_batching import forward
+from lessons_lib.batching.continuous_batching import step as library_step
 from lessons_lib.batching.request import Request, RequestState
 from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, solution
 from lessons_lib.checks.lesson_02.scoreboard import queue_scoreboard
@@ -90,17 +91,6 @@ predict("02.a", ...)  # steps
 
 # %% [markdown]
 """
-Each slot has a row of cache with room for 256 tokens, whichever request is in it. So room for 4 × 256 = 1,024 tokens is
-reserved at all times. In any step, only part of it holds keys and values that a request still needs. How large is that
-part, in percent, averaged over the steps? Guess, then take a pencil: how many tokens does a request hold on average,
-between its prompt and its end? Within ten percentage points is a good answer.
-"""
-
-# %%
-predict("02.b", ...)  # percent of the cache in use
-
-# %% [markdown]
-"""
 ## The idea
 
 > **continuous batching**: batching in which each request joins and leaves the batch on its own, between any two
@@ -150,21 +140,16 @@ waiting ──▶ prefilling ──▶ decoding ──▶ finished
 ```
 
 A request can go straight from prefilling to finished, because the prefill gives the first token of the answer, which
-may also be the last. `move_to(state)` refuses any other transition. `append_token(token)` adds a token to the answer,
-and the state follows from it. Both are given. (They are exercise 02.1, in "Further".)
-"""
+may also be the last. `move_to(state)` refuses any other transition. `append_token(token)` adds a token to the answer
+and sets the state that follows from it: decoding, or finished after the end token or the last token allowed. Both are
+given. (They are exercise 02.1, in "Further".)
 
-# %%
-show_source(Request.append_token)
-
-# %% [markdown]
-"""
 ## Slots, and the cache: one row per slot
 
 A slot is an index: it selects a row of the batch and the same row of the cache. If two requests got the same row, they
 would overwrite each other's keys, and both would keep producing fluent but wrong text. `SlotManager` keeps track:
-`acquire("A")` takes a slot out of the list `free` and returns it, and `release("A")` puts it back. Both refuse a call
-that can't be right, such as a second release. It's given. (It is exercise 02.2, in "Further".)
+`acquire(id)` takes a slot for the request with that id out of the list `free` and returns it, and `release(id)` puts it
+back. Both refuse a call that can't be right, such as a second release. It's given. (It is exercise 02.2, in "Further".)
 
 In lesson 01, the cache grew by one column per step, for all rows at once. Here the rows have different lengths. So we
 reserve the whole cache at the start and never move it: in each layer one tensor for the keys and one for the values, of
@@ -189,8 +174,6 @@ which says
 - which rows take part: `view.rows`,
 - which columns the new tokens go to: `view.positions`,
 - how many columns the pass reads: `view.num_keys`, as many as its longest request needs.
-
-(The `transpose` is there because PyTorch, indexed by row and column, puts the head axis after both.)
 """
 
 # %%
@@ -199,8 +182,8 @@ show_source(SlotLayer.update)
 # %% [markdown]
 """
 Nothing clears a row when its request leaves. So in rows shorter than `view.num_keys`, the last columns hold zeros, or
-leftovers, such as keys of an earlier request. Here is the cache of the three stories at two moments: shortly after F took over D's
-row, slot 0, and ten steps later.
+leftovers, such as keys of an earlier request. Here is the cache of the three stories at two moments: shortly after F
+took over D's row, slot 0, and ten steps later.
 """
 
 # %%
@@ -213,6 +196,16 @@ In the first picture, row 0 holds F's columns, followed by what is left of D's, 
 over*.) F must not see that part. In the second picture, F has overwritten D's columns. Most of both rows is dashed:
 reserved but never written.
 
+**Predict.** The six stories have four rows, so room for 4 × 256 = 1,024 tokens is reserved at all times. How much of it
+holds keys and values that a request still needs, in percent, averaged over the steps? A pencil helps: how many tokens
+does a request hold on average, between its prompt and its end? Within ten percentage points is a good answer.
+"""
+
+# %%
+predict("02.b", ...)  # percent of the cache in use
+
+# %% [markdown]
+"""
 ## Build 1: a mask for every row
 
 **A new token at position *p* may see columns 0 to *p*** of its own row: the tokens before it, and itself. Everything
@@ -259,50 +252,65 @@ The second block is a staircase: every token of the second chunk sees the whole 
 
 ### What happens without the mask
 
-What does the mask protect? We run the loop of this lesson, `batch_generate`, first with your mask.
-(The chunk and the step are still the reference's; you'll write them next.) Then we run it with a careless mask: in
-decode passes, every row sees all columns of the pass.
+What does the mask protect? There are two slots. C runs for a long time in slot 0. Slot 1 goes to F first, then to E.
+We run `batch_generate`, the loop of this lesson, three times: with your mask; with a careless mask, by which every row
+sees all columns of a decode pass; and, as a control, with the careless mask and a row that is set to zero when its
+request leaves. (The chunk and the step are still the library's; you'll write them next.)
 
-There are two slots. C runs for a long time in slot 0. Slot 1 goes to another request first, then to E. We run this
-twice, with B ahead of E (a boy, a boat and a duck) and with F (Anna and her grandma bake cakes). E's prompt is the same
-both times. **Guess first:** what will E's answer show when its row isn't masked? An error, gibberish, or a story? If a
-story, whose? Words between » and « differ from the right answer.
-
-> **cross-talk**: keys of one request influencing the answer to another, because the second one could see columns that
-> aren't its own.
+**Guess first:** what does the careless mask make of E's answer? An error, gibberish, or a story? If a story, whose?
+Words between » and « differ from the right answer.
 """
-
 
 # %%
 PARTS = dict(mask=cache_mask)
+columns_read = {}  # position of the new token in slot 1 -> how many columns that decode pass reads
 
 
 def careless_mask(positions, num_keys):
     if positions.shape[1] > 1:  # a prompt chunk
         return cache_mask(positions, num_keys)
+    columns_read[int(positions[1, 0])] = num_keys
     return torch.ones(len(positions), 1, 1, num_keys, dtype=torch.bool)  # a decode pass: every column
 
 
-def answer_of_e(previous, mask):
-    names = ["C", previous, "E"]
-    prompts = [PROMPTS[NAMES.index(name)] for name in names]
-    how = dict(max_new_tokens=[70, 3, 40], names=names, batch_size=2, **PARTS | {"mask": mask})
-    return tokenizer.decode(batch_generate(model, tokenizer, prompts, **how)[2])
+def clear_then_step(batch):
+    for slot in batch.slots_in(RequestState.FINISHED):
+        for layer in batch.cache.layers:
+            layer.keys[slot] = layer.values[slot] = 0
+    library_step(batch)
 
 
-texts = {(mask, previous): answer_of_e(previous, mask) for mask in (cache_mask, careless_mask) for previous in "BF"}
-for (mask, previous), text in texts.items():
-    print(f"{mask.__name__}, slot previously used by {previous}:\n   {PROMPTS[4]} {marked(texts[cache_mask, 'B'], text)}\n")
-for mask in (cache_mask, careless_mask):
-    print(f"{mask.__name__}: E's answer is the same after B and after F: {texts[mask, 'B'] == texts[mask, 'F']}")
-print("'grandma' in the prompts of E and F:", ["grandma" in PROMPTS[NAMES.index(name)] for name in "EF"])
+def answer_of_e(**parts):
+    prompts = [PROMPTS[NAMES.index(name)] for name in "CFE"]
+    how = dict(max_new_tokens=[70, 3, 40], names="CFE", batch_size=2, **PARTS | parts)
+    return batch_generate(model, tokenizer, prompts, **how)[2]
+
+
+answers = {
+    "your mask": answer_of_e(),
+    "careless mask": answer_of_e(mask=careless_mask),
+    "careless mask, row cleared": answer_of_e(mask=careless_mask, step=clear_then_step),
+}
+for title, ids in answers.items():
+    print(f"{title}:\n   {PROMPTS[4]} {marked(tokenizer.decode(answers['your mask']), tokenizer.decode(ids))}\n")
+print("What E sees beyond its own columns in its first decode passes with the careless mask:")
+first, wrong = len(prompt_ids["E"]), answers["careless mask"]
+for position in range(first, first + 3):
+    foreign = tokenizer.decode(prompt_ids["F"][position + 1 : columns_read[position]])
+    fed, new = (tokenizer.decode(wrong[i]) for i in (position - first, position - first + 1))
+    print(f"   {fed!r} sees F's {foreign!r}; the next token is {new!r}")
 
 # %% [markdown]
 """
-Nothing crashes, every shape is right, and both wrong answers are good stories. You couldn't tell from one answer alone.
-But without the mask, E's answer depends on which request had the slot before. After B it has no word of B's: keys
-that aren't E's own shift the scores, one token comes out differently, and the story takes another path. After F it has
-a grandma, a word that is in F's prompt and not in E's. In a server, that is one user's text in another user's answer.
+Nothing crashes, every shape is right, and the wrong answer is a good story. You couldn't tell from that answer alone.
+But it's about a grandma, a word of F's prompt and not of E's. C is two tokens ahead of E, so a pass reads two columns
+more than E has, and that is enough. With the row cleared, the same mask gives the right answer here: what F left is
+the cause. (Clearing doesn't replace the mask, because a key of zeros still gets some weight.)
+
+> **cross-talk**: keys of one request influencing the answer to another, because the second one could see columns that
+> aren't its own.
+
+In a server, that is one user's text in another user's answer.
 
 ## Build 2: one chunk of a prompt
 
@@ -322,12 +330,13 @@ One object, `batch`, holds everything that the loop has to remember:
 | `batch.slots_in(state)` | list of the slots whose request is in that state, in order of admission |
 | `batch.prefill_step` | the largest number of prompt tokens computed in one step |
 
-A `Request` has an `id`, its `prompt_ids`, its `output_ids` so far, and `num_computed_tokens`: how many of its tokens have
-their keys and values in the cache.
+A `Request` has an `id` (the one that `acquire` and `release` take), its `prompt_ids`, its `output_ids` so far, and
+`num_computed_tokens`: how many of its tokens have their keys and values in the cache.
 
 One function runs the model: `forward(batch, slots, tokens, positions, num_keys)`. `slots` is a range of rows,
-`tokens` and `positions` contain one list per row, and `num_keys` is the number of columns that the pass reads. It masks
-with `cache_mask`, and returns the logits of each row's last token, of shape `[slots, vocabulary]`. It changes no request.
+`tokens` and `positions` contain one list per row, and `num_keys` is the number of columns that the pass reads. It makes
+the mask with your `cache_mask`, and returns the logits of each row's last token, of shape `[slots, vocabulary]`. It
+changes no request.
 
 The decode pass is given. It covers *all* slots at once, because a batch is a rectangle: empty and prefilling slots
 are computed too, with a dummy token, and their output is discarded. Look at what it feeds: the last token of every
@@ -345,8 +354,8 @@ prefilling, the one that was admitted first. If no request is prefilling, it doe
 end of the prompt also gives the request its first token.
 
 Example: a request X is in slot 1, its prompt has 60 tokens, and `prefill_step` is 16. Four calls compute tokens 0–15,
-16–31, 32–47 and 48–59; `num_computed_tokens` is 16, 32, 48 and 60 after them. A chunk reads the columns up to its end and
-no others: the second one 32. After the fourth, X is decoding and has one token.
+16–31, 32–47 and 48–59; `num_computed_tokens` is 16, 32, 48 and 60 after them. A chunk reads the columns up to its end
+and no others: the second one 32. After the fourth, X is decoding and has one token.
 """
 
 # %% exercise="02.4"
@@ -354,7 +363,7 @@ from lessons_lib.batching.continuous_batching import prefill_chunk
 
 # %%
 b = Request("B", prompt_ids["B"], max_new_tokens=60, eos_token_id=tokenizer.eos_token_id)
-batch = SlotBatch(model, SlotCache(model, 2, 256), SlotManager(2), prefill_step=16, waiting=deque())
+batch = SlotBatch(model, SlotCache(model, 2, 256), SlotManager(2), prefill_step=16, waiting=deque(), **PARTS)
 batch.running[1] = b
 b.move_to(RequestState.PREFILLING)
 while b.state is RequestState.PREFILLING:
@@ -375,7 +384,8 @@ must achieve:
 - A slot belongs to one request for the whole step. An admitted request is prefilling.
 - Every request that was decoding when the step began gets exactly one token, and one chunk of one prompt is computed,
   possibly that of a request admitted in this very step. No request gets two tokens in one step.
-- After the step, `batch.running` and `batch.slots` agree on which request has which slot.
+- After the step, `batch.running` and `batch.slots` agree on which request has which slot, and `batch.running` is in
+  order of admission.
 
 > **first come, first served**: the rule that requests are admitted in the order in which they arrived.
 
@@ -394,8 +404,9 @@ from lessons_lib.batching.continuous_batching import step
 
 # %% [markdown]
 """
-Now your parts serve the six stories. `batch_generate` makes a `Request` for each prompt, and the cache. In short, its loop is `while batch.has_work(): step(batch)`. From here on, every run of this lesson uses `MINE`. The
-stepper shows the whole run, below the waves of lesson 01.
+Now your parts serve the six stories. `batch_generate` makes a `Request` for each prompt, and the cache. In short, its
+loop is `while batch.has_work(): step(batch)`. From here on, every run of this lesson uses `MINE`. The stepper shows the
+whole run, below the waves of lesson 01.
 """
 
 # %%
@@ -407,9 +418,9 @@ Stepper(lambda i: draw_compare(static.trace, continuous.trace, i), count=len(sta
 # %%
 before, after = request_times(static.trace, in_steps=True), request_times(continuous.trace, in_steps=True)
 Table(
-    columns=["request", "queue: static", "queue: continuous", "returned: static", "returned: continuous"],
-    rows=[[n, before[n].admitted, after[n].admitted, before[n].returned, after[n].returned] for n in NAMES],
-    caption="Steps in the queue, and the step in which the answer is returned",
+    columns=["request", "static", "continuous"],
+    rows=[[n, before[n].returned, after[n].returned] for n in NAMES],
+    caption="The step in which the answer is returned",
 )
 
 # %% [markdown]
@@ -442,14 +453,16 @@ for batch_size, prefill_step in ((2, 64), (4, 64), (4, 7), (6, 16)):
 How long does a decoding request wait for its next token? As long as a step takes. And a step takes longer, the more
 token positions it computes.
 
-Four slots: A, C and E are decoding, and the fourth request has a prompt of 240 tokens. A step makes two passes: the
-decode pass computes one position in each of the four rows (the prefilling row too, although its output isn't used),
-and the other pass computes the chunk. So with chunks of 16, such a step computes 4 + 16 = 20 token positions. How many
-does the largest step compute with chunks of 240?
+Four slots: A, C and E, and then a request with a prompt of 240 tokens. While its chunks are computed, a step makes two
+passes: the decode pass computes one position in each of the four rows (the prefilling row too, although its output
+isn't used), and the other pass computes the chunk. So with chunks of 240, one step computes 4 + 240 token positions,
+and A, C and E wait for all of them. With chunks of 16, no step computes more than 20. The price: all four requests
+arrive together, and each of the three short prompts fits in one chunk. With chunks of 16, how many steps does it take
+until the fourth request has its first token?
 """
 
 # %%
-predict("02.c", ...)  # token positions
+predict("02.c", ...)  # steps
 
 
 # %%
@@ -459,15 +472,12 @@ def with_long_prompt(prefill_step):
     return record_run(batch_generate, model, tokenizer, ids, max_new_tokens=[20, 20, 20, 4], **how).trace.steps
 
 
-for prefill_step in (16, 64, 240):
+for prefill_step in (240, 64, 16):
     steps = with_long_prompt(prefill_step)
     largest = max(s.tokens_computed for s in steps)
     first = next(i for i, s in enumerate(steps, 1) if s.rows[3].phase == "decode") - 1
-    print(
-        f"chunks of {prefill_step:3}: largest step {largest:3} token positions; "
-        f"the request with the long prompt gets its first token in step {first}"
-    )
-reveal("02.c", largest, unit="token positions")
+    print(f"chunks of {prefill_step:3}: largest step {largest:3} token positions; first token of the long one in step {first}")
+reveal("02.c", first, unit="steps")
 
 # %% [markdown]
 """
@@ -476,8 +486,8 @@ token sooner. That is a trade-off, and the choice is up to the operator of the s
 
 ## Measure
 
-We measure four things here; the times to the first token and between tokens follow in lesson 09. Throughput matters to the operator, latency and queue time to the user. Slot
-utilization says how well the machine is used.
+We measure four things here; the times to the first token and between tokens follow in lesson 09. Throughput matters to
+the operator, latency and queue time to the user. Slot utilization says how well the machine is used.
 
 > **throughput**: answer tokens per second, over all requests together.
 
@@ -525,8 +535,8 @@ Table(
 
 # %% [markdown]
 """
-Continuous batching needs fewer steps than static batching of the same size, and slot utilization shows why. (A step that
-computes a chunk makes two passes; "What is still wrong" counts them.) At 8 slots, compare the number of steps with
+Continuous batching needs fewer steps than static batching of the same size, and slot utilization shows why. (A step
+that computes a chunk makes two passes; "What is still wrong" counts them.) At 8 slots, compare the number of steps with
 the largest `max_new_tokens`: no run can be shorter than its longest request.
 
 Steps aren't seconds, though, and a step over more rows takes longer. The ledger times the six stories.
@@ -589,7 +599,7 @@ quiz("02")
 """
 ## Further (optional)
 
-What the lesson doesn't need. It isn't part of its 95 minutes.
+What the lesson doesn't need. It isn't part of its 90 minutes.
 
 ### Stretch: which request gets the free slot?
 

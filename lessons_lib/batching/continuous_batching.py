@@ -86,11 +86,7 @@ def prefill_chunk(batch: "SlotBatch") -> None:
 
 
 def step(batch: "SlotBatch") -> None:
-    """One step of the loop: one token for each request that is decoding when it begins, and one prefill chunk.
-
-    A request that finished in an earlier step has no slot in this one, and no slot is empty while a request waits.
-    Requests are admitted first come, first served. None gets two tokens.
-    """
+    """One step of the loop: one token for each request that is decoding when it begins, and one prefill chunk."""
     # Slots first, so that a freed slot does useful work at once. The stale keys stay: the mask hides them.
     for slot in batch.slots_in(RequestState.FINISHED):
         batch.slots.release(batch.running.pop(slot).id)
