@@ -37,6 +37,8 @@ print(f"{model.num_parameters():,} weights, {tokenizer.vocab_size:,} tokens in t
 > **weights**: the numbers that a model has learned, also called parameters. Nearly all of them are in matrices. Serving
 > never changes them, and all requests use the same ones.
 
+Each weight of this model is a *float32*, a number of 4 bytes. On GPUs, *bfloat16*, with 2 bytes, is more common.
+
 ## The problem
 
 Six requests, A to F, each ask this model to continue a story. They stay with us through the whole course, and each
@@ -81,28 +83,18 @@ print("top three after the last position:", [tokenizer.decode([token]) for token
 
 # %% [markdown]
 """
-The logits have one row per position. Row 0 predicts the token after the first one, row 1 the token after the second,
-and the last row the token after the whole prompt. Only the last row tells us something new: we already know the tokens
-inside the prompt.
+The axis *rows* has one entry per request, here one. The logits of position 0 predict the token after the first one,
+those of position 1 the token after the second, and those of the last position the token after the whole prompt. Only
+the last ones tell us something new: we already know the tokens inside the prompt.
 
 So one pass gives one new token. To get a second one, append the first to the prompt and call the model again.
 
-> **greedy decoding**: always taking the token with the highest logit. Nothing is random, so the same prompt always
-> gives the same answer.
+> **greedy decoding**: always taking the token with the highest logit. Nothing is random: the same computation on the
+> same prompt gives the same answer.
 
 > **end token**: a token that the model writes when the text is complete, also called EOS (end of sequence). An answer
 > ends with it, or at a limit set by the request.
-"""
 
-# %%
-rows = []
-for position in range(4):
-    best = int(logits[0, position].argmax())
-    rows.append((position, tokenizer.decode(prompt_ids[: position + 1]), tokenizer.decode([best]), tokenizer.decode([prompt_ids[position + 1]])))
-Table(["position", "text so far", "model's top choice", "next token in the prompt"], rows, caption="What the first rows of the logits say")
-
-# %% [markdown]
-"""
 ## Predict
 
 The simplest loop recomputes the whole sequence for every new token. Before you write it: **how many token positions
@@ -151,14 +143,13 @@ print(f"\n{len(prompt_ids)} prompt tokens, {len(answer)} new tokens")
 # %% [markdown]
 """
 Now step through the first passes. `record_steps` runs the function and records the model's inputs. Tokens in a pale
-color were already computed in the step before. The terms *KV cache*, *prefill* and *decode* in the picture are
-explained below. For now nothing is cached; the first step is labeled prefill, and every later one decode.
+color were already computed in the step before.
 """
 
 # %%
 from lessons_lib.recording import record_steps
 from lessons_lib.viz.stepper import Stepper
-from lessons_lib.viz.cache import cache_growth_table, draw_cache_growth
+from lessons_lib.viz.cache import draw_cache_growth
 
 plain = record_steps(model, tokenizer, prompt_ids, 8, greedy=greedy_without_cache)
 Stepper(lambda i: draw_cache_growth(plain, i, name="A"), len(plain))
@@ -263,7 +254,7 @@ token may see everything.
 Does this hold for a whole model, whose layers are stacked? The output of a token in one layer depends only on tokens up
 to itself. So the same is true of its vector in the next layer, and of its keys and values there. The next cell computes
 the prompt once by itself and once followed by four more tokens, and compares the keys of the prompt's tokens in the
-last layer.
+last layer. (`prefill`, explained below, makes one pass. Its second result holds the keys and values of every layer.)
 
 > **KV head**: one head of keys and values in one layer. Our model has fewer KV heads than heads of queries; "What the
 > cache costs" explains why.
@@ -281,8 +272,8 @@ print(f"the prompt's keys: values up to {alone.abs().max():.0f}; all differences
 # %% [markdown]
 """
 They are the same, up to rounding. A float32 has about seven significant digits, and PyTorch may sum the terms in a
-different order when the tensor has a different shape. So the last digits may differ. A key that had
-really changed would differ in its first digits.
+different order when the tensor has a different shape. So the last digits may differ. A key that had really changed
+would differ in its first digits.
 
 So compute them once and keep them.
 
@@ -326,17 +317,6 @@ from lessons_lib.batching.greedy import decode_step
 
 # %% [markdown]
 """
-Here is one decode step on request A. The cache is always one token behind the text.
-"""
-
-# %%
-first, cache = prefill(model, prompt_ids)
-print(f"after prefill:     the cache holds {cache.get_seq_length()} tokens; chosen: {tokenizer.decode([first])!r}")
-second = decode_step(model, first, cache)
-print(f"after decode step: the cache holds {cache.get_seq_length()} tokens; fed: {tokenizer.decode([first])!r}, chosen: {tokenizer.decode([second])!r}")
-
-# %% [markdown]
-"""
 ## Build: the loop with a cache
 
 **Exercise 00.3.** Combine `prefill` and `decode_step`. The function takes the same arguments as `greedy_without_cache`
@@ -350,7 +330,8 @@ from lessons_lib.batching.greedy import greedy_with_cache
 
 # %% [markdown]
 """
-The same story, step by step. Move the slider, or press Tab to focus it and use the arrow keys.
+The same story, step by step. In each decode step *one* token goes in, the output of the step before. The cache grows by
+that token, so it's always one token behind the text. Move the slider, or press Tab to focus it and use the arrow keys.
 """
 
 # %%
@@ -358,22 +339,10 @@ steps = record_steps(model, tokenizer, prompt_ids, 12, greedy=greedy_with_cache)
 Stepper(lambda i: draw_cache_growth(steps, i, name="A"), len(steps))
 
 # %%
-cache_growth_table(steps[:4], caption="Request A, the first four steps: input, cache, output")
-
-# %% [markdown]
-"""
-Look at the first two steps. Step 1 is the prefill: all tokens of the prompt go in, the cache goes from empty to holding
-all of them, and the first new token comes out. Step 2 is a decode step: *one* token goes in, the output of step 1. The
-cache grows by that token, and the next token comes out. Every later step looks like step 2: the output of each step is
-the input of the next.
-"""
-
-# %%
 with watch_forwards(model) as cached_passes:
     greedy_with_cache(model, prompt_ids, A.max_new_tokens, tokenizer.eos_token_id)
 with_cache = sum(forward.tokens for forward in cached_passes)
-print(f"without a cache: {len(plain_passes)} passes, {computed} positions computed")
-print(f"with a cache:    {len(cached_passes)} passes, {with_cache} positions computed: {computed / with_cache:.1f} times fewer")
+print(f"{len(cached_passes)} passes, {with_cache} positions computed: {computed / with_cache:.1f} times fewer than without a cache")
 
 # %% [markdown]
 """
@@ -438,15 +407,11 @@ Table(["input of each decode step", "first wrong token", "continuation of story 
 # %% [markdown]
 """
 Some mistakes are obvious. Feeding the token before the newest one asks the same question twice: the model has already
-said what follows that token and usually says it again, hence the stutter. Without the cache, each step
-sees a single word, and whatever often follows that word comes next. Other mistakes don't show: a text can go
-wrong at some token and still read like a story. In the last row the whole text was added to the cache again and again,
-and the story still reads well. So reading the output proves nothing. You have to compare it with the oracle, token for
-token.
-"""
+said what follows that token and usually says it again, hence the stutter. Without the cache, each step sees a single
+word, and whatever often follows that word comes next. Other mistakes don't show: in the last row the whole text was
+added to the cache again and again, and the story still reads well. So reading the output proves nothing. You have to
+compare it with the oracle, token for token.
 
-# %% [markdown]
-"""
 ## Measure: two regimes
 
 Prefill and decode call the same model, but they stress different parts of a machine. Count what one pass needs:
@@ -465,7 +430,7 @@ Below, *decode at 64* is a decode step with 64 tokens in the cache, and *prefill
 from lessons_lib.measuring import forward_cost
 
 rows = []
-for name, new, cached in (("decode", 1, 64), ("decode", 1, 512), ("prefill", 64, 0), ("prefill", 512, 0)):
+for name, new, cached in (("decode", 1, 64), ("prefill", 64, 0), ("prefill", 512, 0)):
     cost = forward_cost(model, new, cached)
     rows.append((name, new, cached, f"{cost.operations / 1e6:,.0f}", f"{cost.bytes / 1e6:.1f}", f"{cost.intensity:.1f}"))
 step, chunk = forward_cost(model, 1, 64), forward_cost(model, 64)
@@ -500,7 +465,7 @@ print(f"this machine: {peak_operations / 1e9:.0f} billion operations/s, {peak_by
 print(f"NVIDIA H100 SXM, bfloat16: 989e12 operations/s, 3.35e12 bytes/s: {989e12 / 3.35e12:.0f} operations per byte")
 
 rows = []
-for name, cost in (("decode at 64", step), ("prefill of 64", chunk), ("prefill of 512", forward_cost(model, 512))):
+for name, cost in (("decode at 64", step), ("prefill of 64", chunk)):
     bytes_ms, operations_ms = 1e3 * cost.bytes / peak_bytes, 1e3 * cost.operations / peak_operations
     rows.append((name, f"{bytes_ms:.2f}", f"{operations_ms:.2f}", "memory" if bytes_ms > operations_ms else "compute"))
 Table(["pass", "ms for its bytes", "ms for its operations", "bound, by this count"], rows, caption="Counts divided by this machine's peak rates")
@@ -515,17 +480,17 @@ A prefill of 64 has many times the operations of a decode step at 64. Here is ho
 """
 
 # %% tags=["measured"]
-decode, prefill_64, prefill_512 = pass_seconds(model, [PassShape(new=1, cached=64), PassShape(new=64), PassShape(new=512)], repeat=9)
+decode, prefill_64 = pass_seconds(model, [PassShape(new=1, cached=64), PassShape(new=64)], repeat=9)
 print(f"a prefill of 64 takes {prefill_64 / decode:.1f} times as long as a decode step at 64")
-print(f"decode at 64: {1e3 * decode:.1f} ms. Prefill of 64 tokens: {1e3 * prefill_64:.1f} ms, of 512: {1e3 * prefill_512:.1f} ms.")
-print(f"Per token, the prefill of 64 takes 1/{64 * decode / prefill_64:.0f} of the time of a decode step, and the prefill of 512 takes 1/{512 * decode / prefill_512:.0f}.")
+print(f"decode at 64: {1e3 * decode:.1f} ms; prefill of 64 tokens: {1e3 * prefill_64:.1f} ms, or {1e3 * prefill_64 / 64:.2f} ms per token")
 
 # %% [markdown]
 """
 Reading the weights and starting the operations are paid once per *pass*, not once per token. So a pass over 64 tokens
 takes nowhere near 64 times as long as a pass over one.
 
-On a model this small, the fixed overhead hides which rate limits a pass. So here is one of 8 billion parameters on a GPU, recorded:
+On a model this small, the fixed overhead hides which rate limits a decode step. So here is a model of 8 billion
+parameters that serves one request on a GPU, recorded:
 """
 
 # %%
@@ -533,15 +498,20 @@ from lessons_lib.measuring import recorded_workloads
 
 one = next(each for each in recorded_workloads().workloads if each["name"] == "Llama-3.1-8B: one request, 128 + 512")
 print(recorded_workloads().provenance)
-print(f"a decode step: {1e3 / one['best']:.1f} ms; reading all weights and the cache takes at least {1e3 / one['limit']:.1f} ms")
+print(f"each new token takes {1e3 / one['best']:.1f} ms")
+print(f"reading the weights and the cache at full bandwidth: {1e3 / one['limit']:.1f} ms")
+operations = one["weight_bytes"]  # two for each weight, and each weight has two bytes
+print(f"the operations at the peak rate, which is that of the H100: {1e3 * operations / 989e12:.2f} ms")
 
 # %% [markdown]
 """
-Most of its decode step is reading. ("Further" measures a larger model on your machine, and draws the time of a pass against its length.)
+Reading takes most of the time, and the operations need only a small part of it: this decode step is memory-bound.
+("Further" measures a larger model on your machine, and draws the time of a pass against its length.)
 
 ## Measure: a step as the text grows
 
-Now compare the two loops. One step without a cache computes all tokens; one step with a cache computes one.
+Now compare the two loops. One step without a cache computes all tokens; one step with a cache computes one. (Times vary
+from cell to cell, because the machine does other things too. Compare those of one cell.)
 """
 
 # %% tags=["measured"]
@@ -571,7 +541,7 @@ keys and values. Most models of today keep fewer keys and values than that.
 > **grouped-query attention**: several heads of queries, the *query heads*, share one KV head. The cache then holds fewer
 > heads than the model has query heads.
 
-How many bytes does *one* token take in the cache of our model? It computes in float32 and has this shape:
+How many bytes does *one* token take in the cache of our model? It has this shape:
 """
 
 # %%
@@ -584,12 +554,13 @@ print(f"{config.num_hidden_layers} layers, {config.num_attention_heads} query he
 """
 
 # %%
-predict("00.c", ...)
+predict("00.b", ...)
 
 # %% [markdown]
 """
 **Exercise 00.4.** Write `cache_bytes_per_token` for the configuration of a Hugging Face model whose layers are all
-alike: GPT-2, Llama, Qwen and many others. `bytes_per_element` is the size of one element of a key or value. These fields of `config` tell the rest:
+alike: GPT-2, Llama, Qwen and many others. `bytes_per_element` is the size of one element of a key or value. These
+fields of `config` tell the rest:
 
 | field | meaning | may be missing or None? |
 |---|---|---|
@@ -618,13 +589,12 @@ total = sum(layer.keys.nbytes + layer.values.nbytes for layer in cache.layers)
 print(f"{cache.get_seq_length()} tokens take {total:,} bytes: {total / cache.get_seq_length():,.0f} per token")
 print(f"your function says {cache_bytes_per_token(model.config, model.dtype.itemsize):,}")
 assert total == cache.get_seq_length() * cache_bytes_per_token(model.config, model.dtype.itemsize)
-reveal("00.c", total / cache.get_seq_length(), "bytes")
+reveal("00.b", total / cache.get_seq_length(), "bytes")
 
 # %% [markdown]
 """
 The function needs only a configuration, no weights. So we can apply it to models that wouldn't fit on this machine,
-using their published shapes. (The library reads the KV heads and their size with
-`kv_head_size(config)`; so does the course's solution.)
+using their published shapes.
 """
 
 # %%
@@ -647,9 +617,24 @@ Table(["model", "layers", "query heads", "KV heads", "head size", "per token", "
 # %% [markdown]
 """
 Compare Llama-2-7B with Llama-3-8B: the same number of layers and query heads, a quarter of the KV heads, a quarter of
-the cache. For Qwen3 the head size is not the hidden size divided by the number of heads; the configuration sets it
-explicitly. And look at the last column: so much would one conversation of that length take on a GPU that has to hold
-the weights as well. (GPT-2 and Llama-2-7B can't have one of that length: their longest texts are 1,024 and 4,096 tokens.) From lesson 03 on, this memory is the main subject.
+the cache. (GPT-2 and Llama-2-7B can't have a conversation of 8,192 tokens: their longest texts are 1,024 and 4,096.)
+
+**Predict.** A GPU has 80 GB, that is, 80 × 10⁹ bytes. Llama-3-8B has 8.03 billion weights, in bfloat16 too. How many
+conversations of 8,192 tokens does the GPU have room for, beside the weights?
+"""
+
+# %%
+predict("00.c", ...)  # conversations
+
+# %%
+left = 80e9 - 2 * 8.03e9
+conversations = left // (8192 * cache_bytes_per_token(shapes["Llama-3-8B"], bytes_per_element=2))
+print(f"{left / 1e9:.1f} GB are left: room for {conversations:.0f} conversations")
+reveal("00.c", conversations, "conversations")
+
+# %% [markdown]
+"""
+From lesson 03 on, this memory is the main subject.
 
 ## The ledger
 
@@ -673,9 +658,9 @@ In the first row, one request at a time without a cache, most of the positions h
 row, every position is computed only once, and each is needed. The price is memory, and a copy of the cache in every
 step.
 
-The first row computes far more positions, but it doesn't take as many times as long, because the stories are short. None grows
-much longer than a hundred tokens, and a pass over few tokens pays the same fixed overhead as one over many. The longer the text, the more
-the cache saves, as *Time of one step as the text grows* shows.
+The first row computes far more positions, but it doesn't take as many times as long: both rows make the same number of
+passes, and each pass has the same fixed overhead, which is a large part of a pass over so few tokens. The longer the
+text, the more the cache saves, as *Time of one step as the text grows* shows.
 """
 
 # %% [markdown]
@@ -690,9 +675,6 @@ the cache saves, as *Time of one step as the text grows* shows.
   no prefill phase and no decode phase. A request has a number of tokens and a number of *computed* tokens
   (`num_computed_tokens`), and each step lets the second catch up with the first. A request in prefill lags by its whole
   prompt; one in decode lags by a single token. We get there in lessons 02 and 09.
-- The result of exercise 00.4 appears in `vllm/v1/kv_cache_interface.py` as the `page_size_bytes` of an attention
-  layer: two, times KV heads, times head size, times bytes per element, times the number of tokens in a block (lesson
-  03).
 
 ## What is still wrong
 

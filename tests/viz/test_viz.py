@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import lessons_lib.viz.stepper as stepper_module
 from lessons_lib.recording.trace import RowWork, Step, Trace
-from lessons_lib.viz.cache.growth import CacheStep, cache_growth_table, draw_cache_growth
+from lessons_lib.viz.cache.growth import CacheStep, draw_cache_growth
 from lessons_lib.viz.charts.curves import bar_chart, line_chart, new_figure
 from lessons_lib.viz.drawing import palette
 from lessons_lib.viz.drawing.picture import Picture
@@ -187,7 +187,6 @@ def test_drawing_leaves_its_input_alone():
     draw_compare(STATIC, CONTINUOUS, 2)
     draw_timeline(STATIC)
     draw_cache_growth(GROWTH, 2)
-    cache_growth_table(GROWTH)
     assert traces == (STATIC, CONTINUOUS)
     assert growth == GROWTH
 
@@ -380,6 +379,9 @@ def test_growth_in_words():
 def test_growth_without_a_cache():
     picture = draw_cache_growth([CacheStep(1, "prefill", ["a", "b"], 0, 0, "c")], 0)
     assert "nothing is kept: every step feeds the whole text again" in texts(picture)
+    assert not any(
+        word in text for word in ("prefill", "decode", "KV cache") for text in [*texts(picture), picture.alt]
+    )
 
 
 def test_a_long_input_is_cut_and_counted():
@@ -424,11 +426,6 @@ def test_table_in_html():
     assert root.find("tbody/tr/th").text == "<one>"
     assert "right" in root.find("tbody/tr/td").get("style")
     assert "left" in root.find("tbody/tr/th").get("style")
-
-
-def test_table_of_growth():
-    table = cache_growth_table(GROWTH)
-    assert table.rows[1] == (2, "decode", 1, "·fox", 6, 7, "·ran")
 
 
 def test_a_ragged_table_is_refused():

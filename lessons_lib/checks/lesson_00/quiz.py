@@ -4,27 +4,26 @@ from lessons_lib.checks.exercise import Choice, Question
 
 QUIZ = [
     Question(
-        "The cache holds 20 tokens. What does the next decode step feed to the model?",
+        "With a cache, a prompt of 20 tokens is answered with 5 new tokens, the limit. How many token positions does "
+        "the model compute?",
         (
             Choice(
-                "All 21 tokens, with the cache",
-                "The 20 old ones are already in the cache. Fed again, they would be stored, and attended to, a second "
-                "time.",
+                "110",
+                "That is 20 + 21 + 22 + 23 + 24, the count without a cache.",
             ),
             Choice(
-                "Nothing: the cache is enough",
-                "The cache has the keys and values of the earlier tokens. The query that reads them comes from the "
-                "newest token.",
+                "25",
+                "The fifth new token is chosen, but no pass reads it.",
             ),
             Choice(
-                "The 20th token, the last one in the cache",
-                "The model has already read that one: its logits gave the newest token. Fed again, it would be in the "
-                "cache twice.",
-            ),
-            Choice(
-                "Only the newest token",
-                "It is the one token whose keys and values aren't in the cache yet.",
+                "24",
+                "The prefill computes 20 and gives the first new token. Each of the other four takes a decode step, "
+                "which computes one.",
                 right=True,
+            ),
+            Choice(
+                "5",
+                "That is the number of passes. The prefill is one of them, and it computes the whole prompt.",
             ),
         ),
     ),
@@ -55,21 +54,22 @@ QUIZ = [
         ),
     ),
     Question(
-        "Why do cached keys and values stay valid as the text grows?",
+        "The cache holds a text of 100 tokens. Now the user replaces the 40th token by another one. Whose keys and "
+        "values are still right, in every layer?",
         (
             Choice(
-                "Because greedy decoding never takes a token back",
-                "Sampling doesn't take tokens back either, but that isn't the reason: a vector could still depend on "
-                "later tokens.",
+                "Those of the 99 other tokens",
+                "The tokens after the 40th have seen it, so from the second layer on their vectors depend on it, and "
+                "so do their keys and values.",
             ),
             Choice(
-                "Because the weights don't change",
-                "True, but in a model whose tokens see later ones, the same weights would give new keys at every step.",
-            ),
-            Choice(
-                "Because a token sees only itself and earlier tokens",
-                "Appended tokens come later, so they change nothing for the tokens before them, in any layer.",
+                "Those of the 39 tokens before it",
+                "A token sees only itself and earlier tokens. The tokens before the 40th have never seen it.",
                 right=True,
+            ),
+            Choice(
+                "None",
+                "The first 39 tokens see only each other. Nothing that they depend on has changed.",
             ),
         ),
     ),
@@ -95,42 +95,22 @@ QUIZ = [
         ),
     ),
     Question(
-        "Two models differ only in this: the first has 32 KV heads, the second 8. Both have 32 query heads. How do "
-        "their caches "
-        "compare?",
+        "Two models have the same number of layers, the same hidden size and 8 KV heads. Neither sets `head_dim`. The "
+        "first has 32 query heads, the second 16. How do their caches compare?",
         (
             Choice(
-                "They are equal: both models have 32 query heads",
-                "Queries aren't cached. Only keys and values are, and those belong to KV heads.",
+                "They are equal: both have 8 KV heads",
+                "The number of KV heads is equal, but not their size: fewer query heads divide the same hidden size.",
             ),
             Choice(
-                "The second one takes a sixteenth of the bytes",
-                "Keys and values each shrink to a quarter, so their sum does too. The two factors don't multiply.",
+                "The second one takes half the bytes",
+                "Queries aren't cached, so their number counts only through the size of a head.",
             ),
             Choice(
-                "The second one takes a quarter of the bytes",
-                "The bytes are proportional to the number of KV heads; here four query heads share each KV head.",
+                "The second one takes twice the bytes",
+                "A head of the second model is twice as large, because 16 query heads divide what 32 divide in the "
+                "first.",
                 right=True,
-            ),
-        ),
-    ),
-    Question(
-        "You forget to pass the cache to the decode step, and feed only the last token. What happens?",
-        (
-            Choice(
-                "The model continues as if that token were the whole text",
-                "Without a cache it sees one token at position 0. The text derails without any error, which is why we "
-                "compare with "
-                "`generate`.",
-                right=True,
-            ),
-            Choice(
-                "PyTorch raises an error because the shapes don't match",
-                "One token is a perfectly valid input. Nothing tells you that the past is missing.",
-            ),
-            Choice(
-                "The text is right, but it takes longer",
-                "Recomputing the whole sequence without a cache would be slower. Here the past is missing altogether.",
             ),
         ),
     ),

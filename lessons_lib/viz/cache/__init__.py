@@ -1,7 +1,7 @@
 """A KV cache: what it keeps of attention, growing by one request's tokens, and reserved by many requests."""
 
 from lessons_lib.viz.cache.attention import draw_attention
-from lessons_lib.viz.cache.growth import cache_growth_table, draw_cache_growth
+from lessons_lib.viz.cache.growth import draw_cache_growth
 from lessons_lib.viz.cache.memory_map import draw_memory
 
-__all__ = ["cache_growth_table", "draw_attention", "draw_cache_growth", "draw_memory"]
+__all__ = ["draw_attention", "draw_cache_growth", "draw_memory"]

@@ -8,7 +8,6 @@ from lessons_lib.recording.cache_growth import CacheStep
 from lessons_lib.viz.drawing.palette import EDGE, INK, PAPER, SOFT_INK, color_of, tint
 from lessons_lib.viz.drawing.picture import Picture
 from lessons_lib.viz.drawing.svg import WIDTH, Drawing, chip_width, flow, show_token
-from lessons_lib.viz.tables.table import Table
 
 _MARGIN = 16
 _LINE = 28  # a line of chips
@@ -19,16 +18,17 @@ _INPUT_LINES = 3  # a longer input is cut, with a count of the rest
 def draw_cache_growth(steps: Sequence[CacheStep], i: int, name: str = "A") -> Picture:
     """Step index i (0 to len(steps) - 1, else IndexError) of request `name`.
 
-    All pictures have the same size, so that nothing moves while you step through.
+    All pictures have the same size, so that nothing moves while you step through. Where no step keeps anything, none is
+    called prefill or decode.
     """
     if not 0 <= i < len(steps):
         limits = f"from 0 to {len(steps) - 1}" if steps else "nothing: no steps were recorded"
         raise IndexError(f"step index {i} is not recorded; it may be {limits}.")
-    step = steps[i]
+    step, keeps = steps[i], bool(_cached_texts(steps))
     colour = color_of(name)
     d = Drawing()
     x = _MARGIN + d.request_chip(_MARGIN, 12, name, 22) + 10
-    d.text(x, 23, f"step {step.step} of {steps[-1].step}: {step.phase}", 15, bold=True)
+    d.text(x, 23, f"step {step.step} of {steps[-1].step}" + (f": {step.phase}" if keeps else ""), 15, bold=True)
 
     y = 64.0
     fed = len(step.input_tokens)
@@ -57,25 +57,8 @@ def draw_cache_growth(steps: Sequence[CacheStep], i: int, name: str = "A") -> Pi
         d.lines(f"M{model_x + model_width - 20} {y - 3}V{y + 26}", INK, 1.5, arrow=True)
         d.text(model_x + model_width - 8, y + 12, f"writes {_positions(new)}", 12, fill=SOFT_INK)
     y = _draw_cache(d, steps, i, y + 30, colour)
-    d.height = _draw_signs(d, y + 6, colour, _cached_texts(steps)) if len(steps) > 1 or _cached_texts(steps) else y + 6
+    d.height = _draw_signs(d, y + 6, colour, keeps) if len(steps) > 1 or keeps else y + 6
     return d.picture(_describe(steps, i, name))
-
-
-def cache_growth_table(steps: Sequence[CacheStep], caption: str = "Input, cache and output of every step") -> Table:
-    """The same as a table, one row per step."""
-    rows = [
-        (
-            step.step,
-            step.phase,
-            len(step.input_tokens),
-            " ".join(show_token(text) for text in _short(step.input_tokens)),
-            step.cached_before,
-            step.cached_after,
-            show_token(step.output_token),
-        )
-        for step in steps
-    ]
-    return Table(("step", "phase", "tokens fed", "input", "cached before", "cached after", "output"), rows, caption)
 
 
 def _computed_before(steps: Sequence[CacheStep], i: int) -> int:
@@ -109,11 +92,11 @@ def _draw_cache(d: Drawing, steps: Sequence[CacheStep], i: int, y: float, colour
     step = steps[i]
     texts = _cached_texts(steps)
     new = step.cached_after - step.cached_before
-    d.text(_MARGIN, y, f"KV cache: {_positions(step.cached_after)}, {new} new", 13, fill=SOFT_INK)
-    y += 14
     if not texts:
         d.text(_MARGIN, y + 12, "nothing is kept: every step feeds the whole text again", 13)
         return y + _LINE
+    d.text(_MARGIN, y, f"KV cache: {_positions(step.cached_after)}, {new} new", 13, fill=SOFT_INK)
+    y += 14
     room = WIDTH - 2 * _MARGIN
     widths = [chip_width(text) for text in texts]
     places = flow(widths, room)
@@ -130,7 +113,7 @@ def _draw_cache(d: Drawing, steps: Sequence[CacheStep], i: int, y: float, colour
     return y + (places[-1][0] + 1) * _LINE
 
 
-def _draw_signs(d: Drawing, y: float, colour: str, cached: Sequence[str]) -> float:
+def _draw_signs(d: Drawing, y: float, colour: str, cached: bool) -> float:
     d.lines(f"M{_MARGIN} {y}H{WIDTH - _MARGIN}", EDGE)
     y += 12
     x = float(_MARGIN)
@@ -177,22 +160,20 @@ def _line_count(texts: Sequence[str]) -> int:
     return places[-1][0] + 1 if places else 1
 
 
-def _short(tokens: Sequence[str], most: int = 8) -> list[str]:
-    if len(tokens) <= most:
-        return list(tokens)
-    return [*tokens[: most - 3], "...", *tokens[-2:]]
-
-
 def _describe(steps: Sequence[CacheStep], i: int, name: str) -> str:
     step = steps[i]
     fed = "".join(step.input_tokens)
     fed = fed if len(fed) <= 200 else fed[:200] + "..."
     new = step.cached_after - step.cached_before
     again = _computed_before(steps, i)
+    keeps = bool(_cached_texts(steps))
+    cache = (
+        f"KV cache: {_positions(step.cached_before)} before, {step.cached_after} after, {new} new. " if keeps else ""
+    )
     return (
-        f"Request {name}, step {step.step} of {steps[-1].step}, {step.phase}. "
+        f"Request {name}, step {step.step} of {steps[-1].step}{f', {step.phase}' if keeps else ''}. "
         f'Input: {_tokens(len(step.input_tokens))}, "{fed}"{f", {again} of them computed before" if again else ""}. '
-        f"KV cache: {_positions(step.cached_before)} before, {step.cached_after} after, {new} new. "
+        f"{cache}"
         f'Output: the next token, "{step.output_token}".'
     )
 
