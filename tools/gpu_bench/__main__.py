@@ -1,14 +1,12 @@
 """`python -m tools.gpu_bench`: times the attention kernels on this GPU. `make bench` runs it too if there is a GPU."""
 
 import argparse
-import datetime
 import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
-import triton
 
 from lessons_lib.measuring.attention_cases import CASES, Case, Inputs, make_inputs
 from lessons_lib.measuring.attention_peers import PEERS, Calls
@@ -16,6 +14,7 @@ from lessons_lib.measuring.gpu_timing import machine_limits, microseconds
 from lessons_lib.measuring.roofline import attention_work
 from lessons_lib.viz.tables.table import Table
 from tools.gpu_bench.ablations import ablations
+from tools.gpu_bench.facts import facts_of
 from tools.gpu_bench.tuning import sweep
 
 LARGEST_ERROR = 2e-2  # relative; bfloat16 has 8 significant bits, and every result is rounded to them
@@ -97,14 +96,8 @@ def gpu_tables(wanted: str = "", record: Path | None = None, say=lambda line: pr
     """Time all cases whose name contains `wanted`; write the results to the file `record` if given."""
     results = [run_case(case, say) for case in CASES if wanted in case.name]
     if record:
-        facts = {
-            "machine": torch.cuda.get_device_name(),
-            "versions": {"torch": torch.__version__, "triton": triton.__version__, "cuda": torch.version.cuda},
-            "date": datetime.date.today().isoformat(),
-            "command": "python -m tools.gpu_bench --record FILE",
-            "processors": torch.cuda.get_device_properties(0).multi_processor_count,
-            **machine_limits(),
-        }
+        processors = torch.cuda.get_device_properties(0).multi_processor_count
+        facts = facts_of("tools.gpu_bench") | {"processors": processors, **machine_limits()}
         record.write_text(json.dumps(facts | {"cases": results}, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     return results_table(results)
 

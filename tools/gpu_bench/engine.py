@@ -5,7 +5,6 @@ capturing are excluded.
 """
 
 import argparse
-import datetime
 import json
 import sys
 import time
@@ -14,12 +13,11 @@ from functools import partial
 from pathlib import Path
 
 import torch
-import transformers
-import triton
 
 from lessons_lib.engine.gpu_model_runner import MAX_CAPTURED_TOKENS, GPUModelRunner
 from lessons_lib.viz.tables.table import Table
 from tools.gpu_bench.engine_run import MAX_NUM_SEQS, benchmark_requests, qwen_half_billion, serve, serve_by_engine
+from tools.gpu_bench.facts import facts_of
 
 NUM_BLOCKS, BLOCK_SIZE, MAX_MODEL_LEN = 32768, 16, 2048
 
@@ -83,18 +81,7 @@ def run_mode(model, mode: Mode, say=lambda line: None) -> dict:
 def engine_results(say=lambda line: print(line, file=sys.stderr)) -> dict:
     model = qwen_half_billion()
     results = [run_mode(model, mode, say) for mode in MODES]
-    return {
-        "machine": torch.cuda.get_device_name(),
-        "versions": {
-            "torch": torch.__version__,
-            "triton": triton.__version__,
-            "cuda": torch.version.cuda,
-            "transformers": transformers.__version__,
-        },
-        "date": datetime.date.today().isoformat(),
-        "command": "python -m tools.gpu_bench.engine --record FILE",
-        "modes": results,
-    }
+    return facts_of("tools.gpu_bench.engine") | {"modes": results}
 
 
 def results_table(results: dict) -> Table:

@@ -4,18 +4,17 @@ Of the cases below, those are timed in which `splits_are_short`.
 """
 
 import argparse
-import datetime
 import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-import triton
 
 from lessons_lib.kernels.launch import keys_per_split, splits_are_short
 from lessons_lib.measuring.attention_cases import decode_case, make_inputs
 from lessons_lib.measuring.gpu_timing import microseconds
+from tools.gpu_bench.facts import facts_of
 from tools.gpu_bench.launches import decode_with, each_table
 
 HEADS = ((14, 2, 64), (16, 8, 128), (32, 8, 64), (32, 8, 128))
@@ -54,13 +53,7 @@ def main() -> None:
         print(row, flush=True)
         rows.append(row)
     if options.record:
-        facts = {
-            "machine": torch.cuda.get_device_name(),
-            "versions": {"torch": torch.__version__, "triton": triton.__version__},
-            "date": datetime.date.today().isoformat(),
-            "command": "python -m tools.gpu_bench.short_decodes --record FILE",
-            "cases": rows,
-        }
+        facts = facts_of("tools.gpu_bench.short_decodes") | {"cases": rows}
         options.record.write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
 
 

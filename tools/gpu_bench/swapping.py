@@ -3,7 +3,6 @@ in, or its prefill computed again, alone and in a step that runs anyway.
 """
 
 import argparse
-import datetime
 import json
 import sys
 import time
@@ -12,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import transformers
 
 from lessons_lib.engine.gpu_model_runner import GPUModelRunner
 from lessons_lib.kv_cache.block_pool import blocks_for
 from lessons_lib.scheduling.scheduler import SchedulerOutput
 from lessons_lib.scheduling.sequence import Sequence
+from tools.gpu_bench.facts import facts_of
 from tools.gpu_bench.workloads import BLOCK_SIZE, random_model
 
 SHAPE, LENGTHS, OTHERS, CONTEXT = "Llama-3.1-8B", (128, 512, 2048, 8192), 32, 1024
@@ -96,16 +95,8 @@ def main() -> None:
     model = random_model(SHAPE, longest, small=False)
     runner = GPUModelRunner(model, num_blocks, BLOCK_SIZE, max_num_seqs=OTHERS + 1, max_model_len=longest)
     runner.warm_up()
-    facts = {
-        "machine": torch.cuda.get_device_name(),
-        "versions": {"torch": torch.__version__, "transformers": transformers.__version__, "cuda": torch.version.cuda},
-        "date": datetime.date.today().isoformat(),
-        "command": "python -m tools.gpu_bench.swapping --record FILE",
-        "shape": SHAPE,
-        "others": OTHERS,
-        "context": CONTEXT,
-        **swap_against_recompute(runner),
-    }
+    sizes = {"shape": SHAPE, "others": OTHERS, "context": CONTEXT}
+    facts = facts_of("tools.gpu_bench.swapping") | sizes | swap_against_recompute(runner)
     text = json.dumps(facts, indent=1)
     print(text)
     if options.record:

@@ -11,7 +11,6 @@ values of its contexts, and prompts took no time.
 """
 
 import argparse
-import datetime
 import gc
 import json
 import random
@@ -25,7 +24,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import transformers
 from transformers import LlamaConfig, PreTrainedModel, Qwen2Config, Qwen3Config
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
@@ -38,6 +36,7 @@ from lessons_lib.kv_cache.block_pool import block_bytes, blocks_for
 from lessons_lib.measuring.gpu_timing import machine_limits
 from tools.gpu_bench.engine import MODES
 from tools.gpu_bench.engine_run import MAX_NUM_BATCHED_TOKENS, MAX_NUM_SEQS, NoWords
+from tools.gpu_bench.facts import facts_of
 
 BLOCK_SIZE, RUNS = 16, 3
 FASTEST = MODES[-1]
@@ -315,13 +314,7 @@ def main(arguments: list[str] | None = None) -> None:
     if not options.small and not torch.cuda.is_available():
         sys.exit("There is no GPU here. Try --small, which runs on the CPU.")
     bytes_per_s = read_rate(options.small)
-    facts = {
-        "machine": "CPU" if options.small else torch.cuda.get_device_name(),
-        "versions": {"torch": torch.__version__, "transformers": transformers.__version__, "cuda": torch.version.cuda},
-        "date": datetime.date.today().isoformat(),
-        "command": "python -m tools.gpu_bench.workloads --record FILE",
-        "read_bytes_per_s": bytes_per_s,
-    }
+    facts = facts_of("tools.gpu_bench.workloads", on_gpu=not options.small) | {"read_bytes_per_s": bytes_per_s}
     print(f"{facts['machine']}, reads {bytes_per_s / 1e9:,.0f} GB/s", HEADER, sep="\n", flush=True)
     results = []
     for result in results_of(wanted, bytes_per_s, options.small):
