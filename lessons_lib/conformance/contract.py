@@ -88,10 +88,9 @@ class Engine(Protocol):
         """Take a request; the steps that follow serve it. Nothing is computed here.
 
         A prompt may be longer than `max_num_batched_tokens`; it is then computed in several steps. A prompt that leaves
-        no room for a token is refused. One that leaves less than `max_tokens` is refused, too, or
-        its answer ends with "length" where the context ends: choose. One that `num_blocks` could never hold is refused,
-        if the engine has blocks. An id is in use until its request has ended; then
-        a new request may have it.
+        no room for a token is refused. One that leaves less than `max_tokens` is refused, too, or its answer ends with
+        "length" where the context ends: choose. If the engine has blocks, a request that `num_blocks` could never hold
+        is refused. An id is in use until its request has ended; then a new request may have it.
 
         Raises:
             ValueError or TypeError: the prompt is empty, has a token outside the vocabulary or doesn't fit; the id is

@@ -53,7 +53,7 @@ def check(calls, inputs, upto=2e-6):
 @pytest.mark.parametrize("ablation", ablations(), ids=lambda a: f"{a.without}; {a.case}")
 def test_without_an_idea_the_kernel_is_still_right(ablation):
     if ablation.without == HOPPER:
-        pytest.skip("written in Gluon, which isn't interpreted; tests/kernels/test_gpu.py tries it")
+        pytest.skip("it takes 16 bits only, and Gluon isn't interpreted; tests/kernels/test_gpu.py tries it")
     inputs = small(ablation.case.split()[0])
     check(ablation.calls(inputs), inputs)
 

@@ -74,7 +74,8 @@ def raw(name):
 def test_both_recordings_are_about_the_cases_of_the_benchmark():
     names = [case.name for case in CASES]
     assert [case.name for case in recorded_attention().cases] == names
-    assert list(recorded_production().microseconds) == names[: len(recorded_production().microseconds)]
+    # Prefills with short heads came later, and no production kernel was timed on them.
+    assert list(recorded_production().microseconds) == [name for name in names if not name.startswith("prefill 14")]
     for case, kept in zip(CASES, recorded_attention().cases):
         work = attention_work(case.q_lens, case.context_lens, case.q_heads, case.kv_heads, case.head_dim)
         assert (kept.kind, kept.kv_bytes, kept.flop) == (case.kind, case.kv_bytes, work.flop)

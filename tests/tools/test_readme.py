@@ -19,6 +19,8 @@ def test_links_lead_to_files():
 def test_every_lesson_is_listed_with_its_minutes():
     for lesson in lesson_files(LIBRARY):
         minutes = re.search(r"^([\d–]+) minutes ·", lesson.read_text(encoding="utf-8"), re.MULTILINE).group(1)
+        told = re.findall(r"part of its ([\d–]+) minutes", lesson.read_text(encoding="utf-8"))
+        assert set(told) <= {minutes}, f"{lesson.stem}: its end says {told} minutes, its beginning {minutes}"
         assert re.search(rf"\(notebooks/{lesson.stem}\.ipynb\) \|.*\| {minutes} \|$", README, re.MULTILINE), (
             lesson.stem,
             minutes,

@@ -30,6 +30,10 @@ def test_blocks_are_allocated_as_their_tokens_come():
     assert allocated(PROMPTS, TOKENS, 32, 4) == {"A": [0, 1, 3], "B": [2]}
 
 
+def test_prompts_of_other_requests_are_left_out():
+    assert allocated({**PROMPTS, "C": 3}, {"A": 9}, 16, 4) == {"A": [0, 1, 2]}
+
+
 def test_empty_blocks_fall_away_and_the_others_stay(pictures):
     every = {f"{name} {index}" for name in "AB" for index in range(4)}
     held = {"A 0", "A 1", "A 2", "B 0"}
@@ -59,7 +63,7 @@ def test_all_stages_have_one_height():
 @pytest.mark.parametrize(
     ("prompts", "tokens", "row", "size"),
     [(PROMPTS, TOKENS, 18, 4), (PROMPTS, TOKENS, 400, 4), (PROMPTS, {"A": 17}, 16, 4), (PROMPTS, {"A": 4}, 16, 4),
-     ({}, {"A": 4}, 16, 4), (PROMPTS, TOKENS, 0, 4)],
+     ({}, {"A": 4}, 16, 4), (PROMPTS, TOKENS, 0, 4), (PROMPTS, TOKENS, 16, 0), (PROMPTS, TOKENS, 16, -4), ({}, {}, 16, 4)],
 )  # fmt: skip
 def test_what_can_not_be_drawn_is_refused(prompts, tokens, row, size):
     with pytest.raises(ValueError, match="give at least one|must be 1 to 24"):

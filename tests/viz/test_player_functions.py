@@ -10,16 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from lessons_lib.viz.drawing.picture import LEAST_WIDTH
 from lessons_lib.viz.drawing.svg import Drawing
 from lessons_lib.viz.player.frames import frame_of
 from lessons_lib.viz.stepper import PLAYER, Stepper
 
 pytestmark = pytest.mark.skipif(shutil.which("node") is None, reason="node isn't installed")
-
-
-def test_a_widget_scrolls_where_a_player_does():
-    assert f"const LEAST_WIDTH = {LEAST_WIDTH};" in PLAYER.read_text(encoding="utf-8")
 
 
 ID = re.compile(r"\b(hatch|arrow)-[0-9a-f]{8}\b")  # of a pattern: another one in each recording

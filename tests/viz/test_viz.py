@@ -20,7 +20,7 @@ from lessons_lib.recording.trace import RowWork, Step, Trace
 from lessons_lib.viz.cache.growth import CacheStep, draw_cache_growth
 from lessons_lib.viz.charts.curves import bar_chart, line_chart, new_figure
 from lessons_lib.viz.drawing import palette
-from lessons_lib.viz.drawing.picture import Picture
+from lessons_lib.viz.drawing.picture import LEAST_WIDTH, Picture
 from lessons_lib.viz.drawing.svg import Drawing, chip_width, flow, show_token
 from lessons_lib.viz.player.frames import splices
 from lessons_lib.viz.stepper import Stepper
@@ -583,3 +583,7 @@ def test_color_blind_readers_tell_the_stories_apart(kind):
         colors = {name: seen(change(palette.color_of(name)), COLOR_BLIND[kind]) for name in "ABCDEF"}
         for one, other in itertools.combinations("ABCDEF", 2):
             assert math.dist(colors[one], colors[other]) > 10, (kind, one, other)
+
+
+def test_a_widget_scrolls_where_a_player_does():
+    assert f"const LEAST_WIDTH = {LEAST_WIDTH};" in stepper_module.PLAYER.read_text(encoding="utf-8")

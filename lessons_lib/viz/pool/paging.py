@@ -26,11 +26,13 @@ def watch_paging(prompts: Mapping[str, int], tokens: Mapping[str, int], row: int
         block_size: slots of a block.
 
     Raises:
-        ValueError: a row is no whole number of blocks, or of more than 24; a request has no token, fewer than its
-            prompt, or more than its row has slots.
+        ValueError: a row is no whole number of blocks, or of more than 24; there is no request; a request has no token,
+            fewer than its prompt, or more than its row has slots.
     """
-    if row % block_size or not 0 < row // block_size <= _MOST_BLOCKS:
+    if block_size < 1 or row % block_size or not 0 < row // block_size <= _MOST_BLOCKS:
         raise ValueError(f"row is {row} and block_size {block_size}; a row must be 1 to {_MOST_BLOCKS} whole blocks.")
+    if not tokens:
+        raise ValueError("tokens is empty; give at least one request.")
     for name, count in tokens.items():
         if not 0 < prompts.get(name, 0) <= count <= row:
             raise ValueError(
@@ -48,7 +50,7 @@ def allocated(
     prompts: Mapping[str, int], tokens: Mapping[str, int], num_slots: int, block_size: int
 ) -> dict[str, list[int]]:
     """The block tables, if all prompts are computed first and the requests then get their tokens in turn."""
-    pool, counts = BlockPool(num_slots // block_size, block_size), dict(prompts)
+    pool, counts = BlockPool(num_slots // block_size, block_size), {name: prompts[name] for name in tokens}
     tables = {name: pool.allocate(blocks_for(counts[name], block_size)) for name in tokens}
     while counts != dict(tokens):
         for name in tokens:
