@@ -190,8 +190,8 @@ Table(rows=[tried_rule("yours", last_in_rank)], **RULES_TABLE)
 
 # %% [markdown]
 """
-Your rule never acts against the policy, at about the same number of steps as "newest". ("Largest" preempts less often than any rule and needs the most steps:
-whatever it preempts has the most to compute again.) Your rule also guarantees progress. The running sequence that the policy serves first is never the
+Your rule never acts against the policy, at about the same number of steps as "newest". ("Largest" preempts less often than the others and needs the most
+steps, probably because what it preempts has the most to compute again.) Your rule also guarantees progress. The running sequence that the policy serves first is never the
 victim while others run, so it gets its blocks in every step and finishes; then the next one is first. Under first come, first served, every sequence
 therefore finishes: no later arrival ever ranks ahead of it. Under strict priority or shortest job first that isn't guaranteed: as long as requests with a
 better rank keep arriving, a sequence can wait forever.

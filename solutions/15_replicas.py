@@ -353,7 +353,7 @@ tokens, 182 in all. First without moves.
 predict("15.d", ...)  # tokens
 
 # %%
-KIND = "Here is a story for small children. It is short, it is kind, and nobody is hurt in it. The words are easy. There is one problem, and in the end the friends solve it together. "
+KIND = "Here is a story for small children. It is short, it is kind, and no one is hurt in it. The words are easy. There is one problem, and in the end the friends solve it together. "
 NIGHT = "This is a story for the end of the day, when it is dark and the lamp is on. It is quiet, it is warm, and everyone in it goes to bed. "
 texts = [(KIND if story.name in "ABC" else NIGHT) + story.prompt for story in STORIES]
 max_tokens = [min(story.max_new_tokens, 40) for story in STORIES]
@@ -384,13 +384,14 @@ reveal("15.d", sum(len(record.token_ids) for record in records), unit="tokens")
 
 # %% [markdown]
 """
-A is the first, and B follows its beginning. C would follow too, but replica 0 has two requests by then and replica 1 has none. D's beginning is new, so only the load counts, and E and F
+A goes to replica 0, and so does B, which begins alike. C would follow, but replica 0 has two requests by then and replica 1 has none. D's beginning is new, so only the load counts, and E and F
 follow D. The four streams of replica 1 end after nine tokens, and the clients have to ask again. Now with moves:
 """
 
 # %%
 alone = generate_one_by_one(model, tokenizer, texts, max_new_tokens=max_tokens)
 records, replicas = serve_through_a_kill(max_moves=2)
+print(f"tokens of the answers without a failure: {[len(tokens) for tokens in alone]}, {sum(map(len, alone))} in all")
 print("the same tokens as without a failure:", [record.token_ids for record in records] == alone)
 print("loads afterwards:", [replica.load for replica in replicas])
 print("prompt tokens found in the cache, per replica:", [replica.engine.metrics.cached_tokens for replica in replicas])

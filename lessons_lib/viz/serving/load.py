@@ -75,7 +75,13 @@ def draw_load(
                 ax.axvline(knee, color=SOFT_INK, linewidth=1, linestyle=(0, (2, 2)))
         if knee is not None:
             left.annotate(
-                "knee", (knee, 0.03), xycoords=("data", "axes fraction"), xytext=(4, 0), textcoords="offset points"
+                "knee",
+                (knee, 0.97),
+                xycoords=("data", "axes fraction"),
+                xytext=(-4, 0),
+                textcoords="offset points",
+                ha="right",
+                va="top",  # on this side no curve is that high
             )
         if target is not None:
             right.axhline(target, color=SOFT_INK, linewidth=1)
