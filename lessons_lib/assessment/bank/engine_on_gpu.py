@@ -46,8 +46,8 @@ def best_sizes(draw: random.Random) -> Asked:
         raise Redraw
     told = ", ".join(f"{steps} of {count}" for count, steps in histogram.items())
     return asked(
-        f"A workload has these steps, as number and tokens: {told} tokens. You may capture two sizes. Which have the "
-        "least padding?",
+        f"A workload has these steps, as number and tokens: {told} tokens. You may capture two sizes, and "
+        "each step must fit into one. Which have the least padding?",
         (right, f"{padding(histogram, right)} tokens of padding in all."),
         [(other, f"{padding(histogram, other):,} tokens of padding: more than {padding(histogram, right):,}.")
          for other in others]

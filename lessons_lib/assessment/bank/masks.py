@@ -38,7 +38,7 @@ def allowed_cells(draw: random.Random) -> Asked:
     right, total = int(block_diagonal_mask(tags, tags).sum()), sum(lengths)
     return asked(
         f"Sequences of {lengths[0]}, {lengths[1]} and {lengths[2]} tokens are packed in one row, with nothing cached. "
-        "How many cells of the block-diagonal mask are True?",
+        "How many cells of the causal block-diagonal mask are True?",
         (right, "n (n + 1) / 2 for each sequence of n tokens: its own staircase."),
         [
             (total * (total + 1) // 2, "That is one causal sequence of all tokens: cross-talk."),

@@ -60,8 +60,9 @@ def copies_of_a_step(draw: random.Random) -> Asked:
     cached = [draw.randint(30, 200) for _ in range(3)]
     right = copied_tokens(pack([[7]] * 3, cached))
     return asked(
-        f"Three requests decode, with {cached[0]}, {cached[1]} and {cached[2]} cached tokens. How many tokens' keys "
-        "and values does a step of the packed loop copy in all?",
+        f"Three requests decode, with {cached[0]}, {cached[1]} and {cached[2]} cached tokens. A step joins "
+        "their caches, appends to the joined `DynamicCache`, and splits it. How many tokens' keys and values does it "
+        "copy in all?",
         (right, "Joining copies the cached tokens, appending copies them into larger tensors, and splitting copies "
          "them once more, with the three new ones."),
         [

@@ -154,8 +154,8 @@ assert len(one) == 2 and one[1] != other[1] and one == hashes([1, 2, 3, 4], 2)
     ),
     bug(
         "11", "Build 4: copy before you write", "copy_on_write",
-        task="`own_copy` is called before a sequence writes to its block at `index`. It returns which block has to be "
-        "copied to which, or None. If it raises, it has changed nothing.",
+        task="The pool finds full blocks by their hashes. `own_copy` is called before a sequence writes to its block "
+        "at `index`. It returns which block has to be copied to which, or None. If it raises, it has changed nothing.",
         code="""
 def own_copy(pool, sequence, index):
     source = sequence.blocks[index]

@@ -134,7 +134,7 @@ def choose(hashes, replicas, limit):
         while count < len(hashes) and hashes[count] in replica.sent:
             count += 1
         matched.append(count)
-    best = matched.index(max(matched))
+    best = max(range(len(replicas)), key=lambda i: (matched[i], -loads[i]))
     return best if loads[best] <= allowed else loads.index(min(loads))
 """,
         line=3, wrong="allowed = sum(loads) / len(loads) + limit",
@@ -142,7 +142,7 @@ def choose(hashes, replicas, limit):
         "counts from the lowest load.",
         innocent={
             7: "Only this prompt's blocks in a row, from its beginning, are found in that replica's cache.",
-            10: "The replica with the most blocks of this prompt, counted from its beginning.",
+            10: "The most blocks of this prompt, counted from its beginning; among equals, the lower load.",
             11: "A load that is just at the limit is still allowed; else the least loaded replica serves.",
         },
         setup="from types import SimpleNamespace",

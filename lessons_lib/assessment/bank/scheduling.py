@@ -91,10 +91,10 @@ def promised_blocks(draw: random.Random) -> Asked:
     told = ", ".join(f"{prompt} and {limit}" for prompt, limit in zip(prompts, limits))
     return asked(
         f"Three sequences have prompts and `max_new_tokens` of {told}. Blocks have 16 slots. How many blocks must a "
-        "pool have for conservative admission to let all three run at once?",
+        "pool at least have, so that all three run at once and can never lack a block?",
         (right, "Each may come to hold prompt + max_new_tokens - 1 tokens, and rounds up on its own."),
         [
-            (now, "That is the prompts. Conservative admission counts what the answers may need, too."),
+            (now, "That is the prompts. The answers may need blocks, too."),
             (blocks_for(sum(prompts) + sum(limits) - 3, 16), "Sequences don't share blocks: each one rounds up."),
             (naive, "The last token of an answer is never fed, so it needs no slot."),
             (sum(blocks_for(limit, 16) for limit in limits), "The prompt stays in the cache while the answer grows."),

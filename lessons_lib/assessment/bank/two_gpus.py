@@ -66,8 +66,9 @@ def shape_of_a_cut(draw: random.Random) -> Asked:
     other = full["rowwise" if cut == "colwise" else "colwise"]
     return asked(
         f"A linear layer's weight is [outputs, inputs] = [{outputs}, {inputs}], with a bias. It is cut {cut} over "
-        f"{world} "
-        f"processes. What does process {rank} get: the shape of its weight, and how many elements of the bias?",
+        f"{world} processes. Each adds the bias that it has to its part"
+        f"{'' if cut == 'colwise' else ', and the parts are then summed'}. What does process {rank} get: the shape of "
+        "its weight, and how many elements of the bias?",
         (f"[{rows}, {columns}] and {own}", "Colwise divides the outputs, and each has its bias. Rowwise divides the "
          "inputs; the bias is added once, by process 0."),
         [

@@ -71,6 +71,8 @@ def draw_softmax_step(steps: Sequence[SoftmaxStep], i: int, names: Sequence[str]
         y = _weights(d, step, shown, y)
     d.height = _sums(d, step, last, y) + 6
     told = [f"{title}. {sentence}"] + ([numbers_text(step)] if step.block else [])
+    if coming := [score for later in steps[i + 1 :] for score in later.scores]:
+        told.append(f"Scores to come: {listed(coming)}.")
     return d.picture(" ".join(told + ([f"Output / sum = attention: {listed(step.attention)}."] if last else [])))
 
 
