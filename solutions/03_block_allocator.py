@@ -8,8 +8,8 @@
 
 In lesson 02, every batch slot reserved a row of cache for the longest request that might come. In this lesson you
 build what serving systems use instead: a pool of small blocks, and for each request a table of the blocks that it owns.
-Then you serve 32 requests from 4 MiB of cache, once in rows and once in blocks. We count their tokens in the cache and
-run no model; lesson 06 fills the blocks with keys and values.
+Then you serve 32 requests from 4 MiB of cache, once in rows and once in blocks. We only count
+their tokens in the cache; lesson 06 fills the blocks with keys and values.
 """
 
 # %%
@@ -78,7 +78,8 @@ Pale: reserved, and the request will use it later. Hatched: reserved, and never 
 > **reservation**: memory set aside for a request when it starts, for tokens that it doesn't have yet. In the meantime,
 > no other request can use it.
 
-> **internal fragmentation**: memory inside a reservation that is never used, because the request finishes first.
+> **internal fragmentation**: memory that belongs to a request and that it never uses: here the end of its row, because
+> it finishes first.
 
 ## Predict
 
@@ -111,7 +112,7 @@ watch_paging({name: prompt_tokens[name] for name in now}, now, row=256, block_si
 
 # %% [markdown]
 """
-You'll build five parts: the pool, the number of blocks that a request needs, the block table, the mapping from
+You'll build: the pool, the number of blocks that a request needs, the block table, the mapping from
 positions to cache slots, and the step that serves requests from them.
 
 ## Build 1: the pool
@@ -123,9 +124,8 @@ positions to cache slots, and the step that serves requests from them.
 The pool works only with block *ids*, 0, 1, 2, ... The id alone determines where a block is in memory. The pool keeps
 two containers:
 
-- `free_queue`, a `deque`: the free blocks. `popleft()` takes the first; `append(...)` and `extend(...)` add at the
-  end. The cost doesn't depend on the length of the queue.
-- `used`, a set: the allocated blocks. `block in self.used` also runs in constant time.
+- `free_queue`, a `deque`: the free blocks.
+- `used`, a set: the allocated blocks.
 
 Every block is in exactly one of the two. `allocate` and `free` are called all the time, so their cost must depend on
 the number of blocks moved, not on the size of the pool.
@@ -136,7 +136,7 @@ the number of blocks moved, not on the size of the pool.
 |---|---|---|
 | `pool.allocate(4)` | returns the list `[0, 1, 2, 3]` | 4, 5 |
 | `pool.allocate(3)` | raises `OutOfBlocks`: 3 needed, 2 free | 4, 5 |
-| `pool.allocate(0)` | returns `[]` | 4, 5 |
+| `pool.allocate(0)` or `pool.free([])` | returns `[]`, or does nothing | 4, 5 |
 | `pool.allocate(-1)` | raises `ValueError` | 4, 5 |
 | `pool.free([0, 1, 2])` | takes them back, *last block first* | 4, 5, 2, 1, 0 |
 | `pool.free([3, 5])` | raises `ValueError`: 5 is already free | 4, 5, 2, 1, 0 |
@@ -169,7 +169,7 @@ print("free queue:", list(pool.free_queue))
 # %% [markdown]
 """
 Why does the last block go into the queue first? Freed blocks aren't erased, and a later request that starts with the
-same text can use the keys in them (lesson 11). But a token's key depends on all the tokens *before* it, so a block is
+same text can use the keys in them (lesson 11). But in every layer except the first, a token's key depends on all the tokens *before* it, so a block is
 useless without the blocks before it. The beginning of a request should survive longest. "Further" at the end of this
 lesson tries both orders.
 
@@ -190,7 +190,7 @@ draw_pool(early[24])
 # %% [markdown]
 """
 On the left is the pool: each box is a block, divided into its cache slots. A colored slot holds a token; a hatched one
-belongs to a request that hasn't filled it yet. On the right are the block tables. Read the first one: A's tokens 0 to
+is empty but belongs to a request, so no other can use it. On the right are the block tables. Read the first one: A's tokens 0 to
 15 are in one block, 16 to 31 in the next, and the two need not be neighbors. At the bottom are the free blocks, in the
 order in which they will be allocated.
 
@@ -198,16 +198,16 @@ order in which they will be allocated.
 
 C again: it grows from 3 tokens to 102, one token per step, and takes a block of 16 only when a token needs it. (The
 oracle gave C all of its 102 slots in the first step.) About what percentage of the slots in C's blocks is empty, over
-these 100 steps? Think of the empty half of its last block, compared with the tokens that it holds on average.
+these 100 steps? Think of the empty half of its last block, compared with all slots of its blocks on average.
 """
 
 # %%
-predict("03.c", ...)  # percent
+predict("03.b", ...)  # percent
 
 # %% [markdown]
 """
 **Exercise 03.2.** Write `blocks_for(num_tokens, block_size)`. It returns the number of blocks that hold that many
-tokens, as an `int`: as many as needed, and not one more. It must be exact for 0 to a million tokens and every block
+tokens, as an `int`: as many as needed, and not one more. It must be exact for any number of tokens from 0 and every block
 size from 1. Examples: B's prompt of 62 tokens needs 4 blocks of 16 (16 + 16 + 16 + 14), C's prompt of 3 tokens needs 1.
 """
 
@@ -221,7 +221,7 @@ for name, tokens in prompt_tokens.items():
 grows = range(3, 103)  # the tokens of C, step by step
 slots_of_c = [16 * blocks_for(tokens, 16) for tokens in grows]
 print("C takes a further block when it gets token", [t for t in grows if blocks_for(t, 16) > blocks_for(t - 1, 16)])
-reveal("03.c", 100 * (1 - sum(grows) / sum(slots_of_c)), unit="%")
+reveal("03.b", 100 * (1 - sum(grows) / sum(slots_of_c)), unit="%")
 
 # %% [markdown]
 """
@@ -320,18 +320,16 @@ show_source(slot_of)
 
 # %% [markdown]
 """
-Take a request with blocks 5 and 2, at 4 tokens per block, and position 6. 6 // 4 = 1, so the token is in the second
-block of the table, block 2. Its offset there is 6 % 4 = 2. The slot is 2 × 4 + 2 = 10.
-
 A prefill can need hundreds of positions in one step, so don't loop over them.
 
 **Exercise 03.4.** Write `slot_mapping(blocks, block_size, start, end)`. It returns the slots of positions `start`,
 `start + 1`, ..., `end - 1`, as an int64 tensor of shape `[end - start]`. (int32 is accepted; with fewer bits, the
 slot indices of a large pool overflow.) `blocks` is a list of ints. Example: `slot_mapping([5, 2], 4, 2, 6)` is
-`tensor([22, 23, 8, 9])`. An empty range, `start == end`, gives an empty tensor, even for an empty table.
+`tensor([22, 23, 8, 9])`.
 
-A position below 0, or beyond the last slot of the table, raises `IndexError`. Check both ends yourself: indexing in
-Python and in torch would let some of them pass silently.
+A position below 0, or beyond the last slot of the table, raises `IndexError`. Check for both yourself: indexing in
+Python and in torch would let some of them pass silently. An empty range, `start == end`, has no positions, so it gives
+an empty tensor whatever its ends are, even for an empty table. `start` is never above `end`.
 """
 
 # %% exercise="03.4"
@@ -397,12 +395,12 @@ that it ever needs. (A server doesn't know `answer_tokens` in advance. Your step
 **Exercise 03.6.** Write `step_in_blocks(waiting, running, pool)`, one step of a server. `waiting` is a deque, and
 `running` a list in order of admission. These are the rules of a step, in this order:
 
-1. **Leave.** Finished requests leave `running`, and their blocks are free for the others.
+1. **Leave.** Finished requests leave `running`, in order, and their blocks are free for the others.
 2. **Grow.** Each running request stores one token more, in order of admission. For a token that finds no free block,
-   the request that was admitted *last* loses all its blocks and goes back to the front of `waiting`, where it starts
-   over. That may be the very request that needs the block; then it doesn't grow.
+   the request that was admitted *last* releases its table and goes back to the front of `waiting`, to start over.
 3. **Admit.** First come, first served: as long as the whole prompt of the next request fits in the free blocks, it is
-   admitted and stores its prompt.
+   admitted and stores its prompt, and no more in this step. The first that doesn't fit ends the step. A request that
+   has just lost its blocks has no special rule: if its prompt fits, it's admitted again.
 
 No request needs more blocks than the pool has. Change `waiting` and `running` in place; nothing reads what you return. An example with five blocks of 4:
 
@@ -431,8 +429,7 @@ of 256**, and a request never needs a second one. So the same step serves the 32
 4 MiB. (In this count, a step computes all prompts that it admits. Lesson 02 allowed one chunk per step.)
 
 In rows, two requests run at once. **Predict** from the numbers that the next cell prints: in blocks of 16, how many run
-at once on average, while others wait? (The pool is then as good as full. How many slots does a request occupy, with the
-empty ones of its last block?) Within 25% is a hit.
+at once on average, while others wait? Within 25% is a hit.
 """
 
 # %%
@@ -449,11 +446,11 @@ served = {
 rows, blocks = served[256], served[16]
 queued = [step for step in blocks if step.waiting]
 print(f"while others wait, a running request holds {mean(s.tokens / s.running for s in queued):.0f} tokens on average")
-predict("03.b", ...)  # requests that run at once, in blocks of 16
+predict("03.c", ...)  # requests that run at once, in blocks of 16
 
 # %%
 Table(
-    columns=["block size", "blocks", "steps until all are done", "most at once", "slots with a token", "restarts"],
+    columns=["block size", "blocks", "steps until all are done", "most at once", "slots with a token", "restarts", "tokens lost"],
     rows=[
         [
             f"{size} (rows)" if size == 256 else str(size),
@@ -462,14 +459,15 @@ Table(
             max(step.running for step in steps),
             f"{mean(step.tokens for step in steps) / 512:.0%}",
             sum(step.restarted for step in steps),
+            sum(step.tokens_lost for step in steps),
         ]
         for size, steps in served.items()
     ],
-    caption="The same 32 requests in the same 4 MiB. Restarts: how often a request had to give up its blocks",
+    caption="The same 32 requests in the same 4 MiB. Restarts: how often a request lost all its blocks, and its tokens with them",
 )
 
 # %%
-reveal("03.b", mean(step.running for step in queued), unit="requests", tolerance=0.25)
+reveal("03.c", mean(step.running for step in queued), unit="requests", tolerance=0.25)
 
 done = [float("nan")] * (len(rows) - len(blocks))  # the curve ends when all requests are done
 curves = {"rows of 256": [step.running for step in rows], "blocks of 16": [step.running for step in blocks] + done}
@@ -487,11 +485,16 @@ Same memory, same requests, same code. In rows, only two requests run at a time,
 blocks, all of them are done in less than a third of the steps. The curve for blocks has a long tail: the queue is
 empty, and the longest answers run on.
 
-Each step reads the weights once, however many requests run, so fewer steps read them less often, for the same tokens.
-On a GPU that is most of a step's time (lesson 00): that is why serving systems page their cache.
+Each step reads the weights once, however many requests run, so fewer steps read them less often, for the same answers.
+With so few tokens in a step, that is most of its time on a GPU (lesson 00): that is why serving systems page their
+cache.
 
-The last column is the price. A request may run out of blocks in the middle of its answer, and some did. Each of them
-started over, and the tokens that it already had must be computed again.
+The last columns are the price. A request may run out of blocks in the middle of its answer, and some did. Each of them
+started over, and the tokens that it had lost were computed again.
+
+Blocks of 1 leave nothing empty and need the fewest steps. Why do servers use larger ones? This count leaves out what a
+block costs: an entry in the table and a call of the pool for every token, and keys that are read from memory one by one
+instead of sixteen neighbors at a time (lessons 06 and 07).
 
 ### The ledger
 """
@@ -501,8 +504,8 @@ ledger(model, tokenizer, "03", with_cache_only=True)
 
 # %% [markdown]
 """
-The new row repeats the one before it, except for "cache reserved". That is **counted**: we replayed the recording with
-block tables, as you did above. Nothing was served from blocks, so a difference in speed says nothing about blocks.
+The new row is the same run as the one before it, with another "cache reserved". That is **counted**: we replayed the
+recording with block tables, as you did above. Nothing was served from blocks, so a difference in speed is noise.
 
 ## What production does
 
@@ -522,7 +525,7 @@ block tables, as you did above. Nothing was served from blocks, so a difference 
 keys by slot mapping and computes attention through a block table. Before that, lessons 04 and 05 remove the other
 waste of lesson 02: idle rows, and a separate forward pass for every prompt.
 
-**The pool can run out in the middle of an answer.** A request with a row of cache could always finish. A request with
+**The pool can run out in the middle of an answer.** A request with a row of cache could go on to the row's end. A request with
 its first block has no such guarantee, and your step makes it start over. Lesson 09 turns admission into a policy, and
 lesson 10 finds cheaper ways to give up blocks.
 

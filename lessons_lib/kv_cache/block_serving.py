@@ -64,12 +64,14 @@ class CacheStep:
         waiting: how many are in the queue.
         tokens: how many tokens their tables hold.
         restarted: how many requests had to give up their blocks.
+        tokens_lost: how many tokens these held: they have to be computed again.
     """
 
     running: int
     waiting: int
     tokens: int
     restarted: int
+    tokens_lost: int
 
 
 class NeverDone(RuntimeError):
@@ -103,6 +105,6 @@ def serve_in_blocks(
         after = {request: request.table.num_tokens for request in running}
         if after == before:
             raise NeverDone(f"a step changed nothing, with {len(waiting)} requests waiting and {len(running)} running.")
-        restarted = sum(request.table.num_tokens <= before[request] for request in unfinished)
-        steps.append(CacheStep(len(running), len(waiting), sum(after.values()), restarted))
+        lost = [before[request] for request in unfinished if request.table.num_tokens <= before[request]]
+        steps.append(CacheStep(len(running), len(waiting), sum(after.values()), len(lost), sum(lost)))
     return steps

@@ -24,39 +24,43 @@ QUIZ = [
         ),
     ),
     Question(
-        text="The block size is 16. A request has 144 tokens in its table and gets one more. What happens?",
+        text="The block size is 16. A request decodes; its table has 9 blocks and 143 tokens. It gets two more "
+        "tokens, in two steps. What happens?",
         choices=(
-            Choice("Nothing is allocated: its ninth block has room.", "144 = 9 × 16: the ninth block is exactly full."),
             Choice(
-                "It takes a tenth block.",
-                "Position 144 is the first slot of block 144 // 16 = 9 of its table, the tenth.",
+                "Nothing is allocated: its ninth block has room.",
+                "It has room for one. 9 × 16 = 144 tokens fill the nine blocks.",
+            ),
+            Choice(
+                "It takes a tenth block in the second step.",
+                "Position 143 is the last slot of the ninth block, and position 144 the first of the tenth.",
                 right=True,
             ),
             Choice(
-                "It took its tenth block with the previous token.",
-                "Position 143 is the last slot of the ninth block. A table takes a block when a token needs it, not "
-                "before.",
+                "It takes a tenth block in the first step.",
+                "That token has position 143, the last slot of the ninth block. A table takes a block when a token "
+                "needs it, not before.",
             ),
         ),
     ),
     Question(
-        text="A request's table is [7, 2, 5], and the block size is 4. Where do the key and value of position 6 go?",
+        text="A request's table is [7, 2, 5], and the block size is 8. Where do the key and value of position 13 go?",
         choices=(
             Choice(
-                "To slot 10.",
-                "6 // 4 = 1 is the second entry of the table, block 2. 2 × 4 + 6 % 4 = 10.",
+                "To slot 21.",
+                "13 // 8 = 1 is the second entry of the table, block 2. 2 × 8 + 13 % 8 = 21.",
                 right=True,
             ),
             Choice(
-                "To slot 6.",
+                "To slot 13.",
                 "That is the position in the sequence. The table says where the request's second block is in the pool.",
             ),
             Choice(
-                "To slot 4.",
-                "That is 2 + 2, the block id plus the offset. Two blocks of 4 slots come before block 2: multiply by "
+                "To slot 7.",
+                "That is 2 + 5, the block id plus the offset. Two blocks of 8 slots come before block 2: multiply by "
                 "the block size.",
             ),
-            Choice("To slot 22.", "That takes block 5, the third. Positions 4 to 7 are in the second."),
+            Choice("To slot 45.", "That takes block 5, the third. Positions 8 to 15 are in the second."),
         ),
     ),
     Question(
