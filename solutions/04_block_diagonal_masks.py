@@ -37,7 +37,7 @@ from lessons_lib.viz.source import show_source
 from lessons_lib.viz.tables import Table
 from lessons_lib.viz.words import marked
 
-model, tokenizer = load_model(device="cpu")  # float32: the proofs below compare the last digits
+model, tokenizer = load_model(device="cpu")  # float32, like the answers that we compare with
 prompt_ids = {story.name: tokenizer(story.prompt).input_ids for story in STORIES}
 
 
@@ -84,8 +84,8 @@ Anna, her grandma and the old dog belong to two different users. The model sees 
 and in causal attention a token attends to every token before it. So C attends to F. Lesson 02 called this cross-talk:
 keys of one request influence the answer to another. (F itself isn't affected, because it comes first.)
 
-There's a second bug, and it's harder to see. C's first token should be at position 0, but here the model puts it at
-position 40.
+There's a second difference. C's first token should be at position 0, but here the model puts it at position 40.
+Whether that matters is your second prediction.
 
 ## Predict
 
@@ -105,8 +105,7 @@ predict("04.a", ...)  # percentage of the mask's cells that are True
 """
 For the second question, suppose the mask is right but the positions are wrong: they don't restart in each story, but
 run on through the whole row, 0 to 143 for the prompts. There's no cache, so every new token means computing the whole
-row again. The model's positions are rotary (lesson 01): only the *difference* of a query's and a key's position matters
-to their score. Each of the six stories is continued by 20 tokens. How many of the six answers change?
+row again. The model's positions are rotary (lesson 01). Each of the six stories is continued by 20 tokens. How many of the six answers change?
 """
 
 # %%
@@ -154,8 +153,8 @@ sequence 0 has three tokens in the cache, at positions 0, 1 and 2, and adds one 
 new. Without `starts`, all sequences start at position 0.
 
 A length may be 0. That sequence has no tokens in the row but still uses up its id: `tag_tokens([2, 0, 1])` has the
-ids `[0, 0, 2]`. Both are one-dimensional integer tensors, even when there are no tokens at all. (`torch.tensor([])`
-on its own would be float32.)
+ids `[0, 0, 2]`. Ids and positions are one-dimensional int64 tensors, even when there are no sequences or no tokens
+at all.
 """
 
 # %% exercise="04.1"
@@ -216,8 +215,9 @@ draw_mask(mask, tags, tags, "CE", row=5, title="Both rules")
 
 # %% [markdown]
 """
-> **block-diagonal mask**: a mask that is True only inside square blocks along the diagonal, one block per sequence.
-> Inside its block, each sequence has its usual causal mask.
+> **block-diagonal mask**: a mask that lets a token attend to its own sequence only. If queries and keys are the same
+> tokens in the same order, it's True only inside square blocks along the diagonal, one per sequence. Inside its block,
+> each sequence has its usual causal mask.
 
 Here is the same mask as text and in words, for terminals and screen readers: `#` attends, `.` doesn't, and the letters
 name the sequences.
@@ -247,7 +247,8 @@ for left, right in zip(*(mask_text(mask, padded, padded, "CE").split("\n") for m
 # %% [markdown]
 """
 The rows of the stories are the same on both sides: no story has sequence id -1, so the sequence rule already keeps
-padding out. With the padding rule, the rows of the padding are empty. We'll come back to these empty rows.
+padding out. The padding rule only changes the rows of the padding itself: without it, padding attends to padding, and
+with it, these rows are empty. We'll come back to the empty rows.
 
 In the explorer you can set the lengths, the cached tokens per sequence and the padding, and turn each rule on and off.
 Answer first, then try (the answers are below the explorer):
@@ -268,8 +269,7 @@ rows. 3. One third: each query attends to one of three sequences of equal length
 
 ## Build 2: the mask
 
-**Exercise 04.2.** Write `block_diagonal_mask(queries, keys)` by comparing the tags directly, without the three rule
-functions above. Both arguments are `Tags`. Return a bool tensor `[queries, keys]`, True where all three rules allow
+**Exercise 04.2.** Write `block_diagonal_mask(queries, keys)` without the three rule functions above. Both arguments are `Tags`. Return a bool tensor `[queries, keys]`, True where all three rules allow
 it. With `tag_tokens([3, 2])` for both, it is
 
     #....
@@ -377,7 +377,7 @@ handle this themselves. Others expect values to add to the scores.
 How large? A weight is proportional to exp(score). Three values come to mind: -10, the -1e9 of much published code, and
 minus infinity. A query has the scores 2, 1 and 9. First it may attend to the first two keys, and then to none, as the
 padding tokens with the empty rows above. Next to an allowed key, a forbidden one must get weight 0, and no weight may
-be undefined. **Guess first:** which of the three values passes in all four columns?
+be undefined. **Guess first:** which of the three values pass, in float32 and in float16, whose numbers end at 65,504?
 """
 
 # %%
@@ -401,7 +401,8 @@ Table(
 None of them does. -10 leaves weight on the forbidden key, because its score happens to be high. With minus infinity, a
 row without keys is 0 / 0: all its weights are NaN. -1e9 is right in float32: any ordinary score is tiny compared with
 it, so in the row without keys all sums round to the same value, and equal scores give equal weights. That's useless, but
-it's finite, and nothing reads it. In float16, though, whose lowest value is -65504, the same -1e9 *is* minus infinity.
+it's finite, and no story gives it a weight above 0. In float16, though, whose lowest finite value is -65504, the same
+-1e9 *is* minus infinity.
 
 **Exercise 04.3.** Write `additive_mask(mask, dtype=torch.float32)`. The result has the mask's shape, which may have any
 number of axes, and the given dtype, that of the scores. Adding it must leave the scores of allowed pairs as they are.
@@ -418,12 +419,13 @@ from lessons_lib.attention.masks import additive_mask
 
 # %% [markdown]
 """
-### Why a row that nothing reads still matters
+### Why a row of weight 0 still matters
 
 Does NaN in the row of a padding token do any harm? The next cell runs C and E plus four padding tokens through the
-bundled model, and counts after each layer how many of the 12 tokens have a NaN in their vector. To do so, we switch
+bundled model, and counts after each layer how many of the 12 tokens have a NaN in their vector. For this, we switch
 the model to its plain attention, which Hugging Face calls `eager`: it adds the mask to the scores and takes an
-ordinary softmax. (By default the model uses PyTorch's `scaled_dot_product_attention`, `sdpa` for short.)
+ordinary softmax. (By default the model uses PyTorch's `scaled_dot_product_attention`, `sdpa` for short. Here it gives
+zeros for a row without keys.)
 """
 
 # %%
@@ -467,15 +469,15 @@ name, because their order differs from model to model:
 
 - `input_ids`, `[1, T]`: the tokens of all sequences, one sequence after another. The 1 is the batch size: there's a
   single row.
-- `position_ids`, `[1, T]`: the positions from the tags. (`tensor[None]` adds an axis of size 1 in front.)
-- `attention_mask`, `[1, 1, T, T]`: batch, heads (all share one mask), queries, keys. A mask with four axes is used as
-  is. A mask with two axes would be taken for the padding mask of lesson 01.
+- `position_ids`, `[1, T]`: the positions from the tags.
+- `attention_mask`, `[1, 1, T, T]`: batch, heads (all share one mask), queries, keys. A boolean mask with four
+  axes is used as is, by the model's attention function (`sdpa`). A mask with two axes would be taken for the padding mask of lesson 01.
 
 The model returns logits for all tokens, `.logits`, of shape `[1, T, vocabulary]`.
 
 **Exercise 04.4.** Write `packed_logits(model, sequences, mask=block_diagonal_mask)`. `sequences` is a list of lists
 of token ids, none of them empty. It makes **one** forward pass and returns a list (or tuple) with one tensor of logits
-per sequence, of shape `[tokens, vocabulary]`. (Pass `use_cache=False` to skip building a cache that we don't need.)
+per sequence, of shape `[tokens, vocabulary]`. No cache is needed.
 
 The argument `mask` is a function; call it as `mask(tags, tags)`. Further down we pass masks with a rule missing.
 
@@ -495,7 +497,7 @@ for name, logits in zip("CE", packed_logits(model, [prompt_ids["C"], prompt_ids[
 
 # %% [markdown]
 """
-What is each rule good for? Step from a row without rules to a row with both. A cross marks a cell that a missing rule
+What are the two rules of a row without padding good for? Step from a row without rules to a row with both. A cross marks a cell that a missing rule
 would forbid. On the right is what your `packed_logits` makes of it. Find the rain in the dog's story.
 """
 
@@ -601,8 +603,11 @@ cell.
 
 # %%
 guess = [..., ..., ...]  # the bugs of answers 1, 2 and 3: "sequence", "causal" or "positions"
-for number, (bug, mine) in enumerate(zip(hidden, guess), 1):
-    print(f"answer {number}: {bug:10}", "" if mine is ... else "as you said" if mine == bug else f"(you said {mine})")
+if ... in guess:
+    print("Replace the dots with three names, then run this cell again.")
+else:
+    for number, (bug, mine) in enumerate(zip(hidden, guess), 1):
+        print(f"answer {number}: {bug:10}", "as you said" if mine == bug else f"(you said {mine})")
 f_answer = in_one_row("FC", new_tokens_counted_through_the_row)[0]
 print("F's answer with the positions bug is the right one:", f_answer == expected["F"][:30])
 
@@ -611,11 +616,11 @@ print("F's answer with the positions bug is the right one:", f_answer == expecte
 - **sequence**: a cake, Anna and her grandma. These are words from another user's prompt in this user's answer. The
   causal rule doesn't prevent it: it compares positions, so C's token at position 20 attends to the first 21 tokens of
   F.
-- **positions**: no name comes from F, but the old dog has become a little girl. The first new token is at position 43
-  instead of 3, so its distance to the prompt is wrong. To the model, the prompt is simply far away. (F's answer is
+- **positions**: no name comes from F, but the old dog has become a little girl. The first new token is at position 44
+  instead of 3 (F has grown by a token, too), and it moves on in every step, so its distance to the prompt is wrong. To the model, the prompt is simply far away. (F's answer is
   right: it's first in the row, so its tokens' indices are their positions.)
-- **causal**: the hard one. The text is fluent, and it's about the dog. But it isn't the model's answer. Prompt tokens
-  have attended to later tokens, so their keys and values are unlike those in training. You'd only notice by comparing
+- **causal**: the hard one. The text is fluent, and it's about the dog. But it isn't the model's answer. Tokens have
+  attended to later ones, so their keys and values are unlike those in training. You'd only notice by comparing
   with the right answer, token by token.
 
 Back to your second prediction. There, *all* of a story's tokens were shifted, its prompt included:
@@ -635,7 +640,7 @@ In a rotary model, only distances matter. If all tokens of a story are shifted b
 In floats, only the last digits do. So is there no need to restart positions? With a cache, there is. A key is rotated
 by its position when it's computed, and it keeps that rotation. In the next pass the row is different, and the story
 starts at a different index. A new token that takes its index in the row as its position is then shifted differently
-from the cached keys: the "positions" bug above. And some models, such as GPT-2, add a learned vector for each position.
+from the cached keys: a bug like "positions" above. And some models, such as GPT-2, add a learned vector for each position.
 There, any shift changes the logits ("Further" has four models).
 """
 

@@ -103,7 +103,8 @@ def additive_mask(mask: torch.Tensor, dtype: torch.dtype = torch.float32) -> tor
     """The same mask as values to add to the attention scores: 0 where attending is allowed, elsewhere the lowest finite
     value of the dtype.
 
-    It is finite so that the softmax of a row in which everything is forbidden is finite, too.
+    It is finite, so the softmax of a row in which everything is forbidden is finite, too, unless a sum of score and
+    value overflows.
 
     Args:
         mask: bool tensor of any shape, True where attending is allowed.

@@ -98,19 +98,23 @@ QUIZ = [
         ),
     ),
     Question(
-        text="You pack twice as many sequences of the same length into a row. How do the number of cells in the mask "
-        "and the number of allowed cells grow?",
+        text="Half as many sequences, each twice as long: the row has as many tokens as before. How do the number of "
+        "cells in the mask and the number of allowed cells change?",
         choices=(
             Choice(
-                "Both double.",
-                "The mask has one cell per pair of tokens. Twice the tokens means four times the pairs.",
+                "The cells quadruple, and the allowed cells double.",
+                "The mask has one cell per pair of tokens, and there are as many tokens as before.",
             ),
             Choice(
-                "The cells quadruple, and the allowed cells double.",
-                "Each new sequence adds its own triangle of allowed cells. Every other cell that it adds is forbidden.",
+                "The cells stay the same, and about twice as many are allowed.",
+                "A sequence's triangle of allowed cells grows with the square of its length: half as many triangles, "
+                "each about four times as large.",
                 right=True,
             ),
-            Choice("Both quadruple.", "A sequence gains no allowed cells from its neighbors."),
+            Choice(
+                "Both stay the same.",
+                "A token may now attend to up to twice as many earlier tokens, since its own sequence is longer.",
+            ),
         ),
     ),
 ]
