@@ -4,8 +4,8 @@
 
 **Can one forward pass compute what all requests need, and nothing else?**
 
-90 minutes · difficulty: medium · routes: ideas, kernels, serving · prerequisites: lesson 02 (request states, the step).
-Lesson 04 (tags and masks) helps, but what we need from it is repeated here.
+90 minutes · difficulty: medium · routes: ideas, kernels, serving · prerequisites: lesson 02 (request states, the step)
+and lesson 01 (padding). Lesson 04 (tags and masks) helps, but what we need from it is repeated here.
 
 In lesson 02, requests came and went at any step, but the batch was still a rectangle of slots. In this lesson you put
 all new tokens into one row, without padding. A long prompt and the single tokens of running answers go through the
@@ -128,7 +128,8 @@ predict("05.b", ...)  # tokens copied in the step
 ## The idea
 
 > **packed batch**: the new tokens of several sequences in one row, together with the indices that say which sequence
-> each token belongs to, what its position in that sequence is, and where each sequence's part of the row ends.
+> each token belongs to, what its position in that sequence is, and where each sequence's part of the row ends. The
+> parts differ in length, so it's also called *ragged*.
 
 A sequence is everything a request has so far, prompt and answer. Here are the prompts of C, E and A on their way into
 one row:
@@ -198,7 +199,8 @@ row. The `logits_index` is [0, 3, 4], and the `context_lens` are [3, 3, 5].
 
 **Exercise 05.1.** Write `pack(new_tokens, cached_lens)`. It returns `PackedBatch(input_ids=..., positions=..., ...)`
 with all six fields passed by name. Each field is a one-dimensional int64 tensor, even when it's empty. Lesson 04's
-`tag_tokens(lengths, starts)` may help.
+`tag_tokens(lengths, starts)` may help: it returns an object with `seq_ids` and `positions`, int64 tensors `[T]`, in
+which the positions of sequence *i* begin at `starts[i]`.
 
 Raise a `ValueError` if the number of cached lengths differs from the number of sequences, if a sequence has no new
 token, or if a cached length is negative. Two empty lists are valid: all tensors are then empty, except
@@ -273,7 +275,7 @@ positions, so it doesn't matter where a key is stored.
 
 **Exercise 05.2.** Write `scatter_cache(joined, packed)`. Give each sequence its own cache again: its old tokens, then
 its new ones. In the example, C gets C0 C1 C2 C3, and E gets E0 to E6. Return a list of N caches, in the order of the
-row.
+row. They may share memory with `joined`, which isn't used afterwards. N is at least 1.
 
 `packed.cached_lens` and `packed.new_lens` are lists of N ints, here [3, 5] and [1, 2]. A cached length may be 0.
 `joined.layers[i].keys` and `.values` are the tensors of layer *i*. `cache_of([(keys, values), ...])` takes one pair per
@@ -290,19 +292,20 @@ from lessons_lib.attention.packing import scatter_cache
 In lesson 01 the model got a batch of several rows, padded to the same length. Now there's a single row. The model
 expects tokens, positions and mask with a batch axis in front, here of size 1.
 
-| argument of `model(...)` | shape | what the model reads from it |
-|---|---|---|
-| `input_ids` | [1, T] | the tokens of the row |
-| `position_ids` | [1, T] | each token's position |
-| `attention_mask` | [1, 1, T, keys] | bool, one axis each for batch, heads, queries and keys: which keys a token may attend to |
-| `past_key_values` | | a cache; the model appends the row's keys and values to it |
-| `logits_to_keep` | [any] | the indices in the row for which it computes logits. Without it, it computes all T |
+| argument of `model(...)` | what the model reads from it |
+|---|---|
+| `input_ids` | the tokens of the row |
+| `position_ids` | each token's position |
+| `attention_mask` | bool, an axis each for batch, heads, queries and keys: which keys a token may attend to, the same for all heads |
+| `past_key_values` | a cache; the model appends the row's keys and values to it |
+| `logits_to_keep` | a one-dimensional int64 tensor: the indices in the row for which it computes logits. Without it, it computes all T |
 
 **Exercise 05.3.** Write `packed_forward(model, packed, cache)`. It calls the model once and returns the logits `[N,
 vocabulary]`: row *i* has those after sequence *i*'s last token. No other logits are computed, since the logits of one
 token have as many elements as the vocabulary has entries. The mask is up to you; the library's `packed_mask(packed)`
 returns it as `[T, keys]`. Pass the arguments by name, because their order differs from model to model. The model may be
-on a GPU; the tensors of a `PackedBatch` and the mask are on the CPU.
+on a GPU; the tensors of a `PackedBatch` and the mask are on the CPU. The logits stay on the
+model's device.
 
 Take the row of the last example, C3 E5 E6, after a cache of 3 + 5 tokens. Before you write any code, note down four
 things: the shape of the mask, the positions, the indices of the logits you need, and the shape of the result. The cell
@@ -323,7 +326,7 @@ more = {"C": tokenizer(" was").input_ids, "E": tokenizer(" Tom was").input_ids}
 packed = pack(list(more.values()), cached_lens=[len(prompt_ids[name]) for name in more])
 joined = concatenate_caches([prefill_alone(name) for name in more])
 logits = packed_forward(model, packed, joined)
-print("positions", packed.positions.tolist(), "· logits after indices", packed.logits_index.tolist(), "· result", list(logits.shape))
+print("mask", [1, 1, *packed_mask(packed).shape], "· positions", packed.positions.tolist(), "· logits after indices", packed.logits_index.tolist(), "· result", list(logits.shape))
 print(mask_text(packed_mask(packed), tag_tokens(packed.new_lens, packed.cached_lens), key_tags(packed), names="CE"))
 print()
 for name, packed_logits, cache in zip(more, logits, scatter_cache(joined, packed)):
@@ -356,8 +359,8 @@ reveal("05.b", copied_tokens(pack([[7]] * 4, cached_lens=[60, 20, 40, 80])), uni
 
 # %% [markdown]
 """
-The copies grow with what's cached, although the keys and values in them never change. At the size of this model, that
-hardly shows. A Llama with 8 billion parameters takes 16 GB at 2 bytes per weight. What would its steps copy?
+The copies grow with what's cached, although the keys and values in them never change. How much is that beside the
+weights, which every step reads? A Llama with 8 billion parameters takes 16 GB at 2 bytes per weight. What would its steps copy?
 """
 
 # %%
@@ -401,19 +404,17 @@ for function in (forward, retire, admit):
 """
 In lesson 02, a prompt and a decode were two kinds of work, in two functions. Here they're the same. Every request has
 known tokens: its prompt, `request.prompt_ids`, and its answer so far, `request.output_ids`, both lists of ints. The
-first `num_computed_tokens` of these are in its cache. **The row takes the rest.** For a request that was just
-admitted, the rest is its whole prompt. For one that decodes, it's the single token that came out of the previous
-step.
+first `num_computed_tokens` of these are in its cache. **The row takes the rest.**
 
 **Exercise 05.4.** Write `ragged_step(batch, forward=forward)`, one step of the loop. It computes one row for all
 requests in `batch.running`, with a single call of `forward(batch, packed)`. Row *i* of the logits belongs to request
 *i*. After the step:
 
 - each of these requests has one new token, the one with the highest logit. `request.append_token(token)` appends it, an
-  int, and finishes the request if it's the last one;
+  int, and updates the request's state, also if the token is the last one;
 - `request.num_computed_tokens` is the number of tokens in its cache again, whether the row had a whole prompt, the rest
   of a half-computed one, or a single token;
-- finished requests have left, and waiting ones have taken their slots, so that the next row is full.
+- finished requests have left, and waiting ones have taken their places, so that the next row is full.
 
 At least one request is running whenever the step is called. The check also passes the library's `loop_forward` as
 `forward`, which computes the row with one pass per request. Example with `max_num_seqs=2`: C decodes with 5 tokens in
@@ -432,31 +433,34 @@ from lessons_lib.batching.ragged_batching import ragged_step
 `ragged_generate` makes the requests, submits them all at the start, and calls your step until all of them have
 finished.
 
-**Predict** what it costs. Over the whole run, how many tokens' keys and values are copied *for each token computed*? A
-pencil estimate will do: how many tokens does a request hold on average, how often is each of them copied in a step, and
-how many new tokens does the request get for that? Within a half is a hit.
+**Predict** what it costs. Over the whole run, how many tokens' keys and values are copied *for each token of an
+answer*? A pencil estimate will do: how many tokens does a request hold on average, how often is each of them copied in
+a step, and how many tokens does the request get for that? Within a half is a hit.
 """
 
 # %%
-predict("05.c", ...)  # copied tokens for each computed token
+predict("05.c", ...)  # copied tokens for each token of an answer
 
 # %%
 MINE = dict(packed_forward=packed_forward, scatter_cache=scatter_cache)
 ragged = record_run(ragged_generate, model, tokenizer, **SIX, max_num_seqs=4, step=ragged_step, **MINE)
 print(f"{ragged.trace.tokens_computed} token positions computed, {ragged.trace.tokens_computed - ragged.trace.tokens_useful} of them wasted")
 computed, copied = ragged.trace.tokens_computed, sum(copied_tokens(step.packed) for step in ragged.packed)
-print(f"six stories: {computed} tokens computed; {copied:,} tokens' keys and values copied")
+answered = sum(len(answer) for answer in ragged.outputs)
+print(f"six stories: {computed} tokens computed, {answered} tokens in the answers; {copied:,} tokens' keys and values copied")
 masks = [packed_mask(step.packed) for step in ragged.packed]
 cells, attended = sum(mask.numel() for mask in masks), sum(int(mask.sum()) for mask in masks)
+weight_bytes = sum(weight.nbytes for weight in model.parameters())
+print(f"weights: {weight_bytes / 2**20:.0f} MiB, read in each pass")
 print(f"cells in the masks of all steps: {cells:,}; of these True: {attended:,}")
 reveal("05.a", ragged.trace.forward_calls, unit="forward passes")
-reveal("05.c", copied / computed, unit="tokens", tolerance=0.5)
+reveal("05.c", copied / answered, unit="tokens", tolerance=0.5)
 
 # %% [markdown]
 """
-C's 100 tokens take 100 passes however we batch, so fewer aren't possible. No step makes a second pass, and no computed
-token is wasted. But for each token that is computed, the keys and values of about a hundred are copied, and not one of
-those copies changes a number in them. Remember that when lesson 06 brings it to zero.
+C's 100 tokens take 100 passes if a pass gives a request one token, so fewer aren't possible. No step makes a second
+pass, and no computed token is wasted. But for each token that an answer gets, the keys and values of about 160 are
+copied, and not one of those copies changes a number in them. Remember that when lesson 06 brings it to zero.
 
 Step through the run. D leaves in step 20, and E's prompt is already in the row of step 21. In step 30, A leaves and F
 is admitted; in step 31, F's long prompt shares the row with one token each of B, C and E. From step 71 on, the row has
@@ -517,7 +521,8 @@ for family in ("gpt2", "llama", "qwen2"):
 """
 ## The ledger
 
-The six stories, with each method so far that has a cache:
+The six stories, with each method so far that has a cache. **Guess first:** on this model, is the row faster than the
+four slots? It makes 8 passes of 108 fewer, but it copies.
 """
 
 # %% tags=["measured"]
@@ -527,7 +532,9 @@ ledger(model, tokenizer, "05", with_cache_only=True)
 """
 Read the last row. It computes as few tokens as one request at a time with a KV cache, and all of them are useful.
 Between steps, all the cache it reserves is in use. No other row has fewer forward calls. But its "copied per step" is
-the largest of all.
+the largest of all. Whatever is copied is read and written, so a step moves more than 8 MiB beside the 27 MiB of its
+weights: about a third more, to save 7 % of the passes. So don't expect the row to beat the slots on six stories with
+long answers. It does so with many short ones ("Further" measures it), and everywhere once nothing is copied.
 
 Each speed comes from a single run. The rows of 02 and 03 run the same computation, so any speed may be off by as much
 as those two differ, or more.
@@ -550,12 +557,12 @@ block pool of lesson 03, the pool can tell whether keys will fit.
 
 ## What production does
 
-- **vLLM** packs in exactly this way. In `vllm/v1/worker/gpu_model_runner.py`, `GPUModelRunner._prepare_inputs` builds
+- **vLLM** packs in the same way. In `vllm/v1/worker/gpu_model_runner.py`, `GPUModelRunner._prepare_inputs` builds
   the flat `input_ids` and `positions`, `query_start_loc` (our `cu_seqlens_q`), `seq_lens` (our `context_lens`) and
   `logits_indices`, which are `query_start_loc[1:] - 1`. The newer runner in `vllm/v1/worker/gpu/` has a dataclass
-  `InputBatch` in `input_batch.py` with the same names. Instead of a joined cache, vLLM has two tensors: the
-  `slot_mapping` of lesson 03 says where to write each new key, and the block table says where to read the old ones.
-  So nothing is ever joined.
+  `InputBatch` in `input_batch.py` with the same names. Instead of a joined cache, vLLM has one pool of blocks for
+  all requests (lesson 03), and two tensors that point into it: `slot_mapping` says where to write each new key, and
+  the block table says where to read the old ones. So nothing is ever joined.
 - vLLM's scheduler doesn't distinguish prefill from decode either: each request gets tokens from `num_computed_tokens`
   on. That's your step, plus a limit on the tokens per step (`max_num_batched_tokens`).
 - **Hugging Face transformers** does the same in `generation/continuous_batching/input_outputs.py`: `input_ids` of
@@ -771,7 +778,6 @@ def counted(way):
     return len(calls), operators.count, tokens
 
 
-weight_bytes = sum(weight.nbytes for weight in model.parameters())
 counts = {"one row": counted(in_one_row), "a loop": counted(in_a_loop)}
 print("the same tokens:", counts["one row"][2] == counts["a loop"][2])
 Table(

@@ -45,51 +45,55 @@ QUIZ = [
         ),
     ),
     Question(
-        text="A, B and C decode, and E has just been admitted with a prompt of 5 tokens. How many token positions "
-        "does the next step compute, with four slots and with the packed row?",
+        text="B decodes alone, and F has just been admitted with a prompt of 40 tokens. How many token positions does "
+        "the next step compute, with four slots and with the packed row?",
         choices=(
             Choice(
-                "Slots: 8. Packed row: 8.",
-                "8 tokens are needed. But the decode pass over the slots is a rectangle and also computes one for "
-                "E's slot.",
+                "Slots: 41. Packed row: 41.",
+                "41 tokens are needed. But the decode pass over the slots is a rectangle and also computes one for "
+                "each of the three slots that don't decode.",
             ),
             Choice(
-                "Slots: 9 in two passes. Packed row: 8 in one pass.",
-                "Slots: 4 in the decode pass, one of them wasted, then 5 in a pass for the prompt. Packed row: 3 and "
-                "5 together.",
-                right=True,
+                "Slots: 160 in one pass. Packed row: 41 in one pass.",
+                "Static batching would make a rectangle of 4 × 40. Lesson 02 computes a prompt in a separate pass.",
             ),
             Choice(
-                "Slots: 20 in one pass. Packed row: 8 in one pass.",
-                "Static batching would make a rectangle of 4 × 5. Lesson 02 computes a prompt in a separate pass.",
-            ),
-            Choice(
-                "Slots: 9 in two passes. Packed row: 8 in two passes.",
+                "Slots: 44 in two passes. Packed row: 41 in two passes.",
                 "The packed row doesn't separate prompts from decodes. All new tokens go through the weights in one "
                 "pass.",
+            ),
+            Choice(
+                "Slots: 44 in two passes. Packed row: 41 in one pass.",
+                "Slots: 4 in the decode pass, three of them wasted, then 40 in a pass for the prompt. Packed row: 1 "
+                "and 40 together.",
+                right=True,
             ),
         ),
     ),
     Question(
-        text="A Python loop makes one pass per request, with the same result as one row. Why isn't that batching?",
+        text="Four requests at a time: which load gains least from the packed row of this lesson, compared with four "
+        "slots?",
         choices=(
             Choice(
-                "A request that arrives later has to wait until the loop has finished.",
-                "Either way, a new request waits for the step to end and is in the next one.",
-            ),
-            Choice(
-                "It computes more token positions for the same answers.",
-                "It computes exactly the same tokens. Neither way computes any padding.",
-            ),
-            Choice(
-                "It reads all the weights once per request.",
-                "The packed row reads them once, however many tokens it has. With four requests, the loop reads them "
-                "four times.",
+                "Four short prompts, each with an answer of 2,000 tokens.",
+                "The slots are full until the end, and only four passes compute prompts, so there is hardly anything "
+                "to save. And nowhere is more copied: each step moves thousands of cached tokens.",
                 right=True,
             ),
             Choice(
-                "It copies more keys and values than the row does.",
-                "It copies fewer: nothing is joined or split. Those copies are the price of the packed row.",
+                "Two hundred short prompts, each with an answer of 2 tokens.",
+                "With slots, each of the two hundred prompts takes a pass of its own. The row saves almost all of "
+                "them and copies little, since little is cached.",
+            ),
+            Choice(
+                "Four prompts of 1,000 tokens, each with an answer of 1 token.",
+                "The slots take a pass for each prompt, and the row takes one for all four. Nothing was cached before "
+                "it, so there is little to copy.",
+            ),
+            Choice(
+                "Prompts of 200 tokens, each with an answer of 10.",
+                "Four prompts come for about every nine decode passes: with slots, nearly a third of all passes "
+                "compute a prompt. The row saves them.",
             ),
         ),
     ),
