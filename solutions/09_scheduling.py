@@ -567,11 +567,11 @@ print(f"a prompt of 600 tokens at once: {1000 * COST.seconds(600, 600):.2f} ms")
 Back to the opening. Four sequences decode, and L arrives with its prompt of 600 tokens. With whole prompts, one step computes L's prompt and four
 decodes. With a budget of 32, every step has the same four decodes, and the rest of its budget is for L. The prompt has 600 tokens either way.
 
-**09.d** How many times as long does L wait for its first token with the budget of 32? Leave out the context tokens: they cost little here.
+**09.c** How many times as long does L wait for its first token with the budget of 32? Leave out the context tokens: they cost little here.
 """
 
 # %%
-predict("09.d", ...)  # times
+predict("09.c", ...)  # times
 
 # %%
 def prompt_of_l(budget):
@@ -586,7 +586,7 @@ def prompt_of_l(budget):
 for budget in (1024, 32):
     steps_of_l, ms_of_l = prompt_of_l(budget)
     print(f"budget {budget}: {steps_of_l} steps, {ms_of_l:.0f} ms to L's first token, {ms_of_l / steps_of_l:.1f} ms between two tokens of A, C, D and E")
-reveal("09.d", prompt_of_l(32)[1] / prompt_of_l(1024)[1], unit="times", tolerance=0.1)
+reveal("09.c", prompt_of_l(32)[1] / prompt_of_l(1024)[1], unit="times", tolerance=0.1)
 
 # %% [markdown]
 """
@@ -651,12 +651,12 @@ That isn't known in advance, so `expected_tokens` is an estimate: it may come fr
 the answers to similar requests. Here, the estimates are exact. **Strict priority** looks at the tier. None of the three
 looks at whether a request is interactive.
 
-**09.c** Take a pencil. Four requests arrive at the same moment, and one runs at a time. In the order of arrival, they
+**09.d** Take a pencil. Four requests arrive at the same moment, and one runs at a time. In the order of arrival, they
 need 8, 1, 3 and 4 seconds. How long do they wait on average under shortest job first, in seconds?
 """
 
 # %%
-predict("09.c", ...)
+predict("09.d", ...)
 
 # %%
 def mean_wait(policy):
@@ -674,7 +674,7 @@ def mean_wait(policy):
 
 
 print(f"first come, first served: {mean_wait(FirstComeFirstServed())} s")
-reveal("09.c", mean_wait(ShortestJobFirst()), unit="s")
+reveal("09.d", mean_wait(ShortestJobFirst()), unit="s")
 
 # %% [markdown]
 """
@@ -800,7 +800,8 @@ large["static, waves of 32"] = simulate_static(many, COST, batch_size=32)
 
 # %% [markdown]
 """
-A mean hides the requests that fared badly, so the table also shows the 99th percentile.
+A mean hides the requests that fared badly, so the table also shows the 99th percentile. **Guess first:** which
+of the four policies has the smallest mean latency, and which the largest 99th percentile?
 
 > **99th percentile**: the value that 99 of 100 values don't exceed, p99 for short. One request in a hundred fares
 > worse.

@@ -28,22 +28,26 @@ QUIZ = [
         ),
     ),
     Question(
-        text="Why do decodes come before prompts when the budget is shared?",
+        text="Suppose prompts came first, and decodes got the rest. The budget is 32, A and B decode, and one prompt of "
+        "96 tokens after another arrives, each as soon as the last is computed. What do the readers of A and B get?",
         choices=(
             Choice(
-                "The result would be wrong otherwise.",
-                "The tokens are the same in any order. Only the time at which they arrive differs.",
+                "A token in each step, as before.",
+                "A prompt wants more than the whole budget, so nothing is left for a decode.",
             ),
-            Choice("A prompt must be computed in one step.", "It can be computed in chunks."),
             Choice(
-                "A decode takes only one token of the budget, and skipping it delays the end of its answer by a step.",
-                "It costs little. Whether or not its request is interactive, its batch slot and its blocks are free a "
-                "step sooner.",
+                "A token in every third step.",
+                "A prompt does take three steps. But the next one is there at once, and it goes first again.",
+            ),
+            Choice(
+                "No token as long as prompts arrive.",
+                "Each step goes to prompts as a whole. Decodes first would leave 30 of 32 tokens to the prompts, and "
+                "both streams would go on.",
                 right=True,
             ),
             Choice(
-                "Decodes need no blocks.",
-                "A decode writes a key and a value too, and needs a new block whenever its last one is full.",
+                "Other tokens, since their context changes.",
+                "A scheduler decides when a token is computed, never which one.",
             ),
         ),
     ),
