@@ -4,7 +4,7 @@
 
 **You have built parts of an engine, each inside a frame that was given. Can you write an engine of your own, and how do you know that it's right?**
 
-130 minutes · difficulty: hard · routes: ideas, serving · prerequisites: lesson 05 (ragged packing) for the small size; lessons 09 to 12 and 14 for the others
+165 minutes · difficulty: hard · routes: ideas, serving · prerequisites: lesson 05 (ragged packing) for the small size; lessons 09 to 12 and 14 for the others
 
 In this lesson you start from a file with empty methods. You get a contract, an empty package, and a *conformance suite*: a program that judges any engine by what it does. The same suite judges this course's engines, and it runs on Hugging Face's, nano-vllm's and vLLM's through adapters.
 
@@ -49,9 +49,9 @@ for part in (contract.Limits, contract.Params, contract.NewTokens, contract.Engi
 
 # %% [markdown]
 """
-> **conformance suite**: tests of the contract alone. Any engine can be judged by it, since it looks at nothing else.
+> **conformance suite**: tests of the contract alone. Any engine can be judged by it, since it looks at nothing of the engine but these methods and its calls of the model.
 
-Its items come in levels. An engine has reached a level when at least half of its items were shown to hold, and nothing up to it is broken:
+Its tests, the *items*, come in levels. An engine has reached a level when at least half of its items were shown to hold, and nothing up to it is broken:
 """
 
 # %%
@@ -67,7 +67,7 @@ For greedy requests, the right answer is always the same: the tokens that Huggin
 
 ## Predict
 
-An engine has three batch slots. Six requests arrive at once: the first wants 12 tokens, the others 2 each. Their prompts are short, and a request gets its first token in its first step.
+An engine has three batch slots. Six requests arrive at once: five want 2 tokens each, and the last wants 12. Their prompts are short, and a request gets its first token in its first step.
 
 **17.a** How many steps does it take with continuous batching?
 
@@ -113,9 +113,9 @@ judge_package("small")
 """
 A way through:
 
-1. **`answers`, 20 minutes.** One request at a time, without a cache: `step` computes the whole sequence and takes the likeliest token. Get the ends right: the end token, `max_tokens`, the full context.
-2. **`batches`, 30 minutes.** Slots, a cache for each request, one packed row. The row is lesson 05's, and you may import it: `packed = pack(new_tokens, cached_lens)`, `joined = concatenate_caches(caches)`, `logits = packed_forward(model, packed, joined)`, and `scatter_cache(joined, packed)` returns each request's cache with its new tokens. A request's first cache is an empty `DynamicCache()` of transformers. When the suite names a wrong token, compare with your slow version.
-3. **`manners`, 45 minutes.** Check before you append. Abort in every state. The reader of a stream may leave, even before its first `next`: by then, nothing in the body of a generator has run, not even up to its `finally`. The model may raise.
+1. **`answers`, 25 minutes.** One request at a time, without a cache: `step` computes the whole sequence and takes the likeliest token. Get the ends right: the end token, `max_tokens`, the full context.
+2. **`batches`, 45 minutes.** Slots, a cache for each request, one packed row. The row is lesson 05's, and you may import it: `packed = pack(new_tokens, cached_lens)`, `joined = concatenate_caches(caches)`, `logits = packed_forward(model, packed, joined)`, and `scatter_cache(joined, packed)` returns each request's cache with its new tokens. Row *i* of the logits has those after the last token of `new_tokens[i]`. A request's first cache is an empty `DynamicCache()` of transformers. When the suite names a wrong token, compare with your slow version.
+3. **`manners`, 60 minutes.** Check before you append. Abort in every state. The reader of a stream may leave, even before its first `next`. The model may raise.
 
 The suite also runs as a command: `python -m lessons_lib.conformance my_serving.engine --size small`. With `--only batches.ragged` it tries a single item. To stop in your own code, put `breakpoint()` there and run the command.
 
@@ -139,13 +139,15 @@ judged = judge_size(make_engine, "small", name="make_engine")
 judged
 
 # %%
-wanted = [12, 2, 2, 2, 2, 2]
+wanted = [2, 2, 2, 2, 2, 12]
 reveal("17.a", steps_of(make_engine, wanted, max_num_seqs=3), unit="steps")
-reveal("17.b", sum(max(wanted[first : first + 3]) for first in (0, 3)), unit="steps")
+waves = [steps_of(make_engine, wanted[first : first + 3], max_num_seqs=3) for first in (0, 3)]
+reveal("17.b", sum(waves), unit="steps")
+print(f"with the long one first: {steps_of(make_engine, wanted[::-1], max_num_seqs=3)} steps")
 
 # %% [markdown]
 """
-The 12 tokens of the first request take 12 steps, and all other requests fit into the two slots beside it. In waves, the second one starts only after the twelfth step.
+Slots save nothing here: the long request starts in the third step either way. With the long one first, its 12 tokens take 12 steps, all others fit into the two slots beside it, and only the waves still take 14. So the order of arrival decides what a scheduler can gain, and lesson 09 changes it.
 
 ## Measure: the scoreboard
 
@@ -158,9 +160,9 @@ result.table()
 
 # %% [markdown]
 """
-Take care with the first rows. The model is tiny, so most of a step is Python, and an engine that does less for each request is quicker. The course's engine also samples, makes text, keeps metrics, shares prefixes and preempts, in the lines that the last row counts. Times compare only within one run; ratios also compare between machines, roughly.
+Take care with the first rows. Of 16 times to a first token, the p99 is almost the largest. The model is tiny, so most of a step is Python, and an engine that does less for each request is quicker. The course's engine also samples, makes text, keeps metrics, shares prefixes and preempts, in the lines that the last row counts. Times compare only within one run.
 
-Memory is counted in what an engine reserves: slots for a whole context each, or blocks. And this is what the slots did, yours above the course's. A request is drawn from the step of its first token on, since no more can be seen from outside:
+Memory is what an engine must have ready: blocks, or room for a whole context in each slot if it doesn't count blocks. And this is when the requests ran, yours above the course's. A request is drawn from the step of its first token on, since no more can be seen from outside:
 """
 
 # %%
@@ -172,15 +174,15 @@ draw_compare(*result.timelines(), names=("make_engine", "The course's engine"))
 
 **A suite finds what it looks for.** It has items for the mistakes that engines are known to make. Passing is evidence, not proof: the course's own engine also serves random workloads for hours (`make soak`).
 
-**The small size copies every cache in every step**, and reserves a whole context for each slot. The medium size ends that: replace the caches by a pool of blocks (lessons 03 and 06), then `choose` by a scheduler (09), then let it preempt (10). Keep the suite green after each step. The large size adds lessons 11, 12 and 14.
+**The small size copies every cache in every step**, and nothing limits the memory that its caches take together. The medium size ends that: replace the caches by a pool of blocks (lessons 03 and 06), then whatever chooses a step's requests by a scheduler (09), then let it preempt (10). Keep the suite green after each step. The large size adds lessons 11, 12 and 14.
 
 **It runs on one CPU.** Lesson 13 says what changes on a GPU.
 
 ## Where to go next
 
-Most of what you built exists in production engines, often under a similar name. Open the file next to your own code, and read it with one question: what does it have to handle that yours doesn't?
+Most of what this course builds exists in production engines, often under a similar name. Open the file next to your own code, and read it with one question: what does it have to handle that yours doesn't?
 
-These are vLLM's, by file and name. "Further" has the maps of SGLang, TensorRT-LLM and transformers. Versions are in the captions. A file may have moved in a later one; then search for the name.
+These are vLLM's, by file and name. "Further" has the maps of SGLang, TensorRT-LLM and transformers, and ten kinds of a first issue in such a project. Versions are in the captions. A file may have moved in a later one; then search for the name.
 """
 
 # %%
@@ -188,23 +190,6 @@ parts_in("vLLM")
 
 # %% [markdown]
 """
-### Ten first issues
-
-Contributions of these kinds come up in every engine's tracker again and again, and this course prepares you for them. Before you begin, read how the project wants to be contacted, and ask whether someone is working on it.
-
-1. **A missing refusal.** A request with impossible parameters fails deep inside a step, and takes others with it. Check it at the door, with a message that names the value and the limit (lesson 12).
-2. **A leak after a disconnect or an abort.** Blocks or slots stay taken when a client leaves at a certain moment. Write the test that leaves in every state, then mend the one that fails (10, 14).
-3. **A wrong metric.** A time to first token that counts from the wrong moment, or cached tokens that are counted as computed (12).
-4. **Text that comes out wrong in a stream.** Half a character, a space too many, a stop string that shows (12).
-5. **A test that is missing**: greedy answers equal to `generate` for one more architecture, or for a prompt of one token, a full context, a preempted request (06, 10, this lesson).
-6. **An edge of the prefix cache.** A prompt that is cached as a whole, a salt, a block that is freed twice (11).
-7. **A default that fits badly.** Block sizes, captured batch sizes or token budgets for a small GPU, with measurements before and after (08, 13).
-8. **An API field that isn't what OpenAI's API says**: a `finish_reason`, the usage in the last chunk, an error's status (14).
-9. **A scheduler's corner.** A request that starves under a policy, or a chunk of a prompt that takes the whole budget. First a simulation that shows it (09).
-10. **A document that isn't true any more.** The flag is gone, the picture is of the last version. You have just read the code: write down what it does now.
-
-A good first contribution is the smallest case that fails, a test that fails because of it, and a few changed lines. That's what you have practised here.
-
 ## Quiz
 """
 
@@ -224,7 +209,7 @@ quiz("17")
 """
 ## Further (optional)
 
-What the lesson doesn't need. It isn't part of its 130 minutes. The first three sections are tasks of an hour each, graded without a stopwatch. Each can be done without the others, and a class gets points for parts of it.
+What the lesson doesn't need. It isn't part of its 165 minutes. The first three sections are tasks of an hour each, graded without a stopwatch. Each can be done without the others, and a class gets points for parts of it.
 """
 
 # %% [markdown]
@@ -400,6 +385,23 @@ for engine in ("SGLang", "TensorRT-LLM", "transformers"):
 
 # %% [markdown]
 """
+### Ten first issues
+
+This course prepares you for contributions of these kinds. Before you begin, read how the project wants to be contacted, and ask whether someone is working on it.
+
+1. **A missing refusal.** A request with impossible parameters fails deep inside a step, and takes others with it. Check it at the door, with a message that names the value and the limit (lesson 12).
+2. **A leak after a disconnect or an abort.** Blocks or slots stay taken when a client leaves at a certain moment. Write the test that leaves in every state, then mend the one that fails (10, 14).
+3. **A wrong metric.** A time to first token that counts from the wrong moment, or cached tokens that are counted as computed (12).
+4. **Text that comes out wrong in a stream.** Half a character, a space too many, a stop string that shows (12).
+5. **A test that is missing**: greedy answers equal to `generate` for one more architecture, or for a prompt of one token, a full context, a preempted request (06, 10, this lesson).
+6. **An edge of the prefix cache.** A prompt that is cached as a whole, a salt, a block that is freed twice (11).
+7. **A default that fits badly.** Block sizes, captured batch sizes or token budgets for a small GPU, with measurements before and after (08, 13).
+8. **An API field that isn't what OpenAI's API says**: a `finish_reason`, the usage in the last chunk, an error's status (14).
+9. **A scheduler's corner.** A request that starves under a policy, or a chunk of a prompt that takes the whole budget. First a simulation that shows it (09).
+10. **A document that isn't true any more.** The flag is gone, the picture is of the last version. You have just read the code: write down what it does now.
+
+A good first contribution is the smallest case that fails, a test that fails because of it, and a few changed lines.
+
 ### The medium and the large size
 
 Rename `my_serving` to keep the small one, and call `start_capstone("medium")`. You may import any part of `lessons_lib`: begin with `LLMEngine` behind the contract (`lessons_lib/conformance/adapters/course.py` shows how), so that all levels hold from the first minute, and replace one part at a time by your own. For the large size, sampling and text are judged once your class says `also = ("sampling", "text", "prefixes")`; a class with a `url` is judged as a server.

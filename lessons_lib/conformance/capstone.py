@@ -34,7 +34,7 @@ BLOCK_METHODS = {
     "block_tables(self) -> dict[str, list[int]]": "The blocks of each request that has some, in the order of its "
     "tokens.",
 }
-ONE_ROW = "the contract, and lesson 05's packed row from lessons_lib.attention.packing; the rest is yours"
+ONE_ROW = "of lessons_lib the contract, and lesson 05's packed row in lessons_lib.attention.packing"
 ANY_PART = "any part of lessons_lib; replace them one by one, and judge the engine after each"
 CAPSTONE_SIZES = {
     "small": Size("batch slots and ragged packing, no blocks", ONE_ROW, {}),

@@ -27,8 +27,8 @@ QUIZ = [
         ),
     ),
     Question(
-        text="Four requests of 30 tokens each run at once, and the model's passes are counted. Which count shows that "
-        "requests share passes?",
+        text="Four requests want 30 tokens each and run at once, and the model's passes are counted. Which count shows "
+        "that all four share each pass?",
         choices=(
             Choice("4", "One pass computes one new token of each request, so 30 tokens can't come from 4 passes."),
             Choice(
@@ -37,7 +37,7 @@ QUIZ = [
                 right=True,
             ),
             Choice("About 120", "That is one pass for each token of each request: a loop over requests."),
-            Choice("About 34", "That's what separate prefills cost: possible, but one packed row needs fewer."),
+            Choice("About 64", "Then two requests share each pass, and the other two wait."),
         ),
     ),
     Question(
