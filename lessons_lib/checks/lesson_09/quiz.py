@@ -28,8 +28,8 @@ QUIZ = [
         ),
     ),
     Question(
-        text="Suppose prompts came first, and decodes got the rest. The budget is 32, A and B decode, and one prompt of "
-        "96 tokens after another arrives, each as soon as the last is computed. What do the readers of A and B get?",
+        text="Suppose prompts came first, and decodes got the rest. The budget is 32, A and B decode, and one prompt "
+        "of 96 tokens after another arrives, each as soon as the last is computed. What do the readers of A and B get?",
         choices=(
             Choice(
                 "A token in each step, as before.",
