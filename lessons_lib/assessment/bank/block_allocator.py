@@ -142,8 +142,7 @@ assert list(pool.free_queue) == [3, 1, 0] and pool.used == {2}
     ),
     bug(
         "03", "Build 3: the block table", "append_to_a_table",
-        task="`append` adds tokens to a block table. It takes blocks from the pool only when they are needed, and "
-        "changes nothing if the pool has too few.",
+        task="`append` adds tokens to a block table. It changes nothing if the pool has too few blocks.",
         code="""
 def append(table, count):
     size = table.pool.block_size

@@ -55,7 +55,7 @@ def recompute_after_preemption(draw: random.Random) -> Asked:
     if total % budget == 0 or steps == blocks_for(prompt, budget):
         raise Redraw
     return asked(
-        f"A sequence with {prompt} prompt tokens and {answer} answer tokens is preempted and loses its cache. Later it "
+        f"A sequence with {prompt} prompt tokens and {answer} answer tokens is preempted by recomputation. Later it "
         f"runs alone with a budget of {budget} tokens per step. After how many steps does it get its next token?",
         (steps, "All known tokens, prompt and answer, are computed in chunks. The last chunk gives the next token."),
         [
@@ -202,7 +202,7 @@ assert not make_room(running, d, 1, pool, lambda each: each.rank) and running ==
         "10", "Watermarks and thrashing", "more_preemptions",
         "At peak load a server preempts 300 sequences a minute, most of them seconds after they were admitted. Its "
         "throughput fell by a third. Which knob first?",
-        ("A watermark: admit only while some blocks stay free", "New sequences then don't take the blocks into which "
+        ("A higher watermark, to admit sequences later than now", "New sequences then don't take the blocks into which "
          "the running ones are about to grow."),
         ("A larger token budget, to finish the prefills sooner", "Prompts are then computed faster, and take blocks "
          "faster, too."),

@@ -169,8 +169,8 @@ assert torch.allclose(rows, whole, atol=1e-5)
     ),
     design(
         "00", "The idea: keep the keys and values", "what_to_keep",
-        "To save memory, a colleague keeps the vectors that enter each layer instead of keys and values, and "
-        "multiplies them by the key and value matrices when a step needs them. What is the price?",
+        "To save memory, a colleague caches the vectors that enter each layer instead of keys and values. What is the "
+        "price?",
         ("Every step multiplies all old tokens again", "The tokens stay right, but the work that the cache was to save "
          "comes back as matrix products of every earlier token."),
         ("The answers change, as keys depend on later tokens", "A causal model's vectors don't depend on later tokens, "

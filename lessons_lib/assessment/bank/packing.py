@@ -126,8 +126,8 @@ assert pack([[7], [1, 2, 3]], [4, 0]) == ([7, 1, 2, 3], [4, 0, 1, 2], [0, 1, 4],
     ),
     bug(
         "05", "Build 2: splitting the cache", "scatter_in_order",
-        task="`joined` has the old entries of all sequences, followed by the new ones of all sequences. `scatter` "
-        "returns each sequence's own entries.",
+        task="`joined` is the cache of a packed batch after its forward pass, as a list of entries. `scatter` returns "
+        "each sequence's own entries.",
         code="""
 def scatter(joined, old_lens, new_lens):
     parts = []

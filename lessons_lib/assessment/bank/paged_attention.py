@@ -137,7 +137,7 @@ assert abs(attention(scores, values, 2) - expected) < 1e-9
     bug(
         "06", "Build 3: paged attention", "blocks_of_a_query",
         task="`scores_of` returns the scores of one query head with all keys of a sequence. `keys` is [blocks, slots, "
-        "KV heads, head size]; several query heads share a KV head.",
+        "KV heads, head size].",
         code="""
 def scores_of(query, keys, table, num_tokens, head, q_heads):
     size, kv_heads = keys.shape[1], keys.shape[2]

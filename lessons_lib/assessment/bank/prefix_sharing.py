@@ -125,7 +125,7 @@ ITEMS = [
     bug(
         "11", "Build 1: block hashes", "hashes_of_a_prompt",
         task="`hashes` returns the hashes under which the blocks of a prompt are kept for later prompts. What a later "
-        "prompt finds under a hash must be what it needs, however long the first sequence goes on.",
+        "prompt finds under a hash must be what it needs.",
         code="""
 def hashes(tokens, size):
     found, parent = [], b""

@@ -208,13 +208,14 @@ assert list(relay({}, [dies, serves], 0)) == [[1], "error"]
     ),
     design(
         "15", "A replica dies", "errors_or_moves",
-        "Engines crash about once a week, and one broken kind of request crashes any engine. What should the balancer "
-        "do with streams whose replica is lost?",
-        ("Move each stream, but only a small number of times", "Ordinary streams survive a crash, and a bad request "
-         "takes one or two replicas with it at most."),
-        ("Move each stream until a replica has completed it", "The bad request would take down every replica in turn."),
-        ("End each stream with an error, and move none at all", "Safe against the bad request, but each crash costs "
-         "all readers of that replica their answers."),
+        "Engines crash about once a week, and the cause isn't known. What should the balancer do with streams whose "
+        "replica is lost?",
+        ("Move each stream, but only a small number of times", "Ordinary streams survive a crash. If a request was "
+         "the cause, it takes one or two replicas with it at most."),
+        ("Move each stream until a replica has completed it", "If one request is the cause, it takes down every "
+         "replica in turn."),
+        ("End each stream with an error, and move none at all", "Safe against a request that crashes engines, but "
+         "each crash costs all readers of that replica their answers."),
         ("Hold each stream until its own replica is back again", "The cache is lost, so nothing is gained by waiting "
          "for minutes."),
     ),

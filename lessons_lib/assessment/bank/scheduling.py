@@ -144,7 +144,7 @@ ITEMS = [
     bug(
         "09", "The idea: two counters", "who_gets_a_token",
         task="`update` runs after a step. `counts` says how many tokens of each sequence the step computed, and "
-        "`sampled` holds a token drawn for each of them. Sequences may have been preempted before.",
+        "`sampled` holds a token drawn for each of them.",
         code="""
 def update(running, counts, sampled):
     finished = []

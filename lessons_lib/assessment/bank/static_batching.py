@@ -155,10 +155,10 @@ assert wave([1, 5], [4, 4], 6) == [[2, 3, 4, 5], [6]]
         "01", "What is still wrong", "larger_waves",
         "Chat users complain about long waits. The server uses static batching in waves of 8, and there is memory for "
         "32. Someone proposes waves of 32. What do users see?",
-        ("More tokens per second, but a finished short answer is held back longer", "A wave lasts as long as its "
+        ("More tokens per second, but short answers are held back longer", "A wave lasts as long as its "
          "longest answer, and the longest of 32 is rarely shorter than the longest of 8."),
-        ("Shorter waits for all users, as four waves become one", "The queue moves faster, but a short answer is now "
-         "held back until the longest of 32 is done."),
+        ("Shorter waits for all users, but fewer tokens per second", "The queue moves faster and more tokens come per "
+         "second, but a short answer is held back until the longest of 32 is done."),
         ("No change, because a step computes the same tokens", "A step computes four times as many rows, in less than "
          "four times the time."),
         ("Different answers, because of the additional padding", "With a right mask and positions, padding changes "

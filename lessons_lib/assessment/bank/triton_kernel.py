@@ -175,7 +175,7 @@ assert torch.allclose(out, (k[:3] @ q).softmax(0) @ v[:3], atol=1e-5)
     ),
     design(
         "07", "What is still wrong", "where_the_reads_go",
-        "Your kernel has one program for each query head. Four query heads share a KV head. It's correct, but "
+        "A model has 32 query heads and 8 KV heads. Your kernel has one program for each query head. It's correct, but "
         "the recorder counts four times the bytes of the cache. What is the cause?",
         ("Four programs each load the same keys and values", "The useful bytes count once, but each program of a "
          "group loads them for itself."),
