@@ -568,7 +568,8 @@ serve_six(engine)
 """
 ## The engine, live
 
-Here is an engine that you can drive yourself. "step" runs one step. "run" runs until no request is left or you press "pause". Type the beginning of a story
+Here is an engine that you can drive yourself. "step" runs one step. "run" runs until no request is left or you press "pause". The clock goes on
+meanwhile, so a pause is part of TTFT and ITL. Type the beginning of a story
 and add it while the others run. Then choose a trouble and make it: a crowd, a long prompt, a reader that leaves, a model that fails once.
 """
 

@@ -466,7 +466,7 @@ wins. The number *u* is a hash of the request's seed, the position in its answer
 - `temperature`, float32 [N]: where it is above 0, each token is drawn with the probability that `softmax(logits / temperature)` gives it. Where it is 0, the token with the largest logit
   is returned.
 - `seeds` and `positions`, int64 [N], are all that a draw depends on, apart from its row's logits and temperature. A request gets the same token in any batch, in any row.
-- `random_numbers(seeds, positions, tokens)` returns the numbers *u*, float32, strictly between 0 and 1. The smallest is about 10⁻¹⁰, and float32 rounds 1 − 10⁻¹⁰ to 1. Its
+- `random_numbers(seeds, positions, tokens)` returns the numbers *u*, float32, strictly between 0 and 1. The smallest is about 10⁻¹⁰. Its
   arguments are int64 tensors whose shapes broadcast.
 - No value may go to the CPU: what holds for `replace_placeholders` holds here. The number of launches must not grow with N, and nothing may be sorted.
 

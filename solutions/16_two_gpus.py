@@ -64,7 +64,7 @@ output matrix. So its cache holds only its own KV heads. Only two sums in each l
 
 `torch.nn.Linear` stores its weight as `[outputs, inputs]` and computes `x @ weight.T + bias`. The names of the cuts refer to the transposed weight in this formula.
 
-**Your task: `cut_linear(weight, bias, cut, rank, world_size)`.** Return the tuple (weight, bias) of one process. `rank` is its index, and `world_size` the number of processes. `bias` is a tensor or None.
+**Your task: `cut_linear(weight, bias, cut, rank, world_size)`.** Return the tuple (weight, bias) of one process. `rank` is its index, and `world_size` the number of processes, 1 or more. `bias` is a tensor or None. `cut` is always one of these two:
 
 - `cut == "colwise"`: the *outputs* are divided among the processes, rank 0 first. The results of all processes, side by side, are the layer's output.
 - `cut == "rowwise"`: the *inputs* are divided among the processes, rank 0 first. The results of all processes, added up, are the layer's output.
@@ -244,7 +244,7 @@ predict("16.b", ...)  # elements
 """
 **Your task: `all_reduce(tensor, worker)`.** All workers call it at the same time, each with its own tensor; the shapes and types are equal. Return the sum.
 
-- The result is a new tensor of the same shape and type. Everything that was sent has been received.
+- The result is a new tensor of the same shape and type, also if there is only one worker. Everything that was sent has been received. What is sent has the type of the tensor.
 - **Bytes**: a worker sends at most 2 (N - 1) / N of the bytes of its tensor. If N doesn't divide its number of elements n, round up: 2 (N - 1) * ceil(n / N) elements. n may be less than N.
 - **Bits**: every worker returns the same bits. Float sums depend on their order, and two workers that differ in the last bit could choose different tokens. Compared with the exact sum, N - 1 additions in float32 may
   be off by (N - 1) * 2⁻²⁴ of the sum of the absolute values.
