@@ -103,7 +103,8 @@ Operating systems solved this problem long ago. First, cut the memory into block
 
 > **block table**: a request's list of its blocks, in the order of its tokens.
 
-These are the four rows of the picture above, after 25 steps. Step on, and they become blocks:
+These are the four rows of the picture above, after 25 steps. Step on, and they become blocks, wherever some are free (the
+block numbers are an example):
 """
 
 # %%
@@ -190,7 +191,7 @@ draw_pool(early[24])
 # %% [markdown]
 """
 On the left is the pool: each box is a block, divided into its cache slots. A colored slot holds a token; a hatched one
-is empty but belongs to a request, so no other can use it. On the right are the block tables. Read the first one: A's tokens 0 to
+is empty, and no other request can use it. (Unlike in the first picture, its request may use it later.) On the right are the block tables. Read the first one: A's tokens 0 to
 15 are in one block, 16 to 31 in the next, and the two need not be neighbors. At the bottom are the free blocks, in the
 order in which they will be allocated.
 
@@ -198,7 +199,7 @@ order in which they will be allocated.
 
 C again: it grows from 3 tokens to 102, one token per step, and takes a block of 16 only when a token needs it. (The
 oracle gave C all of its 102 slots in the first step.) About what percentage of the slots in C's blocks is empty, over
-these 100 steps? Think of the empty half of its last block, compared with all slots of its blocks on average.
+these 100 steps?
 """
 
 # %%
@@ -347,7 +348,7 @@ print("the next token of B goes to slot", slot_mapping(tables["B"].blocks, 16, 6
 
 # %% [markdown]
 """
-A's tokens 13, 14 and 15 still fit in its first block. Token 16 starts a new one, which comes after B's in memory.
+A's tokens at positions 13, 14 and 15 still fit in its first block. Position 16 starts a new one, which comes after B's in memory.
 
 Is all of that right over whole runs? We replay the six stories, and a run of 32 other requests, with your pool and
 tables and with the reference, and compare picture by picture.
@@ -446,24 +447,26 @@ served = {
 rows, blocks = served[256], served[16]
 queued = [step for step in blocks if step.waiting]
 print(f"while others wait, a running request holds {mean(s.tokens / s.running for s in queued):.0f} tokens on average")
+
+# %%
 predict("03.c", ...)  # requests that run at once, in blocks of 16
 
 # %%
 Table(
-    columns=["block size", "blocks", "steps until all are done", "most at once", "slots with a token", "restarts", "tokens lost"],
+    columns=["block size", "blocks", "steps until all are done", "most at once", "slots with a token, while others wait", "restarts", "tokens lost"],
     rows=[
         [
             f"{size} (rows)" if size == 256 else str(size),
             512 // size,
             len(steps),
             max(step.running for step in steps),
-            f"{mean(step.tokens for step in steps) / 512:.0%}",
+            f"{mean(step.tokens for step in steps if step.waiting) / 512:.0%}",
             sum(step.restarted for step in steps),
             sum(step.tokens_lost for step in steps),
         ]
         for size, steps in served.items()
     ],
-    caption="The same 32 requests in the same 4 MiB. Restarts: how often a request lost all its blocks, and its tokens with them",
+    caption=f"The same 32 requests in the same 4 MiB, {sum(p + a - 1 for p, a in lengths):,} tokens in all. Restarts: how often a request lost all its blocks, and its tokens with them",
 )
 
 # %%
@@ -493,7 +496,7 @@ The last columns are the price. A request may run out of blocks in the middle of
 started over, and the tokens that it had lost were computed again.
 
 Blocks of 1 leave nothing empty and need the fewest steps. Why do servers use larger ones? This count leaves out what a
-block costs: an entry in the table and a call of the pool for every token, and keys that are read from memory one by one
+block costs: an entry in the table for each token, a call of the pool for each decoded one, and keys that are read from memory one by one
 instead of sixteen neighbors at a time (lessons 06 and 07).
 
 ### The ledger
@@ -504,7 +507,7 @@ ledger(model, tokenizer, "03", with_cache_only=True)
 
 # %% [markdown]
 """
-The new row is the same run as the one before it, with another "cache reserved". That is **counted**: we replayed the
+The new row serves in the same way as the one before it, with another "cache reserved". That is **counted**: we replayed the
 recording with block tables, as you did above. Nothing was served from blocks, so a difference in speed is noise.
 
 ## What production does
@@ -517,7 +520,8 @@ recording with block tables, as you did above. Nothing was served from blocks, s
   `compute_slot_mapping` does on the GPU what your `slot_mapping` does.
 - **Hugging Face transformers** (5.23) has `generation/continuous_batching/cache_allocators/`: `CachePool` in
   `cache_pool.py` keeps the free blocks, and `get_write_indices` is its slot mapping. It calls blocks pages.
-- Both compute the number of blocks at startup, from the memory that is left after loading the weights.
+- Both compute the number of blocks at startup, from the memory that is left after loading the weights; vLLM also
+  subtracts what a trial pass takes.
 
 ## What is still wrong
 

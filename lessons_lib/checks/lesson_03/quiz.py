@@ -24,21 +24,21 @@ QUIZ = [
         ),
     ),
     Question(
-        text="The block size is 16. A request decodes; its table has 9 blocks and 143 tokens. It gets two more "
+        text="The block size is 32. A request decodes; its table has 9 blocks and 287 tokens. It gets two more "
         "tokens, in two steps. What happens?",
         choices=(
             Choice(
                 "Nothing is allocated: its ninth block has room.",
-                "It has room for one. 9 × 16 = 144 tokens fill the nine blocks.",
+                "It has room for one. 9 × 32 = 288 tokens fill the nine blocks.",
             ),
             Choice(
                 "It takes a tenth block in the second step.",
-                "Position 143 is the last slot of the ninth block, and position 144 the first of the tenth.",
+                "Position 287 is the last slot of the ninth block, and position 288 the first of the tenth.",
                 right=True,
             ),
             Choice(
                 "It takes a tenth block in the first step.",
-                "That token has position 143, the last slot of the ninth block. A table takes a block when a token "
+                "That token has position 287, the last slot of the ninth block. A table takes a block when a token "
                 "needs it, not before.",
             ),
         ),
@@ -64,22 +64,22 @@ QUIZ = [
         ),
     ),
     Question(
-        text="Why does the pool return a request's blocks to the queue last block first?",
+        text="By mistake, `free` puts a request's blocks into the queue first block first. What gets worse?",
         choices=(
             Choice(
-                "It is faster: the end of the queue is closer to the last block.",
-                "Both orders append the same number of blocks to the queue.",
+                "The answers: a later request may read old keys.",
+                "A request writes each slot before it reads it, whatever the order of the queue.",
             ),
             Choice(
-                "Otherwise the free blocks would not be next to each other, and no long request would fit.",
+                "Long requests no longer fit, as free blocks aren't next to each other.",
                 "They don't have to be. That is the point of the table: any free block will do.",
             ),
             Choice(
-                "The tail is then overwritten first, and the beginning stays intact longest.",
-                "A later request with the same beginning can reuse those keys if they are still there. A tail without "
-                "its beginning is useless.",
+                "Later requests that begin with the same text find less of it intact.",
+                "The beginning is then overwritten first, and a tail without its beginning is useless.",
                 right=True,
             ),
+            Choice("Nothing: free blocks are all alike.", "For their next owner they are. But their old keys differ."),
         ),
     ),
     Question(
