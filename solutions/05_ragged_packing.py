@@ -5,7 +5,8 @@
 **Can one forward pass compute what all requests need, and nothing else?**
 
 90 minutes · difficulty: medium · routes: ideas, kernels, serving · prerequisites: lesson 02 (request states, the step)
-and lesson 01 (padding). Lesson 04 (tags and masks) helps, but what we need from it is repeated here.
+and lesson 01 (padding). Lesson 04 (tags and masks) helps, but what we need from it is repeated here. The last sections
+mention the blocks of lesson 03.
 
 In lesson 02, requests came and went at any step, but the batch was still a rectangle of slots. In this lesson you put
 all new tokens into one row, without padding. A long prompt and the single tokens of running answers go through the
@@ -111,7 +112,7 @@ predict("05.a", ...)  # forward passes
 
 # %% [markdown]
 """
-This has a price. A request may leave at any time, so each one has its own KV cache, but a pass takes a single cache.
+This has a price. We keep a KV cache for each request, so that it can leave at any time, but a pass takes a single cache.
 So before every pass, we join the caches of the running requests into one, which copies everything that's cached.
 During the pass, the model appends the new tokens; a `DynamicCache` does this by allocating larger tensors and copying
 everything again. After the pass, we split the cache by request: a third copy, which includes the new tokens.
@@ -277,7 +278,7 @@ positions, so it doesn't matter where a key is stored.
 its new ones. In the example, C gets C0 C1 C2 C3, and E gets E0 to E6. Return a list of N caches, in the order of the
 row. They may share memory with `joined`, which isn't used afterwards. N is at least 1.
 
-`packed.cached_lens` and `packed.new_lens` are lists of N ints, here [3, 5] and [1, 2]. A cached length may be 0.
+`packed.cached_lens` and `packed.new_lens` are lists of N ints that follow from its tensors, here [3, 5] and [1, 2]. A cached length may be 0.
 `joined.layers[i].keys` and `.values` are the tensors of layer *i*. `cache_of([(keys, values), ...])` takes one pair per
 layer.
 """
@@ -307,8 +308,8 @@ returns it as `[T, keys]`. Pass the arguments by name, because their order diffe
 on a GPU; the tensors of a `PackedBatch` and the mask are on the CPU. The logits stay on the
 model's device.
 
-Take the row of the last example, C3 E5 E6, after a cache of 3 + 5 tokens. Before you write any code, note down four
-things: the shape of the mask, the positions, the indices of the logits you need, and the shape of the result. The cell
+Take the row of the last example, C3 E5 E6, after a cache of 3 + 5 tokens. Before you write any code, note down three
+things: the shape of the mask, the indices of the logits you need, and the shape of the result. The cell
 after the check prints them.
 """
 
@@ -413,7 +414,7 @@ requests in `batch.running`, with a single call of `forward(batch, packed)`. Row
 - each of these requests has one new token, the one with the highest logit. `request.append_token(token)` appends it, an
   int, and updates the request's state, also if the token is the last one;
 - `request.num_computed_tokens` is the number of tokens in its cache again, whether the row had a whole prompt, the rest
-  of a half-computed one, or a single token;
+  of a prompt that is partly in the cache already, or a single token;
 - finished requests have left, and waiting ones have taken their places, so that the next row is full.
 
 At least one request is running whenever the step is called. The check also passes the library's `loop_forward` as
@@ -533,8 +534,8 @@ ledger(model, tokenizer, "05", with_cache_only=True)
 Read the last row. It computes as few tokens as one request at a time with a KV cache, and all of them are useful.
 Between steps, all the cache it reserves is in use. No other row has fewer forward calls. But its "copied per step" is
 the largest of all. Whatever is copied is read and written, so a step moves more than 8 MiB beside the 27 MiB of its
-weights: about a third more, to save 7 % of the passes. So don't expect the row to beat the slots on six stories with
-long answers. It does so with many short ones ("Further" measures it), and everywhere once nothing is copied.
+weights: about a third more, and with operators of their own, to save 7 % of the passes. So don't expect the row to beat the slots on six stories with
+long answers. It does so with many short ones ("Further" measures it). Lesson 06 gets rid of the copies.
 
 Each speed comes from a single run. The rows of 02 and 03 run the same computation, so any speed may be off by as much
 as those two differ, or more.
@@ -552,7 +553,7 @@ scores anyway.
 scheduler of lesson 09, with its token budget.
 
 **Nothing tracks memory.** `admit` checks whether the batch has room for one more request, not whether the request's
-keys will fit in memory. A finished request's cache is freed whenever Python collects it. Once the cache lives in the
+keys will fit in memory. Nothing counts how much of it is taken. Once the cache lives in the
 block pool of lesson 03, the pool can tell whether keys will fit.
 
 ## What production does
@@ -617,7 +618,7 @@ never has more than `max_num_batched_tokens` tokens. Every request still gets th
 
 - Call `forward(batch, packed)` once. It joins the caches of all requests in `batch.running`, so each of them needs at
   least one token in the row, in this order. `max_num_batched_tokens` is never smaller than their number.
-- A half-computed prompt has no next token yet: its logits predict a token that we know already.
+- A prompt that is computed in part has no next token yet: its logits predict a token that we know already.
 - Which prompt gets how much of the row is up to you. The row may also be shorter than the limit.
 
 The scoreboard first checks the tokens. Then it serves hidden workloads, in which some prompts are long, with at most 32

@@ -49,7 +49,7 @@ class PackedBatch:
 
 
 def pack(new_tokens: list[list[int]], cached_lens: list[int]) -> "PackedBatch":
-    """Pack the new tokens of several sequences into one row: of a prefill the whole prompt, of a decode one token.
+    """Pack the new tokens of several sequences into one row: those that are not computed yet.
 
     Args:
         new_tokens: list of N lists of token ids, each at least one token long.

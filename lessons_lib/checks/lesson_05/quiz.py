@@ -71,8 +71,8 @@ QUIZ = [
         ),
     ),
     Question(
-        text="Four requests at a time: which load gains least from the packed row of this lesson, compared with four "
-        "slots?",
+        text="Four requests at a time: which load saves the smallest share of its passes with the packed row, compared "
+        "with four slots?",
         choices=(
             Choice(
                 "Four short prompts, each with an answer of 2,000 tokens.",
