@@ -59,12 +59,9 @@ to compute a single token (lesson 00). What if a pass computed one token for eac
 
 > **batch**: several requests in the same forward pass, one row of the input tensor each. The weights are read once for
 > all rows.
-"""
 
-# %% [markdown]
-"""
 Here is one decode step over batches of 1, 2, 4 and 8 rows: the median of 25 steps, which start with 64 tokens of each row
-in the cache.
+in the cache. **Guess first:** how many times as long as with one row does it take with eight?
 """
 
 # %% tags=["measured"]

@@ -4,51 +4,45 @@ from lessons_lib.checks.exercise import Choice, Question
 
 QUIZ = [
     Question(
-        "Three requests want 10, 10 and 100 tokens. They go through the model as one wave. How many forward passes "
-        "does the wave take?",
+        "Four requests want 10, 100, 12 and 90 tokens, and there is room for two at a time. How many forward passes do "
+        "two waves take in this order, and at the least?",
         (
             Choice(
-                "40, the mean",
-                "The mean says how long a request would take on average. But the wave can't leave before its longest "
-                "answer is done.",
+                "212, and 190 at the least",
+                "212 is one request after the other. In a wave, one pass gives a token to both rows.",
             ),
             Choice(
-                "100",
-                "One pass gives a token to every row. The longest answer needs 100 passes, including the prefill; the "
-                "other rows are computed along with it.",
+                "106 in any order",
+                "That is half of the sum, as if no row waited for another. A wave lasts as long as its longest answer.",
+            ),
+            Choice("190 in any order", "100 + 90 = 190 in this order. Who shares a wave matters."),
+            Choice(
+                "190, and 112 at the least",
+                "100 + 90 in this order. With similar lengths together, 12 + 100: the longest answer of each wave.",
                 right=True,
-            ),
-            Choice(
-                "120",
-                "That is how many it takes to serve them one after the other. In a wave, one pass serves all three.",
-            ),
-            Choice(
-                "10, and the third row continues alone",
-                "Dropping finished rows makes the later passes cheaper, but there are still 100 of them. And static "
-                "batching keeps the rows.",
             ),
         ),
     ),
     Question(
-        "Why does the padding go on the left?",
+        "By mistake, a wave is padded on the right. Everything else stays as it is, and the next tokens are read from "
+        "the last column. Which requests get their first token from the wrong place?",
         (
             Choice(
-                "So that the last column holds each row's newest token: the next one is read from there and appended.",
-                "With padding on the right, the last column of a short row is padding, and new tokens would come after "
-                "a gap.",
+                "All of them.",
+                "The longest prompt has no padding, so its last token is in the last column, wherever padding goes.",
+            ),
+            Choice(
+                "Those whose prompt is shorter than the longest of the wave.",
+                "Their last column is padding: its logits say nothing about their text.",
                 right=True,
             ),
             Choice(
-                "Because the model reads from right to left.",
-                "It reads from left to right: every token looks at the tokens before it.",
+                "The one with the longest prompt.",
+                "That is the only one whose last column surely holds its last token.",
             ),
             Choice(
-                "Because padding on the left costs nothing.",
-                "Padding costs the same on either side: every cell of the rectangle is computed.",
-            ),
-            Choice(
-                "Because the mask can only hide the beginning.",
-                "The mask can hide any cell. With more bookkeeping, padding on the right can be made to work.",
+                "None: the mask hides the padding.",
+                "The mask keeps real tokens from attending to padding. It doesn't change which column is read.",
             ),
         ),
     ),
@@ -66,22 +60,23 @@ QUIZ = [
         ),
     ),
     Question(
-        "In a wave of four, one answer was done after 20 of 100 steps. What happens in its row until step 100?",
+        "In a wave of four, one answer is done after 20 steps and the others after 100. What share of the cells that "
+        "these 100 steps compute for answers is thrown away?",
         (
             Choice(
-                "It is skipped, so the steps get cheaper.",
+                "None: the finished row is skipped.",
                 "The batch is a rectangle: every row is computed in every pass, and the result is thrown away.",
             ),
             Choice(
-                "The next request in the queue gets its batch slot.",
-                "That is continuous batching, the next lesson. In a static wave, no request joins before all have "
-                "left.",
+                "80%",
+                "That is the share of the finished row. The three other rows need all of their cells.",
             ),
             Choice(
-                "It is still computed, its tokens are thrown away, and its answer is held back.",
-                "The row costs as much as before. This is the batch barrier.",
+                "20%",
+                "80 of 400 cells: the finished row goes on for 80 steps. This is the batch barrier.",
                 right=True,
             ),
+            Choice("25%", "One row in four, but only after its 20 steps: in those, its cells were needed."),
         ),
     ),
     Question(

@@ -48,15 +48,17 @@ QUIZ = [
         ),
     ),
     Question(
-        text="A model has 4 query heads per KV head, and BLOCK_M is 16. What do the 12 rows of padding cost a decode?",
+        text="A model has 4 query heads per KV head. What changes in a step of decodes if BLOCK_M goes from 16 to 64?",
         choices=(
             Choice(
-                "Four times the bytes of keys and values.",
-                "The keys are loaded once, whatever the number of rows that they're multiplied with.",
+                "The bytes of keys and values fall to a quarter.",
+                "The keys were loaded once before, too, for all 4 rows that a decode has. More rows of padding don't "
+                "save a load.",
             ),
             Choice(
-                "Arithmetic, but no bytes.",
-                "`tl.dot` multiplies the padding too. A decode waits for bytes, so that hardly matters.",
+                "The kernel does four times the arithmetic for the same bytes.",
+                "60 rows of padding are multiplied instead of 12, and each key is still loaded once. A decode waits "
+                "for bytes, so the time need not grow as much.",
                 right=True,
             ),
             Choice(
@@ -64,7 +66,7 @@ QUIZ = [
                 "`tl.dot` has no mask. A masked load gives those rows zeros, and they're multiplied like the others.",
             ),
             Choice(
-                "The weights of the real rows change, unless the padding's scores are minus infinity.",
+                "The results change in all digits, since more rows share a softmax.",
                 "The softmax runs along a row. Rows don't affect each other, and those of the padding aren't stored.",
             ),
         ),

@@ -29,52 +29,52 @@ QUIZ = [
         ),
     ),
     Question(
-        text="A step of 5 decodes is padded to the captured batch size 8. Where do the three padding sequences write "
-        "their keys and values?",
+        text="A step of 5 decodes is padded to the captured size 8. By mistake, the cache slots of the three padding "
+        "sequences are still those of the last step, in which 8 sequences decoded. What happens?",
         choices=(
             Choice(
-                "Nowhere: a padding sequence isn't computed.",
-                "The graph launches the same work for all 8 sequences. It can't leave three of them out.",
+                "Nothing: what padding computes is thrown away.",
+                "Its logits are. But it also writes keys and values, into the slots that it is given.",
             ),
             Choice(
-                "Into the null block, which belongs to no sequence.",
-                "They have to write somewhere. Nothing ever reads the null block, so they may all write to the same "
-                "cache slot.",
+                "Keys and values of other sequences may be overwritten.",
+                "The three have left, and their blocks may belong to others by now. That is what the null block is "
+                "for: it belongs to no sequence.",
                 right=True,
             ),
             Choice(
-                "Into the next free blocks of the pool, which are freed after the step.",
-                "That would work, but a full pool has no free block, and padding would fail just when the engine is "
-                "busiest.",
+                "An error: those sequences have ended.",
+                "A graph knows no sequences. It writes to any slot that stands in its buffers.",
             ),
             Choice(
-                "Into the last block of the fifth sequence, after its newest token.",
-                "That block may be full. And the next decode of that sequence would share it with padding.",
+                "The 5 real sequences attend to padding.",
+                "Each attends through its own block table, which padding doesn't change.",
             ),
         ),
     ),
     Question(
-        text="The engine overlaps its steps. The in-flight step produces the end token of sequence A, but the next "
-        "step, with A in it, has already been launched. What happens to A's token in that step?",
+        text="Each answer has 9 tokens, an end token last: one from the prompt's step, 8 from decodes. The engine "
+        "overlaps its steps. What share of the decodes that it computes is thrown away?",
         choices=(
             Choice(
-                "The step is canceled and launched again without A.",
+                "None: the step in flight is canceled.",
                 "GPU work that has been launched can't be canceled, and the other sequences need its results.",
             ),
             Choice(
-                "It becomes part of A's answer, which is one token longer than without overlap.",
-                "The answers must be the same as without overlap. Nothing after the end token belongs to A's answer.",
+                "None: the scheduler waits for a token that may be the last.",
+                "Any token may be the last. If it waited, there would be no overlap; a placeholder stands for the "
+                "token.",
             ),
             Choice(
-                "It is computed, and then thrown away.",
-                "That's the price of launching before the results are known: at most one unneeded token for each "
-                "sequence.",
+                "A ninth",
+                "When the end token is known, the next step has been launched with the sequence in it: one decode in "
+                "nine.",
                 right=True,
             ),
             Choice(
-                "That can't happen: the scheduler waits for A's token before it schedules A again.",
-                "Then every step would wait for the one before, and there would be no overlap. A placeholder stands "
-                "for the token.",
+                "Half",
+                "Only the decode after the end token isn't needed. All others were launched before their input was "
+                "known on the CPU, and are right.",
             ),
         ),
     ),

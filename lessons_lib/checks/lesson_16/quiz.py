@@ -4,30 +4,27 @@ from lessons_lib.checks.exercise import Choice, Question
 
 QUIZ = [
     Question(
-        text="An MLP computes down(silu(gate(x)) * up(x)). Why are gate and up cut by columns and down by rows, not "
-        "all three by columns?",
+        text="An MLP computes down(silu(gate(x)) * up(x)). A colleague cuts all three matrices by columns, over two "
+        "processes. What has to be sent for each token?",
         choices=(
             Choice(
-                "Then each process has exactly the inputs of its part of down, and one sum at the end is enough.",
-                "The outputs of a column cut are the inputs of a row cut. Between the two matrices nothing has to be "
-                "sent.",
+                "Nothing more: each process has a half of the result.",
+                "A column of down needs all of its inputs, and each process has computed only half of them.",
+            ),
+            Choice(
+                "One sum at the end, as with down cut by rows.",
+                "A sum is right if the parts were computed from different inputs. A column cut needs all in each "
+                "process.",
+            ),
+            Choice(
+                "The inputs of down before it, and its outputs after it.",
+                "Each process has half of the inputs, and a column needs all; afterwards each has half of the outputs. "
+                "With down cut by rows, one sum replaces both.",
                 right=True,
             ),
             Choice(
-                "A row cut saves more memory than a column cut.",
-                "Both leave each process with the same share of the matrix.",
-            ),
-            Choice(
-                "SiLU is computed element by element, so its input has to be complete.",
-                "Element by element means the opposite: each process can apply it to its own elements. That's what "
-                "makes "
-                "this pair of cuts possible.",
-            ),
-            Choice(
-                "With a column cut, down would have to add its bias several times.",
-                "With a column cut, every output has its own bias, exactly once. The *row* cut is the one where the "
-                "bias "
-                "needs care.",
+                "The weights of down, so that each process has all of them.",
+                "Weights aren't sent in a step. They are many more bytes than a token's elements.",
             ),
         ),
     ),
@@ -57,27 +54,26 @@ QUIZ = [
         ),
     ),
     Question(
-        text="A model of 0.5 billion parameters fits on one GPU, with plenty of room for the cache. You have two GPUs "
-        "and many users. Which is the better start?",
+        text="A model with 32 layers fits on one GPU, where a decode step takes 8 ms. Cut over two GPUs, the computing "
+        "takes half of that, and each sum 20 µs. What do you gain, compared with two replicas?",
         choices=(
             Choice(
-                "Tensor parallel over both: each token takes half as long, so the throughput doubles.",
-                "A step of so small a model gets slower: two sums in each layer cost more than the cut saves. In the "
-                "table, the two GPUs that share it generate fewer tokens per second than one.",
+                "Nothing: the sums take longer than the computing that is saved.",
+                "Two sums in each layer, 64 in all, take 1.28 ms. The computing falls by 4 ms.",
             ),
             Choice(
-                "One GPU for prompts and one for answers.",
-                "That exists (*disaggregated prefill*), and it's one more thing to balance. It is not where you start.",
+                "Each token comes twice as soon, for as many users.",
+                "The sums are left out: 4 + 64 × 0.02 = 5.28 ms. And two replicas make two steps in 8 ms.",
             ),
             Choice(
-                "Two replicas: they need no communication, and one of them can fail.",
-                "In the table, they are the fastest of the three. Tensor parallelism is for a model that doesn't fit, "
-                "or for a large one whose streams have to be faster.",
+                "Each token comes 1.5 times as soon, but fewer tokens are served in all.",
+                "4 + 64 × 0.02 = 5.28 ms instead of 8. Two replicas make two steps in 8 ms, and none waits for the "
+                "other.",
                 right=True,
             ),
             Choice(
-                "It makes no difference: two GPUs compute twice as much either way.",
-                "Communication, failures and the latency of a single stream all differ.",
+                "More tokens in all, and each as late as before.",
+                "It's the other way round: the cut shortens a step, and two replicas serve more.",
             ),
         ),
     ),
