@@ -33,7 +33,7 @@ QUIZ = [
             ),
             Choice(
                 "Those whose prompt is shorter than the longest of the wave.",
-                "Their last column is padding: its logits say nothing about their text.",
+                "Their last column is padding: its logits aren't those after their last token.",
                 right=True,
             ),
             Choice(

@@ -82,8 +82,8 @@ QUIZ = [
             ),
             Choice(
                 "Two hundred short prompts, each with an answer of 2 tokens.",
-                "With slots, each of the two hundred prompts takes a pass of its own. The row saves almost all of "
-                "them and copies little, since little is cached.",
+                "With slots, each of the two hundred prompts takes a pass of its own. The row computes four at a "
+                "time, and copies little, since little is cached.",
             ),
             Choice(
                 "Four prompts of 1,000 tokens, each with an answer of 1 token.",
