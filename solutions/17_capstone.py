@@ -63,7 +63,7 @@ Table(
 
 # %% [markdown]
 """
-For greedy requests, the right answer is always the same: the tokens that Hugging Face `generate` gives the prompt alone, whatever else runs.
+For greedy requests, the right answer is always the same: the tokens that Hugging Face `generate` gives the prompt alone, whatever else runs, up to the end that the contract names.
 
 ## Predict
 

@@ -36,7 +36,7 @@ class Params:
     Attributes:
         max_tokens: the most tokens of the answer, 1 or more.
         ignore_eos: go on after the end token. Stop tokens still hold, also if the end token is one of them.
-        temperature, top_k, top_p, seed: 0, 0, 1 and None take the likeliest token every time.
+        temperature, top_k, top_p, seed: at a temperature of 0, the likeliest token is taken every time.
         stop_token_ids: tokens that end the answer, besides the end token.
 
     An engine that can't serve one of these raises NotImplementedError in `add_request`, and what needs it isn't judged.
