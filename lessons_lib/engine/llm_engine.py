@@ -4,7 +4,7 @@ returning their outputs."""
 import threading
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from collections.abc import Sequence as ListOf
 from itertools import count
 from typing import TypeVar
@@ -273,14 +273,12 @@ class LLMEngine:
             self.runner.reset()
             raise
 
-    def affected_requests(self, scheduler_output: PreemptiveSchedulerOutput) -> list[EngineRequest]:
-        """If a step fails halfway: the requests that may have lost what is in the cache."""
-        # If copying was what failed, sequences that are being swapped out may have lost their cache, too.
-        is_copied = "move" in self.watch.laps
-        half_copied = [] if is_copied else [each for each in scheduler_output.preempted if each.swapped]
-        sequences = (*scheduler_output.num_scheduled_tokens, *half_copied)
+    def fail(self, sequences: Iterable[Sequence], error: Exception) -> None:
+        """End the requests of these sequences with an error, each once. Sequences that have ended already are left
+        out."""
         found = (self.completions[each].request for each in sequences if each in self.completions)
-        return list(dict.fromkeys(found))
+        for request in list(dict.fromkeys(found)):
+            self.end(request, "error", error)
 
     def completions_with_token(
         self, scheduler_output: PreemptiveSchedulerOutput, gets_token: list[bool], tokens: list[int],

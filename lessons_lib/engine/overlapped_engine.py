@@ -5,7 +5,7 @@ A step does what a step of LLMEngine does, in two halves: one call launches it, 
 between, its sequences have placeholders; see `overlap`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -132,9 +132,11 @@ class OverlappedEngine(LLMEngine):
             LaunchedStep, or None if there was nothing to compute or an error failed the requests of the step.
         """
         scheduler_output = self.schedule()
+        swapped_out = scheduler_output.swapped_out
         try:
             self._end_preempted_in_flight(scheduler_output)
             self.copy_blocks(scheduler_output.block_copies)
+            swapped_out = []  # it is whole
             if not scheduler_output.num_scheduled_tokens:
                 return None
             return self.launch(scheduler_output)
@@ -144,7 +146,7 @@ class OverlappedEngine(LLMEngine):
                 self._finish_in_flight()
             finally:
                 self.watch = watch
-                self._fail(scheduler_output, error)
+                self.fail([*scheduler_output.num_scheduled_tokens, *swapped_out], error)
             return None
 
     def process_results(self, step: LaunchedStep) -> None:
@@ -152,16 +154,15 @@ class OverlappedEngine(LLMEngine):
         try:
             tokens = self.wait_for(step)
         except Exception as error:
-            return self._fail(step.scheduler_output, error)
+            return self.fail(step.scheduler_output.num_scheduled_tokens, error)
         completions = self.completions_with_token(step.scheduler_output, step.gets_token, tokens, step.logits)
         self.overlap.fill_placeholders(step, tokens)
         self.pass_on(completions)
         self.record_step(step.scheduler_output, sum(step.gets_token), len(completions))
 
-    def _fail(self, scheduler_output: PreemptiveSchedulerOutput, error: Exception) -> None:
+    def fail(self, sequences: Iterable[Sequence], error: Exception) -> None:
         self.runner.reset()
-        for request in self.affected_requests(scheduler_output):
-            self.end(request, "error", error)
+        super().fail(sequences, error)
 
     def _end_preempted_in_flight(self, scheduler_output: PreemptiveSchedulerOutput) -> None:
         """An admission rule of the user's may take blocks from running sequences: one with a token in flight can't be

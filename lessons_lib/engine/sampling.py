@@ -27,8 +27,8 @@ def token_probabilities(
         logits: [N, vocabulary].
         temperature: [N], above 0.
         top_k: int [N], 1 or more: only the `top_k` likeliest may be drawn.
-        top_p: [N], above 0: of these, only the likeliest that together have this probability. The one that reaches it
-            is included.
+        top_p: [N], above 0: of what `top_k` leaves, only the likeliest that together have this share. The one that
+            reaches it is included.
 
     Returns:
         (probabilities, tokens), each [N, vocabulary], likeliest first: tokens[i, j] is drawn with probabilities[i, j].

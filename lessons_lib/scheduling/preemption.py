@@ -28,6 +28,11 @@ class PreemptiveSchedulerOutput(SchedulerOutput):
     preempted: list[Sequence] = field(default_factory=list)
     cached: dict[Sequence, int] = field(default_factory=dict)
 
+    @property
+    def swapped_out(self) -> list[Sequence]:
+        """The preempted sequences whose cache goes to the swap space in this step."""
+        return [sequence for sequence in self.preempted if sequence.swapped]
+
 
 def last_in_rank(candidates: list[Sequence], policy: "Policy") -> Sequence:
     """The victim: the sequence that the policy would serve last; of two alike, the later candidate.

@@ -335,8 +335,15 @@ def walking_through(text, stop):
 # 12.3 run_step
 
 
+def affected_requests(engine, output):
+    """The right ones, as the stopwatch tells whether the copies were complete."""
+    half_copied = [] if "move" in engine.watch.laps else output.swapped_out
+    sequences = (*output.num_scheduled_tokens, *half_copied)
+    return list(dict.fromkeys(engine.completions[each].request for each in sequences if each in engine.completions))
+
+
 def step_with(
-    fail=lambda engine, output, error: [engine.end(each, "error", error) for each in engine.affected_requests(output)],
+    fail=lambda engine, output, error: [engine.end(each, "error", error) for each in affected_requests(engine, output)],
     wants=lambda sequence, count: sequence.num_computed_tokens + count == sequence.num_tokens,
     copies=lambda engine, output: engine.copy_blocks(output.block_copies),
     kind=Exception,
@@ -417,7 +424,7 @@ def finish(engine, output, tokens, logits, parts):
 
 
 def fail_all(engine, output, error):
-    for request in engine.affected_requests(output):
+    for request in affected_requests(engine, output):
         engine.end(request, "error", error)
 
 
@@ -479,7 +486,7 @@ def goes_on_after_a_failure(engine, output, error):
 
 
 def ends_with_the_text(engine, output, error):
-    for request in engine.affected_requests(output):
+    for request in affected_requests(engine, output):
         engine.end(request, "error", str(error))
 
 
@@ -640,7 +647,7 @@ def ends_all(engine, output, error):
 
 
 def aborts(engine, output, error):
-    for request in engine.affected_requests(output):
+    for request in affected_requests(engine, output):
         engine.abort(request.id)
 
 
@@ -656,12 +663,68 @@ def takes_out(engine, output, error):
 
 
 def ends_the_first(engine, output, error):
-    engine.end(engine.affected_requests(output)[0], "error", error)
+    engine.end(affected_requests(engine, output)[0], "error", error)
 
 
 def ends_what_was_scheduled(engine, output, error):
     for request in dict.fromkeys(engine.completions[each].request for each in output.num_scheduled_tokens):
         engine.end(request, "error", error)
+
+
+def with_doubts(if_copying_fails, if_the_model_fails=lambda output: []):
+    """Besides what is scheduled, these sequences are in doubt."""
+
+    def run_step(engine):
+        output = engine.schedule()
+        more = if_copying_fails(output)
+        try:
+            engine.copy_blocks(output.block_copies)
+            more = if_the_model_fails(output)
+            if not output.num_scheduled_tokens:
+                return
+            tokens, logits = engine.compute(output)
+        except Exception as error:
+            engine.fail([*output.num_scheduled_tokens, *more], error)
+            return
+        finish(engine, output, tokens, logits, "cupr")
+
+    return run_step
+
+
+def fails_what_waits(engine):
+    output = engine.schedule()
+    try:
+        engine.copy_blocks(output.block_copies)
+    except Exception as error:
+        swapped = [each for each in engine.scheduler.waiting if each.swapped]
+        engine.fail([*output.num_scheduled_tokens, *swapped], error)
+        return
+    if not output.num_scheduled_tokens:
+        return
+    try:
+        tokens, logits = engine.compute(output)
+    except Exception as error:
+        engine.fail(output.num_scheduled_tokens, error)
+        return
+    finish(engine, output, tokens, logits, "cupr")
+
+
+def fails_requests(engine, output, error):
+    engine.fail([engine.completions[each].request for each in output.num_scheduled_tokens], error)
+
+
+def fails_by_the_copies(engine):
+    output = engine.schedule()
+    counts = output.num_scheduled_tokens
+    saved = {copy.target for copy in output.block_copies if copy.kind == "swap out"}
+    unsafe = set(counts) | {each for each in output.preempted if saved & set(each.swapped)}
+    try:
+        engine.copy_blocks(output.block_copies)
+        unsafe = set(counts)
+        computed = engine.compute(output) if counts else None
+    except Exception as error:
+        return engine.fail(unsafe, error)
+    return computed and finish(engine, output, *computed, "cupr")
 
 
 def raises_again(engine, output, error):
@@ -670,12 +733,12 @@ def raises_again(engine, output, error):
 
 
 def ends_with_a_reason_of_its_own(engine, output, error):
-    for request in engine.affected_requests(output):
+    for request in affected_requests(engine, output):
         engine.end(request, "failed", error)
 
 
 def ends_without_the_error(engine, output, error):
-    for request in engine.affected_requests(output):
+    for request in affected_requests(engine, output):
         engine.end(request, "error")
 
 
@@ -688,7 +751,7 @@ def with_else(engine):
         if counts:
             computed = engine.compute(scheduler_output)
     except Exception as error:
-        for request in engine.affected_requests(scheduler_output):
+        for request in affected_requests(engine, scheduler_output):
             engine.end(request, "error", error)
     else:
         if computed is not None:
@@ -708,7 +771,7 @@ def in_two_functions(engine):
             engine.copy_blocks(output.block_copies)
             return engine.compute(output) if output.num_scheduled_tokens else None
         except Exception as error:
-            while affected := engine.affected_requests(output):
+            while affected := affected_requests(engine, output):
                 engine.end(affected[0], "error", error)
 
     output = engine.schedule()
@@ -722,7 +785,7 @@ def with_a_loop_over_rows(engine):
         engine.copy_blocks(output.block_copies)
         tokens, logits = engine.compute(output) if output.num_scheduled_tokens else (None, None)
     except Exception as error:
-        [engine.end(request, "error", error) for request in engine.affected_requests(output)]
+        [engine.end(request, "error", error) for request in affected_requests(engine, output)]
         return None
     if tokens is None:
         return None
@@ -926,6 +989,18 @@ WRONG = {
         Wrong("takes sequences out", step_with(fail=takes_out), "neither running nor waiting nor ended"),
         Wrong("ends the first", step_with(fail=ends_the_first), "request B goes on"),
         Wrong("forgets what is copied", step_with(fail=ends_what_was_scheduled), "request C goes on"),
+        Wrong("all that is preempted", with_doubts(lambda output: output.preempted), "nothing but its tokens"),
+        Wrong(
+            "swapped out, copied or not",
+            with_doubts(lambda output: output.swapped_out, lambda output: output.swapped_out),
+            "the cache of what was swapped out is whole",
+        ),
+        Wrong("all that wait in the swap space", fails_what_waits, "in an earlier step isn't touched"),
+        Wrong(
+            "fails requests",
+            step_with(fail=fails_requests),
+            "`engine.fail` takes sequences; yours passed EngineRequest",
+        ),
         Wrong("raises again", step_with(fail=raises_again), "and then raised the error"),
         Wrong("reason", step_with(fail=ends_with_a_reason_of_its_own), "'failed'; expected 'error'"),
         Wrong("catches Ctrl-C", step_with(kind=BaseException), "caught KeyboardInterrupt"),
@@ -967,5 +1042,12 @@ WRONG = {
 RIGHT = {
     "12.1": [row_by_row, in_float32_by_argsort, with_weights, cuts_before_it_sorts],
     "12.2": [by_regular_expression, walking_through],
-    "12.3": [with_else, in_two_functions, with_a_loop_over_rows, catches_each_part],
+    "12.3": [
+        with_doubts(lambda output: output.swapped_out),
+        fails_by_the_copies,
+        with_else,
+        in_two_functions,
+        with_a_loop_over_rows,
+        catches_each_part,
+    ],
 }

@@ -658,7 +658,8 @@ def begins_a_failed_stream_again(course, engine, scheduler):
 
 @broken("manners.waiting_survive_a_fault")
 def ends_the_waiting_too(course, engine, scheduler):
-    engine.affected_requests = lambda scheduler_output: list(engine.requests.values())
+    fail = engine.fail
+    engine.fail = lambda sequences, error: fail(list(engine.completions), error)
 
 
 # Sharing

@@ -4,52 +4,51 @@ from lessons_lib.checks.exercise import Choice, Question
 
 QUIZ = [
     Question(
-        text="Someone tidies up `step`: it samples and returns the tokens first, and copies blocks at the very end. "
-        "What goes wrong?",
+        text="Someone moves `update` into the `try` of `run_step`. Because of a bug, `update` raises an error halfway. "
+        "What happens now?",
         choices=(
             Choice(
-                "Nothing: a copy only changes where data is stored, and every step has new block tables.",
-                "The forward pass writes into the blocks that the scheduler assigned. Their old contents have to be "
-                "saved before that.",
+                "Nothing is lost: the requests of the step end, and all their blocks become free.",
+                "`fail` frees the blocks that the sequences list. `update` may have stopped between a sequence's "
+                "leaving and the return of its blocks, so the lists themselves are in doubt.",
             ),
             Choice(
-                "Each step takes longer, because the forward pass waits for the copies of the step before.",
-                "It's the same work. It just comes too late.",
-            ),
-            Choice(
-                "The forward pass overwrites data that should have been saved, and reads blocks that haven't been "
-                "filled.",
-                "A victim's blocks go to other sequences in this very step. Their contents must be swapped out, "
-                "copied and swapped in before anything is computed.",
+                "The engine goes on with state that may be half changed, and the bug looks like a failure of the "
+                "model.",
+                "The model and the copies change nothing but the cache, so it's known what is in doubt. After a failed "
+                "`update`, that isn't known; the error should come out.",
                 right=True,
             ),
             Choice(
-                "Only the metrics are wrong: the time of the copies is attributed to the wrong part of the step.",
-                "The stopwatch would still time them correctly. The keys and values would be wrong.",
+                "Each request of the step gets its token twice.",
+                "Nothing has been passed on yet: `pass_on` comes after `update`.",
+            ),
+            Choice(
+                "The same step is tried again, for ever.",
+                "The requests of the step have ended, so the next step has others.",
             ),
         ),
     ),
     Question(
-        text="Four tokens have the probabilities 0.5, 0.3, 0.15 and 0.05. Which may be drawn with top_k = 3 and top_p "
-        "= 0.83?",
+        text="Four tokens have the probabilities 0.4, 0.3, 0.2 and 0.1. How many of them may be drawn with top_k = 2 "
+        "and top_p = 0.5?",
         choices=(
             Choice(
-                "Three: the first two add up to 0.8, which is less than 0.83.",
-                "top_p looks at what top_k leaves: 0.526, 0.316 and 0.158. The first two of these add up to 0.842.",
+                "Two: the first has 0.4, which is less than 0.5, so the second stays.",
+                "top_p looks at the shares of what top_k leaves, and there the first has 0.4 of 0.7.",
             ),
             Choice(
-                "Two: after top_k, the second token reaches 0.83.",
-                "0.5 / 0.95 = 0.526 is less than 0.83, so the second token stays. Together they reach 0.842, so the "
-                "third is cut.",
+                "Two: top_k says so, and top_p cuts only unlikely tokens.",
+                "top_p cuts whatever comes after the token that reaches it, however likely that is.",
+            ),
+            Choice(
+                "One: of what top_k leaves, the first has more than half.",
+                "0.4 / 0.7 = 0.571 reaches 0.5, so the second is cut.",
                 right=True,
             ),
             Choice(
-                "One: the second token exceeds 0.83, so it is cut.",
+                "None: the first already exceeds 0.5.",
                 "The token that reaches top_p stays. Otherwise a top_p of 0.1 would leave nothing.",
-            ),
-            Choice(
-                "All four, with changed probabilities.",
-                "top_k = 3 keeps the ranks 0, 1 and 2. The fourth token has rank 3, so it is cut.",
             ),
         ),
     ),
@@ -79,25 +78,24 @@ QUIZ = [
         ),
     ),
     Question(
-        text="The callback of one of 30 running requests raises an exception. What does the engine do?",
+        text="B has 12 tokens of its answer when Ctrl-C comes. What does the engine compute again after `recover`?",
         choices=(
             Choice(
-                "It lets step() raise the exception, so that the caller can decide what to do.",
-                "Then 29 healthy requests would be stuck in a half-finished step.",
+                "Nothing of B: its blocks are still in its block table.",
+                "`recover` drops all blocks. After an interrupt at any line, no table can be trusted.",
             ),
             Choice(
-                "It ends this request with the error; the other requests get their tokens.",
-                "The engine knows which request the callback belongs to, so only that one fails.",
+                "Only the token that was being drawn.",
+                "That token needs the keys and values of all tokens before it, and they are gone.",
+            ),
+            Choice(
+                "B's whole answer: all 12 tokens are drawn again, with the same seed.",
+                "The request has its tokens, and they are never drawn twice. Their readers have seen them.",
+            ),
+            Choice(
+                "The keys and values of B's prompt and of its 12 tokens; none of these tokens is drawn again.",
+                "As after a preemption: everything but the tokens can be computed from the tokens.",
                 right=True,
-            ),
-            Choice(
-                "It ends all requests of the step with the error and frees their blocks.",
-                "That's what happens if the *model* fails, because then there are no tokens. Here every request has "
-                "its token.",
-            ),
-            Choice(
-                "It prints the exception and continues with the request.",
-                "The reader would have missed a token without ever knowing.",
             ),
         ),
     ),

@@ -80,6 +80,28 @@ CASES = (
         broken=1,
     ),
     Case(
+        "8 blocks of 4 and a swap space; C's cache has just been swapped out when the forward pass fails",
+        {"A": (8, 14, 1), "B": (8, 14, 1), "C": (5, 14, 1)},
+        {"num_blocks": 8, "num_swap_blocks": 8},
+        broken=5,
+    ),
+    Case(
+        "8 blocks of 4 and a swap space; C was swapped out two steps ago, and a block copy of another sequence fails",
+        {"A": (8, 14, 1), "B": (8, 14, 1), "C": (5, 14, 1)},
+        {"num_blocks": 8, "num_swap_blocks": 8},
+        where="copies",
+        broken=7,
+        extra_copies=1,
+    ),
+    Case(
+        "6 blocks of 4, no swap space; B is preempted, to be computed again, and a block copy of the same step fails",
+        {"A": (4, 14, 1), "B": (4, 14, 1)},
+        {"num_blocks": 6},
+        where="copies",
+        broken=10,
+        extra_copies=1,
+    ),
+    Case(
         "A and B run, and Ctrl-C comes during the second forward pass",
         {"A": (3, 4, 1), "B": (3, 4, 1)},
         broken=2,

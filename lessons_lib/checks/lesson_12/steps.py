@@ -28,7 +28,7 @@ def check_run_step(attempt: Callable[[Any], Any]) -> None:
                     raise Mistake(
                         f"your step went on after it had failed, and raised UnboundLocalError: {got.error}.",
                         case=case.told,
-                        idea="A failed step has no tokens. End the affected requests, and return.",
+                        idea="A failed step has no tokens. End the requests in doubt, and return.",
                     )
                 raise got.error  # a mistake of the attempt's own, with its traceback
             if got != want:

@@ -46,14 +46,14 @@ def _about_raising(case: Any, got: Any, want: Any) -> tuple[str, str] | None:
         )
     if got.requests == want.requests and not got.used_blocks:
         return (
-            "your step ended the affected requests, and then raised the error.",
+            "your step ended the right requests, and then raised the error.",
             "The outputs of these requests have the error already. The caller of `step` may wait for other requests.",
         )
     what = "copying blocks" if case.where == "copies" else "the model"
     return (
         f"the error of {what} came out of your step.",
         "The caller of one request must not get the error of another, and the engine must go on. Catch it, whatever "
-        "`Exception` it is, end the affected requests with it, and return. The call of `copy_blocks` can fail, too.",
+        "`Exception` it is, end the requests in doubt with it, and return. The call of `copy_blocks` can fail, too.",
     )
 
 
@@ -66,11 +66,11 @@ def _about_failure(case: Any, got: Any, want: Any) -> tuple[str, str] | None:
     if spared := [name for name in found if name not in failed]:
         return (
             f"the step failed, and {_listed(spared)} ended with it; only {_listed(failed)} should have.",
-            "Requests that aren't affected lose nothing: they go on in the next step.",
+            _why_spared(case),
         )
     for name in failed:
         if name not in found:
-            return _not_ended(name, got)
+            return _not_ended(name, got, case)
         if found[name][1] != "Broken":
             return (
                 f"request {name} ended with the reason {found[name][0]!r} and without the error.",
@@ -89,7 +89,17 @@ def _about_failure(case: Any, got: Any, want: Any) -> tuple[str, str] | None:
     return None
 
 
-def _not_ended(name: str, got: Any) -> tuple[str, str]:
+def _why_spared(case: Any) -> str:
+    if case.config.get("num_swap_blocks") and case.where == "forward":
+        return "The copies were complete when the model failed, so the cache of what was swapped out is whole."
+    if case.config.get("num_swap_blocks"):
+        return "What was swapped out in an earlier step isn't touched by the copies of this one."
+    if case.where == "copies":
+        return "A sequence that will be computed again needs nothing but its tokens, and it has them."
+    return "Requests that the step doesn't touch lose nothing: they go on in the next step."
+
+
+def _not_ended(name: str, got: Any, case: Any) -> tuple[str, str]:
     if name not in got.requests:
         return (
             f"request {name} was taken out, but `step` didn't return its output.",
@@ -102,10 +112,16 @@ def _not_ended(name: str, got: Any) -> tuple[str, str]:
             "Taking its sequences out of the scheduler isn't enough: nothing would ever answer the request. "
             '`engine.end(request, "error", error)` takes it out and ends it.',
         )
+    if case.where == "copies" and name in got.waiting:
+        return (
+            f"copying failed, but request {name} goes on, although its cache was being swapped out.",
+            "Its blocks have gone to other sequences, and what has reached the swap space is unknown. It isn't "
+            "scheduled in this step; where else in the scheduler output is it?",
+        )
     return (
         f"the step failed, but request {name} goes on, and still has its blocks.",
-        "Blocks were allocated for this step, and what was written to them is unknown. End the affected requests with "
-        "the error; their blocks become free.",
+        "Blocks were allocated for this step, and what was written to them is unknown. End the request with the error; "
+        "its blocks become free.",
     )
 
 

@@ -21,6 +21,7 @@ from lessons_lib.engine.recovery import one_call
 from lessons_lib.kv_cache.block_copies import COPY, BlockCopy
 from lessons_lib.kv_cache.invariants import LostBlocks, audit
 from lessons_lib.models.tiny_models import VOCAB_SIZE, tiny_model
+from lessons_lib.scheduling.sequence import Sequence
 
 IN_THE_MIDDLE = 95  # what the model predicts in the middle of a prompt
 WITHOUT_UPDATE = (
@@ -111,7 +112,7 @@ class Watched(LLMEngine):
         return Seen(
             raised=type(error).__name__ if error else "",
             tokens={name: [list(each.token_ids) for each in request.completions] for name, request in known.items()},
-            outputs=[(each.request_id, each.finish_reason, type(each.error).__name__) for each in outputs],
+            outputs=sorted((each.request_id, each.finish_reason, type(each.error).__name__) for each in outputs),
             heard=self.heard, running=[each.id for each in self.scheduler.running],
             waiting=[each.id for each in self.scheduler.waiting], requests=list(self.requests),
             used_blocks=len(self.scheduler.pool.used), lost=lost, steps=self.metrics.steps,
@@ -132,7 +133,7 @@ class Watched(LLMEngine):
         if "failed" in self.events:
             self.stop(
                 f"your step called `{name}` although the step had failed.",
-                "A failed step has no tokens. End the affected requests, and return.",
+                "A failed step has no tokens. End the requests in doubt, and return.",
             )
 
     def stop(self, what: str, idea: str) -> None:
@@ -204,7 +205,7 @@ class Watched(LLMEngine):
         self.times["forward"] += 1
         if self.case.where == "forward" and self.times["forward"] == self.case.broken:
             self.events.append("failed")
-            raise self.case.error("the GPU is gone")
+            raise self.case.error("out of memory")
 
     def completions_with_token(self, scheduler_output: Any, gets_token: Any, tokens: Any, logits: Any = None) -> Any:
         self._stop_after_failure("completions_with_token")
@@ -296,17 +297,30 @@ class Watched(LLMEngine):
         self.events.append("record")
         super().record_step(scheduler_output, num_sampled, new_tokens)
 
+    def fail(self, sequences: Any, error: Any) -> None:
+        try:
+            given = list(sequences)
+        except TypeError:
+            given = [sequences]
+        for each in given:
+            if not isinstance(each, Sequence):
+                self.stop(
+                    f"`engine.fail` takes sequences; yours passed {type(each).__name__}.",
+                    "The keys of `num_scheduled_tokens` are sequences, and so are the entries of `preempted`.",
+                )
+        super().fail(given, error)
+
     def end(self, request: Any, reason: str, error: BaseException | None = None) -> Any:
         if self.requests.get(request.id) is not request:
             self.stop(
                 f"your step ended request {request.id} twice.",
                 "A request with several answers has several sequences in a step, and ends once. "
-                "`engine.affected_requests(scheduler_output)` names each request once.",
+                "`engine.fail(sequences, error)` takes care of that.",
             )
         if error is not None and not isinstance(error, BaseException):
             self.stop(
                 f"`engine.end` got {short(error)} as the error of request {request.id}.",
-                'Pass the exception itself, not its text: `engine.end(request, "error", error)`.',
+                "Pass the exception itself, not its text: `engine.fail(sequences, error)`.",
             )
         return super().end(request, reason, error)
 
