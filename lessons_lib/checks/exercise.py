@@ -90,6 +90,11 @@ class Exercise:
         """The function or class that the learner writes."""
         return self.reference.split(":")[1]
 
+    @property
+    def is_optional(self) -> bool:
+        """Whether its lesson can be finished without it."""
+        return self.title.endswith("(optional)")
+
     def load_reference(self) -> object:
         module, name = self.reference.split(":")
         return getattr(importlib.import_module(module), name)

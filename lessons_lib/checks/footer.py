@@ -33,11 +33,10 @@ class Footer:
         return f"<div style='line-height:1.6'>{scores}{predicted}<div style='margin-top:0.6em'>{links}</div></div>"
 
     def _scores(self) -> list[str]:
-        done, ids = load()["exercises"], [exercise.id for exercise in exercises_of(self.lesson)]
-        solved = sum(bool(done.get(id, {}).get("passed")) for id in ids)
+        exercises, optional = _solved(self.lesson, optional=False), _solved(self.lesson, optional=True)
         right, chosen, count = score(self.lesson)
         return [
-            f"Exercises: {solved} of {len(ids)} solved",
+            f"Exercises: {exercises} solved" + (f"; optional ones: {optional}" if optional else ""),
             f"Quiz: {right} of {count} right at the first choice, {chosen} answered",
         ]
 
@@ -56,6 +55,12 @@ class Footer:
         links = [(f"← {before.number} {before.title}", f"{before.name}.ipynb")] if before else []
         links += [(f"{after.number} {after.title} →", f"{after.name}.ipynb")] if after else []
         return [*links, ("Start page", beside("START.ipynb")), ("Glossary", beside("glossary.md"))]
+
+
+def _solved(lesson: str, optional: bool) -> str:
+    """How many of a lesson's exercises are solved, such as "2 of 5"; "" if it has none of this kind."""
+    done, ids = load()["exercises"], [each.id for each in exercises_of(lesson) if each.is_optional == optional]
+    return f"{sum(bool(done.get(id, {}).get('passed')) for id in ids)} of {len(ids)}" if ids else ""
 
 
 def footer(lesson: str) -> Footer:

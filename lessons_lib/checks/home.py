@@ -40,7 +40,7 @@ class Home:
         )
 
     def next_page(self) -> LessonPage | None:
-        """The first lesson with an exercise that isn't solved."""
+        """The first lesson with an exercise that isn't solved, optional ones aside."""
         return next((page for page in self.pages if not self._is_done(page)), None)
 
     def _is_done(self, page: LessonPage) -> bool:
@@ -48,8 +48,11 @@ class Home:
         return solved == count
 
     def _exercises(self, page: LessonPage) -> tuple[int, int]:
-        done = (self.record or {}).get("exercises", {})
-        return sum(bool(done.get(id, {}).get("passed")) for id in page.exercises), len(page.exercises)
+        """How many exercises are solved, and how many there are, without the optional ones."""
+        return sum(map(self._is_solved, page.exercises)), len(page.exercises)
+
+    def _is_solved(self, id: str) -> bool:
+        return bool((self.record or {}).get("exercises", {}).get(id, {}).get("passed"))
 
     def _words(self, page: LessonPage) -> list[str]:
         solved, count = self._exercises(page)
@@ -62,7 +65,9 @@ class Home:
         quiz = f"quiz: {right} of {questions} right" + (
             f", {questions - answered} open" if answered < questions else ""
         )
-        return [*minutes, f"{solved} of {count} exercises", predictions, quiz]
+        more = sum(map(self._is_solved, page.optional))
+        exercises = f"{solved} of {count} exercises" + (f" and {more} optional" if more else "")
+        return [*minutes, exercises, predictions, quiz]
 
     def _total(self) -> str:
         """What is done of all lessons, as a line of HTML; "" on the page as released."""

@@ -11,7 +11,7 @@ from lessons_lib.checks.lessons import page_of, released_pages
 from lessons_lib.checks.predictions import predict, reveal
 from lessons_lib.checks.progress import load, note_exercise, save
 from lessons_lib.checks.quizzes import _right_letter
-from lessons_lib.checks.registry import UnknownExercise, quiz_of
+from lessons_lib.checks.registry import UnknownExercise, exercises_of, quiz_of
 from tools.authoring.build import lesson_files
 from tools.authoring.execute import LIBRARY
 from tools.authoring.start_page import start_page
@@ -35,7 +35,24 @@ def test_home_goes_on_with_the_first_lesson_that_is_not_done():
     note_exercise("03.2", passed=True)
     home = Home(PAGES, load())
     assert "Continue: 03 A pool" in home._repr_html_() and "1 of 2 exercises" in repr(home)
+    home = Home([page_of("02_slots", "", ("02.1",), ("02.2", "02.3")), PAGES[1]], load())
+    assert "Continue: 03 A pool" in home._repr_html_(), "optional exercises can be left out"
+    note_exercise("02.2", passed=True)
+    assert "1 of 1 exercises and 1 optional" in repr(Home(home.pages, load()))
     assert " of " not in repr(Home(PAGES)), "the released page knows no learner"
+
+
+def test_what_a_lesson_calls_optional_is_in_its_last_section():
+    for page in released_pages():
+        exercises = exercises_of(page.number)
+        assert sorted((*page.exercises, *page.optional)) == sorted(each.id for each in exercises)
+        assert set(page.optional) == {each.id for each in exercises if each.is_optional}, page.number
+
+
+def test_the_footer_counts_optional_exercises_apart():
+    note_exercise("12.1", passed=True)
+    assert "Exercises: 1 of 2 solved; optional ones: 0 of 1" in str(Footer("12"))
+    assert "optional" not in str(Footer("04"))
 
 
 def test_home_counts_the_quizzes_without_loading_the_exercises():
@@ -81,7 +98,7 @@ def test_a_footer_shows_predictions_beside_measurements():
     reveal("03.a", 60, "steps")
     note_exercise("03.1", passed=True)
     text = str(Footer("03"))
-    assert "1 of 6 solved" in text and "60 steps" in text and "Too low by a factor of 2.0." in text
+    assert "1 of 5 solved" in text and "60 steps" in text and "Too low by a factor of 2.0." in text
     assert "02.a" not in text and "Quiz: 0 of" in text
     assert "Start page" in Footer("03")._repr_html_()
 

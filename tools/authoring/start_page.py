@@ -7,7 +7,7 @@ from pathlib import Path
 import nbformat
 
 from lessons_lib.checks.home import Home
-from lessons_lib.checks.lessons import page_of
+from lessons_lib.checks.lessons import FURTHER, page_of
 from tools.authoring.assemble import NOTEBOOK_METADATA
 
 EXERCISE = re.compile(r'^# %% .*exercise="([\d.]+)"', re.MULTILINE)
@@ -31,9 +31,11 @@ def start_page(lessons: list[Path], tiles: dict[str, str] | None = None) -> str:
     """The notebook as text, from the lessons' sources and the tiles' pictures, {lesson's number: SVG}."""
     texts = {path.stem: path.read_text(encoding="utf-8") for path in lessons}
     tiles = tiles or {}
-    pages = [
-        page_of(name, text, tuple(EXERCISE.findall(text)), tiles.get(name[:2], "")) for name, text in texts.items()
-    ]
+    pages = []
+    for name, text in texts.items():
+        required, _, further = text.partition(FURTHER)
+        ids = (tuple(EXERCISE.findall(part)) for part in (required, further))
+        pages.append(page_of(name, text, *ids, tiles.get(name[:2], "")))
     still = Home(pages)
     data = {"text/html": still._repr_html_().replace("../notebooks/", ""), "text/plain": repr(still)}
     cells = [

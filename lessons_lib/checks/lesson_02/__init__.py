@@ -13,7 +13,7 @@ __all__ = ["EXERCISES", "QUIZ"]
 EXERCISES = [
     Exercise(
         id="02.1",
-        title="a request and its states",
+        title="a request and its states (optional)",
         reference="lessons_lib.batching.request:Request",
         test=check_request,
         hints=(

@@ -80,7 +80,7 @@ EXERCISES = [
     ),
     Exercise(
         id="13.5",
-        title="the sizes with the least padding",
+        title="the sizes with the least padding (optional)",
         reference="lessons_lib.measuring.step_sizes:least_padding",
         test=check_least_padding,
         hints=(
@@ -99,7 +99,7 @@ EXERCISES = [
     ),
     Exercise(
         id="13.6",
-        title="the largest batch that fits",
+        title="the largest batch that fits (optional)",
         reference="lessons_lib.measuring.tuning:largest_that_fits",
         test=check_largest_that_fits,
         hints=(
