@@ -56,7 +56,8 @@ EXERCISES = [
         test=check_run_step,
         hints=(
             "Go through the calls that may fail. Where does each of them write, and whose keys and values are in doubt "
-            "if it stops halfway? And which calls can't fail because of the model, so that they belong behind the `try`?",
+            "if it stops halfway? And which calls can't fail because of the model, so that they belong behind the "
+            "`try`?",
             "Schedule. In a `try`: the block copies, a return if nothing is scheduled, and `compute`. In its `except "
             "Exception as error`: `engine.fail`, then a return. The scheduled sequences are in doubt in either case; "
             "if copying failed, so is what this step swaps out: keep a list, and change it once copying is done. "
