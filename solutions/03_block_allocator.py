@@ -226,9 +226,9 @@ reveal("03.b", 100 * (1 - sum(grows) / sum(slots_of_c)), unit="%")
 
 # %% [markdown]
 """
-## What the best contiguous memory would waste
+## What the best reservation in one piece would waste
 
-Back to the oracle, which reserves exactly what each request will need. `contiguous_use` replays the six stories that
+Back to the oracle, which reserves exactly what each request will need, in one piece (*contiguous* memory). `contiguous_use` replays the six stories that
 way: a request gets its piece in the first gap that is large enough, or else at the end.
 """
 
@@ -310,17 +310,11 @@ The **position** of a token is its index in its own sequence, from 0. The model 
 token at position 40 go? The answer is the index of a cache slot, counted over the whole pool: block 0 has slots 0 to
 15, block 1 has 16 to 31, and so on.
 
-> **slot mapping**: for each token, the index of the cache slot for its key and value: block id × block size + offset
-> in the block.
+> **slot mapping**: for each token, the index of the cache slot for its key and value.
 
-For a single position it's this:
-"""
+If A's blocks are 0, 8 and 12, position 40 is in its third block, which is block 12 of the pool. Eight positions of that block come before it. So its slot is
+12 × 16 + 8 = 200.
 
-# %%
-show_source(slot_of)
-
-# %% [markdown]
-"""
 A prefill can need hundreds of positions in one step, so don't loop over them.
 
 **Exercise 03.4.** Write `slot_mapping(blocks, block_size, start, end)`. It returns the slots of positions `start`,
@@ -337,7 +331,10 @@ an empty tensor whatever its ends are, even for an empty table. `start` is never
 from lessons_lib.kv_cache.cache_slots import slot_mapping
 
 # %%
-pool = BlockPool(24, 16)
+show_source(slot_of)  # for a single position
+
+# %%
+pool = BlockPool(6, 16)
 tables = {name: BlockTable(pool) for name in "AB"}
 for name, count in (("A", 13), ("B", 62), ("A", 10)):
     tables[name].append(count)
@@ -349,6 +346,31 @@ print("the next token of B goes to slot", slot_mapping(tables["B"].blocks, 16, 6
 # %% [markdown]
 """
 A's tokens at positions 13, 14 and 15 still fit in its first block. Position 16 starts a new one, which comes after B's in memory.
+
+So far we've only counted. Now something is stored: one number for each cache slot, in place of a key. A stores 1000, 1001, …, and B 2000, 2001, …, each
+through its own table. Then A leaves, and C takes its blocks. What does A's old table read?
+"""
+
+# %%
+keys = torch.zeros(6 * 16, dtype=torch.int64)
+for table, first in ((tables["A"], 1000), (tables["B"], 2000)):
+    keys[slot_mapping(table.blocks, 16, 0, table.num_tokens)] = first + torch.arange(table.num_tokens)
+old_blocks = list(tables["A"].blocks)
+print("A reads its positions 14 to 18:", keys[slot_mapping(old_blocks, 16, 14, 19)].tolist())
+print("B reads its positions 46 to 50:", keys[slot_mapping(tables["B"].blocks, 16, 46, 51)].tolist())
+
+tables["A"].release()
+tables["C"] = BlockTable(pool)
+tables["C"].append(20)
+keys[slot_mapping(tables["C"].blocks, 16, 0, 20)] = 3000 + torch.arange(20)
+print(f"C's blocks: {tables['C'].blocks}; A's were {old_blocks}")
+print("A's old table reads 14 to 18:  ", keys[slot_mapping(old_blocks, 16, 14, 19)].tolist())
+
+# %% [markdown]
+"""
+The blocks of A and B lie mixed in one tensor, and each reads back what it stored. After A has left, its table is worth nothing: positions 16 to 18 are C's
+first three numbers, and 14 and 15 A's own, which nobody has overwritten yet. Nothing in the tensor says whose a number is. Only the tables do, so a block must never
+be in two tables by mistake.
 
 Is all of that right over whole runs? We replay the six stories, and a run of 32 other requests, with your pool and
 tables and with the reference, and compare picture by picture.
@@ -399,6 +421,7 @@ that it ever needs. (A server doesn't know `answer_tokens` in advance. Your step
 1. **Leave.** Finished requests leave `running`, in order, and their blocks are free for the others.
 2. **Grow.** Each running request stores one token more, in order of admission. For a token that finds no free block,
    the request that was admitted *last* releases its table and goes back to the front of `waiting`, to start over.
+   That may be the very request that needs the block.
 3. **Admit.** First come, first served: as long as the whole prompt of the next request fits in the free blocks, it is
    admitted and stores its prompt, and no more in this step. The first that doesn't fit ends the step. A request that
    has just lost its blocks has no special rule: if its prompt fits, it's admitted again.
@@ -429,6 +452,9 @@ as its tokens need at the moment.
 of 256**, and a request never needs a second one. So the same step serves the 32 requests in both layouts, in the same
 4 MiB. (In this count, a step computes all prompts that it admits. Lesson 02 allowed one chunk per step.)
 
+Two rivals that no server can have run along: rows exactly as long as the longest of these requests, and the oracle, which reserves for each request what it will
+hold in the end. (Its memory has no gaps: it's counted in blocks of 1.)
+
 In rows, two requests run at once. **Predict** from the numbers that the next cell prints: in blocks of 16, how many run
 at once on average, while others wait? Within 25% is a hit.
 """
@@ -438,13 +464,31 @@ lengths = [(len(tokenizer(prompt).input_ids), len(output)) for prompt, output in
 token_bytes = cache_bytes_per_token(model.config)
 print(f"one cache slot takes {token_bytes:,} bytes, so 4 MiB has {BUDGET // token_bytes} slots")
 print(f"that is {BUDGET // (256 * token_bytes)} rows of 256 slots, or {BUDGET // (16 * token_bytes)} blocks of 16")
-served = {
-    size: serve_in_blocks(
-        lengths, BlockPool(blocks_in_budget(model.config, size, BUDGET), size), BlockTable, step_in_blocks
-    )
-    for size in (256, 64, 16, 1)
-}
-rows, blocks = served[256], served[16]
+longest = max(prompt + answer - 1 for prompt, answer in lengths)
+
+
+def in_the_end(request):
+    """The tokens that a request will hold."""
+    return request.prompt_tokens + request.answer_tokens - 1
+
+
+def step_with_oracle(waiting, running, pool):
+    """Your step, but a request must wait until all that it will ever hold is free beside what the others will hold."""
+    reserved, may_enter = sum(in_the_end(request) for request in running if not request.finished), deque()
+    while waiting and reserved + in_the_end(waiting[0]) <= pool.num_blocks:
+        reserved += in_the_end(waiting[0])
+        may_enter.append(waiting.popleft())
+    step_in_blocks(may_enter, running, pool)
+
+
+def serve(size, step=step_in_blocks):
+    """The 32 requests in 4 MiB, cut into blocks of this size."""
+    return serve_in_blocks(lengths, BlockPool(blocks_in_budget(model.config, size, BUDGET), size), BlockTable, step)
+
+
+served = {"rows of 256": serve(256), f"rows of {longest}": serve(longest), "oracle": serve(1, step_with_oracle)}
+served |= {f"blocks of {size}": serve(size) for size in (64, 16, 1)}
+rows, blocks = served["rows of 256"], served["blocks of 16"]
 queued = [step for step in blocks if step.waiting]
 print(f"while others wait, a running request holds {mean(s.tokens / s.running for s in queued):.0f} tokens on average")
 
@@ -453,18 +497,17 @@ predict("03.c", ...)  # requests that run at once, in blocks of 16
 
 # %%
 Table(
-    columns=["block size", "blocks", "steps until all are done", "most at once", "slots with a token, while others wait", "restarts", "tokens lost"],
+    columns=["cache", "steps until all are done", "most at once", "slots with a token, while others wait", "restarts", "tokens lost"],
     rows=[
         [
-            f"{size} (rows)" if size == 256 else str(size),
-            512 // size,
+            name,
             len(steps),
             max(step.running for step in steps),
             f"{mean(step.tokens for step in steps if step.waiting) / 512:.0%}",
             sum(step.restarted for step in steps),
             sum(step.tokens_lost for step in steps),
         ]
-        for size, steps in served.items()
+        for name, steps in served.items()
     ],
     caption=f"The same 32 requests in the same 4 MiB, {sum(p + a - 1 for p, a in lengths):,} tokens in all. Restarts: how often a request lost all its blocks, and its tokens with them",
 )
@@ -485,7 +528,8 @@ line_chart(
 # %% [markdown]
 """
 Same memory, same requests, same code. In rows, only two requests run at a time, and most of each row stays empty. In
-blocks, all of them are done in less than a third of the steps. The curve for blocks has a long tail: the queue is
+blocks, all of them are done in less than a third of the steps. Rows that fit the longest request are better, and still more than twice as slow as blocks. Even the
+oracle needs more steps than blocks of 16: from a request's first step on, it keeps room for the tokens of its last. Blocks know nothing in advance. The curve for blocks has a long tail: the queue is
 empty, and the longest answers run on.
 
 Each step reads the weights once, however many requests run, so fewer steps read them less often, for the same answers.

@@ -56,7 +56,7 @@ class BlockPool:
         if count > len(self.free_queue):
             raise OutOfBlocks(
                 f"{count} block{'s' if count != 1 else ''} needed, {len(self.free_queue)} free of {self.num_blocks}. "
-                "Free a finished request, preempt one, or make the pool larger. Nothing was allocated."
+                "Free a finished request, stop a running one, or make the pool larger. Nothing was allocated."
             )
         blocks = [self.free_queue.popleft() for _ in range(count)]
         self.used.update(blocks)

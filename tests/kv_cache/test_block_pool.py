@@ -202,7 +202,7 @@ def test_one_block_too_few():
     table = BlockTable(pool)
     message = refused(OutOfBlocks, lambda: table.append(129), pool, table)
     assert message == (
-        "9 blocks needed, 8 free of 8. Free a finished request, preempt one, or make the pool larger. Nothing was "
+        "9 blocks needed, 8 free of 8. Free a finished request, stop a running one, or make the pool larger. Nothing was "
         "allocated."
     )
     table.append(128)

@@ -64,7 +64,7 @@ def test_a_call_that_is_refused_changes_nothing(known):
     before = state(playground)
     text = append(playground, "A" if known else "B", 9)
     assert text.startswith("Refused. OutOfBlocks:") and text.endswith(
-        "1 free of 4. Free a finished request, preempt one, or make the pool larger. Nothing was allocated."
+        "1 free of 4. Free a finished request, stop a running one, or make the pool larger. Nothing was allocated."
     )
     assert state(playground) == before
     assert playground.picture.value == live_html(draw_pool(before))  # nothing framed any more
