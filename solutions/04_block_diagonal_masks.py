@@ -25,10 +25,11 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention.flex_attention import create_block_mask, create_mask
 
-from lessons_lib.attention import PADDING, Tags, not_in_the_future, not_padding, same_sequence
+from lessons_lib.attention import PADDING, Tags, additive_mask, not_in_the_future, not_padding, same_sequence
 from lessons_lib.batching import generate_packed, greedy_with_cache
+from lessons_lib.batching.packed_logits import logits_at
 from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, solution
-from lessons_lib.checks.lesson_04.scoreboard import window_scoreboard
+from lessons_lib.checks.lesson_04.scoreboard import counted_scores, window_scoreboard
 from lessons_lib.measuring import MAX_NEW_TOKENS, NAMES, PROMPTS, STORIES, ledger
 from lessons_lib.models import load_model, tiny_model
 from lessons_lib.recording import mask_text, read_pair, read_row
@@ -363,9 +364,77 @@ for n, all_cells, true_cells in zip(counts, cells, useful):
 Doubling the number of sequences gives four times the cells, but only twice as many True ones. And a plain attention
 function computes a score for every cell, in every head of every layer, before the mask throws most of them away. That's
 why fast attention kernels (a kernel is a program that runs on the GPU) never build the mask. They're told where each
-sequence begins and ends, and compute only the blocks on the diagonal. You'll write such kernels in lessons 07 and 08.
+sequence begins and ends, and compute only the blocks on the diagonal. You'll write such kernels in lessons 07 and 08, for
+a GPU. Their interface you can write now.
 
-## Build 3: the additive mask
+## Build 3: attention without the mask
+
+**Exercise 04.3.** Write `varlen_attention(q, k, v, query_lens, seq_lens)`, named after FlashAttention's `flash_attn_varlen_func`. It computes what
+attention with your mask computes, for several sequences in one row:
+
+| argument | shape | |
+|---|---|---|
+| `q` | [heads, sum of `query_lens`, head_dim] | the queries, sequence by sequence |
+| `k`, `v` | [heads, sum of `seq_lens`, head_dim] | the keys and values, sequence by sequence |
+| `query_lens` | list of ints | how many queries each sequence has. They are those of its *last* tokens |
+| `seq_lens` | list of ints | how many tokens each sequence has, and so how many keys; never fewer than its queries |
+
+- The result is a tensor like `q`: for each query, the values weighted by the softmax of its scores. A score is q · k divided by √head_dim (lesson 00).
+- For a sequence with m queries and n keys, you may compute m × n scores and no more. There is nothing to compute between two sequences.
+- A sequence may have no queries in a step, and the row may have no sequence at all.
+
+Example: C has 3 tokens in the cache and E 5, and each has one new token. Then `query_lens` is [1, 1] and `seq_lens` is [4, 6]. Two queries see 4 and
+6 keys: 10 scores in each head, where the mask has 20 cells.
+
+The mask is what you know to be right, so compare with it first, whenever you like.
+"""
+
+# %% exercise="04.3"
+import torch
+
+from lessons_lib.attention.varlen import varlen_attention
+
+# %% [markdown]
+"""
+What does it save? Three steps are compared: the prefill of the six prompts, a decode step of the six, and a decode step of 64 sequences with 500 tokens each.
+
+**04.c** In the last of the three, how many scores does the mask version compute for each one that `varlen_attention` computes?
+"""
+
+# %%
+predict("04.c", ...)  # times as many
+
+# %%
+def with_the_mask(q, k, v, query_lens, seq_lens):
+    """The same attention with one mask over the whole row."""
+    cached = [tokens - queries for queries, tokens in zip(query_lens, seq_lens)]
+    mask = block_diagonal_mask(tag_tokens(query_lens, starts=cached), tag_tokens(seq_lens))
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+
+
+lengths = [len(ids) for ids in prompt_ids.values()]
+steps = {
+    "prefill of the six": (lengths, lengths),
+    "decode of the six": ([1] * 6, [length + 1 for length in lengths]),
+    "decode of 64 × 500": ([1] * 64, [500] * 64),
+}
+rows = []
+for name, (query_lens, seq_lens) in steps.items():
+    q, k, v = (torch.randn(2, sum(tokens), 16) for tokens in (query_lens, seq_lens, seq_lens))
+    (dense, dense_cells), (ours, our_cells) = (counted_scores(way, q, k, v, query_lens, seq_lens) for way in (with_the_mask, varlen_attention))
+    rows.append([name, f"{dense_cells:,}", f"{our_cells:,}", f"{dense_cells / our_cells:.1f} ×", "yes" if torch.allclose(dense, ours, atol=1e-5) else "no"])
+reveal("04.c", dense_cells / our_cells, "times")
+Table(["step", "scores with the mask", "scores without it", "ratio", "same output"], rows, caption="Scores that are computed, in each head")
+
+# %% [markdown]
+"""
+In a decode step, the mask version computes each query's scores with the keys of all sequences, so its work grows with the number of sequences squared. Without
+the mask it grows with the number of tokens in the cache. The loop over the sequences is slow in Python; a kernel gives each sequence to
+other cores of the GPU.
+
+From here on this lesson uses the mask: it works with any model's own attention function, and you can look at it.
+
+## Masks that are added
 
 Attention computes a score for each pair and turns each query's scores into weights with a softmax: no weight is
 negative, and they sum to 1. A forbidden key must get weight 0. Some attention functions take the boolean mask and
@@ -403,19 +472,7 @@ row without keys is 0 / 0: all its weights are NaN. -1e9 is right in float32: an
 it, so in the row without keys all sums round to the same value, and equal scores give equal weights. That's useless, but
 it's finite, and no story gives it a weight above 0. In float16, though, whose lowest finite value is -65504, the same
 -1e9 *is* minus infinity.
-
-**Exercise 04.3.** Write `additive_mask(mask, dtype=torch.float32)`. The result has the mask's shape, which may have any
-number of axes, and the given dtype, that of the scores. Adding it must leave the scores of allowed pairs as they are.
-For all other pairs its value is as low as that dtype allows, but finite, even in a row without a single True. So:
-
-    additive_mask(torch.tensor([[True, False]]))                   →   tensor([[0., -3.4028e+38]])
-    additive_mask(torch.tensor([[False, False]]), torch.float16)   →   tensor([[-65504., -65504.]], dtype=torch.float16)
 """
-
-# %% exercise="04.3"
-import torch
-
-from lessons_lib.attention.masks import additive_mask
 
 # %% [markdown]
 """
@@ -424,7 +481,7 @@ from lessons_lib.attention.masks import additive_mask
 Does NaN in the row of a padding token do any harm? The next cell runs C and E plus four padding tokens through the
 bundled model, and counts after each layer how many of the 12 tokens have a NaN in their vector. For this, we switch
 the model to its plain attention, which Hugging Face calls `eager`: it adds the mask to the scores and takes an
-ordinary softmax. (By default the model uses PyTorch's `scaled_dot_product_attention`, `sdpa` for short. Here it gives
+ordinary softmax. (`additive_mask` adds the lowest finite value of the dtype; it's exercise 04.5, in "Further". By default the model uses PyTorch's `scaled_dot_product_attention`, `sdpa` for short. Here it gives
 zeros for a row without keys.)
 """
 
@@ -564,16 +621,8 @@ def in_one_row(names, packed_logits, max_tokens=30):
     return generate_packed(model, prompts, [max_tokens] * len(names), tokenizer.eos_token_id, packed_logits=packed_logits)
 
 
-@torch.inference_mode()
-def logits_at(model, sequences, positions):
-    """Like `packed_logits`, but the model gets the given positions. The mask is the correct one."""
-    tags = tag_tokens([len(ids) for ids in sequences])
-    row = torch.tensor([[token for ids in sequences for token in ids]])
-    inputs = dict(attention_mask=block_diagonal_mask(tags, tags)[None, None], use_cache=False)
-    return list(model(input_ids=row, position_ids=positions[None], **inputs).logits[0].split([len(ids) for ids in sequences]))
-
-
 def new_tokens_counted_through_the_row(model, sequences):
+    """Logits by the right mask, but with wrong positions."""
     positions, start = [], 0
     for ids in sequences:
         prompt_len = next(len(prompt) for prompt in prompt_ids.values() if ids[: len(prompt)] == prompt)
@@ -780,6 +829,25 @@ compared = {"bundled": compare(model)} | {family: compare(tiny_model(family)) fo
 TOLERANCE = 0.001
 print("packed equals separate, on all models:  ", all(difference < TOLERANCE for _, difference, _ in compared.values()))
 print("with a rule missing, it never does:     ", all(broken > 100 * TOLERANCE for _, _, broken in compared.values()))
+
+# %% [markdown]
+"""
+### The lowest value of a dtype
+
+-1e9 fails in float16, and minus infinity in an empty row. What is low enough in every dtype, and still finite?
+
+**Exercise 04.5 (optional).** Write `additive_mask(mask, dtype=torch.float32)`. The result has the mask's shape, which may have any
+number of axes, and the given dtype, that of the scores. Adding it must leave the scores of allowed pairs as they are.
+For all other pairs its value is as low as that dtype allows, but finite, even in a row without a single True. So:
+
+    additive_mask(torch.tensor([[True, False]]))                   →   tensor([[0., -3.4028e+38]])
+    additive_mask(torch.tensor([[False, False]]), torch.float16)   →   tensor([[-65504., -65504.]], dtype=torch.float16)
+"""
+
+# %% exercise="04.5"
+import torch
+
+from lessons_lib.attention.masks import additive_mask
 
 # %% [markdown]
 """

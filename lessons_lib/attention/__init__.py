@@ -1,6 +1,6 @@
 """Attention for packed batches: masks, packing, online softmax, and attention over a paged KV cache.
 
-Read in this order: masks (lesson 04), packing (05), online_softmax, plain_attention, score_terms,
+Read in this order: masks and varlen (lesson 04), packing (05), online_softmax, plain_attention, score_terms,
 paged_attention, forward_batch, hf_backend (06), custom_op (13). hf_backend is the one entry into a Hugging Face model.
 """
 
@@ -51,6 +51,7 @@ from lessons_lib.attention.packing import (
 from lessons_lib.attention.paged_attention import paged_attention, paged_attention_with_terms, plan_groups
 from lessons_lib.attention.plain_attention import attention_in_place, attention_one_by_one
 from lessons_lib.attention.score_terms import ScoreTerms, score_terms, weights_with_terms
+from lessons_lib.attention.varlen import varlen_attention
 
 __all__ = [
     "PADDING",
@@ -96,6 +97,7 @@ __all__ = [
     "score_terms",
     "tag_tokens",
     "unpack",
+    "varlen_attention",
     "weights_with_terms",
     "within_window",
     "write_kv",

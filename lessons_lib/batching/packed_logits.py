@@ -35,6 +35,17 @@ def packed_logits(
     return list(torch.split(logits, lengths))
 
 
+@torch.inference_mode()
+def logits_at(model: PreTrainedModel, sequences: list[list[int]], positions: torch.Tensor) -> list[torch.Tensor]:
+    """`packed_logits` with the right mask, and with the given positions [tokens] instead of the right ones."""
+    lengths = [len(sequence) for sequence in sequences]
+    tags = tag_tokens(lengths)
+    row = [token for sequence in sequences for token in sequence]
+    mask = block_diagonal_mask(tags, tags)[None, None]
+    inputs = dict(input_ids=torch.tensor([row]), position_ids=positions[None], attention_mask=mask, use_cache=False)
+    return list(torch.split(model(**inputs).logits[0], lengths))
+
+
 def generate_packed(
     model: PreTrainedModel,
     prompt_ids: list[list[int]],

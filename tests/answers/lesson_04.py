@@ -4,9 +4,11 @@ import math
 from types import SimpleNamespace
 
 import torch
+import torch.nn.functional as F
 
 from answers import Wrong
 from lessons_lib.attention.masks import PADDING, Tags, additive_mask, block_diagonal_mask, tag_tokens
+from lessons_lib.attention.varlen import varlen_attention
 from lessons_lib.batching.packed_logits import packed_logits
 
 # 04.1 tag_tokens
@@ -355,7 +357,162 @@ def mask_that_checks_the_query(queries, keys):
     )
 
 
-# 04.3 additive_mask
+# 04.3 varlen_attention
+
+
+def varlen_with(may=lambda position, key: key <= position, scale=0.25):
+    def varlen_attention(q, k, v, query_lens, seq_lens):
+        parts, at, start = [q[:, :0]], 0, 0
+        for query_len, seq_len in zip(query_lens, seq_lens):
+            own = k[:, start : start + seq_len], v[:, start : start + seq_len]
+            position = torch.arange(seq_len - query_len, seq_len)[:, None]
+            scores = q[:, at : at + query_len] @ own[0].transpose(1, 2) * scale
+            hidden = ~may(position, torch.arange(seq_len)[None])
+            parts.append(scores.masked_fill(hidden, -math.inf).softmax(-1) @ own[1])
+            at, start = at + query_len, start + seq_len
+        return torch.cat(parts, dim=1)
+
+    return varlen_attention
+
+
+def own_parts(q, k, v, query_lens, seq_lens):
+    return zip(query_lens, seq_lens, q.split(query_lens, 1), k.split(seq_lens, 1), v.split(seq_lens, 1))
+
+
+def with_is_causal(q, k, v, query_lens, seq_lens):
+    parts = own_parts(q, k, v, query_lens, seq_lens)
+    outputs = [F.scaled_dot_product_attention(*own, is_causal=True) for _, _, *own in parts]
+    return torch.cat([q[:, :0], *outputs], 1)
+
+
+def row_mask(query_lens, seq_lens):
+    cached = [s - n for n, s in zip(query_lens, seq_lens)]
+    return block_diagonal_mask(tag_tokens(query_lens, cached), tag_tokens(seq_lens))
+
+
+def over_the_whole_row(q, k, v, query_lens, seq_lens):
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=row_mask(query_lens, seq_lens))
+
+
+def sees_the_others(q, k, v, query_lens, seq_lens):
+    cached = [s - n for n, s in zip(query_lens, seq_lens)]
+    mask = tag_tokens(seq_lens).positions <= tag_tokens(query_lens, cached).positions[:, None]
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
+
+
+def keys_where_queries_begin(q, k, v, query_lens, seq_lens):
+    parts, at = [q[:, :0]], 0
+    for n, s in zip(query_lens, seq_lens):
+        own_q, own_k, own_v = q[:, at : at + n], k[:, at : at + s], v[:, at : at + s]
+        position = torch.arange(s - n, s)[:, None]
+        scores = own_q @ own_k.mT / 4
+        parts.append(scores.masked_fill(torch.arange(s) > position, -math.inf).softmax(-1) @ own_v)
+        at += n
+    return torch.cat(parts, 1)
+
+
+def skips_without_stepping(q, k, v, query_lens, seq_lens):
+    parts, at, start = [q[:, :0]], 0, 0
+    for n, s in zip(query_lens, seq_lens):
+        if n == 0:
+            continue
+        position = torch.arange(s - n, s)[:, None]
+        scores = q[:, at : at + n] @ k[:, start : start + s].mT / 4
+        weights = scores.masked_fill(torch.arange(s) > position, -math.inf).softmax(-1)
+        parts.append(weights @ v[:, start : start + s])
+        at, start = at + n, start + s
+    return torch.cat(parts, 1)
+
+
+def padded_to_the_longest(q, k, v, query_lens, seq_lens):
+    longest, parts = max(seq_lens, default=0), [q[:, :0]]
+    for n, s, own_q, own_k, own_v in own_parts(q, k, v, query_lens, seq_lens):
+        own_k, own_v = (F.pad(x, (0, 0, 0, longest - s)) for x in (own_k, own_v))
+        is_later = torch.arange(longest) > torch.arange(s - n, s)[:, None]
+        parts.append((own_q @ own_k.mT / 4).masked_fill(is_later, -math.inf).softmax(-1) @ own_v)
+    return torch.cat(parts, 1)
+
+
+def a_list_of_parts(q, k, v, query_lens, seq_lens):
+    return list(varlen_attention(q, k, v, query_lens, seq_lens).split(query_lens, 1))
+
+
+def nothing_to_join(q, k, v, query_lens, seq_lens):
+    parts = own_parts(q, k, v, query_lens, seq_lens)
+    return torch.cat([varlen_attention(*own, [n], [s]) for n, s, *own in parts], 1)
+
+
+def tokens_first(q, k, v, query_lens, seq_lens):
+    return varlen_attention(q, k, v, query_lens, seq_lens).transpose(0, 1)
+
+
+def in_float32(q, k, v, query_lens, seq_lens):
+    return varlen_attention(q.float(), k.float(), v.float(), query_lens, seq_lens)
+
+
+def softmax_over_queries(q, k, v, query_lens, seq_lens):
+    parts = [q[:, :0]]
+    for n, s, own_q, own_k, own_v in own_parts(q, k, v, query_lens, seq_lens):
+        is_later = torch.arange(s) > torch.arange(s - n, s)[:, None]
+        parts.append((own_q @ own_k.mT / 4).masked_fill(is_later, -math.inf).softmax(-2) @ own_v)
+    return torch.cat(parts, 1)
+
+
+def scales_in_place(q, k, v, query_lens, seq_lens):
+    right = varlen_attention(q, k, v, query_lens, seq_lens)
+    q /= 4
+    return right
+
+
+def varlen_by_offsets(q, k, v, query_lens, seq_lens):
+    out = torch.empty_like(q)
+    for i, (n, s) in enumerate(zip(query_lens, seq_lens)):
+        a, b = sum(query_lens[:i]), sum(seq_lens[:i])
+        for head in range(len(q)):
+            for j in range(n):
+                seen = s - n + j + 1
+                weights = (k[head, b : b + seen] @ q[head, a + j] / math.sqrt(q.shape[2])).softmax(0)
+                out[head, a + j] = weights @ v[head, b : b + seen]
+    return out
+
+
+def varlen_by_sdpa(q, k, v, query_lens, seq_lens):
+    out = torch.zeros_like(q)
+    at = start = 0
+    for n, s in zip(query_lens, seq_lens):
+        if n:
+            may = torch.ones(n, s, dtype=torch.bool).tril(s - n)
+            own = (x[:, start : start + s] for x in (k, v))
+            out[:, at : at + n] = F.scaled_dot_product_attention(q[:, at : at + n], *own, attn_mask=may)
+        at, start = at + n, start + s
+    return out
+
+
+def varlen_by_einsum(q, k, v, query_lens, seq_lens):
+    if not query_lens:
+        return q.clone()
+    parts = []
+    for n, s, own_q, own_k, own_v in own_parts(q, k, v, query_lens, seq_lens):
+        mask = row_mask([n], [s])
+        scores = torch.einsum("hqd,hkd->hqk", own_q, own_k) * q.shape[-1] ** -0.5
+        weights = torch.where(mask, scores, torch.finfo(q.dtype).min).exp() if n == 0 else None
+        weights = torch.softmax(torch.where(mask, scores, -math.inf), -1) if weights is None else weights
+        parts.append(torch.einsum("hqk,hkd->hqd", weights, own_v))
+    return torch.cat(parts, dim=1)
+
+
+def varlen_query_by_query(q, k, v, query_lens, seq_lens):
+    out, at, end = [q[:, :0]], 0, 0
+    for n, s in zip(query_lens, seq_lens):
+        end += s
+        for back in range(n, 0, -1):
+            keys, values = k[:, end - s : end - back + 1], v[:, end - s : end - back + 1]
+            out.append(F.scaled_dot_product_attention(q[:, at : at + 1], keys, values))
+            at += 1
+    return torch.cat(out, dim=1)
+
+
+# 04.5 additive_mask
 
 
 def filled_with(value):
@@ -689,6 +846,25 @@ WRONG = {
         Wrong("always False", lambda queries, keys: everything(queries, keys) & False, says="nothing is allowed"),
     ],
     "04.3": [
+        Wrong("sees later tokens", varlen_with(may=lambda p, k: k >= 0), says="also sees later tokens"),
+        Wrong("is_causal", with_is_causal, says="for its position 0. The queries are those of its *last*"),
+        Wrong("not itself", varlen_with(may=lambda p, k: k < p), says="is NaN"),
+        Wrong("one softmax over the row", over_the_whole_row, says="score cells; the sequences' own are"),
+        Wrong("other sequences", sees_the_others, says="keys of the other sequences"),
+        Wrong("not scaled", varlen_with(scale=1.0), says="aren't divided by"),
+        Wrong("divided by head_dim", varlen_with(scale=1 / 16), says="divided by head_dim; it should be"),
+        Wrong("multiplied", varlen_with(scale=4.0), says="divide by it"),
+        Wrong("keys begin where queries begin", keys_where_queries_begin, says="where do its keys begin in k?"),
+        Wrong("skips what has no queries", skips_without_stepping, says="Does your code still step over its keys?"),
+        Wrong("padded", padded_to_the_longest, says="Are some sequences padded"),
+        Wrong("a list of parts", a_list_of_parts, says="Join the sequences' outputs"),
+        Wrong("nothing to join", nothing_to_join, says="raised"),
+        Wrong("tokens first", tokens_first, says="The axes are heads, tokens, head_dim"),
+        Wrong("float32", in_float32, says="the dtype of q"),
+        Wrong("softmax over the queries", softmax_over_queries, says="positions 0 to 0"),
+        Wrong("in place", scales_in_place, says="changed its argument `q`"),
+    ],
+    "04.5": [
         Wrong("minus infinity", filled_with(-math.inf), says="0 / 0 in the softmax"),
         Wrong("0 in a row that is all False", spares_empty_rows, says="Here the whole row is False"),
         Wrong("half of the minimum", half_of_the_minimum, says="the minimum divided by 2"),
@@ -828,6 +1004,7 @@ WRONG = {
 RIGHT = {
     "04.1": [tags_of_tensors, tags_by_concatenation],
     "04.2": [mask_by_loops, mask_that_checks_the_query],
-    "04.3": [additive_by_multiplication, additive_by_where, additive_by_index],
+    "04.3": [varlen_by_offsets, varlen_by_sdpa, varlen_by_einsum, varlen_query_by_query],
+    "04.5": [additive_by_multiplication, additive_by_where, additive_by_index],
     "04.4": [packed_with_an_additive_mask, packed_by_concatenation],
 }

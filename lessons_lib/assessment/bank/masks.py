@@ -123,7 +123,7 @@ assert torch.equal(mask(tags, tags), block_diagonal_mask(tags, tags))
 """,
     ),
     bug(
-        "04", "Build 3: the additive mask", "additive_of_a_mask",
+        "04", "Masks that are added", "additive_of_a_mask",
         task="`attend` uses an additive mask: it is added to the scores before the softmax, and hides what is False. "
         "Some rows end in padding.",
         code="""

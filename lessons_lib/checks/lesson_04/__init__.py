@@ -1,4 +1,4 @@
-"""The exercises and the quiz of lesson 04: tags, the mask, its additive form, and one pass over a packed row."""
+"""The exercises and the quiz of lesson 04: tags, the mask, attention without it, and one pass over a packed row."""
 
 from lessons_lib.checks.exercise import Exercise
 from lessons_lib.checks.lesson_04.additive import check_additive_mask
@@ -6,6 +6,7 @@ from lessons_lib.checks.lesson_04.mask import check_block_diagonal_mask
 from lessons_lib.checks.lesson_04.packed import check_packed_logits
 from lessons_lib.checks.lesson_04.quiz import QUIZ
 from lessons_lib.checks.lesson_04.tags import check_tag_tokens
+from lessons_lib.checks.lesson_04.varlen import check_varlen_attention
 
 __all__ = ["EXERCISES", "QUIZ"]
 
@@ -44,18 +45,21 @@ EXERCISES = [
     ),
     Exercise(
         id="04.3",
-        title="the additive mask",
-        reference="lessons_lib.attention.masks:additive_mask",
-        test=check_additive_mask,
+        title="attention without a mask over the row",
+        reference="lessons_lib.attention.varlen:varlen_attention",
+        test=check_varlen_attention,
         hints=(
-            "Each cell has one of two values. Only one of them depends on the dtype, and PyTorch knows the range of "
-            "each dtype: look for the function that tells you. How do you choose cell by cell, for any shape?",
-            "Make a tensor of zeros with the mask's shape and the requested dtype. Where the mask is False, fill in "
-            "the lowest value of that dtype, `torch.finfo(dtype).min`. `tensor.masked_fill(where, value)` returns a "
-            "copy that has `value` wherever `where` is True, and `~mask` swaps True and False.",
-            "`torch.zeros(mask.shape, dtype=dtype)`, then `.masked_fill(~mask, torch.finfo(dtype).min)`.",
+            "Go sequence by sequence. Where do its queries begin in q, and its keys in k? And at which position of "
+            "its sequence is its first query?",
+            "`q.split(query_lens, dim=1)` cuts q into one part for each sequence, and k and v likewise. In a sequence, "
+            "the queries are at the positions `seq_len - query_len` to `seq_len - 1`, and the keys at 0 to "
+            "`seq_len - 1`: compare the two, and fill −∞ in where the key is later. Softmax, times the values, and "
+            "`torch.cat` joins the parts. What does it join if there is none?",
+            "For one sequence: `scores = own_q @ own_k.mT / q.shape[-1] ** 0.5`; `position = torch.arange(seq_len - "
+            "query_len, seq_len)[:, None]`; `scores.masked_fill(torch.arange(seq_len) > position, float('-inf'))"
+            ".softmax(dim=-1) @ own_v`. Begin the list of parts with the empty `q[:, :0]`.",
         ),
-        points=1,
+        points=3,
     ),
     Exercise(
         id="04.4",
@@ -75,5 +79,20 @@ EXERCISES = [
             "list(logits.split(lengths))`.",
         ),
         points=3,
+    ),
+    Exercise(
+        id="04.5",
+        title="the additive mask (optional)",
+        reference="lessons_lib.attention.masks:additive_mask",
+        test=check_additive_mask,
+        hints=(
+            "Each cell has one of two values. Only one of them depends on the dtype, and PyTorch knows the range of "
+            "each dtype: look for the function that tells you. How do you choose cell by cell, for any shape?",
+            "Make a tensor of zeros with the mask's shape and the requested dtype. Where the mask is False, fill in "
+            "the lowest value of that dtype, `torch.finfo(dtype).min`. `tensor.masked_fill(where, value)` returns a "
+            "copy that has `value` wherever `where` is True, and `~mask` swaps True and False.",
+            "`torch.zeros(mask.shape, dtype=dtype)`, then `.masked_fill(~mask, torch.finfo(dtype).min)`.",
+        ),
+        points=1,
     ),
 ]

@@ -1,4 +1,4 @@
-"""Judges 04.3, `additive_mask`: 0 where attending is allowed, the dtype's minimum elsewhere."""
+"""Judges 04.5, `additive_mask`: 0 where attending is allowed, the dtype's minimum elsewhere."""
 
 import math
 

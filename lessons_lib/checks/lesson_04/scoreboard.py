@@ -114,6 +114,18 @@ class CountScores(TorchDispatchMode):
         return result
 
 
+def counted_scores(attention: Callable[..., torch.Tensor], *args: Any) -> tuple[torch.Tensor, int]:
+    """Call an attention function.
+
+    Returns:
+        (its result, the score cells that it computed in each head).
+    """
+    counts = CountScores()
+    with torch.no_grad(), counts:  # in inference mode, a matmul would arrive undivided
+        result = attention(*args)
+    return result, counts.cells
+
+
 def counted(attention: Attention, lengths: list[int], window: int) -> CountScores:
     row, counts = row_of(lengths, seed=0), CountScores()
     with torch.no_grad(), counts:  # in inference mode, a matmul would arrive undivided

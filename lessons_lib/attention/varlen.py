@@ -1,0 +1,29 @@
+"""Lesson 04: attention over a packed row by the lengths of its sequences, without a mask over the whole row."""
+
+import torch
+
+
+def varlen_attention(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, query_lens: list[int], seq_lens: list[int]
+) -> torch.Tensor:
+    """Causal attention of several sequences of different lengths; no score of a foreign key is computed.
+
+    The arguments are those of FlashAttention's `flash_attn_varlen_func`, as lengths instead of their running sums.
+
+    Args:
+        q: [heads, sum of query_lens, head_dim], sequence by sequence.
+        k, v: [heads, sum of seq_lens, head_dim], sequence by sequence.
+        query_lens: how many queries each sequence has: those of its last tokens. 0 if none of them is computed.
+        seq_lens: how many tokens each sequence has, at least its queries.
+
+    Returns:
+        tensor [heads, sum of query_lens, head_dim], in the dtype of q.
+    """
+    outputs = [torch.empty_like(q[:, :0])]  # for a row without sequences
+    parts = (torch.split(x, lengths, dim=1) for x, lengths in ((q, query_lens), (k, seq_lens), (v, seq_lens)))
+    for query_len, seq_len, own_q, own_k, own_v in zip(query_lens, seq_lens, *parts):
+        position = torch.arange(seq_len - query_len, seq_len, device=q.device)[:, None]
+        is_later = torch.arange(seq_len, device=q.device) > position
+        scores = own_q @ own_k.mT / q.shape[-1] ** 0.5
+        outputs.append(scores.masked_fill(is_later, float("-inf")).softmax(dim=-1) @ own_v)
+    return torch.cat(outputs, dim=1)

@@ -1,0 +1,169 @@
+"""Judges 04.3, `varlen_attention`: what the masked row gives, and not one score between two sequences is computed."""
+
+from collections.abc import Callable
+from functools import partial
+from random import Random
+from typing import Any
+
+import torch
+
+from lessons_lib.checks.exercise import Mistake, call
+from lessons_lib.checks.lesson_01.words import kind
+from lessons_lib.checks.lesson_04.scoreboard import HEAD_DIM, HEADS, counted_scores
+
+TOLERANCE = 1e-4
+# (query_lens, seq_lens), smallest first
+VARLEN_CASES = (
+    ([1], [1]),
+    ([2], [2]),
+    ([3], [3]),
+    ([1], [3]),
+    ([2], [4]),
+    ([1, 1], [1, 1]),
+    ([2, 1], [2, 1]),
+    ([1, 1], [2, 4]),
+    ([1, 0, 1], [2, 2, 3]),
+    ([0, 2], [3, 2]),
+    ([1, 1, 4], [4, 6, 4]),
+    ([0], [2]),
+    ([], []),
+)
+
+
+def check_varlen_attention(attempt: Callable[..., Any]) -> None:
+    rng = Random(4)
+    cases = list(VARLEN_CASES)
+    for _ in range(12):
+        seq_lens = [rng.randint(1, 12) for _ in range(rng.randint(1, 6))]
+        cases.append(([rng.randint(0, length) for length in seq_lens], seq_lens))
+    for seed, (query_lens, seq_lens) in enumerate(cases):
+        _check_case(attempt, row_of(query_lens, seq_lens, seed), query_lens, seq_lens)
+    doubles = [x.double() for x in row_of([2, 1], [3, 4], seed=0)]
+    _check_case(attempt, doubles, [2, 1], [3, 4], "float64; ")
+
+
+def row_of(query_lens: list[int], seq_lens: list[int], seed: int) -> list[torch.Tensor]:
+    """Queries, keys and values of a packed row."""
+    generator = torch.Generator().manual_seed(seed)
+    lengths = (sum(query_lens), sum(seq_lens), sum(seq_lens))
+    return [torch.randn(HEADS, length, HEAD_DIM, generator=generator) for length in lengths]
+
+
+def dense(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, query_lens: list[int], seq_lens: list[int],
+    may: Callable[[int, int, int], bool] = lambda query, key, first: key <= query,
+    across: bool = False, scale: float = HEAD_DIM**-0.5,
+) -> torch.Tensor:  # fmt: skip
+    """All scores, and a mask that is made cell by cell.
+
+    Args:
+        may: function (position of the query, position of the key, position of the sequence's first query).
+        across: whether a query sees the other sequences as well.
+    """
+    queries = [(i, s - n + j, s - n) for i, (n, s) in enumerate(zip(query_lens, seq_lens)) for j in range(n)]
+    keys = [(i, position) for i, length in enumerate(seq_lens) for position in range(length)]
+    rows = [[(across or own == other) and may(at, key, first) for other, key in keys] for own, at, first in queries]
+    mask = torch.tensor(rows, dtype=torch.bool).reshape(len(queries), len(keys))
+    return (q @ k.mT * scale).masked_fill(~mask, float("-inf")).softmax(dim=-1) @ v
+
+
+def _check_case(attempt, row: list[torch.Tensor], query_lens: list[int], seq_lens: list[int], note: str = "") -> None:
+    case = (
+        f"{note}query_lens={query_lens}, seq_lens={seq_lens}; q is {list(row[0].shape)}, k and v {list(row[1].shape)}."
+    )
+    got, cells = counted_scores(partial(call, case=case), attempt, *row, list(query_lens), list(seq_lens))
+    _check_kind(got, row[0], case)
+    want = dense(*row, query_lens, seq_lens)
+    if not _close(got, want):
+        raise _name_wrong_values(got, want, row, query_lens, seq_lens, case)
+    own = sum(queries * length for queries, length in zip(query_lens, seq_lens))
+    if cells > own:
+        everything = sum(query_lens) * sum(seq_lens)
+        raise Mistake(
+            f"the result is right, but your code computed {cells} score cells; the sequences' own are {own}.",
+            case,
+            f"{everything} are the cells of the whole row. Which queries and keys does one sequence need? Cut them out "
+            "of the row before you multiply."
+            if cells >= everything
+            else "Are some sequences padded, or some scores computed twice? Multiply the queries of one sequence with "
+            "its own keys only.",
+        )
+
+
+def _close(got: torch.Tensor, want: torch.Tensor) -> bool:
+    return got.shape == want.shape and torch.allclose(got.detach().double(), want.double(), atol=TOLERANCE, rtol=0)
+
+
+def _check_kind(got: Any, q: torch.Tensor, case: str) -> None:
+    if not isinstance(got, torch.Tensor):
+        idea = "Join the sequences' outputs along the axis of the tokens." if isinstance(got, (list, tuple)) else ""
+        raise Mistake(f"it should return a tensor; yours returned {kind(got)}.", case, idea)
+    if got.shape != q.shape:
+        raise Mistake(
+            f"the result should have the shape of q, {list(q.shape)}; yours has {list(got.shape)}.",
+            case,
+            "One output for each query, also if a sequence has none, or if there is no sequence. The axes are heads, "
+            "tokens, head_dim.",
+        )
+    if got.dtype != q.dtype:
+        raise Mistake(f"the result should have the dtype of q, {q.dtype}; yours has {got.dtype}.", case)
+
+
+def _name_wrong_values(got, want, row, query_lens: list[int], seq_lens: list[int], case: str) -> Mistake:
+    wrong = (~((got - want).abs() < TOLERANCE)).any(dim=2).any(dim=0).nonzero().flatten().tolist()  # NaN is wrong, too
+    owners = [(i, s - n + j) for i, (n, s) in enumerate(zip(query_lens, seq_lens)) for j in range(n)]
+    sequence, position = owners[wrong[0]]
+    what = f"the output for query {wrong[0]} of the row is wrong: sequence {sequence}, position {position}."
+    if got[:, wrong[0]].isnan().any():
+        what = f"the output for query {wrong[0]} of the row is NaN: sequence {sequence}, position {position}."
+    for words, mistaken in WRONG_WAYS:
+        if torch.allclose(got, mistaken(*row, query_lens, seq_lens), atol=TOLERANCE, equal_nan=True):
+            return Mistake(what, case, words)
+    if 0 in query_lens and position >= 0 and wrong[0] >= sum(query_lens[: query_lens.index(0)]):
+        return Mistake(what, case, "A sequence before it has no queries. Does your code still step over its keys?")
+    if len(seq_lens) > 1 and sequence:
+        return Mistake(
+            what,
+            case,
+            "The first sequence is right. Where do this one's queries begin in q, and where do its keys begin in k?",
+        )
+    return Mistake(
+        what, case, f"It sees the keys of positions 0 to {position} of its own sequence, with scores q · k / √head_dim."
+    )
+
+
+WRONG_WAYS = (
+    (
+        "Yours also sees later tokens of its sequence.",
+        lambda *args: dense(*args, may=lambda query, key, first: True),
+    ),
+    (
+        "Yours takes the first query of a sequence for its position 0. The queries are those of its *last* tokens. "
+        "(`is_causal=True` counts from the first, too.)",
+        lambda *args: dense(*args, may=lambda query, key, first: key <= query - first),
+    ),
+    (
+        "Yours doesn't see its own position.",
+        lambda *args: dense(*args, may=lambda query, key, first: key < query),
+    ),
+    (
+        "Yours sees keys of the other sequences.",
+        lambda *args: dense(*args, across=True),
+    ),
+    (
+        "Yours sees all keys of the row.",
+        lambda *args: dense(*args, across=True, may=lambda query, key, first: True),
+    ),
+    (
+        "Your scores aren't divided by √head_dim.",
+        lambda *args: dense(*args, scale=1.0),
+    ),
+    (
+        "Your scores are divided by head_dim; it should be its square root.",
+        lambda *args: dense(*args, scale=1 / HEAD_DIM),
+    ),
+    (
+        "Your scores are multiplied by √head_dim; divide by it.",
+        lambda *args: dense(*args, scale=HEAD_DIM**0.5),
+    ),
+)
