@@ -56,7 +56,8 @@ from lessons_lib.viz.source import show_source
 from lessons_lib.viz.tables import Table
 
 model, tokenizer = load_model(device="cpu")  # float32: "equal" below means equal down to the last token
-SIX = dict(prompts=PROMPTS, max_new_tokens=MAX_NEW_TOKENS, names=NAMES)
+SIX_PROMPTS = dict(prompts=PROMPTS, max_new_tokens=MAX_NEW_TOKENS)
+SIX = dict(**SIX_PROMPTS, names=NAMES)
 prompt_ids = {story.name: tokenizer(story.prompt).input_ids for story in STORIES}
 
 # %% [markdown]
@@ -117,15 +118,6 @@ So before every pass, we join the caches of the running requests into one, which
 During the pass, the model appends the new tokens; a `DynamicCache` does this by allocating larger tensors and copying
 everything again. After the pass, we split the cache by request: a third copy, which includes the new tokens.
 
-Take one step in which four requests decode, with 60, 20, 40 and 80 tokens in their caches. Count all three copies. How
-many tokens' keys and values does this step copy?
-"""
-
-# %%
-predict("05.b", ...)  # tokens copied in the step
-
-# %% [markdown]
-"""
 ## The idea
 
 > **packed batch**: the new tokens of several sequences in one row, together with the indices that say which sequence
@@ -303,8 +295,8 @@ expects tokens, positions and mask with a batch axis in front, here of size 1.
 
 **Exercise 05.3.** Write `packed_forward(model, packed, cache)`. It calls the model once and returns the logits `[N,
 vocabulary]`: row *i* has those after sequence *i*'s last token. No other logits are computed, since the logits of one
-token have as many elements as the vocabulary has entries. The mask is up to you; the library's `packed_mask(packed)`
-returns it as `[T, keys]`. Pass the arguments by name, because their order differs from model to model. The model may be
+token have as many elements as the vocabulary has entries. The mask is that of lesson 04, between the row's tokens and the keys
+of `key_tags(packed)`. Pass the arguments by name, because their order differs from model to model. The model may be
 on a GPU; the tensors of a `PackedBatch` and the mask are on the CPU. The logits stay on the
 model's device.
 
@@ -351,16 +343,16 @@ counts and times both.)
 
 ### What the copies cost
 
-A step joins, grows and splits the caches of its requests. `copied_tokens` counts the three copies:
+A step joins, grows and splits the caches of its requests. `copied_tokens` counts the three copies. In a step in which four requests decode, with 60, 20, 40 and
+80 tokens in their caches:
 """
 
 # %%
-print(f"copied in the step of the prediction: {3 * (60 + 20 + 40 + 80)} cached tokens and 4 new ones")
-reveal("05.b", copied_tokens(pack([[7]] * 4, cached_lens=[60, 20, 40, 80])), unit="tokens", tolerance=0.02)
+print("tokens whose keys and values are copied:", copied_tokens(pack([[7]] * 4, cached_lens=[60, 20, 40, 80])))
 
 # %% [markdown]
 """
-The copies grow with what's cached, although the keys and values in them never change. How much is that beside the
+Three times 200 cached tokens, and the 4 new ones. The copies grow with what's cached, although the keys and values in them never change. How much is that beside the
 weights, which every step reads? A Llama with 8 billion parameters takes 16 GB at 2 bytes per weight. What would its steps copy?
 """
 
@@ -520,6 +512,58 @@ for family in ("gpt2", "llama", "qwen2"):
 
 # %% [markdown]
 """
+## Break it
+
+What keeps the requests apart is only that rule: the same sequence id, and a position that isn't later. Leave out the sequence ids, and the mask compares positions
+alone. In the first experiment of lesson 04, where F and C shared a row, F's answer stayed right, because F came first. A is first in every row here, until it finishes.
+
+**05.d** How many of the six answers change without the sequence ids?
+"""
+
+# %%
+predict("05.d", ...)  # answers
+
+# %%
+class Changed:
+    """The model, but it gets other arguments."""
+
+    def __init__(self, **changes):
+        self.changes = changes
+
+    def __call__(self, **arguments):
+        return model(**(arguments | self.changes))
+
+    def __getattr__(self, name):
+        return getattr(model, name)
+
+
+def without_ids(_, packed, cache):
+    may = key_tags(packed).positions <= packed.positions[:, None]
+    return packed_forward(Changed(attention_mask=may[None, None]), packed, cache)
+
+
+def shifted_positions(_, packed, cache):
+    """The right mask, but the model counts each sequence's positions from where it begins in the row."""
+    begins = packed.cu_seqlens_q[packed.seq_ids]
+    return packed_forward(Changed(position_ids=(begins + packed.positions)[None]), packed, cache)
+
+
+differ = {}
+for pass_with in (without_ids, shifted_positions):
+    broken = ragged_generate(model, tokenizer, **SIX_PROMPTS, max_num_seqs=4, packed_forward=pass_with, scatter_cache=scatter_cache)
+    differ[pass_with] = [name for name, got, right in zip(NAMES, broken, oracle) if got != right]
+    print(f"{pass_with.__name__}: other answers: {', '.join(differ[pass_with])}; A: …{tokenizer.decode(broken[0])[:60]!r}")
+reveal("05.d", len(differ[without_ids]), unit="answers")
+
+# %% [markdown]
+"""
+All six, A included. In lesson 04's first experiment there was one text with increasing positions, and nothing in front of F. Here every sequence has its own
+position 0, so A's token at position 13 attends to the first 14 tokens of B, C and D, wherever they are in the row.
+
+The second line shifts positions: each sequence's begin where it begins in the row. Without a cache, lesson 04 found that this changes no answer, because
+all distances stay the same. Now the keys in the cache keep the shift that they were computed with, while a new token gets the shift of its own pass. A is
+always first, so its shift is always 0. The others change their place when a prompt comes or a request leaves. (F was lucky: its place changes once, by one.)
+
 ## The ledger
 
 The six stories, with each method so far that has a cache. **Guess first:** on this model, is the row faster than the

@@ -4,32 +4,33 @@ from lessons_lib.checks.exercise import Choice, Question
 
 QUIZ = [
     Question(
-        text="A row holds one new token of A after 9 cached ones, then B's prompt of 4 tokens, then one new token of "
-        "C after 5 cached ones. What are `cu_seqlens_q` and `logits_index`?",
+        text="Someone sorts the sequences of the row by length before `pack`, but still joins the caches in the order "
+        "of admission. What happens?",
         choices=(
             Choice(
-                "[0, 10, 14, 20] and [9, 13, 19]",
-                "Those count the cached tokens too. The row has only the new ones: 1, 4 and 1.",
+                "Nothing: the mask compares ids and positions, and the keys can be anywhere.",
+                "They can, as long as each key has its own tags. `key_tags` gives them by the order of the row.",
             ),
             Choice(
-                "[0, 1, 5, 6] and [0, 4, 5]",
-                "The row has 6 tokens. The parts begin at 0, 1 and 5, and the last token of each is right before the "
-                "next part.",
+                "Requests attend to the keys of other requests.",
+                "The tags of the cached keys follow the order of the row, and the keys that of admission. So the ids "
+                "are attached to foreign keys, and no shape is wrong.",
                 right=True,
             ),
             Choice(
-                "[0, 1, 5, 6] and [1, 5, 6]",
-                "Index 1 is already B's first token. `logits_index` has the last token of each part, not the first "
-                "of the next.",
+                "The pass raises an error, because the lengths don't fit.",
+                "The joined cache has the same number of keys in either order, and so has the mask.",
             ),
             Choice(
-                "[1, 4, 1] and [0, 3, 0]",
-                "Those are the lengths, and indices within each part. You need indices in the row.",
+                "The answers are right, but the logits are in another order.",
+                "The logits are in the order of the row, which the caller knows. It's the keys that are in the wrong "
+                "one.",
             ),
         ),
     ),
     Question(
-        text="For the same row, which positions does the model get?",
+        text="A row holds one new token of A after 9 cached ones, then B's prompt of 4 tokens, then one new token of C "
+        "after 5 cached ones. Which positions does the model get?",
         choices=(
             Choice(
                 "0, 1, 2, 3, 4, 5",
