@@ -72,6 +72,9 @@ LINKS = (
     Link("lessons_lib.engine.gpu_model_runner:compiled_logits"),
     Link("lessons_lib.engine.gpu_model_runner:GPUModelRunner"),
     Link("lessons_lib.engine.overlapped_engine:gpu_model_runner"),
+    Link("lessons_lib.engine.overlap:overlapped_step"),
+    Link("lessons_lib.engine.overlap:OverlappedSteps"),
+    Link("lessons_lib.engine.overlapped_engine:EngineSteps"),
     Link("lessons_lib.engine.overlapped_engine:OverlappedEngine"),
     Link(f"{STAND_INS}:OverlappedEngineOnCPU"),
 )

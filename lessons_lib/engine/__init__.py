@@ -28,7 +28,7 @@ from lessons_lib.engine.llm_engine import LLMEngine
 from lessons_lib.engine.logits_processors import NoTokenAllowed
 from lessons_lib.engine.model_runner import ModelRunner, serve_greedily
 from lessons_lib.engine.outputs import CompletionOutput, NewToken, RequestOutput
-from lessons_lib.engine.overlap import OverlappedSteps, serve_overlapped
+from lessons_lib.engine.overlap import OverlappedSteps, overlapped_step, serve_overlapped
 from lessons_lib.engine.overlapped_engine import OverlappedEngine, gpu_model_runner
 from lessons_lib.engine.race import draw_on_device, random_numbers
 from lessons_lib.engine.sampling import choose_tokens, draw, token_probabilities
@@ -68,6 +68,7 @@ __all__ = [
     "gpu_model_runner",
     "join_projections",
     "next_size",
+    "overlapped_step",
     "random_numbers",
     "releasable",
     "rerun",

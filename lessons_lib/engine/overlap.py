@@ -17,6 +17,25 @@ from lessons_lib.scheduling.sequence import Sequence
 CopyBlocks = Callable[[Any], None]
 
 
+def overlapped_step(loop: "OverlappedSteps") -> "list[Sequence]":
+    """Schedule and launch step N+1, then process the results of step N.
+
+    If blocks may run out, the results of step N come first: a preempted sequence is computed again from its tokens, so
+    all of them must be known.
+
+    Returns:
+        the sequences that have finished.
+    """
+    finished = loop.finish_in_flight() if loop.may_lack_blocks() else []
+    launched = loop.launch()
+    previous, loop.in_flight = loop.in_flight, launched
+    if previous:
+        finished += loop.process_results(previous)
+    if launched:
+        loop.append_placeholders(launched)
+    return finished
+
+
 class OverlappedSteps:
     """Drives a scheduler and a runner with at most one step in flight while the next one is scheduled.
 
@@ -40,20 +59,13 @@ class OverlappedSteps:
         return self.in_flight is not None or self.scheduler.has_unfinished()
 
     def step(self) -> list[Sequence]:
-        """Schedule and launch step N+1, then process the results of step N.
+        """See `overlapped_step`.
 
         Returns:
             the sequences that have finished. Their blocks are free again. A step in flight may still write to them, but
             the GPU executes launches in order, so anything that the next owner writes comes later.
         """
-        finished = self.finish_in_flight() if self.may_lack_blocks() else []
-        launched = self.launch()
-        previous, self.in_flight = self.in_flight, launched
-        if previous:
-            finished += self.process_results(previous)
-        if launched:
-            self.append_placeholders(launched)
-        return finished
+        return overlapped_step(self)
 
     def reset(self) -> None:
         """Forget the step in flight."""

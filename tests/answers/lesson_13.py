@@ -12,6 +12,7 @@ from answers import Wrong
 from lessons_lib.attention.custom_op import replace_placeholders
 from lessons_lib.engine.cuda_graphs import Graph, GraphKey, GraphStore
 from lessons_lib.engine.input_batch import next_tokens
+from lessons_lib.engine.overlap import overlapped_step
 from lessons_lib.engine.race import draw_on_device, random_numbers
 from lessons_lib.measuring.step_sizes import least_padding
 from lessons_lib.measuring.tuning import largest_that_fits
@@ -1291,7 +1292,171 @@ def with_safe_temperature(logits, temperature, seeds, positions):
     return torch.where(is_greedy[:, None], logits.float(), scores).argmax(dim=-1)
 
 
+# 13.7 overlapped_step
+
+
+def one_after_the_other(loop):
+    launched = loop.launch()
+    if launched is None:
+        return []
+    loop.append_placeholders(launched)
+    return loop.process_results(launched)
+
+
+def reads_first(loop):
+    finished = loop.finish_in_flight()
+    loop.in_flight = loop.launch()
+    if loop.in_flight:
+        loop.append_placeholders(loop.in_flight)
+    return finished
+
+
+def never_waits_for_blocks(loop):
+    launched, finished = loop.launch(), []
+    previous, loop.in_flight = loop.in_flight, launched
+    if previous:
+        finished = loop.process_results(previous)
+    if launched:
+        loop.append_placeholders(launched)
+    return finished
+
+
+def placeholders_first(loop):
+    finished = loop.finish_in_flight() if loop.may_lack_blocks() else []
+    launched = loop.launch()
+    previous, loop.in_flight = loop.in_flight, launched
+    if launched:
+        loop.append_placeholders(launched)
+    return finished + (loop.process_results(previous) if previous else [])
+
+
+def no_placeholders(loop):
+    finished = loop.finish_in_flight() if loop.may_lack_blocks() else []
+    previous, loop.in_flight = loop.in_flight, loop.launch()
+    return finished + (loop.process_results(previous) if previous else [])
+
+
+def forgets_what_finished_early(loop):
+    if loop.may_lack_blocks():
+        loop.finish_in_flight()
+    previous, loop.in_flight = loop.in_flight, loop.launch()
+    finished = loop.process_results(previous) if previous else []
+    if loop.in_flight:
+        loop.append_placeholders(loop.in_flight)
+    return finished
+
+
+def forgets_what_finished(loop):
+    overlapped_step(loop)
+    return []
+
+
+def returns_nothing(loop):
+    overlapped_step(loop)
+
+
+def processes_none(loop):
+    finished = loop.finish_in_flight() if loop.may_lack_blocks() else []
+    previous, loop.in_flight = loop.in_flight, loop.launch()
+    finished += loop.process_results(previous)
+    loop.append_placeholders(loop.in_flight)
+    return finished
+
+
+def placeholders_for_none(loop):
+    finished = loop.finish_in_flight() if loop.may_lack_blocks() else []
+    previous, loop.in_flight = loop.in_flight, loop.launch()
+    if previous:
+        finished += loop.process_results(previous)
+    loop.append_placeholders(loop.in_flight)
+    return finished
+
+
+def keeps_the_old_one(loop):
+    finished = loop.finish_in_flight() if loop.may_lack_blocks() else []
+    launched = loop.launch()
+    if loop.in_flight:
+        finished += loop.process_results(loop.in_flight)
+    else:
+        loop.in_flight = launched
+    if launched:
+        loop.append_placeholders(launched)
+    return finished
+
+
+def throws_the_launched_away(loop):
+    launched = loop.launch()
+    if launched:
+        loop.append_placeholders(launched)
+    return loop.finish_in_flight()
+
+
+def launches_twice(loop):
+    finished = overlapped_step(loop)
+    return finished + overlapped_step(loop)
+
+
+def with_an_early_return(loop):
+    early = loop.may_lack_blocks()
+    finished = list(loop.finish_in_flight()) if early else []
+    old = loop.in_flight
+    new = loop.in_flight = loop.launch()
+    finished.extend(loop.process_results(old) if old is not None else ())
+    if new is None:
+        return finished
+    loop.append_placeholders(new)
+    return finished
+
+
+def by_finish_in_flight(loop):
+    done = []
+    if loop.may_lack_blocks():
+        done += loop.finish_in_flight()
+    new = loop.launch()
+    done += loop.finish_in_flight()
+    loop.in_flight = new
+    if new:
+        loop.append_placeholders(new)
+    return done
+
+
+def in_two_branches(loop):
+    if loop.may_lack_blocks():
+        done = loop.finish_in_flight()
+        loop.in_flight = loop.launch()
+    else:
+        old, loop.in_flight = loop.in_flight, loop.launch()
+        done = loop.process_results(old) if old else []
+    if loop.in_flight:
+        loop.append_placeholders(loop.in_flight)
+    return done
+
+
+def as_a_tuple(loop):
+    first = loop.finish_in_flight() if loop.in_flight and loop.may_lack_blocks() else []
+    old, loop.in_flight = loop.in_flight, loop.launch()
+    second = loop.process_results(old) if old else []
+    if loop.in_flight:
+        loop.append_placeholders(loop.in_flight)
+    return (*first, *second)
+
+
 WRONG = {
+    "13.7": [
+        Wrong("one after the other", one_after_the_other, "That step has just been launched"),
+        Wrong("reads first", reads_first, "Launch the next step first"),
+        Wrong("never waits for blocks", never_waits_for_blocks, "Blocks may run out in this step"),
+        Wrong("placeholders first", placeholders_first, "came before that, it's gone"),
+        Wrong("no placeholders", no_placeholders, "needs a placeholder, and its tokens must count"),
+        Wrong("forgets what finished early", forgets_what_finished_early, "and so does `finish_in_flight`"),
+        Wrong("forgets what finished", forgets_what_finished, "should return A; yours returned no sequence"),
+        Wrong("returns nothing", returns_nothing, "Also if none has finished"),
+        Wrong("processes None", processes_none, "is None before the first step"),
+        Wrong("placeholders for None", placeholders_for_none, "returns None if there is nothing"),
+        Wrong("keeps the old one", keeps_the_old_one, "isn't step 2, which was launched"),
+        Wrong("throws the launched step away", throws_the_launched_away, "Its tokens would never be read"),
+        Wrong("launches twice", launches_twice, "One call launches one step"),
+    ],
     "13.1": [
         Wrong("only addresses", OnlyAddresses, "The address is the same, the shape isn't"),
         Wrong("only ids", OnlyIds, "a weight was moved"),
@@ -1459,6 +1624,7 @@ WRONG = {
 }
 
 RIGHT = {
+    "13.7": [with_an_early_return, by_finish_in_flight, in_two_branches, as_a_tuple],
     "13.1": [WithLayouts, KeyAsText, IdsOfAll, DropsFirst],
     "13.2": [counts_placeholders, token_by_token, by_slices, by_position_in_flight],
     "13.3": [by_gather, by_not, one_table, known_minus_one],

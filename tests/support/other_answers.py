@@ -157,4 +157,5 @@ ANSWERS = {
     f"{ATTENTION}.custom_op:replace_placeholders": lesson_13.by_gather,
     f"{ENGINE}.cuda_graphs:GraphStore": GraphStore,
     f"{ENGINE}.race:draw_on_device": lesson_13.by_softmax,
+    f"{ENGINE}.overlap:overlapped_step": lesson_13.by_finish_in_flight,
 }

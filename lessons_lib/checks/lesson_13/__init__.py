@@ -3,6 +3,7 @@ device, which sizes to capture, and the largest size that fits."""
 
 from lessons_lib.checks.exercise import Exercise
 from lessons_lib.checks.lesson_13.drawing import check_draw_on_device
+from lessons_lib.checks.lesson_13.overlapping import check_overlapped_step
 from lessons_lib.checks.lesson_13.padding import check_least_padding
 from lessons_lib.checks.lesson_13.placeholders import check_next_tokens, check_replace_placeholders
 from lessons_lib.checks.lesson_13.quiz import QUIZ
@@ -59,6 +60,23 @@ EXERCISES = [
             "`index = (-1 - input_ids).clamp(min=0)`; `torch.where(input_ids < 0, previous_tokens[index], input_ids)`.",
         ),
         points=1,
+    ),
+    Exercise(
+        id="13.7",
+        title="steps that overlap",
+        reference="lessons_lib.engine.overlap:overlapped_step",
+        test=check_overlapped_step,
+        hints=(
+            "Draw two lines, the CPU's and the device's. At which moments does the device have nothing to do, and "
+            "which of your calls make it wait? And whose placeholder does `process_results` take away?",
+            "If blocks may run out, finish what is in flight first. Launch. Note the step that was in flight, and put "
+            "the new one in its place. Process the old one, if there was one; then give the new one's placeholders, if "
+            "there is one. Collect what has finished from both places.",
+            "`finished = loop.finish_in_flight() if loop.may_lack_blocks() else []`; `launched = loop.launch()`; "
+            "`previous, loop.in_flight = loop.in_flight, launched`; `if previous: finished += "
+            "loop.process_results(previous)`; `if launched: loop.append_placeholders(launched)`.",
+        ),
+        points=3,
     ),
     Exercise(
         id="13.4",
