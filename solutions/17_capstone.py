@@ -4,7 +4,7 @@
 
 **You have built parts of an engine, each inside a frame that was given. Can you write an engine of your own, and how do you know that it's right?**
 
-165 minutes · difficulty: hard · routes: ideas, serving · prerequisites: lesson 05 (ragged packing) for the small size; lessons 09 to 12 and 14 for the others
+175 minutes · difficulty: hard · routes: ideas, serving · prerequisites: lesson 05 (ragged packing) for the small size; lessons 09 to 12 and 14 for the others
 
 In this lesson you start from a file with empty methods. You get a contract, an empty package, and a *conformance suite*: a program that judges any engine by what it does. The same suite judges this course's engines, and it runs on Hugging Face's, nano-vllm's and vLLM's through adapters.
 
@@ -22,13 +22,17 @@ from IPython.display import display
 from lessons_lib.checks import check, hint, points, predict, progress, quiz, reveal, solution
 from lessons_lib.conformance import contract
 from lessons_lib.conformance.capstone import CAPSTONE_SIZES, engine_of, start_capstone
+from lessons_lib.conformance.break_in.grading import error_of
 from lessons_lib.conformance.contract import Limits
+from lessons_lib.conformance.examples.slow_engine import make_engine as make_slow_engine
 from lessons_lib.conformance.examples.small_engine import SmallEngine
 from lessons_lib.conformance.export import class_scoreboard, export_page
 from lessons_lib.conformance.level_table import judge_package, judge_size
 from lessons_lib.conformance.levels import LEVELS, SIZES
+from lessons_lib.conformance.oracle import a_model
 from lessons_lib.conformance.production_map import parts_in
-from lessons_lib.conformance.scoreboard import race, steps_of
+from lessons_lib.conformance.scoreboard import race, steps_of, workload
+from lessons_lib.conformance.texts import byte_tokenizer
 from lessons_lib.viz.tables import Table
 from lessons_lib.viz.timelines import draw_compare
 
@@ -151,7 +155,36 @@ Slots save nothing here: the long request starts in the third step either way. W
 
 ## Measure: the scoreboard
 
-Right comes first; then: how good is it? One seeded workload, your engine and the course's in turns, in one run. Every answer is compared with `generate` again.
+Right comes first; then: how good is it? Sixteen requests arrive while others run. Every answer is compared with `generate` again. At the start stands the engine of the way's
+first step: one request at a time, and each step computes all tokens of that request again.
+"""
+
+# %%
+arrivals = workload(seed=0)
+print("prompt + answer:", ", ".join(f"{each.name} {each.num_prompt} + {each.max_tokens}" for each in arrivals))
+print(f"in all {sum(each.num_prompt for each in arrivals)} + {sum(each.max_tokens for each in arrivals)} tokens")
+
+# %% [markdown]
+"""
+An engine with a cache computes each token once, except the last of each answer: 272 + 236 − 16 = 492.
+
+**17.c** How many does the engine without one compute? One request in your head, and a rough sum: within 30 % is a hit.
+"""
+
+# %%
+predict("17.c", ...)  # tokens
+
+# %% tags=["measured"]
+first_step = race(make_slow_engine, "without a cache", seed=0)
+reveal("17.c", first_step.scores["without a cache"].num_computed, "tokens", tolerance=0.3)
+first_step.table()
+
+# %% [markdown]
+"""
+A prompt of *p* tokens and an answer of *a* cost *p* + (*p* + 1) + … tokens, so *a* × *p* + *a* (*a* − 1) / 2. The seven answers of 24 and 30 tokens make up
+5,694 of the 6,794. (Average lengths, 17 and 14.75, give 5,634: less, because a long answer costs more than its share.) And each step has one token of an answer, so there are as many steps as tokens.
+
+Now your engine and the course's, in turns, in one run:
 """
 
 # %% tags=["measured"]
@@ -162,11 +195,40 @@ result.table()
 """
 Take care with the first rows. Of 16 times to a first token, the p99 is almost the largest. The model is tiny, so most of a step is Python, and an engine that does less for each request is quicker. The course's engine also samples, makes text, keeps metrics, shares prefixes and preempts, in the lines that the last row counts. Times compare only within one run.
 
-Memory is what an engine must have ready: blocks, or room for a whole context in each slot if it doesn't count blocks. And this is when the requests ran, yours above the course's. A request is drawn from the step of its first token on, since no more can be seen from outside:
+Memory is what an engine must have ready: blocks, or room for a whole context in each slot if it doesn't count blocks. And this is when the requests ran, in the first step's engine and in yours. A request is drawn from the step of its first token on, since no more can be seen from outside:
 """
 
 # %%
-draw_compare(*result.timelines(), names=("make_engine", "The course's engine"))
+draw_compare(first_step.timelines()[0], result.timelines()[0], names=("without a cache, one at a time", "make_engine"))
+
+# %% [markdown]
+"""
+## Build: one test
+
+The suite has tested you. A suite finds what it looks for, so now you write a test of your own. The contract says of `abort`: *no token follows*. Engines break that in more than one way.
+
+**Your task: `test_an_abort(make_engine)`.** It raises if an engine gives tokens to a request after its abort; an `assert` is enough. `make_engine(max_num_seqs=2)` makes a small model's engine with these
+`Limits`, and you may make several. Every engine that keeps the contract must pass, whatever it does otherwise. The check tries your test on three right engines and on two wrong ones.
+"""
+
+# %% exercise="17.5"
+from collections.abc import Callable
+
+from lessons_lib.conformance.contract import Params
+
+from lessons_lib.conformance.break_in.one_test import test_an_abort
+
+# %% [markdown]
+"""
+Does your own engine pass it, too?
+"""
+
+# %%
+def mine(**limits):
+    return make_engine(a_model("qwen2"), Limits(**limits), byte_tokenizer())
+
+
+print("your engine:", "passes" if error_of(test_an_abort, mine) is None else "fails")
 
 # %% [markdown]
 """
@@ -182,14 +244,8 @@ draw_compare(*result.timelines(), names=("make_engine", "The course's engine"))
 
 Most of what this course builds exists in production engines, often under a similar name. Open the file next to your own code, and read it with one question: what does it have to handle that yours doesn't?
 
-These are vLLM's, by file and name. "Further" has the maps of SGLang, TensorRT-LLM and transformers, and ten kinds of a first issue in such a project. Versions are in the captions. A file may have moved in a later one; then search for the name.
-"""
+"Further" has the maps of vLLM, SGLang, TensorRT-LLM and transformers, by file and name, and ten kinds of a first issue in such a project. To begin with one: `_prepare_inputs` in vLLM's `vllm/v1/worker/gpu_model_runner.py` is lesson 05's `pack`.
 
-# %%
-parts_in("vLLM")
-
-# %% [markdown]
-"""
 ## Quiz
 """
 
@@ -209,7 +265,7 @@ quiz("17")
 """
 ## Further (optional)
 
-What the lesson doesn't need. It isn't part of its 165 minutes. The first three sections are tasks of an hour each, graded without a stopwatch. Each can be done without the others, and a class gets points for parts of it.
+What the lesson doesn't need. It isn't part of its 175 minutes. The first three sections are tasks of an hour each, graded without a stopwatch. Each can be done without the others, and a class gets points for parts of it.
 """
 
 # %% [markdown]
@@ -376,11 +432,13 @@ table
 
 # %% [markdown]
 """
-### The parts in three more engines
+### The parts in four engines
+
+Versions are in the captions. A file may have moved in a later one; then search for the name.
 """
 
 # %%
-for engine in ("SGLang", "TensorRT-LLM", "transformers"):
+for engine in ("vLLM", "SGLang", "TensorRT-LLM", "transformers"):
     display(parts_in(engine))
 
 # %% [markdown]

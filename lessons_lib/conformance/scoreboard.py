@@ -180,7 +180,7 @@ def serve(make_engine: MakeEngine, arrivals: list[Arrival], limits: Limits, scor
     score.memory = (
         f"{used} blocks of {limits.block_size}"
         if BLOCKS in run.features
-        else f"{slots.most_used} slots of {limits.max_model_len}"
+        else f"{slots.most_used} {'slot' if slots.most_used == 1 else 'slots'} of {limits.max_model_len}"
     )
     if not score.rates[1:]:  # the same in each round
         score.num_lines = own_lines(run.engine)

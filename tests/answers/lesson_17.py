@@ -12,7 +12,7 @@ from answers import Wrong
 from lessons_lib.conformance.adapters import course
 from lessons_lib.conformance.adapters.vllm import VllmEngine
 from lessons_lib.conformance.break_in.examples import break_in_tests
-from lessons_lib.conformance.contract import NewTokens
+from lessons_lib.conformance.contract import NewTokens, Params
 from lessons_lib.conformance.design.examples import design as good_design
 from lessons_lib.conformance.design.machine import Design
 from lessons_lib.conformance.examples.small_engine import Sequence, SmallEngine
@@ -400,3 +400,129 @@ def rounded_and_more(log, ttft_ms, tpot_ms):
 
 
 RIGHT["17.4"] = [by_the_report_of_lesson_14, rounded_and_more, by()]
+
+
+# 17.5 one test
+
+
+def two_requests(make_engine, aborted, **limits):
+    """Both requests, one aborted after a step, and the events that follow."""
+    engine = make_engine(**limits)
+    for name in "ab":
+        engine.add_request(name, [5, 7, 9], Params(max_tokens=4, ignore_eos=True))
+    engine.step()
+    engine.abort(aborted)
+    events = []
+    while engine.has_unfinished():
+        events += engine.step()
+    return events
+
+
+def aborts_what_runs_only(make_engine):
+    assert not any(event.token_ids for event in two_requests(make_engine, "a") if event.request_id == "a")
+
+
+def aborts_what_waits_only(make_engine):
+    events = two_requests(make_engine, "b", max_num_seqs=1)
+    assert not any(event.token_ids for event in events if event.request_id == "b")
+
+
+def allows_no_event(make_engine):
+    for aborted in "ab":
+        events = two_requests(make_engine, aborted, max_num_seqs=1)
+        assert all(event.request_id != aborted for event in events)
+
+
+def wants_a_notice(make_engine):
+    for aborted in "ab":
+        events = two_requests(make_engine, aborted, max_num_seqs=1)
+        assert [e.finish_reason for e in events if e.request_id == aborted] == ["abort"], "no notice"
+
+
+def always_fails(make_engine):
+    raise AssertionError("wrong")
+
+
+def never_ends(make_engine):
+    engine = make_engine()
+    engine.add_request("a", [5], Params(max_tokens=3, ignore_eos=True))
+    engine.abort("a")
+    while not engine.step():
+        pass
+
+
+def counts_blocks(make_engine):
+    engine = make_engine()
+    free = engine.num_free_blocks()
+    engine.add_request("a", [5], Params(max_tokens=3, ignore_eos=True))
+    engine.step()
+    engine.abort("a")
+    assert engine.num_free_blocks() == free
+
+
+def without_limits(make_engine):
+    engine = make_engine(1)
+    engine.add_request("a", [5], Params(max_tokens=3))
+
+
+def wants_other_tokens(make_engine):
+    events = two_requests(make_engine, "a", max_num_seqs=1)
+    assert sum(len(event.token_ids) for event in events) == 3, "3 tokens"
+
+
+def lists_of_tokens(make_engine):
+    for aborted, other in ("ab", "ba"):
+        events = two_requests(make_engine, aborted, max_num_seqs=1)
+        owners = {event.request_id for event in events if event.token_ids}
+        assert owners == {other}, owners
+
+
+def in_three_states(make_engine):
+    """Waiting, in its first step, and later; raises ValueError instead of asserting."""
+    for steps in (0, 1, 3):
+        for slots in (1, 2):
+            engine = make_engine(max_num_seqs=slots)
+            for name in ("x", "y"):
+                engine.add_request(name, [3, 4], Params(max_tokens=6, ignore_eos=True))
+            for _ in range(steps):
+                engine.step()
+            for name in ("y", "x"):
+                engine.abort(name)
+                got = [t for _ in range(3) for e in engine.step() if e.request_id == name for t in e.token_ids]
+                if got:
+                    raise ValueError(f"{name} got {got}")
+
+
+def with_streams_of_events(make_engine):
+    engine = make_engine(max_num_seqs=1)
+    gone, after = set(), []
+    for index in range(4):
+        engine.add_request(str(index), [index + 1] * 3, Params(max_tokens=5, ignore_eos=True))
+    while engine.has_unfinished():
+        after += [event for event in engine.step() if event.request_id in gone and event.token_ids]
+        for name in {"0", "2"} - gone:
+            engine.abort(name)
+            gone.add(name)
+    assert after == []
+
+
+def in_a_class(make_engine):
+    class Case:
+        def run(self, aborted):
+            return [e for e in two_requests(make_engine, aborted, max_num_seqs=1) if e.request_id == aborted]
+
+    assert sum(len(e.token_ids) for name in ("a", "b") for e in Case().run(name)) == 0
+
+
+WRONG["17.5"] = [
+    Wrong("aborts what runs only", aborts_what_runs_only, "Abort in every state"),
+    Wrong("aborts what waits only", aborts_what_waits_only, "Is a request running, with tokens still to come"),
+    Wrong("allows no event", allows_no_event, "the test fails on an engine that says “abort” in its next step"),
+    Wrong("wants a notice", wants_a_notice, "no notice"),
+    Wrong("always fails", always_fails, "AssertionError: wrong"),
+    Wrong("never ends", never_ends, "TooManySteps"),
+    Wrong("counts blocks", counts_blocks, "but no blocks"),
+    Wrong("without limits", without_limits, "TypeError"),
+    Wrong("wants other tokens", wants_other_tokens, "3 tokens"),
+]
+RIGHT["17.5"] = [lists_of_tokens, in_three_states, with_streams_of_events, in_a_class]

@@ -39,7 +39,7 @@ FOUND_BY = {
 def test_each_mutant_is_found_by_the_test_of_its_situation():
     for mutant in MUTANTS:
         test = TESTS[FOUND_BY[mutant.change.__name__]]
-        assert grading._error_of(test, mutant.make_engine) is not None, mutant.change.__name__
+        assert grading.error_of(test, mutant.make_engine) is not None, mutant.change.__name__
 
 
 def test_hints_tell_what_is_seen_and_no_names_of_the_code():

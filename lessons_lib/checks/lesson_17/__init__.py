@@ -1,10 +1,11 @@
-"""Exercises and quiz of lesson 17: an engine of one's own, judged by the conformance suite; optional: a break-in,
-a design, a load report."""
+"""Exercises and quiz of lesson 17: an engine of one's own, judged by the conformance suite, and one test; optional: a
+break-in, a design, a load report."""
 
 from lessons_lib.checks.exercise import Exercise
 from lessons_lib.checks.lesson_17.judging import check_make_engine
 from lessons_lib.checks.lesson_17.quiz import QUIZ
 from lessons_lib.conformance.break_in.grading import check_break_in_tests
+from lessons_lib.conformance.break_in.one_test import check_one_test
 from lessons_lib.conformance.design.grading import check_design
 from lessons_lib.conformance.load_report.checking import check_load_report
 
@@ -32,6 +33,23 @@ EXERCISES = [
         ),
         points=9,
         time_limit=30.0,
+    ),
+    Exercise(
+        id="17.5",
+        title="one test",
+        reference="lessons_lib.conformance.break_in.one_test:test_an_abort",
+        test=check_one_test,
+        hints=(
+            "A request can be aborted in more than one state. And what may an engine still say of it afterwards?",
+            "With one batch slot, two requests give you both states: the first runs, the second waits. Abort one of "
+            "them after a step, go on until nothing is unfinished, and look at the `token_ids` of each event. Do it "
+            "twice, once for each state.",
+            "`engine = make_engine(max_num_seqs=1)`; two `engine.add_request(name, [5, 7, 9], Params(max_tokens=4, "
+            "ignore_eos=True))`; `engine.step()`; `engine.abort(aborted)`; `while engine.has_unfinished():` `for event "
+            "in engine.step():` `assert event.request_id != aborted or not event.token_ids`.",
+        ),
+        points=2,
+        time_limit=20.0,
     ),
     Exercise(
         id="17.2",
