@@ -22,7 +22,7 @@ from IPython.display import display
 
 from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, solution
 from lessons_lib.kernels import VARIANTS, decode_groups, decode_heads, decode_heads_kernel, decode_splits, how_kernels_run, kernel_device, with_functions
-from lessons_lib.measuring import ANY_GPU, HOPPER, OURS, Work, attainable, attention_work, recorded_attention, recorded_production
+from lessons_lib.measuring import ANY_GPU, HOPPER, OURS, Work, attainable, attention_work, recorded_attention, recorded_ladder, recorded_production
 from lessons_lib.recording import Recorder
 from lessons_lib.viz.source import show_source
 from lessons_lib.viz.tables import Table
@@ -175,31 +175,40 @@ reads serves all rows. With the shapes of a Llama, a key serves 4 query heads; w
 
 `BLOCK_M` is the number of rows, a power of two and at least 16 (Idea 3 says why). Rows past the last query head are padding.
 
-How much time does Idea 1 save? The library's finished kernel has all ideas. For each of them, a variant was built without that idea. It gives the same
-results, and both were timed on the H200. `prices` shows both times. Here is the decode of 64 sequences with four programs per KV head, one for each of its query heads:
+How much time does Idea 1 save? A *ladder* of kernels was timed on the H200, each rung with one idea more, on the three decodes from the beginning. The first rung is
+Idea 1 alone. It still computes as lesson 07 does: products element by element, then a sum. (Without Idea 3, four rows are enough for four query heads.)
+
+**Predict 08.e** The first decode, one sequence of 8,192 tokens with 32 query heads, takes lesson 07's kernel 929 µs, in 32 programs. With Idea 1 there are 8 programs, and they
+read a quarter of the bytes. How many µs do they take? Within 30 % is a hit.
 """
 
 # %%
-FULL = "the full kernel"
+predict("08.e", ...)  # microseconds
+
+# %%
+ladder_provenance, ladder = recorded_ladder()
+THREE = [next(name for name in ladder if name.startswith(wanted.name)) for wanted in (alone, even, small_heads)]
 
 
-def prices(*rows):
-    """Each row: (case, variant) or (case, variant, what to compare it with). Times of the variant and of the other."""
-    table = []
-    for case, variant, other in ((*row, FULL)[:3] for row in rows):
-        before = case.without.get(other, case.microseconds[OURS])
-        table.append([case.name, variant, case.without[variant], other, before, f"{case.without[variant] / before:.2f}"])
-    columns = ["case", "variant", "µs", "compared with", "its µs", "times as long"]
-    return Table(columns, table, f"Recorded on one {machine.name}")
+def rungs(*names):
+    """Microseconds of these kernels on the three decodes; registers of a thread, in the second."""
+    of_second = ladder[THREE[1]]
+    return Table(
+        ["kernel", *(f"{name.removeprefix('decode ')}, µs" for name in THREE), "registers of a thread", "spilled"],
+        [[name, *(ladder[case][name]["us"] for case in THREE), of_second[name]["registers"], of_second[name]["spilled"]] for name in names],
+        ladder_provenance,
+    )
 
 
-prices((even, "one program per query head"))
+ONE = "Idea 1, 16 keys per tile"
+reveal("08.e", round(ladder[THREE[0]][ONE]["us"]), unit="µs", tolerance=0.3)
+rungs("lesson 07's kernel", ONE)
 
 # %% [markdown]
 """
-Not four times as long. The four programs read the same keys at about the same time, and a GPU has a cache of its own between memory and processors (50 MB
-on an H200), which may still hold what a neighbor has read. And not all of the difference is re-reading: this variant also launches four times as many
-programs, each with one real row in a tile of 16. The two effects weren't timed separately.
+It got slower: 1.7 times as long, for a quarter of the bytes. So it isn't bytes that this kernel waits for. Its eight programs keep 8 of the GPU's 132 processors busy, where 32 were busy before,
+and in each iteration a program now computes four heads' scores, one product at a time. Where there are programs enough, as in the second case, Idea 1 gains a factor of 1.8. (The third case has
+seven query heads per KV head, so a seventh of the bytes; it gains 13 %.) The last two columns will matter in a moment.
 
 ## Idea 2: a tile of several blocks
 
@@ -214,12 +223,14 @@ addresses are the same, but that doesn't matter: the result is one block index p
 """
 
 # %%
-SMALL_TILES = "one block per iteration"
-prices((even, SMALL_TILES))
+rungs(ONE, "Ideas 1 and 2, 32 keys per tile", "Ideas 1 and 2, 64 keys per tile")
 
 # %% [markdown]
 """
-That's with all other settings unchanged: four warps, 128 threads, have too little work in 16 keys. With two warps small tiles are about as fast as large ones ("Further").
+A quarter of the iterations, and next to nothing gained: the second case even gets slower, nearly as slow as lesson 07's. The last columns say why. All products of a tile, rows × keys ×
+head size, exist at once before they're summed, in registers. A thread has 255 at most. What doesn't fit is *spilled*: written to memory, and read back. And a processor has 65,536
+registers for all the programs that it runs: with 128 threads of 128 registers each that's four programs, with 255 only two, so fewer loads are in flight. A larger tile needs another way
+to multiply.
 
 **Predict 08.a** C, D and B have contexts of 4, 22 and 63 tokens, in blocks of 16, with 4 query heads over 2 KV heads. Lesson 07's kernel needed 28 iterations, as counted
 above: 4 heads × (1 + 2 + 4) blocks. With both ideas, one program per KV head and tiles of 32 keys, how many iterations will all programs need together?
@@ -244,15 +255,10 @@ output is another product, of the weights and the values.
 + tl.dot of two tiles: for the scores, and for the output
 ```
 
-`tl.dot` needs at least 16 rows here. A Llama has 4 query heads per KV head, so 12 rows are padding. The padding costs arithmetic but no bytes, and
-with tensor cores a decode waits for bytes. In the kernels, `GROUP` is the number of query heads per KV head, 4 in the Llama, and `BLOCK_M` the number of rows, padding included.
-"""
+`tl.dot` needs at least 16 rows here. A Llama has 4 query heads per KV head, so 12 rows are padding. The padding costs arithmetic but no bytes. In the kernels, `GROUP` is the
+number of query heads per KV head, 4 in the Llama, and `BLOCK_M` the number of rows, padding included.
 
-# %% [markdown]
-"""
-Without tensor cores, the products of all rows, dimensions and keys exist at once, in float32, before they're summed. (No padding is needed then.)
-
-**Predict 08.b** How many KiB do these products take, for the 4 query heads of a Llama's KV head, head size 128, and 128 keys per iteration?
+**Predict 08.b** How many KiB did the products of the last rung's kind take, for the 4 query heads of a Llama's KV head, head size 128, and 128 keys per iteration? They are float32.
 """
 
 # %%
@@ -260,12 +266,13 @@ predict("08.b", ...)
 
 # %%
 reveal("08.b", 4 * 128 * 128 * 4 / 1024, unit="KiB")
-prices((even, "no tensor cores", SMALL_TILES))
+rungs(ONE, "Ideas 1, 3 and 4, 16 keys per tile", "Ideas 1 to 4, 64 keys per tile", "Ideas 1 to 4, 128 keys per tile")
 
 # %% [markdown]
 """
-A processor of an H200 has 256 KiB of registers for everything that runs on it. So this variant was timed with 16 keys per iteration, and it's compared with
-the variant of Idea 2, which has 16 as well.
+All registers of a processor are 256 KiB. `tl.dot` doesn't need the products one by one, so its tiles fit. (From here on the rungs have Idea 4 too, which wasn't timed apart.) In the second case, tensor cores alone make
+Idea 1's kernel 4 times as fast, and *now* larger tiles pay: no register is spilled with 128 keys. The three ideas are worth little one by one; together they make the second
+case 12 times as fast as lesson 07's kernel, and the third 23 times. The single sequence is 7 times as fast, and could still be much faster: it has 8 programs. That's Idea 5, in "Further".
 
 ## Idea 4: powers of two
 
@@ -283,12 +290,25 @@ base 2, and the weights come out the same.
 # %%
 from lessons_lib.kernels import LOG2_E
 
+FULL = "the full kernel"
+
+
+def prices(*rows):
+    """Each row: (case, variant) or (case, variant, what to compare it with). Times of the variant and of the other."""
+    table = []
+    for case, variant, other in ((*row, FULL)[:3] for row in rows):
+        before = case.without.get(other, case.microseconds[OURS])
+        table.append([case.name, variant, case.without[variant], other, before, f"{case.without[variant] / before:.2f}"])
+    columns = ["case", "variant", "µs", "compared with", "its µs", "times as long"]
+    return Table(columns, table, f"Recorded on one {machine.name}")
+
+
 print(f"log2(e) = {LOG2_E:.6f};  exp(1.7) = {torch.tensor(1.7).exp():.6f};  exp2(1.7 × log2(e)) = {torch.tensor(1.7 * LOG2_E).exp2():.6f}")
 prices((long, "natural exponentials", ANY_GPU))
 
 # %% [markdown]
 """
-This was timed in a prefill, because that's where arithmetic counts most. It is compared with the library's prefill kernel for any GPU.
+This was timed in a prefill, because that's where arithmetic counts most: the library's prefill kernel for any GPU, with and without the idea.
 
 ## Build 1: the softmax of a tile
 
@@ -366,7 +386,7 @@ watch(mine.recording, ["KV head", "sequence"])
 
 # %% [markdown]
 """
-Half as many programs, half the bytes, and as the tiles grow, fewer iterations. Fewer bytes and fewer iterations leave a GPU less to wait for. How much time that is depends on the rest of the kernel. For
+Half as many programs, half the bytes, and as the tiles grow, fewer iterations. Fewer bytes and fewer iterations leave a GPU less to wait for. How much time that is depends on the rest of the kernel, as the ladder showed. For
 B, one `tl.load` now reads keys from four blocks: step through its program above.
 
 On a GPU, larger tiles have a price too: registers and shared memory. Keys can be requested only once their block indices have arrived, which makes two waits in
@@ -432,9 +452,9 @@ print(f"C, D and B: the same tokens as with PyTorch: {same}")
 """
 ## Measure
 
-Here are the recorded times of the library's `decode_kernel`. Its loop is that of your kernel; around it are lines for packed batches and for models that yours
-doesn't serve. And it has one more idea. A single sequence gives your grid 8 programs, one per KV head, and the GPU has 132 processors. Where programs are few, the library's
-kernel splits the keys of the sequence among more programs ("Further", Idea 5). "Not split" is the time without that idea, recorded for the first row only.
+Here are the recorded times of a kernel like yours, the solution of 08.2, and of the library's `decode_kernel`. Its loop is that of your kernel; around it are lines for packed batches
+and for models that yours doesn't serve. And it has one more idea. A single sequence gives your grid 8 programs, one per KV head, and the GPU has 132 processors. Where programs are few, the
+library's kernel splits the keys of the sequence among more programs ("Further", Idea 5).
 
 How do others compare? PyTorch's kernels were timed in the same run. Its dense attention, SDPA (`scaled_dot_product_attention`), appears twice: "flash", and the
 kernel from NVIDIA's cuDNN library. "Dense" and "packed" read contiguous keys, without a block table: the kind of cache that lesson 03 got rid of. The kernels
@@ -448,11 +468,12 @@ from lessons_lib.viz.charts import draw_bars
 SHAPES = {case.name: case for case in CASES}
 display(
     Table(
-        columns=["recorded", "at least, µs", "lesson 07, µs", "lesson 08, not split, µs", "lesson 08, µs", "share of the limit"],
+        columns=["recorded", "at least, µs", "lesson 07, µs", "08.2 with 64 keys per tile, µs", "library, µs", "share of the limit: 08.2", "library"],
         rows=[
-            [case.name, reading(case), case.microseconds[SEVEN], case.without.get("sequences not split"), us := case.microseconds[OURS], f"{reading(case) / us:.0%}"]
-            for case in (alone, even, small_heads)
+            [case.name, least_us := reading(case), *(times := [ladder[name][kernel]["us"] for kernel in (SEVEN, "Ideas 1 to 4, 64 keys per tile", "the library's kernel")]), *(f"{least_us / us:.0%}" for us in times[1:])]
+            for case, name in zip((alone, even, small_heads), THREE)
         ],
+        caption=ladder_provenance,
     )
 )
 production = recorded_production()
@@ -477,7 +498,8 @@ bars(even)
 
 # %% [markdown]
 """
-Near 100%, a kernel runs about as fast as this machine can read.
+Near 100%, a kernel runs about as fast as this machine can read. In the last two cases a kernel of one screen is as good as the library's, or a little better: it has no lines for
+anything else. In the first, eight programs can't read as fast as 132 processors.
 
 In the chart FlashInfer, FlashAttention-3 and cuDNN's dense kernel come close to our time, and a difference of a few percent may change from run to run. cuDNN's
 is a little ahead in this one. It reads contiguous keys, without a table; we didn't measure how much of its lead comes from that. In prefills the order is different ("Further").

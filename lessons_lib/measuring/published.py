@@ -123,6 +123,18 @@ def recorded_short_decodes() -> tuple[str, list[dict]]:
     return _provenance(facts), facts["cases"]
 
 
+@cache
+def recorded_ladder() -> tuple[str, dict[str, dict[str, dict]]]:
+    """From lesson 07's kernel to lesson 08's, one idea at a time, on one H200: `python -m tools.gpu_bench.ladder`.
+
+    Returns:
+        (machine, versions, command and date in one line; name of a case -> name of a step -> "us" microseconds, and for
+        all steps but the last the "registers" of a thread and how many more it would need, "spilled").
+    """
+    facts = json.loads((FOLDER / "h200_ladder.json").read_text(encoding="utf-8"))
+    return _provenance(facts), facts["cases"]
+
+
 @dataclass(frozen=True)
 class RecordedEngine:
     """The engine's benchmark on a GPU, one mode after another.

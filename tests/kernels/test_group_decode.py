@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from lessons_lib.kernels import decode_groups, decode_groups_kernel, decode_heads, decode_splits, kernel_device
+from lessons_lib.kernels.ladder import decode_groups_by_sums
 from lessons_lib.recording import Recorder
 
 
@@ -21,6 +22,8 @@ def test_groups_and_splits_give_what_lesson_07_gives():
     want = decode_heads(*inputs)
     torch.testing.assert_close(decode_groups(*inputs, keys_per_tile=16), want)
     torch.testing.assert_close(decode_splits(*inputs, split_size=16, keys_per_tile=16), want)
+    for keys_per_tile in (8, 16, 32):
+        torch.testing.assert_close(decode_groups_by_sums(*inputs, keys_per_tile), want)
 
 
 def test_a_group_loads_each_key_once():

@@ -19,7 +19,12 @@ from lessons_lib.kernels.launch import splits_are_short
 from lessons_lib.measuring import published as recorded
 from lessons_lib.measuring.attention_cases import CASES
 from lessons_lib.measuring.attention_peers import PEERS
-from lessons_lib.measuring.published import recorded_attention, recorded_production, recorded_short_decodes
+from lessons_lib.measuring.published import (
+    recorded_attention,
+    recorded_ladder,
+    recorded_production,
+    recorded_short_decodes,
+)
 from lessons_lib.measuring.roofline import Machine, Work, attainable, attention_work
 from tools.gpu_bench.__main__ import LARGEST_ERROR, SWEPT
 from tools.gpu_bench.ablations import ablations
@@ -150,3 +155,18 @@ def test_short_decodes_were_recorded_where_one_kernel_is_chosen_and_is_faster():
     for case in cases:
         assert splits_are_short(case["num_seqs"], case["heads"][1], case["room"], num_processors=132), case
         assert case["one_kernel_us"] < case["two_kernels_us"], case
+
+
+def test_what_lesson_08_says_of_the_ladder():
+    provenance, ladder = recorded_ladder()
+    single, many, small_heads = ({name: step["us"] for name, step in case.items()} for case in ladder.values())
+    assert "H200" in provenance
+    seven, one, best = "lesson 07's kernel", "Idea 1, 16 keys per tile", "Ideas 1 to 4, 128 keys per tile"
+    assert round(single[one] / single[seven], 1) == 1.7 and round(many[seven] / many[one], 1) == 1.8
+    assert round(100 * (1 - small_heads[one] / small_heads[seven])) == 13
+    assert 0.95 < many["Ideas 1 and 2, 64 keys per tile"] / many[seven] < 1
+    assert round(many[one] / many["Ideas 1, 3 and 4, 16 keys per tile"]) == 4
+    assert [round(case[seven] / case[best]) for case in (single, many, small_heads)] == [7, 12, 23]
+    steps = list(ladder.values())[1]
+    assert [steps[f"Ideas 1 and 2, {keys} keys per tile"]["registers"] for keys in (32, 64)] == [255, 255]
+    assert steps[one]["registers"] == 128 and steps[best]["spilled"] == 0
