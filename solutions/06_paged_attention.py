@@ -341,16 +341,12 @@ the denominator by the same factor, e to the power of that constant, so attentio
 allowed. The best choice is the **largest score**: then every exponent is 0 or below. No exponential exceeds 1, so
 nothing overflows. And one of them is exactly 1, so the denominator isn't 0.
 
-But if we go block by block, we don't know the largest score until the last block. So we use the largest score *so far*,
-and correct the sums when a larger one shows up. The sums were accumulated with exp(score − old maximum). They should
-contain exp(score − new maximum). One factor converts them:
+But if we go block by block, we don't know the largest score until the last block. So we use the largest score *so far*. When
+a larger one shows up, the sums that we have contain exp(score − old maximum), and they should contain exp(score − new
+maximum). The old scores are gone by then. What can you still do to the sums? Work it out on paper before you write code.
 
-```
-exp(score − new)  =  exp(score − old) × exp(old − new)
-```
-
-> **online softmax**: a softmax that takes its scores one block at a time. It keeps the largest score so far. When a
-> larger one appears, it multiplies its sums by exp(old maximum − new maximum).
+> **online softmax**: a softmax that takes its scores one block at a time. It keeps the largest score so far, and its sums
+> are always relative to that.
 
 **Your task: `add_block(seen, scores, values)`**, for Q queries and K keys at once. Return a new `Partial` over the keys
 seen so far and those of this block: all three fields of the table above, with both sums relative to the new maximum.
@@ -361,8 +357,7 @@ key keeps its state: maximum −∞, total 0, output 0.
 
 Example, with one query and one-dimensional values. After scores [1, 2] with values [10, 20], the maximum is 2, the
 total is exp(−1) + 1 = 1.368, and the output is 10 exp(−1) + 20 = 23.68. Then comes a block with score [3] and value
-[30]. The factor is exp(−1) = 0.368. The new total is 0.368 × 1.368 + 1 = 1.503, and the new output is 0.368 × 23.68 +
-30 = 38.71. Their quotient, 25.75, is the attention.
+[30]. Now the maximum is 3, the total 1.503, and the output 38.71. Their quotient, 25.75, is the attention.
 
 If your version gives NaN, find the operation that made it before you mend it.
 """
@@ -372,7 +367,10 @@ from lessons_lib.attention.online_softmax import add_block
 
 # %% [markdown]
 """
-Here's your function on D's real scores. In which blocks are the sums rescaled?
+One factor corrects the sums, whatever they were made of, since exp(score − new) = exp(score − old) × exp(old − new). In the
+example it's exp(2 − 3) = 0.368: 0.368 × 1.368 + 1 = 1.503.
+
+Here's your function on D's real scores. In which blocks are the sums multiplied by such a factor?
 """
 
 # %%

@@ -305,22 +305,13 @@ predict("07.b", ...)
 """
 ## Build 2: attention over a block table
 
-Now the kernel that this lesson is named after: the loop of lesson 06's `attention_in_place`, for one query and one head. The softmax is that of `add_block`:
-
-| lesson 06 | in the kernel | shape |
-|---|---|---|
-| `seen.maximum`, `maximum` | `row_max`, `new_max` | scalar; `float("-inf")` before the first block |
-| `seen.total` | `row_sum` | scalar; `0.0` before the first block |
-| `seen.output` | `acc` | `[HEAD_DIM]`; zeros before the first block |
-| `weights` | `weights` | `[BLOCK_SIZE]` |
-| `rescale` | `rescale` | scalar, exp(old maximum − new maximum) |
-| `attention_of(seen)` | `acc / row_sum` | `[HEAD_DIM]` |
+Now the kernel that this lesson is named after: the loop of lesson 06's `attention_in_place`, for one query and one head. The softmax is that of `add_block`. A `Partial`
+can't be passed around in a kernel, so its three fields are variables of the loop. (The library calls them `row_max`, `row_sum` and `acc`.)
 
 Three things are new.
 
 **Variables that a loop updates keep their dtype and shape.** The compiler fixes both before the first iteration. A sum that starts as `0` is an
-integer, and the compiler rejects the loop if it turns the sum into a float; so start with `0.0`. And `acc` starts as a tile, `tl.zeros([HEAD_DIM], tl.float32)`, not as
-a scalar.
+integer, and the compiler rejects the loop if it turns the sum into a float. `tl.zeros([...], tl.float32)` makes a tile.
 
 **The block comes from the table.** Entry `p // BLOCK_SIZE` tells you which block position p is in. The entry is the *physical* block, an index into the
 pool. That block starts at offset block × `stride_block`. The cache may be a view of a larger tensor, so `stride_block` need not be BLOCK_SIZE ×
@@ -335,7 +326,7 @@ bits as well. In a large cache, block × `stride_block` doesn't fit into them ("
 `query` isn't a pointer but the query itself, a tile `[HEAD_DIM]`. `keys`, `values` and `table` are pointers; keys and values have the same strides.
 `num_tokens` includes the new token, and is at least 1; the last block may be partly full, and its other slots may hold anything, even NaN (0 × NaN is NaN).
 Scores may be near 200 or near −100,000. Table entries past the blocks in use may be anything, and there may be none, so don't read them.
-`range(0, num_tokens, BLOCK_SIZE)` works in a kernel, and `tl.maximum(a, b)` is the larger of two scalars. The query is float32, so everything computed with it
+`range` works in a kernel, and `tl.maximum(a, b)` is the larger of two scalars. The query is float32, so everything computed with it
 is float32 as well, whatever the cache's dtype. Leave it at that: don't convert anything to the cache's dtype.
 
 Example: 6 tokens, BLOCK_SIZE = 4, table [3, 1, ...]. The first iteration reads all slots of block 3, the second one slots 0 and 1 of block 1.
