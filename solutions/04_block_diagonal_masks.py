@@ -386,7 +386,7 @@ attention with your mask computes, for several sequences in one row:
 Example: C has 3 tokens in the cache and E 5, and each has one new token. Then `query_lens` is [1, 1] and `seq_lens` is [4, 6]. Two queries see 4 and
 6 keys: 10 scores in each head, where the mask has 20 cells.
 
-The mask is what you know to be right, so compare with it first, whenever you like.
+You know that the mask is right, so you can compare with it at any time.
 """
 
 # %% exercise="04.3"

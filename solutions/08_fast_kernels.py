@@ -258,7 +258,7 @@ output is another product, of the weights and the values.
 `tl.dot` needs at least 16 rows here. A Llama has 4 query heads per KV head, so 12 rows are padding. The padding costs arithmetic but no bytes. In the kernels, `GROUP` is the
 number of query heads per KV head, 4 in the Llama, and `BLOCK_M` the number of rows, padding included.
 
-**Predict 08.b** How many KiB did the products of the last rung's kind take, for the 4 query heads of a Llama's KV head, head size 128, and 128 keys per iteration? They are float32.
+**Predict 08.b** How many KiB would the products of the last rung take with 128 keys per iteration? (They are float32. A KV head of a Llama has 4 query heads and head size 128.)
 """
 
 # %%

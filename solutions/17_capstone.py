@@ -155,8 +155,8 @@ Slots save nothing here: the long request starts in the third step either way. W
 
 ## Measure: the scoreboard
 
-Right comes first; then: how good is it? Sixteen requests arrive while others run. Every answer is compared with `generate` again. At the start stands the engine of the way's
-first step: one request at a time, and each step computes all tokens of that request again.
+Right comes first; then: how good is it? Sixteen requests arrive while others run. Every answer is compared with `generate` again. The race begins with the engine of the
+way's first step: it serves one request at a time, and each step computes all tokens of that request again.
 """
 
 # %%

@@ -657,6 +657,18 @@ def begins_a_failed_stream_again(course, engine, scheduler):
 
 
 @broken("manners.waiting_survive_a_fault")
+def drops_what_is_kept_if_a_pass_fails(course, engine, scheduler):
+    step = course.step
+
+    def stepping():
+        kept, course.new = course.new, []
+        events = step()
+        return events if any(event.finish_reason == "error" for event in events) else kept + events
+
+    course.step = stepping
+
+
+@broken("manners.waiting_survive_a_fault")
 def ends_the_waiting_too(course, engine, scheduler):
     fail = engine.fail
     engine.fail = lambda sequences, error: fail(list(engine.completions), error)

@@ -194,7 +194,8 @@ def stream(bench: Bench) -> None:
 @LEVEL.item("Streams and steps serve each other's requests, and no token is lost", "12")
 def streams_beside_steps(bench: Bench) -> None:
     run = bench.run(needs=(STREAM,))
-    run.add(a_prompt(8), 9, ignore_eos=True)
+    for index in range(3):  # with the two streams more than there are batch slots
+        run.add(a_prompt(8, index), 9, ignore_eos=True)
     one, two = (_stream(run, name, a_prompt(5, 9), 6) for name in ("one", "two"))
     got: dict[str, list[int]] = {"one": [], "two": []}
     for _ in range(6):
@@ -205,7 +206,7 @@ def streams_beside_steps(bench: Bench) -> None:
     for name, tokens in got.items():
         if tokens != right:
             raise Broken(
-                f"two streams, read in turn, beside a request of step(): stream {name!r} gave {tokens}, not {right}."
+                f"two streams, read in turn, beside requests of step(): stream {name!r} gave {tokens}, not {right}."
             )
     for each in (one, two):
         if (more := next(each, None)) is not None:
@@ -344,6 +345,23 @@ def waiting_survive_a_fault(bench: Bench) -> None:
                 f"two batch slots, five requests, and the model fails in its second pass: request {name!r}, which was "
                 "waiting, ended with 'error'. It has lost nothing; keep it in the queue."
             )
+    run.check_answers(may_fail=True)
+    if STREAM in run.features:
+        _kept_through_a_fault(bench.run(needs=(MODEL, STREAM)))
+
+
+def _kept_through_a_fault(run: Run) -> None:
+    """A request has ended during a stream, and its tokens wait for `step`. Then a pass fails."""
+    done = run.add(a_prompt(4), 3, ignore_eos=True)
+    list(_stream(run, "read", a_prompt(6), 8))  # longer than the other answer, all of which is computed meanwhile
+    del run.requests["read"]
+    run.add(a_prompt(5, 1), 6, ignore_eos=True)
+    _fail_once(run, at_pass=1)
+    if run.requests[done].finish_reason is None:
+        raise Broken(
+            f"a stream had computed the answer of request {done!r}, which waited for step(). The next pass failed, and "
+            "the answer never came. Does `step` let go of what is kept before it knows that the pass succeeds?"
+        )
     run.check_answers(may_fail=True)
 
 
