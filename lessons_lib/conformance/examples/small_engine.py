@@ -62,8 +62,9 @@ class SmallEngine:
         self.waiting.append(Sequence(request_id, list(prompt_ids), params, len(prompt_ids)))
 
     def step(self) -> list[NewTokens]:
+        computed = self.compute()  # if it raises, what is unread stays
         unread, self.unread = self.unread, []
-        return unread + self.compute()
+        return unread + computed
 
     def compute(self) -> list[NewTokens]:
         """One pass; tokens of streams go to their readers, the others are returned."""
