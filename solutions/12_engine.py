@@ -13,6 +13,7 @@ token ids, and answers that can be read as they grow and stopped halfway. Then w
 # %%
 import random
 import sys
+from pathlib import Path
 
 import torch
 
@@ -571,7 +572,7 @@ interrupt each of 40 runs at one of these lines, drawn at random:
 """
 
 # %%
-PLACES = tuple(f"lessons_lib/{part}/" for part in ("engine", "scheduling", "kv_cache"))
+PLACES = tuple(str(Path("lessons_lib", part)) for part in ("engine", "scheduling", "kv_cache"))
 
 
 def six_tokens(interrupt_at=None):
