@@ -691,6 +691,21 @@ def with_doubts(if_copying_fails, if_the_model_fails=lambda output: []):
     return run_step
 
 
+def fails_what_runs(engine):
+    output = engine.schedule()
+    in_doubt = [*engine.scheduler.running, *output.swapped_out]
+    try:
+        engine.copy_blocks(output.block_copies)
+        in_doubt = list(engine.scheduler.running)
+        if not output.num_scheduled_tokens:
+            return
+        tokens, logits = engine.compute(output)
+    except Exception as error:
+        engine.fail(in_doubt, error)
+        return
+    finish(engine, output, tokens, logits, "cupr")
+
+
 def fails_what_waits(engine):
     output = engine.schedule()
     try:
@@ -995,6 +1010,7 @@ WRONG = {
             with_doubts(lambda output: output.swapped_out, lambda output: output.swapped_out),
             "the cache of what was swapped out is whole",
         ),
+        Wrong("all that runs", fails_what_runs, "Requests that the step doesn't touch"),
         Wrong("all that wait in the swap space", fails_what_waits, "in an earlier step isn't touched"),
         Wrong(
             "fails requests",

@@ -20,6 +20,7 @@ class Case:
         error: what is raised then.
         fails_for: a callback that raises at its second token: the request's name.
         extra_copies: block copies of every step besides those of the scheduler.
+        left_out: a running request that isn't scheduled in the step that fails.
     """
 
     told: str
@@ -30,6 +31,7 @@ class Case:
     error: type[BaseException] = Broken
     fails_for: str = ""
     extra_copies: int = 0
+    left_out: str = ""
 
 
 CASES = (
@@ -66,6 +68,12 @@ CASES = (
         {"A": (3, 4, 1), "B": (3, 4, 1), "C": (3, 2, 1)},
         {"max_num_seqs": 2},
         broken=2,
+    ),
+    Case(
+        "A and B run; the scheduler leaves B out of the second step, whose forward pass fails",
+        {"A": (3, 4, 1), "B": (3, 4, 1)},
+        broken=2,
+        left_out="B",
     ),
     Case(
         "A has two answers (`n=2`), B has one, and the third forward pass fails",

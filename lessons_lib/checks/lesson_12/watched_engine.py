@@ -164,6 +164,9 @@ class Watched(LLMEngine):
             raise self.case.error("a bug")
         scheduler_output = self._schedule()
         scheduler_output.block_copies += [BlockCopy(COPY, 0, 1)] * self.case.extra_copies
+        if self.case.left_out and self.times["forward"] + 1 == self.case.broken:
+            counts = scheduler_output.num_scheduled_tokens
+            scheduler_output.num_scheduled_tokens = {x: counts[x] for x in counts if x.id != self.case.left_out}
         self.copies_left = len(scheduler_output.block_copies)
         self.num_tokens = {each: each.num_tokens for each in scheduler_output.num_scheduled_tokens}
         self.gets_token = [
