@@ -124,7 +124,8 @@ class Engine(Protocol):
         """Add a request, at the call or at the first `next`, and yield its tokens one by one as steps compute them.
 
         Each `next` steps the engine until there is a token, and so serves the other requests, too, whose tokens are
-        not lost: the next `step()` returns them, with what it computes itself. If the reader closes the iterator early,
+        not lost: the next `step()` returns them, with what it computes itself. If `step()` is called in between, it
+        serves the stream's request, too, and keeps its tokens for the reader. If the reader closes the iterator early,
         even before its first `next`, the request is aborted. If `abort` ends the request, the iterator yields nothing
         more and ends.
 

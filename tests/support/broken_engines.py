@@ -407,6 +407,28 @@ def forgets_what_a_stream_computed_for_others(course, engine, scheduler):
 
 
 @broken("manners.streams_beside_steps")
+def steps_return_the_tokens_of_streams_too(course, engine, scheduler):
+    streamed, stream, step = {}, course.stream, course.step
+
+    def noting(name, prompt, params):
+        streamed[name] = None
+        return stream(name, prompt, params)
+
+    def stepping():
+        before = {
+            name: len(engine.requests[name].completions[0].token_ids) for name in streamed if name in engine.requests
+        }
+        events = step()
+        for name in before:
+            if name in engine.requests:
+                new = engine.requests[name].completions[0].token_ids[before[name] :]
+                events += [NewTokens(name, list(new))] if new else []
+        return events
+
+    course.stream, course.step = noting, stepping
+
+
+@broken("manners.streams_beside_steps")
 def streams_lose_the_tokens_of_others(course, engine, scheduler):
     def stream(name, prompt, params):
         course.add_request(name, prompt, params)
