@@ -62,23 +62,6 @@ EXERCISES = [
         points=1,
     ),
     Exercise(
-        id="13.7",
-        title="steps that overlap",
-        reference="lessons_lib.engine.overlap:overlapped_step",
-        test=check_overlapped_step,
-        hints=(
-            "Draw two lines, the CPU's and the device's. At which moments does the device have nothing to do, and "
-            "which of your calls make it wait? And whose placeholder does `process_results` take away?",
-            "If blocks may run out, finish what is in flight first. Launch. Note the step that was in flight, and put "
-            "the new one in its place. Process the old one, if there was one; then give the new one's placeholders, if "
-            "there is one. Collect what has finished from both places.",
-            "`finished = loop.finish_in_flight() if loop.may_lack_blocks() else []`; `launched = loop.launch()`; "
-            "`previous, loop.in_flight = loop.in_flight, launched`; `if previous: finished += "
-            "loop.process_results(previous)`; `if launched: loop.append_placeholders(launched)`.",
-        ),
-        points=3,
-    ),
-    Exercise(
         id="13.4",
         title="a draw that the CPU doesn't wait for",
         reference="lessons_lib.engine.race:draw_on_device",
@@ -129,5 +112,22 @@ EXERCISES = [
             "too_large) // 2` and call `fits(middle)`; after the loop, `return fitting`.",
         ),
         points=1,
+    ),
+    Exercise(
+        id="13.7",
+        title="steps that overlap",
+        reference="lessons_lib.engine.overlap:overlapped_step",
+        test=check_overlapped_step,
+        hints=(
+            "Draw two lines, the CPU's and the device's. At which moments does the device have nothing to do, and "
+            "which of your calls make it wait? And whose placeholder does `process_results` take away?",
+            "If blocks may run out, finish what is in flight first. Launch. Note the step that was in flight, and put "
+            "the new one in its place. Process the old one, if there was one; then give the new one's placeholders, if "
+            "there is one. Collect what has finished from both places.",
+            "`finished = loop.finish_in_flight() if loop.may_lack_blocks() else []`; `launched = loop.launch()`; "
+            "`previous, loop.in_flight = loop.in_flight, launched`; `if previous: finished += "
+            "loop.process_results(previous)`; `if launched: loop.append_placeholders(launched)`.",
+        ),
+        points=3,
     ),
 ]

@@ -35,23 +35,6 @@ EXERCISES = [
         time_limit=30.0,
     ),
     Exercise(
-        id="17.5",
-        title="one test",
-        reference="lessons_lib.conformance.break_in.one_test:test_an_abort",
-        test=check_one_test,
-        hints=(
-            "A request can be aborted in more than one state. And what may an engine still say of it afterwards?",
-            "With one batch slot, two requests give you both states: the first runs, the second waits. Abort one of "
-            "them after a step, go on until nothing is unfinished, and look at the `token_ids` of each event. Do it "
-            "twice, once for each state.",
-            "`engine = make_engine(max_num_seqs=1)`; two `engine.add_request(name, [5, 7, 9], Params(max_tokens=4, "
-            "ignore_eos=True))`; `engine.step()`; `engine.abort(aborted)`; `while engine.has_unfinished():` `for event "
-            "in engine.step():` `assert event.request_id != aborted or not event.token_ids`.",
-        ),
-        points=2,
-        time_limit=20.0,
-    ),
-    Exercise(
         id="17.2",
         title="the break-in: tests that find twelve mistakes (optional)",
         reference="lessons_lib.conformance.break_in.examples:break_in_tests",
@@ -112,5 +95,22 @@ EXERCISES = [
         ),
         points=6,
         in_parts=True,
+    ),
+    Exercise(
+        id="17.5",
+        title="one test",
+        reference="lessons_lib.conformance.break_in.one_test:test_an_abort",
+        test=check_one_test,
+        hints=(
+            "A request can be aborted in more than one state. And what may an engine still say of it afterwards?",
+            "With one batch slot, two requests give you both states: the first runs, the second waits. Abort one of "
+            "them after a step, go on until nothing is unfinished, and look at the `token_ids` of each event. Do it "
+            "twice, once for each state.",
+            "`engine = make_engine(max_num_seqs=1)`; two `engine.add_request(name, [5, 7, 9], Params(max_tokens=4, "
+            "ignore_eos=True))`; `engine.step()`; `engine.abort(aborted)`; `while engine.has_unfinished():` `for event "
+            "in engine.step():` `assert event.request_id != aborted or not event.token_ids`.",
+        ),
+        points=2,
+        time_limit=20.0,
     ),
 ]
