@@ -7,7 +7,7 @@
 105 minutes · difficulty: medium · routes: serving · prerequisites: lessons 02 (continuous batching), 03 (blocks) and 06
 (paged attention)
 
-So far, requests were served in the order of arrival, and each new request put its whole prompt into the next step. In
+So far, requests were served in the order of arrival, and nothing limited what a step computes for all of them together. In
 this lesson you'll write the part of a server that decides what each step computes: the scheduler. Then you'll run it on
 a hundred thousand requests, without a model.
 """
@@ -67,7 +67,7 @@ max_tokens_each = dict(zip(NAMES, MAX_NEW_TOKENS))
 
 # %% [markdown]
 """
-## The problem: one long prompt stalls every stream
+## The problem: one long prompt delays every answer
 
 A, C, D and E are decoding. After ten steps, a request with a prompt of 600 tokens arrives; we'll call it L. In lesson
 06, L's whole prompt would go into the next step. The function below limits each step to `budget` tokens; with a large
@@ -116,7 +116,7 @@ prompt is spread over many steps, each longer than a plain decode step but far s
 prompt.
 
 L pays for that: with whole prompts, its first token comes at the end of step 11, and with the limit about twenty steps
-later. Further down you'll predict what that costs in time.
+later. Further down you'll predict what that costs, on a machine whose steps cost something even if they compute little.
 
 > **inter-token latency**: the time between two consecutive tokens of an answer, ITL for short. If the sequence gets a
 > token in every step, its ITL is the duration of a step.
@@ -210,8 +210,8 @@ A `Sequence` in the library is little more than that. These attributes matter he
 
 ## Build 1: share the budget
 
-How many tokens does each sequence get? A decode takes only one token of the budget. If it is skipped, its sequence
-finishes one step later, and frees its batch slot and its blocks one step later. So sequences that want **one** token
+How many tokens does each sequence get? A decode takes only one token of the budget, and if it is skipped, a reader
+sees a gap in the answer. So sequences that want **one** token
 come first. The others get what is left.
 
 **Exercise 09.1.** Write `share_budget(running, budget)`. `running` is a list of sequences in the order of admission.
@@ -348,7 +348,7 @@ reveal("09.b", outcome["conservative"][1], unit="requests", tolerance=0.25)
 # %% [markdown]
 """
 An average request may have 32 + 96 − 1 = 127 tokens in the cache, so it's promised 8 blocks, and 40 blocks are enough for
-five such promises. With a longer prompt among them it's four, and at the end fewer are left. Conservative admission is safe, but leaves most of the pool idle, because the answers end long before they
+five such promises. With longer prompts among them it may be four, and at the end fewer are left. Conservative admission is safe, but leaves most of the pool idle, because the answers end long before they
 reach `max_tokens`. Optimistic admission with a watermark runs about twice as many sequences at a time, and needs about half
 as many steps. Without a watermark, it ended in a deadlock (the row of dashes):
 """
@@ -378,7 +378,8 @@ and admission is optimistic. P, Q and R wait, in this order:
 | R | 3 | 2 |
 
 **First decision: which sequences join, and with how many tokens?** In step 1, P wants 6 tokens. How many does Q get, and does R
-join? In steps 2 and 3, the running sequences come first. In which of them does R join? Write down each sequence's tokens
+join? In steps 2 and 3, the running sequences come first. In which of them does R join? Blocks are taken chunk by chunk: a sequence gets those of the tokens that
+the step computes. Write down each sequence's tokens
 and blocks for the three steps, then run the cell. It uses the library's scheduler.
 """
 
@@ -564,7 +565,7 @@ print(f"a prompt of 600 tokens at once: {1000 * COST.seconds(600, 600):.2f} ms")
 
 # %% [markdown]
 """
-Back to the opening. Four sequences decode, and L arrives with its prompt of 600 tokens. With whole prompts, one step computes L's prompt and four
+Back to the requests of the opening, now on this formula's machine. Four sequences decode, and L arrives with its prompt of 600 tokens. With whole prompts, one step computes L's prompt and four
 decodes. With a budget of 32, every step has the same four decodes, and the rest of its budget is for L. The prompt has 600 tokens either way.
 
 **09.c** How many times as long does L wait for its first token with the budget of 32? Leave out the context tokens: they cost little here.
@@ -591,7 +592,9 @@ reveal("09.c", prompt_of_l(32)[1] / prompt_of_l(1024)[1], unit="times", toleranc
 # %% [markdown]
 """
 The tokens are the same, but each step costs 5 ms before it has computed anything, and 600 tokens in chunks of 28 take 22 steps. Every
-step of the four streams is short, and L pays for that. A larger budget moves the price from L to the streams.
+step of the four streams is short, and L pays for that. On the machine of the opening the price is much lower: there a step that computes little takes
+little time, and here 5 ms are as much as 250 tokens. Whether the short steps are worth it depends on that, too: the four streams would have waited 17.2 ms
+instead of 5.7, once. A larger budget moves the price from L to the streams.
 
 With a clock, we can compute the usual metrics for each request:
 
@@ -705,13 +708,13 @@ Table(columns=WAITS, rows=[row_of(name, run) for name, run in first_three.items(
 First come, first served suffers from lesson 01's head-of-line blocking: C and D, with long answers, occupy both batch
 slots, and the short requests E, F, G and H wait behind them.
 
-Shortest job first lets the short ones through. (A waits a moment at the start: B arrived at the same time, and its
+Shortest job first lets the short ones through. (A, which isn't in the table, waits a moment at the start: B arrived at the same time, and its
 answer is shorter. B's prompt of 62 uses all 32 tokens of the first step, so no budget is left for A.) C and D pay: C
 waits one and a half times as long, and D almost a quarter longer. E, F, G and H each gain more than three
 times what C loses, and the mean drops a lot.
 
-If one sequence runs at a time and all requests are there at the start, no other order has a smaller mean wait. With
-several batch slots and later arrivals, it's only a good heuristic.
+If one sequence runs at a time and all requests are there at the start, no other order has a smaller mean wait, as long as the rank is the whole
+time of the job. (Ours looks at the answer only, and a prompt costs less.) With several batch slots and later arrivals, it's only a good heuristic.
 
 Strict priority favors E, G and H. F, which is also short but tier 1, goes last, although it is interactive. E is the
 first to be admitted after A and B, although it's offline.
@@ -770,13 +773,14 @@ stream_table(list(map(stream_row, names, policies)))
 # %% [markdown]
 """
 Under shortest job first and strict priority, the odd one waits until the stream ends, however long that takes. With
-aging, it waits for about as long as the patience, however long the stream is.
+aging, it waits here for about as long as the patience, however long the stream is. (The patience bounds who may overtake it. If more arrives than is served,
+the requests ahead of it can still take longer.)
 
 ## Measure: a hundred thousand requests
 
 Small examples show how a policy works. Load shows what it's worth. Requests arrive at random, 480 a second on average
-(the gaps between them are exponentially distributed: a *Poisson* process). Most are short and a few are very long, as
-in real traffic. One in five is tier 0. There are 32 batch slots and a budget of 256. The pool has enough blocks for
+(the gaps between them are exponentially distributed: a *Poisson* process). This machine can't serve much more, so queues form. Most are short and a few are very long: a skew
+like that of real traffic, though real answers are longer. One in five is tier 0. There are 32 batch slots and a budget of 256. The pool has enough blocks for
 32 sequences that reach their `max_tokens` of 512. So no request waits for memory, and we can use `optimistic`, which is
 cheaper to compute.
 """
@@ -834,11 +838,11 @@ with the 480 that arrive.
 **First come, first served** has the shortest longest wait in the table.
 
 **Shortest job first** has the smallest mean latency, less than half that of first come, first served. The price is paid in
-the tail: its p99 is the worst of the four, and its longest wait is many times that of first come, first served. Those are
-the requests with the longest answers.
+the tail: its p99 is the worst of the four, and its longest wait is many times that of first come, first served. By its
+rule, the longest answers wait most.
 
-**Strict priority** and **aging** move waiting time from one tier to the other; the mean over both hardly changes.
-"Overload", under "Further", looks at the tiers. (No request in this traffic is interactive, so aging goes by tier and
+**Strict priority** and **aging** hardly change the mean over both tiers. What one tier gains, the other loses:
+"Overload", under "Further", shows the tiers. (No request in this traffic is interactive, so aging goes by tier and
 arrival.)
 
 "Further" has TTFT, TPOT and a measure of fairness for the same runs.
@@ -878,8 +882,8 @@ the odds. In lesson 10, the scheduler takes blocks back.
 **Nothing is shared.** A thousand requests that begin with the same page compute and store that page a thousand times.
 Lesson 11 fixes that.
 
-**There is only greedy decoding, and no way to submit requests while others run.** `serve_greedily` takes the likeliest
-token, and all sequences have to be there at the start. In lesson 12 you'll build an engine.
+**There is only greedy decoding, and the loop is yours.** `serve_greedily` takes the likeliest token, and all its sequences
+have to be there at the start. To submit one later, you write the loop, as in the opening. In lesson 12 you'll build an engine.
 
 ## Quiz
 """
@@ -1149,7 +1153,7 @@ tries["reversed"] = reversed_estimates(tries["exact"])
 rows = [[f"shortest job first, estimates {name}", at_large(ShortestJobFirst(), requests)] for name, requests in tries.items()]
 rows.append(["first come, first served", at_large(FirstComeFirstServed(), tries["exact"])])
 Table(
-    columns=["policy", "mean latency, s", "p99, s", "longest, s"],
+    columns=["policy", "mean latency, s", "p99 latency, s", "longest latency, s"],
     rows=[[name, *(f"{value:.2f}" for value in vars(spread(times_of(run, "latency"))).values())] for name, run in rows],
     caption="10,000 requests",
 )

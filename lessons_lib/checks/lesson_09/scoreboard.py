@@ -35,7 +35,7 @@ def policy_scoreboard(policy: Any, serve: Callable[[Any], Any], runs: Mapping[st
             if outcome.timed_out
             else f"Your policy raised {type(error).__name__}: {error}"
         )
-    return Table(["policy", "mean latency, s", "p99, s", "longest, s"], rows, verdict)
+    return Table(["policy", "mean latency, s", "p99 latency, s", "longest latency, s"], rows, verdict)
 
 
 def _row(name: str, latency: Spread) -> list[str]:
