@@ -72,10 +72,10 @@ max_tokens_each = dict(zip(NAMES, MAX_NEW_TOKENS))
 A, C, D and E are decoding. After ten steps, a request with a prompt of 600 tokens arrives; we'll call it L. In lesson
 06, L's whole prompt would go into the next step. The function below limits each step to `budget` tokens; with a large
 `budget`, it does the same as lesson 06. It uses the finished code of this lesson, so look only at the loop: schedule,
-forward pass, update. The first picture shows how many tokens each step computes, the second how long it takes.
+forward pass, update. The picture shows how long each step takes.
 """
 
-# %%
+# %% tags=["measured"]
 long_prompt = ([token for name in NAMES for token in prompt_ids[name]] * 5)[:600]
 
 
@@ -97,12 +97,8 @@ def with_a_long_prompt(budget):
 
 
 runs = {"whole prompts": with_a_long_prompt(1024), "at most 32 tokens": with_a_long_prompt(32)}
-counts = {name: tokens[:40] for name, (tokens, _) in runs.items()}
-in_words = "; ".join(f"{name}: {len(tokens)} steps, at most {max(tokens)} tokens in one" for name, (tokens, _) in runs.items())
-print(in_words)
-line_chart(range(1, 41), counts, xlabel="step", ylabel="tokens (log scale)", log="y", alt=f"Tokens of each step. {in_words}.")
-
-# %% tags=["measured"]
+for name, (tokens, _) in runs.items():
+    print(f"{name}: {len(tokens)} steps, at most {max(tokens)} tokens in one")
 shown = {name: [1000 * second for second in seconds[:40]] for name, (_, seconds) in runs.items()}
 in_words = "; ".join(f"{name}: median step {median(ms):.0f} ms, longest {max(ms):.0f} ms" for name, ms in shown.items())
 print(in_words)
@@ -116,7 +112,7 @@ prompt is spread over many steps, each longer than a plain decode step but far s
 prompt.
 
 L pays for that: with whole prompts, its first token comes at the end of step 11, and with the limit about twenty steps
-later. Further down you'll predict what that costs, on a machine whose steps cost something even if they compute little.
+later. Further down you'll choose the limit yourself, on a machine whose steps cost something even if they compute little.
 
 > **inter-token latency**: the time between two consecutive tokens of an answer, ITL for short. If the sequence gets a
 > token in every step, its ITL is the duration of a step.
@@ -163,20 +159,21 @@ predict("09.a", ...)
 
 # %% [markdown]
 """
-The second question is about memory. There is a pool of 40 blocks of 16 tokens, and there are sixty requests, each with
-a `max_tokens` of 96. At most 16 run at a time, with a budget of 64 tokens. A request is admitted only if the pool would
-be large enough even if every running sequence used all its `max_tokens`.
+The second question is about memory. There is a pool of 44 blocks of 16 tokens, and there are sixty requests, all there from
+the start, each with a `max_tokens` of 96. At most 16 run at a time, with a budget of 64 tokens. A request is admitted only if the pool would
+be large enough even if every running sequence used all its `max_tokens`. So that no number hangs on one draw, there are fifty such
+workloads, drawn at random:
 """
 
 # %%
-sixty = traffic(60, rate=1000, prompt_median=24, answer_median=16, spread=0.8, most=96, seed=38)
+fifty = [traffic(60, rate=1000, prompt_median=24, answer_median=16, spread=0.8, most=96, seed=seed) for seed in range(50)]
 for what in ("prompt_tokens", "answer_tokens"):
-    lengths = [getattr(request, what) for request in sixty]
+    lengths = [getattr(request, what) for sixty in fifty for request in sixty]
     print(f"{what}: {min(lengths)} to {max(lengths)}, mean {mean(lengths):.0f}")
 
 # %% [markdown]
 """
-**09.b** How many requests run at the same time, on average? Take all sixty for average ones.
+**09.b** How many requests run at the same time, on average? Take all for average ones.
 """
 
 # %%
@@ -211,18 +208,18 @@ A `Sequence` in the library is little more than that. These attributes matter he
 ## Build 1: share the budget
 
 How many tokens does each sequence get? A decode takes only one token of the budget, and if it is skipped, a reader
-sees a gap in the answer. So sequences that want **one** token
-come first. The others get what is left.
+sees a gap in the answer. A prompt that gets a smaller chunk is only a little later.
 
-**Exercise 09.1.** Write `share_budget(running, budget)`. `running` is a list of sequences in the order of admission.
-Return a dict that maps each sequence to the number of its tokens that the next step computes.
+**Exercise 09.1.** Write `share_budget(running, budget)`. `running` is a list of sequences in the order of admission, and each
+wants at least one token. Return a dict that maps each sequence that gets something to the number of its tokens that the next step
+computes. No sequence gets more than it wants, and all together get at most `budget`, which may be 0. When the budget is too small for all:
 
-1. Each sequence that wants exactly one token gets it, in order, while there is budget. (It makes no difference whether
-   that token is a decode or the last token of a prompt.)
-2. Each of the others, in order, gets what it wants or what is left, whichever is smaller.
+- none that wants exactly **one** token goes without while one that wants more gets something. (It makes no difference whether
+  that token is a decode or the last token of a prompt.)
+- among those that want one, and among those that want more, a later sequence gets something only if the earlier ones got all they want.
+- no budget is left.
 
-Leave out sequences that get no tokens. Don't change the list or the sequences: nothing has been computed yet. The
-budget may be 0.
+The order of the dict's keys makes no difference. Don't change the list or the sequences: nothing has been computed yet.
 
 Example: A wants 1, D 21, C 1 and F 40, in this order. With a budget of 32, A and C get 1 each, D gets 21, and F gets a
 chunk of 9. With a budget of 23, F gets nothing. With a budget of 1, only A gets a token.
@@ -268,11 +265,11 @@ start running in this step; and `stalled`, the running sequences for which there
 `scheduler_output.num_tokens` is the total number of scheduled tokens.
 
 The runner is lesson 06's forward pass and makes no decisions. It packs the tokens, looks up their cache slots, and runs
-the model on one packed batch:
+the model on one packed batch. This is the whole loop:
 """
 
 # %%
-show_source(ModelRunner.forward, serve_greedily)
+show_source(serve_greedily)
 
 # %% [markdown]
 """
@@ -288,14 +285,13 @@ A new request needs three things before it can start: a batch slot (`max_num_seq
 The first two are easy to check. Memory isn't, because the length of an answer isn't known in advance. There are two
 approaches.
 
-**Conservative.** Promise every sequence the most blocks it may ever need. Admit a request if all promises can be kept
-at once. Lesson 06 did that.
+**Conservative.** Promise every sequence the most blocks it may ever need, those for its `most_tokens`. Admit a request if all promises can be kept
+at once, however many blocks are held right now. Lesson 06 did that. ("Further" has it as an exercise.)
 
 **Optimistic.** Look at what is free now. Admit a request if its known tokens fit, and hope that other sequences finish
 before it grows.
 
-`conservative` promises each sequence enough blocks for its `most_tokens`; how many blocks it holds right now doesn't matter. ("Further" has it as an
-exercise.) Here is `optimistic`, in which `missing_blocks` is the number of blocks that a sequence still needs for its known tokens.
+Here is `optimistic`, in which `missing_blocks` is the number of blocks that a sequence still needs for its known tokens.
 
 > **watermark**: the number of blocks that admission keeps free, because running sequences will need more blocks soon.
 """
@@ -322,46 +318,50 @@ it contains the length of the answer, which only the simulator looks at.
 STEPS = StepCost(base=1, per_token=0, per_context_token=0)  # every step costs 1
 
 
-def run_with(admission, watermark=0, num_blocks=40):
+def run_with(sixty, admission, watermark=0, num_blocks=44):
     """Steps, running sequences, share of the pool in use (both averaged over the steps), and steps with a stall."""
-    limits = dict(max_num_seqs=16, max_num_batched_tokens=64)
-    try:
-        run = simulate(Scheduler(BlockPool(num_blocks, 16), admission=admission, watermark=watermark, **limits), sixty, STEPS, keep_steps=True)
-    except Deadlock:
-        return ["deadlock", None, None, None]
+    pool, limits = BlockPool(num_blocks, 16), dict(max_num_seqs=16, max_num_batched_tokens=64)
+    run = simulate(Scheduler(pool, admission=admission, watermark=watermark, **limits), sixty, STEPS, keep_steps=True)
     running = mean(len(step.prefill) + len(step.decode) + len(step.stalled) for step in run.steps)
     used = mean(1 - step.free_blocks / num_blocks for step in run.steps)
-    return [run.num_steps, running, f"{used:.0%}", sum(bool(step.stalled) for step in run.steps)]
+    return run.num_steps, running, used, sum(bool(step.stalled) for step in run.steps)
 
 
-rules = {"conservative": (conservative,), "optimistic": (optimistic,)} | {f"optimistic, watermark {n}": (optimistic, n) for n in (2, 4, 8)}
-outcome = {name: run_with(*rule) for name, rule in rules.items()}
+deadlocks = []
+
+
+def over_fifty(*rule):
+    """How many of the fifty workloads end in a deadlock, and the means over those that don't."""
+    ended = []
+    for sixty in fifty:
+        try:
+            ended.append(run_with(sixty, *rule))
+        except Deadlock as error:
+            deadlocks.append(error)
+    return [len(fifty) - len(ended), *map(mean, zip(*ended))]
+
+
+rules = {"conservative": (conservative,)} | {f"optimistic, watermark {n}": (optimistic, n) for n in (0, 1, 2, 4, 8, 16)}
+outcome = {name: over_fifty(*rule) for name, rule in rules.items()}
 Table(
-    columns=["admission", "steps", "running", "pool in use", "steps with a stall"],
-    rows=[[name, *row] for name, row in outcome.items()],
-    caption="Sixty requests, 40 blocks of 16, at most 16 sequences",
+    columns=["admission", "deadlocks in 50", "steps", "running", "pool in use", "steps with a stall"],
+    rows=[[name, stuck, f"{steps:.0f}", f"{running:.1f}", f"{used:.0%}", f"{stalls:.1f}"] for name, (stuck, steps, running, used, stalls) in outcome.items()],
+    caption="Fifty workloads of sixty requests, 44 blocks of 16, at most 16 sequences. Means of those that ended",
 )
 
 # %%
-reveal("09.b", outcome["conservative"][1], unit="requests", tolerance=0.25)
+print("The first deadlock:", deadlocks[0])
+reveal("09.b", outcome["conservative"][2], unit="requests", tolerance=0.2)
 
 # %% [markdown]
 """
-An average request may have 32 + 96 − 1 = 127 tokens in the cache, so it's promised 8 blocks, and 40 blocks are enough for
+An average request may have 32 + 96 − 1 = 127 tokens in the cache, so it's promised 8 blocks, and 44 blocks are enough for
 five such promises. With longer prompts among them it may be four, and at the end fewer are left. Conservative admission is safe, but leaves most of the pool idle, because the answers end long before they
-reach `max_tokens`. Optimistic admission with a watermark runs about twice as many sequences at a time, and needs about half
-as many steps. Without a watermark, it ended in a deadlock (the row of dashes):
-"""
+reach `max_tokens`. Optimistic admission runs about twice as many sequences at a time, and needs about half
+as many steps, if it doesn't end in a deadlock.
 
-# %%
-try:
-    simulate(Scheduler(BlockPool(40, 16), admission=optimistic, max_num_seqs=16, max_num_batched_tokens=64), sixty, STEPS)
-except Deadlock as error:
-    print("Deadlock:", error)
-
-# %% [markdown]
-"""
-A watermark makes a deadlock unlikely, at the cost of blocks that stay idle. It can't rule a deadlock out. For that, a
+A watermark makes a deadlock less likely, at the cost of blocks that stay idle: read the columns "deadlocks" and "running" from top to
+bottom. It can't rule a deadlock out: none in fifty isn't never. For that, a
 scheduler must be able to take blocks back from a running sequence, which is the subject of lesson 10. Until then,
 `conservative` is the default.
 
@@ -423,39 +423,38 @@ Table(columns=STEP, rows=rows_of_steps(6)[3:])
 P's ninth token would need a third block, so P stalls. It keeps its two blocks and gets no token. Q and R have room. R finishes
 in that step, and in the next one P gets R's block. In step 6, Q's thirteenth token would need a fourth block, so Q stalls.
 
-**Exercise 09.3.** Write these two decisions, `schedule_waiting` and `allocate_slots`. The rest of the class is given. Read
-`schedule`: it schedules the running sequences, then the waiting ones, and raises a `Deadlock` if no running sequence can
-continue. (`new_output = SchedulerOutput` is the class of what `schedule` returns; lesson 10 replaces it with a subclass.)
+**Exercise 09.3.** Write these two decisions, `schedule_waiting` and `allocate_slots`. `schedule` is given: it schedules the running
+sequences, then the waiting ones, and raises a `Deadlock` if no running sequence can continue. `SchedulerBase` has the rest: it holds what is in
+the table, takes requests with `add`, and counts what was computed in `update`. (`OutputT` is the class of what
+`schedule` returns; here it's `SchedulerOutput`.)
 
 | you have | what it is |
 |---|---|
 | `self.waiting` | the queue; true if it isn't empty. `self.waiting.next(self.running)` returns the sequence whose turn it is, not always the first, and leaves it in the queue |
-| `self.admit(scheduler_output, sequence)` | takes a sequence out of the queue and appends it to `running` and `scheduler_output.admitted` |
-| `self.admission(self, sequence)` | whether there is memory for it |
+| `self.admit(scheduler_output, sequence)` | takes a sequence out of the queue and appends it to `self.running` and `scheduler_output.admitted` |
+| `self.admission(self, sequence)` | whether there is memory for it, beside those in `self.running`. So it has to be asked before `admit` |
 | `self.max_num_seqs`, `self.max_num_batched_tokens` | at most so many running sequences, and so many tokens in a step |
 | `scheduler_output.num_tokens` | tokens that the step has scheduled so far |
 | `scheduler_output.num_scheduled_tokens`, `.stalled` | dict: sequence → tokens; list |
-| `self.pool.free_queue`, `self.pool.allocate(n)` | the free blocks; a list of n blocks that belong to the caller |
+| `self.pool.free_queue`, `self.pool.allocate(n)` | the free blocks; a list of n blocks that belong to the caller, n from 0 |
+| `blocks_for(tokens, self.pool.block_size)` | blocks for so many tokens, rounded up |
 
 `schedule_waiting(scheduler_output)` admits what it can, and schedules their first tokens in the same step:
 
 - An admitted sequence gets what it wants (it may have run before), or what is left of the budget. Without a token for it, or
-  without a batch slot, it isn't admitted.
+  without a batch slot, it isn't admitted. Admission asks for the memory of all its known tokens; only the blocks of its chunk are allocated now.
 - None is overtaken: if there is no memory for the next sequence, none behind it is admitted, even if it would fit. Otherwise
   small ones could keep it waiting forever.
 - If a running sequence has stalled in this step, none is admitted: it would take the blocks that the stalled one waits for.
 
 `allocate_slots(scheduler_output, sequence, count)` schedules all `count` tokens of a sequence, or none. It needs blocks for
-all tokens that will be in the cache after the step; it may have some of them. If too few are free, it stalls, and nothing
+all tokens that will be in the cache after the step. It may have some of them, or more than it needs, which it keeps; new ones go behind those in
+`sequence.blocks`. If too few are free, it stalls, and nothing
 else changes. (`update` counts the tokens as computed later.)
 """
 
-# %% exercise="09.3" given="__init__ add check reset has_unfinished schedule schedule_running missing_blocks admit update computed remove release"
-from collections.abc import Callable, Iterable
-from typing import Generic
-
-from lessons_lib.scheduling.policies import Policy
-from lessons_lib.scheduling.scheduler import Admission, OutputT
+# %% exercise="09.3" given="schedule schedule_running"
+from lessons_lib.scheduling.scheduler import OutputT, SchedulerBase
 
 from lessons_lib.scheduling.scheduler import Scheduler
 
@@ -479,22 +478,12 @@ while scheduler.has_unfinished():
 
 # %% [markdown]
 """
-A request that could never run is rejected when it arrives, before it can get stuck:
-"""
-
-# %%
-try:
-    scheduler.add(Sequence("B", prompt_ids["B"], max_new_tokens=500))
-except OutOfBlocks as error:
-    print("OutOfBlocks:", error)
-
-# %% [markdown]
-"""
 ## Prove it
 
 A scheduler decides *when* a token is computed, and must never change *which* token. The oracle is lesson 05's packed
 batch with whole prompts. We start with a small model with random weights: every budget from 4 to 64, up to 4 batch
-slots, and an arbitrary token as the end token.
+slots, and an arbitrary token as the end token. Each budget runs twice: with `conservative`, which never stalls, and with `optimistic` and
+a pool of 3 blocks, in which sequences stall.
 """
 
 # %%
@@ -513,18 +502,29 @@ def scheduled_answers(model, prompts, max_tokens_each, end_tokens, num_blocks, *
         Sequence(str(n), ids, max_tokens, frozenset(end_tokens))
         for n, (ids, max_tokens) in enumerate(zip(prompts, max_tokens_each))
     ]
-    scheduler = Scheduler(BlockPool(num_blocks, 16), **settings)
+    scheduler = CountsStalls(BlockPool(num_blocks, 16), **settings)
     return serve_greedily(ModelRunner(model, num_blocks, 16), scheduler, sequences), scheduler
 
 
-equal = freed = 0
-for budget in range(4, 65):
-    outputs, used = scheduled_answers(
-        tiny, tiny_prompts, tiny_max_tokens, [END], 8, max_num_seqs=rng.randint(1, 4), max_num_batched_tokens=budget
-    )
-    equal += outputs == expected
-    freed += len(used.pool.free_queue) == 8
-print(f"equal answers with {equal} of 61 budgets; all blocks free at the end with {freed}")
+class CountsStalls(Scheduler):
+    """Your scheduler, which counts the steps in which a sequence stalls."""
+
+    stalls = 0
+
+    def schedule(self):
+        scheduler_output = super().schedule()
+        CountsStalls.stalls += bool(scheduler_output.stalled)
+        return scheduler_output
+
+
+for admission, num_blocks in ((conservative, 8), (optimistic, 3)):
+    equal = freed = CountsStalls.stalls = 0
+    for budget in range(4, 65):
+        limits = dict(max_num_seqs=rng.randint(1, 4), max_num_batched_tokens=budget, admission=admission)
+        outputs, used = scheduled_answers(tiny, tiny_prompts, tiny_max_tokens, [END], num_blocks, **limits)
+        equal += outputs == expected
+        freed += len(used.pool.free_queue) == num_blocks
+    print(f"{admission.__name__}: equal answers with {equal} of 61 budgets; all blocks free at the end with {freed}; {CountsStalls.stalls} steps with a stall")
 
 # %% [markdown]
 """
@@ -565,42 +565,45 @@ print(f"a prompt of 600 tokens at once: {1000 * COST.seconds(600, 600):.2f} ms")
 
 # %% [markdown]
 """
-Back to the requests of the opening, now on this formula's machine. Four sequences decode, and L arrives with its prompt of 600 tokens. With whole prompts, one step computes L's prompt and four
-decodes. With a budget of 32, every step has the same four decodes, and the rest of its budget is for L. The prompt has 600 tokens either way.
+Back to the requests of the opening, now on this formula's machine. Four sequences decode, and L arrives with its prompt of 600 tokens. No reader of
+the four should wait longer than 8 ms for the next token.
 
-**09.c** How many times as long does L wait for its first token with the budget of 32? Leave out the context tokens: they cost little here.
+**09.c** What is the largest budget that keeps this promise? Leave out the context tokens: they cost little here.
 """
 
 # %%
-predict("09.c", ...)  # times
+predict("09.c", ...)  # tokens
 
 # %%
 def prompt_of_l(budget):
-    """(steps, milliseconds) from L's first chunk to its first token."""
+    """(steps, ms from L's first chunk to its first token, longest step in ms)."""
     four = [Arrival(name, 0, 1, 100, max_new_tokens=128) for name in "ACDE"]
     scheduler = Scheduler(BlockPool(128, 16), max_num_batched_tokens=budget)
     run = simulate(scheduler, [*four, Arrival("L", 0.1, 600, 5, max_new_tokens=128)], COST, keep_steps=True)
     waited = run.times["L"].ttft - run.times["L"].queue_time
-    return sum("L" in step.prefill for step in run.steps), 1000 * waited
+    return sum("L" in step.prefill for step in run.steps), 1000 * waited, 1000 * max(step.seconds for step in run.steps)
 
 
-for budget in (1024, 32):
-    steps_of_l, ms_of_l = prompt_of_l(budget)
-    print(f"budget {budget}: {steps_of_l} steps, {ms_of_l:.0f} ms to L's first token, {ms_of_l / steps_of_l:.1f} ms between two tokens of A, C, D and E")
-reveal("09.c", prompt_of_l(32)[1] / prompt_of_l(1024)[1], unit="times", tolerance=0.1)
+budgets = (16, 32, 64, 128, 256, 512, 1024)
+of_l = {budget: prompt_of_l(budget) for budget in budgets}
+curves = {"longest wait for a token of A, C, D and E": [longest for *_, longest in of_l.values()], "L's first token": [waited for _, waited, _ in of_l.values()]}
+in_words = "; ".join(f"{budget}: {steps} steps, {waited:.1f} ms to L's first token, at most {longest:.1f} ms between two tokens" for budget, (steps, waited, longest) in of_l.items())
+print(in_words.replace("; ", "\n"))
+line_chart(budgets, curves, xlabel="budget, tokens (log scale)", ylabel="ms (log scale)", log="xy", alt=f"Two times for each budget. {in_words}.")
+
+# %%
+reveal("09.c", max(budget for budget in range(8, 300) if prompt_of_l(budget)[2] <= 8), unit="tokens", tolerance=0.1)
 
 # %% [markdown]
 """
-The tokens are the same, but each step costs 5 ms before it has computed anything, and 600 tokens in chunks of 28 take 22 steps. Every
-step of the four streams is short, and L pays for that. On the machine of the opening the price is much lower: there a step that computes little takes
-little time, and here 5 ms are as much as 250 tokens. Whether the short steps are worth it depends on that, too: the four streams would have waited 17.2 ms
-instead of 5.7, once. A larger budget moves the price from L to the streams.
+The tokens are the same with every budget, but each step costs 5 ms before it has computed anything. With a budget of 32, L pays them 22 times.
+From 32 to 128, its time falls to less than a third, and a step of the four streams gets only 2 ms longer. From 256 on, it's the other way round: L gains little, and
+the streams wait for it. The turning point lies where the tokens of a step cost as much as the step itself: 5 ms / 20 µs = 250 tokens. So a budget follows from two numbers
+of the machine, and from what readers are promised. On the machine of the opening a step that computes little takes little time, so small budgets cost L less there.
 
 With a clock, we can compute the usual metrics for each request:
 
 > **time to first token**: the time from arrival to the first token of the answer, TTFT for short.
-
-> **time per output token**: the average time for each token after the first, TPOT for short.
 
 Queue time and latency are defined as in lesson 02.
 
@@ -804,8 +807,8 @@ large["static, waves of 32"] = simulate_static(many, COST, batch_size=32)
 
 # %% [markdown]
 """
-A mean hides the requests that fared badly, so the table also shows the 99th percentile. **Guess first:** which
-of the four policies has the smallest mean latency, and which the largest 99th percentile?
+A mean hides the requests that fared badly, so the table also shows the 99th percentile. **Guess first:** beside first come, first served,
+by what factor does shortest job first change the mean latency, and by what factor the 99th percentile?
 
 > **99th percentile**: the value that 99 of 100 values don't exceed, p99 for short. One request in a hundred fares
 > worse.
@@ -818,11 +821,12 @@ for name in ("first come, first served", "static, waves of 32"):
 
 def row_of_latency(name, run):
     latency = spread(times_of(run, "latency"))
-    return [name, f"{latency.mean:,.2f}", f"{latency.p99:,.2f}", f"{max(times_of(run, 'queue_time')):,.1f}"]
+    of_tiers = [mean(run.times[request.id].latency for request in many if (request.tier == 0) == is_best) for is_best in (True, False)]
+    return [name, f"{latency.mean:,.2f}", f"{latency.p99:,.2f}", f"{max(times_of(run, 'queue_time')):,.1f}", *(f"{seconds:,.2f}" for seconds in of_tiers)]
 
 
 Table(
-    columns=["policy", "mean latency, s", "p99 latency, s", "longest queue time, s"],
+    columns=["policy", "mean latency, s", "p99 latency, s", "longest queue time, s", "mean, tier 0", "mean, other tiers"],
     rows=[row_of_latency(name, run) for name, run in large.items()],
     caption="100,000 requests",
 )
@@ -841,8 +845,7 @@ with the 480 that arrive.
 the tail: its p99 is the worst of the four, and its longest wait is many times that of first come, first served. By its
 rule, the longest answers wait most.
 
-**Strict priority** and **aging** hardly change the mean over both tiers. What one tier gains, the other loses:
-"Overload", under "Further", shows the tiers. (No request in this traffic is interactive, so aging goes by tier and
+**Strict priority** and **aging** hardly change the mean over both tiers. What one tier gains, the other loses: the last two columns. (No request in this traffic is interactive, so aging goes by tier and
 arrival.)
 
 "Further" has TTFT, TPOT and a measure of fairness for the same runs.
@@ -1079,6 +1082,8 @@ short requests are served about as fast as they arrive, so one second of arrival
 # %% [markdown]
 """
 ### Is the waiting time shared fairly?
+
+> **time per output token**: the average time for each token after the first, TPOT for short.
 
 A request for two words that waits ten seconds is worse off than a request for a long story that waits as long. So we divide each request's latency by the latency it would have had on an empty machine.
 The result is its *slowdown*.

@@ -90,8 +90,10 @@ def optimistic(scheduler: "Scheduler[Any]", sequence: Sequence) -> bool:
     return scheduler.missing_blocks(sequence) + reserve <= len(scheduler.pool.free_queue)
 
 
-class Scheduler(Generic[OutputT]):
-    """Decides before every step what it computes, within a budget of tokens, of sequences and of blocks.
+class SchedulerBase(Generic[OutputT]):
+    """The sequences that wait and run, the pool they take blocks from, and the limits of a step.
+
+    What isn't here is the decision: see `Scheduler`.
 
     Attributes:
         pool: where blocks come from.
@@ -165,46 +167,6 @@ class Scheduler(Generic[OutputT]):
         """Whether a sequence is running or waiting."""
         return bool(self.running or len(self.waiting))
 
-    def schedule(self) -> OutputT:
-        """Schedule the next step: first the running sequences, then, with what is left of the budget, the waiting ones.
-
-        A sequence that can't be admitted keeps all behind it waiting: otherwise small ones would overtake a large one
-        forever. While a sequence stalls, none is admitted.
-
-        Returns:
-            SchedulerOutput. Its sequences have blocks for their new tokens.
-
-        Raises:
-            Deadlock: no running sequence can get a block.
-        """
-        scheduler_output = self.new_output()
-        self.schedule_running(scheduler_output)
-        self.schedule_waiting(scheduler_output)
-        if self.running and not scheduler_output.num_scheduled_tokens:
-            raise Deadlock(
-                f"all {len(self.running)} running sequences need a block, and none of {self.pool.num_blocks} is free. "
-                "Admit more carefully, or preempt one of them (lesson 10)."
-            )
-        return scheduler_output
-
-    def schedule_running(self, scheduler_output: OutputT) -> None:
-        for sequence, count in share_budget(self.running, self.max_num_batched_tokens).items():
-            self.allocate_slots(scheduler_output, sequence, count)
-
-    def schedule_waiting(self, scheduler_output: OutputT) -> None:
-        # Admitting new requests now would take the blocks that stalled sequences are waiting for.
-        if scheduler_output.stalled:
-            return
-        budget = self.max_num_batched_tokens - scheduler_output.num_tokens
-        while self.waiting and budget and len(self.running) < self.max_num_seqs:
-            sequence = self.waiting.next(self.running)
-            if not self.admission(self, sequence):
-                break
-            self.admit(scheduler_output, sequence)
-            count = min(sequence.num_tokens - sequence.num_computed_tokens, budget)
-            self.allocate_slots(scheduler_output, sequence, count)
-            budget -= count
-
     def missing_blocks(self, sequence: Sequence) -> int:
         """Blocks that a waiting sequence lacks for the tokens that it has now."""
         return blocks_for(sequence.num_tokens, self.pool.block_size) - len(sequence.blocks)
@@ -214,16 +176,6 @@ class Scheduler(Generic[OutputT]):
         self.waiting.remove(sequence)
         self.running.append(sequence)
         scheduler_output.admitted.append(sequence)
-
-    def allocate_slots(self, scheduler_output: OutputT, sequence: Sequence, count: int) -> None:
-        """Schedule `count` tokens of a sequence if there are blocks for their cache slots; otherwise it stalls."""
-        missing = blocks_for(sequence.num_computed_tokens + count, self.pool.block_size) - len(sequence.blocks)
-        if missing > len(self.pool.free_queue):
-            scheduler_output.stalled.append(sequence)
-            return
-        if missing > 0:
-            sequence.blocks += self.pool.allocate(missing)
-        scheduler_output.num_scheduled_tokens[sequence] = count
 
     def update(self, scheduler_output: OutputT, next_tokens: Iterable[int]) -> list[Sequence]:
         """After the pass: count what was computed, and append the new tokens.
@@ -272,3 +224,57 @@ class Scheduler(Generic[OutputT]):
         self.running = []
         self.waiting.clear()
         self.pool.reset()
+
+
+class Scheduler(SchedulerBase[OutputT]):
+    """Decides before every step what it computes, within a budget of tokens, of sequences and of blocks."""
+
+    def schedule(self) -> OutputT:
+        """Schedule the next step: first the running sequences, then, with what is left of the budget, the waiting ones.
+
+        A sequence that can't be admitted keeps all behind it waiting: otherwise small ones would overtake a large one
+        forever. While a sequence stalls, none is admitted.
+
+        Returns:
+            SchedulerOutput. Its sequences have blocks for their new tokens.
+
+        Raises:
+            Deadlock: no running sequence can get a block.
+        """
+        scheduler_output = self.new_output()
+        self.schedule_running(scheduler_output)
+        self.schedule_waiting(scheduler_output)
+        if self.running and not scheduler_output.num_scheduled_tokens:
+            raise Deadlock(
+                f"all {len(self.running)} running sequences need a block, and none of {self.pool.num_blocks} is free. "
+                "Admit more carefully, or preempt one of them (lesson 10)."
+            )
+        return scheduler_output
+
+    def schedule_running(self, scheduler_output: OutputT) -> None:
+        for sequence, count in share_budget(self.running, self.max_num_batched_tokens).items():
+            self.allocate_slots(scheduler_output, sequence, count)
+
+    def schedule_waiting(self, scheduler_output: OutputT) -> None:
+        # Admitting new requests now would take the blocks that stalled sequences are waiting for.
+        if scheduler_output.stalled:
+            return
+        budget = self.max_num_batched_tokens - scheduler_output.num_tokens
+        while self.waiting and budget and len(self.running) < self.max_num_seqs:
+            sequence = self.waiting.next(self.running)
+            if not self.admission(self, sequence):
+                break
+            self.admit(scheduler_output, sequence)
+            count = min(sequence.num_tokens - sequence.num_computed_tokens, budget)
+            self.allocate_slots(scheduler_output, sequence, count)
+            budget -= count
+
+    def allocate_slots(self, scheduler_output: OutputT, sequence: Sequence, count: int) -> None:
+        """Schedule `count` tokens of a sequence if there are blocks for their cache slots; otherwise it stalls."""
+        missing = blocks_for(sequence.num_computed_tokens + count, self.pool.block_size) - len(sequence.blocks)
+        if missing > len(self.pool.free_queue):
+            scheduler_output.stalled.append(sequence)
+            return
+        if missing > 0:
+            sequence.blocks += self.pool.allocate(missing)
+        scheduler_output.num_scheduled_tokens[sequence] = count

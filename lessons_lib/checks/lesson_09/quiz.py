@@ -4,27 +4,19 @@ from lessons_lib.checks.exercise import Choice, Question
 
 QUIZ = [
     Question(
-        text="A sequence has a prompt of 40 tokens and 12 answer tokens, and has lost its cache. The budget is 32, "
-        "and two other sequences decode. How many of its tokens does the step compute?",
+        text="A step costs 4 ms, and 10 µs for each token. 20 sequences decode, and a prompt of 900 tokens arrives. "
+        "The budget is the largest with which no step takes longer than 7 ms. After how many steps does the prompt's "
+        "first token come?",
         choices=(
+            Choice("1", "920 tokens would take 13.2 ms. A budget of 300 takes 7."),
+            Choice("3", "900 / 300 forgets the decodes: they take 20 tokens of each step."),
             Choice(
-                "1, since it is already decoding.",
-                "Its last token can only be computed once the keys and values of all earlier tokens are in the cache. "
-                "None are.",
-            ),
-            Choice(
-                "30",
-                "It wants 52: known minus computed. The two decodes take 2 of the 32 tokens, so it gets a chunk of 30.",
+                "4",
+                "7 ms leave 3 ms for tokens: 300. The decodes take 20, so chunks have 280: three of them and the 60 "
+                "that are left.",
                 right=True,
             ),
-            Choice("32", "The two decodes come first and take 2."),
-            Choice(
-                "40, its prompt.",
-                (
-                    "The step has room for 32 tokens, and two of them are taken. Also, its answer has to be "
-                    "computed again."
-                ),
-            ),
+            Choice("45", "That is with chunks of 20. The decodes take 20 tokens, and the prompt gets the other 280."),
         ),
     ),
     Question(
@@ -77,19 +69,26 @@ QUIZ = [
         ),
     ),
     Question(
-        text="Shortest job first has the smallest mean latency in the table. What is the case against it?",
+        text="A server uses shortest job first. All requests together are 60% of what the machine can serve. Can a "
+        "request with a long answer be starved?",
         choices=(
-            Choice("It computes more tokens.", "It computes the same tokens in a different order."),
             Choice(
-                "Under load, requests with long answers may never be served.",
-                "New short requests keep passing the long ones. It also needs lengths that aren't known in advance: "
-                "with bad estimates it can be worse than first come, first served.",
+                "Yes: as long as short ones arrive, one of them goes first.",
+                "It goes first only if it waits at the moment when a slot is free. At 60%, that is often not so.",
+            ),
+            Choice(
+                "No: again and again nothing else waits, and then it's admitted.",
+                "The queue only grows without end if more arrives than is served. Below that it runs empty again and "
+                "again. Near 100%, that takes very long.",
                 right=True,
             ),
-            Choice("It needs more memory.", "It runs as many sequences at a time as the other policies."),
             Choice(
-                "Its answers differ from those of the other policies.",
-                "No policy changes a token: the answers are the same, in a different order.",
+                "No: after some time of waiting, it passes the short ones.",
+                "That is aging. Under shortest job first, a rank doesn't depend on time.",
+            ),
+            Choice(
+                "Yes: short answers use up the budget of each step.",
+                "The budget limits the tokens of a step. The queue decides which request gets a free slot.",
             ),
         ),
     ),
