@@ -4,7 +4,7 @@
 
 **Can one forward pass compute what all requests need, and nothing else?**
 
-90 minutes · difficulty: medium · routes: ideas, kernels, serving · prerequisites: lesson 02 (request states, the step)
+100 minutes · difficulty: medium · routes: ideas, kernels, serving · prerequisites: lesson 02 (request states, the step)
 and lesson 01 (padding). Lesson 04 (tags and masks) helps, but what we need from it is repeated here. The last sections
 mention the blocks of lesson 03.
 
@@ -428,7 +428,7 @@ finished.
 
 **Predict** what it costs. Over the whole run, how many tokens' keys and values are copied *for each token of an
 answer*? A pencil estimate will do: how many tokens does a request hold on average, how often is each of them copied in
-a step, and how many tokens does the request get for that? Within a half is a hit.
+a step, and how many tokens does the request get for that? From half the measured number to one and a half times it is a hit.
 """
 
 # %%
@@ -514,7 +514,7 @@ for family in ("gpt2", "llama", "qwen2"):
 """
 ## Break it
 
-What keeps the requests apart is only that rule: the same sequence id, and a position that isn't later. Leave out the sequence ids, and the mask compares positions
+Only the sequence ids keep the requests apart. Leave them out, and the mask compares positions
 alone. In the first experiment of lesson 04, where F and C shared a row, F's answer stayed right, because F came first. A is first in every row here, until it finishes.
 
 **05.d** How many of the six answers change without the sequence ids?
@@ -558,11 +558,11 @@ reveal("05.d", len(differ[without_ids]), unit="answers")
 # %% [markdown]
 """
 All six, A included. In lesson 04's first experiment there was one text with increasing positions, and nothing in front of F. Here every sequence has its own
-position 0, so A's token at position 13 attends to the first 14 tokens of B, C and D, wherever they are in the row.
+position 0, so A's token at position 13 attends to all tokens of B, C and D at positions 0 to 13, wherever they are in the row.
 
 The second line shifts positions: each sequence's begin where it begins in the row. Without a cache, lesson 04 found that this changes no answer, because
 all distances stay the same. Now the keys in the cache keep the shift that they were computed with, while a new token gets the shift of its own pass. A is
-always first, so its shift is always 0. The others change their place when a prompt comes or a request leaves. (F was lucky: its place changes once, by one.)
+always first, so its shift is always 0. The others move when a request before them leaves, and after the step in which its prompt is in the row. (F was lucky: its place changes once, by one.)
 
 ## The ledger
 
@@ -647,7 +647,7 @@ quiz("05")
 """
 ## Further (optional)
 
-What the lesson doesn't need. It isn't part of its 90 minutes.
+What the lesson doesn't need. It isn't part of its 100 minutes.
 """
 
 # %% [markdown]

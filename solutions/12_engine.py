@@ -4,7 +4,7 @@
 
 **We have a scheduler, a paged cache and a model. How do we turn them into an engine that takes requests and streams answers?**
 
-90 minutes · difficulty: medium · routes: serving · prerequisites: lesson 09 (the scheduler), lesson 10 (memory pressure) and lesson 11 (prefix sharing)
+105 minutes · difficulty: medium · routes: serving · prerequisites: lesson 09 (the scheduler), lesson 10 (memory pressure) and lesson 11 (prefix sharing)
 
 The parts can serve requests, but something has to drive them. In this lesson an engine does that, and it adds what users expect: sampling, text instead of
 token ids, and answers that can be read as they grow and stopped halfway. Then we break the engine on purpose, and you write the step that survives it.
@@ -59,7 +59,7 @@ for sequence in sequences:
 # %% [markdown]
 """
 It works, if you know all the parts. But to add a request later, to show a word before the end or to stop one sequence, you have to change the loop. Decoding is
-always greedy. And an exception in the middle leaves blocks in use that no sequence will ever free, as you'll see.
+always greedy. And a loop that survives an exception by dropping its sequences loses their blocks, as you'll see.
 
 Here are all six stories with an engine. `SamplingParams` holds the settings of a request; here, only the maximum length of its answer. `EngineConfig`
 holds the sizes of the engine: batch slots, token budget, blocks. The finish reason `length` means that an answer has its maximum of tokens.
@@ -334,21 +334,22 @@ preempted, and recomputed or swapped. C is added last, so it's the first victim.
 
 # %%
 def with_others(others, **sizes):
-    """C's answer with seed 7 after other requests: how often C was preempted, and whether the answer is the loop's."""
-    engine, preempted = LLMEngine(model, tokenizer, EngineConfig(max_num_seqs=6, max_num_batched_tokens=64, **sizes)), 0
+    """C's answer with seed 7 after other requests: how C was preempted, and whether the answer is the loop's."""
+    engine, preempted = LLMEngine(model, tokenizer, EngineConfig(max_num_seqs=6, max_num_batched_tokens=64, **sizes)), []
     for seed, name in enumerate(others):
         engine.add_request(prompt_ids[name], SamplingParams(max_tokens=20, seed=seed, **SETTING))
     engine.add_request("The old dog", SamplingParams(max_tokens=20, seed=7, **SETTING), request_id="C")
     while "C" in engine.requests:
         ran = "C" in [sequence.id for sequence in engine.scheduler.running]
         outputs = engine.step()
-        preempted += ran and "C" in [sequence.id for sequence in engine.scheduler.waiting]
+        waits = [sequence for sequence in engine.scheduler.waiting if sequence.id == "C"]
+        preempted += ["swapped out" if sequence.swapped else "dropped" for sequence in waits if ran]
     (answer,) = (output.token_ids for output in outputs if output.request_id == "C")
-    return preempted, "yes" if answer == expected else "no"
+    return ", ".join(preempted) or "no", "yes" if answer == expected else "no"
 
 
 Table(
-    columns=["C with seed 7", "C preempted", "same tokens as the loop"],
+    columns=["C with seed 7", "C's cache preempted", "same tokens as the loop"],
     rows=[
         ["alone", *with_others("", num_blocks=64)],
         ["with five others", *with_others("ABDEF", num_blocks=64)],
@@ -514,9 +515,8 @@ The whole step:
 The failed step: `copy_blocks` or `compute` raises an `Exception`.
 
 - Each request whose cache is in doubt now ends with this error, and no other. Nothing is recorded. The next step goes on with the others.
-- Which are in doubt? That depends on what failed. The pass writes into the blocks of the sequences that it computes. The block copies fill blocks of these same
-  sequences, or they save the cache of one that has just lost its blocks, in the swap space. Such a sequence isn't scheduled. It's in
-  `scheduler_output.preempted`, together with those that will be computed again; only if it was swapped out, its `swapped` (lesson 10) isn't empty.
+- Which are in doubt? That depends on what failed, and on what it writes. Think of the pass, and of each kind of block copy: swap-out, swap-in and
+  copy-on-write. What this step preempts is in `scheduler_output.preempted`. Some of it is recomputed, and some swapped out: then its `swapped` (lesson 10) isn't empty.
 - `run_step` raises nothing then. It lets any other error through: an interrupt (`KeyboardInterrupt` isn't an `Exception`), and errors of the other calls,
   which would be bugs of the engine.
 
@@ -567,8 +567,8 @@ show_source(recover)
 them to the queue. Their keys and values are recomputed, as after a preemption in lesson 10. A request that had its output already (`result`) keeps it:
 `hand_in` puts it where the caller looks.
 
-Does that hold anywhere? The six stories, with 6 tokens each, run through thousands of lines of your step, the engine, the scheduler and the cache. Let's
-interrupt each of 40 runs at one of these lines, drawn at random:
+Does that hold at other lines? The six stories, with 6 tokens each, run through thousands of lines of your step, the engine, the scheduler and the cache. Let's
+interrupt each of 40 runs at one of them, drawn at random. (That's a sample, not a proof. `recover` itself runs only after an interrupt, so none of its lines is drawn.)
 """
 
 # %%
@@ -703,7 +703,7 @@ quiz("12")
 """
 ## Further (optional)
 
-What the lesson doesn't need. It isn't part of its 90 minutes.
+What the lesson doesn't need. It isn't part of its 105 minutes.
 """
 
 # %%

@@ -63,7 +63,7 @@ alone = dict(zip(NAMES, generate_one_by_one(model, tokenizer, PROMPTS, max_new_t
 """
 ## The problem: two callers, one engine
 
-A server handles many clients in one thread. Each client is a *coroutine*, and they take turns at every `await`.
+A server handles many clients in one thread. Each client is a *coroutine*, and they take turns while they wait.
 
 > **event loop**: runs coroutines in one thread. Each one runs until it awaits something that isn't ready yet; then the loop runs the next one that can go on.
 
@@ -124,7 +124,7 @@ reading.close()
 
 # %% [markdown]
 """
-C stands still, because no reader asks for a token: steps are taken when some client happens to read. A thread for each client would be no better. Two of them could be in the middle of a step of the same engine.
+C stands still, because no reader asks for a token: steps are taken when some client happens to read. A thread for each client would be no better: two of them must not be in the same engine at once, so they'd wait for each other, and steps would still be taken only when someone reads.
 
 ## The idea: one owner, and a mailbox for each reader
 
@@ -274,7 +274,7 @@ It never rests. And cancelling a coroutine ends its waiting, not the thread that
 - Once `commands.is_closed`, it stops after the turn that is running, and delivers that turn's events. Commands that no turn has got by then may be dropped.
 - It may also end because a turn raises (the exception goes on to the caller), or because it is cancelled (it then ends with `CancelledError`, which a cancellation raises where a coroutine waits). However it ends, the thread has left the engine by then, and after that, `engine.close()` was called, which aborts what is left.
 
-All of this also holds if the coroutine is cancelled a second time, while it cleans up. `executor.shutdown()` blocks until the thread has returned; it's a plain function, without `await`.
+All of this also holds if the coroutine is cancelled a second time, while it cleans up. For this once, blocking the event loop is allowed.
 """
 
 # %% exercise="14.2"
@@ -328,7 +328,7 @@ print("the heartbeat went on:", len(beats) > 20)
 
 # %% [markdown]
 """
-All six get their tokens in turn, A's slow client holds up no other, and the heartbeat goes on.
+All six get their tokens in turn (A begins: the prompts have 144 tokens and a step takes 64, so B's isn't finished in the first step, and F's not in the second). A's slow client holds up no other, and the heartbeat goes on.
 
 ### The front
 
@@ -402,8 +402,8 @@ The other 84 tokens were computed and sent into the void. The keys and values of
 **Your task: the coroutine `stream_until_gone(add, receive, send)`**, which notices. It returns True if all tokens were sent, and False if the client left.
 
 - The client may leave at any time, also while `add` or `send` waits. The work then ends *at once*. Messages of other types mean nothing here.
-- `await stream.aclose()` aborts the request if it still runs. Rely on nothing else for that. It never waits, so no cancellation can interrupt it. (If `add` is cancelled while it waits, it takes the request back by itself.)
-- An exception of `add`, the stream or `send` goes on to the caller.
+- `await stream.aclose()` aborts the request if it still runs. Leaving an `async for` doesn't abort it. `aclose` never waits, so no cancellation can interrupt it. (If `add` is cancelled while it waits, it takes the request back by itself.)
+- An exception of `add`, the stream, `send` or `receive` goes on to the caller. If the client leaves in the moment in which the work ends, either result is right.
 - However it ends, the request has ended or is being aborted, and nothing that it started runs on: no task, no call of `receive`. (A task that you have cancelled may end right after.)
 
 Example: the client leaves while the second list of tokens is being sent. `send` is cancelled, the request is aborted, and `stream_until_gone` returns False.
@@ -443,7 +443,7 @@ audit(engine.scheduler)
 
 # %% [markdown]
 """
-The chain has four links. The operating system tells the server that the connection is closed. `receive` tells the application. The application closes the stream, which sends the owner an abort command. The next turn carries it out, and the blocks are free.
+The chain has four links. The operating system tells the server that the connection is closed (or, if the client's network is gone, that nothing has been acknowledged for a while). `receive` tells the application. The application closes the stream, which sends the owner an abort command. The next turn carries it out, and the blocks are free.
 
 ## HTTP
 
@@ -486,7 +486,7 @@ for number, event in enumerate(response.read().decode().split("\n\n")):
 
 # %% [markdown]
 """
-The first event names the role. The next ones have a *delta*, the text that is new; the last of them has a `finish_reason`. This client asked for *usage* (how many tokens the prompt and the answer have), so one more event reports it. `[DONE]` says that the stream is complete: the connection wasn't cut. ("Further" has the generator that decides which event is due when, as an exercise.)
+The first event names the role. The next ones have a *delta*, the text that is new; the last of them has a `finish_reason`. This client asked for *usage* (how many tokens the prompt and the answer have), so one more event reports it. `[DONE]` says that the stream ended in order: the connection wasn't cut. ("Further" has the generator that decides which event is due when, as an exercise.)
 
 ## Too many
 
@@ -516,7 +516,7 @@ reveal("14.d", round(waits[-1], 1), "s")
 """
 In 20 seconds 600 requests arrive, and 200 are served. 400 still wait, and take 40 seconds. Clients don't wait that long: they give up and ask again.
 
-Lesson 09 had a name for the remedy, admission control: the server decides at arrival which requests it takes on, and refuses the others at once. Ours counts the requests in flight, waiting or running, and the tokens of their prompts, and both have a limit: a thousand short prompts fill the queue, and ten long ones keep the engine busy for as long. A refusal changes nothing but a counter.
+Lesson 09's admission control decided when a waiting request may start. The remedy here goes by the same name, but it decides at arrival which requests the server takes on at all, and refuses the others at once. Ours counts the requests in flight, waiting or running, and the tokens of their prompts, and both have a limit: many short prompts fill the queue, and a few long ones hold up all the others. A refusal changes nothing but a counter.
 """
 
 # %%
@@ -561,17 +561,7 @@ print(f"an answer has {answer:.0f} tokens on average")
 
 # %% [markdown]
 """
-A request takes part in as many steps as its answer has tokens, and shares the time of each with 15 others. The time for its prompt is its own. If the requests of one second need more than a second, the queue grows, and soon the first token takes longer than half a second. So the knee is a little below that rate. Within 15 % is a hit.
-
-**14.e** At how many requests per second is the knee?
-"""
-
-# %%
-predict("14.e", ...)  # requests per second
-
-# %% [markdown]
-"""
-The search doubles the rate until the promise breaks, then closes in on the knee. A second server has an `AdmissionControl` in front: at most 32 requests, and 2,048 prompt tokens.
+A request takes part in as many steps as its answer has tokens, and shares the time of each with 15 others. The time for its prompt is its own. If the requests of one second need more than a second, the queue grows, and soon the first token takes longer than half a second. So the knee is a little below that rate. The search doubles the rate until the promise breaks, then closes in on the knee.
 """
 
 # %%
@@ -588,6 +578,27 @@ def point(rate, log):
 
 
 knee = find_knee(run, keeps_goodput(TARGET, 0.9), 20.0)
+per_request = answer * decode / NUM_SLOTS + prefill
+print(f"with a pencil: {1000 * per_request:.1f} ms for each request, so {1 / per_request:.1f} requests per second")
+print(f"the knee: {knee.rate:.1f} requests per second")
+print(f"three times the knee: {3 * knee.rate:.0f} requests per second, so {NUM_REQUESTS:,} requests in {NUM_REQUESTS / (3 * knee.rate):.0f} s")
+
+# %% [markdown]
+"""
+Now three times the knee. All 3,000 requests are taken and served in the order of their arrival, as fast as the pencil says. In a moment at which the queue is short, a request is good. How long does that last?
+
+**14.e** How many of the 3,000 get their first token within half a second? From half to one and a half times the measured number is a hit.
+"""
+
+# %%
+predict("14.e", ...)  # requests
+
+# %% [markdown]
+"""
+A second server has an `AdmissionControl` in front: at most 32 requests, and 2,048 prompt tokens. Here are both, under more and more load:
+"""
+
+# %%
 rates = [round(knee.rate * factor) for factor in (0.25, 0.5, 0.75, 0.9, 1, 1.15, 1.3, 1.6, 2, 2.5, 3)]
 curves = {
     "all are taken": [point(rate, run(rate)) for rate in rates],
@@ -596,9 +607,8 @@ curves = {
 draw_load(curves, target=0.5, knee=knee.rate, title="A simulated server under more and more load")
 
 # %%
-reveal("14.e", knee.rate, "requests per second", tolerance=0.15)
-per_request = answer * decode / NUM_SLOTS + prefill
-print(f"with a pencil: {1000 * per_request:.1f} ms for each request, so {1 / per_request:.1f} requests per second")
+good = sum(record.succeeded and record.ttft <= TARGET.ttft for record in run(3 * knee.rate).records)
+reveal("14.e", good, "requests", tolerance=0.5)
 at_knee = goodput(knee.log, TARGET)
 for name, points in curves.items():
     print(
@@ -607,7 +617,9 @@ for name, points in curves.items():
 
 # %% [markdown]
 """
-Up to the knee, the two servers are the same. Beyond it, the first one collapses: only the requests from the start of the run are served in time, so the longer the run, the closer its goodput gets to 0. At three times the knee, the second one refuses about 60 %, and serves even more in time than at the knee: it always has work, and short prompts find room more easily than long ones. On the right, 99 % of the served requests get their first token within the time shown.
+The queue grows by more than 80 requests a second, and about 47 are served in one, so after a third of a second a request at its end waits longer than the promise.
+
+Up to the knee, the two servers are nearly the same. Beyond it, the first one collapses: only the requests from the start of the run are served in time, so the longer the run, the closer its goodput gets to 0. At three times the knee, the second one refuses about 60 %, and serves even more in time than at the knee: it always has work, and short prompts find room more easily than long ones. On the right, 99 % of the served requests get their first token within the time shown.
 
 To measure a real server: `python -m lessons_lib.serving.load --help`. It works with any OpenAI-compatible server.
 
@@ -647,7 +659,7 @@ else:
 
 # %% [markdown]
 """
-The command works in your terminal too, until the next cell closes the server. So does OpenAI's client, `openai.OpenAI(base_url=mine.url + "/v1", api_key="none")`. In the next cell, two clients read long answers, a third is one too many, and then the two hang up. A refusal has status 429, and the header `Retry-After` says when to try again.
+The command works in your terminal too, until the next cell closes the server. So does OpenAI's client, `openai.OpenAI(base_url=mine.url + "/v1", api_key="none")`, with `stream=True`. In the next cell, two clients read long answers, a third is one too many, and then the two hang up. A refusal has status 429, and the header `Retry-After` says when to try again.
 """
 
 # %%
@@ -675,7 +687,7 @@ audit(engine.scheduler)
 
 - vLLM's `RequestOutputCollector` merges outputs while its reader is away: your `take` that returns all. "Further" has a map of all parts.
 - Admission is mostly left to what stands in front: a gateway or a load balancer that refuses, retries and measures.
-- Goodput as a goal comes from DistServe; `guidellm` and `vllm bench serve` measure it.
+- DistServe made goodput the goal of LLM serving; `guidellm` and `vllm bench serve` measure it.
 
 ## What is still wrong
 
@@ -731,7 +743,7 @@ for event in (chunks.role(), chunks.text(" ran", "stop"), chunks.usage(1), chunk
 
 - No event goes out before the first batch is there. Then comes the role, and one text event for each batch, as soon as it is there.
 - If `prompt_tokens` is given, usage follows the last text. `DONE` is the last event.
-- `batches` may raise. Before its first batch, the exception goes out to the caller: nothing was sent, so the client can get a status like 400. Later the status 200 has been sent: the stream ends with the error event and `DONE`, without usage. (Clients also see this if the engine's process dies. "Further" kills one.)
+- `batches` may raise. Before its first batch, the exception goes out to the caller: nothing was sent, so the client can get a status like 400. Later the status 200 has been sent: the stream ends with the error event and `DONE`, without usage. (Clients also see this if the engine's process dies. A cell below kills one.)
 - A reader may close the generator early. It then ends quietly: it must not yield any more.
 
 Example: for one batch with one token, `" ran"` and `"stop"`, there are three events: the role, the text with its reason, and `DONE`.
@@ -749,7 +761,7 @@ from lessons_lib.serving.http.chat_events import sse_events
 """
 ### Optional: what to refuse
 
-**Your task: two methods of `AdmissionControl`.** It counts the requests in flight, waiting or running, and the tokens of their prompts. Both have a limit: a thousand short prompts fill the queue, and ten long ones keep the engine busy for as long. `None` is no limit, and a limit may be reached.
+**Your task: two methods of `AdmissionControl`.** It counts the requests in flight, waiting or running, and the tokens of their prompts. Both have a limit: many short prompts fill the queue, and a few long ones hold up all the others. `None` is no limit, and a limit may be reached.
 
 - `_check_room(num_prompt_tokens)`: if that many more tokens would bring `self.num_prompt_tokens` above its limit, it raises `self._overloaded(what, 0, too_many)`. `too_many` is by how many, and `what` is a text for people.
 - `admit(num_prompt_tokens)` counts one more request, and returns `Admitted(num_prompt_tokens)`. If there are `max_requests` already, it raises `self._overloaded(what, 1, 0)`: one request has to end first. If several things are wrong, a prompt that would never fit (`_check_prompt`) comes first, then the number of requests, then their tokens.
@@ -1000,14 +1012,14 @@ draw_laps(setups, title="A step of 32 sequences: in the main thread alone, and i
 # %% [markdown]
 """
 The bars are medians over the steps. The engine does the same work in both. In the second one, time passes *between* two steps: the owner can start the next turn only when the event loop comes to it, and the loop is busy with readers. Within a step, the engine's thread may also have to wait for the lock after each operation. You see little of that here: nearly all of a step is the forward pass, and PyTorch computes without the lock. (Other programs on your machine
-blur this. Run the cell again if the bars look odd.) On a machine with a GPU, where a step's Python is most of its time, that's worse. `EngineProcess` gives the engine a process, and so a lock, of its own.
+blur this. Run the cell again if the bars look odd.) On a machine with a GPU, where a step's Python may be most of its time, that's worse. `EngineProcess` gives the engine a process, and so a lock, of its own.
 
 ### Your own admission rule
 
 Your `AdmissionControl` looks only at how much is in flight. Can you do better? Write a rule that keeps the goodput high at three times the knee. It gets the length of a prompt and a `ServerState`: `now`, the prompt lengths of
 `waiting` and `running` requests, their sum `prompt_tokens`, and `first_tokens`: pairs (when, how long it took) of the last 32 first tokens. It returns whether to take the request.
 
-The scoreboard runs your rule next to the reference, on seeds that you haven't seen. 100 % is the goodput at the knee. The last two columns show what a rule does to short and to long prompts. Is your rule one that you would want to be served by?
+The scoreboard runs your rule next to the reference, on seeds that you haven't seen. 100 % is the goodput at the knee. The last two columns show what a rule does to short and to long prompts; eight points between them may be chance, as the rule below shows, which doesn't look at the length. (A run here has 300 requests instead of 3,000. So those from the start of the run, the only ones served in time if all are taken, are a larger share.) Is your rule one that you would want to be served by?
 """
 
 

@@ -4,7 +4,7 @@
 
 **You have built parts of an engine, each inside a frame that was given. Can you write an engine of your own, and how do you know that it's right?**
 
-175 minutes · difficulty: hard · routes: ideas, serving · prerequisites: lesson 05 (ragged packing) for the small size; lessons 09 to 12 and 14 for the others
+190 minutes · difficulty: hard · routes: ideas, serving · prerequisites: lesson 05 (ragged packing) for the small size; lessons 09 to 12 and 14 for the others
 
 In this lesson you start from a file with empty methods. You get a contract, an empty package, and a *conformance suite*: a program that judges any engine by what it does. The same suite judges this course's engines, and it runs on Hugging Face's, nano-vllm's and vLLM's through adapters.
 
@@ -195,7 +195,7 @@ result.table()
 """
 Take care with the first rows. Of 16 times to a first token, the p99 is almost the largest. The model is tiny, so most of a step is Python, and an engine that does less for each request is quicker. The course's engine also samples, makes text, keeps metrics, shares prefixes and preempts, in the lines that the last row counts. Times compare only within one run.
 
-Memory is what an engine must have ready: blocks, or room for a whole context in each slot if it doesn't count blocks. And this is when the requests ran, in the first step's engine and in yours. A request is drawn from the step of its first token on, since no more can be seen from outside:
+The memory row compares two different things: the blocks in use at the peak, and for an engine that doesn't count blocks, a whole context for each request that ran at the same time. That is room which it must be ready to fill, whatever it keeps there (the engine without a cache keeps nothing). And this is when the requests ran, in the first step's engine and in yours. A request is drawn from the step of its first token on, since no more can be seen from outside:
 """
 
 # %%
@@ -236,7 +236,7 @@ print("your engine:", "passes" if error_of(test_an_abort, mine) is None else "fa
 
 **A suite finds what it looks for.** It has items for the mistakes that engines are known to make. Passing is evidence, not proof: the course's own engine also serves random workloads for hours (`make soak`).
 
-**The small size copies every cache in every step**, and nothing limits the memory that its caches take together. The medium size ends that: replace the caches by a pool of blocks (lessons 03 and 06), then whatever chooses a step's requests by a scheduler (09), then let it preempt (10). Keep the suite green after each step. The large size adds lessons 11, 12 and 14.
+**The small size copies every cache in every step**, and only the number of slots limits their memory: each may grow to a whole context. The medium size ends that: replace the caches by a pool of blocks (lessons 03 and 06), then whatever chooses a step's requests by a scheduler (09), then let it preempt (10). Keep the suite green after each step. The large size adds lessons 11, 12 and 14.
 
 **It runs on one CPU.** Lesson 13 says what changes on a GPU.
 
@@ -265,7 +265,7 @@ quiz("17")
 """
 ## Further (optional)
 
-What the lesson doesn't need. It isn't part of its 175 minutes. The first three sections are tasks of an hour each, graded without a stopwatch. Each can be done without the others, and a class gets points for parts of it.
+What the lesson doesn't need. It isn't part of its 190 minutes. The first three sections are tasks of an hour each, graded without a stopwatch. Each can be done without the others, and a class gets points for parts of it.
 """
 
 # %% [markdown]

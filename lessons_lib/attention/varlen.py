@@ -8,7 +8,8 @@ def varlen_attention(
 ) -> torch.Tensor:
     """Causal attention of several sequences of different lengths; no score of a foreign key is computed.
 
-    The arguments are those of FlashAttention's `flash_attn_varlen_func`, as lengths instead of their running sums.
+    FlashAttention's `flash_attn_varlen_func` is told the same: it takes [tokens, heads, head_dim], the running sums of
+    the lengths (`cu_seqlens_q`, `cu_seqlens_k`) and the largest of each.
 
     Args:
         q: [heads, sum of query_lens, head_dim], sequence by sequence.

@@ -178,7 +178,7 @@ class PrefixCache(SharedBlockPool):
         return blocks
 
     def is_writable(self, block: int) -> bool:
-        """Whether its owner may write to it: no other sequence uses it, and none can find it."""
+        """Whether its owner may write to it: whether no other sequence may ever read what is written."""
         return self.ref_count.get(block) == 1 and block not in self.block_to_hash
 
     def touch(self, blocks: list[int]) -> None:

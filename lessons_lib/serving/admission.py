@@ -41,7 +41,7 @@ class Admitted:
 class AdmissionControl:
     """Bounds the requests in flight, waiting or running, and the tokens of their prompts.
 
-    Both are needed: a thousand short prompts fill the queue, and ten long ones keep the engine busy for as long.
+    Both are needed: many short prompts fill the queue, and a few long ones hold up all the others.
 
     Attributes:
         max_requests, max_prompt_tokens: the bounds; None for none.

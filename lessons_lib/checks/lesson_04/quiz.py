@@ -37,63 +37,66 @@ QUIZ = [
         ),
     ),
     Question(
-        text="A packed row ends with a few padding tokens. You drop the padding rule and keep the other two. What "
-        "happens to the logits of the stories?",
+        text="A program fills the end of a row with padding, but tags it wrongly: with the id of the last story, and "
+        "positions that go on from the story's. What does the padding do to the logits of the row's stories?",
         choices=(
             Choice(
-                "They change, because the stories attend to padding.",
-                "They can't. The padding's sequence id matches no story's, so the sequence rule already blocks it.",
+                "It changes those of all stories.",
+                "The other stories have other ids: the sequence rule keeps the padding out.",
             ),
             Choice(
-                "Nothing. Padding now attends to padding, and nothing reads the result.",
-                "The two rules overlap here. The padding rule empties the padding's own rows, which makes them easy to "
-                "spot in the mask.",
-                right=True,
+                "It changes those of the last story.",
+                "The id matches, but the positions are later than all of the story's tokens: the causal rule keeps the "
+                "padding out.",
             ),
             Choice(
-                "They turn into NaN.",
-                "NaN comes from rows in which everything is forbidden. Dropping a rule forbids less.",
-            ),
-        ),
-    ),
-    Question(
-        text="In layer 1, a padding query's whole row is masked with minus infinity. Why can the stories be NaN "
-        "after layer 2, although none of them may attend to padding?",
-        choices=(
-            Choice(
-                "The mask applies only to layer 1; from layer 2 on, stories may attend to padding.",
-                "Every layer gets the same mask.",
-            ),
-            Choice(
-                "Minus infinity plus a score overflows, in the stories' rows as well.",
-                "Minus infinity plus any finite score is minus infinity. In a row with at least one allowed key it "
-                "does no harm.",
-            ),
-            Choice(
-                "The padding's keys and values are NaN in layer 2, and 0 times NaN is NaN.",
-                "A mask can hide finite values but not NaN: any arithmetic with NaN gives NaN, and a single NaN score "
-                "is enough to spoil the softmax.",
+                "Nothing in this pass. A token that is appended behind the padding would attend to it.",
+                "In this pass, the causal rule does the work. For a later token the padding is a part of the story, "
+                "and earlier than itself.",
                 right=True,
             ),
         ),
     ),
     Question(
-        text="On a Llama model without a cache, you use the right mask but let positions run on through the row. The "
-        "answers stay the same. Why restart the positions anyway?",
+        text="C and E share a row with four padding tokens, whose vectors are NaN after layer 1. From layer 2 on, "
+        "attention is computed by `varlen_attention`, with the lengths of C and E and, for the padding, a sequence of "
+        "four tokens. What about the stories?",
         choices=(
             Choice(
-                "With a cache, a sequence's older keys may be shifted differently from its new tokens.",
-                "Rotary attention depends on distances. If a query and a cached key are shifted differently, their "
-                "distance is wrong. And models with absolute positions break right away.",
+                "They turn into NaN in layer 2, as with the mask.",
+                "With the mask, a score of each story with the padding is computed and then hidden, which NaN "
+                "survives. Here there is no such score.",
+            ),
+            Choice(
+                "They are right: nothing of the padding enters their sums.",
+                "No score and no weighted value of another sequence is computed, so there is nothing that has to be "
+                "hidden.",
                 right=True,
             ),
             Choice(
-                "Restarting is faster: with small positions there's less to compute.",
-                "It changes a few integers in the input. The amount of work is the same.",
+                "C is right, and E turns into NaN, since it stands next to the padding.",
+                "The place in the row doesn't matter: each sequence's queries meet only its own keys.",
+            ),
+        ),
+    ),
+    Question(
+        text="The six stories share a row on GPT-2, which adds a learned vector for each position. The mask is right, "
+        "but positions run on through the row, and there's no cache. Which of the six answers can change?",
+        choices=(
+            Choice(
+                "None: all distances within a story are right.",
+                "That is enough for a rotary model. GPT-2 knows no distances: it adds one vector per position, and a "
+                "shift means other vectors.",
             ),
             Choice(
-                "Otherwise the causal rule would let tokens attend to later tokens of their sequence.",
-                "The order within a sequence stays the same, so the comparison gives the same result.",
+                "All but the first in the row.",
+                "The first story's positions are right. Every other one is shifted, so other vectors are added to its "
+                "tokens.",
+                right=True,
+            ),
+            Choice(
+                "All six.",
+                "The first story starts at position 0, as it does alone.",
             ),
         ),
     ),

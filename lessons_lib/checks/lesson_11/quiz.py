@@ -52,24 +52,28 @@ QUIZ = [
         ),
     ),
     Question(
-        text="Why do freed blocks join the free queue with the last block of the sequence first?",
+        text="A sequence is the only user of a block, which is full and has a hash. It has to compute the block's last "
+        "token once more. May it write to the block?",
         choices=(
             Choice(
-                "The last block was used last, and the least recently used block is evicted first.",
-                "Every step reads all blocks of a sequence, so all of them were last used at the same time.",
+                "Yes: the count is 1, so no other sequence reads it.",
+                "Not now. But the hash is in the table, so in the next step another one may find the block, which "
+                "must hold what its hash says, down to the last bit that others have read.",
             ),
             Choice(
-                "A block is useless without the blocks before it.",
-                "So the tail should be evicted before the beginning, which other sequences are more likely to share.",
+                "Yes: the token is the same, so the block's hash stays right.",
+                "The hash does, but the values may differ in the last bit from those that others have read or will "
+                "find together with their own.",
+            ),
+            Choice(
+                "No: it needs a copy, in which it writes.",
+                "`is_writable` asks for both: a single user and no hash. Whoever finds the block later reads what was "
+                "computed first.",
                 right=True,
             ),
             Choice(
-                "The last block is usually not full, so it has no hash and can be reused at once.",
-                "At most one block is like that, and the order matters for the full ones.",
-            ),
-            Choice(
-                "Then the next sequence gets its blocks in the right order.",
-                "A sequence can use blocks in any order: its block table says where each one is.",
+                "No: it must wait until the block is evicted.",
+                "A block that a sequence uses isn't evicted.",
             ),
         ),
     ),
@@ -89,8 +93,7 @@ QUIZ = [
             ),
             Choice(
                 "Token 31, in a copy of the second block.",
-                "In the copy, 15 tokens are reused and one is overwritten. If no block were free for the copy, the "
-                "whole second block would be computed instead.",
+                "In the copy, 15 tokens are reused and one is overwritten.",
                 right=True,
             ),
             Choice(

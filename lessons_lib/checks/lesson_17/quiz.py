@@ -77,7 +77,7 @@ QUIZ = [
             ),
             Choice(
                 "Its attention is better.",
-                "Both call the same model on the same tokens; copying caches, as yours does, is the slower way.",
+                "Both call the same model, on as many tokens: the table says so.",
             ),
             Choice(
                 "Nothing, since times can't be compared.",
