@@ -51,8 +51,6 @@ def add_block_naive(seen: Partial, scores: torch.Tensor, values: torch.Tensor) -
 def add_block(seen: "Partial", scores: torch.Tensor, values: torch.Tensor) -> "Partial":
     """Add a block of keys, with all exponentials relative to the largest score so far.
 
-    The old sums are multiplied by exp(old maximum - new maximum), so that they are relative to the same score.
-
     Args:
         seen: Partial.
         scores: [Q, K], minus infinity where a query may not attend to a key; values: [K, D].
@@ -64,6 +62,7 @@ def add_block(seen: "Partial", scores: torch.Tensor, values: torch.Tensor) -> "P
     # A query that has not seen any key has a maximum of minus infinity, and -inf - -inf is NaN.
     reference = maximum.masked_fill(maximum == float("-inf"), 0.0)
     weights = (scores - reference[:, None]).exp()
+    # The old sums are relative to the old maximum: exp(old - new) makes them relative to the new one.
     rescale = (seen.maximum - reference).exp()
     return Partial(
         maximum, seen.total * rescale + weights.sum(dim=1), seen.output * rescale[:, None] + weights @ values

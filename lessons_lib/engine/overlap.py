@@ -18,15 +18,14 @@ CopyBlocks = Callable[[Any], None]
 
 
 def overlapped_step(loop: "OverlappedSteps") -> "list[Sequence]":
-    """Schedule and launch step N+1, then process the results of step N.
-
-    If blocks may run out, the results of step N come first: a preempted sequence is computed again from its tokens, so
-    all of them must be known.
+    """One turn of a loop whose device never waits for the CPU, unless blocks may run out.
 
     Returns:
         the sequences that have finished.
     """
+    # A preempted sequence is computed again from its tokens, so all of them must be known.
     finished = loop.finish_in_flight() if loop.may_lack_blocks() else []
+    # The device gets its next step before the CPU turns to the results of the last one.
     launched = loop.launch()
     previous, loop.in_flight = loop.in_flight, launched
     if previous:

@@ -15,8 +15,7 @@ from lessons_lib.measuring.memory_limit import memory_limit
 def largest_that_fits(fits, most):
     """The largest size that fits, found with few tries.
 
-    A try takes seconds, so don't try every size. If a size fits, all smaller ones do, so one try in the middle rules
-    out half of the range.
+    A try takes seconds, so don't try every size. If a size fits, all smaller ones do.
 
     Args:
         fits: function (size) -> bool.
@@ -27,6 +26,7 @@ def largest_that_fits(fits, most):
     """
     fitting, too_large = 0, most + 1
     while too_large - fitting > 1:
+        # One try in the middle rules out half of the range.
         middle = (fitting + too_large) // 2
         if fits(middle):
             fitting = middle

@@ -43,8 +43,6 @@ def share_budget(running: list[Sequence], budget: int) -> dict[Sequence, int]:
     """How many tokens of each running sequence the next step computes.
 
     A sequence wants all its tokens that aren't computed yet: one if it decodes, more if it has a prompt to compute.
-    Decodes come first: they cost little, and skipping one would delay its completion by a step. What is left of the
-    budget goes to the others in order, as much as each wants while there is any.
 
     Args:
         running: sequences, in the order of admission.
@@ -54,6 +52,7 @@ def share_budget(running: list[Sequence], budget: int) -> dict[Sequence, int]:
         dict: sequence -> tokens, 1 or more. Leave out sequences that get none.
     """
     counts = {}
+    # Decodes come first: they cost little, and skipping one would delay its completion by a step.
     prefills = []
     for sequence in running:
         wanted = sequence.num_tokens - sequence.num_computed_tokens
