@@ -227,8 +227,8 @@ rungs(ONE, "Ideas 1 and 2, 32 keys per tile", "Ideas 1 and 2, 64 keys per tile")
 
 # %% [markdown]
 """
-A quarter of the iterations, and next to nothing gained: the second case even gets slower, nearly as slow as lesson 07's. So the single sequence
-doesn't spend its time waiting for one load after the other. In the other cases, the last columns say why. All products of a tile, rows × keys ×
+A quarter of the iterations, and next to nothing gained: the second case even gets slower, nearly as slow as lesson 07's. So with Idea 1, the single
+sequence doesn't spend most of its time waiting for one load after the other. In the other cases, the last columns say why. All products of a tile, rows × keys ×
 head size, exist at once before they're summed, in registers. A thread has 255 at most. What doesn't fit is *spilled*: written to memory, and read back. And a processor has 65,536
 registers for all the programs that it runs: with 128 threads of 128 registers each that's four programs, with 255 only two, so fewer loads are in flight. A larger tile needs another way
 to multiply.

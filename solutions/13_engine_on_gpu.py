@@ -896,8 +896,7 @@ show_source(engine_fits)
 """
 #### Build: the largest batch that fits
 
-One try takes seconds, or minutes with a large model, so we don't want to try every size from 1 to 64. If one size fits, all smaller ones do. So one try in the
-middle rules out half of the sizes.
+One try takes seconds, or minutes with a large model, so we don't want to try every size from 1 to 64. If one size fits, all smaller ones do.
 
 **Your task: `largest_that_fits(fits, most)`.** `fits(size)` returns True or False. If it is True for a size, it is True for all smaller sizes. `most` is
 the largest size worth trying, 1 or more. Return the largest size from 1 to `most` that fits, as an int, or 0 if not even 1 fits.

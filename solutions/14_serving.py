@@ -4,7 +4,7 @@
 
 **One engine, one process, one caller at a time. How do we turn that into a URL that many clients use at once, and that holds up when too many come and when some leave?**
 
-115 minutes · difficulty: hard · routes: serving · prerequisites: lesson 12 (the engine); lesson 09 (arrivals and waiting times) helps
+125 minutes · difficulty: hard · routes: serving · prerequisites: lesson 12 (the engine); lesson 09 (arrivals and waiting times) helps
 
 First, two callers use one engine, and we see what goes wrong. Then one coroutine becomes the engine's owner, and each caller gets a mailbox. Then come clients that leave, and too many requests. At the end, your parts form a server that answers `curl`.
 
@@ -722,7 +722,7 @@ quiz("14")
 """
 ## Further (optional)
 
-What the lesson doesn't need. It isn't part of its 115 minutes.
+What the lesson doesn't need. It isn't part of its 125 minutes.
 """
 
 # %% [markdown]

@@ -68,8 +68,8 @@ QUIZ = [
             ),
             Choice(
                 "Copying the victim's blocks takes the whole step.",
-                "It takes some time, but less than a step, and if the victim's cache is dropped nothing is copied at "
-                "all.",
+                "Copies take time, but no blocks and no tokens of the budget. And if the victim's cache is dropped, "
+                "nothing is copied.",
             ),
         ),
     ),
