@@ -403,7 +403,7 @@ The other 84 tokens were computed and sent into the void. The keys and values of
 
 - The client may leave at any time, also while `add` or `send` waits. The work then ends *at once*. Messages of other types mean nothing here.
 - `await stream.aclose()` aborts the request if it still runs. Leaving an `async for` doesn't abort it. `aclose` never waits, so no cancellation can interrupt it. (If `add` is cancelled while it waits, it takes the request back by itself.)
-- An exception of `add`, the stream, `send` or `receive` goes on to the caller. If the client leaves in the moment in which the work ends, either result is right.
+- An exception of `add`, the stream or `send` goes on to the caller; `receive` raises none. If the client leaves in the moment in which the work ends, either result is right.
 - However it ends, the request has ended or is being aborted, and nothing that it started runs on: no task, no call of `receive`. (A task that you have cancelled may end right after.)
 
 Example: the client leaves while the second list of tokens is being sent. `send` is cancelled, the request is aborted, and `stream_until_gone` returns False.
@@ -1019,7 +1019,7 @@ blur this. Run the cell again if the bars look odd.) On a machine with a GPU, wh
 Your `AdmissionControl` looks only at how much is in flight. Can you do better? Write a rule that keeps the goodput high at three times the knee. It gets the length of a prompt and a `ServerState`: `now`, the prompt lengths of
 `waiting` and `running` requests, their sum `prompt_tokens`, and `first_tokens`: pairs (when, how long it took) of the last 32 first tokens. It returns whether to take the request.
 
-The scoreboard runs your rule next to the reference, on seeds that you haven't seen. 100 % is the goodput at the knee. The last two columns show what a rule does to short and to long prompts; eight points between them may be chance, as the rule below shows, which doesn't look at the length. (A run here has 300 requests instead of 3,000. So those from the start of the run, the only ones served in time if all are taken, are a larger share.) Is your rule one that you would want to be served by?
+The scoreboard runs your rule next to the reference, on seeds that you haven't seen. 100 % is the goodput at the knee. The last two columns show what a rule does to short and to long prompts. The rule below doesn't look at the length, and its two columns differ by eight points all the same, so small differences mean nothing. (A run here has 400 requests instead of 3,000. So those from the start of the run, the only ones served in time if all are taken, are a larger share.) Is your rule one that you would want to be served by?
 """
 
 
