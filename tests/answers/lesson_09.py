@@ -343,6 +343,12 @@ def appends_a_list(self, scheduler_output, sequence, count):
     scheduler_output.num_scheduled_tokens[sequence] = count
 
 
+def new_blocks_first(self, scheduler_output, sequence, count):
+    had = list(sequence.blocks)
+    Scheduler.allocate_slots(self, scheduler_output, sequence, count)
+    sequence.blocks = sequence.blocks[len(had) :] + had
+
+
 def leaves_it_in_the_queue(self, scheduler_output, sequence):
     self.running.append(sequence)
     scheduler_output.admitted.append(sequence)
@@ -828,6 +834,9 @@ WRONG = {
             "D wants 21 tokens, and 8 of the budget are left",
         ),
         Wrong("as many tokens as fit", scheduling(allocate_slots=computes_what_fits), "so it should stall"),
+        Wrong(
+            "new blocks first", scheduling(allocate_slots=new_blocks_first), "new blocks go behind those that it has"
+        ),
         Wrong("blocks given back", scheduling(allocate_slots=gives_blocks_back), "It stalls, and has lost blocks"),
         Wrong("blocks of the chunk, less its own", scheduling(allocate_slots=subtracts_too_much), "can't allocate -3"),
         Wrong("a list as a block", scheduling(allocate_slots=appends_a_list), "adds each of its blocks"),

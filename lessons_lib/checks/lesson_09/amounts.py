@@ -8,6 +8,7 @@ from lessons_lib.kv_cache.block_pool import blocks_for
 
 if TYPE_CHECKING:
     from lessons_lib.checks.lesson_09.twins import Twins
+    from lessons_lib.scheduling.sequence import Sequence
 
 
 def compare_counts(twins: "Twins", got, want) -> None:
@@ -79,6 +80,17 @@ def compare_counts(twins: "Twins", got, want) -> None:
     raise Mistake(what, case=twins.now(), idea=idea)
 
 
+def _compare_order(twins: "Twins", sequence: "Sequence") -> None:
+    before = twins.held[sequence]
+    if sequence.blocks[: len(before)] != before:
+        raise Mistake(
+            f"before `schedule`, {sequence.id} had the blocks {before}; after it, yours has {sequence.blocks}.",
+            case=twins.now(),
+            idea="Entry *i* is the block of the sequence's tokens from *i* × block size on. What is computed stays "
+            "where it is, so new blocks go behind those that it has: `sequence.blocks += ...`.",
+        )
+
+
 def compare_blocks(twins: "Twins", got) -> None:
     size = twins.mine.pool.block_size
     theirs = {sequence.id: sequence for sequence in twins.want.running}
@@ -91,6 +103,7 @@ def compare_blocks(twins: "Twins", got) -> None:
             )
         held, due = len(sequence.blocks), len(theirs[sequence.id].blocks)
         if held == due:
+            _compare_order(twins, sequence)
             continue
         count = got.num_scheduled_tokens.get(sequence, 0)
         room = sequence.num_computed_tokens + count

@@ -62,6 +62,7 @@ class Twins:
         self.number += 1
         self.questions = 0
         self.before = {sequence.id: len(sequence.blocks) for sequence in self.want.running}
+        self.held = {sequence: list(sequence.blocks) for sequence in [*self.mine.running, *self.mine.waiting]}
         self.queue = names_of(self.want.waiting)
         want, expected = self._scheduled(self.want)
         computed = {sequence: sequence.num_computed_tokens for sequence in [*self.mine.running, *self.mine.waiting]}
