@@ -4,7 +4,8 @@
 
 **How can requests share one cache when we don't know how long each of them will get?**
 
-105 minutes · difficulty: medium · routes: ideas, kernels, serving · prerequisites: lesson 00 (KV cache) and lesson 02 (slots)
+105 minutes · difficulty: medium · routes: ideas, kernels, serving · prerequisites: lesson 00 (KV cache) and lesson 02
+(slots)
 
 In lesson 02, every batch slot reserved a row of cache for the longest request that might come. In this lesson you
 build what serving systems use instead: a pool of small blocks, and for each request a table of the blocks that it owns.
@@ -348,8 +349,8 @@ print("the next token of B goes to slot", slot_mapping(tables["B"].blocks, 16, 6
 A's tokens at positions 13, 14 and 15 still fit in its first block. Position 16 starts a new one, which comes after B's in memory.
 
 So far we've only counted. Now something is stored: one number for each cache slot, in place of a key. A stores 1000, 1001, …, and B 2000, 2001, …, each
-through its own table. Then A leaves, and C comes with 20 tokens and stores 3000, 3001, … The cell after the next one does all this, and then reads positions 14 to 18
-once more through A's *old* table.
+through its own table. Then A leaves, and C comes with 20 tokens and stores 3000, 3001, … The code below your
+prediction does all this, and then reads positions 14 to 18 once more, through A's *old* table.
 
 **03.c** How many of these five numbers are still A's own?
 """
@@ -376,10 +377,11 @@ reveal("03.c", sum(1000 <= number < 2000 for number in stale))
 
 # %% [markdown]
 """
-The blocks of A and B lie mixed in one tensor, and each reads back what it stored. After A has left, its table is worth nothing. A's last block
-went into the free queue first, so C's first tokens are in it: positions 16 to 18 read C's first three numbers. Positions 14 and 15 read A's own, which nothing has
-overwritten yet: C has only four tokens in that block. Nothing in the tensor says whose a number is. Only the tables do, so a block must never
-be in two tables by mistake.
+The blocks of A and B lie mixed in one tensor, and each reads back what it stored. After A has left, its table is worth
+nothing. A's last block went into the free queue first, so C's first tokens are in it: positions 16 to 18 read C's
+first three numbers. Positions 14 and 15 read A's own, which nothing has overwritten yet: C has only four tokens in
+that block. Nothing in the tensor says whose a number is. Only the tables do, so a block must never be in two tables by
+mistake.
 
 Is all of that right over whole runs? We replay the six stories, and a run of 32 other requests, with your pool and
 tables and with the reference, and compare picture by picture.
@@ -461,11 +463,12 @@ as its tokens need at the moment.
 of 256**, and a request never needs a second one. So the same step serves the 32 requests in both layouts, in the same
 4 MiB. (In this count, a step computes all prompts that it admits. Lesson 02 allowed one chunk per step.)
 
-Two rivals that no server can have run along: rows exactly as long as the longest of these requests (131 tokens; we even give them a fourth row, for which 4 MiB isn't quite enough), and the oracle, which reserves for each request what it will
-hold in the end. (Its memory has no gaps: it's counted in blocks of 1.)
+Two rivals that no server can have run along: rows exactly as long as the longest of these requests (131 tokens; they
+even get a fourth row, for which 4 MiB isn't quite enough), and the oracle, which reserves for each request what it
+will hold in the end. (Its memory has no gaps: it's counted in blocks of 1.)
 
-In rows, two requests run at once. **03.d** Predict from the numbers that the next cell prints: in blocks of 16, how many run
-at once on average, while others wait? A request takes more slots than it has tokens. Within 25% is a hit.
+In rows, two requests run at once. **03.d** Predict from the numbers that the next cell prints: in blocks of 16, how
+many run at once on average, while others wait? A request takes more slots than it has tokens. Within 25% is a hit.
 """
 
 # %%
@@ -496,7 +499,8 @@ def serve(size, step=step_in_blocks, num_blocks=None):
     return serve_in_blocks(lengths, pool, BlockTable, step)
 
 
-served = {"rows of 256": serve(256), f"4 rows of {longest}": serve(longest, num_blocks=4), "oracle": serve(1, step_with_oracle)}
+served = {"rows of 256": serve(256), f"4 rows of {longest}": serve(longest, num_blocks=4)}
+served |= {"oracle": serve(1, step_with_oracle)}
 served |= {f"blocks of {size}": serve(size) for size in (64, 16, 1)}
 rows, blocks = served["rows of 256"], served["blocks of 16"]
 queued = [step for step in blocks if step.waiting]
@@ -538,9 +542,10 @@ line_chart(
 # %% [markdown]
 """
 Same memory, same requests, same code. In rows, only two requests run at a time, and most of each row stays empty. In
-blocks, all of them are done in less than a third of the steps. Four rows that just fit the longest request are better, and still need almost twice as many steps as blocks. Even the
-oracle needs more steps than blocks of 16: from a request's first step on, it keeps room for the tokens of its last. Blocks know nothing in advance. The curve for blocks has a long tail: the queue is
-empty, and the longest answers run on.
+blocks, all of them are done in less than a third of the steps. Four rows that just fit the longest request are better,
+and still need almost twice as many steps as blocks. Even the oracle needs more steps than blocks of 16: from a
+request's first step on, it keeps room for the tokens of its last. Blocks know nothing in advance. The curve for blocks
+has a long tail: the queue is empty, and the longest answers run on.
 
 Each step reads the weights once, however many requests run, so fewer steps read them less often, for the same answers.
 With so few tokens in a step, that is most of its time on a GPU (lesson 00): that is why serving systems page their
@@ -548,12 +553,12 @@ cache.
 
 How many run at once? A request holds 24 tokens on average, and leaves about half a block empty: 512 / (24 + 7.5) is 16.
 
-The last columns are the price. A request may need a block in the middle of its answer when none is free. Then the one admitted last
-starts over, and its tokens are computed again.
+The last columns are the price. A request may need a block in the middle of its answer when none is free. Then the one
+admitted last starts over, and its tokens are computed again.
 
-Blocks of 1 leave almost nothing empty and need the fewest steps. Why do servers use larger ones? This count leaves out what a
-block costs: an entry in the table for each token, a call of the pool for each decoded one, and keys that are read from memory one by one
-instead of sixteen neighbors at a time (lessons 06 and 07).
+Blocks of 1 leave almost nothing empty and need the fewest steps. Why do servers use larger ones? This count leaves out
+what a block costs: an entry in the table for each token, a call of the pool for each decoded one, and keys that are
+read from memory one by one instead of sixteen neighbors at a time (lessons 06 and 07).
 
 ### The ledger
 """

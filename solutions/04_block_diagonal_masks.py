@@ -249,8 +249,9 @@ for left, right in zip(*(mask_text(mask, padded, padded, "CE").split("\n") for m
 """
 The rows of the stories are the same on both sides: no story has sequence id -1, so the sequence rule already keeps
 padding out. The padding rule only changes the rows of the padding itself: without it, padding attends to padding, and
-with it, these rows are empty. So a packed row doesn't need the rule to be right, as long as padding has an id of its own. A batch with one
-sequence a row (lesson 01) has no sequence rule, and there the padding rule does the work. We'll come back to the empty rows.
+with it, these rows are empty. So a packed row doesn't need the rule to be right, as long as padding has an id of its
+own. A batch with one sequence a row (lesson 01) has no sequence rule, and there the padding rule does the work. We'll
+come back to the empty rows.
 
 In the explorer you can set the lengths, the cached tokens per sequence and the padding, and turn each rule on and off.
 Answer first, then try (the answers are below the explorer):
@@ -433,7 +434,8 @@ In a decode step, the mask version computes each query's scores with the keys of
 the mask it grows with the number of tokens in the cache. The loop over the sequences is slow in Python; a kernel gives each sequence to
 other cores of the GPU.
 
-From here on this lesson uses the mask: a model's own attention function takes it, if it has the form that this function expects, and you can look at it.
+From here on this lesson uses the mask: a model's own attention function takes it, if it has the form that this
+function expects, and you can look at it.
 
 ## Masks that are added
 
@@ -468,11 +470,11 @@ Table(
 """
 > **NaN**: "not a number", the float value that marks an undefined result, such as 0 / 0 or infinity minus infinity.
 
-Only one passes, and only in float32: -1e9. -10 leaves weight on the forbidden key, because its score happens to be high. With minus infinity, a
-row without keys is 0 / 0: all its weights are NaN. With -1e9 in float32, any ordinary score is tiny compared with
-it, so in the row without keys all sums round to the same value, and equal scores give equal weights. That's useless, but
-it's finite, and no story gives it a weight above 0. In float16, though, whose lowest finite value is -65504, the same
--1e9 *is* minus infinity.
+Only one passes, and only in float32: -1e9. -10 leaves weight on the forbidden key, because its score happens to be
+high. With minus infinity, a row without keys is 0 / 0: all its weights are NaN. With -1e9 in float32, any ordinary
+score is tiny compared with it, so in the row without keys all sums round to the same value, and equal scores give
+equal weights. That's useless, but it's finite, and no story gives it a weight above 0. In float16, though, whose
+lowest finite value is -65504, the same -1e9 *is* minus infinity.
 """
 
 # %% [markdown]

@@ -428,7 +428,8 @@ finished.
 
 **Predict** what it costs. Over the whole run, how many tokens' keys and values are copied *for each token of an
 answer*? A pencil estimate will do: how many tokens does a request hold on average, how often is each of them copied in
-a step, and how many tokens does the request get for that? From half the measured number to one and a half times it is a hit.
+a step, and how many tokens does the request get for that? From half the measured number to one and a half times it is
+a hit.
 """
 
 # %%
@@ -557,12 +558,15 @@ reveal("05.d", len(differ[without_ids]), unit="answers")
 
 # %% [markdown]
 """
-All six, A included. In lesson 04's first experiment there was one text with increasing positions, and nothing in front of F. Here every sequence has its own
-position 0, so A's token at position 13 attends to all tokens of B, C and D at positions 0 to 13, wherever they are in the row.
+All six, A included. In lesson 04's first experiment there was one text with increasing positions, and nothing in front
+of F. Here every sequence has its own position 0, so A's token at position 13 attends to all tokens of B, C and D at
+positions 0 to 13, wherever they are in the row.
 
-The second line shifts positions: each sequence's begin where it begins in the row. Without a cache, lesson 04 found that this changes no answer, because
-all distances stay the same. Now the keys in the cache keep the shift that they were computed with, while a new token gets the shift of its own pass. A is
-always first, so its shift is always 0. The others move when a request before them leaves, and after the step in which its prompt is in the row. (F was lucky: its place changes once, by one.)
+The second line shifts positions: each sequence's begin where it begins in the row. Without a cache, lesson 04 found
+that this changes no answer, because all distances stay the same. Now the keys in the cache keep the shift that they
+were computed with, while a new token gets the shift of its own pass. A is always first, so its shift is always 0. The
+others move when a request before them leaves, and after a step that computes the whole prompt of one before them. (F
+was lucky: its place changes once, by one.)
 
 ## The ledger
 

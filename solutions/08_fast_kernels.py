@@ -88,9 +88,10 @@ print(f"{iterations} iterations in {taken:.0f} µs (recorded): {taken / iteratio
 
 # %% [markdown]
 """
-An iteration requests an entry of the block table, waits for it, requests the keys and values, waits, computes. In all that time it reads and computes very
-little. Much of it is *latency*, the time from a request to the arrival of the data, and a GPU that waits reads nothing. Every idea in this lesson does one
-of three things: **read and compute less, work in larger units, or keep enough loads in flight**.
+An iteration requests an entry of the block table, waits for it, requests the keys and values, waits, computes. In all
+that time it reads and computes very little. Much of it is *latency*, the time from a request to the arrival of the
+data, and a GPU that waits reads nothing. Every idea in this lesson does one of three things: **read and compute less,
+work in larger units, or keep enough loads in flight**.
 
 > **streaming multiprocessor**: one of the many processors of a GPU (SM), with its own arithmetic units and its own small, fast memory. A program runs
 > on one of them, and each runs several programs at the same time. We simply call it a *processor*.
@@ -178,8 +179,9 @@ reads serves all rows. With the shapes of a Llama, a key serves 4 query heads; w
 How much time does Idea 1 save? A *ladder* of kernels was timed on the H200, each rung with one idea more, on the three decodes from the beginning. The first rung is
 Idea 1 alone. It still computes as lesson 07 does: products element by element, then a sum. (Without Idea 3, four rows are enough for four query heads.)
 
-**Predict 08.e** The first decode, one sequence of 8,192 tokens with 32 query heads, takes lesson 07's kernel 929 µs, in 32 programs. With Idea 1 there are 8 programs, and they
-read a quarter of the bytes. How many µs do they take? Nothing above settles it: weigh a quarter of the bytes against a quarter of the programs. Within 30 % is a hit.
+**Predict 08.e** The first decode, one sequence of 8,192 tokens with 32 query heads, takes lesson 07's kernel 929 µs,
+in 32 programs. With Idea 1 there are 8 programs, and they read a quarter of the bytes. How many µs do they take?
+Nothing above settles it: weigh a quarter of the bytes against a quarter of the programs. Within 30 % is a hit.
 """
 
 # %%
@@ -206,9 +208,11 @@ rungs("lesson 07's kernel", ONE)
 
 # %% [markdown]
 """
-It got slower: 1.7 times as long, for a quarter of the bytes. So it isn't bytes that this kernel waits for. Its eight programs keep 8 of the GPU's 132 processors busy, where 32 were busy before,
-and in each iteration a program now computes four heads' scores, one product at a time. In the second case, which has 512 programs, Idea 1 gains a factor of 1.8. (The third has as many. A program
-of it reads for seven query heads, so a seventh of the bytes, but also computes the scores of seven; it gains 13 %.) The last two columns will matter in a moment.
+It got slower: 1.7 times as long, for a quarter of the bytes. So it isn't bytes that this kernel waits for. Its eight
+programs keep 8 of the GPU's 132 processors busy, where 32 were busy before, and in each iteration a program now
+computes four heads' scores, one product at a time. In the second case, which has 512 programs, Idea 1 gains a factor
+of 1.8. (The third case has as many. Each program serves seven query heads: all of them together read a seventh of the
+bytes, but each computes the scores of seven heads. It gains 13 %.) The last two columns will matter in a moment.
 
 ## Idea 2: a tile of several blocks
 
@@ -227,11 +231,12 @@ rungs(ONE, "Ideas 1 and 2, 32 keys per tile", "Ideas 1 and 2, 64 keys per tile")
 
 # %% [markdown]
 """
-A quarter of the iterations, and next to nothing gained: the second case even gets slower, nearly as slow as lesson 07's. So with Idea 1, the single
-sequence doesn't spend most of its time waiting for one load after the other. In the other cases, the last columns say why. All products of a tile, rows × keys ×
-head size, exist at once before they're summed, in registers. A thread has 255 at most. What doesn't fit is *spilled*: written to memory, and read back. And a processor has 65,536
-registers for all the programs that it runs: with 128 threads of 128 registers each that's four programs, with 255 only two, so fewer loads are in flight. A larger tile needs another way
-to multiply.
+A quarter of the iterations, and next to nothing gained: the second case even gets slower, nearly as slow as lesson
+07's. So with Idea 1, the single sequence doesn't spend most of its time waiting for one load after the other. In the
+other cases, the last columns say why. All products of a tile, rows × keys × head size, exist at once before they're
+summed, in registers. A thread has 255 at most. What doesn't fit is *spilled*: written to memory, and read back. And a
+processor has 65,536 registers for all the programs that it runs: with 128 threads of 128 registers each that's four
+programs, with 255 only two, so fewer loads are in flight. A larger tile needs another way to multiply.
 
 **Predict 08.a** C, D and B have contexts of 4, 22 and 63 tokens, in blocks of 16, with 4 query heads over 2 KV heads. Lesson 07's kernel needed 28 iterations, as counted
 above: 4 heads × (1 + 2 + 4) blocks. With both ideas, one program per KV head and tiles of 32 keys, how many iterations will all programs need together?
@@ -259,7 +264,8 @@ output is another product, of the weights and the values.
 `tl.dot` needs at least 16 rows here. A Llama has 4 query heads per KV head, so 12 rows are padding. The padding costs arithmetic but no bytes. In the kernels, `GROUP` is the
 number of query heads per KV head, 4 in the Llama, and `BLOCK_M` the number of rows, padding included.
 
-**Predict 08.b** How many KiB would the products of the last rung take with 128 keys per iteration? (They are float32. A KV head of a Llama has 4 query heads and head size 128; leave the padding out.)
+**Predict 08.b** How many KiB would the products of the last rung take with 128 keys per iteration? (They are float32.
+A KV head of a Llama has 4 query heads and head size 128; leave the padding out.)
 """
 
 # %%
@@ -271,9 +277,11 @@ rungs(ONE, "Ideas 1, 3 and 4, 16 keys per tile", "Ideas 1 to 4, 64 keys per tile
 
 # %% [markdown]
 """
-All registers of a processor are 256 KiB. `tl.dot` doesn't need the products one by one, so its tiles fit. (From here on the rungs have Idea 4 too, which wasn't timed apart.) In the second case, tensor cores, with Idea 4, make
-Idea 1's kernel 4 times as fast, and *now* larger tiles pay: no register is spilled with 128 keys. The three ideas are worth little one by one; together they make the second
-case 12 times as fast as lesson 07's kernel, and the third 23 times. The single sequence is 7 times as fast, and could still be much faster: it has 8 programs. That's Idea 5, in "Further".
+All registers of a processor are 256 KiB. `tl.dot` doesn't need the products one by one, so its tiles fit. (From here
+on the rungs have Idea 4 too, which wasn't timed apart.) In the second case, tensor cores, with Idea 4, make Idea 1's
+kernel 4 times as fast, and *now* larger tiles pay: no register is spilled with 128 keys. The three ideas are worth
+little one by one; together they make the second case 12 times as fast as lesson 07's kernel, and the third 23 times.
+The single sequence is 7 times as fast, and could still be much faster: it has 8 programs. That's Idea 5, in "Further".
 
 ## Idea 4: powers of two
 
@@ -453,9 +461,11 @@ print(f"C, D and B: the same tokens as with PyTorch: {same}")
 """
 ## Measure
 
-Here are the recorded times of a kernel like yours, the solution of 08.2, and of the library's `decode_kernel`. Its loop is that of your kernel; around it are lines for packed batches
-and for models that yours doesn't serve. And it has one more idea. A single sequence gives your grid 8 programs, one per KV head, and the GPU has 132 processors. Where keys are many, as in all three cases, the
-library's kernel splits those of a sequence among more programs ("Further", Idea 5).
+Here are the recorded times of a kernel like yours, the solution of 08.2, and of the library's `decode_kernel`. Its
+loop is that of your kernel; around it are lines for packed batches and for models that yours doesn't serve. And it has
+one more idea. A single sequence gives your grid 8 programs, one per KV head, and the GPU has 132 processors. Where
+keys are many, as in all three cases, the library's kernel splits those of a sequence among more programs ("Further",
+Idea 5).
 
 How do others compare? PyTorch's kernels were timed in the same run. Its dense attention, SDPA (`scaled_dot_product_attention`), appears twice: "flash", and the
 kernel from NVIDIA's cuDNN library. "Dense" and "packed" read contiguous keys, without a block table: the kind of cache that lesson 03 got rid of. The kernels
@@ -499,8 +509,9 @@ bars(even)
 
 # %% [markdown]
 """
-Near 100%, a kernel runs about as fast as this machine can read. In the last two cases a kernel of one screen is as good as the library's, or a little better: it has no lines for
-anything else, and no parts to merge. (Which of the two counts for more wasn't timed.) In the first, eight programs can't read as fast as 132 processors.
+Near 100%, a kernel runs about as fast as this machine can read. In the last two cases a kernel of one screen is as
+good as the library's, or a little better: it has no lines for anything else, and no parts to merge. (Which of the two
+counts for more wasn't timed.) In the first, eight programs can't read as fast as 132 processors.
 
 In the chart FlashInfer, FlashAttention-3 and cuDNN's dense kernel come close to our time, and a difference of a few percent may change from run to run. cuDNN's
 is a little ahead in this one. It reads contiguous keys, without a table; we didn't measure how much of its lead comes from that. In prefills the order is different ("Further").

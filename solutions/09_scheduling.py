@@ -19,15 +19,13 @@ from statistics import mean, median
 from time import perf_counter
 from types import SimpleNamespace
 
-import torch
-
 from lessons_lib.batching import paged_generate, ragged_generate
 from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, solution
 from lessons_lib.checks.lesson_09.scoreboard import policy_scoreboard
 from lessons_lib.engine import ModelRunner, serve_greedily
-from lessons_lib.kv_cache import BlockPool, OutOfBlocks, blocks_for
+from lessons_lib.kv_cache import BlockPool, blocks_for
 from lessons_lib.measuring import MAX_NEW_TOKENS, NAMES, PROMPTS, STORIES, ledger, median_ms
-from lessons_lib.models import BadRequest, VOCAB_SIZE, load_model, tiny_model
+from lessons_lib.models import VOCAB_SIZE, load_model, tiny_model
 from lessons_lib.scheduling import (
     Arrival,
     BalancedLengths,
@@ -112,7 +110,8 @@ prompt is spread over many steps, each longer than a plain decode step but far s
 prompt.
 
 L pays for that: with whole prompts, its first token comes at the end of step 11, and with the limit about twenty steps
-later. Further down you'll choose the limit yourself, on a machine whose steps cost something even if they compute little.
+later. Further down you'll choose the limit yourself, on a machine whose steps cost something even if they compute
+little.
 
 > **inter-token latency**: the time between two consecutive tokens of an answer, ITL for short. If the sequence gets a
 > token in every step, its ITL is the duration of a step.
@@ -159,14 +158,15 @@ predict("09.a", ...)
 
 # %% [markdown]
 """
-The second question is about memory. There is a pool of 44 blocks of 16 tokens, and there are sixty requests, all there from
-the start, each with a `max_tokens` of 96. At most 16 run at a time, with a budget of 64 tokens. A request is admitted only if the pool would
-be large enough even if every running sequence used all its `max_tokens`. So that no number hangs on one draw, there are fifty such
-workloads, drawn at random:
+The second question is about memory. There is a pool of 44 blocks of 16 tokens, and there are sixty requests, all there
+from the start, each with a `max_tokens` of 96. At most 16 run at a time, with a budget of 64 tokens. A request is
+admitted only if the pool would be large enough even if every running sequence used all its `max_tokens`. So that no
+number hangs on one draw, there are fifty such workloads, drawn at random:
 """
 
 # %%
-fifty = [traffic(60, rate=1000, prompt_median=24, answer_median=16, spread=0.8, most=96, seed=seed) for seed in range(50)]
+SHORT = dict(rate=1000, prompt_median=24, answer_median=16, spread=0.8, most=96)
+fifty = [traffic(60, **SHORT, seed=seed) for seed in range(50)]
 for what in ("prompt_tokens", "answer_tokens"):
     lengths = [getattr(request, what) for sixty in fifty for request in sixty]
     print(f"{what}: {min(lengths)} to {max(lengths)}, mean {mean(lengths):.0f}")
@@ -210,13 +210,15 @@ A `Sequence` in the library is little more than that. These attributes matter he
 How many tokens does each sequence get? A decode takes only one token of the budget, and if it is skipped, a reader
 sees a gap in the answer. A prompt that gets a smaller chunk is only a little later.
 
-**Exercise 09.1.** Write `share_budget(running, budget)`. `running` is a list of sequences in the order of admission, and each
-wants at least one token. Return a dict that maps each sequence that gets something to the number of its tokens that the next step
-computes. No sequence gets more than it wants, and all together get at most `budget`, which may be 0. When the budget is too small for all:
+**Exercise 09.1.** Write `share_budget(running, budget)`. `running` is a list of sequences in the order of admission,
+and each wants at least one token. Return a dict that maps each sequence that gets something to the number of its
+tokens that the next step computes. No sequence gets more than it wants, and all together get at most `budget`, which
+may be 0. When the budget is too small for all:
 
-- none that wants exactly **one** token goes without while one that wants more gets something. (It makes no difference whether
-  that token is a decode or the last token of a prompt.)
-- among those that want one, and among those that want more, a later sequence gets something only if the earlier ones got all they want.
+- none that wants exactly **one** token goes without while one that wants more gets something. (It makes no difference
+  whether that token is a decode or the last token of a prompt.)
+- among those that want one, and among those that want more, a later sequence gets something only if the earlier ones
+  got all they want.
 - no budget is left.
 
 The order of the dict's keys makes no difference. Don't change the list or the sequences: nothing has been computed yet.
@@ -285,13 +287,15 @@ A new request needs three things before it can start: a batch slot (`max_num_seq
 The first two are easy to check. Memory isn't, because the length of an answer isn't known in advance. There are two
 approaches.
 
-**Conservative.** Promise every sequence the most blocks it may ever need, those for its `most_tokens`. Admit a request if all promises can be kept
-at once, however many blocks are held right now. Lesson 06 did that. ("Further" has it as an exercise.)
+**Conservative.** Promise every sequence the most blocks it may ever need, those for its `most_tokens`. Admit a request
+if all promises can be kept at once, however many blocks are held right now. Lesson 06 did that. ("Further" has it as
+an exercise.)
 
 **Optimistic.** Look at what is free now. Admit a request if its known tokens fit, and hope that other sequences finish
 before it grows.
 
-Here is `optimistic`, in which `missing_blocks` is the number of blocks that a sequence still needs for its known tokens.
+Here is `optimistic`, in which `missing_blocks` is the number of blocks that a sequence still needs for its known
+tokens.
 
 > **watermark**: the number of blocks that admission keeps free, because running sequences will need more blocks soon.
 """
@@ -345,7 +349,10 @@ rules = {"conservative": (conservative,)} | {f"optimistic, watermark {n}": (opti
 outcome = {name: over_fifty(*rule) for name, rule in rules.items()}
 Table(
     columns=["admission", "deadlocks in 50", "steps", "running", "pool in use", "steps with a stall"],
-    rows=[[name, stuck, f"{steps:.0f}", f"{running:.1f}", f"{used:.0%}", f"{stalls:.1f}"] for name, (stuck, steps, running, used, stalls) in outcome.items()],
+    rows=[
+        [name, stuck, f"{steps:.0f}", f"{running:.1f}", f"{used:.0%}", f"{stalls:.1f}"]
+        for name, (stuck, steps, running, used, stalls) in outcome.items()
+    ],
     caption="Fifty workloads of sixty requests, 44 blocks of 16, at most 16 sequences. Means of those that ended",
 )
 
@@ -355,15 +362,16 @@ reveal("09.b", outcome["conservative"][2], unit="requests", tolerance=0.2)
 
 # %% [markdown]
 """
-An average request may have 32 + 96 − 1 = 127 tokens in the cache, so it's promised 8 blocks, and 44 blocks are enough for
-five such promises. With longer prompts among them it may be four, and at the end fewer are left. Conservative admission is safe, but leaves most of the pool idle, because the answers end long before they
-reach `max_tokens`. Optimistic admission runs about twice as many sequences at a time, and needs about half
-as many steps, if it doesn't end in a deadlock.
+An average request may have 32 + 96 − 1 = 127 tokens in the cache, so it's promised 8 blocks, and 44 blocks are enough
+for five such promises. With longer prompts among them it may be four, and at the end fewer are left. Conservative
+admission is safe, but leaves most of the pool idle, because the answers end long before they reach `max_tokens`.
+Optimistic admission runs about twice as many sequences at a time, and needs about half as many steps, if it doesn't
+end in a deadlock.
 
-A watermark makes a deadlock less likely, at the cost of blocks that stay idle: read the columns "deadlocks" and "running" from top to
-bottom. It can't rule a deadlock out: none in fifty isn't never. For that, a
-scheduler must be able to take blocks back from a running sequence, which is the subject of lesson 10. Until then,
-`conservative` is the default.
+A watermark makes a deadlock less likely, at the cost of blocks that stay idle: read the columns "deadlocks" and
+"running" from top to bottom. It can't rule a deadlock out: none in fifty isn't never. For that, a scheduler must be
+able to take blocks back from a running sequence, which is the subject of lesson 10. Until then, `conservative` is the
+default.
 
 ## Build 2: the scheduler
 
@@ -423,10 +431,10 @@ Table(columns=STEP, rows=rows_of_steps(6)[3:])
 P's ninth token would need a third block, so P stalls. It keeps its two blocks and gets no token. Q and R have room. R finishes
 in that step, and in the next one P gets R's block. In step 6, Q's thirteenth token would need a fourth block, so Q stalls.
 
-**Exercise 09.3.** Write these two decisions, `schedule_waiting` and `allocate_slots`. `schedule` is given: it schedules the running
-sequences, then the waiting ones, and raises a `Deadlock` if no running sequence can continue. `SchedulerBase` has the rest: it holds what is in
-the table, takes requests with `add`, and counts what was computed in `update`. (`OutputT` is the class of what
-`schedule` returns; here it's `SchedulerOutput`.)
+**Exercise 09.3.** Write these two decisions, `schedule_waiting` and `allocate_slots`. `schedule` is given: it
+schedules the running sequences, then the waiting ones, and raises a `Deadlock` if no running sequence can continue.
+`SchedulerBase` has the rest: it holds what is in the table, takes requests with `add`, and counts what was computed in
+`update`. (`OutputT` is the class of what `schedule` returns; here it's `SchedulerOutput`.)
 
 | you have | what it is |
 |---|---|
@@ -441,16 +449,17 @@ the table, takes requests with `add`, and counts what was computed in `update`. 
 
 `schedule_waiting(scheduler_output)` admits what it can, and schedules their first tokens in the same step:
 
-- An admitted sequence gets what it wants (it may have run before), or what is left of the budget. Without a token for it, or
-  without a batch slot, it isn't admitted. Admission asks for the memory of all its known tokens; only the blocks of its chunk are allocated now.
+- An admitted sequence gets what it wants (it may have run before), or what is left of the budget. Without a token for
+  it, or without a batch slot, it isn't admitted. Admission asks for the memory of all its known tokens; only the
+  blocks of its chunk are allocated now.
 - None is overtaken: if there is no memory for the next sequence, none behind it is admitted, even if it would fit. Otherwise
   small ones could keep it waiting forever.
 - If a running sequence has stalled in this step, none is admitted: it would take the blocks that the stalled one waits for.
 
-`allocate_slots(scheduler_output, sequence, count)` schedules all `count` tokens of a sequence, or none. It needs blocks for
-all tokens that will be in the cache after the step. It may have some of them, or more than it needs, which it keeps; new ones go behind those in
-`sequence.blocks`. If too few are free, it stalls, and nothing
-else changes. (`update` counts the tokens as computed later.)
+`allocate_slots(scheduler_output, sequence, count)` schedules all `count` tokens of a sequence, or none. It needs
+blocks for all tokens that will be in the cache after the step. It may have some of them already; new ones go behind
+those in `sequence.blocks`. If too few are free, it stalls, and nothing else changes. (`update` counts the tokens as
+computed later.)
 """
 
 # %% exercise="09.3" given="schedule schedule_running"
@@ -482,8 +491,8 @@ while scheduler.has_unfinished():
 
 A scheduler decides *when* a token is computed, and must never change *which* token. The oracle is lesson 05's packed
 batch with whole prompts. We start with a small model with random weights: every budget from 4 to 64, up to 4 batch
-slots, and an arbitrary token as the end token. Each budget runs twice: with `conservative`, which never stalls, and with `optimistic` and
-a pool of 3 blocks, in which sequences stall.
+slots, and an arbitrary token as the end token. Each budget runs twice: with `conservative`, which never stalls, and
+with `optimistic` and a pool of 3 blocks, in which sequences stall.
 """
 
 # %%
@@ -496,6 +505,17 @@ tiny_max_tokens = (4, 5, 6, 3, 1)
 expected = ragged_generate(tiny, plain, tiny_prompts, max_new_tokens=tiny_max_tokens)
 
 
+class CountsStalls(Scheduler):
+    """Your scheduler, which counts its steps in which a sequence stalls."""
+
+    stalls = 0
+
+    def schedule(self):
+        scheduler_output = super().schedule()
+        self.stalls += bool(scheduler_output.stalled)
+        return scheduler_output
+
+
 def scheduled_answers(model, prompts, max_tokens_each, end_tokens, num_blocks, **settings):
     """The answers that your scheduler gives, and the scheduler."""
     sequences = [
@@ -506,25 +526,16 @@ def scheduled_answers(model, prompts, max_tokens_each, end_tokens, num_blocks, *
     return serve_greedily(ModelRunner(model, num_blocks, 16), scheduler, sequences), scheduler
 
 
-class CountsStalls(Scheduler):
-    """Your scheduler, which counts the steps in which a sequence stalls."""
-
-    stalls = 0
-
-    def schedule(self):
-        scheduler_output = super().schedule()
-        CountsStalls.stalls += bool(scheduler_output.stalled)
-        return scheduler_output
-
-
 for admission, num_blocks in ((conservative, 8), (optimistic, 3)):
-    equal = freed = CountsStalls.stalls = 0
+    equal = freed = stalls = 0
     for budget in range(4, 65):
         limits = dict(max_num_seqs=rng.randint(1, 4), max_num_batched_tokens=budget, admission=admission)
         outputs, used = scheduled_answers(tiny, tiny_prompts, tiny_max_tokens, [END], num_blocks, **limits)
         equal += outputs == expected
         freed += len(used.pool.free_queue) == num_blocks
-    print(f"{admission.__name__}: equal answers with {equal} of 61 budgets; all blocks free at the end with {freed}; {CountsStalls.stalls} steps with a stall")
+        stalls += used.stalls
+    print(f"{admission.__name__}: equal answers with {equal} of 61 budgets")
+    print(f"    all blocks free at the end with {freed}; {stalls} steps with a stall")
 
 # %% [markdown]
 """
@@ -565,8 +576,8 @@ print(f"a prompt of 600 tokens at once: {1000 * COST.seconds(600, 600):.2f} ms")
 
 # %% [markdown]
 """
-Back to the requests of the opening, now on this formula's machine. Four sequences decode, and L arrives with its prompt of 600 tokens. No reader of
-the four should wait longer than 8 ms for the next token.
+Back to the requests of the opening, now on this formula's machine. Four sequences decode, and L arrives with its
+prompt of 600 tokens. No reader of the four should wait longer than 8 ms for the next token.
 
 **09.c** What is the largest budget that keeps this promise? Leave out the context tokens: they cost little here.
 """
@@ -585,21 +596,28 @@ def prompt_of_l(budget):
 
 
 budgets = (16, 32, 64, 128, 256, 512, 1024)
-of_l = {budget: prompt_of_l(budget) for budget in budgets}
-curves = {"longest wait for a token of A, C, D and E": [longest for *_, longest in of_l.values()], "L's first token": [waited for _, waited, _ in of_l.values()]}
-in_words = "; ".join(f"{budget}: {steps} steps, {waited:.1f} ms to L's first token, at most {longest:.1f} ms between two tokens" for budget, (steps, waited, longest) in of_l.items())
-print(in_words.replace("; ", "\n"))
-line_chart(budgets, curves, xlabel="budget, tokens (log scale)", ylabel="ms (log scale)", log="xy", alt=f"Two times for each budget. {in_words}.")
+steps_of_l, waits_of_l, longest = zip(*map(prompt_of_l, budgets))
+in_words = [
+    f"budget {budget}: chunks of L: {steps}, {waited:.1f} ms to its first token, at most {most:.1f} ms between two tokens"
+    for budget, steps, waited, most in zip(budgets, steps_of_l, waits_of_l, longest)
+]
+print("\n".join(in_words))
+line_chart(
+    budgets, {"longest wait for a token of A, C, D and E": longest, "L's first token": waits_of_l},
+    xlabel="budget, tokens (log scale)", ylabel="ms (log scale)", log="xy", alt=f"Two times. {'; '.join(in_words)}.",
+)  # fmt: skip
 
 # %%
 reveal("09.c", max(budget for budget in range(8, 300) if prompt_of_l(budget)[2] <= 8), unit="tokens", tolerance=0.1)
 
 # %% [markdown]
 """
-The tokens are the same with every budget, but each step costs 5 ms before it has computed anything. With a budget of 32, L pays them 22 times.
-From 32 to 128, its time falls to less than a third, and a step of the four streams gets only 2 ms longer. From 256 on, it's the other way round: L gains little, and
-the streams wait for it. The turning point lies where the tokens of a step cost as much as the step itself: 5 ms / 20 µs = 250 tokens. So a budget follows from two numbers
-of the machine, and from what readers are promised. On the machine of the opening a step that computes little takes little time, so small budgets cost L less there.
+The tokens are the same with every budget, but each step costs 5 ms before it has computed anything. With a budget of
+32, L pays them 22 times. From 32 to 128, its time falls to less than a third, and a step of the four streams gets only
+2 ms longer. From 256 on, it's the other way round: L gains little, and the streams wait for it. The turning point lies
+where the tokens of a step cost as much as the step itself: 5 ms / 20 µs = 250 tokens. So a budget follows from two
+numbers of the machine, and from what readers are promised. On the machine of the opening a step that computes little
+takes little time, so small budgets cost L less there.
 
 With a clock, we can compute the usual metrics for each request:
 
@@ -807,8 +825,9 @@ large["static, waves of 32"] = simulate_static(many, COST, batch_size=32)
 
 # %% [markdown]
 """
-A mean hides the requests that fared badly, so the table also shows the 99th percentile. **Guess first:** beside first come, first served,
-by what factor does shortest job first change the mean latency, and by what factor the 99th percentile?
+A mean hides the requests that fared badly, so the table also shows the 99th percentile. **Guess first:** beside first
+come, first served, by what factor does shortest job first change the mean latency, and by what factor the 99th
+percentile?
 
 > **99th percentile**: the value that 99 of 100 values don't exceed, p99 for short. One request in a hundred fares
 > worse.
@@ -820,13 +839,16 @@ for name in ("first come, first served", "static, waves of 32"):
 
 
 def row_of_latency(name, run):
-    latency = spread(times_of(run, "latency"))
-    of_tiers = [mean(run.times[request.id].latency for request in many if (request.tier == 0) == is_best) for is_best in (True, False)]
-    return [name, f"{latency.mean:,.2f}", f"{latency.p99:,.2f}", f"{max(times_of(run, 'queue_time')):,.1f}", *(f"{seconds:,.2f}" for seconds in of_tiers)]
+    latency, longest_wait = spread(times_of(run, "latency")), max(times_of(run, "queue_time"))
+    best, others = (
+        mean(run.times[request.id].latency for request in many if (request.tier == 0) == is_best)
+        for is_best in (True, False)
+    )
+    return [name, *(f"{seconds:,.2f}" for seconds in (latency.mean, latency.p99, longest_wait, best, others))]
 
 
 Table(
-    columns=["policy", "mean latency, s", "p99 latency, s", "longest queue time, s", "mean, tier 0", "mean, other tiers"],
+    columns=["policy", "mean latency, s", "p99 latency, s", "longest queue time, s", "mean latency, tier 0", "other tiers"],
     rows=[row_of_latency(name, run) for name, run in large.items()],
     caption="100,000 requests",
 )
@@ -845,8 +867,8 @@ with the 480 that arrive.
 the tail: its p99 is the worst of the four, and its longest wait is many times that of first come, first served. By its
 rule, the longest answers wait most.
 
-**Strict priority** and **aging** hardly change the mean over both tiers. What one tier gains, the other loses: the last two columns. (No request in this traffic is interactive, so aging goes by tier and
-arrival.)
+**Strict priority** and **aging** hardly change the mean over both tiers. What one tier gains, the other loses: the
+last two columns. (No request in this traffic is interactive, so aging goes by tier and arrival.)
 
 "Further" has TTFT, TPOT and a measure of fairness for the same runs.
 

@@ -4,7 +4,8 @@
 
 **A sequence needs a block and none is free. Now what?**
 
-110 minutes · difficulty: medium · routes: serving · prerequisites: lesson 03 (blocks), lesson 06 (paged attention) and lesson 09 (the scheduler)
+110 minutes · difficulty: medium · routes: serving · prerequisites: lesson 03 (blocks), lesson 06 (paged attention) and
+lesson 09 (the scheduler)
 
 Lesson 09 had two ways to admit a sequence. Conservative admission promises blocks that mostly go unused. Optimistic admission can deadlock. In this
 lesson the scheduler learns to take blocks back from a running sequence. Then it can be optimistic, and never deadlocks as long as each sequence alone
@@ -173,8 +174,9 @@ order of admission. Return one of them, so that under any policy, and whichever 
 
 Don't change the list.
 
-Example: first come, first served, so the rank is the arrival time. A arrived at 0, B at 1, C at 2. B was preempted once, by another rule, and has been admitted again, so
-the candidates are [A, C, B]. The victim is C. With [A, B, C] it is C too. If B and C both arrived at 1, it is B for [A, C, B] and C for [A, B, C].
+Example: first come, first served, so the rank is the arrival time. A arrived at 0, B at 1, C at 2. B was preempted
+once, by another rule, and has been admitted again, so the candidates are [A, C, B]. The victim is C. With [A, B, C] it
+is C too. If B and C both arrived at 1, it is B for [A, C, B] and C for [A, B, C].
 """
 
 # %% exercise="10.1"
@@ -380,8 +382,9 @@ Only blocks that hold computed tokens are copied. A sequence that was preempted 
 
 ## When is swapping cheaper?
 
-This was recorded on a GPU, with a model of Llama 3.1's shape (8 billion parameters, 32 layers). A layer's keys are gathered into one buffer, and its values into another, before
-they are sent, so each direction takes 64 transfers, however many blocks there are. "Prefill" is a step that computes the victim's tokens and nothing else.
+This was recorded on a GPU, with a model of Llama 3.1's shape (8 billion parameters, 32 layers). A layer's keys are
+gathered into one buffer, and its values into another, before they are sent, so each direction takes 64 transfers,
+however many blocks there are. "Prefill" is a step that computes the victim's tokens and nothing else.
 """
 
 # %%
@@ -395,10 +398,11 @@ Table(columns=["tokens", "MB", "GB/s", "swap out and in, ms", "prefill, ms"], ro
 
 # %% [markdown]
 """
-The times of a swap lie on a straight line, or nearly. A prefill's don't quite: the longer it is, the more a token costs, since it attends to more of them. The line
-from the first row to the last will do here. But neither line starts at 0. A swap takes a millisecond or two however few bytes it moves, and
-that has to be paid. A step has a base as well: all weights are read, however few tokens it computes. That need not be paid, if a victim comes back in
-a step that runs anyway, for the other sequences.
+The times of a swap lie on a straight line, or nearly. A prefill's don't quite: the longer it is, the more a token
+costs, since it attends to more of them. The line from the first row to the last will do here. But neither line starts
+at 0. A swap takes a millisecond or two however few bytes it moves, and that has to be paid. A step has a base as well:
+all weights are read, however few tokens it computes. That need not be paid, if a victim comes back in a step that runs
+anyway, for the other sequences.
 
 ### Predict
 
@@ -471,10 +475,12 @@ Table(
 
 # %% [markdown]
 """
-For short victims the base matters: a prefill of 128 tokens takes 6 ms on its own, and makes a step that runs anyway less than half of that longer. From
-2,048 tokens on nothing is saved: the prefill adds as much as it takes alone. Your choice ignores the base for all lengths, and it's the right one in all four rows.
-(Its break-even is below the shortest row, so nothing that was measured confirms it.) Long victims are clearly cheaper to swap here. But the break-even is a fact about one machine. "Further" has one that copies block by block, where
-swapping small blocks is slower than recomputing them. And a larger model costs more to compute per token and has more bytes. So measure.
+For short victims the base matters: a prefill of 128 tokens takes 6 ms on its own, and makes a step that runs anyway
+less than half of that longer. From 2,048 tokens on nothing is saved: the prefill adds as much as it takes alone. Your
+choice ignores the base for all lengths, and it's the right one in all four rows. (Its break-even is below the shortest
+row, so nothing that was measured confirms it.) Long victims are clearly cheaper to swap here. But the break-even is a
+fact about one machine. "Further" has one that copies block by block, where swapping small blocks is slower than
+recomputing them. And a larger model costs more to compute per token and has more bytes. So measure.
 
 ## Watermarks and thrashing
 
@@ -516,7 +522,8 @@ def row_of_way(name, way):
     return [name, scheduler.num_preempted, run.computed_tokens - needed, run.num_steps]
 
 
-print(f"the simulated step takes {1000 * GPU.base:.2f} ms, as that with 32 sequences above, and {1e6 * GPU.per_token:.1f} µs more for each token")
+print(f"the simulated step takes {1000 * GPU.base:.2f} ms, like the step with 32 sequences above,")
+print(f"and {1e6 * GPU.per_token:.1f} µs more for each token")
 Table(
     columns=["sequences that may run", "preemptions", "tokens computed twice", "steps"],
     rows=[row_of_way(*way) for way in WAYS.items()],
@@ -548,10 +555,10 @@ Table(
 
 # %% [markdown]
 """
-With these costs, thrashing is nearly free. A step reads 16 GB of weights, whatever it computes, and the 14,500 tokens that the watermark saves cost less than
-the 320 steps that it adds. So
-the watermark makes it slower, and running only six at a time makes it a lot slower. Where a token costs a fifth of a step, as in the last column, the order is
-the opposite: preventing the recomputation pays, and the simpler remedy is the better one.
+With these costs, thrashing is nearly free. A step reads 16 GB of weights, whatever it computes, and the 14,500 tokens
+that the watermark saves cost less than the 320 steps that it adds. So the watermark makes it slower, and running only
+six at a time makes it a lot slower. Where a token costs a fifth of a step, as in the last column, the order is the
+opposite: preventing the recomputation pays, and the simpler remedy is the better one.
 
 ## Prove it
 
@@ -814,6 +821,7 @@ Table(
 Conservative admission is slowest at every size, because `max_tokens` is far above what most answers need. Preemption with 96 blocks is faster than
 conservative admission with 256.
 
-This watermark, an eighth of the pool, doesn't make anything faster here. Where a token is cheap, an idle block costs more than tokens computed
-twice. What the watermark buys is fewer recomputed tokens. Swapping computes nothing twice and pays for its block copies instead.
+This watermark, an eighth of the pool, doesn't make anything faster here. Where a token is cheap, an idle block costs
+more than tokens computed twice. What the watermark buys is fewer recomputed tokens. Swapping computes nothing twice
+and pays for its block copies instead.
 """

@@ -88,7 +88,8 @@ Sharing takes three things:
 2. **Count.** Several sequences may use a block, so it becomes free only when the last of them is done with it.
 3. **Copy.** A sequence must not write to a block that others use. It gets a copy of its own first.
 
-Why can't a block be found by its 16 tokens alone? Because from the second layer on, a key depends on all tokens before it:
+Why can't a block be found by its 16 tokens alone? Because from the second layer on, a key depends on all tokens before
+it:
 """
 
 # %%
@@ -125,7 +126,8 @@ from that user's cache.
 list of ints, the tokens of one full block, of any size. Return the hash, 32 `bytes`. It must depend on all of `parent`, on every token and its position,
 and on nothing else: the same arguments give the same hash in every call and in every process. Token ids may be as large as 200,000. Don't change the list.
 
-Example: the blocks `[1, 2, 34, 5]`, `[5, 34, 2, 1]` and `[12, 3, 4, 5]` have three different hashes after the same parent. After another parent, `[1, 2, 34, 5]` has a fourth.
+Example: the blocks `[1, 2, 34, 5]`, `[5, 34, 2, 1]` and `[12, 3, 4, 5]` have three different hashes after the same
+parent. After another parent, `[1, 2, 34, 5]` has a fourth.
 
 `hashlib` and `array` are imported in the cell.
 """
@@ -793,6 +795,7 @@ ledger(model, tokenizer, "11", with_cache_only=True, since="06")
 
 # %% [markdown]
 """
-The last row serves the same requests from the same pool as the row above it, and computes 583 tokens instead of 647. Sharing saves a tenth of the tokens here and none of the passes, because
-these prompts begin differently: only a preempted sequence finds blocks, and they are its own. (So most of the difference in speed is noise.)
+The last row serves the same requests from the same pool as the row above it, and computes 583 tokens instead of 647.
+Sharing saves a tenth of the tokens here and none of the passes, because these prompts begin differently: only a
+preempted sequence finds blocks, and they are its own. (So most of the difference in speed is noise.)
 """

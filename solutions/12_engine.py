@@ -4,7 +4,8 @@
 
 **We have a scheduler, a paged cache and a model. How do we turn them into an engine that takes requests and streams answers?**
 
-105 minutes · difficulty: medium · routes: serving · prerequisites: lesson 09 (the scheduler), lesson 10 (memory pressure) and lesson 11 (prefix sharing)
+105 minutes · difficulty: medium · routes: serving · prerequisites: lesson 09 (the scheduler), lesson 10 (memory
+pressure) and lesson 11 (prefix sharing)
 
 The parts can serve requests, but something has to drive them. In this lesson an engine does that, and it adds what users expect: sampling, text instead of
 token ids, and answers that can be read as they grow and stopped halfway. Then we break the engine on purpose, and you write the step that survives it.
@@ -334,8 +335,9 @@ preempted, and recomputed or swapped. C is added last, so it's the first victim.
 
 # %%
 def with_others(others, **sizes):
-    """C's answer with seed 7 after other requests: how C was preempted, and whether the answer is the loop's."""
-    engine, preempted = LLMEngine(model, tokenizer, EngineConfig(max_num_seqs=6, max_num_batched_tokens=64, **sizes)), []
+    """C's answer with seed 7 after other requests: what became of C's cache, and whether the answer is the loop's."""
+    config = EngineConfig(max_num_seqs=6, max_num_batched_tokens=64, **sizes)
+    engine, preempted = LLMEngine(model, tokenizer, config), []
     for seed, name in enumerate(others):
         engine.add_request(prompt_ids[name], SamplingParams(max_tokens=20, seed=seed, **SETTING))
     engine.add_request("The old dog", SamplingParams(max_tokens=20, seed=7, **SETTING), request_id="C")
@@ -345,11 +347,11 @@ def with_others(others, **sizes):
         waits = [sequence for sequence in engine.scheduler.waiting if sequence.id == "C"]
         preempted += ["swapped out" if sequence.swapped else "dropped" for sequence in waits if ran]
     (answer,) = (output.token_ids for output in outputs if output.request_id == "C")
-    return ", ".join(preempted) or "no", "yes" if answer == expected else "no"
+    return ", ".join(preempted) or "kept", "yes" if answer == expected else "no"
 
 
 Table(
-    columns=["C with seed 7", "C's cache preempted", "same tokens as the loop"],
+    columns=["C with seed 7", "C's cache", "same tokens as the loop"],
     rows=[
         ["alone", *with_others("", num_blocks=64)],
         ["with five others", *with_others("ABDEF", num_blocks=64)],
@@ -515,8 +517,9 @@ The whole step:
 The failed step: `copy_blocks` or `compute` raises an `Exception`.
 
 - Each request whose cache is in doubt now ends with this error, and no other. Nothing is recorded. The next step goes on with the others.
-- Which are in doubt? That depends on what failed, and on what it writes. Think of the pass, and of each kind of block copy: swap-out, swap-in and
-  copy-on-write. What this step preempts is in `scheduler_output.preempted`. Some of it is recomputed, and some swapped out: then its `swapped` (lesson 10) isn't empty.
+- Which are in doubt? That depends on what failed, and on what it writes. Think of the pass, and of each kind of block
+  copy: swap-out, swap-in and copy-on-write. What this step preempts is in `scheduler_output.preempted`. Some of it is
+  recomputed, and some swapped out: then its `swapped` (lesson 10) isn't empty.
 - `run_step` raises nothing then. It lets any other error through: an interrupt (`KeyboardInterrupt` isn't an `Exception`), and errors of the other calls,
   which would be bugs of the engine.
 
@@ -567,8 +570,9 @@ show_source(recover)
 them to the queue. Their keys and values are recomputed, as after a preemption in lesson 10. A request that had its output already (`result`) keeps it:
 `hand_in` puts it where the caller looks.
 
-Does that hold at other lines? The six stories, with 6 tokens each, run through thousands of lines of your step, the engine, the scheduler and the cache. Let's
-interrupt each of 40 runs at one of them, drawn at random. (That's a sample, not a proof. `recover` itself runs only after an interrupt, so none of its lines is drawn.)
+Does that hold at other lines? The six stories, with 6 tokens each, run through thousands of lines of your step, the
+engine, the scheduler and the cache. Let's interrupt each of 40 runs at one of them, drawn at random. (That's a sample,
+not a proof. `recover` itself runs only after an interrupt, so none of its lines is drawn.)
 """
 
 # %%

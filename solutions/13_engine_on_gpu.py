@@ -4,7 +4,8 @@
 
 **On a GPU, the model runs faster than the Python that drives it. How do we keep the GPU busy?**
 
-110 minutes · difficulty: hard · routes: kernels · prerequisites: lesson 08 (fast kernels, CUDA graphs); lesson 12 (the engine) helps
+110 minutes · difficulty: hard · routes: kernels · prerequisites: lesson 08 (fast kernels, CUDA graphs); lesson 12 (the
+engine) helps
 
 You don't need a GPU for this lesson. The engine also runs on a CPU, where you can check that not a single token changes. The speeds were
 recorded on an NVIDIA H200, and each chart says where its numbers come from. You write the store of the graphs, the placeholders for tokens that aren't
@@ -230,8 +231,8 @@ from lessons_lib.engine.cuda_graphs import GraphStore
 
 # %% [markdown]
 """
-Why hold on to the tensors? Once a tensor is freed, another may get its `id`, though not its address, or its address, though not its size. The key would fit,
-and the graph would read and write as if the old one were still there.
+Why hold on to the tensors? Once a tensor is freed, a new one may get the same `id` at another address, or the same
+address with another size. The key would still fit, but the graph reads and writes where the old tensor was.
 
 Here is your store, and a careless one, whose key says only how many sequences the batch has. One thing changes before each row:
 """
@@ -557,20 +558,23 @@ Here is the same benchmark with other engines, recorded on the same kind of GPU,
 engines = {**recording.peers, "this engine": speeds[last]}
 NANO, both = "Qwen2.5-0.5B: nano-vllm, greedy", recorded_workloads()
 ours = next(each["best"] for each in both.workloads if each["name"] == NANO)
-print(f"in one run on one machine: vLLM {both.peers[NANO]:,.0f} tokens/s, this engine {ours:,.0f}")
+theirs = both.peers[NANO]
+print(f"in one run on one machine: vLLM {theirs:,.0f} tokens/s, this engine {ours:,.0f}: {ours / theirs:.1f} times as many")
 draw_bars(engines, "tokens/s", title="Output tokens a second on one H200 each, in several runs", note=recording.peers_provenance, own=["this engine"])
 
 # %% [markdown]
 """
-Read this with care. The first line is the fair comparison, one run on one machine: 1.7 times vLLM's rate. The bars come from several runs. The model is small and all sampling is greedy, so the work of the CPU counts more than usual, and our engine does little in a step. vLLM (0.26.0 here) does more, for more kinds of models and requests,
-and its rate moves with the CPU of the machine.
+Read this with care. The line above the chart is the fair comparison: one run on one machine. The bars come from
+several runs. The model is small and all sampling is greedy, so the work of the CPU counts more than usual, and our
+engine does little in a step. vLLM (0.26.0 here) does more, for more kinds of models and requests, and its rate moves
+with the CPU of the machine.
 
 ## What is still wrong
 
 **No server.** Requests can come only from inside this Python process. Lesson 14 puts an HTTP server in front of the engine.
 
-**Large steps aren't captured.** A step with more than 2,048 tokens is launched kernel by kernel. The more the GPU has to do in it, the less that matters; how long the GPU waits
-in such steps wasn't recorded.
+**Large steps aren't captured.** A step with more than 2,048 tokens is launched kernel by kernel. The more the GPU has
+to do in it, the less that matters; how long the GPU waits in such steps wasn't recorded.
 
 **Overlap has exceptions.** Where the CPU must see the logits (the probability of each token is asked for, or several answers to one prompt), or where blocks may run out, the
 engine runs its steps without overlap.
@@ -896,7 +900,8 @@ show_source(engine_fits)
 """
 #### Build: the largest batch that fits
 
-One try takes seconds, or minutes with a large model, so we don't want to try every size from 1 to 64. If one size fits, all smaller ones do.
+One try takes seconds, or minutes with a large model, so we don't want to try every size from 1 to 64. If one size
+fits, all smaller ones do.
 
 **Your task: `largest_that_fits(fits, most)`.** `fits(size)` returns True or False. If it is True for a size, it is True for all smaller sizes. `most` is
 the largest size worth trying, 1 or more. Return the largest size from 1 to `most` that fits, as an int, or 0 if not even 1 fits.

@@ -63,7 +63,7 @@ alone = dict(zip(NAMES, generate_one_by_one(model, tokenizer, PROMPTS, max_new_t
 """
 ## The problem: two callers, one engine
 
-A server handles many clients in one thread. Each client is a *coroutine*, and they take turns while they wait.
+A server handles many clients in one thread. Each client is a *coroutine*. They take turns: while one waits, another runs.
 
 > **event loop**: runs coroutines in one thread. Each one runs until it awaits something that isn't ready yet; then the loop runs the next one that can go on.
 
@@ -124,7 +124,7 @@ reading.close()
 
 # %% [markdown]
 """
-C stands still, because no reader asks for a token: steps are taken when some client happens to read. A thread for each client would be no better: two of them must not be in the same engine at once, so they'd wait for each other, and steps would still be taken only when someone reads.
+C stands still, because no reader asks for a token: steps are taken when some client happens to read. A thread for each client would be no better: two threads must not be in one engine at once, so each would wait for the others, and a step would still be taken only when a client reads.
 
 ## The idea: one owner, and a mailbox for each reader
 
@@ -328,7 +328,7 @@ print("the heartbeat went on:", len(beats) > 20)
 
 # %% [markdown]
 """
-All six get their tokens in turn (A begins: the prompts have 144 tokens and a step takes 64, so B's isn't finished in the first step, and F's not in the second). A's slow client holds up no other, and the heartbeat goes on.
+All six get their tokens in turn (A begins: the prompts have 144 tokens and a step takes 64, so B's prompt isn't finished in the first step, nor F's in the second). A's slow client holds up no other, and the heartbeat goes on.
 
 ### The front
 
@@ -403,7 +403,7 @@ The other 84 tokens were computed and sent into the void. The keys and values of
 
 - The client may leave at any time, also while `add` or `send` waits. The work then ends *at once*. Messages of other types mean nothing here.
 - `await stream.aclose()` aborts the request if it still runs. Leaving an `async for` doesn't abort it. `aclose` never waits, so no cancellation can interrupt it. (If `add` is cancelled while it waits, it takes the request back by itself.)
-- An exception of `add`, the stream or `send` goes on to the caller; `receive` raises none. If the client leaves in the moment in which the work ends, either result is right.
+- An exception of `add`, the stream or `send` goes on to the caller; `receive` raises none. If the client leaves at the very moment the work ends, either result is right.
 - However it ends, the request has ended or is being aborted, and nothing that it started runs on: no task, no call of `receive`. (A task that you have cancelled may end right after.)
 
 Example: the client leaves while the second list of tokens is being sent. `send` is cancelled, the request is aborted, and `stream_until_gone` returns False.
@@ -585,7 +585,7 @@ print(f"three times the knee: {3 * knee.rate:.0f} requests per second, so {NUM_R
 
 # %% [markdown]
 """
-Now three times the knee. All 3,000 requests are taken and served in the order of their arrival, as fast as the pencil says. In a moment at which the queue is short, a request is good. How long does that last?
+Now three times the knee. All 3,000 requests are taken and served in the order of their arrival, as fast as the pencil says. As long as the queue is short, requests are good. How long does that last?
 
 **14.e** How many of the 3,000 get their first token within half a second? From half to one and a half times the measured number is a hit.
 """
@@ -617,7 +617,7 @@ for name, points in curves.items():
 
 # %% [markdown]
 """
-The queue grows by more than 80 requests a second, and about 47 are served in one, so after a third of a second a request at its end waits longer than the promise.
+The queue grows by more than 80 requests a second, and about 47 are served in one, so after a third of a second a new request waits longer than was promised.
 
 Up to the knee, the two servers are nearly the same. Beyond it, the first one collapses: only the requests from the start of the run are served in time, so the longer the run, the closer its goodput gets to 0. At three times the knee, the second one refuses about 60 %, and serves even more in time than at the knee: it always has work, and short prompts find room more easily than long ones. On the right, 99 % of the served requests get their first token within the time shown.
 

@@ -67,8 +67,8 @@ QUIZ = [
             ),
             Choice(
                 "No: it needs a copy, in which it writes.",
-                "`is_writable` asks for both: a single user and no hash. Whoever finds the block later reads what was "
-                "computed first.",
+                "`is_writable` asks for both: a single user and no hash. A sequence that finds the block later reads "
+                "what was computed first.",
                 right=True,
             ),
             Choice(
