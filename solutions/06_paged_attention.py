@@ -4,7 +4,7 @@
 
 **Can attention read keys and values straight from scattered blocks, so that we never concatenate or split a cache again?**
 
-90 minutes · difficulty: medium · routes: *ideas* (00–06, 17), *kernels* (00, 02–08, 13), *serving* (00–03, 05, 06, 09–12, 14–17) ·
+105 minutes · difficulty: medium · routes: *ideas* (00–06, 17), *kernels* (00, 02–08, 13), *serving* (00–03, 05, 06, 09–12, 14–17) ·
 prerequisites: lesson 03 (blocks, slots) and lesson 05 (the packed batch)
 
 Lesson 03 did the bookkeeping for a cache in blocks, but stored nothing in them. Lesson 05 computed many requests in one
@@ -575,8 +575,9 @@ ledger(model, tokenizer, "06", with_cache_only=True)
 """
 This row is the library's backend, which is faster than your loop. Compare it with the row of lesson 05. Both methods compute the same number of tokens
 in the same number of forward calls. "Copied per step" is 0: nothing is moved within the cache. (It counts the cache only. This backend does gather keys for each
-step, as "What is still wrong" says; your loop doesn't.) The cache reserves a
-little more than it uses: the empty slots in the last block of each request. The speed may not differ much: the stories
+step, as "What is still wrong" says; your loop doesn't.) "Cache reserved" counts the blocks in use, which
+have a few more slots than there are tokens: the empty ones in the last block of each request. (The pool itself, all its blocks, is allocated at
+the start.) The speed may not differ much: the stories
 are short, and copies cost little with short contexts.
 
 ## What production does
@@ -596,8 +597,8 @@ are short, and copies cost little with short contexts.
 the library serves with a backend that gathers ("Further" times both). In lesson 07 you'll write a kernel with the same loop
 inside.
 
-**Every query head reads its keys alone.** Two query heads that share a KV head read the same keys twice. Lesson 08
-lets them share.
+**A query head may read its keys alone.** If your loop takes one query head at a time, two heads that share a KV head read the
+same keys twice. So does the kernel of lesson 07. Lesson 08 lets them share.
 
 **Promised blocks.** Blocks are promised up to the limit, as if every answer were that long. Lesson 09 is about which
 requests to admit, and lesson 10 about what to do when the pool really is empty.
@@ -628,7 +629,7 @@ quiz("06")
 """
 ## Further (optional)
 
-What the lesson doesn't need. It isn't part of its 90 minutes.
+What the lesson doesn't need. It isn't part of its 105 minutes.
 """
 
 # %% [markdown]
@@ -866,7 +867,7 @@ def compared(batch):
 
 
 Table(
-    columns=["sequences", "heads × blocks", "yours, ms", "gather, ms", "yours / gather"],
+    columns=["sequences", "query heads × blocks", "yours, ms", "gather, ms", "yours / gather"],
     rows=[[str(count), *compared(make_batch(count))] for count in (4, 16)],
     caption=f"Attention in {NUM_LAYERS} layers",
 )
@@ -959,10 +960,9 @@ for name, weights in variants.items():
 """
 With the softcap, the weights are more even. With the sink, they add up to less than 1: the sink has the rest.
 
-Your function ignores these keywords. That's right for the models above, but with Mistral it would silently give wrong
-answers. So the library registers a wrapper, `attention_of_layer`. It collects the terms, passes them to `attend`, and
-refuses any keyword that it doesn't know. Keys that have left the window stay in the cache until the request finishes: a
-block holds the keys of all layers, and layers without a window still need theirs.
+Your function ignores these keywords. That's right for the models above, but with Mistral it would silently give wrong answers as soon as a context is longer than the window. So the library registers a wrapper, `attention_of_layer`. It collects the terms, passes them to `attend`, and
+refuses any keyword that it doesn't know. Keys that have left the window stay in the cache until the request finishes. (A block holds
+the keys of all layers. A model may have layers without a window, which still need theirs; where all have one, room is wasted.)
 """
 
 # %%
@@ -1013,9 +1013,9 @@ Table(
 """
 Together, A, B and C may need 18 blocks, and D may need 3 more. So D waits although there's room in the batch: it isn't
 waiting for a batch slot but for blocks. It joins when A has finished and released its blocks. In hindsight, D could
-have joined at once: look how few blocks are in use until then. But that can't be known in advance. When D finishes, F
-would fit next to B and C. But E is ahead of F and doesn't fit, and the rule is first come, first served. So the run
-takes more steps.
+have joined at once: look how few blocks are in use until then. But that can't be known in advance. When D finishes, F would fit next to B
+and C. But E is ahead of F and doesn't fit, and the rule is first come, first served. So E starts in step 61,
+and the run waits for its 80 tokens.
 
 A request that could never run is rejected at once:
 """

@@ -97,17 +97,17 @@ QUIZ = [
         ),
     ),
     Question(
-        text="In a step of sixteen decodes, what does `attention_in_place` copy, besides the sixteen new keys and "
-        "values that are written?",
+        text="Sixteen sequences decode in a step. Which keys and values must be copied so that `attention_in_place` "
+        "can read them?",
         choices=(
             Choice(
-                "No key at all.",
+                "None.",
                 "One block of one KV head is a view of the cache. New memory is needed only for a block's scores "
                 "and for the sums.",
                 right=True,
             ),
             Choice(
-                "All caches, three times, as in lesson 05.",
+                "Those of all caches, three times, as in lesson 05.",
                 "Caches are no longer concatenated or split: the ledger says that 0 KiB are copied.",
             ),
             Choice(
