@@ -10,6 +10,7 @@ from lessons_lib.attention.masks import PADDING, RULES, block_diagonal_mask, com
 from lessons_lib.recording.mask_text import mask_text, read_row
 from lessons_lib.viz.drawing.picture import live_html
 from lessons_lib.viz.masks import explorer as mask_explorer
+from lessons_lib.viz.masks.ends import ends_of
 from lessons_lib.viz.masks.explorer import MaskExplorer, row_tags
 from lessons_lib.viz.masks.grid import draw_mask
 
@@ -22,7 +23,8 @@ def no_loop(monkeypatch):
 
 def expected(lengths, cached, padding, rules, row, names="ABC"):
     queries, keys = row_tags(lengths, cached, padding)
-    return live_html(draw_mask(combine(rules, queries, keys), queries, keys, list(names), row, rules, sentence=False))
+    mask, ends = combine(rules, queries, keys), ends_of(lengths, cached, padding)
+    return live_html(draw_mask(mask, queries, keys, list(names), row, rules, sentence=False, ends=ends))
 
 
 def reading(explorer):
@@ -31,6 +33,11 @@ def reading(explorer):
 
 def message(explorer):
     return html.unescape(re.fullmatch(r"<p>(.*)</p>", explorer.picture.value)[1])
+
+
+def drag(explorer, end, count):
+    """What the browser tells when its reader drags this end."""
+    explorer.picture._handle_custom_msg({"end": end, "count": count}, [])
 
 
 # --- the row
@@ -72,6 +79,57 @@ def test_every_slider_and_box_redraws():
         assert explorer.picture.value == expected(lengths, cached, 2, tuple(rules), 0)
     explorer.reading_row.value = 5
     assert explorer.picture.value == expected(lengths, cached, 2, (), 5)
+
+
+def test_every_end_can_be_dragged():
+    explorer = MaskExplorer()
+    lengths, cached = [4, 3, 2], [0, 0, 0]
+    for n, (new, old) in enumerate(((5, 2), (0, 3), (1, 0))):
+        drag(explorer, f"new {n}", new)
+        lengths[n] = new
+        assert explorer.picture.value == expected(lengths, cached, 0, RULES, 0)
+        drag(explorer, f"cached {n}", old)
+        cached[n] = old
+        assert explorer.picture.value == expected(lengths, cached, 0, RULES, 0)
+    drag(explorer, "padding", 2)
+    assert explorer.picture.value == expected(lengths, cached, 2, RULES, 0)
+    assert [slider.value for slider in explorer.new_tokens] == lengths
+    assert [slider.value for slider in explorer.cached_tokens] == cached
+    assert explorer.padding_tokens.value == 2
+
+
+def test_an_end_stops_where_its_slider_does():
+    explorer = MaskExplorer(longest=6)
+    drag(explorer, "new 1", 40)
+    drag(explorer, "padding", 40)
+    assert explorer.new_tokens[1].value == 6 and explorer.padding_tokens.value == 8
+
+
+def test_ends_stand_where_the_colors_of_the_mask_change():
+    rng = random.Random(11)
+    for _ in range(50):
+        lengths, cached = ([rng.randrange(4) for _ in range(3)] for _ in range(2))
+        padding = rng.randrange(3)
+        queries, keys = row_tags(lengths, cached, padding)
+        ends = ends_of(lengths, cached, padding)
+        for axis, tags, kinds in (("x", keys, 2), ("y", queries, 1)):
+            places = [end for end in ends if end.axis == axis]
+            assert len(places) == 3 * kinds + 1
+            ids = [
+                PADDING if end.name == "padding" else int(end.name.split()[1])
+                for end in places
+                for _ in range(end.count)
+            ]
+            assert ids == tags.seq_ids.tolist()
+            for end in places:
+                assert end.at == len(ids[: end.at]) and (not end.count or ids[end.at - 1] == ids[end.at - end.count])
+
+
+def test_a_still_picture_has_no_ends_to_drag():
+    explorer = MaskExplorer()
+    assert explorer.picture.value.count("data-end=") == len(ends_of((4, 3, 2), (0, 0, 0), 0)) == 11
+    assert "data-end=" not in explorer._repr_mimebundle_()["text/html"]
+    assert "data-end=" not in explorer._repr_mimebundle_()["image/svg+xml"]
 
 
 def test_the_same_settings_give_the_same_picture_by_any_way():

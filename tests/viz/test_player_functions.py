@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from lessons_lib.viz import masks
 from lessons_lib.viz.drawing.svg import Drawing
 from lessons_lib.viz.player.frames import frame_of
 from lessons_lib.viz.stepper import PLAYER, Stepper
@@ -30,6 +31,13 @@ def draw(index):
     return drawing.picture("cells")
 
 
+def run_in_node(tests, environment):
+    command = ["node", "--test", str(Path(__file__).with_name(tests))]
+    done = subprocess.run(command, env=os.environ | environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
 def test_the_functions_of_the_player(tmp_path):
     stepper = Stepper(draw, 25)
     html = stepper._repr_mimebundle_()["text/html"]
@@ -43,7 +51,9 @@ def test_the_functions_of_the_player(tmp_path):
     (tmp_path / "recording.json").write_text(json.dumps(given), encoding="utf-8")
     shutil.copy(PLAYER, tmp_path / "player.mjs")  # to node, a module
     places = {"PLAYER": (tmp_path / "player.mjs").as_uri(), "RECORDING": str(tmp_path / "recording.json")}
-    command = ["node", "--test", str(Path(__file__).with_name("player.test.mjs"))]
-    done = subprocess.run(command, env=os.environ | places, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "tests 9" in done.stdout, done.stdout
+    assert "tests 9" in run_in_node("player.test.mjs", places)
+
+
+def test_which_end_of_a_mask_is_dragged(tmp_path):
+    module = shutil.copy(Path(masks.__file__).with_name("draggable.js"), tmp_path / "draggable.mjs")
+    assert "tests 2" in run_in_node("draggable.test.mjs", {"DRAGGABLE": module.as_uri()})

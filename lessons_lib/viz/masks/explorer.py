@@ -13,6 +13,8 @@ from lessons_lib.attention.masks import PADDING, RULES, Tags, combine, tag_token
 from lessons_lib.recording.mask_text import letters, mask_text, read_row, reason
 from lessons_lib.viz.drawing.palette import color_of, text_on
 from lessons_lib.viz.drawing.picture import Picture, live_html, still_bundle
+from lessons_lib.viz.masks.draggable import DraggablePicture
+from lessons_lib.viz.masks.ends import ends_of
 from lessons_lib.viz.masks.grid import LARGEST, draw_mask
 
 _MOST_PADDING = 8
@@ -37,6 +39,7 @@ class MaskExplorer(widgets.VBox):
     names    of the sequences; A, B, ... if not given
     longest  the maximum of the sliders for a sequence's new and cached tokens
 
+    The ends of the letters at both axes can be dragged: each moves its slider.
     Hovering over a cell describes it. The slider "read row" frames a query's row and describes it.
     Keyboard: Tab goes from slider to slider and to the boxes; arrow keys move a slider, Space ticks a box.
     Where no kernel runs (GitHub, an exported page), the last picture is shown.
@@ -74,7 +77,8 @@ class MaskExplorer(widgets.VBox):
         self.reading_row.readout = False  # it would count from 0, and the sentence says more
         self.as_text = _box("as text")
         self.sentence = widgets.HTML(layout=widgets.Layout(flex="1 1 300px"))
-        self.picture = widgets.HTML(layout=widgets.Layout(width="auto", margin="4px 0"))
+        self.picture = DraggablePicture(layout=widgets.Layout(width="auto", margin="4px 0"))
+        self.picture.on_drag(self._drag)
         super().__init__([*self._controls(), self.picture])
         self._name_for_browsers()
         self._shown: tuple | None = None
@@ -97,10 +101,22 @@ class MaskExplorer(widgets.VBox):
         return tuple(rule for rule, box in zip(RULES, self.rule_boxes) if box.value)
 
     @property
+    def _tokens(self) -> tuple[list[int], list[int], int]:
+        """New and cached tokens of each sequence, and the padding, at the sliders' current values."""
+        new, cached = ([slider.value for slider in sliders] for sliders in (self.new_tokens, self.cached_tokens))
+        return new, cached, self.padding_tokens.value
+
+    @property
     def tags(self) -> tuple[Tags, Tags]:
         """The tags of queries and keys at the sliders' current values."""
-        lengths, cached = ([slider.value for slider in sliders] for sliders in (self.new_tokens, self.cached_tokens))
-        return row_tags(lengths, cached, self.padding_tokens.value)
+        return row_tags(*self._tokens)
+
+    def _drag(self, end: str, count: int) -> None:
+        """Move the slider of an end of `ends_of`; a count that it doesn't have becomes the nearest that it has."""
+        kind, _, index = end.partition(" ")
+        sliders = {"new": self.new_tokens, "cached": self.cached_tokens, "padding": [self.padding_tokens]}[kind]
+        slider = sliders[int(index or 0)]
+        slider.value = min(count, slider.max)
 
     def _controls(self) -> list[widgets.Widget]:
         line = widgets.Layout(align_items="center", max_width="900px", flex_flow="row wrap")
@@ -159,10 +175,12 @@ class MaskExplorer(widgets.VBox):
         return f'<pre style="line-height:1.25">{escape(text)}</pre>'
 
     def _html(self, hover: bool) -> str:
-        return live_html(self._content(sentence=False, hover=hover))
+        return live_html(self._content(live=True, hover=hover))
 
-    def _content(self, sentence: bool = True, hover: bool = True) -> Picture | str:
-        """The picture, or a sentence saying why there is none."""
+    def _content(self, live: bool = False, hover: bool = True) -> Picture | str:
+        """The picture, or a sentence saying why there is none. A live one has ends to drag; a still one says what its
+        sentence says, which a live one has beside its slider.
+        """
         queries, keys = self.tags
         if not len(queries):
             return "There are no new tokens, so there are no queries and no mask. Give a sequence a new token."
@@ -173,7 +191,15 @@ class MaskExplorer(widgets.VBox):
             )
         mask = combine(self.rules, queries, keys)
         return draw_mask(
-            mask, queries, keys, self.names, self.reading_row.value, self.rules, sentence=sentence, hover=hover
+            mask,
+            queries,
+            keys,
+            self.names,
+            self.reading_row.value,
+            self.rules,
+            sentence=not live,
+            hover=hover,
+            ends=ends_of(*self._tokens) if live else (),
         )
 
     def _repr_mimebundle_(self, **kwargs) -> dict[str, str]:

@@ -17,11 +17,13 @@ from lessons_lib.recording.mask_text import cached_keys, count_text, describe_ma
 from lessons_lib.viz.drawing.palette import INK, NEUTRAL, PAPER, SOFT_INK, color_of, halo_on, mix, text_on
 from lessons_lib.viz.drawing.picture import Picture
 from lessons_lib.viz.drawing.svg import WIDTH, Drawing, number
+from lessons_lib.viz.masks.ends import End
 from lessons_lib.viz.masks.token_axis import TokenAxis, runs_of
 
 LARGEST = 100  # queries, and keys; with more, cells would be too small to tell apart
 _MARGIN, _RIGHT, _BAND, _TICKS = 32, 16, 20, 26  # pixels; the letters are in the band, the ticks are the positions
 _WIDEST, _NARROWEST, _READABLE, _MOST_HEIGHT = 34, 6, 16, 640  # of a cell; and of all rows
+_FINGER = 24  # pixels that answer the pointer around the end of a sequence
 _DOT_CELL = 8  # narrower cells have no dot
 _GRID = "#DCDCD7"
 _BLOCK_EDGE = "#8A8A86"
@@ -61,6 +63,7 @@ def draw_mask(
     title: str = "",
     sentence: bool = True,
     hover: bool = True,
+    ends: Sequence[End] = (),
 ) -> Picture:
     """The mask as a grid of cells. Cells where the mask differs from the rules are crossed out.
 
@@ -75,6 +78,7 @@ def draw_mask(
         sentence: whether the row's description is also shown below the grid; the alternative text always has it.
         hover: whether the cells have hover texts. At 64 x 64, they make up most of the picture's size: 40 times the
             rest.
+        ends: where sequences end, to be dragged; each gets a grip at the letters.
 
     Raises:
         ValueError: the mask is not bool, has another shape than the tags, or has more than 100 queries or keys.
@@ -100,6 +104,7 @@ def draw_mask(
         d.rect(sheet.left - 1, top, sheet.columns.length + 2, sheet.rows.cell, "none", INK, 2)
     if hover:
         d.hover_grid(sheet.left, y, sheet.columns.cell, sheet.rows.cell, read_pairs(queries, keys, names, rules, mask))
+    _grips(d, sheet, y, ends)
     y += sheet.rows.length + 10
     for line in textwrap.wrap(read, 115) if sentence else []:
         d.text(16, y + 10, line, 14, bold=True)
@@ -261,6 +266,21 @@ def _crosses(d: Drawing, sheet: _Sheet, y: float) -> None:
     )
     if path:
         d.lines(path, INK, 1.5)
+
+
+def _grips(d: Drawing, sheet: _Sheet, y: float, ends: Sequence[End]) -> None:
+    """A bar at each end that can be dragged, across the letters, and around it the place that answers a finger."""
+    for end in ends:
+        cell = sheet.columns.cell if end.axis == "x" else sheet.rows.cell
+        told = {"end": end.name, "axis": end.axis, "cell": cell, "count": end.count}
+        if end.axis == "x":
+            x, top = sheet.left + end.at * cell, y - _BAND - 18
+            d.rect(x - 3, top - 2, 6, _BAND + 4, PAPER, INK, 1.5, radius=3)
+            d.handle(x - _FINGER / 2, top - 2, _FINGER, _BAND + 18, at=number(x), **told)
+        else:
+            middle = y + end.at * cell
+            d.rect(_MARGIN - 2, middle - 3, sheet.band + 4, 6, PAPER, INK, 1.5, radius=3)
+            d.handle(_MARGIN - 2, middle - _FINGER / 2, sheet.left - _MARGIN, _FINGER, at=number(middle), **told)
 
 
 def _legend(d: Drawing, sheet: _Sheet, y: float) -> float:
