@@ -324,8 +324,8 @@ slot indices of a large pool overflow.) `blocks` is a list of ints. Example: `sl
 `tensor([22, 23, 8, 9])`.
 
 A position below 0, or beyond the last slot of the table, raises `IndexError`. Check for both yourself: indexing in
-Python and in torch would let some of them pass silently. An empty range, `start == end`, has no positions, so it gives
-an empty tensor whatever its ends are, even for an empty table. `start` is never above `end`.
+Python and in torch would let some of them pass silently. An empty range, `start == end`, gives an empty tensor,
+even for an empty table; it is never outside of the table. `start` is never above `end`.
 """
 
 # %% exercise="03.4"

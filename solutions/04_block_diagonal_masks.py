@@ -383,6 +383,7 @@ attention with your mask computes, for several sequences in one row:
 | `seq_lens` | list of ints | how many tokens each sequence has, and so how many keys; never fewer than its queries |
 
 - The result is a tensor like `q`: for each query, the values weighted by the softmax of its scores. A score is q · k divided by √head_dim (lesson 00).
+  Some may be in the hundreds. All tensors have the same dtype, float16 or wider.
 - For a sequence with m queries and n keys, you may compute m × n scores and no more. There is nothing to compute between two sequences.
 - A sequence may have no queries in a step, and the row may have no sequence at all.
 

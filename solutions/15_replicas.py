@@ -40,7 +40,7 @@ def new_engine(max_num_seqs=6):
 """
 ## The problem: one engine is full
 
-An engine that runs four sequences at a time gets twelve requests: four run, eight wait. A larger batch would help until memory runs out. From then on, you need
+An engine that runs four sequences at a time gets twelve requests: four run, eight wait. A larger batch would help, until memory runs out or each step takes too long. From then on, you need
 a second engine with a model of its own.
 
 > **replica**: one of several servers with the same model. Any of them can serve any request.
@@ -200,8 +200,8 @@ A process is killed, a machine loses power, a GPU reports an error. The streams 
 the balancer has three options:
 
 1. **An error event.** The stream ends with a message. The client sends its request again, and pays for everything twice.
-2. **Begin again** on another replica. That works only as long as the client has received nothing. Afterwards, it would see the beginning twice.
-3. **Go on elsewhere.** The balancer has passed every token on, so it knows them all. Another replica can continue from there.
+2. **Begin again** on another replica. If the client has received something, it would see the beginning twice. The balancer could drop as many tokens as have passed, and hope that they are the same ones; the client waits until all of them are generated again, one step each.
+3. **Go on elsewhere.** The balancer has passed every token on, so it knows them all. Another replica can continue from there, after a single prefill.
 
 The third is the best, if the client gets exactly the tokens that it would have got without the failure. The simplest way is to send the prompt and the tokens so far as
 one longer prompt. Is that the same? Take four requests, each cut after ten tokens: a greedy one; one with temperature 1 and a seed; one with a presence penalty, which looks at generated
@@ -258,7 +258,7 @@ So the replica has to be told which tokens are prompt and which are output. Our 
 is a list: the tokens that the client has received in answer to this request. Return the request for the next replica, a new dict.
 
 The next replica continues from `"output_token_ids"`, the list of *all* tokens of the completion so far; a request that was moved before already has some. `max_tokens` limits the whole
-completion. Return None if no token is missing: a completion also ends with one of `request["stop_token_ids"]`, if there is such a field. Raise `ValueError` if `request["n"]` is above 1,
+completion. Return None if no token is missing: a completion also ends with one of `request["stop_token_ids"]`, if there is such a field. (The end-of-sequence token of the model is another matter; the end of the lesson comes back to it.) Raise `ValueError` if `request["n"]` is above 1,
 complete or not: nothing says which token belongs to which completion. Each of these optional fields may be missing or None. Change neither argument.
 
 Example: `request_to_go_on({"prompt": [5, 6], "max_tokens": 4, "seed": 1}, [8, 9])` returns `{"prompt": [5, 6], "max_tokens": 4, "seed": 1,
@@ -290,7 +290,7 @@ answer 11, 12, 13:
 |---|---|---|
 | nothing | 11, 12, 13, "length" | A |
 | A is lost after 11 and 12 | 11, 12, 13, "length" | A, then B with `output_token_ids` [11, 12] |
-| A is lost after 13, before the reason came (possible over HTTP) | 11, 12, 13, then `Chunk([], "length")`; "stop" if 13 is one of the `stop_token_ids` | A only: no token is missing |
+| A is lost after 13, before the reason came (some servers send it in a chunk of its own) | 11, 12, 13, then `Chunk([], "length")`; "stop" if 13 is one of the `stop_token_ids` | A only: no token is missing |
 | each is lost before its first token | `Chunk([], "error", "…")` with a message of yours | A, B, C: at most `max_moves` after the first, as the request itself may kill them |
 | A raises `ValueError("too long")` | `Chunk([], "error", "too long")` | A only: any exception but `ReplicaLost` is a refusal, and all would refuse |
 
@@ -321,7 +321,8 @@ def stream_once(replica, request):
 **Your task**: `relay`, with the rest of the table. Use `stream_once`, or do it your own way.
 
 - Each chunk is passed on before the next one is read. A chunk with a `finish_reason` is passed on as it is, and is the last.
-- After a loss, one of the replicas that haven't been lost is asked for what `request_to_go_on` returns. If that is None, none is asked. (A request may also begin complete.)
+- After a loss, one of the replicas that haven't been lost is asked for what `request_to_go_on` returns. If that is None, none is asked. A request may also begin complete, so the
+  first replica can be asked in the same way, with no new tokens; an empty `output_token_ids` does no harm.
 - When the next replica is asked, or the reader leaves, the stream before is closed and its replica's load is lowered.
 - All replicas get the same seed. If the request has none (missing or None), draw a random int for it.
 - Change neither `request` nor the list `replicas`, which may be empty. `n` is never above 1 here.
@@ -379,7 +380,7 @@ def serve_through_a_kill(max_moves):
 
 records, _ = serve_through_a_kill(max_moves=0)
 for record in records:
-    print(f"{record.name}: replica {record.tokens[0][1]}, {len(record.token_ids):2} of {requests[record.name]['max_tokens']} tokens, ends with {record.end[1]!r}")
+    print(f"{record.name}: replica {record.tokens[0][1]}, {len(record.token_ids):2} of at most {requests[record.name]['max_tokens']} tokens, ends with {record.end[1]!r}")
 reveal("15.d", sum(len(record.token_ids) for record in records), unit="tokens")
 
 # %% [markdown]

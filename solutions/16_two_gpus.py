@@ -4,7 +4,7 @@
 
 **What if the model doesn't fit on one GPU? And if it does, is a second GPU better as a replica or as one half of the model?**
 
-105 minutes · difficulty: hard · routes: serving · prerequisites: lesson 08 (what a step reads) and lesson 14 (serving); lesson 15 (replicas) for the comparison
+110 minutes · difficulty: hard · routes: serving · prerequisites: lesson 08 (what a step reads) and lesson 14 (serving); lesson 15 (replicas) for the comparison
 
 To use two GPUs for one model, every matrix has to be cut, and the results of both halves have to be added up. You build the cut, the sum, and a layer from the two; at the end, a model runs on all three. You need no GPU: the halves are processes or threads on your CPU.
 """
@@ -136,12 +136,12 @@ for name, shape in NAMES.items():
 # %% [markdown]
 """
 A replica has 32 of the 64 requests, so its step is somewhere between these two. The cut model has all 64, and each GPU reads half of the layers' weights and half of the cache, since it has half of the KV heads. The
-layers have 7 of the 8 billion parameters, with two bytes each. Each request has about 384 tokens in the cache, and a token 131 KB of keys and values. An H100 reads up to 3,350 GB/s. And the cut adds two sums in each layer,
+layers have 7 of the 8 billion parameters, with two bytes each. Each request has about 384 tokens in the cache, and a token 131 KB of keys and values. An H100 reads up to 3,350 GB/s. (At that rate, all that the step with 64 reads takes 5.7 of its 10.97 ms. Take the rest as it is: the cut doesn't shorten it.) And the cut adds two sums in each layer,
 of about 7 µs each. (An optional part below estimates that, from steps with one request. For 64 it is a guess: their sums carry 0.5 MB, not a few KB.)
 
 Predict the ratio in decode steps: tokens per second of one model on two GPUs, divided by those of two replicas. Above 1, the cut wins; below 1, the replicas do.
 
-**16.a** With 8 billion parameters?
+**16.a** With 8 billion parameters? (5 % more or less is a hit.)
 """
 
 # %%
@@ -167,7 +167,7 @@ Table(
 """
 The three columns in the middle are times of a decode step; with two replicas, each of them has half of the requests.
 
-Replicas don't make a step much faster: each still reads all weights, and a step for 32 requests takes nearly as long as one for 64. So two GPUs that share the large model decode faster than two replicas. Your pencil can say by how much: half of 14 GB and
+Replicas don't make a step much faster: each still reads all weights, and a step for 32 requests takes 9.99 ms, one for 64 10.97. So two GPUs that share the large model decode faster than two replicas. Your pencil can say by how much: half of 14 GB and
 half of 3.2 GB are 2.6 ms less, 64 sums are 0.4 ms more, and 10.97 ms become about 8.8. For the small model it's the other way around. Its sums cost more than the cut saves: two GPUs that share it are slower than *one*.
 
 The last column is of the whole run, prompts included, and less favorable to the cut. In a prefill, each sum carries the results of thousands of tokens.
@@ -231,8 +231,8 @@ Table(
 
 # %% [markdown]
 """
-Take a pencil, and draw an arrow for each element that has to get from one worker to another: first those of the first step, then those of the second. An element that
-was added to on its way counts as one. Through worker 0, the busiest worker sends 6 elements.
+Take a pencil, and draw an arrow for each element that has to get from one worker to another: first those of the first step, then those of the second. A sum on its way
+is one element, like a number that nothing has been added to. Through worker 0, the busiest worker sends 6 elements.
 
 **16.b** How many elements does each worker send in both steps together, if all send equally many?
 """
@@ -283,7 +283,7 @@ Table(columns=["workers", "through worker 0", "your all_reduce"], rows=rows, cap
 
 # %% [markdown]
 """
-For two workers, nothing is gained. But however many there are, none sends more than two tensors, apart from rounding up. What does grow is the number of messages. In a ring, 2 (N - 1) of them follow one another. Workers that send each part straight to the one that adds it up
+For two workers, no element is saved; time is, if the link between them carries both directions at once. And however many there are, none sends more than two tensors, apart from rounding up. What does grow is the number of messages. In a ring, 2 (N - 1) of them follow one another. Workers that send each part straight to the one that adds it up
 need only two rounds, but every worker sends to every other. For short tensors, the waits count more than the bytes, so NCCL, NVIDIA's library for this, has other algorithms than the ring.
 """
 
@@ -314,17 +314,25 @@ from lessons_lib.serving.cut_layer import cut_layer
 """
 ### All of it in a model
 
-Two workers cut every layer of a model of their own with your `cut_layer`, which calls your `cut_linear`, and add up with your `all_reduce`. Then they generate three stories:
+Two workers cut every layer of a model of their own with your `cut_layer`, which calls your `cut_linear`, and add up with your `all_reduce`. Then they generate three stories.
+
+The model has 8 layers, its hidden states have 256 elements, and an element has four bytes. A forward pass adds up the results of all its tokens, of a prompt or one new one.
+
+**16.c** How many kilobytes (of 1,000 bytes) does each of the two workers send for one token of a pass?
 """
 
 # %%
-halves, sums = [load_model(device="cpu")[0] for _ in range(2)], [0, 0]
+predict("16.c", ...)  # KB
+
+# %%
+halves, sums, summed_rows = [load_model(device="cpu")[0] for _ in range(2)], [0, 0], [0, 0]
 LENGTHS = [min(each, 12) for each in MAX_NEW_TOKENS[:3]]
 
 
 def generate_with_half(worker):
     def counted(tensor):
         sums[worker.rank] += 1
+        summed_rows[worker.rank] += tensor.shape[:-1].numel()
         return all_reduce(tensor, worker)
 
     half = halves[worker.rank]
@@ -341,11 +349,13 @@ print("the same tokens as the whole model:", answers[0] == expected)
 print("the same in both workers:", answers[0] == answers[1])
 own, whole = (sum(each.numel() for each in one.model.layers.parameters()) for one in (halves[0], model))
 print(f"parameters of the layers: {own:,} of {whole:,} in each worker")
-print(f"kilobytes that each has sent: {[round(worker.sent_bytes / 1000) for worker in workers]}")
+num_tokens = summed_rows[0] / (sums[0] / passes)  # each token is a row of each sum
+print(f"kilobytes that each has sent for {num_tokens:.0f} tokens: {[round(worker.sent_bytes / 1000) for worker in workers]}")
+reveal("16.c", round(workers[0].sent_bytes / 1000 / num_tokens, 1), "KB", tolerance=0.1)
 
 # %% [markdown]
 """
-Two sums in each of 8 layers: 16. A worker has a little more than half of the layers' parameters, because the norms stay whole; the embedding and the last matrix aren't cut at all. `cut_model` in `lessons_lib/serving/tensor_parallel.py`, which the engine uses, also writes the new numbers of heads into the model's configuration, so that the paged cache of each process is allocated for its own KV heads only.
+Two sums in each of 8 layers: 16. For a token, each adds up 256 elements, of which a worker sends 2 (N - 1) / N = 1 times as many: 16 × 256 × 4 bytes. A worker has a little more than half of the layers' parameters, because the norms stay whole; the embedding and the last matrix aren't cut at all. `cut_model` in `lessons_lib/serving/tensor_parallel.py`, which the engine uses, also writes the new numbers of heads into the model's configuration, so that the paged cache of each process is allocated for its own KV heads only.
 """
 
 # %% [markdown]

@@ -1697,6 +1697,7 @@ WRONG = {
         Wrong("leaves with its blocks", serving(leaves_with_blocks), says="A has left, but its table still holds"),
         Wrong("a new list", serving(leaves_a_new_list), says="the blocks of A were freed"),
         Wrong("leaves at the end of the step", serving(order=(1, 2, 0)), says="it got one more token"),
+        Wrong("leaves twice in a step", serving(order=(0, 1, 0, 2)), says="last token was due in this step"),
         Wrong("admits first", serving(order=(0, 2, 1)), says="Do you append one token more, or admit"),
         Wrong("nothing grows", serving(grow=lambda *_: None), says="Each request that is still running appends one"),
         Wrong("nothing is admitted", serving(admit=lambda *_: None), says="While the prompt of the first waiting"),

@@ -450,6 +450,23 @@ def in_float32(q, k, v, query_lens, seq_lens):
     return varlen_attention(q.float(), k.float(), v.float(), query_lens, seq_lens)
 
 
+def with_exp_alone(q, k, v, query_lens, seq_lens):
+    parts = [q[:, :0]]
+    for n, s, own_q, own_k, own_v in own_parts(q, k, v, query_lens, seq_lens):
+        is_later = torch.arange(s) > torch.arange(s - n, s)[:, None]
+        weights = (own_q @ own_k.mT / 4).exp().masked_fill(is_later, 0)
+        parts.append(weights / weights.sum(-1, keepdim=True) @ own_v)
+    return torch.cat(parts, 1)
+
+
+def filled_with_a_billion(q, k, v, query_lens, seq_lens):
+    parts = [q[:, :0]]
+    for n, s, own_q, own_k, own_v in own_parts(q, k, v, query_lens, seq_lens):
+        is_later = torch.arange(s) > torch.arange(s - n, s)[:, None]
+        parts.append((own_q @ own_k.mT / 4).masked_fill(is_later, -1e9).softmax(-1) @ own_v)
+    return torch.cat(parts, 1)
+
+
 def softmax_over_queries(q, k, v, query_lens, seq_lens):
     parts = [q[:, :0]]
     for n, s, own_q, own_k, own_v in own_parts(q, k, v, query_lens, seq_lens):
@@ -861,6 +878,8 @@ WRONG = {
         Wrong("nothing to join", nothing_to_join, says="raised"),
         Wrong("tokens first", tokens_first, says="The axes are heads, tokens, head_dim"),
         Wrong("float32", in_float32, says="the dtype of q"),
+        Wrong("exp without the maximum", with_exp_alone, says="exp(1024) is beyond the largest float"),
+        Wrong("minus a billion", filled_with_a_billion, says="without overflow"),
         Wrong("softmax over the queries", softmax_over_queries, says="positions 0 to 0"),
         Wrong("in place", scales_in_place, says="changed its argument `q`"),
     ],

@@ -65,6 +65,11 @@ def _after(attempt, scene: _Scene, case: str) -> _State:
     """The state after one step of the attempt; what no step may do is named here."""
     finished = {request.id: request.table.num_tokens for request in scene.running if request.finished}
     unfinished = {request.id for request in [*scene.running, *scene.waiting]}.difference(finished)
+    one_short = {
+        request.id
+        for request in scene.running
+        if request.table.num_tokens + 1 == request.prompt_tokens + request.answer_tokens - 1
+    }
     try:
         call(lambda: attempt(scene.waiting, scene.running, scene.pool), case=case)
     except OutOfBlocks as error:
@@ -91,6 +96,14 @@ def _after(attempt, scene: _Scene, case: str) -> _State:
                 f"{name} is listed {runs + waits} times: `running` is {state.running}, `waiting` {state.waiting}.",
                 case=case,
                 idea="A request that moves from one to the other must be removed from where it was.",
+            )
+        if name in one_short and runs + waits == 0:
+            raise Mistake(
+                f"{name}'s last token was due in this step, and afterwards {name} is in neither `running` nor "
+                "`waiting`.",
+                case=case,
+                idea="Finished requests leave at the beginning of a step. One that gets its last token in this step "
+                "leaves in the next one.",
             )
         if name in unfinished and runs + waits == 0:
             raise Mistake(

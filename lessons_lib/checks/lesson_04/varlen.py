@@ -12,6 +12,7 @@ from lessons_lib.checks.lesson_01.words import kind
 from lessons_lib.checks.lesson_04.scoreboard import HEAD_DIM, HEADS, counted_scores
 
 TOLERANCE = 1e-4
+HALF_TOLERANCE = 2e-2  # a float16 has about three decimal digits
 # (query_lens, seq_lens), smallest first
 VARLEN_CASES = (
     ([1], [1]),
@@ -40,6 +41,24 @@ def check_varlen_attention(attempt: Callable[..., Any]) -> None:
         _check_case(attempt, row_of(query_lens, seq_lens, seed), query_lens, seq_lens)
     doubles = [x.double() for x in row_of([2, 1], [3, 4], seed=0)]
     _check_case(attempt, doubles, [2, 1], [3, 4], "float64; ")
+    halves = [x.half() for x in row_of([2, 1], [3, 4], seed=0)]
+    _check_case(attempt, halves, [2, 1], [3, 4], "float16; ", HALF_TOLERANCE)
+    _check_large_scores(attempt)
+
+
+def _check_large_scores(attempt: Callable[..., Any]) -> None:
+    """All scores are 1024, so the weights are equal. No float32 holds exp(1024)."""
+    _, _, v = row_of([2], [3], seed=0)
+    q, k = torch.full_like(v[:, :2], 16.0), torch.full_like(v, 16.0)
+    case = "q is [2, 2, 16], k and v [2, 3, 16]; all elements of q and k are 16, so all scores are 1024."
+    got = call(attempt, q, k, v.clone(), [2], [3], case=case)
+    if not _close(got, torch.stack([v[:, :2].mean(dim=1), v.mean(dim=1)], dim=1)):
+        raise Mistake(
+            "with large scores, the outputs are wrong: every query should weight all of its keys alike.",
+            case,
+            "exp(1024) is beyond the largest float. A softmax stays the same if the largest score of a query is "
+            "subtracted from all; `torch.softmax` does that.",
+        )
 
 
 def row_of(query_lens: list[int], seq_lens: list[int], seed: int) -> list[torch.Tensor]:
@@ -67,15 +86,22 @@ def dense(
     return (q @ k.mT * scale).masked_fill(~mask, float("-inf")).softmax(dim=-1) @ v
 
 
-def _check_case(attempt, row: list[torch.Tensor], query_lens: list[int], seq_lens: list[int], note: str = "") -> None:
+def _check_case(
+    attempt: Callable[..., Any],
+    row: list[torch.Tensor],
+    query_lens: list[int],
+    seq_lens: list[int],
+    note: str = "",
+    tolerance: float = TOLERANCE,
+) -> None:
     case = (
         f"{note}query_lens={query_lens}, seq_lens={seq_lens}; q is {list(row[0].shape)}, k and v {list(row[1].shape)}."
     )
     got, cells = counted_scores(partial(call, case=case), attempt, *row, list(query_lens), list(seq_lens))
     _check_kind(got, row[0], case)
-    want = dense(*row, query_lens, seq_lens)
-    if not _close(got, want):
-        raise _name_wrong_values(got, want, row, query_lens, seq_lens, case)
+    want = dense(*(x.double() for x in row), query_lens, seq_lens)
+    if not _close(got, want, tolerance):
+        raise _name_wrong_values(got.double(), want, [x.double() for x in row], query_lens, seq_lens, case)
     own = sum(queries * length for queries, length in zip(query_lens, seq_lens))
     if cells > own:
         everything = sum(query_lens) * sum(seq_lens)
@@ -90,8 +116,8 @@ def _check_case(attempt, row: list[torch.Tensor], query_lens: list[int], seq_len
         )
 
 
-def _close(got: torch.Tensor, want: torch.Tensor) -> bool:
-    return got.shape == want.shape and torch.allclose(got.detach().double(), want.double(), atol=TOLERANCE, rtol=0)
+def _close(got: torch.Tensor, want: torch.Tensor, tolerance: float = TOLERANCE) -> bool:
+    return got.shape == want.shape and torch.allclose(got.detach().double(), want.double(), atol=tolerance, rtol=0)
 
 
 def _check_kind(got: Any, q: torch.Tensor, case: str) -> None:

@@ -13,8 +13,8 @@ QUIZ = [
             ),
             Choice(
                 "One sum at the end, as with down cut by rows.",
-                "A sum is right if the parts were computed from different inputs. A column cut needs all in each "
-                "process.",
+                "With down cut by columns, an output needs all inputs of down, and each process has half of them: half "
+                "of its terms are computed nowhere, so no sum has them.",
             ),
             Choice(
                 "The inputs of down before it, and its outputs after it.",
@@ -54,8 +54,9 @@ QUIZ = [
         ),
     ),
     Question(
-        text="A model with 32 layers fits on one GPU, where a decode step takes 8 ms. Cut over two GPUs, the computing "
-        "takes half of that, and each sum 20 µs. What do you gain, compared with two replicas?",
+        text="A model with 32 layers fits on one GPU. An engine decodes for 32 requests at a time, and on one GPU its "
+        "step takes 8 ms. Cut over two GPUs, all but the sums takes half of that, and each sum 20 µs. What do you "
+        "gain, compared with two replicas, which decode for 64 requests together?",
         choices=(
             Choice(
                 "Nothing: the sums take longer than the computing that is saved.",
@@ -63,17 +64,17 @@ QUIZ = [
             ),
             Choice(
                 "Each token comes twice as soon, for as many users.",
-                "The sums are left out: 4 + 64 × 0.02 = 5.28 ms. And two replicas make two steps in 8 ms.",
+                "The sums are left out: 4 + 64 × 0.02 = 5.28 ms. And two replicas serve 64 requests, the cut 32.",
             ),
             Choice(
                 "Each token comes 1.5 times as soon, but fewer tokens are served in all.",
-                "4 + 64 × 0.02 = 5.28 ms instead of 8. Two replicas make two steps in 8 ms, and none waits for the "
-                "other.",
+                "4 + 64 × 0.02 = 5.28 ms instead of 8. But that makes 32 tokens in 5.28 ms, about 6 in each, and two "
+                "replicas make 64 in 8 ms: 8 in each. With all 64 requests in its steps, the cut might serve more.",
                 right=True,
             ),
             Choice(
                 "More tokens in all, and each as late as before.",
-                "It's the other way round: the cut shortens a step, and two replicas serve more.",
+                "It's the other way round: the cut shortens a step, and two replicas serve twice as many requests.",
             ),
         ),
     ),
