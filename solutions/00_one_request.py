@@ -156,9 +156,9 @@ Stepper(lambda i: draw_cache_growth(plain, i, name="A"), len(plain))
 
 # %% [markdown]
 """
-In every step the input grows by one token, and everything else in it was computed in the step before. Let's count what
-that adds up to. The last printed line is arithmetic, not a run: it sums the pass lengths for A's prompt with answers of
-30, 60 and 120 tokens.
+In every step after the first, the input is one token longer, and everything else in it was computed in the step before.
+Let's count what that adds up to. The last printed line is arithmetic, not a run: it sums the pass lengths for A's
+prompt with answers of 30, 60 and 120 tokens.
 """
 
 # %%
@@ -210,10 +210,10 @@ W_k = torch.tensor([[0.0, 1], [1, 0], [1, 0]])
 W_v = torch.tensor([[2.0, 0], [0, 1], [1, 3]])
 
 q, k, v = x @ W_q, x @ W_k, x @ W_v  # [4 tokens, head size 2] each
-scores = q @ k.T / k.shape[1] ** 0.5  # [4, 4]: each query with each key
+scores = q @ k.T / k.shape[1] ** 0.5  # [4, 4]: each query with each key; the root evens out the size of a head
 later = torch.ones(4, 4).triu(diagonal=1).bool()  # what a token must not see
 scores = scores.masked_fill(later, float("-inf"))
-attention_weights = scores.softmax(dim=1)  # each row adds up to 1; -inf becomes 0
+attention_weights = scores.softmax(dim=1)  # exp of each score, divided by their sum in the row: -inf becomes 0
 output = attention_weights @ v  # [4, 2]: each row is a mix of values
 print(output)
 
@@ -309,7 +309,8 @@ show_source(prefill)
 | second decode step | ? | ? | ? | ? |
 
 `decode_step(model, 74, cache)` is the first decode step: one pass, after which the cache holds one more token. It
-returns 91, as an int. The model derives positions from the cache by itself.
+returns 91, as an int. The model also needs to know where in the text a token
+is, its *position*; it counts what is in the cache by itself.
 """
 
 # %% exercise="00.2"
@@ -441,7 +442,7 @@ Table(["pass", "new tokens", "cached", "million operations", "million bytes", "o
 """
 The bytes change little from row to row, because nearly all of them are weights. The operations grow with the number of
 new tokens, and so does the intensity. (A prefill of 64 tokens does somewhat less than 64 times the operations of a
-decode step, because both score the vocabulary once, for the last position.)
+decode step, mostly because both score the vocabulary once, for the last position.)
 
 A decode step does half an operation per byte. Is that low? It depends on the machine. A machine has a peak rate of
 operations per second and a peak rate of bytes per second, its memory bandwidth. Their ratio is the intensity that keeps
@@ -472,11 +473,12 @@ Table(["pass", "ms for its bytes", "ms for its operations", "bound, by this coun
 
 # %% [markdown]
 """
-The longer of the two times is a lower bound for a pass, and the last column says which one that is. Does the clock
-agree? Expect more than the bound, because every pass also has a fixed overhead: running Python and launching hundreds
-of small operations.
+A pass takes at least about the longer of the two times, and the last column says which one that is. Does the clock
+agree? Expect more, because every pass also has a fixed overhead: running Python and launching hundreds of small
+operations.
 
-A prefill of 64 has many times the operations of a decode step at 64. Here is how many times as long it takes:
+**Guess first:** by these two bounds, how many times as long as a decode step should a prefill of 64 take? And on the
+clock, will it be more or less than that?
 """
 
 # %% tags=["measured"]
@@ -487,7 +489,8 @@ print(f"decode at 64: {1e3 * decode:.1f} ms; prefill of 64 tokens: {1e3 * prefil
 # %% [markdown]
 """
 Reading the weights and starting the operations are paid once per *pass*, not once per token. So a pass over 64 tokens
-takes nowhere near 64 times as long as a pass over one.
+takes nowhere near 64 times as long as a pass over one. The ratio is smaller than that of the bounds, too: they don't
+count the overhead, which weighs more in the shorter pass.
 
 On a model this small, the fixed overhead hides which rate limits a decode step. So here is a model of 8 billion
 parameters that serves one request on a GPU, recorded:
@@ -505,7 +508,7 @@ print(f"the operations at the peak rate, which is that of the H100: {1e3 * opera
 
 # %% [markdown]
 """
-Reading takes most of the time, and the operations need only a small part of it: this decode step is memory-bound.
+Reading alone needs most of the time, and the operations need only a small part of it: this decode step is memory-bound.
 ("Further" measures a larger model on your machine, and draws the time of a pass against its length.)
 
 ## Measure: a step as the text grows
@@ -612,7 +615,7 @@ rows = []
 for name, config in shapes.items():
     size, (heads, width) = cache_bytes_per_token(config, bytes_per_element=2), kv_head_size(config)
     rows.append((name, config.num_hidden_layers, config.num_attention_heads, heads, width, f"{size / 1024:g} KiB", f"{8192 * size / 2**30:.2f} GiB"))
-Table(["model", "layers", "query heads", "KV heads", "head size", "per token", "8,192 tokens"], rows, caption="KV cache in bfloat16")
+Table(["model", "layers", "query heads", "KV heads", "head size", "per token", "8,192 tokens"], rows, caption="KV cache in bfloat16. A KiB is 2¹⁰ bytes, a GiB 2³⁰")
 
 # %% [markdown]
 """
@@ -815,7 +818,7 @@ one, but nowhere near sixteen times the time. On our small model, most of the ti
 a pass; on a large model, it goes into reading the weights. On the right the curve rises in proportion: arithmetic takes
 the time, and each further token costs its share. Decode is at the left end and prefill at the right.
 
-A note on the peak rates: a copy has to write what it reads, while a pass over weights only reads them. So the share of
-peak bytes/s in "Measure: two regimes" is a rough guide. And the ratio of the GPU there is for bfloat16, the usual dtype
-for serving on it; our model computes in float32, whose elements take twice as many bytes.
+A note on the peak rates: a copy has to write what it reads, while a pass over weights only reads them. So "ms for its
+bytes" in "Measure: two regimes" and the share of peak bytes/s above are rough guides. And the ratio of the GPU there is
+for bfloat16, the usual dtype for serving on it; our model computes in float32, whose elements take twice as many bytes.
 """

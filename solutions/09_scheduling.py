@@ -4,7 +4,7 @@
 
 **A step has room for a limited number of tokens, sequences and blocks. Which requests get in?**
 
-105 minutes · difficulty: medium · routes: serving · prerequisites: lessons 02 (continuous batching), 03 (blocks) and 06
+110 minutes · difficulty: medium · routes: serving · prerequisites: lessons 02 (continuous batching), 03 (blocks) and 06
 (paged attention)
 
 So far, requests were served in the order of arrival, and nothing limited what a step computes for all of them together. In
@@ -105,13 +105,12 @@ line_chart(range(1, 41), shown, xlabel="step", ylabel="ms (log scale)", log="y",
 # %% [markdown]
 """
 With whole prompts, the step that contains L's prompt stands out. A, C, D and E each get one token in it, as in every
-step, but only once the whole prompt has been computed. Anyone watching a stream sees it freeze. With the limit, the
+step, but only once the whole prompt has been computed. To a reader, all four streams pause. With the limit, the
 prompt is spread over many steps, each longer than a plain decode step but far shorter than the step with the whole
 prompt.
 
 L pays for that: with whole prompts, its first token comes at the end of step 11, and with the limit about twenty steps
-later. Further down you'll choose the limit yourself, on a machine whose steps cost something even if they compute
-little.
+later. Further down you'll choose the limit yourself, on a machine where a token costs less.
 
 > **inter-token latency**: the time between two consecutive tokens of an answer, ITL for short. If the sequence gets a
 > token in every step, its ITL is the duration of a step.
@@ -158,8 +157,8 @@ predict("09.a", ...)
 
 # %% [markdown]
 """
-The second question is about memory. There is a pool of 44 blocks of 16 tokens, and there are sixty requests, all there
-from the start, each with a `max_tokens` of 96. At most 16 run at a time, with a budget of 64 tokens. A request is
+The second question is about memory. There is a pool of 44 blocks of 16 tokens, and there are sixty requests, which arrive
+within a tenth of a step, each with a `max_tokens` of 96 (`most`, below). At most 16 run at a time, with a budget of 64 tokens. A request is
 admitted only if the pool would be large enough even if every running sequence used all its `max_tokens`. So that no
 number hangs on one draw, there are fifty such workloads, drawn at random:
 """
@@ -173,7 +172,7 @@ for what in ("prompt_tokens", "answer_tokens"):
 
 # %% [markdown]
 """
-**09.b** How many requests run at the same time, on average? Take all for average ones.
+**09.b** How many requests run at the same time? Take all for average ones, and remember that there are no halves.
 """
 
 # %%
@@ -365,11 +364,11 @@ reveal("09.b", outcome["conservative"][2], unit="requests", tolerance=0.2)
 An average request may have 32 + 96 − 1 = 127 tokens in the cache, so it's promised 8 blocks, and 44 blocks are enough
 for five such promises. With longer prompts among them it may be four, and at the end fewer are left. Conservative
 admission is safe, but leaves most of the pool idle, because the answers end long before they reach `max_tokens`.
-Optimistic admission runs about twice as many sequences at a time, and needs about half as many steps, if it doesn't
-end in a deadlock.
+With a small watermark or none, optimistic admission runs about twice as many sequences at a time, and needs about half
+as many steps, if it doesn't end in a deadlock.
 
-A watermark makes a deadlock less likely, at the cost of blocks that stay idle: read the columns "deadlocks" and
-"running" from top to bottom. It can't rule a deadlock out: none in fifty isn't never. For that, a scheduler must be
+A watermark makes a deadlock less likely, at the cost of blocks that stay idle: read "deadlocks" and "pool in use"
+from the second row down. It can't rule a deadlock out: none in fifty isn't never. For that, a scheduler must be
 able to take blocks back from a running sequence, which is the subject of lesson 10. Until then, `conservative` is the
 default.
 
@@ -614,10 +613,10 @@ reveal("09.c", max(budget for budget in range(8, 300) if prompt_of_l(budget)[2] 
 """
 The tokens are the same with every budget, but each step costs 5 ms before it has computed anything. With a budget of
 32, L pays them 22 times. From 32 to 128, its time falls to less than a third, and a step of the four streams gets only
-2 ms longer. From 256 on, it's the other way round: L gains little, and the streams wait for it. The turning point lies
-where the tokens of a step cost as much as the step itself: 5 ms / 20 µs = 250 tokens. So a budget follows from two
-numbers of the machine, and from what readers are promised. On the machine of the opening a step that computes little
-takes little time, so small budgets cost L less there.
+2 ms longer. From 256 to 1024, L gains 10 ms once, and each of four streams waits 7 ms longer for a token. The turning point
+lies where the tokens of a step cost as much as the step itself: 5 ms / 20 µs = 250 tokens. So a budget follows from two
+numbers of the machine, and from what readers are promised. On the machine of the opening a plain decode step takes 5 ms
+as well, but a token several times as much (the longest step has 600 of them). There the turning point is at a few dozen.
 
 With a clock, we can compute the usual metrics for each request:
 
@@ -737,7 +736,7 @@ times what C loses, and the mean drops a lot.
 If one sequence runs at a time and all requests are there at the start, no other order has a smaller mean wait, as long as the rank is the whole
 time of the job. (Ours looks at the answer only, and a prompt costs less.) With several batch slots and later arrivals, it's only a good heuristic.
 
-Strict priority favors E, G and H. F, which is also short but tier 1, goes last, although it is interactive. E is the
+Strict priority favors E, G and H. F, which is also short but tier 1, starts last, although it is interactive. E is the
 first to be admitted after A and B, although it's offline.
 
 ### Requests that are never served
@@ -794,14 +793,14 @@ stream_table(list(map(stream_row, names, policies)))
 # %% [markdown]
 """
 Under shortest job first and strict priority, the odd one waits until the stream ends, however long that takes. With
-aging, it waits here for about as long as the patience, however long the stream is. (The patience bounds who may overtake it. If more arrives than is served,
+aging, it waits here for the patience and one short request more, however long the stream is. (The patience bounds who may overtake it. If more arrives than is served,
 the requests ahead of it can still take longer.)
 
 ## Measure: a hundred thousand requests
 
 Small examples show how a policy works. Load shows what it's worth. Requests arrive at random, 480 a second on average
 (the gaps between them are exponentially distributed: a *Poisson* process). This machine can't serve much more, so queues form. Most are short and a few are very long: a skew
-like that of real traffic, though real answers are longer. One in five is tier 0. There are 32 batch slots and a budget of 256. The pool has enough blocks for
+like that of real traffic, though real answers are longer. One in five is tier 0, the others are tier 1. There are 32 batch slots and a budget of 256. The pool has enough blocks for
 32 sequences that reach their `max_tokens` of 512. So no request waits for memory, and we can use `optimistic`, which is
 cheaper to compute.
 """
@@ -848,7 +847,7 @@ def row_of_latency(name, run):
 
 
 Table(
-    columns=["policy", "mean latency, s", "p99 latency, s", "longest queue time, s", "mean latency, tier 0", "other tiers"],
+    columns=["policy", "mean latency, s", "p99 latency, s", "longest queue time, s", "mean latency, tier 0", "tier 1"],
     rows=[row_of_latency(name, run) for name, run in large.items()],
     caption="100,000 requests",
 )
@@ -857,18 +856,19 @@ Table(
 """
 Let's start at the bottom of the table.
 
-**Static batching** can't keep up with this load at all. Its queue grows for as long as requests arrive, so its times
-mostly reflect the length of the trace. Its throughput, above the table, is its capacity; first come, first served keeps up
+**Static batching** can't keep up with this load at all. Each wave runs for as long as its longest answer. Its queue grows for
+as long as requests arrive, so its times mostly reflect the length of the trace. Its throughput, above the table, is its capacity; first come, first served keeps up
 with the 480 that arrive.
 
-**First come, first served** has the shortest longest wait in the table.
+**First come, first served** has the shortest longest wait for a slot in the table. (A latency is that wait and the
+answer itself.)
 
 **Shortest job first** has the smallest mean latency, less than half that of first come, first served. The price is paid in
 the tail: its p99 is the worst of the four, and its longest wait is many times that of first come, first served. By its
 rule, the longest answers wait most.
 
-**Strict priority** and **aging** hardly change the mean over both tiers. What one tier gains, the other loses: the
-last two columns. (No request in this traffic is interactive, so aging goes by tier and arrival.)
+**Strict priority** and **aging** hardly change the mean over both tiers. What tier 0 gains, tier 1 loses: the last two
+columns.
 
 "Further" has TTFT, TPOT and a measure of fairness for the same runs.
 
@@ -1137,11 +1137,11 @@ Table(columns=AT_LARGE, rows=rows, caption="Mean / p99 of 100,000 requests; Jain
 **Static batching** does as well on Jain's index as first come, first served. An index of evenness doesn't notice when all
 requests are served equally badly.
 
-**First come, first served** makes all requests wait about equally long. But equal waits aren't equal slowdowns: the same
+**First come, first served** makes requests that arrive together wait about equally long. But equal waits aren't equal slowdowns: the same
 wait hurts a short request more. At this load, the slowdowns of **shortest job first** are the most even, because short requests
 barely wait.
 
-TPOT hardly depends on the policy. Once a sequence runs, it gets a token in every step, thanks to "decodes first" and the
+TPOT hardly depends on the policy, static batching apart. Once a sequence runs, it gets a token in every step, thanks to "decodes first" and the
 budget.
 """
 
@@ -1254,7 +1254,8 @@ Table(columns=AT_LARGE, rows=rows, caption="Mean / p99 of 100,000 requests; Jain
 
 # %% [markdown]
 """
-**Balanced lengths** has a better mean than first come, first served, and a longest wait almost as bad as that of
+**Balanced lengths** has a better mean and a better p99 than first come, first served. Judged by these two, it would
+win the stretch task. But it has a longest wait almost as bad as that of
 shortest job first: a request far from the target waits until the running sequences offset it. So its slowdowns are the
 least even. It was designed for TPOT, but its TPOT is about the same as the others', because under this cost model a
 large cache makes a step only slightly more expensive. On another machine that may differ.
@@ -1294,7 +1295,7 @@ Table(columns=AT_LARGE, rows=rows, caption="Mean / p99 of 10,000 requests")
 # %% [markdown]
 """
 The request rate, the lengths and the machine are the same, so the longer waits come from the bursts alone. A server
-that is large enough on average is too small in every burst.
+that is large enough on average is too small in many bursts.
 """
 
 # %% [markdown]
@@ -1319,8 +1320,8 @@ the overload lasts. The wait drops only for the last arrivals: after them the tr
 arrive to pass them.
 
 With aging, tier 0 hardly waits at first either. Once the wait of tier 1 has reached the patience, here 1 s, both waits
-grow together, 1 s apart. That is what the parameter means: tier 1 may wait that much longer than tier 0, and no
-more.
+grow together, about 1 s apart. That is what the parameter means: a request of tier 1 waits as if it had arrived that
+much later.
 
 Neither is right or wrong. No policy makes a machine faster; a policy only decides which requests pay.
 

@@ -116,30 +116,29 @@ QUIZ = [
         ),
     ),
     Question(
-        text="Patience 10 s, head start 4 s. P is an offline tier-0 request that arrived at 100 s. Q is an "
-        "interactive tier-1 request that arrived at 95 s. Which goes first?",
+        text="Blocks of 16, a budget of 64, two blocks free. A decodes: its next token would be the first of a new "
+        "block. B has computed 20 of the 60 tokens of its prompt, and has two blocks. C, a prompt of 8 tokens, waits. "
+        "How many tokens does the next step compute, by the scheduler of this lesson?",
         choices=(
             Choice(
-                "Q, since it is interactive.",
-                "That is worth 4 seconds, no more. Q ranks as if it had arrived at 95 + 10 − 4 = 101 s, P as if at "
-                "100 s.",
-            ),
-            Choice(
-                "Q, since it arrived first.",
-                "It arrived 5 seconds before P, but being one tier lower costs it 10 seconds. The head start gives "
-                "back 4 of them.",
-            ),
-            Choice(
-                "P, but if Q had arrived at 93 s, Q would go first.",
-                (
-                    "Q ranks as if it had arrived at 101 s, so P goes first. Had it arrived at 93 s, its rank "
-                    "would be 99 s."
-                ),
+                "1",
+                "A takes a block for its token. B's share is all 40 tokens that it lacks, which end in its fourth "
+                "block: it needs two more, and one is free. So it stalls, and while it does, C isn't admitted.",
                 right=True,
             ),
             Choice(
-                "P, since tier 0 goes before tier 1, interactive or not.",
-                "Not always: if Q had arrived 2 seconds earlier, it would go before P.",
+                "9",
+                "1 of A and 8 of C? C would take the block that B waits for. If a sequence has stalled, none is "
+                "admitted.",
+            ),
+            Choice(
+                "13",
+                "1 of A and the 12 that B's second block has room for? A chunk isn't cut to fit the blocks. It is "
+                "computed as a whole, or its sequence stalls.",
+            ),
+            Choice(
+                "41",
+                "1 + 40 fit into the budget, but B's 40 need two blocks, and A has left one.",
             ),
         ),
     ),
