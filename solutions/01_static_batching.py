@@ -243,7 +243,7 @@ head-of-line blocking. Now compare batch sizes, for the four requests of the pic
 # %%
 for size in (1, 2, 4):
     steps = wave_steps(lengths, size)[-1][2]
-    print(f"batch size {size}: {steps:3} steps, {sum(lengths) / steps:.2f} tokens per step, {sum(lengths) / steps / size:.0%} of the row steps give a token")
+    print(f"batch size {size}: {steps:3} steps, {sum(lengths) / steps:.2f} tokens per step, {sum(lengths) / steps / size:.1%} of the row steps give a token")
 
 # %% [markdown]
 """
@@ -418,7 +418,7 @@ whole cache to a new tensor.
 
 - **Hugging Face** `model.generate` on a padded batch is your loop. In `src/transformers/generation/utils.py`,
   `GenerationMixin._sample` keeps a tensor `unfinished_sequences`, feeds the padding token to finished rows, and stops
-  when all rows have finished. It warns if it finds the padding on the right. One `max_new_tokens` applies to the whole batch.
+  when all rows have finished. `generate` warns if it finds the padding on the right. One `max_new_tokens` applies to the whole batch.
 - **Batchers in front of a model**, such as the dynamic batcher of NVIDIA Triton Inference Server
   (`max_queue_delay_microseconds` in a model's `config.pbtxt`), collect requests for a moment and send them off as one
   batch. This suits a model that answers in one pass, such as a classifier.

@@ -4,7 +4,7 @@
 
 **Can a new request join the batch while the others keep running?**
 
-90 minutes · difficulty: medium · routes: ideas, kernels, serving · prerequisites: lesson 00 (prefill, decode, KV
+100 minutes · difficulty: medium · routes: ideas, kernels, serving · prerequisites: lesson 00 (prefill, decode, KV
 cache) and lesson 01 (static batching, masks, positions)
 
 In lesson 01, a wave of requests went through the model together and left together. In this lesson you build the loop
@@ -405,7 +405,7 @@ from lessons_lib.batching.continuous_batching import step
 # %% [markdown]
 """
 Now your parts serve the six stories. `batch_generate` makes a `Request` for each prompt, and the cache. In short, its
-loop is `while batch.has_work(): step(batch)`. From here on, every run of this lesson uses `MINE`. The stepper shows the
+loop is `while batch.has_work(): step(batch)`. From here on, every run of continuous batching uses `MINE`. The stepper shows the
 whole run, below the waves of lesson 01.
 """
 
@@ -486,8 +486,9 @@ token sooner. That is a trade-off, and the choice is up to the operator of the s
 
 ## Measure
 
-We measure four things here; the times to the first token and between tokens follow in lesson 09. Throughput matters to
-the operator, latency and queue time to the user. Slot utilization says how well the machine is used.
+Throughput matters to the operator, latency and queue time to the user. Slot utilization says how well the machine is
+used. We measure the last three in steps, and the throughput below, in the ledger. (The times to the first token and
+between tokens follow in lesson 09.)
 
 > **throughput**: answer tokens per second, over all requests together.
 
@@ -536,7 +537,7 @@ Table(
 # %% [markdown]
 """
 Continuous batching needs fewer steps than static batching of the same size, and slot utilization shows why. (A step
-that computes a chunk makes two passes; "What is still wrong" counts them.) At 8 slots, compare the number of steps with
+that decodes and computes a chunk makes two passes; "What is still wrong" counts them.) At 8 slots, compare the number of steps with
 the largest `max_new_tokens`: no run can be shorter than its longest request.
 
 Steps aren't seconds, though, and a step over more rows takes longer. The ledger times the six stories.
@@ -550,7 +551,8 @@ ledger(model, tokenizer, "02", with_cache_only=True)
 """
 Compare the last row with the one above it. Fewer token positions are computed, a larger share of them is
 useful, and nothing is copied: the cache stays where it is, and each step writes only its new keys and values. But look
-at "cache reserved": no other row reserves as much.
+at "cache reserved": no other row reserves as much. (The speeds differ from run to run, and so from lesson to lesson:
+compare them within one table.)
 
 ## What production does
 
@@ -585,7 +587,7 @@ yet most of that memory stays empty. Lesson 03 allocates small blocks instead of
 
 **Idle rows still take time.** The decode pass is a rectangle over all slots.
 
-**A step with a prefill makes two forward passes**, one for the rectangle and one for the chunk, so the weights are
+**A step that decodes and prefills makes two forward passes**, one for the rectangle and one for the chunk, so the weights are
 read twice. Lesson 04 builds the mask that lets tokens of different requests share one row. Lesson 05 packs decodes
 and chunks into that row: one pass, no idle slots.
 
@@ -599,7 +601,7 @@ quiz("02")
 """
 ## Further (optional)
 
-What the lesson doesn't need. It isn't part of its 90 minutes.
+What the lesson doesn't need. It isn't part of its 100 minutes.
 
 ### Stretch: which request gets the free slot?
 
@@ -694,8 +696,9 @@ The chunks of "The size of a chunk", in milliseconds:
 
 # %% tags=["measured"]
 for prefill_step in (16, 64, 240):
-    longest = median(max(s.seconds for s in with_long_prompt(prefill_step)) for _ in range(3))
-    print(f"chunks of {prefill_step:3}: longest step {1000 * longest:4.0f} ms (median of three runs)")
+    fullest = [max(with_long_prompt(prefill_step), key=lambda step: step.tokens_computed) for _ in range(9)]
+    milliseconds = 1000 * median(step.seconds for step in fullest)
+    print(f"chunks of {prefill_step:3}: the step with {fullest[0].tokens_computed} positions takes {milliseconds:4.0f} ms (median of nine runs)")
 
 # %% [markdown]
 """
@@ -811,8 +814,8 @@ print(f"prefill of {mean_prompt} tokens: {1000 * took_prefill:5.1f} ms, {ratio:.
 
 # %% [markdown]
 """
-The last number on each decode line is the ceiling: what batching could give on this machine if every row were useful
-all the time. Now let's see how much of it is left. Only some of the rows that the decode passes computed gave a
+The last number on each decode line estimates the ceiling: what batching could give on this machine if every row were
+useful all the time. Now let's see how much of it is left. Only some of the rows that the decode passes computed gave a
 token, and every prompt takes a pass of its own.
 """
 
@@ -850,7 +853,7 @@ There are three separate losses:
 - **Prefill passes.** Serving one request at a time needs just as many, because our loop never prefills two prompts in
   one pass. As the rest shrinks, their share grows.
 
-The last two columns agree only roughly. The passes were timed outside of the runs, all with 100 columns; the runs add
+The last two columns agree only roughly, and "measured" can even come out above "ceiling". The passes were timed outside of the runs, all with 100 columns; the runs add
 our own bookkeeping; and the one-at-a-time run used the growing cache of lesson 01.
 """
 

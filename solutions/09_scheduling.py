@@ -933,7 +933,7 @@ quiz("09")
 """
 ## Further (optional)
 
-What the lesson doesn't need. It isn't part of its 105 minutes.
+What the lesson doesn't need. It isn't part of its 110 minutes.
 """
 
 # %% [markdown]

@@ -73,7 +73,8 @@ class SlotCache(Cache):
 def cache_mask(positions: torch.Tensor, num_keys: int) -> torch.Tensor:
     """Which cached keys each new token may attend to: those at its own position and before.
 
-    A request's own tokens are in columns 0, 1, 2, ... Whatever is beyond them was left by an earlier request.
+    A request's own tokens are in columns 0, 1, 2, ... What is beyond a token's own
+    position is a later token of the same chunk, was left by an earlier request, or is empty.
 
     Args:
         positions: int64 tensor [rows, new tokens], the position of each new token in its own sequence.

@@ -68,15 +68,16 @@ QUIZ = [
                 "The batch is a rectangle: every row is computed in every pass, and the result is thrown away.",
             ),
             Choice(
-                "80%",
+                "About 80%",
                 "That is the share of the finished row. The three other rows need all of their cells.",
             ),
             Choice(
-                "20%",
-                "80 of 400 cells: the finished row goes on for 80 steps. This is the batch barrier.",
+                "About 20%",
+                "80 of 4 × 99 = 396 cells: the finished row goes on for 80 steps. (The prefill gives the first token "
+                "of each row, and the last is never fed back.) This is the batch barrier.",
                 right=True,
             ),
-            Choice("25%", "One row in four, but only after its 20 steps: in those, its cells were needed."),
+            Choice("About 25%", "One row in four, but only after its 20 steps: in those, its cells were needed."),
         ),
     ),
     Question(

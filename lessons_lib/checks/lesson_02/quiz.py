@@ -96,40 +96,51 @@ QUIZ = [
         ),
     ),
     Question(
-        text="Continuous batching computes an empty slot in every decode pass. What does that cost?",
+        text="A step computes the chunk first, and the decode pass after it. The rest stays as it is. What changes?",
         choices=(
             Choice(
-                "Nothing; an empty row is skipped.", "The batch is a rectangle. The model computes all of its rows."
+                "Nothing: the two passes are of different requests.",
+                "Not always: a request whose prompt ends in this chunk is decoding when the decode pass begins.",
             ),
             Choice(
-                "As much as a row in use, which isn't much here; the result is simply discarded.",
-                "The timeline shows it hatched. Lesson 05 packs only the tokens that are needed into one row, so an "
-                "empty slot costs nothing.",
+                "A request whose prompt is complete gets two tokens in one step: its first one, and the one after it.",
+                "The chunk gives its first token and makes it a decoding request, so the decode pass of the same step "
+                "includes it. The tokens are right, but the step is no longer one token for each request.",
                 right=True,
             ),
             Choice(
-                "A wrong token in the other rows.",
-                "Rows never see each other. An idle row wastes work, but affects no other row.",
+                "The decode pass overwrites the keys of the chunk with those of its dummy token.",
+                "The dummy token of a prefilling row is written where the row's next token goes, behind the chunk, and "
+                "the next chunk overwrites it.",
+            ),
+            Choice(
+                "The new request's first token is wrong, since it doesn't see its whole prompt.",
+                "It sees the earlier chunks in the cache and this one, in any order of the two passes.",
             ),
         ),
     ),
     Question(
-        text="Every slot reserves room for `max_seq_len` tokens in the cache. You double `max_seq_len` for one long "
-        "request. What happens?",
+        text="Four slots, `max_seq_len` 1,024. Four requests decode; with the token of this pass, three have 40 tokens "
+        "each and one has 1,000. What does the pass read of the cache, and how much of it is reserved?",
         choices=(
             Choice(
-                "All slots take twice the memory, and most of it is empty.",
-                "The reservation is the same for every slot, whichever request is in it. Lesson 03 allocates one small "
-                "block at a time.",
+                "40 columns for three rows and 1,000 for one; 4 × 1,024 are reserved.",
+                "The pass is a rectangle: all rows are read up to the column of the longest one, and what a row must "
+                "not see is masked.",
+            ),
+            Choice(
+                "1,000 columns for all four rows; 4 × 1,024 are reserved.",
+                "One long request makes the pass wider for all, as one long answer did in a wave. And each slot "
+                "reserves 1,024 columns, whichever request is in it.",
                 right=True,
             ),
             Choice(
-                "Only the slot of the long request grows.",
-                "All rows of a tensor have the same length. Slots of different lengths need another layout.",
+                "1,024 columns for all four rows; as many are reserved.",
+                "`num_keys` is the longest request's length: the pass reads no column beyond it.",
             ),
             Choice(
-                "Every decode step takes twice as long.",
-                "A step reads only as many columns as its longest running request needs. The cost is memory, not time.",
+                "1,000 columns for all four rows; 3 × 40 + 1,000 are reserved.",
+                "Slots are rows of one tensor, which has been allocated as a whole before any request came.",
             ),
         ),
     ),
