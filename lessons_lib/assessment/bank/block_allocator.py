@@ -108,7 +108,7 @@ ITEMS = [
     waste_of_rows,
     bug(
         "03", "Build 1: the pool", "free_all_or_none",
-        task="`free` gives blocks back to the pool. If it refuses, it has changed nothing.",
+        task="`free` gives blocks back to the pool.",
         code="""
 def free(self, blocks):
     for block in blocks:

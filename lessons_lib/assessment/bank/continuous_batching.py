@@ -138,8 +138,7 @@ assert request["output"] == [99] and request["computed"] == 5
     ),
     bug(
         "02", "Build 3: the step", "order_of_a_step",
-        task="`step` frees the slots of finished requests, gives free slots to waiting requests, and gives every "
-        "running request a token.",
+        task="`step` is one step of continuous batching.",
         code="""
 def step(waiting, running, free):
     for slot in sorted(running):
@@ -174,7 +173,7 @@ assert {slot: one["name"] for slot, one in running.items()} == {0: "A", 1: "C"} 
         "02", "Measure", "choose_prefill_step",
         "Users of a voice assistant notice every gap of more than 100 ms between two tokens. Prompts have up to 4,000 "
         "tokens. How do you choose `prefill_step`?",
-        ("So that a decode pass plus one chunk takes less than 100 ms", "Every step computes at most one chunk besides "
+        ("So that a step takes less than 100 ms with its chunk", "Every step computes at most one chunk besides "
          "the decodes, so the chunk bounds the gap."),
         ("So that the longest prompt fits, and prefill takes one step", "Then a prompt of 4,000 tokens makes all "
          "others wait for its whole prefill."),

@@ -60,7 +60,7 @@ def probability_after_cuts(draw: random.Random) -> Asked:
         raise Redraw
     return asked(
         f"Five tokens have the probabilities {', '.join(f'{p:.3f}' for p in of)}. With top_k = {top_k} and top_p = "
-        f"{top_p}, with which probability is the likeliest one drawn?",
+        f"{top_p}, with which probability does lesson 12's sampler draw the likeliest one?",
         (f"{result[0]:.3f}", f"{kept} tokens are left, up to the one with which the sum reaches {top_p} of what top_k "
          "leaves; they add up to 1 again."),
         [
@@ -126,8 +126,7 @@ assert torch.allclose(kept, torch.tensor([0.625, 0.375, 0.0]), atol=1e-5)
     ),
     bug(
         "12", "Optional: what can be shown", "hold_back_an_end",
-        task="`shown` returns how many characters can be shown: all before a stop string, and without an end that may "
-        "become one.",
+        task="`shown` returns how many characters of a growing text can be sent.",
         code="""
 def shown(text, stops):
     found = [text.index(stop) for stop in stops if stop in text]

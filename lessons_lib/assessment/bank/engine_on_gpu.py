@@ -183,9 +183,9 @@ assert next_inputs([two, one], {"A": 2}) == [9, -3]
     ),
     design(
         "13", "The idea", "what_to_speed_up",
-        "A step of a 0.5-billion-parameter model takes 6 ms on a fast GPU; a profile shows 1.5 ms of kernels and many "
-        "small launches between them. What gives the most?",
-        ("CUDA graphs: one launch for the whole step", "The GPU waits for the CPU three quarters of the time. A graph "
+        "A step of a 0.5-billion-parameter model takes 6 ms on a fast GPU; a profile shows 1.5 ms of kernels and "
+        "short gaps between all of them. What gives the most?",
+        ("CUDA graphs of the steps that are run most", "The GPU waits for the CPU three quarters of the time. A graph "
          "removes the launches."),
         ("Faster attention kernels for the same step", "They can shorten only the 1.5 ms in which kernels run."),
         ("Weights in a smaller type, such as int8", "Fewer bytes shorten kernels, too, not the time between them."),

@@ -151,10 +151,10 @@ assert got[is_key].tolist() == [800, 900, 1000, 1100, 2800, 2900]
     ),
     design(
         "08", "Further (optional)", "one_long_chat",
-        "A user's single chat has 100,000 tokens, 8 KV heads, and the GPU has 132 processors. Decode attention reaches "
-        "6% of the bandwidth; with 64 chats it reaches 85%. What helps the single chat?",
-        ("Split its keys among many more programs, and merge their parts", "8 programs keep 8 of 132 processors busy. "
-         "Split-KV gives the others work."),
+        "A user's single chat has 100,000 tokens, and the GPU is a large one. Decode attention reaches 6% of the "
+        "bandwidth; with 64 chats it reaches 85%. What helps the single chat?",
+        ("Split its keys among many more programs, and merge their parts", "One program for each of its 8 KV heads "
+         "keeps 8 of 132 processors busy. Split-KV gives the others work."),
         ("Larger tiles of keys, so each program needs fewer iterations", "Still 8 programs: the other processors stay "
          "idle."),
         ("Tensor cores for the scores, to compute each tile faster", "The work isn't limited by arithmetic, at some "

@@ -126,7 +126,7 @@ ITEMS = [
     victim_by_policy,
     bug(
         "10", "Build 2: preemption", "preempt_a_sequence",
-        task="`preempt` takes a running sequence out of the batch and of this step. Nothing is swapped out.",
+        task="`preempt` takes a running sequence out of the batch and of this step.",
         code="""
 def preempt(scheduler, counts, victim):
     counts.pop(victim, None)
@@ -162,8 +162,7 @@ assert victim.num_computed_tokens == 0 and victim.num_tokens == 7 and victim.blo
     ),
     bug(
         "10", "Build 1: the victim", "until_there_is_room",
-        task="`sequence` needs `missing` free blocks. `make_room` preempts no more sequences than it must, the last "
-        "in rank first, and returns whether `sequence` may go on.",
+        task="`sequence` needs `missing` free blocks. `make_room` preempts, and returns whether `sequence` may go on.",
         code="""
 def make_room(running, sequence, missing, pool, rank):
     while len(pool.free_queue) < missing:
@@ -202,13 +201,13 @@ assert not make_room(running, d, 1, pool, lambda each: each.rank) and running ==
         "10", "Watermarks and thrashing", "more_preemptions",
         "At peak load a server preempts 300 sequences a minute, most of them seconds after they were admitted. Its "
         "throughput fell by a third. Which knob first?",
-        ("A higher watermark, to admit sequences later than now", "New sequences then don't take the blocks into which "
+        ("A higher watermark in the rule of admission", "New sequences then don't take the blocks into which "
          "the running ones are about to grow."),
-        ("A larger token budget, to finish the prefills sooner", "Prompts are then computed faster, and take blocks "
+        ("A larger token budget for each of the steps", "Prompts are then computed faster, and take blocks "
          "faster, too."),
-        ("Swapping, as copied blocks need not be recomputed", "Each preemption may get cheaper, but there are as many "
+        ("Swapping to the host instead of recomputing", "Each preemption may get cheaper, but there are as many "
          "as before."),
-        ("A larger maximum of sequences, to use idle slots", "More sequences in the same memory mean more "
+        ("A larger maximum of sequences in a step", "More sequences in the same memory mean more "
          "preemptions."),
     ),
     design(

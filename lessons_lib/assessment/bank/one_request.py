@@ -93,7 +93,7 @@ ITEMS = [
     bug(
         "00", "Build: the loop with a cache", "fed_to_the_decode_step",
         task="`generate` continues a prompt with a cache. `prefill(prompt)` returns a token and a cache; "
-        "`decode(token, cache)` stores the token and returns the one after it.",
+        "`decode(token, cache)` stores the token and returns the one after it. The answer includes `end`.",
         code="""
 def generate(prompt, limit, end):
     token, cache = prefill(prompt)

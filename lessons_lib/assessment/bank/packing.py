@@ -61,7 +61,8 @@ def copies_of_a_step(draw: random.Random) -> Asked:
     right = copied_tokens(pack([[7]] * 3, cached))
     return asked(
         f"Three requests decode, with {cached[0]}, {cached[1]} and {cached[2]} cached tokens. A step joins "
-        "their caches, appends to the joined `DynamicCache`, and splits it. How many tokens' keys and values does it "
+        "their caches, appends to the joined `DynamicCache`, and copies each request's part out of it. How many "
+        "tokens' keys and values does it "
         "copy in all?",
         (right, "Joining copies the cached tokens, appending copies them into larger tensors, and splitting copies "
          "them once more, with the three new ones."),
@@ -167,7 +168,7 @@ assert scatter(joined, [2, 1], [1, 2]) == [["a0", "a1", "a2"], ["b0", "b1", "b2"
     design(
         "05", "Stretch: a long prompt in pieces", "prompt_in_pieces",
         "In the packed loop, a prompt of 6,000 tokens enters the row while 20 chats decode. Their users see a pause. "
-        "What ends the pause without making any chat wait for others?",
+        "What ends the pause, and still begins with the prompt now?",
         ("Put a few hundred prompt tokens into each row, beside the decodes", "Each step is then only a little longer, "
          "and every chat gets a token in it."),
         ("Compute the prompt in a pass of its own, before the next decodes", "The chats wait for that pass: the same "

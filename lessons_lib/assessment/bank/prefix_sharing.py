@@ -78,7 +78,8 @@ def computed_of_a_hit(draw: random.Random) -> Asked:
     return asked(
         f"The first {blocks * size} tokens of a prompt of {blocks * size + extra} tokens are in the cache, in full "
         f"blocks "
-        f"of {size}. Other blocks are free. How many of its tokens does the first step compute?",
+        f"of {size}. Other blocks are free. How many of its tokens does the first step of lesson 11's scheduler "
+        f"compute?",
         (right, "What isn't cached, but at least one token: without a forward pass there are no logits."),
         [
             (extra, "At least one token has to be computed, to get the logits of the next one."),

@@ -89,7 +89,7 @@ def chosen_replica(draw: random.Random) -> Asked:
     return asked(
         f"Prefix affinity with an imbalance limit of {limit}. The replicas, and how many blocks of this prompt each "
         f"was "
-        f"sent: {told}. Which one is chosen?",
+        f"sent: {told}. Which one does lesson 15's rule choose?",
         (f"replica {right}", reason),
         [(f"replica {index}", why(index)) for index in range(4) if index != right],
     )

@@ -68,7 +68,7 @@ def shares_of_a_budget(draw: random.Random) -> Asked:
     return asked(
         f"A and C decode; B and D have {wanted[1]} and {wanted[3]} prompt tokens left to compute. They were "
         f"admitted in the order A, B, C, D, and the budget is {budget} tokens. How many tokens does each compute in "
-        "this step?",
+        f"this step, by the rule of lesson 09?",
         (right, "Decodes first, one token each; the prompts share the rest in order."),
         [
             (in_order, "C decodes, and decodes come before all prompts."),
@@ -177,8 +177,7 @@ assert lost.output_ids == [3, 4, 5, 9]
     ),
     bug(
         "09", "Build 1: share the budget", "budget_runs_out",
-        task="`share` divides a token budget among running sequences, given as name -> tokens left to compute. Decodes "
-        "(one token left) come first.",
+        task="`share` divides a token budget among running sequences, given as name -> tokens left to compute.",
         code="""
 def share(wanted, budget):
     counts = {}
@@ -208,13 +207,13 @@ assert share({"A": 4, "B": 1, "C": 9}, 16) == {"B": 1, "A": 4, "C": 9}
         "09", "Policies", "policy_for_a_mix",
         "A service has chat users, and batch jobs that must be done by morning. Under strict priority the chats are "
         "fast, but last night no batch job ran at all. What changes least and mends it?",
-        ("Priority with aging, so a waiting job's rank improves", "A job that has waited long enough goes before a "
+        ("Strict priority with aging by the time of arrival", "A job that has waited long enough goes before a "
          "chat that has just come; until then chats stay first."),
-        ("Shortest job first, since chats have the shorter answers", "Long jobs starve here as well, as long as short "
+        ("Shortest job first, by the expected answer length", "Long jobs starve here as well, as long as short "
          "chats keep coming."),
-        ("First come, first served, which can't starve any request", "Nothing starves, but each chat then waits "
+        ("First come, first served, for chats and jobs alike", "Nothing starves, but each chat then waits "
          "behind every job that came before it."),
-        ("A larger token budget, so that both kinds fit into a step", "A step of more tokens takes longer, and strict "
+        ("A larger token budget and more sequences in a step", "A step of more tokens takes longer, and strict "
          "priority would fill it with chats."),
     ),
     design(

@@ -130,8 +130,7 @@ assert asyncio.run(check()) == ([1, 2], [3])
     ),
     bug(
         "14", "Optional: what to refuse", "admission_that_leaks",
-        task="`Admission` limits how many requests are in flight, and how many tokens their prompts have together. A "
-        "refusal changes nothing.",
+        task="`Admission` limits the requests in flight and the tokens of their prompts.",
         code="""
 class Admission:
     def __init__(self, max_requests, max_tokens):

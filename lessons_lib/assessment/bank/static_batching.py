@@ -77,8 +77,8 @@ ITEMS = [
     latency_in_waves,
     bug(
         "01", "Prompts of unequal length: padding", "pad_and_mask",
-        task="`pad` makes a rectangle of prompts with padding on the left, the mask of real tokens (1), and positions "
-        "that start at 0 with each row's first token.",
+        task="`pad` makes a rectangle of prompts with padding on the left, the mask of real tokens (1), and the "
+        "positions.",
         code="""
 def pad(prompts, pad_id):
     width = max(map(len, prompts))
@@ -140,8 +140,8 @@ assert wave([1, 5], [4, 4], 6) == [[2, 3, 4, 5], [6]]
     ),
     design(
         "01", "The cells of a wave", "sort_the_queue",
-        "A nightly job runs 10,000 prompts through static batching. All are known in advance, as are the lengths of "
-        "the answers. The order of the results doesn't matter. What reduces the time most?",
+        "A nightly job runs 10,000 prompts through static batching. All are known in advance, and a good guess of "
+        "each answer's length is, too. The order of the results doesn't matter. What reduces the time most?",
         ("Waves of requests with similar answer lengths", "The barrier then costs little: rows of a wave finish "
          "at nearly the same step."),
         ("Waves of requests with similar prompt lengths", "It saves padding in one prefill per wave. Unequal "

@@ -69,7 +69,7 @@ def programs_and_iterations(draw: random.Random) -> Asked:
     lengths = draw.sample(range(20, 300), 3)
     most = blocks_for(max(lengths), 16)
     return asked(
-        f"Lesson 07's `decode_heads_kernel`, in which each query head reads its keys on its own, attends for 3 "
+        f"Lesson 07's `decode_heads_kernel` attends for 3 "
         f"sequences of {', '.join(map(str, lengths))} tokens, with {heads} query heads, {kv_heads} KV heads and blocks "
         "of 16. How many programs run, and how many iterations does the longest one take?",
         (f"{3 * heads} and {most}", "One program for each sequence and query head; one iteration for each block."),

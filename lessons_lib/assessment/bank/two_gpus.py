@@ -185,7 +185,7 @@ assert reduce_scatter([[1, 2, 3], [10, 20, 30], [100, 200, 300]]) == [222, 333, 
     design(
         "16", "A whole model in two processes", "diverging_processes",
         "Two processes share a model. After an hour one of them hangs in an all-reduce, and the other has finished its "
-        "step. What has most likely happened before?",
+        "step. What is the most likely direct cause?",
         ("They scheduled different steps, and one expects another sum", "Both must run the same steps in the same "
          "order. "
          "One process decides, and the other follows."),
