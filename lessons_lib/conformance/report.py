@@ -59,6 +59,10 @@ class Report:
     def broken(self) -> list[Verdict]:
         return [each for verdicts in self.verdicts.values() for each in verdicts if each.status == BROKEN]
 
+    @property
+    def held(self) -> list[Verdict]:
+        return [each for verdicts in self.verdicts.values() for each in verdicts if each.status == HELD]
+
     def __str__(self) -> str:
         lines = []
         for name, verdicts in self.verdicts.items():

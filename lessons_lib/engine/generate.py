@@ -109,6 +109,8 @@ def _read(engine: "LLMEngine", request: EngineRequest, arrived: list[NewToken]) 
         yield
         while True:
             result = request.result  # before looking at tokens: another thread's step may add the last ones right now
+            if result and result.finish_reason == "abort":
+                return  # nothing follows an abort, not even what had arrived before it
             if arrived:
                 yield arrived.pop(0)
             elif result is None:

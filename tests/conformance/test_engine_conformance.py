@@ -135,6 +135,15 @@ def test_the_command(tmp_path):
     assert "✗ manners.abort_anywhere" in done.stdout and "Levels reached: none yet." in done.stdout
 
 
+def test_an_engine_that_offers_nothing_has_not_passed(tmp_path, monkeypatch, capsys):
+    (tmp_path / "unwritten.py").write_text(
+        "def make_engine(model, limits, tokenizer):\n    raise NotImplementedError('nothing is written yet')\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    assert main(["unwritten", "--size", "small", "--only", "answers.one_request"]) == 1
+    assert "Levels reached: none yet." in capsys.readouterr().out
+
+
 def test_the_command_names_what_it_cannot_find(capsys):
     for target, message in (("no_such_module:f", "no module 'no_such_module'"), ("json:f", "has no function 'f'")):
         with pytest.raises(SystemExit):

@@ -12,6 +12,7 @@ from lessons_lib.conformance.adapters.course import CourseEngine, config_of, sam
 from lessons_lib.conformance.break_in import mutants
 from lessons_lib.conformance.break_in.mutants import changed_step
 from lessons_lib.conformance.contract import NewTokens
+from lessons_lib.conformance.oracle import END
 from lessons_lib.engine.llm_engine import LLMEngine
 from lessons_lib.kv_cache.block_copies import COPY, BlockCopy
 
@@ -607,6 +608,45 @@ class AddsAtTheCall(CourseEngine):
 
 
 @broken("manners.stream_aborted")
+class GivesWhatWasUnread(CourseEngine):
+    def stream(self, request_id, prompt_ids, params):
+        unread, params = [], sampling_params(params)
+        self.engine.add_request(prompt_ids, params, request_id=request_id, on_token=unread.append)
+        reason = None
+        try:
+            while not reason:
+                while unread and not reason:
+                    token = unread.pop(0)
+                    reason = token.finish_reason
+                    yield token.token
+                if request_id not in self.engine.requests:
+                    return
+                self.engine.step()
+        finally:
+            if request_id in self.engine.requests:
+                self.abort(request_id)
+
+
+@broken("manners.stream_left_early")
+class AbortsByIdWhenClosed(CourseEngine):
+    def stream(self, request_id, prompt_ids, params):
+        try:
+            yield from super().stream(request_id, prompt_ids, params)
+        finally:
+            self.abort(request_id)
+
+
+@broken("manners.tokens_kept_for_step")
+class JoinsWhatIsNew(CourseEngine):
+    def step(self):
+        joined = {}
+        for event in super().step():
+            before = joined[event.request_id].token_ids if event.request_id in joined else []
+            joined[event.request_id] = with_(event, token_ids=before + event.token_ids)
+        return list(joined.values())
+
+
+@broken("manners.stream_aborted")
 def waits_for_the_tokens_of_the_aborted(course, engine, scheduler):
     def stream(name, prompt, params):
         course.add_request(name, prompt, params)
@@ -789,6 +829,10 @@ broken_params("no_top_p", "sampling.tiny_top_p", top_p=lambda p: 1.0)
 broken_params("top_p_too_small", "sampling.top_p", top_p=lambda p: p["top_p"] * 0.8)
 broken_params("draws_at_temperature_zero", "sampling.temperature_zero", temperature=lambda p: p["temperature"] or 4.0)
 broken_params("no_stop_tokens", "answers.stop_token", stop_token_ids=lambda p: ())
+broken_params(
+    "ignore_eos_beats_a_stop_token", "answers.stop_token",
+    stop_token_ids=lambda p: tuple(token for token in p.stop_token_ids if not (p.ignore_eos and token == END)),
+)  # fmt: skip
 broken_params(
     "takes_any_temperature",
     "sampling.senseless_params",

@@ -57,7 +57,8 @@ class SmallEngine:
         if len(prompt_ids) + params.max_tokens > longest:
             total = f"{len(prompt_ids)} + {params.max_tokens}"
             raise ValueError(f"the prompt and max_tokens are {total} tokens, and {longest} fit; ask for less.")
-        if request_id in {sequence.request_id for sequence in [*self.waiting, *self.running]}:
+        # A stream that is still open aborts its id when it is closed.
+        if request_id in self.streams.keys() | {sequence.request_id for sequence in [*self.waiting, *self.running]}:
             raise ValueError(f"request id {request_id!r} is in use; give each request an id of its own.")
         self.waiting.append(Sequence(request_id, list(prompt_ids), params, len(prompt_ids)))
 

@@ -70,6 +70,7 @@ def stop_token(bench: Bench) -> None:
     run = bench.run()
     answer = expected("qwen2", a_prompt(9), 8, ignore_eos=True)
     _alone(run, a_prompt(9), 8, stop_token_ids=(answer[3],), ignore_eos=True)
+    _alone(run, prompt_that_ends("qwen2", 2), 8, stop_token_ids=(END,), ignore_eos=True)
 
 
 @LEVEL.item("A prompt and its answer may fill the context to the last token", "00")

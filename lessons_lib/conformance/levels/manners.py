@@ -5,7 +5,7 @@ from typing import Any
 
 from lessons_lib.checks.sandbox import run_guarded
 from lessons_lib.conformance.contract import MODEL, STEPS, STREAM, Params
-from lessons_lib.conformance.driver import Bench, Broken, ModelFault, Run, Served
+from lessons_lib.conformance.driver import MAX_STEPS, Bench, Broken, ModelFault, Run, Served
 from lessons_lib.conformance.items import Level
 from lessons_lib.conformance.oracle import a_prompt, expected
 from lessons_lib.models.tiny_models import VOCAB_SIZE
@@ -230,6 +230,35 @@ def tokens_kept_for_step(bench: Bench) -> None:
     del run.requests["read"]
     run.run_out()
     run.check_answers()
+    _id_again_before_the_end_is_told(bench.run())
+
+
+def _id_again_before_the_end_is_told(run: Run) -> None:
+    prompts = {1: a_prompt(4), 3: a_prompt(9)}  # by max_tokens
+    right = [expected("qwen2", prompt, max_tokens, ignore_eos=True) for max_tokens, prompt in prompts.items()]
+    run.engine.add_request("twice", list(prompts[1]), Params(1, ignore_eos=True))
+    reader = _stream(run, "read", a_prompt(6), 4)
+    next(reader)  # may compute the one token of the other request, which then waits for step()
+    try:
+        run.engine.add_request("twice", list(prompts[3]), Params(3, ignore_eos=True))
+    except (ValueError, TypeError):
+        del right[1]
+    reader.close()
+    told: list[list[int]] = [[]]
+    for _ in range(MAX_STEPS):
+        if not run.engine.has_unfinished():
+            break
+        for event in run.engine.step():
+            if event.request_id == "twice":
+                told[-1] += event.token_ids
+                if event.finish_reason:
+                    told.append([])
+    if told != [*right, []]:
+        raise Broken(
+            "a request of one token had ended inside, its token waited for step(), and another request was added with "
+            f"its id: the answers, each up to its finish_reason, are {told[:-1]}, and {told[-1]} without an end. They "
+            f"should be {right}. Refuse an id until its end has been told, or keep the two apart."
+        )
 
 
 @LEVEL.item("Tokens kept for step() go with their request when it is aborted", "12")
@@ -272,6 +301,28 @@ def stream_left_early(bench: Bench) -> None:
         "and keeps its slot and cache. Abort it in the generator's `finally`."
     )
     _check_gone(run, what, "after the reader had left")
+    _closed_late(bench.run())
+
+
+def _closed_late(run: Run) -> None:
+    reader = _stream(run, "same", a_prompt(6), 3)
+    for _ in range(3):
+        next(reader)
+    del run.requests["same"]
+    request = Served(a_prompt(9), Params(3, ignore_eos=True))
+    try:
+        run.engine.add_request("same", list(request.prompt), request.params)
+    except (ValueError, TypeError):
+        return  # this engine's id is in use until the iterator has ended
+    run.requests["same"] = request
+    reader.close()
+    if not run.engine.has_unfinished():
+        raise Broken(
+            "a stream had given its last token, a new request got its id, and then the stream was closed: the new "
+            "request is gone. Abort the stream's own request in its `finally`, and only if it hasn't ended."
+        )
+    run.run_out()
+    run.check_answers()
 
 
 @LEVEL.item("A stream ends when its request is aborted", "14")
@@ -296,6 +347,20 @@ def stream_aborted(bench: Bench) -> None:
         )
     what = "the only request was a stream's and was aborted, and has_unfinished() is still True."
     _check_gone(run, what, "after the stream's request was aborted")
+    _nothing_unread_after_abort(bench.run())
+
+
+def _nothing_unread_after_abort(run: Run) -> None:
+    reader = _stream(run, "gone", a_prompt(6), 40)
+    next(reader)
+    run.step()  # serves the stream, too, and keeps the token for its reader
+    run.step()
+    run.abort("gone")
+    if rest := list(reader):
+        raise Broken(
+            f"a stream had given one of 40 tokens, step() had kept more for its reader, and abort() ended the request: "
+            f"the stream still gave {len(rest)}, such as {rest[0]}. Nothing follows an abort, so forget what is unread."
+        )
 
 
 @LEVEL.item("A stream of a request that makes no sense is refused", "14")
