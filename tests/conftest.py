@@ -26,7 +26,12 @@ _workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
 os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // max(_workers, 2))))
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
+import hypothesis
 import pytest
+
+# The same random cases in every run, so that a red run is one's own; nightly runs draw others.
+hypothesis.settings.register_profile("course", derandomize=not os.environ.get("LESSONS_NIGHTLY"))
+hypothesis.settings.load_profile("course")
 
 
 @pytest.fixture(autouse=True)
