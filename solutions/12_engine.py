@@ -520,6 +520,8 @@ The failed step: `copy_blocks` or `compute` raises an `Exception`.
 - Which are in doubt? That depends on what failed, and on what it writes. Think of the pass, and of each kind of block
   copy: swap-out, swap-in and copy-on-write. What this step preempts is in `scheduler_output.preempted`. Some of it is
   recomputed, and some swapped out: then its `swapped` (lesson 10) isn't empty.
+- `copy_blocks` doesn't tell which copies it made before it failed, or whose they were. So if it fails, every scheduled
+  sequence counts as in doubt. Whether others do, too, is for you to find out.
 - `run_step` raises nothing then. It lets any other error through: an interrupt (`KeyboardInterrupt` isn't an `Exception`), and errors of the other calls,
   which would be bugs of the engine.
 
