@@ -405,8 +405,8 @@ from lessons_lib.batching.continuous_batching import step
 # %% [markdown]
 """
 Now your parts serve the six stories. `batch_generate` makes a `Request` for each prompt, and the cache. In short, its
-loop is `while batch.has_work(): step(batch)`. From here on, every run of continuous batching uses `MINE`. The stepper shows the
-whole run, below the waves of lesson 01.
+loop is `while batch.has_work(): step(batch)`. From here on, every run of continuous batching uses `MINE`. The stepper
+shows the whole run, below the waves of lesson 01.
 """
 
 # %%
@@ -537,8 +537,8 @@ Table(
 # %% [markdown]
 """
 Continuous batching needs fewer steps than static batching of the same size, and slot utilization shows why. (A step
-that decodes and computes a chunk makes two passes; "What is still wrong" counts them.) At 8 slots, compare the number of steps with
-the largest `max_new_tokens`: no run can be shorter than its longest request.
+that decodes and computes a chunk makes two passes; "What is still wrong" counts them.) At 8 slots, compare the number
+of steps with the largest `max_new_tokens`: no run can be shorter than its longest request.
 
 Steps aren't seconds, though, and a step over more rows takes longer. The ledger times the six stories.
 ("Further" times these 24 requests, and shows where the time goes.)
@@ -587,9 +587,9 @@ yet most of that memory stays empty. Lesson 03 allocates small blocks instead of
 
 **Idle rows still take time.** The decode pass is a rectangle over all slots.
 
-**A step that decodes and prefills makes two forward passes**, one for the rectangle and one for the chunk, so the weights are
-read twice. Lesson 04 builds the mask that lets tokens of different requests share one row. Lesson 05 packs decodes
-and chunks into that row: one pass, no idle slots.
+**A step that decodes and prefills makes two forward passes**, one for the rectangle and one for the chunk, so the
+weights are read twice. Lesson 04 builds the mask that lets tokens of different requests share one row. Lesson 05 packs
+decodes and chunks into that row: one pass, no idle slots.
 
 ## Quiz
 """
@@ -853,8 +853,9 @@ There are three separate losses:
 - **Prefill passes.** Serving one request at a time needs just as many, because our loop never prefills two prompts in
   one pass. As the rest shrinks, their share grows.
 
-The last two columns agree only roughly, and "measured" can even come out above "ceiling". The passes were timed outside of the runs, all with 100 columns; the runs add
-our own bookkeeping; and the one-at-a-time run used the growing cache of lesson 01.
+The last two columns agree only roughly, and "measured" can even come out above "ceiling". The passes were timed outside
+of the runs, all with 100 columns; the runs add our own bookkeeping; and the one-at-a-time run used the growing cache of
+lesson 01.
 """
 
 # %% [markdown]

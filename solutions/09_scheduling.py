@@ -157,10 +157,10 @@ predict("09.a", ...)
 
 # %% [markdown]
 """
-The second question is about memory. There is a pool of 44 blocks of 16 tokens, and there are sixty requests, which arrive
-within a tenth of a step, each with a `max_tokens` of 96 (`most`, below). At most 16 run at a time, with a budget of 64 tokens. A request is
-admitted only if the pool would be large enough even if every running sequence used all its `max_tokens`. So that no
-number hangs on one draw, there are fifty such workloads, drawn at random:
+The second question is about memory. There is a pool of 44 blocks of 16 tokens, and there are sixty requests, which
+arrive within a tenth of a step, each with a `max_tokens` of 96 (`most`, below). At most 16 run at a time, with a budget
+of 64 tokens. A request is admitted only if the pool would be large enough even if every running sequence used all its
+`max_tokens`. So that no number hangs on one draw, there are fifty such workloads, drawn at random:
 """
 
 # %%
@@ -613,10 +613,11 @@ reveal("09.c", max(budget for budget in range(8, 300) if prompt_of_l(budget)[2] 
 """
 The tokens are the same with every budget, but each step costs 5 ms before it has computed anything. With a budget of
 32, L pays them 22 times. From 32 to 128, its time falls to less than a third, and a step of the four streams gets only
-2 ms longer. From 256 to 1024, L gains 10 ms once, and each of four streams waits 7 ms longer for a token. The turning point
-lies where the tokens of a step cost as much as the step itself: 5 ms / 20 µs = 250 tokens. So a budget follows from two
-numbers of the machine, and from what readers are promised. On the machine of the opening a plain decode step takes 5 ms
-as well, but a token several times as much (the longest step has 600 of them). There the turning point is at a few dozen.
+2 ms longer. From 256 to 1024, L gains 10 ms once, and each of four streams waits 7 ms longer for a token. The turning
+point lies where the tokens of a step cost as much as the step itself: 5 ms / 20 µs = 250 tokens. So a budget follows
+from two numbers of the machine, and from what readers are promised. On the machine of the opening a plain decode step
+takes 5 ms as well, but a token several times as much (the longest step has 600 of them). There the turning point is at
+a few dozen.
 
 With a clock, we can compute the usual metrics for each request:
 
@@ -793,16 +794,17 @@ stream_table(list(map(stream_row, names, policies)))
 # %% [markdown]
 """
 Under shortest job first and strict priority, the odd one waits until the stream ends, however long that takes. With
-aging, it waits here for the patience and one short request more, however long the stream is. (The patience bounds who may overtake it. If more arrives than is served,
-the requests ahead of it can still take longer.)
+aging, it waits here for the patience and one short request more, however long the stream is. (The patience bounds who
+may overtake it. If more arrives than is served, the requests ahead of it can still take longer.)
 
 ## Measure: a hundred thousand requests
 
 Small examples show how a policy works. Load shows what it's worth. Requests arrive at random, 480 a second on average
-(the gaps between them are exponentially distributed: a *Poisson* process). This machine can't serve much more, so queues form. Most are short and a few are very long: a skew
-like that of real traffic, though real answers are longer. One in five is tier 0, the others are tier 1. There are 32 batch slots and a budget of 256. The pool has enough blocks for
-32 sequences that reach their `max_tokens` of 512. So no request waits for memory, and we can use `optimistic`, which is
-cheaper to compute.
+(the gaps between them are exponentially distributed: a *Poisson* process). This machine can't serve much more, so
+queues form. Most are short and a few are very long: a skew like that of real traffic, though real answers are longer.
+One in five is tier 0, the others are tier 1. There are 32 batch slots and a budget of 256. The pool has enough blocks
+for 32 sequences that reach their `max_tokens` of 512. So no request waits for memory, and we can use `optimistic`,
+which is cheaper to compute.
 """
 
 # %%
@@ -856,9 +858,9 @@ Table(
 """
 Let's start at the bottom of the table.
 
-**Static batching** can't keep up with this load at all. Each wave runs for as long as its longest answer. Its queue grows for
-as long as requests arrive, so its times mostly reflect the length of the trace. Its throughput, above the table, is its capacity; first come, first served keeps up
-with the 480 that arrive.
+**Static batching** can't keep up with this load at all. Each wave runs for as long as its longest answer. Its queue
+grows for as long as requests arrive, so its times mostly reflect the length of the trace. Its throughput, above the
+table, is its capacity; first come, first served keeps up with the 480 that arrive.
 
 **First come, first served** has the shortest longest wait for a slot in the table. (A latency is that wait and the
 answer itself.)
@@ -1137,12 +1139,12 @@ Table(columns=AT_LARGE, rows=rows, caption="Mean / p99 of 100,000 requests; Jain
 **Static batching** does as well on Jain's index as first come, first served. An index of evenness doesn't notice when all
 requests are served equally badly.
 
-**First come, first served** makes requests that arrive together wait about equally long. But equal waits aren't equal slowdowns: the same
-wait hurts a short request more. At this load, the slowdowns of **shortest job first** are the most even, because short requests
-barely wait.
+**First come, first served** makes requests that arrive together wait about equally long. But equal waits aren't equal
+slowdowns: the same wait hurts a short request more. At this load, the slowdowns of **shortest job first** are the most
+even, because short requests barely wait.
 
-TPOT hardly depends on the policy, static batching apart. Once a sequence runs, it gets a token in every step, thanks to "decodes first" and the
-budget.
+TPOT hardly depends on the policy, static batching apart. Once a sequence runs, it gets a token in every step, thanks to
+"decodes first" and the budget.
 """
 
 # %% [markdown]
