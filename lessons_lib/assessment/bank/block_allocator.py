@@ -107,37 +107,36 @@ ITEMS = [
     slot_of_position,
     waste_of_rows,
     bug(
-        "03", "Build 1: the pool", "free_all_or_none",
-        task="`free` gives blocks back to the pool.",
+        "03", "Build 4: from positions to cache slots", "slots_of_a_chunk",
+        task="A request has `num_tokens` tokens in its blocks and computes `count` more. `slots` allocates what they "
+        "need and returns their cache slots.",
         code="""
-def free(self, blocks):
-    for block in blocks:
-        if block not in self.used:
-            raise ValueError(block)
-    if len(set(blocks)) < len(blocks):
-        raise ValueError("a block is listed twice")
-    for block in reversed(blocks):
-        self.used.remove(block)
-        self.free_queue.append(block)
+def slots(pool, blocks, num_tokens, count):
+    total = num_tokens + count
+    missing = blocks_for(total, pool.block_size) - len(blocks)
+    blocks += pool.allocate(missing)
+    found = []
+    for position in range(num_tokens, total):
+        block = blocks[position // pool.block_size]
+        offset = position % pool.block_size
+        found.append(block * pool.block_size + offset)
+    return found
 """,
-        line=3, wrong="if block in self.free_queue:",
-        why="An id that the pool doesn't have isn't in its queue either, so its removal fails when other blocks are "
-        "free already. Only what is in use may be freed.",
+        line=8, wrong="offset = (position - num_tokens) % pool.block_size",
+        why="A chunk may begin in the middle of a block. Its tokens go behind those that are there, at the place that "
+        "their position has in the block, not at the block's beginning.",
         innocent={
-            5: "The first loop alone lets [3, 3] pass, and the second removal would fail halfway.",
-            7: "The order in which they join the queue is a choice. This one keeps the first blocks longest.",
-            9: "Blocks are taken from the front, so freed ones join the end.",
+            3: "The last block may have room for all of them; then nothing is allocated.",
+            6: "The new tokens come after those that are there, so their positions do, too.",
+            9: "Slots are counted over the whole pool, block after block.",
         },
-        setup="from collections import deque\nfrom types import SimpleNamespace",
+        setup="from lessons_lib.kv_cache.block_pool import BlockPool, blocks_for",
         trial="""
-pool = SimpleNamespace(used={0, 1, 2}, free_queue=deque([3]))
-free(pool, [0, 1])
-assert list(pool.free_queue) == [3, 1, 0] and pool.used == {2}
-try:
-    free(pool, [9, 2])
-except ValueError:
-    pass
-assert list(pool.free_queue) == [3, 1, 0] and pool.used == {2}
+pool = BlockPool(6, 4)
+pool.allocate(2)
+blocks = pool.allocate(1)
+assert slots(pool, blocks, 3, 3) == [11, 12, 13] and blocks == [2, 3]
+assert slots(pool, blocks, 6, 2) == [14, 15] and blocks == [2, 3]
 """,
     ),
     bug(

@@ -125,31 +125,34 @@ assert torch.allclose(kept, torch.tensor([0.625, 0.375, 0.0]), atol=1e-5)
 """,
     ),
     bug(
-        "12", "Optional: what can be shown", "hold_back_an_end",
-        task="`shown` returns how many characters of a growing text can be sent.",
+        "12", "Stop strings", "end_of_an_answer",
+        task="`add` appends the text of one token to an answer, and returns the reason why the answer ends, or None. A "
+        "stop string isn't part of the answer.",
         code="""
-def shown(text, stops):
-    found = [text.index(stop) for stop in stops if stop in text]
+def add(answer, piece, stops, max_tokens):
+    answer["num_tokens"] += 1
+    answer["text"] += piece
+    text = answer["text"]
+    found = [stop for stop in stops if stop in text]
     if found:
-        return min(found)
-    held = 0
-    for stop in stops:
-        for size in range(1, len(stop)):
-            if text.endswith(stop[:size]):
-                held = max(held, size)
-    return len(text) - held
+        end = min(text.index(stop) for stop in found)
+        answer["text"] = text[:end]
+        return "stop"
+    return "length" if answer["num_tokens"] == max_tokens else None
 """,
-        line=4, wrong="return found[0]",
-        why="That is the first stop string of the list. The one that comes first in the text ends the answer: the "
-        "smallest index.",
+        line=5, wrong="found = [stop for stop in stops if stop in piece]",
+        why="A stop string may be spread over several tokens, and then no single piece contains it.",
         innocent={
-            2: "A stop string may stand in the text more than once, and its first place counts.",
-            7: "A whole stop string was found above, so only shorter beginnings are left.",
-            9: "A later, shorter beginning mustn't replace a longer one.",
+            2: "A token counts, even if it brings no text or ends in the stop string.",
+            7: "If two stop strings are found, the answer ends before the first of them.",
+            10: "A stop string in the last token that is allowed counts as a stop.",
         },
         trial="""
-assert shown("one\\nU", ["\\nUser", "U."]) == 3 and shown("a##", ["###"]) == 1
-assert shown("x STOP y", ["y", "STOP"]) == 2
+answer = {"num_tokens": 0, "text": ""}
+assert add(answer, "It rained.<", ["</end>", "ned"], 9) == "stop" and answer["text"] == "It rai"
+answer = {"num_tokens": 0, "text": ""}
+assert [add(answer, piece, ["</end>"], 9) for piece in ("It rained.<", "/en", "d>x")] == [None, None, "stop"]
+assert answer["text"] == "It rained." and add(answer, "a", ["b"], 4) == "length"
 """,
     ),
     design(

@@ -65,6 +65,26 @@ def lower_bound(draw: random.Random) -> Asked:
     )  # fmt: skip
 
 
+@item("08", "compute", "Count first")
+def answers_of_a_larger_batch(draw: random.Random) -> Asked:
+    weights, cached = draw.choice((8, 12, 16)), draw.choice((0.1, 0.2, 0.25))
+    small, large = draw.choice((1, 2, 4)), draw.choice((16, 32, 40))
+    gain = large * (weights + small * cached) / (small * (weights + large * cached))
+    return asked(
+        f"A model's weights take {weights} GB. Each conversation has {cached:g} GB of keys and values. A decode step "
+        f"takes as long as the GPU reads memory. How many times as many tokens per second does a batch of {large} "
+        f"conversations get as a batch of {small}?",
+        (f"{gain:.1f}", f"A step reads the weights once and each cache: {weights + small * cached:g} GB for {small}, "
+         f"{weights + large * cached:g} GB for {large}. Tokens per step, divided by bytes."),
+        [
+            (f"{large / small:.1f}", "That would be so if the caches took no time. They grow with the batch."),
+            ("1.0", "Twice as many conversations don't read twice as much: the weights are read once for all."),
+            (f"{(weights + large * cached) / (weights + small * cached):.1f}", "That is how much longer a step takes."),
+            (f"{weights / cached / large:.1f}", "That is where the caches weigh as much as the weights."),
+        ],
+    )  # fmt: skip
+
+
 @item("08", "compute", "Idea 1: read each key once")
 def intensity_of_decode(draw: random.Random) -> Asked:
     kv_heads, group, context = draw.choice((2, 4, 8)), draw.choice((2, 4, 8)), draw.choice((4096, 8192))
@@ -87,6 +107,7 @@ def intensity_of_decode(draw: random.Random) -> Asked:
 ITEMS = [
     limit_in_roofline,
     lower_bound,
+    answers_of_a_larger_batch,
     intensity_of_decode,
     bug(
         "08", "Build 1: the softmax of a tile", "softmax_of_a_tile",
@@ -161,14 +182,5 @@ assert got[is_key].tolist() == [800, 900, 1000, 1100, 2800, 2900]
          "operations per byte."),
         ("Store the keys in smaller blocks, so that fewer are read", "The same keys have to be read, whatever the "
          "block size."),
-    ),
-    design(
-        "08", "Count first", "is_it_worth_it",
-        "Attention takes 8% of a step, at 80% of the copy bandwidth. A colleague offers three weeks to reach 95%. What "
-        "is the most that the step can gain?",
-        ("About 1.3%", "8% × (1 - 80 / 95) is what three weeks can save. Look at the other 92% first."),
-        ("About 8%", "That is the gain if attention took no time at all."),
-        ("About 15%", "That is the gain in bandwidth, not in the time of a step."),
-        ("About 19%", "95 / 80 is how much faster attention gets, not the step."),
     ),
 ]  # fmt: skip

@@ -162,7 +162,8 @@ assert victim.num_computed_tokens == 0 and victim.num_tokens == 7 and victim.blo
     ),
     bug(
         "10", "Build 1: the victim", "until_there_is_room",
-        task="`sequence` needs `missing` free blocks. `make_room` preempts, and returns whether `sequence` may go on.",
+        task="`sequence` needs `missing` free blocks. `make_room` preempts, and returns whether `sequence` may go on. "
+        "`rank` is the policy's.",
         code="""
 def make_room(running, sequence, missing, pool, rank):
     while len(pool.free_queue) < missing:
@@ -175,13 +176,13 @@ def make_room(running, sequence, missing, pool, rank):
             return False
     return True
 """,
-        line=2, wrong="while len(pool.free_queue) <= missing:",
-        why="With exactly `missing` free blocks there is room. One more sequence would lose its work, perhaps "
-        "`sequence` itself.",
+        line=4, wrong="victim = [each for each in ranked if each is not sequence][-1]",
+        why="The last in rank gives way, even if it is the one that asks. Otherwise a newcomer takes the blocks of "
+        "sequences that go before it, and two sequences can preempt each other in turn.",
         innocent={
-            4: "A small rank is served first, so the victim is at the end, even if it is `sequence`.",
+            2: "With exactly `missing` free blocks there is room.",
             7: "Its blocks belong to the pool now. Kept here, they would be freed twice.",
-            8: "A sequence that gave up its own blocks can't go on in this step.",
+            9: "A sequence that gave up its own blocks can't go on in this step.",
         },
         setup="""
 from types import SimpleNamespace

@@ -91,37 +91,42 @@ ITEMS = [
     cache_bytes,
     passes_to_finish,
     bug(
-        "00", "Build: the loop with a cache", "fed_to_the_decode_step",
-        task="`generate` continues a prompt with a cache. `prefill(prompt)` returns a token and a cache; "
-        "`decode(token, cache)` stores the token and returns the one after it. The answer includes `end`.",
+        "00", "Build: the loop with a cache", "position_of_the_decode_step",
+        task="`generate` decodes greedily with a cache. `forward(tokens, start, cache)` feeds tokens, the first one "
+        "at position `start`.",
         code="""
-def generate(prompt, limit, end):
-    token, cache = prefill(prompt)
-    answer = [token]
+def generate(prompt, limit):
+    logits, cache = forward(prompt, 0, [])
+    answer = [best(logits)]
     while len(answer) < limit:
-        if token == end:
-            break
-        token = decode(token, cache)
-        answer.append(token)
+        newest = answer[-1:]
+        start = len(prompt) + len(answer) - 1
+        logits, cache = forward(newest, start, cache)
+        answer.append(best(logits))
     return answer
 """,
-        line=3, wrong="answer = []",
-        why="The prefill's token is the first of the answer: `answer = [token]`. It would be fed, but never returned.",
+        line=6, wrong="start = len(prompt) + len(answer)",
+        why="The newest token of the answer isn't in the cache yet; it is what this step feeds. So the cache holds "
+        "`len(prompt) + len(answer) - 1` tokens, and that is the position of the next one.",
         innocent={
-            4: "The answer reaches its limit when it has `limit` tokens. The last one isn't fed.",
-            5: "The end token may be the very first one, so it is tested before each decode step.",
-            7: "The prompt is in the cache already. Only the newest token has to be fed.",
+            2: "The prefill feeds the whole prompt, from position 0, into an empty cache.",
+            4: "With `limit` tokens the answer is done. Its last token is never fed.",
+            5: "The keys and values of all other tokens are in the cache already.",
         },
         setup="""
-def prefill(prompt):
-    return sum(prompt) % 10, list(prompt)
-def decode(token, cache):
-    cache.append(token)
-    return sum(cache) % 10
+def forward(tokens, start, cache):
+    cache = cache + [(start + index) * token for index, token in enumerate(tokens)]
+    return sum(cache), cache
+def best(logits):
+    return 1 + logits % 7
 """,
         trial="""
-assert generate([1, 2], 4, None) == [3, 6, 2, 4]
-assert generate([1, 2], 4, 6) == [3, 6] and generate([1, 2], 1, None) == [3]
+def recomputed(prompt, limit):
+    answer = []
+    while len(answer) < limit:
+        answer.append(best(forward(prompt + answer, 0, [])[0]))
+    return answer
+assert generate([3, 1, 4], 6) == recomputed([3, 1, 4], 6) and len(generate([3], 1)) == 1
 """,
     ),
     bug(

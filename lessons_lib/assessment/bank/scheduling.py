@@ -176,31 +176,32 @@ assert lost.output_ids == [3, 4, 5, 9]
 """,
     ),
     bug(
-        "09", "Build 1: share the budget", "budget_runs_out",
-        task="`share` divides a token budget among running sequences, given as name -> tokens left to compute.",
+        "09", "Time", "times_of_a_run",
+        task="`worst` returns a run's largest TTFT, latency and time between two tokens. Each request has `arrived`, "
+        "`admitted` and `token_times`.",
         code="""
-def share(wanted, budget):
-    counts = {}
-    decodes = [name for name, left in wanted.items() if left == 1]
-    prefills = [name for name, left in wanted.items() if left > 1]
-    for name in decodes + prefills:
-        count = min(wanted[name], budget)
-        if count:
-            counts[name] = count
-        budget -= count
-    return counts
+def worst(requests):
+    ttfts, latencies, gaps = [], [], []
+    for request in requests:
+        times = request["token_times"]
+        start = request["arrived"]
+        ttfts.append(times[0] - start)
+        latencies.append(times[-1] - start)
+        gaps += [after - before for before, after in zip(times, times[1:])]
+    return max(ttfts), max(latencies), max(gaps, default=0.0)
 """,
-        line=9, wrong="budget -= wanted[name]",
-        why="After a prompt that takes only a part, the budget would be negative, and the next one get fewer than 0 "
-        "tokens.",
+        line=5, wrong='start = request["admitted"]',
+        why="A user waits from the moment of asking. Counted from admission, a policy that leaves requests in the "
+        "queue for minutes would look excellent.",
         innocent={
-            3: "A sequence with nothing left to compute appears in neither list.",
-            6: "A prompt takes what it wants or what is left, whichever is less.",
-            7: "Sequences that get no tokens are left out.",
+            6: "TTFT is the time to the first token.",
+            7: "An answer is complete with its last token.",
+            8: "The times between tokens don't include the wait for the first one.",
         },
         trial="""
-assert share({"A": 30, "B": 1, "C": 9}, 16) == {"B": 1, "A": 15}
-assert share({"A": 4, "B": 1, "C": 9}, 16) == {"B": 1, "A": 4, "C": 9}
+one = {"arrived": 1.0, "admitted": 4.0, "token_times": [5.0, 5.5, 7.5]}
+two = {"arrived": 2.0, "admitted": 2.0, "token_times": [3.0]}
+assert worst([one, two]) == (4.0, 6.5, 2.0) and worst([two]) == (1.0, 1.0, 0.0)
 """,
     ),
     design(

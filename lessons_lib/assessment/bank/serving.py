@@ -91,41 +91,40 @@ ITEMS = [
     goodput_of_a_log,
     wait_of_a_queue,
     bug(
-        "14", "Build 1: the mailbox", "mailbox_that_sleeps",
-        task="`take` returns all items that have arrived, and sleeps until there is one. `put` adds an item.",
+        "14", "Measured: what clients get", "measured_under_load",
+        task="`load` tests a server at `rate` requests per second, in an open loop, and returns the latencies.",
         code="""
-class Mailbox:
-    def __init__(self):
-        self.items, self.news = [], asyncio.Event()
-    def put(self, item):
-        self.items.append(item)
-        self.news.set()
-    async def take(self):
-        while not self.items:
-            self.news.clear()
-            await self.news.wait()
-        items, self.items = self.items, []
-        return items
+async def load(requests, rate, send, clock):
+    begin, log = clock(), []
+    async def one(request, start):
+        await send(request)
+        log.append(clock() - start)
+    for index, request in enumerate(requests):
+        due = begin + index / rate
+        await asyncio.sleep(max(0.0, due - clock()))
+        asyncio.ensure_future(one(request, due))
+    while len(log) < len(requests):
+        await asyncio.sleep(0.001)
+    return log
 """,
-        line=8, wrong="while not self.news.is_set():",
-        why="After a `take` that didn't have to wait, the event is still set. The next one would return an empty list "
-        "at once instead of sleeping. What counts is whether there are items.",
+        line=9, wrong="await one(request, due)",
+        why="It waits for each answer before the next request is sent. A slow server then gets fewer requests than "
+        "`rate`, and the test never shows what it does under that load.",
         innocent={
-            6: "It may be set already; setting it again does no harm.",
-            9: "Nothing else runs between this line and the wait, so no news is lost.",
-            11: "Nothing awaits between reading and emptying, so no item gets in between.",
+            5: "The latency is what the client has waited when the answer is complete.",
+            7: "Request `index` is due at its time, whatever the server does.",
+            8: "If the loop is late, it sends at once.",
         },
         setup="import asyncio",
         trial="""
-async def check():
-    box = Mailbox()
-    box.put(1), box.put(2)
-    first = await box.take()
-    reader = asyncio.ensure_future(box.take())
-    await asyncio.sleep(0)
-    box.put(3)
-    return first, await asyncio.wait_for(reader, 1)
-assert asyncio.run(check()) == ([1, 2], [3])
+sent, free = [], asyncio.Event()
+async def send(request):
+    sent.append(request)
+    if len(sent) == 3:
+        free.set()
+    await asyncio.wait_for(free.wait(), 0.2)
+log = asyncio.run(load("abc", 1e6, send, __import__("time").monotonic))
+assert sent == list("abc") and len(log) == 3
 """,
     ),
     bug(

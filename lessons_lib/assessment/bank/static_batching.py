@@ -105,37 +105,29 @@ assert positions == [[0, 0, 1], [0, 1, 2]]
 """,
     ),
     bug(
-        "01", "Build: the loop", "one_wave",
-        task="`wave` decodes a batch of rows; `forward(tokens)` returns the next token of each row. Each answer has at "
-        "most its own limit.",
+        "01", "Answers of unequal length: the batch barrier", "when_an_answer_returns",
+        task="All requests wait at step 0. `latencies` returns after how many steps each of them has its answer, with "
+        "static batching of `size` rows. `limits` are the answers' lengths; the prefill gives the first token.",
         code="""
-def wave(last_prompt_tokens, limits, end):
-    answers = [[] for _ in limits]
-    running = [True for _ in limits]
-    tokens = list(last_prompt_tokens)
-    while any(running):
-        tokens = forward(tokens)
-        for row, token in enumerate(tokens):
-            if running[row]:
-                answers[row].append(token)
-                running[row] = token != end and len(answers[row]) < limits[row]
-    return answers
+def latencies(limits, size):
+    start, found = 0, []
+    for first in range(0, len(limits), size):
+        wave = limits[first : first + size]
+        steps = max(wave)
+        for limit in wave:
+            found.append(start + steps)
+        start += steps
+    return found
 """,
-        line=5, wrong="while all(running):",
-        why="The loop would stop with the shortest answer. A wave runs until no row is running: `any`.",
+        line=7, wrong="found.append(start + limit)",
+        why="Static batching returns the answers of a wave together, when the longest of them is done.",
         innocent={
-            6: "All rows go through the model, also those that are done: the batch is a rectangle.",
-            8: "Tokens of a row whose answer is done are thrown away here.",
-            10: "The token was appended already, so the limit is reached when the length equals it.",
+            3: "A wave takes the next `size` requests. The last wave may have fewer.",
+            5: "The batch is a rectangle: it runs until its longest row is done.",
+            8: "The next wave begins when this one has ended, not before.",
         },
-        setup="""
-def forward(tokens):
-    assert len(tokens) == 2
-    return [token + 1 for token in tokens]
-""",
         trial="""
-assert wave([1, 5], [4, 2], None) == [[2, 3, 4, 5], [6, 7]]
-assert wave([1, 5], [4, 4], 6) == [[2, 3, 4, 5], [6]]
+assert latencies([20, 30, 40, 60, 5], 4) == [60, 60, 60, 60, 65] and latencies([], 2) == []
 """,
     ),
     design(

@@ -28,8 +28,9 @@ class tl:
         keep = torch.ones_like(at, dtype=bool) if mask is None else mask.expand(at.shape)
         return torch.where(keep, pointer.data[torch.where(keep, at, 0)], other)
     def store(pointer, tile, mask=None):
-        keep = slice(None) if mask is None else mask
-        pointer.data[pointer.at[keep]] = tile[keep]
+        at = torch.as_tensor(pointer.at)
+        keep = torch.ones_like(at, dtype=bool) if mask is None else mask
+        pointer.data[at[keep]] = tile[keep]
 """
 
 
@@ -111,33 +112,33 @@ ITEMS = [
     programs_and_iterations,
     offset_of_a_key,
     bug(
-        "07", "Build 1: addition", "tile_of_a_program",
-        task="A kernel multiplies a vector by a number; program i takes the elements of tile i.",
+        "07", "Build 1: addition", "likeliest_of_a_row",
+        task="Program i writes the largest logit of row i. A row has `n_columns` logits; BLOCK is a power of two.",
         code="""
-def scale_kernel(x, out, factor, n_elements, BLOCK):
-    program = tl.program_id(0)
-    first = program * BLOCK
-    offsets = first + tl.arange(0, BLOCK)
-    mask = offsets < n_elements
-    tile = tl.load(x + offsets, mask=mask)
-    result = tile * factor
-    tl.store(out + offsets, result, mask=mask)
+def row_max_kernel(logits, out, n_columns, stride, BLOCK):
+    row = tl.program_id(0)
+    column = tl.arange(0, BLOCK)
+    is_logit = column < n_columns
+    start = row * stride
+    own = tl.load(logits + (start + column), mask=is_logit, other=float("-inf"))
+    largest = tl.max(own, axis=0)
+    tl.store(out + row, largest)
 """,
-        line=5, wrong="mask = offsets <= n_elements",
-        why="The last element is `n_elements - 1`. The kernel would write one element behind the vector, unless a tile "
-        "ends there.",
+        line=6, wrong="own = tl.load(logits + (start + column), mask=is_logit, other=0.0)",
+        why="The lanes beyond the row take part in the reduction. 0 is larger than all logits of a row of negative "
+        "ones; for a maximum the harmless value is -inf.",
         innocent={
-            2: "The id along axis 0 of the grid is what tells the programs apart.",
-            3: "Programs count from 0, and each tile begins where the one before it ends.",
-            8: "Stores need the mask as much as loads: the memory behind the vector isn't ours.",
+            4: "Lanes beyond the row would read logits of the next row.",
+            5: "The stride is the distance from one row to the next in memory.",
+            8: "It is a single number, and each program has one of its own.",
         },
         setup=TRITON,
         trial="""
-out = Pointer(torch.zeros(10))
-for program in range(3):
+logits, out = torch.tensor([[-3.0, -1, -2, 9], [5.0, 7, 6, 9]]), Pointer(torch.zeros(2))
+for program in range(2):
     tl.ids = (program, 0)
-    scale_kernel(Pointer(torch.arange(10.0)), out, 2, 9, 4)
-assert out.data.tolist() == [0, 2, 4, 6, 8, 10, 12, 14, 16, 0]
+    row_max_kernel(Pointer(logits), out, 3, 4, 4)
+assert out.data.tolist() == [-1, 7]
 """,
     ),
     bug(
