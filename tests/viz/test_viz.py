@@ -428,6 +428,24 @@ def test_table_in_html():
     assert "left" in root.find("tbody/tr/th").get("style")
 
 
+def test_names_of_rows_stay_left_though_they_begin_with_a_digit():
+    named = Table(("case", "ms"), [("32 at a time", "1 s"), ("6 at a time", "2 s")])
+    counted = Table(("tokens", "ms"), [(1024, 3), (8, None)])
+    assert [th.get("style") for th in styled(named, "tbody/tr/th")] == ["text-align:left"] * 2
+    assert [td.get("style") for td in styled(named, "tbody/tr/td")] == ["text-align:right"] * 2
+    assert [th.get("style") for th in styled(counted, "tbody/tr/th")] == ["text-align:right"] * 2
+
+
+def test_a_long_text_keeps_room_in_a_narrow_window():
+    table = Table(("request", "text"), [("A", "She loved to play outside in the sunshine."), ("B", "Yes.")])
+    assert all("min-width" in td.get("style") for td in styled(table, "tbody/tr/td"))
+    assert not any("min-width" in th.get("style") for th in styled(table, "tbody/tr/th"))
+
+
+def styled(table, path):
+    return ET.fromstring(table._repr_mimebundle_()["text/html"]).findall(path)
+
+
 def test_a_ragged_table_is_refused():
     with pytest.raises(ValueError, match="row 1 has 1 cells; the table has 2 columns"):
         Table(("a", "b"), [(1, 2), (3,)])

@@ -24,7 +24,7 @@ DARK_PAGES = (
     "</style>"
 )
 
-LEAST_WIDTH = 820  # pixels: that of player.js
+LEAST_WIDTH = 820  # pixels: that of player.js. In a narrower column a picture scrolls.
 
 
 @dataclass(frozen=True)
@@ -72,11 +72,13 @@ class Picture:
     def _repr_mimebundle_(self, include=None, exclude=None) -> dict[str, str]:
         # Inline SVG would be torn to a heap of words where a notebook is not trusted; an <img> is shown there too.
         start, rest = self.svg.split(">", 1)
+        width = re.search(r' width="([\d.]+)"', start)
+        full = float(width[1]) if width else LEAST_WIDTH
         data = base64.b64encode(f"{start}>{IN_THE_DARK}{rest}".encode()).decode()
         html = (
             '<div style="overflow-x:auto" tabindex="0">'
             f'{DARK_PAGES}<img class="lessons-picture" alt="{escape(self.alt)}" src="data:image/svg+xml;base64,{data}" '
-            'style="max-width:none;height:auto"></div>'
+            f'style="width:100%;max-width:{full:g}px;min-width:{min(full, LEAST_WIDTH):g}px;height:auto"></div>'
         )
         return {"text/html": html, "image/svg+xml": self.svg, "text/plain": self.alt}
 

@@ -62,7 +62,7 @@ def draw_softmax_step(steps: Sequence[SoftmaxStep], i: int, names: Sequence[str]
     d = Drawing()
     d.text(16, 20, title, 15, bold=True)
     y = 42.0
-    for line in textwrap.wrap(sentence, 128):
+    for line in textwrap.wrap(sentence, 116):
         d.text(16, y, line, 14)
         y += 19
     if count:

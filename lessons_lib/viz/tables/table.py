@@ -11,7 +11,9 @@ from typing import Any
 from lessons_lib.viz.words import marks_as_html
 
 _NUMBER = re.compile(r"^[-+−]?[\d.]")
+_ONLY_A_NUMBER = re.compile(r"^[-+−]?[\d.,]+( ?%)?$")
 _NOTHING = ("", "-", "–", "—")
+_LONG_TEXT = 30  # characters; a shorter text needs no room of its own
 
 
 @dataclass(frozen=True)
@@ -23,8 +25,9 @@ class Table:
              Integers are written with thousands separators, floats with three significant digits, None as "–".
     caption  what the table is about
 
-    Columns of numbers (or of text that starts with a digit, such as "33 %") are right-aligned. What `marked` has marked
-    in a cell is shown in color.
+    Columns of numbers (or of text that starts with a digit, such as "33 s") are right-aligned; the names of the rows
+    only if they are nothing but numbers. Long texts keep a width that can be read in a narrow window, where the table
+    scrolls. What `marked` has marked in a cell is shown in color.
     """
 
     columns: Sequence[str]
@@ -53,7 +56,7 @@ class Table:
         return {"text/plain": str(self), "text/html": self._html()}
 
     def _html(self) -> str:
-        aligns = ['style="text-align:right"' if right else 'style="text-align:left"' for right in self._flush_right()]
+        aligns = [f'style="{style}"' for style in self._styles()]
         caption = f'<caption style="text-align:left">{escape(self.caption)}</caption>' if self.caption else ""
         head = "".join(f'<th scope="col" {align}>{escape(name)}</th>' for name, align in zip(self.columns, aligns))
         body = ""
@@ -65,16 +68,26 @@ class Table:
             body += f"<tr>{first}{rest}</tr>"
         return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
+    def _styles(self) -> list[str]:
+        longest = [max(map(len, column), default=0) for column in self._columns()]
+        return [
+            "text-align:right" if right else "text-align:left" + (";min-width:12em" if length >= _LONG_TEXT else "")
+            for right, length in zip(self._flush_right(), longest)
+        ]
+
     def _texts(self) -> list[tuple[str, ...]]:
         return [tuple(_text(cell) for cell in row) for row in self.rows]
 
+    def _columns(self) -> list[tuple[str, ...]]:
+        return list(zip(*self._texts())) if self.rows else [()] * len(self.columns)
+
     def _flush_right(self) -> list[bool]:
-        columns = zip(*self._texts()) if self.rows else [()] * len(self.columns)
-        return [_is_numeric([cell for cell in column if cell not in _NOTHING]) for column in columns]
+        said = [[cell for cell in column if cell not in _NOTHING] for column in self._columns()]
+        return [_is_numeric(cells, _NUMBER if index else _ONLY_A_NUMBER) for index, cells in enumerate(said)]
 
 
-def _is_numeric(cells: Sequence[str]) -> bool:
-    return bool(cells) and all(_NUMBER.match(cell) for cell in cells)
+def _is_numeric(cells: Sequence[str], pattern: re.Pattern[str]) -> bool:
+    return bool(cells) and all(pattern.match(cell) for cell in cells)
 
 
 def _text(cell: Any) -> str:
