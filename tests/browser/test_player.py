@@ -6,6 +6,7 @@ import re
 import pytest
 
 import lessons_lib.viz.stepper as stepper_module
+from lessons_lib.viz.drawing.palette import EDGE, NEUTRAL, color_of, in_the_dark, outline
 from lessons_lib.viz.drawing.svg import Drawing
 from lessons_lib.viz.stepper import Stepper
 
@@ -178,6 +179,32 @@ def test_pictures_follow_the_theme_of_the_page_not_of_the_computer(chromium, fil
             assert is_ground_dark(page, page.locator(picture).last) == is_dark
         assert page.evaluate("document.documentElement.scrollWidth") <= 390  # wide pictures scroll in their boxes
         page.close()
+
+
+def test_a_box_changes_fill_and_edge_in_the_dark_each_to_its_own(chromium, tmp_path):
+    def draw_boxes(i):
+        drawing = Drawing(height=60)
+        drawing.rect(10, 10, 30, 30, NEUTRAL, EDGE)
+        drawing.rect(60, 10, 30, 30, color_of("E"))
+        return drawing.picture("boxes")
+
+    stepper_module._shown_in = None
+    path = tmp_path / "boxes.html"
+    path.write_text(Stepper(draw_boxes, 2)._repr_mimebundle_()["text/html"], encoding="utf-8")
+    for scheme, change in (("light", str), ("dark", in_the_dark)):
+        page = chromium.new_page(color_scheme=scheme)
+        page.goto(path.as_uri())
+        page.locator("lessons-player output").first.wait_for()
+        found = page.locator("lessons-player rect").evaluate_all(
+            "boxes => boxes.map(box => [getComputedStyle(box).fill, getComputedStyle(box).stroke])"
+        )
+        wanted = [(NEUTRAL, EDGE), (color_of("E"), outline(color_of("E")))]
+        assert found == [[rgb(change(color)) for color in colors] for colors in wanted], scheme
+        page.close()
+
+
+def rgb(color):
+    return f"rgb({', '.join(str(int(color[i : i + 2], 16)) for i in (1, 3, 5))})"
 
 
 def is_ground_dark(page, picture):

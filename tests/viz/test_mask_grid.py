@@ -108,13 +108,20 @@ def test_a_cell_that_may_attend_has_a_dot():
     (wide, high, left, top), _ = hover_layer(drawn([2, 1]))
     layers = [e for e in elements(drawn([2, 1]), "path") if e.get("stroke-dasharray") == f"0 {wide:g}"]
     found = set()
-    paths = "".join(dots.get("d") for dots in layers[1::2])
+    paths = "".join(dots.get("d") for dots in layers)
     for x, y, length in re.findall(r"M([\d.]+) ([\d.]+)h([\d.]+)", paths):
         for n in range(int(float(length) // wide) + 1):
             found.add(((float(y) - top) / high - 0.5, (float(x) - left) / wide - 0.5 + n))
     assert found == {(row, column) for row, column in block_diagonal_mask(tags, tags).nonzero().tolist()}
-    for rim, dots in zip(layers[::2], layers[1::2], strict=True):
-        assert rim.get("d") == dots.get("d") and contrast_in_both(dots.get("stroke"), rim.get("stroke")) > 4.5
+    for name, dots in zip("AB", layers, strict=True):
+        assert contrast_in_both(dots.get("stroke"), color_of(name)) > 4.4
+
+
+def test_dots_on_a_color_that_changes_in_the_dark_have_a_rim():
+    tags = tag_tokens([1])
+    picture = draw_mask(block_diagonal_mask(tags, tags), tags, tags, ["L"])
+    rim, dots, *_ = [e for e in elements(picture, "path") if (e.get("stroke-dasharray") or "").startswith("0 ")]
+    assert rim.get("d") == dots.get("d") and contrast_in_both(dots.get("stroke"), rim.get("stroke")) > 4.5
 
 
 def test_the_legend_has_a_colour_of_this_mask():

@@ -20,6 +20,7 @@ from lessons_lib.recording.trace import RowWork, Step, Trace
 from lessons_lib.viz.cache.growth import CacheStep, draw_cache_growth
 from lessons_lib.viz.charts.curves import bar_chart, line_chart, new_figure
 from lessons_lib.viz.drawing import palette
+from lessons_lib.viz.drawing.night import colors_of, image_style, night_rules
 from lessons_lib.viz.drawing.picture import LEAST_WIDTH, Picture
 from lessons_lib.viz.drawing.svg import Drawing, chip_width, flow, show_token
 from lessons_lib.viz.player.frames import splices
@@ -117,6 +118,19 @@ def test_shapes_and_text_have_contrast_in_both_themes():
     for one, other, least in pairs:
         assert palette.contrast(one, other) >= least, one
         assert palette.contrast(palette.in_the_dark(one), palette.in_the_dark(other)) >= least, one
+
+
+def test_a_request_keeps_its_color_in_the_dark_and_others_turn_over():
+    drawing = Drawing(height=40)
+    drawing.request_chip(10, 10, "E")
+    drawing.text(60, 20, "on the paper")
+    svg = drawing.picture("E").svg
+    yellow = palette.color_of("E")
+    assert palette.in_the_dark(yellow) == yellow and yellow not in colors_of(svg)
+    assert palette.INK in colors_of(svg) and palette.PAPER in colors_of(svg)
+    for rules in (image_style(svg), night_rules(colors_of(svg))):
+        assert palette.in_the_dark(palette.INK) in rules and yellow not in rules
+    assert "filter" not in image_style(svg)
 
 
 # --- pictures
@@ -292,7 +306,7 @@ def test_hatching_only_where_something_was_wasted():
 
 def test_prefill_is_framed():
     def frames(trace):
-        return draw_timeline(trace).svg.count('fill="none" stroke="' + palette.INK)
+        return draw_timeline(trace).svg.count('fill="none" stroke="' + palette.ON_COLOR)
 
     decode = Trace([step(RowWork("A", "decode", 1, 1))])
     prefill = Trace([step(RowWork("A", "prefill", 1, 1))])

@@ -6,7 +6,7 @@ They come from the solved notebooks. No text is left in them, since it couldn't 
 import re
 from pathlib import Path
 
-from lessons_lib.viz.drawing.picture import IN_THE_DARK
+from lessons_lib.viz.drawing.night import image_style
 from tools.authoring.build import lesson_files, read
 
 FOLDER = "lessons_lib/assets/tiles"
@@ -60,7 +60,8 @@ def main_picture(root: Path, name: str) -> str | None:
 
 def tile(svg: str, part: tuple[int, ...]) -> str:
     """A part of a picture, without what can't be seen at the size of a tile, and with one decimal."""
+    style = image_style(svg)
     svg = OF_WIDGETS.sub("", UNSEEN.sub("", ROOT_TAG.sub("<svg>", svg)))
     svg = re.sub(r"\d+\.\d+", lambda number: f"{float(number[0]):.1f}".removesuffix(".0"), svg)
     svg = re.sub(r"\s+", " ", re.sub(r"<g[^>]*>\s*</g>", "", svg))
-    return svg.replace("<svg>", f'<svg {XLINK} viewBox="{" ".join(map(str, part))}">{IN_THE_DARK}', 1) + "\n"
+    return svg.replace("<svg>", f'<svg {XLINK} viewBox="{" ".join(map(str, part))}">{style}', 1) + "\n"

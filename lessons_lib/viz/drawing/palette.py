@@ -12,8 +12,13 @@ from functools import cache
 # Requests A to F. Blue and black of Okabe and Ito are left for curves and bars, which are not requests.
 _BASE = ("#56B4E9", "#E69F00", "#009E73", "#CC79A7", "#F0E442", "#D55E00")
 
+# Yellow is so bright that its outline has to be dark on a dark page, too.
+_YELLOW, _EDGE_OF_YELLOW = _BASE[4], "#7A752C"
+
 PAPER = "#FDFDFB"  # background of every picture, so that it reads the same in a light and in a dark theme
 INK = "#1A1A1A"  # text and frames
+ON_COLOR = "#181818"  # text on the color of a request A to F
+_KEPT = frozenset({*_BASE, _EDGE_OF_YELLOW, ON_COLOR})  # they stay as they are in the dark
 SOFT_INK = "#555555"  # text of lesser rank
 EDGE = "#8A8A8A"  # outline of something that is empty
 NEUTRAL = "#D9D9D9"  # something that belongs to no request
@@ -87,7 +92,7 @@ def contrast(one: str, other: str) -> float:
 @cache
 def text_on(colour: str) -> str:
     """The text colour, dark or white, that reads better on `colour`."""
-    return max((INK, "#FFFFFF"), key=lambda text: contrast(text, colour))
+    return ON_COLOR if colour in _BASE else max((INK, "#FFFFFF"), key=lambda text: contrast(text, colour))
 
 
 @cache
@@ -95,6 +100,8 @@ def outline(colour: str) -> str:
     """A darker shade of `colour`. Its contrast with the paper and with a tint of the color is 3 or more in both themes,
     as shapes need (WCAG 2.1, 1.4.11).
     """
+    if colour == _YELLOW:
+        return _EDGE_OF_YELLOW
     grounds = (PAPER, NEUTRAL, colour) if contrast(colour, PAPER) < 1.75 else (PAPER, tint(colour))
     shades = (mix(colour, INK, share / 20) for share in range(21))
     return next(shade for shade in shades if min(contrast_in_both(shade, ground) for ground in grounds) >= 3)
@@ -106,7 +113,12 @@ def contrast_in_both(one: str, other: str) -> float:
 
 
 def in_the_dark(colour: str) -> str:
-    """What a dark page's filter, `invert(0.88) hue-rotate(180deg)`, makes of a colour.
+    """What takes a colour's place on a dark page. Requests A to F keep theirs; the lightness of others turns over."""
+    return colour if colour in _KEPT else inverted(colour)
+
+
+def inverted(colour: str) -> str:
+    """What the filter `invert(0.88) hue-rotate(180deg)` makes of a colour: another lightness, the same hue.
 
     Source: CSS Filter Effects 1, "invert" and "hue-rotate".
     """
@@ -121,4 +133,4 @@ def halo_on(colour: str) -> str | None:
     text = text_on(colour)
     if contrast_in_both(text, colour) >= 4.5:
         return None
-    return mix(colour, PAPER, 0.8) if text == INK else mix(colour, INK, 0.8)
+    return mix(colour, INK, 0.8) if text == "#FFFFFF" else mix(colour, PAPER, 0.8)

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING
 
+from lessons_lib.viz.drawing.night import CHART, colors_of, image_style, night_rules
 from lessons_lib.viz.drawing.palette import PAPER
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# In an image, the query asks for the color scheme of its <img>: DARK_PAGES and player.js set it from the page's theme.
-IN_THE_DARK = "<style>@media (prefers-color-scheme:dark){svg{filter:invert(0.88) hue-rotate(180deg)}}</style>"
+# A picture in an <img> asks for that element's color scheme (`image_style`); player.js sets it, too.
 # JupyterLab says its theme at its body, the website at its root. Where a page has no player, nothing else reads it.
 DARK_PAGES = (
     "<style>[data-theme='dark'] .lessons-picture,[data-jp-theme-light='false'] .lessons-picture{color-scheme:dark}"
@@ -67,14 +67,14 @@ class Picture:
         start, rest = svg.split(">", 1)
         width, height = (float(re.search(rf'\b{side}="([\d.]+)pt"', start)[1]) * 4 / 3 for side in ("width", "height"))
         view_box = re.search(r'viewBox="[^"]*"', start)[0]
-        return cls(svg_start(width, height, alt, view_box) + rest, alt)
+        return cls(svg_start(width, height, alt, view_box, f"lessons-picture {CHART}") + rest, alt)
 
     def _repr_mimebundle_(self, include=None, exclude=None) -> dict[str, str]:
         # Inline SVG would be torn to a heap of words where a notebook is not trusted; an <img> is shown there too.
         start, rest = self.svg.split(">", 1)
         width = re.search(r' width="([\d.]+)"', start)
         full = float(width[1]) if width else LEAST_WIDTH
-        data = base64.b64encode(f"{start}>{IN_THE_DARK}{rest}".encode()).decode()
+        data = base64.b64encode(f"{start}>{image_style(self.svg)}{rest}".encode()).decode()
         html = (
             '<div style="overflow-x:auto" tabindex="0">'
             f'{DARK_PAGES}<img class="lessons-picture" alt="{escape(self.alt)}" src="data:image/svg+xml;base64,{data}" '
@@ -89,7 +89,9 @@ def live_html(content: Picture | str) -> str:
     """
     if not isinstance(content, Picture):
         return f"<p>{escape(content)}</p>"
-    return f'<div style="overflow-x:auto" tabindex="0"><div style="min-width:{LEAST_WIDTH}px">{content.svg}</div></div>'
+    style = f"<style>{night_rules(colors_of(content.svg), '.lessons-picture ')}</style>"
+    sheet = f'<div style="min-width:{LEAST_WIDTH}px">{content.svg}</div>'
+    return f'<div style="overflow-x:auto" tabindex="0">{style}{sheet}</div>'
 
 
 def still_bundle(content: Picture | str) -> dict[str, str]:
@@ -101,11 +103,13 @@ def still_bundle(content: Picture | str) -> dict[str, str]:
     )
 
 
-def svg_start(width: float, height: float, alt: str, view_box: str | None = None) -> str:
+def svg_start(
+    width: float, height: float, alt: str, view_box: str | None = None, classes: str = "lessons-picture"
+) -> str:
     """The opening tag of a picture: fixed size where it is an image file, never wider than the notebook."""
     view_box = view_box or f'viewBox="0 0 {width:g} {height:g}"'
     return (
         '<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" '
         f'{view_box} width="{width:g}" height="{height:g}" style="max-width:100%;height:auto" '
-        f'class="lessons-picture" role="img" aria-label="{escape(alt)}">'
+        f'class="{classes}" role="img" aria-label="{escape(alt)}">'
     )

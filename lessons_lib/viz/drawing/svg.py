@@ -207,9 +207,13 @@ class Drawing:
     def frame(self, x: float, y: float, width: float, height: float, on: str, line: float = 2) -> None:
         """A dark frame inside a box; on a strong color, with a pale line within, as letters have a rim."""
         line = min(line, width / 2)
-        rim = halo_on(on) if text_on(on) == INK else mix(on, PAPER, 0.8)
-        for stroke, inset in ((rim, 2 * line), (INK, line)):
-            if stroke and (stroke == INK or width > 4 * line):
+        ink = text_on(on)
+        if ink == "#FFFFFF":
+            ink, rim = INK, mix(on, PAPER, 0.8)
+        else:
+            rim = halo_on(on)
+        for stroke, inset in ((rim, 2 * line), (ink, line)):
+            if stroke and (stroke == ink or width > 4 * line):
                 self._add(
                     f'<rect x="{number(x + inset / 2)}" y="{number(y + inset / 2)}" width="{number(width - inset)}" '
                     f'height="{number(height - inset)}" fill="none" stroke="{stroke}" stroke-width="{number(inset)}" '

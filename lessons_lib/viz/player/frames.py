@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from typing import Any
 
+from lessons_lib.viz.drawing.night import colors_of, night_rules
 from lessons_lib.viz.drawing.picture import Picture
 
 _TAG = re.compile(r"<(/?)[a-zA-Z][^>]*?(/?)>")
@@ -69,7 +70,7 @@ def recording_of(pictures: list[Picture]) -> dict[str, Any]:
     Returns:
         dict with the width of the widest picture; the heights of all; defs; elements, the distinct ones; changes, for
         each picture a list of splices [where, how many elements go, numbers of those that come ...] that make it of the
-        one before, the first of an empty one; alts, the words of each picture.
+        one before, the first of an empty one; alts, the words of each picture; night, style rules for a dark page.
     """
     frames = [frame_of(picture) for picture in pictures]
     key = f"{zlib.crc32(''.join(picture.svg for picture in pictures).encode()):08x}"
@@ -88,6 +89,7 @@ def recording_of(pictures: list[Picture]) -> dict[str, Any]:
         "elements": list(known),
         "changes": changes,
         "alts": [picture.alt for picture in pictures],
+        "night": night_rules(colors_of("".join([*known, *defs]))),
     }
 
 

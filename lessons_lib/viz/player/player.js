@@ -24,17 +24,18 @@ const MOST_HEIGHT = 540; // pixels; with the controls, a picture fits into a win
 const LEAST_WIDTH = 820; // its smallest text is 10 px there. In a narrower place a picture scrolls.
 
 // The page's theme: JupyterLab says it at its body, the website at its root, another page not at all. Python draws each
-// picture once, in light colors; in the dark, lightness turns over and the hue stays, so text keeps its contrast on all
-// of them: players', widgets' and matplotlib's.
-const NIGHT = "--lessons-scheme: dark; --lessons-filter: invert(0.88) hue-rotate(180deg); --lessons-ground: #1f1f1f;";
-const DAY = "--lessons-scheme: light; --lessons-filter: none; --lessons-ground: #fdfdfb;";
+// picture once, in light colors, and writes style rules that exchange them where --lessons-night is empty; where it is
+// invalid, they keep them (night.py). Charts of matplotlib get a filter.
+const NIGHT = "--lessons-scheme: dark; --lessons-night: ; --lessons-filter: invert(0.88) hue-rotate(180deg);" +
+  " --lessons-ground: #1f1f1f;";
+const DAY = "--lessons-scheme: light; --lessons-night: initial; --lessons-filter: none; --lessons-ground: #fdfdfb;";
 const THEME = `
   :root { ${DAY} }
   @media (prefers-color-scheme: dark) { :root { ${NIGHT} } }
   [data-theme="light"], [data-jp-theme-light="true"] { ${DAY} }
   [data-theme="dark"], [data-jp-theme-light="false"] { ${NIGHT} }
   img.lessons-picture { color-scheme: var(--lessons-scheme); }
-  svg.lessons-picture { filter: var(--lessons-filter); }
+  svg.lessons-chart { filter: var(--lessons-filter); }
 `;
 
 const STYLE = `
@@ -50,7 +51,7 @@ const STYLE = `
   output { min-width: 110px; overflow-wrap: anywhere; }
   :focus-visible { outline: 3px solid #2684C4; outline-offset: 2px; }
   .sheet { overflow: auto; background: var(--lessons-ground); border-radius: 6px; }
-  svg { display: block; width: 100%; min-width: ${LEAST_WIDTH}px; filter: var(--lessons-filter); }
+  svg { display: block; width: 100%; min-width: ${LEAST_WIDTH}px; }
   svg.follows [data-link]:not(.lit, [opacity]) { opacity: 0.22; }
   .lit { opacity: 1; }
   @media (forced-colors: active) { svg { forced-color-adjust: none; } }
@@ -203,11 +204,11 @@ class LessonsPlayer extends (globalThis.HTMLElement ?? Object) {
 
   /** @param {ShadowRoot} root */
   build(root) {
-    const { label, width, heights, defs } = this.data;
+    const { label, width, heights, defs, night } = this.data;
     const last = this.pictures.length - 1;
     const tallest = Math.max(...heights);
     const height = `min(${MOST_HEIGHT}px, calc(max(100cqw, ${LEAST_WIDTH}px) * ${tallest / width}))`;
-    root.innerHTML = `<style>${STYLE}</style>
+    root.innerHTML = `<style>${STYLE}${night}</style>
       <div class="controls" role="group">
         <button class="lessons-stepper-play"></button>
         <button class="lessons-stepper-previous">◀</button><button class="lessons-stepper-next">▶</button>
