@@ -109,13 +109,15 @@ def become(command, root):
 
 
 def start_lab(env, port, arguments):
-    from tools.lab import has_screen, lab_command, lay_out
+    from tools.lab import has_screen, lab_command, lay_out, trust
     from tools.learner_work import copy_missing
 
     lay_out(env.root)
     copied = copy_missing()
     if copied:
         print("Copied into work/, which is yours: %s." % ", ".join(copied))
+    if "START.ipynb" in copied:
+        trust(env.python, os.path.join(env.root, "work", "START.ipynb"))
     # As lessons_lib/__init__.py does, which says why: here for notebooks that import torch before lessons_lib.
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) - 1)))
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")

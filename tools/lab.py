@@ -4,6 +4,7 @@ import contextlib
 import json
 import os
 import socket
+import subprocess
 
 from tools.setup_errors import SetupError
 
@@ -83,6 +84,12 @@ def make_room(file):
         return  # JupyterLab makes a layout of its own
     with open(file, "w", encoding="utf-8") as workspace:
         json.dump(stored, workspace)
+
+
+def trust(python, page):
+    """Let JupyterLab run the scripts of a page as the course brings it, before its cells have run here."""
+    with open(os.devnull, "w") as nowhere:
+        subprocess.call([python, "-m", "nbformat.sign", page], stdout=nowhere, stderr=nowhere)
 
 
 def lab_command(python, root, port, screen, uid, extra_arguments=()):

@@ -14,6 +14,16 @@ from lessons_lib.viz.drawing.picture import DARK_PAGES
 ROUTES = {"ideas": ("how it works", "#0072B2"), "kernels": ("how it gets fast", "#D55E00"),
           "serving": ("how it serves many", "#009E73")}  # fmt: skip
 GRAY = "#7f7f7f"
+# On a phone the open contents panel would leave the page a column of some letters. A tab of JupyterLab's side bar reads
+# the pointer, not a click.
+MAKE_ROOM = """<script>(() => {
+  const tab = document.querySelector(".jp-SideBar.jp-mod-left .lm-TabBar-tab.lm-mod-current");
+  if (!tab || innerWidth > 700) return;
+  const { left, top, width, height } = tab.getBoundingClientRect();
+  const at = { bubbles: true, button: 0, clientX: left + width / 2, clientY: top + height / 2 };
+  tab.dispatchEvent(new PointerEvent("pointerdown", at));
+  document.dispatchEvent(new PointerEvent("pointerup", at));
+})()</script>"""
 
 
 @dataclass(frozen=True)
@@ -36,7 +46,7 @@ class Home:
         routes = "".join(self._route(name, *about) for name, about in ROUTES.items())
         return (
             f"<div style='line-height:1.5'>{DARK_PAGES}<p>{self._buttons()}</p>{self._total()}{routes}"
-            f"<div style='display:flex;flex-wrap:wrap;gap:10px;margin-top:12px'>{tiles}</div></div>"
+            f"<div style='display:flex;flex-wrap:wrap;gap:10px;margin-top:12px'>{tiles}</div>{MAKE_ROOM}</div>"
         )
 
     def next_page(self) -> LessonPage | None:

@@ -305,3 +305,19 @@ def test_keys_and_clicks_change_a_large_mask(lab, record_property):
     assert explorer.part("picture").locator("title").count() == 63 * 64
     picture, _ = explorer.answer_to(lambda: explorer.part("as-text").locator("input").click())
     assert "<pre" in picture and "##" in picture and "<svg" not in picture
+
+
+def test_on_a_phone_the_start_page_takes_the_place_of_the_open_contents(lab):
+    start = lab.open_notebook("START.ipynb")
+    is_open = "() => document.querySelector('#jp-left-stack').offsetWidth > 0"
+    lab.page.evaluate("() => window.jupyterapp.shell.expandLeft()")
+    lab.page.wait_for_function(is_open)
+    start.run_all_cells()
+    assert lab.page.evaluate(is_open), "a wide window keeps its contents"
+    lab.page.set_viewport_size({"width": 390, "height": 844})
+    try:
+        start.run_all_cells()
+        lab.page.wait_for_function("() => document.querySelector('#jp-left-stack').offsetWidth === 0")
+    finally:
+        lab.page.set_viewport_size({"width": 1400, "height": 1000})
+    start.close()

@@ -993,6 +993,24 @@ def test_lab_without_a_screen_and_as_root():
     assert "--LabApp.workspaces_dir=/course/work/.lab/workspaces" in lab.lab_command("python", "/course", 8888, True, 0)
 
 
+def test_the_start_page_is_trusted_before_it_has_run(tmp_path, monkeypatch):
+    from nbformat import read, v4, write
+    from nbformat.sign import NotebookNotary
+
+    data = tmp_path / "data"
+    data.mkdir()
+    monkeypatch.setenv("JUPYTER_DATA_DIR", str(data))
+    page = tmp_path / "START.ipynb"
+    write(
+        v4.new_notebook(cells=[v4.new_code_cell("1", outputs=[v4.new_output("display_data", {"text/html": "<p>"})])]),
+        page,
+    )
+    notary = NotebookNotary(data_dir=str(data))
+    assert not notary.check_signature(read(page, 4))
+    lab.trust(sys.executable, str(page))
+    assert NotebookNotary(data_dir=str(data)).check_signature(read(page, 4))
+
+
 def test_a_layout_from_a_narrow_window_leaves_room_for_the_lesson(tmp_path):
     lab.lay_out(tmp_path)
     (file,) = (tmp_path / lab.WORKSPACES).iterdir()

@@ -15,7 +15,7 @@ START = "START.ipynb"
 WELCOME = """# How LLMs are served
 
 Click into the cell below and press Ctrl+Enter, or ▶ above, to see **your progress**. Each lesson opens with a click on
-its name. In a narrow window, the list symbol at the left hides the contents.
+its name. In a narrow window, the list symbol at the left shows the contents.
 You work on your own copy in `work/`; `make update` brings newer lessons to it and keeps your answers."""
 DOCTOR = """## Doctor
 
