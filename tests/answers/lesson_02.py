@@ -1219,7 +1219,9 @@ WRONG = {
         Wrong(
             "the first running request", first_running, says="Choose among `batch.slots_in(RequestState.PREFILLING)`"
         ),
-        Wrong("a shorter chunk beside a decode", counts_the_decodes, says="B's chunk should have 4 tokens; yours has 3"),
+        Wrong(
+            "a shorter chunk beside a decode", counts_the_decodes, says="B's chunk should have 4 tokens; yours has 3"
+        ),
         Wrong("the shortest prompt first", shortest_prompt_first, says="whatever the lengths of the prompts"),
         Wrong("computes nothing", lambda batch: None, says="your code made no forward pass"),
     ],
