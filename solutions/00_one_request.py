@@ -7,14 +7,13 @@
 90 minutes · difficulty: easy · routes: *ideas* (00–06, 17), *kernels* (00, 02–08, 13), *serving* (00–03, 05, 06, 09–12, 14–17) · you need: Python and a
 little PyTorch (what a tensor's shape is, what `argmax` does). You don't need to know anything about serving.
 
-You'll write a greedy decoding loop twice. The first version recomputes everything for every token. In between, you'll
-see on four tokens why most of that is unnecessary. The second version keeps what it has computed, and writes the same
-tokens. Then you'll measure how much work that saves, how much memory it costs, and what it still wastes.
+You'll write a loop that continues a text, twice. The first version recomputes everything for every token. In between,
+you'll see on four tokens why most of that is unnecessary. The second version keeps what it has computed, and writes the
+same tokens. Then you'll measure how much work that saves, and how much memory it costs.
 
 Cells that say `raise NotImplementedError()` are yours to fill in. The cell after each one checks what you wrote. If you
-skip an exercise, the check returns a working version, so the rest of the notebook still runs. From that cell on, the
-function's name refers to your version, or the course's version if you skipped it. `hint("00.1")` shows one hint per
-call, and `solution("00.1")` shows the code.
+skip an exercise, the check returns a working version, so the rest of the notebook still runs. `hint("00.1")` shows one
+hint per call, and `solution("00.1")` shows the code.
 """
 
 # %%
@@ -24,7 +23,7 @@ import torch
 from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, solution
 from lessons_lib.checks.lesson_00.scoreboard import questions_scoreboard
 from lessons_lib.measuring import STORIES
-from lessons_lib.models import kv_head_size, load_model
+from lessons_lib.models import cache_bytes_per_token, kv_head_size, load_model
 from lessons_lib.viz.source import show_source
 from lessons_lib.viz.tables import Table
 from lessons_lib.viz.words import marked
@@ -271,9 +270,8 @@ print(f"the prompt's keys: values up to {alone.abs().max():.0f}; all differences
 
 # %% [markdown]
 """
-They are the same, up to rounding. A float32 has about seven significant digits, and PyTorch may sum the terms in a
-different order when the tensor has a different shape. So the last digits may differ. A key that had really changed
-would differ in its first digits.
+They are the same, up to rounding: PyTorch may sum the terms in another order when the tensor has another shape, so the
+last of a float32's seven digits may differ. A key that had really changed would differ in its first digits.
 
 So compute them once and keep them.
 
@@ -350,9 +348,9 @@ print(f"{len(cached_passes)} passes, {with_cache} positions computed: {computed 
 ## Prove it
 
 Saving work is worth nothing if it changes the text. Our reference, or *oracle*, is Hugging Face transformers'
-`generate` with greedy decoding. Both functions must write exactly the same tokens for all six requests. These six stop
-at their limits, before the story ends. A seventh request reaches the end token, to show that the functions stop there,
-as `generate` does.
+`generate` with greedy decoding. Both functions must write exactly the same tokens for all six requests. Reading the
+stories wouldn't do: a loop that feeds the wrong tokens raises no error, and its story may read well. ("Further" tries
+three such loops.) The six stop at their limits, before the story ends. A seventh request reaches the end token.
 """
 
 # %%
@@ -376,43 +374,6 @@ Table(["request", "limit", "new tokens", "stopped by", "without a cache", "with 
 
 # %% [markdown]
 """
-What if you feed the wrong tokens? No error is raised: the model continues whatever it gets. The next cell feeds story A
-three wrong inputs in each decode step: the token *before* the newest one; the newest token, but without the cache; and
-the whole text again, with the cache. **Guess first:** which of them can you tell from a good story? Words that differ
-from the right story are marked.
-"""
-
-# %%
-@torch.inference_mode()
-def continue_with(feed, keep=True):
-    token, cache = prefill(model, prompt_ids)
-    new = [token]
-    while len(new) < A.max_new_tokens:
-        ids = torch.tensor([feed(prompt_ids + new)])
-        new.append(int(model(input_ids=ids, past_key_values=cache if keep else None).logits[0, -1].argmax()))
-    return new
-
-
-right = continue_with(lambda text: text[-1:])
-wrong = {
-    "the token before it": continue_with(lambda text: text[-2:-1]),
-    "the last token, but no cache": continue_with(lambda text: text[-1:], keep=False),
-    "the whole text again": continue_with(lambda text: text),
-}
-rows = [("the last token: right", None, tokenizer.decode(right)[:110])]
-for variant, new in wrong.items():
-    first = next((i for i, pair in enumerate(zip(new, right), start=1) if pair[0] != pair[1]), None)
-    rows.append((variant, first, marked(tokenizer.decode(right)[:110], tokenizer.decode(new)[:110])))
-Table(["input of each decode step", "first wrong token", "continuation of story A"], rows)
-
-# %% [markdown]
-"""
-Some mistakes are obvious. Feeding the token before the newest one asks the same question twice: the model has already
-said what follows that token and usually says it again, hence the stutter. Without the cache, each step sees a single
-word, and whatever often follows that word comes next. Other mistakes don't show: in the last row the whole text was
-added to the cache again and again, and the story still reads well. So reading the output proves nothing. You have to
-compare it with the oracle, token for token.
-
 ## Measure: two regimes
 
 Prefill and decode call the same model, but they stress different parts of a machine. Count what one pass needs:
@@ -454,50 +415,11 @@ both busy.
 > **compute-bound**: limited by arithmetic. There are so many operations per byte that memory waits for the arithmetic
 > units, so the work takes as long as doing its operations.
 
-Let's measure this machine: a large matrix product for the operations, a large copy for the bytes. For comparison, we
-print the ratio of a GPU from its data sheet.
-"""
-
-# %% tags=["measured"]
-from lessons_lib.measuring import PassShape, machine_rates, pass_seconds
-
-peak_operations, peak_bytes = machine_rates(model)
-print(f"this machine: {peak_operations / 1e9:.0f} billion operations/s, {peak_bytes / 1e9:.0f} billion bytes/s: {peak_operations / peak_bytes:.0f} operations per byte")
-print(f"NVIDIA H100 SXM, bfloat16: 989e12 operations/s, 3.35e12 bytes/s: {989e12 / 3.35e12:.0f} operations per byte")
-
-rows = []
-for name, cost in (("decode at 64", step), ("prefill of 64", chunk)):
-    bytes_ms, operations_ms = 1e3 * cost.bytes / peak_bytes, 1e3 * cost.operations / peak_operations
-    rows.append((name, f"{bytes_ms:.2f}", f"{operations_ms:.2f}", "memory" if bytes_ms > operations_ms else "compute"))
-Table(["pass", "ms for its bytes", "ms for its operations", "bound, by this count"], rows, caption="Counts divided by this machine's peak rates")
-
-# %% [markdown]
-"""
-A pass takes at least about the longer of the two times, and the last column says which one that is. Does the clock
-agree? Expect more, because every pass also has a fixed overhead: running Python and launching hundreds of small
-operations.
-
-**Guess first:** by these two bounds, how many times as long as a decode step should a prefill of 64 take? And on the
-clock, will it be more or less than that?
-"""
-
-# %% tags=["measured"]
-decode, prefill_64 = pass_seconds(model, [PassShape(new=1, cached=64), PassShape(new=64)], repeat=9)
-print(f"a prefill of 64 takes {prefill_64 / decode:.1f} times as long as a decode step at 64")
-print(f"decode at 64: {1e3 * decode:.1f} ms; prefill of 64 tokens: {1e3 * prefill_64:.1f} ms, or {1e3 * prefill_64 / 64:.2f} ms per token")
-
-# %% [markdown]
-"""
-Reading the weights and starting the operations are paid once per *pass*, not once per token. So a pass over 64 tokens
-takes nowhere near 64 times as long as a pass over one. The ratio is smaller than that of the bounds, too: they don't
-count the overhead, which weighs more in the shorter pass.
-
-On a model this small, the fixed overhead hides which rate limits a decode step. So here is a model of 8 billion
-parameters that serves one request on a GPU, recorded:
+Which of the two is a decode step? Here is a model of 8 billion parameters that serves one request on a GPU, recorded:
 """
 
 # %%
-from lessons_lib.measuring import recorded_workloads
+from lessons_lib.measuring import PassShape, pass_seconds, recorded_workloads
 
 one = next(each for each in recorded_workloads().workloads if each["name"] == "Llama-3.1-8B: one request, 128 + 512")
 print(recorded_workloads().provenance)
@@ -505,11 +427,13 @@ print(f"each new token takes {1e3 / one['best']:.1f} ms")
 print(f"reading the weights and the cache at full bandwidth: {1e3 / one['limit']:.1f} ms")
 operations = one["weight_bytes"]  # two for each weight, and each weight has two bytes
 print(f"the operations at the peak rate, which is that of the H100: {1e3 * operations / 989e12:.2f} ms")
+print(f"an NVIDIA H100 SXM keeps both busy at 989e12 operations/s / 3.35e12 bytes/s = {989e12 / 3.35e12:.0f} operations per byte")
 
 # %% [markdown]
 """
 Reading alone needs most of the time, and the operations need only a small part of it: this decode step is memory-bound.
-("Further" measures a larger model on your machine, and draws the time of a pass against its length.)
+A pass over 64 tokens would read the weights once, too, and do 64 times as many operations: still less time than the
+reading. So decoding one story leaves most of the arithmetic units idle. ("Further" measures your own machine.)
 
 ## Measure: a step as the text grows
 
@@ -561,28 +485,7 @@ predict("00.b", ...)
 
 # %% [markdown]
 """
-**Exercise 00.4.** Write `cache_bytes_per_token` for the configuration of a Hugging Face model whose layers are all
-alike: GPT-2, Llama, Qwen and many others. `bytes_per_element` is the size of one element of a key or value. These
-fields of `config` tell the rest:
-
-| field | meaning | may be missing or None? |
-|---|---|---|
-| `num_hidden_layers` | layers | no |
-| `num_attention_heads` | query heads | no |
-| `hidden_size` | length of a token's vector between layers | no |
-| `num_key_value_heads` | KV heads | yes, as in GPT-2: each query head then has a KV head of its own |
-| `head_dim` | size of a head | yes: the query heads then divide `hidden_size` among them |
-
-For example, a model with 2 layers and hidden size 32 has 4 query heads that share 1 KV head, and no `head_dim`. So a
-head has size 8, and in bfloat16 (2 bytes) a token takes 64 bytes. With `head_dim` 16, it takes 128.
-"""
-
-# %% exercise="00.4"
-from lessons_lib.models.loading import cache_bytes_per_token
-
-# %% [markdown]
-"""
-Check your function against a real cache: the bytes of all its tensors after a prefill of A, divided by the number of
+Is that right? We add up the bytes of all tensors in a real cache, after a prefill of A, and divide by the number of
 tokens.
 """
 
@@ -590,14 +493,16 @@ tokens.
 _, cache = prefill(model, prompt_ids)
 total = sum(layer.keys.nbytes + layer.values.nbytes for layer in cache.layers)
 print(f"{cache.get_seq_length()} tokens take {total:,} bytes: {total / cache.get_seq_length():,.0f} per token")
-print(f"your function says {cache_bytes_per_token(model.config, model.dtype.itemsize):,}")
-assert total == cache.get_seq_length() * cache_bytes_per_token(model.config, model.dtype.itemsize)
 reveal("00.b", total / cache.get_seq_length(), "bytes")
 
 # %% [markdown]
 """
-The function needs only a configuration, no weights. So we can apply it to models that wouldn't fit on this machine,
-using their published shapes.
+**bytes per token = 2 (key and value) × layers × KV heads × head size × bytes per element**
+
+These numbers are in a model's configuration. (If it doesn't state the head size, the query heads divide the length of a
+token's vector between layers, `hidden_size`, among them.) `cache_bytes_per_token` reads them there. It's given; it is
+exercise 00.4, in "Further". It needs no weights, so we can apply it to models that wouldn't fit on this machine, using
+their published shapes.
 """
 
 # %%
@@ -662,8 +567,7 @@ row, every position is computed only once, and each is needed. The price is memo
 step.
 
 The first row computes far more positions, but it doesn't take as many times as long: both rows make the same number of
-passes, and each pass has the same fixed overhead, which is a large part of a pass over so few tokens. The longer the
-text, the more the cache saves, as *Time of one step as the text grows* shows.
+passes, and each pass has the same fixed overhead, which is a large part of a pass over so few tokens.
 """
 
 # %% [markdown]
@@ -676,8 +580,7 @@ text, the more the cache saves, as *Time of one step as the text grows* shows.
   `update` appends with `torch.cat`, which is the copy in the ledger.
 - **vLLM (v1)**: in `vllm/v1/core/sched/scheduler.py`, the comment at the top of `Scheduler.schedule` says that there is
   no prefill phase and no decode phase. A request has a number of tokens and a number of *computed* tokens
-  (`num_computed_tokens`), and each step lets the second catch up with the first. A request in prefill lags by its whole
-  prompt; one in decode lags by a single token. We get there in lessons 02 and 09.
+  (`num_computed_tokens`), and each step lets the second catch up with the first. We get there in lessons 02 and 09.
 
 ## What is still wrong
 
@@ -741,6 +644,117 @@ def answer_all(model, document_ids, questions, max_new_tokens):
 
 
 questions_scoreboard(answer_all)
+
+# %% [markdown]
+"""
+### What if you feed the wrong tokens?
+
+No error is raised: the model continues whatever it gets. The next cell feeds story A three wrong inputs in each decode
+step: the token *before* the newest one; the newest token, but without the cache; and the whole text again, with the
+cache. **Guess first:** which of them can you tell from a good story? Words that differ from the right story are marked.
+"""
+
+# %%
+@torch.inference_mode()
+def continue_with(feed, keep=True):
+    token, cache = prefill(model, prompt_ids)
+    new = [token]
+    while len(new) < A.max_new_tokens:
+        ids = torch.tensor([feed(prompt_ids + new)])
+        new.append(int(model(input_ids=ids, past_key_values=cache if keep else None).logits[0, -1].argmax()))
+    return new
+
+
+right = continue_with(lambda text: text[-1:])
+wrong = {
+    "the token before it": continue_with(lambda text: text[-2:-1]),
+    "the last token, but no cache": continue_with(lambda text: text[-1:], keep=False),
+    "the whole text again": continue_with(lambda text: text),
+}
+rows = [("the last token: right", None, tokenizer.decode(right)[:110])]
+for variant, new in wrong.items():
+    first = next((i for i, pair in enumerate(zip(new, right), start=1) if pair[0] != pair[1]), None)
+    rows.append((variant, first, marked(tokenizer.decode(right)[:110], tokenizer.decode(new)[:110])))
+Table(["input of each decode step", "first wrong token", "continuation of story A"], rows)
+
+# %% [markdown]
+"""
+Some mistakes are obvious. Feeding the token before the newest one asks the same question twice: the model has already
+said what follows that token and usually says it again, hence the stutter. Without the cache, each step sees a single
+word, and whatever often follows that word comes next. Other mistakes don't show: in the last row the whole text was
+added to the cache again and again, and the story still reads well. So reading the output proves nothing. You have to
+compare it with the oracle, token for token.
+"""
+
+# %% [markdown]
+"""
+### Bytes per token
+
+**Exercise 00.4** (optional). Write `cache_bytes_per_token` for the configuration of a Hugging Face model whose layers
+are all alike: GPT-2, Llama, Qwen and many others. `bytes_per_element` is the size of one element of a key or value.
+These fields of `config` tell the rest:
+
+| field | meaning | may be missing or None? |
+|---|---|---|
+| `num_hidden_layers` | layers | no |
+| `num_attention_heads` | query heads | no |
+| `hidden_size` | length of a token's vector between layers | no |
+| `num_key_value_heads` | KV heads | yes, as in GPT-2: each query head then has a KV head of its own |
+| `head_dim` | size of a head | yes: the query heads then divide `hidden_size` among them |
+
+For example, a model with 2 layers and hidden size 32 has 4 query heads that share 1 KV head, and no `head_dim`. So a
+head has size 8, and in bfloat16 (2 bytes) a token takes 64 bytes. With `head_dim` 16, it takes 128.
+"""
+
+# %% exercise="00.4"
+from lessons_lib.models.loading import cache_bytes_per_token
+
+# %%
+print(f"your function says {cache_bytes_per_token(model.config, model.dtype.itemsize):,} bytes per token of our model")
+assert total == len(prompt_ids) * cache_bytes_per_token(model.config, model.dtype.itemsize)
+
+# %% [markdown]
+"""
+### Two regimes on your machine
+
+Let's measure this machine: a large matrix product for the operations, a large copy for the bytes. For comparison, we
+print the ratio of a GPU from its data sheet.
+"""
+
+# %% tags=["measured"]
+from lessons_lib.measuring import PassShape, machine_rates, pass_seconds
+
+peak_operations, peak_bytes = machine_rates(model)
+print(f"this machine: {peak_operations / 1e9:.0f} billion operations/s, {peak_bytes / 1e9:.0f} billion bytes/s: {peak_operations / peak_bytes:.0f} operations per byte")
+print(f"NVIDIA H100 SXM, bfloat16: 989e12 operations/s, 3.35e12 bytes/s: {989e12 / 3.35e12:.0f} operations per byte")
+
+rows = []
+for name, cost in (("decode at 64", step), ("prefill of 64", chunk)):
+    bytes_ms, operations_ms = 1e3 * cost.bytes / peak_bytes, 1e3 * cost.operations / peak_operations
+    rows.append((name, f"{bytes_ms:.2f}", f"{operations_ms:.2f}", "memory" if bytes_ms > operations_ms else "compute"))
+Table(["pass", "ms for its bytes", "ms for its operations", "bound, by this count"], rows, caption="Counts divided by this machine's peak rates")
+
+# %% [markdown]
+"""
+A pass takes at least about the longer of the two times, and the last column says which one that is. Does the clock
+agree? Expect more, because every pass also has a fixed overhead: running Python and launching hundreds of small
+operations.
+
+**Guess first:** by these two bounds, how many times as long as a decode step should a prefill of 64 take? And on the
+clock, will it be more or less than that?
+"""
+
+# %% tags=["measured"]
+decode, prefill_64 = pass_seconds(model, [PassShape(new=1, cached=64), PassShape(new=64)], repeat=9)
+print(f"a prefill of 64 takes {prefill_64 / decode:.1f} times as long as a decode step at 64")
+print(f"decode at 64: {1e3 * decode:.1f} ms; prefill of 64 tokens: {1e3 * prefill_64:.1f} ms, or {1e3 * prefill_64 / 64:.2f} ms per token")
+
+# %% [markdown]
+"""
+Reading the weights and starting the operations are paid once per *pass*, not once per token. So a pass over 64 tokens
+takes nowhere near 64 times as long as a pass over one. The bounds don't count the overhead, which weighs more in the
+shorter pass.
+"""
 
 # %% [markdown]
 """
@@ -819,6 +833,6 @@ a pass; on a large model, it goes into reading the weights. On the right the cur
 the time, and each further token costs its share. Decode is at the left end and prefill at the right.
 
 A note on the peak rates: a copy has to write what it reads, while a pass over weights only reads them. So "ms for its
-bytes" in "Measure: two regimes" and the share of peak bytes/s above are rough guides. And the ratio of the GPU there is
+bytes" in "Two regimes on your machine" and the share of peak bytes/s are rough guides. And the ratio of the GPU there is
 for bfloat16, the usual dtype for serving on it; our model computes in float32, whose elements take twice as many bytes.
 """

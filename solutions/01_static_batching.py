@@ -4,8 +4,8 @@
 
 **How can several requests share one forward pass, and what does it cost to start and finish them together?**
 
-90 minutes · difficulty: easy · routes: *ideas* (00–06, 17), *serving* (00–03, 05, 06, 09–12, 14–17) · prerequisites: lesson 00
-(prefill, decode step, KV cache)
+90 minutes · difficulty: easy · routes: *ideas* (00–06, 17), *serving* (00–03, 05, 06, 09–12, 14–17) · prerequisites:
+lesson 00 (prefill, decode step, KV cache)
 
 You'll put requests of unequal length into one rectangle and write the loop that continues all of them at once. Each
 request gets the same tokens as if it were served alone. Then you'll measure how much faster your loop is than one
@@ -137,9 +137,9 @@ later *column*, and by default the model takes the column as the position. So ou
 > **context**: the tokens of one sequence that the model can look at, prompt and answer together. Its length is limited:
 > the model wasn't trained on longer ones.
 
-A row that counts its padding reaches the end of the context sooner. And a model with learned positions, such as GPT-2, would answer differently. (This one
-wouldn't: it looks at distances between tokens only. "Further" tries it.)
-`positions_from_mask` computes the positions. (It's given; it is exercise 01.2, in "Further".)
+A row that counts its padding reaches the end of the context sooner. And some models, such as GPT-2, would give another
+answer. (Does ours? "Further" lets you predict it.) `positions_from_mask` computes the positions. (It's given; it is
+exercise 01.2, in "Further".)
 """
 
 # %%
@@ -162,10 +162,10 @@ own position.
 Now the batch runs. Every forward pass gives each row one token, and some answers finish early. What happens to
 their rows? In static batching, nothing: every row stays in the batch until the last one is done.
 
-> **wave**: the requests that static batching sends through the model together. They start with the same prefill and
-> leave together.
+> **wave**: requests that go through the model together. They start with the same prefill and leave together.
 
-> **static batching**: serving requests in waves of at most a fixed size. The next wave starts when the previous one has left.
+> **static batching**: serving requests in waves of at most a fixed size. The next wave starts when the previous one has
+> left.
 
 > **batch barrier**: the rule that no request joins a running wave, and none leaves before the wave's longest answer is
 > done.
@@ -237,17 +237,7 @@ Table(
 """
 D has its last token first, but its answer is returned only when C is done: that is the barrier. In the steps of the
 last column, the request's batch slot does nothing useful. Meanwhile E and F wait for the whole first wave: that is
-head-of-line blocking. Now compare batch sizes, for the four requests of the picture:
-"""
-
-# %%
-for size in (1, 2, 4):
-    steps = wave_steps(lengths, size)[-1][2]
-    print(f"batch size {size}: {steps:3} steps, {sum(lengths) / steps:.2f} tokens per step, {sum(lengths) / steps / size:.1%} of the row steps give a token")
-
-# %% [markdown]
-"""
-Larger batches take fewer steps, but waste more of each step.
+head-of-line blocking.
 
 ## The cells of a wave
 
@@ -256,8 +246,8 @@ token of an answer is never fed back. So
 
 **cells computed by a wave = rows × (longest prompt + longest answer - 1).**
 
-(A batch slot that no request has, as in a last wave, is no row.) A request needs only its own prompt + answer - 1 of them. The others are wasted: padding before the shorter prompts, and
-cells of rows that have finished.
+(A batch slot that no request has, as in a last wave, is no row.) A request needs only its own prompt + answer - 1 of
+them. The others are wasted: padding before the shorter prompts, and cells of rows that have finished.
 
 > **useful token**: a computed token that its request needed: a token of its prompt, or a new token that is fed back to
 > get the next one.
@@ -353,55 +343,12 @@ for size in (2, 4, 6):
 
 # %% [markdown]
 """
-## Measure: how much faster is your loop?
-
-Sixteen requests, with prompts drawn from the six stories and limits of 3, 6, 12 or 24 tokens, in waves of 1, 2, 4 and 8:
-"""
-
-# %% tags=["measured"]
-from time import perf_counter
-
-rng = random.Random(0)
-many = [(rng.choice(PROMPTS), rng.choice((3, 6, 12, 24))) for _ in range(16)]
-requests = dict(prompts=[prompt for prompt, _ in many], max_new_tokens=[max_tokens for _, max_tokens in many])
-ways = {size: lambda size=size: record_run(static_generate, model, tokenizer, **requests, batch_size=size, generate_wave=generate_wave) for size in (1, 2, 4, 8)}
-seconds, runs = {size: [] for size in ways}, {}
-for _ in range(3):  # three rounds over all sizes, so that a slow moment affects all of them
-    for size, serve in ways.items():
-        started = perf_counter()
-        runs[size] = serve()
-        seconds[size].append(perf_counter() - started)
-tokens, passes = sum(map(len, runs[1].outputs)), {size: run.trace.forward_calls for size, run in runs.items()}
-seconds = {size: median(took) for size, took in seconds.items()}
-ms = {size: 1000 * seconds[size] / passes[size] for size in ways}
-print("same answers at every batch size:", all(run.outputs == runs[1].outputs for run in runs.values()))
-Table(
-    ["batch size", "passes", "times fewer", "ms per pass", "times longer", "tokens/s", "speedup", "computed tokens", "useful"],
-    [
-        [size, passes[size], f"{passes[1] / passes[size]:.2f}", f"{ms[size]:.1f}", f"{ms[size] / ms[1]:.2f}", round(tokens / seconds[size]), f"{seconds[1] / seconds[size]:.2f} ×",
-         f"{run.trace.tokens_computed:,}", f"{run.trace.tokens_useful / run.trace.tokens_computed:.0%}"]
-        for size, run in runs.items()
-    ],
-    caption="Sixteen requests, median of three runs, compared with one request at a time",
-)
-
-# %% [markdown]
-"""
-One at a time, each token takes a pass; a wave takes as many as its longest answer has tokens. But *speedup = times fewer
-passes / times longer passes*, and a pass over several rows takes longer.
-
-Four rows don't divide the passes by four: that is the cost of the barrier. Finished rows take little time, because the
-pass is needed for the other rows anyway. They take *batch slots*, in which other requests could have gotten a token from
-the same pass. The useful share falls, because the more rows a wave has, the longer its longest prompt and its longest answer
-tend to be.
-
-## The ledger
+## Measure: the ledger
 
 > **ledger**: the table of this course that compares, for the same six stories, what each way of serving them computes,
 > stores and copies.
 
-Lesson 00 began it. From here on we leave out its row without a cache, which takes several times as long
-as the others.
+Lesson 00 began it. From here on we leave out its row without a cache.
 """
 
 # %% tags=["measured"]
@@ -409,16 +356,21 @@ ledger(model, tokenizer, "01", with_cache_only=True)
 
 # %% [markdown]
 """
-Compare the last row with the one above it. There are fewer forward calls, but each covers several rows and takes
-longer; the last column is the result. *Useful* is the percentage of 01.b. The cache also holds the padding and the
-finished rows, and all of it is copied in each step, because a `DynamicCache` makes room for a new column by writing the
-whole cache to a new tensor.
+Compare the last row with the one above it. Waves of four don't divide the forward calls by four: rows that have
+finished give no token, nor do the two batch slots that the second wave leaves empty. And the speed gains less than that,
+because a pass over several rows takes longer: *speedup = times fewer passes / times longer passes*. ("Further" measures
+both at several batch sizes.)
+
+*Useful* is the percentage of 01.b. Finished rows take little time, because the pass is needed for the other rows anyway.
+They take *batch slots*, in which other requests could have gotten a token from the same pass. The cache holds the
+padding and the finished rows too, and all of it is copied in each step, because a `DynamicCache` makes room for a new
+column by writing the whole cache to a new tensor.
 
 ## What production does
 
 - **Hugging Face** `model.generate` on a padded batch is your loop. In `src/transformers/generation/utils.py`,
   `GenerationMixin._sample` keeps a tensor `unfinished_sequences`, feeds the padding token to finished rows, and stops
-  when all rows have finished. `generate` warns if it finds the padding on the right. One `max_new_tokens` applies to the whole batch.
+  when all rows have finished. One `max_new_tokens` applies to the whole batch.
 - **Batchers in front of a model**, such as the dynamic batcher of NVIDIA Triton Inference Server
   (`max_queue_delay_microseconds` in a model's `config.pbtxt`), collect requests for a moment and send them off as one
   batch. This suits a model that answers in one pass, such as a classifier.
@@ -598,6 +550,47 @@ Table(
 """
 With absolute positions, wrong positions break every row that has padding. With rotary positions the answers stay the
 same, up to rounding. All models need the mask.
+"""
+
+# %% [markdown]
+"""
+### How much faster is your loop?
+
+Sixteen requests, with prompts drawn from the six stories and limits of 3, 6, 12 or 24 tokens, in waves of 1, 2, 4 and 8:
+"""
+
+# %% tags=["measured"]
+from time import perf_counter
+
+rng = random.Random(0)
+many = [(rng.choice(PROMPTS), rng.choice((3, 6, 12, 24))) for _ in range(16)]
+requests = dict(prompts=[prompt for prompt, _ in many], max_new_tokens=[max_tokens for _, max_tokens in many])
+ways = {size: lambda size=size: record_run(static_generate, model, tokenizer, **requests, batch_size=size, generate_wave=generate_wave) for size in (1, 2, 4, 8)}
+seconds, runs = {size: [] for size in ways}, {}
+for _ in range(3):  # three rounds over all sizes, so that a slow moment affects all of them
+    for size, serve in ways.items():
+        started = perf_counter()
+        runs[size] = serve()
+        seconds[size].append(perf_counter() - started)
+tokens, passes = sum(map(len, runs[1].outputs)), {size: run.trace.forward_calls for size, run in runs.items()}
+seconds = {size: median(took) for size, took in seconds.items()}
+ms = {size: 1000 * seconds[size] / passes[size] for size in ways}
+print("same answers at every batch size:", all(run.outputs == runs[1].outputs for run in runs.values()))
+Table(
+    ["batch size", "passes", "times fewer", "ms per pass", "times longer", "tokens/s", "speedup", "computed tokens", "useful"],
+    [
+        [size, passes[size], f"{passes[1] / passes[size]:.2f}", f"{ms[size]:.1f}", f"{ms[size] / ms[1]:.2f}", round(tokens / seconds[size]), f"{seconds[1] / seconds[size]:.2f} ×",
+         f"{run.trace.tokens_computed:,}", f"{run.trace.tokens_useful / run.trace.tokens_computed:.0%}"]
+        for size, run in runs.items()
+    ],
+    caption="Sixteen requests, median of three runs, compared with one request at a time",
+)
+
+# %% [markdown]
+"""
+One at a time, each token takes a pass; a wave takes as many as its longest answer has tokens. The two columns *times
+fewer* and *times longer* give the speedup. The useful share falls, because the more rows a wave has, the longer its
+longest prompt and its longest answer tend to be.
 """
 
 # %% [markdown]

@@ -4,7 +4,7 @@
 
 **Can a new request join the batch while the others keep running?**
 
-100 minutes · difficulty: medium · routes: ideas, kernels, serving · prerequisites: lesson 00 (prefill, decode, KV
+90 minutes · difficulty: medium · routes: ideas, kernels, serving · prerequisites: lesson 00 (prefill, decode, KV
 cache) and lesson 01 (static batching, masks, positions)
 
 In lesson 01, a wave of requests went through the model together and left together. In this lesson you build the loop
@@ -20,12 +20,11 @@ from statistics import mean, median
 from time import perf_counter
 
 import torch
-from IPython.display import display
 
 from lessons_lib.batching import SlotBatch, SlotCache, SlotLayer, SlotManager, batch_generate, decode_all, static_generate
 from lessons_lib.batching.continuous_batching import forward
 from lessons_lib.batching.continuous_batching import step as library_step
-from lessons_lib.batching.request import Request, RequestState
+from lessons_lib.batching.request import RequestState
 from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, solution
 from lessons_lib.checks.lesson_02.scoreboard import queue_scoreboard
 from lessons_lib.measuring import MAX_NEW_TOKENS, NAMES, PROMPTS, STORIES, batch_metrics, ledger, request_times
@@ -61,8 +60,7 @@ print(f"E and F wait in the queue for {times['E'].admitted} steps.")
 
 # %% [markdown]
 """
-Two things keep E out. The shape of a wave is fixed when it starts: its padding and its cache are sized for these four
-prompts. And a wave ends as a whole: the batch barrier of lesson 01.
+What keeps E out is the batch barrier of lesson 01: a wave starts and ends as a whole.
 
 ## Predict
 
@@ -101,8 +99,7 @@ predict("02.a", ...)  # steps
 
 In this lesson, *slot* always means a batch slot.
 
-Start with a small case: three stories, D, B and F, and two slots, above with static batching and below with slots. The
-picture opens at the end; press play, or step through it, and watch the queue under each timeline.
+Start with a small case: three stories, D, B and F, and two slots, above with static batching and below with slots.
 """
 
 # %%
@@ -110,19 +107,17 @@ three = [STORIES[NAMES.index(name)] for name in "DBF"]
 THREE = dict(prompts=[s.prompt for s in three], max_new_tokens=[s.max_new_tokens for s in three], names="DBF")
 waves = record_run(static_generate, model, tokenizer, **THREE, batch_size=2)
 slots = record_run(batch_generate, model, tokenizer, **THREE, batch_size=2, prefill_step=16)
-Stepper(lambda i: draw_compare(waves.trace, slots.trace, i), count=len(waves.trace.steps), start=len(waves.trace.steps) - 1)
+draw_compare(waves.trace, slots.trace)
 
 # %% [markdown]
 """
 **Top (static).** Once D's answer is done, D's row is hatched until the wave ends: computed, but not needed. F waits
 for B.
 
-**Bottom (continuous).** F takes D's slot in the step after D's last token. The framed cells are F's prefill, in
-chunks of 16 tokens. B gets a token in every one of those steps; it doesn't stop for F.
-
-B's first two steps are pale, not hatched: it has its slot, but a step computes a chunk of only one prompt, and D's
-comes first. Hatched cells are computed for nothing, because the decode pass covers both rows: also a row without a
-request (the gray end of slot 0), and a row whose prompt isn't done.
+**Bottom (continuous).** F takes D's slot in the step after D's last token. The framed cells are prefill, in chunks of
+16 tokens. B gets a token in every step of F's prefill; it doesn't stop for F. B's own first two steps are pale: it has
+its slot, but D's prompt comes first. The hatched end of slot 0 shows that the decode pass covers both rows, also one
+without a request.
 
 You'll build three parts: a mask for rows of unequal length, the chunk, and the step.
 """
@@ -131,8 +126,7 @@ You'll build three parts: a mask for rows of unequal length, the chunk, and the 
 """
 ## A request and its states
 
-In static batching, all rows of a wave are at the same stage. Now one request waits, one is in the middle of its prompt,
-one is decoding. The loop acts on these states, so they must always be correct.
+In a wave, all rows are at the same stage. Now one request waits, one is in the middle of its prompt, one is decoding.
 
 ```
 waiting ──▶ prefilling ──▶ decoding ──▶ finished
@@ -149,7 +143,7 @@ given. (They are exercise 02.1, in "Further".)
 A slot is an index: it selects a row of the batch and the same row of the cache. If two requests got the same row, they
 would overwrite each other's keys, and both would keep producing fluent but wrong text. `SlotManager` keeps track:
 `acquire(id)` takes a slot for the request with that id out of the list `free` and returns it, and `release(id)` puts it
-back. Both refuse a call that can't be right, such as a second release. It's given. (It is exercise 02.2, in "Further".)
+back. It's given. (It is exercise 02.2, in "Further".)
 
 In lesson 01, the cache grew by one column per step, for all rows at once. Here the rows have different lengths. So we
 reserve the whole cache at the start and never move it: in each layer one tensor for the keys and one for the values, of
@@ -160,41 +154,25 @@ grows.
 
 # %%
 cache = SlotCache(model, num_slots=4, max_seq_len=256)
-print("keys of one layer:", list(cache.layers[0].keys.shape), "(slots, KV heads, columns, head size)")
+print("keys of one layer:", list(cache.layers[0].keys.shape))
 megabytes = 4 * 256 * cache_bytes_per_token(model.config, model.dtype.itemsize) / 2**20
 print(f"reserved in {len(cache.layers)} layers, keys and values: {megabytes:.1f} MiB, before the first request arrives")
 
 # %% [markdown]
 """
-How does the model use it? In every layer, a Hugging Face model computes the keys and values of the *new* tokens, passes
-them to the `update` method of that layer's cache, and computes attention over whatever `update` returns. Ours writes
-them to their rows and columns, and returns the columns that this pass reads. Before each pass, the loop sets `view`,
-which says
-
-- which rows take part: `view.rows`,
-- which columns the new tokens go to: `view.positions`,
-- how many columns the pass reads: `view.num_keys`, as many as its longest request needs.
+A forward pass writes the keys and values of its new tokens to their rows and columns. Then it reads the first
+`num_keys` columns of every row that takes part, as many as its longest request needs. Nothing clears a row when its
+request leaves. So in a shorter row, the last columns that are read hold zeros, or leftovers, such as keys of an earlier
+request. Here is the cache of the three stories shortly after F took over D's row, slot 0.
 """
 
 # %%
-show_source(SlotLayer.update)
+draw_slot_rows(slots.trace, 22, max_seq_len=256)
 
 # %% [markdown]
 """
-Nothing clears a row when its request leaves. So in rows shorter than `view.num_keys`, the last columns hold zeros, or
-leftovers, such as keys of an earlier request. Here is the cache of the three stories at two moments: shortly after F
-took over D's row, slot 0, and ten steps later.
-"""
-
-# %%
-for i in (22, 32):
-    display(draw_slot_rows(slots.trace, i, max_seq_len=256))
-
-# %% [markdown]
-"""
-In the first picture, row 0 holds F's columns, followed by what is left of D's, hatched. (Here hatching means *left
-over*.) F must not see that part. In the second picture, F has overwritten D's columns. Most of both rows is dashed:
-reserved but never written.
+Row 0 holds F's columns, followed by what is left of D's, hatched. F must not see that part; it will overwrite it token
+by token. Most of both rows is dashed: reserved but never written.
 
 **Predict.** The six stories have four rows, so room for 4 × 256 = 1,024 tokens is reserved at all times. How much of it
 holds keys and values that a request still needs, in percent, averaged over the steps? A pencil helps: how many tokens
@@ -226,36 +204,26 @@ from lessons_lib.batching.slot_cache import cache_mask
 
 # %% [markdown]
 """
-Here is your mask for two passes. The first is a decode pass with A, B, C and D right after their prompts: each has
-its prompt in the cache, and its new token goes to the next column. The second is the second chunk of F's prompt, with
-chunks of 8 tokens.
+Here is your mask for a decode pass with A, B, C and D right after their prompts: each has its prompt in the cache, and
+its new token goes to the next column.
 """
 
 
 # %%
-def show_mask(mask, labels):
-    for label, row in zip(labels, mask.flatten(0, 2)):
-        print(f"{label:>14} ", "".join("#" if may else "." for may in row))
-
-
 lengths = [len(prompt_ids[name]) for name in "ABCD"]
-positions = torch.tensor([[length] for length in lengths])
-labels = [f"{name} at {length}" for name, length in zip("ABCD", lengths)]
-show_mask(cache_mask(positions, num_keys=max(lengths) + 1), labels)
-print("\nSecond chunk of F, 8 tokens per chunk:")
-show_mask(cache_mask(torch.arange(8, 16)[None], num_keys=16), [f"F at {p}" for p in range(8, 16)])
+mask = cache_mask(torch.tensor([[length] for length in lengths]), num_keys=max(lengths) + 1)
+for name, length, row in zip("ABCD", lengths, mask.flatten(0, 2)):
+    print(f"{name} at {length:2}  ", "".join("#" if may else "." for may in row))
 
 # %% [markdown]
 """
 B is the longest, so it sees every column of this pass. C sees only a few; the dots are columns that C hasn't reached.
-The second block is a staircase: every token of the second chunk sees the whole first chunk.
 
 ### What happens without the mask
 
 What does the mask protect? There are two slots. C runs for a long time in slot 0. Slot 1 goes to F first, then to E.
-We run `batch_generate`, the loop of this lesson, three times: with your mask; with a careless mask, by which every row
-sees all columns of a decode pass; and, as a control, with the careless mask and a row that is set to zero when its
-request leaves. (The chunk and the step are still the library's; you'll write them next.)
+We run `batch_generate`, the loop of this lesson, twice: with your mask, and with a careless mask, by which every row
+sees all columns of a decode pass. (The chunk and the step are still the library's; you'll write them next.)
 
 **Guess first:** what does the careless mask make of E's answer? An error, gibberish, or a story? If a story, whose?
 Words between » and « differ from the right answer.
@@ -263,21 +231,12 @@ Words between » and « differ from the right answer.
 
 # %%
 PARTS = dict(mask=cache_mask)
-columns_read = {}  # position of the new token in slot 1 -> how many columns that decode pass reads
 
 
 def careless_mask(positions, num_keys):
     if positions.shape[1] > 1:  # a prompt chunk
         return cache_mask(positions, num_keys)
-    columns_read[int(positions[1, 0])] = num_keys
     return torch.ones(len(positions), 1, 1, num_keys, dtype=torch.bool)  # a decode pass: every column
-
-
-def clear_then_step(batch):
-    for slot in batch.slots_in(RequestState.FINISHED):
-        for layer in batch.cache.layers:
-            layer.keys[slot] = layer.values[slot] = 0
-    library_step(batch)
 
 
 def answer_of_e(**parts):
@@ -286,26 +245,15 @@ def answer_of_e(**parts):
     return batch_generate(model, tokenizer, prompts, **how)[2]
 
 
-answers = {
-    "your mask": answer_of_e(),
-    "careless mask": answer_of_e(mask=careless_mask),
-    "careless mask, row cleared": answer_of_e(mask=careless_mask, step=clear_then_step),
-}
-for title, ids in answers.items():
-    print(f"{title}:\n   {PROMPTS[4]} {marked(tokenizer.decode(answers['your mask']), tokenizer.decode(ids))}\n")
-print("What E sees beyond its own columns in its first decode passes with the careless mask:")
-first, wrong = len(prompt_ids["E"]), answers["careless mask"]
-for position in range(first, first + 3):
-    foreign = tokenizer.decode(prompt_ids["F"][position + 1 : columns_read[position]])
-    fed, new = (tokenizer.decode(wrong[i]) for i in (position - first, position - first + 1))
-    print(f"   {fed!r} sees F's {foreign!r}; the next token is {new!r}")
+right, careless = answer_of_e(), answer_of_e(mask=careless_mask)
+print(f"your mask:\n   {PROMPTS[4]}{tokenizer.decode(right)}\n")
+print(f"careless mask:\n   {PROMPTS[4]} {marked(tokenizer.decode(right), tokenizer.decode(careless))}")
 
 # %% [markdown]
 """
 Nothing crashes, every shape is right, and the wrong answer is a good story. You couldn't tell from that answer alone.
 But it's about a grandma, a word of F's prompt and not of E's. C is two tokens ahead of E, so a pass reads two columns
-more than E has, and that is enough. With the row cleared, the same mask gives the right answer here: what F left is
-the cause. (Clearing doesn't replace the mask, because a key of zeros still gets some weight.)
+more than E has, and that is enough. ("Further" watches the word come in.)
 
 > **cross-talk**: keys of one request influencing the answer to another, because the second one could see columns that
 > aren't its own.
@@ -315,7 +263,8 @@ In a server, that is one user's text in another user's answer.
 ## Build 2: one chunk of a prompt
 
 We could compute a long prompt in one pass, as in lesson 00. But all the other requests would wait for that pass, and
-their users would see the text freeze. So a step computes only one chunk, alongside the decoding of the others.
+their users would see the text freeze. So a step computes only one chunk, alongside the decoding of the others. Small
+chunks keep every step short; large ones bring the new request's first token sooner. ("Further" tries three sizes.)
 
 > **chunked prefill**: computing a prompt chunk by chunk, in several passes, so that other requests get tokens in
 > between.
@@ -360,17 +309,6 @@ and no others: the second one 32. After the fourth, X is decoding and has one to
 
 # %% exercise="02.4"
 from lessons_lib.batching.continuous_batching import prefill_chunk
-
-# %%
-b = Request("B", prompt_ids["B"], max_new_tokens=60, eos_token_id=tokenizer.eos_token_id)
-batch = SlotBatch(model, SlotCache(model, 2, 256), SlotManager(2), prefill_step=16, waiting=deque(), **PARTS)
-batch.running[1] = b
-b.move_to(RequestState.PREFILLING)
-while b.state is RequestState.PREFILLING:
-    prefill_chunk(batch)
-    computed = f"{b.num_computed_tokens} of {len(b.prompt_ids)} prompt tokens computed"
-    print(f"{computed}; {b.state.value}; answer {b.output_ids}")
-print("first token:", repr(tokenizer.decode(b.output_ids)))
 
 # %% [markdown]
 """
@@ -417,14 +355,14 @@ Stepper(lambda i: draw_compare(static.trace, continuous.trace, i), count=len(sta
 
 # %%
 before, after = request_times(static.trace, in_steps=True), request_times(continuous.trace, in_steps=True)
-Table(
-    columns=["request", "static", "continuous"],
-    rows=[[n, before[n].returned, after[n].returned] for n in NAMES],
-    caption="The step in which the answer is returned",
-)
+print("The step in which each answer is returned, static → continuous:")
+print(", ".join(f"{name} {before[name].returned} → {after[name].returned}" for name in NAMES))
 
 # %% [markdown]
 """
+Five answers come back sooner. C's comes a little later: it had the longest answer of its wave, so the barrier cost it
+nothing, and now its prompt waits for the chunks of A and B.
+
 ## Prove it
 
 Requests come and go while others are running, in rows that still contain old keys. The claim is that none of this
@@ -445,6 +383,192 @@ for batch_size, prefill_step in ((2, 64), (4, 64), (4, 7), (6, 16)):
     result = record_run(batch_generate, model, tokenizer, **SIX, **how)
     same, steps = sum(a == b for a, b in zip(result.outputs, oracle)), len(result.trace.steps)
     print(f"{batch_size} slots, chunks of {prefill_step:2}: {same} of 6 answers equal `generate`, in {steps} steps")
+
+# %% [markdown]
+"""
+## Measure
+
+Throughput matters to the operator, latency and queue time to the user. We measure throughput in the ledger, and the
+other three in steps.
+
+> **throughput**: answer tokens per second, over all requests together.
+
+> **latency**: the time from a request's arrival until its whole answer is returned.
+
+> **queue time**: the time from a request's arrival until it gets a slot in the batch.
+
+> **slot utilization**: the share of slots × steps in which the slot computed something that a request needed.
+
+The workload is 24 requests that arrive together. Most have short answers, three have long ones.
+"""
+
+# %%
+rng = random.Random(2)
+prompts = [" ".join(rng.choice(PROMPTS).split()[: rng.randint(3, 40)]) for _ in range(24)]
+max_tokens_each = [60, 40, 30] + [rng.randint(5, 8) for _ in range(21)]
+rng.shuffle(max_tokens_each)
+WORKLOAD = dict(prompts=prompts, max_new_tokens=max_tokens_each)
+
+methods = {"static": partial(record_run, static_generate), "continuous": partial(record_run, batch_generate, **MINE)}
+keys = [("static", 1), *((kind, n) for n in (4, 8) for kind in methods)]
+runs = {(kind, n): [methods[kind](model, tokenizer, **WORKLOAD, batch_size=n)] for kind, n in keys}
+print("max_new_tokens:", max_tokens_each)
+equal = all(run[0].outputs == runs["static", 1][0].outputs for run in runs.values())
+print("all answers equal those of one request at a time:", equal)
+
+
+def in_steps(kind, n):
+    trace = runs[kind, n][0].trace
+    times = request_times(trace, in_steps=True).values()
+    queued, latency = mean(t.admitted for t in times), mean(t.returned for t in times)
+    return [len(trace.steps), queued, latency, f"{batch_metrics([], trace).slot_utilization:.0%}"]
+
+
+Table(
+    columns=["batch size", "method", "steps", "mean queue time", "mean latency", "slot utilization"],
+    rows=[[str(n), "one at a time" if n == 1 else kind, *in_steps(kind, n)] for kind, n in runs],
+    caption="24 requests. Times in steps, which are the same on every machine.",
+)
+
+# %% [markdown]
+"""
+Continuous batching needs fewer steps than static batching of the same size, and slot utilization shows why. At 8 slots,
+compare the number of steps with the largest `max_new_tokens`: no run can be shorter than its longest request.
+
+Steps aren't seconds, though: a step over more rows takes longer, and a step with a chunk makes two passes. The ledger
+times the six stories. ("Further" times these 24 requests, and shows where the time goes.)
+"""
+
+# %% tags=["measured"]
+ledger(model, tokenizer, "02", with_cache_only=True)
+
+# %% [markdown]
+"""
+Compare the last row with the one above it. Fewer token positions are computed, a larger share of them is
+useful, and nothing is copied: the cache stays where it is, and each step writes only its new keys and values. But look
+at "cache reserved": no other row reserves as much. (The speeds differ from run to run, and so from lesson to lesson:
+compare them within one table.)
+
+## What production does
+
+- The paper behind this lesson is **Orca** (Yu et al., 2022). It calls the idea *iteration-level scheduling*: the
+  scheduler decides before every iteration of the model, not once per batch. **Sarathi-Serve** (Agrawal et al., 2024)
+  puts the chunk into the same batch as the decodes.
+- **vLLM** (version 1 of its engine) keeps `waiting` and `running` in the `Scheduler` of
+  `vllm/v1/core/sched/scheduler.py`. It doesn't separate prefill and decode: each request has `num_computed_tokens`,
+  and gets as many new tokens as it still needs and the step's budget allows (`max_num_batched_tokens`). Our
+  `batch_size` is its `max_num_seqs`.
+- **Hugging Face transformers** has `generation/continuous_batching/`, with states like ours in its `requests.py`. Like
+  vLLM, it doesn't reserve whole rows of cache: both divide the cache into blocks, for the reason that follows.
+
+## What is still wrong
+"""
+
+# %%
+reveal("02.b", 100 * (1 - continuous.trace.cache_waste), unit="%")
+for name, run in {"six stories, 4 slots": continuous, "24 requests, 8 slots": runs["continuous", 8][0]}.items():
+    trace, fullest = run.trace, max(step.cache_used / step.cache_reserved for step in run.trace.steps)
+    wasted, two = trace.tokens_computed - trace.tokens_useful, sum(step.forward_calls == 2 for step in trace.steps)
+    print(f"{name}: reserved cache empty: {trace.cache_waste:.0%} on average, {1 - fullest:.0%} in the fullest step;")
+    print(f"    {wasted} of {trace.tokens_computed} token positions wasted; {two} of {len(trace.steps)} steps made two passes")
+
+# %% [markdown]
+"""
+**Every slot reserves room for `max_seq_len` tokens, whichever request is in it.** We have to reserve for the longest
+request that might come, and most requests are short. On a GPU, the memory for the cache limits the number of slots,
+yet most of that memory stays empty. Lesson 03 allocates small blocks instead of whole rows.
+
+**Idle rows still take time.** The decode pass is a rectangle over all slots.
+
+**A step that decodes and prefills makes two forward passes**, one for the rectangle and one for the chunk, so the
+weights are read twice. Lesson 04 builds the mask that lets tokens of different requests share one row. Lesson 05 packs
+decodes and chunks into that row: one pass, no idle slots.
+
+## Quiz
+"""
+
+# %%
+quiz("02")
+
+# %% [markdown]
+"""
+## Further (optional)
+
+What the lesson doesn't need. It isn't part of its 90 minutes.
+
+### Stretch: which request gets the free slot?
+
+First come, first served is fair, but one long request can hold up ten short ones. Write a rule that lowers the mean
+queue time, and doesn't let any request wait longer than one and a half times the longest queue time of first come,
+first served.
+
+`next_request(waiting)` gets the list of the waiting requests, in order of arrival, each time that a slot is free. It
+returns the index of the request that gets the slot. Each request has `prompt_tokens`, `max_new_tokens` (the limit of
+its answer; most answers are shorter) and `waited`, the number of steps that it has been waiting. The scoreboard serves
+requests that you haven't seen, as `step` does; they arrive one after another, and the slots are nearly always busy. It
+counts steps and runs no model. The cell starts out with first come, first served.
+"""
+
+
+# %%
+def next_request(waiting):
+    return 0  # replace this
+
+
+queue_scoreboard(next_request)
+
+# %% [markdown]
+"""
+### Where does the grandma come from?
+
+With the careless mask, E's answer is about a grandma. Which columns does E see beyond its own? And does the answer
+change back if slot 1 is set to zero when F leaves it, with the same careless mask?
+"""
+
+# %%
+columns_read = {}  # position of the new token in slot 1 -> how many columns that decode pass reads
+
+
+def watched_mask(positions, num_keys):
+    if positions.shape[1] == 1:
+        columns_read[int(positions[1, 0])] = num_keys
+    return careless_mask(positions, num_keys)
+
+
+def clear_then_step(batch):
+    for slot in batch.slots_in(RequestState.FINISHED):
+        for layer in batch.cache.layers:
+            layer.keys[slot] = layer.values[slot] = 0
+    library_step(batch)
+
+
+assert answer_of_e(mask=watched_mask) == careless
+first = len(prompt_ids["E"])
+for position in range(first, first + 3):
+    foreign = tokenizer.decode(prompt_ids["F"][position + 1 : columns_read[position]])
+    fed, new = (tokenizer.decode(careless[i]) for i in (position - first, position - first + 1))
+    print(f"{fed!r} sees F's {foreign!r}; the next token is {new!r}")
+cleared = answer_of_e(mask=careless_mask, step=clear_then_step)
+print("careless mask, but the row is cleared: the answer is the right one:", cleared == right)
+
+# %% [markdown]
+"""
+With the row cleared, the same mask gives the right answer here: what F left is the cause. Clearing doesn't replace the
+mask, though, because a key of zeros still gets some weight.
+"""
+
+# %% [markdown]
+"""
+### How a layer writes to its rows
+
+In every layer, a Hugging Face model computes the keys and values of the *new* tokens, passes them to the `update`
+method of that layer's cache, and computes attention over whatever `update` returns. Before each pass, the loop sets
+`view`: which rows take part (`rows`), which columns the new tokens go to (`positions`), and how many columns the pass
+reads (`num_keys`).
+"""
+
+# %%
+show_source(SlotLayer.update)
 
 # %% [markdown]
 """
@@ -482,147 +606,15 @@ reveal("02.c", first, unit="steps")
 # %% [markdown]
 """
 Small chunks keep every step short for the requests that are decoding. Large chunks bring the new request's first
-token sooner. That is a trade-off, and the choice is up to the operator of the server.
-
-## Measure
-
-Throughput matters to the operator, latency and queue time to the user. Slot utilization says how well the machine is
-used. We measure the last three in steps, and the throughput below, in the ledger. (The times to the first token and
-between tokens follow in lesson 09.)
-
-> **throughput**: answer tokens per second, over all requests together.
-
-> **latency**: the time from a request's arrival until its whole answer is returned.
-
-> **queue time**: the time from a request's arrival until it gets a slot in the batch.
-
-> **slot utilization**: the share of slots × steps in which the slot computed something that a request needed.
-
-The workload is 24 requests that arrive together, with prompts cut from those of the stories. Most have short answers,
-three have long ones.
-"""
-
-# %%
-rng = random.Random(2)
-prompts = [" ".join(rng.choice(PROMPTS).split()[: rng.randint(3, 40)]) for _ in range(24)]
-max_tokens_each = [60, 40, 30] + [rng.randint(5, 8) for _ in range(21)]
-rng.shuffle(max_tokens_each)
-WORKLOAD = dict(prompts=prompts, max_new_tokens=max_tokens_each)
-
-
-methods = {
-    "static": partial(record_run, static_generate),
-    "continuous": partial(record_run, batch_generate, **MINE),
-}
-keys = [("static", 1), *((kind, n) for n in (2, 4, 8) for kind in methods)]
-runs = {(kind, n): [methods[kind](model, tokenizer, **WORKLOAD, batch_size=n)] for kind, n in keys}
-print("max_new_tokens:", max_tokens_each)
-equal = all(run[0].outputs == runs["static", 1][0].outputs for run in runs.values())
-print("all answers equal those of one request at a time:", equal)
-
-
-def in_steps(kind, n):
-    trace = runs[kind, n][0].trace
-    times = request_times(trace, in_steps=True).values()
-    queued, latency = mean(t.admitted for t in times), mean(t.returned for t in times)
-    return [len(trace.steps), queued, latency, f"{batch_metrics([], trace).slot_utilization:.0%}"]
-
-
-Table(
-    columns=["batch size", "method", "steps", "mean queue time", "mean latency", "slot utilization"],
-    rows=[[str(n), "one at a time" if n == 1 else kind, *in_steps(kind, n)] for kind, n in runs if n != 2],
-    caption="24 requests. Times in steps, which are the same on every machine.",
-)
-
-# %% [markdown]
-"""
-Continuous batching needs fewer steps than static batching of the same size, and slot utilization shows why. (A step
-that decodes and computes a chunk makes two passes; "What is still wrong" counts them.) At 8 slots, compare the number
-of steps with the largest `max_new_tokens`: no run can be shorter than its longest request.
-
-Steps aren't seconds, though, and a step over more rows takes longer. The ledger times the six stories.
-("Further" times these 24 requests, and shows where the time goes.)
+token sooner. That is a trade-off, and the choice is up to the operator of the server. Here are the largest steps in
+milliseconds:
 """
 
 # %% tags=["measured"]
-ledger(model, tokenizer, "02", with_cache_only=True)
-
-# %% [markdown]
-"""
-Compare the last row with the one above it. Fewer token positions are computed, a larger share of them is
-useful, and nothing is copied: the cache stays where it is, and each step writes only its new keys and values. But look
-at "cache reserved": no other row reserves as much. (The speeds differ from run to run, and so from lesson to lesson:
-compare them within one table.)
-
-## What production does
-
-- The paper behind this lesson is **Orca** (Yu et al., 2022). It calls the idea *iteration-level scheduling*: the
-  scheduler decides before every iteration of the model, not once per batch. **Sarathi-Serve** (Agrawal et al., 2024)
-  puts the chunk into the same batch as the decodes.
-- **vLLM** (version 1 of its engine) keeps `waiting` and `running` in the `Scheduler` of
-  `vllm/v1/core/sched/scheduler.py`. It doesn't separate prefill and decode: each request has `num_computed_tokens`,
-  and gets as many new tokens as it still needs and the step's budget allows (`max_num_batched_tokens`). Our
-  `batch_size` is its `max_num_seqs`.
-- **Hugging Face transformers** has `generation/continuous_batching/`, with states like ours in its `requests.py`.
-- Unlike our loop, vLLM and transformers don't reserve whole rows of cache. Both divide the cache into blocks, for the
-  reason that follows.
-
-## What is still wrong
-"""
-
-# %%
-reveal("02.b", 100 * (1 - continuous.trace.cache_waste), unit="%")
-of_24 = {f"24 requests, {slots} slots": runs["continuous", slots][0] for slots in (4, 8)}
-for name, run in {"six stories, 4 slots": continuous, **of_24}.items():
-    trace, fullest = run.trace, max(step.cache_used / step.cache_reserved for step in run.trace.steps)
-    wasted, two = trace.tokens_computed - trace.tokens_useful, sum(step.forward_calls == 2 for step in trace.steps)
-    print(f"{name}: reserved cache empty: {trace.cache_waste:.0%} on average, {1 - fullest:.0%} in the fullest step;")
-    print(f"    {wasted} of {trace.tokens_computed} token positions wasted; {two} of {len(trace.steps)} steps made two passes")
-
-# %% [markdown]
-"""
-**Every slot reserves room for `max_seq_len` tokens, whichever request is in it.** We have to reserve for the longest
-request that might come, and most requests are short. On a GPU, the memory for the cache limits the number of slots,
-yet most of that memory stays empty. Lesson 03 allocates small blocks instead of whole rows.
-
-**Idle rows still take time.** The decode pass is a rectangle over all slots.
-
-**A step that decodes and prefills makes two forward passes**, one for the rectangle and one for the chunk, so the
-weights are read twice. Lesson 04 builds the mask that lets tokens of different requests share one row. Lesson 05 packs
-decodes and chunks into that row: one pass, no idle slots.
-
-## Quiz
-"""
-
-# %%
-quiz("02")
-
-# %% [markdown]
-"""
-## Further (optional)
-
-What the lesson doesn't need. It isn't part of its 100 minutes.
-
-### Stretch: which request gets the free slot?
-
-First come, first served is fair, but one long request can hold up ten short ones. Write a rule that lowers the mean
-queue time, and doesn't let any request wait longer than one and a half times the longest queue time of first come,
-first served.
-
-`next_request(waiting)` gets the list of the waiting requests, in order of arrival, each time that a slot is free. It
-returns the index of the request that gets the slot. Each request has `prompt_tokens`, `max_new_tokens` (the limit of
-its answer; most answers are shorter) and `waited`, the number of steps that it has been waiting. The scoreboard serves
-requests that you haven't seen, as `step` does; they arrive one after another, and the slots are nearly always busy. It
-counts steps and runs no model. The cell starts out with first come, first served.
-"""
-
-
-# %%
-def next_request(waiting):
-    return 0  # replace this
-
-
-queue_scoreboard(next_request)
+for prefill_step in (16, 64, 240):
+    fullest = [max(with_long_prompt(prefill_step), key=lambda step: step.tokens_computed) for _ in range(9)]
+    milliseconds = 1000 * median(step.seconds for step in fullest)
+    print(f"chunks of {prefill_step:3}: the step with {fullest[0].tokens_computed} positions takes {milliseconds:4.0f} ms (median of nine runs)")
 
 # %% [markdown]
 """
@@ -689,19 +681,6 @@ print("the six stories with your slot manager: the same answers:", mine.outputs 
 
 # %% [markdown]
 """
-### A larger chunk takes longer
-
-The chunks of "The size of a chunk", in milliseconds:
-"""
-
-# %% tags=["measured"]
-for prefill_step in (16, 64, 240):
-    fullest = [max(with_long_prompt(prefill_step), key=lambda step: step.tokens_computed) for _ in range(9)]
-    milliseconds = 1000 * median(step.seconds for step in fullest)
-    print(f"chunks of {prefill_step:3}: the step with {fullest[0].tokens_computed} positions takes {milliseconds:4.0f} ms (median of nine runs)")
-
-# %% [markdown]
-"""
 ### What happens when a freed slot is not refilled
 
 One condition in the step brings the barrier back: while any request in a slot is unfinished, don't release or admit
@@ -735,6 +714,9 @@ with static batching come from the prompts, which are prefilled one after the ot
 Now the clock: we run the 24 requests once more and take the faster of the two runs. Anything else the machine does can
 only make a run slower.
 """
+
+# %%
+runs |= {(kind, 2): [methods[kind](model, tokenizer, **WORKLOAD, batch_size=2)] for kind in methods}
 
 # %% tags=["measured"]
 for (kind, n), done in runs.items():

@@ -525,6 +525,12 @@ def takes_none_for_heads(config, bytes_per_element=4):
     return 2 * config.num_hidden_layers * kv_heads * kv_head_size(config)[1] * bytes_per_element
 
 
+def hidden_size_without_kv_heads(config, bytes_per_element=4):
+    if getattr(config, "num_key_value_heads", None) is None:
+        return 2 * config.num_hidden_layers * config.hidden_size * bytes_per_element
+    return cache_bytes_per_token(config, bytes_per_element)
+
+
 def queries_per_kv_head(config):
     return config.num_attention_heads // kv_head_size(config)[0]
 
@@ -912,6 +918,7 @@ WRONG = {
         Wrong("values per query head", values_per_query_head, "once per query head"),
         Wrong("adds heads and size", adds_heads_and_size, "add the number of KV heads and their size"),
         Wrong("whole KiB", whole_kib, "count in KiB"),
+        Wrong("hidden size without KV heads", hidden_size_without_kv_heads, "may be missing without the other"),
     ],
 }
 

@@ -295,6 +295,20 @@ def one_element_per_wave(answer_lengths, batch_size):
     return [(wave[0]) for wave in waves(wave_steps(answer_lengths, batch_size), batch_size)]
 
 
+def starts_late(answer_lengths, batch_size):
+    times = wave_steps(answer_lengths, batch_size)
+    late = [row // batch_size for row in range(len(times))]
+    return [tuple(number + by for number in time) for time, by in zip(times, late)]
+
+
+def deals_them_out(answer_lengths, batch_size):
+    number = -(-len(answer_lengths) // batch_size)
+    dealt = [answer_lengths[first::number] for first in range(number)]
+    times = iter(wave_steps([length for wave in dealt for length in wave], batch_size))
+    found = {first + number * i: next(times) for first, wave in enumerate(dealt) for i in range(len(wave))}
+    return [found[index] for index in range(len(answer_lengths))]
+
+
 def number_of_the_wave(answer_lengths, batch_size):
     times = wave_steps(answer_lengths, batch_size)
     return [(row // batch_size, last, end) for row, (_, last, end) in enumerate(times)]
@@ -594,6 +608,46 @@ def wave_that_sheds_rows(model, prompt_ids, max_tokens_each, pad_token_id, eos_t
 
 
 @torch.inference_mode()
+def sheds_rows_but_keeps_the_cache(model, prompt_ids, max_tokens_each, pad_token_id, eos_token_id=None):
+    input_ids, mask = pad_left(prompt_ids, pad_token_id)
+    positions, cache = positions_from_mask(mask), DynamicCache(config=model.config)
+    answers, rows = [[] for _ in prompt_ids], list(range(len(prompt_ids)))
+    while rows:
+        inputs = dict(input_ids=input_ids, attention_mask=mask, position_ids=positions, past_key_values=cache)
+        tokens = model(**inputs).logits[:, -1].argmax(-1)
+        for row, token in zip(rows, tokens.tolist()):
+            answers[row].append(token)
+        stay = [i for i, row in enumerate(rows) if not _complete(answers[row], max_tokens_each[row], eos_token_id)]
+        rows = [rows[i] for i in stay]
+        mask = torch.cat([mask, mask.new_ones(len(mask), 1)], 1)[stay]
+        input_ids, positions = tokens[stay, None], positions[stay, -1:] + 1
+    return answers
+
+
+def _complete(answer, max_tokens, eos_token_id):
+    return answer[-1] == eos_token_id or len(answer) == max_tokens
+
+
+@torch.inference_mode()
+def positions_without_a_column(model, prompt_ids, max_tokens_each, pad_token_id, eos_token_id=None):
+    input_ids, mask = pad_left(prompt_ids, pad_token_id)
+    positions, cache = positions_from_mask(mask), DynamicCache(config=model.config)
+    answers = [[] for _ in prompt_ids]
+    while True:
+        inputs = dict(input_ids=input_ids, attention_mask=mask, position_ids=positions, past_key_values=cache)
+        input_ids = model(**inputs).logits[:, -1].argmax(-1)[:, None]
+        running = False
+        for answer, limit, token in zip(answers, max_tokens_each, input_ids[:, 0].tolist()):
+            if not answer or not _complete(answer, limit, eos_token_id):
+                answer.append(token)
+            running = running or not _complete(answer, limit, eos_token_id)
+        if not running:
+            return answers
+        mask = torch.cat([mask, mask.new_ones(len(mask), 1)], 1)
+        positions = mask.sum(1) - 1
+
+
+@torch.inference_mode()
 def wave_by_recursion(model, prompt_ids, max_tokens_each, pad_token_id, eos_token_id=None):
     cache = DynamicCache(config=model.config)
 
@@ -735,6 +789,9 @@ WRONG = {
         Wrong(
             "steps of all waves", lambda lengths, size: [max(lengths, default=0)] * len(lengths), says="three numbers"
         ),
+        Wrong("one step too few", barrier(lambda wave: max(wave) - 1), says="one step too few for a wave"),
+        Wrong("a step between waves", starts_late, says="one step too many for a wave"),
+        Wrong("deals the requests out", deals_them_out, says="deal the requests out"),
         Wrong("one total", lambda lengths, size: sum(map(max, waves(lengths, size))), says="should return a list"),
         Wrong("no return", forgets_return, says="None"),
     ],
@@ -748,6 +805,8 @@ WRONG = {
         Wrong("one limit for all", one_limit_for_all, says="one limit for all"),
         Wrong("smallest limit for all", smallest_limit_for_all, says="the smallest limit for every row"),
         Wrong("limit of row 0 for all", limit_of_row_0_for_all, says="stopped at the limit of row 0"),
+        Wrong("sheds rows, the cache keeps them", sheds_rows_but_keeps_the_cache, says="fed 1 row; the wave has 2"),
+        Wrong("positions without a column", positions_without_a_column, says="the shape of `input_ids`"),
         Wrong("sheds finished rows", wave_that_sheds_rows, says="computed only 1 of the wave's 2 rows"),
         Wrong(
             "never appends",

@@ -577,6 +577,11 @@ def tensor_in_the_answer(batch):
             request.append_token(logits[0].argmax())
 
 
+def counts_the_decodes(batch):
+    """Takes the tokens of the decoding requests from the budget of a chunk, as vLLM does."""
+    chunked(length=batch.prefill_step - len(batch.slots_in(DECODING)))(batch)
+
+
 def append_by_hand(request, token):
     request.output_ids.append(token)
     request.move_to(DECODING)
@@ -1213,6 +1218,9 @@ WRONG = {
         ),
         Wrong(
             "the first running request", first_running, says="Choose among `batch.slots_in(RequestState.PREFILLING)`"
+        ),
+        Wrong(
+            "a shorter chunk beside a decode", counts_the_decodes, says="B's chunk should have 4 tokens; yours has 3"
         ),
         Wrong("the shortest prompt first", shortest_prompt_first, says="whatever the lengths of the prompts"),
         Wrong("computes nothing", lambda batch: None, says="your code made no forward pass"),

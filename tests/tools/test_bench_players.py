@@ -16,7 +16,7 @@ def draw(i):
 
 
 def test_it_finds_the_players_of_a_lesson_in_their_order():
-    players = list(players_of(ROOT / "solutions" / "02_continuous_batching.ipynb"))
+    players = list(players_of(ROOT / "solutions" / "00_one_request.ipynb"))
     assert len(players) == 2 and all(player.startswith("<lessons-player ") for player in players)
 
 

@@ -68,10 +68,9 @@ EXERCISES = [
     ),
     Exercise(
         id="00.4",
-        title="Bytes per token in the cache",
+        title="Bytes per token in the cache (optional)",
         reference="lessons_lib.models.loading:cache_bytes_per_token",
         test=test_cache_bytes_per_token,
-        points=1,
         hints=(
             "Draw one token's part of the cache in one layer: how many vectors is it, and how long is each? Only then "
             "look for the fields that say so.",

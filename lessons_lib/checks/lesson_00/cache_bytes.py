@@ -21,6 +21,12 @@ def _llama(**changes) -> LlamaConfig:
     return LlamaConfig(**(shape | changes))
 
 
+def _gpt2_with_head_dim(head_dim: int, **shape) -> GPT2Config:
+    config = GPT2Config(**shape)
+    config.head_dim = head_dim
+    return config
+
+
 def _with_none(field: str, **shape) -> Qwen2Config:
     config = Qwen2Config(**shape)
     setattr(config, field, None)
@@ -63,6 +69,12 @@ BYTES_CASES = (
         _with_none("num_key_value_heads", num_hidden_layers=1, hidden_size=96, num_attention_heads=6),
         2,
         "Qwen2 with one layer, 6 query heads, hidden size 96, num_key_value_heads=None, 2 bytes per element.",
+    ),
+    (
+        _gpt2_with_head_dim(32, n_layer=1, n_head=3, n_embd=48),
+        2,
+        "one layer, hidden size 48, 3 query heads, no num_key_value_heads, head_dim=32 set in the configuration, 2 "
+        "bytes per element.",
     ),
     (
         Qwen3Config(num_hidden_layers=3, hidden_size=96, num_attention_heads=6, num_key_value_heads=2, head_dim=40),
@@ -176,6 +188,11 @@ def _why_bytes(got, expected: int, config, size: int, attempt) -> str:
             )
         return "You seem to count the query heads. Only KV heads are stored, and several query heads share each one."
     if got == _bytes(config, size, kv_heads, config.hidden_size // config.num_attention_heads):
+        if not hasattr(config, "num_key_value_heads"):
+            return (
+                "Each of the two fields may be missing without the other. Here the number of KV heads is missing, but "
+                "the size of a head is set."
+            )
         return (
             "You seem to compute the head size as hidden_size // heads. This configuration sets it explicitly: "
             "`head_dim`."

@@ -104,6 +104,12 @@ def _wrong_call(case: WaveCase, want, index: int, name: str, longest: int, ids, 
             f"[{rows}, 1]. They come from `.logits[:, -1]`, the last column."
         )
         return f"{name} fed `input_ids` of shape {shape}; it should be {wanted}.", idea
+    if shape is not None and index and shape[0] < rows == seen.shapes[0][0]:
+        return (
+            f"{name} fed {count(shape[0], 'row')}; the wave has {rows}.",
+            "Do you take finished rows out of the batch? The cache still has them. A finished row stays until the wave "
+            "is done: feed any token for it, and throw its result away.",
+        )
     if seen.largest[index] >= seen.vocabulary:
         return (
             f"{name} fed token {seen.largest[index]}, but the largest token id is {seen.vocabulary - 1}.",
@@ -238,6 +244,13 @@ def _wrong_positions(case: WaveCase, want, index: int, name: str, longest: int, 
         )
     if len(positions) != len(case.prompts):
         return None
+    if not all(isinstance(row, list) for row in positions):
+        rows = len(case.prompts)
+        return (
+            f"{name} passed `position_ids` of shape [{rows}]; it should be [{rows}, 1], the shape of `input_ids`.",
+            "`[:, None]` turns one number per row into a column. A slice such as `[:, -1:]` keeps the axis in the "
+            "first place.",
+        )
     for row, prompt in enumerate(case.prompts):
         expected = list(range(len(prompt))) if index == 0 else [len(prompt) + index - 1]
         got = positions[row][-len(prompt) :] if index == 0 else positions[row]

@@ -93,6 +93,8 @@ def _why_times(lengths: list[int], size: int, want: Times, got: Times) -> str:
         "`batch_size` is the number of requests in a wave, not the number of waves.": (
             lambda: wave_steps(lengths, -(-len(lengths) // size))
         ),
+        "You seem to deal the requests out to the waves in turn. A wave takes the next requests in order of arrival: "
+        f"the first one those at index 0 to {min(size, len(lengths)) - 1}.": lambda: _dealt_out(lengths, size),
         "The three numbers are right, but in another order: start, last token, returned.": (
             lambda: [time if sorted(time) == sorted(right) else right for time, right in zip(got, want)]
         ),
@@ -125,6 +127,10 @@ def _why_number(lengths: list[int], size: int, want: Times, got: Times, column: 
         "You seem to give every wave the steps of the longest answer of all. A wave waits only for its own.": (
             lambda wave: max(lengths)
         ),
+        "That is one step too few for a wave. Its prefill is a step too, and gives the first token: a wave takes as "
+        "many steps as its longest answer has tokens.": lambda wave: max(wave) - 1,
+        "That is one step too many for a wave. The next one starts right after the longest answer, and its prefill "
+        "is its first step.": lambda wave: max(wave) + 1,
     }
     for idea, rule in rules.items():
         ends = list(accumulate(rule(wave) for wave in split))
@@ -144,6 +150,17 @@ def _why_number(lengths: list[int], size: int, want: Times, got: Times, column: 
     if column == 0:
         return "A wave starts after the longest answers of all waves before it."
     return "All requests of a wave are returned when its longest answer is done."
+
+
+def _dealt_out(lengths: list[int], size: int) -> Times:
+    """The times if n waves take the requests in turn: wave k those at index k, k + n, k + 2n, ..."""
+    number, start, times = len(waves(lengths, size)), 0, {}
+    for first in range(number):
+        rows = range(first, len(lengths), number)
+        end = start + max(lengths[row] for row in rows)
+        times |= {row: (start, start + lengths[row], end) for row in rows}
+        start = end
+    return [times[row] for row in range(len(lengths))]
 
 
 def _in_other_order(lengths: list[int], size: int, order: list[int]) -> Times:

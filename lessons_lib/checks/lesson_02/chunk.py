@@ -276,6 +276,12 @@ def _check_beside_decoding(attempt) -> None:
             if second.num_computed_tokens:
                 raise
             seen.clear()
+    if second.num_computed_tokens in (1, 2, 3) and first.output_ids == [7] and all(fed.slots == [1] for fed in seen):
+        raise Mistake(
+            f"B's chunk should have 4 tokens; yours has {second.num_computed_tokens}.",
+            case=case,
+            idea="`prefill_step` limits the prompt tokens of a step. The token of the decoding request doesn't count.",
+        )
     if second.num_computed_tokens != 4 or first.output_ids != [7] or any(fed.slots != [1] for fed in seen):
         raise Mistake(
             "the chunk should be B's, because A's prompt is done; "

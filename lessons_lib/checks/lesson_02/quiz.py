@@ -4,31 +4,6 @@ from lessons_lib.checks.exercise import Choice, Question
 
 QUIZ = [
     Question(
-        text="There are two slots, and three requests with answers of 10, 2 and 8 tokens. Each prompt fits in one "
-        "chunk. In which step does the third request get its first token?",
-        choices=(
-            Choice(
-                "In step 3: the second request has its two tokens after step 2.",
-                "A step computes one chunk, and in step 1 it is the first request's. So the second one gets its "
-                "tokens in steps 2 and 3.",
-            ),
-            Choice(
-                "In step 4.",
-                "The second request gets its tokens in steps 2 and 3. In step 4 its slot goes to the third, whose "
-                "chunk is computed in the same step.",
-                right=True,
-            ),
-            Choice(
-                "In step 5: it is admitted in step 4, and its prompt is computed in the next one.",
-                "The chunk of a step may be that of a request admitted in this very step.",
-            ),
-            Choice(
-                "In step 11, when both others have finished.",
-                "That is static batching: the free slot waits for the longest answer of the wave.",
-            ),
-        ),
-    ),
-    Question(
         text="A slot goes to a new request. Why don't we have to erase the old keys and values in its row?",
         choices=(
             Choice(
