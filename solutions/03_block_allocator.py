@@ -178,25 +178,22 @@ neighbors. At the bottom are the free blocks, in the order in which they will be
 
 ## Blocks against the oracle
 
-Back to the oracle. `contiguous_use` replays the six stories with it: a request gets its piece (*contiguous* memory) in
-the first gap that is large enough, or else at the end. With blocks, C takes one only when a token needs it. The number
-of blocks for so many tokens is `blocks_for(num_tokens, block_size)`: it divides, and rounds up. (It's given; it is
-exercise 03.2, in "Further".)
+Back to the oracle, which gives C 102 slots in one piece (*contiguous* memory). With blocks, C takes one only when a token
+needs it. The number of blocks for so many tokens is `blocks_for(num_tokens, block_size)`: it divides, and rounds up.
+(It's given; it is exercise 03.2, in "Further".)
 """
 
 # %%
-oracle = contiguous_use(held, final)
 c_tokens = [now["C"] for now in held if "C" in now]
 reveal("03.a", 100 * (1 - mean(c_tokens) / final["C"]), unit="%")
 grows = range(3, 103)  # the tokens of C, step by step
 print(f"and in blocks of 16: {1 - sum(grows) / sum(16 * blocks_for(tokens, 16) for tokens in grows):.0%}")
-draw_memory(oracle, 24, title="Oracle: exactly what each request needs", num_slots=512)
 
 # %% [markdown]
 """
-Nothing is hatched, but much is pale: reserved, and used only later. Even with a perfect oracle, half of C's piece is
-empty on average. (In its first two steps C holds nothing: its prompt is computed in the third.) Blocks need no oracle,
-and leave far less empty: about half of C's last block.
+Even with a perfect oracle, half of C's piece is empty on average: reserved, and used only later. (In its first two
+steps C holds nothing: its prompt is computed in the third.) Blocks need no oracle, and leave far less empty: about half
+of C's last block.
 
 A second loss shows when many requests come and go: a request that finishes leaves a gap of its own size, and the next
 one may be larger.
@@ -364,18 +361,15 @@ Now your parts serve requests. `step_in_blocks` is one step of a server, with th
 3. **Admit.** First come, first served: the next request is admitted if its whole prompt fits in the free blocks.
 
 The step is given. Writing it is exercise 03.6, in "Further": half an hour well spent.
-"""
 
-# %% [markdown]
-"""
 ## Measure: rows against blocks
 
 The payoff: 32 requests are waiting, and the bundled model has 4 MiB for its cache. Cut into rows of 256 slots, it holds
 as many requests at once as there are rows. Cut into blocks of 16, it holds as many as their tokens allow at the moment.
 
 `serve_in_blocks` calls the step until all requests are finished. It serves rows, too: **a row of 256 slots is a block
-of 256**, and a request never needs a second one. So the same step serves the 32 requests in both layouts, in the same
-4 MiB. (In this count, a step computes all prompts that it admits. Lesson 02 allowed one chunk per step.)
+of 256**, and a request never needs a second one. (In this count, a
+step computes all prompts that it admits. Lesson 02 allowed one chunk per step.)
 
 In rows, two requests run at once. **03.c** Predict from the numbers that the next cell prints: in blocks of 16, how
 many run at once on average, while others wait? A request takes more slots than it has tokens. Within 25% is a hit.
@@ -429,8 +423,8 @@ line_chart(range(1, len(rows) + 1), curves, xlabel="step", ylabel="requests that
 # %% [markdown]
 """
 Same memory, same requests, same code. In rows, only two requests run at a time, and most of each row stays empty. In
-blocks of 16, all of them are done in less than a third of the steps. (The curve has a long tail: the queue is empty,
-and the longest answers run on.)
+blocks of 16, all of them are done in less than a third of the steps. Even the oracle, which knows the length of each
+answer, needs more steps than blocks, which know nothing in advance ("Further" serves with it).
 
 How many run at once? A request holds 24 tokens on average, and leaves about half a block empty: 512 / (24 + 7.5) is 16.
 
@@ -600,9 +594,8 @@ compare(rivals | {"blocks of 16": blocks})
 
 # %% [markdown]
 """
-Rows that just fit the longest request still need almost twice as many steps as blocks. Even the oracle needs more steps
-than blocks of 16: from a request's first step on, it keeps room for the tokens of its last. Blocks know nothing in
-advance.
+Rows that just fit the longest request still need almost twice as many steps as blocks. The oracle needs more steps than
+blocks of 16, too: from a request's first step on, it keeps room for the tokens of its last.
 
 ### The pool by hand
 
@@ -710,7 +703,8 @@ Stepper(lambda i: draw_pool(states[i]), count=len(states), label="picture", star
 """
 ### Rows, oracle and blocks side by side
 
-The 32 requests again, with eight batch slots. We count only the steps in which requests wait, because that's when an
+The 32 requests again, with eight batch slots. With the oracle, a request gets its piece in the first gap that is large
+enough, or else at the end. We count only the steps in which requests wait, because that's when an
 empty slot hurts. As memory in use, we count all slots from slot 0 to the last reserved one.
 """
 

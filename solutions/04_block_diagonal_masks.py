@@ -10,9 +10,6 @@
 A batch usually has a row for each request, filled up with padding. In this lesson all requests share a single row. An
 attention mask keeps them apart, and it needs only two integers per token. By the end, the six stories run in one row
 without padding, and each gets the same tokens as it would alone.
-
-Cells that say `raise NotImplementedError()` are yours to fill in. If you skip one, the next cell gives you a working
-version.
 """
 
 # %%
@@ -272,23 +269,9 @@ draw_mask(mask, queries, keys, "CED", title="Two decodes and a prefill in one pa
 # %% [markdown]
 """
 We don't need another rule for this. The cached tokens' rows aren't needed, because earlier passes already computed
-those tokens. The order of the keys doesn't matter either, as long as each key keeps its tags. Here keys, values and
-tags are shuffled in the same way:
-"""
-
-# %%
-order = torch.tensor(random.Random(0).sample(range(len(keys)), len(keys)))
-shuffled = Tags(keys.seq_ids[order], keys.positions[order])
-q, k, v = torch.randn(1, len(queries), 16), torch.randn(1, len(keys), 16), torch.randn(1, len(keys), 16)
-output = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
-mask_shuffled = block_diagonal_mask(queries, shuffled)
-output_shuffled = F.scaled_dot_product_attention(q, k[:, order], v[:, order], attn_mask=mask_shuffled)
-print("attention gives the same output:", torch.allclose(output, output_shuffled, atol=1e-5))
-
-# %% [markdown]
-"""
-So the keys can be stored in any order: cached ones first and new ones after them (lesson 05), sequence by sequence,
-or in blocks scattered over memory (lesson 06).
+those tokens. The order of the keys doesn't matter either, as long as each key keeps its tags. They can be stored with
+the cached ones first and the new ones after them (lesson 05), sequence by sequence, or in blocks scattered over memory
+(lesson 06).
 
 ## What the mask costs
 
