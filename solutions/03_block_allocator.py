@@ -4,12 +4,12 @@
 
 **How can requests share one cache when we don't know how long each of them will get?**
 
-105 minutes · difficulty: medium · routes: ideas, kernels, serving · prerequisites: lesson 00 (KV cache) and lesson 02
+85 minutes · difficulty: medium · routes: ideas, kernels, serving · prerequisites: lesson 00 (KV cache) and lesson 02
 (slots)
 
 In lesson 02, every batch slot reserved a row of cache for the longest request that might come. In this lesson you
 build what serving systems use instead: a pool of small blocks, and for each request a table of the blocks that it owns.
-Then you serve 32 requests from 4 MiB of cache, once in rows and once in blocks. We only count
+Then your pool and your tables serve 32 requests from 4 MiB of cache, once in rows and once in blocks. We only count
 their tokens in the cache; lesson 06 fills the blocks with keys and values.
 """
 
@@ -25,7 +25,8 @@ from transformers import LlamaConfig
 from lessons_lib.batching import batch_generate
 from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, solution
 from lessons_lib.checks.lesson_03.scoreboard import BLOCK_SIZE, admission_scoreboard
-from lessons_lib.kv_cache import block_bytes, block_pool as reference, blocks_in_budget, serve_in_blocks, slot_of
+from lessons_lib.kv_cache import block_bytes, block_pool as reference, blocks_for, blocks_in_budget
+from lessons_lib.kv_cache import serve_in_blocks, step_in_blocks
 from lessons_lib.measuring import MAX_NEW_TOKENS, NAMES, PROMPTS, ledger, skewed_workload
 from lessons_lib.models import cache_bytes_per_token, load_model
 from lessons_lib.recording import contiguous_use, final_tokens, paged_use, record_run, replay, tokens_held, waste
@@ -33,7 +34,6 @@ from lessons_lib.viz.stepper import Stepper
 from lessons_lib.viz.cache import draw_memory
 from lessons_lib.viz.charts import line_chart
 from lessons_lib.viz.pool import PoolPlayground, draw_pool, watch_paging
-from lessons_lib.viz.source import show_source
 from lessons_lib.viz.tables import Table
 
 model, tokenizer = load_model(device="cpu")  # float32: 4 bytes per element in the cache
@@ -60,14 +60,6 @@ six = record_run(
 )
 held = tokens_held(six.trace)
 final = final_tokens(held)
-answer_tokens = dict(zip(NAMES, map(len, six.outputs)))
-Table(
-    columns=["request", "prompt tokens", "answer tokens", "tokens in the cache at the end", "cache slots reserved"],
-    rows=[[name, prompt_tokens[name], answer_tokens[name], final[name], 256] for name in NAMES],
-    caption="The last token of an answer is never fed back, so the cache ends one token short of prompt plus answer.",
-)
-
-# %%
 longest_possible = contiguous_use(held, {name: 256 for name in NAMES})
 draw_memory(longest_possible, 24, title="256 cache slots for every request", num_slots=1024)
 
@@ -85,8 +77,10 @@ Pale: reserved, and the request will use it later. Hatched: reserved, and never 
 ## Predict
 
 Rows are too long because we don't know how long an answer will be. So suppose we did: an oracle tells us. C's prompt
-has 3 tokens, and its answer 100, so we reserve exactly the 102 slots that C will fill, from its first step to its last.
-Not one of them is for nothing. Averaged over C's steps, what percentage of the 102 slots is empty?
+has 3 tokens, and its answer 100. (The last of them is never fed back, so it takes no slot.) We reserve exactly the 102
+slots that C will fill, from its first step to its last. Not one of them is for nothing.
+
+**03.a** Averaged over C's steps, what percentage of the 102 slots is empty?
 """
 
 # %%
@@ -104,8 +98,8 @@ Operating systems solved this problem long ago. First, cut the memory into block
 
 > **block table**: a request's list of its blocks, in the order of its tokens.
 
-These are the four rows of the picture above, after 25 steps. Step on, and they become blocks, wherever some are free (the
-block numbers are an example):
+These are the four rows of the picture above, after 25 steps. Step on, and they become blocks, wherever some are free
+(the block numbers are an example):
 """
 
 # %%
@@ -114,9 +108,6 @@ watch_paging({name: prompt_tokens[name] for name in now}, now, row=256, block_si
 
 # %% [markdown]
 """
-You'll build: the pool, the number of blocks that a request needs, the block table, the mapping from
-positions to cache slots, and the step that serves requests from them.
-
 ## Build 1: the pool
 
 > **block pool**: all blocks of the cache, with a record of which are free and which are allocated.
@@ -157,23 +148,12 @@ from lessons_lib.kv_cache.block_pool import OutOfBlocks
 
 from lessons_lib.kv_cache.block_pool import BlockPool
 
-# %%
-pool = BlockPool(6, 16)
-print("allocated:", pool.allocate(4), "| free queue:", list(pool.free_queue), f"| in use: {pool.utilization:.0%}")
-for call in (lambda: pool.allocate(3), lambda: pool.free([3, 5]), lambda: pool.free([-1]), lambda: BlockPool(6, 0)):
-    try:
-        call()
-    except (OutOfBlocks, ValueError) as error:
-        print(f"{type(error).__name__}: {error}")
-pool.free([0, 1, 2])
-print("free queue:", list(pool.free_queue))
-
 # %% [markdown]
 """
-Why does the last block go into the queue first? Freed blocks aren't erased, and a later request that starts with the
-same text can use the keys in them (lesson 11). But in every layer except the first, a token's key depends on all the tokens *before* it, so a block is
-useless without the blocks before it. The beginning of a request should survive longest. "Further" at the end of this
-lesson tries both orders.
+Why does the last block go into the queue first? Freed blocks aren't erased. If a later request starts with the same
+text, it can use the keys in them (lesson 11). But in every layer except the first, a token's key depends on all the
+tokens *before* it, so a block is useless without the blocks before it. The beginning of a request should survive
+longest. ("Further" tries both orders.)
 
 ## How requests use the blocks
 
@@ -191,61 +171,29 @@ draw_pool(early[24])
 
 # %% [markdown]
 """
-On the left is the pool: each box is a block, divided into its cache slots. A colored slot holds a token; a hatched one
-is empty, and no other request can use it. (Unlike in the first picture, its request may use it later.) On the right are the block tables. Read the first one: A's tokens 0 to
-15 are in one block, 16 to 31 in the next, and the two need not be neighbors. At the bottom are the free blocks, in the
-order in which they will be allocated.
+On the left is the pool: each box is a block, divided into its cache slots. A colored slot holds a token. A hatched one
+is empty, and no other request can use it. (Unlike in the first picture, its request may use it later.) On the right are
+the block tables. Read the first one: A's tokens 0 to 15 are in one block, 16 to 31 in the next, and the two need not be
+neighbors. At the bottom are the free blocks, in the order in which they will be allocated.
 
-## Build 2: how many blocks?
+## Blocks against the oracle
 
-C again: it grows from 3 tokens to 102, one token per step, and takes a block of 16 only when a token needs it. (The
-oracle gave C all of its 102 slots in the first step.) About what percentage of the slots in C's blocks is empty, over
-these 100 steps?
+Back to the oracle, which gives C 102 slots in one piece (*contiguous* memory). With blocks, C takes one only when a token
+needs it. The number of blocks for so many tokens is `blocks_for(num_tokens, block_size)`: it divides, and rounds up.
+(It's given; it is exercise 03.2, in "Further".)
 """
 
 # %%
-predict("03.b", ...)  # percent
-
-# %% [markdown]
-"""
-**Exercise 03.2.** Write `blocks_for(num_tokens, block_size)`. It returns the number of blocks that hold that many
-tokens, as an `int`: as many as needed, and not one more. It must be exact for any number of tokens from 0 and every block
-size from 1. Examples: B's prompt of 62 tokens needs 4 blocks of 16 (16 + 16 + 16 + 14), C's prompt of 3 tokens needs 1.
-"""
-
-# %% exercise="03.2"
-from lessons_lib.kv_cache.block_pool import blocks_for
-
-# %%
-for name, tokens in prompt_tokens.items():
-    count = blocks_for(tokens, 16)
-    print(f"{name}: {tokens:2} prompt tokens, blocks: {count}, empty slots: {count * 16 - tokens}")
-grows = range(3, 103)  # the tokens of C, step by step
-slots_of_c = [16 * blocks_for(tokens, 16) for tokens in grows]
-print("C takes a further block when it gets token", [t for t in grows if blocks_for(t, 16) > blocks_for(t - 1, 16)])
-reveal("03.b", 100 * (1 - sum(grows) / sum(slots_of_c)), unit="%")
-
-# %% [markdown]
-"""
-## What the best reservation in one piece would waste
-
-Back to the oracle, which reserves exactly what each request will need, in one piece (*contiguous* memory). `contiguous_use` replays the six stories that
-way: a request gets its piece in the first gap that is large enough, or else at the end.
-"""
-
-# %%
-oracle = contiguous_use(held, final)
 c_tokens = [now["C"] for now in held if "C" in now]
 reveal("03.a", 100 * (1 - mean(c_tokens) / final["C"]), unit="%")
-empty = {name: 1 - mean(now[name] for now in held if name in now) / size for name, size in final.items()}
-print("empty on average:", *(f"{name} {share:.0%}" for name, share in empty.items()))
-draw_memory(oracle, 24, title="Oracle: exactly what each request needs", num_slots=512)
+grows = range(3, 103)  # the tokens of C, step by step
+print(f"and in blocks of 16: {1 - sum(grows) / sum(16 * blocks_for(tokens, 16) for tokens in grows):.0%}")
 
 # %% [markdown]
 """
-Nothing is hatched, but much is pale: reserved, and used only later. Even with a perfect oracle, half of C's piece is
-empty on average. (The first two steps add a little: C has its slots, and its prompt isn't computed yet.) Blocks need no
-oracle, and waste far less.
+Even with a perfect oracle, half of C's piece is empty on average: reserved, and used only later. (In its first two
+steps C holds nothing: its prompt is computed in the third.) Blocks need no oracle, and leave far less empty: about half
+of C's last block.
 
 A second loss shows when many requests come and go: a request that finishes leaves a gap of its own size, and the next
 one may be larger.
@@ -254,7 +202,7 @@ one may be larger.
 
 ("Further" shows such a moment, and compares the waste of rows, oracle and blocks on 32 requests.)
 
-## Build 3: the block table
+## Build 2: the block table
 
 A block table belongs to one request. It has
 
@@ -291,21 +239,9 @@ from lessons_lib.kv_cache.block_pool import TableFull
 
 from lessons_lib.kv_cache.block_pool import BlockTable
 
-# %%
-pool = BlockPool(10, 16)
-table = BlockTable(pool, max_blocks=9)
-for count in (128, 1, 15, 1):
-    try:
-        table.append(count)
-        print(f"append({count}): {table.num_tokens} tokens in {len(table.blocks)} blocks")
-    except TableFull as error:
-        print(f"append({count}) refused:", error)
-table.release()
-print("released; free queue:", list(pool.free_queue))
-
 # %% [markdown]
 """
-## Build 4: from positions to cache slots
+## Build 3: from positions to cache slots
 
 The **position** of a token is its index in its own sequence, from 0. The model will ask: where does the key of A's
 token at position 40 go? The answer is the index of a cache slot, counted over the whole pool: block 0 has slots 0 to
@@ -313,8 +249,8 @@ token at position 40 go? The answer is the index of a cache slot, counted over t
 
 > **slot mapping**: for each token, the index of the cache slot for its key and value.
 
-If A's blocks are 0, 8 and 12, position 40 is in its third block, which is block 12 of the pool. Eight positions of that block come before it. So its slot is
-12 × 16 + 8 = 200.
+If A's blocks are 0, 8 and 12, position 40 is in its third block, which is block 12 of the pool. Eight slots of that
+block come before it. So its slot is 12 × 16 + 8 = 200.
 
 A prefill can need hundreds of positions in one step, so don't loop over them.
 
@@ -324,15 +260,12 @@ slot indices of a large pool overflow.) `blocks` is a list of ints. Example: `sl
 `tensor([22, 23, 8, 9])`.
 
 A position below 0, or beyond the last slot of the table, raises `IndexError`. Check for both yourself: indexing in
-Python and in torch would let some of them pass silently. An empty range, `start == end`, gives an empty tensor,
-even for an empty table; it is never outside of the table. `start` is never above `end`.
+Python and in torch would let some of them pass silently. An empty range, `start == end`, gives an empty tensor, even
+for an empty table. (You are never given an empty range outside of the table, or a `start` above `end`.)
 """
 
 # %% exercise="03.4"
 from lessons_lib.kv_cache.cache_slots import slot_mapping
-
-# %%
-show_source(slot_of)  # for a single position
 
 # %%
 pool = BlockPool(6, 16)
@@ -342,21 +275,22 @@ for name, count in (("A", 13), ("B", 62), ("A", 10)):
 for name, table in tables.items():
     print(f"{name}: {table.num_tokens} tokens in blocks {list(table.blocks)}")
 print("A's tokens 10 to 22 go to slots", slot_mapping(tables["A"].blocks, 16, 10, 23).tolist())
-print("the next token of B goes to slot", slot_mapping(tables["B"].blocks, 16, 62, 63).tolist())
 
 # %% [markdown]
 """
-A's tokens at positions 13, 14 and 15 still fit in its first block. Position 16 starts a new one, which comes after B's in memory.
+A's tokens at positions 13, 14 and 15 still fit in its first block. Position 16 starts a new one, which comes after B's
+in memory.
 
-So far we've only counted. Now something is stored: one number for each cache slot, in place of a key. A stores 1000, 1001, …, and B 2000, 2001, …, each
-through its own table. Then A leaves, and C comes with 20 tokens and stores 3000, 3001, … The code below your
-prediction does all this, and then reads positions 14 to 18 once more, through A's *old* table.
+So far we've only counted. Now something is stored: one number for each cache slot, in place of a key. A stores 1000,
+1001, …, and B 2000, 2001, …, each through its own table. Then A leaves, and C comes with 20 tokens and stores 3000,
+3001, … The code below your prediction does all this, and then reads positions 14 to 18 once more, through A's *old*
+table.
 
-**03.c** How many of these five numbers are still A's own?
+**03.b** How many of these five numbers are still A's own?
 """
 
 # %%
-predict("03.c", ...)
+predict("03.b", ...)
 
 # %%
 keys = torch.zeros(6 * 16, dtype=torch.int64)
@@ -373,7 +307,7 @@ keys[slot_mapping(tables["C"].blocks, 16, 0, 20)] = 3000 + torch.arange(20)
 print(f"C's blocks: {tables['C'].blocks}; A's were {old_blocks}")
 stale = keys[slot_mapping(old_blocks, 16, 14, 19)].tolist()
 print("A's old table reads 14 to 18:  ", stale)
-reveal("03.c", sum(1000 <= number < 2000 for number in stale))
+reveal("03.b", sum(1000 <= number < 2000 for number in stale))
 
 # %% [markdown]
 """
@@ -384,7 +318,7 @@ that block. Nothing in the tensor says whose a number is. Only the tables do, so
 mistake.
 
 Is all of that right over whole runs? We replay the six stories, and a run of 32 other requests, with your pool and
-tables and with the reference, and compare picture by picture.
+tables and with the reference, in six block sizes, and compare picture by picture.
 """
 
 # %%
@@ -393,17 +327,14 @@ load = skewed_workload(32)
 names = [str(index) for index in range(32)]
 how = dict(max_new_tokens=load.max_new_tokens, names=names, batch_size=8, max_seq_len=256)
 many = record_run(batch_generate, model, tokenizer, load.prompts, **how)
-for name, result in (("six stories", six), ("32 requests", many)):
-    same = [
-        replay(result.trace, BlockPool(500, size), BlockTable) == replay(result.trace, reference.BlockPool(500, size))
-        for size in SIZES
-    ]
-    equal = f"{sum(same)} of {len(same)} replays equal the reference's in every picture"
-    print(f"{name}: {len(result.trace.steps)} steps, block sizes {SIZES}: {equal}")
+for name, trace in (("six stories", six.trace), ("32 requests", many.trace)):
+    yours = [replay(trace, BlockPool(500, size), BlockTable) for size in SIZES]
+    same = sum(mine == replay(trace, reference.BlockPool(500, size)) for mine, size in zip(yours, SIZES))
+    print(f"{name}, {len(trace.steps)} steps: {same} of {len(SIZES)} replays equal the reference's in every picture")
 
 # %% [markdown]
 """
-## Build 5: serve requests from the blocks
+## Serve requests from the blocks
 
 How many blocks are there? As many as fit in the memory that is left after loading the weights. In every layer, a block
 stores a key and a value for each of its tokens and each KV head, so its bytes follow from the model's configuration
@@ -422,52 +353,25 @@ for what, config, budget, bytes_per_element in (
 
 # %% [markdown]
 """
-Now the parts serve requests. A `CachedRequest` has an `id`, `prompt_tokens`, `answer_tokens`, and its own block
-`table`, empty at first. `request.finished` says whether it has its whole answer: whether the table holds all tokens
-that it ever needs. (A server doesn't know `answer_tokens` in advance. Your step shouldn't use it.)
+Now your parts serve requests. `step_in_blocks` is one step of a server, with these rules, in this order:
 
-**Exercise 03.6.** Write `step_in_blocks(waiting, running, pool)`, one step of a server. `waiting` is a deque, and
-`running` a list in order of admission. These are the rules of a step, in this order:
+1. **Leave.** Finished requests release their tables.
+2. **Grow.** Each running request stores one token more. If a token needs a block and none is free, the request that was
+   admitted *last* releases its table and goes back to the queue, to start over.
+3. **Admit.** First come, first served: the next request is admitted if its whole prompt fits in the free blocks.
 
-1. **Leave.** Finished requests leave `running`, in order, and their blocks are free for the others.
-2. **Grow.** Each running request stores one token more, in order of admission. For a token that finds no free block,
-   the request that was admitted *last* releases its table and goes back to the front of `waiting`, to start over.
-   That may be the very request that needs the block.
-3. **Admit.** First come, first served: as long as the whole prompt of the next request fits in the free blocks, it is
-   admitted and stores its prompt, and no more in this step. The first that doesn't fit ends the step. A request that
-   has just lost its blocks has no special rule: if its prompt fits, it's admitted again.
+The step is given. Writing it is exercise 03.6, in "Further": half an hour well spent.
 
-No request needs more blocks than the pool has. Change `waiting` and `running` in place; nothing reads what you return. An example with five blocks of 4:
-
-| | A | B | C | D |
-|---|---|---|---|---|
-| before | runs, 8 tokens in 2 blocks | runs, 5 tokens in 2 blocks | runs, 4 tokens in 1 block | waits, prompt 3 |
-| after | 9 tokens in 3 blocks | 6 tokens in 2 blocks | waits, 0 tokens | waits behind C |
-
-A's ninth token needs a block, and none is free. C was admitted last, so it gives up its block, and A takes that
-one. Now no block is free, so nothing is admitted.
-"""
-
-# %% exercise="03.6"
-from lessons_lib.kv_cache.block_serving import step_in_blocks
-
-# %% [markdown]
-"""
 ## Measure: rows against blocks
 
 The payoff: 32 requests are waiting, and the bundled model has 4 MiB for its cache. Cut into rows of 256 slots, it holds
-as many requests at once as there are rows. Cut into blocks of 16, it holds more: each request has only as many blocks
-as its tokens need at the moment.
+as many requests at once as there are rows. Cut into blocks of 16, it holds as many as their tokens allow at the moment.
 
-`serve_in_blocks` calls your step until all requests are finished. It serves rows, too: **a row of 256 slots is a block
-of 256**, and a request never needs a second one. So the same step serves the 32 requests in both layouts, in the same
-4 MiB. (In this count, a step computes all prompts that it admits. Lesson 02 allowed one chunk per step.)
+`serve_in_blocks` calls the step until all requests are finished. It serves rows, too: **a row of 256 slots is a block
+of 256**, and a request never needs a second one. (In this count, a
+step computes all prompts that it admits. Lesson 02 allowed one chunk per step.)
 
-Two rivals that no server can have run along: rows exactly as long as the longest of these requests (131 tokens; they
-even get a fourth row, for which 4 MiB isn't quite enough), and the oracle, which reserves for each request what it
-will hold in the end. (Its memory has no gaps: it's counted in blocks of 1.)
-
-In rows, two requests run at once. **03.d** Predict from the numbers that the next cell prints: in blocks of 16, how
+In rows, two requests run at once. **03.c** Predict from the numbers that the next cell prints: in blocks of 16, how
 many run at once on average, while others wait? A request takes more slots than it has tokens. Within 25% is a hit.
 """
 
@@ -476,21 +380,6 @@ lengths = [(len(tokenizer(prompt).input_ids), len(output)) for prompt, output in
 token_bytes = cache_bytes_per_token(model.config)
 print(f"one cache slot takes {token_bytes:,} bytes, so 4 MiB has {BUDGET // token_bytes} slots")
 print(f"that is {BUDGET // (256 * token_bytes)} rows of 256 slots, or {BUDGET // (16 * token_bytes)} blocks of 16")
-longest = max(prompt + answer - 1 for prompt, answer in lengths)
-
-
-def in_the_end(request):
-    """The tokens that a request will hold."""
-    return request.prompt_tokens + request.answer_tokens - 1
-
-
-def step_with_oracle(waiting, running, pool):
-    """Your step, but a request must wait until all that it will ever hold is free beside what the others will hold."""
-    reserved, may_enter = sum(in_the_end(request) for request in running if not request.finished), deque()
-    while waiting and reserved + in_the_end(waiting[0]) <= pool.num_blocks:
-        reserved += in_the_end(waiting[0])
-        may_enter.append(waiting.popleft())
-    step_in_blocks(may_enter, running, pool)
 
 
 def serve(size, step=step_in_blocks, num_blocks=None):
@@ -499,66 +388,55 @@ def serve(size, step=step_in_blocks, num_blocks=None):
     return serve_in_blocks(lengths, pool, BlockTable, step)
 
 
-served = {"rows of 256": serve(256), f"4 rows of {longest}": serve(longest, num_blocks=4)}
-served |= {"oracle": serve(1, step_with_oracle)}
-served |= {f"blocks of {size}": serve(size) for size in (64, 16, 1)}
+served = {"rows of 256": serve(256)} | {f"blocks of {size}": serve(size) for size in (64, 16, 1)}
 rows, blocks = served["rows of 256"], served["blocks of 16"]
 queued = [step for step in blocks if step.waiting]
 print(f"while others wait, a running request holds {mean(s.tokens / s.running for s in queued):.0f} tokens on average")
 
 # %%
-predict("03.d", ...)  # requests that run at once, in blocks of 16
+predict("03.c", ...)  # requests that run at once, in blocks of 16
+
 
 # %%
-Table(
-    columns=["cache", "steps until all are done", "most at once", "slots with a token, while others wait", "restarts", "tokens lost"],
-    rows=[
-        [
-            name,
-            len(steps),
-            max(step.running for step in steps),
-            f"{mean(step.tokens for step in steps if step.waiting) / 512:.0%}",
-            sum(step.restarted for step in steps),
-            sum(step.tokens_lost for step in steps),
-        ]
-        for name, steps in served.items()
-    ],
-    caption=f"The same 32 requests in the same 4 MiB, {sum(p + a - 1 for p, a in lengths):,} tokens in all. Restarts: how often a request lost all its blocks, and its tokens with them",
-)
+def compare(served):
+    """A table of these ways to serve the 32 requests."""
+    rows = []
+    for name, steps in served.items():
+        held = mean(step.tokens for step in steps if step.waiting) / 512
+        restarts, lost = sum(step.restarted for step in steps), sum(step.tokens_lost for step in steps)
+        rows.append([name, len(steps), max(step.running for step in steps), f"{held:.0%}", restarts, lost])
+    columns = ["cache", "steps until all are done", "most at once", "slots with a token, while others wait"]
+    caption = "The same 32 requests in the same 4 MiB. Restarts: how often a request lost all its blocks and tokens"
+    return Table(columns=[*columns, "restarts", "tokens lost"], rows=rows, caption=caption)
+
+
+compare(served)
 
 # %%
-reveal("03.d", mean(step.running for step in queued), unit="requests", tolerance=0.25)
+reveal("03.c", mean(step.running for step in queued), unit="requests", tolerance=0.25)
 
 done = [float("nan")] * (len(rows) - len(blocks))  # the curve ends when all requests are done
 curves = {"rows of 256": [step.running for step in rows], "blocks of 16": [step.running for step in blocks] + done}
-told = ", ".join(
-    f"{name}: at most {max(step.running for step in steps)}, done after {len(steps)} steps"
-    for name, steps in (("rows of 256", rows), ("blocks of 16", blocks))
-)
-line_chart(
-    range(1, len(rows) + 1), curves, xlabel="step", ylabel="requests that run", alt=f"Running requests over time. {told}."
-)
+told = f"Rows: at most 2 requests, done after {len(rows)} steps. Blocks: all done after {len(blocks)} steps."
+line_chart(range(1, len(rows) + 1), curves, xlabel="step", ylabel="requests that run", alt=told)
 
 # %% [markdown]
 """
 Same memory, same requests, same code. In rows, only two requests run at a time, and most of each row stays empty. In
-blocks, all of them are done in less than a third of the steps. Four rows that just fit the longest request are better,
-and still need almost twice as many steps as blocks. Even the oracle needs more steps than blocks of 16: from a
-request's first step on, it keeps room for the tokens of its last. Blocks know nothing in advance. The curve for blocks
-has a long tail: the queue is empty, and the longest answers run on.
-
-Each step reads the weights once, however many requests run, so fewer steps read them less often, for the same answers.
-With so few tokens in a step, that is most of its time on a GPU (lesson 00): that is why serving systems page their
-cache.
+blocks of 16, all of them are done in less than a third of the steps. Even the oracle, which knows the length of each
+answer, needs more steps than blocks, which know nothing in advance ("Further" serves with it).
 
 How many run at once? A request holds 24 tokens on average, and leaves about half a block empty: 512 / (24 + 7.5) is 16.
+
+Each step reads the weights once, however many requests run, so fewer steps read them less often, for the same answers.
+With so few tokens in a step, that is most of its time on a GPU (lesson 00). That is why serving systems page their
+cache.
 
 The last columns are the price. A request may need a block in the middle of its answer when none is free. Then the one
 admitted last starts over, and its tokens are computed again.
 
-Blocks of 1 leave almost nothing empty and need the fewest steps. Why do servers use larger ones? This count leaves out
-what a block costs: an entry in the table for each token, a call of the pool for each decoded one, and keys that are
-read from memory one by one instead of sixteen neighbors at a time (lessons 06 and 07).
+Blocks of 1 need the fewest steps. Why do servers use larger ones? This count leaves out what a block costs: an entry in
+a table, a call of the pool, and keys that are read one by one instead of sixteen neighbors at a time ("Further").
 
 ### The ledger
 """
@@ -568,21 +446,19 @@ ledger(model, tokenizer, "03", with_cache_only=True)
 
 # %% [markdown]
 """
-The new row serves in the same way as the one before it, with another "cache reserved". That is **counted**: we replayed the
-recording with block tables, as you did above. Nothing was served from blocks, so a difference in speed is noise.
+The new row serves in the same way as the one before it, with another "cache reserved". That is **counted**: we replayed
+the recording with block tables, as you did above. Nothing was served from blocks.
 
 ## What production does
 
-- **vLLM** has your pool under the same name: `BlockPool` in `vllm/v1/core/block_pool.py`, with `get_new_blocks` and
-  `free_blocks`. Its free queue, `FreeKVCacheBlockQueue` in `kv_cache_utils.py`, is a doubly linked list instead of a
-  `deque`, so that a block that a request can reuse is removed from the *middle* without a search. `free` in
-  `single_type_kv_cache_manager.py` frees a request's blocks tail first, for the reason you saw.
-- vLLM's tables on the GPU are one tensor with a row per request: `BlockTable` in `vllm/v1/worker/block_table.py`. Its
-  `compute_slot_mapping` does on the GPU what your `slot_mapping` does.
-- **Hugging Face transformers** (5.23) has `generation/continuous_batching/cache_allocators/`: `CachePool` in
-  `cache_pool.py` keeps the free blocks, and `get_write_indices` is its slot mapping. It calls blocks pages.
-- Both compute the number of blocks at startup, from the memory that is left after loading the weights; vLLM also
-  subtracts what a trial pass takes.
+- **vLLM** has your pool under the same name: `BlockPool` in `vllm/v1/core/block_pool.py`. Its free queue,
+  `FreeKVCacheBlockQueue` in `kv_cache_utils.py`, is a doubly linked list instead of a `deque`: a block that a request
+  can reuse is removed from the *middle* without a search. `free` in `single_type_kv_cache_manager.py` frees the tail
+  first, for the reason you saw.
+- vLLM's tables on the GPU are one tensor with a row per request, and `compute_slot_mapping` does there what your
+  `slot_mapping` does: `BlockTable` in `vllm/v1/worker/block_table.py`.
+- **Hugging Face transformers** (5.23) calls blocks pages: `CachePool` in `cache_pool.py` of
+  `generation/continuous_batching/cache_allocators/` keeps the free ones.
 
 ## What is still wrong
 
@@ -590,9 +466,9 @@ recording with block tables, as you did above. Nothing was served from blocks, s
 keys by slot mapping and computes attention through a block table. Before that, lessons 04 and 05 remove the other
 waste of lesson 02: idle rows, and a separate forward pass for every prompt.
 
-**The pool can run out in the middle of an answer.** A request with a row of cache could go on to the row's end. A request with
-its first block has no such guarantee, and your step makes it start over. Lesson 09 turns admission into a policy, and
-lesson 10 finds cheaper ways to give up blocks.
+**The pool can run out in the middle of an answer.** A request with a row of cache could go on to the row's end. A
+request with its first block has no such guarantee, and the step makes the last one start over. Lesson 09 turns
+admission into a policy, and lesson 10 finds cheaper ways to give up blocks.
 
 **Identical beginnings are stored twice.** Two requests that start with the same text have the same keys for it, each
 in its own blocks. Lesson 11 lets them share.
@@ -607,11 +483,49 @@ quiz("03")
 """
 ## Further (optional)
 
-What the lesson doesn't need. It isn't part of its 105 minutes.
+What the lesson doesn't need. It isn't part of its 85 minutes.
 
+### Write the step
+
+A `CachedRequest` has an `id`, `prompt_tokens`, `answer_tokens`, and its own block `table`, empty at first.
+`request.finished` says whether it has its whole answer: whether the table holds all tokens that it ever needs. (A
+server doesn't know `answer_tokens` in advance. Your step shouldn't use it.)
+
+**Exercise 03.6** (optional). Write `step_in_blocks(waiting, running, pool)`, one step of a server. `waiting` is a
+deque, and `running` a list in order of admission. These are its rules, now in full:
+
+1. **Leave.** Finished requests leave `running`, in order, and their blocks are free for the others.
+2. **Grow.** Each running request stores one token more, in order of admission. For a token that finds no free block,
+   the request that was admitted *last* releases its table and goes back to the front of `waiting`, to start over.
+   That may be the very request that needs the block.
+3. **Admit.** First come, first served: as long as the whole prompt of the next request fits in the free blocks, it is
+   admitted and stores its prompt, and no more in this step. The first that doesn't fit ends the step. A request that
+   has just lost its blocks has no special rule: if its prompt fits, it's admitted again.
+
+No request needs more blocks than the pool has. Change `waiting` and `running` in place; nothing reads what you return.
+An example with five blocks of 4:
+
+| | A | B | C | D |
+|---|---|---|---|---|
+| before | runs, 8 tokens in 2 blocks | runs, 5 tokens in 2 blocks | runs, 4 tokens in 1 block | waits, prompt 3 |
+| after | 9 tokens in 3 blocks | 6 tokens in 2 blocks | waits, 0 tokens | waits behind C |
+
+A's ninth token needs a block, and none is free. C was admitted last, so it gives up its block, and A takes that
+one. Now no block is free, so nothing is admitted.
+"""
+
+# %% exercise="03.6"
+from lessons_lib.kv_cache.block_serving import step_in_blocks
+
+# %%
+rows_with_your_step, blocks_with_your_step = serve(256, step_in_blocks), serve(16, step_in_blocks)
+print(f"with your step: {len(rows_with_your_step)} steps in rows, {len(blocks_with_your_step)} in blocks of 16")
+
+# %% [markdown]
+"""
 ### Stretch: admit without ever running out
 
-Your step admits a request as soon as its prompt fits. That takes few steps, but requests get restarted, and their users
+The step admits a request as soon as its prompt fits. That takes few steps, but requests get restarted, and their users
 see the answer stop. The safe rule is to keep room for every *limit*: each request says in advance how many answer
 tokens it wants at most (`max_new_tokens`), and is admitted only if all running requests and this one could reach their
 limits. It never runs out, and it needs nearly twice as many steps.
@@ -620,8 +534,8 @@ Write a rule that never runs out either, and needs fewer steps than that. `may_a
 whether the first waiting request is admitted now. `request` has `prompt_tokens` and `max_new_tokens`; each request in
 `running` has, in addition, `num_tokens` and `num_blocks`, what it holds now. `num_free` is the number of free blocks,
 and a block has `BLOCK_SIZE` slots. Most answers end before their limit, but the rule can't know which. The scoreboard
-serves three workloads that you haven't seen, and counts steps and restarts. The cell starts out with the rule of your
-step.
+serves three workloads that you haven't seen, and counts steps and restarts. The cell starts out with the rule of
+the step.
 """
 
 
@@ -634,6 +548,55 @@ admission_scoreboard(may_admit)
 
 # %% [markdown]
 """
+### How many blocks does a request need?
+
+**Exercise 03.2** (optional). Write `blocks_for(num_tokens, block_size)`. It returns the number of blocks that hold that
+many tokens, as an `int`: as many as needed, and not one more. There are 0 tokens or more, and the block size is 1 or
+more. Examples: B's prompt of 62 tokens needs 4 blocks of 16 (16 + 16 + 16 + 14), C's prompt of 3 tokens needs 1.
+"""
+
+# %% exercise="03.2"
+from lessons_lib.kv_cache.block_pool import blocks_for
+
+# %%
+for name, tokens in prompt_tokens.items():
+    count = blocks_for(tokens, 16)
+    print(f"{name}: {tokens:2} prompt tokens, blocks: {count}, empty slots: {count * 16 - tokens}")
+
+# %% [markdown]
+"""
+### Two rivals that no server can have
+
+The first has rows exactly as long as the longest of the 32 requests. (It even gets a fourth row, for which 4 MiB isn't
+quite enough.) The second is the oracle: it reserves for each request what it will hold in the end. (Its memory has no
+gaps: it's counted in blocks of 1.)
+"""
+
+
+# %%
+def in_the_end(request):
+    """The tokens that a request will hold."""
+    return request.prompt_tokens + request.answer_tokens - 1
+
+
+def step_with_oracle(waiting, running, pool):
+    """The step, but a request must wait until all that it will ever hold is free beside what the others will hold."""
+    reserved, may_enter = sum(in_the_end(request) for request in running if not request.finished), deque()
+    while waiting and reserved + in_the_end(waiting[0]) <= pool.num_blocks:
+        reserved += in_the_end(waiting[0])
+        may_enter.append(waiting.popleft())
+    step_in_blocks(may_enter, running, pool)
+
+
+longest = max(prompt + answer - 1 for prompt, answer in lengths)
+rivals = {f"4 rows of {longest}": serve(longest, num_blocks=4), "oracle": serve(1, step_with_oracle)}
+compare(rivals | {"blocks of 16": blocks})
+
+# %% [markdown]
+"""
+Rows that just fit the longest request still need almost twice as many steps as blocks. The oracle needs more steps than
+blocks of 16, too: from a request's first step on, it keeps room for the tokens of its last.
+
 ### The pool by hand
 
 Twelve blocks of 4 slots, on your `BlockPool` and `BlockTable`. Append tokens, add a second request, free the first, and
@@ -709,7 +672,7 @@ for seed in (0, 1, 2):
 `block_bytes(config, block_size, bytes_per_element)` returns its size in
 bytes, where `bytes_per_element` is 4 for float32 and 2 for bfloat16.
 
-**Exercise 03.5.** Write `blocks_in_budget(config, block_size, budget_bytes, bytes_per_element=4)`. It returns how
+**Exercise 03.5** (optional). Write `blocks_in_budget(config, block_size, budget_bytes, bytes_per_element=4)`. It returns how
 many whole blocks fit, as an `int`. The budget may be a float, as in "90% of what is free". A block size below 1 or a
 negative budget raises `ValueError`. Example: a block of the bundled model with 16 tokens takes 131,072 bytes, so 2
 blocks fit in 300,000 bytes.
@@ -740,7 +703,8 @@ Stepper(lambda i: draw_pool(states[i]), count=len(states), label="picture", star
 """
 ### Rows, oracle and blocks side by side
 
-The 32 requests again, with eight batch slots. We count only the steps in which requests wait, because that's when an
+The 32 requests again, with eight batch slots. With the oracle, a request gets its piece in the first gap that is large
+enough, or else at the end. We count only the steps in which requests wait, because that's when an
 empty slot hurts. As memory in use, we count all slots from slot 0 to the last reserved one.
 """
 

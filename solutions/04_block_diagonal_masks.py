@@ -4,15 +4,12 @@
 
 **How can tokens of different requests share one row without affecting each other?**
 
-105 minutes · difficulty: medium · routes: ideas, kernels · prerequisites: lesson 00 (attention, KV cache) and lesson
-01 (positions, padding)
+85 minutes · difficulty: medium · routes: ideas, kernels · prerequisites: lesson 00 (attention, KV cache); lesson 01
+(positions, padding) helps
 
-In lesson 01 every request had its own row, filled up with padding. In this lesson all requests share a single row. An
+A batch usually has a row for each request, filled up with padding. In this lesson all requests share a single row. An
 attention mask keeps them apart, and it needs only two integers per token. By the end, the six stories run in one row
 without padding, and each gets the same tokens as it would alone.
-
-Cells that say `raise NotImplementedError()` are yours to fill in. If you skip one, the next cell gives you a working
-version.
 """
 
 # %%
@@ -25,7 +22,15 @@ import torch
 import torch.nn.functional as F
 from torch.nn.attention.flex_attention import create_block_mask, create_mask
 
-from lessons_lib.attention import PADDING, Tags, additive_mask, not_in_the_future, not_padding, same_sequence
+from lessons_lib.attention import (
+    PADDING,
+    Tags,
+    additive_mask,
+    not_in_the_future,
+    not_padding,
+    same_sequence,
+    tag_tokens,
+)
 from lessons_lib.batching import generate_packed, greedy_with_cache
 from lessons_lib.batching.packed_logits import logits_at
 from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, solution
@@ -50,6 +55,7 @@ def show_text(label, name, answer, right=None):
     text = marked(tokenizer.decode(right or answer), tokenizer.decode(answer))
     print(textwrap.fill(f"{prompt} {text}", 96, initial_indent="    ", subsequent_indent="    "))
 
+
 # %% [markdown]
 """
 ## The problem: a rectangle has padding
@@ -63,13 +69,15 @@ longest = max(map(len, prompt_ids.values()))
 for name, ids in prompt_ids.items():
     print(name, ("#" * len(ids)).rjust(longest, "."))
 total = sum(map(len, prompt_ids.values()))
-print(f"\n{len(prompt_ids) * longest} cells, {total} of them tokens: {1 - total / (len(prompt_ids) * longest):.0%} is padding")
+print(
+    f"\n{len(prompt_ids) * longest} cells, {total} of them tokens: {1 - total / (len(prompt_ids) * longest):.0%} is padding"
+)
 
 # %% [markdown]
 """
 The model computes every cell, padding included. Do we need a rectangle at all? Let's put the tokens one after another
-in one long row, with exactly as many cells as tokens. Try it with two stories, first F, then C. » and « mark the words
-that differ from the right answer.
+in one long row, with exactly as many cells as tokens. Try it with two stories, first F, then C. » and « mark the
+words that differ from the right answer.
 """
 
 # %%
@@ -94,8 +102,8 @@ Each story should get what it would get in a row of its own: every token attends
 of its own story, and to nothing else. A mask can express that. It has one cell for each pair of tokens, True where
 the first may attend to the second.
 
-Put all six prompts in one row, 144 tokens. What percentage of the mask's 144 × 144 cells are True? Six small sums are
-enough; a guess within three percentage points is a good one.
+**04.a** Put all six prompts in one row, 144 tokens. What percentage of the mask's 144 × 144 cells are True? Six small
+sums are enough; a guess within three percentage points is a good one.
 """
 
 # %%
@@ -106,7 +114,10 @@ predict("04.a", ...)  # percentage of the mask's cells that are True
 """
 For the second question, suppose the mask is right but the positions are wrong: they don't restart in each story, but
 run on through the whole row, 0 to 143 for the prompts. There's no cache, so every new token means computing the whole
-row again. The model's positions are rotary (lesson 01). Each of the six stories is continued by 20 tokens. How many of the six answers change?
+row again. The model's positions are *rotary* (lesson 01): before a query is multiplied with a key, both are rotated,
+each by an angle proportional to its position. Each of the six stories is continued by 20 tokens.
+
+**04.b** How many of the six answers change?
 """
 
 # %%
@@ -133,7 +144,7 @@ decide whether it's True:
 
 Each rule is a single comparison. That's the whole idea; the rest of the lesson shows that it's enough.
 
-## Build 1: the tags
+## The tags
 
 One small object holds both values for all tokens of a row:
 """
@@ -143,45 +154,15 @@ show_source(Tags)
 
 # %% [markdown]
 """
-**Exercise 04.1.** Write `tag_tokens(lengths, starts=None)`. `lengths[i]` is the number of tokens that sequence `i`
-has in the row, and `i` is its sequence id. For example:
+`tag_tokens(lengths, starts=None)` makes the tags of a row. (It's given; writing it is exercise 04.1, in "Further".)
+`lengths[i]` is the number of tokens that sequence `i` has in the row, and `i` is its id:
 
     tag_tokens([3, 2])                 →   seq_ids [0, 0, 0, 1, 1],   positions [0, 1, 2, 0, 1]
     tag_tokens([1, 4], starts=[3, 0])  →   seq_ids [0, 1, 1, 1, 1],   positions [3, 0, 1, 2, 3]
 
-`starts` is for sequences whose first tokens are in the KV cache instead of in this row. In the second example,
-sequence 0 has three tokens in the cache, at positions 0, 1 and 2, and adds one new token at position 3. Sequence 1 is
-new. Without `starts`, all sequences start at position 0.
+`starts` is for sequences whose first tokens are in the KV cache instead of in this row. In the second example, sequence
+0 has three tokens in the cache, at positions 0, 1 and 2, and adds one new token at position 3.
 
-A length may be 0. That sequence has no tokens in the row but still uses up its id: `tag_tokens([2, 0, 1])` has the
-ids `[0, 0, 2]`. Ids and positions are one-dimensional int64 tensors, even when there are no sequences or no tokens
-at all.
-"""
-
-# %% exercise="04.1"
-import torch
-
-from lessons_lib.attention.masks import Tags
-
-from lessons_lib.attention.masks import tag_tokens
-
-# %% [markdown]
-"""
-C and E in one row, with your tags:
-"""
-
-# %%
-tags = tag_tokens([len(prompt_ids[name]) for name in "CE"])
-Table(
-    ["index in the row", "token", "sequence", "position"],
-    [
-        [index, repr(tokenizer.decode([token])), "CE"[seq_id], position]
-        for index, (token, seq_id, position) in enumerate(zip(prompt_ids["C"] + prompt_ids["E"], tags.seq_ids.tolist(), tags.positions.tolist()))
-    ],
-)
-
-# %% [markdown]
-"""
 ## The rules, one at a time
 
 In code, each rule is a function. It takes the tags of the queries and the tags of the keys (here both are the same
@@ -191,6 +172,7 @@ False under the rules passed in `rules`. We start with the causal rule alone, on
 """
 
 # %%
+tags = tag_tokens([len(prompt_ids[name]) for name in "CE"])
 draw_mask(not_in_the_future(tags, tags), tags, tags, "CE", rules=[not_in_the_future], title="The causal rule alone")
 
 # %% [markdown]
@@ -226,55 +208,20 @@ name the sequences.
 
 # %%
 print(mask_text(mask, tags, tags, "CE"))
-print()
-for query, key in ((5, 3), (5, 7), (5, 1), (2, 3)):
-    print(read_pair(tags, tags, query, key, "CE"))
+print(read_pair(tags, tags, 5, 1, "CE"))
 print(read_row(mask, tags, tags, 5, "CE"))
 
 # %% [markdown]
 """
-When do we need the padding rule? Not for this row: a packed row has no padding. But some programs want rows of a
-fixed length and pad the end. Here the row is padded to 12 tokens. Padding tokens need positions too, and any will do.
-"""
+The third rule, padding, isn't needed for this row: a packed row has no padding. But some programs want rows of a fixed
+length and pad the end. To the sequence rule, all padding tokens with the id -1 look like one more sequence. With the
+padding rule, their rows are empty. ("Further" shows what harm an empty row can do.)
 
-# %%
-padded = tags.followed_by(Tags(torch.full((4,), PADDING), torch.arange(4)))
-without_it = not_in_the_future(padded, padded) & same_sequence(padded, padded)
-with_it = without_it & not_padding(padded, padded)
-print("Without the padding rule:          With it:")
-for left, right in zip(*(mask_text(mask, padded, padded, "CE").split("\n") for mask in (without_it, with_it))):
-    print(f"{left:32}   {right}")
+## Build 1: the mask
 
-# %% [markdown]
-"""
-The rows of the stories are the same on both sides: no story has sequence id -1, so the sequence rule already keeps
-padding out. The padding rule only changes the rows of the padding itself: without it, padding attends to padding, and
-with it, these rows are empty. So a packed row doesn't need the rule to be right, as long as padding has an id of its
-own. A batch with one sequence a row (lesson 01) has no sequence rule, and there the padding rule does the work. We'll
-come back to the empty rows.
-
-In the explorer you can set the lengths, the cached tokens per sequence and the padding, with the sliders or by
-dragging a bar at the end of its letters, and turn each rule on and off. Answer first, then try (the answers are below
-the explorer):
-
-1. Turn "same sequence" off. Which cells become True, and why not all of them? Then turn it on again.
-2. Give A some cached tokens. Now there are more columns than rows. Which rows gain colored cells?
-3. With no padding, set all new tokens to 1 and all cached tokens to 10. That's a decode step. What share of the cells
-   is colored?
-"""
-
-# %%
-MaskExplorer(lengths=(4, 3, 2), cached=(0, 0, 0))
-
-# %% [markdown]
-"""
-Answers: 1. Those whose key position isn't later than the query position; the causal rule still holds. 2. Only A's
-rows. 3. One third: each query attends to one of three sequences of equal length.
-
-## Build 2: the mask
-
-**Exercise 04.2.** Write `block_diagonal_mask(queries, keys)` without the three rule functions above. Both arguments are `Tags`. Return a bool tensor `[queries, keys]`, True where all three rules allow
-it. With `tag_tokens([3, 2])` for both, it is
+**Exercise 04.2.** Write `block_diagonal_mask(queries, keys)` without the three rule functions above. Both arguments are
+`Tags`. Return a bool tensor `[queries, keys]`, True where all three rules allow it. With `tag_tokens([3, 2])` for both,
+it is
 
     #....
     ##...
@@ -321,32 +268,10 @@ draw_mask(mask, queries, keys, "CED", title="Two decodes and a prefill in one pa
 
 # %% [markdown]
 """
-We don't need another rule for this. This mask is just the new tokens' rows of the square mask over *all* tokens. The
-cached tokens' rows aren't needed, because earlier passes already computed those tokens. The order of the keys doesn't
-matter either. The next cell checks both, and it checks that attention gives the same output if you shuffle the keys,
-the values and the columns of the mask in the same way.
-"""
-
-# %%
-everything = tag_tokens([old + more for old, more in zip(cached, new)])  # sequence by sequence, not cached ones first
-is_new = everything.positions >= torch.tensor(cached)[everything.seq_ids]
-square = block_diagonal_mask(everything, everything)
-print("the new tokens' rows of the square mask:", torch.equal(block_diagonal_mask(queries, everything), square[is_new]))
-
-order = torch.tensor(random.Random(0).sample(range(len(keys)), len(keys)))
-shuffled = Tags(keys.seq_ids[order], keys.positions[order])
-print("shuffled keys give shuffled columns:", torch.equal(block_diagonal_mask(queries, shuffled), mask[:, order]))
-
-torch.manual_seed(0)
-q, k, v = torch.randn(1, len(queries), 16), torch.randn(1, len(keys), 16), torch.randn(1, len(keys), 16)
-output = F.scaled_dot_product_attention(q, k, v, attn_mask=mask)
-output_shuffled = F.scaled_dot_product_attention(q, k[:, order], v[:, order], attn_mask=mask[:, order])
-print("attention gives the same output:", torch.allclose(output, output_shuffled, atol=1e-5))
-
-# %% [markdown]
-"""
-So the keys can be stored in any order: cached ones first and new ones after them (lesson 05), sequence by sequence,
-or in blocks scattered over memory (lesson 06). As long as each key keeps its tags, the mask is right.
+We don't need another rule for this. The cached tokens' rows aren't needed, because earlier passes already computed
+those tokens. The order of the keys doesn't matter either, as long as each key keeps its tags. They can be stored with
+the cached ones first and the new ones after them (lesson 05), sequence by sequence, or in blocks scattered over memory
+(lesson 06).
 
 ## What the mask costs
 
@@ -360,20 +285,23 @@ useful = [n * (40 * 41) // 2 for n in counts]
 small = tag_tokens([40] * 8)
 assert block_diagonal_mask(small, small).sum() == useful[counts.index(8)]  # check the formula against the mask
 for n, all_cells, true_cells in zip(counts, cells, useful):
-    print(f"n = {n:2}: {all_cells:9,} cells ({all_cells / 2**20:3.1f} MiB as bool), {true_cells:6,} True ({true_cells / all_cells:.1%})")
+    print(
+        f"n = {n:2}: {all_cells:9,} cells ({all_cells / 2**20:3.1f} MiB as bool), {true_cells:6,} True ({true_cells / all_cells:.1%})"
+    )
 
 # %% [markdown]
 """
 Doubling the number of sequences gives four times the cells, but only twice as many True ones. And a plain attention
 function computes a score for every cell, in every head of every layer, before the mask throws most of them away. That's
 why fast attention kernels (a kernel is a program that runs on the GPU) never build the mask. They're told where each
-sequence begins and ends, and compute only the blocks on the diagonal. You'll write such kernels in lessons 07 and 08, for
-a GPU. Their interface you can write now.
+sequence begins and ends, and compute only the blocks on the diagonal. You'll write such kernels in lessons 07 and 08,
+for a GPU. Their interface you can write now.
 
-## Build 3: attention without the mask
+## Build 2: attention without the mask
 
-**Exercise 04.3.** Write `varlen_attention(q, k, v, query_lens, seq_lens)`, named after FlashAttention's `flash_attn_varlen_func`. It computes what
-attention with your mask computes, for several sequences in one row:
+**Exercise 04.3.** Write `varlen_attention(q, k, v, query_lens, seq_lens)`, named after `flash_attn_varlen_func` of
+FlashAttention, the best-known of these kernels. It computes what attention with your mask computes, for several
+sequences in one row:
 
 | argument | shape | |
 |---|---|---|
@@ -382,13 +310,14 @@ attention with your mask computes, for several sequences in one row:
 | `query_lens` | list of ints | how many queries each sequence has. They are those of its *last* tokens |
 | `seq_lens` | list of ints | how many tokens each sequence has, and so how many keys; never fewer than its queries |
 
-- The result is a tensor like `q`: for each query, the values weighted by the softmax of its scores. A score is q · k divided by √head_dim (lesson 00).
-  Some may be in the hundreds. All tensors have the same dtype, float16 or wider.
-- For a sequence with m queries and n keys, you may compute m × n scores and no more. There is nothing to compute between two sequences.
+- The result is a tensor like `q`: for each query, the values weighted by the softmax of its scores. A score is q · k
+  divided by √head_dim (lesson 00). Some may be in the hundreds. All tensors have the same dtype, float16 or wider.
+- For a sequence with m queries and n keys, you may compute m × n scores and no more. There is nothing to compute
+  between two sequences.
 - A sequence may have no queries in a step, and the row may have no sequence at all.
 
-Example: C has 3 tokens in the cache and E 5, and each has one new token. Then `query_lens` is [1, 1] and `seq_lens` is [4, 6]. Two queries see 4 and
-6 keys: 10 scores in each head, where the mask has 20 cells.
+Example: C has 3 tokens in the cache and E 5, and each has one new token. Then `query_lens` is [1, 1] and `seq_lens` is
+[4, 6]. Two queries see 4 and 6 keys: 10 scores in each head, where the mask has 20 cells.
 
 You know that the mask is right, so you can compare with it at any time.
 """
@@ -400,13 +329,16 @@ from lessons_lib.attention.varlen import varlen_attention
 
 # %% [markdown]
 """
-What does it save? Three steps are compared: the prefill of the six prompts, a decode step of the six, and a decode step of 64 sequences with 500 tokens each.
+What does it save? Three steps are compared: the prefill of the six prompts, a decode step of the six, and a decode step
+of 64 sequences with 500 tokens each.
 
-**04.c** In the last of the three, how many scores does the mask version compute for each one that `varlen_attention` computes?
+**04.c** In the last of the three, how many scores does the mask version compute for each one that `varlen_attention`
+computes?
 """
 
 # %%
 predict("04.c", ...)  # times as many
+
 
 # %%
 def with_the_mask(q, k, v, query_lens, seq_lens):
@@ -417,114 +349,24 @@ def with_the_mask(q, k, v, query_lens, seq_lens):
 
 
 lengths = [len(ids) for ids in prompt_ids.values()]
-steps = {
-    "prefill of the six": (lengths, lengths),
-    "decode of the six": ([1] * 6, [length + 1 for length in lengths]),
-    "decode of 64 × 500": ([1] * 64, [500] * 64),
-}
-rows = []
-for name, (query_lens, seq_lens) in steps.items():
-    q, k, v = (torch.randn(2, sum(tokens), 16) for tokens in (query_lens, seq_lens, seq_lens))
-    (dense, dense_cells), (ours, our_cells) = (counted_scores(way, q, k, v, query_lens, seq_lens) for way in (with_the_mask, varlen_attention))
-    rows.append([name, f"{dense_cells:,}", f"{our_cells:,}", f"{dense_cells / our_cells:.1f} ×", "yes" if torch.allclose(dense, ours, atol=1e-5) else "no"])
+steps = {"prefill of the six": (lengths, lengths), "decode of the six": ([1] * 6, [length + 1 for length in lengths])}
+for name, (query_lens, seq_lens) in (steps | {"decode of 64 × 500": ([1] * 64, [500] * 64)}).items():
+    row = [torch.randn(2, sum(tokens), 16) for tokens in (query_lens, seq_lens, seq_lens)]
+    dense, dense_cells = counted_scores(with_the_mask, *row, query_lens, seq_lens)
+    ours, our_cells = counted_scores(varlen_attention, *row, query_lens, seq_lens)
+    same = "same output" if torch.allclose(dense, ours, atol=1e-5) else "another output"
+    print(f"{name}: {dense_cells:,} scores with the mask, {our_cells:,} without it; {same}")
 reveal("04.c", dense_cells / our_cells, "times")
-Table(["step", "scores with the mask", "scores without it", "ratio", "same output"], rows, caption="Scores that are computed, in each head")
 
 # %% [markdown]
 """
-In a decode step, the mask version computes each query's scores with the keys of all sequences, so its work grows with the number of sequences squared. Without
-the mask it grows with the number of tokens in the cache. The loop over the sequences is slow in Python; a kernel gives each sequence to
-other cores of the GPU.
+In a decode step, the mask version computes each query's scores with the keys of all sequences, so its work grows with
+the number of sequences squared. Without the mask it grows with the number of tokens in the cache. The loop over the
+sequences is slow in Python; a kernel gives each sequence to other cores of the GPU.
 
-From here on this lesson uses the mask: a model's own attention function takes it, if it has the form that this
-function expects, and you can look at it.
+From here on, this lesson uses the mask again: a Hugging Face model takes one, and you can look at it.
 
-## Masks that are added
-
-Attention computes a score for each pair and turns each query's scores into weights with a softmax: no weight is
-negative, and they sum to 1. A forbidden key must get weight 0. Some attention functions take the boolean mask and
-handle this themselves. Others expect values to add to the scores.
-
-> **additive mask**: a mask of values that are added to the attention scores before the softmax: 0 where attending is
-> allowed, a very large negative value where it is not.
-
-How large? A weight is proportional to exp(score). Three values come to mind: -10, the -1e9 of much published code, and
-minus infinity. A query has the scores 2, 1 and 9. First it may attend to the first two keys, and then to none, as the
-padding tokens with the empty rows above. Next to an allowed key, a forbidden one must get weight 0, and no weight may
-be undefined. **Guess first:** which of the three values pass, in float32 and in float16, whose numbers end at 65,504?
-"""
-
-# %%
-def weights(may, low, dtype):
-    """Softmax over the scores 2, 1, 9, with `low` added to the forbidden ones."""
-    added = torch.tensor([0.0 if allowed else low for allowed in may]).to(dtype)
-    return ", ".join(f"{weight:.2f}" for weight in (torch.tensor([2.0, 1.0, 9.0]).to(dtype) + added).softmax(dim=-1).tolist())
-
-
-columns = [(dtype, may) for dtype in (torch.float32, torch.float16) for may in ([True, True, False], [False, False, False])]
-Table(
-    ["added", "float32, two of three", "float32, none", "float16, two of three", "float16, none"],
-    [[f"{low:g}", *(weights(may, low, dtype) for dtype, may in columns)] for low in (-10.0, -1e9, -math.inf)],
-    caption="The weights of the three keys",
-)
-
-# %% [markdown]
-"""
-> **NaN**: "not a number", the float value that marks an undefined result, such as 0 / 0 or infinity minus infinity.
-
-Only one passes, and only in float32: -1e9. -10 leaves weight on the forbidden key, because its score happens to be
-high. With minus infinity, a row without keys is 0 / 0: all its weights are NaN. With -1e9 in float32, any ordinary
-score is tiny compared with it, so in the row without keys all sums round to the same value, and equal scores give
-equal weights. That's useless, but it's finite, and no story gives it a weight above 0. In float16, though, whose
-lowest finite value is -65504, the same -1e9 *is* minus infinity.
-"""
-
-# %% [markdown]
-"""
-### Why a row of weight 0 still matters
-
-Does NaN in the row of a padding token do any harm? The next cell runs C and E plus four padding tokens through the
-bundled model, and counts after each layer how many of the 12 tokens have a NaN in their vector. For this, we switch
-the model to its plain attention, which Hugging Face calls `eager`: it adds the mask to the scores and takes an
-ordinary softmax. (`additive_mask` adds the lowest finite value of the dtype; it's exercise 04.5, in "Further". By default the model uses PyTorch's `scaled_dot_product_attention`, `sdpa` for short. Here it gives
-zeros for a row without keys.)
-"""
-
-# %%
-padded_row = torch.tensor([prompt_ids["C"] + prompt_ids["E"] + [tokenizer.pad_token_id] * 4])
-may = block_diagonal_mask(padded, padded)
-
-
-@torch.inference_mode()
-def run_padded(mask, attention):
-    model.set_attn_implementation(attention)
-    try:
-        inputs = dict(position_ids=padded.positions[None], attention_mask=mask[None, None], use_cache=False)
-        return model(input_ids=padded_row, output_hidden_states=True, **inputs)
-    finally:
-        model.set_attn_implementation("sdpa")  # the default
-
-
-def tokens_with_nan(mask):
-    return [int(vectors.isnan().any(dim=-1).sum()) for vectors in run_padded(mask, "eager").hidden_states]
-
-
-print("                 before layer 1, then after each layer")
-print("minus infinity ", tokens_with_nan(torch.where(may, 0.0, -math.inf)))
-print("minimum        ", tokens_with_nan(additive_mask(may)))
-print(f"NaN minus infinity is {math.nan - math.inf}; 0 times NaN is {0.0 * math.nan}")
-
-# %% [markdown]
-"""
-After layer 1, the four padding tokens are NaN, as expected. After layer 2, everything is NaN, although no story may
-attend to the padding. In layer 2 the padding's keys and values are NaN, and a mask can't hide that: a NaN score plus
-minus infinity is still NaN, and a NaN value times a weight of 0 is still NaN.
-
-Our solution is to **have no such rows**: in a packed row without padding, every query attends at least to itself.
-Other programs let padding attend to itself, or *replace* the score with the minimum instead of adding it, since in
-float16 the sum can overflow to minus infinity.
-
-## Build 4: one pass
+## Build 3: one pass
 
 Now for the forward pass over a packed row of `T` tokens. A Hugging Face model takes three inputs here. Pass them by
 name, because their order differs from model to model:
@@ -533,7 +375,7 @@ name, because their order differs from model to model:
   single row.
 - `position_ids`, `[1, T]`: the positions from the tags.
 - `attention_mask`, `[1, 1, T, T]`: batch, heads (all share one mask), queries, keys. A boolean mask with four
-  axes is used as is, by the model's attention function (`sdpa`). A mask with two axes would be taken for the padding mask of lesson 01.
+  axes is used as is. A mask with two axes would be taken for one that marks padding (lesson 01).
 
 The model returns logits for all tokens, `.logits`, of shape `[1, T, vocabulary]`.
 
@@ -555,12 +397,15 @@ from lessons_lib.batching.packed_logits import packed_logits
 # %%
 for name, logits in zip("CE", packed_logits(model, [prompt_ids["C"], prompt_ids["E"]])):
     packed_token, alone_token = int(logits[-1].argmax()), greedy_with_cache(model, prompt_ids[name], 1)[0]
-    print(f"{name}: logits {list(logits.shape)}, next token {tokenizer.decode([packed_token])!r}, alone {tokenizer.decode([alone_token])!r}")
+    print(
+        f"{name}: logits {list(logits.shape)}, next token {tokenizer.decode([packed_token])!r}, alone {tokenizer.decode([alone_token])!r}"
+    )
 
 # %% [markdown]
 """
-What are the two rules of a row without padding good for? Step from a row without rules to a row with both. A cross marks a cell that a missing rule
-would forbid. On the right is what your `packed_logits` makes of it. Find the rain in the dog's story.
+What are the two rules of a row without padding good for? Step from a row without rules to a row with both. A cross
+marks a cell that a missing rule would forbid. On the right is what your `packed_logits` makes of it. Find the rain in the
+dog's story.
 """
 
 # %%
@@ -568,7 +413,9 @@ CE = [prompt_ids["C"], prompt_ids["E"]]
 
 
 def answers_with(mask):
-    answers = generate_packed(model, CE, [12, 12], tokenizer.eos_token_id, packed_logits=partial(packed_logits, mask=mask))
+    answers = generate_packed(
+        model, CE, [12, 12], tokenizer.eos_token_id, packed_logits=partial(packed_logits, mask=mask)
+    )
     return [tokenizer.decode(answer) for answer in answers]
 
 
@@ -580,26 +427,169 @@ watch_rules("CE", [[tokenizer.decode(token) for token in ids] for ids in CE], an
 
 The claim: in a packed row, every story gets the same tokens as when Hugging Face `generate` runs it alone. Its logits
 needn't be equal to the last digit: the packed row adds the same products in another order, and floats round after every
-step. ("Further" compares logits on random mixes of sequences and four models.) `generate_packed`
-calls your `packed_logits` in a loop. Each iteration appends one token to each story and recomputes the whole row; a
-story that ends leaves the row.
+step. ("Further" compares logits on random mixes of sequences and four models.) `generate_packed` calls your
+`packed_logits` in a loop. Each iteration appends one token to each story and recomputes the whole row; a story that
+ends leaves the row.
 """
+
 
 # %%
 def oracle(name, max_tokens):
     ids = torch.tensor([prompt_ids[name]])
-    out = model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=max_tokens, do_sample=False, pad_token_id=tokenizer.pad_token_id)
+    out = model.generate(
+        ids,
+        attention_mask=torch.ones_like(ids),
+        max_new_tokens=max_tokens,
+        do_sample=False,
+        pad_token_id=tokenizer.pad_token_id,
+    )
     return out[0, ids.shape[1] :].tolist()
 
 
 expected = {story.name: oracle(story.name, story.max_new_tokens) for story in STORIES}
-answers = generate_packed(model, list(prompt_ids.values()), MAX_NEW_TOKENS, tokenizer.eos_token_id, packed_logits=packed_logits)
+answers = generate_packed(
+    model, list(prompt_ids.values()), MAX_NEW_TOKENS, tokenizer.eos_token_id, packed_logits=packed_logits
+)
 for name, answer in zip(NAMES, answers):
     print(f"{name}: {len(answer):3} tokens, equal to `generate`: {answer == expected[name]}")
 
 # %% [markdown]
 """
-## Three garbled answers
+## Do positions have to restart?
+
+The mask is right, and now the positions run on through the row, as in your second prediction:
+"""
+
+
+# %%
+def in_one_row(names, packed_logits, max_tokens=30):
+    """The answers of stories that share a row, `max_tokens` tokens each."""
+    prompts = [prompt_ids[name] for name in names]
+    return generate_packed(
+        model, prompts, [max_tokens] * len(names), tokenizer.eos_token_id, packed_logits=packed_logits
+    )
+
+
+def positions_run_on(model, sequences):
+    return logits_at(model, sequences, torch.arange(sum(map(len, sequences))))
+
+
+short = in_one_row("ABCDEF", positions_run_on, max_tokens=20)
+reveal("04.b", sum(answer != expected[name][:20] for name, answer in zip(NAMES, short)), "stories")
+
+# %% [markdown]
+"""
+None: in a rotary model, only distances matter. If all tokens of a story are shifted by the same amount, no distance
+changes. (In floats, only the last digits do.)
+
+So is there no need to restart positions? With a cache, there is. A key is rotated by its position when it's computed,
+and it keeps that rotation. In the next pass the row is different, and the story starts at a different index. A new
+token that takes its index in the row as its position is then shifted differently from the cached keys. ("Further" has
+three garbled answers; one of them shows that bug.) And some models, such as GPT-2, add a learned vector for each
+position. There, any shift changes the logits.
+
+## The ledger
+
+This lesson has no cache, so the ledger also includes the first row of lesson 00, for comparison.
+"""
+
+# %% tags=["measured"]
+ledger(model, tokenizer, "04")
+
+# %% [markdown]
+"""
+Compare the last row with the first, "alone, no cache". Both compute the same tokens, and both compute all of them
+again in every step. But the last row needs fewer forward calls, because each call serves every story that's still
+running. It has no padding, yet only a small share of its tokens is useful.
+
+## What is still wrong
+
+Nothing is kept from one step to the next. Every step puts the whole row through the model again, prompts and answers,
+while "alone, KV cache" computes each token once. The mask is ready for a cache: the keys include the cached tokens, and
+the queries are only the new ones. What's missing is the rest: a row made of whole prompts and single new tokens, and a
+way to join the caches of all its sequences for the pass and split them again afterwards. Lesson 05 packs with caches.
+
+## What production does
+
+- **vLLM** never builds the dense mask. The tokens of a step form one row, as here, and `query_start_loc` says where
+  each request begins in it. FlashAttention's `flash_attn_varlen_func` gets it as `cu_seqlens_q`, along with the lengths
+  (`seq_lens`) and the block tables (lesson 03): see `vllm/v1/attention/backends/flash_attn.py`.
+- **Hugging Face transformers** does both. Its continuous batching passes `cu_seq_lens_q` to FlashAttention. For other
+  attention functions it fills in a block-diagonal mask: `build_attention_mask` in
+  `generation/continuous_batching/utils.py`.
+- **Training** commonly uses the same packing. `DataCollatorWithFlattening` of transformers puts samples into one row
+  and provides `position_ids` that restart.
+
+## Quiz
+"""
+
+# %%
+quiz("04")
+
+# %% [markdown]
+"""
+## References
+
+- M. M. Krell, M. Kosec, S. P. Perez, A. Fitzgibbon: *Efficient Sequence Packing without Cross-contamination*, 2021.
+  The same mask for training. <https://arxiv.org/abs/2107.02027>
+- T. Dao, D. Y. Fu, S. Ermon, A. Rudra, C. Ré: *FlashAttention: Fast and Memory-Efficient Exact Attention with
+  IO-Awareness*, 2022. <https://arxiv.org/abs/2205.14135>; `flash_attn_varlen_func` in
+  <https://github.com/Dao-AILab/flash-attention>
+- J. Dong, B. Feng, D. Guessous, Y. Liang, H. He: *Flex Attention: A Programming Model for Generating Optimized
+  Attention Kernels*, 2024. <https://arxiv.org/abs/2412.05496>
+- PyTorch: *torch.nn.attention.flex_attention*.
+  <https://docs.pytorch.org/docs/stable/nn.attention.flex_attention.html>; rows without keys:
+  <https://github.com/pytorch/pytorch/issues/103963>, <https://github.com/pytorch/pytorch/pull/131060>
+- J. Su et al.: *RoFormer: Enhanced Transformer with Rotary Position Embedding*, 2021, section 3: attention depends on
+  distances. <https://arxiv.org/abs/2104.09864>
+- Hugging Face: *Continuous batching from first principles*, 2025, which explains such masks row by row.
+  <https://huggingface.co/blog/continuous_batching>
+"""
+
+# %% [markdown] folded=true
+"""
+## Further (optional)
+
+What the lesson doesn't need. It isn't part of its 85 minutes.
+"""
+
+# %% [markdown]
+"""
+### Stretch: a fourth rule
+
+In some layers of Mistral, Gemma and gpt-oss, a token sees only the last few positions of its own sequence, so the layer
+reads a bounded number of keys, however long the sequence gets. Tokens farther back still have an effect: each position
+in the window has already seen its own window, one layer down.
+
+> **sliding window**: the rule that a query sees only the last W positions, its own included. In the configuration of a
+> Hugging Face model, W is `sliding_window`.
+
+With this rule, even the block of a long sequence is mostly False. Write `window_attention(q, k, v, lengths, window)`:
+attention over a packed row with this rule and the ones above. There's no padding and no cache.
+
+- `q`, `k` and `v` are `[heads, tokens, head_dim]`, and so is the result: for each query, the values weighted by the
+  softmax of its scores. As usual, a score is q · k divided by √head_dim.
+- `lengths` lists the tokens of each sequence, at least 1 each. It may be empty.
+- `window` is at least 1. With 1, every token sees itself alone. It may be larger than all sequences.
+
+First make it right, then make it cheap, in any way you like. The scoreboard tries your function on small rows, then on
+a hidden row, and counts what your function does there: the score cells that it computes, visible or not; the operators
+that PyTorch runs; and the size of the largest tensor it makes. The two ways above yours are good at some of these and
+bad at others. Can you be good at all three? The cell starts out with the three rules.
+"""
+
+
+# %%
+def window_attention(q, k, v, lengths, window):
+    tags = tag_tokens(lengths)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=block_diagonal_mask(tags, tags))  # replace this
+
+
+window_scoreboard(window_attention)
+
+# %% [markdown]
+"""
+### Three garbled answers
 
 What do you see if something is wrong? F and C share a row, and C comes second. The next cell prints F's prompt, C's
 right answer, and three wrong ones. Each wrong one has a bug of its own:
@@ -611,19 +601,13 @@ right answer, and three wrong ones. Each wrong one has a bug of its own:
 """
 
 # %%
-from lessons_lib.attention.masks import RULES, combine  # the three rules; `combine(rules, queries, keys)` joins some of them with `&`
+from lessons_lib.attention.masks import RULES, combine  # `combine` joins some of the rules with `&`
 
 
 def without(rule):
     """The mask with all rules but one, as a function of queries and keys."""
     kept = [other for other in RULES if other is not rule]
     return lambda queries, keys: combine(kept, queries, keys)
-
-
-def in_one_row(names, packed_logits, max_tokens=30):
-    """The answers of stories that share a row, `max_tokens` tokens each."""
-    prompts = [prompt_ids[name] for name in names]
-    return generate_packed(model, prompts, [max_tokens] * len(names), tokenizer.eos_token_id, packed_logits=packed_logits)
 
 
 def new_tokens_counted_through_the_row(model, sequences):
@@ -671,138 +655,76 @@ print("F's answer with the positions bug is the right one:", f_answer == expecte
   causal rule doesn't prevent it: it compares positions, so C's token at position 20 attends to the first 21 tokens of
   F.
 - **positions**: no name comes from F, but the old dog has become a little girl. The first new token is at position 44
-  instead of 3 (F has grown by a token, too), and it moves on in every step, so its distance to the prompt is wrong. To the model, the prompt is simply far away. (F's answer is
-  right: it's first in the row, so its tokens' indices are their positions.)
+  instead of 3 (F has grown by a token, too), and it moves on in every step, so its distance to the prompt is wrong. To
+  the model, the prompt is simply far away. (F's answer is right: it's first in the row, so its tokens' indices are
+  their positions.)
 - **causal**: the hard one. The text is fluent, and it's about the dog. But it isn't the model's answer. Tokens have
   attended to later ones, so their keys and values are unlike those in training. You'd only notice by comparing
   with the right answer, token by token.
 
-Back to your second prediction. There, *all* of a story's tokens were shifted, its prompt included:
+### The tags
+
+**Exercise 04.1** (optional). Write `tag_tokens(lengths, starts=None)`. `lengths[i]` is the number of tokens that
+sequence `i` has in the row, and `i` is its sequence id. For example:
+
+    tag_tokens([3, 2])                 →   seq_ids [0, 0, 0, 1, 1],   positions [0, 1, 2, 0, 1]
+    tag_tokens([1, 4], starts=[3, 0])  →   seq_ids [0, 1, 1, 1, 1],   positions [3, 0, 1, 2, 3]
+
+`starts` is for sequences whose first tokens are in the KV cache instead of in this row. In the second example,
+sequence 0 has three tokens in the cache, at positions 0, 1 and 2, and adds one new token at position 3. Sequence 1 is
+new. Without `starts`, all sequences start at position 0.
+
+A length may be 0. That sequence has no tokens in the row but still uses up its id: `tag_tokens([2, 0, 1])` has the
+ids `[0, 0, 2]`. Ids and positions are one-dimensional int64 tensors (int32 is accepted), even when there are no
+sequences or no tokens at all.
+"""
+
+# %% exercise="04.1"
+import torch
+
+from lessons_lib.attention.masks import Tags
+
+from lessons_lib.attention.masks import tag_tokens
+
+# %% [markdown]
+"""
+C and E in one row, with your tags:
 """
 
 # %%
-def positions_run_on(model, sequences):
-    return logits_at(model, sequences, torch.arange(sum(map(len, sequences))))
-
-
-short = in_one_row("ABCDEF", positions_run_on, max_tokens=20)
-reveal("04.b", sum(answer != expected[name][:20] for name, answer in zip(NAMES, short)), "stories")
-
-# %% [markdown]
-"""
-In a rotary model, only distances matter. If all tokens of a story are shifted by the same amount, no distance changes.
-In floats, only the last digits do. So is there no need to restart positions? With a cache, there is. A key is rotated
-by its position when it's computed, and it keeps that rotation. In the next pass the row is different, and the story
-starts at a different index. A new token that takes its index in the row as its position is then shifted differently
-from the cached keys: a bug like "positions" above. And some models, such as GPT-2, add a learned vector for each position.
-There, any shift changes the logits ("Further" has four models).
-"""
+tags = tag_tokens([len(prompt_ids[name]) for name in "CE"])
+Table(
+    ["index in the row", "token", "sequence", "position"],
+    [
+        [index, repr(tokenizer.decode([token])), "CE"[seq_id], position]
+        for index, (token, seq_id, position) in enumerate(
+            zip(prompt_ids["C"] + prompt_ids["E"], tags.seq_ids.tolist(), tags.positions.tolist())
+        )
+    ],
+)
 
 # %% [markdown]
 """
-## The ledger
+### The mask by hand
 
-This lesson has no cache, so the ledger also includes the first row of lesson 00, for comparison.
-"""
+In the explorer you can set the lengths, the cached tokens per sequence and the padding, with the sliders or by
+dragging a bar at the end of its letters, and turn each rule on and off. Answer first, then try (the answers are below
+the explorer):
 
-# %% tags=["measured"]
-ledger(model, tokenizer, "04")
-
-# %% [markdown]
-"""
-Compare the last row with the first, "alone, no cache". Both compute the same tokens, and both compute all of them
-again in every step. But the last row needs fewer forward calls, because each call serves every story that's still
-running. It has no padding, yet only a small share of its tokens is useful.
-
-## What is still wrong
-
-Nothing is kept from one step to the next. Every step puts the whole row through the model again, prompts and answers,
-while "alone, KV cache" computes each token once. The mask is ready for a cache: the keys include the cached tokens, and
-the queries are only the new ones. What's missing is the rest: a row made of whole prompts and single new tokens, and a
-way to join the caches of all its sequences for the pass and split them again afterwards. Lesson 05 packs with caches.
-
-## What production does
-
-- **vLLM** never builds the dense mask. The tokens of a step form one row, as here, and `query_start_loc` says where
-  each request begins in it. vLLM passes `query_start_loc` to `flash_attn_varlen_func`, FlashAttention's fast attention
-  kernel, as the argument `cu_seqlens_q`, along with the lengths (`seq_lens`) and the block tables (lesson 03): see
-  `vllm/v1/attention/backends/flash_attn.py`. For models or sizes that this kernel doesn't support, there's a
-  FlexAttention backend, `flex_attention.py` in the same folder. It does what "Further" shows, and calls its sequence
-  ids `doc_ids`.
-- **Hugging Face transformers** does both. Its continuous batching passes `cu_seq_lens_q` to FlashAttention. For `sdpa`
-  and `eager` it fills in a block-diagonal mask, additive and with the dtype's minimum: `build_attention_mask` in
-  `generation/continuous_batching/utils.py`.
-- **Training** commonly uses the same packing. `DataCollatorWithFlattening` puts samples into one row and provides
-  `position_ids` that restart; transformers can find the sequences from these alone ("Further" tries it).
-
-## Quiz
+1. Turn "same sequence" off. Which cells become True, and why not all of them? Then turn it on again.
+2. Give A some cached tokens. Now there are more columns than rows. Which rows gain colored cells?
+3. With no padding, set all new tokens to 1 and all cached tokens to 10. That's a decode step. What share of the cells
+   is colored?
 """
 
 # %%
-quiz("04")
+MaskExplorer(lengths=(4, 3, 2), cached=(0, 0, 0))
 
 # %% [markdown]
 """
-## References
+Answers: 1. Those whose key position isn't later than the query position; the causal rule still holds. 2. Only A's
+rows. 3. One third: each query attends to one of three sequences of equal length.
 
-- M. M. Krell, M. Kosec, S. P. Perez, A. Fitzgibbon: *Efficient Sequence Packing without Cross-contamination*, 2021.
-  The same mask for training. <https://arxiv.org/abs/2107.02027>
-- T. Dao, D. Y. Fu, S. Ermon, A. Rudra, C. Ré: *FlashAttention: Fast and Memory-Efficient Exact Attention with
-  IO-Awareness*, 2022. <https://arxiv.org/abs/2205.14135>; `flash_attn_varlen_func` in
-  <https://github.com/Dao-AILab/flash-attention>
-- J. Dong, B. Feng, D. Guessous, Y. Liang, H. He: *Flex Attention: A Programming Model for Generating Optimized
-  Attention Kernels*, 2024. <https://arxiv.org/abs/2412.05496>
-- PyTorch: *torch.nn.attention.flex_attention*.
-  <https://docs.pytorch.org/docs/stable/nn.attention.flex_attention.html>; rows without keys:
-  <https://github.com/pytorch/pytorch/issues/103963>, <https://github.com/pytorch/pytorch/pull/131060>
-- J. Su et al.: *RoFormer: Enhanced Transformer with Rotary Position Embedding*, 2021, section 3: attention depends on
-  distances. <https://arxiv.org/abs/2104.09864>
-- Hugging Face: *Continuous batching from first principles*, 2025, which explains such masks row by row.
-  <https://huggingface.co/blog/continuous_batching>
-"""
-
-# %% [markdown] folded=true
-"""
-## Further (optional)
-
-What the lesson doesn't need. It isn't part of its 105 minutes.
-"""
-
-# %% [markdown]
-"""
-### Stretch: a fourth rule
-
-In some layers of Mistral, Gemma and gpt-oss, a token sees only the last few positions of its own sequence, so the layer
-reads a bounded number of keys, however long the sequence gets. Tokens farther back still have an effect: each position
-in the window has already seen its own window, one layer down.
-
-> **sliding window**: the rule that a query sees only the last W positions, its own included. In the configuration of a
-> Hugging Face model, W is `sliding_window`.
-
-With this rule, even the block of a long sequence is mostly False. Write `window_attention(q, k, v, lengths, window)`:
-attention over a packed row with this rule and the ones above. There's no padding and no cache.
-
-- `q`, `k` and `v` are `[heads, tokens, head_dim]`, and so is the result: for each query, the values weighted by the
-  softmax of its scores. As usual, a score is q · k divided by √head_dim.
-- `lengths` lists the tokens of each sequence, at least 1 each. It may be empty.
-- `window` is at least 1. With 1, every token sees itself alone. It may be larger than all sequences.
-
-First make it right, then make it cheap, in any way you like. The scoreboard tries your function on small rows, then on
-a hidden row, and counts what your function does there: the score cells that it computes, visible or not; the operators
-that PyTorch runs; and the size of the largest tensor it makes. The two ways above yours are good at some of these and
-bad at others. Can you be good at all three? The cell starts out with the three rules.
-"""
-
-# %%
-def window_attention(q, k, v, lengths, window):
-    tags = tag_tokens(lengths)
-    return F.scaled_dot_product_attention(q, k, v, attn_mask=block_diagonal_mask(tags, tags))  # replace this
-
-
-window_scoreboard(window_attention)
-
-# %% [markdown]
-"""
 ### Packed logits, compared with separate runs
 
 A wrong key changes the scores themselves; rounding changes only the last digits. So we need a tolerance that lies
@@ -810,6 +732,7 @@ between the two; ours is 0.001. The next cell packs random mixes of two to eight
 the bundled model and three tiny random models, first with all rules, then with the sequence rule or the causal rule
 missing.
 """
+
 
 # %%
 def largest_difference(ours, theirs):
@@ -826,7 +749,10 @@ def compare(model, mixes=8):
         separate = [model(input_ids=torch.tensor([ids]), use_cache=False).logits[0] for ids in sequences]
         largest = max(largest, *(logits.abs().max().item() for logits in separate))
         difference = max(difference, largest_difference(packed_logits(model, sequences), separate))
-        broken += [largest_difference(packed_logits(model, sequences, without(rule)), separate) for rule in (same_sequence, not_in_the_future)]
+        broken += [
+            largest_difference(packed_logits(model, sequences, without(rule)), separate)
+            for rule in (same_sequence, not_in_the_future)
+        ]
     return largest, difference, min(broken)
 
 
@@ -837,13 +763,120 @@ print("with a rule missing, it never does:     ", all(broken > 100 * TOLERANCE f
 
 # %% [markdown]
 """
+### Rows without keys
+
+Here the row of C and E is padded to 12 tokens. Padding tokens need positions too, and any will do.
+"""
+
+# %%
+padded = tags.followed_by(Tags(torch.full((4,), PADDING), torch.arange(4)))
+without_it = not_in_the_future(padded, padded) & same_sequence(padded, padded)
+with_it = without_it & not_padding(padded, padded)
+print("Without the padding rule:          With it:")
+for left, right in zip(*(mask_text(mask, padded, padded, "CE").split("\n") for mask in (without_it, with_it))):
+    print(f"{left:32}   {right}")
+
+# %% [markdown]
+"""
+The rows of the stories are the same on both sides: no story has sequence id -1, so the sequence rule already keeps
+padding out. The padding rule only changes the rows of the padding itself: without it, padding attends to padding, and
+with it, these rows are empty. So a packed row doesn't need the rule to be right, as long as padding has an id of its
+own. A batch with one sequence a row (lesson 01) has no sequence rule, and there the padding rule does the work.
+
+### Masks that are added
+
+Attention computes a score for each pair and turns each query's scores into weights with a softmax: no weight is
+negative, and they sum to 1. A forbidden key must get weight 0. Some attention functions take the boolean mask and
+handle this themselves. Others expect values to add to the scores.
+
+> **additive mask**: a mask of values that are added to the attention scores before the softmax: 0 where attending is
+> allowed, a very large negative value where it is not.
+
+How large? A weight is proportional to exp(score). Three values come to mind: -10, the -1e9 of much published code, and
+minus infinity. A query has the scores 2, 1 and 9. First it may attend to the first two keys, and then to none, as the
+padding tokens with the empty rows above. Next to an allowed key, a forbidden one must get weight 0, and no weight may
+be undefined. **Guess first:** which of the three values pass, in float32 and in float16, whose numbers end at 65,504?
+"""
+
+
+# %%
+def weights(may, low, dtype):
+    """Softmax over the scores 2, 1, 9, with `low` added to the forbidden ones."""
+    added = torch.tensor([0.0 if allowed else low for allowed in may]).to(dtype)
+    return ", ".join(
+        f"{weight:.2f}" for weight in (torch.tensor([2.0, 1.0, 9.0]).to(dtype) + added).softmax(dim=-1).tolist()
+    )
+
+
+columns = [
+    (dtype, may) for dtype in (torch.float32, torch.float16) for may in ([True, True, False], [False, False, False])
+]
+Table(
+    ["added", "float32, two of three", "float32, none", "float16, two of three", "float16, none"],
+    [[f"{low:g}", *(weights(may, low, dtype) for dtype, may in columns)] for low in (-10.0, -1e9, -math.inf)],
+    caption="The weights of the three keys",
+)
+
+# %% [markdown]
+"""
+> **NaN**: "not a number", the float value that marks an undefined result, such as 0 / 0 or infinity minus infinity.
+
+Only one passes, and only in float32: -1e9. -10 leaves weight on the forbidden key, because its score happens to be
+high. With minus infinity, a row without keys is 0 / 0: all its weights are NaN. With -1e9 in float32, any ordinary
+score is tiny compared with it, so in the row without keys all sums round to the same value, and equal scores give
+equal weights. That's useless, but it's finite, and no story gives it a weight above 0. In float16, though, whose
+lowest finite value is -65504, the same -1e9 *is* minus infinity.
+
+### Why a row of weight 0 still matters
+
+Does NaN in the row of a padding token do any harm? The next cell runs C and E plus four padding tokens through the
+bundled model, and counts after each layer how many of the 12 tokens have a NaN in their vector. For this, we switch
+the model to its plain attention, which Hugging Face calls `eager`: it adds the mask to the scores and takes an
+ordinary softmax. (`additive_mask` adds the lowest finite value of the dtype; it's exercise 04.5, below. By default the
+model uses PyTorch's `scaled_dot_product_attention`, `sdpa` for short. Here it gives zeros for a row without keys.)
+"""
+
+# %%
+padded_row = torch.tensor([prompt_ids["C"] + prompt_ids["E"] + [tokenizer.pad_token_id] * 4])
+may = block_diagonal_mask(padded, padded)
+
+
+@torch.inference_mode()
+def run_padded(mask, attention):
+    model.set_attn_implementation(attention)
+    try:
+        inputs = dict(position_ids=padded.positions[None], attention_mask=mask[None, None], use_cache=False)
+        return model(input_ids=padded_row, output_hidden_states=True, **inputs)
+    finally:
+        model.set_attn_implementation("sdpa")  # the default
+
+
+def tokens_with_nan(mask):
+    return [int(vectors.isnan().any(dim=-1).sum()) for vectors in run_padded(mask, "eager").hidden_states]
+
+
+print("                 before layer 1, then after each layer")
+print("minus infinity ", tokens_with_nan(torch.where(may, 0.0, -math.inf)))
+print("minimum        ", tokens_with_nan(additive_mask(may)))
+print(f"NaN minus infinity is {math.nan - math.inf}; 0 times NaN is {0.0 * math.nan}")
+
+# %% [markdown]
+"""
+After layer 1, the four padding tokens are NaN, as expected. After layer 2, everything is NaN, although no story may
+attend to the padding. In layer 2 the padding's keys and values are NaN, and a mask can't hide that: a NaN score plus
+minus infinity is still NaN, and a NaN value times a weight of 0 is still NaN.
+
+Our solution is to **have no such rows**: in a packed row without padding, every query attends at least to itself.
+Other programs let padding attend to itself, or *replace* the score with the minimum instead of adding it, since in
+float16 the sum can overflow to minus infinity.
+
 ### The lowest value of a dtype
 
 -1e9 fails in float16, and minus infinity in an empty row. What is low enough in every dtype, and still finite?
 
-**Exercise 04.5 (optional).** Write `additive_mask(mask, dtype=torch.float32)`. The result has the mask's shape, which may have any
-number of axes, and the given dtype, that of the scores. Adding it must leave the scores of allowed pairs as they are.
-For all other pairs its value is as low as that dtype allows, but finite, even in a row without a single True. So:
+**Exercise 04.5** (optional). Write `additive_mask(mask, dtype=torch.float32)`. The result has the mask's shape, which
+may have any number of axes, and the given dtype, that of the scores. Adding it must leave the scores of allowed pairs
+as they are. For all other pairs its value is as low as that dtype allows, but finite, even in a row without a single True. So:
 
     additive_mask(torch.tensor([[True, False]]))                   →   tensor([[0., -3.4028e+38]])
     additive_mask(torch.tensor([[False, False]]), torch.float16)   →   tensor([[-65504., -65504.]], dtype=torch.float16)
@@ -883,7 +916,9 @@ The result of a sum depends on the order of its terms, because every step rounds
 a, b, c = torch.tensor([1e8, 1.0, -1e8])
 print(f"(a + b) + c = {(a + b) + c:.0f}, (a + c) + b = {(a + c) + b:.0f}")
 print(f"the next float32 after {a:.0f}: {a.nextafter(torch.tensor(math.inf)):.0f}")
-print(f"steps between bfloat16 values are {torch.finfo(torch.bfloat16).eps / torch.finfo(torch.float32).eps:,.0f} times as large as in float32")
+print(
+    f"steps between bfloat16 values are {torch.finfo(torch.bfloat16).eps / torch.finfo(torch.float32).eps:,.0f} times as large as in float32"
+)
 
 # %% [markdown]
 """
@@ -895,15 +930,30 @@ The packed row sums the same products but groups them differently: there are mor
 from above again:
 """
 
+
 # %% tags=["measured"]
 def ulp(value):
     return (torch.tensor(value).nextafter(torch.tensor(math.inf)) - value).item()
 
 
 Table(
-    ["model", "largest logit", "one ulp at that logit", "largest difference", "in ulps", "smallest difference, a rule missing"],
     [
-        [name, f"{largest:.1f}", f"{ulp(largest):.7f}", f"{difference:.7f}", f"{difference / ulp(largest):.0f}", f"{broken:.1f}"]
+        "model",
+        "largest logit",
+        "one ulp at that logit",
+        "largest difference",
+        "in ulps",
+        "smallest difference, a rule missing",
+    ],
+    [
+        [
+            name,
+            f"{largest:.1f}",
+            f"{ulp(largest):.7f}",
+            f"{difference:.7f}",
+            f"{difference / ulp(largest):.0f}",
+            f"{broken:.1f}",
+        ]
         for name, (largest, difference, broken) in compared.items()
     ],
     caption="Packed compared with separate runs in float32, over all tokens and the whole vocabulary",
@@ -923,7 +973,9 @@ whole = packed_logits(model, [prompt_ids[name] + expected[name] for name in NAME
 best_two = torch.cat([logits[len(prompt_ids[name]) - 1 : -1].topk(2).values for name, logits in zip(NAMES, whole)])
 gap = (best_two[:, 0] - best_two[:, 1]).min().item()
 times = gap / compared["bundled"][1]
-print(f"{len(best_two)} tokens; the smallest gap between the best two logits is {gap:.4f}, {times:.0f} times the largest difference above")
+print(
+    f"{len(best_two)} tokens; the smallest gap between the best two logits is {gap:.4f}, {times:.0f} times the largest difference above"
+)
 
 # %% [markdown]
 """
@@ -934,6 +986,7 @@ way, and "equal token for token" has to become "equal up to rounding".
 
 Here is a sequence of 30 random tokens. First all its positions are shifted by 40, then only those of its second half:
 """
+
 
 # %% tags=["measured"]
 def digits(value):
@@ -950,7 +1003,11 @@ half_shifted = torch.where(torch.arange(30) < 15, torch.arange(30), torch.arange
 Table(
     ["model", "positions", "all shifted by 40", "second half shifted by 40"],
     [
-        [name, "absolute" if name == "gpt2" else "rotary", *(digits(difference_at(m, positions)) for positions in (all_shifted, half_shifted))]
+        [
+            name,
+            "absolute" if name == "gpt2" else "rotary",
+            *(digits(difference_at(m, positions)) for positions in (all_shifted, half_shifted)),
+        ]
         for name, m in (("bundled", model), *((family, tiny_model(family)) for family in ("gpt2", "llama", "qwen2")))
     ],
     caption="Largest difference from the logits with positions 0 to 29",
@@ -969,6 +1026,7 @@ query and a key, like the rules of this lesson; here both are indices in the row
 for all pairs. `create_block_mask` splits the mask into blocks, here of 16 × 16 cells, and records which blocks contain
 at least one True cell. The kernel visits only those. For the six prompts:
 """
+
 
 # %%
 def may_attend(batch, head, query, key):
@@ -1002,7 +1060,9 @@ all:
 # %%
 prompts = list(prompt_ids.values())
 with torch.inference_mode():
-    logits = model(input_ids=torch.tensor([sum(prompts, [])]), position_ids=six.positions[None], use_cache=False).logits[0]
+    logits = model(
+        input_ids=torch.tensor([sum(prompts, [])]), position_ids=six.positions[None], use_cache=False
+    ).logits[0]
 found = logits.split([len(ids) for ids in prompts])
 print("transformers found the six sequences:", largest_difference(found, packed_logits(model, prompts)) < TOLERANCE)
 

@@ -107,6 +107,21 @@ class ChangesBeforeRefusing(BlockPool):
         return blocks
 
 
+class SortsAfterRefusing(BlockPool):
+    def allocate(self, count):
+        if count < 0:
+            raise ValueError("no")
+        blocks = []
+        while len(blocks) < count:
+            if not self.free_queue:
+                self.free_queue = deque(sorted(blocks))
+                self.used -= set(blocks)
+                raise OutOfBlocks("no")
+            blocks.append(self.free_queue.popleft())
+            self.used.add(blocks[-1])
+        return blocks
+
+
 class TakesNegativeCounts(BlockPool):
     def allocate(self, count):
         return super().allocate(max(count, 0))
@@ -361,6 +376,10 @@ def plus_one(num_tokens, block_size):
 
 def rounds_down(num_tokens, block_size):
     return num_tokens // block_size
+
+
+def by_shifting(num_tokens, block_size):
+    return (num_tokens + block_size - 1) >> (block_size.bit_length() - 1)
 
 
 def rounds(num_tokens, block_size):
@@ -853,6 +872,13 @@ def sorts_the_argument(blocks, block_size, start, end):
     slots = slot_mapping(blocks, block_size, start, end)
     blocks.sort()
     return slots
+
+
+def entries_without_the_last(blocks, block_size, start, end):
+    slot_mapping(blocks, block_size, start, end)
+    table = torch.tensor(blocks[start // block_size : end // block_size], dtype=torch.int64)
+    slots = (table[:, None] * block_size + torch.arange(block_size)).flatten()
+    return slots[start % block_size :][: end - start]
 
 
 def by_grid(blocks, block_size, start, end):
@@ -1436,6 +1462,11 @@ WRONG = {
             says="allocating 3 blocks with 2 free should raise OutOfBlocks; yours returned",
         ),
         Wrong(
+            "sorts the queue when it refuses",
+            SortsAfterRefusing,
+            says="should be [3, 4, 2, 1, 0], in this order; yours is [0, 1, 2, 3, 4]",
+        ),
+        Wrong(
             "IndexError when the queue runs dry",
             IndexErrorWhenEmpty,
             says="should raise OutOfBlocks; yours raised IndexError",
@@ -1512,7 +1543,8 @@ WRONG = {
         ),
         Wrong("rounds to the nearest", rounds, says="`round` goes to the nearest integer"),
         Wrong("a fraction", fraction, says="a partly filled block counts"),
-        Wrong("np.ceil", numpy_ceil, says="can't loop over `range(8.0)`"),
+        Wrong("np.ceil", numpy_ceil, says="yours is the float 8.0."),
+        Wrong("shifts, for powers of two only", by_shifting, says="1000 is no power of two, as 16 is"),
         Wrong("a fraction that is not whole", fraction_first, says="yours is the float 8.9375"),
         Wrong("at least one block", at_least_one, says="Without tokens there is nothing to store"),
         Wrong("blocks of 16 always", always_sixteen, says="the answer for blocks of 16"),
@@ -1623,6 +1655,7 @@ WRONG = {
         Wrong("tables share one list", SharedBlocks, says="Do the tables share an object"),
     ],
     "03.4": [
+        Wrong("entries but the last", entries_without_the_last, says="All these positions are in entry 1 of the table"),
         Wrong("the positions", the_positions, says="Those are the positions"),
         Wrong("block + offset", block_plus_offset, says="Multiply"),
         Wrong("no offset", first_slots, says="the first slot of each block"),

@@ -475,6 +475,22 @@ def softmax_over_queries(q, k, v, query_lens, seq_lens):
     return torch.cat(parts, 1)
 
 
+def masked_after_the_softmax(q, k, v, query_lens, seq_lens):
+    parts = [q[:, :0]]
+    for n, s, own_q, own_k, own_v in own_parts(q, k, v, query_lens, seq_lens):
+        is_later = torch.arange(s) > torch.arange(s - n, s)[:, None]
+        parts.append((own_q @ own_k.mT / 4).softmax(-1).masked_fill(is_later, 0.0) @ own_v)
+    return torch.cat(parts, 1)
+
+
+def adds_a_hundred(q, k, v, query_lens, seq_lens):
+    parts = [q[:, :0]]
+    for n, s, own_q, own_k, own_v in own_parts(q, k, v, query_lens, seq_lens):
+        is_later = torch.arange(s) > torch.arange(s - n, s)[:, None]
+        parts.append((own_q @ own_k.mT / 4 - 100 * is_later).softmax(-1) @ own_v)
+    return torch.cat(parts, 1)
+
+
 def scales_in_place(q, k, v, query_lens, seq_lens):
     right = varlen_attention(q, k, v, query_lens, seq_lens)
     q /= 4
@@ -880,7 +896,9 @@ WRONG = {
         Wrong("float32", in_float32, says="the dtype of q"),
         Wrong("exp without the maximum", with_exp_alone, says="exp(1024) is beyond the largest float"),
         Wrong("minus a billion", filled_with_a_billion, says="without overflow"),
-        Wrong("softmax over the queries", softmax_over_queries, says="positions 0 to 0"),
+        Wrong("softmax over the queries", softmax_over_queries, says="Your softmax goes over the queries"),
+        Wrong("masked after the softmax", masked_after_the_softmax, says="the forbidden keys take part in its softmax"),
+        Wrong("adds -100", adds_a_hundred, says="a key that a query may not attend to still has weight"),
         Wrong("in place", scales_in_place, says="changed its argument `q`"),
     ],
     "04.5": [

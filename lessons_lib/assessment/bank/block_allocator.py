@@ -44,7 +44,7 @@ def next_blocks_in_picture(draw: random.Random) -> Asked:
     )  # fmt: skip
 
 
-@item("03", "compute", "Build 2: how many blocks?")
+@item("03", "compute", "Blocks against the oracle")
 def blocks_of_all(draw: random.Random) -> Asked:
     size = draw.choice((8, 16, 32))
     lengths = [draw.randint(size // 2, 6 * size) for _ in range(4)]
@@ -63,7 +63,7 @@ def blocks_of_all(draw: random.Random) -> Asked:
     )  # fmt: skip
 
 
-@item("03", "compute", "Build 4: from positions to cache slots")
+@item("03", "compute", "Build 3: from positions to cache slots")
 def slot_of_position(draw: random.Random) -> Asked:
     size, blocks = draw.choice((4, 8, 16)), draw.sample(range(1, 30), 4)
     position = draw.randrange(size, 4 * size)
@@ -140,7 +140,7 @@ assert slots(pool, blocks, 6, 2) == [14, 15] and blocks == [2, 3]
 """,
     ),
     bug(
-        "03", "Build 3: the block table", "append_to_a_table",
+        "03", "Build 2: the block table", "append_to_a_table",
         task="`append` adds tokens to a block table. It changes nothing if the pool has too few blocks.",
         code="""
 def append(table, count):
@@ -186,7 +186,7 @@ assert table.blocks == [0, 1]
          "and still take a block each."),
     ),
     design(
-        "03", "Build 5: serve requests from the blocks", "who_gives_way",
+        "03", "Serve requests from the blocks", "who_gives_way",
         "All blocks are taken, and five running requests need one more each. None of them is near its end. What keeps "
         "the service going with the least work lost?",
         ("Release the request that was admitted last, and queue it first", "It has computed least, the others get "

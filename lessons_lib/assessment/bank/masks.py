@@ -31,7 +31,7 @@ def dropped_rule_in_picture(draw: random.Random) -> Asked:
     )
 
 
-@item("04", "compute", "Build 2: the mask")
+@item("04", "compute", "Build 1: the mask")
 def allowed_cells(draw: random.Random) -> Asked:
     lengths = draw.sample(range(3, 12), 3)
     tags = tag_tokens(lengths)
@@ -68,7 +68,7 @@ def allowed_with_cache(draw: random.Random) -> Asked:
     )
 
 
-@item("04", "compute", "Build 1: the tags")
+@item("04", "compute", "The tags")
 def tags_of_a_token(draw: random.Random) -> Asked:
     lengths, starts = [draw.randint(1, 5) for _ in range(4)], [draw.choice((0, draw.randint(3, 20))) for _ in range(4)]
     tags = tag_tokens(lengths, starts=starts)
@@ -96,7 +96,7 @@ ITEMS = [
     allowed_with_cache,
     tags_of_a_token,
     bug(
-        "04", "Build 2: the mask", "mask_with_padding",
+        "04", "Build 1: the mask", "mask_with_padding",
         task="`mask` returns [queries, keys]: True where a query may attend to a key. Padding has the sequence id -1.",
         code="""
 def mask(queries, keys):
@@ -123,7 +123,7 @@ assert torch.equal(mask(tags, tags), block_diagonal_mask(tags, tags))
 """,
     ),
     bug(
-        "04", "Masks that are added", "additive_of_a_mask",
+        "04", "Further (optional)", "additive_of_a_mask",
         task="`attend` uses an additive mask: it is added to the scores before the softmax, and hides what is False. "
         "Some rows end in padding.",
         code="""

@@ -32,7 +32,7 @@ EXERCISES = [
     ),
     Exercise(
         id="03.2",
-        title="how many blocks",
+        title="how many blocks (optional)",
         reference="lessons_lib.kv_cache.block_pool:blocks_for",
         test=check_blocks_for,
         hints=(
@@ -67,8 +67,8 @@ EXERCISES = [
         reference="lessons_lib.kv_cache.cache_slots:slot_mapping",
         test=check_slot_mapping,
         hints=(
-            "It is the formula of `slot_of`, with a tensor of positions instead of one position. `//`, `%`, `*` and "
-            "`+` work elementwise, and you can index one tensor with another.",
+            "What would you write for one position, a plain int? Each operation of that formula also works on a whole "
+            "tensor of positions, elementwise. The last one to think of: you can index one tensor with another.",
             "Refuse `start` below 0, and `end` beyond the last slot of the table. Make two tensors: the positions, "
             "with `torch.arange`, and the table, from `blocks`. Index the table with position // block size, multiply "
             "by the block size, add the offsets.",
@@ -91,7 +91,7 @@ EXERCISES = [
     ),
     Exercise(
         id="03.6",
-        title="the step, in blocks",
+        title="the step, in blocks (optional)",
         reference="lessons_lib.kv_cache.block_serving:step_in_blocks",
         test=check_step_in_blocks,
         hints=(

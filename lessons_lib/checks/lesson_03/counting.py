@@ -50,7 +50,8 @@ def _check_kind(attempt, got, want: int, case: str) -> None:
                 "`/` gives a fraction, but a request holds whole blocks: a partly filled block counts. Round up, in "
                 "integers."
             )
-        raise Mistake(f"the answer should be the int {want}; yours is the float {float(got):g}.", case=case, idea=idea)
+        shown = f"{float(got):.1f}" if got == int(got) else f"{float(got):g}"
+        raise Mistake(f"the answer should be the int {want}; yours is the float {shown}.", case=case, idea=idea)
     if is_tensor(got):
         raise Mistake(
             f"the answer should be the int {want}; yours is a tensor, {short(got)}.",
@@ -92,6 +93,11 @@ def _name_wrong_count(attempt, got: int, want: int, num_tokens: int, block_size:
         idea = (
             f"{counted(full, 'full block')} {'holds' if full == 1 else 'hold'} {full * block_size} tokens. The "
             "remaining tokens need a block too, even if they don't fill it."
+        )
+    elif rest and got == want + 1 and block_size & (block_size - 1):
+        idea = (
+            f"{counted(want, 'block')} can hold {want * block_size} tokens, which is enough. {block_size} is no power "
+            "of two, as 16 is: does your formula need one? Or do you round up twice?"
         )
     elif rest and got == want + 1:
         idea = f"{counted(want, 'block')} can hold {want * block_size} tokens, which is enough. Do you round up twice?"

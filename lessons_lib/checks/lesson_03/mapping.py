@@ -167,6 +167,11 @@ def _name_wrong_slots(
         idea = "`start` is included and `end` is excluded, as in `range(start, end)`."
         if len(got) == end:
             idea = "Yours start at position 0. Return only the slots of positions `start` to `end - 1`."
+        elif len(got) < len(want) and start // size == end // size:
+            idea = (
+                f"All these positions are in entry {start // size} of the table. Do you take the entries `start // "
+                "block_size` to `end // block_size`, without the last one?"
+            )
         elif len(got) == len(blocks) * size:
             idea = "Those are all slots of the table. Return only the slots of positions `start` to `end - 1`."
         return Mistake(

@@ -215,6 +215,12 @@ def _check_refusals(attempt) -> None:
         ValueError, pool.free, [0, 1, 2], doing="freeing blocks a second time", case=case, idea=lost_all,
         unchanged=lambda: _check_containers(pool, [3, 4, 2, 1, 0], set(), case),
     )  # fmt: skip
+    too_many = begin + "`free([0, 1, 2])`, then `allocate(6)`: a refused call keeps the queue's order, too."
+    refused(
+        OutOfBlocks, pool.allocate, 6, doing="allocating 6 blocks when 5 are free", case=too_many,
+        idea="Compare `count` with the number of free blocks before you take any.",
+        unchanged=lambda: _check_containers(pool, [3, 4, 2, 1, 0], set(), too_many),
+    )  # fmt: skip
 
 
 def _check_long_run(attempt) -> None:

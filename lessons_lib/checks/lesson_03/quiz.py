@@ -4,26 +4,6 @@ from lessons_lib.checks.exercise import Choice, Question
 
 QUIZ = [
     Question(
-        text="An oracle tells the system how long each answer will be, and the system reserves exactly that, in one "
-        "piece. Why is much of the memory still empty?",
-        choices=(
-            Choice(
-                "The oracle reserves for the longest possible answer, so the end of each reservation is never used.",
-                "It reserves exactly what the request will need. Every reserved cache slot is used in the end.",
-            ),
-            Choice(
-                "All cache slots are reserved at the start but filled one by one, and gaps of the wrong size remain.",
-                "While an answer grows, about half of its reservation is still empty on average. "
-                "The gaps are external fragmentation.",
-                right=True,
-            ),
-            Choice(
-                "Keys and values of finished requests stay in their cache slots, and no other request can use them.",
-                "They may be overwritten. That isn't waste, because other requests can use the slots.",
-            ),
-        ),
-    ),
-    Question(
         text="The block size is 32. A request decodes; its table has 9 blocks and 287 tokens. It gets two more "
         "tokens, in two steps. What happens?",
         choices=(
@@ -98,25 +78,6 @@ QUIZ = [
             Choice(
                 "It falls, because there are fewer blocks.",
                 "The tables have fewer entries, but the last blocks have more empty slots.",
-            ),
-        ),
-    ),
-    Question(
-        text="A pool has 20 blocks. A needs 3 blocks, and 2 are free. Why does `allocate` refuse instead of returning "
-        "the 2?",
-        choices=(
-            Choice(
-                "Two blocks aren't worth a call: each call takes time between two steps.",
-                "While a request decodes, a call for one block is the usual case.",
-            ),
-            Choice(
-                "A couldn't run its step with two, and other requests might need them.",
-                "All or nothing: a refused call changes nothing, and the caller can decide which request waits.",
-                right=True,
-            ),
-            Choice(
-                "The two would not be next to the third, once it is free.",
-                "They never have to be: the table says where each of them is.",
             ),
         ),
     ),

@@ -13,7 +13,7 @@ __all__ = ["EXERCISES", "QUIZ"]
 EXERCISES = [
     Exercise(
         id="04.1",
-        title="a sequence id and a position for every token",
+        title="a sequence id and a position for every token (optional)",
         reference="lessons_lib.attention.masks:tag_tokens",
         test=check_tag_tokens,
         hints=(

@@ -169,7 +169,7 @@ def _check_kind(attempt, got, want, queries: Tags, keys: Tags, case: str) -> Non
             idea=idea,
         )
     if got.dtype != torch.bool:
-        idea = "True means allowed. The additive mask comes in the next exercise, and there 0 means allowed."
+        idea = "True means allowed. Values to add to the scores are another form of a mask: there, 0 means allowed."
         raise Mistake(
             f"the dtype of the mask should be bool; yours is {str(got.dtype).removeprefix('torch.')}.",
             case=case,

@@ -58,28 +58,6 @@ QUIZ = [
         ),
     ),
     Question(
-        text="C and E share a row with four padding tokens, whose vectors are NaN after layer 1. From layer 2 on, "
-        "attention is computed by `varlen_attention`, with the lengths of C and E and, for the padding, a sequence of "
-        "four tokens. What about the stories?",
-        choices=(
-            Choice(
-                "They turn into NaN in layer 2, as with the mask.",
-                "With the mask, a score of each story with the padding is computed and then hidden, which NaN "
-                "survives. Here there is no such score.",
-            ),
-            Choice(
-                "They are right: nothing of the padding enters their sums.",
-                "No score and no weighted value of another sequence is computed, so there is nothing that has to be "
-                "hidden.",
-                right=True,
-            ),
-            Choice(
-                "C is right, and E turns into NaN, since it stands next to the padding.",
-                "The place in the row doesn't matter: each sequence's queries meet only its own keys.",
-            ),
-        ),
-    ),
-    Question(
         text="The six stories share a row on GPT-2, which adds a learned vector for each position. The mask is right, "
         "but positions run on through the row, and there's no cache. Which of the six answers can change?",
         choices=(

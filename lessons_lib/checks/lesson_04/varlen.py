@@ -44,6 +44,7 @@ def check_varlen_attention(attempt: Callable[..., Any]) -> None:
     halves = [x.half() for x in row_of([2, 1], [3, 4], seed=0)]
     _check_case(attempt, halves, [2, 1], [3, 4], "float16; ", HALF_TOLERANCE)
     _check_large_scores(attempt)
+    _check_far_scores(attempt)
 
 
 def _check_large_scores(attempt: Callable[..., Any]) -> None:
@@ -58,6 +59,23 @@ def _check_large_scores(attempt: Callable[..., Any]) -> None:
             case,
             "exp(1024) is beyond the largest float. A softmax stays the same if the largest score of a query is "
             "subtracted from all; `torch.softmax` does that.",
+        )
+
+
+def _check_far_scores(attempt: Callable[..., Any]) -> None:
+    """The keys that a query may attend to have the score -400, and the one that it may not has 400."""
+    _, _, v = row_of([2], [3], seed=0)
+    q, k = torch.full_like(v[:, :2], 16.0), torch.full_like(v, -6.25)
+    k[:, 2] = 6.25
+    case = "query_lens=[2], seq_lens=[3]; the scores with keys 0 and 1 are -400, and those with key 2 are 400."
+    got = call(attempt, q, k, v.clone(), [2], [3], case=case)
+    if not _close(got, torch.stack([v[:, :2].mean(dim=1), v[:, 2]], dim=1)):
+        raise Mistake(
+            "a key that a query may not attend to still has weight: query 0 should weight keys 0 and 1 alike, and "
+            "query 1 should return the value of key 2.",
+            case,
+            "Do you add a value to forbidden scores, or put one in their place, that isn't low enough? Minus infinity "
+            "is, and every query here sees itself, so no row is empty.",
         )
 
 
@@ -158,7 +176,31 @@ def _name_wrong_values(got, want, row, query_lens: list[int], seq_lens: list[int
     )
 
 
+def _masked_after(q, k, v, query_lens: list[int], seq_lens: list[int]) -> torch.Tensor:
+    """The softmax goes over all keys of the sequence, and the mask comes after it."""
+    identity = torch.eye(k.shape[1], dtype=k.dtype).expand(k.shape[0], -1, -1)
+    weights = dense(q, k, identity, query_lens, seq_lens, may=lambda query, key, first: True)
+    seen = dense(torch.zeros_like(q), k, identity, query_lens, seq_lens) > 0
+    return (weights * seen) @ v
+
+
+def _over_queries(q, k, v, query_lens: list[int], seq_lens: list[int]) -> torch.Tensor:
+    """The softmax goes over the queries of a key."""
+    identity = torch.eye(k.shape[1], dtype=k.dtype).expand(k.shape[0], -1, -1)
+    seen = dense(torch.zeros_like(q), k, identity, query_lens, seq_lens) > 0
+    return (q @ k.mT * HEAD_DIM**-0.5).masked_fill(~seen, float("-inf")).softmax(dim=1) @ v
+
+
 WRONG_WAYS = (
+    (
+        "Your weights of a query don't sum to 1: the forbidden keys take part in its softmax. They have to be out "
+        "before it.",
+        _masked_after,
+    ),
+    (
+        "Your softmax goes over the queries. Over the keys, `dim=-1`, the weights of each query sum to 1.",
+        _over_queries,
+    ),
     (
         "Yours also sees later tokens of its sequence.",
         lambda *args: dense(*args, may=lambda query, key, first: True),

@@ -156,7 +156,7 @@ KNOWN = (
     WrongRule(
         lambda q, k: _right(q, k) | ((k.seq_ids == PADDING) & _own(q, k) & (_distance(q, k) == 0)),
         "a padding token attends to itself",
-        "In this exercise the row of a padding query is all False. The next exercise shows what follows from that.",
+        "The row of a padding query is all False: the padding rule forbids every padding key, its own token included.",
     ),
     WrongRule(
         lambda q, k: _right(q, k) | ((q.seq_ids == PADDING)[:, None] & (k.seq_ids != PADDING) & (_distance(q, k) <= 0)),
