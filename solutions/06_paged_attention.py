@@ -283,14 +283,14 @@ from lessons_lib.attention.online_softmax import add_block
 One factor corrects the sums, whatever they were made of, since exp(score − new) = exp(score − old) × exp(old − new). In the
 example it's exp(2 − 3) = 0.368: 0.368 × 1.368 + 1 = 1.503.
 
-Here's your function on D's real scores. Step through it, and watch the factor.
+Here's your function on D's real scores, in the block with the largest one:
 """
 
 # %%
 recorded = record_blocks(scores, values, BLOCK, add_block)
 larger = [step.block for step in recorded[2:] if step.factor < 1]
 print(f"after the first block, only blocks {' and '.join(map(str, larger))} brought a larger score")
-Stepper(lambda i: draw_softmax_step(recorded, i, tokens), count=len(recorded), start=1, still=5)
+draw_softmax_step(recorded, 5, tokens)
 
 # %% [markdown]
 """
@@ -576,7 +576,15 @@ Stepper(lambda i: draw_pool_access(paged.accesses[i]), count=len(paged.accesses)
 """
 ### Both softmaxes, on scores of any size
 
-First, step through the bare exponentials on five times D's scores, and watch the sum overflow.
+Step through your version on D's scores, and watch the factor.
+"""
+
+# %%
+Stepper(lambda i: draw_softmax_step(recorded, i, tokens), count=len(recorded), start=1, still=5)
+
+# %% [markdown]
+"""
+Now the bare exponentials, on five times these scores. Watch the sum overflow.
 """
 
 # %%
@@ -584,7 +592,7 @@ Stepper(lambda i: draw_softmax_step(large, i, tokens), count=len(large), start=1
 
 # %% [markdown]
 """
-Next, both versions of Build 2, compared with PyTorch's softmax in float64: on D's original scores, then scaled, shifted, and
+Last, both versions, compared with PyTorch's softmax in float64: on D's original scores, then scaled, shifted, and
 in float16.
 """
 
