@@ -258,8 +258,8 @@ def _check_arguments(seen: Seen, packed: PackedBatch, joined, case: str) -> None
         raise Mistake(
             f"the mask isn't right for this pass: {_first_wrong_cell(allowed.cpu(), want, packed)}",
             case=case,
-            idea="A token attends to the keys of its own sequence, at its own position or before. `packed_mask(packed)` "
-            "builds this mask.",
+            idea="A token attends to the keys of its own sequence, at its own position or before. "
+            "`packed_mask(packed)` builds this mask.",
         )
     keep = seen.calls[-1][1].get("logits_to_keep") if seen.calls else None
     if isinstance(keep, torch.Tensor) and len(keep) and int(keep.max()) >= len(packed.input_ids):

@@ -4,8 +4,8 @@ from lessons_lib.checks.exercise import Choice, Question
 
 QUIZ = [
     Question(
-        text="A loop sorts the sequences of the row by length before `pack`, but still joins the caches in the order of "
-        "admission. What happens?",
+        text="A loop sorts the sequences of the row by length before `pack`, but still joins the caches in the order "
+        "of admission. What happens?",
         choices=(
             Choice(
                 "Nothing: the mask compares ids and positions, and the keys can be anywhere.",
