@@ -4,7 +4,7 @@
 
 **Can one forward pass compute what all requests need, and nothing else?**
 
-100 minutes · difficulty: medium · routes: ideas, kernels, serving · prerequisites: lesson 02 (request states, the step)
+85 minutes · difficulty: medium · routes: ideas, kernels, serving · prerequisites: lesson 02 (request states, the step)
 and lesson 01 (padding). Lesson 04 (tags and masks) helps, but what we need from it is repeated here. The last sections
 mention the blocks of lesson 03.
 
@@ -21,6 +21,7 @@ from time import perf_counter
 from types import SimpleNamespace
 
 import torch
+from IPython.display import display
 from transformers import DynamicCache
 
 from lessons_lib.attention import (
@@ -64,38 +65,25 @@ prompt_ids = {story.name: tokenizer(story.prompt).input_ids for story in STORIES
 """
 ## The problem: what is left of the rectangle
 
-Here are the six stories again in four slots, as in lesson 02. For some of the steps, the table shows what was
-computed in each slot.
+Here are the six stories again in four slots, as in lesson 02. What was computed in each slot?
 """
 
 # %%
 slots = record_run(batch_generate, model, tokenizer, **SIX, batch_size=4)
 
 
-def table_row(step_number):
-    step = slots.trace.steps[step_number - 1]
+for number in (2, 80):
+    step = slots.trace.steps[number - 1]
     computed = " · ".join(f"{row.request or 'empty'} {row.computed}" for row in step.rows)
-    return [str(step_number), step.forward_calls, computed, step.tokens_computed, step.tokens_useful]
-
-
-Table(
-    columns=["step", "forward passes", "token positions in each slot", "total", "needed"],
-    rows=[table_row(step_number) for step_number in (1, 2, 3, 4, 5, 24, 80)],
-    caption="Some steps of lesson 02's loop",
-)
-
-# %%
-wasted = slots.trace.tokens_computed - slots.trace.tokens_useful
-two_passes = sum(step.forward_calls == 2 for step in slots.trace.steps)
-print(f"{slots.trace.tokens_computed} token positions computed, {wasted} of them wasted")
-print(f"{slots.trace.forward_calls} forward passes in {len(slots.trace.steps)} steps; {two_passes} steps made two")
+    print(f"step {number:2}: forward passes: {step.forward_calls}; {computed}: {step.tokens_computed} tokens computed, {step.tokens_useful} needed")
+print(f"in all: {slots.trace.forward_calls} passes, {slots.trace.tokens_computed} tokens computed, {slots.trace.tokens_useful} needed")
 
 # %% [markdown]
 """
 Look at step 2. One pass covers all four slots with one token each, because a decode pass is a rectangle, but only A
 needs it. B's prompt of 62 tokens doesn't fit into a rectangle one token wide, so a second pass computes it and reads
-all weights again. (B's 63 in the table are those 62 plus its one cell in the rectangle.) In step 80, two slots have no
-request and are computed anyway. All of this comes from the shape. With a single row, that constraint is gone.
+all weights again. (B's 63 are those 62 and its one token in the rectangle.) In step 80, two slots have no request and are
+computed anyway. All of this comes from the shape. With a single row, that constraint is gone.
 
 ## Predict
 
@@ -108,38 +96,25 @@ How many forward passes do the six stories take now?
 """
 
 # %%
-print(f"In four slots: {slots.trace.forward_calls} forward passes")
 predict("05.a", ...)  # forward passes
 
 # %% [markdown]
 """
-This has a price. We keep a KV cache for each request, so that it can leave at any time, but a pass takes a single cache.
-So before every pass, we join the caches of the running requests into one, which copies everything that's cached.
-During the pass, the model appends the new tokens; a `DynamicCache` does this by allocating larger tensors and copying
-everything again. After the pass, we split the cache by request: a third copy, which includes the new tokens.
-
 ## The idea
 
 > **packed batch**: the new tokens of several sequences in one row, together with the indices that say which sequence
 > each token belongs to, what its position in that sequence is, and where each sequence's part of the row ends. The
 > parts differ in length, so it's also called *ragged*.
 
-A sequence is everything a request has so far, prompt and answer. Here are the prompts of C, E and A on their way into
-one row:
+A sequence is everything a request has so far, prompt and answer.
+
+Here is a whole run of C, E and A: short answers, and at most two requests at a time. Step through it. In the first step,
+the row holds two prompts. After that, each request has one token in the row. When C gets its last token, it leaves, and the
+next row holds one token of E followed by A's prompt.
 """
 
 # %%
 CEA = [PROMPTS[NAMES.index(name)] for name in "CEA"]
-watch_packing("CEA", [[tokenizer.decode(token) for token in tokenizer(prompt).input_ids] for prompt in CEA])
-
-# %% [markdown]
-"""
-Now a whole run of the same three: short answers, and at most two requests at a time. Step through it. In the
-first step, the row holds two prompts. After that, each request has one token in the row. When C gets its last token,
-it leaves, and the next row holds one token of E followed by A's prompt.
-"""
-
-# %%
 small = record_run(
     ragged_generate, model, tokenizer, CEA, max_new_tokens=[3, 7, 4], names="CEA", max_num_seqs=2
 )
@@ -152,21 +127,12 @@ gets is shown above its last token. Below is the mask of the pass, which says wh
 has one row per token of the packed row and one column per key: first the cached keys of all requests, then the new
 ones.
 
-Here is the fourth step as text. `#` means that the token of this row attends to the key of this column. The bar `|`
-separates the cached keys from the new ones.
-"""
-
-# %%
-print(packed_text(small.packed[3]))
-
-# %% [markdown]
-"""
 Why don't the requests affect each other? Almost everything in the model works on each token separately: the
 embedding, the large matrix products, the logits. Only attention combines tokens, and there the rule of lesson 04
 applies. Every token carries its sequence id and its position. **A token attends to keys of its own sequence, at its
 own position or earlier**, and to nothing else. Positions are counted within the sequence, not along the row.
 
-You'll build four parts: the packed row, splitting the cache, the pass, and the step.
+You'll build three parts: the packed row, the pass, and the step.
 
 ## Build 1: the packed row
 
@@ -191,13 +157,10 @@ and its `positions` [2, 0, 1, 2, 4]. Its `cu_seqlens_q` are [0, 1, 4, 5]: the pr
 row. The `logits_index` is [0, 3, 4], and the `context_lens` are [3, 3, 5].
 
 **Exercise 05.1.** Write `pack(new_tokens, cached_lens)`. It returns `PackedBatch(input_ids=..., positions=..., ...)`
-with all six fields passed by name. Each field is a one-dimensional int64 tensor, even when it's empty. Lesson 04's
-`tag_tokens(lengths, starts)` may help: it returns an object with `seq_ids` and `positions`, int64 tensors `[T]`, in
-which the positions of sequence *i* begin at `starts[i]`.
-
-Raise a `ValueError` if the number of cached lengths differs from the number of sequences, if a sequence has no new
-token, or if a cached length is negative. Two empty lists are valid: all tensors are then empty, except
-`cu_seqlens_q`, which is [0].
+with all six fields passed by name. Each field is a one-dimensional integer tensor, also without any sequence: then
+`cu_seqlens_q` is [0], and the others are empty. Lesson 04's `tag_tokens(lengths, starts)` may help: it returns an object with
+`seq_ids` and `positions`, tensors `[T]`, in which the positions of sequence *i* begin at `starts[i]`. (The `ValueError` in
+the docstring is the library's; yours needn't check its arguments.)
 """
 
 # %% exercise="05.1"
@@ -206,11 +169,8 @@ from lessons_lib.attention.packing import pack
 # %% [markdown]
 """
 Here is your packed row with real stories. D has left, and E has just arrived with its prompt. A, B and C have 20
-answer tokens each. The newest of these 20 isn't computed yet: it's the one that goes into the row. So each cache
-holds the prompt and 19 answer tokens.
-
-`unpack` splits a row again. It's provided, and takes `row[start:end]` for each pair of adjacent entries in
-`cu_seqlens_q`.
+answer tokens each. The newest of these 20 isn't computed yet: it's the one that goes into the row. `unpack` splits the row
+again: it takes `row[start:end]` for each pair of adjacent entries in `cu_seqlens_q`.
 """
 
 # %%
@@ -221,69 +181,28 @@ for name in ("input_ids", "positions", "seq_ids", "cu_seqlens_q", "context_lens"
     print(f"{name:>13}  {getattr(packed, name).tolist()}")
 parts = unpack(packed, packed.input_ids)
 print("unpacked:    ", [tokenizer.decode(part) for part in parts])
-print("round trip:  ", [part.tolist() for part in parts] == new_tokens)
 
 # %% [markdown]
 """
-## Build 2: splitting the cache
+## Build 2: the pass
 
-For every layer, a `DynamicCache` holds keys and values of shape `[rows, KV heads, tokens, head size]`. Each request
-has its own cache, with a single row. To join them, we concatenate the tokens of all requests in every layer. The
-function for that is provided, and so is `cache_of`, which makes a cache from existing keys and values. Read both. A
-`DynamicLayer` is one layer of a `DynamicCache`; `lazy_initialization` tells it the dtype and device.
-"""
-
-# %%
-show_source(concatenate_caches, cache_of)
-
-# %%
-def prefill_alone(name):
-    cache = DynamicCache()
-    with torch.inference_mode():
-        model(input_ids=torch.tensor([prompt_ids[name]], device=model.device), past_key_values=cache)
-    return cache
-
-
-joined = concatenate_caches([prefill_alone(name) for name in "CE"])
-print("prompts:", {name: len(prompt_ids[name]) for name in "CE"})
-print("joined keys of one layer:", list(joined.layers[0].keys.shape), "(rows, KV heads, tokens, head size)")
-print("layers:", len(joined.layers))
-
-# %% [markdown]
-"""
-Nothing in these tensors says where C ends and E begins. That information is in the `PackedBatch`:
-`packed.cached_lens` are the lengths before the pass.
-
-During the pass, the model gives each layer's cache the keys and values of the new tokens, and the cache appends them.
-So after a pass with one more token of C and two of E, the order is this, with a letter and a position for each token:
+Each request keeps its own cache, so that it can leave at any time. But a pass takes a single one. So before every pass,
+`concatenate_caches` joins the caches of the row's requests, and the model appends the new keys and values at the end. With 3
+cached tokens of C and 5 of E, and one more token of C and two of E in the row, the order is this, with a letter and a position
+for each token:
 
 ```
 C0 C1 C2  E0 E1 E2 E3 E4  C3  E5 E6
 └── cached, all seqs ──┘  └─ new, all
 ```
 
-The library function `key_tags` follows this order when it makes the key tags for the mask: first the cached tokens of
-all sequences, then the new tokens of all sequences. The tags don't have to be sorted. The mask only compares ids and
-positions, so it doesn't matter where a key is stored.
+After the pass, `scatter_cache` gives C its own C0 to C3 again, and E its E0 to E6. (Both functions are provided, and
+`scatter_cache` is an exercise in "Further".) C's keys aren't adjacent during the pass. That's all right: the mask compares
+sequence ids and positions, so it doesn't matter where a key is stored. `packed_mask(packed)` builds it by the rule above, with
+a column for each key in this order.
 
-**Exercise 05.2.** Write `scatter_cache(joined, packed)`. Give each sequence its own cache again: its old tokens, then
-its new ones. In the example, C gets C0 C1 C2 C3, and E gets E0 to E6. Return a list of N caches, in the order of the
-row. They may share memory with `joined`, which isn't used afterwards. N is at least 1.
-
-`packed.cached_lens` and `packed.new_lens` are lists of N ints that follow from its tensors, here [3, 5] and [1, 2]. A cached length may be 0.
-`joined.layers[i].keys` and `.values` are the tensors of layer *i*. `cache_of([(keys, values), ...])` takes one pair per
-layer.
-"""
-
-# %% exercise="05.2"
-from lessons_lib.attention.packing import scatter_cache
-
-# %% [markdown]
-"""
-## Build 3: the pass
-
-In lesson 01 the model got a batch of several rows, padded to the same length. Now there's a single row. The model
-expects tokens, positions and mask with a batch axis in front, here of size 1.
+In lesson 01 the model got a batch of several rows. Now there's a single row, but the model still expects a batch axis in
+front, here of size 1.
 
 | argument of `model(...)` | what the model reads from it |
 |---|---|
@@ -294,15 +213,13 @@ expects tokens, positions and mask with a batch axis in front, here of size 1.
 | `logits_to_keep` | a one-dimensional int64 tensor: the indices in the row for which it computes logits. Without it, it computes all T |
 
 **Exercise 05.3.** Write `packed_forward(model, packed, cache)`. It calls the model once and returns the logits `[N,
-vocabulary]`: row *i* has those after sequence *i*'s last token. No other logits are computed, since the logits of one
-token have as many elements as the vocabulary has entries. The mask is that of lesson 04, between the row's tokens and the keys
-of `key_tags(packed)`. Pass the arguments by name, because their order differs from model to model. The model may be
-on a GPU; the tensors of a `PackedBatch` and the mask are on the CPU. The logits stay on the
-model's device.
+vocabulary]`: row *i* has those after sequence *i*'s last token. The model computes no other logits, since the logits of one
+token have as many elements as the vocabulary has entries. Pass the arguments by name, because their order differs from
+model to model. The model may be on a GPU; the tensors of a `PackedBatch` and the mask are on the CPU. The logits stay on
+the model's device.
 
-Take the row of the last example, C3 E5 E6, after a cache of 3 + 5 tokens. Before you write any code, note down three
-things: the shape of the mask, the indices of the logits you need, and the shape of the result. The cell
-after the check prints them.
+For the row of the example, C3 E5 E6, after a cache of 3 + 5 tokens, the mask has 3 × 11 cells, the logits are those at indices
+0 and 2, and the result is [2, vocabulary].
 """
 
 # %% exercise="05.3"
@@ -310,91 +227,50 @@ from lessons_lib.attention.packing import packed_forward
 
 # %% [markdown]
 """
-Now let's run your pass and split the cache. The prompts of C and E are in a joined cache. C gets one more token, E
-gets two. Then each goes through the model alone, so that we can compare the logits.
+Let's run your pass. The prompts of C and E are in a joined cache. C gets one more token, E gets two. Then each goes through
+the model alone, so that we can compare the logits. In the printed mask, `#` means that the token of this row attends to the
+key of this column. The columns are in the order of the joined cache, the three new keys last.
 """
 
 # %%
+def prefill_alone(name):
+    cache = DynamicCache()
+    with torch.inference_mode():
+        model(input_ids=torch.tensor([prompt_ids[name]], device=model.device), past_key_values=cache)
+    return cache
+
+
 more = {"C": tokenizer(" was").input_ids, "E": tokenizer(" Tom was").input_ids}
 packed = pack(list(more.values()), cached_lens=[len(prompt_ids[name]) for name in more])
 joined = concatenate_caches([prefill_alone(name) for name in more])
 logits = packed_forward(model, packed, joined)
-print("mask", [1, 1, *packed_mask(packed).shape], "· positions", packed.positions.tolist(), "· logits after indices", packed.logits_index.tolist(), "· result", list(logits.shape))
 print(mask_text(packed_mask(packed), tag_tokens(packed.new_lens, packed.cached_lens), key_tags(packed), names="CE"))
-print()
-for name, packed_logits, cache in zip(more, logits, scatter_cache(joined, packed)):
+for name, packed_logits in zip(more, logits):
     with torch.inference_mode():
         alone_logits = model(input_ids=torch.tensor([prompt_ids[name] + more[name]], device=model.device)).logits[0, -1]
     same = torch.allclose(packed_logits, alone_logits, atol=1e-3)
-    print(f"{name}: next token {tokenizer.decode(packed_logits.argmax())!r}, alone {tokenizer.decode(alone_logits.argmax())!r}")
-    print(f"   all logits within 0.001: {same}; its cache now holds {cache.get_seq_length()} tokens")
+    print(f"{name}: next token {tokenizer.decode(packed_logits.argmax())!r}, alone {tokenizer.decode(alone_logits.argmax())!r}; all logits within 0.001: {same}")
 
 # %% [markdown]
 """
-The logits agree up to rounding. They don't have to agree in the last bit: with different shapes, the terms of a sum
-may be added in a different order.
-
-### Why one row and not a loop?
+The logits agree up to rounding: with different shapes, the terms of a sum may be added in a different order.
 
 You could also call the model in a Python loop, once per request, each time with the request's own cache. That needs no
-mask and never joins caches, and it gives the same tokens. But it runs the whole model for each request, and reads all
-the weights each time, for a single token. The packed row does both once, for all of them: that's batching. ("Further"
-counts and times both.)
+mask and never joins caches, and it gives the same tokens. But it reads all the weights for each request, for a single token.
+The packed row reads them once, for all of them: that's batching. ("Further" counts and times both.)
 
-### What the copies cost
+## Build 3: the step
 
-A step joins, grows and splits the caches of its requests. `copied_tokens` counts the three copies. In a step in which four requests decode, with 60, 20, 40 and
-80 tokens in their caches:
-"""
+The loop keeps its state in one object. `batch.running` is the list of the requests in the next row, in the order of admission,
+at most `batch.max_num_seqs`. `batch.waiting` is the queue of those that haven't been admitted yet.
 
-# %%
-print("tokens whose keys and values are copied:", copied_tokens(pack([[7]] * 4, cached_lens=[60, 20, 40, 80])))
+Three functions are provided:
 
-# %% [markdown]
-"""
-Three times 200 cached tokens, and the 4 new ones. The copies grow with what's cached, although the keys and values in them never change. How much is that beside the
-weights, which every step reads? A Llama with 8 billion parameters takes 16 GB at 2 bytes per weight. What would its steps copy?
-"""
+- `forward(batch, packed)` joins the caches of `batch.running`, computes the row with your `packed_forward`, gives each request
+  its own cache back, and returns the logits;
+- `retire(batch)` removes the finished requests from `batch.running`, and their caches;
+- `admit(batch)` moves requests from the queue to `batch.running` while there's room.
 
-# %%
-def bytes_copied_per_step(config, bytes_per_element, requests, context):
-    return 3 * requests * context * cache_bytes_per_token(config, bytes_per_element)
-
-
-# Shapes of a Llama with 8 billion parameters; 2 bytes per element.
-llama_8b = SimpleNamespace(num_hidden_layers=32, num_attention_heads=32, num_key_value_heads=8, hidden_size=4096)
-for requests, context in ((4, 500), (16, 2000), (64, 4000)):
-    gigabytes = bytes_copied_per_step(llama_8b, 2, requests, context) / 1e9
-    summary = f"{gigabytes:6.1f} GB copied in every step, so {2 * gigabytes:6.1f} GB read and written"
-    print(f"{requests:2} requests with {context:,} tokens each: {summary}, for {requests} new tokens")
-
-# %% [markdown]
-"""
-With sixteen requests of 2,000 tokens each, a step would read and write more bytes for copies than it reads for weights.
-
-## Build 4: the step
-
-The loop keeps all its state in one object, `batch`:
-
-| field | meaning |
-|---|---|
-| `batch.waiting` | queue (`deque`) of requests that haven't been admitted yet |
-| `batch.running` | list of the requests in the next row, in the order of admission |
-| `batch.max_num_seqs` | the maximum number of requests in one row |
-| `batch.caches` | dict: request id → the cache of that request |
-
-Three functions are provided. `forward(batch, packed)` joins the caches of `batch.running`, computes the row with your
-`packed_forward`, gives each request its own cache back with your `scatter_cache`, and returns the logits. (The batch
-gets both functions when it's created.) It also keeps the row in `batch.packed`. `retire` and `admit` do the
-bookkeeping:
-"""
-
-# %%
-for function in (forward, retire, admit):
-    show_source(function)
-
-# %% [markdown]
-"""
 In lesson 02, a prompt and a decode were two kinds of work, in two functions. Here they're the same. Every request has
 known tokens: its prompt, `request.prompt_ids`, and its answer so far, `request.output_ids`, both lists of ints. The
 first `num_computed_tokens` of these are in its cache. **The row takes the rest.**
@@ -409,11 +285,10 @@ requests in `batch.running`, with a single call of `forward(batch, packed)`. Row
   of a prompt that is partly in the cache already, or a single token;
 - finished requests have left, and waiting ones have taken their places, so that the next row is full.
 
-At least one request is running whenever the step is called. The check also passes the library's `loop_forward` as
-`forward`, which computes the row with one pass per request. Example with `max_num_seqs=2`: C decodes with 5 tokens in
-its cache, E was just admitted with a prompt of 5 tokens, and A waits. The row has 1 + 5 tokens. Both requests get a
-token, and `num_computed_tokens` is now 6 for C and 5 for E. If that was C's last token, C is gone after the step and
-A is in `batch.running`, so A's prompt goes into the next row.
+At least one request is running whenever the step is called. The check also passes another function as `forward`, so call the
+one that you get. Example with `max_num_seqs=2`: C decodes with 5 tokens in its cache, E was just admitted with a prompt of 5
+tokens, and A waits. The row has 1 + 5 tokens. Both requests get a token, and `num_computed_tokens` is now 6 for C and 5 for E.
+If that was C's last token, C is gone after the step and A is in `batch.running`, so A's prompt goes into the next row.
 """
 
 # %% exercise="05.4"
@@ -426,22 +301,24 @@ from lessons_lib.batching.ragged_batching import ragged_step
 `ragged_generate` makes the requests, submits them all at the start, and calls your step until all of them have
 finished.
 
-**Predict** what it costs. Over the whole run, how many tokens' keys and values are copied *for each token of an
-answer*? A pencil estimate will do: how many tokens does a request hold on average, how often is each of them copied in
-a step, and how many tokens does the request get for that? From half the measured number to one and a half times it is
-a hit.
+That has a price. Every step copies all cached keys and values three times: when the caches are joined; when the model appends
+the new tokens, since a `DynamicCache` allocates larger tensors for them; and when the caches are split.
+
+**Predict 05.c** How many tokens' keys and values does the whole run copy *for each token of an answer*? A pencil estimate will
+do; the next cell prints the lengths of the prompts, and the limits are above. From half the measured number to one and a half
+times it is a hit.
 """
 
 # %%
+print("tokens in the prompts:", {name: len(ids) for name, ids in prompt_ids.items()})
 predict("05.c", ...)  # copied tokens for each token of an answer
 
 # %%
-MINE = dict(packed_forward=packed_forward, scatter_cache=scatter_cache)
+MINE = dict(packed_forward=packed_forward)
 ragged = record_run(ragged_generate, model, tokenizer, **SIX, max_num_seqs=4, step=ragged_step, **MINE)
-print(f"{ragged.trace.tokens_computed} token positions computed, {ragged.trace.tokens_computed - ragged.trace.tokens_useful} of them wasted")
-computed, copied = ragged.trace.tokens_computed, sum(copied_tokens(step.packed) for step in ragged.packed)
-answered = sum(len(answer) for answer in ragged.outputs)
-print(f"six stories: {computed} tokens computed, {answered} tokens in the answers; {copied:,} tokens' keys and values copied")
+copied, answered = sum(copied_tokens(step.packed) for step in ragged.packed), sum(len(answer) for answer in ragged.outputs)
+print(f"{ragged.trace.tokens_computed} tokens computed, {ragged.trace.tokens_computed - ragged.trace.tokens_useful} of them wasted")
+print(f"{answered} tokens in the answers; {copied:,} tokens' keys and values copied")
 masks = [packed_mask(step.packed) for step in ragged.packed]
 cells, attended = sum(mask.numel() for mask in masks), sum(int(mask.sum()) for mask in masks)
 weight_bytes = sum(weight.nbytes for weight in model.parameters())
@@ -455,23 +332,15 @@ reveal("05.c", copied / answered, unit="tokens", tolerance=0.5)
 C's 100 tokens take 100 passes if a pass gives a request one token, so fewer aren't possible. No step makes a second
 pass, and no computed token is wasted. But for each token that an answer gets, the keys and values of about 160 are
 copied, and not one of those copies changes a number in them. Remember that when lesson 06 brings it to zero.
-
-Step through the run. D leaves in step 20, and E's prompt is already in the row of step 21. In step 30, A leaves and F
-is admitted; in step 31, F's long prompt shares the row with one token each of B, C and E. From step 71 on, the row has
-two tokens.
 """
-
-# %%
-Stepper(lambda i: draw_packed_step(ragged.packed[i], tokenizer.decode), count=len(ragged.packed), start=19, still=30)
 
 # %% [markdown]
 """
 ## Prove it
 
-The claim: every request gets the same tokens as from Hugging Face `generate` on its prompt alone. First the six
-stories. Then forty random requests on three small random models, with at most three and at most eight requests per row.
-These models write nonsense, but a bug in a mask or a position is likely to change it. The requests arrive in shuffled
-order and at random moments, so each one has different neighbors in every run.
+The claim: every request gets the same tokens as from Hugging Face `generate` on its prompt alone. First the six stories,
+then forty random requests on a small random model. It writes nonsense, but a bug in a mask or a position is likely to change
+it. The requests arrive in shuffled order and at random moments. ("Further" does this on three families of models.)
 """
 
 # %%
@@ -501,24 +370,24 @@ def serve_arrivals(model, requests, rng, max_num_seqs):
         ragged_step(batch)
 
 
-for family in ("gpt2", "llama", "qwen2"):
+def equal_to_generate(family, max_num_seqs):
+    """How many of the requests get what they get alone."""
     tiny = tiny_model(family)
-    expected = [alone(tiny, ids, max_tokens, END) for ids, max_tokens in ragged_requests]
-    for max_num_seqs in (3, 8):
-        requests = [Request(str(i), ids, max_tokens, END) for i, (ids, max_tokens) in enumerate(ragged_requests)]
-        serve_arrivals(tiny, rng.sample(requests, k=len(requests)), rng, max_num_seqs)
-        same = sum(request.output_ids == answer for request, answer in zip(requests, expected))
-        stopped = sum(request.finish_reason == "stop" for request in requests)
-        print(f"{family:>6}, at most {max_num_seqs} per row: {same} of {len(requests)} equal `generate`; {stopped} of them ended with the end token")
+    requests = [Request(str(i), ids, max_tokens, END) for i, (ids, max_tokens) in enumerate(ragged_requests)]
+    serve_arrivals(tiny, rng.sample(requests, k=len(requests)), rng, max_num_seqs)
+    return sum(request.output_ids == alone(tiny, *asked, END) for request, asked in zip(requests, ragged_requests))
+
+
+print(f"{equal_to_generate('llama', max_num_seqs=8)} of {len(ragged_requests)} random requests equal `generate`")
 
 # %% [markdown]
 """
 ## Break it
 
-Only the sequence ids keep the requests apart. Leave them out, and the mask compares positions
-alone. In the first experiment of lesson 04, where F and C shared a row, F's answer stayed right, because F came first. A is first in every row here, until it finishes.
+Only the sequence ids keep the requests apart. Leave them out, and the mask compares positions alone. A is first in every row,
+until it finishes.
 
-**05.d** How many of the six answers change without the sequence ids?
+**Predict 05.d** How many of the six answers change without the sequence ids?
 """
 
 # %%
@@ -543,35 +412,20 @@ def without_ids(_, packed, cache):
     return packed_forward(Changed(attention_mask=may[None, None]), packed, cache)
 
 
-def shifted_positions(_, packed, cache):
-    """The right mask, but the model counts each sequence's positions from where it begins in the row."""
-    begins = packed.cu_seqlens_q[packed.seq_ids]
-    return packed_forward(Changed(position_ids=(begins + packed.positions)[None]), packed, cache)
-
-
-differ = {}
-for pass_with in (without_ids, shifted_positions):
-    broken = ragged_generate(model, tokenizer, **SIX_PROMPTS, max_num_seqs=4, packed_forward=pass_with, scatter_cache=scatter_cache)
-    differ[pass_with] = [name for name, got, right in zip(NAMES, broken, oracle) if got != right]
-    print(f"{pass_with.__name__}: other answers: {', '.join(differ[pass_with])}; A: …{tokenizer.decode(broken[0])[:60]!r}")
-reveal("05.d", len(differ[without_ids]), unit="answers")
+broken = ragged_generate(model, tokenizer, **SIX_PROMPTS, max_num_seqs=4, packed_forward=without_ids)
+for title, answers in (("with the ids", oracle), ("without", broken)):
+    print(f"A's answer {title:>12}: {tokenizer.decode(answers[0])[:60]!r}")
+reveal("05.d", sum(got != right for got, right in zip(broken, oracle)), unit="answers")
 
 # %% [markdown]
 """
-All six, A included. In lesson 04's first experiment there was one text with increasing positions, and nothing in front
-of F. Here every sequence has its own position 0, so A's token at position 13 attends to all tokens of B, C and D at
-positions 0 to 13, wherever they are in the row.
-
-The second line shifts positions: each sequence's begin where it begins in the row. Without a cache, lesson 04 found
-that this changes no answer, because all distances stay the same. Now the keys in the cache keep the shift that they
-were computed with, while a new token gets the shift of its own pass. A is always first, so its shift is always 0. The
-others move when a request before them leaves, and after a step that computes the whole prompt of one before them. (F
-was lucky: its place changes once, by one.)
+All six, A included. Being first in the row doesn't help: every sequence has its own position 0, so A's token at position 13
+attends to all tokens of B, C and D at positions 0 to 13, wherever they are in the row.
 
 ## The ledger
 
 The six stories, with each method so far that has a cache. **Guess first:** on this model, is the row faster than the
-four slots? It makes 8 passes of 108 fewer, but it copies.
+four slots? It makes fewer passes, but it copies.
 """
 
 # %% tags=["measured"]
@@ -579,20 +433,16 @@ ledger(model, tokenizer, "05", with_cache_only=True)
 
 # %% [markdown]
 """
-Read the last row. It computes as few tokens as one request at a time with a KV cache, and all of them are useful.
-Between steps, all the cache it reserves is in use. No other row has fewer forward calls. But its "copied per step" is
-the largest of all. Whatever is copied is read and written, so a step moves more than 8 MiB beside the 27 MiB of its
-weights: about a third more, and with operators of their own, to save 7 % of the passes. So don't expect the row to beat the slots on six stories with
-long answers. It does so with many short ones ("Further" measures it). Lesson 06 gets rid of the copies.
-
-Each speed comes from a single run. The rows of 02 and 03 run the same computation, so any speed may be off by as much
-as those two differ, or more.
+Read the last row. It computes as few tokens as one request at a time with a KV cache, and all of them are useful. No other
+row has fewer forward calls. But its "copied per step" is the largest of all, to save few passes: the six stories have only
+six prompts. So don't expect the row to beat the slots here. It does with many short requests ("Further" measures it), and
+lesson 06 gets rid of the copies. (Each speed comes from a single run. The rows of 02 and 03 run the same computation, so any
+speed may be off by as much as those two differ, or more.)
 
 ## What is still wrong
 
-**Copies.** Every step copies the whole cache three times, and in the meantime two or three copies of the same keys
-are in memory. Lesson 06 leaves keys and values where they are, in the blocks of lesson 03, and attention finds them
-through the block table.
+**Copies.** Every step copies the whole cache three times. Lesson 06 leaves keys and values where they are, in the blocks
+of lesson 03, and attention finds them through the block table.
 
 **The dense mask.** It has a cell for every query and every key. Most cells are False, and attention computes their
 scores anyway.
@@ -601,26 +451,18 @@ scores anyway.
 scheduler of lesson 09, with its token budget.
 
 **Nothing tracks memory.** `admit` checks whether the batch has room for one more request, not whether the request's
-keys will fit in memory. Nothing counts how much of it is taken. Once the cache lives in the
-block pool of lesson 03, the pool can tell whether keys will fit.
+keys will fit in memory. With the block pool of lesson 03, it can.
 
 ## What production does
 
 - **vLLM** packs in the same way. In `vllm/v1/worker/gpu_model_runner.py`, `GPUModelRunner._prepare_inputs` builds
   the flat `input_ids` and `positions`, `query_start_loc` (our `cu_seqlens_q`), `seq_lens` (our `context_lens`) and
-  `logits_indices`, which are `query_start_loc[1:] - 1`. The newer runner in `vllm/v1/worker/gpu/` has a dataclass
-  `InputBatch` in `input_batch.py` with the same names. Instead of a joined cache, vLLM has one pool of blocks for
-  all requests (lesson 03), and two tensors that point into it: `slot_mapping` says where to write each new key, and
-  the block table says where to read the old ones. So nothing is ever joined.
-- vLLM's scheduler doesn't distinguish prefill from decode either: each request gets tokens from `num_computed_tokens`
-  on. That's your step, plus a limit on the tokens per step (`max_num_batched_tokens`).
-- **Hugging Face transformers** does the same in `generation/continuous_batching/input_outputs.py`: `input_ids` of
-  shape (1, tokens), `position_ids`, `cumulative_seqlens_q`, and `logits_indices`, the last index of each request that
-  gets a token in this step. If attention isn't computed by FlashAttention (next point), it builds a block-diagonal
-  mask from the cumulative lengths; ours comes from the tags.
-- **FlashAttention** has `flash_attn_varlen_func(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k,
-  ...)`. It takes the packed row and the cumulative lengths, and no mask tensor. The kernel computes each sequence
-  separately; `causal=True` hides the future. PyTorch has its own version, `torch.nn.attention.varlen.varlen_attn`.
+  `logits_indices`, which are `query_start_loc[1:] - 1`. Its scheduler doesn't distinguish prefill from decode either: each
+  request gets tokens from `num_computed_tokens` on. That's your step, plus a limit on the tokens per step.
+- **Hugging Face transformers** does the same in `generation/continuous_batching/input_outputs.py`, with `position_ids`,
+  `cumulative_seqlens_q` and `logits_indices`.
+- **FlashAttention** has `flash_attn_varlen_func(q, k, v, cu_seqlens_q, cu_seqlens_k, ...)`. It takes the packed row and the
+  cumulative lengths, and no mask tensor: the kernel computes each sequence separately.
 
 ## Quiz
 """
@@ -651,8 +493,81 @@ quiz("05")
 """
 ## Further (optional)
 
-What the lesson doesn't need. It isn't part of its 100 minutes.
+What the lesson doesn't need. It isn't part of its 85 minutes.
 """
+
+# %% [markdown]
+"""
+### The run, step by step
+
+Step through the run. D leaves in step 20, and E's prompt is already in the row of step 21. In step 30, A leaves and F
+is admitted; in step 31, F's long prompt shares the row with one token each of B, C and E. From step 71 on, the row has
+two tokens.
+"""
+
+# %%
+Stepper(lambda i: draw_packed_step(ragged.packed[i], tokenizer.decode), count=len(ragged.packed), start=19, still=30)
+
+# %% [markdown]
+"""
+Here are the prompts of C, E and A on their way into one row, and the fourth step of their run as text, with a bar between the cached keys and the new ones.
+"""
+
+# %%
+display(watch_packing("CEA", [[tokenizer.decode(token) for token in tokenizer(prompt).input_ids] for prompt in CEA]))
+print(packed_text(small.packed[3]))
+
+# %% [markdown]
+"""
+### Exercise: splitting the joined cache
+
+For every layer, a `DynamicCache` holds keys and values of shape `[rows, KV heads, tokens, head size]`. Each request
+has its own cache, with a single row. Two functions are provided: `concatenate_caches` joins the tokens of all requests in every
+layer, and `cache_of` makes a cache from existing keys and values. A `DynamicLayer` is one layer of a `DynamicCache`;
+`lazy_initialization` tells it the dtype and device.
+"""
+
+# %%
+show_source(concatenate_caches, cache_of)
+
+# %%
+joined = concatenate_caches([prefill_alone(name) for name in "CE"])
+print("prompts:", {name: len(prompt_ids[name]) for name in "CE"})
+print("joined keys of one layer:", list(joined.layers[0].keys.shape), "(rows, KV heads, tokens, head size)")
+print("layers:", len(joined.layers))
+
+# %% [markdown]
+"""
+Nothing in these tensors says where C ends and E begins. That information is in the `PackedBatch`:
+`packed.cached_lens` are the lengths before the pass.
+
+After a pass with one more token of C and two of E, the order is this:
+
+```
+C0 C1 C2  E0 E1 E2 E3 E4  C3  E5 E6
+└── cached, all seqs ──┘  └─ new, all
+```
+
+**Your task (optional):** write `scatter_cache(joined, packed)`. Give each sequence its own cache again: its old tokens, then
+its new ones. In the example, C gets C0 C1 C2 C3, and E gets E0 to E6. Return a list of N caches, in the order of the
+row. They may share memory with `joined`, which isn't used afterwards. N is at least 1.
+
+`packed.cached_lens` and `packed.new_lens` are lists of N ints that follow from its tensors, here [3, 5] and [1, 2]. A cached length may be 0.
+`joined.layers[i].keys` and `.values` are the tensors of layer *i*. `cache_of([(keys, values), ...])` takes one pair per
+layer.
+"""
+
+# %% exercise="05.2"
+from lessons_lib.attention.packing import scatter_cache
+
+# %% [markdown]
+"""
+The six stories once more, with your function in every step:
+"""
+
+# %%
+again = record_run(ragged_generate, model, tokenizer, **SIX, max_num_seqs=4, step=ragged_step, **MINE, scatter_cache=scatter_cache)
+print("same answers:", again.outputs == ragged.outputs)
 
 # %% [markdown]
 """
@@ -754,7 +669,51 @@ long answers, so there the packed row isn't necessarily faster than the slots; t
 
 # %% [markdown]
 """
+### Random requests on three families
+
+GPT-2 adds positions to the embeddings, and Llama and Qwen2 rotate queries and keys by them. The row works for each:
+"""
+
+# %%
+for family in ("gpt2", "llama", "qwen2"):
+    for max_num_seqs in (3, 8):
+        print(f"{family:>6}, at most {max_num_seqs} per row: {equal_to_generate(family, max_num_seqs)} of {len(ragged_requests)} equal `generate`")
+
+# %% [markdown]
+"""
+### Shifted positions
+
+What if each sequence's positions begin where it begins in the row, with the right mask?
+"""
+
+# %%
+def shifted_positions(_, packed, cache):
+    """The right mask, but the model counts each sequence's positions from where it begins in the row."""
+    begins = packed.cu_seqlens_q[packed.seq_ids]
+    return packed_forward(Changed(position_ids=(begins + packed.positions)[None]), packed, cache)
+
+
+shifted = ragged_generate(model, tokenizer, **SIX_PROMPTS, max_num_seqs=4, packed_forward=shifted_positions)
+print("other answers:", ", ".join(name for name, got, right in zip(NAMES, shifted, oracle) if got != right))
+
+# %% [markdown]
+"""
+Without a cache, lesson 04 found that this changes no answer, because all distances stay the same. Now the keys in the cache
+keep the shift that they were computed with, while a new token gets the shift of its own pass. A is always first, so its shift
+is always 0. The others move when a request before them leaves, and after a step that computes the whole prompt of one before
+them. (F was lucky: its place changes once, by one.)
+
 ### Driving a batch by hand
+
+These are the three functions that your step calls:
+"""
+
+# %%
+for function in (forward, retire, admit):
+    show_source(function)
+
+# %% [markdown]
+"""
 
 `batch.submit(request)` accepts a request: it's admitted at once if the batch has room, otherwise it goes to the end
 of the queue. You can call it at any time between two steps. Here C comes first, then E and A together while C is
@@ -905,4 +864,32 @@ line_chart(
 """
 The curve climbs while the same requests run and drops when one leaves. The new keys and values are the flat curve at
 the bottom, with a bump wherever a prompt comes in.
+
+`copied_tokens` counts the three copies. In a step in which four requests decode, with 60, 20, 40 and 80 tokens in their caches:
+"""
+
+# %%
+print("tokens whose keys and values are copied:", copied_tokens(pack([[7]] * 4, cached_lens=[60, 20, 40, 80])))
+
+# %% [markdown]
+"""
+Three times 200 cached tokens, and the 4 new ones. The copies grow with what's cached, although the keys and values in them never change. How much is that beside the
+weights, which every step reads? A Llama with 8 billion parameters takes 16 GB at 2 bytes per weight. What would its steps copy?
+"""
+
+# %%
+def bytes_copied_per_step(config, bytes_per_element, requests, context):
+    return 3 * requests * context * cache_bytes_per_token(config, bytes_per_element)
+
+
+# Shapes of a Llama with 8 billion parameters; 2 bytes per element.
+llama_8b = SimpleNamespace(num_hidden_layers=32, num_attention_heads=32, num_key_value_heads=8, hidden_size=4096)
+for requests, context in ((4, 500), (16, 2000), (64, 4000)):
+    gigabytes = bytes_copied_per_step(llama_8b, 2, requests, context) / 1e9
+    summary = f"{gigabytes:6.1f} GB copied in every step, so {2 * gigabytes:6.1f} GB read and written"
+    print(f"{requests:2} requests with {context:,} tokens each: {summary}, for {requests} new tokens")
+
+# %% [markdown]
+"""
+With sixteen requests of 2,000 tokens each, a step would read and write more bytes for copies than it reads for weights.
 """

@@ -4,7 +4,7 @@
 
 **Can attention read keys and values straight from scattered blocks, so that we never concatenate or split a cache again?**
 
-105 minutes · difficulty: medium · routes: *ideas* (00–06, 17), *kernels* (00, 02–08, 13), *serving* (00–03, 05, 06, 09–12, 14–17) ·
+85 minutes · difficulty: medium · routes: *ideas* (00–06, 17), *kernels* (00, 02–08, 13), *serving* (00–03, 05, 06, 09–12, 14–17) ·
 prerequisites: lesson 03 (blocks, slots) and lesson 05 (the packed batch)
 
 Lesson 03 did the bookkeeping for a cache in blocks, but stored nothing in them. Lesson 05 computed many requests in one
@@ -21,7 +21,6 @@ import torch
 import torch.nn.functional as F
 from IPython.display import display
 from transformers import AttentionInterface, DynamicCache
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from lessons_lib.attention import (
     ForwardBatch,
@@ -64,7 +63,7 @@ from lessons_lib.measuring import (
     random_row,
 )
 from lessons_lib.models import VOCAB_SIZE, cache_bytes_per_token, kv_head_size, load_model, tiny_model
-from lessons_lib.recording import paged_step_text, record_blocks, record_run, watch_paged_passes
+from lessons_lib.recording import attention_inputs, record_blocks, record_run, watch_paged_passes
 from lessons_lib.viz.stepper import Stepper
 from lessons_lib.viz.charts import line_chart
 from lessons_lib.viz.pool import draw_pool_access
@@ -82,8 +81,7 @@ KV_HEADS, HEAD_DIM = kv_head_size(model.config)
 """
 ## The problem: everything is copied, almost nothing is new
 
-Here are the six stories again, served by lesson 05's loop. For a few steps, the table shows how many tokens were
-computed, how many were already cached, and how many KiB were copied.
+Here are an early and a late step of the six stories, served by lesson 05's loop.
 """
 
 # %%
@@ -91,32 +89,22 @@ ragged = record_run(ragged_generate, model, tokenizer, **SIX, max_num_seqs=4)
 per_token = cache_bytes_per_token(model.config, model.dtype.itemsize)
 
 
-def table_row(step_number):
-    step, packed = ragged.trace.steps[step_number - 1], ragged.packed[step_number - 1].packed
-    return [str(step_number), step.tokens_computed, sum(packed.cached_lens), f"{step.bytes_copied / 1024:,.0f}"]
-
-
-Table(
-    columns=["step", "new tokens", "cached tokens", "KiB copied"],
-    rows=[table_row(step_number) for step_number in (1, 2, 20, 31, 60)],
-    caption="A few steps of lesson 05's loop",
-)
-
-# %%
-copied, new = ragged.trace.bytes_copied, ragged.trace.tokens_computed * per_token
-print(f"whole run: {copied / 2**20:,.0f} MiB copied for {new / 2**20:.1f} MiB of new keys and values, {copied / new:.0f} times as much")
+copied = [step.bytes_copied / 1024 for step in ragged.trace.steps]
+for number in (2, 60):
+    packed = ragged.packed[number - 1].packed
+    print(f"step {number}: {sum(packed.new_lens)} new tokens, {sum(packed.cached_lens)} cached tokens, {copied[number - 1]:,.0f} KiB copied")
 
 # %% [markdown]
 """
 Keys don't change once they're computed. So why copy them? Because the model's own attention wants one contiguous tensor
-per layer with all the keys in it. Lesson 05 concatenated all caches before the pass and split them again afterwards.
+per layer with all the keys in it. Lesson 05 concatenated all caches before the pass and split them afterwards.
 
 Lesson 03 gave every token a fixed cache slot: block id × block size + offset. (In this lesson, *slot* alone means a cache
-slot.) If a pass wrote its new keys to their slots, and if attention could read from slots, nothing else would have to
-move.
+slot.) If a pass wrote its new keys and values to their slots, and if attention could read from slots, nothing else would
+have to move.
 
-**Predict 06.a** Four requests decode. How many KiB does this step have to write to the cache? The next cell prints what
-you need to know about the bundled model.
+**Predict 06.a** Suppose that step 60 writes only its new keys and values. How many times as much did lesson 05 copy in this
+step? Guess first, then work it out with what the next cell prints about the model.
 """
 
 # %%
@@ -149,18 +137,14 @@ small = record_run(
 )  # fmt: skip
 Stepper(lambda i: draw_pool_access(small.accesses[i]), count=len(small.accesses), start=0, still=4)
 
-# %%
-for step_number in (3, 4, 5):
-    print(f"step {step_number}:\n{paged_step_text(small.accesses[step_number - 1])}\n")
-
 # %% [markdown]
 """
 Each new token is written to one slot. Each request reads the slots of its own tokens, block by block in the order of
 its table, wherever the blocks are. C finishes after step 3 and its two blocks go back to the pool. In step 4 the last
 token of A's prompt goes into one of them; in step 5 E gets the other.
 
-You'll build this in three parts: a cache in blocks, a softmax computed one block at a time, and attention through a
-block table. Then your code serves the six stories.
+You'll build three parts: a cache in blocks, a softmax computed one block at a time, and attention through a block table.
+Then your code serves the six stories.
 
 ## Build 1: a cache in blocks
 
@@ -168,57 +152,19 @@ Each layer has one tensor of keys and one of values, each with the shape `[num_b
 size]`. `keys[3][7, 2]` is the key at offset 2 of block 7, in layer 3. The tensor doesn't say which request owns that
 key. The block tables do.
 
-**Your task: `write` and `read`**, both without a loop over the tokens. `__init__` is given.
-
-- `write(layer, keys, values, slot_mapping)` puts token *t* into slot `slot_mapping[t]` of this layer. Slots come in any
-  order. Write into the existing tensors. (The `ValueError` in the docstring is the library's; yours needn't check
-  shapes.)
-- `read(layer, blocks, num_tokens)` returns what one sequence has cached: (keys, values), in the order of its tokens. The
-  last block may be partly filled, and the list may even end with a block that isn't used yet.
+**Your task: `write(layer, keys, values, slot_mapping)`** puts token *t* into slot `slot_mapping[t]` of this layer, without
+a loop over the tokens. Slots come in any order. Write into the existing tensors. (The `ValueError` in the docstring is the
+library's; yours needn't check shapes.) `__init__` and `read` are given. `read` returns what one sequence has cached, in the
+order of its tokens.
 
 Example, with blocks of 4 and `slot_mapping` [8, 9, 10, 11, 4]: five tokens of one sequence are written to block 2 and
 to offset 0 of block 1. Then `read(layer, [2, 1], 5)` returns the five tokens.
 """
 
-# %% exercise="06.1" given="__init__"
+# %% exercise="06.1" given="__init__ read"
 from lessons_lib.models.loading import KVShape, kv_shapes
 
 from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
-
-# %% [markdown]
-"""
-Now with real keys. D and E each go through the model alone, with a `DynamicCache` as usual. Then we write all their
-keys and values into the blocks of one pool. Reading them back should give exactly what we wrote.
-"""
-
-# %%
-BLOCK = 4
-pool = used_pool(12, BLOCK)
-tables = {name: BlockTable(pool) for name in "DE"}
-for name, table in tables.items():
-    table.append(len(prompt_ids[name]))
-    print(f"{name}: {table.num_tokens} tokens in blocks {table.blocks}")
-
-
-def prefill_alone(name):
-    cache = DynamicCache()
-    with torch.inference_mode():
-        model(input_ids=torch.tensor([prompt_ids[name]]), past_key_values=cache)
-    return cache
-
-
-dense = {name: prefill_alone(name) for name in "DE"}
-pages = PagedKVCache(model.config, pool.num_blocks, BLOCK)
-slots = torch.cat([slot_mapping(table.blocks, BLOCK, 0, table.num_tokens) for table in tables.values()])
-for layer in range(NUM_LAYERS):
-    caches = [cache.layers[layer] for cache in dense.values()]
-    keys, values = (torch.cat([getattr(own, field)[0].transpose(0, 1) for own in caches]) for field in ("keys", "values"))
-    pages.write(layer, keys, values, slots)
-
-for name, table in tables.items():
-    read = [pages.read(layer, table.blocks, table.num_tokens) for layer in range(NUM_LAYERS)]
-    wrote = [(own.keys[0].transpose(0, 1), own.values[0].transpose(0, 1)) for own in dense[name].layers]
-    print(f"{name}: equal in every layer after reading back:", all(torch.equal(*pair) for one, other in zip(read, wrote) for pair in zip(one, other)))
 
 # %% [markdown]
 """
@@ -226,8 +172,8 @@ for name, table in tables.items():
 
 > **gather**: copying scattered rows of a tensor into one contiguous tensor.
 
-With `read`, lesson 05's attention could already serve from blocks. But it would copy everything in every step. To avoid
-that, attention must be able to work on one block at a time.
+With `read`, lesson 05's attention could already serve from blocks. But it would still copy every cached key in every step.
+To avoid that, attention must work on one block at a time.
 
 ## Build 2: softmax, one block at a time
 
@@ -241,56 +187,32 @@ attention =  ──────────────────────�
 
 These are two sums, and a sum can be accumulated in parts, in any order. So take a block of keys, compute its scores,
 add to both sums, and go on to the next block. Divide at the end. The state between two blocks is a `Partial`. For Q
-queries at once:
+queries at once, and values of D elements, it has
 
-| field | shape | what it is |
-|---|---|---|
-| `maximum` | [Q] | the largest score so far, minus infinity before the first key; we'll need it later |
-| `total` | [Q] | the denominator |
-| `output` | [Q, D] | the numerator; each value has D elements |
+- `total`, [Q]: the denominator,
+- `output`, [Q, D]: the numerator,
+- `maximum`, [Q]: the largest score so far, −∞ before the first key. We'll need it later.
 
-First, a direct translation of the formula:
+`nothing_seen(num_queries, head_size, dtype)` is the state before the first key, and `attention_of(seen)` does the division.
+Here's a direct translation of the formula for a block:
 """
 
 # %%
-for function in (nothing_seen, add_block_naive, attention_of):
-    show_source(function)
+show_source(add_block_naive)
 
 # %% [markdown]
 """
-Let's try it on real scores. A Hugging Face model looks up its attention function by name, so we register one that
-records its inputs and then calls the usual one. We take the last token of D's prompt, in one
-layer, with one of its query heads. Four query heads share two KV heads, so query head 3 uses KV head 1, both counted
-from 0.
+Let's try it on real scores: those of the last token of D's prompt, in layer 1 and query head 3. Four query heads share two
+KV heads, so query head 3 uses KV head 1, all counted from 0.
 """
 
 # %%
-recorded_inputs = {}
-
-
-def recording_attention(module, query, key, value, attention_mask, **kwargs):
-    recorded_inputs[module.layer_idx] = query[0], key[0], value[0], kwargs["scaling"]
-    return sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
-
-
-AttentionInterface.register("recording", recording_attention)
-
-
-def scores_of(name, layer, query_head):
-    """Scores of a prompt's last token against all its tokens, [1, tokens], and values of the KV head, [tokens, head size]."""
-    model.set_attn_implementation("recording")
-    prefill_alone(name)
-    model.set_attn_implementation("sdpa")
-    query, key, value, scale = recorded_inputs[layer]
-    kv_head = query_head * len(key) // len(query)
-    return query[query_head, -1:] @ key[kv_head].T * scale, value[kv_head]
-
-
-scores, values = scores_of("D", layer=1, query_head=3)
+BLOCK = 4
+query, key, value, scale = attention_inputs(model, prompt_ids["D"])[1]  # of layer 1; heads come first
+scores, values = query[3, -1:] @ key[1].T * scale, value[1]
 tokens = [tokenizer.decode(token) for token in prompt_ids["D"]]
-print(f"{scores.shape[1]} scores, from {scores.min():.1f} to {scores.max():.1f}; values {list(values.shape)}")
 
-# %%
+
 def in_blocks(add, scores, values, block_size=BLOCK):
     """Start with the empty state and add one block of keys at a time."""
     seen = nothing_seen(len(scores), values.shape[1], scores.dtype)
@@ -299,14 +221,8 @@ def in_blocks(add, scores, values, block_size=BLOCK):
     return seen
 
 
-def largest_difference(a, b, bound=1e-5):
-    """The largest difference between two tensors, as a bound: how floats round depends on the CPU."""
-    difference = float((a - b).abs().max())
-    return f"below {bound:.0e}" if difference < bound else f"{difference:.0e}"
-
-
-naive = attention_of(in_blocks(add_block_naive, scores, values))
-print("block by block vs. all at once: largest difference", largest_difference(naive, scores.softmax(dim=1) @ values))
+naive, expected = attention_of(in_blocks(add_block_naive, scores, values)), scores.softmax(dim=1) @ values
+print(f"{scores.shape[1]} scores; block by block, the attention is correct up to rounding: {torch.allclose(naive, expected, atol=1e-5)}")
 
 # %% [markdown]
 """
@@ -328,7 +244,7 @@ predict("06.b", ...)
 # %%
 large = record_blocks(5 * scores, values, BLOCK, add_block_naive)
 reveal("06.b", next(step.block for step in large if isinf(step.total)))
-Stepper(lambda i: draw_softmax_step(large, i, tokens), count=len(large), start=1, still=5)
+print("the first elements of the attention:", attention_of(in_blocks(add_block_naive, 5 * scores, values))[0, :4].tolist())
 
 # %% [markdown]
 """
@@ -337,9 +253,8 @@ smallest of D's real scores is larger than that. The opposite direction fails to
 every exponential is 0, and 0 / 0 is NaN.
 
 Here's the fix. Subtract the same constant from all scores of a query. This divides every term in the numerator and in
-the denominator by the same factor, e to the power of that constant, so attention doesn't change. Any constant is
-allowed. The best choice is the **largest score**: then every exponent is 0 or below. No exponential exceeds 1, so
-nothing overflows. And one of them is exactly 1, so the denominator isn't 0.
+the denominator by the same factor, e to the power of that constant, so attention doesn't change. The best choice is the
+**largest score**: no exponential exceeds 1, so nothing overflows. And one of them is exactly 1, so the denominator isn't 0.
 
 But if we go block by block, we don't know the largest score until the last block. So we use the largest score *so far*. When
 a larger one shows up, the sums that we have contain exp(score − old maximum), and they should contain exp(score − new
@@ -349,17 +264,15 @@ maximum). The old scores are gone by then. What can you still do to the sums? Wo
 > are always relative to that.
 
 **Your task: `add_block(seen, scores, values)`**, for Q queries and K keys at once. Return a new `Partial` over the keys
-seen so far and those of this block: all three fields of the table above, with both sums relative to the new maximum.
-Each query has its own maximum. Don't modify `seen`.
+seen so far and those of this block, with both sums relative to the new maximum. Each query has its own maximum. Don't
+modify `seen`.
 
-A query may not be allowed to see some keys. Their score is minus infinity. A query that hasn't been allowed to see any
-key keeps its state: maximum −∞, total 0, output 0.
+A key that a query may not see has the score −∞. A query that hasn't been allowed to see any key keeps its state: maximum
+−∞, total 0, output 0. (Beware: −∞ − (−∞) is NaN.)
 
 Example, with one query and one-dimensional values. After scores [1, 2] with values [10, 20], the maximum is 2, the
 total is exp(−1) + 1 = 1.368, and the output is 10 exp(−1) + 20 = 23.68. Then comes a block with score [3] and value
 [30]. Now the maximum is 3, the total 1.503, and the output 38.71. Their quotient, 25.75, is the attention.
-
-If your version gives NaN, find the operation that made it before you mend it.
 """
 
 # %% exercise="06.2"
@@ -370,37 +283,23 @@ from lessons_lib.attention.online_softmax import add_block
 One factor corrects the sums, whatever they were made of, since exp(score − new) = exp(score − old) × exp(old − new). In the
 example it's exp(2 − 3) = 0.368: 0.368 × 1.368 + 1 = 1.503.
 
-Here's your function on D's real scores. In which blocks are the sums multiplied by such a factor?
+Here's your function on D's real scores, in the block with the largest one:
 """
 
 # %%
 recorded = record_blocks(scores, values, BLOCK, add_block)
 larger = [step.block for step in recorded[2:] if step.factor < 1]
 print(f"after the first block, only blocks {' and '.join(map(str, larger))} brought a larger score")
-Stepper(lambda i: draw_softmax_step(recorded, i, tokens), count=len(recorded), start=1, still=5)
+draw_softmax_step(recorded, 5, tokens)
 
 # %% [markdown]
 """
-"Further" compares both versions on scores that are scaled, shifted, and in float16.
-
 ## Build 3: paged attention
 
 `add_block` doesn't ask where its keys come from. They may be in any block of the pool, as long as we can read one block
-without copying it. In PyTorch, indexing with one integer gives a view, and indexing with a list gathers:
-"""
+without copying it. PyTorch can: indexing with one integer, `keys[7]`, gives a view of block 7, and so does a slice. Indexing
+with a list, `keys[[7, 2]]`, gathers.
 
-# %%
-def shares_memory(tensor):
-    """Whether a tensor is a view of the cache's memory."""
-    return tensor.untyped_storage().data_ptr() == pages.keys[1].untyped_storage().data_ptr()
-
-
-blocks = tables["D"].blocks
-print(f"D's first block, keys[{blocks[0]}], is a view of the cache:", shares_memory(pages.keys[1][blocks[0]]))
-print("all of D's blocks, keys[blocks], are a view of the cache:", shares_memory(pages.keys[1][blocks]))
-
-# %% [markdown]
-"""
 So go through the block table, read one block at a time in place, and add it to a `Partial`. That's paged attention.
 
 **Your task: `attention_in_place(query, keys, values, blocks, num_tokens, scale)`**, for one sequence in one layer.
@@ -409,7 +308,8 @@ So go through the block table, read one block at a time in place, and add it to 
   all its tokens, and a chunk something in between.
 - `keys` and `values`, `[num_blocks, block_size, KV heads, head size]`, are this layer's whole cache. The keys and values
   of the new tokens have been written already.
-- `blocks` is a list of block ids in the order of the tokens. It may be longer than needed, like a row of a padded table.
+- `blocks` is a list of block ids in the order of the tokens. It may be longer than needed: a batch keeps all its block
+  tables in one tensor, and fills up the shorter ones with zeros.
 - `num_tokens` counts the cached and the new tokens. A score is query · key × `scale`.
 
 Return the attention, with the shape and dtype of `query`. Four rules:
@@ -418,9 +318,10 @@ Return the attention, with the shape and dtype of `query`. Four rules:
 2. A token attends to the keys at its own position and before.
 3. Slots without a token of this sequence may hold anything, even NaN. A hidden key has weight 0, but 0 × NaN is NaN. So
    don't read them.
-4. Don't gather: for a given number of queries, no tensor of keys, values or scores may grow with the context. The check measures the largest one.
+4. Don't gather: for a given number of queries, no tensor of keys, values or scores may grow with the context. The check
+   measures the largest one.
 
-Your `add_block`, `nothing_seen(num_queries, head_size, dtype)` and `attention_of(seen)` do the softmax.
+Your `add_block`, with `nothing_seen` and `attention_of`, does the softmax.
 
 Example: six tokens in blocks [2, 0] of four slots, the last two tokens new, so Q is 2. `#` is a key that the token
 attends to, `.` one that it doesn't, and `-` a slot that must not be read.
@@ -438,63 +339,28 @@ from lessons_lib.attention.plain_attention import attention_in_place
 
 # %% [markdown]
 """
-Compare it with PyTorch's attention on D's real queries, keys and values: first with the whole prompt as new tokens, then
-with only its last three, then with only its last.
-"""
-
-# %%
-query, key, value, scale = recorded_inputs[1]
-expected = F.scaled_dot_product_attention(query[None], key[None], value[None], is_causal=True, scale=scale, enable_gqa=True)[0].transpose(0, 1)
-for count in (query.shape[1], 3, 1):
-    new_queries = query.transpose(0, 1)[-count:]
-    mine = attention_in_place(new_queries, pages.keys[1], pages.values[1], blocks, tables["D"].num_tokens, scale)
-    print(f"new tokens: {count:2}, from blocks {blocks}: largest difference {largest_difference(mine, expected[-count:])}")
-
-# %% [markdown]
-"""
-One function computes prompts, chunks and decodes. It never holds more than one block's scores, and no copy of the context's keys. A
-GPU kernel has the same loop (lesson 07).
+One function computes prompts, chunks and decodes. It never holds more than one block's scores, and no copy of the context's
+keys. A GPU kernel has the same loop (lesson 07).
 
 ## Plugging it into a real model
 
-In a Hugging Face model, each layer computes queries, keys and values and then calls an attention function. The function
-is looked up by name, and you can register your own:
-
-- `AttentionInterface.register("paged", function)` registers a function under a name;
-- `model.set_attn_implementation("paged")` makes a model use it;
-- extra keyword arguments of `model(...)` are passed through to the function.
-
-This works for almost every model in transformers. We pass one extra keyword, `paged`: an object with everything that a
-layer has to know about the pass. The library's function, `paged_attention_forward`, does two things in each layer. First it
-writes the new keys and values to `paged.slot_mapping`; a new token attends to itself too, so its key must be there. Then it
-calls `paged.attend`. (It's an optional exercise in "Further".)
+A Hugging Face model looks up its attention function by name. `AttentionInterface.register("paged", function)` registers
+yours, and `model.set_attn_implementation("paged")` makes a model use it. This works for almost every model in transformers.
+The library's function does two things in each layer. First it writes the new keys and values to their slots; a new token
+attends to itself too, so its key must be there. Then it calls `attend`, which comes from a backend:
 
 > **attention backend**: the code that computes attention for a packed batch. An engine has several and picks one that
 > suits the hardware.
 
-`paged_forward` is lesson 05's `packed_forward`, for blocks. Inside it, `plan_attention` picks the backend, and
-`paged_attention_in(model)` makes the model call the function named "paged" for the duration of the pass.
-"""
+Here a backend is called once per pass, with the packed batch, its block tables and the block size. It returns `attend`, which
+every layer calls with its queries and its part of the cache. Yours takes the sequences one after the other and calls your
+`attention_in_place` for each.
 
-# %%
-show_source(PagedPass, paged_forward)
+The loop itself is lesson 05's. Only a request's cache is different: it's a `BlockTable`, created when the request joins and
+released when it leaves. A request joins only if the pool could hold it and all running requests at their `max_tokens` limits,
+so no request runs out of blocks. ("Further" has the code of all this, and what that rule costs.)
 
-# %% [markdown]
-"""
-## The loop
-
-Your attention becomes a backend: a function of the packed batch, the block tables and the block size. It's called once
-per pass and returns the function that the layers call as `paged.attend`. Yours takes the sequences one after the other and
-calls your `attention_in_place` for each.
-
-The loop itself is lesson 05's. The difference is where a request keeps its cache. `PagedBatch` is a `RaggedBatch` with a block
-pool and a `PagedKVCache`. A request's cache is now a `BlockTable`: created when the request joins, released when it
-leaves. A request joins only if the pool could hold all running requests and this one at their `max_tokens` limits. So
-`table.append` never meets an empty pool. ("Further" shows the code, and what that costs.)
-
-The cache, the softmax and the attention are yours. Run the six stories, four at a
-time. Since we don't pass `num_blocks`, the pool has room for the four largest requests at their limits. A finishes in
-step 30. In step 31, F's prompt is written in one go, and every other request writes one slot.
+The cache, the softmax and the attention are yours. Run the six stories, four at a time.
 """
 
 # %%
@@ -511,17 +377,16 @@ def my_backend(packed, block_tables, block_size):
 MINE = dict(backend=my_backend, make_cache=PagedKVCache)
 paged = record_run(paged_generate, model, tokenizer, **SIX, max_num_seqs=4, block_size=16, **MINE)
 print("same answers as lesson 05:", paged.outputs == ragged.outputs)
-print(f"a pool of {paged.accesses[0].num_blocks} blocks of 16; {len(paged.accesses)} steps")
-Stepper(lambda i: draw_pool_access(paged.accesses[i]), count=len(paged.accesses), start=29, still=30)
+print(f"in {len(paged.accesses)} steps, with a pool of {paged.accesses[0].num_blocks} blocks of 16")
 
 # %% [markdown]
 """
 ## Prove it
 
 The claim: every request gets the same tokens as in lesson 05, which were compared with `generate`. We run twenty
-requests with random prompts and limits on the three small models, in a small pool. One token acts as the end token, so an
-answer may end before its limit. We also count the steps in which a request waited for blocks although there was room in
-the batch. ("Further" shows that a step changes the slots of its new tokens and nothing else.)
+requests with random prompts and limits on three small models, in a pool so small that requests have to wait for blocks. One
+token acts as the end token, so an answer may end before its limit. ("Further" shows that a step changes the slots of its new
+tokens and nothing else.)
 """
 
 # %%
@@ -547,17 +412,14 @@ for family in ("gpt2", "llama", "qwen2"):
 
 ### Bytes
 
-How much does a step write, and how much did lesson 05 copy in the same step?
+How much does each step write, and how much did lesson 05 copy in the same step?
 """
 
 # %%
-decodes = next(step for step in paged.packed if step.packed.new_lens == [1, 1, 1, 1])
-reveal("06.a", len(decodes.packed.input_ids) * per_token / 1024, unit="KiB")
-copied = [step.bytes_copied / 1024 for step in ragged.trace.steps]
 written = [step.tokens_computed * per_token / 1024 for step in paged.trace.steps]
+reveal("06.a", copied[59] / written[59], unit="times as much")
 steps = len(copied)
-print(f"average per step: lesson 05 copied {sum(copied) / steps:,.0f} KiB")
-print(f"                  lesson 06 wrote {sum(written) / steps:,.0f} KiB and copied {paged.trace.bytes_copied} bytes within the cache")
+print(f"whole run: lesson 05 copied {sum(copied) / 1024:,.0f} MiB; lesson 06 wrote {sum(written) / 1024:.1f} MiB and copied {paged.trace.bytes_copied} bytes within the cache")
 line_chart(
     range(1, steps + 1), {"05: copied": copied, "06: written": written}, xlabel="step", ylabel="KiB per step",
     alt="KiB in each step. In step " + "; in step ".join(f"{n}: {copied[n - 1]:,.0f} copied, {written[n - 1]:,.0f} written" for n in (2, 60)) + ".",
@@ -565,6 +427,8 @@ line_chart(
 
 # %% [markdown]
 """
+Lesson 05's line climbs with every cached token. Yours stays flat, however long the stories get; only the prompts stick out.
+
 ### The ledger
 """
 
@@ -573,20 +437,17 @@ ledger(model, tokenizer, "06", with_cache_only=True)
 
 # %% [markdown]
 """
-This row is the library's backend, which is faster than your loop. Compare it with the row of lesson 05. Both methods compute the same number of tokens
-in the same number of forward calls. "Copied per step" is 0: nothing is moved within the cache. (It counts the cache only. This backend does gather keys for each
-step, as "What is still wrong" says; your loop doesn't.) "Cache reserved" counts the blocks in use, which
-have a few more slots than there are tokens: the empty ones in the last block of each request. (The pool itself, all its blocks, is allocated at
-the start.) The speed may not differ much: the stories
-are short, and copies cost little with short contexts.
+This row is the library's backend, which is faster than your loop. Compare it with the row of lesson 05: the same tokens in the
+same number of forward calls, but "copied per step" is 0, because nothing is moved within the cache. "Cache reserved" counts
+the blocks in use, which have a few more slots than there are tokens: the empty ones in the last block of each request. The
+speed may not differ much: the stories are short, and short caches are copied quickly.
 
 ## What production does
 
-- **vLLM** splits `paged_attention_forward` into its two halves, in `vllm/v1/attention/backends/flash_attn.py`.
-  `do_kv_cache_update` writes: `reshape_and_cache_flash(key, value, key_cache, value_cache, slot_mapping, ...)`, a CUDA
-  kernel in `cache_kernels.cu`. The forward method reads: `flash_attn_varlen_func(q=..., k=key_cache, v=value_cache,
-  cu_seqlens_q=..., seqused_k=..., block_table=...)`, where `seqused_k` is our `context_lens`. The kernel walks the
-  block table itself, as your `attention_in_place` does.
+- **vLLM** has both halves in `vllm/v1/attention/backends/flash_attn.py`. `do_kv_cache_update` writes:
+  `reshape_and_cache_flash(key, value, key_cache, value_cache, slot_mapping, ...)`. The forward method reads:
+  `flash_attn_varlen_func(q=..., k=key_cache, v=value_cache, ..., seqused_k=..., block_table=...)`, where `seqused_k` counts
+  each sequence's tokens. The kernel walks the block table itself, as your `attention_in_place` does.
 - **Hugging Face transformers** has `PagedAttentionCache` in `generation/continuous_batching/cache.py`. Its `update`
   writes with a `write_index` and gathers with a `read_index`. With a block table, FlashAttention's kernel reads the cache
   in place.
@@ -594,8 +455,8 @@ are short, and copies cost little with short contexts.
 ## What is still wrong
 
 **The Python loop.** It reads in place, but starts many small operators, one after another, and is too slow to serve. On CPUs
-the library serves with a backend that gathers ("Further" times both). In lesson 07 you'll write a kernel with the same loop
-inside.
+the library serves with a backend that gathers keys after all, for one layer at a time ("Further" times both). In lesson 07
+you'll write a kernel with the same loop inside.
 
 **A query head may read its keys alone.** If your loop takes one query head at a time, two heads that share a KV head read the
 same keys twice. So does the kernel of lesson 07. Lesson 08 lets them share.
@@ -629,15 +490,110 @@ quiz("06")
 """
 ## Further (optional)
 
-What the lesson doesn't need. It isn't part of its 105 minutes.
+What the lesson doesn't need. It isn't part of its 85 minutes.
 """
+
+# %% [markdown]
+"""
+### Your cache and your attention, on D's real keys
+
+D and E each go through the model alone, with a `DynamicCache` as usual. Then we write all their keys and values into the
+blocks of one pool. Reading them back should give exactly what we wrote.
+"""
+
+# %%
+pool = used_pool(12, BLOCK)
+tables = {name: BlockTable(pool) for name in "DE"}
+for name, table in tables.items():
+    table.append(len(prompt_ids[name]))
+    print(f"{name}: {table.num_tokens} tokens in blocks {table.blocks}")
+
+
+def prefill_alone(name):
+    cache = DynamicCache()
+    with torch.inference_mode():
+        model(input_ids=torch.tensor([prompt_ids[name]]), past_key_values=cache)
+    return cache
+
+
+dense = {name: prefill_alone(name) for name in "DE"}
+pages = PagedKVCache(model.config, pool.num_blocks, BLOCK)
+slots = torch.cat([slot_mapping(table.blocks, BLOCK, 0, table.num_tokens) for table in tables.values()])
+for layer in range(NUM_LAYERS):
+    caches = [cache.layers[layer] for cache in dense.values()]
+    new = (torch.cat([getattr(own, field)[0].transpose(0, 1) for own in caches]) for field in ("keys", "values"))
+    pages.write(layer, *new, slots)
+
+for name, table in tables.items():
+    read = [pages.read(layer, table.blocks, table.num_tokens) for layer in range(NUM_LAYERS)]
+    wrote = [(own.keys[0].transpose(0, 1), own.values[0].transpose(0, 1)) for own in dense[name].layers]
+    print(f"{name}: equal in every layer after reading back:", all(torch.equal(*pair) for one, other in zip(read, wrote) for pair in zip(one, other)))
+
+# %% [markdown]
+"""
+Is one block of that cache really a view, and a list of blocks a copy?
+"""
+
+# %%
+def shares_memory(tensor):
+    """Whether a tensor is a view of the cache's memory."""
+    return tensor.untyped_storage().data_ptr() == pages.keys[1].untyped_storage().data_ptr()
+
+
+blocks = tables["D"].blocks
+print(f"D's first block, keys[{blocks[0]}], is a view of the cache:", shares_memory(pages.keys[1][blocks[0]]))
+print("all of D's blocks, keys[blocks], are a view of the cache:", shares_memory(pages.keys[1][blocks]))
+
+# %% [markdown]
+"""
+Compare your attention with PyTorch's on D's real queries, keys and values: first with the whole prompt as new tokens, then
+with only its last three, then with only its last.
+"""
+
+# %%
+def largest_difference(a, b, bound=1e-5):
+    """The largest difference between two tensors, as a bound: how floats round depends on the CPU."""
+    difference = float((a - b).abs().max())
+    return f"below {bound:.0e}" if difference < bound else f"{difference:.0e}"
+
+
+expected = F.scaled_dot_product_attention(query[None], key[None], value[None], is_causal=True, scale=scale, enable_gqa=True)[0].transpose(0, 1)
+for count in (query.shape[1], 3, 1):
+    new_queries = query.transpose(0, 1)[-count:]
+    mine = attention_in_place(new_queries, pages.keys[1], pages.values[1], blocks, tables["D"].num_tokens, scale)
+    print(f"new tokens: {count:2}, from blocks {blocks}: largest difference {largest_difference(mine, expected[-count:])}")
+
+# %% [markdown]
+"""
+Here's your code's run of the six stories, step by step. In step 31, F's prompt is written in one go, and every other
+request writes one slot.
+"""
+
+# %%
+Stepper(lambda i: draw_pool_access(paged.accesses[i]), count=len(paged.accesses), start=29, still=30)
 
 # %% [markdown]
 """
 ### Both softmaxes, on scores of any size
 
-Here are both versions of Build 2, compared with PyTorch's softmax in float64: on D's original scores, then scaled, shifted, and in
-float16.
+Step through your version on D's scores, and watch the factor.
+"""
+
+# %%
+Stepper(lambda i: draw_softmax_step(recorded, i, tokens), count=len(recorded), start=1, still=5)
+
+# %% [markdown]
+"""
+Now the bare exponentials, on five times these scores. Watch the sum overflow.
+"""
+
+# %%
+Stepper(lambda i: draw_softmax_step(large, i, tokens), count=len(large), start=1, still=5)
+
+# %% [markdown]
+"""
+Last, both versions, compared with PyTorch's softmax in float64: on D's original scores, then scaled, shifted, and
+in float16.
 """
 
 # %%
@@ -685,7 +641,18 @@ about three digits.
 """
 ### Exercise: the function a model calls
 
-Every layer calls it with these arguments:
+`paged_forward` is lesson 05's `packed_forward`, for blocks. It takes a `ForwardBatch`: a packed batch, with the slot of each
+new token and the block tables added to it. `plan_attention` picks the backend, and `paged_attention_in(model)` makes the
+model call the function named "paged" for the duration of the pass. What that function has to know about the pass is in a
+`PagedPass`, which goes through `model(...)` as the keyword `paged`:
+"""
+
+# %%
+show_source(PagedPass, paged_forward)
+
+# %% [markdown]
+"""
+Every layer calls the function named "paged" with these arguments:
 
 | argument | what it is |
 |---|---|
@@ -943,7 +910,6 @@ Each term takes one line. Here they are on D's scores from above:
 """
 
 # %%
-scores, _ = scores_of("D", 1, 3)
 in_window = torch.arange(scores.shape[1]) >= scores.shape[1] - 4
 sink = torch.tensor([[18.0]])
 variants = {

@@ -20,7 +20,7 @@ from lessons_lib.torch_installed import HAS_TORCH
 
 if HAS_TORCH:
     from lessons_lib.recording.cache_growth import CacheStep, record_steps
-    from lessons_lib.recording.forward_passes import count_operators, watch_forwards
+    from lessons_lib.recording.forward_passes import attention_inputs, count_operators, watch_forwards
     from lessons_lib.recording.kernel_accesses import OutOfBounds, Recorder, record_kernel
     from lessons_lib.recording.mask_text import mask_text, read_pair, read_row
     from lessons_lib.recording.memory_steps import recorded_step, serve_recorded
@@ -40,6 +40,7 @@ __all__ = [
     "RowWork",
     "Step",
     "Trace",
+    "attention_inputs",
     "contiguous_use",
     "count_operators",
     "counted_in_blocks",

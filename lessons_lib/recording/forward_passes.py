@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import AttentionInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,29 @@ class count_operators(TorchDispatchMode):
     ) -> Any:
         self.count += not operator.is_view
         return operator(*args, **(kwargs or {}))
+
+
+@torch.inference_mode()
+def attention_inputs(model: Any, token_ids: list[int]) -> list[tuple[torch.Tensor, torch.Tensor, torch.Tensor, float]]:
+    """What each layer's attention gets in a pass over one prompt.
+
+    Returns:
+        (query [q_heads, T, head_dim], key and value [kv_heads, T, head_dim], scale) for each layer.
+    """
+    inputs = []
+
+    def recording(module: Any, query: Any, key: Any, value: Any, attention_mask: Any, **kwargs: Any) -> Any:
+        inputs.append((query[0], key[0], value[0], kwargs["scaling"]))
+        return sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
+
+    before = model.config._attn_implementation
+    AttentionInterface.register("recording", recording)
+    model.set_attn_implementation("recording")
+    try:
+        model(input_ids=torch.tensor([token_ids], device=model.device))
+    finally:
+        model.set_attn_implementation(before)
+    return inputs
 
 
 def _now(module: torch.nn.Module) -> float:

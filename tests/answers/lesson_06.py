@@ -138,6 +138,11 @@ def takes_blocks_for_slots(self, layer, blocks, num_tokens):
     return tuple(cache[layer].flatten(0, 1)[slots] for cache in (self.keys, self.values))
 
 
+def mixes_heads_and_offsets(self, layer, blocks, num_tokens):
+    pages = [cache[layer][blocks] for cache in (self.keys, self.values)]
+    return tuple(own.transpose(1, 2).reshape(-1, *own.shape[2:])[:num_tokens] for own in pages)
+
+
 def reads_one_head(self, layer, blocks, num_tokens):
     return tuple(part[:, 0] for part in PagedKVCache.read(self, layer, blocks, num_tokens))
 
@@ -853,6 +858,20 @@ def scales_the_result(query, keys, values, blocks, num_tokens, scale):
     return scale * attention_in_place(query, keys, values, blocks, num_tokens, 1.0)
 
 
+def reads_full_blocks_in_place(query, keys, values, blocks, num_tokens, scale):
+    num_new, heads, head_dim = query.shape
+    size, group = keys.shape[1], heads // keys.shape[2]
+    out, position = torch.empty_like(query), torch.arange(num_tokens - num_new, num_tokens)[:, None]
+    for head in range(heads):
+        seen = nothing_seen(num_new, head_dim, query.dtype)
+        for index in range(num_tokens // size):
+            scores = query[:, head] @ keys[blocks[index], :, head // group].T * scale
+            later = torch.arange(index * size, (index + 1) * size) > position
+            seen = add_block(seen, scores.masked_fill(later, NONE), values[blocks[index], :, head // group])
+        out[:, head] = attention_of(seen)
+    return out
+
+
 def cuts_the_last_entry(query, keys, values, blocks, num_tokens, scale):
     filled = num_tokens - (len(blocks) - 1) * keys.shape[1]
     torch.arange(filled)  # of the last entry, which may be unused
@@ -923,6 +942,7 @@ WRONG = {
         Wrong("blocks counted instead of tokens", caching(read=counts_blocks_instead_of_tokens), "isn't in use yet"),
         Wrong("always reads the first layer", caching(read=reads_the_first_layer), "another layer"),
         Wrong("block ids taken for slots", caching(read=takes_blocks_for_slots), "block ids, not slots"),
+        Wrong("heads and offsets mixed", caching(read=mixes_heads_and_offsets), "reorder or mix the axes"),
         Wrong("one head only", caching(read=reads_one_head), "with all KV heads"),
         Wrong("sorts the caller's list", caching(read=sorts_the_blocks_in_place), "changed its argument"),
         Wrong("lists", caching(read=reads_lists), "should be a tensor; yours are list"),
@@ -998,6 +1018,7 @@ WRONG = {
             in_place(slots_filled=lambda block_size, left: block_size if left > block_size else left % block_size),
             "An iteration of your loop has no keys",
         ),
+        Wrong("the last block never read", reads_full_blocks_in_place, "whatever the slots without a token hold"),
         Wrong("0 for hidden scores", hides_with_0, "A hidden key has a score of 0 here"),
         Wrong("hides in the last block only", hides_in_the_last_block, "hidden in the last block only"),
         Wrong(

@@ -19,8 +19,7 @@ EXERCISES = [
             "Three fields have one entry per token of the row, the other three are about whole sequences. The first "
             "three are the parts of the sequences, one after another; the others follow from each sequence's number "
             "of new tokens.",
-            "Validate first: as many cached lengths as sequences, no empty list of new tokens, no negative length. "
-            "Then `lengths` is the number of new tokens of each sequence. `tag_tokens(lengths, starts=cached_lens)` "
+            "`lengths` is the number of new tokens of each sequence. `tag_tokens(lengths, starts=cached_lens)` "
             "gives positions and sequence ids. The running sum of the lengths gives the index where each sequence "
             "ends in the row; with a 0 in front, it gives where each begins.",
             "`ends = torch.tensor(lengths, dtype=torch.int64).cumsum(dim=0)`. Then `cu_seqlens_q` is "
@@ -31,7 +30,7 @@ EXERCISES = [
     ),
     Exercise(
         id="05.2",
-        title="splitting the joined cache",
+        title="splitting the joined cache (optional)",
         reference="lessons_lib.attention.packing:scatter_cache",
         test=check_scatter_cache,
         hints=(

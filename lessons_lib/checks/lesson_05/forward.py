@@ -1,12 +1,13 @@
 """Judges 05.3, `packed_forward`: one pass over the row; each sequence's logits match those it gets alone."""
 
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 
 import torch
 from transformers import DynamicCache
 
-from lessons_lib.attention.packing import PackedBatch, concatenate_caches, pack, packed_mask
+from lessons_lib.attention.packing import PackedBatch, concatenate_caches, key_tags, pack, packed_mask
 from lessons_lib.checks.exercise import Mistake, call, short
 from lessons_lib.checks.lesson_01.words import count
 from lessons_lib.checks.lesson_05.requests import a_request
@@ -255,9 +256,10 @@ def _check_arguments(seen: Seen, packed: PackedBatch, joined, case: str) -> None
         raise Mistake("the mask is inverted.", case=case, idea="True means that the token may attend to the key.")
     if not torch.equal(allowed.cpu(), want):
         raise Mistake(
-            "the mask isn't right for this pass: each token attends to its own sequence up to its own position.",
+            f"the mask isn't right for this pass: {_first_wrong_cell(allowed.cpu(), want, packed)}",
             case=case,
-            idea="Use `packed_mask(packed)`; it builds the mask for this pass.",
+            idea="A token attends to the keys of its own sequence, at its own position or before. "
+            "`packed_mask(packed)` builds this mask.",
         )
     keep = seen.calls[-1][1].get("logits_to_keep") if seen.calls else None
     if isinstance(keep, torch.Tensor) and len(keep) and int(keep.max()) >= len(packed.input_ids):
@@ -275,8 +277,21 @@ def _check_arguments(seen: Seen, packed: PackedBatch, joined, case: str) -> None
         raise Mistake(what, case=case, idea=idea)
 
 
+def _first_wrong_cell(allowed: torch.Tensor, want: torch.Tensor, packed: PackedBatch) -> str:
+    query, key = (allowed != want).nonzero()[0].tolist()
+    keys = key_tags(packed)
+    token, other = (
+        f"{'ABCD'[int(ids[index])]}'s token at position {int(positions[index])}"
+        for ids, positions, index in ((packed.seq_ids, packed.positions, query), (keys.seq_ids, keys.positions, key))
+    )
+    other = "itself" if other == token else other
+    if bool(allowed[query, key]):
+        return f"yours lets {token} attend to {other}."
+    return f"yours doesn't let {token} attend to {other}."
+
+
 class _ModelElsewhere:
-    """A model on another device than the packed batch. A call notes the devices of its inputs and ends there."""
+    """A model on another device than the packed batch. A call notes the devices of its inputs; its logits are there."""
 
     device = torch.device("meta")
 
@@ -285,14 +300,19 @@ class _ModelElsewhere:
 
     def __call__(self, *args, **kwargs):
         self.inputs = dict(zip(("input_ids",), args)) | kwargs
-        raise InterruptedError
+        return SimpleNamespace(logits=torch.zeros(1, 2, VOCAB_SIZE, device=self.device))
 
 
 def _check_devices(attempt) -> None:
-    """Check that the inputs go to the model's device. It has no data there, so only the call itself can be watched."""
-    model = _ModelElsewhere()
-    with suppress(Exception):  # from the call above, or because this stand-in can't do something
-        attempt(model, pack([[5, 6], [7]], [0, 0]), DynamicCache())
+    """Check that the inputs go to the model's device, and that the logits stay there. The device has no data."""
+    model, moved = _ModelElsewhere(), False
+    try:
+        got = attempt(model, pack([[5, 6], [7]], [0, 0]), DynamicCache())
+        moved = isinstance(got, torch.Tensor) and got.device != model.device
+    except NotImplementedError as error:
+        moved = bool(model.inputs) and "out of meta tensor" in str(error)
+    except Exception:  # this stand-in can't do everything that a model does
+        pass
     for name in ("input_ids", "position_ids", "attention_mask"):
         tensor = model.inputs.get(name)
         if isinstance(tensor, torch.Tensor) and tensor.device != model.device:
@@ -302,6 +322,12 @@ def _check_devices(attempt) -> None:
                 idea="`.to(model.device)` moves a tensor to the model's device. If it is there already, nothing is "
                 "copied.",
             )
+    if moved:
+        raise Mistake(
+            "the logits were copied off the model's device.",
+            case="a model on another device, such as a GPU.",
+            idea="The step takes their argmax there, and copies one token per sequence instead of a whole vocabulary.",
+        )
 
 
 def _name_wrong_logits(got, want, alone, names: str, case: str) -> Mistake:

@@ -4,7 +4,7 @@ from lessons_lib.checks.exercise import Choice, Question
 
 QUIZ = [
     Question(
-        text="Someone sorts the sequences of the row by length before `pack`, but still joins the caches in the order "
+        text="A loop sorts the sequences of the row by length before `pack`, but still joins the caches in the order "
         "of admission. What happens?",
         choices=(
             Choice(
@@ -26,23 +26,6 @@ QUIZ = [
                 "The logits are in the order of the row, which the caller knows. It's the keys that are in the wrong "
                 "one.",
             ),
-        ),
-    ),
-    Question(
-        text="A row holds one new token of A after 9 cached ones, then B's prompt of 4 tokens, then one new token of C "
-        "after 5 cached ones. Which positions does the model get?",
-        choices=(
-            Choice(
-                "0, 1, 2, 3, 4, 5",
-                "That counts through the row. A's token is the tenth of its own sequence, wherever it is in the row.",
-            ),
-            Choice(
-                "9, 0, 1, 2, 3, 5",
-                "Positions count from the start of each sequence; with 9 cached tokens, the next one has position 9.",
-                right=True,
-            ),
-            Choice("10, 1, 2, 3, 4, 6", "Positions count from 0: A's cached tokens have 0 to 8."),
-            Choice("9, 10, 11, 12, 13, 14", "That continues from A as if B and C belonged to the same text."),
         ),
     ),
     Question(

@@ -20,14 +20,11 @@ EXERCISES = [
         reference="lessons_lib.kv_cache.paged_kv_cache:PagedKVCache",
         test=check_paged_cache,
         hints=(
-            "Neither method needs a loop or a division. What does indexing a tensor with a whole tensor or list of "
-            "indices do, on the left of `=` and on the right?",
-            "`write`: take this layer's tensor of keys, flatten its first two axes (a view), and assign to "
-            "the rows `slot_mapping`; then do the same for the values. "
-            "`read`: index this layer's tensor with the blocks, flatten the first two axes of the result, and "
-            "keep the first `num_tokens` rows.",
-            "`self.keys[layer].flatten(0, 1)[slot_mapping] = keys`, and the same for the values. "
-            "`self.keys[layer][blocks].flatten(0, 1)[:num_tokens]`, and the same for the values; return both.",
+            "You can do it without a division, too. `read` indexes a tensor with a whole list, on the right of `=`. "
+            "What does such an index do on the left of `=`?",
+            "Take this layer's tensor of keys, flatten its first two axes (a view), and assign to "
+            "the rows `slot_mapping`; then do the same for the values.",
+            "`self.keys[layer].flatten(0, 1)[slot_mapping] = keys`, and the same for the values.",
         ),
     ),
     Exercise(

@@ -294,6 +294,11 @@ def _read_idea(found, want, blocks, num_tokens, all_keys, all_values) -> str:
         )
     if set(yours) <= set(in_order):
         return "The blocks are right. Tokens fill a block from its first slot on: keep the *first* `num_tokens`."
+    if set(yours) == {"?"}:
+        return (
+            "No row is one of the cache: each row of the cache has all KV heads of one token. Does your code reorder "
+            "or mix the axes before it takes the rows?"
+        )
     return "`blocks` contains block ids, not slots. Block b is `tensor[b]`, with block_size slots."
 
 

@@ -178,6 +178,12 @@ def _why_if_not_nan(attempt: Callable, case: Case) -> str:
     got = _call(attempt, case).double()
     if torch.allclose(got, _dense(case), rtol=1e-3, atol=1e-4):
         return ""
+    if bool(got.isnan().all()) and float(case.query.abs().max()) <= LARGE and case.num_tokens % case.keys.shape[1]:
+        return (
+            "It is NaN whatever the slots without a token hold, so they aren't the reason. Did the queries get any "
+            "key? Without one, the total is 0, and 0 / 0 is NaN. `num_tokens` counts the new tokens too: does your "
+            "loop reach the last of them, in a block that is only partly filled?"
+        )
     return next((idea for guess, idea in _guesses(case) if torch.allclose(got, guess, rtol=1e-3, atol=1e-4)), "")
 
 

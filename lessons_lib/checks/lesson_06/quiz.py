@@ -49,29 +49,6 @@ QUIZ = [
         ),
     ),
     Question(
-        text="Why does the online softmax subtract the largest score, and not, say, the mean of the scores?",
-        choices=(
-            Choice(
-                "With any other constant the result would be different.",
-                "The result is the same for every constant, because both sums change by the same factor. Only "
-                "rounding and overflow differ.",
-            ),
-            Choice(
-                "The mean isn't known until all scores are known.",
-                "Neither is the largest score. With either one you'd have to correct the sums along the way.",
-            ),
-            Choice(
-                "So that all weights add up to 1.",
-                "They do that only after the division by the total, whatever was subtracted.",
-            ),
-            Choice(
-                "So that no exponential is above 1, and one of them is 1.",
-                "Then nothing can overflow, and the denominator is at least 1, never 0.",
-                right=True,
-            ),
-        ),
-    ),
-    Question(
         text="A sequence has 20 cached tokens, in blocks of 16. A chunk of 3 new tokens is computed. Which keys "
         "does the second of them attend to, and how many slots are read?",
         choices=(
