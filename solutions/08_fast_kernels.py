@@ -4,11 +4,11 @@
 
 **Lesson 07's kernel is correct. What makes it as fast as the memory allows?**
 
-95 minutes · difficulty: hard · routes: kernels · prerequisites: lesson 07 (programs, masks, strides, a kernel over a block table)
+85 minutes · difficulty: hard · routes: kernels · prerequisites: lesson 07 (programs, masks, strides, a kernel over a block table)
 
 You rewrite lesson 07's kernel so that one program serves all query heads that share keys, and reads many keys at a time. On any machine you can count how
-the bytes and the iterations fall. Recordings on a GPU, of the library's kernels, show what such ideas save in time. The result is a kernel of one screen, and you'll know
-how it differs from those used in production. "Further" has a fifth idea: long sequences are split among many programs.
+the bytes and the iterations fall. Recordings on a GPU show what each idea saves in time, and two of them hold a surprise. The result is a kernel of one screen
+that comes close to those used in production.
 """
 
 # %%
@@ -98,12 +98,12 @@ work in larger units, or keep enough loads in flight**.
 
 > **warp**: 32 threads of a GPU that execute the same instruction together. A Triton program is run by several warps, usually 4 or 8.
 
-> **shared memory**: the small memory inside each processor, about 200 KB on an H200. Tiles wait there on their way to the arithmetic units. Even closer
-> are the *registers*, which hold the values currently in use.
+> **shared memory**: the small memory inside each processor, about 200 KB on an H200, where tiles wait until they're used. Even closer to the arithmetic
+> units are the *registers*, which hold the values currently in use.
 
 ## Count first
 
-Let's count what lesson 07's kernel does on real keys. C, D and B decode, and we keep the inputs of one layer's attention.
+What does lesson 07's kernel do on real keys? C, D and B decode, and we keep the inputs of one layer's attention.
 """
 
 # %%
@@ -134,7 +134,6 @@ def noting_backend(packed, block_tables, block_size):
 stories = [PROMPTS[NAMES.index(name)] for name in "CDB"]
 paged_generate(model, tokenizer, stories, max_new_tokens=4, names="CDB", block_size=BLOCK_SIZE, backend=noting_backend)
 query, keys, values, tables, contexts, scale = noted[0]
-max_context = int(contexts.max())
 print("queries", list(query.shape), "| keys and values", list(keys.shape), "| contexts", contexts.tolist())
 print("block tables", tables.tolist())
 
@@ -180,8 +179,9 @@ How much time does Idea 1 save? A *ladder* of kernels was timed on the H200, eac
 Idea 1 alone. It still computes as lesson 07 does: products element by element, then a sum. (Without Idea 3, four rows are enough for four query heads.)
 
 **Predict 08.e** The first decode, one sequence of 8,192 tokens with 32 query heads, takes lesson 07's kernel 929 µs,
-in 32 programs. With Idea 1 there are 8 programs, and they read a quarter of the bytes. How many µs do they take?
-Nothing above settles it: weigh a quarter of the bytes against a quarter of the programs. Within 30 % is a hit.
+in 32 programs. (Above it was 901: the ladder was timed in a run of its own.) With Idea 1 there are 8 programs, and
+they read a quarter of the bytes. How many µs do they take? Nothing above settles it: weigh a quarter of the bytes
+against a quarter of the programs. Within 30 % is a hit.
 """
 
 # %%
@@ -211,8 +211,7 @@ rungs("lesson 07's kernel", ONE)
 It got slower: 1.7 times as long, for a quarter of the bytes. So it isn't bytes that this kernel waits for. Its eight
 programs keep 8 of the GPU's 132 processors busy, where 32 were busy before, and in each iteration a program now
 computes four heads' scores, one product at a time. In the second case, which has 512 programs, Idea 1 gains a factor
-of 1.8. (The third case has as many. Each program serves seven query heads: all of them together read a seventh of the
-bytes, but each computes the scores of seven heads. It gains 13 %.) The last two columns will matter in a moment.
+of 1.8. The last two columns will matter in a moment.
 
 ## Idea 2: a tile of several blocks
 
@@ -232,11 +231,12 @@ rungs(ONE, "Ideas 1 and 2, 32 keys per tile", "Ideas 1 and 2, 64 keys per tile")
 # %% [markdown]
 """
 A quarter of the iterations, and next to nothing gained: the second case even gets slower, nearly as slow as lesson
-07's. So with Idea 1, the single sequence doesn't spend most of its time waiting for one load after the other. In the
-other cases, the last columns say why. All products of a tile, rows × keys × head size, exist at once before they're
+07's. So with Idea 1, the single sequence doesn't spend most of its time waiting for one load after the other. For the
+second case, the last columns say why. All products of a tile, rows × keys × head size, exist at once before they're
 summed, in registers. A thread has 255 at most. What doesn't fit is *spilled*: written to memory, and read back. And a
-processor has 65,536 registers for all the programs that it runs: with 128 threads of 128 registers each that's four
-programs, with 255 only two, so fewer loads are in flight. A larger tile needs another way to multiply.
+processor has 65,536 registers for all the programs that it runs. A program of 4 warps has 128 threads; with 128
+registers each, four such programs fit, with 255 only two, so fewer loads are in flight. A larger tile needs another way
+to multiply.
 
 **Predict 08.a** C, D and B have contexts of 4, 22 and 63 tokens, in blocks of 16, with 4 query heads over 2 KV heads. Lesson 07's kernel needed 28 iterations, as counted
 above: 4 heads × (1 + 2 + 4) blocks. With both ideas, one program per KV head and tiles of 32 keys, how many iterations will all programs need together?
@@ -261,34 +261,14 @@ output is another product, of the weights and the values.
 + tl.dot of two tiles: for the scores, and for the output
 ```
 
-`tl.dot` needs at least 16 rows here. A Llama has 4 query heads per KV head, so 12 rows are padding. The padding costs arithmetic but no bytes. In the kernels, `GROUP` is the
-number of query heads per KV head, 4 in the Llama, and `BLOCK_M` the number of rows, padding included.
-
-**Predict 08.b** How many KiB would the products of the last rung take with 128 keys per iteration? (They are float32.
-A KV head of a Llama has 4 query heads and head size 128; leave the padding out.)
-"""
-
-# %%
-predict("08.b", ...)
-
-# %%
-reveal("08.b", 4 * 128 * 128 * 4 / 1024, unit="KiB")
-rungs(ONE, "Ideas 1, 3 and 4, 16 keys per tile", "Ideas 1 to 4, 64 keys per tile", "Ideas 1 to 4, 128 keys per tile")
-
-# %% [markdown]
-"""
-All registers of a processor are 256 KiB. `tl.dot` doesn't need the products one by one, so its tiles fit. (From here
-on the rungs have Idea 4 too, which wasn't timed apart.) In the second case, tensor cores, with Idea 4, make Idea 1's
-kernel 4 times as fast, and *now* larger tiles pay: no register is spilled with 128 keys. The three ideas are worth
-little one by one; together they make the second case 12 times as fast as lesson 07's kernel, and the third 23 times.
-The single sequence is 7 times as fast, and could still be much faster: it has 8 programs. That's Idea 5, in "Further".
+`tl.dot` needs at least 16 rows here. A Llama has 4 query heads per KV head, so 12 rows are padding. The padding costs
+arithmetic but no bytes.
 
 ## Idea 4: powers of two
 
 A GPU has an instruction for 2ˣ, but none for eˣ. `tl.exp(x)` is computed as 2 to the power of x × log₂ e. Triton 3.6 compiles `tl.exp2` to one
-instruction, and `tl.exp` to five: that one, a multiplication, a comparison and two corrections for very small results. And they run for every
-score. But the scores are multiplied by `scale` anyway, so the function that launches the kernel passes scale × log₂ e. From then on scores and maxima are in
-base 2, and the weights come out the same.
+instruction, and `tl.exp` to five. They run for every score. But the scores are multiplied by `scale` anyway, so the function that launches the kernel
+passes scale × log₂ e. From then on scores and maxima are in base 2, and the weights come out the same.
 
 ```diff
 - tl.exp, and scale
@@ -297,27 +277,16 @@ base 2, and the weights come out the same.
 """
 
 # %%
-from lessons_lib.kernels import LOG2_E
-
-FULL = "the full kernel"
-
-
-def prices(*rows):
-    """Each row: (case, variant) or (case, variant, what to compare it with). Times of the variant and of the other."""
-    table = []
-    for case, variant, other in ((*row, FULL)[:3] for row in rows):
-        before = case.without.get(other, case.microseconds[OURS])
-        table.append([case.name, variant, case.without[variant], other, before, f"{case.without[variant] / before:.2f}"])
-    columns = ["case", "variant", "µs", "compared with", "its µs", "times as long"]
-    return Table(columns, table, f"Recorded on one {machine.name}")
-
-
-print(f"log2(e) = {LOG2_E:.6f};  exp(1.7) = {torch.tensor(1.7).exp():.6f};  exp2(1.7 × log2(e)) = {torch.tensor(1.7 * LOG2_E).exp2():.6f}")
-prices((long, "natural exponentials", ANY_GPU))
+print(f"products of a tile of 128 keys, in float32: {4 * 128 * 128 * 4 / 1024:.0f} KiB; all registers of a processor: {65_536 * 4 / 1024:.0f} KiB")
+rungs(ONE, "Ideas 1, 3 and 4, 16 keys per tile", "Ideas 1 to 4, 64 keys per tile", "Ideas 1 to 4, 128 keys per tile")
 
 # %% [markdown]
 """
-This was timed in a prefill, because that's where arithmetic counts most: the library's prefill kernel for any GPU, with and without the idea.
+With 4 query heads and head size 128, the products of 128 keys would fill all registers of a processor. `tl.dot` doesn't
+need the products one by one, so its tiles fit. In the second case, Ideas 3 and 4 make Idea 1's kernel 4 times as fast,
+and *now* larger tiles pay: no register is spilled, even with 128 keys. Together the ideas make the second case 12 times
+as fast as lesson 07's kernel, and the third 23 times. Idea 2 was worth next to nothing until Idea 3 came. The single
+sequence is 7 times as fast, and could still be much faster: it has 8 programs. That's Idea 5, in "Further".
 
 ## Build 1: the softmax of a tile
 
@@ -358,13 +327,15 @@ sequences. As in lesson 07, neighboring query heads share a KV head. The stub's 
 
 - Load every key and every value of the sequence exactly once, BLOCK_N positions per iteration, in one `tl.load` of keys and one of values. Load no slot that
   holds no token: it may contain NaN.
-- BLOCK_N may be larger or smaller than BLOCK_SIZE, which needn't be a power of two. The caches may be views with any strides, and larger than 2³¹ elements.
+- BLOCK_N may be larger or smaller than BLOCK_SIZE, which needn't be a power of two.
+- The caches may be views with any strides. They may have more than 2³¹ elements, so a block's offset needs 64 bits. Every other product of an index and a
+  stride fits into 32.
 - `scale` includes log₂ e, so the scores are in base 2, as your `online_softmax` wants them.
 - Store each query head of the group once, and nothing else.
+- In 16 bits, the tiles of a `tl.dot` may have the dtype of the cache; everything else is float32. The result may then be off by 0.005, and in float32 by 0.0001.
 
 `tl.dot(a, b)` multiplies two tiles of the same dtype and returns float32; `tl.dot(a, b, acc)` adds the product to `acc`. `tl.trans` swaps the axes of a tile.
-For float32, pass `input_precision="ieee"` to both, or a GPU rounds the factors to 10 bits. The check compares with dense attention and counts your loads;
-then it asks the compiler.
+For float32, pass `input_precision="ieee"` to both, or a GPU rounds the factors to 10 bits. The check also counts your loads, and asks the compiler.
 
 Example: 6 query heads over 2 KV heads, contexts [40, 17], BLOCK_SIZE = 8 and BLOCK_N = 16. The grid is (2, 2). Program (1, 0) computes the query heads 3, 4 and
 5 of sequence 0, in 3 iterations. Its second tile has the positions 16 to 31, which are in the blocks of table entries 2 and 3. Its last one has 8 keys, and 8
@@ -395,53 +366,16 @@ watch(mine.recording, ["KV head", "sequence"])
 
 # %% [markdown]
 """
-Half as many programs, half the bytes, and as the tiles grow, fewer iterations. Fewer bytes and fewer iterations leave a GPU less to wait for. How much time that is depends on the rest of the kernel, as the ladder showed. For
-B, one `tl.load` now reads keys from four blocks: step through its program above.
-
-On a GPU, larger tiles have a price too: registers and shared memory. Keys can be requested only once their block indices have arrived, which makes two waits in
-a row per iteration. Triton hides part of this by itself: with `num_stages=2`, an iteration requests the next one's keys and values before it ends. Those tiles
-wait in shared memory until they're needed.
+Half as many programs, half the bytes, and as the tiles grow, fewer iterations. (Twice as many keys per tile don't quite halve them: a sequence's last tile
+is rarely full.) For B, one `tl.load` now reads keys from four blocks: step through its program above.
 
 ## Prove it
 
-Your kernel against lesson 06's loop over sequences: random decodes with contexts around the size of a block and of a tile, and NaN in every cache slot that
-holds no token. Then a whole model: every step that has only decodes goes through your kernel.
+The check compared your kernel with dense attention. Now a whole model: every step that has only decodes goes through your kernel.
 """
 
 # %%
-import random
-
-from lessons_lib.attention import attention_one_by_one, pack
-from lessons_lib.batching import padded_tables
-from lessons_lib.kv_cache import BlockPool, BlockTable, blocks_for
-
 device = kernel_device()
-
-
-def random_batch(rng, new, contexts, q_heads, kv_heads, head_dim, block_size):
-    """A packed batch with random queries, keys and values; NaN in slots without a token."""
-    pool = BlockPool(sum(blocks_for(c, block_size) for c in contexts) + 2, block_size)
-    rng.shuffle(pool.free_queue)
-    tables = [BlockTable(pool) for _ in contexts]
-    generator = torch.Generator().manual_seed(rng.randrange(1000))
-    caches = [torch.full((pool.num_blocks, block_size, kv_heads, head_dim), float("nan")) for _ in range(2)]
-    for table, context in zip(tables, contexts):
-        table.append(context)
-        for position in range(context):
-            for cache in caches:
-                cache[table.blocks[position // block_size], position % block_size] = torch.randn(kv_heads, head_dim, generator=generator)
-    packed = pack([[0] * n for n in new], [c - n for c, n in zip(contexts, new)])
-    return torch.randn(sum(new), q_heads, head_dim, generator=generator), *caches, packed, padded_tables(tables)
-
-
-rng = random.Random(8)
-for shape in ((4, 2, 16, 4), (14, 2, 64, 16), (3, 3, 32, 12), (8, 1, 32, 32)):
-    lens = [1, 15, 16, 17, 40]
-    q, k, v, packed, block_tables = random_batch(rng, [1] * len(lens), lens, *shape)
-    expected = attention_one_by_one(q, k, v, packed, block_tables, shape[2] ** -0.5)
-    given = [x.to(device) for x in (q, k, v, block_tables.int(), packed.context_lens.int())]
-    grouped = decode_groups(*given, shape[2] ** -0.5, 16, kernel=decode_groups_kernel).cpu()
-    print(f"query heads, KV heads, head size, block size {shape}; contexts {lens}: off by less than 1e-5: {bool((grouped - expected).abs().max() < 1e-5)}")
 
 
 def my_backend(packed, block_tables, block_size):
@@ -462,21 +396,17 @@ print(f"C, D and B: the same tokens as with PyTorch: {same}")
 ## Measure
 
 Here are the recorded times of a kernel like yours, the solution of 08.2, and of the library's `decode_kernel`. Its
-loop is that of your kernel; around it are lines for packed batches and for models that yours doesn't serve. And it has
-one more idea. A single sequence gives your grid 8 programs, one per KV head, and the GPU has 132 processors. Where
-keys are many, as in all three cases, the library's kernel splits those of a sequence among more programs ("Further",
-Idea 5).
+loop is that of your kernel; around it are lines for packed batches and for models that yours doesn't serve. And it
+splits the keys of a sequence among more programs, in all three cases ("Further", Idea 5).
 
 How do others compare? PyTorch's kernels were timed in the same run. Its dense attention, SDPA (`scaled_dot_product_attention`), appears twice: "flash", and the
 kernel from NVIDIA's cuDNN library. "Dense" and "packed" read contiguous keys, without a block table: the kind of cache that lesson 03 got rid of. The kernels
-that production uses were timed in another run on the same kind of machine.
+marked * were timed in another run on the same kind of machine.
 """
 
 # %%
-from lessons_lib.measuring import CASES
 from lessons_lib.viz.charts import draw_bars
 
-SHAPES = {case.name: case for case in CASES}
 display(
     Table(
         columns=["recorded", "at least, µs", "lesson 07, µs", "08.2 with 64 keys per tile, µs", "library, µs", "share of the limit: 08.2", "library"],
@@ -491,51 +421,44 @@ production = recorded_production()
 print(production.provenance)
 
 
-def least(case):
-    """Lower bound in microseconds: bytes or operations, whichever take longer."""
-    shape = SHAPES[case.name]
-    return attainable(attention_work(shape.q_lens, shape.context_lens, shape.q_heads, shape.kv_heads, shape.head_dim), machine) * 1e6
-
-
-def bars(case):
+def bars(case, least_us):
     others = {f"{name} *": us for name, us in production.microseconds[case.name].items()}
     times = {name: us for name, us in {**case.microseconds, **others}.items() if name != SEVEN}
     note = f"{recorded.provenance}. Outlined, with *: another run, see the line printed above"
-    limit = ("at least", least(case))
+    limit = ("at least", least_us)
     return draw_bars(dict(sorted(times.items(), key=lambda item: item[1])), "µs", case.name, note, (OURS,), limit, 8 * limit[1], list(others))
 
 
-bars(even)
+bars(even, reading(even))
 
 # %% [markdown]
 """
 Near 100%, a kernel runs about as fast as this machine can read. In the last two cases a kernel of one screen is as
-good as the library's, or a little better: it has no lines for anything else, and no parts to merge. (Which of the two
-counts for more wasn't timed.) In the first, eight programs can't read as fast as 132 processors.
+good as the library's, or a little better: it has no lines for anything else, and no parts to merge. In the first,
+eight programs can't read as fast as 132 processors.
 
-In the chart FlashInfer, FlashAttention-3 and cuDNN's dense kernel come close to our time, and a difference of a few percent may change from run to run. cuDNN's
-is a little ahead in this one. It reads contiguous keys, without a table; we didn't measure how much of its lead comes from that. In prefills the order is different ("Further").
+In the chart FlashInfer, FlashAttention-3 and cuDNN's dense kernel come close to our time, and a difference of a few percent may change from run to run.
+cuDNN's, a little ahead in this one, reads contiguous keys, without a table. In prefills the order is different ("Further").
 
-This lesson adds no row to the ledger. The ledger counts tokens, bytes and forward passes, and those are the same as in lesson 06.
+This lesson adds no row to the ledger: tokens, bytes and forward passes are those of lesson 06.
 
 ## What production does
 
 - **vLLM** has this kernel in Triton as well: `kernel_unified_attention` in `vllm/v1/attention/ops/triton_unified_attention.py`, in version 0.33, whose
-  times are in the chart above. (The engine comparison in lesson 13 was recorded with version 0.26.) You'll recognize it: `BLOCK_M` is our `BLOCK_M`, and
+  times are in the chart above. You'll recognize it: `BLOCK_M` is our `BLOCK_M`, and
   `TILE_SIZE` our `BLOCK_N`. One kernel serves prefills and decodes, with 16 rows in most cases.
 - On NVIDIA GPUs vLLM usually uses **FlashAttention** or **FlashInfer** instead, most of whose kernels are written in CUDA C++. FlashAttention's
   `flash_attn_with_kvcache` takes a `block_table`.
-- **FlashInfer** separates what depends on lengths from the work itself: `plan(...)` looks at the lengths of all requests once per step and distributes
-  the work evenly over the processors; `run(...)` is then called in each layer. Ours leaves the scheduling to the GPU.
-- **PyTorch**: `flex_attention` compiles a kernel from a mask function, and a `BlockMask` tells it which blocks to read. It's in the chart above.
+- **FlashInfer** looks at the lengths of all requests once per step, in `plan(...)`, and distributes the work evenly over the processors; each layer then
+  calls `run(...)`. Ours leaves the scheduling to the GPU.
+- **PyTorch**'s `flex_attention`, FlexAttention in the chart, compiles a kernel from a mask function.
 
 ## What is still wrong
 
 **Decodes only, and head sizes that are powers of two.** A step of a real batch has prefills too, and your kernel has one row per query head. The engine's two
 kernels are in "Further".
 
-**Keys in 16 bits.** A decode is memory-bound. Keys and values in 8 bits need half as many bytes. Engines do that (FP8), with a scale factor per head
-or tensor to keep the range.
+**Keys in 16 bits.** Keys and values in 8 bits need half as many bytes. Engines do that (FP8), with a scale factor per head or tensor to keep the range.
 
 **Few programs.** With one long sequence, most processors have nothing to do: Idea 5, in "Further".
 
@@ -545,10 +468,9 @@ or tensor to keep the range.
 > nothing may wait for the GPU.
 
 **Shared prefixes are read again and again.** If many requests start with the same text, they can share its blocks (lesson 11). Each program then reads
-the shared keys for its own sequence. Processing them once for all of these requests is called *cascade attention*. The stretch task in "Further" asks for it.
+the shared keys for its own sequence. Reading them once for all of these requests is called *cascade attention*: the stretch task in "Further".
 
-**Attention is one part.** The kernel takes the batch as it comes. Whether a step has one long prefill or many decodes is decided earlier, by the
-scheduler: lesson 09.
+**Attention is one part.** Whether a step has one long prefill or many decodes is decided earlier, by the scheduler: lesson 09.
 
 ## Quiz
 """
@@ -578,7 +500,7 @@ quiz("08")
 ## Further (optional)
 
 What the lesson doesn't need: long sequences split among programs, the roofline, the prefill kernel, tiles, and how the kernels are called. It isn't part of
-its 95 minutes. It has three more exercises and a stretch task.
+its 85 minutes. It has three more exercises and a stretch task.
 """
 
 # %% [markdown]
@@ -621,6 +543,19 @@ Here is what the idea saves, for one long sequence, and for a batch that has eno
 """
 
 # %%
+FULL = "the full kernel"
+
+
+def prices(*rows):
+    """Each row: (case, variant) or (case, variant, what to compare it with). Times of the variant and of the other."""
+    table = []
+    for case, variant, other in ((*row, FULL)[:3] for row in rows):
+        before = case.without.get(other, case.microseconds[OURS])
+        table.append([case.name, variant, case.without[variant], other, before, f"{case.without[variant] / before:.2f}"])
+    columns = ["case", "variant", "µs", "compared with", "its µs", "times as long"]
+    return Table(columns, table, f"Recorded on one {machine.name}")
+
+
 prices((alone, "sequences not split"), (recorded.case("decode 32,8,128; batch 64, ragged"), "sequences not split"))
 
 # %% [markdown]
@@ -819,6 +754,11 @@ Some of the benchmark's cases, counted with your function:
 """
 
 # %%
+from lessons_lib.measuring import CASES
+
+SHAPES = {case.name: case for case in CASES}
+
+
 def work_of(name):
     case = SHAPES[name]
     return attention_work(case.q_lens, case.context_lens, case.q_heads, case.kv_heads, case.head_dim)
@@ -916,6 +856,8 @@ tokens, and its program exits. T // BLOCK_Q + N tiles are enough for T tokens of
 """
 
 # %%
+from lessons_lib.attention import pack
+
 BLOCK_Q = 4
 packed = pack([[0] * n for n in (8, 5, 2)], [0, 0, 0])
 bounds = packed.cu_seqlens_q.tolist()
@@ -1006,6 +948,10 @@ prefill kernel.
 
 ### Choose tiles once, on purpose
 
+Larger tiles have a price: registers and shared memory. Keys can be requested only once their block indices have arrived, which makes two waits in
+a row per iteration. Triton hides part of this by itself: with `num_stages=2`, an iteration requests the next one's keys and values before it ends. Those tiles
+wait in shared memory until they're needed.
+
 How many keys per iteration, how many rows, how many warps, how many stages? There's no formula; you have to try. Triton has a decorator for that:
 
 ```python
@@ -1095,15 +1041,36 @@ for arguments in ((query, keys, values, tables.long(), contexts, scale), (query,
 """
 ### Prove both kernels
 
-Both kernels, with your functions in them, against lesson 06's loop over sequences: random packed batches with prefills, chunks and decodes. And in whole
+Both kernels, with your functions in them, against lesson 06's loop over sequences: random packed batches with prefills, chunks and decodes, and NaN in every cache slot that holds no token. And in whole
 models: greedy tokens through the library's Triton backend, and through one with your functions.
 """
 
 # %%
+import random
+
+from lessons_lib.attention import attention_one_by_one
+from lessons_lib.batching import padded_tables
 from lessons_lib.kernels import launch_decode, launch_prefill
+from lessons_lib.kv_cache import BlockPool, BlockTable, blocks_for
 
 my_decode_kernel = with_functions(decode_kernel, online_softmax=online_softmax)
 my_prefill_kernel = with_functions(prefill_kernel, online_softmax=online_softmax, find_seq_idx=find_seq_idx)
+
+
+def random_batch(rng, new, contexts, q_heads, kv_heads, head_dim, block_size):
+    """A packed batch with random queries, keys and values; NaN in slots without a token."""
+    pool = BlockPool(sum(blocks_for(c, block_size) for c in contexts) + 2, block_size)
+    rng.shuffle(pool.free_queue)
+    tables = [BlockTable(pool) for _ in contexts]
+    generator = torch.Generator().manual_seed(rng.randrange(1000))
+    caches = [torch.full((pool.num_blocks, block_size, kv_heads, head_dim), float("nan")) for _ in range(2)]
+    for table, context in zip(tables, contexts):
+        table.append(context)
+        for position in range(context):
+            for cache in caches:
+                cache[table.blocks[position // block_size], position % block_size] = torch.randn(kv_heads, head_dim, generator=generator)
+    packed = pack([[0] * n for n in new], [c - n for c, n in zip(contexts, new)])
+    return torch.randn(sum(new), q_heads, head_dim, generator=generator), *caches, packed, padded_tables(tables)
 
 
 def attend_mine(query, keys, values, bounds, contexts, tables, scale, max_context, split_size=None):
@@ -1182,6 +1149,12 @@ The lower bound, the time they take, and how much of the limit they reach:
 """
 
 # %%
+def least(case):
+    """Lower bound in microseconds: bytes or operations, whichever take longer."""
+    shape = SHAPES[case.name]
+    return attainable(attention_work(shape.q_lens, shape.context_lens, shape.q_heads, shape.kv_heads, shape.head_dim), machine) * 1e6
+
+
 Table(
     columns=["recorded", "at least, µs", "lesson 08, µs", "share of the limit"],
     rows=[[case.name, least(case), case.microseconds[OURS], f"{least(case) / case.microseconds[OURS]:.0%}"] for case in recorded.cases],
@@ -1197,7 +1170,7 @@ And the others, in a mixed batch and in a prefill:
 
 # %%
 for case in (mixed, long):
-    display(bars(case))
+    display(bars(case, least(case)))
 
 # %% [markdown]
 """

@@ -267,6 +267,13 @@ def softmax_by_methods(scores, row_max, row_sum, acc):
 
 
 SOFTMAX = [
+    Wrong(
+        "subtracts the old maximum, or 0 in the first step",
+        softmax(
+            (WEIGHTS, WEIGHTS.replace("reference[", "tl.where(row_max == float('-inf'), 0.0, row_max)[")),
+        ),
+        "You subtract the old maximum",
+    ),
     Wrong("subtracts 0 or more", softmax((REFERENCE, "reference = tl.maximum(new_max, 0.0)")), "[-400, -401]"),
     Wrong(
         "subtracts -10,000 or more",
@@ -321,7 +328,7 @@ SOFTMAX = [
         softmax((REFERENCE, f"{REFERENCE}; new_max = reference")),
         "keeps the maximum minus infinity",
     ),
-    Wrong("bare exponentials", softmax((WEIGHTS, "weights = tl.exp2(scores)")), "The maximum isn't subtracted"),
+    Wrong("bare exponentials", softmax((WEIGHTS, "weights = tl.exp2(scores)")), "The new maximum isn't subtracted"),
     Wrong("bare natural exponentials", softmax((WEIGHTS, "weights = tl.exp(scores)")), "and you need `tl.exp2`"),
     Wrong(
         "weights by the old maximum",
@@ -925,6 +932,14 @@ GROUPS = [
         "in slot p % BLOCK_SIZE",
     ),
     Wrong(
+        "one block for the whole tile, and slots past its end",
+        groups(
+            (BLOCKS, "blocks = tl.load(block_tables + seq * stride_table + first // BLOCK_SIZE)"),
+            (SLOTS, SLOTS.replace("position % BLOCK_SIZE", "(first % BLOCK_SIZE + key)")),
+        ),
+        "Does every position of the tile look up its own block",
+    ),
+    Wrong(
         "logical blocks",
         groups((SLOTS, SLOTS.replace("blocks.to(tl.int64)", "(position // BLOCK_SIZE).to(tl.int64)"))),
         "come from other slots than the sequence's",
@@ -1055,6 +1070,21 @@ GROUPS = [
     ),
     Wrong("weights in float32", groups((ADD, ADD.replace(".to(values.dtype)", ""))), "need the same dtype"),
     Wrong("keys not transposed", groups((SCORES, SCORES.replace("tl.trans(keys)", "keys"))), "`tl.dot`"),
+    Wrong(
+        "the padding repeats the heads",
+        groups((HEADS, "head, is_row = kv_head * GROUP + row % GROUP, row < BLOCK_M")),
+        "Do you let the others point at a head too",
+    ),
+    Wrong(
+        "the output's factors in bfloat16",
+        groups((ADD, "acc = tl.dot(weights.to(tl.bfloat16), values.to(tl.bfloat16), acc)")),
+        "Does a `tl.dot` get bfloat16",
+    ),
+    Wrong(
+        "scores rounded to the cache's dtype",
+        groups((SCORES, SCORES.replace(" * scale", ".to(keys.dtype).to(tl.float32) * scale"))),
+        "What else do you convert to 16 bits",
+    ),
     Wrong(
         "stored in every iteration",
         groups((ADD, f"{ADD}\n        {STORED}")),

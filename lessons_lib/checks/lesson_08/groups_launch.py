@@ -71,6 +71,7 @@ def _out_of_bounds(error, made: Decodes) -> str:
             "the context length, with `other=0`; and each sequence has its own row and length."
         )
     return (
-        "A key is at block × stride_block + slot × stride_slot + KV head × stride_head. The slot of position p is "
-        "p % BLOCK_SIZE: a tile of BLOCK_N positions may be longer or shorter than a block."
+        "A key is at block × stride_block + slot × stride_slot + KV head × stride_head. Position p is in the block of "
+        "table entry p // BLOCK_SIZE, in slot p % BLOCK_SIZE. Does every position of the tile look up its own block, "
+        "and its own slot?"
     )

@@ -38,8 +38,18 @@ def check_loads(recording, program, made: Decodes) -> None:
             raise Mistake(what, case=made.text, idea=idea)
     stores = [access for access in program.accesses if access.kind == "store"]
     if sum(len(access.offsets) for access in stores) > made.group * head_dim:
-        what = f"the result is right, but program ({kv_head}, {seq}) stores it {len(stores)} times."
-        raise Mistake(what, case=made.text, idea="Store once, after the loop: bytes that are written count too.")
+        count = sum(len(access.offsets) for access in stores)
+        what = (
+            f"the result is right, but program ({kv_head}, {seq}) stores {count} elements, {len(stores)} x `tl.store`. "
+            f"Necessary: {made.group * head_dim} elements, once."
+        )
+        idea = "Store once, after the loop: bytes that are written count too."
+        if len(stores) == 1:
+            idea = (
+                f"One `tl.store` writes some elements several times. Only GROUP = {made.group} of the BLOCK_M = 16 "
+                "rows are heads. Do you let the others point at a head too? Mask them instead, `row < GROUP`."
+            )
+        raise Mistake(what, case=made.text, idea=idea)
 
 
 def why_queries(recording, program, made: Decodes) -> str:

@@ -49,6 +49,17 @@ def check_result(attempt, recording, program, made: Decodes) -> None:
             "something converted to float16 or bfloat16? Convert the weights to the dtype of the values, whichever "
             "that is: `weights.to(values.dtype)`."
         )
+    elif made.q.dtype == torch.float32 and bool((got.abs() > 1e6).any()):
+        idea = (
+            "You loaded the right queries, keys and values. Does a `tl.dot` get bfloat16? The interpreter multiplies "
+            "their bits as if they were integers, and everything is float32 here: convert the weights to the dtype of "
+            "the values, whichever that is, `weights.to(values.dtype)`."
+        )
+    elif made.q.dtype == torch.float16 and close(got, want, 5e-2):
+        idea = (
+            "Nearly right, and right in float32: the difference is larger than rounding the weights to 16 bits "
+            "explains. What else do you convert to 16 bits? Scores, `row_max`, `row_sum` and `acc` stay float32."
+        )
     raise Mistake(what, case=made.text, idea=idea)
 
 

@@ -212,6 +212,7 @@ def _same(got: torch.Tensor, want: torch.Tensor) -> bool:
 
 
 RESCALED_TOO = "Rescale only the old sum. The weights are relative to the new maximum already."
+OLD_MAXIMUM = "You subtract the old maximum. The weights are relative to the new one."
 # Right and wrong ideas all differ here: a larger score than before.
 SEEN = Step.of([[3, 1]], [2], [1.5], [[20]])
 
@@ -236,6 +237,8 @@ def _why_nothing_seen(attempt, name: str, got: tuple[torch.Tensor, ...], step: S
             "You subtract 0 where the *old* maximum is −∞. In the first step it always is. Test the new one: "
             '`tl.where(new_max == float("-inf"), 0.0, new_max)`.'
         )
+    if name == "weights" and _same(there[0], (SEEN.scores.double() - SEEN.row_max.double()[:, None]).exp2()):
+        return OLD_MAXIMUM
     up = (SEEN.want()[1] - SEEN.row_max.double()).exp2()
     if _same(there[2], SEEN.row_sum.double() * up + SEEN.want()[0].sum(dim=1)) or _same(
         there[3], SEEN.acc.double() * up[:, None]
@@ -281,11 +284,11 @@ def _why(name: str, got: tuple[torch.Tensor, ...], step: Step) -> str:
                 "These are powers of e. The scores are in base 2 here, and contain log₂ e already: `tl.exp2`, without "
                 "another factor.",
             ),
-            (scores.exp2(), "The maximum isn't subtracted from the scores."),
-            (scores.exp(), "The maximum isn't subtracted from the scores, and you need `tl.exp2`, not `tl.exp`."),
+            (scores.exp2(), "The new maximum isn't subtracted from the scores."),
+            (scores.exp(), "The new maximum isn't subtracted from the scores, and you need `tl.exp2`, not `tl.exp`."),
             (
                 (scores - row_max.masked_fill(row_max == NONE, 0.0)[:, None]).exp2(),
-                "You subtract the old maximum. The weights are relative to the new one.",
+                OLD_MAXIMUM,
             ),
             (
                 (scores - own_max.masked_fill(own_max == NONE, 0.0)[:, None]).exp2(),
