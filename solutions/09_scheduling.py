@@ -4,7 +4,7 @@
 
 **A step has room for a limited number of tokens, sequences and blocks. Which requests get in?**
 
-110 minutes · difficulty: medium · routes: serving · prerequisites: lessons 02 (continuous batching), 03 (blocks) and 06
+90 minutes · difficulty: medium · routes: serving · prerequisites: lessons 02 (continuous batching), 03 (blocks) and 06
 (paged attention)
 
 So far, requests were served in the order of arrival, and nothing limited what a step computes for all of them together. In
@@ -38,7 +38,6 @@ from lessons_lib.scheduling import (
     StepCost,
     SchedulerOutput,
     StrictPriority,
-    WaitingQueue,
     bursty_arrivals,
     conservative,
     fit_cost,
@@ -70,7 +69,7 @@ max_tokens_each = dict(zip(NAMES, MAX_NEW_TOKENS))
 A, C, D and E are decoding. After ten steps, a request with a prompt of 600 tokens arrives; we'll call it L. In lesson
 06, L's whole prompt would go into the next step. The function below limits each step to `budget` tokens; with a large
 `budget`, it does the same as lesson 06. It uses the finished code of this lesson, so look only at the loop: schedule,
-forward pass, update. The picture shows how long each step takes.
+forward pass, update.
 """
 
 # %% tags=["measured"]
@@ -78,26 +77,22 @@ long_prompt = ([token for name in NAMES for token in prompt_ids[name]] * 5)[:600
 
 
 def with_a_long_prompt(budget):
-    """For each step, the tokens it computed and the seconds it took."""
+    """The milliseconds of each step."""
     runner, scheduler = ModelRunner(model, 80, 16), Scheduler(BlockPool(80, 16), max_num_batched_tokens=budget)
     for name in "ACDE":
         scheduler.add(Sequence(name, prompt_ids[name], max_new_tokens=40))
-    tokens, seconds = [], []
+    ms = []
     while scheduler.has_unfinished():
-        if len(tokens) == 10:
+        if len(ms) == 10:
             scheduler.add(Sequence("L", long_prompt, max_new_tokens=5))
         started = perf_counter()
         scheduler_output = scheduler.schedule()
         scheduler.update(scheduler_output, runner.forward(scheduler_output).argmax(dim=-1).tolist())
-        tokens.append(scheduler_output.num_tokens)
-        seconds.append(perf_counter() - started)
-    return tokens, seconds
+        ms.append(1000 * (perf_counter() - started))
+    return ms
 
 
-runs = {"whole prompts": with_a_long_prompt(1024), "at most 32 tokens": with_a_long_prompt(32)}
-for name, (tokens, _) in runs.items():
-    print(f"{name}: {len(tokens)} steps, at most {max(tokens)} tokens in one")
-shown = {name: [1000 * second for second in seconds[:40]] for name, (_, seconds) in runs.items()}
+shown = {"whole prompts": with_a_long_prompt(1024)[:40], "at most 32 tokens": with_a_long_prompt(32)[:40]}
 in_words = "; ".join(f"{name}: median step {median(ms):.0f} ms, longest {max(ms):.0f} ms" for name, ms in shown.items())
 print(in_words)
 line_chart(range(1, 41), shown, xlabel="step", ylabel="ms (log scale)", log="y", alt=f"Time of each step. {in_words}.")
@@ -109,8 +104,9 @@ step, but only once the whole prompt has been computed. To a reader, all four st
 prompt is spread over many steps, each longer than a plain decode step but far shorter than the step with the whole
 prompt.
 
-L pays for that: with whole prompts, its first token comes at the end of step 11, and with the limit about twenty steps
-later. Further down you'll choose the limit yourself, on a machine where a token costs less.
+L pays for that: with whole prompts, its first token comes at the end of the step in which it arrives. With the limit,
+each step has room for 28 tokens of L, so its 600 tokens take 22 steps. Further down you'll choose the limit yourself, on
+a machine where a token costs less.
 
 > **inter-token latency**: the time between two consecutive tokens of an answer, ITL for short. If the sequence gets a
 > token in every step, its ITL is the duration of a step.
@@ -118,13 +114,13 @@ later. Further down you'll choose the limit yourself, on a machine where a token
 > **token budget**: the maximum number of tokens that one step computes, over all sequences. vLLM calls it
 > `max_num_batched_tokens`.
 
-Lesson 02 had chunks too, but of one prompt at a time and in a separate forward pass. Here, chunks and decodes share one
-packed batch and one budget.
+In lesson 02, a chunk had a forward pass of its own. Here, chunks and decodes share one packed batch and one budget.
 
 ## Predict
 
-Suppose the server is busy, and the six stories are in the state below. E has lost its cache (lesson 10 explains how
-that happens): 20 tokens of its answer are known, but none of its tokens count as computed.
+Suppose the server is busy, and the six stories are in the state below. A token is **known** once it is in the prompt or
+has been generated, and **computed** once its keys and values are in the cache. E has lost its cache (lesson 10 explains
+how that happens): 20 tokens of its answer are known, but none of its tokens count as computed.
 """
 
 # %%
@@ -157,29 +153,6 @@ predict("09.a", ...)
 
 # %% [markdown]
 """
-The second question is about memory. There is a pool of 44 blocks of 16 tokens, and there are sixty requests, which
-arrive within a tenth of a step, each with a `max_tokens` of 96 (`most`, below). At most 16 run at a time, with a budget
-of 64 tokens. A request is admitted only if the pool would be large enough even if every running sequence used all its
-`max_tokens`. So that no number hangs on one draw, there are fifty such workloads, drawn at random:
-"""
-
-# %%
-SHORT = dict(rate=1000, prompt_median=24, answer_median=16, spread=0.8, most=96)
-fifty = [traffic(60, **SHORT, seed=seed) for seed in range(50)]
-for what in ("prompt_tokens", "answer_tokens"):
-    lengths = [getattr(request, what) for sixty in fifty for request in sixty]
-    print(f"{what}: {min(lengths)} to {max(lengths)}, mean {mean(lengths):.0f}")
-
-# %% [markdown]
-"""
-**09.b** How many requests run at the same time? Take all for average ones, and remember that there are no halves.
-"""
-
-# %%
-predict("09.b", ...)  # requests
-
-# %% [markdown]
-"""
 ## The idea: two counters
 
 In lesson 02, a request had a state: waiting, prefilling or decoding. Look at the last column of the table above
@@ -189,20 +162,20 @@ computed again. These aren't different kinds of work. Prefill, chunk, decode and
 
 > a step computes, for each running sequence, some of the tokens that are known but not computed.
 
-When a sequence catches up, that is, when all its known tokens are computed, the logits of its last token give the next
-token. Then one more token is known.
+When all known tokens of a sequence are computed, the logits of the last one give the next token. Then one more token is
+known.
 
 A `Sequence` in the library is little more than that. These attributes matter here:
 
 | attribute | meaning |
 |---|---|
 | `prompt_ids`, `output_ids` | tokens of the prompt, and of the answer so far |
-| `num_tokens` | known tokens: prompt and answer so far |
-| `num_computed_tokens` | computed tokens: the first `num_computed_tokens` tokens are in the cache |
+| `num_tokens` | known tokens |
+| `num_computed_tokens` | computed tokens, always the first ones |
 | `blocks` | the blocks allocated to it |
 | `max_new_tokens` | its limit, `max_tokens` |
 | `most_tokens` | the most tokens it can ever have in the cache: prompt + `max_tokens` − 1, since the last token is never computed |
-| `arrival_time`, `tier`, `expected_tokens`, `is_interactive` | for policies, later in this lesson |
+| `arrival_time`, `tier`, `expected_tokens` | for policies, later in this lesson |
 
 ## Build 1: share the budget
 
@@ -229,27 +202,15 @@ chunk of 9. With a budget of 23, F gets nothing. With a budget of 1, only A gets
 # %% exercise="09.1"
 from lessons_lib.scheduling.scheduler import share_budget
 
-# %% [markdown]
-"""
-Your function on the six stories, with several budgets:
-"""
-
 # %%
-budgets = (4, 16, 32, 64, 128)
-shared = {budget: {s.id: count for s, count in share_budget(six_stories(), budget).items()} for budget in budgets}
-Table(
-    columns=["sequence", "wants", *(f"budget {budget}" for budget in budgets)],
-    rows=[[s.id, s.num_tokens - s.num_computed_tokens, *(shared[budget].get(s.id) for budget in budgets)] for s in six_stories()],
-    caption="Tokens of each sequence in the next step",
-)
-
-# %%
-reveal("09.a", shared[64]["E"], unit="tokens")
+shares = {sequence.id: count for sequence, count in share_budget(six_stories(), 64).items()}
+print("your function, budget 64:", shares)
+reveal("09.a", shares["E"], unit="tokens")
 
 # %% [markdown]
 """
-With a budget of 16, B gets what A and C leave, and D, E and F get nothing in this step. The next steps finish B, then
-D, and so on. The oldest prompt is completed first, so that its answer can begin.
+F gets nothing in this step. The next steps finish E, then F: the oldest prompt is completed first, so that its answer can
+begin.
 
 ## Schedule, forward, update
 
@@ -266,16 +227,8 @@ start running in this step; and `stalled`, the running sequences for which there
 `scheduler_output.num_tokens` is the total number of scheduled tokens.
 
 The runner is lesson 06's forward pass and makes no decisions. It packs the tokens, looks up their cache slots, and runs
-the model on one packed batch. This is the whole loop:
-"""
-
-# %%
-show_source(serve_greedily)
-
-# %% [markdown]
-"""
-The runner returns logits for every scheduled sequence. In the middle of a prompt they predict a token that is already
-known, so `update` ignores them.
+the model on one packed batch. It returns logits for every scheduled sequence. In the middle of a prompt they predict a
+token that is already known, so `update` ignores them.
 
 ## Which requests may start
 
@@ -283,27 +236,18 @@ A new request needs three things before it can start: a batch slot (`max_num_seq
 
 > **admission control**: the rule by which a server decides whether a waiting request may start.
 
-The first two are easy to check. Memory isn't, because the length of an answer isn't known in advance. There are two
-approaches.
+Only memory is hard to check, because the length of an answer isn't known in advance. There are two approaches.
 
 **Conservative.** Promise every sequence the most blocks it may ever need, those for its `most_tokens`. Admit a request
-if all promises can be kept at once, however many blocks are held right now. Lesson 06 did that. ("Further" has it as
-an exercise.)
+if all promises can be kept at once, however many blocks are held right now. Lesson 06 did that. ("Further" has it as an
+exercise.)
 
-**Optimistic.** Look at what is free now. Admit a request if its known tokens fit, and hope that other sequences finish
-before it grows.
+**Optimistic.** Look at what is free now. Admit a request if there are blocks for its known tokens, and hope that other
+sequences finish before it grows.
 
-Here is `optimistic`, in which `missing_blocks` is the number of blocks that a sequence still needs for its known
-tokens.
+> **watermark**: the number of blocks that optimistic admission keeps free, because running sequences will need more
+> blocks soon.
 
-> **watermark**: the number of blocks that admission keeps free, because running sequences will need more blocks soon.
-"""
-
-# %%
-show_source(optimistic)
-
-# %% [markdown]
-"""
 Optimism has a price. A running sequence whose last block is full needs another one, and there may be none left. Then it
 **stalls**: it gets no token in this step. It can go on once another sequence finishes. But if all running sequences
 stall, none will ever finish.
@@ -311,16 +255,434 @@ stall, none will ever finish.
 > **deadlock**: a state in which each of several parties waits for something that another one holds, so none can ever
 > continue.
 
-Let's compare the two rules. That takes many requests but no model, because what a scheduler does depends only on
-lengths, not on the text. So we use a simulator: it runs the loop above with the *same* scheduler and skips only the
-forward pass. For now, its clock counts steps. An `Arrival` is a request for the simulator. Besides what a server knows,
-it contains the length of the answer, which only the simulator looks at.
+A watermark only makes that less likely ("Further" counts how often). To rule it out, a scheduler must be able to take
+blocks back from a running sequence, which is the subject of lesson 10. Until then, `conservative` is the default.
+
+## Build 2: the scheduler
+
+The scheduler makes two decisions: which waiting sequences join the step, and whether there are blocks for the tokens
+that it schedules. Here is an example, made by the library's scheduler. The pool has 6 blocks of 4 tokens, the budget is
+8 tokens, there are three batch slots, and admission is optimistic. P (a prompt of 6 tokens, `max_tokens` 6), Q (10, 4)
+and R (3, 2) wait, in this order. Read the table row by row. In which step does R join, and why not earlier? Which
+sequence stalls in step 4, and why only that one?
 """
 
 # %%
-STEPS = StepCost(base=1, per_token=0, per_context_token=0)  # every step costs 1
+scheduler = Scheduler(BlockPool(6, 4), max_num_seqs=3, max_num_batched_tokens=8, admission=optimistic)
+for name, prompt, max_tokens in (("P", 6, 6), ("Q", 10, 4), ("R", 3, 2)):
+    scheduler.add(Sequence(name, [5] * prompt, max_tokens))
+rows = []
+for step in range(1, 7):
+    output = scheduler.schedule()
+    tokens = ", ".join(f"{s.id} {count}" for s, count in output.num_scheduled_tokens.items())
+    blocks = ", ".join(f"{s.id} {len(s.blocks)}" for s in scheduler.running)
+    rows.append([str(step), tokens, "".join(s.id for s in output.stalled) or "–", blocks, len(scheduler.pool.free_queue)])
+    finished = scheduler.update(output, [5] * len(output.num_scheduled_tokens))
+    rows[-1] += [", ".join(f"{s.id} {s.num_computed_tokens}" for s in scheduler.running), "".join(s.id for s in finished) or "–"]
+Table(columns=["step", "tokens", "stalled", "blocks", "free blocks", "computed after it", "finished"], rows=rows)
+
+# %% [markdown]
+"""
+**Which sequences join?** The running ones come first, and a prompt may join with a chunk. In step 1, P leaves 2 tokens of
+the budget for Q, and none for R. In step 2, P decodes, and Q gets the other 7. In step 3, both want one token, so R joins
+with its whole prompt.
+
+**Are there blocks?** A sequence gets blocks for the tokens that the step computes, not for its whole prompt. In step 4,
+no block is free. Q and R have room in their last block. P's ninth token would need a third one, so P stalls: it keeps its
+two blocks and gets no token. R finishes in that step, and in the next one P gets R's block.
+
+**Exercise 09.3.** Write these two decisions, `schedule_waiting` and `allocate_slots`. `schedule` is given: it
+schedules the running sequences, then the waiting ones, and raises a `Deadlock` if no running sequence can continue.
+`SchedulerBase` has the rest: it holds what is in the table, takes requests with `add`, and counts what was computed in
+`update`. (`OutputT` is the class of what `schedule` returns; here it's `SchedulerOutput`.)
+
+| you have | what it is |
+|---|---|
+| `self.waiting` | the queue; true if it isn't empty. `self.waiting.next(self.running)` returns the sequence whose turn it is, not always the first, and leaves it in the queue |
+| `self.admit(scheduler_output, sequence)` | takes a sequence out of the queue and appends it to `self.running` and `scheduler_output.admitted` |
+| `self.admission(self, sequence)` | whether there is memory for it, beside those in `self.running`. So it has to be asked before `admit` |
+| `self.max_num_seqs`, `self.max_num_batched_tokens` | at most so many running sequences, and so many tokens in a step |
+| `scheduler_output.num_tokens` | tokens that the step has scheduled so far |
+| `scheduler_output.num_scheduled_tokens`, `.stalled` | dict: sequence → tokens; list |
+| `self.pool.free_queue`, `self.pool.allocate(n)` | the free blocks; a list of n blocks that belong to the caller, n from 0 |
+| `blocks_for(tokens, self.pool.block_size)` | blocks for so many tokens, rounded up |
+
+`schedule_waiting(scheduler_output)` admits what it can, and schedules their first tokens in the same step:
+
+- An admitted sequence gets what it wants, or what is left of the budget. (If it has run before, part of its answer is
+  known, and some of its tokens may still be computed.) Without a token for it, or without a batch slot, it isn't admitted.
+- None is overtaken: if there is no memory for the next sequence, none behind it is admitted, even if it would fit. Otherwise
+  small ones could keep it waiting forever.
+- If a running sequence has stalled in this step, none is admitted: it would take the blocks that the stalled one waits for.
+
+`allocate_slots(scheduler_output, sequence, count)` schedules all `count` tokens of a sequence, or none. It needs
+blocks for all tokens that will be in the cache after the step. It may have some of them already; new ones go behind
+those in `sequence.blocks`. If too few are free, it stalls, and nothing else changes. (`update` counts the tokens as
+computed later.)
+"""
+
+# %% exercise="09.3" given="schedule schedule_running"
+from lessons_lib.scheduling.scheduler import OutputT, SchedulerBase
+
+from lessons_lib.scheduling.scheduler import Scheduler
+
+# %% [markdown]
+"""
+## Prove it
+
+A scheduler decides *when* a token is computed, and must never change *which* token. The oracle is lesson 05's packed
+batch with whole prompts. We try your scheduler on a small model with random weights: every budget from 4 to 64, up to 4
+batch slots, and an arbitrary token as the end token. Each budget runs twice: with `conservative`, which never stalls, and
+with `optimistic` and a pool so small that sequences stall. (`serve_greedily` is the loop of the opening.)
+"""
+
+# %%
+END = 24
+tiny, rng = tiny_model("llama"), random.Random(9)
+tiny_prompts = [[rng.randrange(VOCAB_SIZE) for _ in range(length)] for length in (13, 30, 3, 21, 1)]
+tiny_max_tokens = (4, 5, 6, 3, 1)
+ends = SimpleNamespace(pad_token_id=0, eos_token_id=END)
+expected = ragged_generate(tiny, ends, tiny_prompts, max_new_tokens=tiny_max_tokens)
 
 
+def your_answers(budget, admission, num_blocks):
+    limits = dict(max_num_seqs=rng.randint(1, 4), max_num_batched_tokens=budget, admission=admission)
+    pairs = zip(tiny_prompts, tiny_max_tokens)
+    sequences = [Sequence(str(n), ids, most, frozenset({END})) for n, (ids, most) in enumerate(pairs)]
+    return serve_greedily(ModelRunner(tiny, num_blocks, 16), Scheduler(BlockPool(num_blocks, 16), **limits), sequences)
+
+
+for admission, num_blocks in ((conservative, 8), (optimistic, 3)):
+    equal = sum(your_answers(budget, admission, num_blocks) == expected for budget in range(4, 65))
+    print(f"{admission.__name__}, {num_blocks} blocks: equal answers with {equal} of 61 budgets")
+
+# %% [markdown]
+"""
+## Time
+
+What does a step cost? Part of its work is done once, whatever the step contains: reading the weights, launching the
+operators. Part is done for each token: the matrix products. And attention reads each token in the cache.
+
+> **context tokens**: the tokens that a step attends to, counted once per sequence: all tokens that the sequence has in the
+> cache after the step.
+
+So a rough model of a step's time is a sum of three terms: a constant, one per token, and one per context token. ("Further"
+fits it to your machine.) Here: 5 ms per step, 20 µs per token, and 0.2 µs per context token. That's in the range of a
+model with a few billion parameters on one GPU; the numbers are round, not measured.
+
+With such a formula we need no model. What a scheduler does depends only on lengths, not on the text. So from here on we
+use a simulator: it runs the loop above with *your* scheduler, skips the forward pass, and lets the formula say how long
+each step takes. An `Arrival` is a request for the simulator. Besides what a server knows, it contains the length of the
+answer, which only the simulator looks at.
+"""
+
+# %%
+COST = StepCost(base=0.005, per_token=20e-6, per_context_token=0.2e-6)
+print(f"a prompt of 600 tokens at once: {1000 * COST.seconds(600, 600):.2f} ms")
+
+# %% [markdown]
+"""
+Back to the requests of the opening, now on this formula's machine. Four sequences decode, and L arrives with its
+prompt of 600 tokens. No reader of the four should wait longer than 8 ms for the next token.
+
+**09.b** What is the largest budget that keeps this promise? Leave out the context tokens: they cost little here.
+"""
+
+# %%
+predict("09.b", ...)  # tokens
+
+# %%
+def prompt_of_l(budget):
+    """(ms from L's first chunk to its first token, longest step in ms)."""
+    four = [Arrival(name, 0, 1, 100, max_new_tokens=128) for name in "ACDE"]
+    scheduler = Scheduler(BlockPool(128, 16), max_num_batched_tokens=budget)
+    run = simulate(scheduler, [*four, Arrival("L", 0.1, 600, 5, max_new_tokens=128)], COST, keep_steps=True)
+    waited = run.times["L"].ttft - run.times["L"].queue_time
+    return 1000 * waited, 1000 * max(step.seconds for step in run.steps)
+
+
+reveal("09.b", max(budget for budget in range(8, 300) if prompt_of_l(budget)[1] <= 8), unit="tokens", tolerance=0.1)
+budgets = (16, 32, 64, 128, 256, 512, 1024)
+waits_of_l, longest = zip(*map(prompt_of_l, budgets))
+in_words = "; ".join(f"budget {b}: {w:.1f} ms to L's first token, {most:.1f} ms a step" for b, w, most in zip(budgets, waits_of_l, longest))
+line_chart(
+    budgets, {"longest wait for a token of A, C, D and E": longest, "L's first token": waits_of_l},
+    xlabel="budget, tokens (log scale)", ylabel="ms (log scale)", log="xy", alt=f"Two times. {in_words}.",
+)  # fmt: skip
+
+# %% [markdown]
+"""
+A larger budget helps L a lot at first, and then hardly at all. L's tokens cost the same with every budget, but each step
+costs 5 ms before it has computed anything, and with small chunks L pays that many times. For A, C, D and E it's the other
+way round: at first a larger budget costs them little, and then more and more. The turning point lies where the
+tokens of a step cost as much as the step itself: 5 ms / 20 µs = 250 tokens. So a budget follows from two numbers of the
+machine, and from what readers are promised.
+
+With a clock, we can compute the usual metrics for each request:
+
+> **time to first token**: the time from arrival to the first token of the answer, TTFT for short.
+
+Queue time and latency are defined as in lesson 02.
+
+## Policies
+
+When a batch slot becomes free, which waiting request gets it?
+
+> **policy**: a rule that orders the waiting requests.
+
+Here, a policy is a class with one method, `rank(sequence)`. The smallest rank goes first. If two ranks are equal, the
+sequence that was added to the queue first goes first. A request's **tier** says what the customer pays for: tier 0 is the
+best.
+"""
+
+# %%
+for policy in (FirstComeFirstServed, ShortestJobFirst, StrictPriority):
+    show_source(policy.rank)
+
+# %% [markdown]
+"""
+**First come, first served** looks only at the arrival time. **Shortest job first** looks at the length of the answer.
+That isn't known in advance, so `expected_tokens` is an estimate: it may come from a small model, or from the lengths of
+the answers to similar requests. Here, the estimates are exact. **Strict priority** looks at the tier.
+
+**09.c** A, B, C and D arrive at the same moment, in this order, and one runs at a time. They need 9, 1, 2 and 4 seconds.
+First come, first served, they'd wait 7.75 seconds on average: (0 + 9 + 10 + 12) / 4. How long do they wait on average under
+shortest job first, in seconds?
+"""
+
+# %%
+predict("09.c", ...)
+
+# %%
+NEEDS = {"A": (9, 1), "B": (1, 1), "C": (2, 0), "D": (4, 1)}  # request: seconds, tier
+STEPS = StepCost(base=1, per_token=0, per_context_token=0)  # every step takes one second, and an answer a step per token
+needs = [Arrival(name, 0, 1, seconds, 16, tier=tier, expected_tokens=seconds) for name, (seconds, tier) in NEEDS.items()]
+
+
+def one_at_a_time(policy):
+    scheduler = Scheduler(BlockPool(8, 16), max_num_seqs=1, max_num_batched_tokens=32, policy=policy)
+    return simulate(scheduler, needs, STEPS, keep_steps=True)
+
+
+small = {policy.name: one_at_a_time(policy()) for policy in (FirstComeFirstServed, ShortestJobFirst, StrictPriority)}
+reveal("09.c", mean(times_of(small["shortest job first"], "queue_time")), unit="s")
+draw_gantts(small, requests=needs)
+
+# %% [markdown]
+"""
+The chart shows why. First come, first served suffers from lesson 01's head-of-line blocking: B waits nine seconds to run
+for one. Shortest job first makes only A wait longer. If one request runs at a time and all are there at the start, no
+other order has a smaller mean wait. With several batch slots and later arrivals, it's only a good heuristic.
+
+Strict priority serves C first, the only one of tier 0. ("Further" has a larger example to step through.)
+
+### Requests that are never served
+
+> **starvation**: a request waits without end because others keep being served before it.
+
+Under shortest job first and strict priority, that happens for as long as enough requests with a better rank arrive. The
+classic fix is to let waiting time count.
+
+> **aging**: raising the priority of a request the longer it waits, so that every request is served eventually.
+
+`PriorityWithAgeing` makes each tier worth `patience` seconds of waiting. With a patience of 10 s, a tier-1 request that has
+waited for 10 seconds has the same rank as a tier-0 request that arrives now. All waiting requests age at the same rate, so
+the order of two requests never changes, and it's enough to rank a request once, when it arrives: `arrival_time + tier *
+patience`. ("Further" shows it at work, and has an exercise with one more idea.)
+
+## Measure: a hundred thousand requests
+
+Small examples show how a policy works. Load shows what it's worth. Requests arrive at random, 480 a second on average
+(the gaps between them are exponentially distributed: a *Poisson* process). This machine can't serve much more, so
+queues form. Most are short and a few are very long: a skew like that of real traffic, though real answers are longer.
+One in five is tier 0, the others are tier 1. There are 32 batch slots and a budget of 256. The pool has enough blocks
+for 32 sequences that reach their `max_tokens` of 512. So no request waits for memory, and we can use `optimistic`,
+which is cheaper to compute.
+"""
+
+# %%
+LOAD = dict(prompt_median=24, answer_median=4)
+many = traffic(100_000, rate=480, **LOAD)
+for what in ("prompt_tokens", "answer_tokens"):
+    lengths = sorted(getattr(request, what) for request in many)
+    print(f"{what}: median {lengths[50_000]}, mean {mean(lengths):.1f}, 99th percentile {lengths[99_000]}, longest {lengths[-1]}")
+
+# %%
+def at_large(policy, requests=many):
+    scheduler = Scheduler(BlockPool(2048, 16), max_num_seqs=32, max_num_batched_tokens=256, policy=policy, admission=optimistic)
+    return simulate(scheduler, requests, COST)
+
+
+policies = (FirstComeFirstServed(), ShortestJobFirst(), StrictPriority(), PriorityWithAgeing(0.5))
+large = {policy.name: at_large(policy) for policy in policies}
+large["static, waves of 32"] = simulate_static(many, COST, batch_size=32)
+
+# %% [markdown]
+"""
+A mean hides the requests that fared badly, so the table also shows the 99th percentile.
+
+> **99th percentile**: the value that 99 of 100 values don't exceed, p99 for short. One request in a hundred fares
+> worse.
+
+**Guess first:** compared with first come, first served, by what factor does shortest job first change the mean latency,
+the 99th percentile, and the longest queue time?
+"""
+
+# %%
+for name in ("first come, first served", "static, waves of 32"):
+    print(f"{name}: {len(many) / large[name].seconds:,.0f} requests per second")
+
+
+def row_of_latency(name, run):
+    latency, longest_wait = spread(times_of(run, "latency")), max(times_of(run, "queue_time"))
+    best, others = (
+        mean(run.times[request.id].latency for request in many if (request.tier == 0) == is_best)
+        for is_best in (True, False)
+    )
+    return [name, *(f"{seconds:,.2f}" for seconds in (latency.mean, latency.p99, longest_wait, best, others))]
+
+
+Table(
+    columns=["policy", "mean latency, s", "p99 latency, s", "longest queue time, s", "mean latency, tier 0", "tier 1"],
+    rows=[row_of_latency(name, run) for name, run in large.items()],
+    caption="100,000 requests",
+)
+
+# %% [markdown]
+"""
+**Static batching** can't keep up with this load at all: each wave runs for as long as its longest answer. Its queue
+grows for as long as requests arrive, so its times mostly reflect the length of the trace. Its throughput, above the
+table, is its capacity; first come, first served keeps up with the 480 that arrive.
+
+**Shortest job first** has the smallest mean latency, less than half that of first come, first served. The longest
+answers pay for it: the p99 is the worst of the four, and the longest wait is dozens of times that of first come,
+first served. That request nearly starved.
+
+**Strict priority** and **aging** hardly change the mean over both tiers. What tier 0 gains, tier 1 loses: the last two
+columns.
+
+"Further" has TTFT, TPOT and a measure of fairness for the same runs.
+
+## Stretch (optional): a policy of your own
+
+Shortest job first has the best mean and the worst p99. Write a policy whose p99 latency is below that of shortest job
+first, while its mean stays below that of first come, first served. Aging does that too, but it gains hardly anything.
+The score is the share of the gain that your policy keeps: 0% is the mean of first come, first served, 100% that of
+shortest job first. `rank` gets a sequence; `arrival_time`, `expected_tokens`, `tier` and `prompt_ids` are among its
+attributes, and in this traffic the estimates are exact. Look at the last column of the scoreboard, too: would you offer
+your policy to customers?
+
+The scoreboard serves the hundred thousand requests once more, with your policy. The cell starts out with first come,
+first served.
+"""
+
+# %%
+class MyPolicy:
+    name = "mine"
+
+    def rank(self, sequence):
+        return sequence.arrival_time  # replace this
+
+
+policy_scoreboard(MyPolicy(), at_large, {policy.name: large[policy.name] for policy in policies})
+
+# %% [markdown]
+"""
+## What is still wrong
+
+**Conservative admission wastes memory.** Most answers end long before `max_tokens`, so most of what it promises stays
+idle.
+
+**Optimistic admission gets stuck.** With `optimistic`, a deadlock is a matter of luck, and a watermark only improves
+the odds. In lesson 10, the scheduler takes blocks back.
+
+**Nothing is shared.** A thousand requests that begin with the same page compute and store that page a thousand times.
+Lesson 11 fixes that.
+
+**There is only greedy decoding, and the loop is yours.** `serve_greedily` takes the likeliest token, and all its sequences
+have to be there at the start. In lesson 12 you'll build an engine that takes requests at any time.
+
+## Quiz
+"""
+
+# %%
+quiz("09")
+
+# %% [markdown]
+"""
+## References
+
+- G.-I. Yu et al.: *Orca: A Distributed Serving System for Transformer-Based Generative Models*, OSDI 2022.
+  <https://www.usenix.org/conference/osdi22/presentation/yu>
+- A. Agrawal et al.: *Taming Throughput-Latency Tradeoff in LLM Inference with Sarathi-Serve*, OSDI 2024. <https://arxiv.org/abs/2403.02310>
+- R. Jain, D.-M. Chiu, W. Hawe: *A Quantitative Measure of Fairness and Discrimination for Resource Allocation in Shared Computer Systems*, 1984.
+  <https://arxiv.org/abs/cs/9809099>
+- vLLM: `vllm/v1/core/sched/scheduler.py`, `vllm/config/scheduler.py`. <https://github.com/vllm-project/vllm>
+- Hugging Face transformers: continuous batching. <https://huggingface.co/docs/transformers/main/en/continuous_batching>
+"""
+
+# %% [markdown] folded=true
+"""
+## Further (optional)
+
+What the lesson doesn't need. It isn't part of its 90 minutes.
+"""
+
+# %% [markdown]
+"""
+### Optional: conservative admission
+
+**Exercise 09.2** (optional). Write `conservative(scheduler, sequence)`. It returns True if `sequence` may be admitted, and False
+otherwise. It changes nothing.
+
+Each sequence in `scheduler.running`, and the new one, is promised enough blocks for its `most_tokens`. Can the pool
+(`scheduler.pool`, with `block_size` and `num_blocks`) keep all promises? `blocks_for(tokens, block_size)` rounds up to
+whole blocks.
+
+Example with blocks of 16: A (prompt 13, `max_tokens` 30) may have 42 tokens in the cache, so 3 blocks. B (prompt 62,
+`max_tokens` 60) may have 121, so 8 blocks. While both run, C (prompt 3, `max_tokens` 100) arrives. It may have 102, so
+7 blocks. A pool of 18 blocks can admit C; a pool of 17 can't.
+"""
+
+# %% exercise="09.2"
+from lessons_lib.kv_cache.block_pool import blocks_for
+
+from lessons_lib.scheduling.scheduler import conservative
+
+# %% [markdown]
+"""
+### Conservative or optimistic?
+
+Here is `optimistic`, in which `missing_blocks` is the number of blocks that a sequence still needs for its known tokens:
+"""
+
+# %%
+show_source(optimistic)
+
+# %% [markdown]
+"""
+Let's compare it with `conservative`. There is a pool of 44 blocks of 16 tokens, and there are sixty requests, which
+arrive within a tenth of a step, each with a `max_tokens` of 96 (`most`, below). At most 16 run at a time, with a budget
+of 64 tokens, and the clock counts steps. So that no number hangs on one draw, there are fifty such workloads, drawn at
+random:
+"""
+
+# %%
+SHORT = dict(rate=1000, prompt_median=24, answer_median=16, spread=0.8, most=96)
+fifty = [traffic(60, **SHORT, seed=seed) for seed in range(50)]
+for what in ("prompt_tokens", "answer_tokens"):
+    lengths = [getattr(request, what) for sixty in fifty for request in sixty]
+    print(f"{what}: {min(lengths)} to {max(lengths)}, mean {mean(lengths):.0f}")
+
+# %% [markdown]
+"""
+**09.d** How many requests run at the same time with `conservative`? Take all for average ones.
+"""
+
+# %%
+predict("09.d", ...)  # requests
+
+# %%
 def run_with(sixty, admission, watermark=0, num_blocks=44):
     """Steps, running sequences, share of the pool in use (both averaged over the steps), and steps with a stall."""
     pool, limits = BlockPool(num_blocks, 16), dict(max_num_seqs=16, max_num_batched_tokens=64)
@@ -357,7 +719,7 @@ Table(
 
 # %%
 print("The first deadlock:", deadlocks[0])
-reveal("09.b", outcome["conservative"][2], unit="requests", tolerance=0.2)
+reveal("09.d", outcome["conservative"][2], unit="requests", tolerance=0.2)
 
 # %% [markdown]
 """
@@ -368,279 +730,19 @@ With a small watermark or none, optimistic admission runs about twice as many se
 as many steps, if it doesn't end in a deadlock.
 
 A watermark makes a deadlock less likely, at the cost of blocks that stay idle: read "deadlocks" and "pool in use"
-from the second row down. It can't rule a deadlock out: none in fifty isn't never. For that, a scheduler must be
-able to take blocks back from a running sequence, which is the subject of lesson 10. Until then, `conservative` is the
-default.
-
-## Build 2: the scheduler
-
-The scheduler makes two decisions: which waiting sequences join the step, and whether there are blocks for the tokens that
-it schedules. First make both by hand. The pool has 6 blocks of 4 tokens, the budget is 8 tokens, there are three batch slots,
-and admission is optimistic. P, Q and R wait, in this order:
-
-| sequence | prompt | `max_tokens` |
-|---|---|---|
-| P | 6 | 6 |
-| Q | 10 | 4 |
-| R | 3 | 2 |
-
-**First decision: which sequences join, and with how many tokens?** In step 1, P wants 6 tokens. How many does Q get, and does R
-join? In steps 2 and 3, the running sequences come first. In which of them does R join? Blocks are taken chunk by chunk: a sequence gets those of the tokens that
-the step computes. Write down each sequence's tokens
-and blocks for the three steps, then run the cell. It uses the library's scheduler.
+from the second row down. It can't rule a deadlock out: none in fifty isn't never.
 """
-
-# %%
-def rows_of_steps(last):
-    """Run steps 1 to `last`. For each, its tokens, what is held and free once it is scheduled, and what it leaves."""
-    scheduler = Scheduler(BlockPool(6, 4), max_num_seqs=3, max_num_batched_tokens=8, admission=optimistic)
-    for name, prompt, max_tokens in (("P", 6, 6), ("Q", 10, 4), ("R", 3, 2)):
-        scheduler.add(Sequence(name, [5] * prompt, max_tokens))
-    rows = []
-    for step in range(1, last + 1):
-        scheduler_output = scheduler.schedule()
-        tokens = ", ".join(f"{s.id} {count}" for s, count in scheduler_output.num_scheduled_tokens.items())
-        stalled = ", ".join(s.id for s in scheduler_output.stalled) or "–"
-        blocks = ", ".join(f"{s.id} {len(s.blocks)}" for s in scheduler.running)
-        rows.append([str(step), tokens, stalled, blocks, len(scheduler.pool.free_queue)])
-        finished = scheduler.update(scheduler_output, [5] * len(scheduler_output.num_scheduled_tokens))
-        computed = ", ".join(f"{s.id} {s.num_computed_tokens}" for s in scheduler.running)
-        rows[-1] += [computed, ", ".join(s.id for s in finished) or "–"]
-    return rows
-
-
-STEP = ["step", "tokens", "stalled", "blocks", "free blocks", "computed after it", "finished"]
-Table(columns=STEP, rows=rows_of_steps(3))
 
 # %% [markdown]
 """
-In step 1, 2 tokens of the budget are left for Q, so it joins with a chunk, and none are left for R. In step 2, P decodes, and
-Q gets the other 7. In step 3, both get one token, so 6 are left, and a block is free: R joins with its whole prompt.
+### Eight requests under three policies
 
-**Second decision: are there blocks?** Now no block is free. P has 8 computed tokens in 2 blocks, Q 10 in 3, and R 3 in 1. In
-step 4, each wants one token. Which of them has room for it in its blocks? What happens to the others, and when can they
-go on?
-"""
-
-# %%
-Table(columns=STEP, rows=rows_of_steps(6)[3:])
-
-# %% [markdown]
-"""
-P's ninth token would need a third block, so P stalls. It keeps its two blocks and gets no token. Q and R have room. R finishes
-in that step, and in the next one P gets R's block. In step 6, Q's thirteenth token would need a fourth block, so Q stalls.
-
-**Exercise 09.3.** Write these two decisions, `schedule_waiting` and `allocate_slots`. `schedule` is given: it
-schedules the running sequences, then the waiting ones, and raises a `Deadlock` if no running sequence can continue.
-`SchedulerBase` has the rest: it holds what is in the table, takes requests with `add`, and counts what was computed in
-`update`. (`OutputT` is the class of what `schedule` returns; here it's `SchedulerOutput`.)
-
-| you have | what it is |
-|---|---|
-| `self.waiting` | the queue; true if it isn't empty. `self.waiting.next(self.running)` returns the sequence whose turn it is, not always the first, and leaves it in the queue |
-| `self.admit(scheduler_output, sequence)` | takes a sequence out of the queue and appends it to `self.running` and `scheduler_output.admitted` |
-| `self.admission(self, sequence)` | whether there is memory for it, beside those in `self.running`. So it has to be asked before `admit` |
-| `self.max_num_seqs`, `self.max_num_batched_tokens` | at most so many running sequences, and so many tokens in a step |
-| `scheduler_output.num_tokens` | tokens that the step has scheduled so far |
-| `scheduler_output.num_scheduled_tokens`, `.stalled` | dict: sequence → tokens; list |
-| `self.pool.free_queue`, `self.pool.allocate(n)` | the free blocks; a list of n blocks that belong to the caller, n from 0 |
-| `blocks_for(tokens, self.pool.block_size)` | blocks for so many tokens, rounded up |
-
-`schedule_waiting(scheduler_output)` admits what it can, and schedules their first tokens in the same step:
-
-- An admitted sequence gets what it wants (it may have run before), or what is left of the budget. Without a token for
-  it, or without a batch slot, it isn't admitted. Admission asks for the memory of all its known tokens; only the
-  blocks of its chunk are allocated now.
-- None is overtaken: if there is no memory for the next sequence, none behind it is admitted, even if it would fit. Otherwise
-  small ones could keep it waiting forever.
-- If a running sequence has stalled in this step, none is admitted: it would take the blocks that the stalled one waits for.
-
-`allocate_slots(scheduler_output, sequence, count)` schedules all `count` tokens of a sequence, or none. It needs
-blocks for all tokens that will be in the cache after the step. It may have some of them already; new ones go behind
-those in `sequence.blocks`. If too few are free, it stalls, and nothing else changes. (`update` counts the tokens as
-computed later.)
-"""
-
-# %% exercise="09.3" given="schedule schedule_running"
-from lessons_lib.scheduling.scheduler import OutputT, SchedulerBase
-
-from lessons_lib.scheduling.scheduler import Scheduler
-
-# %% [markdown]
-"""
-Here your scheduler serves C, D and F with a budget of 16 and two batch slots. Watch how each step splits its 16 tokens:
-"""
-
-# %%
-scheduler = Scheduler(BlockPool(16, 16), max_num_seqs=2, max_num_batched_tokens=16)
-for name in "CDF":
-    scheduler.add(Sequence(name, prompt_ids[name], max_new_tokens=3))
-step = 0
-while scheduler.has_unfinished():
-    scheduler_output = scheduler.schedule()
-    finished = scheduler.update(scheduler_output, [0] * len(scheduler_output.num_scheduled_tokens))
-    step += 1
-    scheduled = ", ".join(f"{s.id} {count}" for s, count in scheduler_output.num_scheduled_tokens.items())
-    admitted = " ".join(s.id for s in scheduler_output.admitted) or "–"
-    print(f"step {step}: {scheduled:<12} admitted: {admitted:<4} finished: {' '.join(s.id for s in finished) or '–'}")
-
-# %% [markdown]
-"""
-## Prove it
-
-A scheduler decides *when* a token is computed, and must never change *which* token. The oracle is lesson 05's packed
-batch with whole prompts. We start with a small model with random weights: every budget from 4 to 64, up to 4 batch
-slots, and an arbitrary token as the end token. Each budget runs twice: with `conservative`, which never stalls, and
-with `optimistic` and a pool of 3 blocks, in which sequences stall.
-"""
-
-# %%
-END = 24
-plain = SimpleNamespace(pad_token_id=0, eos_token_id=END)
-tiny = tiny_model("llama")
-rng = random.Random(9)
-tiny_prompts = [[rng.randrange(VOCAB_SIZE) for _ in range(length)] for length in (13, 30, 3, 21, 1)]
-tiny_max_tokens = (4, 5, 6, 3, 1)
-expected = ragged_generate(tiny, plain, tiny_prompts, max_new_tokens=tiny_max_tokens)
-
-
-class CountsStalls(Scheduler):
-    """Your scheduler, which counts its steps in which a sequence stalls."""
-
-    stalls = 0
-
-    def schedule(self):
-        scheduler_output = super().schedule()
-        self.stalls += bool(scheduler_output.stalled)
-        return scheduler_output
-
-
-def scheduled_answers(model, prompts, max_tokens_each, end_tokens, num_blocks, **settings):
-    """The answers that your scheduler gives, and the scheduler."""
-    sequences = [
-        Sequence(str(n), ids, max_tokens, frozenset(end_tokens))
-        for n, (ids, max_tokens) in enumerate(zip(prompts, max_tokens_each))
-    ]
-    scheduler = CountsStalls(BlockPool(num_blocks, 16), **settings)
-    return serve_greedily(ModelRunner(model, num_blocks, 16), scheduler, sequences), scheduler
-
-
-for admission, num_blocks in ((conservative, 8), (optimistic, 3)):
-    equal = freed = stalls = 0
-    for budget in range(4, 65):
-        limits = dict(max_num_seqs=rng.randint(1, 4), max_num_batched_tokens=budget, admission=admission)
-        outputs, used = scheduled_answers(tiny, tiny_prompts, tiny_max_tokens, [END], num_blocks, **limits)
-        equal += outputs == expected
-        freed += len(used.pool.free_queue) == num_blocks
-        stalls += used.stalls
-    print(f"{admission.__name__}: equal answers with {equal} of 61 budgets")
-    print(f"    all blocks free at the end with {freed}; {stalls} steps with a stall")
-
-# %% [markdown]
-"""
-Next, the six stories with the bundled model, compared with lesson 06:
-"""
-
-# %%
-paged = paged_generate(model, tokenizer, PROMPTS, max_new_tokens=MAX_NEW_TOKENS, names=NAMES, max_num_seqs=4)
-ids = list(prompt_ids.values())
-outputs, _ = scheduled_answers(
-    model, ids, MAX_NEW_TOKENS, [tokenizer.eos_token_id], 60, max_num_seqs=4, max_num_batched_tokens=16
-)
-print(f"budget 16: {sum(a == b for a, b in zip(outputs, paged))} of 6 answers equal")
-
-# %% [markdown]
-"""
-## Time
-
-Steps aren't seconds. What does a step cost? Part of its work is done once, whatever the step contains: reading the weights,
-launching the operators. Part is done for each token: the matrix products. And attention reads each token in the cache.
-
-> **context tokens**: the tokens that a step attends to, counted once per sequence: all tokens that the sequence has in the
-> cache after the step.
-
-So a rough model of a step's time is a sum of three terms: a constant, one per token, and one per context token. ("Further"
-fits it to your machine.)
-
-With fixed coefficients, the simulator's results are the same on every machine: 5 ms per step, 20 µs per token, and 0.2 µs
-per context token. That's in the range of a model with a few
-billion parameters on one GPU; the numbers are round, not measured. Everything below compares policies under this cost
-model.
-"""
-
-# %%
-COST = StepCost(base=0.005, per_token=20e-6, per_context_token=0.2e-6)
-print(f"32 decodes with 100 context tokens each: {1000 * COST.seconds(32, 3200):.2f} ms")
-print(f"a prompt of 600 tokens at once: {1000 * COST.seconds(600, 600):.2f} ms")
-
-# %% [markdown]
-"""
-Back to the requests of the opening, now on this formula's machine. Four sequences decode, and L arrives with its
-prompt of 600 tokens. No reader of the four should wait longer than 8 ms for the next token.
-
-**09.c** What is the largest budget that keeps this promise? Leave out the context tokens: they cost little here.
-"""
-
-# %%
-predict("09.c", ...)  # tokens
-
-# %%
-def prompt_of_l(budget):
-    """(steps, ms from L's first chunk to its first token, longest step in ms)."""
-    four = [Arrival(name, 0, 1, 100, max_new_tokens=128) for name in "ACDE"]
-    scheduler = Scheduler(BlockPool(128, 16), max_num_batched_tokens=budget)
-    run = simulate(scheduler, [*four, Arrival("L", 0.1, 600, 5, max_new_tokens=128)], COST, keep_steps=True)
-    waited = run.times["L"].ttft - run.times["L"].queue_time
-    return sum("L" in step.prefill for step in run.steps), 1000 * waited, 1000 * max(step.seconds for step in run.steps)
-
-
-budgets = (16, 32, 64, 128, 256, 512, 1024)
-steps_of_l, waits_of_l, longest = zip(*map(prompt_of_l, budgets))
-in_words = [
-    f"budget {budget}: chunks of L: {steps}, {waited:.1f} ms to its first token, at most {most:.1f} ms between two tokens"
-    for budget, steps, waited, most in zip(budgets, steps_of_l, waits_of_l, longest)
-]
-print("\n".join(in_words))
-line_chart(
-    budgets, {"longest wait for a token of A, C, D and E": longest, "L's first token": waits_of_l},
-    xlabel="budget, tokens (log scale)", ylabel="ms (log scale)", log="xy", alt=f"Two times. {'; '.join(in_words)}.",
-)  # fmt: skip
-
-# %%
-reveal("09.c", max(budget for budget in range(8, 300) if prompt_of_l(budget)[2] <= 8), unit="tokens", tolerance=0.1)
-
-# %% [markdown]
-"""
-The tokens are the same with every budget, but each step costs 5 ms before it has computed anything. With a budget of
-32, L pays them 22 times. From 32 to 128, its time falls to less than a third, and a step of the four streams gets only
-2 ms longer. From 256 to 1024, L gains 10 ms once, and each of four streams waits 7 ms longer for a token. The turning
-point lies where the tokens of a step cost as much as the step itself: 5 ms / 20 µs = 250 tokens. So a budget follows
-from two numbers of the machine, and from what readers are promised. On the machine of the opening a plain decode step
-takes 5 ms as well, but a token several times as much (the longest step has 600 of them). There the turning point is at
-a few dozen.
-
-With a clock, we can compute the usual metrics for each request:
-
-> **time to first token**: the time from arrival to the first token of the answer, TTFT for short.
-
-Queue time and latency are defined as in lesson 02.
-
-## Policies
-
-When a batch slot becomes free, which waiting request gets it?
-
-> **policy**: a rule that orders the waiting requests.
-
-Here, a policy is a class with one method, `rank(sequence)`. The smallest rank goes first. If two ranks are equal, the
-sequence that was added to the queue first goes first.
-
-Take eight requests, two batch slots, and a budget of 32. Each request has a tier, which says what the customer pays
-for: tier 0 is the best.
+Here are eight requests, two batch slots, and a budget of 32.
 
 > **interactive request**: a request with a user who is waiting for the answer and reads it as it is generated.
 
 The others are *offline*, such as a job that runs overnight. E is an offline request from a customer who pays for tier 0.
-F is the opposite: interactive, but tier 1.
+F is the opposite: interactive, but tier 1. None of the three policies looks at whether a request is interactive.
 """
 
 # %%
@@ -664,45 +766,9 @@ Table(
     rows=[[*fields, "yes" if interactive else "no"] for *fields, interactive in REQUESTS],
 )
 
-# %%
-for policy in (FirstComeFirstServed, ShortestJobFirst, StrictPriority):
-    show_source(policy.rank)
-
 # %% [markdown]
 """
-**First come, first served** looks only at the arrival time. **Shortest job first** looks at the length of the answer.
-That isn't known in advance, so `expected_tokens` is an estimate: it may come from a small model, or from the lengths of
-the answers to similar requests. Here, the estimates are exact. **Strict priority** looks at the tier. None of the three
-looks at whether a request is interactive.
-
-**09.d** Take a pencil. Four requests arrive at the same moment, and one runs at a time. In the order of arrival, they
-need 8, 1, 3 and 4 seconds. How long do they wait on average under shortest job first, in seconds?
-"""
-
-# %%
-predict("09.d", ...)
-
-# %%
-def mean_wait(policy):
-    """Mean seconds in the queue of the four requests."""
-    queue = WaitingQueue(policy)
-    for place, seconds in enumerate((8, 1, 3, 4)):
-        queue.add(Sequence(str(place), [5], max_new_tokens=8, arrival_time=0, expected_tokens=seconds))
-    now, waits = 0, []
-    while queue:
-        sequence = queue.next([])
-        queue.remove(sequence)
-        waits.append(now)
-        now += sequence.expected_tokens
-    return mean(waits)
-
-
-print(f"first come, first served: {mean_wait(FirstComeFirstServed())} s")
-reveal("09.d", mean_wait(ShortestJobFirst()), unit="s")
-
-# %% [markdown]
-"""
-Now the eight requests, with two batch slots. Step through all three runs. Next to each name is the request's tier, and
+Step through all three runs. Next to each name is the request's tier, and
 a dot if it is interactive. What happens to E, F and G in the first chart?
 """
 
@@ -726,36 +792,23 @@ Table(columns=WAITS, rows=[row_of(name, run) for name, run in first_three.items(
 
 # %% [markdown]
 """
-First come, first served suffers from lesson 01's head-of-line blocking: C and D, with long answers, occupy both batch
-slots, and the short requests E, F, G and H wait behind them.
+First come, first served suffers from head-of-line blocking: C and D, with long answers, occupy both batch slots, and the
+short requests E, F, G and H wait behind them.
 
 Shortest job first lets the short ones through. (A, which isn't in the table, waits a moment at the start: B arrived at the same time, and its
 answer is shorter. B's prompt of 62 uses all 32 tokens of the first step, so no budget is left for A.) C and D pay: C
 waits one and a half times as long, and D almost a quarter longer. E, F, G and H each gain more than three
 times what C loses, and the mean drops a lot.
 
-If one sequence runs at a time and all requests are there at the start, no other order has a smaller mean wait, as long as the rank is the whole
-time of the job. (Ours looks at the answer only, and a prompt costs less.) With several batch slots and later arrivals, it's only a good heuristic.
 
 Strict priority favors E, G and H. F, which is also short but tier 1, starts last, although it is interactive. E is the
 first to be admitted after A and B, although it's offline.
 
-### Requests that are never served
-
-Worse than a bad mean is a request that is never served.
-
-> **starvation**: a request waits without end because others keep being served before it.
+### A stream of short requests
 
 Take a single batch slot. Short tier-0 requests arrive one after the other, a little faster than they can be served.
-Near the beginning, one longer tier-1 request arrives; we call it the odd one. Under shortest job first and strict
-priority, there is always another request that goes first. The classic fix is to let waiting time count.
-
-> **aging**: raising the priority of a request the longer it waits, so that every request is served eventually.
-
-Let one tier be worth `patience` seconds of waiting. With a patience of 10 s, a tier-1 request that has waited for 10
-seconds has the same rank as a tier-0 request that arrives now. All waiting requests age at the same rate, so the order of
-two requests never changes, and it's enough to rank a request once, when it arrives: `arrival_time + tier * patience`.
-("Further" has a policy with more to it, as an exercise.) Here are streams of 25, 50 and 100 short requests:
+Near the beginning, one longer tier-1 request arrives; we call it the odd one. Here are streams of 25, 50 and 100 short
+requests:
 """
 
 # %%
@@ -787,177 +840,16 @@ def stream_table(rows):
     return Table(columns=["policy", *columns], rows=rows, caption=caption)
 
 
-policies = (FirstComeFirstServed(), ShortestJobFirst(), StrictPriority(), PriorityWithAgeing(0.1), PriorityWithAgeing(0.5))
-names = [*(policy.name for policy in policies[:3]), "aging, patience 0.1 s", "aging, patience 0.5 s"]
-stream_table(list(map(stream_row, names, policies)))
+unaged = [stream_row(policy.name, policy) for policy in (FirstComeFirstServed(), ShortestJobFirst(), StrictPriority())]
+aged = [stream_row(f"aging, patience {patience} s", PriorityWithAgeing(patience)) for patience in (0.1, 0.5)]
+stream_table([*unaged, *aged])
 
 # %% [markdown]
 """
 Under shortest job first and strict priority, the odd one waits until the stream ends, however long that takes. With
 aging, it waits here for the patience and one short request more, however long the stream is. (The patience bounds who
 may overtake it. If more arrives than is served, the requests ahead of it can still take longer.)
-
-## Measure: a hundred thousand requests
-
-Small examples show how a policy works. Load shows what it's worth. Requests arrive at random, 480 a second on average
-(the gaps between them are exponentially distributed: a *Poisson* process). This machine can't serve much more, so
-queues form. Most are short and a few are very long: a skew like that of real traffic, though real answers are longer.
-One in five is tier 0, the others are tier 1. There are 32 batch slots and a budget of 256. The pool has enough blocks
-for 32 sequences that reach their `max_tokens` of 512. So no request waits for memory, and we can use `optimistic`,
-which is cheaper to compute.
 """
-
-# %%
-LOAD = dict(prompt_median=24, answer_median=4)
-many = traffic(100_000, rate=480, **LOAD)
-for what in ("prompt_tokens", "answer_tokens"):
-    lengths = sorted(getattr(request, what) for request in many)
-    print(f"{what}: median {lengths[50_000]}, mean {mean(lengths):.1f}, 99th percentile {lengths[99_000]}, longest {lengths[-1]}")
-
-# %%
-def at_large(policy, requests=many):
-    scheduler = Scheduler(BlockPool(2048, 16), max_num_seqs=32, max_num_batched_tokens=256, policy=policy, admission=optimistic)
-    return simulate(scheduler, requests, COST)
-
-
-policies = (FirstComeFirstServed(), ShortestJobFirst(), StrictPriority(), PriorityWithAgeing(0.5))
-large = {policy.name: at_large(policy) for policy in policies}
-large["static, waves of 32"] = simulate_static(many, COST, batch_size=32)
-
-# %% [markdown]
-"""
-A mean hides the requests that fared badly, so the table also shows the 99th percentile. **Guess first:** beside first
-come, first served, by what factor does shortest job first change the mean latency, and by what factor the 99th
-percentile?
-
-> **99th percentile**: the value that 99 of 100 values don't exceed, p99 for short. One request in a hundred fares
-> worse.
-"""
-
-# %%
-for name in ("first come, first served", "static, waves of 32"):
-    print(f"{name}: {len(many) / large[name].seconds:,.0f} requests per second")
-
-
-def row_of_latency(name, run):
-    latency, longest_wait = spread(times_of(run, "latency")), max(times_of(run, "queue_time"))
-    best, others = (
-        mean(run.times[request.id].latency for request in many if (request.tier == 0) == is_best)
-        for is_best in (True, False)
-    )
-    return [name, *(f"{seconds:,.2f}" for seconds in (latency.mean, latency.p99, longest_wait, best, others))]
-
-
-Table(
-    columns=["policy", "mean latency, s", "p99 latency, s", "longest queue time, s", "mean latency, tier 0", "tier 1"],
-    rows=[row_of_latency(name, run) for name, run in large.items()],
-    caption="100,000 requests",
-)
-
-# %% [markdown]
-"""
-Let's start at the bottom of the table.
-
-**Static batching** can't keep up with this load at all. Each wave runs for as long as its longest answer. Its queue
-grows for as long as requests arrive, so its times mostly reflect the length of the trace. Its throughput, above the
-table, is its capacity; first come, first served keeps up with the 480 that arrive.
-
-**First come, first served** has the shortest longest wait for a slot in the table. (A latency is that wait and the
-answer itself.)
-
-**Shortest job first** has the smallest mean latency, less than half that of first come, first served. The price is paid in
-the tail: its p99 is the worst of the four, and its longest wait is many times that of first come, first served. By its
-rule, the longest answers wait most.
-
-**Strict priority** and **aging** hardly change the mean over both tiers. What tier 0 gains, tier 1 loses: the last two
-columns.
-
-"Further" has TTFT, TPOT and a measure of fairness for the same runs.
-
-## Stretch (optional): a policy of your own
-
-Shortest job first has the best mean and the worst p99. Write a policy whose p99 latency is below that of shortest job
-first, while its mean stays below that of first come, first served. Aging does that too, but it gains hardly anything.
-The score is the share of the gain that your policy keeps: 0% is the mean of first come, first served, 100% that of
-shortest job first. `rank` gets a sequence; `arrival_time`, `expected_tokens`, `tier` and `prompt_ids` are among its
-attributes, and in this traffic the estimates are exact. Look at the last column of the scoreboard, too: would you offer
-your policy to customers?
-
-The scoreboard serves the hundred thousand requests once more, with your policy. The cell starts out with first come,
-first served.
-"""
-
-# %%
-class MyPolicy:
-    name = "mine"
-
-    def rank(self, sequence):
-        return sequence.arrival_time  # replace this
-
-
-policy_scoreboard(MyPolicy(), at_large, {policy.name: large[policy.name] for policy in policies})
-
-# %% [markdown]
-"""
-## What is still wrong
-
-**Conservative admission wastes memory.** With `conservative`, most of the pool was idle.
-
-**Optimistic admission gets stuck.** With `optimistic`, a deadlock is a matter of luck, and a watermark only improves
-the odds. In lesson 10, the scheduler takes blocks back.
-
-**Nothing is shared.** A thousand requests that begin with the same page compute and store that page a thousand times.
-Lesson 11 fixes that.
-
-**There is only greedy decoding, and the loop is yours.** `serve_greedily` takes the likeliest token, and all its sequences
-have to be there at the start. To submit one later, you write the loop, as in the opening. In lesson 12 you'll build an engine.
-
-## Quiz
-"""
-
-# %%
-quiz("09")
-
-# %% [markdown]
-"""
-## References
-
-- G.-I. Yu et al.: *Orca: A Distributed Serving System for Transformer-Based Generative Models*, OSDI 2022.
-  <https://www.usenix.org/conference/osdi22/presentation/yu>
-- A. Agrawal et al.: *Taming Throughput-Latency Tradeoff in LLM Inference with Sarathi-Serve*, OSDI 2024. <https://arxiv.org/abs/2403.02310>
-- R. Jain, D.-M. Chiu, W. Hawe: *A Quantitative Measure of Fairness and Discrimination for Resource Allocation in Shared Computer Systems*, 1984.
-  <https://arxiv.org/abs/cs/9809099>
-- vLLM: `vllm/v1/core/sched/scheduler.py`, `vllm/config/scheduler.py`. <https://github.com/vllm-project/vllm>
-- Hugging Face transformers: continuous batching. <https://huggingface.co/docs/transformers/main/en/continuous_batching>
-"""
-
-# %% [markdown] folded=true
-"""
-## Further (optional)
-
-What the lesson doesn't need. It isn't part of its 110 minutes.
-"""
-
-# %% [markdown]
-"""
-### Optional: conservative admission
-
-**Exercise 09.2** (optional). Write `conservative(scheduler, sequence)`. It returns True if `sequence` may be admitted, and False
-otherwise. It changes nothing.
-
-Each sequence in `scheduler.running`, and the new one, is promised enough blocks for its `most_tokens`. Can the pool
-(`scheduler.pool`, with `block_size` and `num_blocks`) keep all promises? `blocks_for(tokens, block_size)` rounds up to
-whole blocks.
-
-Example with blocks of 16: A (prompt 13, `max_tokens` 30) may have 42 tokens in the cache, so 3 blocks. B (prompt 62,
-`max_tokens` 60) may have 121, so 8 blocks. While both run, C (prompt 3, `max_tokens` 100) arrives. It may have 102, so
-7 blocks. A pool of 18 blocks can admit C; a pool of 17 can't.
-"""
-
-# %% exercise="09.2"
-from lessons_lib.kv_cache.block_pool import blocks_for
-
-from lessons_lib.scheduling.scheduler import conservative
 
 # %% [markdown]
 """
@@ -990,6 +882,39 @@ that are all larger or smaller by the same number are right too.
 
 # %% exercise="09.4" given="__init__"
 from lessons_lib.scheduling.policies import PriorityWithAgeing
+
+# %% [markdown]
+"""
+### The six stories
+
+Your scheduler serves C, D and F with a budget of 16 and two batch slots. Watch how each step splits its 16 tokens:
+"""
+
+# %%
+scheduler = Scheduler(BlockPool(16, 16), max_num_seqs=2, max_num_batched_tokens=16)
+for name in "CDF":
+    scheduler.add(Sequence(name, prompt_ids[name], max_new_tokens=3))
+step = 0
+while scheduler.has_unfinished():
+    scheduler_output = scheduler.schedule()
+    finished = scheduler.update(scheduler_output, [0] * len(scheduler_output.num_scheduled_tokens))
+    step += 1
+    scheduled = ", ".join(f"{s.id} {count}" for s, count in scheduler_output.num_scheduled_tokens.items())
+    admitted = " ".join(s.id for s in scheduler_output.admitted) or "–"
+    print(f"step {step}: {scheduled:<12} admitted: {admitted:<4} finished: {' '.join(s.id for s in finished) or '–'}")
+
+# %% [markdown]
+"""
+Next, all six stories with the bundled model, compared with lesson 06:
+"""
+
+# %%
+paged = paged_generate(model, tokenizer, PROMPTS, max_new_tokens=MAX_NEW_TOKENS, names=NAMES, max_num_seqs=4)
+scheduler = Scheduler(BlockPool(60, 16), max_num_seqs=4, max_num_batched_tokens=16)
+end = frozenset({tokenizer.eos_token_id})
+sequences = [Sequence(name, prompt_ids[name], max_tokens_each[name], end) for name in NAMES]
+outputs = serve_greedily(ModelRunner(model, 60, 16), scheduler, sequences)
+print(f"budget 16: {sum(a == b for a, b in zip(outputs, paged))} of 6 answers equal")
 
 # %% [markdown]
 """

@@ -621,8 +621,49 @@ def rank_of_floats(self, sequence):
     return PriorityWithAgeing.rank(self, sequence)
 
 
+def splits_what_is_left_evenly(running, budget):
+    """Each prompt gets an equal part of what is left, the last ones what the first didn't need."""
+    counts = {sequence: 1 for sequence in ones(running)[:budget]}
+    left, prompts = budget - len(counts), more(running)
+    for place, sequence in enumerate(prompts):
+        if count := min(wanted(sequence), left // (len(prompts) - place)):
+            counts[sequence] = count
+            left -= count
+    return counts
+
+
+def counts_decodes_and_prompts_apart(running, budget):
+    """A token for each whose prompt is computed; the others get what their prompts lack."""
+    counts = {}
+    for sequence in running:
+        if sequence.num_computed_tokens >= len(sequence.prompt_ids) and budget > 0:
+            counts[sequence] = 1
+            budget -= 1
+    for sequence in running:
+        count = min(len(sequence.prompt_ids) - sequence.num_computed_tokens, budget)
+        if count > 0:
+            counts[sequence] = count
+            budget -= count
+    return counts
+
+
+def stalls_when_no_block_is_free(self, scheduler_output, sequence, count):
+    missing = blocks_for(sequence.num_computed_tokens + count, self.pool.block_size) - len(sequence.blocks)
+    if not self.pool.free_queue or missing > len(self.pool.free_queue):
+        scheduler_output.stalled.append(sequence)
+        return
+    sequence.blocks += self.pool.allocate(max(missing, 0))
+    scheduler_output.num_scheduled_tokens[sequence] = count
+
+
 WRONG = {
     "09.1": [
+        Wrong("what is left, in equal parts", splits_what_is_left_evenly, "F, which comes after it, gets 16"),
+        Wrong(
+            "a lost answer is forgotten",
+            counts_decodes_and_prompts_apart,
+            "E wants 25 tokens (known − computed = 25 − 0)",
+        ),
         Wrong("prompts first", sharing(lambda running: more(running) + ones(running)), "You serve the prompts first"),
         Wrong("in one pass", sharing(), "wherever they are in `running`"),
         Wrong("no budget", forgets_the_budget, "never schedule more than is left"),
@@ -789,6 +830,11 @@ WRONG = {
         Wrong("nothing returned", returns_nothing, "yours returned None"),
     ],
     "09.3": [
+        Wrong(
+            "stalls although it has room",
+            scheduling(allocate_slots=stalls_when_no_block_is_free),
+            "B needs none: its 2 blocks of 4 have room for the 8 tokens",
+        ),
         Wrong(
             "no limit of sequences",
             waiting_with(goes_on=lambda self, budget: self.waiting and budget),

@@ -17,6 +17,17 @@ def takes_the_first_of_two_alike(candidates, policy):
     return max(candidates, key=policy.rank)
 
 
+def starts_from_zero(candidates, policy):
+    """The largest rank so far is 0 at first, so that no negative one is ever larger."""
+    largest, victim = (0, 0.0), candidates[-1]
+    for candidate in candidates:
+        rank = policy.rank(candidate)
+        pair = rank if isinstance(rank, tuple) else (rank, 0.0)
+        if pair >= largest:
+            largest, victim = pair, candidate
+    return victim
+
+
 def breaks_ties_by_id(candidates, policy):
     return max(candidates, key=lambda sequence: (policy.rank(sequence), sequence.id))
 
@@ -471,8 +482,17 @@ def by_adding_blocks(recorded):
     return should_swap
 
 
+def takes_the_nearest_measurement(recorded):
+    def should_swap(scheduler, victim):
+        row = min(recorded, key=lambda row: abs(row["tokens"] - victim.num_computed_tokens))
+        return row["swap_out_s"] + row["swap_in_s"] < row["recompute_s"]
+
+    return should_swap
+
+
 WRONG = {
     "10.1": [
+        Wrong("negative ranks are never larger", starts_from_zero, "their ranks are −1 and −2"),
         Wrong(
             "the smallest rank instead of the largest",
             takes_the_first_in_rank,
@@ -618,6 +638,7 @@ WRONG = {
         Wrong("everything is preempted", preempts_everything, "A should still run"),
     ],
     "10.3": [
+        Wrong("the nearest measurement", takes_the_nearest_measurement, "the measurement that is nearest in length"),
         Wrong("turned round", choosing(recompute_slope, swap_line), "the wrong way round"),
         Wrong("only out", choosing(out_only, recompute_slope), "A victim is copied twice"),
         Wrong("twice out", choosing(twice_out, recompute_slope), "Out and in may take different times"),

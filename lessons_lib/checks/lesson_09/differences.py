@@ -62,6 +62,15 @@ def compare_errors(twins: "Twins", raised, expected, want) -> None:
                 f"Waiting for a block: {listed(names_of(want.stalled))}. It's a deadlock only if no sequence "
                 "at all can continue."
             )
+            roomy = (s for s in want.num_scheduled_tokens if len(s.blocks) == twins.before.get(s.id))
+            none_scheduled = "running sequences need a block" in str(raised)  # the words of the given `schedule`
+            if none_scheduled and (sequence := next(roomy, None)):
+                held, tokens = len(sequence.blocks), sequence.num_computed_tokens + counts[sequence.id]
+                idea = (
+                    f"{listed(names_of(want.stalled))} waits for a block. {sequence.id} needs none: its {held} "
+                    f"block{'s' * (held != 1)} of {twins.mine.pool.block_size} have room for the {tokens} tokens that "
+                    "are in the cache after this step. Does yours see that?"
+                )
         raise Mistake(f"the step should compute {counts}; yours raised a Deadlock.", case=twins.now(), idea=idea)
     idea = "It's a deadlock only if sequences are running and `schedule` has found no tokens for any of them."
     raise Mistake(

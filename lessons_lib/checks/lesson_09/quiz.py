@@ -20,30 +20,6 @@ QUIZ = [
         ),
     ),
     Question(
-        text="Suppose prompts came first, and decodes got the rest. The budget is 32, A and B decode, and one prompt "
-        "of 96 tokens after another arrives, each as soon as the last is computed. What do the readers of A and B get?",
-        choices=(
-            Choice(
-                "A token in each step, as before.",
-                "A prompt wants more than the whole budget, so nothing is left for a decode.",
-            ),
-            Choice(
-                "A token in every third step.",
-                "A prompt does take three steps. But the next one is there at once, and it goes first again.",
-            ),
-            Choice(
-                "No token as long as prompts arrive.",
-                "Each step goes to prompts as a whole. Decodes first would leave 30 of 32 tokens to the prompts, and "
-                "both streams would go on.",
-                right=True,
-            ),
-            Choice(
-                "Other tokens, since their context changes.",
-                "A scheduler decides when a token is computed, never which one.",
-            ),
-        ),
-    ),
-    Question(
         text="Blocks of 16, a pool of 20, watermark 0. Three sequences run, each with 6 blocks promised; together they "
         "hold 7. A new request has a prompt of 20 and `max_tokens` of 13. What do the two admission rules say?",
         choices=(

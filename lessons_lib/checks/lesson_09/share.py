@@ -307,9 +307,28 @@ def _why(found, counts, case) -> str:
             f"That makes {sum(counts.values())} in total; the budget is {budget}. Subtract what you "
             "schedule from the budget."
         )
-    if sum(counts.values()) < sum(_right(*case).values()):
-        return "Some of the budget is left, and a sequence could use it. Give each one what it wants while any is left."
-    return (
+    return _first_too_short(counts, case) or (
         "First, one token for each sequence that wants one, in order; then `min(wanted, what is left)` for each "
         "of the others, in order."
     )
+
+
+def _first_too_short(counts, case) -> str:
+    """The first sequence, in the order of serving, that gets less than it could, as a sentence; "" if there is none."""
+    specs, budget = case
+    want, left = _right(*case), budget - sum(counts.values())
+    for sequence in _both(_made(specs)):
+        name, got = sequence.id, counts.get(sequence.id, 0)
+        if got > _wanted(sequence):
+            return f"{name} gets {got} tokens, and wants only {_wanted(sequence)}."
+        if got >= want.get(name, 0):
+            continue
+        wants = (
+            f"{name} wants {_wanted(sequence)} token{'s' * (_wanted(sequence) != 1)} (known − computed = "
+            f"{sequence.num_tokens} − {sequence.num_computed_tokens}) and gets {got}"
+        )
+        if left:
+            return f"{wants}, although {left} of the budget {'are' if left > 1 else 'is'} left."
+        ahead = next(other for other in counts if counts[other] > want.get(other, 0))
+        return f"{wants}. {ahead}, which comes after it, gets {counts[ahead]}."
+    return ""

@@ -85,6 +85,14 @@ def _above_break_even(recorded):
     return should_swap
 
 
+def _nearest_measurement(recorded):
+    def should_swap(scheduler, victim) -> bool:
+        row = min(recorded, key=lambda row: abs(row["tokens"] - victim.num_computed_tokens))
+        return _both_ways(row) < row["recompute_s"]
+
+    return should_swap
+
+
 DIFFERENCE = (
     "Is your slope the difference of two times over the difference of their tokens? Then it gives seconds per token: "
     "check that it leads from the first measurement to the last."
@@ -126,6 +134,10 @@ MISTAKES = (
         "You seem to compare the victim's tokens with one break-even length. If a token takes longer to swap than to "
         "recompute, there is none; and a swap copies whole blocks. Compute the two times for each victim, and compare "
         "them."
+    )),
+    (_nearest_measurement, (
+        "You seem to compare the two times of the measurement that is nearest in length. A victim's own times are on "
+        "the lines, between two measurements. And a recorded step contains what any step takes."
     )),
 )  # fmt: skip
 

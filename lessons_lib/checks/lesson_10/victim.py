@@ -180,15 +180,23 @@ def _check_other_policies(attempt) -> None:
     case = "strict priority; A arrived at 1 and B at 0, both in tier 1, so their ranks are (1, 1.0) and (1, 0.0)."
     both = "If the tiers are equal, the second number of the pairs decides. Python compares pairs as a whole."
     _choose(attempt, [late, early], StrictPriority(), late, case, {"B": both}, LAST)
-    a, b = _sequence("A", 0.0), _sequence("B", 1.0)
-    case = "a policy that serves the latest arrival first: rank = −arrival time. A arrived at 0, B at 1."
+    a, b = _sequence("A", 1.0), _sequence("B", 2.0)
+    case = (
+        "a policy that serves the latest arrival first: rank = −arrival time. A arrived at 1, B at 2, so their ranks "
+        "are −1 and −2."
+    )
     _choose(
         attempt,
         [a, b],
         LastComeFirstServed(),
         a,
         case,
-        {"B": "B arrived last, so this policy serves it first. Only `policy.rank` determines the order."},
+        {
+            "B": (
+                "B arrived last, so this policy serves it first: its rank is the smaller one. Does your function go by "
+                "`policy.rank` alone, and may a rank be negative?"
+            )
+        },
         LAST,
     )
 

@@ -251,8 +251,11 @@ def _legend(d: Drawing, charts: Mapping[str, list[Row]], y: float, asked: Mappin
         d.text(left + 30, top + 9, text, 12, fill=SOFT_INK)
     y += 24 * (places[-1][0] + 1)
     if asked:
-        d.rect(_MARGIN + 9, y + 6, 6, 6, INK, radius=3)
-        d.text(_MARGIN + 30, y + 9, "interactive; the number next to a name is its tier", 12, fill=SOFT_INK)
+        interactive = any(request.is_interactive for request in asked.values())
+        if interactive:
+            d.rect(_MARGIN + 9, y + 6, 6, 6, INK, radius=3)
+        meaning = "interactive; " * interactive + "the number next to a name is its tier"
+        d.text(_MARGIN + 30 * interactive, y + 9, meaning, 12, fill=SOFT_INK)
         y += 24
     return y + 6
 
