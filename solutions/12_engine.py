@@ -413,7 +413,7 @@ are the calls that you need, in alphabetical order:
 
 | call | what it does |
 |---|---|
-| `engine.completions_with_token(scheduler_output, gets_token, tokens, logits)` | returns the completions that get a token; with `n` above 1, it forks the others here, on the blocks of the prompt |
+| `engine.completions_with_token(scheduler_output, gets_token, tokens, logits)` | returns the completions that get a token; with `n` above 1, the other completions begin here, on the blocks of the prompt |
 | `engine.compute(scheduler_output)` | forward pass and sampling; returns `tokens, logits`: a token and a row for each scheduled sequence, in order, even in the middle of a prompt |
 | `engine.copy_blocks(block_copies)` | carries out `scheduler_output.block_copies` |
 | `engine.fail(sequences, error)` | takes the requests of these sequences out with all their blocks, and ends each with this error |
@@ -755,8 +755,8 @@ print("incremental: ", [stream.add(token) for token in euro])
 # %% [markdown]
 """
 "€" has no token of its own, so three tokens hold a byte of it each. Decoded alone, a byte gives "�", and what a reader has seen can't be taken back.
-`IncrementalDetokenizer` releases text only once its characters are complete. It also holds back what
-might be the beginning of a stop string.
+`IncrementalDetokenizer` releases text only once its characters are complete. It also holds back what might be the
+beginning of a stop string, which the next section explains.
 """
 
 # %% [markdown]
