@@ -4,11 +4,11 @@
 
 **Many requests begin with the same text. Does each of them have to compute and store it?**
 
-95 minutes · difficulty: hard · routes: serving · prerequisites: lesson 10 (memory pressure)
+85 minutes · difficulty: hard · routes: serving · prerequisites: lesson 10 (memory pressure)
 
 Lesson 10 took blocks back when there were too few of them. It's better to need fewer. In this lesson, sequences with the same beginning (the same
-*prefix*) share the blocks that hold it: the pool finds blocks by their contents and counts the sequences that use them, and a shared block is copied
-before a sequence writes to it.
+*prefix*) share the blocks that hold it: the pool finds blocks by their contents, counts the sequences that use them, and says which of them a sequence may
+write to.
 """
 
 # %%
@@ -108,8 +108,7 @@ for layer, (keys, other_keys) in enumerate(zip(one, other)):
 # %% [markdown]
 """
 In the first layer, a key depends only on its own token and position. In every later layer it depends on all tokens before it. So a block's identifier
-has to cover all tokens up to the end of that block. Storing all of them for each block would be wasteful. A hash is short, and hashes can be chained:
-each block's hash is computed from its own tokens and from the hash of the block before it.
+has to cover all tokens up to the end of that block. Storing all of them for each block would be wasteful. A hash is short, and hashes can be chained.
 
 > **block hash**: the hash of a full block's tokens together with the hash of the block before it. Equal hashes mean equal tokens from the start of the
 > sequence to the end of the block.
@@ -166,8 +165,8 @@ In lesson 03's pool, every block in use belonged to one request. Now several seq
 
 When the last sequence that used a block is gone, its contents are still there, and the next sequence with this beginning may arrive a minute later.
 So a free block keeps its contents until it is allocated for something else. Until then, a sequence may use it again. It then leaves the free queue
-from wherever it is, also from the middle. The library's `LruQueue` is a queue that supports this: `self.free_queue.pop(block, None)` removes a block
-wherever it is in the queue, and does nothing if it isn't there.
+from wherever it is, also from the middle. The library's `LruQueue` supports that: `self.free_queue.pop(block, None)` removes a block from anywhere, and does
+nothing if it isn't there.
 
 Here is the queue after each of five events. X allocates three blocks; Y begins like X and uses X's first two; both end; and then Z
 begins like them. This cell uses the library's `SharedBlockPool`.
@@ -193,9 +192,8 @@ draw_free_queue(example_of_counts(SharedBlockPool(6, BLOCK)))
 
 # %% [markdown]
 """
-Blocks are allocated from the front of the queue, and freed blocks join its end. So the front is the block that hasn't been used for longest. The usual rule says that it is
-the one least likely to be needed again. Of the blocks of one sequence, the last one goes first, since it is useless
-without the ones before it.
+Blocks are allocated from the front of the queue, and freed blocks join its end. So the front is the block that hasn't been used for longest: by the usual rule,
+the one least likely to be needed again. Of the blocks of one sequence, the last one goes first, since it is useless without the ones before it.
 
 A `SharedBlockPool` is a `BlockPool` with these attributes:
 
@@ -306,15 +304,206 @@ draw_free_queue(states)
 Z's blocks come from the front of the queue: first the three that never contained anything, then c's block, unused since X ended, then b's. The first block
 of the beginning, a's, would be evicted last.
 
-## Build 4: copy before you write
+## Start from what is cached
 
-A sequence writes its new tokens into its last block. If other sequences use that block, or can find it by its hash, they would read what it writes. So
-before a write the scheduler calls your `is_writable`, and if the answer is no, the sequence first gets a copy of its own.
+A new sequence starts with the blocks that `match_prefix` has found for it: they are touched, they become its first blocks, and their tokens count as computed.
+The library's `take_cached` does that.
+
+Let's serve a prompt of exactly three blocks, the first 48 tokens of the common beginning, with your hashes and your pool. X computes it and ends. Then Y comes
+with the same prompt, and all three blocks are still there.
+
+**11.b** How many tokens does Y's first step compute?
+"""
+
+# %%
+predict("11.b", ...)  # tokens
+
+# %%
+YOURS = dict(block_hash=block_hash)
+scheduler = PreemptiveScheduler(PrefixCache(8, BLOCK), max_num_seqs=4, max_num_batched_tokens=64, **YOURS)
+runner = ModelRunner(model, 8, BLOCK)
+x, y = (Sequence(name, beginning[:48], 5) for name in "XY")
+x_steps = serve_recorded(runner, scheduler, [x])
+y_steps = serve_recorded(runner, scheduler, [y], first_index=len(x_steps))
+for name, first in (("X", x_steps[0]), ("Y", y_steps[0])):
+    copies = [f"{one.kind} {one.source} → {one.target}" for one in first.block_copies]
+    print(f"{name}'s first step: {first.hits.get(name, 0)} tokens found, {first.counts[name]} computed, block copies: {copies}")
+reveal("11.b", y_steps[0].counts["Y"], unit="token")
+print("the same answer:", x.output_ids == y.output_ids)
+
+# %% [markdown]
+"""
+If all 48 tokens counted as computed, nothing would be left to compute. But then there are no logits to choose the first token of the answer from! Engines have
+crashed here ([vLLM](https://github.com/vllm-project/vllm/issues/53706), [nano-vllm](https://github.com/GeeeekExplorer/nano-vllm/issues/144)). So the last known
+token is always computed.
+
+And why the copy? The key of token 47 goes to a cache slot in the third block. That block has a hash, so your `is_writable` says no: other sequences may find it
+and read it. (Would an equal key do harm? In another batch it may differ in its last digits. So the rule has no exception.) Y gets a copy of the block, and writes
+there.
 
 > **copy-on-write**: sharing something until one of its users wants to change it. That user gets a copy, and the others keep the original.
 
-When does that happen? Shared blocks are usually full, and new tokens go into a block after them that belongs to one sequence only. There are two
-exceptions. One is a prompt that is *entirely* in the cache; we'll get to it below. The other is a request for several samples of one prompt.
+Copies are rare: shared blocks are usually full, and new tokens go into a block after them that belongs to one sequence only. Several samples of one prompt need
+copies too. "Further" has them, and both functions, `copy_before_write` and `take_cached`, as exercises.
+"""
+
+# %% [markdown]
+"""
+### The six stories with a common beginning
+
+Four at a time, at most 64 tokens per step, and plenty of blocks. This run uses your `block_hash`, and your `PrefixCache` with your `SharedBlockPool` in it.
+A sequence looks for cached blocks once, when it is admitted.
+
+All six wait from the start, and all begin with the same three full blocks, 48 tokens. A's prompt and the beginning of B's fit into the first step.
+
+**11.c** How many prompt tokens are found in the cache, over all six?
+"""
+
+# %%
+predict("11.c", ...)  # tokens
+
+# %%
+def serve_stories(share, num_blocks=40, **options):
+    scheduler = PreemptiveScheduler(
+        PrefixCache(num_blocks, BLOCK), max_num_seqs=4, max_num_batched_tokens=64, share_prefixes=share, **YOURS, **options
+    )
+    sequences, runner = six_stories(SYSTEM), ModelRunner(model, num_blocks, BLOCK)
+    return sequences, scheduler, runner, serve_recorded(runner, scheduler, sequences)
+
+
+unshared, *_ = serve_stories(False)
+sharing, scheduler, runner, sharing_steps = serve_stories(True)
+print("the same answers:", [one.output_ids for one in unshared] == [one.output_ids for one in sharing])
+prompt_tokens = sum(len(sequence.prompt_ids) for sequence in sharing)
+hits = {id: tokens for step in sharing_steps for id, tokens in step.hits.items()}
+print(f"found in the cache: {hits}")
+saved = sum(hits.values())
+reveal("11.c", saved, unit="tokens")
+print(f"prefill tokens: {prompt_tokens} without sharing, {prompt_tokens - saved} with it: {saved / prompt_tokens:.0%} saved")
+
+# %% [markdown]
+"""
+Not 5 × 48 = 240. A found nothing, because it was the first. B found nothing either: it was admitted in the same step as A, and a block gets its hash only once it has
+been computed. So B computed and stored the common beginning again, in three blocks of its own, which get no hashes: A's blocks have them (see
+`cache_full_block`). C to F start with A's three blocks.
+
+In that run, the sequences overlapped. But the beginning is also found when no sequence uses it anymore. Let B come back for four tokens after all six
+have ended:
+"""
+
+# %%
+print(f"all have ended; {len(scheduler.pool.used)} blocks are in use, {len(sharing_steps[-1].cached)} free ones can still be found")
+again = six_stories(SYSTEM)[1]
+again.max_new_tokens = 4
+return_steps = serve_recorded(runner, scheduler, [again], first_index=len(sharing_steps))
+print(f"B again: {return_steps[0].hits['B']} of its {len(again.prompt_ids)} prompt tokens found, {return_steps[0].counts['B']} computed")
+print("the same answer:", again.output_ids == sharing[1].output_ids[:4])
+
+# %%
+all_steps, comes_back = sharing_steps + return_steps, len(sharing_steps)
+Stepper(lambda i: draw_pressure(all_steps[i]), count=len(all_steps), start=comes_back, still=comes_back)
+
+# %% [markdown]
+"""
+## Measure
+
+How much time does sharing save? We serve twelve requests with and without sharing, in alternating rounds. Each has the common beginning, then a
+story, and an answer of four tokens.
+"""
+
+# %% tags=["measured"]
+def twelve_answers(share):
+    pool = PrefixCache(120, BLOCK)
+    scheduler = PreemptiveScheduler(pool, max_num_seqs=4, max_num_batched_tokens=64, share_prefixes=share, **YOURS)
+    sequences = [Sequence(f"{n}{one.id}", one.prompt_ids, 4, arrival_time=6 * n + i) for n in range(2) for i, one in enumerate(six_stories(SYSTEM))]
+    runner = ModelRunner(model, 120, BLOCK)
+    return serve_recorded(runner, scheduler, sequences)
+
+
+runs = {}
+apart_ms, shared_ms = median_ms([lambda: runs.update(apart=twelve_answers(False)), lambda: runs.update(shared=twelve_answers(True))], repeat=3)
+computed_apart, computed_shared = (sum(sum(step.counts.values()) for step in steps) for steps in (runs["apart"], runs["shared"]))
+Table(
+    columns=["", "tokens computed", "steps", "ms"],
+    rows=[
+        ["without sharing", computed_apart, len(runs["apart"]), apart_ms],
+        ["with sharing", computed_shared, len(runs["shared"]), shared_ms],
+        ["ratio", f"{computed_apart / computed_shared:.1f}", f"{len(runs['apart']) / len(runs['shared']):.1f}", f"{apart_ms / shared_ms:.1f}"],
+    ],
+    caption="Twelve requests with a common beginning",
+)
+
+# %% [markdown]
+"""
+The time shrinks less than the tokens do, because a step takes time even if it computes little. Each story comes twice; the second one also finds full blocks of its
+own part of the prompt, if they have been computed by the time it is admitted.
+
+## What is still wrong
+
+**Every token is still the likeliest one.** So several answers to one prompt would all be the same.
+
+**No token is delivered before the whole answer is done.** There is no streaming, no way to stop at a word, and no way to abort a request.
+
+**We can't see what a running server is doing.** In lesson 12, we put all the parts together into one engine that does all of this and reports
+metrics.
+
+## Quiz
+"""
+
+# %%
+quiz("11")
+
+# %% [markdown]
+"""
+## References
+
+- W. Kwon et al.: *Efficient Memory Management for Large Language Model Serving with PagedAttention*, SOSP 2023; sections 4.3 and 4.4.
+  <https://arxiv.org/abs/2309.06180>
+- L. Zheng et al.: *SGLang: Efficient Execution of Structured Language Model Programs*, NeurIPS 2024; RadixAttention in section 3.
+  <https://arxiv.org/abs/2312.07104>
+- vLLM: automatic prefix caching. <https://docs.vllm.ai/en/latest/design/prefix_caching.html>
+- nano-vllm: `nanovllm/engine/block_manager.py`. <https://github.com/GeeeekExplorer/nano-vllm>
+- Hugging Face transformers: continuous batching. <https://huggingface.co/docs/transformers/main/en/continuous_batching>
+"""
+
+# %% [markdown] folded=true
+"""
+## Further (optional)
+
+What the lesson doesn't need. It isn't part of its 85 minutes.
+"""
+
+# %% [markdown]
+"""
+### What production does
+
+- vLLM's prefix cache: `hash_block_tokens` in `vllm/v1/core/kv_cache_utils.py` hashes the parent's hash, the tokens, and everything else that makes a
+  difference: the adapter, the images, and a *salt*, any text that keeps users' blocks apart. `FreeKVCacheBlockQueue` in the same file is our `LruQueue`, written as a linked
+  list; there, too, the tail of a sequence is evicted before its beginning. `KVCacheManager.get_computed_blocks` describes our trap in a comment: if
+  all tokens hit, the last one must be computed again. In that case it uses one block fewer and recomputes that whole block.
+- vLLM serves n samples of one prompt as n requests that find each other's blocks by hash (`vllm/v1/engine/parallel_sampling.py`).
+- **nano-vllm** has its prefix cache in `nanovllm/engine/block_manager.py`. Its hash has only 64 bits, so it compares the tokens as well.
+- **SGLang** keeps prefixes in a tree of tokens instead of a table of hashes, *RadixAttention*, and evicts the least recently used leaves
+  (`python/sglang/srt/mem_cache/radix_cache.py`). It can also schedule requests with a long cached prefix first.
+- **Hugging Face transformers** shares blocks by hash with `allow_block_sharing` in `generation/continuous_batching`, and its `cache.py` has
+  `prepare_fork_request` for several samples.
+
+The PagedAttention paper describes sharing and copy-on-write in section 4.4.
+"""
+
+# %% [markdown]
+"""
+### Optional: copy before you write
+
+Here the scheduler makes room for a sequence's next tokens. Before a write it calls your `is_writable`, and if the answer is no, `copy_before_write`:
+"""
+
+# %%
+show_source(PreemptiveScheduler.needs_copy, PreemptiveScheduler.make_room)
+
+# %% [markdown]
+"""
+One case is a prompt that is *entirely* in the cache. The other is a request for several samples of one prompt.
 
 > **fork**: creating a second sequence with all the tokens of an existing one. Both use the same blocks, including the last one, which may not be full.
 
@@ -385,187 +574,8 @@ print("the free queue:", list(pool.free_queue), "| found afterwards:", pool.matc
 No sequence uses block 1 anymore, so it joins the end of the free queue. It keeps its hash, and can still be found there.
 """
 
-# %% [markdown]
-"""
-## Start from what is cached
-
-A sequence is admitted. It has no blocks yet. `match_prefix` has found some for it, so it starts with these: they are touched, they become its first
-blocks, and their tokens count as computed. That's all, except for one trap.
-
-Suppose a prompt has 32 tokens, and both of its blocks are found. All 32 tokens are computed, so nothing is left to compute. But then there are no
-logits to choose the first token of the answer from! Engines have crashed here ([vLLM](https://github.com/vllm-project/vllm/issues/53706),
-[nano-vllm](https://github.com/GeeeekExplorer/nano-vllm/issues/144)). So the last known token is always computed: 31 tokens count as computed. Its key
-goes to a cache slot in the second block, which already contains that key, and the sequence must not write to that block. (Would an equal key do harm?
-In another batch it may differ in its last digits, and other sequences read it. So the rule has no exception.) Here the scheduler makes room for a
-sequence's next tokens, and calls your `is_writable` and your `copy_before_write`:
-"""
-
 # %%
-show_source(PreemptiveScheduler.needs_copy, PreemptiveScheduler.make_room)
-
-# %% [markdown]
-"""
-(The first part, up to the 31 tokens, is the library's `take_cached`. "Further" has it as an exercise.)
-
-Let's serve such a prompt, the first 48 tokens of the common beginning, with your hashes, your pool and your copies. X computes it and ends. Then Y comes with the
-same prompt:
-"""
-
-# %%
-YOURS = dict(block_hash=block_hash, copy_before_write=copy_before_write)
-scheduler = PreemptiveScheduler(PrefixCache(8, BLOCK), max_num_seqs=4, max_num_batched_tokens=64, **YOURS)
-runner = ModelRunner(model, 8, BLOCK)
-x, y = (Sequence(name, beginning[:48], 5) for name in "XY")
-x_steps = serve_recorded(runner, scheduler, [x])
-y_steps = serve_recorded(runner, scheduler, [y], first_index=len(x_steps))
-for name, first in (("X", x_steps[0]), ("Y", y_steps[0])):
-    copies = [f"{one.kind} {one.source} → {one.target}" for one in first.block_copies]
-    print(f"{name}'s first step: {first.hits.get(name, 0)} tokens found, {first.counts[name]} computed, block copies: {copies}")
-print("the same answer:", x.output_ids == y.output_ids)
-
-# %% [markdown]
-"""
-### The six stories with a common beginning
-
-Four at a time, at most 64 tokens per step, and plenty of blocks. This run uses your `block_hash`, and your `PrefixCache` with your `SharedBlockPool` in it.
-A sequence looks for cached blocks once, when it is admitted.
-
-All six wait from the start, and all begin with the same three full blocks, 48 tokens. A's prompt and the beginning of B's fit into the first step.
-
-**11.b** How many prompt tokens are found in the cache, over all six?
-"""
-
-# %%
-predict("11.b", ...)  # tokens
-
-# %%
-def serve_stories(share, num_blocks=40, **options):
-    scheduler = PreemptiveScheduler(
-        PrefixCache(num_blocks, BLOCK), max_num_seqs=4, max_num_batched_tokens=64, share_prefixes=share, **YOURS, **options
-    )
-    sequences, runner = six_stories(SYSTEM), ModelRunner(model, num_blocks, BLOCK)
-    return sequences, scheduler, runner, serve_recorded(runner, scheduler, sequences)
-
-
-unshared, *_ = serve_stories(False)
-sharing, scheduler, runner, sharing_steps = serve_stories(True)
-print("the same answers:", [one.output_ids for one in unshared] == [one.output_ids for one in sharing])
-prompt_tokens = sum(len(sequence.prompt_ids) for sequence in sharing)
-hits = {id: tokens for step in sharing_steps for id, tokens in step.hits.items()}
-print(f"found in the cache: {hits}")
-saved = sum(hits.values())
-reveal("11.b", saved, unit="tokens")
-print(f"prefill tokens: {prompt_tokens} without sharing, {prompt_tokens - saved} with it: {saved / prompt_tokens:.0%} saved")
-
-# %% [markdown]
-"""
-Not 5 × 48 = 240. A found nothing, because it was the first. B found nothing either: it was admitted in the same step as A, and a block gets its hash only once it has
-been computed. So B computed the common beginning again, and stored it again, in three blocks of its own. They get no hashes, since A's blocks already have these hashes (see
-`cache_full_block`). C to F start with A's three blocks.
-
-In that run, the sequences overlapped. But the beginning is also found when no sequence uses it anymore. Let B come back for four tokens after all six
-have ended:
-"""
-
-# %%
-print(f"all have ended; {len(scheduler.pool.used)} blocks are in use, {len(sharing_steps[-1].cached)} free ones can still be found")
-again = six_stories(SYSTEM)[1]
-again.max_new_tokens = 4
-return_steps = serve_recorded(runner, scheduler, [again], first_index=len(sharing_steps))
-print(f"B again: {return_steps[0].hits['B']} of its {len(again.prompt_ids)} prompt tokens found, {return_steps[0].counts['B']} computed")
-print("the same answer:", again.output_ids == sharing[1].output_ids[:4])
-
-# %%
-all_steps, comes_back = sharing_steps + return_steps, len(sharing_steps)
-Stepper(lambda i: draw_pressure(all_steps[i]), count=len(all_steps), start=comes_back, still=comes_back)
-
-# %% [markdown]
-"""
-## Measure
-
-How much time does sharing save? We serve twelve requests with and without sharing, in alternating rounds. Each has the common beginning, then a
-story, and an answer of four tokens.
-"""
-
-# %% tags=["measured"]
-def twelve_answers(share):
-    pool = PrefixCache(120, BLOCK)
-    scheduler = PreemptiveScheduler(pool, max_num_seqs=4, max_num_batched_tokens=64, share_prefixes=share, **YOURS)
-    sequences = [Sequence(f"{n}{one.id}", one.prompt_ids, 4, arrival_time=6 * n + i) for n in range(2) for i, one in enumerate(six_stories(SYSTEM))]
-    runner = ModelRunner(model, 120, BLOCK)
-    return serve_recorded(runner, scheduler, sequences)
-
-
-runs = {}
-apart_ms, shared_ms = median_ms([lambda: runs.update(apart=twelve_answers(False)), lambda: runs.update(shared=twelve_answers(True))], repeat=3)
-computed_apart, computed_shared = (sum(sum(step.counts.values()) for step in steps) for steps in (runs["apart"], runs["shared"]))
-Table(
-    columns=["", "tokens computed", "steps", "ms"],
-    rows=[
-        ["without sharing", computed_apart, len(runs["apart"]), apart_ms],
-        ["with sharing", computed_shared, len(runs["shared"]), shared_ms],
-        ["ratio", f"{computed_apart / computed_shared:.1f}", f"{len(runs['apart']) / len(runs['shared']):.1f}", f"{apart_ms / shared_ms:.1f}"],
-    ],
-    caption="Twelve requests with a common beginning",
-)
-
-# %% [markdown]
-"""
-The time shrinks less than the tokens do, because a step takes time even if it computes little. Each story comes twice; the second one also finds full blocks of its
-own part of the prompt, if they have been computed by the time it is admitted.
-
-## What is still wrong
-
-**Every token is still the likeliest one.** Forks only make sense once tokens are sampled.
-
-**No token is delivered before the whole answer is done.** There is no streaming, no way to stop at a word, and no way to abort a request.
-
-**We can't see what a running server is doing.** In lesson 12, we put all the parts together into one engine that does all of this and reports
-metrics.
-
-## Quiz
-"""
-
-# %%
-quiz("11")
-
-# %% [markdown]
-"""
-## References
-
-- W. Kwon et al.: *Efficient Memory Management for Large Language Model Serving with PagedAttention*, SOSP 2023; sections 4.3 and 4.4.
-  <https://arxiv.org/abs/2309.06180>
-- L. Zheng et al.: *SGLang: Efficient Execution of Structured Language Model Programs*, NeurIPS 2024; RadixAttention in section 3.
-  <https://arxiv.org/abs/2312.07104>
-- vLLM: automatic prefix caching. <https://docs.vllm.ai/en/latest/design/prefix_caching.html>
-- nano-vllm: `nanovllm/engine/block_manager.py`. <https://github.com/GeeeekExplorer/nano-vllm>
-- Hugging Face transformers: continuous batching. <https://huggingface.co/docs/transformers/main/en/continuous_batching>
-"""
-
-# %% [markdown] folded=true
-"""
-## Further (optional)
-
-What the lesson doesn't need. It isn't part of its 95 minutes.
-"""
-
-# %% [markdown]
-"""
-### What production does
-
-- vLLM's prefix cache: `hash_block_tokens` in `vllm/v1/core/kv_cache_utils.py` hashes the parent's hash, the tokens, and everything else that makes a
-  difference: the adapter, the images, and a *salt*, any text that keeps users' blocks apart. `FreeKVCacheBlockQueue` in the same file is our `LruQueue`, written as a linked
-  list; there, too, the tail of a sequence is evicted before its beginning. `KVCacheManager.get_computed_blocks` describes our trap in a comment: if
-  all tokens hit, the last one must be computed again. In that case it uses one block fewer and recomputes that whole block.
-- vLLM serves n samples of one prompt as n requests that find each other's blocks by hash (`vllm/v1/engine/parallel_sampling.py`).
-- **nano-vllm** has its prefix cache in `nanovllm/engine/block_manager.py`. Its hash has only 64 bits, so it compares the tokens as well.
-- **SGLang** keeps prefixes in a tree of tokens instead of a table of hashes, *RadixAttention*, and evicts the least recently used leaves
-  (`python/sglang/srt/mem_cache/radix_cache.py`). It can also schedule requests with a long cached prefix first.
-- **Hugging Face transformers** shares blocks by hash with `allow_block_sharing` in `generation/continuous_batching`, and its `cache.py` has
-  `prepare_fork_request` for several samples.
-
-The PagedAttention paper describes sharing and copy-on-write in section 4.4.
-"""
+YOURS["copy_before_write"] = copy_before_write  # for the runs below, and those above if you run their cells once more
 
 # %% [markdown]
 """
@@ -574,22 +584,22 @@ The PagedAttention paper describes sharing and copy-on-write in section 4.4.
 B's prompt has 62 tokens. We want four samples of its answer: four sequences with the same prompt, and answers that differ from their first token on. Each
 of them now has 70 tokens, 69 of them computed. If each had its own blocks, they would use 4 × 5 = 20 blocks of 16.
 
-**11.c** How many blocks do the four use together, if everything that can be shared is stored only once?
+**11.d** How many blocks do the four use together, if everything that can be shared is stored only once?
 """
 
 # %%
-predict("11.c", ...)  # blocks
+predict("11.d", ...)  # blocks
 
 # %% [markdown]
 """
 Now B's prompt with four continuations. Random sampling comes in lesson 12; here, each sample begins with a different one of the four likeliest tokens. X, Y
 and Z are forks of B. The last block of the prompt has room for two more tokens, and all four are about to write to it.
 
-**11.d** How many block copies does the first step after the fork need?
+**11.e** How many block copies does the first step after the fork need?
 """
 
 # %%
-predict("11.d", ...)  # copies
+predict("11.e", ...)  # copies
 
 # %%
 pool = PrefixCache(24, BLOCK)
@@ -613,12 +623,12 @@ print(f"after the fork: blocks {b.blocks}, ref_count {pool.ref_count}")
 fork_steps = [recorded_step(runner, scheduler)]
 copies = [f"{block_copy.source} → {block_copy.target}" for block_copy in fork_steps[0].block_copies]
 print(f"block copies in the first step after the fork: {', '.join(copies)}")
-reveal("11.d", len(copies), unit="copies")
+reveal("11.e", len(copies), unit="copies")
 while b.num_computed_tokens < 69:
     fork_steps.append(recorded_step(runner, scheduler, index=len(fork_steps)))
 num_used = len(pool.used)
 apart = sum(len(sample.blocks) for sample in samples)
-reveal("11.c", num_used, unit="blocks")
+reveal("11.d", num_used, unit="blocks")
 print(f"together they use {num_used} blocks; if each had its own: {apart}")
 Stepper(lambda i: draw_pressure(fork_steps[i]), count=len(fork_steps), start=0, still=0)
 

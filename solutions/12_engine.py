@@ -4,7 +4,7 @@
 
 **We have a scheduler, a paged cache and a model. How do we turn them into an engine that takes requests and streams answers?**
 
-105 minutes · difficulty: medium · routes: serving · prerequisites: lesson 09 (the scheduler), lesson 10 (memory
+85 minutes · difficulty: medium · routes: serving · prerequisites: lesson 09 (the scheduler), lesson 10 (memory
 pressure) and lesson 11 (prefix sharing)
 
 The parts can serve requests, but something has to drive them. In this lesson an engine does that, and it adds what users expect: sampling, text instead of
@@ -12,9 +12,7 @@ token ids, and answers that can be read as they grow and stopped halfway. Then w
 """
 
 # %%
-import random
-import sys
-from pathlib import Path
+from itertools import count
 
 import torch
 
@@ -23,14 +21,12 @@ from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, sol
 from lessons_lib.checks.my_engine import by_lesson, my_engine
 from lessons_lib.engine import EngineConfig, LLMEngine, ModelRunner, SamplingParams, random_numbers
 from lessons_lib.engine.race import mixed
-from lessons_lib.engine.recovery import recover
 from lessons_lib.kv_cache import PrefixCache, audit
 from lessons_lib.measuring import MAX_NEW_TOKENS, NAMES, PROMPTS, STORIES, ledger
 from lessons_lib.models import load_model
 from lessons_lib.scheduling import PreemptiveScheduler, Sequence
 from lessons_lib.viz.charts import draw_token_bars
 from lessons_lib.viz.dashboard import Dashboard
-from lessons_lib.viz.source import show_source
 from lessons_lib.viz.tables import Table
 
 model, tokenizer = load_model(device="cpu")  # float32, so answers can be compared token for token
@@ -60,7 +56,7 @@ for sequence in sequences:
 # %% [markdown]
 """
 It works, if you know all the parts. But to add a request later, to show a word before the end or to stop one sequence, you have to change the loop. Decoding is
-always greedy. And a loop that survives an exception by dropping its sequences loses their blocks, as you'll see.
+always greedy. And what if an exception comes in the middle?
 
 Here are all six stories with an engine. `SamplingParams` holds the settings of a request; here, only the maximum length of its answer. `EngineConfig`
 holds the sizes of the engine: batch slots, token budget, blocks. The finish reason `length` means that an answer has its maximum of tokens.
@@ -139,12 +135,12 @@ reveal("12.a", steps[0].new_tokens)
 
 # %% [markdown]
 """
-A's prompt takes 13 of the 64 tokens, and B gets the other 51. C and D aren't even admitted, because the budget is used up. Only A gets a new token, because
-all of its known tokens are computed. B has a row of logits too, but it predicts a token that is already in B's prompt. It isn't used.
+A's prompt takes 13 of the 64 tokens, and B gets the other 51. C and D aren't even admitted, because the budget is used up. Only A gets a new token. B has a
+row of logits too, but it predicts a token that is already in B's prompt, so it isn't used.
 
 ## Choosing a token
 
-So far we've always taken the likeliest token. That makes for dull stories, and a second answer to the same prompt is identical to the first.
+So far we've always taken the likeliest token. That makes for dull stories, and a second answer is identical to the first.
 
 > **sampling**: choosing the next token at random, where each token has the probability that the model gives it.
 
@@ -157,16 +153,9 @@ A softmax of the logits gives these probabilities. Three settings change them.
 
 > **top-p**: only the smallest set of likeliest tokens whose probabilities add up to at least p may be drawn. Also called *nucleus sampling*.
 
-Both cut off the long tail: thousands of tokens that don't fit. Each is unlikely, but there are so many that one would be drawn now and then.
+A temperature of 0.5 squares the ratio of two probabilities: 2 : 1 becomes 4 : 1. The two cuts remove the long tail, thousands of tokens that don't fit. Each is
+unlikely, but there are so many that one would be drawn now and then.
 
-**12.b** Two tokens are possible, with the probabilities 2/3 and 1/3. What is the probability of the likelier one at a temperature of 0.5?
-"""
-
-# %%
-predict("12.b", ...)
-
-# %% [markdown]
-"""
 ## Build 1: what to draw from
 
 The rows of logits belong to different requests, each with its own settings. So temperature, top-k and top-p are tensors with one value per row.
@@ -197,14 +186,8 @@ import torch
 
 from lessons_lib.engine.sampling import token_probabilities
 
-# %%
-likelier, _ = token_probabilities(torch.tensor([[2.0, 1.0]]).log(), torch.tensor([0.5]), torch.tensor([2]), torch.tensor([1.0]))
-reveal("12.b", round(float(likelier[0, 0]), 6))
-
 # %% [markdown]
 """
-Dividing the logits by 0.5 doubles their difference, and so squares the ratio of the probabilities: 2 : 1 becomes 4 : 1.
-
 Here are the real probabilities after "The old dog" with five settings, computed in one call:
 """
 
@@ -215,15 +198,9 @@ def next_logits(token_ids):
         return model(input_ids=torch.tensor([token_ids])).logits[:, -1]
 
 
-VOCABULARY = model.config.vocab_size
-SETTINGS = {
-    "temperature 0.5": (0.5, VOCABULARY, 1.0),
-    "temperature 1": (1.0, VOCABULARY, 1.0),
-    "temperature 2": (2.0, VOCABULARY, 1.0),
-    "top-k 3": (1.0, 3, 1.0),
-    "top-p 0.5": (1.0, VOCABULARY, 0.5),
-}
-temperature, top_k, top_p = (torch.tensor(column) for column in zip(*SETTINGS.values()))
+V = model.config.vocab_size
+SETTINGS = ["temperature 0.5", "temperature 1", "temperature 2", "top-k 3", "top-p 0.5"]
+temperature, top_k, top_p = torch.tensor([0.5, 1, 2, 1, 1]), torch.tensor([V, V, V, 3, V]), torch.tensor([1, 1, 1, 1, 0.5])
 after_dog = next_logits(prompt_ids["C"])
 probabilities, tokens = token_probabilities(after_dog.expand(len(SETTINGS), -1), temperature, top_k, top_p)
 names = [tokenizer.decode(token) for token in tokens[0, :10].tolist()]
@@ -239,33 +216,14 @@ likeliest. The cuts rule tokens out, and the remaining tokens share their probab
 """
 ## Draw a token
 
-Lay the probabilities end to end, and see on which of them a random number between 0 and 1 falls. That draws a token, but it takes the sums of the whole row,
-and the cuts take a sorted one. Other models have 150,000 tokens, and 256 requests draw at once. There is a way to draw that needs no sums:
+Lay the probabilities end to end, and see on which of them a random number between 0 and 1 falls. That draws a token, but it takes the sums of the whole row.
+Other models have 150,000 tokens, and 256 requests draw at once. There is a way that needs no sums:
 
 > **exponential race**: each token gets a random time: an exponential random number, divided by the token's probability. The token with the smallest time is
 > drawn. Each token is that one with exactly its own probability.
 
 An exponential random number is `-log(1 - number)`, for an evenly distributed `number` between 0 and 1. A token that is twice as likely has half the time on
-average, and is drawn twice as often:
-"""
-
-# %%
-def race(probabilities, numbers):
-    """The index with the smallest time in each row. `numbers` [N, vocabulary]: one for each token."""
-    return (-torch.log1p(-numbers) / probabilities).argmin(dim=-1)
-
-
-DRAWS = 200_000
-generator = torch.Generator().manual_seed(0)
-three = torch.tensor([[0.6, 0.3, 0.1]]).expand(DRAWS, -1)
-in_the_race = race(three, torch.rand(DRAWS, 3, generator=generator))
-print("probabilities:", [round(each, 4) for each in three[0].tolist()])
-print("drawn:        ", [round(each, 4) for each in (in_the_race.bincount() / DRAWS).tolist()])
-
-# %% [markdown]
-"""
-If all times are multiplied by the same factor, the same token wins. So without cuts the race needs no probabilities, only `exp(logit / temperature)`, and no
-sum. With cuts, the engine has a way that needs no sort ("The race and the cuts" in "Further"). Your own engine, at the end, draws from your function.
+average, and is drawn twice as often. ("The race and the cuts" in "Further" counts 200,000 draws, and shows how the engine cuts without a sort.)
 
 ### The same seed, the same text
 
@@ -273,44 +231,40 @@ Where do the random numbers come from? Usually from a generator: an object with 
 
 > **seed**: a number that determines all random numbers of a request. The same seed should give the same answer again. A request without one gets a random seed.
 
-A single generator for the whole engine can't do that: which number comes next depends on the other requests. A generator for each request works, but then each
-row of the batch is a call of its own, and a request that moves to another machine takes a state along. There is a way that needs no state: the random number
-of a token is a hash of the seed, of the position in the answer, and of the token's id.
+A single generator for the whole engine can't do that: which number comes next depends on the other requests. With one for each request, each row of the batch
+is a call of its own, and a preempted request must keep its state. There is a way that needs no state: the random number of a token is a hash of the seed, of the
+position in the answer, and of the token's id.
 
 The simplest choice is `hash(hash(seed + position) + token id)`. The hash is a good one: if its argument changes by 1, about half of its 64 bits
-change. One user asks with seed 7, another with seed 8, and each gets an answer of 20 tokens.
+change. The inner hash is the same for all tokens of a position. One user asks with seed 7, another with seed 8, and each gets an answer of 20 tokens.
 
-Look at the inner hash, which is one for all tokens of a position.
-
-**12.c** How many of the 20 inner hashes of the second answer also occur in the first?
+**12.b** How many of the 20 inner hashes of the second answer also occur in the first?
 """
 
 # %%
-predict("12.c", ...)  # hashes
+predict("12.b", ...)  # hashes
 
 # %%
 seed_7, seed_8 = (mixed(seed + torch.arange(20)).tolist() for seed in (7, 8))  # `mixed` is the engine's hash
-reveal("12.c", len(set(seed_7) & set(seed_8)), unit="hashes")
+reveal("12.b", len(set(seed_7) & set(seed_8)), unit="hashes")
 
 # %% [markdown]
 """
 8 + 0 is 7 + 1: seed 8 draws with the numbers of seed 7, each one position earlier. A perfect hash doesn't help against equal arguments. So the seed is
-hashed first, and then the result plus the position: `hash(seed) + 1` is nothing like `hash(seed + 1)`. The last two lines turn the hash of each token id into
-a number between 0 and 1:
-"""
-
-# %%
-show_source(random_numbers)
-
-# %% [markdown]
-"""
-The numbers at position 5 don't need those at 0 to 4.
+hashed first, and then the result plus the position: `hash(seed) + 1` is nothing like `hash(seed + 1)`. The engine's `random_numbers` hashes
+`hash(hash(seed) + position)` plus a multiple of the token id, and turns 32 bits of the result into a number between 0 and 1. The numbers at position 5 don't
+need those at 0 to 4.
 
 Now all parts of a draw are here. This is the simplest possible loop, without cache, batch or engine: your probabilities, the race, and these numbers.
 """
 
 # %%
 SETTING = dict(temperature=0.9, top_k=50, top_p=0.95)
+
+
+def race(probabilities, numbers):
+    """The index with the smallest time in each row. `numbers` [N, vocabulary]: one for each token."""
+    return (-torch.log1p(-numbers) / probabilities).argmin(dim=-1)
 
 
 def by_hand(token_ids, seed, count):
@@ -330,28 +284,23 @@ print("The old dog" + tokenizer.decode(expected))
 # %% [markdown]
 """
 Now the engine, with the same seed: alone; with five other requests in the batch, each with its own seed; and in a pool so small that sequences are
-preempted, and recomputed or swapped. C is added last, so it's the first victim.
+preempted, and recomputed or swapped. C is added last, so it's preempted first.
 """
 
 # %%
 def with_others(others, **sizes):
-    """C's answer with seed 7 after other requests: what became of C's cache, and whether the answer is the loop's."""
-    config = EngineConfig(max_num_seqs=6, max_num_batched_tokens=64, **sizes)
-    engine, preempted = LLMEngine(model, tokenizer, config), []
+    """C with seed 7, after other requests: (preemptions, swap-outs, whether C's answer is the loop's)."""
+    engine, answers = LLMEngine(model, tokenizer, EngineConfig(max_num_seqs=6, max_num_batched_tokens=64, **sizes)), {}
     for seed, name in enumerate(others):
         engine.add_request(prompt_ids[name], SamplingParams(max_tokens=20, seed=seed, **SETTING))
     engine.add_request("The old dog", SamplingParams(max_tokens=20, seed=7, **SETTING), request_id="C")
-    while "C" in engine.requests:
-        ran = "C" in [sequence.id for sequence in engine.scheduler.running]
-        outputs = engine.step()
-        waits = [sequence for sequence in engine.scheduler.waiting if sequence.id == "C"]
-        preempted += ["swapped out" if sequence.swapped else "dropped" for sequence in waits if ran]
-    (answer,) = (output.token_ids for output in outputs if output.request_id == "C")
-    return ", ".join(preempted) or "kept", "yes" if answer == expected else "no"
+    while "C" not in answers:
+        answers |= {output.request_id: output.token_ids for output in engine.step()}
+    return engine.scheduler.num_preempted, engine.scheduler.num_swapped, "yes" if answers["C"] == expected else "no"
 
 
 Table(
-    columns=["C with seed 7", "C's cache", "same tokens as the loop"],
+    columns=["C with seed 7", "preemptions", "of these, swapped", "same tokens as the loop"],
     rows=[
         ["alone", *with_others("", num_blocks=64)],
         ["with five others", *with_others("ABDEF", num_blocks=64)],
@@ -362,17 +311,16 @@ Table(
 
 # %% [markdown]
 """
-One caveat. The rest of the batch changes the last digits of the logits, because sums are computed in a different order. If the two smallest times are that
-close, a different token is drawn. Here all 20 tokens are the same in all four runs, in float32. bfloat16 has only two to three significant digits, so expect
-it there now and then.
+One caveat: the rest of the batch changes the last digits of the logits, because sums are computed in a different order. If the two smallest times are that
+close, a different token is drawn: in float32 hardly ever, in bfloat16, with its two to three digits, now and then.
 
 ## Streaming
 
 > **streaming**: returning an answer piece by piece as it grows.
 
 `engine.stream(...)` is a generator. Each iteration of the `for` loop runs as many steps as it takes to get one more token, and the steps serve all other
-requests in the engine too. A token may hold only part of a character, or part of a *stop string*, a string that ends the answer as soon as it appears. Text is
-passed on once that is decided (see "Text, character by character" and "Stop strings" in "Further"). Here the reader stops after the second period.
+requests in the engine too. (A token may hold only part of a character; see "Text, character by character" in "Further".) Here the reader stops after the second
+period.
 """
 
 # %%
@@ -390,59 +338,29 @@ print(f"D: {aborted.finish_reason} after {len(aborted.token_ids)} tokens; blocks
 
 # %% [markdown]
 """
-Leaving the loop closed the generator, and that aborted the request: its blocks are free again, and no more of its tokens are computed. (A generator that you
-keep in a variable stays open until you call its `close()`.) D kept getting tokens the whole time. `abort` ends a request from anywhere else.
+Leaving the loop closed the generator, and that aborted E: its blocks are free again, and no more of its tokens are computed. (A generator that you keep in a
+variable stays open until you call its `close()`.) D kept getting tokens the whole time. `abort` ends a request from anywhere else.
 
 ## When something breaks
 
 A request that can't be served is refused at once, before it changes anything (see "What must be refused" in "Further"). But a step can still break in the
-middle, in three ways that are no bug of the engine. The first is user code: the callback that receives each token. Here B's callback fails at the fourth token. The other five requests must
-not be affected.
-"""
+middle, in three ways that are no bug of the engine.
 
-# %%
-def serve_six(engine, on_token_of_b=None):
-    """Serve the six stories; `audit` checks the pool after every step (lesson 10)."""
-    for story, params in zip(STORIES, AS_ASKED):
-        engine.add_request(story.prompt, params, request_id=story.name, on_token=on_token_of_b if story.name == "B" else None)
-    outputs = {}
-    while engine.has_unfinished():
-        outputs |= {output.request_id: output for output in engine.step()}
-        audit(engine.scheduler)
-    for name, right in zip(NAMES, alone):
-        output = outputs[name]
-        same = output.token_ids == right[: len(output.token_ids)]
-        print(f"  {name}: {output.finish_reason:<6} {len(output.token_ids):3} tokens, as alone so far: {same}  {output.error or ''}")
-    print(f"blocks in use: {len(engine.scheduler.pool.used)}")
+The first is user code: the callback that receives each token. Its error ends its own request, and no other ("A callback that fails" in "Further").
 
-
-of_b = []
-
-
-def failing_callback(token):
-    of_b.append(token)
-    if len(of_b) == 4:
-        raise ConnectionError("the reader is gone")
-
-
-serve_six(LLMEngine(model, tokenizer, SMALL), failing_callback)
-
-# %% [markdown]
-"""
 The second is the model, or the copying of blocks: memory runs out, or a kernel refuses its input. (If the GPU itself is lost, so is the process. Lesson 15
 is about that.) By then the scheduler has allocated blocks for the step, and we can't tell what the failed pass has written to them. Here is the loop from the
-beginning of the lesson, with the obvious handler. Its fifth pass fails. The handler tells the readers of the three stories, and forgets their sequences:
+beginning of the lesson. Its fifth pass fails, and the obvious handler tells the readers of the three stories, and forgets their sequences:
 """
 
 # %%
 def fails_in_call(number, error, function):
     """The function, but its call with this number raises the error once its work is done."""
-    calls = []
+    calls = count(1)
 
     def call(*args):
         result = function(*args)
-        calls.append(result)
-        if len(calls) == number:
+        if next(calls) == number:
             raise error
         return result
 
@@ -466,36 +384,36 @@ while scheduler.has_unfinished():
 
 # %% [markdown]
 """
-**12.d** Nothing runs any more. How many of the 32 blocks, of 16 tokens each, are lost: not free, and in no sequence that the scheduler knows? (The prompts of A,
+**12.c** Nothing runs any more. How many of the 32 blocks, of 16 tokens each, are lost: not free, and in no sequence that the scheduler knows? (The prompts of A,
 C and D have 13, 3 and 21 tokens. The first pass computes all three of them.)
 """
 
 # %%
-predict("12.d", ...)  # blocks
+predict("12.c", ...)  # blocks
 
 # %%
 try:
     audit(scheduler)
 except Exception as error:
     print(f"{type(error).__name__}: {error}")
-reveal("12.d", len(pool.used), unit="blocks")
+reveal("12.c", len(pool.used), unit="blocks")
 
 # %% [markdown]
 """
 A's prompt and four more tokens need two blocks, and the second was allocated for the very step that failed. No sequence will ever free these blocks. After a few
 such failures, the engine could admit nothing.
 
-What should a failed step do instead? It could try again, because a request can always be computed anew from its tokens. But if one of the requests is what makes
-the model fail, every step fails, for ever. So the step ends its requests, with their blocks, and leaves all others alone. That is the step you'll write.
+What should a failed step do instead? It could try again, because a request can always be computed anew from its tokens. But if one of them makes the model
+fail, every step fails, for ever. So the step ends its requests, with their blocks, and leaves all others alone. That is the step you'll write.
 
 ## Build 2: the step, whole or failed
 
-**Your task: `run_step(engine)`**, one step for all requests of an `LLMEngine`. It returns nothing. `engine.step()` calls it, and then returns the outputs
-of the requests that have ended. These are the calls that you need, in alphabetical order:
+**Your task: `run_step(engine)`**, one step for all requests of an `LLMEngine`. It returns nothing; `engine.step()` calls it, and collects the outputs. These
+are the calls that you need, in alphabetical order:
 
 | call | what it does |
 |---|---|
-| `engine.completions_with_token(scheduler_output, gets_token, tokens, logits)` | returns the completions that get a token; a request with `n` above 1 gets its other completions here, on the blocks of its prompt |
+| `engine.completions_with_token(scheduler_output, gets_token, tokens, logits)` | returns the completions that get a token; with `n` above 1, the other completions begin here, on the blocks of the prompt |
 | `engine.compute(scheduler_output)` | forward pass and sampling; returns `tokens, logits`: a token and a row for each scheduled sequence, in order, even in the middle of a prompt |
 | `engine.copy_blocks(block_copies)` | carries out `scheduler_output.block_copies` |
 | `engine.fail(sequences, error)` | takes the requests of these sequences out with all their blocks, and ends each with this error |
@@ -508,20 +426,20 @@ The whole step:
 
 - The picture in "The idea" has the order. `completions_with_token` isn't in it: it needs the logits, and the blocks that `update` may free. A listener that
   looks at the engine must see a complete step.
-- `gets_token` is a list with a bool for each scheduled sequence, in order: whether all its known tokens are computed once this step is counted. As in
-  lesson 09, `scheduler_output.num_scheduled_tokens` maps each sequence to the number of its tokens that the step computes. A sequence has
-  `num_computed_tokens`, which only `update` changes, and `num_tokens`.
+- `gets_token` is a list with a bool for each scheduled sequence, in order: whether all its known tokens are computed once this step is counted.
+  `scheduler_output.num_scheduled_tokens` is a dict, as in lesson 09: sequence → tokens that this step computes. A sequence has `num_tokens` and
+  `num_computed_tokens`, which only `update` changes.
 - `num_sampled` is the number of sequences that get a token, `new_tokens` that of the completions that do. Both may be 0: the step is recorded all the same.
 - If nothing is scheduled (`num_scheduled_tokens` is empty), there may still be blocks to copy. The model isn't called then, and nothing is recorded.
 
 The failed step: `copy_blocks` or `compute` raises an `Exception`.
 
 - Each request whose cache is in doubt now ends with this error, and no other. Nothing is recorded. The next step goes on with the others.
-- Which are in doubt? That depends on what failed, and on what it writes. Think of the pass, and of each kind of block
-  copy: swap-out, swap-in and copy-on-write. What this step preempts is in `scheduler_output.preempted`. Some of it is
-  recomputed, and some swapped out: then its `swapped` (lesson 10) isn't empty.
-- `copy_blocks` doesn't tell which copies it made before it failed, or whose they were. So if it fails, every scheduled
-  sequence counts as in doubt. Whether others do, too, is for you to find out.
+- Which are in doubt? That depends on what failed, and on what it writes: the pass, or one of the three kinds of block
+  copies. What this step preempts is in `scheduler_output.preempted`. Some of it is recomputed, and some swapped out: then
+  its `swapped` (lesson 10) isn't empty.
+- `copy_blocks` doesn't tell which copies it made before it failed. So if it fails, every scheduled sequence counts as in
+  doubt. Whether others do, too, is for you to find out.
 - `run_step` raises nothing then. It lets any other error through: an interrupt (`KeyboardInterrupt` isn't an `Exception`), and errors of the other calls,
   which would be bugs of the engine.
 
@@ -534,7 +452,8 @@ from lessons_lib.engine.step import run_step
 
 # %% [markdown]
 """
-Here is an engine with your step. `advance` is what `engine.step()` calls. The fifth forward pass fails, with A, B, C and D in it:
+Here is an engine with your step. `advance` is what `engine.step()` calls. The fifth forward pass fails, with A, B, C and D in it. E and F wait, and must get
+the answers that they get alone:
 """
 
 # %%
@@ -542,8 +461,23 @@ class YourEngine(LLMEngine):
     """An engine whose steps are yours."""
 
     def advance(self):
-        with self.changes:  # see the next section
+        with self.changes:  # so that the next call notices an interrupt
             run_step(self)
+
+
+def serve_six(engine, on_token_of_b=None):
+    """Serve the six stories; `audit` checks the pool after every step (lesson 10)."""
+    for story, params in zip(STORIES, AS_ASKED):
+        engine.add_request(story.prompt, params, request_id=story.name, on_token=on_token_of_b if story.name == "B" else None)
+    outputs = {}
+    while engine.has_unfinished():
+        outputs |= {output.request_id: output for output in engine.step()}
+        audit(engine.scheduler)
+    for name, right in zip(NAMES, alone):
+        output = outputs[name]
+        same = output.token_ids == right[: len(output.token_ids)]
+        print(f"  {name}: {output.finish_reason:<6} {len(output.token_ids):3} tokens, as alone so far: {same}  {output.error or ''}")
+    print(f"blocks in use: {len(engine.scheduler.pool.used)}")
 
 
 engine = YourEngine(model, tokenizer, SMALL)
@@ -552,76 +486,20 @@ serve_six(engine)
 
 # %% [markdown]
 """
-## Interrupted anywhere
+### Ctrl-C
 
-The third is Ctrl-C. It raises `KeyboardInterrupt` wherever Python happens to be: for example, after a block has left the free queue, and before it is in a block
-table. No request is to blame for it, so none should end. But code that repairs the half-changed state would have to know every line where it can come. The engine
-has no such code. The requests have their tokens, and everything else can be computed from those.
+The third is Ctrl-C. `KeyboardInterrupt` may come at any line: for example, after a block has left the free queue, and before it is in a block table. No request
+is to blame, so none should end. The requests have their tokens, and everything else can be computed from those:
 
 > **recover**: after an interrupt, drop all blocks and put every unfinished sequence back in the queue, with the tokens that it has.
 
-`with self.changes:` counts a change when it begins, and uncounts it only if it finishes. Each call of the engine begins with this function:
-"""
+"Interrupted anywhere" in "Further" shows how the engine notices, and interrupts 40 runs of your step, each at another line.
 
-# %%
-show_source(recover)
-
-# %% [markdown]
-"""
-`reset` empties the queues, the pool and the block tables. `restore` makes the request's sequences anew from prompt and tokens, with nothing computed, and adds
-them to the queue. Their keys and values are recomputed, as after a preemption in lesson 10. A request that had its output already (`result`) keeps it:
-`hand_in` puts it where the caller looks.
-
-Does that hold at other lines? The six stories, with 6 tokens each, run through thousands of lines of your step, the
-engine, the scheduler and the cache. Let's interrupt each of 40 runs at one of them, drawn at random. (That's a sample,
-not a proof. `recover` itself runs only after an interrupt, so none of its lines is drawn.)
-"""
-
-# %%
-PLACES = tuple(str(Path("lessons_lib", part)) for part in ("engine", "scheduling", "kv_cache"))
-
-
-def six_tokens(interrupt_at=None):
-    """Serve the six stories. Returns (lines that ran, function where Ctrl-C came, tokens of each story)."""
-    engine, lines, struck, answers = YourEngine(model, tokenizer, SMALL), 0, None, {}
-    for story in STORIES:
-        engine.add_request(story.prompt, SamplingParams(max_tokens=6), request_id=story.name)
-
-    def on_line(frame, event, _):
-        nonlocal lines, struck
-        if frame.f_code is not run_step.__code__ and not any(place in frame.f_code.co_filename for place in PLACES):
-            return None
-        lines += event == "line"
-        if event == "line" and lines == interrupt_at:
-            struck = frame.f_code.co_name
-            raise KeyboardInterrupt
-        return on_line
-
-    while engine.has_unfinished():
-        sys.settrace(on_line)  # Python calls it for each line that runs
-        try:
-            outputs = engine.step()
-        except KeyboardInterrupt:
-            continue
-        finally:
-            sys.settrace(None)
-        audit(engine.scheduler)
-        answers |= {output.request_id: output.token_ids for output in outputs}
-    return lines, struck, answers
-
-
-lines, _, uninterrupted = six_tokens()
-runs = [six_tokens(interrupt_at=place) for place in random.Random(0).sample(range(1, lines), 40)]
-print(f"{lines:,} lines; interrupted in {', '.join(sorted({struck for _, struck, _ in runs})[:12])}, …")
-print(f"the same tokens for all six: {sum(answers == uninterrupted for *_, answers in runs)} of {len(runs)} runs")
-
-# %% [markdown]
-"""
 ## The engine, live
 
-Here is an engine that you can drive yourself. "step" runs one step. "run" runs until no request is left or you press "pause". The clock goes on
-meanwhile, so a pause is part of TTFT and ITL. Type the beginning of a story
-and add it while the others run. Then choose a trouble and make it: a crowd, a long prompt, a reader that leaves, a model that fails once.
+Drive an engine yourself. "step" runs one step. "run" runs until no request is left or you press "pause" (the clock goes on, so a pause is part of TTFT and
+ITL). Type the beginning of a story, and add it while the others run. Then choose a trouble and make it: a crowd, a long prompt, a reader that leaves, a model
+that fails once.
 """
 
 # %% tags=["measured"]
@@ -637,9 +515,9 @@ cockpit
 """
 ## Your own engine
 
-Whenever a check passes, your answer is kept in the folder `work`, next to this notebook. `my_engine` takes the arguments of `LLMEngine`, and builds an engine of
-your answers where you have solved the exercise, and of the reference where you haven't. An answer that no longer passes its check is left out, and so is one
-with which an engine fails a short trial. (In the solved notebook, only the answers of this lesson are kept, because each lesson is run alone.)
+Whenever a check passes, your answer is kept in the folder `work`, next to this notebook. `my_engine` builds an engine of your answers where you have solved the
+exercise, and of the reference where you haven't, or where your answer no longer passes. (In the solved notebook, only the answers of this lesson are kept,
+because each lesson is run alone.)
 """
 
 # %%
@@ -671,7 +549,7 @@ ledger(model, tokenizer, "12", with_cache_only=True, my_engine=my_engine)
 # %% [markdown]
 """
 The engine computes no unneeded tokens, copies nothing, and reserves little more cache than it uses. On six short stories the slots of lesson 02 are about
-as fast. What the engine has gained is memory, and with it room for more requests.
+as fast. What the engine has gained is memory: room for more requests.
 
 ## What is still wrong
 
@@ -709,12 +587,15 @@ quiz("12")
 """
 ## Further (optional)
 
-What the lesson doesn't need. It isn't part of its 105 minutes.
+What the lesson doesn't need. It isn't part of its 85 minutes.
 """
 
 # %%
 import math
+import random
+import sys
 from dataclasses import replace
+from pathlib import Path
 from statistics import median
 from time import perf_counter
 
@@ -723,9 +604,11 @@ from IPython.display import display
 from lessons_lib.checks.lesson_12.deadlines import deadline_scoreboard
 from lessons_lib.engine import IncrementalDetokenizer, choose_tokens, draw, fused_runner
 from lessons_lib.engine.prometheus import prometheus_text
+from lessons_lib.engine.recovery import recover
 from lessons_lib.measuring import DESIGNS, Workload, hugging_face_continuous, median_ms, recorded_ways, skewed_workload, ways_table
 from lessons_lib.recording import count_operators
 from lessons_lib.viz.charts import draw_step_parts
+from lessons_lib.viz.source import show_source
 
 # %% [markdown]
 """
@@ -779,6 +662,85 @@ A request that would fit in an empty pool is accepted even if the pool is full n
 
 # %% [markdown]
 """
+### A callback that fails
+
+B's callback fails at the fourth token. The other five requests must not be affected. This is again an engine with your step:
+"""
+
+# %%
+of_b = []
+
+
+def failing_callback(token):
+    of_b.append(token)
+    if len(of_b) == 4:
+        raise ConnectionError("the reader is gone")
+
+
+serve_six(YourEngine(model, tokenizer, SMALL), failing_callback)
+
+# %% [markdown]
+"""
+### Interrupted anywhere
+
+Code that repairs a half-changed state would have to know every line where Ctrl-C can come. The engine has no such code. `with self.changes:` counts a change when
+it begins, and uncounts it only if it finishes. Each call of the engine begins with this function:
+"""
+
+# %%
+show_source(recover)
+
+# %% [markdown]
+"""
+`reset` empties the queues, the pool and the block tables. `restore` makes the request's sequences anew from prompt and tokens, with nothing computed, and adds
+them to the queue. Their keys and values are recomputed, as after a preemption in lesson 10. A request that had its output already (`result`) keeps it:
+`hand_in` puts it where the caller looks.
+
+Does that hold at any line? The six stories, with 6 tokens each, run through thousands of lines of your step, the
+engine, the scheduler and the cache. Let's interrupt each of 40 runs at one of them, drawn at random. (That's a sample,
+not a proof. `recover` itself runs only after an interrupt, so none of its lines is drawn.)
+"""
+
+# %%
+PLACES = tuple(str(Path("lessons_lib", part)) for part in ("engine", "scheduling", "kv_cache"))
+
+
+def six_tokens(interrupt_at=None):
+    """Serve the six stories. Returns (lines that ran, function where Ctrl-C came, tokens of each story)."""
+    engine, lines, struck, answers = YourEngine(model, tokenizer, SMALL), 0, None, {}
+    for story in STORIES:
+        engine.add_request(story.prompt, SamplingParams(max_tokens=6), request_id=story.name)
+
+    def on_line(frame, event, _):
+        nonlocal lines, struck
+        if frame.f_code is not run_step.__code__ and not any(place in frame.f_code.co_filename for place in PLACES):
+            return None
+        lines += event == "line"
+        if event == "line" and lines == interrupt_at:
+            struck = frame.f_code.co_name
+            raise KeyboardInterrupt
+        return on_line
+
+    while engine.has_unfinished():
+        sys.settrace(on_line)  # Python calls it for each line that runs
+        try:
+            outputs = engine.step()
+        except KeyboardInterrupt:
+            continue
+        finally:
+            sys.settrace(None)
+        audit(engine.scheduler)
+        answers |= {output.request_id: output.token_ids for output in outputs}
+    return lines, struck, answers
+
+
+lines, _, uninterrupted = six_tokens()
+runs = [six_tokens(interrupt_at=place) for place in random.Random(0).sample(range(1, lines), 40)]
+print(f"{lines:,} lines; interrupted in {', '.join(sorted({struck for _, struck, _ in runs})[:12])}, …")
+print(f"the same tokens for all six: {sum(answers == uninterrupted for *_, answers in runs)} of {len(runs)} runs")
+
+# %% [markdown]
+"""
 ### Text, character by character
 
 Why not decode each token as it arrives? Look at this:
@@ -793,8 +755,8 @@ print("incremental: ", [stream.add(token) for token in euro])
 # %% [markdown]
 """
 "€" has no token of its own, so three tokens hold a byte of it each. Decoded alone, a byte gives "�", and what a reader has seen can't be taken back.
-`IncrementalDetokenizer` releases text only once its characters are complete. It also holds back what
-might be the beginning of a stop string.
+`IncrementalDetokenizer` releases text only once its characters are complete. It also holds back what might be the
+beginning of a stop string, which the next section explains.
 """
 
 # %% [markdown]
@@ -903,6 +865,8 @@ A server runs for weeks, so it can't keep every value. It keeps counts and sums,
 """
 ### How your functions get into the engine
 
+An answer of yours is left out if it no longer passes its check, or if an engine with it fails a short trial. The others take the places of the reference's.
+
 How does your `blocks_for` get into a scheduler that imports the reference's? `my_engine` executes the scheduler's source once more, in a copy of its
 module's names, where `blocks_for` is your function; see `lessons_lib/checks/linking.py`. The original stays as it is. `yours.parts` has a row for each exercise. The engine doesn't call `slot_mapping`,
 `attention_in_place` and `token_probabilities` itself: it computes slots and attention of many sequences at once, and draws without a sort. If one of them is
@@ -983,11 +947,25 @@ deadline_scoreboard(give_up)
 """
 ### The race and the cuts
 
-If the winner's rank is below `top_k`, and the tokens before it have less than `top_p`, then it would have won among the remaining tokens alone, too. Counting
-and adding up answers that, without an order. If the winner is cut, so is every token after it; the race is run again among those before it, with the same
+Does the race draw each token with its own probability? Three tokens, 200,000 draws:
+"""
+
+# %%
+DRAWS = 200_000
+generator = torch.Generator().manual_seed(0)
+three = torch.tensor([[0.6, 0.3, 0.1]]).expand(DRAWS, -1)
+in_the_race = race(three, torch.rand(DRAWS, 3, generator=generator))
+print("probabilities:", [round(each, 4) for each in three[0].tolist()])
+print("drawn:        ", [round(each, 4) for each in (in_the_race.bincount() / DRAWS).tolist()])
+
+# %% [markdown]
+"""
+If all times are multiplied by the same factor, the same token wins. So without cuts the race needs no probabilities, only `exp(logit / temperature)`, and no
+sum. And with cuts? If the winner's rank is below `top_k`, and the tokens before it have less than `top_p`, then it would have won among the
+remaining tokens alone, too. Counting and adding up answers that, without an order. If the winner is cut, so is every token after it; the race is run again among those before it, with the same
 times. (With logarithms of everything, the race is called the *Gumbel-max trick*.)
 
-`token_probabilities` and `draw` sort; the engine's `choose_tokens` runs the race. Here are the times of one step of 16 requests with a vocabulary of 151,936,
+`token_probabilities` and `draw` sort; the engine's `choose_tokens` runs the race, and your own engine draws from your function. Here are the times of one step of 16 requests with a vocabulary of 151,936,
 on this CPU:
 """
 

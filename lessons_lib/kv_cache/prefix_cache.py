@@ -19,7 +19,7 @@ def block_hash(parent: bytes, token_ids: list[int]) -> bytes:
     chain makes one hash stand for everything up to the end of the block.
 
     Args:
-        parent: the hash of the block before; for the first block, `b""` or what `salt_root` returns.
+        parent: the hash of the block before; for the first block, `b""`.
         token_ids: the tokens of the block.
 
     Returns:

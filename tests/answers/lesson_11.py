@@ -282,6 +282,13 @@ def frees_one_at_a_time(self, blocks):
         SharedBlockPool.free(self, [block])
 
 
+def counts_free_ones_as_0(self, blocks):
+    for block in blocks:
+        self.ref_count[block] = self.ref_count[block] + 1 if block in self.ref_count else 0
+        self.free_queue.pop(block, None)
+    self.used.update(blocks)
+
+
 def frees_to_the_front(self, blocks):
     SharedBlockPool.free(self, blocks)
     for block in blocks:
@@ -773,6 +780,12 @@ def touches_the_target(pool, sequence, index):
     return copy
 
 
+def raises_an_error_of_its_own(pool, sequence, index):
+    if not pool.free_queue:
+        raise RuntimeError("no block is free")
+    return copy_before_write(pool, sequence, index)
+
+
 def changes_the_table_first(pool, sequence, index):
     source = sequence.blocks.pop(index)
     (target,) = pool.allocate(1)
@@ -1027,7 +1040,7 @@ WRONG = {
         Wrong("parent and tokens combined with xor", combines_by_xor, "loses their order"),
         Wrong("the address of the list", depends_on_the_list, "which list object it gets"),
         Wrong("MD5 in hex", md5_in_hex, "only hexadecimal digits"),
-        Wrong("part of the parent", part_of_the_parent, "All 32 bytes of the parent"),
+        Wrong("part of the parent", part_of_the_parent, "in a slice, a `zip` or a `decode`?"),
         Wrong("the parent's last byte", end_of_the_parent, "the first of their 32 bytes"),
         Wrong("without the last token", drops_the_last_token, "a different last token"),
         Wrong("without the first token", drops_the_first_token, "a different first token"),
@@ -1053,6 +1066,7 @@ WRONG = {
         Wrong("a touched block stays in the queue", counting(touch=leaves_the_queue_alone), "leaves the free queue"),
         Wrong("touch takes from the front", counting(touch=takes_from_the_front), "and no other block does"),
         Wrong("touch forgets `used`", counting(touch=forgets_used), "`used` should be"),
+        Wrong("touch begins at 0", counting(touch=counts_free_ones_as_0), "what is its count after a `touch`?"),
         Wrong("touch wants a free block", counting(touch=wants_a_free_block), "`touch` raised KeyError"),
         Wrong("touch wants a block in use", counting(touch=wants_a_used_block), "A free one is in the queue"),
         Wrong("touch refuses free blocks", counting(touch=refuses_free_blocks), "`touch` raised ValueError"),
@@ -1169,7 +1183,7 @@ WRONG = {
         Wrong("appends the copy", appends_the_copy, "should be [0, 2]; yours is [0, 1, 2]"),
         Wrong("inserts the copy", inserts_the_copy, "should be [0, 2]; yours is [0, 2, 1]"),
         Wrong("leaves the table as it is", leaves_the_table, "The table still has the old block"),
-        Wrong("takes over a block with one user", takes_over, "or could find it by its hash: put the new block"),
+        Wrong("takes over a block with one user", takes_over, "for others now or for those that find it later"),
         Wrong("lowers the count by hand", lowers_by_hand, "Leave the counting to the pool"),
         Wrong("takes the block by hand", takes_the_block_by_hand, "it still has its old hash"),
         Wrong("a list in the table", puts_a_list_into_the_table, "should be [0, 2]; yours is [0, [2]]"),
@@ -1190,6 +1204,7 @@ WRONG = {
             frees_the_rest_of_the_table,
             "Free the block that was in the table, and no other",
         ),
+        Wrong("an error of its own", raises_an_error_of_its_own, "raise OutOfBlocks; yours raised RuntimeError"),
         Wrong("changes the table first", changes_the_table_first, "it changed something: `sequence.blocks`"),
     ],
     "11.5": [

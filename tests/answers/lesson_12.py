@@ -742,6 +742,20 @@ def fails_by_the_copies(engine):
     return computed and finish(engine, output, *computed, "cupr")
 
 
+def fails_the_targets_of_copies(engine):
+    output = engine.schedule()
+    targets = {copy.target for copy in output.block_copies}
+    unsafe = [each for each in output.num_scheduled_tokens if targets & set(each.blocks)]
+    unsafe += output.swapped_out
+    try:
+        engine.copy_blocks(output.block_copies)
+        unsafe = list(output.num_scheduled_tokens)
+        computed = engine.compute(output) if output.num_scheduled_tokens else None
+    except Exception as error:
+        return engine.fail(unsafe, error)
+    return computed and finish(engine, output, *computed, "cupr")
+
+
 def raises_again(engine, output, error):
     fail_all(engine, output, error)
     raise error
@@ -1001,7 +1015,7 @@ WRONG = {
         Wrong("aborts", step_with(fail=aborts), "`engine.abort` returns the output"),
         Wrong("without the error", step_with(fail=ends_without_the_error), "ended with the reason 'error' and without"),
         Wrong("ends each sequence", step_with(fail=ends_each_sequence), "ended request A twice"),
-        Wrong("takes sequences out", step_with(fail=takes_out), "neither running nor waiting nor ended"),
+        Wrong("takes sequences out", step_with(fail=takes_out), "`engine.fail(sequences, error)` takes it out"),
         Wrong("ends the first", step_with(fail=ends_the_first), "request B goes on"),
         Wrong("forgets what is copied", step_with(fail=ends_what_was_scheduled), "request C goes on"),
         Wrong("all that is preempted", with_doubts(lambda output: output.preempted), "nothing but its tokens"),
@@ -1010,6 +1024,7 @@ WRONG = {
             with_doubts(lambda output: output.swapped_out, lambda output: output.swapped_out),
             "the cache of what was swapped out is whole",
         ),
+        Wrong("copied to", fails_the_targets_of_copies, "doesn't tell which copies it made"),
         Wrong("all that runs", fails_what_runs, "Requests that the step doesn't touch"),
         Wrong("all that wait in the swap space", fails_what_waits, "in an earlier step isn't touched"),
         Wrong(

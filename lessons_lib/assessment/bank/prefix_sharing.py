@@ -154,7 +154,7 @@ assert len(one) == 2 and one[1] != other[1] and one == hashes([1, 2, 3, 4], 2)
 """,
     ),
     bug(
-        "11", "Build 4: copy before you write", "copy_on_write",
+        "11", "Start from what is cached", "copy_on_write",
         task="The pool finds full blocks by their hashes. `own_copy` is called before a sequence writes to its block "
         "at `index`. It returns which block has to be copied to which, or None. If it raises, it has changed nothing.",
         code="""

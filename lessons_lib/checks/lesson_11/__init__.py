@@ -63,7 +63,7 @@ EXERCISES = [
     ),
     Exercise(
         id="11.4",
-        title="copy before a write",
+        title="copy before a write (optional)",
         reference="lessons_lib.scheduling.shared_blocks:copy_before_write",
         test=check_copy_before_write,
         hints=(

@@ -62,8 +62,8 @@ def _copy(attempt, pool, sequence, index: int, target: int, case: str) -> None:
 def _table_idea(is_unchanged: bool, index: int) -> str:
     if is_unchanged:
         return (
-            "The table still has the old block. The sequence may not write to it, because others use it, or could "
-            "find it by its hash: put the new block in its place."
+            "The table still has the old block, to which the sequence may not write: what it holds must stay, for "
+            "others now or for those that find it later. Put the new block in its place."
         )
     return f"Only entry {index} of the table changes: from the old block to the new one."
 
@@ -194,9 +194,18 @@ def _check_no_block_free(attempt) -> None:
             if users == 1 and pool.match_prefix([A]) != [0]:
                 raise Mistake("block 0 should still be found by its hash; it isn't.", case=case)
 
+        def attempt_at(*args, case=case):
+            try:
+                return attempt(*args)
+            except RuntimeError as error:  # `refused` names only some kinds of errors
+                if isinstance(error, (OutOfBlocks, NotImplementedError, RecursionError)):
+                    raise
+                what = f"copying a block with none free should raise OutOfBlocks; yours raised {short(error)}."
+                raise Mistake(what, case=case, idea=idea) from None
+
         refused(
             OutOfBlocks,
-            attempt,
+            attempt_at,
             pool,
             sequences[-1],
             0,

@@ -25,7 +25,7 @@ def expect(pool, ref_count: dict[int, int], queue: list[int], case: str, idea: s
         raise Mistake(
             f"`ref_count` should be {ref_count}; yours is {short(counted)}.",
             case=case,
-            idea=_count_idea(counted, idea),
+            idea=_count_idea(counted, ref_count, idea),
         )
     found = queue_of(pool)
     if sorted(found) != sorted(queue):
@@ -56,8 +56,14 @@ def expect(pool, ref_count: dict[int, int], queue: list[int], case: str, idea: s
         )
 
 
-def _count_idea(counted: dict, idea: str) -> str:
-    if any(count == 0 for count in counted.values()):
+def _count_idea(counted: dict, wanted: dict, idea: str) -> str:
+    zeros = [block for block, count in counted.items() if count == 0]
+    if any(block in wanted for block in zeros):
+        return (
+            "A block that a sequence uses counts at least 1. One without an entry had no user before: what is its "
+            "count after a `touch`?"
+        )
+    if zeros:
         return "A block that no sequence uses has no entry in `ref_count`: delete the entry when the count drops to 0."
     return idea
 

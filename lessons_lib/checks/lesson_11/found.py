@@ -53,7 +53,7 @@ def _match(pool, hashes: list[bytes], want: list[int], case: str, idea: str) -> 
         if len(got) == len(hashes) - 1 and want[:-1] == list(got):
             idea += (
                 " The last hash is known, too. Don't leave its block out here, even if all hashes are known: "
-                "`take_cached` sees to it that a token is left to compute."
+                "`take_cached`, which starts the sequence with them, leaves a token to compute."
             )
         raise Mistake(
             f"`match_prefix` should return {want}; yours returned {marked(want, list(got))}.", case=case, idea=idea

@@ -178,7 +178,7 @@ def _check_parent(attempt) -> None:
     )
     _differ(attempt, (PARENT, [1, 2, 3, 4]), (OTHER_PARENT, [1, 2, 3, 4]), idea, "the same tokens after two parents")
     _differ(attempt, (b"", [1, 2, 3, 4]), (PARENT, [1, 2, 3, 4]), idea, "a first block and the same tokens later on")
-    whole = "All 32 bytes of the parent count. Is it cut somewhere, or does a `zip` end with the shorter argument?"
+    whole = "All 32 bytes of the parent count. Are some lost: in a slice, a `zip` or a `decode`?"
     for index in (31, *range(31)):
         flipped = PARENT[:index] + bytes([PARENT[index] ^ 1]) + PARENT[index + 1 :]
         where = {0: "the first of their 32 bytes", 31: "the last of their 32 bytes"}

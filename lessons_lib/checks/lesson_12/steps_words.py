@@ -74,7 +74,7 @@ def _about_failure(case: Any, got: Any, want: Any) -> tuple[str, str] | None:
         if found[name][1] != "Broken":
             return (
                 f"request {name} ended with the reason {found[name][0]!r} and without the error.",
-                'Its caller must learn what went wrong: `engine.end(request, "error", error)`.',
+                "Its caller must learn what went wrong: `engine.fail(sequences, error)` passes the error on.",
             )
         if found[name][0] != "error":
             return (
@@ -103,20 +103,26 @@ def _not_ended(name: str, got: Any, case: Any) -> tuple[str, str]:
     if name not in got.requests:
         return (
             f"request {name} was taken out, but `step` didn't return its output.",
-            'End it with `engine.end(request, "error", error)`. `engine.abort` returns the output to your step, not '
-            "to the caller of `step`.",
+            "`engine.fail(sequences, error)` does both. `engine.abort` returns the output to your step, not to the "
+            "caller of `step`.",
         )
     if name not in (each.partition("/")[0] for each in (*got.running, *got.waiting)):
         return (
             f"the step failed, and request {name} is neither running nor waiting nor ended.",
             "Taking its sequences out of the scheduler isn't enough: nothing would ever answer the request. "
-            '`engine.end(request, "error", error)` takes it out and ends it.',
+            "`engine.fail(sequences, error)` takes it out and ends it.",
         )
     if case.where == "copies" and name in got.waiting:
         return (
             f"copying failed, but request {name} goes on, although its cache was being swapped out.",
             "Its blocks have gone to other sequences, and what has reached the swap space is unknown. It isn't "
             "scheduled in this step; where else in the scheduler output is it?",
+        )
+    if case.where == "copies":
+        return (
+            f"copying failed, but request {name}, which was scheduled, goes on.",
+            "`copy_blocks` doesn't tell which copies it made before it failed, so every scheduled sequence counts as "
+            "in doubt.",
         )
     return (
         f"the step failed, but request {name} goes on, and still has its blocks.",
