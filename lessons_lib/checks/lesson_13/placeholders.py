@@ -1,4 +1,4 @@
-"""Judges 13.2, `next_tokens`, and 13.3, `replace_placeholders`: tokens that the host doesn't know yet."""
+"""Judges 13.2, `next_tokens`, and 13.4, `replace_placeholders`: tokens that the host doesn't know yet."""
 
 from collections.abc import Callable
 from copy import deepcopy
@@ -172,7 +172,7 @@ def _random_case(rng: Random) -> Case:
     return Case(tuple(parts), "Each of these sequences is right in a smaller case. Which rule decides between them?")
 
 
-# --- 13.3
+# --- 13.4
 
 
 @dataclass(frozen=True)
