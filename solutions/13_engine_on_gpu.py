@@ -100,7 +100,7 @@ Table(
 """
 Read the first row of the table. Nearly the whole step goes into launching. When the CPU asks for the tokens, the GPU has already finished: it was idle most of the
 time. In the second row, launching takes less than half a millisecond, and now the CPU waits for the GPU. In the fourth row the CPU does its own work while the GPU
-computes, so it waits less. The last row is the whole engine, with requests, sampling parameters and metrics; in the rows above it, a bare scheduler drives the model.
+computes, so it waits less. (Its own work took less time too, so the two rows don't tell exactly what overlap brings.) The last row is the whole engine, with requests, sampling parameters and metrics; in the rows above it, a bare scheduler drives the model.
 
 The last column is the price: time before the first request. Compilation takes most of it, at every start. (The rows below "compiled too" found the compiled code ready.)
 
@@ -420,9 +420,12 @@ gpu_model_runner.close()
 
 # %% [markdown]
 """
+Here each token was an `argmax`, which runs on the GPU. A token that is *drawn* has to be drawn there as well: if the CPU had to look at the logits first, it couldn't launch the next step
+before this one is done. "Further" has that draw as an exercise, and then an engine of all your parts.
+
 ## Measure: other engines
 
-vLLM was timed beside this engine, with the same requests, in one run on one machine:
+vLLM was timed beside this engine, in one run on one machine:
 """
 
 # %%
@@ -430,6 +433,7 @@ NANO, both = "Qwen2.5-0.5B: nano-vllm, greedy", recorded_workloads()
 ours = next(each["best"] for each in both.workloads if each["name"] == NANO)
 theirs = both.peers[NANO]
 print(f"vLLM {theirs:,.0f} tokens/s, this engine {ours:,.0f}: {ours / theirs:.1f} times as many")
+print(both.peers_provenance)
 
 # %% [markdown]
 """
@@ -443,9 +447,6 @@ with the CPU of the machine. ("Further" has more engines.)
 
 **Large steps aren't captured.** A step with more than 2,048 tokens is launched kernel by kernel. The more the GPU has
 to do in it, the less that matters.
-
-**Not every token is an `argmax`.** The others are *drawn*, and this has to happen on the GPU as well: if the CPU had to look at the logits first, it couldn't launch the next
-step. The engine does it; "Further" has the draw as an exercise.
 
 **Overlap has exceptions.** Where the CPU must see the logits (the probability of each token is asked for, or several answers to one prompt), or where blocks may run out, the
 engine runs its steps without overlap.

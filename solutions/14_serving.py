@@ -520,7 +520,7 @@ audit(engine.scheduler)
 
 **Refused isn't solved.** Admission control keeps a promise to some by sending others away. Serving all of them takes more capacity, or less work for each.
 
-**Anyone may ask for anything.** Our server checks API keys, but has no quotas: one client can use all of it.
+**Anyone may ask for anything.** The full server under "Further" checks API keys, but has no quotas: one client can use all of it.
 
 ## Quiz
 """
