@@ -4,9 +4,9 @@
 
 **One engine, one process, one caller at a time. How do we turn that into a URL that many clients use at once, and that holds up when too many come and when some leave?**
 
-125 minutes · difficulty: hard · routes: serving · prerequisites: lesson 12 (the engine); lesson 09 (arrivals and waiting times) helps
+90 minutes · difficulty: hard · routes: serving · prerequisites: lesson 12 (the engine); lesson 09 (arrivals and waiting times) helps
 
-First, two callers use one engine, and we see what goes wrong. Then one coroutine becomes the engine's owner, and each caller gets a mailbox. Then come clients that leave, and too many requests. At the end, your parts form a server that answers `curl`.
+At the end of this lesson, your own parts form a server that answers `curl`, hears when a client hangs up, and knows when to say no.
 
 If `async def` and `await` are new to you, first read the beginning of [Coroutines and Tasks](https://docs.python.org/3/library/asyncio-task.html).
 """
@@ -43,17 +43,11 @@ from lessons_lib.serving.http.small_app import SmallApp
 from lessons_lib.serving.load.goodput import Target, goodput
 from lessons_lib.serving.load.knee import find_knee, keeps_goodput
 from lessons_lib.serving.load.records import LoadLog
-from lessons_lib.serving.load.simulated import COST, SimulatedServer, simulate
+from lessons_lib.serving.load.simulated import SimulatedServer, simulate
 from lessons_lib.serving.messages import AddRequest, NewTokens, RequestEnded
 from lessons_lib.viz.serving import LoadPoint, draw_drain, draw_laps, draw_load, draw_path
 from lessons_lib.viz.source import show_source
 from lessons_lib.viz.tables import Table
-
-# The server that we use under "HTTP" takes some seconds to load. It starts now, in the background.
-MODEL = BUNDLED_MODEL
-starting = ThreadPoolExecutor(1).submit(
-    ServerProcess("--model", MODEL, "--max-num-seqs", 4, "--num-blocks", 64, shutdown_timeout=5.0).start
-)
 
 model, tokenizer = load_model(device="cpu")
 SIX = EngineConfig(max_num_seqs=6, max_num_batched_tokens=64, num_blocks=64)
@@ -63,7 +57,7 @@ alone = dict(zip(NAMES, generate_one_by_one(model, tokenizer, PROMPTS, max_new_t
 """
 ## The problem: two callers, one engine
 
-A server handles many clients in one thread. Each client is a *coroutine*. They take turns: while one waits, another runs.
+A server handles many clients in one thread. Each client has a *coroutine*. They take turns: while one waits, another runs.
 
 > **event loop**: runs coroutines in one thread. Each one runs until it awaits something that isn't ready yet; then the loop runs the next one that can go on.
 
@@ -117,14 +111,13 @@ engine.add_request(
 reading = engine.stream(STORIES[0].prompt, SamplingParams(max_tokens=12, ignore_eos=True))
 for _ in range(3):
     next(reading)
-print(f"A has read 3 tokens; C has {len(of_c)}")
 await asyncio.sleep(0.1)
 reveal("14.a", len(of_c), unit="tokens")
 reading.close()
 
 # %% [markdown]
 """
-C stands still, because no reader asks for a token: steps are taken when some client happens to read. A thread for each client would be no better: two threads must not be in one engine at once, so each would wait for the others, and a step would still be taken only when a client reads.
+C stands still, because no reader asks for a token. A thread for each client would be no better: two threads must not be in one engine at once, and a step would still be taken only when a client reads.
 
 ## The idea: one owner, and a mailbox for each reader
 
@@ -144,34 +137,23 @@ C stands still, because no reader asks for a token: steps are taken when some cl
 > **backpressure**: a slow consumer makes its producer wait. That's right for copying a file. It's wrong for an engine whose steps serve many readers at once.
 
 A mailbox without a limit isn't dangerous here: a request has at most `max_tokens` tokens.
-
-### Predict
-
-A step takes 5 ms and gives a reader one token. The reader's connection is slow: sending takes 12 ms, whether it sends one token or ten. Tokens that arrive meanwhile wait, and the next time all of them are sent at once.
-
-**14.b** How many tokens does the reader find each time it looks, on average?
 """
-
-# %%
-predict("14.b", ...)  # tokens
 
 # %% [markdown]
 """
 ## Build 1: the mailbox
 
-**Your task: the class `Mailbox`.** It belongs to one event loop, and has one reader.
+**Your task: `take` of the class `Mailbox`.** A mailbox belongs to one event loop, and has one reader.
 
-- `put(item)` adds an item at the end and wakes the reader if it waits. It's a plain function and never waits itself. After `close` it does nothing.
-- `close()` says that nothing follows. It sets `is_closed`, and wakes the reader too.
 - `await take()` returns a list of *all* items that have arrived since the last call, in order. If there are none, it waits. Once the mailbox is closed and empty, it returns `[]`.
 - A reader may be cancelled while it waits, even at the very moment an item arrives. The next `take` returns that item.
 
-`__init__`, `__len__` and `clear` are given. An `asyncio.Event` is a flag that coroutines can wait for: `event.set()`, `event.clear()`, `await event.wait()`. `wait` returns at once if the flag is set.
+The other methods are given. An `asyncio.Event` is a flag that coroutines can wait for: `event.set()`, `event.clear()`, `await event.wait()`. `wait` returns at once if the flag is set.
 
 Example: after `put("The")`, `put(" dog")`, `close()` and `put("!")`, the first `take()` returns `["The", " dog"]`, and the second `[]`.
 """
 
-# %% exercise="14.1" given="__init__ __len__ clear"
+# %% exercise="14.1" given="__init__ __len__ put close clear"
 import asyncio
 from typing import Generic
 
@@ -181,70 +163,15 @@ from lessons_lib.serving.mailbox import Mailbox
 
 # %% [markdown]
 """
-The slow reader of the prediction, with your mailbox:
-"""
-
-
-# %% tags=["measured"]
-async def slow_reader(num_tokens=120):
-    box, sizes = Mailbox(), []
-
-    async def produce():
-        start = time.perf_counter()
-        for number in range(num_tokens):
-            await asyncio.sleep(max(0, start + 0.005 * number - time.perf_counter()))
-            box.put(number)
-        box.close()
-
-    producer = asyncio.create_task(produce())
-    while tokens := await box.take():
-        sizes.append(len(tokens))
-        await asyncio.sleep(0.012)
-    await producer
-    return sizes
-
-
-sizes = await slow_reader()
-print("the first batches:", sizes[:12])
-reveal("14.b", sum(sizes) / len(sizes), "tokens", tolerance=0.15)
-
-# %% [markdown]
-"""
-On average 12 / 5 = 2.4 tokens arrive while the reader sends. (A busy machine adds a little to both times.) The reader never falls further behind, because it takes everything that is there.
-
 ## Build 2: the owner
 
-The engine's side is a small wrapper, `EngineLoop`. Its `turn(commands)` carries out commands, takes one step, and returns what happened as *events*. (Ignore `EngineStatus`: it says how full the engine is.)
-"""
+The engine's side is a small wrapper, `EngineLoop`. Its `turn(commands)` carries out commands, takes one step, and returns what happened as a list of *events*: tokens, requests that have ended.
 
-# %%
-show_source(EngineLoop.turn)
-loop = EngineLoop(LLMEngine(model, tokenizer, SIX))
-for event in loop.turn([AddRequest("C", "The old dog", SamplingParams(max_tokens=2))]):
-    print(
-        type(event).__name__,
-        {name: value for name, value in vars(event).items() if name in ("request_id", "num_prompt_tokens", "tokens")},
-    )
-print("open:", loop.open)
-loop.close()
-
-# %% [markdown]
-"""
-Here is a first owner. An *executor* runs functions in threads of its own; `await event_loop.run_in_executor(…)` waits for the result. The owner runs without a request, then with one, and is cancelled in the middle of a turn, as in a shutdown.
+Here is a first owner. An *executor* runs functions in threads of its own; `await event_loop.run_in_executor(…)` waits for the result. The owner runs without a request, then with one, and is cancelled, as in a shutdown.
 """
 
 
 # %% tags=["measured"]
-class WatchedLoop(EngineLoop):
-    num_turns, is_inside = 0, False
-
-    def turn(self, commands):
-        self.num_turns, self.is_inside = self.num_turns + 1, True
-        events = super().turn(commands)
-        self.is_inside = False
-        return events
-
-
 async def naive_owner(engine, commands, deliver, executor):
     event_loop = asyncio.get_running_loop()
     while True:
@@ -252,29 +179,32 @@ async def naive_owner(engine, commands, deliver, executor):
         deliver(await event_loop.run_in_executor(executor, engine.turn, arrived))
 
 
-watched, commands, events = WatchedLoop(LLMEngine(model, tokenizer, SIX)), Mailbox(), []
-owner = asyncio.create_task(naive_owner(watched, commands, events.extend, ThreadPoolExecutor(1)))
+engine, commands, turns, executor = EngineLoop(LLMEngine(model, tokenizer, SIX)), Mailbox(), [], ThreadPoolExecutor(1)
+owner = asyncio.create_task(naive_owner(engine, commands, turns.append, executor))
 await asyncio.sleep(0.1)
-print("turns in 0.1 s without any request:", watched.num_turns)
+print("turns in 0.1 s without any request:", len(turns))
 commands.put(AddRequest("A", STORIES[0].prompt, SamplingParams(max_tokens=500, ignore_eos=True)))
-while sum(isinstance(event, NewTokens) for event in events) < 20 or not watched.is_inside:
+while not engine.open:
     await asyncio.sleep(0)
 owner.cancel()
 await asyncio.wait([owner])
-print("the owner has ended; the thread is still in the engine:", watched.is_inside)
-print("open requests:", watched.open, "| blocks in use:", len(watched.engine.scheduler.pool.used))
+ended = time.perf_counter()
+executor.shutdown(wait=True)  # blocks until the thread has come back
+print(f"the owner has ended; its thread came back {1000 * (time.perf_counter() - ended):.1f} ms later")
+print("open requests:", engine.open, "| blocks in use:", len(engine.engine.scheduler.pool.used))
 
 # %% [markdown]
 """
-It never rests. And cancelling a coroutine ends its waiting, not the thread that it waits for: the thread goes on in the engine, and A keeps its blocks for good.
+It never rests. And cancelling a coroutine ends its waiting, not the thread that it waits for: the thread went on in the engine, and A keeps its blocks for good.
 
 **Your task: the coroutine `own_engine(engine, commands, deliver, executor)`**, an owner without these faults. The executor has one thread.
 
 - It takes turns while requests are open (`engine.open`) or commands have arrived. Otherwise it waits.
 - Once `commands.is_closed`, it stops after the turn that is running, and delivers that turn's events. Commands that no turn has got by then may be dropped.
-- It may also end because a turn raises (the exception goes on to the caller), or because it is cancelled (it then ends with `CancelledError`, which a cancellation raises where a coroutine waits). However it ends, the thread has left the engine by then, and after that, `engine.close()` was called, which aborts what is left.
+- It may also end because a turn raises (the exception goes on to the caller), or because it is cancelled (it then ends with `CancelledError`, which a cancellation raises where a coroutine waits).
+- However it ends, the thread has left the engine by then. After that, your coroutine has called `engine.close()` itself, not in the executor. `close` aborts what is left.
 
-All of this also holds if the coroutine is cancelled a second time, while it cleans up. For this once, blocking the event loop is allowed.
+All of this also holds if the coroutine is cancelled a second time, while it cleans up. For this once, blocking the event loop is allowed, as `executor.shutdown(wait=True)` does.
 """
 
 # %% exercise="14.2"
@@ -294,7 +224,7 @@ Your mailbox and your owner are a server's core. Here are the six stories, each 
 
 # %%
 engine = LLMEngine(model, tokenizer, SIX)
-commands, boxes, order, answers, beats = Mailbox(), {name: Mailbox() for name in NAMES}, [], {}, []
+commands, boxes, order, answers = Mailbox(), {name: Mailbox() for name in NAMES}, [], {}
 
 
 def deliver(events):
@@ -316,25 +246,20 @@ async def client(story, pause=0.0):
 
 
 owner = asyncio.create_task(own_engine(EngineLoop(engine), commands, deliver, ThreadPoolExecutor(1)))
-heart = asyncio.create_task(tick(beats))
+heart = asyncio.create_task(tick(beats := []))
 await asyncio.gather(*(client(story, pause=0.05 if story.name == "A" else 0) for story in STORIES))
 commands.close()
 await owner
 heart.cancel()
-audit(engine.scheduler)
-print("the first tokens, in the order in which they came:", "".join(order[:36]))
+print("the first tokens that came:", "".join(order[:36]))
 print("the same tokens as one at a time:", answers == alone, "| blocks in use:", len(engine.scheduler.pool.used))
 print("the heartbeat went on:", len(beats) > 20)
 
 # %% [markdown]
 """
-All six get their tokens in turn (A begins: the prompts have 144 tokens and a step takes 64, so B's prompt isn't finished in the first step, nor F's in the second). A's slow client holds up no other, and the heartbeat goes on.
+All six get their tokens in turn. (A begins: a step takes at most 64 tokens of prompts, so B's and F's prompts end in later steps.) A's slow client holds up no other, and the heartbeat goes on.
 
-### The front
-
-`AsyncEngine` is these two parts with the bookkeeping around them: request ids, errors, limits, and text (`text=''` above: the engine leaves that to the reader's side). vLLM calls it `AsyncLLM`. `await front.add(prompt, params)` returns a stream once the engine has *accepted* the request. A bad request raises there, before anything has been sent to the client ("Further" shows both).
-
-The engine's thread and the event loop share one Python, and that costs time ("Further" measures it). `EngineProcess` has the same interface, with the engine in a process of its own: commands and events go through a socket, so they are plain data.
+`AsyncEngine` is these two parts with the bookkeeping around them. (vLLM calls it `AsyncLLM`.) `await front.add(prompt, params)` returns a stream once the engine has *accepted* the request. A bad request raises there, before anything has been sent to the client.
 
 ## Clients that leave
 
@@ -342,7 +267,7 @@ Users close the tab. If the server doesn't notice, the engine goes on computing 
 
 > **ASGI**: Python's interface between a web server and an application. For each HTTP request, the application gets two coroutine functions: `send`, and `receive`, which returns the client's next message. `{"type": "http.disconnect"}` says that the client has left.
 
-Here is a client that leaves, and the obvious server: it sends what comes. On a closed connection, `send` here raises nothing. (A real one may raise, but only some messages later.)
+Here is a client that leaves after 10 of 94 tokens, and the obvious server, which sends what comes. On a closed connection, `send` here raises nothing. (A real one may raise, but only some messages later.)
 """
 
 
@@ -350,70 +275,52 @@ Here is a client that leaves, and the obvious server: it sends what comes. On a 
 class LeavingClient:
     """Leaves when it has read so many tokens."""
 
-    def __init__(self, pool, num_read):
-        self.pool, self.num_read, self.got, self.blocks = pool, num_read, 0, []
-        self.has_left = asyncio.Event()
-        if num_read == 0:
-            self.has_left.set()
+    def __init__(self, num_read):
+        self.num_read, self.got, self.has_left = num_read, 0, asyncio.Event()
 
     async def receive(self):
         await self.has_left.wait()
         return {"type": "http.disconnect"}
 
     async def send(self, tokens):
-        if self.has_left.is_set():
-            self.blocks.append(len(self.pool.used))
         self.got += len(tokens)
         if self.got >= self.num_read:
             self.has_left.set()
 
 
-async def naive_stream(add, receive, send):
-    async for tokens in await add():
-        await send(tokens)
-    return True
+async def send_all(add, send):
+    stream = await add()
+    try:
+        async for tokens in stream:
+            await send(tokens)
+    finally:
+        await stream.aclose()  # aborts the request if it still runs; never waits
 
 
-STORY = SamplingParams(max_tokens=94, ignore_eos=True)
-
-# %% [markdown]
-"""
-**14.c** A prompt has 3 tokens and its answer 94, and a block holds 16. The client leaves after 10 tokens of the answer. How many blocks does this request hold when it is nearly done?
-"""
-
-# %%
-predict("14.c", ...)  # blocks
-
-# %% tags=["measured"]
-engine = LLMEngine(model, tokenizer, SIX)
-async with AsyncEngine(engine) as front:
-    leaving = LeavingClient(engine.scheduler.pool, num_read=10)
-    is_whole = await naive_stream(lambda: front.add("The old dog", STORY), leaving.receive, leaving.send)
-print(f"left after 10 tokens; sent: {leaving.got} tokens; all sent: {is_whole}")
-print("blocks in use after it had left, at every tenth send:", leaving.blocks[::10])
-reveal("14.c", max(leaving.blocks), unit="blocks")
+STORY, leaving = SamplingParams(max_tokens=94, ignore_eos=True), LeavingClient(num_read=10)
+async with AsyncEngine(LLMEngine(model, tokenizer, SIX)) as front:
+    await send_all(lambda: front.add("The old dog", STORY), leaving.send)
+print(f"left after 10 tokens; sent: {leaving.got} tokens")
 
 # %% [markdown]
 """
-The other 84 tokens were computed and sent into the void. The keys and values of 3 + 93 tokens fill 6 blocks. (Those of the last token are never needed.) And a request that waits in the queue sends nothing at all. So the server has to *listen* while it waits for the engine.
+The other 84 tokens were computed and sent into the void. `finally` would abort the request, but nothing ends the loop. And a request that waits in the queue sends nothing at all. So the server has to *listen* while it waits for the engine.
 
 ## Build 3: a client that leaves
 
-**Your task: the coroutine `stream_until_gone(add, receive, send)`**, which notices. It returns True if all tokens were sent, and False if the client left.
+**Your task: the coroutine `stream_until_gone(add, receive, send)`**, which notices. It returns True if all tokens were sent, and False if the client left. You may use `send_all`.
 
 - The client may leave at any time, also while `add` or `send` waits. The work then ends *at once*. Messages of other types mean nothing here.
-- `await stream.aclose()` aborts the request if it still runs. Leaving an `async for` doesn't abort it. `aclose` never waits, so no cancellation can interrupt it. (If `add` is cancelled while it waits, it takes the request back by itself.)
 - An exception of `add`, the stream or `send` goes on to the caller; `receive` raises none. If the client leaves at the very moment the work ends, either result is right.
-- However it ends, the request has ended or is being aborted, and nothing that it started runs on: no task, no call of `receive`. (A task that you have cancelled may end right after.)
+- However it ends, the request has ended or is being aborted, and nothing that it started runs on: no task, no call of `receive`. (A task that you have cancelled may end right after. If `add` is cancelled while it waits, it takes the request back by itself.)
+- The coroutine itself may be cancelled too, at any await and more than once: it then ends with `CancelledError`, and leaves as little behind.
 
 Example: the client leaves while the second list of tokens is being sent. `send` is cancelled, the request is aborted, and `stream_until_gone` returns False.
-
-The coroutine itself may be cancelled too, at any await and more than once: it then ends with `CancelledError`, and leaves as little behind.
 
 Three tools: `asyncio.ensure_future(coroutine)` starts a task, `task.cancel()` raises `CancelledError` where the task waits, and `await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)` returns when one of the tasks has ended.
 """
 
-# %% exercise="14.4"
+# %% exercise="14.3"
 import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -425,111 +332,33 @@ from lessons_lib.serving.http.leaving import stream_until_gone
 
 # %% [markdown]
 """
-Your code, the same engine, and four clients: one leaves at once, two leave in the middle of the stream, and one stays.
+Your code, and three clients: two leave in the middle of the stream, and one stays.
 """
 
 # %%
 engine = LLMEngine(model, tokenizer, SIX)
 async with AsyncEngine(engine) as front:
-    for num_read in (0, 1, 10, 101):
-        leaving = LeavingClient(engine.scheduler.pool, num_read)
+    for num_read in (1, 10, 101):
+        leaving = LeavingClient(num_read)
         is_whole = await stream_until_gone(lambda: front.add("The old dog", STORY), leaving.receive, leaving.send)
         while front.admission.num_requests:  # an abort is carried out with the next turn
             await asyncio.sleep(0.001)
         what = f"leaves after {num_read} tokens" if num_read <= 94 else "stays"
         used = len(engine.scheduler.pool.used)
         print(f"{what}: all sent: {is_whole}, got fewer than 94: {leaving.got < 94}, blocks in use: {used}")
-audit(engine.scheduler)
 
 # %% [markdown]
 """
-The chain has four links. The operating system tells the server that the connection is closed (or, if the client's network is gone, that nothing has been acknowledged for a while). `receive` tells the application. The application closes the stream, which sends the owner an abort command. The next turn carries it out, and the blocks are free.
-
-## HTTP
-
-Now the engine gets a URL. Most clients speak OpenAI's API, so our server does too. It runs in a process of its own, and its engine in another one. (In a terminal: `make serve`.)
+The chain has four links. The operating system tells the server that the connection is closed. `receive` tells the application. The application closes the stream, which sends the owner an abort command. The next turn carries it out, and the blocks are free.
 """
-
-# %%
-server = starting.result()
-HOST = server.url.removeprefix("http://")
-
-
-def post(path, body, host=HOST):
-    """Send a POST request; returns (connection, response)."""
-    connection = http.client.HTTPConnection(host, timeout=60)
-    connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
-    return connection, connection.getresponse()
-
-
-_, response = post("/v1/completions", {"prompt": "The old dog", "max_tokens": 12, "temperature": 0})
-answer = json.loads(response.read())
-print(response.status, repr(answer["choices"][0]["text"]), answer["choices"][0]["finish_reason"], answer["usage"])
 
 # %% [markdown]
 """
-### A stream on the wire
-
-With `"stream": true`, the answer comes piece by piece: the connection stays open until the last one.
-
-> **server-sent events** (SSE): a format for streams over HTTP. An event is a line `data: …`, followed by an empty line.
-
-These are the events of a chat of four tokens. The fields before `choices` are the same in each, so only the first one shows them here:
-"""
-
-# %% tags=["measured"]
-CHAT = {"messages": [{"role": "user", "content": "The old dog"}], "max_tokens": 4, "temperature": 0, "stream": True}
-_, response = post("/v1/chat/completions", CHAT | {"stream_options": {"include_usage": True}})
-print(response.status, response.getheader("content-type"), "\n")
-for number, event in enumerate(response.read().decode().split("\n\n")):
-    print(event if number == 0 or "choices" not in event else "data: … " + event[event.index('"choices"') :])
-
-# %% [markdown]
-"""
-The first event names the role. The next ones have a *delta*, the text that is new; the last of them has a `finish_reason`. This client asked for *usage* (how many tokens the prompt and the answer have), so one more event reports it. `[DONE]` says that the stream ended in order: the connection wasn't cut. ("Further" has the generator that decides which event is due when, as an exercise.)
-
 ## Too many
 
-A server can serve 10 requests per second. For 20 seconds, 30 per second arrive, evenly spaced. None is refused: they queue, first come, first served.
+What if requests arrive faster than the server can serve them? If none is refused, they queue, and each waits longer than the one before. Clients don't wait that long: they give up and ask again.
 
-**14.d** A request arrives at the end of these 20 seconds. How many seconds does it wait?
-"""
-
-# %%
-predict("14.d", ...)  # seconds
-
-# %% [markdown]
-"""
-Here is that queue, request by request.
-"""
-
-# %%
-free_at, waits = 0.0, []
-for number in range(30 * 20 + 1):
-    arrival = number / 30
-    begin = max(arrival, free_at)
-    waits.append(begin - arrival)
-    free_at = begin + 1 / 10
-reveal("14.d", round(waits[-1], 1), "s")
-
-# %% [markdown]
-"""
-In 20 seconds 600 requests arrive, and 200 are served. 400 still wait, and take 40 seconds. Clients don't wait that long: they give up and ask again.
-
-Lesson 09's admission control decided when a waiting request may start. The remedy here goes by the same name, but it decides at arrival which requests the server takes on at all, and refuses the others at once. Ours counts the requests in flight, waiting or running, and the tokens of their prompts, and both have a limit: many short prompts fill the queue, and a few long ones hold up all the others. A refusal changes nothing but a counter.
-"""
-
-# %%
-gate = AdmissionControl(max_requests=32, max_prompt_tokens=100)
-gate.admit(60)
-gate.admit(40)
-try:
-    gate.admit(1)
-except Overloaded as error:
-    print(error)
-
-# %% [markdown]
-"""
+Lesson 09's admission control decided when a waiting request may start. The remedy here goes by the same name, but it decides at arrival which requests the server takes on at all, and refuses the others at once. `AdmissionControl` limits the requests in flight, waiting or running, and the tokens of their prompts: many short prompts fill the queue, and a few long ones hold up all the others.
 
 ## Measured: what clients get
 
@@ -537,35 +366,15 @@ Is refusing better than waiting? Throughput can't tell: a server that is far beh
 
 > **goodput**: requests per second that were served within the promised times.
 
-A request is good if its whole answer came, and each of its times is at most the limit. In a window of 4 s, 6 requests are offered; one is refused, one has its first token after 0.7 s, four after 0.2 s. If the first token is promised within 0.5 s, the goodput is 1 per second.
-
-How a load test sends its requests matters too:
-
 > **open loop**: requests are sent at their times, whatever the server does. In a *closed loop*, each client waits for its answer first, so a slow server gets fewer requests, and looks fine.
 
-Now more and more load. `simulate` computes instead of waiting: requests arrive at random times in an open loop, and each step takes as long as a formula says. The promise: the first token within half a second.
+`simulate` computes instead of waiting: requests arrive at random times in an open loop, and each step takes as long as a formula says. The promise: the first token within half a second.
 
 > **knee**: the highest rate at which a server still keeps its promise; here, for 90 % of the requests.
 """
 
 # %%
-NUM_SLOTS, NUM_REQUESTS = 16, 3000
-requests = simulate(20, num_requests=NUM_REQUESTS).records
-prompt, answer = mean(each.prompt_tokens for each in requests), mean(each.max_tokens for each in requests)
-decode = COST.seconds(NUM_SLOTS, NUM_SLOTS * (prompt + answer / 2))
-prefill = COST.per_token * prompt
-print(f"at most {NUM_SLOTS} sequences run at the same time")
-print(f"a step that computes one token for each of {NUM_SLOTS} sequences takes {1000 * decode:.1f} ms")
-print(f"a prompt, {prompt:.0f} tokens on average, makes one step longer by {1000 * prefill:.1f} ms")
-print(f"an answer has {answer:.0f} tokens on average")
-
-# %% [markdown]
-"""
-A request takes part in as many steps as its answer has tokens, and shares the time of each with 15 others. The time for its prompt is its own. If the requests of one second need more than a second, the queue grows, and soon the first token takes longer than half a second. So the knee is a little below that rate. The search doubles the rate until the promise breaks, then closes in on the knee.
-"""
-
-# %%
-TARGET = Target(ttft=0.5)
+TARGET, NUM_REQUESTS = Target(ttft=0.5), 3000
 
 
 def run(rate, admission=None):
@@ -578,20 +387,23 @@ def point(rate, log):
 
 
 knee = find_knee(run, keeps_goodput(TARGET, 0.9), 20.0)
-per_request = answer * decode / NUM_SLOTS + prefill
-print(f"with a pencil: {1000 * per_request:.1f} ms for each request, so {1 / per_request:.1f} requests per second")
 print(f"the knee: {knee.rate:.1f} requests per second")
-print(f"three times the knee: {3 * knee.rate:.0f} requests per second, so {NUM_REQUESTS:,} requests in {NUM_REQUESTS / (3 * knee.rate):.0f} s")
+busy = run(3 * knee.rate).records
+served = NUM_REQUESTS / max(record.end_time for record in busy)
+print(f"as fast as it can, the server serves {served:.1f} requests per second")
+print(
+    f"three times the knee: {3 * knee.rate:.0f} requests per second, so {NUM_REQUESTS:,} requests in {NUM_REQUESTS / (3 * knee.rate):.0f} s"
+)
 
 # %% [markdown]
 """
-Now three times the knee. All 3,000 requests are taken and served in the order of their arrival, as fast as the pencil says. As long as the queue is short, requests are good. How long does that last?
+Now three times the knee. All 3,000 requests are taken and served in the order of their arrival. As long as the queue is short, requests are good. How long does that last?
 
-**14.e** How many of the 3,000 get their first token within half a second? From half to one and a half times the measured number is a hit.
+**14.b** How many of the 3,000 get their first token within half a second? From half to one and a half times the measured number is a hit.
 """
 
 # %%
-predict("14.e", ...)  # requests
+predict("14.b", ...)  # requests
 
 # %% [markdown]
 """
@@ -607,9 +419,12 @@ curves = {
 draw_load(curves, target=0.5, knee=knee.rate, title="A simulated server under more and more load")
 
 # %%
-good = sum(record.succeeded and record.ttft <= TARGET.ttft for record in run(3 * knee.rate).records)
-reveal("14.e", good, "requests", tolerance=0.5)
-at_knee = goodput(knee.log, TARGET)
+good = sum(record.succeeded and record.ttft <= TARGET.ttft for record in busy)
+reveal("14.b", good, "requests", tolerance=0.5)
+print(f"so many arrive in {good / (3 * knee.rate):.2f} s")
+print(f"the last first token came {max(record.ttft for record in busy):.0f} s after its request")
+at_knee, refused = goodput(knee.log, TARGET), run(3 * knee.rate, AdmissionControl(32, 2048)).records
+print(f"with a limit: {sum(record.status == 429 for record in refused) / NUM_REQUESTS:.0%} are refused")
 for name, points in curves.items():
     print(
         f"at 3 times the knee, {name}: goodput {points[-1].goodput:.1f}, {points[-1].goodput / at_knee:.0%} of the knee's"
@@ -617,15 +432,21 @@ for name, points in curves.items():
 
 # %% [markdown]
 """
-The queue grows by more than 80 requests a second, and about 47 are served in one, so after a third of a second a new request waits longer than was promised.
+The queue grows by more than 80 requests a second, so after a third of a second a new request already waits longer than was promised. Nothing has crashed, and the server computes as many tokens per second as ever. They come too late.
 
-Up to the knee, the two servers are nearly the same. Beyond it, the first one collapses: only the requests from the start of the run are served in time, so the longer the run, the closer its goodput gets to 0. At three times the knee, the second one refuses about 60 %, and serves even more in time than at the knee: it always has work, and short prompts find room more easily than long ones. On the right, 99 % of the served requests get their first token within the time shown.
+The second server refuses more than half of the requests, and serves even more in time than at the knee: it always has work, and short prompts find room more easily. On the right, 99 % of the served requests get their first token within the time shown.
 
 To measure a real server: `python -m lessons_lib.serving.load --help`. It works with any OpenAI-compatible server.
 
 ## Your server
 
-`SmallApp` puts the parts together: an ASGI application around an engine. This is its heart. (The whole file: `lessons_lib/serving/http/small_app.py`. Its `front` sorts events into mailboxes, like `deliver` above.)
+`SmallApp` puts the parts together: a small web application around an engine. Its `front` sorts events into mailboxes, like `deliver` above. (The file: `lessons_lib/serving/http/small_app.py`.)
+
+[uvicorn](https://www.uvicorn.org), a web server, runs it in a thread of this notebook, on a free port. Most clients speak OpenAI's API, so our server does too. With `"stream": true`, an answer comes piece by piece:
+
+> **server-sent events** (SSE): a format for streams over HTTP. An event is a line `data: …`, followed by an empty line.
+
+`curl` asks first. The limit is two requests.
 """
 
 # %%
@@ -638,14 +459,17 @@ parts = {
 }
 for part in parts.values():
     print(f"{part.__name__}: {'the reference' if part.__module__.startswith('lessons_lib') else 'yours'}")
-show_source(SmallApp.answer)
 
-# %% [markdown]
-"""
-It goes online: [uvicorn](https://www.uvicorn.org), a web server, runs it in a thread of this notebook, on a free port. The limit is two requests. `curl` asks first.
-"""
 
 # %% tags=["measured"]
+def post(host, path, body):
+    """Send a POST request; returns (connection, response)."""
+    connection = http.client.HTTPConnection(host, timeout=60)
+    connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
+    return connection, connection.getresponse()
+
+
+CHAT = {"messages": [{"role": "user", "content": "The old dog"}], "max_tokens": 4, "temperature": 0, "stream": True}
 FOUR = EngineConfig(max_num_seqs=4, max_num_batched_tokens=64, num_blocks=64)
 engine = LLMEngine(model, tokenizer, FOUR)
 app = SmallApp(engine, **{**parts, "admission": AdmissionControl(max_requests=2)})
@@ -655,20 +479,19 @@ print(shlex.join(curl), "\n")
 if shutil.which("curl"):
     print(subprocess.run(curl, capture_output=True, text=True).stdout)
 else:
-    print(post("/v1/chat/completions", CHAT, mine.host)[1].read().decode())
+    print(post(mine.host, "/v1/chat/completions", CHAT)[1].read().decode())
 
 # %% [markdown]
 """
-The command works in your terminal too, until the next cell closes the server. So does OpenAI's client, `openai.OpenAI(base_url=mine.url + "/v1", api_key="none")`, with `stream=True`. In the next cell, two clients read long answers, a third is one too many, and then the two hang up. A refusal has status 429, and the header `Retry-After` says when to try again.
+The first event names the role. The next ones have a *delta*, the text that is new; the last of them has a `finish_reason`. `[DONE]` says that the stream ended in order: the connection wasn't cut. ("Further" has the generator that decides which event is due when, as an exercise.)
+
+The command works in your terminal too, until the next cell closes the server. So does OpenAI's client, `openai.OpenAI(base_url=mine.url + "/v1", api_key="none")`. In the next cell, two clients read long answers, a third is one too many, and then the two hang up. A refusal has status 429, and the header `Retry-After` says when to try again.
 """
 
 # %%
 LONG_CHAT = CHAT | {"max_tokens": 900, "ignore_eos": True}
-readers = [post("/v1/chat/completions", LONG_CHAT, mine.host) for _ in range(2)]
-for _, response in readers:
-    response.read1(200)
-print("two clients read; blocks in use:", len(engine.scheduler.pool.used) > 0)
-_, refused = post("/v1/chat/completions", CHAT, mine.host)
+readers = [post(mine.host, "/v1/chat/completions", LONG_CHAT) for _ in range(2)]
+_, refused = post(mine.host, "/v1/chat/completions", CHAT)
 print("a third one:", refused.status, "| Retry-After:", refused.getheader("Retry-After"))
 print(json.loads(refused.read())["error"]["message"])
 for connection, response in readers:
@@ -686,8 +509,8 @@ audit(engine.scheduler)
 ## What production does
 
 - vLLM's `RequestOutputCollector` merges outputs while its reader is away: your `take` that returns all. "Further" has a map of all parts.
-- Admission is mostly left to what stands in front: a gateway or a load balancer that refuses, retries and measures.
-- DistServe made goodput the goal of LLM serving; `guidellm` and `vllm bench serve` measure it.
+- Admission is mostly left to what stands in front: a gateway or a load balancer.
+- `guidellm` and `vllm bench serve` measure goodput.
 
 ## What is still wrong
 
@@ -697,7 +520,7 @@ audit(engine.scheduler)
 
 **Refused isn't solved.** Admission control keeps a promise to some by sending others away. Serving all of them takes more capacity, or less work for each.
 
-**Anyone may ask for anything.** Our server checks API keys, but has no quotas: one client can use all of it.
+**Anyone may ask for anything.** The full server under "Further" checks API keys, but has no quotas: one client can use all of it.
 
 ## Quiz
 """
@@ -722,7 +545,7 @@ quiz("14")
 """
 ## Further (optional)
 
-What the lesson doesn't need. It isn't part of its 125 minutes.
+What the lesson doesn't need. It isn't part of its 90 minutes.
 """
 
 # %% [markdown]
@@ -749,7 +572,7 @@ for event in (chunks.role(), chunks.text(" ran", "stop"), chunks.usage(1), chunk
 Example: for one batch with one token, `" ran"` and `"stop"`, there are three events: the role, the text with its reason, and `DONE`.
 """
 
-# %% exercise="14.3"
+# %% exercise="14.4"
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -803,6 +626,75 @@ from lessons_lib.serving.load.goodput import Target
 from lessons_lib.serving.load.records import LoadLog
 
 from lessons_lib.serving.load.goodput import goodput
+
+# %% [markdown]
+"""
+### Too many, with a pencil
+
+A server can serve 10 requests per second. For 20 seconds, 30 per second arrive, evenly spaced. None is refused: they queue, first come, first served.
+
+**14.d** A request arrives at the end of these 20 seconds. How many seconds does it wait?
+"""
+
+# %%
+predict("14.d", ...)  # seconds
+
+# %%
+free_at = 0.0
+for number in range(30 * 20 + 1):
+    wait = max(0.0, free_at - number / 30)
+    free_at = number / 30 + wait + 1 / 10
+reveal("14.d", round(wait, 1), "s")
+
+# %% [markdown]
+"""
+In 20 seconds 600 requests arrive, and 200 are served. 400 still wait, and take 40 seconds.
+
+### A slow reader
+
+A step takes 5 ms and gives a reader one token. The reader's connection is slow: sending takes 12 ms, whether it sends one token or ten. Tokens that arrive meanwhile wait, and the next time all of them are sent at once.
+
+**14.c** How many tokens does the reader find each time it looks, on average?
+"""
+
+# %%
+predict("14.c", ...)  # tokens
+
+
+# %% tags=["measured"]
+async def slow_reader(num_tokens=120):
+    box, sizes = Mailbox(), []
+
+    async def produce():
+        start = time.perf_counter()
+        for number in range(num_tokens):
+            await asyncio.sleep(max(0, start + 0.005 * number - time.perf_counter()))
+            box.put(number)
+        box.close()
+
+    producer = asyncio.create_task(produce())
+    while tokens := await box.take():
+        sizes.append(len(tokens))
+        await asyncio.sleep(0.012)
+    await producer
+    return sizes
+
+
+sizes = await slow_reader()
+print("the first batches:", sizes[:12])
+reveal("14.c", sum(sizes) / len(sizes), "tokens", tolerance=0.15)
+
+# %% [markdown]
+"""
+On average 12 / 5 = 2.4 tokens arrive while the reader sends. (A busy machine adds a little to both times.) The reader never falls further behind, because it takes everything that is there.
+
+### The heart of your server
+
+This method of `SmallApp` answers one request, with your parts:
+"""
+
+# %%
+show_source(SmallApp.answer)
 
 # %% [markdown]
 """
@@ -888,7 +780,25 @@ rows = [["none: the engine alone, nothing is read", f"{engine_alone:,.0f}", "100
 for count, way in ((1, "process"), (4, "process, 4 API processes"), (8, "process, 8 API processes")):
     rate, gap = (median(each[name] for each in several[way]) for name in ("output_throughput", "median_itl_ms"))
     rows.append([count, f"{rate:,.0f}", f"{rate / engine_alone:.0%}", f"{gap:.1f}"])
-Table(columns=["HTTP processes", "tokens/s", "of the engine alone", "ITL p50, ms"], rows=rows, caption=several["provenance"])
+Table(
+    columns=["HTTP processes", "tokens/s", "of the engine alone", "ITL p50, ms"],
+    rows=rows,
+    caption=several["provenance"],
+)
+
+# %% [markdown]
+"""
+### The whole server
+
+`SmallApp` is small. The course's full server (in a terminal: `make serve`) runs in a process of its own, and its engine in another one: `EngineProcess` has the interface of `AsyncEngine`, but commands and events go through a socket, so they are plain data. It takes some seconds to load.
+"""
+
+# %%
+server = ServerProcess("--model", BUNDLED_MODEL, "--max-num-seqs", 4, "--num-blocks", 64, shutdown_timeout=5.0).start()
+HOST = server.url.removeprefix("http://")
+_, response = post(HOST, "/v1/completions", {"prompt": "The old dog", "max_tokens": 12, "temperature": 0})
+answer = json.loads(response.read())
+print(response.status, repr(answer["choices"][0]["text"]), answer["choices"][0]["finish_reason"], answer["usage"])
 
 # %% [markdown]
 """
@@ -899,8 +809,8 @@ Here a client is reading when the engine's process is killed, as the operating s
 
 
 # %%
-def get(path, host=HOST):
-    connection = http.client.HTTPConnection(host, timeout=60)
+def get(path):
+    connection = http.client.HTTPConnection(HOST, timeout=60)
     connection.request("GET", path)
     response = connection.getresponse()
     return response.status, json.loads(response.read())
@@ -913,7 +823,7 @@ def events_of(stream):
 
 
 LONG_STORY = {"prompt": "The old dog", "max_tokens": 900, "ignore_eos": True, "stream": True, "temperature": 0}
-connection, response = post("/v1/completions", LONG_STORY)
+connection, response = post(HOST, "/v1/completions", LONG_STORY)
 seen = response.read1(4000)
 for engine_process in psutil.Process(server.process.pid).children():
     engine_process.kill()
@@ -922,7 +832,7 @@ last = events_of(rest)[-2:]
 print("status:", response.status, "| first event:", repr(events_of(seen)[0]["choices"][0]["text"]))
 print("the last two events:", json.dumps(last[0]), last[1])
 status, body = get("/health")
-print("/health:", status, "| a new request:", post("/v1/completions", {"prompt": "x"})[1].status)
+print("/health:", status, "| a new request:", post(HOST, "/v1/completions", {"prompt": "x"})[1].status)
 server.close()
 
 # %% [markdown]

@@ -608,7 +608,7 @@ def extends_the_prompt(scheduler_output, previous_rows):
     return ids
 
 
-# 13.3 replace_placeholders
+# 13.4 replace_placeholders
 
 
 def without_clamp(input_ids, previous_tokens):
@@ -1047,7 +1047,7 @@ def fills_up(histogram, max_graphs):
     return sorted([*sizes, *others[: max(0, max_graphs - len(sizes))]])
 
 
-# 13.4 draw_on_device
+# 13.7 draw_on_device
 
 
 def numbers_for(logits, seeds, positions):
@@ -1292,7 +1292,7 @@ def with_safe_temperature(logits, temperature, seeds, positions):
     return torch.where(is_greedy[:, None], logits.float(), scores).argmax(dim=-1)
 
 
-# 13.7 overlapped_step
+# 13.3 overlapped_step
 
 
 def one_after_the_other(loop):
@@ -1442,7 +1442,7 @@ def as_a_tuple(loop):
 
 
 WRONG = {
-    "13.7": [
+    "13.3": [
         Wrong("one after the other", one_after_the_other, "That step has just been launched"),
         Wrong("reads first", reads_first, "Launch the next step first"),
         Wrong("never waits for blocks", never_waits_for_blocks, "Blocks may run out in this step"),
@@ -1501,7 +1501,7 @@ WRONG = {
         Wrong("replays a larger graph", LargerGraph, "Don't replay a larger one"),
     ],
     "13.2": [
-        Wrong("the last known token", last_known, "All known tokens are computed"),
+        Wrong("the last known token", last_known, "21 is computed already. All known tokens are computed"),
         Wrong("-i", minus_i, "−1 − i"),
         Wrong("always -1", always_minus_one, "expected [41, -3]; yours returned [41, »-1«]"),
         Wrong("the row in this step", row_of_this_step, "expected [41, -3]; yours returned [41, »-2«]"),
@@ -1522,7 +1522,7 @@ WRONG = {
         Wrong("counts them as computed", counts_as_computed, "its `num_computed_tokens` was 0, and is 4"),
         Wrong("extends the prompt", extends_the_prompt, "its `prompt_ids` was"),
     ],
-    "13.3": [
+    "13.4": [
         Wrong("no clamp", without_clamp, "known ids need a valid index"),
         Wrong("-id", index_is_minus_id, "−1 is token 0"),
         Wrong("from the end", from_the_end, "As an index, −1 means the last one"),
@@ -1540,7 +1540,7 @@ WRONG = {
         Wrong("only those that are replaced", only_replaced, "of shape [1]"),
         Wrong("clamps at the number of ids", clamped_at_the_ids, "limit the index by the number of ids?"),
     ],
-    "13.4": [
+    "13.7": [
         Wrong("greedy for all", draws_the_likeliest, "Is a token drawn at all?"),
         Wrong("drawn for all", draws_at_zero_too, "the token should be 1"),
         Wrong("never colder than 0.9", draws_at_a_small_temperature, "first seven rows"),
@@ -1624,11 +1624,11 @@ WRONG = {
 }
 
 RIGHT = {
-    "13.7": [with_an_early_return, by_finish_in_flight, in_two_branches, as_a_tuple],
+    "13.3": [with_an_early_return, by_finish_in_flight, in_two_branches, as_a_tuple],
     "13.1": [WithLayouts, KeyAsText, IdsOfAll, DropsFirst],
     "13.2": [counts_placeholders, token_by_token, by_slices, by_position_in_flight],
-    "13.3": [by_gather, by_not, one_table, known_minus_one],
-    "13.4": [
+    "13.4": [by_gather, by_not, one_table, known_minus_one],
+    "13.7": [
         by_gumbel,
         by_softmax,
         smallest_time,

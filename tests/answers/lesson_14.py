@@ -2,6 +2,7 @@
 
 import asyncio
 import collections
+import concurrent.futures
 import contextlib
 import dataclasses
 import json
@@ -451,7 +452,7 @@ class GivesUp(Right):
 
 MAILBOXES = [
     Wrong("gives up", GivesUp, "for an item, however long"),
-    Wrong("no wake", mailbox("NoWake", put=put_without_waking), "`put` has to set it"),
+    Wrong("no wake", mailbox("NoWake", put=put_without_waking), "`put`: it has to set the event"),
     Wrong("put is a coroutine", mailbox("AsyncPut", put=put_as_coroutine), "`put` should be a plain function"),
     Wrong("only the newest", mailbox("Newest", put=keep_the_newest), "keeps only the newest"),
     Wrong("last in, first out", mailbox("Stack", put=put_in_front), "First in, first out"),
@@ -460,7 +461,11 @@ MAILBOXES = [
         "raises after close", mailbox("LateError", put=put_raises_after_close), "`put` after `close` should do nothing"
     ),
     Wrong("drops beyond 100", mailbox("UpTo100", put=put_up_to_100), "Nothing may be dropped"),
-    Wrong("close doesn't wake", mailbox("QuietClose", close=close_without_waking), "`close` must wake the reader too"),
+    Wrong(
+        "close doesn't wake",
+        mailbox("QuietClose", close=close_without_waking),
+        "`close`: it has to wake the reader too",
+    ),
     Wrong(
         "close is a coroutine", mailbox("AsyncClose", close=close_as_coroutine), "`close` should be a plain function"
     ),
@@ -803,6 +808,20 @@ async def waits_for_the_last_turn(engine, commands, deliver, executor):
         engine.close()
 
 
+async def waits_with_futures_wait(engine, commands, deliver, executor):
+    """`concurrent.futures.wait` blocks until the thread has come back, and raises nothing."""
+    turns = []
+    try:
+        while not commands.is_closed:
+            arrived = [] if engine.open and not commands else await commands.take()
+            if arrived or engine.open:
+                turns = [executor.submit(engine.turn, arrived)]
+                deliver(await asyncio.wrap_future(turns[0]))
+    finally:
+        concurrent.futures.wait(turns)
+        engine.close()
+
+
 def not_a_coroutine(engine, commands, deliver, executor):
     deliver(engine.turn([]))
     engine.close()
@@ -949,7 +968,7 @@ OWNERS = [
 ]
 
 
-# 14.3 sse_events
+# 14.4 sse_events
 
 
 def sse(
@@ -1277,7 +1296,7 @@ EVENTS = [
     Wrong("no index", sse(has_index=False), "should have the index 0"),
 ]
 
-# 14.4 stream_until_gone
+# 14.3 stream_until_gone
 
 
 async def send_all(add, send):
@@ -1617,6 +1636,28 @@ async def with_a_task_group(add, receive, send):
     if failed:
         raise failed[0]
     return is_whole
+
+
+async def send_all(add, send):
+    """The coroutine of the lesson."""
+    stream = await add()
+    try:
+        async for tokens in stream:
+            await send(tokens)
+    finally:
+        await stream.aclose()
+
+
+async def with_the_given_coroutine(add, receive, send):
+    sending, gone = asyncio.ensure_future(send_all(add, send)), asyncio.ensure_future(until_gone(receive))
+    try:
+        await asyncio.wait((sending, gone), return_when=asyncio.FIRST_COMPLETED)
+        if sending.done():
+            sending.result()
+        return sending.done()
+    finally:
+        sending.cancel()
+        gone.cancel()
 
 
 async def each_wait_by_itself(add, receive, send):
@@ -2263,12 +2304,12 @@ GOODPUTS = [
 ]
 
 
-WRONG = {"14.1": MAILBOXES, "14.2": OWNERS, "14.3": EVENTS, "14.4": LEAVINGS, "14.5": ADMISSIONS, "14.6": GOODPUTS}
+WRONG = {"14.1": MAILBOXES, "14.2": OWNERS, "14.3": LEAVINGS, "14.4": EVENTS, "14.5": ADMISSIONS, "14.6": GOODPUTS}
 RIGHT = {
     "14.1": [QueueWithEnd, DequeAndCondition, EventPerWait],
-    "14.2": [shields_until_it_is_over, with_a_stack, with_two_loops, waits_for_the_last_turn],
-    "14.3": [mapping_of_lines, made_by_an_object, with_compact_json],
-    "14.4": [listener_cancels_me, with_a_callback, with_a_task_group, each_wait_by_itself],
+    "14.2": [shields_until_it_is_over, with_a_stack, with_two_loops, waits_for_the_last_turn, waits_with_futures_wait],
+    "14.3": [listener_cancels_me, with_a_callback, with_a_task_group, each_wait_by_itself, with_the_given_coroutine],
+    "14.4": [mapping_of_lines, made_by_an_object, with_compact_json],
     "14.5": [WithASet, WithTickets, AddedThenTakenBack, SaysBoth],
     "14.6": [with_three_ifs, with_infinities, by_hand_from_events],
 }

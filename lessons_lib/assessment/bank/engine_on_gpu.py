@@ -173,7 +173,7 @@ assert next_inputs([two, one], {"A": 2}) == [9, -3]
 """,
     ),
     design(
-        "13", "Drawing on the device", "no_waiting",
+        "13", "Optional: drawing on the device", "no_waiting",
         "A profile of overlapped steps shows a gap: once per step the CPU stands still until the GPU is done, in the "
         "sampling code. Which line of it is the cause?",
         ("`if temperature.max() > 0:`", "Python needs the value to decide, so it waits for the GPU."),

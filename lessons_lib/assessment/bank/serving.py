@@ -68,7 +68,7 @@ def goodput_of_a_log(draw: random.Random) -> Asked:
     )
 
 
-@item("14", "compute", "Too many")
+@item("14", "compute", "Too many, with a pencil")
 def wait_of_a_queue(draw: random.Random) -> Asked:
     capacity, seconds = draw.choice((10, 20, 25)), draw.choice((30, 60))
     rate = capacity + draw.choice((2, 4, 5))

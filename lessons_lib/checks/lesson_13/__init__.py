@@ -50,7 +50,24 @@ EXERCISES = [
     ),
     Exercise(
         id="13.3",
-        title="placeholders replaced on the GPU",
+        title="steps that overlap",
+        reference="lessons_lib.engine.overlap:overlapped_step",
+        test=check_overlapped_step,
+        hints=(
+            "Draw two lines, the CPU's and the device's. At which moments does the device have nothing to do, and "
+            "which of your calls make it wait? And whose placeholder does `process_results` take away?",
+            "If blocks may run out, finish what is in flight first. Launch. Note the step that was in flight, and put "
+            "the new one in its place. Process the old one, if there was one; then give the new one's placeholders, if "
+            "there is one. Collect what has finished from both places.",
+            "`finished = loop.finish_in_flight() if loop.may_lack_blocks() else []`; `launched = loop.launch()`; "
+            "`previous, loop.in_flight = loop.in_flight, launched`; `if previous: finished += "
+            "loop.process_results(previous)`; `if launched: loop.append_placeholders(launched)`.",
+        ),
+        points=3,
+    ),
+    Exercise(
+        id="13.4",
+        title="placeholders replaced on the GPU (optional)",
         reference="lessons_lib.attention.custom_op:replace_placeholders",
         test=check_replace_placeholders,
         hints=(
@@ -60,24 +77,6 @@ EXERCISES = [
             "`index = (-1 - input_ids).clamp(min=0)`; `torch.where(input_ids < 0, previous_tokens[index], input_ids)`.",
         ),
         points=1,
-    ),
-    Exercise(
-        id="13.4",
-        title="a draw that the CPU doesn't wait for",
-        reference="lessons_lib.engine.race:draw_on_device",
-        test=check_draw_on_device,
-        hints=(
-            "Draw for every row, whatever its temperature is, and look for the likeliest token of every row. Which of "
-            "the two a row gets is decided at the end, for all rows at once.",
-            "Subtract the largest logit of each row, divide by its temperature, and take `exp`: these are the weights. "
-            "Each token gets a number from `random_numbers`, with seeds and positions as columns. −log(1 − number), "
-            "divided by the weight, is its time. `torch.where` takes the fastest token or the likeliest.",
-            "`highest, likeliest = logits.float().max(dim=-1, keepdim=True)`; `weights = ((logits - highest) / "
-            "temperature[:, None]).exp()`; `numbers = random_numbers(seeds[:, None], positions[:, None], "
-            "torch.arange(logits.shape[-1], device=logits.device))`; `drawn = (weights / "
-            "-torch.log1p(-numbers)).argmax(dim=-1)`; `return torch.where(temperature > 0, drawn, likeliest[:, 0])`.",
-        ),
-        points=3,
     ),
     Exercise(
         id="13.5",
@@ -115,18 +114,19 @@ EXERCISES = [
     ),
     Exercise(
         id="13.7",
-        title="steps that overlap",
-        reference="lessons_lib.engine.overlap:overlapped_step",
-        test=check_overlapped_step,
+        title="a draw that the CPU doesn't wait for (optional)",
+        reference="lessons_lib.engine.race:draw_on_device",
+        test=check_draw_on_device,
         hints=(
-            "Draw two lines, the CPU's and the device's. At which moments does the device have nothing to do, and "
-            "which of your calls make it wait? And whose placeholder does `process_results` take away?",
-            "If blocks may run out, finish what is in flight first. Launch. Note the step that was in flight, and put "
-            "the new one in its place. Process the old one, if there was one; then give the new one's placeholders, if "
-            "there is one. Collect what has finished from both places.",
-            "`finished = loop.finish_in_flight() if loop.may_lack_blocks() else []`; `launched = loop.launch()`; "
-            "`previous, loop.in_flight = loop.in_flight, launched`; `if previous: finished += "
-            "loop.process_results(previous)`; `if launched: loop.append_placeholders(launched)`.",
+            "Draw for every row, whatever its temperature is, and look for the likeliest token of every row. Which of "
+            "the two a row gets is decided at the end, for all rows at once.",
+            "Subtract the largest logit of each row, divide by its temperature, and take `exp`: these are the weights. "
+            "Each token gets a number from `random_numbers`, with seeds and positions as columns. −log(1 − number), "
+            "divided by the weight, is its time. `torch.where` takes the fastest token or the likeliest.",
+            "`highest, likeliest = logits.float().max(dim=-1, keepdim=True)`; `weights = ((logits - highest) / "
+            "temperature[:, None]).exp()`; `numbers = random_numbers(seeds[:, None], positions[:, None], "
+            "torch.arange(logits.shape[-1], device=logits.device))`; `drawn = (weights / "
+            "-torch.log1p(-numbers)).argmax(dim=-1)`; `return torch.where(temperature > 0, drawn, likeliest[:, 0])`.",
         ),
         points=3,
     ),

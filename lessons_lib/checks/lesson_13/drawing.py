@@ -1,4 +1,4 @@
-"""Judges 13.4, `draw_on_device`: each token as often as its probability says, whatever else is in the batch, without
+"""Judges 13.7, `draw_on_device`: each token as often as its probability says, whatever else is in the batch, without
 reading a value."""
 
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from lessons_lib.engine.race import random_numbers
 NUM_DRAWS = 20_000
 LEAST_CHANCE = 1e-7  # a right answer is further from the probabilities once in ten million times
 LOGITS = [1.0, 0.5, 0.0, -1.0]
-NO_WAIT = "Compute something for every row and choose with `torch.where`, as in 13.3. Then nothing depends on a value."
+NO_WAIT = "Compute something for every row and choose with `torch.where`. Then nothing depends on a value."
 
 
 def check_draw_on_device(attempt) -> None:

@@ -1,4 +1,4 @@
-"""Judges 13.7, `overlapped_step`: the next step is launched before the tokens of the one in flight are read, and no
+"""Judges 13.3, `overlapped_step`: the next step is launched before the tokens of the one in flight are read, and no
 token is lost."""
 
 from collections.abc import Callable

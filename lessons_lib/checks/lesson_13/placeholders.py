@@ -1,4 +1,4 @@
-"""Judges 13.2, `next_tokens`, and 13.3, `replace_placeholders`: tokens that the host doesn't know yet."""
+"""Judges 13.2, `next_tokens`, and 13.4, `replace_placeholders`: tokens that the host doesn't know yet."""
 
 from collections.abc import Callable
 from copy import deepcopy
@@ -146,7 +146,14 @@ def _check_case(attempt, case: Case) -> None:
     idea = case.idea
     if len(case.parts) > 1 and sorted(got) == sorted(want):
         idea = "These are the right ids in another order. The order is that of `num_scheduled_tokens`."
+    elif len(got) == len(want) and (again := _computed_in_place_of_a_placeholder(case, want, got)):
+        idea = f"{again} is computed already. {case.idea.removesuffix(ZERO)}"
     raise Mistake(what, case=told, idea=idea)
+
+
+def _computed_in_place_of_a_placeholder(case: Case, want: list[int], got: list[int]) -> int | None:
+    computed = {token for part in case.parts for token in (*part.prompt, *part.output)[: part.computed]}
+    return next((given for wanted, given in zip(want, got) if wanted < 0 and given in computed), None)
 
 
 def _state(scheduler_output: SchedulerOutput) -> list[dict[str, object]]:
@@ -172,7 +179,7 @@ def _random_case(rng: Random) -> Case:
     return Case(tuple(parts), "Each of these sequences is right in a smaller case. Which rule decides between them?")
 
 
-# --- 13.3
+# --- 13.4
 
 
 @dataclass(frozen=True)

@@ -23,11 +23,9 @@ EXERCISES = [
             "An event says that there may be news, not what it is. Items stay in the list until the reader itself "
             "takes them out, and that's the very last thing that it does.",
             "In `take`: as long as there are no items and the mailbox is open, clear the event and wait for it. After "
-            "that loop there is no `await` any more: give the reader the list, and start a new one. `put` and `close` "
-            "set the event.",
+            "that loop there is no `await` any more: give the reader the list, and start a new one.",
             "`while not self._items and not self.is_closed:` `self._has_news.clear()`, then `await "
-            "self._has_news.wait()`. After the loop: `items, self._items = self._items, []` and `return items`. In "
-            "`put`: `if not self.is_closed:` append, and `self._has_news.set()`.",
+            "self._has_news.wait()`. After the loop: `items, self._items = self._items, []` and `return items`.",
         ),
         points=2,
     ),
@@ -52,6 +50,25 @@ EXERCISES = [
     ),
     Exercise(
         id="14.3",
+        title="a client that leaves",
+        reference="lessons_lib.serving.http.leaving:stream_until_gone",
+        test=check_stream_until_gone,
+        hints=(
+            "Two things are waited for at the same time, and either may end first. A coroutine can wait in one place "
+            "only. And what you start has to be stopped again, on every way out.",
+            "Two coroutines: one adds the request and sends its tokens (`send_all` does that, and aborts the request "
+            "in its `finally`); the other calls `receive` until the message says that the client has left. Start both "
+            "with `asyncio.ensure_future`. `asyncio.wait((one, other), return_when=asyncio.FIRST_COMPLETED)` returns "
+            "when one has ended. In `finally`, cancel both.",
+            "`sending = asyncio.ensure_future(send_all(add, send))`. `leaving` is a task of an inner coroutine: "
+            '`while (await receive())["type"] != "http.disconnect": pass`. After the `wait`: `if not sending.done(): '
+            "return False`, then `sending.result()`, which raises what went wrong, and `return True`. `finally:` "
+            "`sending.cancel()` and `leaving.cancel()`.",
+        ),
+        points=3,
+    ),
+    Exercise(
+        id="14.4",
         title="a stream on the wire (optional)",
         reference="lessons_lib.serving.http.chat_events:sse_events",
         test=check_sse_events,
@@ -66,25 +83,6 @@ EXERCISES = [
             "tokens[-1].finish_reason)`. `except Exception as error:` `if not count: raise`, then `yield "
             "chunks.error(error)`. `else:` `if prompt_tokens is not None: yield chunks.usage(count)`. At the end "
             "`yield DONE`.",
-        ),
-        points=3,
-    ),
-    Exercise(
-        id="14.4",
-        title="a client that leaves",
-        reference="lessons_lib.serving.http.leaving:stream_until_gone",
-        test=check_stream_until_gone,
-        hints=(
-            "Two things are waited for at the same time, and either may end first. A coroutine can wait in one place "
-            "only. And what you start has to be stopped again, on every way out.",
-            "Two inner coroutines: one adds the request and sends its tokens, and aborts the request in its own "
-            "`finally`; the other calls `receive` until the message says that the client has left. Start both with "
-            "`asyncio.ensure_future`. `asyncio.wait((one, other), return_when=asyncio.FIRST_COMPLETED)` returns when "
-            "one has ended. In `finally`: cancel both, and wait for both.",
-            "The sender: `stream = await add()`, then `try:` `async for tokens in stream: await send(tokens)` "
-            "`finally: await stream.aclose()`. After the `wait`: `if not sending.done(): return False`, then "
-            "`sending.result()`, which raises what went wrong, and `return True`. `finally:` `sending.cancel()`, "
-            "`leaving.cancel()`, `await asyncio.gather(sending, leaving, return_exceptions=True)`.",
         ),
         points=3,
     ),

@@ -1,4 +1,4 @@
-"""Judges 14.3 when batches come late or fail, and when the reader leaves."""
+"""Judges 14.4 when batches come late or fail, and when the reader leaves."""
 
 from collections.abc import Iterator
 

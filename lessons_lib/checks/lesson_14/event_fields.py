@@ -1,4 +1,4 @@
-"""Compares the events of 14.3 field by field: roles, texts, reasons and usage."""
+"""Compares the events of 14.4 field by field: roles, texts, reasons and usage."""
 
 from lessons_lib.checks.exercise import Mistake, short
 from lessons_lib.checks.lesson_14.event_reading import HEAD, ROLE, check_ends, delta_of, reasons_of, texts_of

@@ -1,4 +1,4 @@
-"""Reads what an answer to 14.3 sends: bytes, one line of JSON each, and an end."""
+"""Reads what an answer to 14.4 sends: bytes, one line of JSON each, and an end."""
 
 import json
 

@@ -119,12 +119,25 @@ class FakeEngine:
         self.free.extend(self.blocks.pop(id))
 
 
+class Waiters(list):
+    """Of a future: `concurrent.futures.wait` adds one for each call, and then blocks until it is told of the end."""
+
+    def __init__(self, future: "TimedFuture"):
+        super().__init__()
+        self.future = future
+
+    def append(self, waiter) -> None:
+        super().append(waiter)
+        self.future.executor.finish(self.future)
+
+
 class TimedFuture(Future):
     """A future for which the virtual thread can be waited without `await`: the clock stands still meanwhile."""
 
     def __init__(self, executor: "TimedExecutor"):
         super().__init__()
         self.executor = executor
+        self._waiters = Waiters(self)
 
     def result(self, timeout=None):
         self.executor.finish(self)

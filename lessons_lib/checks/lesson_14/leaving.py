@@ -1,4 +1,4 @@
-"""Judges 14.4, `stream_until_gone`: a client that leaves is noticed at once, and nothing is left of its request."""
+"""Judges 14.3, `stream_until_gone`: a client that leaves is noticed at once, and nothing is left of its request."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""A client, a reader and a stream for 14.4: what is sent, when the client leaves, and what is left running."""
+"""A client, a reader and a stream for 14.3: what is sent, when the client leaves, and what is left running."""
 
 import asyncio
 import inspect

@@ -7,13 +7,13 @@ from lessons_lib.viz.words import marked
 
 ASLEEP = (
     "an item was put in, but the reader still sleeps.",
-    "`take` waits for the event, so `put` has to set it. And `take` may clear it only before it looks at the items: "
-    "cleared after an item has come, the news is lost.",
+    "Was the event cleared after the item had come? Then the news is lost: clear it only while there are no items, "
+    "right before you wait. (If you have changed `put`: it has to set the event.)",
 )
 NEVER_ENDS = (
     "the mailbox was closed, but the reader still sleeps.",
-    "`close` must wake the reader too. And a reader that comes later must not wait at all: does yours look at "
-    "`is_closed` before it waits?",
+    "Nothing follows, so the reader must not wait any more: does yours look at `is_closed` before each wait? (If you "
+    "have changed `close`: it has to wake the reader too.)",
 )
 SPINNING = (
     "the reader asks again and again instead of waiting.",

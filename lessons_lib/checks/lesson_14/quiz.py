@@ -50,24 +50,6 @@ QUIZ = [
         ),
     ),
     Question(
-        text="Why does the server wait for the first token before it sends the status of a streamed response?",
-        choices=(
-            Choice(
-                "So that the client measures a better time to first token.",
-                "The first token arrives at the same time either way.",
-            ),
-            Choice(
-                "So that a request that fails before it gets a status of its own, such as 400 or 429.",
-                "A status can't be changed once it is sent. After that only an error event is left.",
-                right=True,
-            ),
-            Choice(
-                "Because HTTP allows a status only together with the first bytes of the body.",
-                "It doesn't ask for that: status and headers may be sent long before the body.",
-            ),
-        ),
-    ),
-    Question(
         text="A client hangs up while its request waits in the queue: no token is there yet. How does the server learn "
         "of it?",
         choices=(
@@ -126,28 +108,6 @@ QUIZ = [
             Choice(
                 "Goodput counts only requests that were refused in time.",
                 "It counts those that were served in time. A refused request is never good.",
-            ),
-        ),
-    ),
-    Question(
-        text="The engine's process is killed while 30 streams are open. What should their clients get?",
-        choices=(
-            Choice(
-                "`[DONE]`, so that they stop reading.",
-                "Then they would take half an answer for a whole one.",
-            ),
-            Choice(
-                "A closed connection, without anything else.",
-                "Some client libraries would take that for the end of the answer, others wait for a timeout.",
-            ),
-            Choice(
-                "Status 503.",
-                "Their status 200 has been sent long ago. 503 is for new requests, and for `/health`.",
-            ),
-            Choice(
-                "An error event in the stream.",
-                "It's the only way that is left to say that the answer isn't complete.",
-                right=True,
             ),
         ),
     ),

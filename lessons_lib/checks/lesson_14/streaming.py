@@ -1,4 +1,4 @@
-"""Judges 14.3, `sse_events`: what goes over the wire, event by event."""
+"""Judges 14.4, `sse_events`: what goes over the wire, event by event."""
 
 from lessons_lib.checks.exercise import Mistake, short
 from lessons_lib.checks.lesson_14.broken_streams import (
