@@ -4,15 +4,14 @@
 
 **One engine is full. How do several serve as if they were one?**
 
-115 minutes · difficulty: hard · routes: serving · prerequisites: lesson 11 (prefix sharing) and lesson 14 (serving)
+85 minutes · difficulty: hard · routes: serving · prerequisites: lesson 11 (prefix sharing) and lesson 14 (serving)
 
-A second GPU can hold a copy of the model. Then there are two questions: which copy gets which request, and what happens to the requests of a copy that dies? We build the core of both answers. You need neither a GPU nor a
+A second GPU can hold a copy of the model. Two questions follow: which copy gets which request, and what happens to the requests of a copy that dies? We build the core of both answers. You need neither a GPU nor a
 cluster: the replicas are engines in this process.
 """
 
 # %%
 import json
-import random
 from functools import partial
 
 from lessons_lib.batching import generate_one_by_one
@@ -22,10 +21,13 @@ from lessons_lib.engine import EngineConfig, LLMEngine, SamplingParams
 from lessons_lib.measuring import PROMPTS, STORIES
 from lessons_lib.measuring.published import FOLDER as RECORDED
 from lessons_lib.models import load_model
-from lessons_lib.recording.replica_streams import EngineReplica, record_streams
+from lessons_lib.recording.prefix_places import record_places
+from lessons_lib.recording.replica_streams import KIND, NIGHT, EngineReplica, compare_answers, record_streams
+from lessons_lib.serving.failover import stream_once
 from lessons_lib.serving.router import PrefixAffinity, Replica, RoundRobin, TwoChoices, hash_prompt
 from lessons_lib.serving.routing_simulation import chat_prompts, simulate_routing
-from lessons_lib.viz.replicas import PrefixPlaces, draw_prefix_places, draw_streams
+from lessons_lib.viz.replicas import draw_prefix_places, draw_streams
+from lessons_lib.viz.source import show_source
 from lessons_lib.viz.tables import Table
 
 model, tokenizer = load_model(device="cpu")  # float32, so that answers can be compared token by token
@@ -40,7 +42,7 @@ def new_engine(max_num_seqs=6):
 """
 ## The problem: one engine is full
 
-An engine that runs four sequences at a time gets twelve requests: four run, eight wait. A larger batch would help, until memory runs out or each step takes too long. From then on, you need
+An engine that runs four sequences at a time gets twelve requests: four run, eight wait. A larger batch helps until memory runs out or each step takes too long. Then you need
 a second engine with a model of its own.
 
 > **replica**: one of several servers with the same model. Any of them can serve any request.
@@ -48,7 +50,7 @@ a second engine with a model of its own.
 > **load balancer**: what clients talk to. It chooses a replica for each request and passes the answer on.
 
 Two replicas are not as good as one engine that is twice as large. Each has its own waiting queue, so one can be full while the other is idle. And each has
-its own prefix cache (lesson 11), so what one has computed is unknown to the other. That makes the choice matter.
+its own prefix cache (lesson 11): what one has computed is unknown to the other. So the choice matters.
 
 ## Predict
 
@@ -75,24 +77,12 @@ Here are three ways to choose, from simple to clever:
 > **prefix affinity**: sending a request to the replica whose cache probably holds the beginning of its prompt.
 
 Let's try them on six conversations, A to F, of five turns each. The prompts arrive in mixed order, and no model runs: only prefix caches are simulated, with blocks of 16
-tokens as in lesson 11. (The 4 of `PrefixAffinity(4)` is explained below.)
+tokens as in lesson 11. (The 4 of `PrefixAffinity(4)` is a limit; the next section needs it.)
 """
 
 # %%
-draw = random.Random(3)
-conversations = {name: [draw.randrange(4096) for _ in range(320)] for name in "ABCDEF"}
-order = [name for name in "ABCDEF" for _ in range(5)]
-draw.shuffle(order)
-six_chats = [conversations[name][: 64 * (1 + order[:index].count(name))] for index, name in enumerate(order)]
-
-
-def places(policy, num_replicas=2):
-    result = simulate_routing(six_chats, policy, num_replicas, num_blocks=200)
-    cached = {name: [sum(one in cache for one in hash_prompt(tokens, BLOCK)) for cache in result.cached_blocks] for name, tokens in conversations.items()}
-    return PrefixPlaces(policy.name, cached, result.hit_rate)
-
-
-draw_prefix_places([places(RoundRobin()), places(TwoChoices(seed=1)), places(PrefixAffinity(4))], {name: 320 // BLOCK for name in conversations})
+places, num_blocks = record_places([RoundRobin(), TwoChoices(seed=1), PrefixAffinity(4)], BLOCK)
+draw_prefix_places(places, num_blocks)
 
 # %%
 turns = [list(range(64 * turn)) for turn in range(1, 6)]
@@ -138,80 +128,53 @@ from lessons_lib.serving.router import choose_replica
 
 # %% [markdown]
 """
-Now with your function, on a larger workload: 150 conversations, 24 of which are open at the same time. Each begins with one of four system prompts. 16
+Now your function gets a larger workload: 150 conversations, 24 of which are open at the same time. Each begins with one of four system prompts. 16
 requests run at a time: when a prompt arrives, the oldest request ends, and the other 15 are still running. Each replica's cache has 400 blocks.
 
-### Predict
-
-There are four replicas, and `imbalance_limit` is 4. With bad luck, the busiest replica is always the one that was sent the longest beginning. A start for your pencil: call the load
-of the least loaded replica m.
-
-**15.b** What is the most requests that one replica can ever serve at a time, the new one included?
+In the table, "found" is the share of the prompt tokens that were in a cache, and "highest load" the most requests that one replica served at a time.
 """
 
 # %%
-predict("15.b", ...)  # requests
-
-# %%
-class Affinity:
-    """Your `choose_replica` as a policy."""
-
-    def __init__(self, limit):
-        self.limit, self.name = limit, f"affinity, limit {limit}" if limit < 1000 else "affinity, no limit"
-
-    def choose(self, block_hashes, replicas):
-        return choose_replica(block_hashes, replicas, self.limit)
-
-
+policies = {"round robin": RoundRobin, "two choices": TwoChoices}
+for limit in (0, 1, 2, 4, 8, 1000):
+    policies[f"affinity, limit {limit}" if limit < 1000 else "affinity, no limit"] = partial(PrefixAffinity, limit, choose_replica)
 prompts = chat_prompts(seed=0)
 rows = []
-for make in (RoundRobin, TwoChoices, *(partial(Affinity, limit) for limit in (0, 1, 2, 4, 8, 1000))):
-    row = [make().name]
-    for num_replicas in (2, 4):
-        result = simulate_routing(prompts, make(), num_replicas)
-        row += [f"{result.hit_rate:.0%}", f"{result.highest_load}"]
-    rows.append(row)
+for name, policy in policies.items():
+    two, four = (simulate_routing(prompts, policy(), num_replicas) for num_replicas in (2, 4))
+    rows.append([name, f"{two.hit_rate:.0%}", two.highest_load, f"{four.hit_rate:.0%}", four.highest_load])
 Table(
     columns=["policy", "2 replicas: found", "highest load", "4 replicas: found", "highest load"],
     rows=rows,
-    caption=f"{len(prompts)} prompts, {sum(map(len, prompts)):,} tokens; found: share of the prompt tokens that were in a cache; highest load: most requests of one replica at a time",
+    caption=f"{len(prompts)} prompts, {sum(map(len, prompts)):,} tokens",
 )
-
-# %%
-reveal("15.b", simulate_routing(prompts, Affinity(4), 4).highest_load, unit="requests")
 
 # %% [markdown]
 """
-If the least loaded replica has m requests, all four have at least m, and the one chosen for its prefix has at most m + 4 before the new one. And only 15 are running, so it has at
-most 15 - 3m. Of these two bounds, the smaller is largest with m = 2 or m = 3: the chosen replica has 6, and now 7. The same pencil gives "highest load" for each limit up to 8 in the table. So you can derive the limit from the load
-that a replica can take, before you measure anything.
-
 Round robin and two choices get *worse* with more replicas: the more there are, the less likely the right one is chosen by chance. Affinity with a limit of 2 or more doesn't: with
 four replicas and a limit of 4, 22% of the prompt tokens are left to compute; with round robin it is 48%. And the limit is a trade-off: a small one keeps the load even, a large one
-finds more. Its first step buys the most. (Every request lasts equally long here, which makes round robin even by construction. Real ones don't. "Further" has a scoreboard for a rule
-of your own.)
+finds more. Its first step buys the most. ("Further" derives the highest load with a pencil, and has a scoreboard for a rule of your own.)
 """
 
 # %% [markdown]
 """
 ## A replica dies
 
-A process is killed, a machine loses power, a GPU reports an error. The streams that it was serving stop in the middle of a word. The client must not be left waiting, so
-the balancer has three options:
+A process is killed, a machine loses power, a GPU reports an error. The streams that it was serving stop in the middle of a word. The balancer has three options:
 
-1. **An error event.** The stream ends with a message. The client sends its request again, and pays for everything twice.
-2. **Begin again** on another replica. If the client has received something, it would see the beginning twice. The balancer could drop as many tokens as have passed, and hope that they are the same ones; the client waits until all of them are generated again, one step each.
-3. **Go on elsewhere.** The balancer has passed every token on, so it knows them all. Another replica can continue from there, after a single prefill.
+1. **An error.** The stream ends with a message. The client sends its request again, and pays for everything twice.
+2. **Begin again** on another replica. The balancer drops as many tokens as the client has received, and hopes that they are the same ones. Each of them takes a step again.
+3. **Go on elsewhere.** The balancer has passed every token on, so it knows them all. Another replica can continue, after a single prefill.
 
 The third is the best, if the client gets exactly the tokens that it would have got without the failure. The simplest way is to send the prompt and the tokens so far as
 one longer prompt. Is that the same? Take four requests, each cut after ten tokens: a greedy one; one with temperature 1 and a seed; one with a presence penalty, which looks at generated
 tokens; and one with a stop string that begins before the cut and ends after it.
 
-**15.c** How many of the four get the same tokens as without the cut?
+**15.b** How many of the four get the same tokens as without the cut?
 """
 
 # %%
-predict("15.c", ...)  # requests
+predict("15.b", ...)  # requests
 
 # %%
 ids, CUT, LENGTH = tokenizer(PROMPTS[1]).input_ids, 10, 24
@@ -237,10 +200,8 @@ rows, uncut_answers = [], {}
 for name, fields in cases.items():
     uncut = uncut_answers[name] = answer(ids, max_tokens=LENGTH, **fields)
     longer_prompt = uncut[:CUT] + answer(ids + uncut[:CUT], max_tokens=LENGTH - CUT, **fields)
-    same = sum(one == other for one, other in zip(longer_prompt, uncut))
-    verdict = f"no: {same} of {len(uncut)} tokens are" if same < len(uncut) else f"no: {len(longer_prompt)} tokens instead of {len(uncut)}"
-    rows.append([name, "yes" if longer_prompt == uncut else verdict])
-reveal("15.c", sum(verdict == "yes" for _, verdict in rows), unit="requests")
+    rows.append([name, compare_answers(longer_prompt, uncut)])
+reveal("15.b", sum(verdict == "yes" for _, verdict in rows), unit="requests")
 Table(columns=["request", "as a longer prompt: the same tokens"], rows=rows)
 
 # %% [markdown]
@@ -255,11 +216,10 @@ So the replica has to be told which tokens are prompt and which are output. Our 
 ## Build 2: the request that goes on
 
 **Your task: `request_to_go_on(request, token_ids)`.** `request` is a dict, the request that the lost replica was sent: `"prompt"` (token ids), `"max_tokens"`, and any other fields. `token_ids`
-is a list: the tokens that the client has received in answer to this request. Return the request for the next replica, a new dict.
+is a list: the tokens that the client has received in answer to it. Return the request for the next replica, a new dict.
 
-The next replica continues from `"output_token_ids"`, the list of *all* tokens of the completion so far; a request that was moved before already has some. `max_tokens` limits the whole
-completion. Return None if no token is missing: a completion also ends with one of `request["stop_token_ids"]`, if there is such a field. (The end-of-sequence token of the model is another matter; the end of the lesson comes back to it.) Raise `ValueError` if `request["n"]` is above 1,
-complete or not: nothing says which token belongs to which completion. Each of these optional fields may be missing or None. Change neither argument.
+The next replica continues from `"output_token_ids"`, the list of *all* tokens of the completion so far; a request that was moved before already has some. The field may be missing or
+None. `max_tokens` limits the whole completion; return None if no token is missing. Change neither argument.
 
 Example: `request_to_go_on({"prompt": [5, 6], "max_tokens": 4, "seed": 1}, [8, 9])` returns `{"prompt": [5, 6], "max_tokens": 4, "seed": 1,
 "output_token_ids": [8, 9]}`. With four token ids it returns None.
@@ -269,13 +229,10 @@ Example: `request_to_go_on({"prompt": [5, 6], "max_tokens": 4, "seed": 1}, [8, 9
 from lessons_lib.serving.failover import request_to_go_on
 
 # %%
-rows = []
 for name, fields in cases.items():
     request = dict(prompt=ids, max_tokens=LENGTH, **fields)
-    uncut = uncut_answers[name]
-    again = request_to_go_on(request, uncut[:CUT])
-    rows.append([name, "yes" if answer(output_ids=again.pop("output_token_ids"), **again) == uncut else "no"])
-Table(columns=["request", "as output tokens: the same tokens"], rows=rows)
+    again = request_to_go_on(request, uncut_answers[name][:CUT])
+    print(f"{name}: the same tokens:", compare_answers(answer(output_ids=again.pop("output_token_ids"), **again), uncut_answers[name]))
 
 # %% [markdown]
 """
@@ -288,52 +245,39 @@ answer 11, 12, 13:
 
 | what happens | the reader gets | asked |
 |---|---|---|
-| nothing | 11, 12, 13, "length" | A |
+| nothing (`max_tokens` is 3) | 11, 12, 13, "length" | A |
 | A is lost after 11 and 12 | 11, 12, 13, "length" | A, then B with `output_token_ids` [11, 12] |
-| A is lost after 13, before the reason came (some servers send it in a chunk of its own) | 11, 12, 13, then `Chunk([], "length")`; "stop" if 13 is one of the `stop_token_ids` | A only: no token is missing |
+| A is lost after 13, before the reason came | 11, 12, 13, then `Chunk([], "length")` | A only: no token is missing |
 | each is lost before its first token | `Chunk([], "error", "…")` with a message of yours | A, B, C: at most `max_moves` after the first, as the request itself may kill them |
 | A raises `ValueError("too long")` | `Chunk([], "error", "too long")` | A only: any exception but `ReplicaLost` is a refusal, and all would refuse |
 
-- A `Chunk` has `token_ids` (may be empty in the last one), `finish_reason` (None, except in the last one) and `error`.
-- A replica has a `load`, and `stream(request)` returns an iterator of chunks with a method `close()`.
-- A replica is *lost* if `stream(...)` or a chunk raises `ReplicaLost`, or if the iterator ends without a `finish_reason`.
+- A `Chunk` has `token_ids`, `finish_reason` (None, except in the last one) and `error`. Some servers send the reason in a chunk without tokens.
 - `choose(candidates)` gets a list of the replicas that can still be asked, at least one, and returns an index in it.
 
-The first row is given: this generator serves a request by one replica that is never lost.
+The first and the last row are given. `stream_once` serves a request by one replica: it closes the stream and lowers the load in every case, also when the reader leaves. It raises `ReplicaLost` if the replica is lost.
 """
 
 # %%
-def stream_once(replica, request):
-    """The chunks of one replica. Whatever happens, even if the reader leaves, its stream is closed and its load lowered."""
-    replica.load += 1
-    chunks = None
-    try:
-        chunks = replica.stream(request)
-        yield from chunks
-    finally:
-        if chunks is not None:
-            chunks.close()
-        replica.load -= 1
-
+show_source(stream_once)
 
 # %% [markdown]
 """
-**Your task**: `relay`, with the rest of the table. Use `stream_once`, or do it your own way.
+**Your task**: `relay`, with the other rows. Use `stream_once`, or do it your own way.
 
 - Each chunk is passed on before the next one is read. A chunk with a `finish_reason` is passed on as it is, and is the last.
-- After a loss, one of the replicas that haven't been lost is asked for what `request_to_go_on` returns. If that is None, none is asked. A request may also begin complete, so the
-  first replica can be asked in the same way, with no new tokens; an empty `output_token_ids` does no harm.
+- After a loss, one of the replicas that haven't been lost is asked for what `request_to_go_on` returns. If that is None, none is asked. A request may also arrive complete.
 - When the next replica is asked, or the reader leaves, the stream before is closed and its replica's load is lowered.
 - All replicas get the same seed. If the request has none (missing or None), draw a random int for it.
-- Change neither `request` nor the list `replicas`, which may be empty. `n` is never above 1 here.
+- Change neither `request` nor the list `replicas`, which may be empty.
 
-`MAX_MOVES`, which is 2, and `Chunk`, `ReplicaLost` and `random` are imported in the cell.
+The cell imports what you need; `MAX_MOVES` is 2.
 """
 
 # %% exercise="15.3"
 import random
+from contextlib import closing
 
-from lessons_lib.serving.failover import MAX_MOVES, Chunk, ReplicaLost
+from lessons_lib.serving.failover import MAX_MOVES, Chunk, ReplicaLost, stream_once
 
 from lessons_lib.serving.failover import relay
 
@@ -341,21 +285,13 @@ from lessons_lib.serving.failover import relay
 """
 ### Kill one
 
-Two replicas, each a real engine (`EngineReplica`, which also notes in `sent_blocks` what it was sent). Six streams, A to F, are read at the same time, with your `relay` and your
-`choose_replica` with a limit of 1. The readers take turns: in each round, each of them, in this order, takes one chunk of one token. After nine rounds, replica 1 is lost.
+Two replicas, each a real engine. Six streams, A to F, are read at the same time, with your `relay` and your `choose_replica` with a limit of 1. The readers take turns: in each round, each of them, in this
+order, takes one chunk of one token. After nine rounds, replica 1 is lost.
 
-The prompts of A, B and C begin with one text, those of D, E and F with another; each of the two texts fills two blocks and a part of a third. The answers have 30, 40, 12, 20, 40 and 40
-tokens, 182 in all. First without moves.
-
-**15.d** How many of the 182 tokens do the readers get if `max_moves` is 0?
+The prompts of A, B and C begin with one text, those of D, E and F with another; each of the two texts fills two blocks and a part of a third. Which streams will replica 1 serve?
 """
 
 # %%
-predict("15.d", ...)  # tokens
-
-# %%
-KIND = "Here is a story for small children. It is short, it is kind, and no one is hurt in it. The words are easy. There is one problem, and in the end the friends solve it together. "
-NIGHT = "This is a story for the end of the day, when it is dark and the lamp is on. It is quiet, it is warm, and everyone in it goes to bed. "
 texts = [(KIND if story.name in "ABC" else NIGHT) + story.prompt for story in STORIES]
 max_tokens = [min(story.max_new_tokens, 40) for story in STORIES]
 requests = {story.name: dict(prompt=tokenizer(text).input_ids, max_tokens=most) for story, text, most in zip(STORIES, texts, max_tokens)}
@@ -363,59 +299,36 @@ for beginning in (KIND, NIGHT):
     print(f"{len(tokenizer(beginning).input_ids)} tokens begin the prompts of", *(name for name, text in zip(requests, texts) if text.startswith(beginning)))
 
 
-def start_reader(request, replicas, max_moves):
+def start_reader(request):
     block_hashes = hash_prompt(request["prompt"], BLOCK)
-
-    def choose(remaining):
-        return choose_replica(block_hashes, remaining, 1)
-
-    return relay(request, replicas, choose, max_moves)
+    return relay(request, replicas, lambda remaining: choose_replica(block_hashes, remaining, 1))
 
 
-def serve_through_a_kill(max_moves):
-    replicas = [EngineReplica(new_engine()), EngineReplica(new_engine())]
-    readers = {name: start_reader(request, replicas, max_moves) for name, request in requests.items()}
-    return record_streams(readers, replicas, lost=1, lost_at=9), replicas
-
-
-records, _ = serve_through_a_kill(max_moves=0)
-for record in records:
-    print(f"{record.name}: replica {record.tokens[0][1]}, {len(record.token_ids):2} of at most {requests[record.name]['max_tokens']} tokens, ends with {record.end[1]!r}")
-reveal("15.d", sum(len(record.token_ids) for record in records), unit="tokens")
-
-# %% [markdown]
-"""
-A goes to replica 0, and so does B, which begins alike. C would follow, but replica 0 has two requests by then and replica 1 has none. D's beginning is new, so only the load counts, and E and F
-follow D. The four streams of replica 1 end after nine tokens, and the clients have to ask again. Now with moves:
-"""
-
-# %%
 alone = generate_one_by_one(model, tokenizer, texts, max_new_tokens=max_tokens)
-records, replicas = serve_through_a_kill(max_moves=2)
+replicas = [EngineReplica(new_engine()), EngineReplica(new_engine())]
+records = record_streams({name: start_reader(request) for name, request in requests.items()}, replicas, lost=1, lost_at=9)
 print(f"tokens of the answers without a failure: {[len(tokens) for tokens in alone]}, {sum(map(len, alone))} in all")
 print("the same tokens as without a failure:", [record.token_ids for record in records] == alone)
-print("loads afterwards:", [replica.load for replica in replicas])
 print("prompt tokens found in the cache, per replica:", [replica.engine.metrics.cached_tokens for replica in replicas])
 draw_streams(records, 2, lost=(1, 9))
 
 # %% [markdown]
 """
-Without moves, four streams end with an error: not nice, but honest. With moves, every reader gets the tokens that it would have got without the failure. (The picture counts chunks. The pause
-for a prefill doesn't show.) The cache helps here, too: C finds its beginning on replica 0, because A and B have it, and D's is computed once for D, E and F.
+Two thirds of the streams lose their replica, and no reader notices: each gets the tokens that it would have got without the failure. (The picture counts chunks: the pause for a prefill doesn't show.)
 
-`lessons_lib/serving/balancer.py` is the same over HTTP and plain server processes. It also asks each replica's `/health` every half second, so that a replica that *hangs* is noticed too.
+A goes to replica 0, and so does B, which begins alike. C would follow, but replica 0 has two requests by then and replica 1 has none. D's beginning is new, so only the load counts, and E and F
+follow D. The cache helps with the moves, too: C finds its beginning on replica 0, because A and B have it, and D's is computed once for D, E and F.
+
+`lessons_lib/serving/balancer.py` does the same over HTTP. It also asks each replica's `/health` every half second, and so notices one that *hangs*.
 
 ## What is still wrong
 
-**The router guesses.** It doesn't know what a replica has evicted, and after a restart of the balancer it knows nothing. vLLM can publish *KV events* whenever it stores or drops blocks, and routers such as NVIDIA Dynamo's follow them.
+**The router guesses.** It doesn't know what a replica has evicted. vLLM can publish *KV events* whenever it stores or drops blocks, and routers such as NVIDIA Dynamo's follow them.
 
 **The balancer itself can die,** and takes all streams with it. Two of them would have to share what they know.
 
-**Streams move all at once.** One prefill is short compared with an answer. But if a replica with 60 streams is lost, the others get 60 prefills in the same moment.
-
-**An end can get lost.** A completion also ends with the model's EOS token or a stop string, and `relay` knows neither. If a replica is lost between that last token and its
-`finish_reason`, the next replica refuses the request, because nothing is left to generate: the reader has the whole answer, and gets an error. With our engine this can't happen, as the
-reason comes with the last token.
+**An end can get lost.** A completion also ends with a stop token or a stop string, and `relay` knows neither. If a replica is lost between that last token and its
+`finish_reason`, the reader has the whole answer, and gets an error: the next replica refuses, because nothing is left to generate. With our engine the reason comes with the last token.
 
 **Replicas don't make a stream faster,** and they don't help if a single copy of the model doesn't fit. Lesson 16 cuts a model in two.
 
@@ -434,6 +347,26 @@ quiz("15")
 - NVIDIA Dynamo: request migration. <https://docs.nvidia.com/dynamo/>
 
 ## Further (optional)
+
+### The highest load, with a pencil
+
+The larger workload again: 15 requests are running when a new one arrives. There are four replicas, and `imbalance_limit` is 4. With bad luck, the busiest replica is always the one that was sent the longest beginning. A
+start for your pencil: call the load of the least loaded replica m.
+
+**15.c** What is the most requests that one replica can ever serve at a time, the new one included?
+"""
+
+# %%
+predict("15.c", ...)  # requests
+
+# %%
+reveal("15.c", simulate_routing(prompts, PrefixAffinity(4, choose_replica), 4).highest_load, unit="requests")
+
+# %% [markdown]
+"""
+If the least loaded replica has m requests, all four have at least m, and the one chosen for its prefix has at most m + 4 before the new one. And only 15 are running, so it has at
+most 15 - 3m. Of these two bounds, the smaller is largest with m = 2 or m = 3: the chosen replica has 6, and now 7. The same pencil gives "highest load" for each limit up to 8 in the table. So you can derive the limit from the load
+that a replica can take, before you measure anything.
 
 ### Beat the reference
 

@@ -4,9 +4,9 @@
 
 **What if the model doesn't fit on one GPU? And if it does, is a second GPU better as a replica or as one half of the model?**
 
-110 minutes · difficulty: hard · routes: serving · prerequisites: lesson 08 (what a step reads) and lesson 14 (serving); lesson 15 (replicas) for the comparison
+85 minutes · difficulty: hard · routes: serving · prerequisites: lesson 08 (what a step reads) and lesson 14 (serving); lesson 15 (replicas) for the comparison
 
-To use two GPUs for one model, every matrix has to be cut, and the results of both halves have to be added up. You build the cut, the sum, and a layer from the two; at the end, a model runs on all three. You need no GPU: the halves are processes or threads on your CPU.
+To use two GPUs for one model, every matrix is cut, and the results of both halves are added up. You build the cut, the sum, and a layer from the two; at the end, a model runs on all three. You need no GPU: the halves are processes or threads on your CPU.
 """
 
 # %%
@@ -25,6 +25,7 @@ from lessons_lib.measuring.operations import CountOperations
 from lessons_lib.measuring.published import FOLDER as RECORDED
 from lessons_lib.models import load_model
 from lessons_lib.recording.all_reduce_steps import record_all_reduce
+from lessons_lib.recording.two_gpus import decode_ratio, two_gpus_table
 from lessons_lib.serving.parallel_engine import parallel_engine
 from lessons_lib.serving.workers import run_workers
 from lessons_lib.viz.replicas import draw_all_reduce, draw_cut_matrices
@@ -39,8 +40,7 @@ recorded = json.loads((RECORDED / "replicas.json").read_text(encoding="utf-8"))
 
 Lesson 15 served one model by several replicas. That doesn't help if a single copy doesn't fit: 70 billion parameters in bfloat16 take 140 GB, and an H100 has 80.
 
-So such a model has to be spread over several GPUs. You could give each GPU some of the layers, which is called *pipeline parallelism*. But a token goes through the layers one after the other, so only one GPU
-works on a batch at a time. Several batches under way keep all GPUs busy, but no step gets faster. The other way is to cut every layer.
+So it has to be spread over several GPUs. You could give each GPU some of the layers: *pipeline parallelism*. But a token goes through the layers one after the other. Several batches under way keep all GPUs busy, but no step gets faster. The other way is to cut every layer.
 
 > **tensor parallelism**: several processes, each with a GPU, compute every layer together. Each has a part of every large matrix.
 
@@ -100,10 +100,10 @@ for world_size in (2, 4):
 """
 ## A whole model in two processes
 
-An engine is more than a model. Each process needs an engine of its own, and all must schedule the *same* step, or they would add up the results of different tokens. So in `lessons_lib/serving/parallel_engine.py`, the first process tells the others about every call that
+Each process needs an engine of its own, and all must schedule the *same* step, or they would add up the results of different tokens. So in `lessons_lib/serving/parallel_engine.py`, the first process tells the others about every call that
 changes its engine, and they make the same call.
 
-The next cell starts a second process, cuts every layer, and serves the six stories. (The new process imports everything anew, which takes a few seconds. So it runs the course's `cut_linear`, and the sums are PyTorch's. Yours follow at the end of the lesson.)
+The next cell starts a second process, cuts every layer, and serves the six stories. (It runs the course's `cut_linear`, and the sums are PyTorch's. Yours follow at the end of the lesson.)
 """
 
 # %%
@@ -118,12 +118,12 @@ with parallel_engine(partial(load_model, None), config) as engine:
 
 # %% [markdown]
 """
-Heads can't be cut in half, so `parallel_engine` refuses a number of processes that doesn't divide the number of KV heads. (vLLM goes further: if there are more processes than KV heads, several of them hold a copy of the same head.)
+Heads can't be cut in half, so the number of processes must divide the number of KV heads. (In vLLM, several processes may hold a copy of the same head.)
 
 ## Two replicas, or one model on two GPUs?
 
-Suppose the model *does* fit on one GPU, and you have two. You can run two replicas, each of which serves half of the requests. Or you can cut the model in two, and both GPUs work on all requests. Both ways were measured on two H100 GPUs, with 64 requests at a time, for two models: one with 8
-billion parameters and 32 layers, and one with 0.5 billion and 24 layers. Which way decodes faster, and is it the same one for both models? The steps of *one* GPU were measured too:
+Suppose the model *does* fit on one GPU, and you have two. You can run two replicas, each of which serves half of the requests. Or you can cut the model in two, and both GPUs work on all requests. Both ways were measured on two H100 GPUs, with 64 requests at a time, for a model with 8
+billion parameters and 32 layers, and for one with 0.5 billion and 24 layers. Which way decodes faster, and is it the same for both models? The steps of *one* GPU were measured too:
 """
 
 # %%
@@ -135,11 +135,13 @@ for name, shape in NAMES.items():
 
 # %% [markdown]
 """
-A replica has 32 of the 64 requests, so its step is somewhere between these two. The cut model has all 64, and each GPU reads half of the layers' weights and half of the cache, since it has half of the KV heads. The
-layers have 7 of the 8 billion parameters, with two bytes each. Each request has about 384 tokens in the cache, and a token 131 KB of keys and values. An H100 reads up to 3,350 GB/s. (At that rate, all that the step with 64 reads takes 5.7 of its 10.97 ms. Take the rest as it is: the cut doesn't shorten it.) And the cut adds two sums in each layer,
-of about 7 µs each. (An optional part below estimates that, from steps with one request. For 64 it is a guess: their sums carry 0.5 MB, not a few KB.)
+Take the 8 billion. A replica has 32 of the 64 requests, so its step is somewhere between these two. The cut model has all 64, and its step changes in three ways:
 
-Predict the ratio in decode steps: tokens per second of one model on two GPUs, divided by those of two replicas. Above 1, the cut wins; below 1, the replicas do.
+- The layers have 7 of the 8 billion parameters, 14 GB. Each GPU reads half of them.
+- The 64 requests have 3.2 GB of keys and values. Each GPU reads half of them. An H100 reads up to 3,350 GB/s.
+- Two sums in each layer are added, of about 7 µs each. (An optional part below estimates that.)
+
+Take the rest of the step as it is. Predict the ratio in decode steps: tokens per second of one model on two GPUs, divided by those of two replicas. Above 1, the cut wins; below 1, the replicas do.
 
 **16.a** With 8 billion parameters? (5 % more or less is a hit.)
 """
@@ -148,40 +150,26 @@ Predict the ratio in decode steps: tokens per second of one model on two GPUs, d
 predict("16.a", ...)  # times
 
 # %%
-rows, ratios = [], {}
-for name, shape in NAMES.items():
-    cut_ms, replica_ms = (two_gpus[shape][way]["64"]["decode_ms"] for way in ("two GPUs, one model", "two replicas"))
-    ratios[name] = round((64 / cut_ms) / (2 * 32 / replica_ms), 2)
-    for way, found in two_gpus[shape].items():
-        steps = [f"{found[count]['decode_ms']:.2f} ms" if count in found else "–" for count in ("1", "16", "64")]
-        rows.append([name, way, *steps, f"{found['64']['tokens_per_s']:,.0f}"])
-reveal("16.a", ratios["8 billion"], "times", tolerance=0.05)
-print(f"the same ratio with 0.5 billion parameters: {ratios['0.5 billion']}")
-Table(
-    columns=["parameters", "", "a step, 1 request", "a step, 16 requests", "a step, 64 requests", "tokens/s, 64 requests"],
-    rows=rows,
-    caption=two_gpus["provenance"],
-)
+reveal("16.a", decode_ratio(two_gpus[NAMES["8 billion"]]), "times", tolerance=0.05)
+print(f"the same ratio with 0.5 billion parameters: {decode_ratio(two_gpus[NAMES['0.5 billion']])}")
+two_gpus_table(two_gpus, NAMES)
 
 # %% [markdown]
 """
-The three columns in the middle are times of a decode step; with two replicas, each of them has half of the requests.
-
-Replicas don't make a step much faster: each still reads all weights, and a step for 32 requests takes 9.99 ms, one for 64 10.97. So two GPUs that share the large model decode faster than two replicas. Your pencil can say by how much: half of 14 GB and
+Replicas don't make a step much faster: each still reads all weights, and a step for 32 requests takes 9.99 ms, one for 64 10.97. So two GPUs that share the large model decode faster than two replicas. With the pencil, half of 14 GB and
 half of 3.2 GB are 2.6 ms less, 64 sums are 0.4 ms more, and 10.97 ms become about 8.8. For the small model it's the other way around. Its sums cost more than the cut saves: two GPUs that share it are slower than *one*.
 
-The last column is of the whole run, prompts included, and less favorable to the cut. In a prefill, each sum carries the results of thousands of tokens.
+The last column is of the whole run, prompts included: in a prefill, each sum carries the results of thousands of tokens.
 
-Which way has more room? Two replicas of the large model keep 2 × (80 - 16) = 128 GB for their caches; the cut model about 142 GB, since only its embedding and last matrix, 1 GB each, are there twice. What replicas add is independence: nothing has to be sent, and if one is lost, the other remains.
-Tensor parallelism makes *each stream* faster if the model is large, and it lets you serve a model that doesn't fit on one GPU. Large installations do both: replicas, each over several GPUs.
+Two replicas of the large model keep 2 × (80 - 16) = 128 GB for their caches; the cut model about 142 GB, since only its embedding and last matrix, 1 GB each, are there twice. But nothing has to be sent between replicas, and if one is lost, the other remains.
+Large installations do both: replicas, each over several GPUs.
 """
 
 # %% [markdown]
 """
 ## Build 2: the sum over all workers
 
-The sums are what a cut adds to each step: 64 of them in the large model, one after the other. The `sum(...)` after Build 1 was too easy, since all parts were in one place. With tensor parallelism, each part is on another GPU. In the simplest all-reduce, every process sends its tensor to process 0, which adds them up and sends the sum back. With N
-processes, process 0 then sends and receives N - 1 whole tensors, while the links of the others are hardly used.
+The sums are what a cut adds to each step. The `sum(...)` after Build 1 was too easy, since all parts were in one place. In the simplest all-reduce, every process sends its tensor to process 0, which adds them up and sends the sum back.
 
 Here it is for *workers*, which are threads, so that all of them run in this notebook. Workers communicate only through these methods:
 
@@ -216,21 +204,14 @@ The sum is right, but worker 0 sends three times as much as any other, and all w
 
 > **all-gather**: each process has a part, and afterwards each has all of them.
 
-One after the other, they make an all-reduce. This is what three workers have before, between and after the two steps, if each of them is responsible for
-one part of the sum:
-"""
+One after the other, they make an all-reduce. This is what three workers have if each is responsible for one part of the sum (–: this worker need not know that part):
 
-# %%
-tensors = [[digit * 10**rank for digit in (1, 2, 3)] for rank in range(3)]
-total = [sum(column) for column in zip(*tensors)]
-Table(
-    columns=["worker", "before", "after reduce-scatter", "after all-gather"],
-    rows=[[rank, str(own), ", ".join(str(each) if part == rank else "–" for part, each in enumerate(total)), str(total)] for rank, own in enumerate(tensors)],
-    caption="–: this worker need not know that part of the sum",
-)
+| worker | before | after reduce-scatter | after all-gather |
+|---|---|---|---|
+| 0 | 1, 2, 3 | 111, –, – | 111, 222, 333 |
+| 1 | 10, 20, 30 | –, 222, – | 111, 222, 333 |
+| 2 | 100, 200, 300 | –, –, 333 | 111, 222, 333 |
 
-# %% [markdown]
-"""
 Take a pencil, and draw an arrow for each element that has to get from one worker to another: first those of the first step, then those of the second. A sum on its way
 is one element, like a number that nothing has been added to. Through worker 0, the busiest worker sends 6 elements.
 
@@ -246,8 +227,7 @@ predict("16.b", ...)  # elements
 
 - The result is a new tensor of the same shape and type, also if there is only one worker. Everything that was sent has been received. What is sent has the type of the tensor.
 - **Bytes**: a worker sends at most 2 (N - 1) / N of the bytes of its tensor. If N doesn't divide its number of elements n, round up: 2 (N - 1) * ceil(n / N) elements. n may be less than N.
-- **Bits**: every worker returns the same bits. Float sums depend on their order, and two workers that differ in the last bit could choose different tokens. Compared with the exact sum, N - 1 additions in float32 may
-  be off by (N - 1) * 2⁻²⁴ of the sum of the absolute values.
+- **Bits**: every worker returns the same bits. Float sums depend on their order, and two workers that differ in the last bit could choose different tokens. (Rounding may put them a little off the exact sum.)
 
 Example: two workers with [1, 2, 3, 4] and [10, 20, 30, 40]. Both return [11, 22, 33, 44], and each sends two elements twice. If all workers wait for each other, the check says where.
 """
@@ -256,6 +236,7 @@ Example: two workers with [1, 2, 3, 4] and [10, 20, 30, 40]. Both return [11, 22
 from lessons_lib.serving.all_reduce import all_reduce
 
 # %%
+tensors = [[1, 2, 3], [10, 20, 30], [100, 200, 300]]
 sums, workers = run_workers(lambda worker: all_reduce(torch.tensor(tensors[worker.rank], dtype=torch.float32), worker), 3)
 print("each worker's sum:", [each.tolist() for each in sums])
 reveal("16.b", max(worker.sent_bytes for worker in workers) // 4, unit="elements")
@@ -264,27 +245,15 @@ reveal("16.b", max(worker.sent_bytes for worker in workers) // 4, unit="elements
 """
 Each part of the sum has two additions, so two elements arrive for each of three parts: six arrows, two from each worker. Then each finished part has to get to two other workers: six arrows again.
 
-This is what *your* workers do, recorded: four workers, and a tensor of four parts. In the library's answer they form a *ring*: each worker sends only to the next one, so each part goes around once while it is added up, and then once more, complete. Is it worth the
-trouble? The table below the picture compares what the busiest worker sends for a tensor of 4096 elements.
+This is what *your* workers do, recorded: four workers, and a tensor of four parts. In the library's answer they form a *ring*: each worker sends only to the next one, so each part goes around once while it is added up, and then once more, complete.
 """
 
 # %%
 draw_all_reduce(record_all_reduce(all_reduce, 4))
 
-# %%
-rows = []
-for num_workers in (2, 4, 8, 16):
-    row = [num_workers]
-    for function in (through_worker_0, all_reduce):
-        _, workers = run_workers(lambda worker: function(torch.ones(4096), worker), num_workers)
-        row.append(f"{max(worker.sent_bytes for worker in workers) // 4:,}")
-    rows.append(row)
-Table(columns=["workers", "through worker 0", "your all_reduce"], rows=rows, caption="elements that the busiest worker sends")
-
 # %% [markdown]
 """
-For two workers, no element is saved; time is, if the link between them carries both directions at once. And however many there are, none sends more than two tensors, apart from rounding up. What does grow is the number of messages. In a ring, 2 (N - 1) of them follow one another. Workers that send each part straight to the one that adds it up
-need only two rounds, but every worker sends to every other. For short tensors, the waits count more than the bytes, so NCCL, NVIDIA's library for this, has other algorithms than the ring.
+However many workers there are, none sends more than two tensors, apart from rounding up. ("Further" counts.) What grows is the number of messages: in a ring, 2 (N - 1) follow one another. Workers that send each part straight to the one that adds it up need two rounds, but every worker sends to every other. For short tensors, the waits count more than the bytes.
 """
 
 # %% [markdown]
@@ -316,23 +285,17 @@ from lessons_lib.serving.cut_layer import cut_layer
 
 Two workers cut every layer of a model of their own with your `cut_layer`, which calls your `cut_linear`, and add up with your `all_reduce`. Then they generate three stories.
 
-The model has 8 layers, its hidden states have 256 elements, and an element has four bytes. A forward pass adds up the results of all its tokens, of a prompt or one new one.
-
-**16.c** How many kilobytes (of 1,000 bytes) does each of the two workers send for one token of a pass?
+The model has 8 layers, its hidden states have 256 elements, and an element has four bytes. What does each worker send for one token of a pass?
 """
 
 # %%
-predict("16.c", ...)  # KB
-
-# %%
-halves, sums, summed_rows = [load_model(device="cpu")[0] for _ in range(2)], [0, 0], [0, 0]
+halves, summed_rows = [load_model(device="cpu")[0] for _ in range(2)], []
 LENGTHS = [min(each, 12) for each in MAX_NEW_TOKENS[:3]]
 
 
 def generate_with_half(worker):
     def counted(tensor):
-        sums[worker.rank] += 1
-        summed_rows[worker.rank] += tensor.shape[:-1].numel()
+        summed_rows.append(tensor.shape[:-1].numel())  # each token is a row of each sum
         return all_reduce(tensor, worker)
 
     half = halves[worker.rank]
@@ -343,19 +306,16 @@ def generate_with_half(worker):
 
 answers, workers = run_workers(generate_with_half, 2)
 expected = [tokens[:length] for tokens, length in zip(alone, LENGTHS)]
-passes = sum(len(tokens) for tokens in answers[0])  # one forward pass for each new token
-print("sums in a forward pass:", sums[0] / passes)
 print("the same tokens as the whole model:", answers[0] == expected)
 print("the same in both workers:", answers[0] == answers[1])
 own, whole = (sum(each.numel() for each in one.model.layers.parameters()) for one in (halves[0], model))
 print(f"parameters of the layers: {own:,} of {whole:,} in each worker")
-num_tokens = summed_rows[0] / (sums[0] / passes)  # each token is a row of each sum
-print(f"kilobytes that each has sent for {num_tokens:.0f} tokens: {[round(worker.sent_bytes / 1000) for worker in workers]}")
-reveal("16.c", round(workers[0].sent_bytes / 1000 / num_tokens, 1), "KB", tolerance=0.1)
+num_tokens = sum(summed_rows) / 2 / (2 * len(model.model.layers))  # of both workers, and two sums in each layer
+print(f"bytes that each has sent for one token: {[round(worker.sent_bytes / num_tokens) for worker in workers]}")
 
 # %% [markdown]
 """
-Two sums in each of 8 layers: 16. For a token, each adds up 256 elements, of which a worker sends 2 (N - 1) / N = 1 times as many: 16 × 256 × 4 bytes. A worker has a little more than half of the layers' parameters, because the norms stay whole; the embedding and the last matrix aren't cut at all. `cut_model` in `lessons_lib/serving/tensor_parallel.py`, which the engine uses, also writes the new numbers of heads into the model's configuration, so that the paged cache of each process is allocated for its own KV heads only.
+Two sums in each of 8 layers: 16. Each adds up 256 elements a token, and a worker sends 2 (N - 1) / N = 1 times as many: 16 × 256 × 4 = 16,384 bytes. A worker has a little more than half of the layers' parameters, because the norms stay whole; the embedding and the last matrix aren't cut at all.
 """
 
 # %% [markdown]
@@ -364,9 +324,9 @@ Two sums in each of 8 layers: 16. For a token, each adds up 256 elements, of whi
 
 **One lost process ends a parallel model.** If any of its processes dies, all its streams are lost: to the balancer of lesson 15, the group is one replica.
 
-**All wait for the slowest.** Each sum needs the results of every process, so one slow GPU or link slows down every step of all of them.
+**All wait for the slowest.** One slow GPU or link slows down every sum, and so every step.
 
-**The last matrix isn't cut.** Each process computes all logits itself. With a small model and a large vocabulary, that is a good part of what a step reads. vLLM cuts the embedding and the last matrix, too.
+**The last matrix isn't cut.** Each process computes all logits itself. vLLM cuts the embedding and the last matrix, too.
 
 **A model in parts helps only as long as the sums are quicker than the work that is saved.** Between machines, where links are slower than inside one, pipeline parallelism is the usual choice.
 
@@ -398,6 +358,23 @@ def my_all_reduce(tensor, worker):
 
 
 all_reduce_scoreboard(my_all_reduce)
+
+# %% [markdown]
+"""
+### What the busiest worker sends
+
+Is a ring worth the trouble? For a tensor of 4096 elements:
+"""
+
+# %%
+rows = []
+for num_workers in (2, 4, 8, 16):
+    row = [num_workers]
+    for function in (through_worker_0, all_reduce):
+        _, workers = run_workers(lambda worker: function(torch.ones(4096), worker), num_workers)
+        row.append(f"{max(worker.sent_bytes for worker in workers) // 4:,}")
+    rows.append(row)
+Table(columns=["workers", "through worker 0", "your all_reduce"], rows=rows, caption="elements that the busiest worker sends")
 
 # %% [markdown]
 """

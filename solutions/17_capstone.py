@@ -4,11 +4,11 @@
 
 **You have built parts of an engine, each inside a frame that was given. Can you write an engine of your own, and how do you know that it's right?**
 
-190 minutes · difficulty: hard · routes: ideas, serving · prerequisites: lesson 05 (ragged packing) for the small size; lessons 09 to 12 and 14 for the others
+80 minutes · then a project of about 110, in one or two further sittings · difficulty: hard · routes: ideas, serving · prerequisites: lesson 05 (ragged packing); lessons 09 to 12 and 14 for the larger sizes of the project
 
-In this lesson you start from a file with empty methods. You get a contract, an empty package, and a *conformance suite*: a program that judges any engine by what it does. The same suite judges this course's engines, and it runs on Hugging Face's, nano-vllm's and vLLM's through adapters.
+In this lesson you start from a file with empty methods. You get a contract and a *conformance suite*: a program that judges any engine by what it does. The same suite judges this course's engines, and it runs on Hugging Face's, nano-vllm's and vLLM's through adapters.
 
-The minutes above are for the *small* size: batch slots and ragged packing, no blocks. The medium and the large size are homework of days. "Further" has three more tasks of an hour each: find mistakes with your own tests, design a service, report on a load.
+You write the first level of an engine, race it, and write a test that finds wrong engines. The rest of a small engine, with batch slots and ragged packing, is the project in "Further". Nothing in the lesson needs it.
 """
 
 # %%
@@ -24,8 +24,9 @@ from lessons_lib.conformance import contract
 from lessons_lib.conformance.capstone import CAPSTONE_SIZES, engine_of, start_capstone
 from lessons_lib.conformance.break_in.grading import error_of
 from lessons_lib.conformance.contract import Limits
-from lessons_lib.conformance.examples.slow_engine import make_engine as make_slow_engine
+from lessons_lib.conformance.examples.slow_engine import SlowEngine
 from lessons_lib.conformance.examples.small_engine import SmallEngine
+from lessons_lib.conformance.examples.small_engine import make_engine as make_small_engine
 from lessons_lib.conformance.export import class_scoreboard, export_page
 from lessons_lib.conformance.level_table import judge_package, judge_size
 from lessons_lib.conformance.levels import LEVELS, SIZES
@@ -44,11 +45,12 @@ A wrong engine rarely crashes. It gives one token too many after an abort, loses
 
 > **contract**: what every caller may rely on, and nothing about how it's done. Here it is five methods, and what must hold of each.
 
-This is the whole of it, from `lessons_lib/conformance/contract.py`: what a request asks for, what a step returns, and the methods. Read it; you'll come back to it.
+It is in `lessons_lib/conformance/contract.py`: what a request asks for, what a step returns, and the methods. Here is all but the fifth, `stream`, which the project needs. Read it; you'll come back to it.
 """
 
 # %%
-for part in (contract.Limits, contract.Params, contract.NewTokens, contract.Engine):
+methods = (contract.Engine.add_request, contract.Engine.step, contract.Engine.abort, contract.Engine.has_unfinished)
+for part in (contract.Limits, contract.Params, contract.NewTokens, *methods):
     print(inspect.getsource(part))
 
 # %% [markdown]
@@ -84,20 +86,9 @@ predict("17.b", ...)  # steps
 
 # %% [markdown]
 """
-## Begin: an empty package
+## Begin: an empty file
 
-Choose a size. Whatever you choose, the suite is the same; it just goes further.
-"""
-
-# %%
-Table(
-    columns=["size", "what it has", "it may import", "level to reach"],
-    rows=[[name, size.what, size.may_import, SIZES[name]] for name, size in CAPSTONE_SIZES.items()],
-)
-
-# %% [markdown]
-"""
-This cell makes a folder `my_serving` next to the notebook, with the file `engine.py`: the contract's methods with their docstrings, and nothing in them. If the file is there already, it stays as it is. For another size, write `start_capstone("medium")`.
+This cell makes a folder `my_serving` next to the notebook, with the file `engine.py`: the contract's methods with their docstrings, and nothing in them. If the file is there already, it stays as it is.
 """
 
 # %%
@@ -105,58 +96,49 @@ print(start_capstone("small"))
 
 # %% [markdown]
 """
-## Build: judge, write, judge again
+## Build: the first level
 
-Run the next cell after every change. It reads your files anew, tries the items of the size, and explains the first that don't hold. It also says what to do next.
+One request at a time, without a cache: each step computes a whole sequence again. It is slow, and the easiest engine to get right. For one sequence, `model(input_ids=torch.tensor([tokens])).logits[0, -1]` is all you need of the models, which are GPT-2, Llama and Qwen2. The work is in the ends: the end token, `max_tokens`, the full
+context.
+
+Write `add_request`, `step` and `has_unfinished` in `engine.py`, and run the next cell after every change. It reads your file anew, tries the items of the level, and explains the first that don't hold.
 """
 
 # %%
-judge_package("small")
+judge_package("answers")
 
 # %% [markdown]
 """
-A way through:
+(The suite is a command, too. To stop in your own code, put `breakpoint()` there and run `python -m lessons_lib.conformance my_serving.engine --size answers`. With `--only answers.end_token` it tries a single item.)
 
-1. **`answers`, 25 minutes.** One request at a time, without a cache: `step` computes the whole sequence and takes the likeliest token. Get the ends right: the end token, `max_tokens`, the full context.
-2. **`batches`, 45 minutes.** Slots, a cache for each request, one packed row. The row is lesson 05's, and you may import it: `packed = pack(new_tokens, cached_lens)`, `joined = concatenate_caches(caches)`, `logits = packed_forward(model, packed, joined)`, and `scatter_cache(joined, packed)` returns each request's cache with its new tokens. Row *i* of the logits has those after the last token of `new_tokens[i]`. A request's first cache is an empty `DynamicCache()` of transformers. When the suite names a wrong token, compare with your slow version.
-3. **`manners`, 60 minutes.** Check before you append. Abort in every state. The reader of a stream may leave, even before its first `next`. The model may raise.
-
-The suite also runs as a command: `python -m lessons_lib.conformance my_serving.engine --size small`. With `--only batches.ragged` it tries a single item. To stop in your own code, put `breakpoint()` there and run the command.
-
-The models are GPT-2, Llama and Qwen2. For one sequence without a cache, `model(input_ids=torch.tensor([tokens])).logits[0, -1]` is all you need.
-
-### Hand it in
-
-**Your task: `make_engine(model, limits, tokenizer)`.** Return your engine. With the package, that's one line: `return engine_of("my_serving")(model, limits, tokenizer)`. The check tries every item of the small size, up to the first that doesn't hold.
+**Your task: `make_engine(model, limits, tokenizer)`.** Return your engine. With the file, that's one line: `return engine_of("my_serving")(model, limits, tokenizer)`. The check tries every item of `answers`, up to the first that doesn't hold.
 """
 
 # %% exercise="17.1"
-from lessons_lib.conformance.examples.small_engine import make_engine
+from lessons_lib.conformance.examples.slow_engine import make_engine
 
 # %% [markdown]
 """
-The cells below use your engine if it has passed, and otherwise an engine of the small size that was written from scratch, as you would: `lessons_lib/conformance/examples/small_engine.py`, which uses torch and the model only, without lesson 05's functions. Here is the table of all levels of the size, and the answers to the predictions:
-"""
+The cells below use your engine if it has passed, and otherwise `lessons_lib/conformance/examples/slow_engine.py`.
 
-# %%
-judged = judge_size(make_engine, "small", name="make_engine")
-judged
+Your engine needs a step for each token of an answer. What do batch slots save? An engine with slots is `lessons_lib/conformance/examples/small_engine.py`, one solution of the project:
+"""
 
 # %%
 wanted = [2, 2, 2, 2, 2, 12]
-reveal("17.a", steps_of(make_engine, wanted, max_num_seqs=3), unit="steps")
-waves = [steps_of(make_engine, wanted[first : first + 3], max_num_seqs=3) for first in (0, 3)]
+print(f"your engine: {steps_of(make_engine, wanted, max_num_seqs=3)} steps")
+reveal("17.a", steps_of(make_small_engine, wanted, max_num_seqs=3), unit="steps")
+waves = [steps_of(make_small_engine, wanted[first : first + 3], max_num_seqs=3) for first in (0, 3)]
 reveal("17.b", sum(waves), unit="steps")
-print(f"with the long one first: {steps_of(make_engine, wanted[::-1], max_num_seqs=3)} steps")
+print(f"with the long one first: {steps_of(make_small_engine, wanted[::-1], max_num_seqs=3)} steps")
 
 # %% [markdown]
 """
-Slots save nothing here: the long request starts in the third step either way. With the long one first, its 12 tokens take 12 steps, all others fit into the two slots beside it, and only the waves still take 14. So the order of arrival decides what a scheduler can gain, and lesson 09 changes it.
+Continuous batching saves nothing over waves here: the long request starts in the third step either way. With the long one first, its 12 tokens take 12 steps, all others fit into the two slots beside it, and only the waves still take 14. So the order of arrival decides what a scheduler can gain, and lesson 09 changes it.
 
 ## Measure: the scoreboard
 
-Right comes first; then: how good is it? Sixteen requests arrive while others run. Every answer is compared with `generate` again. The race begins with the engine of the
-way's first step: it serves one request at a time, and each step computes all tokens of that request again.
+Right comes first; then: how good is it? Sixteen requests arrive while others run. Every answer is compared with `generate` again.
 """
 
 # %%
@@ -174,32 +156,35 @@ An engine with a cache computes each token once, except the last of each answer:
 # %%
 predict("17.c", ...)  # tokens
 
-# %% tags=["measured"]
-first_step = race(make_slow_engine, "without a cache", seed=0)
-reveal("17.c", first_step.scores["without a cache"].num_computed, "tokens", tolerance=0.3)
-first_step.table()
+# %%
+again = [each.num_prompt + done for each in arrivals for done in range(each.max_tokens)]
+reveal("17.c", sum(again), "tokens", tolerance=0.3)
 
 # %% [markdown]
 """
-A prompt of *p* tokens and an answer of *a* cost *p* + (*p* + 1) + … tokens, so *a* × *p* + *a* (*a* − 1) / 2. The seven answers of 24 and 30 tokens make up
-5,694 of the 6,794. (Average lengths, 17 and 14.75, give 5,634: less, because a long answer costs more than its share.) And each step has one token of an answer, so there are as many steps as tokens.
+A prompt of *p* tokens and an answer of *a* cost *p* + (*p* + 1) + … tokens, a sum of *a* terms. So a long answer costs more than its share: the last of its tokens computes all others again.
 
-Now your engine and the course's, in turns, in one run:
+Now the race: first your engine and the course's, in turns, then the small engine and the course's.
 """
 
 # %% tags=["measured"]
-result = race(make_engine, "make_engine", seed=0)
-result.table()
+mine = race(make_engine, "make_engine", seed=0)
+mine.table()
+
+# %% tags=["measured"]
+small = race(make_small_engine, "small_engine.py", seed=0)
+small.table()
 
 # %% [markdown]
 """
-Take care with the first rows. Of 16 times to a first token, the p99 is almost the largest. The model is tiny, so most of a step is Python, and an engine that does less for each request is quicker. The course's engine also samples, makes text, keeps metrics, shares prefixes and preempts, in the lines that the last row counts. Times compare only within one run.
+An engine without a cache computes fourteen times the tokens in three times the steps. It isn't fourteen times as slow: the model is tiny, so most of a step is Python. With a larger model, more of a step is computing. For the same reason, the small engine may be ahead of the course's, which also samples, makes text,
+keeps metrics, shares prefixes and preempts, in the lines that the last row counts. Times compare only within one run.
 
-The memory row compares two different things: the blocks in use at the peak, and for an engine that doesn't count blocks, a whole context for each request that ran at the same time. That is room which it must be ready to fill, whatever it keeps there (the engine without a cache keeps nothing). And this is when the requests ran, in the first step's engine and in yours. A request is drawn from the step of its first token on, since no more can be seen from outside:
+And this is when the requests ran. A request is drawn from the step of its first token on, since no more can be seen from outside:
 """
 
 # %%
-draw_compare(first_step.timelines()[0], result.timelines()[0], names=("without a cache, one at a time", "make_engine"))
+draw_compare(mine.timelines()[0], small.timelines()[0], names=("make_engine", "small_engine.py"))
 
 # %% [markdown]
 """
@@ -208,7 +193,7 @@ draw_compare(first_step.timelines()[0], result.timelines()[0], names=("without a
 The suite has tested you. A suite finds what it looks for, so now you write a test of your own. The contract says of `abort`: *no token follows*. Engines break that in more than one way.
 
 **Your task: `test_an_abort(make_engine)`.** It raises if an engine gives tokens to a request after its abort; an `assert` is enough. `make_engine(max_num_seqs=2)` makes a small model's engine with these
-`Limits`, and you may make several. Every engine that keeps the contract must pass, whatever it does otherwise. The check tries your test on three right engines and on two wrong ones.
+`Limits`, and you may make several. Every engine that keeps the contract must pass, whatever it does otherwise. The check tries your test on four right engines and on two wrong ones.
 """
 
 # %% exercise="17.5"
@@ -220,15 +205,16 @@ from lessons_lib.conformance.break_in.one_test import test_an_abort
 
 # %% [markdown]
 """
-Does your own engine pass it, too?
+Does your own engine pass it, too? If its `abort` isn't written yet, write it now, and run the cells from `make_engine` on once more.
 """
 
 # %%
-def mine(**limits):
+def of_my_engine(**limits):
     return make_engine(a_model("qwen2"), Limits(**limits), byte_tokenizer())
 
 
-print("your engine:", "passes" if error_of(test_an_abort, mine) is None else "fails")
+error = error_of(test_an_abort, of_my_engine)
+print("your engine:", "passes" if error is None else f"fails: {error}")
 
 # %% [markdown]
 """
@@ -236,7 +222,9 @@ print("your engine:", "passes" if error_of(test_an_abort, mine) is None else "fa
 
 **A suite finds what it looks for.** It has items for the mistakes that engines are known to make. Passing is evidence, not proof: the course's own engine also serves random workloads for hours (`make soak`).
 
-**The small size copies every cache in every step**, and only the number of slots limits their memory: each may grow to a whole context. The medium size ends that: replace the caches by a pool of blocks (lessons 03 and 06), then whatever chooses a step's requests by a scheduler (09), then let it preempt (10). Keep the suite green after each step. The large size adds lessons 11, 12 and 14.
+**Your engine serves one request at a time,** and computes every token again and again. The project ends that: slots and caches first, then refusals, aborts, streams and faults.
+
+**The small engine copies every cache in every step**, and each may grow to a whole context. A pool of blocks (lessons 03 and 06) ends that, then a scheduler (09) and preemption (10): the medium size.
 
 **It runs on one CPU.** Lesson 13 says what changes on a GPU.
 
@@ -244,8 +232,14 @@ print("your engine:", "passes" if error_of(test_an_abort, mine) is None else "fa
 
 Most of what this course builds exists in production engines, often under a similar name. Open the file next to your own code, and read it with one question: what does it have to handle that yours doesn't?
 
-"Further" has the maps of vLLM, SGLang, TensorRT-LLM and transformers, by file and name, and ten kinds of a first issue in such a project. To begin with one: `_prepare_inputs` in vLLM's `vllm/v1/worker/gpu_model_runner.py` is lesson 05's `pack`.
+To begin with one: `_prepare_inputs` in vLLM's `vllm/v1/worker/gpu_model_runner.py` is lesson 05's `pack`. Here is the map of vLLM. "Further" has those of SGLang, TensorRT-LLM and transformers, and ten kinds of a first issue in such a project.
+"""
 
+# %%
+parts_in("vLLM")
+
+# %% [markdown]
+"""
 ## Quiz
 """
 
@@ -265,8 +259,58 @@ quiz("17")
 """
 ## Further (optional)
 
-What the lesson doesn't need. It isn't part of its 190 minutes. The first three sections are tasks of an hour each, graded without a stopwatch. Each can be done without the others, and a class gets points for parts of it.
+What the lesson doesn't need. It isn't part of its 80 minutes. The first section is the project. The three after it are tasks of an hour each, graded without a stopwatch. Each can be done without the others, and a class gets points for parts of it.
 """
+
+# %% [markdown]
+"""
+### Project: a small engine (about 110 minutes, in one or two sittings)
+
+Your engine has the level `answers`. Two more levels make it a small one. Keep the first version in a file of its own: when the suite names a wrong token, compare with it.
+
+1. **`batches`, about 45 minutes.** Slots, a cache for each request, one packed row. The row is lesson 05's, and you may import it: `packed = pack(new_tokens, cached_lens)`, `joined = concatenate_caches(caches)`, `logits = packed_forward(model, packed, joined)`, and `scatter_cache(joined, packed)` returns each request's cache with its new tokens. Row *i* of the logits has those after the last token of `new_tokens[i]`. A request's first cache is an empty `DynamicCache()` of transformers.
+2. **`manners`, about 60 minutes.** Check before you append. Abort in every state. The reader of a stream may leave, even before its first `next`. The model may raise. First read the rest of the contract:
+"""
+
+# %%
+print(inspect.getsource(contract.Engine.stream))
+
+# %%
+judge_package("small")
+
+# %% [markdown]
+"""
+**Your task: `make_engine(model, limits, tokenizer)`** once more. The check tries every item of the small size, up to the first that doesn't hold.
+"""
+
+# %% exercise="17.6"
+from lessons_lib.conformance.examples.small_engine import make_engine
+
+# %% [markdown]
+"""
+Here are the levels and the race of the new engine: yours, or `small_engine.py`, which uses torch and the model only, without lesson 05's functions.
+"""
+
+# %%
+judged = judge_size(make_engine, "small", name="make_engine")
+judged
+
+# %% tags=["measured"]
+result = race(make_engine, "make_engine", seed=0)
+result.table()
+
+# %% [markdown]
+"""
+Take care with some of the rows. Of 16 times to a first token, the p99 is almost the largest. The memory row compares two different things: the blocks in use at the peak, and for an engine that doesn't count blocks, a whole context for each request that ran at the same time. That is room which it must be ready to fill, whatever it keeps there.
+
+The larger sizes are homework of days. They are the same package, and the same suite, which goes further:
+"""
+
+# %%
+Table(
+    columns=["size", "what it has", "it may import", "level to reach"],
+    rows=[[name, size.what, size.may_import, SIZES[name]] for name, size in CAPSTONE_SIZES.items()],
+)
 
 # %% [markdown]
 """
@@ -432,13 +476,13 @@ table
 
 # %% [markdown]
 """
-### The parts in four engines
+### The parts in three more engines
 
 Versions are in the captions. A file may have moved in a later one; then search for the name.
 """
 
 # %%
-for engine in ("vLLM", "SGLang", "TensorRT-LLM", "transformers"):
+for engine in ("SGLang", "TensorRT-LLM", "transformers"):
     display(parts_in(engine))
 
 # %% [markdown]

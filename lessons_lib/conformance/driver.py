@@ -47,7 +47,11 @@ class Served:
     is_aborted: bool = False
 
     def __str__(self) -> str:
-        return f"prompt of {len(self.prompt)} tokens, max_tokens {self.params.max_tokens}"
+        told = f"prompt of {len(self.prompt)} tokens, max_tokens {self.params.max_tokens}"
+        if self.params.stop_token_ids:
+            told += f", stop_token_ids {list(self.params.stop_token_ids)}"
+            told += ", ignore_eos" if self.params.ignore_eos else ""
+        return told
 
 
 class ModelWatch:
@@ -267,12 +271,21 @@ def check_answer(family: str, name: str, served: Served, company: int = 1) -> No
         )
         raise Broken(
             f"{case}: `generate` gives {_shown(right, same)}, the engine gave {_shown(served.tokens, same)}. "
-            f"{same} tokens are the same; then they differ."
+            f"{_difference(same, len(served.tokens), len(right))}"
         )
     ends = (*params.stop_token_ids, *(() if params.ignore_eos else (12,)))
     reason = "stop" if right[-1] in ends else "length"
     if served.finish_reason != reason:
         raise Broken(f"{case}: finish_reason is {served.finish_reason!r}; it must be {reason!r}.")
+
+
+def _difference(same: int, got: int, wanted: int) -> str:
+    told = f"The first {same} tokens are" if same != 1 else "The first token is"
+    if same == got:
+        return f"{told} right, and {wanted - got} missing." if same else "No token came."
+    if same == wanted:
+        return f"{told} right; the answer should have ended there."
+    return f"{told} the same; then they differ." if same else "The first token differs."
 
 
 def _shown(tokens: list[int], around: int) -> str:

@@ -11,6 +11,16 @@ from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.serving.failover import Chunk, ReplicaLost
 from lessons_lib.serving.router import Replica, hash_prompt
 
+# Two beginnings of prompts, each of which is longer than two blocks of 16 tokens.
+KIND = (
+    "Here is a story for small children. It is short, it is kind, and no one is hurt in it. The words are easy. There "
+    "is one problem, and in the end the friends solve it together. "
+)
+NIGHT = (
+    "This is a story for the end of the day, when it is dark and the lamp is on. It is quiet, it is warm, and everyone "
+    "in it goes to bed. "
+)
+
 
 @dataclass
 class StreamRecord:
@@ -55,6 +65,16 @@ class EngineReplica(Replica):
     def _refuse_if_lost(self) -> None:
         if not self.is_alive:
             raise ReplicaLost("the replica doesn't answer")
+
+
+def compare_answers(answer: Sequence[int], expected: Sequence[int]) -> str:
+    """Whether an answer has the tokens that are expected: "yes", or how many of them."""
+    if list(answer) == list(expected):
+        return "yes"
+    same = sum(one == other for one, other in zip(answer, expected))
+    if same == len(expected):
+        return f"no: {len(answer)} tokens instead of {len(expected)}"
+    return f"no: {same} of {len(expected)} tokens are"
 
 
 def record_streams(

@@ -3,6 +3,7 @@
 import random
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as ListOf
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -40,6 +41,27 @@ class Server(Protocol):
         """An iterator of Chunks with a method `close`, which aborts the request if it still runs."""
 
 
+def stream_once(replica: Server, request: Request) -> Iterator[Chunk]:
+    """The chunks of one replica. However it ends, the stream is closed and the replica's load lowered."""
+    replica.load += 1
+    stream = None
+    try:
+        stream = replica.stream(request)
+        for chunk in stream:
+            yield chunk
+            if chunk.finish_reason:
+                return
+        raise ReplicaLost("its stream has ended without a reason")
+    except ReplicaLost:
+        raise
+    except Exception as error:  # a refusal: every replica would refuse this request
+        yield Chunk([], "error", str(error))
+    finally:  # also if the reader leaves
+        replica.load -= 1
+        if stream is not None:
+            stream.close()
+
+
 def request_to_go_on(request: "Request", token_ids: list[int]) -> "Request | None":
     """The request that lets another replica continue a stream.
 
@@ -50,17 +72,10 @@ def request_to_go_on(request: "Request", token_ids: list[int]) -> "Request | Non
 
     Returns:
         a new dict like `request`, with all tokens of the completion so far in "output_token_ids"; None if the
-        completion has all its tokens: `max_tokens` of them, or the last one is in "stop_token_ids".
-
-    Raises:
-        ValueError: "n" is given and above 1.
+        completion has `max_tokens` of them.
     """
-    if (request.get("n") or 1) > 1:
-        raise ValueError(f"n is {request['n']}; only one completion can be continued.")
     output_token_ids = [*(request.get("output_token_ids") or ()), *token_ids]
     if len(output_token_ids) >= request["max_tokens"]:
-        return None
-    if output_token_ids and output_token_ids[-1] in (request.get("stop_token_ids") or ()):
         return None
     return {**request, "output_token_ids": output_token_ids}
 
@@ -89,29 +104,17 @@ def relay(
     # A completion that had begun may be complete already.
     asked = request_to_go_on(request, []) if request.get("output_token_ids") else request
     while asked is not None and remaining and max_moves >= 0:
-        replica, stream = remaining.pop(choose(remaining)), None
-        replica.load += 1
+        replica = remaining.pop(choose(remaining))
         try:
-            stream = replica.stream(asked)
-            for chunk in stream:
-                token_ids += chunk.token_ids
-                yield chunk
-                if chunk.finish_reason:
-                    return
-        except ReplicaLost:
-            pass  # as if its stream had ended without a reason: the connection was cut
-        except Exception as error:  # every replica would refuse this request
-            yield Chunk([], "error", str(error))
+            with closing(stream_once(replica, asked)) as chunks:
+                for chunk in chunks:
+                    token_ids += chunk.token_ids
+                    yield chunk
             return
-        finally:
-            replica.load -= 1
-            if stream is not None:
-                stream.close()
-        max_moves -= 1
-        asked = request_to_go_on(request, token_ids)
+        except ReplicaLost:
+            max_moves -= 1
+            asked = request_to_go_on(request, token_ids)
     if asked is None:  # the reader has every token; only the reason is missing
-        all_tokens = [*(request.get("output_token_ids") or ()), *token_ids]
-        is_stopped = set(all_tokens[-1:]) & set(request.get("stop_token_ids") or ())
-        yield Chunk([], "stop" if is_stopped else "length")
-        return
-    yield Chunk([], "error", f"every replica that was asked was lost; the stream ends after {len(token_ids)} tokens.")
+        yield Chunk([], "length")
+    else:
+        yield Chunk([], "error", f"every replica that was asked was lost; there are only {len(token_ids)} tokens.")

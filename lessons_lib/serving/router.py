@@ -3,6 +3,7 @@ router that remembers what it has sent where saves these tokens; it must not ove
 
 import random
 from collections import OrderedDict
+from collections.abc import Callable
 from collections.abc import Sequence as ListOf
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -148,12 +149,12 @@ class TwoChoices:
 
 
 class PrefixAffinity:
-    """See `choose_replica`."""
+    """See `choose_replica`. `rule` is a function like it."""
 
     name = "prefix affinity"
 
-    def __init__(self, imbalance_limit: int = 4):
-        self.imbalance_limit = imbalance_limit
+    def __init__(self, imbalance_limit: int = 4, rule: Callable[..., int] = choose_replica):
+        self.imbalance_limit, self.rule = imbalance_limit, rule
 
     def choose(self, block_hashes: ListOf[bytes], replicas: ListOf[Replica]) -> int:
-        return choose_replica(block_hashes, replicas, self.imbalance_limit)
+        return self.rule(block_hashes, replicas, self.imbalance_limit)

@@ -200,36 +200,8 @@ def one_token_too_early(request, token_ids):
     return None if made and len(made["output_token_ids"]) + 1 >= request["max_tokens"] else made
 
 
-def ignores_stop_tokens(request, token_ids):
-    return request_to_go_on(
-        {name: request[name] for name in request if name != "stop_token_ids"}, token_ids
-    ) and never_complete(request, token_ids)
-
-
-def stop_token_in_the_prompt(request, token_ids):
-    every = [*request["prompt"], *request.get("output_token_ids", ()), *token_ids]
-    return None if every[-1] in request.get("stop_token_ids", ()) else request_to_go_on(request, token_ids)
-
-
-def any_stop_token(request, token_ids):
-    if set(request["prompt"]) & set(request.get("stop_token_ids", ())):
-        return None
-    return request_to_go_on(request, token_ids)
-
-
-def no_stop_at_the_first_token(request, token_ids):
-    every = [*request.get("output_token_ids", ()), *token_ids]
-    return {**request, "output_token_ids": every} if len(every) == 1 else request_to_go_on(request, token_ids)
-
-
-def stop_token_anywhere(request, token_ids):
-    every = [*request.get("output_token_ids", ()), *token_ids]
-    return None if set(every) & set(request.get("stop_token_ids", ())) else request_to_go_on(request, token_ids)
-
-
 def last_new_token_only(request, token_ids):
     if not token_ids:
-        request_to_go_on(request, token_ids)  # for its ValueError
         return never_complete(request, token_ids)
     return request_to_go_on(request, token_ids)
 
@@ -240,28 +212,16 @@ def fails_without_tokens(request, token_ids):
     return request_to_go_on(request, token_ids)
 
 
-def ignores_n(request, token_ids):
-    return request_to_go_on({**request, "n": 1}, token_ids) and never_complete(request, token_ids)
-
-
-def refuses_any_n(request, token_ids):
-    if "n" in request:
-        raise ValueError("n is given")
-    return request_to_go_on(request, token_ids)
-
-
 def adds_a_field(request, token_ids):
     made = request_to_go_on(request, token_ids)
     return made and {**made, "attempt": 2}
 
 
 def with_update(request, token_ids):
-    if request.get("n") not in (None, 1):
-        raise ValueError("n")
     made = dict(request)
     made["output_token_ids"] = list(request.get("output_token_ids") or []) + list(token_ids)
     done = made["output_token_ids"]
-    if done and (len(done) >= made["max_tokens"] or done[-1] in (made.get("stop_token_ids") or [])):
+    if done and (len(done) >= made["max_tokens"]):
         return None
     return made
 
@@ -305,7 +265,7 @@ def relaying(
     raises_load=True,
     closes=True,
     limit=lambda max_moves: max_moves,
-    reason=lambda request, tokens: "stop" if tokens[-1] in request.get("stop_token_ids", ()) else "length",
+    reason=lambda request, tokens: "length",
     when_complete="reason",
     when_lost="error",
     error_chunk_ends=True,
@@ -522,7 +482,7 @@ def with_closing(request, replicas, choose, max_moves=2):
             replica.load -= 1
         lost.add(id(replica))
         if request_to_go_on(request, tokens) is None:
-            yield Chunk([], "stop" if tokens[-1] in request.get("stop_token_ids", []) else "length")
+            yield Chunk([], "length")
             return
     yield Chunk([], "error", "no replica is left")
 
@@ -554,7 +514,7 @@ def in_recursion(request, replicas, choose, max_moves=2):
             stream.close()
     rest = request_to_go_on(request, tokens)
     if rest is None:
-        yield Chunk([], "stop" if tokens[-1] in request.get("stop_token_ids", ()) else "length")
+        yield Chunk([], "length")
     else:
         yield from in_recursion(rest, replicas[:index] + replicas[index + 1 :], choose, max_moves - 1)
 
@@ -593,9 +553,9 @@ def doubles_earlier_tokens(request, token_ids):
     return None if 2 * earlier + len(token_ids) >= request["max_tokens"] else again
 
 
-def looks_at_n_last(request, token_ids):
-    again = request_to_go_on({**request, "n": 1}, token_ids)
-    return None if again is None else request_to_go_on(request, token_ids)
+def no_output_tokens_as_none(request, token_ids):
+    earlier = request.get("output_token_ids", [])
+    return request_to_go_on({**request, "output_token_ids": earlier + []}, token_ids)
 
 
 def false_if_complete(request, token_ids):
@@ -642,7 +602,6 @@ WRONG = {
     ],
     "15.2": [
         Wrong("counts earlier tokens twice", doubles_earlier_tokens, "fewer than `max_tokens` tokens"),
-        Wrong("looks at n last", looks_at_n_last, "look at n first"),
         Wrong("False if complete", false_if_complete, "or None if no token is missing"),
         Wrong("a longer prompt", as_a_longer_prompt, "the seed starts again"),
         Wrong("a longer prompt, fewer tokens", longer_prompt_and_fewer_tokens, "`max_tokens` stays as it is"),
@@ -659,19 +618,9 @@ WRONG = {
         Wrong("never complete", never_complete, "no replica has anything left to generate"),
         Wrong("counts new tokens only", counts_only_the_new_tokens, "Three tokens before this request"),
         Wrong("complete too early", one_token_too_early, "yours returned None"),
-        Wrong("stop tokens ignored", ignores_stop_tokens, "one of `stop_token_ids`"),
-        Wrong("a stop token in the prompt", stop_token_in_the_prompt, "request_to_go_on({'prompt': [5, 6]"),
-        Wrong(
-            "any stop token in the prompt",
-            any_stop_token,
-            "request_to_go_on({'prompt': [5, 6, 7], 'max_tokens': 10, 'temperature': 0.8, 'seed': 4, 'stop': ['the end'], 'stop_token_ids': [6]}",
-        ),
-        Wrong("a first token isn't the last", no_stop_at_the_first_token, "one of `stop_token_ids`"),
-        Wrong("a stop token anywhere", stop_token_anywhere, "Only the last token can end"),
-        Wrong("the last new token only", last_new_token_only, "the last of *all* its tokens"),
+        Wrong("the last new token only", last_new_token_only, "none since: that is all of them"),
         Wrong("nothing without tokens", fails_without_tokens, "failed before its first token"),
-        Wrong("n is ignored", ignores_n, "expected a ValueError"),
-        Wrong("any n is refused", refuses_any_n, "n is 1: there is one completion"),
+        Wrong("output_token_ids is None", no_output_tokens_as_none, '"output_token_ids" is None'),
         Wrong("one more field", adds_a_field, "a field 'attempt'"),
     ],
     "15.3": [
@@ -706,9 +655,6 @@ WRONG = {
         Wrong("silence when complete", relaying(when_complete="silence"), "Only the reason is missing"),
         Wrong("an error when complete", relaying(when_complete="error"), "should be 'length'; yours is 'error'"),
         Wrong("a replica is asked for None", relaying(when_complete="ask"), "which is not a request"),
-        Wrong(
-            "always length", relaying(reason=lambda request, tokens: "length"), "should be 'stop'; yours is 'length'"
-        ),
         Wrong("complete, but no moves left", complete_only_with_moves, "max_moves = 0; {'prompt'"),
         Wrong("earlier tokens dropped", forgets_what_had_begun, "with the output tokens [11, 12]; yours asked with"),
         Wrong("earlier tokens twice", goes_on_from_the_last_request, "with the output tokens [11, 12, 13]"),

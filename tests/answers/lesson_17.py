@@ -116,11 +116,11 @@ def no_engine(model, limits, tokenizer):
 
 
 WRONG = {
-    "17.1": [
+    "17.6": [
         Wrong("returns nothing", no_engine, "returned NoneType, which has no `add_request`"),
         Wrong("a request isn't kept", of(Empty), "answers.one_request"),
         Wrong("the reason is always length", of(LengthForEverything), "answers.end_token"),
-        Wrong("the end token is ignored", of(IgnoresTheEndToken), "then they differ"),
+        Wrong("the end token is ignored", of(IgnoresTheEndToken), "the answer should have ended there"),
         Wrong("one token too many", of(OneTokenTooMany), "max_tokens is 8"),
         Wrong("sequences see each other", of(NoOwners), "batches.ragged"),
         Wrong("static batches", of(StaticBatches), "static batching"),
@@ -170,12 +170,131 @@ class OnlyTheNamesOfTheContract:
         self.has_unfinished, self.stream = engine.has_unfinished, engine.stream
 
 
-RIGHT = {"17.1": [of(PromptsFirst), of(OnlyTheNamesOfTheContract)]}
+RIGHT = {"17.6": [of(PromptsFirst), of(OnlyTheNamesOfTheContract)]}
 
 # Each of these takes seconds, and other tests judge such engines by single items.
 if os.environ.get("LESSONS_NIGHTLY") == "1":
-    WRONG["17.1"] += LATE
-    RIGHT["17.1"] += [the_course, a_fake_vllm]
+    WRONG["17.6"] += LATE
+    RIGHT["17.6"] += [the_course, a_fake_vllm]
+
+
+# 17.1: the first level
+
+
+class Alone:
+    """One request at a time, without a cache; `mistake` is the one that it makes."""
+
+    mistake = ""
+
+    def __init__(self, model, limits):
+        self.model, self.limits, self.queue = model, limits, deque()
+
+    def add_request(self, request_id, prompt_ids, params):
+        if self.mistake == "appends first":
+            self.queue.append((request_id, list(prompt_ids), [], params))
+        if len(prompt_ids) + params.max_tokens > self.limits.max_model_len - (self.mistake == "one too few"):
+            if self.mistake in ("appends first", "one too few"):
+                raise ValueError("too long")
+        if self.mistake != "appends first":
+            self.queue.append((request_id, list(prompt_ids), [], params))
+
+    @torch.inference_mode()
+    def step(self):
+        if not self.queue:
+            return []
+        request_id, prompt, answer, params = self.queue[0]
+        logits = self.model(input_ids=torch.tensor([prompt + answer])).logits[0]
+        token = int(logits[0 if self.mistake == "first position" else -1].argmax())
+        answer.append(token)
+        reason = self.reason(token, prompt, answer, params)
+        if reason and self.mistake != "stays":
+            self.queue.popleft()
+        if self.mistake == "one event":
+            return NewTokens(request_id, [token], reason)
+        tokens = answer if self.mistake == "all again" else [] if self.mistake == "hidden" and reason else [token]
+        return [NewTokens(request_id, list(tokens), reason)]
+
+    def reason(self, token, prompt, answer, params):
+        is_stopped = token in params.stop_token_ids and self.mistake != "no stop tokens"
+        seen = [*prompt, *answer] if self.mistake == "end token anywhere" else [token]
+        is_ended = self.limits.eos_token_id in seen and not params.ignore_eos
+        if self.mistake == "ignores both":
+            is_stopped = is_stopped and not params.ignore_eos
+        if self.mistake == "ends at the end token":
+            is_ended = token == self.limits.eos_token_id
+        counted = len(answer) + len(prompt) * (self.mistake == "counts the prompt")
+        is_full = counted >= params.max_tokens
+        if self.mistake != "past the context":
+            is_full = is_full or len(prompt) + len(answer) == self.limits.max_model_len
+        if self.mistake == "length first" and is_full:
+            return "length"
+        if self.mistake == "eos as a reason" and is_ended:
+            return "eos"
+        return "stop" if is_stopped or is_ended else "length" if is_full else None
+
+    def has_unfinished(self):
+        return bool(self.queue)
+
+
+def alone(mistake):
+    return of(type("Alone", (Alone,), {"mistake": mistake}))
+
+
+class WithACache:
+    """A cache for each request, which take turns; the end is told one step after the last token."""
+
+    def __init__(self, model, limits):
+        self.model, self.limits, self.requests, self.ends = model, limits, {}, []
+
+    def add_request(self, request_id, prompt_ids, params):
+        if len(prompt_ids) + params.max_tokens > self.limits.max_model_len:
+            raise TypeError("too long")
+        self.requests[request_id] = [list(prompt_ids), None, params.max_tokens, params]
+
+    @torch.inference_mode()
+    def step(self):
+        if self.ends:
+            return [self.ends.pop()]
+        if not self.requests:
+            return []
+        request_id = next(iter(self.requests))
+        new, cache, left, params = self.requests.pop(request_id)
+        out = self.model(input_ids=torch.tensor([new]), past_key_values=cache, use_cache=True)
+        token = out.logits[0, -1].argmax().item()
+        ends = {*params.stop_token_ids, *(() if params.ignore_eos else (self.limits.eos_token_id,))}
+        if token in ends or left == 1:
+            self.ends = [NewTokens(request_id, [], "stop" if token in ends else "length")]
+        else:
+            self.requests[request_id] = [[token], out.past_key_values, left - 1, params]
+        return [NewTokens(request_id, [token])]
+
+    def has_unfinished(self):
+        return bool(self.requests or self.ends)
+
+
+WRONG["17.1"] = [
+    Wrong("returns nothing", no_engine, "returned NoneType, which has no `add_request`"),
+    Wrong("the first position", alone("first position"), "The first 2 tokens are the same; then they differ"),
+    Wrong("max_tokens counts the prompt", alone("counts the prompt"), "the engine gave [59]"),
+    Wrong("all tokens again", alone("all again"), "in step 4: token 10 came"),
+    Wrong("an event, no list", alone("one event"), "it must be a list of NewTokens"),
+    Wrong("never leaves", alone("stays"), "A request ends once"),
+    Wrong("ignore_eos is ignored", alone("ends at the end token"), "answers.one_token_prompt"),
+    Wrong("the end token isn't told", alone("hidden"), "tokens are right, and 1 missing"),
+    Wrong("another reason", alone("eos as a reason"), "finish_reason is 'eos'"),
+    Wrong("length before stop", alone("length first"), "answers.end_token_at_the_limit"),
+    Wrong("an end token in the prompt", alone("end token anywhere"), "answers.end_token_in_the_prompt"),
+    Wrong(
+        "no stop tokens",
+        alone("no stop tokens"),
+        "request 'r0' (prompt of 9 tokens, max_tokens 8, stop_token_ids [25], qwen2",
+    ),
+    Wrong("ignore_eos turns stop tokens off", alone("ignores both"), "stop_token_ids [25], ignore_eos"),
+    Wrong("one token too few fits", alone("one too few"), "answers.full_context"),
+    Wrong("past the context", alone("past the context"), "the engine gave 64 tokens"),
+    Wrong("appends before it checks", alone("appends first"), "a request that was refused is still there"),
+]
+RIGHT["17.1"] = [alone("none"), of(WithACache), of(SmallEngine)]
 
 
 # 17.2: the break-in
@@ -514,15 +633,31 @@ def in_a_class(make_engine):
     assert sum(len(e.token_ids) for name in ("a", "b") for e in Case().run(name)) == 0
 
 
+def counts_steps(make_engine):
+    """The other request wants 4 tokens; an engine may take more than 4 steps."""
+    for aborted, num_steps in (("a", 4), ("b", 3)):
+        engine = make_engine(max_num_seqs=1)
+        for name in "ab":
+            engine.add_request(name, [5, 7, 9], Params(max_tokens=4, ignore_eos=True))
+        engine.step()
+        engine.abort(aborted)
+        steps = []
+        while engine.has_unfinished():
+            steps.append(engine.step())
+        assert not any(event.token_ids for events in steps for event in events if event.request_id == aborted)
+        assert len(steps) == num_steps
+
+
 WRONG["17.5"] = [
+    Wrong("counts steps", counts_steps, "Does your test count steps or events?"),
     Wrong("aborts what runs only", aborts_what_runs_only, "Abort in every state"),
     Wrong("aborts what waits only", aborts_what_waits_only, "Is a request running, with tokens still to come"),
     Wrong("allows no event", allows_no_event, "the test fails on an engine that says “abort” in its next step"),
     Wrong("wants a notice", wants_a_notice, "no notice"),
     Wrong("always fails", always_fails, "AssertionError: wrong"),
-    Wrong("never ends", never_ends, "TooManySteps"),
+    Wrong("never ends", never_ends, "Step while `has_unfinished()` is True"),
     Wrong("counts blocks", counts_blocks, "but no blocks"),
-    Wrong("without limits", without_limits, "TypeError"),
+    Wrong("without limits", without_limits, "Limits are given by name"),
     Wrong("wants other tokens", wants_other_tokens, "3 tokens"),
 ]
 RIGHT["17.5"] = [lists_of_tokens, in_three_states, with_streams_of_events, in_a_class]

@@ -62,20 +62,13 @@ def test_a_reader_that_leaves_aborts_the_request():
     assert replica.load == 0 and not replica.engine.requests
 
 
-def test_one_completion_only():
-    with pytest.raises(ValueError, match="n is 2"):
-        request_to_go_on(dict(prompt=PROMPT, max_tokens=4, n=2), [1])
-
-
 def test_the_rest_of_a_request():
-    request = dict(prompt=PROMPT, max_tokens=4, stop_token_ids=[30])
+    request = dict(prompt=PROMPT, max_tokens=4)
     assert request_to_go_on(request, [1, 2]) == request | {"output_token_ids": [1, 2]}
     begun = request | {"output_token_ids": [8]}
     assert request_to_go_on(begun, [1, 2]) == request | {"output_token_ids": [8, 1, 2]}
     assert begun["output_token_ids"] == [8], "what was asked stays as it was"
     assert request_to_go_on(begun, [1, 2, 3]) is None, "it has all its tokens"
-    assert request_to_go_on(request, [1, 30]) is None, "the last one ends it"
-    assert request_to_go_on(request, [30, 1]) is not None
     assert request_to_go_on(request, []) == request | {"output_token_ids": []}
 
 
@@ -88,18 +81,14 @@ def test_a_replica_that_is_lost_after_the_last_token():
                 yield Chunk([token])
             raise ReplicaLost("gone")
 
-    for request, reason in (({"stop_token_ids": [30]}, "stop"), ({"max_tokens": 2}, "length")):
-        request = dict(prompt=PROMPT, max_tokens=9) | request
-        replicas = [Lost(), None]  # the second one isn't asked
-        *_, last = relay(request, replicas, lambda remaining: 0)
-        assert last == Chunk([], reason)
+    replicas = [Lost(), None]  # the second one isn't asked
+    *_, last = relay(dict(prompt=PROMPT, max_tokens=2), replicas, lambda remaining: 0)
+    assert last == Chunk([], "length")
 
 
 def test_a_request_that_arrives_complete_gets_its_reason_and_no_replica_is_asked():
-    request = dict(prompt=PROMPT, max_tokens=4, stop_token_ids=[30])
-    for so_far, reason in (([7, 8, 9, 7], "length"), ([7, 30], "stop")):
-        complete = request | {"output_token_ids": so_far}
-        assert list(relay(complete, [None], lambda remaining: 0)) == [Chunk([], reason)]
+    complete = dict(prompt=PROMPT, max_tokens=4, output_token_ids=[7, 8, 9, 7])
+    assert list(relay(complete, [None], lambda remaining: 0)) == [Chunk([], "length")]
 
 
 def test_a_begun_request_whose_replica_is_lost_after_the_last_token():
@@ -107,14 +96,11 @@ def test_a_begun_request_whose_replica_is_lost_after_the_last_token():
         load = 0
 
         def stream(self, request):
-            yield from (Chunk([token]) for token in (7, 30)[: self.num_tokens])
+            yield Chunk([7])
             raise ReplicaLost("gone")
 
-    for num_tokens, fields, reason in ((1, dict(max_tokens=3), "length"), (2, dict(stop_token_ids=[30]), "stop")):
-        request = dict(prompt=PROMPT, max_tokens=9, output_token_ids=[30, 8]) | fields
-        replica = Lost()
-        replica.num_tokens = num_tokens
-        assert list(relay(request, [replica, None], lambda remaining: 0))[-1] == Chunk([], reason)
+    request = dict(prompt=PROMPT, max_tokens=3, output_token_ids=[30, 8])
+    assert list(relay(request, [Lost(), None], lambda remaining: 0))[-1] == Chunk([], "length")
 
 
 def test_a_bad_limit_is_refused_by_the_replica_and_is_no_complete_answer():

@@ -36,19 +36,13 @@ EXERCISES = [
         reference="lessons_lib.serving.failover:request_to_go_on",
         test=check_request_to_go_on,
         hints=(
-            "The new request differs from the old one in one field only. First find out which tokens the completion "
-            "has in "
-            "all; then whether it is complete.",
-            'All tokens: those in `request.get("output_token_ids", ())`, then `token_ids`. Compare their number with '
-            '`max_tokens`, and look at the last one, if there is one. `{**request, "name": value}` is a copy of a '
-            "dict with "
-            "one field changed.",
-            '`output_token_ids = [*request.get("output_token_ids", ()), *token_ids]`; None if `len(output_token_ids) '
-            ">= "
-            'request["max_tokens"]`, or if `output_token_ids and output_token_ids[-1] in '
-            'request.get("stop_token_ids", ())`; '
-            'otherwise `{**request, "output_token_ids": output_token_ids}`. Before all that: ValueError if '
-            '`request.get("n", 1) > 1`.',
+            "Answer two questions in this order. Which tokens does the completion have in all? And is it complete?",
+            'The new request differs from the old one in one field only: `{**request, "name": value}` is a copy of a '
+            "dict with one field changed. Compare the number of all tokens with `max_tokens`. `request.get(name) or "
+            "()` is an empty tuple if the field is missing or None.",
+            '`output_token_ids = [*(request.get("output_token_ids") or ()), *token_ids]`; None if '
+            '`len(output_token_ids) >= request["max_tokens"]`; otherwise `{**request, "output_token_ids": '
+            "output_token_ids}`.",
         ),
         points=1,
     ),
@@ -58,21 +52,19 @@ EXERCISES = [
         reference="lessons_lib.serving.failover:relay",
         test=check_relay,
         hints=(
-            "Take `stream_once` line by line: what would each have to do if the replica were lost exactly there, and "
-            "which of them must run whatever happens?",
-            "A loop over replicas around a loop over chunks. Two things leave the inner loop without a reason: "
-            "ReplicaLost, and the end of the stream. Let both reach the same line below it, where "
-            "`request_to_go_on` gets *all* tokens so far. Keep a list of remaining replicas, and take the chosen one "
-            "out of it. What must happen in any case (load, close) is in `finally`, which also runs when the reader "
-            "leaves: Python raises GeneratorExit at the `yield` then. So catch `Exception`, which doesn't include "
-            "it.",
-            "`replica, stream = remaining.pop(choose(remaining)), None`; `replica.load += 1`; in `try`: `stream = "
-            "replica.stream(asked)` and the loop; in `finally`: `replica.load -= 1` and `if stream is not None: "
-            "stream.close()`. The outer loop: `while remaining and max_moves >= 0`, with `max_moves -= 1` after each "
-            "replica. `asked` is the request itself at first, then `request_to_go_on(request, token_ids)`. The seed "
-            'comes before all that: `if request.get("seed") is None: request = {**request, "seed": '
-            'random.getrandbits(31)}`. If `asked` is None, the reason is `"stop" if token_ids[-1] in '
-            'request.get("stop_token_ids", ()) else "length"`.',
+            "What do you have to remember while the chunks pass by, so that another replica can go on? And how many "
+            "ways are there in which the stream ends: which of them does `stream_once` show you, and how?",
+            "A loop over replicas around a loop over the chunks of `stream_once`. If the inner loop ends by itself, "
+            "the reader has had its last chunk. ReplicaLost leads to another round, and `request_to_go_on` gets *all* "
+            "tokens so far. Keep a list of remaining replicas, and take the chosen one out of it. The outer loop "
+            "ends for one of three reasons, and the last chunk depends on which: no token is missing, no replica is "
+            "left, or no move is left. `with closing(stream_once(...)) as chunks` closes it when the reader leaves.",
+            "Before the loop: a seed, `token_ids, remaining = [], list(replicas)`, and `asked = "
+            "request_to_go_on(request, [])`. `while asked is not None and remaining and max_moves >= 0`: `replica = "
+            "remaining.pop(choose(remaining))`; in `try`: for each chunk `token_ids += chunk.token_ids` and `yield "
+            "chunk`, and `return` after the loop; in `except ReplicaLost`: `max_moves -= 1` and `asked = "
+            "request_to_go_on(request, token_ids)`. Behind the outer loop: `Chunk([], "
+            '"length")` if `asked` is None, otherwise `Chunk([], "error", "...")`.',
         ),
         points=3,
     ),

@@ -7,8 +7,8 @@ REQUEST = {"prompt": [5, 6, 7], "max_tokens": 10, "temperature": 0.8, "seed": 4,
 
 def check_request_to_go_on(attempt) -> None:
     for check in (
-        _check_kind, _check_begun, _check_nothing_yet, _check_again, _check_limit, _check_stop_tokens, _check_own_list,
-        _check_n, _check_any_request,
+        _check_kind, _check_begun, _check_nothing_yet, _check_again, _check_limit, _check_own_list,
+        _check_none, _check_any_request,
     ):  # fmt: skip
         check(attempt)
 
@@ -32,8 +32,7 @@ def _expect(attempt, request: dict, token_ids: list[int]) -> None:
         raise Mistake(
             "expected a request; yours returned None.",
             case=case,
-            idea="The completion isn't complete: it has fewer than `max_tokens` tokens, and doesn't end with a stop "
-            "token.",
+            idea="The completion isn't complete: it has fewer than `max_tokens` tokens.",
         )
     if not want["output_token_ids"]:
         got = {"output_token_ids": [], **got}  # an empty list may be left out
@@ -132,6 +131,7 @@ def _check_limit(attempt) -> None:
     for request, token_ids in (
         ({**REQUEST, "max_tokens": 3}, [8, 9, 8]),
         ({**REQUEST, "max_tokens": 5, "output_token_ids": [1, 2, 3]}, [8, 9]),
+        ({**REQUEST, "max_tokens": 3, "output_token_ids": [1, 2, 3]}, []),
     ):
         got, case = _go_on(attempt, request, token_ids)
         if got is not None:
@@ -140,41 +140,11 @@ def _check_limit(attempt) -> None:
                 "left to generate."
             )
             if request.get("output_token_ids"):
-                idea = "Three tokens before this request and two since: the completion has all five. " + idea
+                since = "two since: the completion has all five" if token_ids else "none since: that is all of them"
+                idea = f"Three tokens before this request and {since}. {idea}"
             raise Mistake(f"expected None; yours returned {short(got)}.", case=case, idea=idea)
     _expect(attempt, {**REQUEST, "max_tokens": 3}, [8, 9])
     _expect(attempt, {**REQUEST, "max_tokens": 5, "output_token_ids": [1, 2]}, [8])
-
-
-def _check_stop_tokens(attempt) -> None:
-    request = {**REQUEST, "stop_token_ids": [2, 30]}
-    for token_ids in ([8, 30], [30]):
-        got, case = _go_on(attempt, request, token_ids)
-        if got is not None:
-            raise Mistake(
-                f"expected None; yours returned {short(got)}.",
-                case=case,
-                idea="The last token is one of `stop_token_ids`, so the completion ends with it.",
-            )
-    moved = {**REQUEST, "output_token_ids": [8, 30], "stop_token_ids": [30]}
-    got, case = _go_on(attempt, moved, [])
-    if got is not None:
-        raise Mistake(
-            f"expected None; yours returned {short(got)}.",
-            case=case,
-            idea="The completion ended before this request: its last token, 30, is one of `stop_token_ids`. Look at "
-            "the last of *all* its tokens.",
-        )
-    early = {**REQUEST, "min_tokens": 3, "stop_token_ids": [8]}
-    got, case = _go_on(attempt, early, [8, 9])
-    if got is None:
-        raise Mistake(
-            "expected a request; yours returned None.",
-            case=case,
-            idea="Only the last token can end the completion, and 9 isn't in `stop_token_ids`.",
-        )
-    _expect(attempt, {**REQUEST, "stop_token_ids": [6]}, [8, 9])  # 6 is in the prompt only
-    _expect(attempt, {**REQUEST, "stop_token_ids": [6], "prompt": [5, 6]}, [])
 
 
 def _check_own_list(attempt) -> None:
@@ -188,29 +158,22 @@ def _check_own_list(attempt) -> None:
         )
 
 
-def _check_n(attempt) -> None:
-    idea = "With two completions in one stream, `token_ids` doesn't say which token belongs to which of them."
-    for request, why in (
-        ({**REQUEST, "n": 2}, idea),
-        (
-            {**REQUEST, "n": 2, "max_tokens": 2},
-            f"{idea} So it can't say either whether one is complete: look at n first.",
-        ),
-    ):
-        case = f"request_to_go_on({request}, [8, 9])"
-        try:
-            got = call(attempt, request, [8, 9], case=case)
-        except ValueError:
-            continue
-        raise Mistake(f"expected a ValueError; yours returned {short(got)}.", case=case, idea=why)
+def _check_none(attempt) -> None:
+    request = {**REQUEST, "output_token_ids": None}
+    case = f"request_to_go_on({request}, [8, 9])"
+    idea = '"output_token_ids" is None, which means the same as a missing field.'
     try:
-        _expect(attempt, {**REQUEST, "n": 1}, [8, 9])
-    except ValueError as error:
+        got = call(attempt, request, [8, 9], case=case)
+    except (TypeError, AttributeError) as error:
         raise Mistake(
-            f"your code raised ValueError: {error}",
-            case=f"request_to_go_on({ {**REQUEST, 'n': 1} }, [8, 9])",
-            idea="n is 1: there is one completion, and it can go on.",
+            f"your code raised {type(error).__name__}: {error}",
+            case=case,
+            idea=f"{idea} `request.get(name, default)` returns None then, not the default.",
         ) from None
+    if got is None or list(got.get("output_token_ids") or ()) != [8, 9]:
+        raise Mistake(
+            f"expected a request with the output tokens [8, 9]; yours returned {short(got)}.", case=case, idea=idea
+        )
 
 
 def _check_any_request(attempt) -> None:

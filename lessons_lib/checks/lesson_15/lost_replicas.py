@@ -123,25 +123,23 @@ def check_chosen_again(attempt) -> None:
 
 
 def check_after_the_last_token(attempt) -> None:
-    for request, reason in ((REQUEST, "length"), ({**REQUEST, "max_tokens": 9, "stop_token_ids": [15]}, "stop")):
-        for others, options in ((1, {}), (0, {}), (1, {"max_moves": 0})):
-            left = "one other replica" if others else "no other replica"
-            left += "; max_moves = 0" if options else ""
-            case = f"A is lost after all five tokens, before its last chunk; {left}; {request}."
-            replicas = [FakeReplica("A", 5), *(FakeReplica("B") for _ in range(others))]
-            chunks = list(islice(start_relay(attempt, replicas, case, request, **options), 40))
-            check_not_asked_for_none(replicas, case)
-            if not chunks or chunks[-1].finish_reason != reason:
-                got = chunks[-1].finish_reason if chunks else None
-                raise Mistake(
-                    f"the last chunk's reason should be {reason!r}; yours is {got!r}.",
-                    case=case,
-                    idea="The reader has the whole completion: `request_to_go_on` returns None. Only the reason is "
-                    "missing. "
-                    "It is 'stop' if the last token is in `stop_token_ids`, else 'length'.",
-                )
-            replicas = [FakeReplica("A", 5), *(FakeReplica("B") for _ in range(others))]
-            relayed(attempt, replicas, case, request, **options)
+    for others, options in ((1, {}), (0, {}), (1, {"max_moves": 0})):
+        left = "one other replica" if others else "no other replica"
+        left += "; max_moves = 0" if options else ""
+        case = f"A is lost after all five tokens, before its last chunk; {left}; {REQUEST}."
+        replicas = [FakeReplica("A", 5), *(FakeReplica("B") for _ in range(others))]
+        chunks = list(islice(start_relay(attempt, replicas, case, REQUEST, **options), 40))
+        check_not_asked_for_none(replicas, case)
+        if not chunks or chunks[-1].finish_reason != "length":
+            got = chunks[-1].finish_reason if chunks else None
+            raise Mistake(
+                f"the last chunk's reason should be 'length'; yours is {got!r}.",
+                case=case,
+                idea="The reader has the whole completion: `request_to_go_on` returns None. Only the reason is "
+                "missing.",
+            )
+        replicas = [FakeReplica("A", 5), *(FakeReplica("B") for _ in range(others))]
+        relayed(attempt, replicas, case, REQUEST, **options)
 
 
 def check_none_left(attempt) -> None:

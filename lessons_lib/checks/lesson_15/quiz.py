@@ -4,31 +4,6 @@ from lessons_lib.checks.exercise import Choice, Question
 
 QUIZ = [
     Question(
-        text="Three replicas and an imbalance limit of 3. When a request arrives, 15 others are running. What is the "
-        "most requests that one replica can ever serve at a time, the new one included?",
-        choices=(
-            Choice(
-                "6: the limit and twice the least load of 1, plus the new one.",
-                "The least loaded replica may have up to 5. With 4, the chosen one may have 7 before the new one.",
-            ),
-            Choice(
-                "8.",
-                "If the least loaded one has m, the chosen one has at most m + 3, and at most 15 - 2m. With m = 4 both "
-                "are 7; the new request makes 8.",
-                right=True,
-            ),
-            Choice(
-                "9: an equal share is 5, plus the limit, plus the new one.",
-                "If one replica has 8, the other two share 7, so the least loaded one has at most 3, and 8 is more "
-                "than 3 + 3.",
-            ),
-            Choice(
-                "16: all of them, if they begin alike.",
-                "Only without a limit. With it, a replica that is 4 ahead isn't chosen for its prefix.",
-            ),
-        ),
-    ),
-    Question(
         text="A replica dies after 7 tokens of a completion with temperature 1 and seed 3. The balancer sends the "
         "prompt and the 7 tokens as one longer prompt to another one, with the same seed. What does the reader get?",
         choices=(

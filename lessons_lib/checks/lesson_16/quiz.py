@@ -54,31 +54,6 @@ QUIZ = [
         ),
     ),
     Question(
-        text="A model with 32 layers fits on one GPU. An engine decodes for 32 requests at a time, and on one GPU its "
-        "step takes 8 ms. Cut over two GPUs, all but the sums takes half of that, and each sum 20 µs. What do you "
-        "gain, compared with two replicas, which decode for 64 requests together?",
-        choices=(
-            Choice(
-                "Nothing: the sums take longer than the computing that is saved.",
-                "Two sums in each layer, 64 in all, take 1.28 ms. The computing falls by 4 ms.",
-            ),
-            Choice(
-                "Each token comes twice as soon, for as many users.",
-                "The sums are left out: 4 + 64 × 0.02 = 5.28 ms. And two replicas serve 64 requests, the cut 32.",
-            ),
-            Choice(
-                "Each token comes 1.5 times as soon, but fewer tokens are served in all.",
-                "4 + 64 × 0.02 = 5.28 ms instead of 8. But that makes 32 tokens in 5.28 ms, about 6 in each, and two "
-                "replicas make 64 in 8 ms: 8 in each. With all 64 requests in its steps, the cut might serve more.",
-                right=True,
-            ),
-            Choice(
-                "More tokens in all, and each as late as before.",
-                "It's the other way round: the cut shortens a step, and two replicas serve twice as many requests.",
-            ),
-        ),
-    ),
-    Question(
         text="A model of 70 billion parameters (bfloat16, 8 KV heads) is cut over four GPUs of 80 GB. A fifth is idle. "
         "What can it do?",
         choices=(

@@ -1,8 +1,8 @@
-"""Exercises and quiz of lesson 17: an engine of one's own, judged by the conformance suite, and one test; optional: a
-break-in, a design, a load report."""
+"""Exercises and quiz of lesson 17: an engine of one's own, judged by the conformance suite, and one test; optional: the
+project, a break-in, a design, a load report."""
 
 from lessons_lib.checks.exercise import Exercise
-from lessons_lib.checks.lesson_17.judging import check_make_engine
+from lessons_lib.checks.lesson_17.judging import check_first_level, check_small_size
 from lessons_lib.checks.lesson_17.quiz import QUIZ
 from lessons_lib.conformance.break_in.grading import check_break_in_tests
 from lessons_lib.conformance.break_in.one_test import check_one_test
@@ -14,25 +14,24 @@ __all__ = ["EXERCISES", "QUIZ"]
 EXERCISES = [
     Exercise(
         id="17.1",
-        title="an engine of your own, small size",
-        reference="lessons_lib.conformance.examples.small_engine:make_engine",
-        test=check_make_engine,
+        title="an engine of your own, first level",
+        reference="lessons_lib.conformance.examples.slow_engine:make_engine",
+        test=check_first_level,
         hints=(
-            "One level at a time. For `answers`, `step` may compute the whole sequence of one request in every step: "
-            "ten lines. Keep that version: it is the oracle of the next one.",
-            "For `batches`, a sequence has its tokens, its own cache, and how many tokens it covers. A step admits "
-            "sequences while slots are free, takes the uncomputed tokens of each, as far as the budget goes, and packs "
-            "them into one row. A sequence gets a token only if all of its tokens are computed by then. For "
-            "`manners`, check everything before you append; change sequences only after the pass has returned; and let "
-            "a stream be a generator with `try` and `finally`.",
-            "With lesson 05's functions: `packed = pack([tokens of each], [cached tokens of each])`, `joined = "
-            "concatenate_caches([cache of each])`, `logits = packed_forward(model, packed, joined)`, a row for each "
-            "sequence, and `scatter_cache(joined, packed)` for the caches. A stream calls your pass until its request "
-            "has a token; tokens that this computes for others wait in a list that the next `step` returns. The "
-            "solution, without these functions, is in `lessons_lib/conformance/examples/small_engine.py`.",
+            "What does your engine have to remember of a request between two steps? And in which order do the reasons "
+            "for an end have to be tried?",
+            "Keep the requests in a queue: id, prompt, answer so far, parameters. A step computes prompt and answer of "
+            "the first one, takes the likeliest token after the last position, and appends it to the answer. The "
+            "token decides about `stop`, then the lengths about `length`: `max_tokens`, and prompt and answer "
+            "together. With a reason, the request leaves the queue.",
+            "`token = int(self.model(input_ids=torch.tensor([prompt + answer])).logits[0, -1].argmax())`; `stop` if "
+            "`token in params.stop_token_ids or (token == self.limits.eos_token_id and not params.ignore_eos)`; else "
+            "`length` if `len(answer) == params.max_tokens or len(prompt) + len(answer) == "
+            "self.limits.max_model_len`; return `[NewTokens(request_id, [token], reason)]`. The solution is in "
+            "`lessons_lib/conformance/examples/slow_engine.py`.",
         ),
-        points=9,
-        time_limit=30.0,
+        points=3,
+        time_limit=20.0,
     ),
     Exercise(
         id="17.2",
@@ -112,5 +111,27 @@ EXERCISES = [
         ),
         points=2,
         time_limit=20.0,
+    ),
+    Exercise(
+        id="17.6",
+        title="the project: an engine of the small size (optional)",
+        reference="lessons_lib.conformance.examples.small_engine:make_engine",
+        test=check_small_size,
+        hints=(
+            "One level at a time. Keep the engine of the first level in a file of its own: it is the oracle of the "
+            "next one.",
+            "For `batches`, a sequence has its tokens, its own cache, and how many tokens it covers. A step admits "
+            "sequences while slots are free, takes the uncomputed tokens of each, as far as the budget goes, and packs "
+            "them into one row. A sequence gets a token only if all of its tokens are computed by then. For "
+            "`manners`, check everything before you append; change sequences only after the pass has returned; and let "
+            "a stream be a generator with `try` and `finally`.",
+            "With lesson 05's functions: `packed = pack([tokens of each], [cached tokens of each])`, `joined = "
+            "concatenate_caches([cache of each])`, `logits = packed_forward(model, packed, joined)`, a row for each "
+            "sequence, and `scatter_cache(joined, packed)` for the caches. A stream calls your pass until its request "
+            "has a token; tokens that this computes for others wait in a list that the next `step` returns. The "
+            "solution, without these functions, is in `lessons_lib/conformance/examples/small_engine.py`.",
+        ),
+        points=6,
+        time_limit=30.0,
     ),
 ]

@@ -1,4 +1,4 @@
-"""The check of lesson 17: the items of the small size, up to the first that doesn't hold."""
+"""The checks of the engine of lesson 17: the items of its levels, up to the first that doesn't hold."""
 
 from lessons_lib.checks.exercise import Mistake, current_case
 from lessons_lib.conformance.driver import Bench, Broken, MakeEngine, NotOffered
@@ -7,14 +7,24 @@ from lessons_lib.conformance.levels import levels_up_to
 from lessons_lib.conformance.texts import byte_tokenizer
 
 
-def check_make_engine(make_engine: MakeEngine) -> None:
-    """Try the items of the small size.
+def check_first_level(make_engine: MakeEngine) -> None:
+    """Try the items of `answers`; see `check_up_to`."""
+    check_up_to("answers", make_engine)
+
+
+def check_small_size(make_engine: MakeEngine) -> None:
+    """Try the items of the small size; see `check_up_to`."""
+    check_up_to("small", make_engine)
+
+
+def check_up_to(last: str, make_engine: MakeEngine) -> None:
+    """Try the items of the levels up to one, or up to the last of a size.
 
     Raises:
         Mistake: an item is broken, or too few of a level can be shown to hold.
         NotImplementedError: no item of the first level can be tried.
     """
-    for level in levels_up_to("small"):
+    for level in levels_up_to(last):
         missing = [reason for item in level.items if (reason := _not_offered(item, make_engine))]
         if level.name == "answers" and len(missing) == len(level.items):
             raise NotImplementedError(missing[0])

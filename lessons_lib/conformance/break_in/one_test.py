@@ -64,6 +64,29 @@ class Noticing(StoppingEngine):
         return notices + super().step()
 
 
+class EndingLater(StoppingEngine):
+    """Tells the end of a request one step after its last token, as the contract allows."""
+
+    def __init__(self, **limits: int):
+        super().__init__(**limits)
+        self.ends: list[NewTokens] = []
+
+    def abort(self, request_id: str) -> None:
+        self.ends = [end for end in self.ends if end.request_id != request_id]
+        super().abort(request_id)
+
+    def step(self) -> list[NewTokens]:
+        if self.ends:
+            ends, self.ends = self.ends, []
+            return ends
+        events = super().step()
+        self.ends = [NewTokens(event.request_id, [], event.finish_reason) for event in events if event.finish_reason]
+        return [NewTokens(event.request_id, event.token_ids) for event in events]
+
+    def has_unfinished(self) -> bool:
+        return bool(self.ends) or super().has_unfinished()
+
+
 class OneTokenMore(StoppingEngine):
     """Wrong: a request that runs is aborted after its next token only."""
 
@@ -103,6 +126,10 @@ RIGHT: dict[str, tuple[Callable[..., ChatEngine | StoppingEngine], str]] = {
         Noticing,
         "The contract allows that: an event of the request with “abort”, and without tokens.",
     ),
+    "an engine that tells the end of a request one step after its last token": (
+        EndingLater,
+        "The contract allows that, and a step that gives no token. Does your test count steps or events?",
+    ),
 }
 WRONG: dict[str, tuple[Callable[..., StoppingEngine], str]] = {
     "a request gets tokens after its abort": (
@@ -131,7 +158,11 @@ def check_one_test(test: Test) -> None:
             if isinstance(error, NotImplementedError):
                 raise error
             if error is not None:
-                what = str(error) or "its assertion has no message"
+                what = (str(error) or "its assertion has no message").removesuffix(".")
+                if isinstance(error, TooManySteps):
+                    idea = "Step while `has_unfinished()` is True, or a fixed number of times."
+                if isinstance(error, TypeError):
+                    idea = "Is it your test's own error? Limits are given by name: `make_engine(max_num_seqs=2)`."
                 raise Mistake(
                     f"the test fails on {name}: {type(error).__name__}: {what}.",
                     case=current_case.text,

@@ -69,6 +69,7 @@ def end_token_in_the_prompt(bench: Bench) -> None:
 def stop_token(bench: Bench) -> None:
     run = bench.run()
     answer = expected("qwen2", a_prompt(9), 8, ignore_eos=True)
+    _alone(run, a_prompt(9), 8, stop_token_ids=(answer[3],))
     _alone(run, a_prompt(9), 8, stop_token_ids=(answer[3],), ignore_eos=True)
     _alone(run, prompt_that_ends("qwen2", 2), 8, stop_token_ids=(END,), ignore_eos=True)
 
@@ -85,7 +86,7 @@ def beyond_the_context(bench: Bench) -> None:
     limit = run.limits.max_model_len
     prompt = a_prompt(50)
     try:
-        run.engine.add_request("long", prompt, Params(limit, ignore_eos=True))
+        run.engine.add_request("long", list(prompt), Params(limit, ignore_eos=True))
     except (ValueError, TypeError):
         if run.engine.has_unfinished():
             raise Broken("a request that was refused is still there: has_unfinished() is True.") from None
