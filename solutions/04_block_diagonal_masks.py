@@ -388,13 +388,6 @@ import torch
 
 from lessons_lib.batching.packed_logits import packed_logits
 
-# %%
-for name, logits in zip("CE", packed_logits(model, [prompt_ids["C"], prompt_ids["E"]])):
-    packed_token, alone_token = int(logits[-1].argmax()), greedy_with_cache(model, prompt_ids[name], 1)[0]
-    print(
-        f"{name}: logits {list(logits.shape)}, next token {tokenizer.decode([packed_token])!r}, alone {tokenizer.decode([alone_token])!r}"
-    )
-
 # %% [markdown]
 """
 What are the two rules of a row without padding good for? Step from a row without rules to a row with both. A cross
