@@ -178,9 +178,9 @@ neighbors. At the bottom are the free blocks, in the order in which they will be
 
 ## Blocks against the oracle
 
-Back to the oracle, which gives C 102 slots in one piece (*contiguous* memory). With blocks, C takes one only when a token
-needs it. The number of blocks for so many tokens is `blocks_for(num_tokens, block_size)`: it divides, and rounds up.
-(It's given; it is exercise 03.2, in "Further".)
+Back to the oracle, which gives C 102 slots in one piece (*contiguous* memory). With blocks, C takes one only when a
+token needs it. The number of blocks for so many tokens is `blocks_for(num_tokens, block_size)`: it divides, and rounds
+up. (It's given; it is exercise 03.2, in "Further".)
 """
 
 # %%
@@ -672,10 +672,10 @@ for seed in (0, 1, 2):
 `block_bytes(config, block_size, bytes_per_element)` returns its size in
 bytes, where `bytes_per_element` is 4 for float32 and 2 for bfloat16.
 
-**Exercise 03.5** (optional). Write `blocks_in_budget(config, block_size, budget_bytes, bytes_per_element=4)`. It returns how
-many whole blocks fit, as an `int`. The budget may be a float, as in "90% of what is free". A block size below 1 or a
-negative budget raises `ValueError`. Example: a block of the bundled model with 16 tokens takes 131,072 bytes, so 2
-blocks fit in 300,000 bytes.
+**Exercise 03.5** (optional). Write `blocks_in_budget(config, block_size, budget_bytes, bytes_per_element=4)`. It
+returns how many whole blocks fit, as an `int`. The budget may be a float, as in "90% of what is free". A block size
+below 1 or a negative budget raises `ValueError`. Example: a block of the bundled model with 16 tokens takes 131,072
+bytes, so 2 blocks fit in 300,000 bytes.
 """
 
 # %% exercise="03.5"

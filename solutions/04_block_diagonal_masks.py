@@ -279,15 +279,9 @@ A mask has one cell per query-key pair, and most cells are False. Take a row of 
 """
 
 # %%
-counts = (8, 16, 32, 64)
-cells = [(40 * n) ** 2 for n in counts]
-useful = [n * (40 * 41) // 2 for n in counts]
-small = tag_tokens([40] * 8)
-assert block_diagonal_mask(small, small).sum() == useful[counts.index(8)]  # check the formula against the mask
-for n, all_cells, true_cells in zip(counts, cells, useful):
-    print(
-        f"n = {n:2}: {all_cells:9,} cells ({all_cells / 2**20:3.1f} MiB as bool), {true_cells:6,} True ({true_cells / all_cells:.1%})"
-    )
+for n in (8, 16, 32, 64):
+    cells, allowed_cells = (40 * n) ** 2, n * (40 * 41) // 2
+    print(f"n = {n:2}: {cells:9,} cells ({cells / 2**20:3.1f} MiB as bool), {allowed_cells:6,} True")
 
 # %% [markdown]
 """
@@ -394,18 +388,11 @@ import torch
 
 from lessons_lib.batching.packed_logits import packed_logits
 
-# %%
-for name, logits in zip("CE", packed_logits(model, [prompt_ids["C"], prompt_ids["E"]])):
-    packed_token, alone_token = int(logits[-1].argmax()), greedy_with_cache(model, prompt_ids[name], 1)[0]
-    print(
-        f"{name}: logits {list(logits.shape)}, next token {tokenizer.decode([packed_token])!r}, alone {tokenizer.decode([alone_token])!r}"
-    )
-
 # %% [markdown]
 """
 What are the two rules of a row without padding good for? Step from a row without rules to a row with both. A cross
-marks a cell that a missing rule would forbid. On the right is what your `packed_logits` makes of it. Find the rain in the
-dog's story.
+marks a cell that a missing rule would forbid. On the right is what your `packed_logits` makes of it. Find the rain in
+the dog's story.
 """
 
 # %%
@@ -517,8 +504,6 @@ way to join the caches of all its sequences for the pass and split them again af
 - **Hugging Face transformers** does both. Its continuous batching passes `cu_seq_lens_q` to FlashAttention. For other
   attention functions it fills in a block-diagonal mask: `build_attention_mask` in
   `generation/continuous_batching/utils.py`.
-- **Training** commonly uses the same packing. `DataCollatorWithFlattening` of transformers puts samples into one row
-  and provides `position_ids` that restart.
 
 ## Quiz
 """
@@ -876,7 +861,8 @@ float16 the sum can overflow to minus infinity.
 
 **Exercise 04.5** (optional). Write `additive_mask(mask, dtype=torch.float32)`. The result has the mask's shape, which
 may have any number of axes, and the given dtype, that of the scores. Adding it must leave the scores of allowed pairs
-as they are. For all other pairs its value is as low as that dtype allows, but finite, even in a row without a single True. So:
+as they are. For all other pairs its value is as low as that dtype allows, but finite, even in a row without a single
+True. So:
 
     additive_mask(torch.tensor([[True, False]]))                   →   tensor([[0., -3.4028e+38]])
     additive_mask(torch.tensor([[False, False]]), torch.float16)   →   tensor([[-65504., -65504.]], dtype=torch.float16)
@@ -1052,6 +1038,8 @@ function is evaluated again for each cell.
 
 ### transformers finds the sequences
 
+Training commonly uses the same packing: `DataCollatorWithFlattening` of transformers puts samples into one row and
+provides `position_ids` that restart.
 `find_packed_sequence_indices` in the `masking_utils.py` of transformers finds the sequences of a row from its
 positions, and `packed_sequence_mask_function` is our sequence rule. So we pass positions that restart, and no mask at
 all:
