@@ -70,8 +70,6 @@ Here are the six stories again in four slots, as in lesson 02. What was computed
 
 # %%
 slots = record_run(batch_generate, model, tokenizer, **SIX, batch_size=4)
-
-
 for number in (2, 80):
     step = slots.trace.steps[number - 1]
     computed = " · ".join(f"{row.request or 'empty'} {row.computed}" for row in step.rows)
@@ -92,7 +90,7 @@ token of every other running request. At most four requests run at a time. A req
 it finishes, so the next prompt in the queue is computed in the following step. The limits (`max_tokens`) are A 30, B
 60, C 100, D 20, E 80, F 40. Assume that every request reaches its limit.
 
-How many forward passes do the six stories take now?
+**Predict 05.a** How many forward passes do the six stories take now?
 """
 
 # %%

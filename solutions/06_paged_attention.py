@@ -87,8 +87,6 @@ Here are an early and a late step of the six stories, served by lesson 05's loop
 # %%
 ragged = record_run(ragged_generate, model, tokenizer, **SIX, max_num_seqs=4)
 per_token = cache_bytes_per_token(model.config, model.dtype.itemsize)
-
-
 copied = [step.bytes_copied / 1024 for step in ragged.trace.steps]
 for number in (2, 60):
     packed = ragged.packed[number - 1].packed
@@ -427,7 +425,8 @@ line_chart(
 
 # %% [markdown]
 """
-Lesson 05's line climbs with every cached token. Yours stays flat, however long the stories get; only the prompts stick out.
+Lesson 05's line follows everything that's cached: it climbs while the stories grow, and drops when one leaves. Yours stays flat,
+however long they get; only the prompts stick out.
 
 ### The ledger
 """
