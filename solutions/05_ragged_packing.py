@@ -70,8 +70,6 @@ Here are the six stories again in four slots, as in lesson 02. What was computed
 
 # %%
 slots = record_run(batch_generate, model, tokenizer, **SIX, batch_size=4)
-
-
 for number in (2, 80):
     step = slots.trace.steps[number - 1]
     computed = " · ".join(f"{row.request or 'empty'} {row.computed}" for row in step.rows)
@@ -82,8 +80,8 @@ print(f"in all: {slots.trace.forward_calls} passes, {slots.trace.tokens_computed
 """
 Look at step 2. One pass covers all four slots with one token each, because a decode pass is a rectangle, but only A
 needs it. B's prompt of 62 tokens doesn't fit into a rectangle one token wide, so a second pass computes it and reads
-all weights again. (B's 63 are those 62 and its one token in the rectangle.) In step 80, two slots have no request and are
-computed anyway. All of this comes from the shape. With a single row, that constraint is gone.
+all weights again. (B's 63 are those 62 and its one token in the rectangle.) In step 80, two slots have no request and
+are computed anyway. All of this comes from the shape. With a single row, that constraint is gone.
 
 ## Predict
 
@@ -92,7 +90,7 @@ token of every other running request. At most four requests run at a time. A req
 it finishes, so the next prompt in the queue is computed in the following step. The limits (`max_tokens`) are A 30, B
 60, C 100, D 20, E 80, F 40. Assume that every request reaches its limit.
 
-How many forward passes do the six stories take now?
+**Predict 05.a** How many forward passes do the six stories take now?
 """
 
 # %%
@@ -108,9 +106,9 @@ predict("05.a", ...)  # forward passes
 
 A sequence is everything a request has so far, prompt and answer.
 
-Here is a whole run of C, E and A: short answers, and at most two requests at a time. Step through it. In the first step,
-the row holds two prompts. After that, each request has one token in the row. When C gets its last token, it leaves, and the
-next row holds one token of E followed by A's prompt.
+Here is a whole run of C, E and A: short answers, and at most two requests at a time. Step through it. In the first
+step, the row holds two prompts. After that, each request has one token in the row. When C gets its last token, it
+leaves, and the next row holds one token of E followed by A's prompt.
 """
 
 # %%
@@ -158,9 +156,9 @@ row. The `logits_index` is [0, 3, 4], and the `context_lens` are [3, 3, 5].
 
 **Exercise 05.1.** Write `pack(new_tokens, cached_lens)`. It returns `PackedBatch(input_ids=..., positions=..., ...)`
 with all six fields passed by name. Each field is a one-dimensional integer tensor, also without any sequence: then
-`cu_seqlens_q` is [0], and the others are empty. Lesson 04's `tag_tokens(lengths, starts)` may help: it returns an object with
-`seq_ids` and `positions`, tensors `[T]`, in which the positions of sequence *i* begin at `starts[i]`. (The `ValueError` in
-the docstring is the library's; yours needn't check its arguments.)
+`cu_seqlens_q` is [0], and the others are empty. Lesson 04's `tag_tokens(lengths, starts)` may help: it returns an
+object with `seq_ids` and `positions`, tensors `[T]`, in which the positions of sequence *i* begin at `starts[i]`. (The
+`ValueError` in the docstring is the library's; yours needn't check its arguments.)
 """
 
 # %% exercise="05.1"
@@ -168,8 +166,8 @@ from lessons_lib.attention.packing import pack
 
 # %% [markdown]
 """
-Here is your packed row with real stories. D has left, and E has just arrived with its prompt. A, B and C have 20
-answer tokens each. The newest of these 20 isn't computed yet: it's the one that goes into the row. `unpack` splits the row
+Here is your packed row with real stories. D has left, and E has just arrived with its prompt. A, B and C have 20 answer
+tokens each. The newest of these 20 isn't computed yet: it's the one that goes into the row. `unpack` splits the row
 again: it takes `row[start:end]` for each pair of adjacent entries in `cu_seqlens_q`.
 """
 
@@ -187,9 +185,9 @@ print("unpacked:    ", [tokenizer.decode(part) for part in parts])
 ## Build 2: the pass
 
 Each request keeps its own cache, so that it can leave at any time. But a pass takes a single one. So before every pass,
-`concatenate_caches` joins the caches of the row's requests, and the model appends the new keys and values at the end. With 3
-cached tokens of C and 5 of E, and one more token of C and two of E in the row, the order is this, with a letter and a position
-for each token:
+`concatenate_caches` joins the caches of the row's requests, and the model appends the new keys and values at the end.
+With 3 cached tokens of C and 5 of E, and one more token of C and two of E in the row, the order is this, with a letter
+and a position for each token:
 
 ```
 C0 C1 C2  E0 E1 E2 E3 E4  C3  E5 E6
@@ -197,12 +195,12 @@ C0 C1 C2  E0 E1 E2 E3 E4  C3  E5 E6
 ```
 
 After the pass, `scatter_cache` gives C its own C0 to C3 again, and E its E0 to E6. (Both functions are provided, and
-`scatter_cache` is an exercise in "Further".) C's keys aren't adjacent during the pass. That's all right: the mask compares
-sequence ids and positions, so it doesn't matter where a key is stored. `packed_mask(packed)` builds it by the rule above, with
-a column for each key in this order.
+`scatter_cache` is an exercise in "Further".) C's keys aren't adjacent during the pass. That's all right: the mask
+compares sequence ids and positions, so it doesn't matter where a key is stored. `packed_mask(packed)` builds it by the
+rule above, with a column for each key in this order.
 
-In lesson 01 the model got a batch of several rows. Now there's a single row, but the model still expects a batch axis in
-front, here of size 1.
+In lesson 01 the model got a batch of several rows. Now there's a single row, but the model still expects a batch axis
+in front, here of size 1.
 
 | argument of `model(...)` | what the model reads from it |
 |---|---|
@@ -213,13 +211,13 @@ front, here of size 1.
 | `logits_to_keep` | a one-dimensional int64 tensor: the indices in the row for which it computes logits. Without it, it computes all T |
 
 **Exercise 05.3.** Write `packed_forward(model, packed, cache)`. It calls the model once and returns the logits `[N,
-vocabulary]`: row *i* has those after sequence *i*'s last token. The model computes no other logits, since the logits of one
-token have as many elements as the vocabulary has entries. Pass the arguments by name, because their order differs from
-model to model. The model may be on a GPU; the tensors of a `PackedBatch` and the mask are on the CPU. The logits stay on
-the model's device.
+vocabulary]`: row *i* has those after sequence *i*'s last token. The model computes no other logits, since the logits of
+one token have as many elements as the vocabulary has entries. Pass the arguments by name, because their order differs
+from model to model. The model may be on a GPU; the tensors of a `PackedBatch` and the mask are on the CPU. The logits
+stay on the model's device.
 
-For the row of the example, C3 E5 E6, after a cache of 3 + 5 tokens, the mask has 3 × 11 cells, the logits are those at indices
-0 and 2, and the result is [2, vocabulary].
+For the row of the example, C3 E5 E6, after a cache of 3 + 5 tokens, the mask has 3 × 11 cells, the logits are those at
+indices 0 and 2, and the result is [2, vocabulary].
 """
 
 # %% exercise="05.3"
@@ -227,9 +225,9 @@ from lessons_lib.attention.packing import packed_forward
 
 # %% [markdown]
 """
-Let's run your pass. The prompts of C and E are in a joined cache. C gets one more token, E gets two. Then each goes through
-the model alone, so that we can compare the logits. In the printed mask, `#` means that the token of this row attends to the
-key of this column. The columns are in the order of the joined cache, the three new keys last.
+Let's run your pass. The prompts of C and E are in a joined cache. C gets one more token, E gets two. Then each goes
+through the model alone, so that we can compare the logits. In the printed mask, `#` means that the token of this row
+attends to the key of this column. The columns are in the order of the joined cache, the three new keys last.
 """
 
 # %%
@@ -256,18 +254,18 @@ for name, packed_logits in zip(more, logits):
 The logits agree up to rounding: with different shapes, the terms of a sum may be added in a different order.
 
 You could also call the model in a Python loop, once per request, each time with the request's own cache. That needs no
-mask and never joins caches, and it gives the same tokens. But it reads all the weights for each request, for a single token.
-The packed row reads them once, for all of them: that's batching. ("Further" counts and times both.)
+mask and never joins caches, and it gives the same tokens. But it reads all the weights for each request, for a single
+token. The packed row reads them once, for all of them: that's batching. ("Further" counts and times both.)
 
 ## Build 3: the step
 
-The loop keeps its state in one object. `batch.running` is the list of the requests in the next row, in the order of admission,
-at most `batch.max_num_seqs`. `batch.waiting` is the queue of those that haven't been admitted yet.
+The loop keeps its state in one object. `batch.running` is the list of the requests in the next row, in the order of
+admission, at most `batch.max_num_seqs`. `batch.waiting` is the queue of those that haven't been admitted yet.
 
 Three functions are provided:
 
-- `forward(batch, packed)` joins the caches of `batch.running`, computes the row with your `packed_forward`, gives each request
-  its own cache back, and returns the logits;
+- `forward(batch, packed)` joins the caches of `batch.running`, computes the row with your `packed_forward`, gives each
+  request its own cache back, and returns the logits;
 - `retire(batch)` removes the finished requests from `batch.running`, and their caches;
 - `admit(batch)` moves requests from the queue to `batch.running` while there's room.
 
@@ -285,10 +283,11 @@ requests in `batch.running`, with a single call of `forward(batch, packed)`. Row
   of a prompt that is partly in the cache already, or a single token;
 - finished requests have left, and waiting ones have taken their places, so that the next row is full.
 
-At least one request is running whenever the step is called. The check also passes another function as `forward`, so call the
-one that you get. Example with `max_num_seqs=2`: C decodes with 5 tokens in its cache, E was just admitted with a prompt of 5
-tokens, and A waits. The row has 1 + 5 tokens. Both requests get a token, and `num_computed_tokens` is now 6 for C and 5 for E.
-If that was C's last token, C is gone after the step and A is in `batch.running`, so A's prompt goes into the next row.
+At least one request is running whenever the step is called. The check also passes another function as `forward`, so
+call the one that you get. Example with `max_num_seqs=2`: C decodes with 5 tokens in its cache, E was just admitted with
+a prompt of 5 tokens, and A waits. The row has 1 + 5 tokens. Both requests get a token, and `num_computed_tokens` is now
+6 for C and 5 for E. If that was C's last token, C is gone after the step and A is in `batch.running`, so A's prompt
+goes into the next row.
 """
 
 # %% exercise="05.4"
@@ -301,12 +300,12 @@ from lessons_lib.batching.ragged_batching import ragged_step
 `ragged_generate` makes the requests, submits them all at the start, and calls your step until all of them have
 finished.
 
-That has a price. Every step copies all cached keys and values three times: when the caches are joined; when the model appends
-the new tokens, since a `DynamicCache` allocates larger tensors for them; and when the caches are split.
+That has a price. Every step copies all cached keys and values three times: when the caches are joined; when the model
+appends the new tokens, since a `DynamicCache` allocates larger tensors for them; and when the caches are split.
 
-**Predict 05.c** How many tokens' keys and values does the whole run copy *for each token of an answer*? A pencil estimate will
-do; the next cell prints the lengths of the prompts, and the limits are above. From half the measured number to one and a half
-times it is a hit.
+**Predict 05.c** How many tokens' keys and values does the whole run copy *for each token of an answer*? A pencil
+estimate will do; the next cell prints the lengths of the prompts, and the limits are above. From half the measured
+number to one and a half times it is a hit.
 """
 
 # %%
@@ -321,8 +320,6 @@ print(f"{ragged.trace.tokens_computed} tokens computed, {ragged.trace.tokens_com
 print(f"{answered} tokens in the answers; {copied:,} tokens' keys and values copied")
 masks = [packed_mask(step.packed) for step in ragged.packed]
 cells, attended = sum(mask.numel() for mask in masks), sum(int(mask.sum()) for mask in masks)
-weight_bytes = sum(weight.nbytes for weight in model.parameters())
-print(f"weights: {weight_bytes / 2**20:.0f} MiB, read in each pass")
 print(f"cells in the masks of all steps: {cells:,}; of these True: {attended:,}")
 reveal("05.a", ragged.trace.forward_calls, unit="forward passes")
 reveal("05.c", copied / answered, unit="tokens", tolerance=0.5)
@@ -332,15 +329,13 @@ reveal("05.c", copied / answered, unit="tokens", tolerance=0.5)
 C's 100 tokens take 100 passes if a pass gives a request one token, so fewer aren't possible. No step makes a second
 pass, and no computed token is wasted. But for each token that an answer gets, the keys and values of about 160 are
 copied, and not one of those copies changes a number in them. Remember that when lesson 06 brings it to zero.
-"""
 
-# %% [markdown]
-"""
 ## Prove it
 
-The claim: every request gets the same tokens as from Hugging Face `generate` on its prompt alone. First the six stories,
-then forty random requests on a small random model. It writes nonsense, but a bug in a mask or a position is likely to change
-it. The requests arrive in shuffled order and at random moments. ("Further" does this on three families of models.)
+The claim: every request gets the same tokens as from Hugging Face `generate` on its prompt alone. First the six
+stories, then forty random requests on a small random model. It writes nonsense, but a bug in a mask or a position is
+likely to change it. The requests arrive in shuffled order and at random moments. ("Further" does this on three families
+of models.)
 """
 
 # %%
@@ -384,8 +379,8 @@ print(f"{equal_to_generate('llama', max_num_seqs=8)} of {len(ragged_requests)} r
 """
 ## Break it
 
-Only the sequence ids keep the requests apart. Leave them out, and the mask compares positions alone. A is first in every row,
-until it finishes.
+Only the sequence ids keep the requests apart. Leave them out, and the mask compares positions alone. A is first in
+every row, until it finishes.
 
 **Predict 05.d** How many of the six answers change without the sequence ids?
 """
@@ -419,8 +414,8 @@ reveal("05.d", sum(got != right for got, right in zip(broken, oracle)), unit="an
 
 # %% [markdown]
 """
-All six, A included. Being first in the row doesn't help: every sequence has its own position 0, so A's token at position 13
-attends to all tokens of B, C and D at positions 0 to 13, wherever they are in the row.
+All six, A included. Being first in the row doesn't help: every sequence has its own position 0, so A's token at
+position 13 attends to all tokens of B, C and D at positions 0 to 13, wherever they are in the row.
 
 ## The ledger
 
@@ -433,16 +428,16 @@ ledger(model, tokenizer, "05", with_cache_only=True)
 
 # %% [markdown]
 """
-Read the last row. It computes as few tokens as one request at a time with a KV cache, and all of them are useful. No other
-row has fewer forward calls. But its "copied per step" is the largest of all, to save few passes: the six stories have only
-six prompts. So don't expect the row to beat the slots here. It does with many short requests ("Further" measures it), and
-lesson 06 gets rid of the copies. (Each speed comes from a single run. The rows of 02 and 03 run the same computation, so any
-speed may be off by as much as those two differ, or more.)
+Read the last row. It computes as few tokens as one request at a time with a KV cache, and all of them are useful. No
+other row has fewer forward calls. But its "copied per step" is the largest of all, to save few passes: the six stories
+have only six prompts. So don't expect the row to beat the slots here. It does with many short requests ("Further"
+measures it), and lesson 06 gets rid of the copies. (Each speed comes from a single run. The rows of 02 and 03 run the
+same computation, so any speed may be off by as much as those two differ, or more.)
 
 ## What is still wrong
 
-**Copies.** Every step copies the whole cache three times. Lesson 06 leaves keys and values where they are, in the blocks
-of lesson 03, and attention finds them through the block table.
+**Copies.** Every step copies the whole cache three times. Lesson 06 leaves keys and values where they are, in the
+blocks of lesson 03, and attention finds them through the block table.
 
 **The dense mask.** It has a cell for every query and every key. Most cells are False, and attention computes their
 scores anyway.
@@ -455,14 +450,14 @@ keys will fit in memory. With the block pool of lesson 03, it can.
 
 ## What production does
 
-- **vLLM** packs in the same way. In `vllm/v1/worker/gpu_model_runner.py`, `GPUModelRunner._prepare_inputs` builds
-  the flat `input_ids` and `positions`, `query_start_loc` (our `cu_seqlens_q`), `seq_lens` (our `context_lens`) and
-  `logits_indices`, which are `query_start_loc[1:] - 1`. Its scheduler doesn't distinguish prefill from decode either: each
-  request gets tokens from `num_computed_tokens` on. That's your step, plus a limit on the tokens per step.
+- **vLLM** packs in the same way. In `vllm/v1/worker/gpu_model_runner.py`, `GPUModelRunner._prepare_inputs` builds the
+  flat `input_ids` and `positions`, `query_start_loc` (our `cu_seqlens_q`), `seq_lens` (our `context_lens`) and
+  `logits_indices`, which are `query_start_loc[1:] - 1`. Its scheduler doesn't distinguish prefill from decode either:
+  each request gets tokens from `num_computed_tokens` on. That's your step, plus a limit on the tokens per step.
 - **Hugging Face transformers** does the same in `generation/continuous_batching/input_outputs.py`, with `position_ids`,
   `cumulative_seqlens_q` and `logits_indices`.
-- **FlashAttention** has `flash_attn_varlen_func(q, k, v, cu_seqlens_q, cu_seqlens_k, ...)`. It takes the packed row and the
-  cumulative lengths, and no mask tensor: the kernel computes each sequence separately.
+- **FlashAttention** has `flash_attn_varlen_func(q, k, v, cu_seqlens_q, cu_seqlens_k, ...)`. It takes the packed row and
+  the cumulative lengths, and no mask tensor: the kernel computes each sequence separately.
 
 ## Quiz
 """
@@ -510,7 +505,8 @@ Stepper(lambda i: draw_packed_step(ragged.packed[i], tokenizer.decode), count=le
 
 # %% [markdown]
 """
-Here are the prompts of C, E and A on their way into one row, and the fourth step of their run as text, with a bar between the cached keys and the new ones.
+Here are the prompts of C, E and A on their way into one row, and the fourth step of their run as text, with a bar
+between the cached keys and the new ones.
 """
 
 # %%
@@ -521,10 +517,10 @@ print(packed_text(small.packed[3]))
 """
 ### Exercise: splitting the joined cache
 
-For every layer, a `DynamicCache` holds keys and values of shape `[rows, KV heads, tokens, head size]`. Each request
-has its own cache, with a single row. Two functions are provided: `concatenate_caches` joins the tokens of all requests in every
-layer, and `cache_of` makes a cache from existing keys and values. A `DynamicLayer` is one layer of a `DynamicCache`;
-`lazy_initialization` tells it the dtype and device.
+For every layer, a `DynamicCache` holds keys and values of shape `[rows, KV heads, tokens, head size]`. Each request has
+its own cache, with a single row. Two functions are provided: `concatenate_caches` joins the tokens of all requests in
+every layer, and `cache_of` makes a cache from existing keys and values. A `DynamicLayer` is one layer of a
+`DynamicCache`; `lazy_initialization` tells it the dtype and device.
 """
 
 # %%
@@ -548,13 +544,13 @@ C0 C1 C2  E0 E1 E2 E3 E4  C3  E5 E6
 └── cached, all seqs ──┘  └─ new, all
 ```
 
-**Your task (optional):** write `scatter_cache(joined, packed)`. Give each sequence its own cache again: its old tokens, then
-its new ones. In the example, C gets C0 C1 C2 C3, and E gets E0 to E6. Return a list of N caches, in the order of the
-row. They may share memory with `joined`, which isn't used afterwards. N is at least 1.
+**Your task (optional):** write `scatter_cache(joined, packed)`. Give each sequence its own cache again: its old tokens,
+then its new ones. In the example, C gets C0 C1 C2 C3, and E gets E0 to E6. Return a list of N caches, in the order of
+the row. They may share memory with `joined`, which isn't used afterwards. N is at least 1.
 
-`packed.cached_lens` and `packed.new_lens` are lists of N ints that follow from its tensors, here [3, 5] and [1, 2]. A cached length may be 0.
-`joined.layers[i].keys` and `.values` are the tensors of layer *i*. `cache_of([(keys, values), ...])` takes one pair per
-layer.
+`packed.cached_lens` and `packed.new_lens` are lists of N ints that follow from its tensors, here [3, 5] and [1, 2]. A
+cached length may be 0. `joined.layers[i].keys` and `.values` are the tensors of layer *i*. `cache_of([(keys, values),
+...])` takes one pair per layer.
 """
 
 # %% exercise="05.2"
@@ -698,10 +694,10 @@ print("other answers:", ", ".join(name for name, got, right in zip(NAMES, shifte
 
 # %% [markdown]
 """
-Without a cache, lesson 04 found that this changes no answer, because all distances stay the same. Now the keys in the cache
-keep the shift that they were computed with, while a new token gets the shift of its own pass. A is always first, so its shift
-is always 0. The others move when a request before them leaves, and after a step that computes the whole prompt of one before
-them. (F was lucky: its place changes once, by one.)
+Without a cache, lesson 04 found that this changes no answer, because all distances stay the same. Now the keys in the
+cache keep the shift that they were computed with, while a new token gets the shift of its own pass. A is always first,
+so its shift is always 0. The others move when a request before them leaves, and after a step that computes the whole
+prompt of one before them. (F was lucky: its place changes once, by one.)
 
 ### Driving a batch by hand
 
@@ -761,6 +757,7 @@ weights are read?
 
 # %% tags=["measured"]
 DECODING = "ABCD"
+weight_bytes = sum(weight.nbytes for weight in model.parameters())
 
 
 def in_one_row(packed, caches):
@@ -865,7 +862,8 @@ line_chart(
 The curve climbs while the same requests run and drops when one leaves. The new keys and values are the flat curve at
 the bottom, with a bump wherever a prompt comes in.
 
-`copied_tokens` counts the three copies. In a step in which four requests decode, with 60, 20, 40 and 80 tokens in their caches:
+`copied_tokens` counts the three copies. In a step in which four requests decode, with 60, 20, 40 and 80 tokens in their
+caches:
 """
 
 # %%
@@ -873,8 +871,9 @@ print("tokens whose keys and values are copied:", copied_tokens(pack([[7]] * 4, 
 
 # %% [markdown]
 """
-Three times 200 cached tokens, and the 4 new ones. The copies grow with what's cached, although the keys and values in them never change. How much is that beside the
-weights, which every step reads? A Llama with 8 billion parameters takes 16 GB at 2 bytes per weight. What would its steps copy?
+Three times 200 cached tokens, and the 4 new ones. The copies grow with what's cached, although the keys and values in
+them never change. How much is that beside the weights, which every step reads? A Llama with 8 billion parameters takes
+16 GB at 2 bytes per weight. What would its steps copy?
 """
 
 # %%

@@ -87,8 +87,6 @@ Here are an early and a late step of the six stories, served by lesson 05's loop
 # %%
 ragged = record_run(ragged_generate, model, tokenizer, **SIX, max_num_seqs=4)
 per_token = cache_bytes_per_token(model.config, model.dtype.itemsize)
-
-
 copied = [step.bytes_copied / 1024 for step in ragged.trace.steps]
 for number in (2, 60):
     packed = ragged.packed[number - 1].packed
@@ -99,12 +97,12 @@ for number in (2, 60):
 Keys don't change once they're computed. So why copy them? Because the model's own attention wants one contiguous tensor
 per layer with all the keys in it. Lesson 05 concatenated all caches before the pass and split them afterwards.
 
-Lesson 03 gave every token a fixed cache slot: block id × block size + offset. (In this lesson, *slot* alone means a cache
-slot.) If a pass wrote its new keys and values to their slots, and if attention could read from slots, nothing else would
-have to move.
+Lesson 03 gave every token a fixed cache slot: block id × block size + offset. (In this lesson, *slot* alone means a
+cache slot.) If a pass wrote its new keys and values to their slots, and if attention could read from slots, nothing
+else would have to move.
 
-**Predict 06.a** Suppose that step 60 writes only its new keys and values. How many times as much did lesson 05 copy in this
-step? Guess first, then work it out with what the next cell prints about the model.
+**Predict 06.a** Suppose that step 60 writes only its new keys and values. How many times as much did lesson 05 copy in
+this step? Guess first, then work it out with what the next cell prints about the model.
 """
 
 # %%
@@ -143,8 +141,8 @@ Each new token is written to one slot. Each request reads the slots of its own t
 its table, wherever the blocks are. C finishes after step 3 and its two blocks go back to the pool. In step 4 the last
 token of A's prompt goes into one of them; in step 5 E gets the other.
 
-You'll build three parts: a cache in blocks, a softmax computed one block at a time, and attention through a block table.
-Then your code serves the six stories.
+You'll build three parts: a cache in blocks, a softmax computed one block at a time, and attention through a block
+table. Then your code serves the six stories.
 
 ## Build 1: a cache in blocks
 
@@ -152,10 +150,10 @@ Each layer has one tensor of keys and one of values, each with the shape `[num_b
 size]`. `keys[3][7, 2]` is the key at offset 2 of block 7, in layer 3. The tensor doesn't say which request owns that
 key. The block tables do.
 
-**Your task: `write(layer, keys, values, slot_mapping)`** puts token *t* into slot `slot_mapping[t]` of this layer, without
-a loop over the tokens. Slots come in any order. Write into the existing tensors. (The `ValueError` in the docstring is the
-library's; yours needn't check shapes.) `__init__` and `read` are given. `read` returns what one sequence has cached, in the
-order of its tokens.
+**Your task: `write(layer, keys, values, slot_mapping)`** puts token *t* into slot `slot_mapping[t]` of this layer,
+without a loop over the tokens. Slots come in any order. Write into the existing tensors. (The `ValueError` in the
+docstring is the library's; yours needn't check shapes.) `__init__` and `read` are given. `read` returns what one
+sequence has cached, in the order of its tokens.
 
 Example, with blocks of 4 and `slot_mapping` [8, 9, 10, 11, 4]: five tokens of one sequence are written to block 2 and
 to offset 0 of block 1. Then `read(layer, [2, 1], 5)` returns the five tokens.
@@ -172,8 +170,8 @@ from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
 
 > **gather**: copying scattered rows of a tensor into one contiguous tensor.
 
-With `read`, lesson 05's attention could already serve from blocks. But it would still copy every cached key in every step.
-To avoid that, attention must work on one block at a time.
+With `read`, lesson 05's attention could already serve from blocks. But it would still copy every cached key in every
+step. To avoid that, attention must work on one block at a time.
 
 ## Build 2: softmax, one block at a time
 
@@ -193,8 +191,8 @@ queries at once, and values of D elements, it has
 - `output`, [Q, D]: the numerator,
 - `maximum`, [Q]: the largest score so far, −∞ before the first key. We'll need it later.
 
-`nothing_seen(num_queries, head_size, dtype)` is the state before the first key, and `attention_of(seen)` does the division.
-Here's a direct translation of the formula for a block:
+`nothing_seen(num_queries, head_size, dtype)` is the state before the first key, and `attention_of(seen)` does the
+division. Here's a direct translation of the formula for a block:
 """
 
 # %%
@@ -202,8 +200,8 @@ show_source(add_block_naive)
 
 # %% [markdown]
 """
-Let's try it on real scores: those of the last token of D's prompt, in layer 1 and query head 3. Four query heads share two
-KV heads, so query head 3 uses KV head 1, all counted from 0.
+Let's try it on real scores: those of the last token of D's prompt, in layer 1 and query head 3. Four query heads share
+two KV heads, so query head 3 uses KV head 1, all counted from 0.
 """
 
 # %%
@@ -248,27 +246,29 @@ print("the first elements of the attention:", attention_of(in_blocks(add_block_n
 
 # %% [markdown]
 """
-Nothing in most models keeps their scores below 89. And float16 overflows much earlier: exp(12) is too large for it, and the
-smallest of D's real scores is larger than that. The opposite direction fails too: if all scores are far below zero,
+Nothing in most models keeps their scores below 89. And float16 overflows much earlier: exp(12) is too large for it, and
+the smallest of D's real scores is larger than that. The opposite direction fails too: if all scores are far below zero,
 every exponential is 0, and 0 / 0 is NaN.
 
 Here's the fix. Subtract the same constant from all scores of a query. This divides every term in the numerator and in
 the denominator by the same factor, e to the power of that constant, so attention doesn't change. The best choice is the
-**largest score**: no exponential exceeds 1, so nothing overflows. And one of them is exactly 1, so the denominator isn't 0.
+**largest score**: no exponential exceeds 1, so nothing overflows. And one of them is exactly 1, so the denominator
+isn't 0.
 
-But if we go block by block, we don't know the largest score until the last block. So we use the largest score *so far*. When
-a larger one shows up, the sums that we have contain exp(score − old maximum), and they should contain exp(score − new
-maximum). The old scores are gone by then. What can you still do to the sums? Work it out on paper before you write code.
+But if we go block by block, we don't know the largest score until the last block. So we use the largest score *so far*.
+When a larger one shows up, the sums that we have contain exp(score − old maximum), and they should contain exp(score −
+new maximum). The old scores are gone by then. What can you still do to the sums? Work it out on paper before you write
+code.
 
-> **online softmax**: a softmax that takes its scores one block at a time. It keeps the largest score so far, and its sums
-> are always relative to that.
+> **online softmax**: a softmax that takes its scores one block at a time. It keeps the largest score so far, and its
+> sums are always relative to that.
 
 **Your task: `add_block(seen, scores, values)`**, for Q queries and K keys at once. Return a new `Partial` over the keys
 seen so far and those of this block, with both sums relative to the new maximum. Each query has its own maximum. Don't
 modify `seen`.
 
-A key that a query may not see has the score −∞. A query that hasn't been allowed to see any key keeps its state: maximum
-−∞, total 0, output 0. (Beware: −∞ − (−∞) is NaN.)
+A key that a query may not see has the score −∞. A query that hasn't been allowed to see any key keeps its state:
+maximum −∞, total 0, output 0. (Beware: −∞ − (−∞) is NaN.)
 
 Example, with one query and one-dimensional values. After scores [1, 2] with values [10, 20], the maximum is 2, the
 total is exp(−1) + 1 = 1.368, and the output is 10 exp(−1) + 20 = 23.68. Then comes a block with score [3] and value
@@ -280,8 +280,8 @@ from lessons_lib.attention.online_softmax import add_block
 
 # %% [markdown]
 """
-One factor corrects the sums, whatever they were made of, since exp(score − new) = exp(score − old) × exp(old − new). In the
-example it's exp(2 − 3) = 0.368: 0.368 × 1.368 + 1 = 1.503.
+One factor corrects the sums, whatever they were made of, since exp(score − new) = exp(score − old) × exp(old − new). In
+the example it's exp(2 − 3) = 0.368: 0.368 × 1.368 + 1 = 1.503.
 
 Here's your function on D's real scores, in the block with the largest one:
 """
@@ -297,8 +297,8 @@ draw_softmax_step(recorded, 5, tokens)
 ## Build 3: paged attention
 
 `add_block` doesn't ask where its keys come from. They may be in any block of the pool, as long as we can read one block
-without copying it. PyTorch can: indexing with one integer, `keys[7]`, gives a view of block 7, and so does a slice. Indexing
-with a list, `keys[[7, 2]]`, gathers.
+without copying it. PyTorch can: indexing with one integer, `keys[7]`, gives a view of block 7, and so does a slice.
+Indexing with a list, `keys[[7, 2]]`, gathers.
 
 So go through the block table, read one block at a time in place, and add it to a `Partial`. That's paged attention.
 
@@ -306,15 +306,16 @@ So go through the block table, read one block at a time in place, and add it to 
 
 - `query`, `[Q, query heads, head size]`, belongs to the *last* Q tokens of the sequence. A decode has one, a prompt has
   all its tokens, and a chunk something in between.
-- `keys` and `values`, `[num_blocks, block_size, KV heads, head size]`, are this layer's whole cache. The keys and values
-  of the new tokens have been written already.
+- `keys` and `values`, `[num_blocks, block_size, KV heads, head size]`, are this layer's whole cache. The keys and
+  values of the new tokens have been written already.
 - `blocks` is a list of block ids in the order of the tokens. It may be longer than needed: a batch keeps all its block
   tables in one tensor, and fills up the shorter ones with zeros.
 - `num_tokens` counts the cached and the new tokens. A score is query · key × `scale`.
 
 Return the attention, with the shape and dtype of `query`. Four rules:
 
-1. Neighboring query heads share a KV head. With 4 query heads and 2 KV heads, query heads 0 to 3 use KV heads 0, 0, 1, 1.
+1. Neighboring query heads share a KV head. With 4 query heads and 2 KV heads, query heads 0 to 3 use KV heads 0, 0, 1,
+   1.
 2. A token attends to the keys at its own position and before.
 3. Slots without a token of this sequence may hold anything, even NaN. A hidden key has weight 0, but 0 × NaN is NaN. So
    don't read them.
@@ -339,26 +340,26 @@ from lessons_lib.attention.plain_attention import attention_in_place
 
 # %% [markdown]
 """
-One function computes prompts, chunks and decodes. It never holds more than one block's scores, and no copy of the context's
-keys. A GPU kernel has the same loop (lesson 07).
+One function computes prompts, chunks and decodes. It never holds more than one block's scores, and no copy of the
+context's keys. A GPU kernel has the same loop (lesson 07).
 
 ## Plugging it into a real model
 
 A Hugging Face model looks up its attention function by name. `AttentionInterface.register("paged", function)` registers
-yours, and `model.set_attn_implementation("paged")` makes a model use it. This works for almost every model in transformers.
-The library's function does two things in each layer. First it writes the new keys and values to their slots; a new token
-attends to itself too, so its key must be there. Then it calls `attend`, which comes from a backend:
+yours, and `model.set_attn_implementation("paged")` makes a model use it. This works for almost every model in
+transformers. The library's function does two things in each layer. First it writes the new keys and values to their
+slots; a new token attends to itself too, so its key must be there. Then it calls `attend`, which comes from a backend:
 
 > **attention backend**: the code that computes attention for a packed batch. An engine has several and picks one that
 > suits the hardware.
 
-Here a backend is called once per pass, with the packed batch, its block tables and the block size. It returns `attend`, which
-every layer calls with its queries and its part of the cache. Yours takes the sequences one after the other and calls your
-`attention_in_place` for each.
+Here a backend is called once per pass, with the packed batch, its block tables and the block size. It returns `attend`,
+which every layer calls with its queries and its part of the cache. Yours takes the sequences one after the other and
+calls your `attention_in_place` for each.
 
-The loop itself is lesson 05's. Only a request's cache is different: it's a `BlockTable`, created when the request joins and
-released when it leaves. A request joins only if the pool could hold it and all running requests at their `max_tokens` limits,
-so no request runs out of blocks. ("Further" has the code of all this, and what that rule costs.)
+The loop itself is lesson 05's. Only a request's cache is different: it's a `BlockTable`, created when the request joins
+and released when it leaves. A request joins only if the pool could hold it and all running requests at their
+`max_tokens` limits, so no request runs out of blocks. ("Further" has the code of all this, and what that rule costs.)
 
 The cache, the softmax and the attention are yours. Run the six stories, four at a time.
 """
@@ -384,9 +385,9 @@ print(f"in {len(paged.accesses)} steps, with a pool of {paged.accesses[0].num_bl
 ## Prove it
 
 The claim: every request gets the same tokens as in lesson 05, which were compared with `generate`. We run twenty
-requests with random prompts and limits on three small models, in a pool so small that requests have to wait for blocks. One
-token acts as the end token, so an answer may end before its limit. ("Further" shows that a step changes the slots of its new
-tokens and nothing else.)
+requests with random prompts and limits on three small models, in a pool so small that requests have to wait for blocks.
+One token acts as the end token, so an answer may end before its limit. ("Further" shows that a step changes the slots
+of its new tokens and nothing else.)
 """
 
 # %%
@@ -427,7 +428,8 @@ line_chart(
 
 # %% [markdown]
 """
-Lesson 05's line climbs with every cached token. Yours stays flat, however long the stories get; only the prompts stick out.
+Lesson 05's line follows everything that's cached: it climbs while the stories grow, and drops when one leaves. Yours
+stays flat, however long they get; only the prompts stick out.
 
 ### The ledger
 """
@@ -437,29 +439,29 @@ ledger(model, tokenizer, "06", with_cache_only=True)
 
 # %% [markdown]
 """
-This row is the library's backend, which is faster than your loop. Compare it with the row of lesson 05: the same tokens in the
-same number of forward calls, but "copied per step" is 0, because nothing is moved within the cache. "Cache reserved" counts
-the blocks in use, which have a few more slots than there are tokens: the empty ones in the last block of each request. The
-speed may not differ much: the stories are short, and short caches are copied quickly.
+This row is the library's backend, which is faster than your loop. Compare it with the row of lesson 05: the same tokens
+in the same number of forward calls, but "copied per step" is 0, because nothing is moved within the cache. "Cache
+reserved" counts the blocks in use, which have a few more slots than there are tokens: the empty ones in the last block
+of each request. The speed may not differ much: the stories are short, and short caches are copied quickly.
 
 ## What production does
 
 - **vLLM** has both halves in `vllm/v1/attention/backends/flash_attn.py`. `do_kv_cache_update` writes:
   `reshape_and_cache_flash(key, value, key_cache, value_cache, slot_mapping, ...)`. The forward method reads:
-  `flash_attn_varlen_func(q=..., k=key_cache, v=value_cache, ..., seqused_k=..., block_table=...)`, where `seqused_k` counts
-  each sequence's tokens. The kernel walks the block table itself, as your `attention_in_place` does.
+  `flash_attn_varlen_func(q=..., k=key_cache, v=value_cache, ..., seqused_k=..., block_table=...)`, where `seqused_k`
+  counts each sequence's tokens. The kernel walks the block table itself, as your `attention_in_place` does.
 - **Hugging Face transformers** has `PagedAttentionCache` in `generation/continuous_batching/cache.py`. Its `update`
-  writes with a `write_index` and gathers with a `read_index`. With a block table, FlashAttention's kernel reads the cache
-  in place.
+  writes with a `write_index` and gathers with a `read_index`. With a block table, FlashAttention's kernel reads the
+  cache in place.
 
 ## What is still wrong
 
-**The Python loop.** It reads in place, but starts many small operators, one after another, and is too slow to serve. On CPUs
-the library serves with a backend that gathers keys after all, for one layer at a time ("Further" times both). In lesson 07
-you'll write a kernel with the same loop inside.
+**The Python loop.** It reads in place, but starts many small operators, one after another, and is too slow to serve. On
+CPUs the library serves with a backend that gathers keys after all, for one layer at a time ("Further" times both). In
+lesson 07 you'll write a kernel with the same loop inside.
 
-**A query head may read its keys alone.** If your loop takes one query head at a time, two heads that share a KV head read the
-same keys twice. So does the kernel of lesson 07. Lesson 08 lets them share.
+**A query head may read its keys alone.** If your loop takes one query head at a time, two heads that share a KV head
+read the same keys twice. So does the kernel of lesson 07. Lesson 08 lets them share.
 
 **Promised blocks.** Blocks are promised up to the limit, as if every answer were that long. Lesson 09 is about which
 requests to admit, and lesson 10 about what to do when the pool really is empty.
@@ -497,8 +499,8 @@ What the lesson doesn't need. It isn't part of its 85 minutes.
 """
 ### Your cache and your attention, on D's real keys
 
-D and E each go through the model alone, with a `DynamicCache` as usual. Then we write all their keys and values into the
-blocks of one pool. Reading them back should give exactly what we wrote.
+D and E each go through the model alone, with a `DynamicCache` as usual. Then we write all their keys and values into
+the blocks of one pool. Reading them back should give exactly what we wrote.
 """
 
 # %%
@@ -546,8 +548,8 @@ print("all of D's blocks, keys[blocks], are a view of the cache:", shares_memory
 
 # %% [markdown]
 """
-Compare your attention with PyTorch's on D's real queries, keys and values: first with the whole prompt as new tokens, then
-with only its last three, then with only its last.
+Compare your attention with PyTorch's on D's real queries, keys and values: first with the whole prompt as new tokens,
+then with only its last three, then with only its last.
 """
 
 # %%
@@ -641,10 +643,10 @@ about three digits.
 """
 ### Exercise: the function a model calls
 
-`paged_forward` is lesson 05's `packed_forward`, for blocks. It takes a `ForwardBatch`: a packed batch, with the slot of each
-new token and the block tables added to it. `plan_attention` picks the backend, and `paged_attention_in(model)` makes the
-model call the function named "paged" for the duration of the pass. What that function has to know about the pass is in a
-`PagedPass`, which goes through `model(...)` as the keyword `paged`:
+`paged_forward` is lesson 05's `packed_forward`, for blocks. It takes a `ForwardBatch`: a packed batch, with the slot of
+each new token and the block tables added to it. `plan_attention` picks the backend, and `paged_attention_in(model)`
+makes the model call the function named "paged" for the duration of the pass. What that function has to know about the
+pass is in a `PagedPass`, which goes through `model(...)` as the keyword `paged`:
 """
 
 # %%
@@ -664,9 +666,10 @@ Every layer calls the function named "paged" with these arguments:
 | `paged` | our `PagedPass` |
 | `**kwargs` | whatever else some models' layers pass; you don't need it here (see "Scores with more terms") |
 
-**Your task (optional): `paged_attention_forward`.** Return the attention of the whole packed batch, `[1, T, query heads,
-head size]`, and None in place of the attention weights. Each new token attends to the tokens of its own sequence, cached and
-new, up to itself. Afterwards this layer's cache holds the new tokens' keys and values, and no other layer has changed.
+**Your task (optional): `paged_attention_forward`.** Return the attention of the whole packed batch, `[1, T, query
+heads, head size]`, and None in place of the attention weights. Each new token attends to the tokens of its own
+sequence, cached and new, up to itself. Afterwards this layer's cache holds the new tokens' keys and values, and no
+other layer has changed.
 
 Example: in layer 2, with 3 new tokens, 4 query heads and 2 KV heads of 64, `query` is [1, 4, 3, 64] and `key` is
 [1, 2, 3, 64]. The result is [1, 3, 4, 64], and three slots of layer 2 have changed.
@@ -678,8 +681,8 @@ from lessons_lib.attention.hf_backend import paged_attention_forward
 # %% [markdown]
 """
 Register it, and "paged" means your function from now on. Is it true that a step changes the slots of its new tokens and
-nothing else? Compare the whole cache before and after every step of the six stories. When the run ends, no blocks should
-be in use.
+nothing else? Compare the whole cache before and after every step of the six stories. When the run ends, no blocks
+should be in use.
 """
 
 # %%
@@ -714,8 +717,9 @@ print(f"blocks in use after the last step: {left_in_use[-1]}")
 ### A chunk, on three families of models
 
 Can your function compute the rest of a prompt? Small models of three families, with random weights, run in two passes.
-The first pass computes two prompts and the beginning of a third. The second computes one more token for each of the first
-two sequences, and the rest of the third prompt as a chunk. The logits should be those of each sequence computed alone.
+The first pass computes two prompts and the beginning of a third. The second computes one more token for each of the
+first two sequences, and the rest of the third prompt as a chunk. The logits should be those of each sequence computed
+alone.
 """
 
 # %%
@@ -756,9 +760,9 @@ Return the `Partial` over all these keys, and don't modify the inputs. Which of 
 differ from query to query. For some query, one part may have seen no key (maximum −∞, total 0, output 0): then the
 result is the other part's state. If neither has seen a key, the result is that empty state again.
 
-Example, with one query and one-dimensional values: `one` has maximum 2, total 1.5, output 20, and `other` has maximum 3,
-total 1, output 30. The new maximum is 3. `one` is multiplied by exp(2 − 3) = 0.368, and `other` by exp(3 − 3) = 1. So
-total = 0.368 × 1.5 + 1 = 1.552, and output = 0.368 × 20 + 30 = 37.36.
+Example, with one query and one-dimensional values: `one` has maximum 2, total 1.5, output 20, and `other` has maximum
+3, total 1, output 30. The new maximum is 3. `one` is multiplied by exp(2 − 3) = 0.368, and `other` by exp(3 − 3) = 1.
+So total = 0.368 × 1.5 + 1 = 1.552, and output = 0.368 × 20 + 30 = 37.36.
 """
 
 # %% exercise="06.5"
@@ -803,9 +807,10 @@ log-sum-exp an attention state, and has `merge_state(v_a, s_a, v_b, s_b)`.
 """
 ### Your loop, timed
 
-Your attention reads every key in place. But it is a Python loop over sequences and blocks, and probably heads. The library's PyTorch
-backend gathers the keys of several sequences into a rectangle and calls `scaled_dot_product_attention` once for all of
-them. That copies, for one layer at a time, what yours doesn't. Which is faster on a CPU?
+Your attention reads every key in place. But it is a Python loop over sequences and blocks, and probably heads. The
+library's PyTorch backend gathers the keys of several sequences into a rectangle and calls
+`scaled_dot_product_attention` once for all of them. That copies, for one layer at a time, what yours doesn't. Which is
+faster on a CPU?
 """
 
 # %% tags=["measured"]
@@ -851,8 +856,8 @@ every sequence can run its loop at the same time, in one kernel. That's lesson 0
 
 To compute several sequences in one call, PyTorch needs rectangles. A decode has one query and a prefill has many, so in
 one rectangle the decodes would be mostly padding. That's why `plan_groups` separates the sequences with one new token
-from the rest. If the lengths still differ a lot, `divide` splits off the largest sequences, as long as less than half of
-a rectangle would be used. Here D and E each have one new token after their prompts, and C starts with its prompt of
+from the rest. If the lengths still differ a lot, `divide` splits off the largest sequences, as long as less than half
+of a rectangle would be used. Here D and E each have one new token after their prompts, and C starts with its prompt of
 three tokens:
 """
 
@@ -871,14 +876,14 @@ show_source(paged_attention)
 
 # %% [markdown]
 """
-A `Group` is a rectangle of S sequences, with up to Q queries and K keys each. `rows`, [S, Q], is the index of each query
-in the packed row. `slots`, [S, K], is the slot of each key. The mask is True where a query may attend to a key.
+A `Group` is a rectangle of S sequences, with up to Q queries and K keys each. `rows`, [S, Q], is the index of each
+query in the packed row. `slots`, [S, K], is the slot of each key. The mask is True where a query may attend to a key.
 
 Look at E in the first group. It has 6 keys, but the rectangle is as wide as D's context. The padding repeats the slot
 of E's first key, and the mask hides it. Why a real key? Because of 0 × NaN, as in your rule 3.
 
-Indexing with `slots` gathers: a copy of one layer's keys and values, padding included, freed when the layer is done. How
-much is it in the run of the six stories?
+Indexing with `slots` gathers: a copy of one layer's keys and values, padding included, freed when the layer is done.
+How much is it in the run of the six stories?
 """
 
 # %%
@@ -926,9 +931,11 @@ for name, weights in variants.items():
 """
 With the softcap, the weights are more even. With the sink, they add up to less than 1: the sink has the rest.
 
-Your function ignores these keywords. That's right for the models above, but with Mistral it would silently give wrong answers as soon as a context is longer than the window. So the library registers a wrapper, `attention_of_layer`. It collects the terms, passes them to `attend`, and
-refuses any keyword that it doesn't know. Keys that have left the window stay in the cache until the request finishes. (A block holds
-the keys of all layers. A model may have layers without a window, which still need theirs; where all have one, room is wasted.)
+Your function ignores these keywords. That's right for the models above, but with Mistral it would silently give wrong
+answers as soon as a context is longer than the window. So the library registers a wrapper, `attention_of_layer`. It
+collects the terms, passes them to `attend`, and refuses any keyword that it doesn't know. Keys that have left the
+window stay in the cache until the request finishes. (A block holds the keys of all layers. A model may have layers
+without a window, which still need theirs; where all have one, room is wasted.)
 """
 
 # %%
@@ -938,8 +945,8 @@ show_source(attention_of_layer, ScoreTerms)
 """
 ### When the pool is small
 
-A request takes its blocks one by one as it grows. What if two requests need a block and only one is free? `has_room_for`
-rules that out:
+A request takes its blocks one by one as it grows. What if two requests need a block and only one is free?
+`has_room_for` rules that out:
 """
 
 # %%
@@ -979,9 +986,9 @@ Table(
 """
 Together, A, B and C may need 18 blocks, and D may need 3 more. So D waits although there's room in the batch: it isn't
 waiting for a batch slot but for blocks. It joins when A has finished and released its blocks. In hindsight, D could
-have joined at once: look how few blocks are in use until then. But that can't be known in advance. When D finishes, F would fit next to B
-and C. But E is ahead of F and doesn't fit, and the rule is first come, first served. So E starts in step 61,
-and the run waits for its 80 tokens.
+have joined at once: look how few blocks are in use until then. But that can't be known in advance. When D finishes, F
+would fit next to B and C. But E is ahead of F and doesn't fit, and the rule is first come, first served. So E starts in
+step 61, and the run waits for its 80 tokens.
 
 A request that could never run is rejected at once:
 """

@@ -55,7 +55,7 @@ def packed_arrays(draw: random.Random) -> Asked:
     )  # fmt: skip
 
 
-@item("05", "compute", "Build 2: splitting the cache")
+@item("05", "compute", "The six stories")
 def copies_of_a_step(draw: random.Random) -> Asked:
     cached = [draw.randint(30, 200) for _ in range(3)]
     right = copied_tokens(pack([[7]] * 3, cached))
@@ -125,7 +125,7 @@ assert pack([[7], [1, 2, 3]], [4, 0]) == ([7, 1, 2, 3], [4, 0, 1, 2], [0, 1, 4],
 """,
     ),
     bug(
-        "05", "Build 2: splitting the cache", "scatter_in_order",
+        "05", "Build 2: the pass", "scatter_in_order",
         task="`joined` is the cache of a packed batch after its forward pass, as a list of entries. `scatter` returns "
         "each sequence's own entries.",
         code="""
