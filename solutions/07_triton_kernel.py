@@ -47,7 +47,7 @@ print(how_kernels_run())
 
 In lesson 06 your attention read keys in place, in a Python loop that is too slow to serve. PyTorch's `scaled_dot_product_attention` is fast, but can't
 read through a block table. So the library's PyTorch backend gathers: in each layer it copies all running requests' keys and values into new memory, uses them
-once, and drops them. Here is how much that is for the six stories, with four batch slots:
+once, and drops them. Here is how much that is in one step with the six stories:
 """
 
 # %%
@@ -123,8 +123,8 @@ print(out.tolist())
 | `tl.store(out + offsets, tile)` | writes the elements of `tile` to `out`, at these offsets; a kernel returns nothing |
 | `BLOCK: tl.constexpr` | a compile-time constant, written in capitals and passed by name |
 
-The grid is in brackets: `[(3,)]` launches three programs. What did each of them touch? `record_kernel` runs a kernel in the interpreter and keeps every load
-and store:
+The grid is in brackets: `[(3,)]` launches three programs. `DEVICE` says where the tensors must be. What did each program touch? `record_kernel` runs a kernel in
+the interpreter and keeps every load and store:
 """
 
 # %%
@@ -454,7 +454,7 @@ for case, num_seqs, context in (("batch 1, context 8192", 1, 8192), ("batch 8, c
 # %% [markdown]
 """
 Eight times the work takes hardly longer: the programs wait at the same time. But even 64 sequences, with 2,048 programs, leave most of the bandwidth unused.
-Lesson 08 starts from these numbers.
+Lesson 08 starts from these numbers. (This lesson adds no row to the ledger.)
 
 ## What production does
 
@@ -479,7 +479,7 @@ Lesson 08 starts from these numbers.
 
 **Prompts go through PyTorch**, and their keys and values are still gathered for it.
 
-Lesson 08 fixes these one at a time, some of them in its "Further", and shows what they gain. Not all of them gain what you'd think.
+Lesson 08 fixes these one at a time, some of them in its "Further", and shows what most of the fixes gain. It isn't always what you'd think.
 
 ## Quiz
 """
@@ -639,7 +639,8 @@ Stepper(draw, count=len(recorded.programs), label="program", name=name, start=8,
 """
 ### Three families of models
 
-Your `write_kernel` can store the keys and values of a whole run. Small random models, with requests that come and go in a small pool. In GPT-2 each query head has its own KV head; in the others, query heads share them.
+Your `write_kernel` can store the keys and values of a whole run. Here are small random models, with requests that come and go in a small pool. In GPT-2 each
+query head has its own KV head; in the others, query heads share them.
 """
 
 # %%
