@@ -4,12 +4,12 @@
 
 **How does a GPU kernel read keys and values through a block table?**
 
-95 minutes · difficulty: hard · routes: kernels · prerequisites: lesson 03 (blocks, slots) and lesson 06 (softmax block by block)
+85 minutes · difficulty: hard · routes: kernels · prerequisites: lesson 03 (blocks, slots) and lesson 06 (softmax block by block)
 
-Lesson 06 left keys and values in their blocks. But the backend that the library serves with on a CPU still copies them in each layer, because PyTorch's
+Lesson 06 left keys and values in their blocks. But the library's backend for a CPU still copies them in each layer, because PyTorch's
 attention wants contiguous tensors. In this lesson you write the attention kernel yourself, in three steps: addition, attention over a block table, and all
-sequences and heads at once. You don't need a GPU: without one, every kernel runs through Triton's interpreter. Triton supports
-Linux only: on Windows use WSL, on macOS a container.
+sequences and heads at once. You don't need a GPU: without one, Triton's interpreter runs every kernel. Triton supports Linux only: on Windows use WSL, on macOS
+a container.
 """
 
 # %%
@@ -21,7 +21,7 @@ import torch
 import lessons_lib.kernels.triton_setup  # before Triton: decides whether kernels are compiled or interpreted
 import triton
 import triton.language as tl
-from lessons_lib.attention import attention_in_place, paged_attention, plan_groups
+from lessons_lib.attention import attention_in_place, paged_attention, plan_attention, plan_groups
 from lessons_lib.batching import paged_generate
 from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, solution
 from lessons_lib.checks.lesson_07.scoreboard import reading_scoreboard
@@ -29,11 +29,9 @@ from lessons_lib.kernels import decode_heads, gather_kernel, how_kernels_run, ke
 from lessons_lib.kv_cache import BlockPool, PagedKVCache, slot_mapping
 from lessons_lib.measuring import MAX_NEW_TOKENS, NAMES, PROMPTS, recorded_attention
 from lessons_lib.models import VOCAB_SIZE, cache_bytes_per_token, kv_head_size, load_model, tiny_model
-from lessons_lib.recording import OutOfBounds, record_kernel, record_run
-from lessons_lib.viz.stepper import Stepper
+from lessons_lib.recording import OutOfBounds, record_kernel
 from lessons_lib.viz.programs import draw_program, watch
 from lessons_lib.viz.source import show_source
-from lessons_lib.viz.tables import Table
 
 DEVICE = kernel_device()  # the device for tensors that kernels use
 model, tokenizer = load_model(device=DEVICE, dtype=torch.float32)
@@ -48,45 +46,34 @@ print(how_kernels_run())
 ## The problem: the remaining copy
 
 In lesson 06 your attention read keys in place, in a Python loop that is too slow to serve. PyTorch's `scaled_dot_product_attention` is fast, but can't
-read through a block table. So the library's PyTorch backend gathers: in each layer it copies the keys and values of all
-running requests into new memory, uses them once, and drops them. Let's count these copies for the six stories, with four batch slots.
+read through a block table. So the library's PyTorch backend gathers: in each layer it copies all running requests' keys and values into new memory, uses them
+once, and drops them. Here is how much that is in one step with the six stories:
 """
 
 # %%
-gathered = []
+needed, gathered = [], []
 
 
 def counting_backend(packed, block_tables, block_size):
     groups = plan_groups(packed.cu_seqlens_q, packed.context_lens, block_tables, block_size)
+    needed.append(int(packed.context_lens.sum()))
     gathered.append(sum(group.slots.numel() for group in groups))
     return lambda query, keys, values, scale: paged_attention(query, keys, values, groups, scale)
 
 
-SIX = dict(prompts=PROMPTS, max_new_tokens=MAX_NEW_TOKENS, names=NAMES, max_num_seqs=4)
-run = record_run(paged_generate, model, tokenizer, **SIX, backend=counting_backend)
+paged_generate(model, tokenizer, PROMPTS, max_new_tokens=MAX_NEW_TOKENS, names=NAMES, max_num_seqs=4, backend=counting_backend)
 KIB_PER_TOKEN = cache_bytes_per_token(model.config, model.dtype.itemsize) / 1024
-
-
-def table_row(step):
-    access = run.accesses[step - 1]
-    new, needed = sum(map(len, access.written.values())), sum(access.context_lens.values())
-    return [str(step), *(f"{tokens * KIB_PER_TOKEN:,.0f}" for tokens in (new, needed, gathered[step - 1]))]
-
-
-Table(
-    columns=["step", "new", "keys and values that attention needs", "gathered for it"],
-    rows=[table_row(step) for step in (2, 30, 60, len(gathered))],
-    caption="KiB in some steps of lesson 06's loop, all layers together",
-)
+need, copied = (tokens[59] * KIB_PER_TOKEN for tokens in (needed, gathered))
+print(f"step 60, all layers: attention needs {need:,.0f} KiB of keys and values; {copied:,.0f} KiB are gathered for it")
 
 # %% [markdown]
 """
-Attention has to read the keys and values: that's the third column. The data in the last column is read from the pool, written to new memory, and read
-again. There's more of it when sequences have different lengths: several sequences are gathered into one rectangle, padded to the longest.
+Attention has to read the keys and values once. What is gathered is read from the pool, written to new memory, and read again. It's even more when
+sequences have different lengths: they're gathered into one rectangle, padded to the longest.
 
 The keys are already in memory. If *we* say which address to read, nothing has to be copied. That takes a kernel of our own. First, the vocabulary:
 
-> **kernel**: a function that runs on a GPU. It is launched from Python, once, and then runs many times in parallel, on different parts of the data.
+> **kernel**: a function that runs on a GPU. It is launched once, from Python, and runs many times in parallel, on different parts of the data.
 
 > **program**: one of these runs of a kernel. All programs of a launch execute the same code.
 
@@ -94,22 +81,21 @@ The keys are already in memory. If *we* say which address to read, nothing has t
 
 > **grid**: the number of programs of a launch, along one, two or three axes. A grid of (3, 4) has twelve programs, each with two ids.
 
-> **tile**: an array that one program works on at once: `[N]`, or a rectangle `[M, N]`. Its sides are powers of two, and known when the kernel is
-> compiled.
+> **tile**: an array that one program works on at once: `[N]`, or a rectangle `[M, N]`. Its sides are constant powers of two.
 
 > **pointer**: the address of an element. A tensor argument reaches the kernel as a pointer to its first element, without its shape or strides. Pointer + 3 is
 > the address of the element three elements further.
 
-**Triton** is a language for kernels that looks like Python. A CUDA kernel, in C++, says what one *thread* does with scalars. A Triton kernel says what one
-program does with tiles, and the compiler divides each tile among threads. Neither checks any bounds.
+**Triton** is a language for kernels that looks like Python. A CUDA kernel, in C++, says what one *thread* does with scalars; a Triton kernel says what one
+program does with tiles. Neither checks any bounds.
 
-Without a GPU, Triton's **interpreter** runs the same source in Python, one program after another. It shows whether a kernel's results are right. Its
-run times say nothing about speed, so this lesson never shows them. And it accepts more than the compiler does. So once your results are right, `check`
-also asks the compiler whether it accepts your kernel for an NVIDIA GPU. That doesn't need a GPU either.
+Without a GPU, Triton's **interpreter** runs the same source in Python, one program after another. It shows whether a kernel's results are right, and
+nothing about speed. And it accepts more than the compiler does. So once your results are right, `check` also asks the compiler whether it accepts your kernel
+for an NVIDIA GPU. That doesn't need a GPU either.
 
 ## A first kernel
 
-Here is a complete kernel. It is written from the point of view of one program, which asks for its own id. It doubles a vector, four elements per program:
+Here is a complete kernel, written from the point of view of one program. It doubles a vector, four elements per program:
 """
 
 # %%
@@ -137,20 +123,18 @@ print(out.tolist())
 | `tl.store(out + offsets, tile)` | writes the elements of `tile` to `out`, at these offsets; a kernel returns nothing |
 | `BLOCK: tl.constexpr` | a compile-time constant, written in capitals and passed by name |
 
-The grid is in brackets: `[(3,)]` launches three programs. The tensors must be on the GPU, or on the CPU where kernels are interpreted; `DEVICE` says which.
-
-What did each program touch? `record_kernel` runs a kernel in the interpreter and keeps every load and store:
+The grid is in brackets: `[(3,)]` launches three programs. `DEVICE` says where the tensors must be. What did each program touch? `record_kernel` runs a kernel in
+the interpreter and keeps every load and store:
 """
 
 # %%
 doubled = record_kernel(double_kernel, (3,), x, torch.zeros_like(x), BLOCK=4)
 for program in doubled.programs:
     print(f"program {program.ids[0]}:", "; ".join(f"{access.kind}s {access.tensor}{list(access.offsets)}" for access in program.accesses))
-Stepper(lambda i: draw_program(doubled, i), count=len(doubled.programs), label="program", name=lambda i: f"program {i}", still=1)
 
 # %% [markdown]
 """
-Twelve elements are exactly three tiles of four. What happens with ten?
+Twelve elements are three tiles of four. What happens with ten?
 """
 
 # %%
@@ -161,9 +145,8 @@ except OutOfBounds as error:
 
 # %% [markdown]
 """
-This error comes from the recorder. A GPU would have read whatever follows `x`, and would have written past the end of `out`, into memory that may belong to
-another tensor. The process may crash with an *illegal memory access*, some time later and somewhere else. Or the error goes unnoticed, and some other
-result is wrong.
+This error comes from the recorder. A GPU would have read whatever follows `x`, and would have written past the end of `out`, perhaps into another tensor.
+The process may crash with an *illegal memory access*, some time later and somewhere else. Or some other result is wrong, unnoticed.
 
 > **mask of a load or store**: a tile of booleans, `mask=` of `tl.load` and `tl.store`. Where it is False, nothing is read or written.
 
@@ -190,16 +173,16 @@ draw_program(added, 2)
 
 # %% [markdown]
 """
-The last program's tile has four elements, and only two of them were loaded and stored.
+Of the last program's tile, only two elements were loaded and stored.
 
 ## Real keys
 
 For the attention kernels we take data from a real run: C, E and A in a pool with blocks of eight tokens. The pool has been in use for a while, so its free
-blocks are in no order. We keep what attention in layer 1 gets in the last step.
+blocks are in no order. We keep what attention gets, and use the last layer of the last step.
 """
 
 # %%
-LAYER, BLOCK_SIZE = 1, 8
+BLOCK_SIZE = 8
 reads = []
 
 
@@ -211,11 +194,9 @@ class UsedPool(BlockPool):
 
 def noting_backend(packed, block_tables, block_size):
     groups = plan_groups(packed.cu_seqlens_q, packed.context_lens, block_tables, block_size)
-    layers = iter(range(model.config.num_hidden_layers))
 
     def attend(query, keys, values, scale):
-        if next(layers) == LAYER:
-            reads.append((query, keys.clone(), values.clone(), block_tables.int(), packed.context_lens.int(), scale))
+        reads.append((query, keys.clone(), values.clone(), block_tables.int(), packed.context_lens.int(), scale))
         return paged_attention(query, keys, values, groups, scale)
 
     return attend
@@ -226,8 +207,7 @@ THREE = dict(prompts=three, names="CEA", max_new_tokens=5, max_num_seqs=3, block
 by_torch = paged_generate(model, tokenizer, **THREE, backend=noting_backend)
 query, k_cache, v_cache, block_tables, context_lens, scale = reads[-1]
 C, E, A = range(3)
-print("queries", list(query.shape), "(sequences, query heads, head size)")
-print("keys, values", list(k_cache.shape), "(blocks, slots of a block, KV heads, head size)")
+print("queries", list(query.shape), "(sequences, query heads, head size); keys", list(k_cache.shape), "(blocks, slots of a block, KV heads, head size)")
 for name, table, context in zip("CEA", block_tables.tolist(), context_lens.tolist()):
     print(f"{name}: {context} tokens, block table {table[: -(-context // BLOCK_SIZE)]}")
 
@@ -235,15 +215,15 @@ for name, table, context in zip("CEA", block_tables.tolist(), context_lens.tolis
 """
 ## One block: strides, reductions, masks
 
-C fits into one block. So its attention needs no block table and no loop: one query head, one KV head, one block that is partly full. Three things are new.
-("Further" has the kernel for this block as an exercise, 07.2. Do it first if Build 2 looks like too large a step.)
+C fits into one block, so its attention needs no block table and no loop. ("Further" has the kernel for this block as an exercise, 07.2. Do it first if
+Build 2 looks like too large a step.) Three things are new.
 
 **Strides.** Memory has no rows: it's one long array.
 
 > **stride**: the distance in memory, in elements, between two neighbors along one axis of a tensor. `tensor.stride()` has one entry per axis.
 
-The keys of one KV head in C's block are a view of the cache, with gaps: the keys of the other KV head are between them. The shape doesn't tell you that,
-so a kernel gets the stride as an argument. A column of row starts and a row of elements combine to a rectangle of offsets:
+The keys of one KV head in C's block are a view of the cache, with the other head's keys in between. The shape doesn't tell you that, so a kernel gets the
+stride as an argument. A column of row starts and a row of elements combine to a rectangle of offsets:
 """
 
 # %%
@@ -257,10 +237,10 @@ print(slot[:, None] * stride_slot + dim[None, :])
 # %% [markdown]
 """
 **Reductions.** `tl.max(tile, axis=0)` and `tl.sum(tile, axis=0)` reduce a tile `[N]` to a scalar. Of a rectangle `[M, N]`, axis 1 goes along the rows and leaves
-`[M]`; axis 0 goes down the columns and leaves `[N]`. `tl.exp(tile)` takes the exponential of each element.
+`[M]`; axis 0 goes down the columns and leaves `[N]`. `tl.exp` works element by element.
 
-**What a masked element is.** `tl.load(..., mask=m, other=value)` puts `value` where the mask is False; without `other` it may be anything. Here is a kernel that
-has both, a softmax of each row of a matrix. A masked element takes part in the maximum and in the sum. What must it be, so that it changes neither?
+**What a masked element is.** `tl.load(..., mask=m, other=value)` puts `value` where the mask is False; without `other` it may be anything. Here is a softmax of
+each row of a matrix. A masked element takes part in the maximum and in the sum. What must it be, so that it changes neither?
 """
 
 # %%
@@ -268,12 +248,12 @@ show_source(softmax_kernel)
 
 # %% [markdown]
 """
-Minus infinity is never the maximum, and its exponential is 0. `tl.where(condition, a, b)` chooses elementwise between two tiles. The mask of a rectangle is a
-rectangle, or a column `[:, None]`.
+Minus infinity is never the maximum, and its exponential is 0. `tl.where(condition, a, b)` chooses elementwise. A rectangle's mask is a rectangle, or a column
+`[:, None]`.
 
 ## An address from a table
 
-So far, each program knew from its id what to read. Now it has to look that up. This kernel copies row `index[i]` of `source` to row i of `out`:
+So far, each program knew from its id what to read. This kernel has to look it up. It copies row `index[i]` of `source` to row i of `out`:
 """
 
 # %%
@@ -281,34 +261,24 @@ show_source(gather_kernel)
 
 # %% [markdown]
 """
-There are two loads. The first gets an index, a scalar, and the second uses it in its address. ("Further" looks up a model's embedding with it.)
+The first load gets an index, a scalar, and the second uses it in its address. That is all there is to paging. A block table is just such an index: its entry
+*j* says which block of the pool holds block *j* of a sequence. A kernel that can look up an address doesn't need a contiguous copy.
 
-That is all there is to paging. A block table is just such an index: its entry *j* says which block of the pool holds block *j* of a sequence. A kernel
-that can look up an address doesn't need a contiguous copy.
-
-In the last step of C, E and A, attention in this layer will have one program per sequence and query head. Each program loads keys and values block by block,
-through the table. A key or a value of one head has 64 elements of 4 bytes.
+For the last step of C, E and A, one program per sequence and query head will load keys and values block by block, through the table. A key or a value of one
+head has 64 elements of 4 bytes.
 
 **Predict 07.a** How many KiB of keys and values does the program for query head 0 of A load?
-
-**Predict 07.b** There are four query heads and two KV heads. All programs together load keys and values. How many times as many bytes is
-that as these three sequences have in the layer's cache?
 """
 
 # %%
 predict("07.a", ...)
 
-# %%
-predict("07.b", ...)
-
 # %% [markdown]
 """
 ## Build 2: attention over a block table
 
-Now the kernel that this lesson is named after: the loop of lesson 06's `attention_in_place`, for one query and one head. The softmax is that of `add_block`. A `Partial`
-can't be passed around in a kernel, so its three fields are variables of the loop. (The library calls them `row_max`, `row_sum` and `acc`.)
-
-Three things are new.
+Now the kernel that this lesson is named after: the loop of lesson 06's `attention_in_place`, for one query and one head. The softmax is that of `add_block`; the
+three fields of `Partial` become variables of the loop. (The library calls them `row_max`, `row_sum` and `acc`.) Three things are new.
 
 **Variables that a loop updates keep their dtype and shape.** The compiler fixes both before the first iteration. A sum that starts as `0` is an
 integer, and the compiler rejects the loop if it turns the sum into a float. `tl.zeros([...], tl.float32)` makes a tile.
@@ -337,8 +307,8 @@ from lessons_lib.kernels.simple_paged import attend_blocks
 
 # %% [markdown]
 """
-The kernel that calls it is given: `single_head_kernel` loads the query, calls the function that it gets as a compile-time constant, and stores the result. Let's
-run yours on A's query head 0 over KV head 0, compare it with lesson 06's `attention_in_place`, and count what it loads:
+The kernel that calls it is given: `single_head_kernel` loads the query, calls your function, and stores the result. Let's run it on A's query head 0 over KV head
+0, compare it with lesson 06's `attention_in_place`, and count what it loads:
 """
 
 # %%
@@ -364,7 +334,7 @@ watch(single)
 """
 A's third block holds a single token. Masked elements aren't read: the kernel loads the keys and values of 17 tokens, not of 24.
 
-The picture is your function at work, one load after another: the line that is next, the memory that it touches, and what its variables hold just before. In each
+The picture is your function at work, one load after another: the next line, the memory that it touches, and its variables just before. In each
 iteration, an arrow leads from the table entry to the block.
 
 ## Build 3: all sequences, all heads
@@ -373,14 +343,7 @@ One program computes one query head of one sequence. Now we launch a grid of (se
 i. The loop doesn't change. What remains is to find each program's query, KV head, block table, context length and output.
 
 GROUP neighboring query heads share one KV head: with 4 query heads and 2 KV heads, GROUP is 2, and query heads 0, 1, 2, 3 use KV heads 0, 0, 1, 1.
-You can move a pointer: `k_cache + n` points n elements further.
-
-| argument | what it is | strides |
-|---|---|---|
-| `q`, `out` | `[sequences, query heads, HEAD_DIM]` | `stride_seq`, `stride_q_head`, the same for both; the last is 1 |
-| `k_cache`, `v_cache` | `[num_blocks, BLOCK_SIZE, KV heads, HEAD_DIM]` | `stride_block`, `stride_slot`, `stride_head`, the same for both; the last is 1 |
-| `block_tables` | `[sequences, longest table]`, 32-bit | `stride_table`; the last is 1 |
-| `context_lens` | `[sequences]`, 32-bit: number of tokens in each sequence, including the new one | 1 |
+You can move a pointer: `k_cache + n` points n elements further. The stub's docstring has the shapes and the strides; along each last axis the stride is 1.
 
 **Your task: `decode_heads_kernel`.** Call your `attend_blocks`, with its arguments in order, HEAD_DIM and BLOCK_SIZE included. It expects the query
 itself, a tile, as float32 even if `q` is float16: `tl.load(...).to(tl.float32)`.
@@ -393,17 +356,10 @@ from lessons_lib.kernels.simple_paged import decode_heads_kernel
 """
 ## Which program reads what
 
-Here is your kernel on the last step of C, E and A: compared with lesson 06, then recorded, with a count of the bytes. Step through the programs: first the four query heads of C, then E's, then
-A's. Go from program (2, 0) to program (2, 1): from A's query head 0 to its query head 1. The cache slots stay the same. Both heads use KV head 0, so both programs
-load the same keys and values.
+Here is your kernel on the last step of C, E and A, recorded. How many bytes do all programs load?
 """
 
 # %%
-attended = decode_heads(query, k_cache, v_cache, block_tables, context_lens, scale, decode_heads_kernel)  # launches it
-decodes = plan_groups(torch.arange(4, device=DEVICE), context_lens, block_tables, BLOCK_SIZE)
-expected = paged_attention(query, k_cache, v_cache, decodes, scale)
-print("three sequences, four query heads: same as lesson 06's paged_attention:", torch.allclose(attended, expected, atol=1e-5))
-
 on_cpu = [tensor.cpu().contiguous() for tensor in (query, k_cache, v_cache, block_tables, context_lens)]
 q, k, v, tables, lens = on_cpu
 strides = (*q.stride()[:2], *k.stride()[:3], tables.stride(0))
@@ -411,69 +367,52 @@ constants = dict(GROUP=QUERY_HEADS // KV_HEADS, HEAD_DIM=HEAD_DIM, BLOCK_SIZE=BL
 recorded = record_kernel(decode_heads_kernel, (3, QUERY_HEADS), *on_cpu, torch.empty_like(q), scale, *strides, **constants)
 loaded = sum(cache_bytes(recorded, program) for program in recorded.programs)
 necessary = sum(lens.tolist()) * KV_HEADS * 2 * HEAD_DIM * 4
-print(f"{len(recorded.programs)} programs load {loaded:,} bytes of keys and values; the cache holds {necessary:,}")
-reveal("07.b", loaded / necessary, unit="times as many")
-axes = ["sequence", "query head"]
-name = lambda i: f"program {recorded.programs[i].ids}"
-Stepper(lambda i: draw_program(recorded, i, axes), count=len(recorded.programs), label="program", name=name, start=8, still=8)
+print(f"{len(recorded.programs)} programs load {loaded:,} bytes of keys and values; the cache holds {necessary:,}, so {loaded / necessary:.0f} times")
+of_cache = lambda ids: [a.offsets for p in recorded.programs if p.ids == ids for a in p.accesses if a.tensor in ("k_cache", "v_cache")]
+print("programs (2, 0) and (2, 1), A's query heads 0 and 1, load the same elements:", of_cache((2, 0)) == of_cache((2, 1)))
 
 # %% [markdown]
 """
-Each key is loaded once per query head of its group, GROUP times. On a GPU, the second load may find the key in one of the GPU's caches, or may not.
-Lesson 08 gives all query heads of a KV head to one program, which loads each key once.
+Both heads use KV head 0: each key is loaded GROUP times. On a GPU, the second load may find the key in one of the GPU's caches, or may not. Lesson 08 gives all
+query heads of a KV head to one program, which loads each key once.
 
 ## Prove it
 
-A backend for lesson 06's loop uses your decode kernel: sequences with one new token go through it, prompts through PyTorch. The library's `write_cache` launches a
-kernel too: it stores new keys and values in the slots of a slot mapping.
+A backend for lesson 06's loop: every step that has only decodes goes through your kernel, a step with a prompt through PyTorch.
 """
 
 # %%
-class KernelCache(PagedKVCache):
-    def write(self, layer, keys, values, slot_mapping):
-        write_cache(keys, self.keys[layer], slot_mapping)
-        write_cache(values, self.values[layer], slot_mapping)
-
-
 launches = []
 
 
 def kernel_backend(packed, block_tables, block_size):
-    is_decode = packed.cu_seqlens_q.diff() == 1
-    rows = packed.logits_index[is_decode]
-    own_tables, own_lens = block_tables[is_decode].int(), packed.context_lens[is_decode].int()
-    groups = plan_groups(packed.cu_seqlens_q, packed.context_lens, block_tables, block_size)
-    prompts = [group for group in groups if group.rows.shape[1] > 1]
+    if set(packed.new_lens) != {1}:
+        return plan_attention("torch", DEVICE)(packed, block_tables, block_size)
+    tables, lens = block_tables.int().contiguous(), packed.context_lens.int()
 
     def attend(query, keys, values, scale):
-        out = paged_attention(query, keys, values, prompts, scale)
-        if len(rows):
-            launches.append(len(rows))
-            out[rows] = decode_heads(query[rows], keys, values, own_tables, own_lens, scale, decode_heads_kernel)
-        return out
+        launches.append(len(lens))
+        return decode_heads(query, keys, values, tables, lens, scale, decode_heads_kernel)
 
     return attend
 
 
-MINE = dict(backend=kernel_backend, make_cache=KernelCache)
-by_kernels = paged_generate(model, tokenizer, **THREE, **MINE)
-for name, ids, prompt in zip("CEA", by_kernels, THREE["prompts"]):
-    print(f"{name}: {prompt}|{tokenizer.decode(ids)}")
+by_kernels = paged_generate(model, tokenizer, **THREE, backend=kernel_backend)
+print(*(f"{name}: {prompt}|{tokenizer.decode(ids)}" for name, ids, prompt in zip("CEA", by_kernels, three)), sep="\n")
 print("the same tokens as with PyTorch's attention:", by_kernels == by_torch)
-print(f"launches of your decode kernel: {len(launches)}, one per layer of each step with decodes")
+print(f"launches of your decode kernel: {len(launches)}, one per layer of each step that has only decodes")
 
 # %% [markdown]
 """
 ## Measure
 
-A decode is memory-bound (lesson 00): at best, its time is the time it takes to read its bytes. So we judge a kernel by the bytes that *had* to be read, divided
-by its time.
+A decode is memory-bound (lesson 00): at best, its time is the time it takes to read its bytes.
 
 > **achieved bandwidth**: the minimum number of bytes that a computation must read and write, divided by the time it took. Compared with the bandwidth
 > of a plain copy on the same GPU, it shows how much faster the kernel could be.
 
-Take one sequence of 8,192 tokens, with 32 query heads over 8 KV heads of 128 elements, 2 bytes per element, in blocks of 16. The library's version of your kernel was
-timed on an H200, a GPU that reads 4.61 TB per second. It has 132 *processors*, the parts of a GPU that run programs. The recording ships with the course.
+One sequence of 8,192 tokens, with 32 query heads over 8 KV heads of 128 elements in 16 bits, in blocks of 16, was timed on an H200, whose 132 *processors* run
+the programs:
 """
 
 # %%
@@ -492,64 +431,55 @@ def reading(num_seqs, context, heads, head_dim=128, itemsize=2):
 
 print(h200.provenance)
 print(f"each key and value read once: {reading(1, 8192, heads=8):,.0f} µs; every program's loads from memory: {reading(1, 8192, heads=32):,.0f} µs")
-one = attention_us("decode 32,8,128; batch 1, context 8192")
-print(f"recorded: {one:,.0f} µs, for {8192 // 16} iterations of 32 programs; {one / (8192 // 16):.2f} µs per iteration")
+print(f"recorded: {attention_us('decode 32,8,128; batch 1, context 8192'):,.0f} µs, in {8192 // 16} iterations of 32 programs")
 
 # %% [markdown]
 """
-Even if every load went to memory, the bytes would explain only a small part of the time. So the kernel doesn't keep the memory busy. The likely reason: an iteration asks for a table
-entry, waits, asks for 16 keys and values, waits, and computes. A program's iterations run one after another.
+Even if every load went to memory, the bytes explain little of the time. The likely reason: an iteration asks for a table entry, waits, asks for 16 keys and
+values, waits, and computes.
 
-**Predict 07.c** Now eight such sequences decode in one launch: eight times the bytes, and 256 programs instead of 32. A processor can run several programs at the
-same time: while one waits, another computes. How many microseconds does the launch take? Up to 25% off counts as right.
+**Predict 07.c** Now eight such sequences decode in one launch: eight times the bytes, and 256 programs instead of 32. A processor can run several
+programs at the same time. How many microseconds does the launch take? Up to 25% off counts as right.
 """
 
 # %%
 predict("07.c", ...)
 
 # %%
-eight = attention_us("decode 32,8,128; batch 8, context 8192")
-reveal("07.c", eight, unit="µs", tolerance=0.25)
-print(f"8 sequences: {eight / one:.2f} times as long as one")
+reveal("07.c", attention_us("decode 32,8,128; batch 8, context 8192"), unit="µs", tolerance=0.25)
 for case, num_seqs, context in (("batch 1, context 8192", 1, 8192), ("batch 8, context 8192", 8, 8192), ("batch 64, context 2048", 64, 2048)):
     least, taken = reading(num_seqs, context, heads=8), attention_us(f"decode 32,8,128; {case}")
     print(f"{case}: at least {least:,.0f} µs, recorded {taken:,.0f} µs: {least / taken:.0%} of the bandwidth")
 
 # %% [markdown]
 """
-The programs wait at the same time, so eight sequences take hardly longer than one. More programs at a time bring the kernel closer to the bandwidth, but even 64
-sequences, with 2,048 programs, leave most of it unused. Lesson 08 starts from these numbers.
-
-This lesson adds no row to the ledger, whose rows were all measured on a CPU.
+Eight times the work takes hardly longer: the programs wait at the same time. But even 64 sequences, with 2,048 programs, leave most of the bandwidth unused.
+Lesson 08 starts from these numbers. (This lesson adds no row to the ledger.)
 
 ## What production does
 
-- **vLLM** started with CUDA kernels. `paged_attention_v1` (in `csrc/attention/`) gave each query head of each sequence to one thread block,
-  which is to CUDA what a program is to Triton. `paged_attention_v2` split long sequences into partitions of 512 tokens and merged their results. On NVIDIA GPUs vLLM
-  now uses FlashAttention or FlashInfer by default.
+- **vLLM** started with CUDA kernels: `paged_attention_v1` (in `csrc/attention/`) gave each query head of each sequence to one thread block, CUDA's program. On
+  NVIDIA GPUs it now uses FlashAttention or FlashInfer by default.
 - vLLM's Triton kernel is `kernel_unified_attention` in `vllm/v1/attention/ops/triton_unified_attention.py` (names as of version 0.33). You'll recognize
-  `block_tables_ptr`, the strides of the caches, `physical_block_idx = tl.load(...).to(tl.int64)`, and `M`, `L` and `acc`, which are your `row_max`,
-  `row_sum` and `acc`. It has one program per *KV* head and group of query tokens, and handles prompts and decodes alike.
-- **FlashInfer** has `BatchDecodeWithPagedKVCacheWrapper`. Instead of a rectangle of block tables it takes all tables concatenated, with cumulative
-  lengths, like the packed batch of lesson 05.
+  `physical_block_idx = tl.load(...).to(tl.int64)`, and `M`, `L` and `acc`, which are your `row_max`, `row_sum` and `acc`. It has one program per *KV* head and
+  group of query tokens.
+- **FlashInfer**'s `BatchDecodeWithPagedKVCacheWrapper` takes all block tables concatenated, with cumulative lengths, like the packed batch of lesson 05.
 
 ## What is still wrong
 
-**Keys are loaded once per query head.** With GROUP query heads per KV head, that is GROUP times as often as necessary.
+**Keys are loaded once per query head**, GROUP times as often as necessary.
 
-**The tensor cores sit idle.** Each score is a sum of products, computed element by element. A GPU has units that multiply whole matrices many times faster, its
-*tensor cores*. But they need several queries at once, and a program here has only one.
+**The tensor cores sit idle.** A GPU has units that multiply whole matrices, its *tensor cores*. They need several queries at once, and a program here has one.
 
 **Sizes must be powers of two.** A head size of 80 or 96, or a block of 24 slots, needs one more mask, as in Build 1.
 
-**One block per iteration.** With 16 tokens per block, an iteration loads little, and then waits for it.
+**One block per iteration.** An iteration loads little, and then waits for it.
 
-**One program per sequence and head, however long the sequence.** With few sequences, most of a GPU's processors have nothing to do, and the longest sequence
-decides when the launch finishes.
+**One program per sequence and head.** With few sequences, most of a GPU's processors have nothing to do.
 
 **Prompts go through PyTorch**, and their keys and values are still gathered for it.
 
-Lesson 08 fixes these one at a time, some of them in its "Further", and measures what most of the fixes gain.
+Lesson 08 fixes these one at a time, some of them in its "Further", and shows what most of the fixes gain. It isn't always what you'd think.
 
 ## Quiz
 """
@@ -577,7 +507,7 @@ quiz("07")
 """
 ## Further (optional)
 
-What the lesson doesn't need. It isn't part of its 95 minutes. It has two more exercises and a stretch task.
+What the lesson doesn't need. It isn't part of its 85 minutes. It has two more exercises and a stretch task.
 """
 
 # %% [markdown]
@@ -692,12 +622,35 @@ print(f"{len(new)} tokens in slots {slots.tolist()}: the same cache as lesson 06
 
 # %% [markdown]
 """
-### Three families of models
+### Step through all programs
 
-Small random models, with requests that come and go in a small pool. In GPT-2 each query head has its own KV head; in the others, query heads share them.
+First the four query heads of C, then E's, then A's. Go from program (2, 0) to program (2, 1), from A's query head 0 to its query head 1. The cache slots stay the
+same.
 """
 
 # %%
+from lessons_lib.viz.stepper import Stepper
+
+name = lambda i: f"program {recorded.programs[i].ids}"
+draw = lambda i: draw_program(recorded, i, ["sequence", "query head"])
+Stepper(draw, count=len(recorded.programs), label="program", name=name, start=8, still=8)
+
+# %% [markdown]
+"""
+### Three families of models
+
+Your `write_kernel` can store the keys and values of a whole run. Here are small random models, with requests that come and go in a small pool. In GPT-2 each
+query head has its own KV head; in the others, query heads share them.
+"""
+
+# %%
+class KernelCache(PagedKVCache):
+    def write(self, layer, keys, values, slot_mapping):
+        write_cache(keys, self.keys[layer], slot_mapping, write_kernel)
+        write_cache(values, self.values[layer], slot_mapping, write_kernel)
+
+
+MINE = dict(backend=kernel_backend, make_cache=KernelCache)
 rng = random.Random(7)
 plain = SimpleNamespace(pad_token_id=0, eos_token_id=None)
 prompts = [[rng.randrange(VOCAB_SIZE) for _ in range(n)] for n in (1, 4, 6, 3)]

@@ -7,8 +7,8 @@
 85 minutes · difficulty: hard · routes: kernels · prerequisites: lesson 07 (programs, masks, strides, a kernel over a block table)
 
 You rewrite lesson 07's kernel so that one program serves all query heads that share keys, and reads many keys at a time. On any machine you can count how
-the bytes and the iterations fall. Recordings on a GPU show what each idea saves in time, and two of them hold a surprise. The result is a kernel of one screen
-that comes close to those used in production.
+the bytes and the iterations fall. Recordings on a GPU show what the ideas save in time. The result is a kernel of one screen that comes close to those used in
+production.
 """
 
 # %%
@@ -285,7 +285,7 @@ rungs(ONE, "Ideas 1, 3 and 4, 16 keys per tile", "Ideas 1 to 4, 64 keys per tile
 With 4 query heads and head size 128, the products of 128 keys would fill all registers of a processor. `tl.dot` doesn't
 need the products one by one, so its tiles fit. In the second case, Ideas 3 and 4 make Idea 1's kernel 4 times as fast,
 and *now* larger tiles pay: no register is spilled, even with 128 keys. Together the ideas make the second case 12 times
-as fast as lesson 07's kernel, and the third 23 times. Idea 2 was worth next to nothing until Idea 3 came. The single
+as fast as lesson 07's kernel, and the third 23 times. Idea 2 was worth next to nothing without Idea 3. The single
 sequence is 7 times as fast, and could still be much faster: it has 8 programs. That's Idea 5, in "Further".
 
 ## Build 1: the softmax of a tile

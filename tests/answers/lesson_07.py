@@ -32,6 +32,11 @@ def plain_add(x, y, out, n_elements, BLOCK):
 
 ADD = [
     Wrong(
+        "one summand in float16",
+        changed(add_kernel, ("tl.load(y + offsets, mask=mask)", "tl.load(y + offsets, mask=mask).to(tl.float16)")),
+        "as small as rounding to 16 bits",
+    ),
+    Wrong(
         "stores to the first tile",
         changed(add_kernel, ("tl.store(out + offsets", "tl.store(out + tl.arange(0, BLOCK)")),
         "The loads are right",
@@ -82,7 +87,7 @@ ADD = [
         "The last element is left out",
     ),
     Wrong("subtracts", changed(add_kernel, ("+ tl.load(y", "- tl.load(y")), "x − y"),
-    Wrong("adds x twice", changed(add_kernel, ("tl.load(y +", "tl.load(x +")), "of `y`; yours loads none"),
+    Wrong("adds x twice", changed(add_kernel, ("tl.load(y +", "tl.load(x +")), "You load `x` twice"),
     Wrong(
         "loads the same part of y each time",
         changed(add_kernel, ("tl.load(y + offsets", "tl.load(y + tl.arange(0, BLOCK)")),
@@ -938,7 +943,31 @@ def decoding(*pairs):
     return changed(decode_heads_kernel, *pairs)
 
 
+@triton.jit
+def decode_whole_groups(
+    q, k_cache, v_cache, block_tables, context_lens, out, scale,
+    stride_seq, stride_q_head, stride_block, stride_slot, stride_head, stride_table,
+    GROUP: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr,
+):  # fmt: skip
+    seq, kv_head, dim = tl.program_id(0), tl.program_id(1) // GROUP, tl.arange(0, HEAD_DIM)
+    keys, values = k_cache + kv_head * stride_head, v_cache + kv_head * stride_head
+    table, num_tokens = block_tables + seq * stride_table, tl.load(context_lens + seq)
+    for member in range(GROUP):
+        offsets = seq * stride_seq + (kv_head * GROUP + member) * stride_q_head + dim
+        query = tl.load(q + offsets).to(tl.float32)
+        result = attend_blocks(
+            query, keys, values, table, num_tokens, scale, stride_block, stride_slot, HEAD_DIM, BLOCK_SIZE
+        )
+        tl.store(out + offsets, result)
+
+
 DECODE = [
+    Wrong(
+        "only the first head of a group",
+        decoding(("    kv_head =", "    if head % GROUP != 0:\n        return\n    kv_head =")),
+        "Each query head has a program of its own",
+    ),
+    Wrong("a whole group per program", decode_whole_groups, "No loop over heads or sequences is needed"),
     Wrong(
         "strides in the wrong order",
         decoding(("scale, stride_block, stride_slot, HEAD_DIM", "scale, stride_slot, stride_block, HEAD_DIM")),
@@ -1045,7 +1074,7 @@ DECODE = [
     Wrong(
         "context one too short",
         decoding(("tl.load(context_lens + seq)", "tl.load(context_lens + seq) - 1")),
-        "The newest token is left out",
+        "pass the length to `attend_blocks` unchanged",
     ),
     Wrong("scale forgotten", decoding(("num_tokens, scale,", "num_tokens, 1.0,")), "not multiplied by `scale`"),
     Wrong("scale applied twice", decoding((".to(tl.float32)", ".to(tl.float32) * scale")), "`scale` twice"),

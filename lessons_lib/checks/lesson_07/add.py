@@ -24,14 +24,17 @@ def _check_results(attempt) -> None:
     for _ in range(4):
         n_elements = rng.randint(1, 70)
         _check_case(attempt, n_elements, n_elements + rng.choice((0, 5)), rng.choice((1, 8, 16)))
+    _check_case(attempt, 3, 3, 4, digits=1 / 3)
 
 
-def _check_case(attempt, n_elements: int, size: int, block: int) -> None:
+def _check_case(attempt, n_elements: int, size: int, block: int, digits: float = 0.0) -> None:
+    """`digits`: added to each element; 1/3 has more digits than 16 bits can hold."""
     programs = -(-n_elements // block)
     more = f" of tensors with {size}" if size > n_elements else ""
     case = f"{n_elements} elements{more}, BLOCK = {block}: {programs} program{'s' if programs > 1 else ''}."
-    x = torch.arange(1.0, size + 1)
-    y = 10 * torch.arange(1.0, size + 1) + 0.5
+    case += " The tensors are float32, with digits that 16 bits can't hold." if digits else ""
+    x = torch.arange(1.0, size + 1) + digits
+    y = 10 * torch.arange(1.0, size + 1) + 0.5 + digits
     out = torch.full((size,), UNTOUCHED)
     explain = lambda error: _out_of_bounds(error, n_elements, block)  # noqa: E731
     recording = run(attempt, (programs,), x, y, out, n_elements, BLOCK=block, case=case, explain=explain)
@@ -52,6 +55,9 @@ def _check_case(attempt, n_elements: int, size: int, block: int) -> None:
                 )
                 if not loaded:
                     idea = f"`tl.load({name} + offsets, mask=...)` gets the elements; `{name}` alone is an address."
+                    other = "y" if name == "x" else "x"
+                    if sum((access.kind, access.tensor) == ("load", other) for access in program.accesses) > 1:
+                        idea = f"You load `{other}` twice, and no element of `{name}`."
                 raise Mistake(what, case=case, idea=idea)
     _check_sums(out[:n_elements], x[:n_elements], y[:n_elements], case)
 
@@ -105,7 +111,7 @@ def _wrong_offsets(index: int, want, stored, loaded, n_elements: int, block: int
 
 
 def _check_sums(got, x, y, case: str) -> None:
-    if close(got, x + y):
+    if close(got, x + y, 1e-6):
         return
     idea = "Load both, add the two tiles, and store the sum."
     if close(got, x + y + UNTOUCHED):
@@ -120,4 +126,12 @@ def _check_sums(got, x, y, case: str) -> None:
     ):
         if close(got, formed):
             idea = f"What you stored is {name}."
-    raise Mistake(f"out should be {values_text(x + y)}; yours is {values_text(got)}.", case=case, idea=idea)
+    digits = 4
+    if close(got, x + y, 5e-3):
+        digits = 6
+        idea = (
+            "Nearly right: the difference is as small as rounding to 16 bits. Do you convert something? Leave the "
+            "dtype that the tensors have."
+        )
+    what = f"out should be {values_text(x + y, digits)}; yours is {values_text(got, digits)}."
+    raise Mistake(what, case=case, idea=idea)

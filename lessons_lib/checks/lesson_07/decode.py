@@ -15,7 +15,7 @@ from lessons_lib.checks.kernels import (
     touched,
     values_text,
 )
-from lessons_lib.checks.lesson_07.single_head import NOWHERE, Reads, SingleHead
+from lessons_lib.checks.lesson_07.single_head import NEWEST, NOWHERE, Reads, SingleHead
 
 BLOCK_SIZE, HEAD_DIM = 4, 16
 # Memory layouts of the caches.
@@ -137,7 +137,10 @@ def _check_case(
 def _out_of_bounds(error, contexts, q_heads: int, kv_heads: int) -> str:
     seq, head = error.ids
     if error.tensor == "block_tables":
-        return "Row i of block_tables starts at i × stride_table, and has one entry per block."
+        return (
+            "Row i of block_tables starts at i × stride_table, and has one entry per block. Sequence i has row i: axis "
+            "0 of the grid."
+        )
     if error.tensor == "context_lens":
         return f"context_lens has one entry per sequence, {len(contexts)} here: `tl.load(context_lens + seq)`."
     if error.tensor in ("q", "out"):
@@ -182,6 +185,11 @@ def _check_program(
             raise Mistake(what, case=case, idea=idea)
     reads = _reads(recording, program)
     if reason := reads.explain(single):
+        if reason == NEWEST:
+            reason = (
+                "The newest token is left out. `context_lens` includes it: pass the length to `attend_blocks` "
+                "unchanged."
+            )
         raise Mistake(what, case=case, idea=reason)
     extra = [cell for cell in reads.keys if cell not in set(single.cells())]
     if extra and not bool(got.isfinite().all()):
@@ -214,7 +222,16 @@ def _wrong_output(recording, program, stored, case: str) -> Mistake:
         "Axis 0 of the grid counts sequences, axis 1 query heads: "
         "`out + seq * stride_seq + head * stride_q_head + dim`, as for q."
     )
-    if stored == cells(recording, recording.programs[0], "store", "out", 2) and _query(recording, program):
+    if not stored:
+        idea = (
+            "This program stores nothing. Each query head has a program of its own, also the heads that share a KV "
+            "head: does it return early, or is a mask False everywhere?"
+        )
+    elif (
+        len(stored) == 1
+        and stored == cells(recording, recording.programs[0], "store", "out", 2)
+        and _query(recording, program)
+    ):
         idea = (
             "Every program stores to the same elements. `tl.program_id(0)` is the sequence, `tl.program_id(1)` the "
             "query head."

@@ -47,17 +47,6 @@ QUIZ = [
         ),
     ),
     Question(
-        text="32 query heads share 8 KV heads. Which KV head does query head 13 use, in the models that we load?",
-        choices=(
-            Choice("KV head 5, that is 13 % 8.", "That would assign heads round-robin. Neighbors share a KV head."),
-            Choice(
-                "KV head 3, that is 13 // 4.", "GROUP is 32 / 8 = 4. Query heads 12 to 15 share KV head 3.", right=True
-            ),
-            Choice("KV head 1, that is 13 // 8.", "Divide by the size of a group, 4, not by the number of KV heads."),
-            Choice("KV head 13.", "There are only 8. In the cache, what follows head 7 is the next slot."),
-        ),
-    ),
-    Question(
         text="In `attend_blocks`, the loads of keys and values have a mask and `other=0.0`. Why do we still set the "
         "score of a masked key to minus infinity?",
         choices=(
