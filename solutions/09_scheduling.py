@@ -99,10 +99,9 @@ line_chart(range(1, 41), shown, xlabel="step", ylabel="ms (log scale)", log="y",
 
 # %% [markdown]
 """
-With whole prompts, the step that contains L's prompt stands out. A, C, D and E each get one token in it, as in every
-step, but only once the whole prompt has been computed. To a reader, all four streams pause. With the limit, the
-prompt is spread over many steps, each longer than a plain decode step but far shorter than the step with the whole
-prompt.
+With whole prompts, the step that contains L's prompt stands out. A, C, D and E each get one token in it, but only once the
+whole prompt has been computed: to a reader, all four streams pause. With the limit, the prompt is spread over many steps,
+each of them far shorter than that one.
 
 L pays for that: with whole prompts, its first token comes at the end of the step in which it arrives. With the limit,
 each step has room for 28 tokens of L, so its 600 tokens take 22 steps. Further down you'll choose the limit yourself, on
@@ -495,9 +494,9 @@ patience`. ("Further" shows it at work, and has an exercise with one more idea.)
 Small examples show how a policy works. Load shows what it's worth. Requests arrive at random, 480 a second on average
 (the gaps between them are exponentially distributed: a *Poisson* process). This machine can't serve much more, so
 queues form. Most are short and a few are very long: a skew like that of real traffic, though real answers are longer.
-One in five is tier 0, the others are tier 1. There are 32 batch slots and a budget of 256. The pool has enough blocks
-for 32 sequences that reach their `max_tokens` of 512. So no request waits for memory, and we can use `optimistic`,
-which is cheaper to compute.
+One in five is tier 0, the others are tier 1. There are 32 batch slots and a budget of 256, and the pool is so large that no
+request waits for memory (so `optimistic`, which is cheaper to compute, will do). Your scheduler serves them all, once under
+each policy.
 """
 
 # %%
@@ -551,8 +550,8 @@ Table(
 # %% [markdown]
 """
 **Static batching** can't keep up with this load at all: each wave runs for as long as its longest answer. Its queue
-grows for as long as requests arrive, so its times mostly reflect the length of the trace. Its throughput, above the
-table, is its capacity; first come, first served keeps up with the 480 that arrive.
+grows for as long as requests arrive, so its times mostly reflect the length of the trace. First come, first served keeps up
+with the 480 a second that arrive (above the table).
 
 **Shortest job first** has the smallest mean latency, less than half that of first come, first served. The longest
 answers pay for it: the p99 is the worst of the four, and the longest wait is dozens of times that of first come,

@@ -276,7 +276,8 @@ print("the step computes tokens of:", *(sequence.id for sequence in scheduler_ou
 
 # %% [markdown]
 """
-Not six, and not three. F's two blocks go to A and B, E's to C and D. Then nothing is left to do for E and F: victims need no blocks.
+Not six, and not three. F's two blocks go to A and B, E's to C and D. Then nothing is left to do for E and F: victims need
+no blocks.
 
 A step that preempts a sequence doesn't admit any. A sequence admitted now would take the blocks that have just been freed. Under first come, first
 served it would also rank behind every running sequence, so it would be the next victim.
@@ -294,10 +295,6 @@ def under_pressure(**options):
     scheduler = PreemptiveScheduler(PrefixCache(NUM_BLOCKS, BLOCK), **LIMITS, **yours, swap_space=swap_space, **options)
     sequences = six_stories()
     return sequences, scheduler, serve_recorded(ModelRunner(model, NUM_BLOCKS, BLOCK), scheduler, sequences, swap_cache)
-
-
-def listed(ids):
-    return ", ".join(ids) or "–"
 
 
 recomputed, scheduler, recompute_steps = under_pressure(should_swap=never_swap)
@@ -354,9 +351,7 @@ block_copies = [block_copy for step in swap_steps for block_copy in step.block_c
 print(f"the same answers: {same_answers(swapped)}; {len(swap_steps)} steps")
 print(f"{scheduler.num_preempted} preemptions, {scheduler.num_swapped} of them swapped")
 print(f"{computed_twice(swapped, swap_steps)} tokens computed twice; {len(block_copies)} block copies")
-first = next(step for step in swap_steps if step.preempted)
-for block_copy in first.block_copies:
-    print(f"step {first.index + 1}, {listed(first.preempted)}: {block_copy}")
+print("the first of them:", block_copies[0])
 
 # %% [markdown]
 """
