@@ -25,10 +25,9 @@ from lessons_lib.measuring.operations import CountOperations
 from lessons_lib.measuring.published import FOLDER as RECORDED
 from lessons_lib.models import load_model
 from lessons_lib.recording.all_reduce_steps import record_all_reduce
-from lessons_lib.recording.two_gpus import decode_ratio, two_gpus_table
 from lessons_lib.serving.parallel_engine import parallel_engine
 from lessons_lib.serving.workers import run_workers
-from lessons_lib.viz.replicas import draw_all_reduce, draw_cut_matrices
+from lessons_lib.viz.replicas import decode_ratio, draw_all_reduce, draw_cut_matrices, two_gpus_table
 from lessons_lib.viz.tables import Table
 
 model, tokenizer = load_model(device="cpu")  # float32, so that answers can be compared token by token

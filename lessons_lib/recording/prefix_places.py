@@ -1,11 +1,26 @@
 """Lesson 15: where the blocks of six conversations are cached, if a policy chooses the replicas."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from lessons_lib.serving.router import RoutingPolicy, hash_prompt
 from lessons_lib.serving.routing_simulation import simulate_routing
-from lessons_lib.viz.replicas import PrefixPlaces
+
+
+@dataclass(frozen=True)
+class PrefixPlaces:
+    """What the caches hold at the end of a run.
+
+    Attributes:
+        policy: its name.
+        cached: conversation -> how many of its blocks each replica's cache holds.
+        found: the share of all prompt tokens that were found in a cache, 0 to 1.
+    """
+
+    policy: str
+    cached: Mapping[str, Sequence[int]]
+    found: float
 
 
 def six_conversations(seed: int = 3) -> tuple[dict[str, list[int]], list[list[int]]]:

@@ -1,7 +1,7 @@
 """Lesson 15: the core of a balancer. One replica serves a stream; if it fails, another goes on where it stopped."""
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from collections.abc import Sequence as ListOf
 from contextlib import closing
 from dataclasses import dataclass
@@ -41,7 +41,7 @@ class Server(Protocol):
         """An iterator of Chunks with a method `close`, which aborts the request if it still runs."""
 
 
-def stream_once(replica: Server, request: Request) -> Iterator[Chunk]:
+def stream_once(replica: Server, request: Request) -> Generator[Chunk, None, None]:
     """The chunks of one replica. However it ends, the stream is closed and the replica's load lowered."""
     replica.load += 1
     stream = None
@@ -100,7 +100,8 @@ def relay(
     """
     if request.get("seed") is None:
         request = {**request, "seed": random.getrandbits(31)}
-    token_ids, remaining = [], list(replicas)
+    token_ids: list[int] = []
+    remaining = list(replicas)
     # A completion that had begun may be complete already.
     asked = request_to_go_on(request, []) if request.get("output_token_ids") else request
     while asked is not None and remaining and max_moves >= 0:

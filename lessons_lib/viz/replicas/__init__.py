@@ -1,9 +1,18 @@
 """Several replicas, and a model in several parts: which prefix is in which cache, streams through the loss of a
-replica, a pair of matrices that is cut, and a sum that goes around a ring."""
+replica, a pair of matrices that is cut, a sum that goes around a ring, and two ways to use two GPUs."""
 
 from lessons_lib.viz.replicas.cut_matrices import draw_cut_matrices
 from lessons_lib.viz.replicas.prefix_places import PrefixPlaces, draw_prefix_places
 from lessons_lib.viz.replicas.ring import draw_all_reduce
 from lessons_lib.viz.replicas.streams import draw_streams
+from lessons_lib.viz.replicas.two_gpus import decode_ratio, two_gpus_table
 
-__all__ = ["PrefixPlaces", "draw_all_reduce", "draw_cut_matrices", "draw_prefix_places", "draw_streams"]
+__all__ = [
+    "PrefixPlaces",
+    "decode_ratio",
+    "draw_all_reduce",
+    "draw_cut_matrices",
+    "draw_prefix_places",
+    "draw_streams",
+    "two_gpus_table",
+]

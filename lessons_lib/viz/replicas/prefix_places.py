@@ -3,28 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
+from lessons_lib.recording.prefix_places import PrefixPlaces
 from lessons_lib.viz.drawing.palette import EDGE, INK, PAPER, SOFT_INK, color_of, tint
 from lessons_lib.viz.drawing.picture import Picture
 from lessons_lib.viz.drawing.svg import WIDTH, Drawing
 
 _LEFT, _TOP, _ROW, _GAP, _SPACE = 46, 78, 30, 4, 26
-
-
-@dataclass(frozen=True)
-class PrefixPlaces:
-    """What the caches hold at the end of a run.
-
-    Attributes:
-        policy: its name.
-        cached: conversation -> how many of its blocks each replica's cache holds.
-        found: the share of all prompt tokens that were found in a cache, 0 to 1.
-    """
-
-    policy: str
-    cached: Mapping[str, Sequence[int]]
-    found: float
 
 
 def draw_prefix_places(places: Sequence[PrefixPlaces], blocks: Mapping[str, int]) -> Picture:
