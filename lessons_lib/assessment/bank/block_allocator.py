@@ -107,7 +107,7 @@ ITEMS = [
     slot_of_position,
     waste_of_rows,
     bug(
-        "03", "Build 4: from positions to cache slots", "slots_of_a_chunk",
+        "03", "Build 3: from positions to cache slots", "slots_of_a_chunk",
         task="A request has `num_tokens` tokens in its blocks and computes `count` more. `slots` allocates what they "
         "need and returns their cache slots.",
         code="""
