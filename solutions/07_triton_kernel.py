@@ -71,7 +71,7 @@ print(f"step 60, all layers: attention needs {need:,.0f} KiB of keys and values;
 Attention has to read the keys and values once. What is gathered is read from the pool, written to new memory, and read again. It's even more when
 sequences have different lengths: they're gathered into one rectangle, padded to the longest.
 
-The keys are already in memory. If *we* say which address to read, nothing has to be copied. That takes a kernel of our own. First, the vocabulary:
+The keys are already in memory. If *we* say which address to read, nothing has to be copied. That takes a kernel of our own:
 
 > **kernel**: a function that runs on a GPU. It is launched once, from Python, and runs many times in parallel, on different parts of the data.
 
@@ -340,7 +340,7 @@ iteration, an arrow leads from the table entry to the block.
 ## Build 3: all sequences, all heads
 
 One program computes one query head of one sequence. Now we launch a grid of (sequences, query heads): program (i, h) computes query head h of sequence
-i. The loop doesn't change. What remains is to find each program's query, KV head, block table, context length and output.
+i. The loop doesn't change.
 
 GROUP neighboring query heads share one KV head: with 4 query heads and 2 KV heads, GROUP is 2, and query heads 0, 1, 2, 3 use KV heads 0, 0, 1, 1.
 You can move a pointer: `k_cache + n` points n elements further. The stub's docstring has the shapes and the strides; along each last axis the stride is 1.
@@ -356,7 +356,7 @@ from lessons_lib.kernels.simple_paged import decode_heads_kernel
 """
 ## Which program reads what
 
-Here is your kernel on the last step of C, E and A, recorded. How many bytes do all programs load?
+Here is your kernel on the last step of C, E and A, recorded:
 """
 
 # %%
@@ -463,7 +463,6 @@ Lesson 08 starts from these numbers. (This lesson adds no row to the ledger.)
 - vLLM's Triton kernel is `kernel_unified_attention` in `vllm/v1/attention/ops/triton_unified_attention.py` (names as of version 0.33). You'll recognize
   `physical_block_idx = tl.load(...).to(tl.int64)`, and `M`, `L` and `acc`, which are your `row_max`, `row_sum` and `acc`. It has one program per *KV* head and
   group of query tokens.
-- **FlashInfer**'s `BatchDecodeWithPagedKVCacheWrapper` takes all block tables concatenated, with cumulative lengths, like the packed batch of lesson 05.
 
 ## What is still wrong
 
@@ -500,7 +499,6 @@ quiz("07")
 - W. Kwon et al.: *Efficient Memory Management for Large Language Model Serving with PagedAttention*, SOSP 2023. <https://arxiv.org/abs/2309.06180>
 - M. Milakov, N. Gimelshein: *Online normalizer calculation for softmax*, 2018. <https://arxiv.org/abs/1805.02867>
 - vLLM: the files named above. <https://github.com/vllm-project/vllm>
-- FlashInfer: *KV-Cache Layout*. <https://docs.flashinfer.ai/tutorials/kv_layout.html>
 """
 
 # %% [markdown] folded=true

@@ -1105,6 +1105,13 @@ RIGHT = {
         groups_transposed,
         inline(),
         groups((LOOP, "for first in tl.range(0, context_len, BLOCK_N):")),
+        groups(  # the scale on the queries, which enter `tl.dot` in the dtype of the cache
+            (
+                "other=0.0)\n    row_max",
+                "other=0.0)\n    queries = (queries * scale).to(q.dtype.element_ty)\n    row_max",
+            ),
+            (SCORES, SCORES.replace(" * scale", "")),
+        ),
     ],
     "08.3": [merge_one_by_one, merge_by_shares],
     "08.4": [work_by_tokens, work_by_triangles],
