@@ -49,7 +49,7 @@ from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, sol
 from lessons_lib.checks.lesson_05.scoreboard import chunk_scoreboard
 from lessons_lib.measuring import MAX_NEW_TOKENS, NAMES, PROMPTS, STORIES, ledger
 from lessons_lib.models import VOCAB_SIZE, cache_bytes_per_token, load_model, tiny_model
-from lessons_lib.recording import count_operators, mask_text, packed_text, record_run
+from lessons_lib.recording import count_operators, packed_text, record_run
 from lessons_lib.viz.stepper import Stepper
 from lessons_lib.viz.batches import draw_packed_step, watch_packing
 from lessons_lib.viz.charts import line_chart
@@ -226,8 +226,7 @@ from lessons_lib.attention.packing import packed_forward
 # %% [markdown]
 """
 Let's run your pass. The prompts of C and E are in a joined cache. C gets one more token, E gets two. Then each goes
-through the model alone, so that we can compare the logits. In the printed mask, `#` means that the token of this row
-attends to the key of this column. The columns are in the order of the joined cache, the three new keys last.
+through the model alone, so that we can compare the logits.
 """
 
 # %%
@@ -242,7 +241,6 @@ more = {"C": tokenizer(" was").input_ids, "E": tokenizer(" Tom was").input_ids}
 packed = pack(list(more.values()), cached_lens=[len(prompt_ids[name]) for name in more])
 joined = concatenate_caches([prefill_alone(name) for name in more])
 logits = packed_forward(model, packed, joined)
-print(mask_text(packed_mask(packed), tag_tokens(packed.new_lens, packed.cached_lens), key_tags(packed), names="CE"))
 for name, packed_logits in zip(more, logits):
     with torch.inference_mode():
         alone_logits = model(input_ids=torch.tensor([prompt_ids[name] + more[name]], device=model.device)).logits[0, -1]
