@@ -85,7 +85,7 @@ class Engine(Protocol):
     """
 
     def add_request(self, request_id: str, prompt_ids: list[int], params: Params) -> None:
-        """Take a request; the steps that follow serve it. Nothing is computed here.
+        """Take a request; the steps that follow serve it. Nothing is computed here. `prompt_ids` is never changed.
 
         A prompt may be longer than `max_num_batched_tokens`; it is then computed in several steps. A prompt that leaves
         no room for a token is refused. One that leaves less than `max_tokens` is refused, too, or its answer ends with

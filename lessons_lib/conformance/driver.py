@@ -34,6 +34,7 @@ class Served:
 
     Attributes:
         first_step, last_step: of its tokens; None before the first.
+        given: the list that the engine got as `prompt_ids`.
         step_count: in how many steps it got tokens.
     """
 
@@ -45,6 +46,7 @@ class Served:
     first_step: int | None = None
     last_step: int | None = None
     is_aborted: bool = False
+    given: list[int] | None = None
 
     def __str__(self) -> str:
         told = f"prompt of {len(self.prompt)} tokens, max_tokens {self.params.max_tokens}"
@@ -113,9 +115,9 @@ class Run:
 
     def add(self, prompt: list[int], max_tokens: int = 8, name: str | None = None, **params: Any) -> str:
         name = f"r{len(self.requests)}" if name is None else name
-        served = Served(list(prompt), Params(max_tokens, **params))
+        served = Served(list(prompt), Params(max_tokens, **params), given=list(prompt))
         try:
-            self.engine.add_request(name, list(prompt), served.params)
+            self.engine.add_request(name, served.given, served.params)
         except (ValueError, TypeError) as error:
             raise Broken(f"add_request refused a request that is right ({served}): {_told(error)}") from error
         self.requests[name] = served
@@ -264,6 +266,11 @@ def check_answer(family: str, name: str, served: Served, company: int = 1) -> No
     case = f"{name} ({served}, {family}, {company} in all)"
     if served.finish_reason == "error":
         raise Broken(f"{case} ended with 'error'; nothing had failed.")
+    if served.given not in (None, served.prompt):
+        raise Broken(
+            f"{case}: the engine changed the caller's list `prompt_ids`: it has {len(served.given or ())} tokens now. "
+            "Append to a list of your own."
+        )
     if served.tokens != right:
         same = next(
             (index for index, (a, b) in enumerate(zip(served.tokens, right)) if a != b),

@@ -195,7 +195,9 @@ class Alone:
         if len(prompt_ids) + params.max_tokens > self.limits.max_model_len - (self.mistake == "one too few"):
             if self.mistake in ("appends first", "one too few"):
                 raise ValueError("too long")
-        if self.mistake != "appends first":
+        if self.mistake == "the caller's list":
+            self.queue.append((request_id, [], prompt_ids, params))
+        elif self.mistake != "appends first":
             self.queue.append((request_id, list(prompt_ids), [], params))
 
     @torch.inference_mode()
@@ -222,6 +224,12 @@ class Alone:
             is_stopped = is_stopped and not params.ignore_eos
         if self.mistake == "ends at the end token":
             is_ended = token == self.limits.eos_token_id
+        if self.mistake == "the caller's list":
+            self.grown = getattr(self, "grown", 0) + 1
+            if self.grown == params.max_tokens:
+                del self.grown
+                return "length"
+            return None
         counted = len(answer) + len(prompt) * (self.mistake == "counts the prompt")
         is_full = counted >= params.max_tokens
         if self.mistake != "past the context":
@@ -276,6 +284,7 @@ WRONG["17.1"] = [
     Wrong("returns nothing", no_engine, "returned NoneType, which has no `add_request`"),
     Wrong("the first position", alone("first position"), "The first 2 tokens are the same; then they differ"),
     Wrong("max_tokens counts the prompt", alone("counts the prompt"), "the engine gave [59]"),
+    Wrong("appends to the caller's list", alone("the caller's list"), "it has 15 tokens now"),
     Wrong("all tokens again", alone("all again"), "in step 4: token 10 came"),
     Wrong("an event, no list", alone("one event"), "it must be a list of NewTokens"),
     Wrong("never leaves", alone("stays"), "A request ends once"),
