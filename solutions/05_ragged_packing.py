@@ -429,8 +429,8 @@ ledger(model, tokenizer, "05", with_cache_only=True)
 Read the last row. It computes as few tokens as one request at a time with a KV cache, and all of them are useful. No
 other row has fewer forward calls. But its "copied per step" is the largest of all, to save few passes: the six stories
 have only six prompts. So don't expect the row to beat the slots here. It does with many short requests ("Further"
-measures it), and lesson 06 gets rid of the copies. (Each speed comes from a single run. The rows of 02 and 03 run the
-same computation, so any speed may be off by as much as those two differ, or more.)
+measures it), and lesson 06 gets rid of the copies. (Each speed comes from a single run. The rows
+of 02 and 03 run the same computation, so any speed may be off by as much as they differ, or more.)
 
 ## What is still wrong
 
@@ -503,8 +503,8 @@ Stepper(lambda i: draw_packed_step(ragged.packed[i], tokenizer.decode), count=le
 
 # %% [markdown]
 """
-Here are the prompts of C, E and A on their way into one row, and the fourth step of their run as text, with a bar
-between the cached keys and the new ones.
+Here are the prompts of C, E and A on their way into one row, and the fourth step of their run as text. `#` means that
+the token of this row attends to the key of this column, and a bar separates the cached keys from the new ones.
 """
 
 # %%
