@@ -40,16 +40,21 @@ def check_cancelled_after_taking(attempt) -> None:
     for rounds in range(1, 5):
         for is_there in (True, False):
             _cancelled_in_round(attempt, rounds, is_there)
+    for rounds in range(1, 5):
+        _cancelled_in_round(attempt, rounds, True, comes_late=True)
 
 
-def _cancelled_in_round(attempt, rounds: int, is_there: bool) -> None:
+def _cancelled_in_round(attempt, rounds: int, is_there: bool, comes_late: bool = False) -> None:
     """Cancel a reader that still awaits something although its item is there.
 
     Args:
         rounds: of the event loop that the reader gets before.
         is_there: whether the item is there before the reader comes.
+        comes_late: whether one more item comes right before the cancellation.
     """
     case = 'put("The"), a reader comes' if is_there else 'a reader waits, put("The")'
+    if comes_late:
+        case += ', put(" dog")'
     case += ", the reader is cancelled before its `take` has returned; then take()."
 
     async def story():
@@ -61,6 +66,8 @@ def _cancelled_in_round(attempt, rounds: int, is_there: bool) -> None:
             await settle()
             put_items(box, "The", case=case)
         await settle(rounds)
+        if comes_late:
+            put_items(box, " dog", case=case)
         reading.cancel()
         await asyncio.wait([reading])
         if not reading.cancelled():
@@ -69,8 +76,11 @@ def _cancelled_in_round(attempt, rounds: int, is_there: bool) -> None:
             got = await asyncio.wait_for(take_items(box, case), 1)
         except asyncio.TimeoutError:
             got = []
+        want = ["The", " dog"] if comes_late else ["The"]
         idea = "Taken out, and then an `await`: cancelled there, the item is lost. Take items after the last `await`."
-        expect_items(got, ["The"], case, idea)
+        if sorted(map(str, got)) == sorted(want):
+            idea = "Taken out, and put back behind what came later. Take items after the last `await`, not before it."
+        expect_items(got, want, case, idea)
 
     play(story, case, ASLEEP, SPINNING)
 
