@@ -186,6 +186,17 @@ async def take_puts_back_behind(self):
     return items
 
 
+async def take_waits_without_looking(self):
+    while not self.is_closed:
+        await self._has_news.wait()
+        self._has_news.clear()
+        await asyncio.sleep(0)
+        if self._items:
+            break
+    items, self._items = self._items, []
+    return items
+
+
 async def take_clears_late(self):
     await self._has_news.wait()
     items, self._items = self._items, []
@@ -534,6 +545,11 @@ MAILBOXES = [
         "keeps what it waited for",
         mailbox("KeepsAfterWait", take=take_keeps_what_it_waited_for),
         "Is your mailbox empty after the wait too?",
+    ),
+    Wrong(
+        "waits without looking",
+        mailbox("WaitsFirst", take=take_waits_without_looking),
+        "The item is in the mailbox, but its event was cleared",
     ),
     Wrong("looks once", mailbox("LooksOnce", take=take_looks_once), "yours returned [], and the mailbox is open"),
     Wrong("puts back behind", mailbox("PutsBack", take=take_puts_back_behind), "put back behind what came later"),
