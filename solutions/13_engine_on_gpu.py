@@ -102,7 +102,7 @@ Read the first row of the table. Nearly the whole step goes into launching. When
 time. In the second row, launching takes less than half a millisecond, and now the CPU waits for the GPU. In the fourth row the CPU does its own work while the GPU
 computes, so it waits less. (Its own work took less time too, so the two rows don't tell exactly what overlap brings.) The last row is the whole engine, with requests, sampling parameters and metrics; in the rows above it, a bare scheduler drives the model.
 
-The last column is the price: time before the first request. Compilation takes most of it, at every start. (The rows below "compiled too" found the compiled code ready.)
+The last column is the price: time before the first request. Compilation takes most of it. (The rows below "compiled too" found the compiled code ready.)
 
 ## The idea
 
@@ -204,8 +204,8 @@ from lessons_lib.engine.cuda_graphs import GraphStore
 
 # %% [markdown]
 """
-Why hold on to the tensors? Once a tensor is freed, a new one may get the same `id` at another address, or the same
-address with another size. The key would still fit, but the graph reads and writes where the old tensor was.
+Why hold on to the tensors? Once a tensor is freed, a new one may get the same `id` and the same address, with another
+shape. A key of ids and addresses would still fit, but the graph takes that memory for the old tensor.
 
 Here is your store, and a careless one, whose key says only how many sequences the batch has. One thing changes before each row:
 """

@@ -90,34 +90,7 @@ print("heartbeats from the first token to the last:", sum(order[0][1] < beat < o
 """
 C waited for all of A, and the heartbeats stopped. `for token in engine.stream(...)` runs the model in the event loop's thread, without an `await`. So the loop couldn't run anything else: no second client, no new connection, no timeout.
 
-### Predict
-
-Now the opposite mistake. A's client reads three tokens and then takes a break of 0.1 s, with an `await`. The event loop is free, and C is in the engine all the time. It also wants 12 tokens, which a callback collects.
-
-`engine.stream` takes a step, of a few milliseconds, when its reader asks for a token. A step computes one token for each request.
-
-**14.a** How many tokens does C have when A's break ends?
-"""
-
-# %%
-predict("14.a", ...)  # tokens
-
-# %%
-engine = LLMEngine(model, tokenizer, SIX)
-of_c = []
-engine.add_request(
-    STORIES[2].prompt, SamplingParams(max_tokens=12, ignore_eos=True), request_id="C", on_token=of_c.append
-)
-reading = engine.stream(STORIES[0].prompt, SamplingParams(max_tokens=12, ignore_eos=True))
-for _ in range(3):
-    next(reading)
-await asyncio.sleep(0.1)
-reveal("14.a", len(of_c), unit="tokens")
-reading.close()
-
-# %% [markdown]
-"""
-C stands still, because no reader asks for a token. A thread for each client would be no better: two threads must not be in one engine at once, and a step would still be taken only when a client reads.
+More `await`s alone don't mend it. `engine.stream` takes a step only when its reader asks for a token: while A's reader pauses, no step is taken, and C gets nothing either. ("Further" lets you predict it.) A thread for each client would be no better: two threads must not be in one engine at once.
 
 ## The idea: one owner, and a mailbox for each reader
 
@@ -202,7 +175,7 @@ It never rests. And cancelling a coroutine ends its waiting, not the thread that
 - It takes turns while requests are open (`engine.open`) or commands have arrived. Otherwise it waits.
 - Once `commands.is_closed`, it stops after the turn that is running, and delivers that turn's events. Commands that no turn has got by then may be dropped.
 - It may also end because a turn raises (the exception goes on to the caller), or because it is cancelled (it then ends with `CancelledError`, which a cancellation raises where a coroutine waits).
-- However it ends, the thread has left the engine by then. After that, your coroutine has called `engine.close()` itself, not in the executor. `close` aborts what is left.
+- However it ends, the thread leaves the engine first. Then your coroutine calls `engine.close()` itself, not in the executor. `close` aborts what is left.
 
 All of this also holds if the coroutine is cancelled a second time, while it cleans up. For this once, blocking the event loop is allowed, as `executor.shutdown(wait=True)` does.
 """
@@ -259,7 +232,7 @@ print("the heartbeat went on:", len(beats) > 20)
 """
 All six get their tokens in turn. (A begins: a step takes at most 64 tokens of prompts, so B's and F's prompts end in later steps.) A's slow client holds up no other, and the heartbeat goes on.
 
-`AsyncEngine` is these two parts with the bookkeeping around them. (vLLM calls it `AsyncLLM`.) `await front.add(prompt, params)` returns a stream once the engine has *accepted* the request. A bad request raises there, before anything has been sent to the client.
+`AsyncEngine` is these two parts with the bookkeeping around them. (vLLM calls it `AsyncLLM`.) If `front` is one, `await front.add(prompt, params)` returns a stream once the engine has *accepted* the request. A bad request raises there, before anything has been sent to the client.
 
 ## Clients that leave
 
@@ -510,7 +483,7 @@ audit(engine.scheduler)
 
 - vLLM's `RequestOutputCollector` merges outputs while its reader is away: your `take` that returns all. "Further" has a map of all parts.
 - Admission is mostly left to what stands in front: a gateway or a load balancer.
-- `guidellm` and `vllm bench serve` measure goodput.
+- `vllm bench serve --goodput` measures goodput. `guidellm` looks for the rates at which a server keeps its promises.
 
 ## What is still wrong
 
@@ -629,6 +602,35 @@ from lessons_lib.serving.load.goodput import goodput
 
 # %% [markdown]
 """
+### A reader that sets the pace
+
+A's client reads three tokens and then takes a break of 0.1 s, with an `await`. The event loop is free, and C is in the engine all the time. It also wants 12 tokens, which a callback collects.
+
+`engine.stream` takes a step, of a few milliseconds, when its reader asks for a token. A step computes one token for each request.
+
+**14.a** How many tokens does C have when A's break ends?
+"""
+
+# %%
+predict("14.a", ...)  # tokens
+
+# %%
+engine = LLMEngine(model, tokenizer, SIX)
+of_c = []
+engine.add_request(
+    STORIES[2].prompt, SamplingParams(max_tokens=12, ignore_eos=True), request_id="C", on_token=of_c.append
+)
+reading = engine.stream(STORIES[0].prompt, SamplingParams(max_tokens=12, ignore_eos=True))
+for _ in range(3):
+    next(reading)
+await asyncio.sleep(0.1)
+reveal("14.a", len(of_c), unit="tokens")
+reading.close()
+
+# %% [markdown]
+"""
+C stands still, because no reader asks for a token.
+
 ### Too many, with a pencil
 
 A server can serve 10 requests per second. For 20 seconds, 30 per second arrive, evenly spaced. None is refused: they queue, first come, first served.

@@ -55,6 +55,25 @@ class ForgetsStrides(GraphStore):
         )
 
 
+class CountsElements(GraphStore):
+    def key_of(self, inputs, weights, settings):
+        return (
+            [(tensor.data_ptr(), tensor.numel(), tensor.stride(), tensor.dtype) for tensor in inputs],
+            [weight.data_ptr() for weight in weights],
+            settings,
+        )
+
+
+class ReturnsAnEarlyCopy(GraphStore):
+    def run(self, size, key, step, keeps=tuple):
+        if not self.has(size, key):
+            replay, output = self.capture(step)
+            self.graphs[size] = Graph(key, keeps(), replay, output.clone())
+            self.num_captured += 1
+        self.graphs[size].replay()
+        return self.graphs[size].output
+
+
 class ForgetsDtype(GraphStore):
     def key_of(self, inputs, weights, settings):
         return (
@@ -1464,6 +1483,8 @@ WRONG = {
         Wrong("forgets weights", ForgetsWeights, "Are all weights in your key"),
         Wrong("forgets settings", ForgetsSettings, "Settings decide which kernels run"),
         Wrong("forgets strides", ForgetsStrides, "its transpose"),
+        Wrong("counts elements", CountsElements, "Is the shape itself in your key"),
+        Wrong("an early copy of the output", ReturnsAnEarlyCopy, "a copy that was made before it"),
         Wrong("forgets dtypes", ForgetsDtype, "as int32"),
         Wrong("tensors as the key", TensorsAsKey, "Tensors compare their elements"),
         Wrong("values in the key", ValuesAsKey, "A replay reads the values"),

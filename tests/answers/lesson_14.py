@@ -38,12 +38,26 @@ class Right:
         self.is_closed = True
         self._has_news.set()
 
+    def clear(self):
+        self._items = []
+
     async def take(self):
         while not self._items and not self.is_closed:
             self._has_news.clear()
             await self._has_news.wait()
         items, self._items = self._items, []
         return items
+
+
+async def take_by_slices(self):
+    while True:
+        await self._has_news.wait()
+        items = self._items[:]
+        del self._items[: len(items)]
+        if not self.is_closed:
+            self._has_news.clear()
+        if items or self.is_closed:
+            return items
 
 
 def mailbox(name, **methods):
@@ -134,6 +148,51 @@ def take_plain(self):
 async def take_never_clears(self):
     if not self._items and not self.is_closed:
         await self._has_news.wait()
+    items, self._items = self._items, []
+    return items
+
+
+async def take_never_clears_in_a_while(self):
+    while not self._items and not self.is_closed:
+        await self._has_news.wait()
+    items, self._items = self._items, []
+    return items
+
+
+async def take_keeps_what_it_waited_for(self):
+    items, self._items = self._items, []
+    if not items and not self.is_closed:
+        self._has_news.clear()
+        await self._has_news.wait()
+        items = self._items
+    return items
+
+
+async def take_looks_once(self):
+    if not self._items and not self.is_closed:
+        self._has_news.clear()
+        await self._has_news.wait()
+    items, self._items = self._items, []
+    return items
+
+
+async def take_puts_back_behind(self):
+    items = await Right.take(self)
+    try:
+        await asyncio.sleep(0)
+    except asyncio.CancelledError:
+        self._items += items
+        raise
+    return items
+
+
+async def take_waits_without_looking(self):
+    while not self.is_closed:
+        await self._has_news.wait()
+        self._has_news.clear()
+        await asyncio.sleep(0)
+        if self._items:
+            break
     items, self._items = self._items, []
     return items
 
@@ -477,6 +536,23 @@ MAILBOXES = [
     ),
     Wrong("take isn't a coroutine", mailbox("Plain", take=take_plain), "`take` should be a coroutine"),
     Wrong("never clears", mailbox("NeverClears", take=take_never_clears), "still set from the first item"),
+    Wrong(
+        "never clears, in a while",
+        mailbox("NeverClearsWhile", take=take_never_clears_in_a_while),
+        "its event is still set from an earlier item",
+    ),
+    Wrong(
+        "keeps what it waited for",
+        mailbox("KeepsAfterWait", take=take_keeps_what_it_waited_for),
+        "Is your mailbox empty after the wait too?",
+    ),
+    Wrong(
+        "waits without looking",
+        mailbox("WaitsFirst", take=take_waits_without_looking),
+        "The item is in the mailbox, but its event was cleared",
+    ),
+    Wrong("looks once", mailbox("LooksOnce", take=take_looks_once), "yours returned [], and the mailbox is open"),
+    Wrong("puts back behind", mailbox("PutsBack", take=take_puts_back_behind), "put back behind what came later"),
     Wrong("clears first", mailbox("ClearsFirst", take=take_clears_first), "put in, but the reader still sleeps"),
     Wrong("keeps what was taken", mailbox("Keeps", take=take_keeps), "What was taken is gone"),
     Wrong("clears the reader's list", mailbox("Clears", take=take_same_list), "it's the same list"),
@@ -808,6 +884,26 @@ async def waits_for_the_last_turn(engine, commands, deliver, executor):
         engine.close()
 
 
+async def waits_behind_the_last_turn(engine, commands, deliver, executor):
+    try:
+        await take_turns(engine, commands, deliver, executor)
+    finally:
+        executor.submit(lambda: None).result()
+        engine.close()
+
+
+async def carries_out_late_commands(engine, commands, deliver, executor):
+    try:
+        while True:
+            arrived = await commands.take() if commands or not engine.open else []
+            if commands.is_closed and not arrived:
+                break
+            deliver(await asyncio.get_running_loop().run_in_executor(executor, engine.turn, arrived))
+    finally:
+        executor.shutdown(wait=True)
+        engine.close()
+
+
 async def waits_with_futures_wait(engine, commands, deliver, executor):
     """`concurrent.futures.wait` blocks until the thread has come back, and raises nothing."""
     turns = []
@@ -953,6 +1049,7 @@ OWNERS = [
     Wrong("never delivers", never_delivers, "nothing was delivered"),
     Wrong("delivers in the thread", delivers_in_the_thread, "in the executor's thread"),
     Wrong("goes on after close", goes_on_after_close, "the mailbox was closed"),
+    Wrong("late commands", carries_out_late_commands, "also if a command waits"),
     Wrong("a last turn", a_turn_for_nothing_at_the_end, "That isn't a reason for a turn"),
     Wrong("carries on after errors", carries_on_after_errors, "the engine failed, and your coroutine went on"),
     Wrong("hides errors", hides_errors, "as if nothing had happened"),
@@ -1538,6 +1635,20 @@ async def aborts_after_an_await(add, receive, send):
             await stream.aclose()
 
 
+async def stops_one_after_the_other(add, receive, send):
+    """Waits for the end of the listener before the work is cancelled."""
+    sending, listening = asyncio.ensure_future(send_all(add, send)), asyncio.ensure_future(until_gone(receive))
+    try:
+        await asyncio.wait((sending, listening), return_when=asyncio.FIRST_COMPLETED)
+        if not sending.done():
+            return False
+        sending.result()
+        return True
+    finally:
+        await stop(listening)
+        await stop(sending)
+
+
 async def swallows_its_cancellation(add, receive, send):
     try:
         return await leaving()(add, receive, send)
@@ -1723,6 +1834,7 @@ LEAVINGS = [
     Wrong("waits for both", waits_for_both, "waits for something that never happens"),
     Wrong("no finally", without_finally_here, "your coroutine has ended (it was cancelled), and its work goes on"),
     Wrong("aborts after an await", aborts_after_an_await, "the request is still open"),
+    Wrong("stops one after the other", stops_one_after_the_other, "Does your cleanup await something before?"),
     Wrong("swallows the cancellation", swallows_its_cancellation, "should end with CancelledError; yours returned"),
     Wrong("its own cancellation", lets_its_own_cancellation_out, "the client left, and your coroutine ended with"),
     Wrong("raises", raises_client_gone, "ConnectionError"),
@@ -2306,8 +2418,15 @@ GOODPUTS = [
 
 WRONG = {"14.1": MAILBOXES, "14.2": OWNERS, "14.3": LEAVINGS, "14.4": EVENTS, "14.5": ADMISSIONS, "14.6": GOODPUTS}
 RIGHT = {
-    "14.1": [QueueWithEnd, DequeAndCondition, EventPerWait],
-    "14.2": [shields_until_it_is_over, with_a_stack, with_two_loops, waits_for_the_last_turn, waits_with_futures_wait],
+    "14.1": [QueueWithEnd, DequeAndCondition, EventPerWait, mailbox("BySlices", take=take_by_slices)],
+    "14.2": [
+        shields_until_it_is_over,
+        with_a_stack,
+        with_two_loops,
+        waits_for_the_last_turn,
+        waits_with_futures_wait,
+        waits_behind_the_last_turn,
+    ],
     "14.3": [listener_cancels_me, with_a_callback, with_a_task_group, each_wait_by_itself, with_the_given_coroutine],
     "14.4": [mapping_of_lines, made_by_an_object, with_compact_json],
     "14.5": [WithASet, WithTickets, AddedThenTakenBack, SaysBoth],

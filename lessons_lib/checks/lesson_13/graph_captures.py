@@ -51,7 +51,10 @@ class Bench:
         if got != got:
             raise self.mistake(
                 "`run` returned an output that was never computed.",
-                "A capture only records the step. The output is valid after a replay, the first time too.",
+                "A capture only records the step. The output is valid after a replay, the first time too."
+                if not self.recorder.replays
+                else "A replay writes to `output`, the very tensor that `self.capture` returned. Return that one, "
+                "after the replay: a copy that was made before it stays as it was.",
             )
         if got != want:
             raise self.mistake(f"`run` should return {want:g}; yours returned {got:g}.", idea)

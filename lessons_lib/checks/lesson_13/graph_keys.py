@@ -17,7 +17,8 @@ class Tensors:
     settings: tuple = (True, [1, 64])
 
     def __post_init__(self) -> None:
-        self.inputs = [self.buffer[:4], torch.ones(2, 2)]
+        self.rows = torch.ones(4, 2)  # only the first two are an input
+        self.inputs = [self.buffer[:4], self.rows[:2]]
         self.joined = torch.arange(8.0)  # as if one product computed both
         parts = self.joined[:2], self.joined[2:4]
         self.weights = [torch.nn.Parameter(part, requires_grad=False) for part in parts]
@@ -121,6 +122,13 @@ KEY_CASES = (
         False,
         "The elements are at other places now. If you compare shapes, strides and dtypes belong to them; the `id` of "
         "an input covers all three.",
+    ),
+    KeyCase(
+        "`inputs[1]` was `rows[:2]` of a tensor [4, 2], and is now `rows[:, :1]`: the same address and strides.",
+        lambda tensors: tensors.put(tensors.inputs, 1, tensors.rows[:, :1]),
+        False,
+        "The shape was [2, 2], and is [4, 1] now: four elements again, but not the same ones. Is the shape itself in "
+        "your key? (The `id` of an input covers it as well.)",
     ),
     KeyCase(
         "the cache, `inputs[1]`, was replaced by a view as int32: the same address and shape, another dtype.",

@@ -137,6 +137,7 @@ class TimedFuture(Future):
     def __init__(self, executor: "TimedExecutor"):
         super().__init__()
         self.executor = executor
+        self.second_call: tuple[str, str] | None = None  # the fault, if a turn was still running
         self._waiters = Waiters(self)
 
     def result(self, timeout=None):
@@ -172,14 +173,14 @@ class TimedExecutor(ThreadPoolExecutor):
             raise RuntimeError("cannot schedule new futures after shutdown")
         if threading.get_ident() != self.loop._thread_id:
             raise RuntimeError("submit was called in another thread")
+        second_call = None
         if self.queue:
-            self.engine.faults.append(
-                (
-                    "your code gave the executor another call while a turn was still running.",
-                    "Wait for each turn before you start the next: `await` what `run_in_executor` returns. And to wait "
-                    "for the last turn before you clean up, use `executor.shutdown()`: an `await` may be cancelled.",
-                )
+            second_call = (
+                "your code gave the executor another call while a turn was still running.",
+                "Wait for each turn before you start the next: `await` what `run_in_executor` returns. And to wait "
+                "for the last turn before you clean up, use `executor.shutdown()`: an `await` may be cancelled.",
             )
+            self.engine.faults.append(second_call)
         if self.has_blocked:
             self.engine.faults.append(
                 (
@@ -188,6 +189,7 @@ class TimedExecutor(ThreadPoolExecutor):
                 )
             )
         future = TimedFuture(self)
+        future.second_call = second_call
         future.set_running_or_notify_cancel()
         self.queue.append((future, lambda: function(*args, **kwargs)))
         if self.timer is None:
@@ -217,6 +219,9 @@ class TimedExecutor(ThreadPoolExecutor):
         """Wait for one call, as a thread that blocks does."""
         if not future.done():
             self.has_blocked = True
+            # One last call behind the turn, waited for without `await`: the thread has left the engine when it returns.
+            if future.second_call in self.engine.faults:
+                self.engine.faults.remove(future.second_call)
         while self.queue and not future.done():
             self._finish_now()
 

@@ -264,7 +264,7 @@ def _cancelled_at(attempt, point: int, leaves: bool) -> bool:
             return await noticing(coroutine, at_await)
 
         owner = scene.start(wrapped)
-        await asyncio.sleep(1.0)
+        await asyncio.wait([owner], timeout=1.0)
         if reached:
             await _refuse_survivor(scene, owner)
             await scene.audit(owner, "it was cancelled")

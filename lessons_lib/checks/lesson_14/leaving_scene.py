@@ -68,7 +68,12 @@ class Scene:
             raise Mistake(
                 f"your coroutine has ended ({how}), and its work goes on: it {doing}.",
                 case=self.case,
-                idea="A task doesn't end with the coroutine that started it: `cancel` it.",
+                idea="A task doesn't end with the coroutine that started it: `cancel` it."
+                + (
+                    " Does your cleanup await something before? The second cancellation ends it there."
+                    if "once more" in self.case
+                    else ""
+                ),
             )
         if self.request.is_open:
             aborts = "`await stream.aclose()` aborts it. In a `finally`, every way out passes through it; "

@@ -145,6 +145,58 @@ def _waits_again(attempt) -> None:
     play(story, case, ASLEEP, SPINNING)
 
 
+def _woken_and_again(attempt) -> None:
+    case = 'take() on an empty mailbox, put("a"); then put("b"), take().'
+
+    async def story():
+        box = new_box(attempt, case)
+        reading = asyncio.ensure_future(box.take())
+        await settle()
+        put_items(box, "a", case=case)
+        first = await reading  # not a copy of it
+        put_items(box, "b", case=case)
+        second = await take_items(box, case)
+        idea = (
+            "An item is taken once, also if the reader had to wait for it. Is your mailbox empty after the wait too?"
+            if second == ["a", "b"]
+            else "The second call returns what has arrived since the first, and only that."
+        )
+        expect_items(second, ["b"], case, idea)
+        if list(first) != ["a"]:
+            raise Mistake(
+                f"the first list was ['a'] when it was returned; now it is {short(first)}.",
+                case=case,
+                idea="The reader still holds that list. Give it away and start a new one.",
+            )
+
+    play(story, case, ASLEEP, SPINNING)
+
+
+def _cleared_before_it_runs(attempt) -> None:
+    case = 'a reader waits; put("a"), clear(), both before it runs again; later put("b").'
+
+    async def story():
+        box = new_box(attempt, case)
+        reading = asyncio.ensure_future(take_items(box, case))
+        await settle()
+        put_items(box, "a", case=case)
+        if getattr(box, "_items", None) != ["a"] or not hasattr(box, "clear"):
+            return  # a mailbox of another make
+        box.clear()
+        await settle()
+        if reading.done():
+            raise Mistake(
+                f"`take` should go on waiting; yours returned {short(reading.result())}, and the mailbox is open.",
+                case=case,
+                idea="An event says that there may be news, not that there is. Woken, look at the items again, and "
+                "wait once more if there are none.",
+            )
+        put_items(box, "b", case=case)
+        expect_items(await reading, ["b"], case, "Woken, the reader takes what is there now.")
+
+    play(story, case, ASLEEP, SPINNING)
+
+
 def _several_between(attempt) -> None:
     case = "a reader waits; a step puts in 3 items in a row, without an await in between."
 
@@ -231,6 +283,7 @@ STORIES = (
     _waits_long,
     _takes_again,
     _waits_again,
+    _woken_and_again,
     _several_between,
     _no_reader,
     check_closed,
@@ -239,6 +292,7 @@ STORIES = (
     check_cancelled,
     check_cancelled_after_taking,
     check_cancelled_early,
+    _cleared_before_it_runs,
     _two_boxes,
     _falsy,
     check_says_closed,

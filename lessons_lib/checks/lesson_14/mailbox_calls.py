@@ -1,5 +1,6 @@
 """Calls the three methods of a mailbox, and names what none of them may do."""
 
+import asyncio
 import inspect
 
 from lessons_lib.checks.exercise import Mistake, call, short
@@ -27,8 +28,30 @@ POLLING = (
 )
 
 
+class WatchedEvent(asyncio.Event):
+    """Refuses a reader that waits again and again for a flag that is set: it would never let the event loop run."""
+
+    MOST = 1000
+
+    def __init__(self, case: str) -> None:
+        super().__init__()
+        self.case, self.num_vain = case, 0
+
+    async def wait(self) -> bool:
+        self.num_vain = self.num_vain + 1 if self.is_set() else 0
+        if self.num_vain > self.MOST:
+            raise Mistake(
+                "`take` never ends: its event is still set from an earlier item, so `wait` returns at once, each time.",
+                case=self.case,
+                idea="Clear the event before you wait for it.",
+            )
+        return await super().wait()
+
+
 def new_box(attempt, case: str):
     box = call(attempt, case=case)
+    if type(getattr(box, "_has_news", None)) is asyncio.Event:
+        box._has_news = WatchedEvent(case)
     for name in ("put", "take", "close"):
         if not callable(getattr(box, name, None)):
             raise Mistake(f"a mailbox needs a method `{name}`; yours has none.", case=case)

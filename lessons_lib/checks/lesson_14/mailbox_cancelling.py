@@ -23,15 +23,11 @@ def check_cancelled(attempt) -> None:
                 case=case,
                 idea="Don't catch `CancelledError`: the caller wants the reader to stop.",
             )
-        try:
-            got = await asyncio.wait_for(take_items(box, case), 1)
-        except asyncio.TimeoutError:
-            got = []
         idea = (
-            "The item was handed to a reader that never took it. Leave items in the mailbox until the reader runs "
-            "again: take them after the last `await`."
+            "Was the item handed to a reader that never took it, or taken out on its way out (`except`, `finally`)? "
+            "Leave items in the mailbox until the reader runs again: take them after the last `await`."
         )
-        expect_items(got, ["The"], case, idea)
+        expect_items(await _take_soon(box, ["The"], case, idea), ["The"], case, idea)
 
     play(story, case, ASLEEP, SPINNING)
 
@@ -40,16 +36,21 @@ def check_cancelled_after_taking(attempt) -> None:
     for rounds in range(1, 5):
         for is_there in (True, False):
             _cancelled_in_round(attempt, rounds, is_there)
+    for rounds in range(1, 5):
+        _cancelled_in_round(attempt, rounds, True, comes_late=True)
 
 
-def _cancelled_in_round(attempt, rounds: int, is_there: bool) -> None:
+def _cancelled_in_round(attempt, rounds: int, is_there: bool, comes_late: bool = False) -> None:
     """Cancel a reader that still awaits something although its item is there.
 
     Args:
         rounds: of the event loop that the reader gets before.
         is_there: whether the item is there before the reader comes.
+        comes_late: whether one more item comes right before the cancellation.
     """
     case = 'put("The"), a reader comes' if is_there else 'a reader waits, put("The")'
+    if comes_late:
+        case += ', put(" dog")'
     case += ", the reader is cancelled before its `take` has returned; then take()."
 
     async def story():
@@ -61,16 +62,18 @@ def _cancelled_in_round(attempt, rounds: int, is_there: bool) -> None:
             await settle()
             put_items(box, "The", case=case)
         await settle(rounds)
+        if comes_late:
+            put_items(box, " dog", case=case)
         reading.cancel()
         await asyncio.wait([reading])
         if not reading.cancelled():
             return  # it has got the item
-        try:
-            got = await asyncio.wait_for(take_items(box, case), 1)
-        except asyncio.TimeoutError:
-            got = []
+        want = ["The", " dog"] if comes_late else ["The"]
         idea = "Taken out, and then an `await`: cancelled there, the item is lost. Take items after the last `await`."
-        expect_items(got, ["The"], case, idea)
+        got = await _take_soon(box, want, case, idea)
+        if sorted(map(str, got)) == sorted(want):
+            idea = "Taken out, and put back behind what came later. Take items after the last `await`, not before it."
+        expect_items(got, want, case, idea)
 
     play(story, case, ASLEEP, SPINNING)
 
@@ -93,13 +96,27 @@ def check_cancelled_early(attempt) -> None:
                 idea="The future of the reader that left is cancelled, and can't be set any more. An `asyncio.Event` "
                 "doesn't care who waits for it.",
             ) from None
-        try:
-            got = await asyncio.wait_for(take_items(box, case), 1)
-        except asyncio.TimeoutError:
-            got = []
-        expect_items(got, ["The"], case, "A reader that has left must take nothing with it.")
+        idea = "A reader that has left must take nothing with it."
+        expect_items(await _take_soon(box, ["The"], case, idea), ["The"], case, idea)
 
     play(story, case, ASLEEP, SPINNING)
+
+
+async def _take_soon(box, want: list, case: str, idea: str) -> list:
+    """What the next `take` returns. It must not wait: the items are there.
+
+    Args:
+        idea: what to say if they aren't.
+    """
+    try:
+        return await asyncio.wait_for(take_items(box, case), 1)
+    except asyncio.TimeoutError:
+        if getattr(box, "_items", None):
+            idea = (
+                "The item is in the mailbox, but its event was cleared, and nothing sets it again. Look at the items "
+                "before you wait."
+            )
+        raise Mistake(f"the next `take` should return {want}; yours waits.", case=case, idea=idea) from None
 
 
 def _how(task) -> str:

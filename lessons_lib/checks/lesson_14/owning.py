@@ -165,20 +165,32 @@ def _commands_in_a_turn(attempt) -> None:
 
 
 def _closed_in_a_turn(attempt) -> None:
-    case = "A runs for 6 steps. In the middle of its second turn, the mailbox is closed."
+    _close_in_a_turn(attempt, "A runs for 6 steps. In the middle of its second turn, the mailbox is closed.")
+    _close_in_a_turn(
+        attempt, "A runs for 6 steps. In the middle of its second turn, B is added, and the mailbox is closed.", True
+    )
 
+
+def _close_in_a_turn(attempt, case: str, adds_another: bool = False) -> None:
     async def story():
         scene = Scene(attempt, case)
         scene.commands.put(("add", "A", 6))
         owner = scene.start()
         await asyncio.sleep(0.0075)
+        if adds_another:
+            scene.commands.put(("add", "B", 2))
         scene.commands.close()
         await _ended(owner, scene, "the mailbox was closed")
         if len(scene.engine.turns) > 2:
             raise Mistake(
                 f"the mailbox was closed in the second turn; yours took {len(scene.engine.turns)}.",
                 case=case,
-                idea="A closed mailbox means: stop now. What is still open is aborted by `engine.close()`.",
+                idea="A closed mailbox means: stop now. "
+                + (
+                    "It stops after the turn that is running, also if a command waits."
+                    if adds_another
+                    else "What is still open is aborted by `engine.close()`."
+                ),
             )
         _compare_events(scene)
         scene.audit("the mailbox was closed")
