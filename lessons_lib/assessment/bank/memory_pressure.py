@@ -80,7 +80,7 @@ def swap_or_recompute(draw: random.Random) -> Asked:
     right, other = ("swap", "recompute") if swap < again else ("recompute", "swap")
     return asked(
         f"A victim has {tokens} tokens in blocks of 16, with 128 KiB of keys and values per token. Copies run at "
-        f"{gigabytes} GB/s in each direction, one after the other. A token more makes a step {per_token} µs longer. "
+        f"{gigabytes} GB/s. A token more makes a step {per_token} µs longer. "
         "What is cheaper, and what does swapping take?",
         (f"{right}; {swap:.1f} ms", f"Out and in: {swap:.1f} ms. Recomputing adds {again:.1f} ms to a step that runs "
          "anyway."),
@@ -200,8 +200,8 @@ assert not make_room(running, d, 1, pool, lambda each: each.rank) and running ==
     ),
     design(
         "10", "Watermarks and thrashing", "more_preemptions",
-        "At peak load a server preempts 300 sequences a minute, most of them seconds after they were admitted. Its "
-        "throughput fell by a third. Which knob first?",
+        "At peak load a server preempts 300 sequences a minute, and its throughput fell by a third. All slots of the "
+        "batch are in use. Which knob first?",
         ("A higher watermark in the rule of admission", "New sequences then don't take the blocks into which "
          "the running ones are about to grow."),
         ("A larger token budget for each of the steps", "Prompts are then computed faster, and take blocks "

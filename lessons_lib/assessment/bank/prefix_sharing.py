@@ -125,8 +125,7 @@ ITEMS = [
     evicted_first,
     bug(
         "11", "Build 1: block hashes", "hashes_of_a_prompt",
-        task="`hashes` returns the hashes under which the blocks of a prompt are kept for later prompts. What a later "
-        "prompt finds under a hash must be what it needs.",
+        task="`hashes` returns the hashes under which the blocks of a prompt are kept for later prompts.",
         code="""
 def hashes(tokens, size):
     found, parent = [], b""
@@ -155,8 +154,8 @@ assert len(one) == 2 and one[1] != other[1] and one == hashes([1, 2, 3, 4], 2)
     ),
     bug(
         "11", "Start from what is cached", "copy_on_write",
-        task="The pool finds full blocks by their hashes. `own_copy` is called before a sequence writes to its block "
-        "at `index`. It returns which block has to be copied to which, or None. If it raises, it has changed nothing.",
+        task="`own_copy` is called before a sequence writes to its block at `index`, as in lesson 11. It returns which "
+        "block has to be copied to which, or None. If it raises, it has changed nothing.",
         code="""
 def own_copy(pool, sequence, index):
     source = sequence.blocks[index]

@@ -70,8 +70,9 @@ def chosen_replica(draw: random.Random) -> Asked:
         replica.sent_blocks.add(blocks[:count])
     right = choose_replica(blocks, replicas, limit)
     least, best = loads.index(min(loads)), matched.index(max(matched))
-    if len(set(loads)) < 4 or least == best:
-        raise Redraw
+    by_the_mean = loads[best] <= sum(loads) / len(loads) + limit
+    if len(set(loads)) < 4 or least == best or by_the_mean == (right == best):
+        raise Redraw  # a limit above the mean would choose the same
 
     def why(index: int) -> str:
         if index == best:

@@ -56,7 +56,8 @@ def policy_in_picture(draw: random.Random) -> Asked:
 
 @item("09", "compute", "Build 1: share the budget")
 def shares_of_a_budget(draw: random.Random) -> Asked:
-    budget, wanted = draw.choice((16, 24, 32)), [1, draw.randint(12, 30), 1, draw.randint(12, 30)]
+    budget = draw.choice((16, 20, 24))
+    wanted = [1, draw.randint(budget, 30), 1, draw.randint(4, 12)]
     sequences = [Sequence(name, range(40), 8, num_computed_tokens=40 - want) for name, want in zip("ABCD", wanted)]
     counts = share_budget(sequences, budget)
     right = [counts.get(sequence, 0) for sequence in sequences]
@@ -73,7 +74,7 @@ def shares_of_a_budget(draw: random.Random) -> Asked:
         [
             (in_order, "C decodes, and decodes come before all prompts."),
             ([1, half, 1, half], "What is left isn't divided evenly: the first prompt takes what it can use."),
-            ([1, min(wanted[1], budget), 1, 0], "The budget includes the decodes, and what B leaves of it goes to D."),
+            ([1, min(wanted[1], budget), 1, 0], "The budget includes the decodes, so they leave B less than that."),
             ([1, 0, 1, min(wanted[3], budget - 2)], "B runs before D, so its prompt is served first."),
         ],
     )
