@@ -1132,7 +1132,7 @@ WRONG = {
         Wrong(
             "match_prefix returns only blocks in use",
             caching(match_prefix=finds_used_blocks_only),
-            "The hashes are still there",
+            "A free block keeps its hash",
         ),
         Wrong(
             "match_prefix returns one too few",

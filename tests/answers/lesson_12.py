@@ -87,6 +87,14 @@ def cuts_at_the_largest_k(logits, temperature, top_k, top_p):
     return token_probabilities(logits, temperature, top_k.max().expand_as(top_k), top_p)
 
 
+def cuts_if_all_rows_ask_for_it(logits, temperature, top_k, top_p):
+    return token_probabilities(logits, temperature, top_k, top_p if (top_p < 1).all() else torch.ones_like(top_p))
+
+
+def keeps_the_other_share(logits, temperature, top_k, top_p):
+    return token_probabilities(logits, temperature, top_k, (1 - top_p).clamp(min=1e-6))
+
+
 def returns_logarithms(logits, temperature, top_k, top_p):
     probabilities, tokens = token_probabilities(logits, temperature, top_k, top_p)
     return probabilities.log(), tokens
@@ -719,6 +727,48 @@ def fails_what_runs_if_copying_fails(engine):
     with_doubts(lambda output: [*output.swapped_out, *others(engine.scheduler.running, output)])(engine)
 
 
+def fails_what_gets_a_token(engine):
+    def in_doubt(output):
+        scheduled = output.num_scheduled_tokens
+        return [each for each, gets_token in zip(scheduled, gets_tokens(scheduled)) if gets_token]
+
+    output = engine.schedule()
+    more = [*output.num_scheduled_tokens, *output.swapped_out]
+    try:
+        engine.copy_blocks(output.block_copies)
+        more = in_doubt(output)
+        if not output.num_scheduled_tokens:
+            return
+        tokens, logits = engine.compute(output)
+    except Exception as error:
+        engine.fail(more, error)
+        return
+    finish(engine, output, tokens, logits, "cupr")
+
+
+def copies_block_after_block(engine):
+    output = engine.schedule()
+    try:
+        for each in output.block_copies:
+            engine.copy_blocks([each])
+    except Exception as error:
+        engine.fail([*output.num_scheduled_tokens, *output.swapped_out], error)
+        return
+    if not output.num_scheduled_tokens:
+        return
+    try:
+        tokens, logits = engine.compute(output)
+    except Exception as error:
+        engine.fail(list(output.num_scheduled_tokens), error)
+        return
+    gets_token = gets_tokens(output.num_scheduled_tokens)
+    completions = engine.completions_with_token(output, gets_token, tokens, logits)
+    engine.update(output, tokens)
+    if completions:  # otherwise there is nothing to pass on
+        engine.pass_on(completions)
+    engine.record_step(output, sum(gets_token), len(completions))
+
+
 def others(sequences, output):
     return [each for each in sequences if each not in output.num_scheduled_tokens]
 
@@ -966,7 +1016,7 @@ WRONG = {
         Wrong("cut logits are 0", cuts_with_zeros, "A logit of 0 doesn't cut a token"),
         Wrong("token ids instead of ranks", cuts_token_ids, "You compared token ids with `top_k`"),
         Wrong("softmax over the rows", softmax_down_the_columns, "goes down the columns"),
-        Wrong("a second softmax", softmax_of_probabilities, "probabilities aren't logits"),
+        Wrong("a second softmax", softmax_of_probabilities, "they aren't logits"),
         Wrong("without [:, None]", settings_without_a_new_axis, "`[:, None]` makes it [N, 1]"),
         Wrong("all alike kept by top_k", keeps_all_alike, "cut by rank, not by value"),
         Wrong(
@@ -984,8 +1034,10 @@ WRONG = {
         Wrong("top_p of all tokens", top_p_of_all_tokens, "to the probabilities of all tokens"),
         Wrong("top_p before the temperature", top_p_before_temperature, "without the temperature"),
         Wrong("not divided by the sum", does_not_divide_by_the_sum, "don't add up to 1"),
-        Wrong("settings of the first row", settings_of_the_first_row, "the setting of one row for all rows"),
-        Wrong("the largest top_k", cuts_at_the_largest_k, "the setting of one row for all rows"),
+        Wrong("settings of the first row", settings_of_the_first_row, "setting of one row counts for another"),
+        Wrong("the largest top_k", cuts_at_the_largest_k, "setting of one row counts for another"),
+        Wrong("top_p if all rows have one", cuts_if_all_rows_ask_for_it, "top_p [0.6, 1.0]"),
+        Wrong("1 − top_p", keeps_the_other_share, "keeps a share of 1 − `top_p`"),
         Wrong("logarithms", returns_logarithms, "Are these logarithms, or logits?"),
         Wrong("rounded on the way", rounds_on_the_way, "so something is rounded"),
         Wrong("sums shifted around", shifts_the_sums_around, "The likeliest token always stays"),
@@ -1116,6 +1168,7 @@ WRONG = {
         Wrong("copied to", fails_the_targets_of_copies, "doesn't tell which copies it made"),
         Wrong("all that runs, if copying fails", fails_what_runs_if_copying_fails, "write only into blocks of"),
         Wrong("nothing scheduled, nothing failed", fails_only_if_something_is_scheduled, "its cache was being swapped"),
+        Wrong("only what gets a token", fails_what_gets_a_token, "request B goes on, and still has its blocks"),
         Wrong("computes after a failed copy", computes_after_a_failed_copy, "called `compute` although"),
         Wrong("rows of the true ones", completions_of_the_true_ones, "got 1 tokens for 2 scheduled"),
         Wrong("all that runs", fails_what_runs, "Requests that the step doesn't touch"),
@@ -1169,6 +1222,7 @@ RIGHT = {
     "12.3": [
         with_doubts(lambda output: output.swapped_out),
         fails_by_the_copies,
+        copies_block_after_block,
         with_else,
         in_two_functions,
         with_a_loop_over_rows,

@@ -27,6 +27,8 @@ CASES = (
     ([HALVES, MIXED], [1.0, 0.5], [4, 4], [1.0, 1.0]),
     ([HALVES, MIXED], [1.0, 1.0], [1, 3], [1.0, 1.0]),
     ([HALVES, MIXED], [1.0, 1.0], [4, 4], [0.6, 0.9]),
+    ([HALVES, MIXED], [1.0, 1.0], [1, 4], [1.0, 1.0]),
+    ([HALVES, MIXED], [1.0, 1.0], [4, 4], [0.6, 1.0]),
     ([[0.2, 0.2, 0.4, 0.2]], [1.0], [2], [1.0]),
     ([[0.25] * 4], [1.0], [4], [0.5]),
 )  # fmt: skip
@@ -244,6 +246,7 @@ def _variant(
     reached["exactly reached, kept"] = shares.cumsum(-1) - shares > top_p[:, None]
     reached["dropped at the border"] = (shares.cumsum(-1) > top_p[:, None] - 1e-6) & (rank > 0)
     reached["one more"] = torch.cat([torch.zeros(len(shares), 1, dtype=torch.bool), reached["kept"][:, :-1]], dim=1)
+    reached["complement"] = (shares.cumsum(-1) - shares >= 1 - top_p[:, None]) & (rank > 0)
     reached["ignored"] = torch.zeros_like(reached["kept"])
     outside = outside | reached[reach]
     if again:
@@ -253,7 +256,7 @@ def _variant(
     return cut.masked_fill(outside, 0.0) / cut.masked_fill(outside, 0.0).sum(dim=-1, keepdim=True)
 
 
-ONE_ROW = "You used the setting of one row for all rows. Each row has its own: `temperature[:, None]` is [N, 1] and broadcasts over [N, vocabulary]."  # noqa: E501
+ONE_ROW = "In your code the setting of one row counts for another one, too. Each row has its own: `temperature[:, None]` is [N, 1] and broadcasts over [N, vocabulary]."  # noqa: E501
 
 RULES = (
     (dict(scale="ignore"), "That is the result without temperature. Divide the logits by it."),
@@ -277,8 +280,9 @@ RULES = (
     (dict(cut_logit=0.0), "A logit of 0 doesn't cut a token: e⁰ is 1, so it can still be drawn. Replace the logits that are cut by `float(\"-inf\")`."),  # noqa: E501
     (dict(cut_by="token"), "You compared token ids with `top_k`. Compare the ranks, `torch.arange(vocabulary)`: after the sort, rank 0 is the likeliest token."),  # noqa: E501
     (dict(dim=0), "Is your softmax over `dim=-1`? Over `dim=0` it goes down the columns, over the requests instead of the tokens."),  # noqa: E501
-    (dict(again=True), "You applied a softmax to what is left, but probabilities aren't logits. Divide them by their sum."),  # noqa: E501
+    (dict(again=True), "You applied a softmax to probabilities, but they aren't logits. Apply it once, to logits, and divide by a sum after that."),  # noqa: E501
     (dict(rising=True), "The likeliest tokens should come first, and they are the ones that stay. `sort` needs `descending=True`."),  # noqa: E501
+    (dict(reach="complement"), "Your code keeps a share of 1 − `top_p`. `top_p` itself is the share that stays."),
 )  # fmt: skip
 
 

@@ -70,6 +70,12 @@ CASES = (
         broken=2,
     ),
     Case(
+        "a budget of 4 tokens; A has a prompt of 2 tokens, B one of 6, and the second forward pass fails",
+        {"A": (2, 4, 1), "B": (6, 2, 1)},
+        {"max_num_batched_tokens": 4},
+        broken=2,
+    ),
+    Case(
         "A and B run; the scheduler leaves B out of the second step, whose forward pass fails",
         {"A": (3, 4, 1), "B": (3, 4, 1)},
         broken=2,

@@ -25,7 +25,7 @@ def why_different(case: Any, got: Any, want: Any) -> tuple[str, str]:
             return told
     return (
         f"after the step, running: {got.running}, waiting: {got.waiting}; expected {want.running} and {want.waiting}.",
-        "Compare your step with the table of the parts, one after the other.",
+        "Compare your step with the picture in \"The idea\" and with the table of calls.",
     )  # fmt: skip
 
 
@@ -189,12 +189,12 @@ def _about_ends(case: Any, got: Any, want: Any) -> tuple[str, str] | None:
 
 def _about_blocks(case: Any, got: Any, want: Any) -> tuple[str, str] | None:
     if got.lost != want.lost:
-        return f"the pool and the sequences don't agree. {got.lost}", "`update` and `end` return blocks; nothing else."
+        return f"the pool and the sequences don't agree. {got.lost}", "`update` and `fail` return blocks; nothing else."
     if got.used_blocks == want.used_blocks:
         return None
     return (
         f"blocks in use after the step: {got.used_blocks}; expected {want.used_blocks}.",
-        "A sequence that ends returns its blocks: `update` does that for those that finish, `end` for the others.",
+        "A sequence that ends returns its blocks: `update` does that for those that finish, `fail` for the others.",
     )
 
 

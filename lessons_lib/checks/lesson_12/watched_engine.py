@@ -100,7 +100,7 @@ class Watched(LLMEngine):
             )
         if not error and {"forward"} == set(self.events) & {"forward", "failed", "update"}:
             self._missing_update()
-        if self.copies_left and not error:
+        if self.copies_left and not error and "failed" not in self.events:
             idea = "Carry them out even if nothing is scheduled: the next step may overwrite what they save."
             raise Mistake("your step returned without its block copies.", case=self.case.told, idea=idea)
         try:
@@ -180,6 +180,7 @@ class Watched(LLMEngine):
         return is_next and bool(self.case.where != "copies" or scheduler_output.block_copies)
 
     def copy_blocks(self, block_copies: Any) -> None:
+        is_first = "copy" not in self.events  # of this step: an attempt may copy one block after the other
         self.events.append("copy")
         if not isinstance(block_copies, list):
             self.stop(
@@ -187,7 +188,7 @@ class Watched(LLMEngine):
                 "They are in `scheduler_output.block_copies`.",
             )
         self.copies_left -= len(block_copies)
-        if self.case.where == "copies" and block_copies:
+        if self.case.where == "copies" and block_copies and is_first:
             self.times["copies"] += 1
             if self.times["copies"] == self.case.broken:
                 self.events.append("failed")
@@ -307,7 +308,8 @@ class Watched(LLMEngine):
         super().pass_on(completions)
 
     def record_step(self, scheduler_output: Any, num_sampled: int, new_tokens: int) -> None:
-        if "pass_on" not in self.events and "forward" in self.events and self.times["forward"] != self.case.broken:
+        is_early = "pass_on" not in self.events and any(self.gets_token)
+        if is_early and "forward" in self.events and self.times["forward"] != self.case.broken:
             self.stop(
                 "your step was recorded before its tokens were passed on.",
                 "A listener that looks at the engine must see a complete step: `record_step` comes last.",
