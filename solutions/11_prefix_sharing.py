@@ -84,7 +84,8 @@ contain the same block.
 
 Sharing takes three things:
 
-1. **Find.** A new sequence looks for blocks that already hold its first tokens. Each full block gets a hash, and a table maps hashes to blocks.
+1. **Find.** A new sequence looks for blocks that already hold its first tokens. Each full block gets a hash,
+   a few bytes that are computed from its tokens, and a table maps hashes to blocks.
 2. **Count.** Several sequences may use a block, so it becomes free only when the last of them is done with it.
 3. **Copy.** A sequence must not write to a block that others use. It gets a copy of its own first.
 
@@ -168,7 +169,7 @@ So a free block keeps its contents until it is allocated for something else. Unt
 from wherever it is, also from the middle. The library's `LruQueue` supports that: `self.free_queue.pop(block, None)` removes a block from anywhere, and does
 nothing if it isn't there.
 
-Here is the queue after each of five events. X allocates three blocks; Y begins like X and uses X's first two; both end; and then Z
+Here is the queue after each of five events. X allocates three blocks; Y begins like X and also uses X's first two (`touch`); both end; and then Z
 begins like them. This cell uses the library's `SharedBlockPool`.
 """
 

@@ -393,7 +393,7 @@ predict("12.c", ...)  # blocks
 
 # %%
 try:
-    audit(scheduler)
+    audit(scheduler)  # checks that each block is free or in a sequence that the scheduler knows (lesson 10)
 except Exception as error:
     print(f"{type(error).__name__}: {error}")
 reveal("12.c", len(pool.used), unit="blocks")
@@ -403,7 +403,7 @@ reveal("12.c", len(pool.used), unit="blocks")
 A's prompt and four more tokens need two blocks, and the second was allocated for the very step that failed. No sequence will ever free these blocks. After a few
 such failures, the engine could admit nothing.
 
-What should a failed step do instead? It could try again, because a request can always be computed anew from its tokens. But if one of them makes the model
+What should a failed step do instead? It could try again, because a request can always be computed anew from its tokens. But if one request makes the model
 fail, every step fails, for ever. So the step ends its requests, with their blocks, and leaves all others alone. That is the step you'll write.
 
 ## Build 2: the step, whole or failed
@@ -488,7 +488,7 @@ serve_six(engine)
 """
 ### Ctrl-C
 
-The third is Ctrl-C. `KeyboardInterrupt` may come at any line: for example, after a block has left the free queue, and before it is in a block table. No request
+The third way is Ctrl-C. `KeyboardInterrupt` may come at any line: for example, after a block has left the free queue, and before it is in a block table. No request
 is to blame, so none should end. The requests have their tokens, and everything else can be computed from those:
 
 > **recover**: after an interrupt, drop all blocks and put every unfinished sequence back in the queue, with the tokens that it has.

@@ -161,6 +161,18 @@ def token_after_token(parent, token_ids):
 # 11.2 SharedBlockPool
 
 
+def makes_one_number_of_the_tokens(parent, token_ids):
+    number = 0
+    for token in token_ids:
+        number = number * 31 + token
+    return hashlib.sha256(parent + number.to_bytes(400, "big")).digest()
+
+
+def multiplies_neighbours(parent, token_ids):
+    products = [one * other for one, other in zip(token_ids, token_ids[1:])]
+    return hashlib.sha256(parent + str(products).encode()).digest()
+
+
 def counting(touch=SharedBlockPool.touch, free=SharedBlockPool.free):
     """The reference with one method made another way."""
     return type("SharedBlockPool", (SharedBlockPool,), {"touch": touch, "free": free})
@@ -333,6 +345,14 @@ def sorts_the_queue(self, blocks):
     SharedBlockPool.free(self, blocks)
     for block in sorted(self.free_queue):
         self.free_queue.move_to_end(block)
+
+
+def makes_the_queue_anew(self, blocks):
+    for block in blocks:
+        self.ref_count[block] = self.ref_count.get(block, 0) + 1
+        self.used.add(block)
+    free = (block for block in range(self.num_blocks) if block not in self.used)
+    self.free_queue = type(self.free_queue).fromkeys(free)
 
 
 def touches_in_two_loops(self, blocks):
@@ -1028,6 +1048,8 @@ WRONG = {
         Wrong("tokens joined without a separator", joins_without_a_gap, "look like 11 and 2"),
         Wrong("the sum of the tokens", adds_the_tokens_up, "man bites dog"),
         Wrong("each token once", takes_each_token_once, "It matters how often a token occurs"),
+        Wrong("one number of all tokens", makes_one_number_of_the_tokens, "Are the tokens made into one number first"),
+        Wrong("products of neighbours", multiplies_neighbours, "made of pairs of tokens?"),
         Wrong("Python's hash", python_hash, "of type bytes; yours is int"),
         Wrong("Python's hash as bytes", python_hash_in_bytes, "yours has 8"),
         Wrong("Python's hash, padded", python_hash_filled_up, "hardly ever changes"),
@@ -1094,6 +1116,7 @@ WRONG = {
         ),
         Wrong("touch allocates", counting(touch=allocates_others), "`allocate` takes others"),
         Wrong("free leaves blocks in use", counting(free=keeps_used), "leaves `used` when it joins the free queue"),
+        Wrong("touch sorts the queue", counting(touch=makes_the_queue_anew), "The other blocks of the queue keep"),
         Wrong("free sorts the queue", counting(free=sorts_the_queue), "yours is [0, 1, 2, 3, 4, 5]"),
     ],
     "11.3": [
@@ -1109,7 +1132,7 @@ WRONG = {
         Wrong(
             "match_prefix returns only blocks in use",
             caching(match_prefix=finds_used_blocks_only),
-            "The hashes are still there",
+            "A free block keeps its hash",
         ),
         Wrong(
             "match_prefix returns one too few",

@@ -83,6 +83,38 @@ def settings_of_the_first_row(logits, temperature, top_k, top_p):
     )
 
 
+def cuts_at_the_largest_k(logits, temperature, top_k, top_p):
+    return token_probabilities(logits, temperature, top_k.max().expand_as(top_k), top_p)
+
+
+def cuts_if_all_rows_ask_for_it(logits, temperature, top_k, top_p):
+    return token_probabilities(logits, temperature, top_k, top_p if (top_p < 1).all() else torch.ones_like(top_p))
+
+
+def keeps_the_other_share(logits, temperature, top_k, top_p):
+    return token_probabilities(logits, temperature, top_k, (1 - top_p).clamp(min=1e-6))
+
+
+def returns_logarithms(logits, temperature, top_k, top_p):
+    probabilities, tokens = token_probabilities(logits, temperature, top_k, top_p)
+    return probabilities.log(), tokens
+
+
+def rounds_on_the_way(logits, temperature, top_k, top_p):
+    probabilities, tokens = token_probabilities(logits, temperature, top_k, top_p)
+    return probabilities.bfloat16().float(), tokens
+
+
+def shifts_the_sums_around(logits, temperature, top_k, top_p):
+    probabilities, tokens = token_probabilities(logits, temperature, top_k, torch.ones_like(top_p))
+    before = probabilities.cumsum(dim=-1).roll(1, dims=-1)  # the last sum comes around to the front
+    return _cut_and_divided(probabilities.masked_fill(before >= top_p[:, None], 0.0), torch.ones_like(top_p)), tokens
+
+
+def takes_minus_infinity_for_0(logits, temperature, top_k, top_p):
+    return token_probabilities(logits.nan_to_num(neginf=0.0), temperature, top_k, top_p)
+
+
 def divides_in_place(logits, temperature, top_k, top_p):
     logits /= temperature[:, None]
     return token_probabilities(logits, torch.ones_like(temperature), top_k, top_p)
@@ -691,6 +723,108 @@ def with_doubts(if_copying_fails, if_the_model_fails=lambda output: []):
     return run_step
 
 
+def fails_what_runs_if_copying_fails(engine):
+    with_doubts(lambda output: [*output.swapped_out, *others(engine.scheduler.running, output)])(engine)
+
+
+def fails_what_gets_a_token(engine):
+    def in_doubt(output):
+        scheduled = output.num_scheduled_tokens
+        return [each for each, gets_token in zip(scheduled, gets_tokens(scheduled)) if gets_token]
+
+    output = engine.schedule()
+    more = [*output.num_scheduled_tokens, *output.swapped_out]
+    try:
+        engine.copy_blocks(output.block_copies)
+        more = in_doubt(output)
+        if not output.num_scheduled_tokens:
+            return
+        tokens, logits = engine.compute(output)
+    except Exception as error:
+        engine.fail(more, error)
+        return
+    finish(engine, output, tokens, logits, "cupr")
+
+
+def copies_block_after_block(engine):
+    output = engine.schedule()
+    try:
+        for each in output.block_copies:
+            engine.copy_blocks([each])
+    except Exception as error:
+        engine.fail([*output.num_scheduled_tokens, *output.swapped_out], error)
+        return
+    if not output.num_scheduled_tokens:
+        return
+    try:
+        tokens, logits = engine.compute(output)
+    except Exception as error:
+        engine.fail(list(output.num_scheduled_tokens), error)
+        return
+    gets_token = gets_tokens(output.num_scheduled_tokens)
+    completions = engine.completions_with_token(output, gets_token, tokens, logits)
+    engine.update(output, tokens)
+    if completions:  # otherwise there is nothing to pass on
+        engine.pass_on(completions)
+    engine.record_step(output, sum(gets_token), len(completions))
+
+
+def others(sequences, output):
+    return [each for each in sequences if each not in output.num_scheduled_tokens]
+
+
+def fails_only_if_something_is_scheduled(engine):
+    output = engine.schedule()
+    more = output.swapped_out
+    try:
+        engine.copy_blocks(output.block_copies)
+        if not output.num_scheduled_tokens:
+            return
+        more = []
+        tokens, logits = engine.compute(output)
+    except Exception as error:
+        if output.num_scheduled_tokens:
+            engine.fail([*output.num_scheduled_tokens, *more], error)
+        return
+    finish(engine, output, tokens, logits, "cupr")
+
+
+def computes_after_a_failed_copy(engine):
+    output = engine.schedule()
+    try:
+        engine.copy_blocks(output.block_copies)
+    except Exception as error:
+        engine.fail([*output.num_scheduled_tokens, *output.swapped_out], error)
+    if not output.num_scheduled_tokens:
+        return
+    try:
+        tokens, logits = engine.compute(output)
+    except Exception as error:
+        engine.fail(list(output.num_scheduled_tokens), error)
+        return
+    finish(engine, output, tokens, logits, "cupr")
+
+
+def completions_of_the_true_ones(engine):
+    output = engine.schedule()
+    more = output.swapped_out
+    try:
+        engine.copy_blocks(output.block_copies)
+        more = []
+        if not output.num_scheduled_tokens:
+            return
+        tokens, logits = engine.compute(output)
+    except Exception as error:
+        engine.fail([*output.num_scheduled_tokens, *more], error)
+        return
+    gets_token = gets_tokens(output.num_scheduled_tokens)
+    chosen = only_the_true_ones(tokens, gets_token)
+    completions = engine.completions_with_token(output, gets_token, chosen, logits[torch.tensor(gets_token)])
+    engine.update(output, tokens)
+    engine.pass_on(completions)
+    engine.record_step(output, sum(gets_token), len(completions))
+
+
 def fails_what_runs(engine):
     output = engine.schedule()
     in_doubt = [*engine.scheduler.running, *output.swapped_out]
@@ -882,7 +1016,7 @@ WRONG = {
         Wrong("cut logits are 0", cuts_with_zeros, "A logit of 0 doesn't cut a token"),
         Wrong("token ids instead of ranks", cuts_token_ids, "You compared token ids with `top_k`"),
         Wrong("softmax over the rows", softmax_down_the_columns, "goes down the columns"),
-        Wrong("a second softmax", softmax_of_probabilities, "probabilities aren't logits"),
+        Wrong("a second softmax", softmax_of_probabilities, "they aren't logits"),
         Wrong("without [:, None]", settings_without_a_new_axis, "`[:, None]` makes it [N, 1]"),
         Wrong("all alike kept by top_k", keeps_all_alike, "cut by rank, not by value"),
         Wrong(
@@ -900,7 +1034,14 @@ WRONG = {
         Wrong("top_p of all tokens", top_p_of_all_tokens, "to the probabilities of all tokens"),
         Wrong("top_p before the temperature", top_p_before_temperature, "without the temperature"),
         Wrong("not divided by the sum", does_not_divide_by_the_sum, "don't add up to 1"),
-        Wrong("settings of the first row", settings_of_the_first_row, "settings of the first row for all rows"),
+        Wrong("settings of the first row", settings_of_the_first_row, "setting of one row counts for another"),
+        Wrong("the largest top_k", cuts_at_the_largest_k, "setting of one row counts for another"),
+        Wrong("top_p if all rows have one", cuts_if_all_rows_ask_for_it, "top_p [0.6, 1.0]"),
+        Wrong("1 − top_p", keeps_the_other_share, "keeps a share of 1 − `top_p`"),
+        Wrong("logarithms", returns_logarithms, "Are these logarithms, or logits?"),
+        Wrong("rounded on the way", rounds_on_the_way, "so something is rounded"),
+        Wrong("sums shifted around", shifts_the_sums_around, "The likeliest token always stays"),
+        Wrong("a logit of minus infinity", takes_minus_infinity_for_0, "A logit of −∞ stands for a token"),
         Wrong("probabilities only", returns_probabilities_only, "expected a pair of tensors"),
         Wrong("in the order of the vocabulary", returns_vocabulary_order, "in the order of the vocabulary"),
         Wrong("ranks for tokens", returns_ranks_for_tokens, "are the ranks"),
@@ -995,7 +1136,7 @@ WRONG = {
     ],
     "12.3": [
         Wrong("copies outside the try", try_around_the_model_only, "the error of copying blocks came out"),
-        Wrong("copies after the model", copies_after_the_model, "block copies were carried out"),
+        Wrong("copies after the model", copies_after_the_model, "the block copies of this step"),
         Wrong("loops until there is something", until_something_is_scheduled, "scheduled twice"),
         Wrong("the model with an empty step", computes_an_empty_step, "although nothing was scheduled"),
         Wrong("failed step recorded", records_in_finally, "a step that failed was recorded"),
@@ -1025,6 +1166,11 @@ WRONG = {
             "the cache of what was swapped out is whole",
         ),
         Wrong("copied to", fails_the_targets_of_copies, "doesn't tell which copies it made"),
+        Wrong("all that runs, if copying fails", fails_what_runs_if_copying_fails, "write only into blocks of"),
+        Wrong("nothing scheduled, nothing failed", fails_only_if_something_is_scheduled, "its cache was being swapped"),
+        Wrong("only what gets a token", fails_what_gets_a_token, "request B goes on, and still has its blocks"),
+        Wrong("computes after a failed copy", computes_after_a_failed_copy, "called `compute` although"),
+        Wrong("rows of the true ones", completions_of_the_true_ones, "got 1 tokens for 2 scheduled"),
         Wrong("all that runs", fails_what_runs, "Requests that the step doesn't touch"),
         Wrong("all that wait in the swap space", fails_what_waits, "in an earlier step isn't touched"),
         Wrong(
@@ -1076,6 +1222,7 @@ RIGHT = {
     "12.3": [
         with_doubts(lambda output: output.swapped_out),
         fails_by_the_copies,
+        copies_block_after_block,
         with_else,
         in_two_functions,
         with_a_loop_over_rows,

@@ -172,10 +172,14 @@ def _check_touch_free(attempt) -> None:
         "A block that is in use again leaves the free queue, wherever it is in it, and no other block does. If it "
         "stays there, it is allocated a second time."
     )
+    stays = (
+        "The other blocks of the queue keep their order. `self.free_queue.pop(block, None)` takes one block out and "
+        "moves no other."
+    )
     once = "No sequence used these blocks, and now one does."
     if set(pool.ref_count) - {0, 1}:
         once = "Touch the blocks that are given, 0 and 1. `allocate` takes others, from the front of the queue."
-    expect(pool, {0: 1, 1: 1}, [3, 4, 5, 2], case, once if dict(pool.ref_count) != {0: 1, 1: 1} else idea, idea)
+    expect(pool, {0: 1, 1: 1}, [3, 4, 5, 2], case, once if dict(pool.ref_count) != {0: 1, 1: 1} else idea, stays)
     case += " Then `allocate(3)`."
     got = call(pool.allocate, 3, case=case)
     if list(got) != [3, 4, 5]:

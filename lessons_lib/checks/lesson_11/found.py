@@ -131,7 +131,7 @@ def _check_match_free(attempt) -> None:
     pool = _filled(attempt, 6, 3)
     case = "blocks 0, 1, 2 have the hashes a, b, c and were freed; `match_prefix([a, b, c])`."
     free_all(pool, [0, 1, 2], case)
-    looked = "The hashes are still there. For `match_prefix` it doesn't matter whether a block is in use."
+    looked = "A free block keeps its hash until it is allocated. `match_prefix` finds it, too."
     _match(pool, HASHES[:3], [0, 1, 2], case, looked)
     only_looks = (
         "`match_prefix` only looks blocks up, free ones too. They leave the free queue when the caller calls `touch`."

@@ -161,6 +161,15 @@ def _check_tokens(attempt) -> None:
     )
     for one, other in (([1, 515], [258, 3]), ([1, 770], [513, 3])):
         _differ(attempt, (PARENT, one), (PARENT, other), lengths, f"{one} and {other}")
+    single = "A block may have any size, one token too. Do you hash something that is made of pairs of tokens?"
+    _differ(attempt, (PARENT, [5]), (PARENT, [6]), single, "two blocks of one token")
+    combined = (
+        "Are the tokens made into one number first, as in `number * 31 + token`? Then many lists give the same number. "
+        "Hash the tokens themselves."
+    )
+    for base in (*range(2, 300), 1000, 1009, 10_007, 65_536, 65_537, 65_599, 100_003, 151_936):
+        one, other = (PARENT, [1, 0]), (PARENT, [0, base])
+        _differ(attempt, one, other, combined, f"[1, 0] and [0, {base}]")
     wrapped = (
         "Part of a token id is lost. One byte per token, or `% 256`, can tell only 256 ids apart, and two bytes only "
         '65,536; vocabularies are larger. Use eight bytes: `array("q", ...)`.'

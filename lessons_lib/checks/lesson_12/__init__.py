@@ -56,15 +56,15 @@ EXERCISES = [
         test=check_run_step,
         hints=(
             "Go through the calls that may fail. Where does each of them write, and whose keys and values are in doubt "
-            "if it stops halfway? And which calls can't fail because of the model, so that they belong behind the "
+            "if it stops halfway? And which calls can't fail because of the model, so that they belong after the "
             "`try`?",
             "Schedule. In a `try`: the block copies, a return if nothing is scheduled, and `compute`. In its `except "
             "Exception as error`: `engine.fail`, then a return. The scheduled sequences are in doubt in either case; "
             "if copying failed, so is what this step swaps out: keep a list, and change it once copying is done. "
-            "Behind it: `gets_token` in a list comprehension over `num_scheduled_tokens.items()`, then the last four "
-            "calls in the order of the table.",
+            "After it: `gets_token` in a list comprehension over `num_scheduled_tokens.items()`, then the other four "
+            "calls: which needs the blocks that `update` may free, and which must see a complete step?",
             "`in_doubt = [*scheduler_output.num_scheduled_tokens, *(each for each in scheduler_output.preempted if "
-            "each.swapped)]`, and behind `copy_blocks` `in_doubt = list(scheduler_output.num_scheduled_tokens)`; "
+            "each.swapped)]`, and after `copy_blocks` `in_doubt = list(scheduler_output.num_scheduled_tokens)`; "
             "`gets_token = [sequence.num_computed_tokens + count == sequence.num_tokens for sequence, count in "
             "scheduler_output.num_scheduled_tokens.items()]`; `completions = engine.completions_with_token("
             "scheduler_output, gets_token, tokens, logits)`; `engine.update(scheduler_output, tokens)`; "

@@ -27,6 +27,8 @@ CASES = (
     ([HALVES, MIXED], [1.0, 0.5], [4, 4], [1.0, 1.0]),
     ([HALVES, MIXED], [1.0, 1.0], [1, 3], [1.0, 1.0]),
     ([HALVES, MIXED], [1.0, 1.0], [4, 4], [0.6, 0.9]),
+    ([HALVES, MIXED], [1.0, 1.0], [1, 4], [1.0, 1.0]),
+    ([HALVES, MIXED], [1.0, 1.0], [4, 4], [0.6, 1.0]),
     ([[0.2, 0.2, 0.4, 0.2]], [1.0], [2], [1.0]),
     ([[0.25] * 4], [1.0], [4], [0.5]),
 )  # fmt: skip
@@ -209,7 +211,7 @@ def _variant(
     reach="kept",
     share_of="cut",
     renormalize=True,
-    all_by_first=False,
+    one_for_all=None,
     rising=False,
     cut_logit=float("-inf"),
     cut_by="rank",
@@ -218,7 +220,7 @@ def _variant(
 ):
     """The reference with one rule replaced by a wrong one: what `_why` compares with."""
     temperature, top_k, top_p = (
-        setting[:1].expand_as(setting) if all_by_first else setting for setting in _tensors(settings)
+        one_for_all(setting).expand_as(setting) if one_for_all else setting for setting in _tensors(settings)
     )
     scaled = {"divide": logits / temperature[:, None], "multiply": logits * temperature[:, None]}.get(scale, logits)
     scaled = scaled.double()
@@ -244,6 +246,7 @@ def _variant(
     reached["exactly reached, kept"] = shares.cumsum(-1) - shares > top_p[:, None]
     reached["dropped at the border"] = (shares.cumsum(-1) > top_p[:, None] - 1e-6) & (rank > 0)
     reached["one more"] = torch.cat([torch.zeros(len(shares), 1, dtype=torch.bool), reached["kept"][:, :-1]], dim=1)
+    reached["complement"] = (shares.cumsum(-1) - shares >= 1 - top_p[:, None]) & (rank > 0)
     reached["ignored"] = torch.zeros_like(reached["kept"])
     outside = outside | reached[reach]
     if again:
@@ -252,6 +255,8 @@ def _variant(
         return uncut.masked_fill(outside, 0.0)
     return cut.masked_fill(outside, 0.0) / cut.masked_fill(outside, 0.0).sum(dim=-1, keepdim=True)
 
+
+ONE_ROW = "In your code the setting of one row counts for another one, too. Each row has its own: `temperature[:, None]` is [N, 1] and broadcasts over [N, vocabulary]."  # noqa: E501
 
 RULES = (
     (dict(scale="ignore"), "That is the result without temperature. Divide the logits by it."),
@@ -269,12 +274,15 @@ RULES = (
     (dict(share_of="uncut"), "You applied `top_p` to the probabilities of all tokens. It applies to what `top_k` leaves, after a softmax over just that."),  # noqa: E501
     (dict(share_of="at temperature 1"), "You applied `top_p` to probabilities without the temperature. Divide by the temperature first."),  # noqa: E501
     (dict(renormalize=False), "These don't add up to 1, because what was cut is missing. Divide what is left by its sum, or replace the cut logits by −∞ before the softmax."),  # noqa: E501
-    (dict(all_by_first=True), "You used the settings of the first row for all rows. Each row has its own: `temperature[:, None]` is [N, 1] and broadcasts over [N, vocabulary]."),  # noqa: E501
+    (dict(one_for_all=torch.amax), ONE_ROW),
+    (dict(one_for_all=torch.amin), ONE_ROW),
+    (dict(one_for_all=lambda setting: setting[:1]), ONE_ROW),
     (dict(cut_logit=0.0), "A logit of 0 doesn't cut a token: e⁰ is 1, so it can still be drawn. Replace the logits that are cut by `float(\"-inf\")`."),  # noqa: E501
     (dict(cut_by="token"), "You compared token ids with `top_k`. Compare the ranks, `torch.arange(vocabulary)`: after the sort, rank 0 is the likeliest token."),  # noqa: E501
     (dict(dim=0), "Is your softmax over `dim=-1`? Over `dim=0` it goes down the columns, over the requests instead of the tokens."),  # noqa: E501
-    (dict(again=True), "You applied a softmax to what is left, but probabilities aren't logits. Divide them by their sum."),  # noqa: E501
+    (dict(again=True), "You applied a softmax to probabilities, but they aren't logits. Apply it once, to logits, and divide by a sum after that."),  # noqa: E501
     (dict(rising=True), "The likeliest tokens should come first, and they are the ones that stay. `sort` needs `descending=True`."),  # noqa: E501
+    (dict(reach="complement"), "Your code keeps a share of 1 − `top_p`. `top_p` itself is the share that stays."),
 )  # fmt: skip
 
 
@@ -291,6 +299,14 @@ def _why(found, logits, settings, all_found, index: int) -> str:
     ]
     if idea := likeliest_idea(rules, index, len(cases)):
         return idea
+    if bool((found < 0).any()):
+        return "Probabilities aren't negative. Are these logarithms, or logits?"
+    if torch.allclose(found.double(), want, atol=4e-3, rtol=0):
+        return "That is nearly right, so something is rounded. Compute in float32 or float64 from the logits to the result."  # noqa: E501
+    if bool((found[:, 0] == 0).any()):
+        return "The likeliest token always stays: the sum of the tokens before it is 0."
+    if bool(logits.isneginf().any()) and bool((found[:, -1] > 0).any()):
+        return "A logit of −∞ stands for a token that must not be drawn. Its probability is 0, as `softmax` makes it."
     if not torch.allclose(found.double().sum(dim=-1), torch.ones(len(found), dtype=torch.float64), atol=1e-4):
         return "These don't add up to 1. Divide what is left after the cuts by its own sum."
     return "In this order: divide by the temperature, sort, cut by rank, softmax, cut by the sum of the tokens before, divide by the sum."  # noqa: E501

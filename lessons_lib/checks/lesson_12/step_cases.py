@@ -20,7 +20,7 @@ class Case:
         error: what is raised then.
         fails_for: a callback that raises at its second token: the request's name.
         extra_copies: block copies of every step besides those of the scheduler.
-        left_out: a running request that isn't scheduled in the step that fails.
+        left_out: letters of the running requests that aren't scheduled in the step that fails.
     """
 
     told: str
@@ -70,9 +70,23 @@ CASES = (
         broken=2,
     ),
     Case(
+        "a budget of 4 tokens; A has a prompt of 2 tokens, B one of 6, and the second forward pass fails",
+        {"A": (2, 4, 1), "B": (6, 2, 1)},
+        {"max_num_batched_tokens": 4},
+        broken=2,
+    ),
+    Case(
         "A and B run; the scheduler leaves B out of the second step, whose forward pass fails",
         {"A": (3, 4, 1), "B": (3, 4, 1)},
         broken=2,
+        left_out="B",
+    ),
+    Case(
+        "A and B run; the scheduler leaves B out of the second step, and a block copy of that step fails",
+        {"A": (3, 4, 1), "B": (3, 4, 1)},
+        where="copies",
+        broken=2,
+        extra_copies=1,
         left_out="B",
     ),
     Case(
@@ -86,6 +100,14 @@ CASES = (
         {"num_blocks": 8, "num_swap_blocks": 8},
         where="copies",
         broken=1,
+    ),
+    Case(
+        "8 blocks of 4 and a swap space; a step schedules nothing, but swaps C out, and copying its blocks fails",
+        {"A": (8, 14, 1), "B": (8, 14, 1), "C": (5, 14, 1)},
+        {"num_blocks": 8, "num_swap_blocks": 8},
+        where="copies",
+        broken=1,
+        left_out="AB",
     ),
     Case(
         "8 blocks of 4 and a swap space; C's cache has just been swapped out when the forward pass fails",

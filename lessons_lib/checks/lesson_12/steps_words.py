@@ -25,7 +25,7 @@ def why_different(case: Any, got: Any, want: Any) -> tuple[str, str]:
             return told
     return (
         f"after the step, running: {got.running}, waiting: {got.waiting}; expected {want.running} and {want.waiting}.",
-        "Compare your step with the table of the parts, one after the other.",
+        "Compare your step with the picture in \"The idea\" and with the table of calls.",
     )  # fmt: skip
 
 
@@ -90,6 +90,11 @@ def _about_failure(case: Any, got: Any, want: Any) -> tuple[str, str] | None:
 
 
 def _why_spared(case: Any) -> str:
+    if case.left_out and case.where == "copies":
+        return (
+            "The copies of a step write only into blocks of the sequences that it schedules, and into the swap space; "
+            "a block that is copied from keeps its contents. What the step doesn't touch loses nothing."
+        )
     if case.config.get("num_swap_blocks") and case.where == "forward":
         return "The copies were complete when the model failed, so the cache of what was swapped out is whole."
     if case.config.get("num_swap_blocks"):
@@ -184,12 +189,12 @@ def _about_ends(case: Any, got: Any, want: Any) -> tuple[str, str] | None:
 
 def _about_blocks(case: Any, got: Any, want: Any) -> tuple[str, str] | None:
     if got.lost != want.lost:
-        return f"the pool and the sequences don't agree. {got.lost}", "`update` and `end` return blocks; nothing else."
+        return f"the pool and the sequences don't agree. {got.lost}", "`update` and `fail` return blocks; nothing else."
     if got.used_blocks == want.used_blocks:
         return None
     return (
         f"blocks in use after the step: {got.used_blocks}; expected {want.used_blocks}.",
-        "A sequence that ends returns its blocks: `update` does that for those that finish, `end` for the others.",
+        "A sequence that ends returns its blocks: `update` does that for those that finish, `fail` for the others.",
     )
 
 

@@ -100,7 +100,7 @@ class Watched(LLMEngine):
             )
         if not error and {"forward"} == set(self.events) & {"forward", "failed", "update"}:
             self._missing_update()
-        if self.copies_left and not error:
+        if self.copies_left and not error and "failed" not in self.events:
             idea = "Carry them out even if nothing is scheduled: the next step may overwrite what they save."
             raise Mistake("your step returned without its block copies.", case=self.case.told, idea=idea)
         try:
@@ -163,10 +163,10 @@ class Watched(LLMEngine):
         if self.case.where == "schedule":
             raise self.case.error("a bug")
         scheduler_output = self._schedule()
-        scheduler_output.block_copies += [BlockCopy(COPY, 0, 1)] * self.case.extra_copies
-        if self.case.left_out and self.times["forward"] + 1 == self.case.broken:
+        scheduler_output.block_copies += [BlockCopy(COPY, 1, 0)] * self.case.extra_copies  # into the first request
+        if self.case.left_out and self._is_about_to_fail(scheduler_output):
             counts = scheduler_output.num_scheduled_tokens
-            scheduler_output.num_scheduled_tokens = {x: counts[x] for x in counts if x.id != self.case.left_out}
+            scheduler_output.num_scheduled_tokens = {x: counts[x] for x in counts if x.id not in self.case.left_out}
         self.copies_left = len(scheduler_output.block_copies)
         self.num_tokens = {each: each.num_tokens for each in scheduler_output.num_scheduled_tokens}
         self.gets_token = [
@@ -175,7 +175,12 @@ class Watched(LLMEngine):
         ]
         return scheduler_output
 
+    def _is_about_to_fail(self, scheduler_output: Any) -> bool:
+        is_next = self.times[self.case.where] + 1 == self.case.broken
+        return is_next and bool(self.case.where != "copies" or scheduler_output.block_copies)
+
     def copy_blocks(self, block_copies: Any) -> None:
+        is_first = "copy" not in self.events  # of this step: an attempt may copy one block after the other
         self.events.append("copy")
         if not isinstance(block_copies, list):
             self.stop(
@@ -183,11 +188,16 @@ class Watched(LLMEngine):
                 "They are in `scheduler_output.block_copies`.",
             )
         self.copies_left -= len(block_copies)
-        if self.case.where == "copies" and block_copies:
+        if self.case.where == "copies" and block_copies and is_first:
             self.times["copies"] += 1
             if self.times["copies"] == self.case.broken:
                 self.events.append("failed")
                 raise self.case.error("copying failed")
+
+    def compute(self, scheduler_output: Any) -> Any:
+        if "forward" not in self.events:  # else the model failed, and is asked once more
+            self._stop_after_failure("compute")
+        return super().compute(scheduler_output)
 
     def forwarded(self, scheduler_output: Any) -> None:
         """The model computes a step."""
@@ -198,7 +208,7 @@ class Watched(LLMEngine):
             )
         if self.copies_left:
             self.stop(
-                f"your step called the model before {self.copies_left} block copies were carried out.",
+                "your step called the model before the block copies of this step were carried out.",
                 "The forward pass writes into blocks whose old contents must be saved first: call "
                 "`engine.copy_blocks(scheduler_output.block_copies)` before it.",
             )
@@ -249,6 +259,12 @@ class Watched(LLMEngine):
                     "Compare `num_computed_tokens` plus what this step computes with `num_tokens`: prompt and answer "
                     "so far.",
                 )
+        for what, rows in (("tokens", tokens), ("rows of logits", logits)):
+            if rows is not None and len(rows) < len(names):
+                self.stop(
+                    f"`completions_with_token` got {len(rows)} {what} for {len(names)} scheduled sequences.",
+                    "It takes all that `compute` returned. `gets_token` says which of them count.",
+                )
         if self.case.where == "completions_with_token":
             raise self.case.error("a bug")
         self.events.append("completions")
@@ -292,7 +308,8 @@ class Watched(LLMEngine):
         super().pass_on(completions)
 
     def record_step(self, scheduler_output: Any, num_sampled: int, new_tokens: int) -> None:
-        if "pass_on" not in self.events and "forward" in self.events and self.times["forward"] != self.case.broken:
+        is_early = "pass_on" not in self.events and any(self.gets_token)
+        if is_early and "forward" in self.events and self.times["forward"] != self.case.broken:
             self.stop(
                 "your step was recorded before its tokens were passed on.",
                 "A listener that looks at the engine must see a complete step: `record_step` comes last.",
@@ -322,7 +339,7 @@ class Watched(LLMEngine):
             )
         if error is not None and not isinstance(error, BaseException):
             self.stop(
-                f"`engine.end` got {short(error)} as the error of request {request.id}.",
+                f"request {request.id} ended with {short(error)} as its error.",
                 "Pass the exception itself, not its text: `engine.fail(sequences, error)`.",
             )
         return super().end(request, reason, error)
