@@ -194,8 +194,8 @@ C0 C1 C2  E0 E1 E2 E3 E4  C3  E5 E6
 └── cached, all seqs ──┘  └─ new, all
 ```
 
-After the pass, `scatter_cache` gives C its own C0 to C3 again, and E its E0 to E6. (Both functions are provided, and
-`scatter_cache` is an exercise in "Further".) C's keys aren't adjacent during the pass. That's all right: the mask
+After the pass, `scatter_cache` gives C its own C0 to C3 again, and E its E0 to E6. (Both functions are provided;
+`scatter_cache` is exercise 05.2, in "Further".) C's keys aren't adjacent during the pass. That's all right: the mask
 compares sequence ids and positions, so it doesn't matter where a key is stored. `packed_mask(packed)` builds it by the
 rule above, with a column for each key in this order.
 

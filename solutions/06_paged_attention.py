@@ -4,8 +4,8 @@
 
 **Can attention read keys and values straight from scattered blocks, so that we never concatenate or split a cache again?**
 
-85 minutes · difficulty: medium · routes: *ideas* (00–06, 17), *kernels* (00, 02–08, 13), *serving* (00–03, 05, 06, 09–12, 14–17) ·
-prerequisites: lesson 03 (blocks, slots) and lesson 05 (the packed batch)
+85 minutes · difficulty: medium · routes: ideas, kernels, serving · prerequisites: lesson 03 (blocks, slots) and
+lesson 05 (the packed batch)
 
 Lesson 03 did the bookkeeping for a cache in blocks, but stored nothing in them. Lesson 05 computed many requests in one
 packed row, but copied their caches in every step. This lesson combines the two. Keys and values go into the blocks and
@@ -354,8 +354,8 @@ slots; a new token attends to itself too, so its key must be there. Then it call
 > suits the hardware.
 
 Here a backend is called once per pass, with the packed batch, its block tables and the block size. It returns `attend`,
-which every layer calls with its queries and its part of the cache. Yours takes the sequences one after the other and
-calls your `attention_in_place` for each.
+which every layer calls with its queries and its part of the cache. The one in the next cell takes the sequences one
+after the other and calls your `attention_in_place` for each.
 
 The loop itself is lesson 05's. Only a request's cache is different: it's a `BlockTable`, created when the request joins
 and released when it leaves. A request joins only if the pool could hold it and all running requests at their

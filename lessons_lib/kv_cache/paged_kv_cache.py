@@ -10,7 +10,7 @@ from lessons_lib.models.loading import KVShape, kv_shapes
 class PagedKVCache:
     """The cache of a whole model, in blocks that may belong to any request.
 
-    A block belongs to its sequence in all layers, with or without a sliding window, until the sequence ends.
+    A block belongs to its sequence in all layers, until the sequence ends.
 
     Attributes:
         keys, values: one tensor per layer, [num_blocks, block_size, kv_heads, head_dim].

@@ -674,6 +674,54 @@ def leaves_when_all_are_finished(batch):
     admit(batch)
 
 
+def sorts_the_running(batch, forward=forward):
+    batch.running.sort(key=lambda request: -request.num_computed_tokens)
+    stepping()(batch, forward=forward)
+
+
+def drops_the_end_token(request, token):
+    if token != request.eos_token_id:
+        request.append_token(token)
+
+
+def retires_by_the_limit(batch):
+    for request in [request for request in batch.running if len(request.output_ids) == request.max_new_tokens]:
+        batch.running.remove(request)
+        del batch.caches[request.id]
+    admit(batch)
+
+
+def counts_before_the_pass(batch, forward=forward):
+    rows = []
+    for request in batch.running:
+        rows.append(known(request)[request.num_computed_tokens :])
+        request.num_computed_tokens += len(rows[-1])
+    logits = forward(batch, pack(rows, [request.num_computed_tokens for request in batch.running]))
+    for request, row in zip(list(batch.running), logits):
+        request.append_token(int(row.argmax()))
+    retire(batch)
+    admit(batch)
+
+
+def step_with_slices(batch, forward=forward):
+    new, before = [], []
+    for request in batch.running:
+        start = request.num_computed_tokens
+        new.append(request.prompt_ids[start:] + request.output_ids[max(0, start - len(request.prompt_ids)) :])
+        before.append(start)
+    logits = forward(batch, pack(new, before))
+    for index in range(len(new)):
+        request = batch.running[index]
+        request.append_token(logits[index].topk(1).indices.item())
+        request.num_computed_tokens = len(request.prompt_ids) + len(request.output_ids) - 1
+    retire(batch)
+    admit(batch)
+
+
+def zero_times_infinity(packed, cache):
+    return (~packed_mask(packed)).float()[None, None] * float("-inf")
+
+
 WRONG = {
     "05.1": [
         Wrong(
@@ -982,6 +1030,7 @@ WRONG = {
         Wrong("probabilities", passing(lambda logits, _: logits[0].softmax(-1)), says="These are probabilities"),
         Wrong("tokens", passing(lambda logits, _: logits[0].argmax(-1)), says="These look like token ids"),
         Wrong("the whole output", whole_output, says="whole output"),
+        Wrong("0 times infinity", passing(attention_mask=zero_times_infinity), says="the mask contains NaN"),
         Wrong("an extra pass", one_pass_each, says="there should be one forward pass"),
         Wrong("no pass", nothing_computed, says="never called the model"),
         Wrong("two passes over one cache", two_passes_over_one_cache, says="and the last one failed"),
@@ -1084,6 +1133,10 @@ WRONG = {
         ),
         Wrong("two rows a step", two_rows, says="a step should compute one row; yours started a second"),
         Wrong("its own forward", own_forward, says="never called the `forward`"),
+        Wrong("running requests sorted", sorts_the_running, says="changed the order of `batch.running`"),
+        Wrong("end token dropped", stepping(append=drops_the_end_token), says="The end token is part of the answer"),
+        Wrong("retires by the limit", stepping(end=retires_by_the_limit), says="also finishes with its end token"),
+        Wrong("counted before the pass", counts_before_the_pass, says="has changed it before the pass"),
         Wrong("lists for forward", passes_lists, says="you passed list"),
         Wrong("computes nothing", computes_nothing, says="nothing was computed"),
         Wrong(
@@ -1096,5 +1149,5 @@ RIGHT = {
     "05.1": [pack_by_tensors, pack_by_loop, pack_in_int32, validates_nothing],
     "05.2": [scatter_by_updates, scatter_by_index, scatter_by_tags],
     "05.3": [forward_with_an_additive_mask, forward_in_two_parts],
-    "05.4": [step_with_copies, step_by_context_lens, step_in_two_loops],
+    "05.4": [step_with_copies, step_by_context_lens, step_in_two_loops, step_with_slices],
 }

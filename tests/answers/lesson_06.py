@@ -904,6 +904,67 @@ def asks_for_all_queries(one, other):
     return one if (other.maximum == NONE).any() else merge(one, other)
 
 
+def takes_heads_for_slots(self, layer, keys, values, slot_mapping):
+    self.keys[layer].flatten(0, 2)[slot_mapping] = keys[:, 0]
+    self.values[layer].flatten(0, 2)[slot_mapping] = values[:, 0]
+
+
+def keeps_the_cache_flat(self, layer, keys, values, slot_mapping):
+    self.keys[layer], self.values[layer] = self.keys[layer].flatten(0, 1), self.values[layer].flatten(0, 1)
+    self.keys[layer][slot_mapping] = keys
+    self.values[layer][slot_mapping] = values
+
+
+def writes_with_scatter(self, layer, keys, values, slot_mapping):
+    for cache, rows in ((self.keys[layer], keys), (self.values[layer], values)):
+        cache.flatten(0, 1).scatter_(0, slot_mapping[:, None, None].expand_as(rows), rows)
+
+
+def drops_all_if_one_is_new(seen, scores, values):
+    maximum = torch.maximum(seen.maximum, scores.amax(dim=1))
+    shift = maximum.masked_fill(maximum.isinf(), 0.0)
+    factor = torch.zeros_like(maximum) if seen.maximum.isinf().any() else (seen.maximum - shift).exp()
+    weights = (scores - shift[:, None]).exp()
+    return Partial(maximum, seen.total * factor + weights.sum(dim=1), seen.output * factor[:, None] + weights @ values)
+
+
+def divides_exponentials(seen, scores, values):
+    maximum = torch.maximum(seen.maximum, scores.amax(dim=1))
+    shift = maximum.masked_fill(maximum.isinf(), 0.0)
+    factor, weights = seen.maximum.exp() / shift.exp(), scores.exp() / shift.exp()[:, None]
+    return Partial(maximum, seen.total * factor + weights.sum(dim=1), seen.output * factor[:, None] + weights @ values)
+
+
+def add_with_nan_to_num(seen, scores, values):
+    maximum = torch.maximum(seen.maximum, scores.amax(dim=1))
+    factor = (seen.maximum - maximum).exp().nan_to_num(0.0)
+    weights = (scores - maximum[:, None]).exp().nan_to_num(0.0)
+    return Partial(maximum, seen.total * factor + weights.sum(dim=1), seen.output * factor[:, None] + weights @ values)
+
+
+def writes_no_result(query, keys, values, blocks, num_tokens, scale):
+    result = torch.zeros_like(query)
+    for head, own in enumerate(attention_in_place(query, keys, values, blocks, num_tokens, scale).unbind(1)):
+        result[:, [head]].copy_(own[:, None])
+    return result
+
+
+def in_place_with_einsum(query, keys, values, blocks, num_tokens, scale):
+    (num_new, q_heads, head_dim), (size, kv_heads) = query.shape, keys.shape[1:3]
+    seen = [nothing_seen(num_new, head_dim, query.dtype) for _ in range(q_heads)]
+    position, left = torch.arange(num_tokens - num_new, num_tokens)[:, None], num_tokens
+    for index, block in enumerate(blocks):
+        if left <= 0:
+            break
+        count = min(size, left)
+        left -= count
+        k, v = (cache[block, :count].repeat_interleave(q_heads // kv_heads, dim=1) for cache in (keys, values))
+        scores = torch.einsum("qhd,khd->hqk", query, k) * scale
+        scores[:, index * size + torch.arange(count)[None] > position] = NONE
+        seen = [add_block(own, scores[head], v[:, head]) for head, own in enumerate(seen)]
+    return torch.stack([attention_of(own) for own in seen], dim=1)
+
+
 WRONG = {
     "06.1": [
         Wrong("offset before block", caching(puts_the_offset_first), "the first axis of the tensor counts blocks"),
@@ -924,6 +985,8 @@ WRONG = {
         Wrong("the whole block written", caching(takes_the_slot_for_a_block), "slot 4 is not in the slot mapping"),
         Wrong("two pairs of brackets", caching(indexes_twice), "is two steps"),
         Wrong("token by token", caching(writes_token_by_token), "loops over the tokens"),
+        Wrong("heads taken for slots", caching(takes_heads_for_slots), "nothing was written there"),
+        Wrong("the flat view kept", caching(keeps_the_cache_flat), "has the shape [12, 2, 8] instead of"),
         Wrong("the rest emptied", caching(empties_the_rest), "slot 0 is not in the slot mapping"),
         Wrong("the last block read to its end", caching(read=reads_whole_blocks), "keep the first `num_tokens`"),
         Wrong("full blocks only", caching(read=reads_full_blocks_only), "Tokens are missing"),
@@ -950,6 +1013,8 @@ WRONG = {
     "06.2": [
         Wrong("subtracts 0 or more", bounded_below(0.0), "what you subtract is far above all of these scores"),
         Wrong("subtracts -10,000 or more", bounded_below(-1e4), "[-100000, -100001]"),
+        Wrong("one new query decides for all", drops_all_if_one_is_new, "the first has seen nothing, the second"),
+        Wrong("a quotient of exponentials", divides_exponentials, "an exponential before it subtracts"),
         Wrong("weights relative to the old maximum", adding(weights=of_the_old_maximum), "to the *old* maximum"),
         Wrong(
             "weight 1 for masked keys", adding(weights=turns_nan_into_1), "Each masked key counts with a weight of 1"
@@ -1019,6 +1084,7 @@ WRONG = {
             "An iteration of your loop has no keys",
         ),
         Wrong("the last block never read", reads_full_blocks_in_place, "whatever the slots without a token hold"),
+        Wrong("result never written", writes_no_result, "It is 0 everywhere"),
         Wrong("0 for hidden scores", hides_with_0, "A hidden key has a score of 0 here"),
         Wrong("hides in the last block only", hides_in_the_last_block, "hidden in the last block only"),
         Wrong(
@@ -1282,9 +1348,16 @@ RIGHT = {
     "06.1": [
         caching(writes_by_block_and_offset, reads_by_concatenation),
         caching(writes_with_index_copy, reads_by_slots),
+        caching(writes_with_scatter),
     ],
-    "06.2": [add_as_a_merge, add_with_where, add_query_by_query],
-    "06.3": [in_place_by_kv_head, in_place_with_merge, in_place_without_add_block, in_place_token_by_token],
+    "06.2": [add_as_a_merge, add_with_where, add_query_by_query, add_with_nan_to_num],
+    "06.3": [
+        in_place_by_kv_head,
+        in_place_with_merge,
+        in_place_without_add_block,
+        in_place_token_by_token,
+        in_place_with_einsum,
+    ],
     "06.4": [
         forwards_by_squeezing,
         forwards_contiguous,

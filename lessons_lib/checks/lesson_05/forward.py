@@ -246,6 +246,9 @@ def _check_arguments(seen: Seen, packed: PackedBatch, joined, case: str) -> None
         raise Mistake(
             f"the mask should have shape {[1, 1, *want.shape]}; the model was given {shape}.", case=case, idea=idea
         )
+    if bool(mask.isnan().any()):
+        idea = "0 × −∞ is NaN. Pass the bool mask itself: the model makes what it needs of it."
+        raise Mistake("the mask contains NaN.", case=case, idea=idea)
     allowed = mask[0, 0] if mask.dtype == torch.bool else mask[0, 0] > -1
     if mask.dtype != torch.bool and not bool((mask <= 0).all()):
         idea = (

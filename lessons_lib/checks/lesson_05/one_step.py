@@ -59,11 +59,13 @@ def run_step(
                 idea=idea,
             )
         if want is not None:
-            _check_row(packed, want, case, row_idea)
+            changed = {request.id for request in running if request.num_computed_tokens != computed_before[request.id]}
+            _check_row(packed, want, case, row_idea, changed)
         return forward(batch, packed)
 
     waiting_before = len(batch.waiting)
     running = list(batch.running)
+    computed_before = {request.id: request.num_computed_tokens for request in running}
     prompts = {request.id: (request, list(request.prompt_ids)) for request in [*running, *batch.waiting]}
     try:
         call(attempt, batch, case=case, forward=watched_forward)
@@ -101,8 +103,14 @@ def run_step(
         )
 
 
-def _check_row(packed: PackedBatch, want: dict[str, tuple[list[int], int]], case: str, idea: str) -> None:
-    """Check each request's new tokens in the row and its number of cached tokens."""
+def _check_row(
+    packed: PackedBatch, want: dict[str, tuple[list[int], int]], case: str, idea: str, changed: set[str]
+) -> None:
+    """Check each request's new tokens in the row and its number of cached tokens.
+
+    Args:
+        changed: the requests whose `num_computed_tokens` the step has changed before the pass.
+    """
     bounds = packed.cu_seqlens_q.tolist()
     for index, (name, (tokens, cached)) in enumerate(want.items()):
         got = packed.input_ids.tolist()[bounds[index] : bounds[index + 1]]
@@ -114,11 +122,13 @@ def _check_row(packed: PackedBatch, want: dict[str, tuple[list[int], int]], case
             )
         if packed.cached_lens[index] != cached:
             what = f"{name} has {cached} tokens in its cache; you passed {packed.cached_lens[index]} to `pack`."
-            raise Mistake(
-                what,
-                case=case,
-                idea="The number of cached tokens is `request.num_computed_tokens`.",
-            )
+            idea = "The number of cached tokens is `request.num_computed_tokens`."
+            if name in changed:
+                idea += (
+                    " Your step has changed it before the pass. Pass the number from before the step, and increase it "
+                    "after `forward`: only then are the new keys and values in the cache."
+                )
+            raise Mistake(what, case=case, idea=idea)
 
 
 def check_request(request: Request, want: list[int], computed: int, case: str) -> None:

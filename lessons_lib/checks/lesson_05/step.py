@@ -22,6 +22,7 @@ def check_ragged_step(attempt) -> None:
     _check_prefill_with_decode(attempt)
     _check_half_computed(attempt)
     _check_waiting_request_is_admitted(attempt)
+    _check_end_token(attempt)
     _check_two_leave(attempt)
     _check_empty_queue(attempt)
     _check_no_barrier(attempt)
@@ -63,13 +64,17 @@ def _check_decode(attempt) -> None:
 
 
 def _check_two_prompts(attempt) -> None:
-    case = "max_num_seqs=2; A (prompt of 3 tokens) and B (prompt of 5); the first step."
+    case = "max_num_seqs=2; A (prompt of 3 tokens) and B (prompt of 5); the {} step."
     first, second = a_request("A", 3), a_request("B", 5)
     idea = "Pack the requests in the order of `batch.running`, because `forward` joins the caches in that order."
     want = {"A": (list(first.prompt_ids), 0), "B": (list(second.prompt_ids), 0)}
-    run_step(attempt, make_batch([first, second], max_num_seqs=2), case, want, idea)
-    for request in (first, second):
-        check_request(request, answer_alone(tuple(request.prompt_ids), 3)[:1], len(request.prompt_ids), case)
+    batch = make_batch([first, second], max_num_seqs=2)
+    run_step(attempt, batch, case.format("first"), want, idea)
+    answers = [answer_alone(tuple(request.prompt_ids), 3) for request in (first, second)]
+    for request, answer in zip((first, second), answers):
+        check_request(request, answer[:1], len(request.prompt_ids), case.format("first"))
+    want = {"A": (answers[0][:1], 3), "B": (answers[1][:1], 5)}
+    run_step(attempt, batch, case.format("second"), want, idea)
 
 
 def _check_prefill_with_decode(attempt) -> None:
@@ -168,6 +173,24 @@ def _running_after_two_steps(attempt) -> list[str]:
     except Exception:  # this attempt is known to be wrong, so it may raise anything
         pass
     return [request.id for request in batch.running]
+
+
+def _check_end_token(attempt) -> None:
+    case = "max_num_seqs=1; A (prompt of 3 tokens, max_tokens 3) runs and B waits; A's first token is its end token."
+    request = a_request("A", 3)
+    request.eos_token_id = answer_alone(tuple(request.prompt_ids), 1)[0]
+    batch = make_batch([request, a_request("B", 3)])
+    run_step(attempt, batch, case)
+    if not request.output_ids:
+        idea = "The end token is part of the answer. `append_token` appends it, and the request has finished."
+        raise Mistake(f"A's answer should be [{request.eos_token_id}]; it is [].", case=case, idea=idea)
+    check_request(request, [request.eos_token_id], 3, case)
+    if request in batch.running:
+        idea = (
+            "Does your code compare the number of tokens with the limit? A request also finishes with its end token: "
+            "`retire(batch)` goes by its state."
+        )
+        raise Mistake("A has finished and should be gone, but it is still in `batch.running`.", case=case, idea=idea)
 
 
 def _check_two_leave(attempt) -> None:

@@ -70,6 +70,12 @@ CASES = (
         [[10.0], [20.0]],
     ),
     (
+        "two queries: the first has seen nothing, the second has maximum 2; scores [1] and [3].",
+        partial([NONE, 2], [0, 1.5], [[0], [20]]),
+        [[1.0], [3.0]],
+        [[30.0]],
+    ),
+    (
         "large scores: seen maximum 200, total 1, output 10; scores [300, 299].",
         partial([200], [1], [[10]]),
         [[300.0, 299.0]],
@@ -138,6 +144,11 @@ def _why(wrong: str, found, expected, seen: Partial, scores, values, got: Partia
             return (
                 "Before the first key the old maximum is −∞. The factor exp(−∞ − new maximum) is 0, and 0 × the "
                 "old total is 0. NaN comes from ∞ − ∞, 0 × ∞ or 0 / 0."
+            )
+        if bool(torch.cat([seen.maximum, block_maximum]).exp().isinf().any()):
+            return (
+                f"exp({float(maximum.max()):g}) alone is ∞, and ∞ / ∞, ∞ − ∞ and 0 × ∞ are NaN. Does your code take "
+                "an exponential before it subtracts the new maximum?"
             )
         return (
             "NaN comes from ∞ − ∞, 0 × ∞ or 0 / 0. Did you multiply by minus infinity, or divide here? The division "

@@ -81,6 +81,15 @@ def _check_write(attempt, slots: list[int], layer: int) -> None:
         )
         raise Mistake("the write replaced a tensor of the cache with a new one.", case=case, idea=idea)
     for name, tensors, rows in (("key", cache.keys, keys), ("value", cache.values, values)):
+        pool = [NUM_BLOCKS, BLOCK_SIZE, *rows.shape[1:]]
+        if any(list(tensor.shape) != pool for tensor in tensors):
+            other = next(index for index, tensor in enumerate(tensors) if list(tensor.shape) != pool)
+            raise Mistake(
+                f"`self.{name}s[{other}]` now has the shape {list(tensors[other].shape)} instead of {pool}.",
+                case=case,
+                idea="`flatten` and `view` return another view of the same memory. Write through it, and leave "
+                f"`self.{name}s[layer]` itself as it is.",
+            )
         for other, tensor in enumerate(tensors):
             if other != layer and bool((tensor != EMPTY).any()):
                 also = "too" if bool((tensors[layer] != EMPTY).any()) else f"instead of layer {layer}"
@@ -143,6 +152,12 @@ def _check_written(name: str, tensor: torch.Tensor, rows, of_the_other, slots: l
                     "Block and offset are swapped: the first axis of the tensor counts blocks, the second one offsets."
                 )
             raise Mistake(what + f"it is in slot {found[0]}.", case=case, idea=idea)
+        if not bool((stored[slot] != EMPTY).any()):
+            idea = (
+                "Something was written, but not this row to this slot. A row is what `flatten(0, 1)` has at the index "
+                "of a slot: all KV heads of one token. Does your index count other things, such as heads?"
+            )
+            raise Mistake(what + "nothing was written there.", case=case, idea=idea)
         raise Mistake(
             what + f"that slot contains {short(stored[slot].flatten()[:4])}.",
             case=case,

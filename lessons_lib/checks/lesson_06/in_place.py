@@ -182,7 +182,8 @@ def _why_if_not_nan(attempt: Callable, case: Case) -> str:
         return (
             "It is NaN whatever the slots without a token hold, so they aren't the reason. Did the queries get any "
             "key? Without one, the total is 0, and 0 / 0 is NaN. `num_tokens` counts the new tokens too: does your "
-            "loop reach the last of them, in a block that is only partly filled?"
+            "loop reach the last of them, in a block that is only partly filled? And are keys hidden by their "
+            "positions in the sequence, which have nothing to do with the ids of the blocks?"
         )
     return next((idea for guess, idea in _guesses(case) if torch.allclose(got, guess, rtol=1e-3, atol=1e-4)), "")
 
@@ -379,6 +380,11 @@ def _why(got: torch.Tensor, want: torch.Tensor, case: Case) -> str:
         return (
             "The scores of visible keys are far below zero here. The score of a hidden key has to be lower than any of "
             "them, however low: minus infinity."
+        )
+    if not bool(got.any()):
+        return (
+            "It is 0 everywhere. Is the result of each query head written, and may each token see a key? A key's "
+            "position counts from the start of the sequence; the ids of the blocks have nothing to do with it."
         )
     if same(want * _totals(case)):
         return "The output was not divided by the total: `attention_of(seen)` does that, after the last block."
