@@ -875,6 +875,11 @@ WRONG = {
             "It isn't always the first in the queue",
         ),
         Wrong(
+            "chosen as if nothing ran",
+            waiting_with(choose=lambda self: self.waiting.next([])),
+            "what runs already may make a difference",
+        ),
+        Wrong(
             "no chunk of a new prompt",
             scheduling(schedule_waiting=waits_for_the_whole_prompt),
             "D wants 21 tokens, and 8 of the budget are left",

@@ -161,6 +161,23 @@ def _check_policy(attempt) -> None:
     )
     twins.add("A", "C")
     _steps(twins, 2)
+    case = (
+        "two batch slots; D (prompt 40) runs, A (prompt 20) and C (prompt 3) wait. The policy is `BalancedLengths` "
+        "with a target of 29 tokens. A would be closer to the target by itself; beside D, C brings the mean closer."
+    )
+    twins = Twins(
+        attempt,
+        {"D": (40, 9, 9, 0.0), "A": (20, 9, 9, 1.0), "C": (3, 9, 9, 2.0)},
+        case,
+        num_blocks=64,
+        max_num_seqs=2,
+        max_num_batched_tokens=64,
+        policy=BalancedLengths(29),
+    )
+    twins.add("D")
+    _steps(twins, 1)
+    twins.add("A", "C")
+    _steps(twins, 2)
 
 
 def _check_blocks(attempt) -> None:
