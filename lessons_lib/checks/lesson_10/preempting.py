@@ -102,6 +102,15 @@ def _check_swapped(attempt) -> None:
     state.run("B", 5, answered=4, num_blocks=2)
     state.swap("B")
     state.preempt("B")
+    case = (
+        "B is the victim. This step has scheduled a token of B already, and B's 8 computed tokens are being copied to "
+        "the swap space: `victim.swapped` is [0, 1]."
+    )
+    state = Pressed(attempt, case, num_blocks=4)
+    state.run("A", 8, answered=1, num_blocks=2)
+    state.run("B", 5, answered=4, num_blocks=2, scheduled=1)
+    state.swap("B")
+    state.preempt("B")
 
 
 def _check_waiting_victim(attempt) -> None:
