@@ -233,6 +233,10 @@ def adds_it_again_at_its_place(scheduler, scheduler_output, victim):
     preempting()(scheduler, scheduler_output, victim)
 
 
+def counts_swapped_blocks(victim):
+    victim.num_computed_tokens = 4 * len(victim.swapped)
+
+
 def frees_full_blocks(scheduler, victim):
     scheduler.pool.free(victim.blocks[: victim.num_computed_tokens // scheduler.pool.block_size])
 
@@ -614,7 +618,8 @@ WRONG = {
             "isn't waiting any more",
         ),
         Wrong("a copy of it waits", preempting(queue=adds_a_copy), "B itself should wait"),
-        Wrong("a swapped one stays in the step", stays_in_the_step_if_swapped, "This step has scheduled a token of B"),
+        Wrong("a swapped one stays in the step", stays_in_the_step_if_swapped, "would compute 7 tokens of B"),
+        Wrong("as many as fit in the swapped blocks", preempting(uncount=counts_swapped_blocks), "should still be 5"),
         Wrong("it arrives anew", preempting(queue=arrives_anew), "`arrival_time` of B has changed"),
         Wrong("it arrives first", preempting(queue=arrives_first), "`B.arrival_time` should still be 1.0"),
         Wrong(

@@ -85,6 +85,13 @@ def _check_new_sequences(attempt) -> None:
     twins.add_begun("E", answered=6, computed=7)
     _steps(twins, 3)
     case = (
+        "blocks of 4, budget 4, four batch slots; E waits again, with a prompt of 5 and 6 tokens of its answer "
+        "known. None of its tokens are in the cache."
+    )
+    twins = Twins(attempt, requests, case, **large | {"max_num_batched_tokens": 4})
+    twins.add_begun("E", answered=6, computed=0)
+    _steps(twins, 4)
+    case = (
         "blocks of 4, budget 12, four batch slots; E waits again, with a prompt of 5 and 6 tokens of its answer "
         "known. 7 of its tokens are in the cache. Behind it waits A (prompt 13)."
     )

@@ -201,8 +201,8 @@ def _cost_of_a_swap() -> Iterator[Case]:
     )
     yield Case(Machine(out=5, into=5, out_base=4000, in_base=6000, recompute=10.5), 480, base)
     rate = (
-        "Every swap takes 10 ms here, however short the victim is. If the seconds per token (or the bandwidth) come "
-        "from a single measurement, these 10 ms are spread over its tokens."
+        "Every swap takes 10 ms here, out and in together, however short the victim is. If the seconds per token (or "
+        "the bandwidth) come from a single measurement, these 10 ms are spread over its tokens."
     )
     machine = Machine(out=5, into=5, out_base=4000, in_base=6000, recompute=20)
     yield Case(machine, 480, rate)

@@ -103,12 +103,12 @@ def _check_swapped(attempt) -> None:
     state.swap("B")
     state.preempt("B")
     case = (
-        "B is the victim. This step has scheduled a token of B already, and B's 8 computed tokens are being copied to "
-        "the swap space: `victim.swapped` is [0, 1]."
+        "B is the victim. 5 of its 12 prompt tokens are computed, and this step has scheduled the other 7 already. The "
+        "5 are being copied to blocks 0 and 1 of the swap space: `victim.swapped` is [0, 1]."
     )
-    state = Pressed(attempt, case, num_blocks=4)
+    state = Pressed(attempt, case, num_blocks=5)
     state.run("A", 8, answered=1, num_blocks=2)
-    state.run("B", 5, answered=4, num_blocks=2, scheduled=1)
+    state.run("B", 12, computed=5, num_blocks=3, scheduled=7)
     state.swap("B")
     state.preempt("B")
 
