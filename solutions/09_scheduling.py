@@ -523,8 +523,8 @@ A mean hides the requests that fared badly, so the table also shows the 99th per
 > **99th percentile**: the value that 99 of 100 values don't exceed, p99 for short. One request in a hundred fares
 > worse.
 
-**Guess first:** compared with first come, first served, by what factor does shortest job first change the mean latency,
-the 99th percentile, and the longest queue time?
+**Guess first:** compared with first come, first served, which of these does shortest job first make better, and which
+worse: the mean latency, the 99th percentile, the longest queue time?
 """
 
 # %%

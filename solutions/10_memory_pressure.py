@@ -235,7 +235,7 @@ computed, needs a block, and B is the victim:
 | `scheduler.waiting`, a queue; `add(sequence)` puts a sequence where its rank belongs | C, D | B, C, D |
 | `scheduler.pool`; `free(blocks)` | no block is free | blocks 2, 3 and 5 are free |
 | `scheduler_output.num_scheduled_tokens`, a dict: sequence to tokens | B: 1 | ? |
-| `scheduler_output.preempted`, a list | – | B |
+| `scheduler_output.preempted`, a list in the order of preemption | – | B |
 | `victim.num_computed_tokens` | 8 | 0 |
 | `victim.prompt_ids`, `victim.output_ids` | 5, 4 tokens | 5, 4 tokens |
 

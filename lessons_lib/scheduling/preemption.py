@@ -35,7 +35,8 @@ class PreemptiveSchedulerOutput(SchedulerOutput):
 
 
 def last_in_rank(candidates: list[Sequence], policy: "Policy") -> Sequence:
-    """The victim: the sequence that the policy would serve last; of two alike, the later candidate.
+    """The victim. Whichever candidate needs the block, none gives way to one that the policy serves after it, nor, at
+    equal rank, to one that was admitted later.
 
     Args:
         candidates: one or more, in the order of admission.

@@ -621,6 +621,20 @@ def rank_of_floats(self, sequence):
     return PriorityWithAgeing.rank(self, sequence)
 
 
+def in_order_of_arrival(running, budget):
+    return sharing(lambda running: decodes_first(sorted(running, key=lambda s: s.arrival_time)))(running, budget)
+
+
+def allocates_for_all_known_of_an_answer(self, scheduler_output, sequence, count):
+    tokens = sequence.num_tokens if sequence.output_ids else sequence.num_computed_tokens + count
+    missing = blocks_for(tokens, self.pool.block_size) - len(sequence.blocks)
+    if missing > len(self.pool.free_queue):
+        scheduler_output.stalled.append(sequence)
+        return
+    sequence.blocks += self.pool.allocate(max(missing, 0))
+    scheduler_output.num_scheduled_tokens[sequence] = count
+
+
 def splits_what_is_left_evenly(running, budget):
     """Each prompt gets an equal part of what is left, the last ones what the first didn't need."""
     counts = {sequence: 1 for sequence in ones(running)[:budget]}
@@ -658,6 +672,7 @@ def stalls_when_no_block_is_free(self, scheduler_output, sequence, count):
 
 WRONG = {
     "09.1": [
+        Wrong("in the order of arrival", in_order_of_arrival, "but was admitted after it"),
         Wrong("what is left, in equal parts", splits_what_is_left_evenly, "F, which comes after it, gets 16"),
         Wrong(
             "a lost answer is forgotten",
@@ -875,6 +890,16 @@ WRONG = {
             "It isn't always the first in the queue",
         ),
         Wrong(
+            "blocks for a whole answer at once",
+            scheduling(allocate_slots=allocates_for_all_known_of_an_answer),
+            "E should have 1 block",
+        ),
+        Wrong(
+            "chosen as if nothing ran",
+            waiting_with(choose=lambda self: self.waiting.next([])),
+            "what runs already may make a difference",
+        ),
+        Wrong(
             "no chunk of a new prompt",
             scheduling(schedule_waiting=waits_for_the_whole_prompt),
             "D wants 21 tokens, and 8 of the budget are left",
@@ -955,7 +980,7 @@ WRONG = {
             "its blocks must hold them all",
         ),
         Wrong(
-            "blocks of the whole prompt", allocating_with(needs=lambda s, count: s.num_tokens), "for the whole prompt"
+            "blocks of the whole prompt", allocating_with(needs=lambda s, count: s.num_tokens), "for all known tokens"
         ),
         Wrong(
             "blocks up to max_tokens",

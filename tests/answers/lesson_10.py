@@ -1,5 +1,7 @@
 """Answers to the exercises of lesson 10: what learners get wrong, and other ways to be right."""
 
+from dataclasses import replace
+
 import numpy as np
 from answers import Wrong
 from lessons_lib.kv_cache.block_pool import blocks_for
@@ -100,6 +102,10 @@ def returns_no_victim(candidates, policy):
 
 def spares_the_one_that_stands_alone(candidates, policy):
     return last_in_rank(candidates, policy) if len(candidates) > 1 else None
+
+
+def breaks_ties_by_arrival(candidates, policy):
+    return max(reversed(candidates), key=lambda sequence: (policy.rank(sequence), sequence.arrival_time))
 
 
 def negates_the_rank(candidates, policy):
@@ -210,6 +216,25 @@ def loses_its_place(scheduler, victim):
 def gets_the_best_tier(scheduler, victim):
     victim.tier = 0
     scheduler.waiting.add(victim)
+
+
+def adds_a_copy(scheduler, victim):
+    scheduler.waiting.add(replace(victim))
+
+
+def stays_in_the_step_if_swapped(scheduler, scheduler_output, victim):
+    preempting(**{"step": nothing} if victim.swapped else {})(scheduler, scheduler_output, victim)
+
+
+def adds_it_again_at_its_place(scheduler, scheduler_output, victim):
+    if victim in list(scheduler.waiting):
+        scheduler.waiting.remove(victim)
+        scheduler.waiting.add(victim)
+    preempting()(scheduler, scheduler_output, victim)
+
+
+def counts_swapped_blocks(victim):
+    victim.num_computed_tokens = 4 * len(victim.swapped)
 
 
 def frees_full_blocks(scheduler, victim):
@@ -523,6 +548,7 @@ WRONG = {
         Wrong("the tier of a pair only", looks_at_the_tier, "the second number of the pairs decides"),
         Wrong("neighbors only", compares_neighbors, "Compare each candidate with the best victim so far"),
         Wrong("the shortest of two alike", breaks_ties_by_length, "Their tokens and blocks make no difference"),
+        Wrong("the later arrival of two alike", breaks_ties_by_arrival, "A's later arrival makes no difference"),
         Wrong("nothing is returned", returns_no_victim, "yours returned None"),
         Wrong("a negated rank that is a pair", negates_the_rank, "TypeError"),
     ],
@@ -591,6 +617,9 @@ WRONG = {
             preempting(queue=lambda scheduler, victim: (scheduler.waiting.clear(), scheduler.waiting.add(victim))),
             "isn't waiting any more",
         ),
+        Wrong("a copy of it waits", preempting(queue=adds_a_copy), "B itself should wait"),
+        Wrong("a swapped one stays in the step", stays_in_the_step_if_swapped, "would compute 7 tokens of B"),
+        Wrong("as many as fit in the swapped blocks", preempting(uncount=counts_swapped_blocks), "should still be 5"),
         Wrong("it arrives anew", preempting(queue=arrives_anew), "`arrival_time` of B has changed"),
         Wrong("it arrives first", preempting(queue=arrives_first), "`B.arrival_time` should still be 1.0"),
         Wrong(
@@ -686,6 +715,18 @@ WRONG = {
             choosing(swap_line, recompute_slope, tokens=lambda victim: victim.num_tokens),
             "so it is no reason to swap",
         ),
+        Wrong(
+            "one computed token less",
+            choosing(swap_line, recompute_slope, tokens=lambda victim: victim.num_computed_tokens - 1),
+            "Does your function count one fewer?",
+        ),
+        Wrong(
+            "only the tokens beyond the first measurement",
+            lambda recorded: choosing(
+                swap_line, lambda rows, n: recompute_slope(rows, n) - recompute_slope(rows, rows[0]["tokens"])
+            )(recorded),
+            "to swap and to recompute",
+        ),
         Wrong("the last two measurements", by_the_last_two, "use the last two measurements"),
         Wrong("the first two measurements", by_the_first_two, "use the first two measurements"),
         Wrong("all measurements", by_least_squares, "Use the first and the last"),
@@ -727,6 +768,7 @@ RIGHT = {
         in_another_order,
         preempting(free=block_by_block),
         by_drop,
+        adds_it_again_at_its_place,
         preempting(forget=clears_in_place),
     ],
     "10.3": [choosing(swap_line, recompute_slope), in_bytes, with_a_class, by_adding_blocks],

@@ -130,8 +130,8 @@ def compare_blocks(twins: "Twins", got) -> None:
             )
         elif held == blocks_for(sequence.num_tokens, size):
             idea = (
-                "Blocks were allocated for the whole prompt. This step computes only a part of it and needs "
-                "blocks for that part; until then, other sequences can use the rest."
+                "Blocks were allocated for all known tokens. A block is needed once a step computes the first of its "
+                "tokens; until then, another sequence can use it."
             )
         elif held == blocks_for(sequence.most_tokens, size):
             idea = (

@@ -85,6 +85,13 @@ def _check_new_sequences(attempt) -> None:
     twins.add_begun("E", answered=6, computed=7)
     _steps(twins, 3)
     case = (
+        "blocks of 4, budget 4, four batch slots; E waits again, with a prompt of 5 and 6 tokens of its answer "
+        "known. None of its tokens are in the cache."
+    )
+    twins = Twins(attempt, requests, case, **large | {"max_num_batched_tokens": 4})
+    twins.add_begun("E", answered=6, computed=0)
+    _steps(twins, 4)
+    case = (
         "blocks of 4, budget 12, four batch slots; E waits again, with a prompt of 5 and 6 tokens of its answer "
         "known. 7 of its tokens are in the cache. Behind it waits A (prompt 13)."
     )
@@ -159,6 +166,23 @@ def _check_policy(attempt) -> None:
         max_num_batched_tokens=8,
         policy=BalancedLengths(6),
     )
+    twins.add("A", "C")
+    _steps(twins, 2)
+    case = (
+        "two batch slots; D (prompt 40) runs, A (prompt 20) and C (prompt 3) wait. The policy is `BalancedLengths` "
+        "with a target of 29 tokens. A would be closer to the target by itself; beside D, C brings the mean closer."
+    )
+    twins = Twins(
+        attempt,
+        {"D": (40, 9, 9, 0.0), "A": (20, 9, 9, 1.0), "C": (3, 9, 9, 2.0)},
+        case,
+        num_blocks=64,
+        max_num_seqs=2,
+        max_num_batched_tokens=64,
+        policy=BalancedLengths(29),
+    )
+    twins.add("D")
+    _steps(twins, 1)
     twins.add("A", "C")
     _steps(twins, 2)
 

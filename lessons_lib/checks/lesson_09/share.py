@@ -42,6 +42,7 @@ def check_share_budget(attempt) -> None:
     for case, counts in zip(CASES, found):
         if counts != _right(*case):
             raise Mistake(_what(counts, _right(*case)), case=_told(*case), idea=_why(found, counts, case))
+    _check_order_of_admission(attempt)
     rng = Random(9)
     for _ in range(200):
         specs = []
@@ -52,6 +53,22 @@ def check_share_budget(attempt) -> None:
         counts = _counts(attempt, *case)
         if counts != _right(*case):
             raise Mistake(_what(counts, _right(*case)), case=_told(*case), idea=_why([], counts, case))
+
+
+def _check_order_of_admission(attempt) -> None:
+    """The first one in `running` arrived last."""
+    for specs, budget in (([("D", 21, 0, 0), ("F", 40, 0, 0)], 32), ([("A", 13, 5, 17), ("C", 3, 2, 4)], 1)):
+        running = _made(specs)
+        running[0].arrival_time = 1.0
+        first, second = names_of(running)
+        case = f"{_told(specs, budget)} {first} arrived at 1, {second} at 0."
+        counts = _as_counts(call(lambda: attempt(list(running), budget), case=case), running, case)
+        if counts != _right(specs, budget):
+            idea = (
+                f"{second} arrived before {first}, but was admitted after it. Go through the sequences in the order of "
+                "`running`."
+            )
+            raise Mistake(_what(counts, _right(specs, budget)), case=case, idea=idea)
 
 
 def _made(specs) -> list:

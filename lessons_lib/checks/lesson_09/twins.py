@@ -117,7 +117,9 @@ class Twins:
                 "Check first: if more blocks are missing than `len(self.pool.free_queue)`, the sequence stalls, "
                 "and nothing is allocated."
             )
-            raise Mistake(f"`schedule` raised OutOfBlocks: {str(error)[:100]}", case=self.now(), idea=idea) from None
+            raise Mistake(
+                f"`schedule` raised OutOfBlocks: {str(error).split('. ')[0]}.", case=self.now(), idea=idea
+            ) from None
         except ValueError as error:
             if "does not wait in this queue" in str(error):
                 raise Mistake(

@@ -201,8 +201,8 @@ def _cost_of_a_swap() -> Iterator[Case]:
     )
     yield Case(Machine(out=5, into=5, out_base=4000, in_base=6000, recompute=10.5), 480, base)
     rate = (
-        "Every swap takes 10 ms here, however short the victim is. If the seconds per token (or the bandwidth) come "
-        "from a single measurement, these 10 ms are spread over its tokens."
+        "Every swap takes 10 ms here, out and in together, however short the victim is. If the seconds per token (or "
+        "the bandwidth) come from a single measurement, these 10 ms are spread over its tokens."
     )
     machine = Machine(out=5, into=5, out_base=4000, in_base=6000, recompute=20)
     yield Case(machine, 480, rate)
@@ -223,8 +223,8 @@ def _counts() -> Iterator[Case]:
 
 def _blocks() -> Iterator[Case]:
     first = (
-        "Here nothing comes on top of what each token takes. Is your line right for a short victim? What would your "
-        "function say that a swap of 0 tokens takes?"
+        "Here nothing comes on top of what each token takes. Are your lines right for a short victim? How long would "
+        "your function say that 0 tokens take, to swap and to recompute?"
     )
     yield Case(Machine(out=10, into=10, recompute=40), 40, first)
     only = "Whole blocks are copied, so 32 tokens' worth. But only the 17 computed tokens are recomputed."
@@ -239,6 +239,8 @@ def _blocks() -> Iterator[Case]:
         size=4,
     )
     yield Case(machine, 16, "16 tokens fill exactly one block of 16. Is one block too many copied?")
+    one_less = "16 tokens are computed, and all 16 are computed again. Does your function count one fewer?"
+    yield Case(Machine(out=10, into=10, recompute=20.5), 16, one_less)
     empty = (
         "Only blocks with computed tokens are copied. `victim.blocks` may have more: the step has just allocated them "
         "for its next tokens."

@@ -102,6 +102,15 @@ def _check_swapped(attempt) -> None:
     state.run("B", 5, answered=4, num_blocks=2)
     state.swap("B")
     state.preempt("B")
+    case = (
+        "B is the victim. 5 of its 12 prompt tokens are computed, and this step has scheduled the other 7 already. The "
+        "5 are being copied to blocks 0 and 1 of the swap space: `victim.swapped` is [0, 1]."
+    )
+    state = Pressed(attempt, case, num_blocks=5)
+    state.run("A", 8, answered=1, num_blocks=2)
+    state.run("B", 12, computed=5, num_blocks=3, scheduled=7)
+    state.swap("B")
+    state.preempt("B")
 
 
 def _check_waiting_victim(attempt) -> None:

@@ -183,6 +183,11 @@ class Pressed:
                 "queue: `scheduler.waiting.add(sequence)`.",
             )
         if queue == self.queue:
+            if not any(sequence is self.victim for sequence in self.scheduler.waiting):
+                self._fail(
+                    f"{name} itself should wait; your queue has another `Sequence` with this id.",
+                    "Is it a copy? The next steps would give its tokens to the copy. Add the victim itself.",
+                )
             return
         what = f"the waiting queue should be {listed(self.queue)}; yours is {listed(queue)}."
         place = "`scheduler.waiting.add(sequence)` puts a sequence at its place."
@@ -309,7 +314,7 @@ class Pressed:
             )
         if pool.used != self.used or len(pool.free_queue) + len(pool.used) != pool.num_blocks:
             self._fail(
-                f"in use should be blocks {sorted(self.used)}, and all others free once; yours leaves "
+                f"blocks {sorted(self.used)} of the pool should be in use, and all others free once; yours leaves "
                 f"{sorted(pool.used)} in use and {sorted(pool.free_queue)} free.",
                 "Free the victim's blocks through `scheduler.pool.free`, each once, and no others.",
             )

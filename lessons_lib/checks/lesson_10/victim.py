@@ -215,6 +215,13 @@ def _check_alike(attempt) -> None:
         case = "first come, first served; A and B arrived at 1, with prompts of {} and {} tokens.".format(*prompts)
         length = "A and B have the same rank, and B is later in the list. Their tokens and blocks make no difference."
         _choose(attempt, [a, b], FirstComeFirstServed(), b, case, {"A": length}, LAST)
+    a, b = _sequence("A", 2.0, expected=20), _sequence("B", 1.0, expected=20)
+    case = "shortest job first; A arrived at 2, B at 1; both have an expected answer of 20; the candidates are A, B."
+    later = (
+        "A and B have the same rank, and B is later in the list. This policy doesn't rank by arrival, so A's later "
+        "arrival makes no difference."
+    )
+    _choose(attempt, [a, b], ShortestJobFirst(), b, case, {"A": later}, LAST)
     a, b, c = _sequence("A", 0.0), _sequence("B", 1.0), _sequence("C", 1.0)
     case = "first come, first served; A arrived at 0, B and C at 1; the candidates are A, C, B."
     by_list = "B and C have the same rank, and B is later in the list. The position in the list decides, not the id."
