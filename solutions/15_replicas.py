@@ -216,7 +216,7 @@ So the replica has to be told which tokens are prompt and which are output. Our 
 ## Build 2: the request that goes on
 
 **Your task: `request_to_go_on(request, token_ids)`.** `request` is a dict, the request that the lost replica was sent: `"prompt"` (token ids), `"max_tokens"`, and any other fields. `token_ids`
-is a list: the tokens that the client has received in answer to it. Return the request for the next replica, a new dict.
+is a list: the tokens that the client has received in answer to it. Return the request for the next replica, a new dict with a list of its own.
 
 The next replica continues from `"output_token_ids"`, the list of *all* tokens of the completion so far; a request that was moved before already has some. The field may be missing or
 None. `max_tokens` limits the whole completion; return None if no token is missing. Change neither argument.
@@ -254,7 +254,7 @@ answer 11, 12, 13:
 - A `Chunk` has `token_ids`, `finish_reason` (None, except in the last one) and `error`. Some servers send the reason in a chunk without tokens.
 - `choose(candidates)` gets a list of the replicas that can still be asked, at least one, and returns an index in it.
 
-The first and the last row are given. `stream_once` serves a request by one replica: it closes the stream and lowers the load in every case, also when the reader leaves. It raises `ReplicaLost` if the replica is lost.
+The first and the last row are in `stream_once`, which serves a request by one replica. It closes the stream and lowers the load in every case, also when the reader leaves. It raises `ReplicaLost` if the replica is lost.
 """
 
 # %%
@@ -265,7 +265,7 @@ show_source(stream_once)
 **Your task**: `relay`, with the other rows. Use `stream_once`, or do it your own way.
 
 - Each chunk is passed on before the next one is read. A chunk with a `finish_reason` is passed on as it is, and is the last.
-- After a loss, one of the replicas that haven't been lost is asked for what `request_to_go_on` returns. If that is None, none is asked. A request may also arrive complete.
+- After a loss, one of the replicas that haven't been lost is asked for what `request_to_go_on` returns. If that is None, none is asked. The same holds for a request that arrives complete.
 - When the next replica is asked, or the reader leaves, the stream before is closed and its replica's load is lowered.
 - All replicas get the same seed. If the request has none (missing or None), draw a random int for it.
 - Change neither `request` nor the list `replicas`, which may be empty.

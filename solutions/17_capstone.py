@@ -98,8 +98,8 @@ print(start_capstone("small"))
 """
 ## Build: the first level
 
-One request at a time, without a cache: each step computes a whole sequence again. It is slow, and the easiest engine to get right. For one sequence, `model(input_ids=torch.tensor([tokens])).logits[0, -1]` is all you need of the models, which are GPT-2, Llama and Qwen2. The work is in the ends: the end token, `max_tokens`, the full
-context.
+One request at a time, without a cache: each step computes a whole sequence again. It is slow, and the easiest engine to get right. For one sequence, `model(input_ids=torch.tensor([tokens])).logits[0, -1]` is all you need of the models, which are GPT-2, Llama and Qwen2. A whole sequence fits into
+`max_num_batched_tokens` here. Requests that come meanwhile wait. The work is in the ends: the end token, stop tokens, `max_tokens`, the full context.
 
 Write `add_request`, `step` and `has_unfinished` in `engine.py`, and run the next cell after every change. It reads your file anew, tries the items of the level, and explains the first that don't hold.
 """
@@ -111,7 +111,7 @@ judge_package("answers")
 """
 (The suite is a command, too. To stop in your own code, put `breakpoint()` there and run `python -m lessons_lib.conformance my_serving.engine --size answers`. With `--only answers.end_token` it tries a single item.)
 
-**Your task: `make_engine(model, limits, tokenizer)`.** Return your engine. With the file, that's one line: `return engine_of("my_serving")(model, limits, tokenizer)`. The check tries every item of `answers`, up to the first that doesn't hold.
+**Your task: `make_engine(model, limits, tokenizer)`.** Return your engine. With the file, that's one line: `return engine_of("my_serving")(model, limits, tokenizer)`. The check tries every item of `answers`, up to the first that doesn't hold. Then it adds three requests at once.
 """
 
 # %% exercise="17.1"
@@ -193,7 +193,7 @@ draw_compare(mine.timelines()[0], small.timelines()[0], names=("make_engine", "s
 The suite has tested you. A suite finds what it looks for, so now you write a test of your own. The contract says of `abort`: *no token follows*. Engines break that in more than one way.
 
 **Your task: `test_an_abort(make_engine)`.** It raises if an engine gives tokens to a request after its abort; an `assert` is enough. `make_engine(max_num_seqs=2)` makes a small model's engine with these
-`Limits`, and you may make several. Every engine that keeps the contract must pass, whatever it does otherwise. The check tries your test on four right engines and on two wrong ones.
+`Limits`, and you may make several. Every engine that keeps the contract must pass, whatever it does otherwise. The check tries your test on five right engines and on two wrong ones.
 """
 
 # %% exercise="17.5"

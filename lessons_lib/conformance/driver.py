@@ -49,11 +49,11 @@ class Served:
     given: list[int] | None = None
 
     def __str__(self) -> str:
-        told = f"prompt of {len(self.prompt)} tokens, max_tokens {self.params.max_tokens}"
+        length = len(self.prompt)
+        told = f"prompt of {length} token{'s' * (length != 1)}, max_tokens {self.params.max_tokens}"
         if self.params.stop_token_ids:
             told += f", stop_token_ids {list(self.params.stop_token_ids)}"
-            told += ", ignore_eos" if self.params.ignore_eos else ""
-        return told
+        return told + (", ignore_eos" if self.params.ignore_eos else "")
 
 
 class ModelWatch:
@@ -177,6 +177,8 @@ class Run:
             )
         if event.finish_reason not in (None, *REASONS):
             raise Broken(f"{where}: finish_reason is {event.finish_reason!r}; it must be one of {REASONS}, or None.")
+        if not isinstance(event.token_ids, list | tuple):
+            raise Broken(f"{where}: token_ids is {event.token_ids!r}; it must be a list of the step's new tokens.")
         for token in event.token_ids:
             if not isinstance(token, int) or isinstance(token, bool) or not 0 <= token < VOCAB_SIZE:
                 raise Broken(f"{where}: {token!r} is no token id; it must be an int from 0 to {VOCAB_SIZE - 1}.")
@@ -186,7 +188,10 @@ class Run:
         served.tokens += event.token_ids
         served.text += event.text
         if len(served.tokens) > served.params.max_tokens:
-            raise Broken(f"{where}: token {len(served.tokens)} came, and max_tokens is {served.params.max_tokens}.")
+            raise Broken(
+                f"{where}: token {len(served.tokens)} came, and max_tokens is {served.params.max_tokens}. The step "
+                f"returned {event.token_ids}."
+            )
         served.finish_reason = served.finish_reason or event.finish_reason
 
     def run_out(self, after_step: Callable[[], object] | None = None) -> None:

@@ -17,6 +17,12 @@ def matched(block_hashes, replica):
     return count
 
 
+def sorts_the_replicas(block_hashes, replicas, imbalance_limit):
+    replicas.sort(key=lambda replica: (replica.load, replica.num_sent))
+    best = max(range(len(replicas)), key=lambda index: matched(block_hashes, replicas[index]))
+    return best if replicas[best].load <= replicas[0].load + imbalance_limit else 0
+
+
 def least_loaded(replicas):
     return min(range(len(replicas)), key=lambda i: (replicas[i].load, replicas[i].num_sent))
 
@@ -252,6 +258,10 @@ def step_1_only(request, replicas, choose, max_moves=2):
         replica.load -= 1
 
 
+def seed_of_a_fraction(request):
+    return request if request.get("seed") is not None else {**request, "seed": random.random()}
+
+
 def relaying(
     seed=lambda request: request if request.get("seed") is not None else {**request, "seed": random.getrandbits(31)},
     buffered=False,
@@ -279,10 +289,14 @@ def relaying(
     puts_load_back=False,
     copies=False,
     own_list=True,
+    asks_if_complete=False,
 ):
     def attempt(request, replicas, choose, max_moves=2):
         request = seed(request)
         asked, tokens, left, moves = request, [], list(replicas) if own_list else replicas, limit(max_moves)
+        if not asks_if_complete and request_to_go_on(request, []) is None:
+            yield Chunk([], "length")
+            return
         while left and moves >= 0:
             index = 0 if ignores_choice or (asked is not request and not asks_again) else choose(left)
             replica, stream = (left.pop(index) if take_out else left[index]), None
@@ -462,6 +476,9 @@ def with_closing(request, replicas, choose, max_moves=2):
     if request.get("seed") is None:
         request = dict(request, seed=random.randrange(2**31))
     lost, tokens = set(), []
+    if request_to_go_on(request, tokens) is None:
+        yield Chunk([], "length")
+        return
     while len(lost) <= max_moves and len(lost) < len(replicas):
         candidates = [one for one in replicas if id(one) not in lost]
         replica = candidates[choose(candidates)]
@@ -490,6 +507,9 @@ def with_closing(request, replicas, choose, max_moves=2):
 def in_recursion(request, replicas, choose, max_moves=2):
     if request.get("seed") is None:
         request = {**request, "seed": random.randint(0, 10**6)}
+    if request_to_go_on(request, []) is None:
+        yield Chunk([], "length")
+        return
     if not replicas or max_moves < 0:
         yield Chunk([], "error", "lost")
         return
@@ -558,6 +578,12 @@ def no_output_tokens_as_none(request, token_ids):
     return request_to_go_on({**request, "output_token_ids": earlier + []}, token_ids)
 
 
+def appends_the_list(request, token_ids):
+    new = [*(request.get("output_token_ids") or ())]
+    new.append(token_ids)
+    return {**request, "output_token_ids": new} if len(new) < request["max_tokens"] else None
+
+
 def false_if_complete(request, token_ids):
     return request_to_go_on(request, token_ids) or False
 
@@ -597,11 +623,13 @@ WRONG = {
         Wrong("the replica itself", returns_the_replica, "the replica itself"),
         Wrong("None if unknown", returns_none_for_unknown, "yours returned None"),
         Wrong("-1 if unknown", minus_one_for_unknown, "There is always a replica to choose"),
+        Wrong("sorts the list", sorts_the_replicas, "your code changed the list `replicas`"),
         Wrong("begins it too", begins_it_too, "your code changed a replica"),
         Wrong("changes the list", pops_hashes, "changed its argument `block_hashes`"),
     ],
     "15.2": [
         Wrong("counts earlier tokens twice", doubles_earlier_tokens, "fewer than `max_tokens` tokens"),
+        Wrong("a list in the list", appends_the_list, "as one element"),
         Wrong("False if complete", false_if_complete, "or None if no token is missing"),
         Wrong("a longer prompt", as_a_longer_prompt, "the seed starts again"),
         Wrong("a longer prompt, fewer tokens", longer_prompt_and_fewer_tokens, "`max_tokens` stays as it is"),
@@ -697,6 +725,8 @@ WRONG = {
         ),
         Wrong("refused after a move", relaying(refused="move later"), "replica C was asked too"),
         Wrong("other streams aren't counted", relaying(counts_others=False), "its load should be 4; it is 1"),
+        Wrong("asked for a complete request", relaying(asks_if_complete=True), "no replica should be asked; A was"),
+        Wrong("a random float as a seed", relaying(seed=seed_of_a_fraction), "but a seed is an int"),
         Wrong("the load is put back", relaying(puts_load_back=True), "don't put back what it was before"),
         Wrong("the load drops at the end", tidying_up_at_the_end(streams=False), "the load of A should be 0; it is 1"),
         Wrong("streams are closed at the end", tidying_up_at_the_end(loads=False), "the stream of A is still open"),

@@ -484,6 +484,19 @@ def cuts_a_copy(layer, rank, world_size, all_reduce):
     return layer
 
 
+def along_the_first_axis(tensor, worker):
+    parts, me = list(tensor.tensor_split(worker.world_size)), worker.rank
+    others = [rank for rank in range(worker.world_size) if rank != me]
+    for rank in others:
+        worker.send(rank, parts[rank])
+    mine = parts[me].clone()
+    for rank in others:
+        mine += worker.receive(rank)
+    for rank in others:
+        worker.send(rank, mine)
+    return torch.cat([mine if rank == me else worker.receive(rank) for rank in range(worker.world_size)])
+
+
 WRONG = {
     "16.1": [
         Wrong("both dimensions", cuts_both, "Too much is cut"),
@@ -511,6 +524,7 @@ WRONG = {
         Wrong("two parts only", halves_only, "yours has [3, 4]"),
     ],
     "16.2": [
+        Wrong("cuts the first axis", along_the_first_axis, "Two rows can't be shared evenly by three workers"),
         Wrong("the rest for the last owner", to_owners_of_uneven_parts, "The parts aren't equally long"),
         Wrong("without its own part", without_its_own_part, "this worker's own part left out"),
         Wrong("nothing returned", lambda tensor, worker: None, "should return a tensor; yours returned None"),

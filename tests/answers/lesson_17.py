@@ -248,6 +248,36 @@ def alone(mistake):
     return of(type("Alone", (Alone,), {"mistake": mistake}))
 
 
+class AllAtOnce(Alone):
+    """The whole answer in one step."""
+
+    def step(self):
+        tokens, left = [], len(self.queue)
+        while len(self.queue) == left and left:
+            (event,) = super().step()
+            tokens += event.token_ids
+        return [NewTokens(event.request_id, tokens, event.finish_reason)] if tokens else []
+
+
+class OnePlace(Alone):
+    """A new request takes the place of the one before."""
+
+    def add_request(self, *arguments):
+        self.queue.clear()
+        super().add_request(*arguments)
+
+
+class ComputesAtTheDoor(Alone):
+    def add_request(self, request_id, prompt_ids, params):
+        super().add_request(request_id, prompt_ids, params)
+        self.model(input_ids=torch.tensor([prompt_ids]))
+
+
+class BareTokens(Alone):
+    def step(self):
+        return [NewTokens(each.request_id, each.token_ids[0], each.finish_reason) for each in super().step()]
+
+
 class WithACache:
     """A cache for each request, which take turns; the end is told one step after the last token."""
 
@@ -285,10 +315,14 @@ WRONG["17.1"] = [
     Wrong("the first position", alone("first position"), "The first 2 tokens are the same; then they differ"),
     Wrong("max_tokens counts the prompt", alone("counts the prompt"), "the engine gave [59]"),
     Wrong("appends to the caller's list", alone("the caller's list"), "it has 15 tokens now"),
-    Wrong("all tokens again", alone("all again"), "in step 4: token 10 came"),
+    Wrong("all tokens again", alone("all again"), "max_tokens is 8. The step returned [59, 59, 57, 2]"),
+    Wrong("a token, no list", of(BareTokens), "token_ids is 59; it must be a list"),
+    Wrong("the whole answer at once", of(AllAtOnce), "a step made 3 passes of the model"),
+    Wrong("one place for all", of(OnePlace), "A request was lost"),
+    Wrong("computes in add_request", of(ComputesAtTheDoor), "`add_request` runs the model: 3 passes"),
     Wrong("an event, no list", alone("one event"), "it must be a list of NewTokens"),
     Wrong("never leaves", alone("stays"), "A request ends once"),
-    Wrong("ignore_eos is ignored", alone("ends at the end token"), "answers.one_token_prompt"),
+    Wrong("ignore_eos is ignored", alone("ends at the end token"), "(prompt of 1 token, max_tokens 6, ignore_eos"),
     Wrong("the end token isn't told", alone("hidden"), "tokens are right, and 1 missing"),
     Wrong("another reason", alone("eos as a reason"), "finish_reason is 'eos'"),
     Wrong("length before stop", alone("length first"), "answers.end_token_at_the_limit"),
@@ -657,7 +691,31 @@ def counts_steps(make_engine):
         assert len(steps) == num_steps
 
 
+def wants_both_to_run(make_engine):
+    for aborted, slots in (("a", 1), ("b", 1), ("b", 2)):
+        engine = make_engine(max_num_seqs=slots)
+        for name in "ab":
+            engine.add_request(name, [5, 7, 9], Params(max_tokens=4, ignore_eos=True))
+        assert len(engine.step()) == slots, "both run"
+        engine.abort(aborted)
+        while engine.has_unfinished():
+            assert not any(event.token_ids for event in engine.step() if event.request_id == aborted)
+
+
+def returns_its_verdict(make_engine):
+    events = {aborted: two_requests(make_engine, aborted, max_num_seqs=1) for aborted in "ab"}
+    return not any(event.token_ids for name in "ab" for event in events[name] if event.request_id == name)
+
+
+def says_nothing(make_engine):
+    for aborted in "ab":
+        assert not [each for each in two_requests(make_engine, aborted) if each.request_id != aborted]
+
+
 WRONG["17.5"] = [
+    Wrong("wants both to run", wants_both_to_run, "the test fails on an engine that serves one request at a time"),
+    Wrong("returns its verdict", returns_its_verdict, "It returned False, which nothing reads"),
+    Wrong("an assertion without words", says_nothing, "of your cell: `assert not [each for each in"),
     Wrong("counts steps", counts_steps, "Does your test count steps or events?"),
     Wrong("aborts what runs only", aborts_what_runs_only, "Abort in every state"),
     Wrong("aborts what waits only", aborts_what_waits_only, "Is a request running, with tokens still to come"),

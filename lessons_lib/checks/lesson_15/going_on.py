@@ -78,6 +78,8 @@ def _different(field: str, got, request: dict, token_ids: list[int]) -> str:
         return (
             "`max_tokens` limits the whole completion, and the tokens in `output_token_ids` count. Leave it as it is."
         )
+    if field == "output_token_ids" and any(isinstance(each, list | tuple) for each in got):
+        return "A list of tokens is in it as one element. `extend` or `+` adds its tokens one by one."
     if field == "output_token_ids" and got == [*request["prompt"], *token_ids]:
         return "Only generated tokens belong there, not the prompt."
     if field == "output_token_ids" and got == list(token_ids):

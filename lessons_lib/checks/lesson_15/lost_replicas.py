@@ -81,6 +81,28 @@ def check_begun(attempt) -> None:
     relayed(attempt, [FakeReplica("A", 1), FakeReplica("B")], case, request, want=TOKENS[2:])
 
 
+def check_arrives_complete(attempt) -> None:
+    request = {**REQUEST, "output_token_ids": list(TOKENS)}
+    case = f"the request arrives complete: it is {request}; A is fine."
+    a = FakeReplica("A")
+    list(islice(start_relay(attempt, [a], case, request), 40))
+    check_not_asked_for_none([a], case)
+    if a.requests:
+        raise Mistake(
+            "no replica should be asked; A was.",
+            case=case,
+            idea="It has all of its `max_tokens` tokens, so nothing is left to generate, and a replica would refuse "
+            "it. What does `request_to_go_on(request, [])` return?",
+        )
+    chunks = relayed(attempt, [FakeReplica("A")], case, request, want=[])
+    if chunks[-1].finish_reason != "length":
+        raise Mistake(
+            f"the reason should be 'length'; yours is {chunks[-1].finish_reason!r}.",
+            case=case,
+            idea="No token is missing, as after a loss behind the last token.",
+        )
+
+
 def check_larger_chunks(attempt) -> None:
     case = (
         "A's and B's chunks have two tokens each, and the reason comes in the same chunk as the last tokens; A is lost "

@@ -24,9 +24,10 @@ def check_seed(attempt) -> None:
             raise Mistake(
                 f"both replicas should be asked with the same seed, an int; yours were {seeds}.",
                 case=case,
-                idea="Without a seed, each replica draws one of its own, and B goes on with other random numbers than "
-                "A "
-                "would have. Draw one before the first replica is asked: `random.getrandbits(31)`.",
+                idea="It is the same one, but a seed is an int: `random.getrandbits(31)`."
+                if seeds[0] is not None and seeds[0] == seeds[1]
+                else "Without a seed, each replica draws one of its own, and B goes on with other random numbers than "
+                "A would have. Draw one before the first replica is asked: `random.getrandbits(31)`.",
             )
 
 

@@ -6,6 +6,7 @@ from lessons_lib.checks.exercise import Mistake, reached
 from lessons_lib.checks.lesson_15.fake_replica import FakeReplica
 from lessons_lib.checks.lesson_15.lost_replicas import (
     check_after_the_last_token,
+    check_arrives_complete,
     check_begun,
     check_chosen_again,
     check_connection_cut,
@@ -30,7 +31,7 @@ def check_relay(attempt) -> None:
             check_lost_anywhere, check_connection_cut, check_opening, check_lost_twice, check_begun,
             check_larger_chunks, check_chosen_again, check_after_the_last_token, check_none_left, check_max_moves,
             check_refused, check_refused_late, check_error_chunk, check_seed, check_drawn_seeds,
-            check_over_before_the_next,
+            check_over_before_the_next, check_arrives_complete,
         ):  # fmt: skip
             check(attempt)
 

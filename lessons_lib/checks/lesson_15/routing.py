@@ -44,7 +44,15 @@ def _called(attempt, prompt: list[bytes], replicas: list[Replica], limit: int, c
     def choose(block_hashes):  # `call` would compare the replicas, which have no equality
         return attempt(block_hashes, replicas, limit)
 
-    return call(choose, list(prompt), case=case)
+    given = list(replicas)
+    got = call(choose, list(prompt), case=case)
+    if [id(one) for one in given] != [id(one) for one in replicas]:
+        raise Mistake(
+            "your code changed the list `replicas`.",
+            case=case,
+            idea="The index that you return is a position in the caller's list. Sort or filter a list of indices.",
+        )
+    return got
 
 
 def _choose(attempt, prompt: list[bytes], replicas: list[Replica], limit: int, want: int, idea: str) -> None:

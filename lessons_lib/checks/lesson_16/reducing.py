@@ -14,7 +14,7 @@ WORDS = ("no times", "once", "twice", "three times", "four times")
 def check_all_reduce(attempt) -> None:
     for check in (
         _check_example, _check_one, _check_who_counts, _check_places, _check_shape, _check_same_bits, _check_bytes,
-        _check_rounding, _check_half_precision, _check_two_in_a_row,
+        _check_bytes_of_rows, _check_rounding, _check_half_precision, _check_two_in_a_row,
     ):  # fmt: skip
         check(attempt)
 
@@ -247,6 +247,20 @@ def _check_bytes(attempt) -> None:
             idea="That is twice the limit. Are the parts sent in a wider type than the tensor's, or as whole tensors?"
             if min(sent) == 2 * limit
             else _why_bytes(sent, length, world_size),
+        )
+
+
+def _check_bytes_of_rows(attempt) -> None:
+    tensors = [torch.arange(6.0).view(2, 3) + 10 * rank for rank in range(3)]
+    _, workers, case = _reduced(attempt, tensors, "tensors of shape [2, 3].")
+    sent = [worker.sent_bytes // 4 for worker in workers]
+    if max(sent) > 8:
+        raise Mistake(
+            f"worker {sent.index(max(sent))} should send at most 8 elements; yours sends {max(sent)}. In order of rank "
+            f"they send {sent}.",
+            case=case,
+            idea="With one axis, yours keeps the limit. Does it cut along the first axis here? Two rows can't be "
+            "shared evenly by three workers, but six elements can.",
         )
 
 

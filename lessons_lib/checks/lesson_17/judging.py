@@ -4,12 +4,14 @@ from lessons_lib.checks.exercise import Mistake, current_case
 from lessons_lib.conformance.driver import Bench, Broken, MakeEngine, NotOffered
 from lessons_lib.conformance.items import Item
 from lessons_lib.conformance.levels import levels_up_to
+from lessons_lib.conformance.oracle import a_prompt
 from lessons_lib.conformance.texts import byte_tokenizer
 
 
 def check_first_level(make_engine: MakeEngine) -> None:
-    """Try the items of `answers`; see `check_up_to`."""
+    """Try the items of `answers`, and requests that wait; see `check_up_to`."""
     check_up_to("answers", make_engine)
+    _check_waiting(make_engine)
 
 
 def check_small_size(make_engine: MakeEngine) -> None:
@@ -34,6 +36,44 @@ def check_up_to(last: str, make_engine: MakeEngine) -> None:
                 case=missing[0],
                 idea="Write what is missing; `judge_package()` lists it.",
             )
+
+
+def _check_waiting(make_engine: MakeEngine) -> None:
+    """The contract of requests that wait, and of passes; the cells after the exercise rely on both."""
+    case = "three requests are added before the first step; each wants 3 tokens"
+    current_case.text = case
+    bench = Bench(_checked(make_engine), byte_tokenizer())
+    try:
+        run = bench.run()
+        passes = run.watch.passes
+        for index in range(3):
+            run.add(a_prompt(5, index), 3, ignore_eos=True)
+        if passes:
+            raise Mistake(
+                f"`add_request` runs the model: {len(passes)} passes before the first step.",
+                case=case,
+                idea="The contract says of it: nothing is computed here. It notes the request, and `step` computes.",
+            )
+
+        def check_passes() -> None:
+            if len(passes) > 1:
+                raise Mistake(
+                    f"a step made {len(passes)} passes of the model.",
+                    case=case,
+                    idea="The contract allows one at most, so that requests can be added and aborted between tokens.",
+                )
+            passes.clear()
+
+        run.run_out(check_passes)
+        run.check_answers()
+    except Broken as error:
+        raise Mistake(
+            f"requests that wait don't keep the contract. {error}",
+            case=case,
+            idea="Each of them stays in the engine until it has ended. Where does yours keep those that wait?",
+        ) from error
+    finally:
+        bench.close()
 
 
 def _not_offered(item: Item, make_engine: MakeEngine) -> str:

@@ -1,8 +1,10 @@
 """One test of the contract, written by the learner: right engines must pass it, and two wrong ones must fail."""
 
+import traceback
 from collections.abc import Callable
 from typing import Any
 
+from lessons_lib.checks.endless import files_of, is_cell
 from lessons_lib.checks.exercise import Mistake, current_case
 from lessons_lib.conformance.break_in.engine import ChatEngine, TooManySteps, right_engine
 from lessons_lib.conformance.break_in.grading import Test, error_of
@@ -87,6 +89,13 @@ class EndingLater(StoppingEngine):
         return bool(self.ends) or super().has_unfinished()
 
 
+class OneAtATime(StoppingEngine):
+    """Serves one request at a time, whatever the limits are: fewer than allowed, as the contract allows."""
+
+    def __init__(self, **limits: int):
+        super().__init__(**{**limits, "max_num_seqs": 1})
+
+
 class OneTokenMore(StoppingEngine):
     """Wrong: a request that runs is aborted after its next token only."""
 
@@ -130,6 +139,11 @@ RIGHT: dict[str, tuple[Callable[..., ChatEngine | StoppingEngine], str]] = {
         EndingLater,
         "The contract allows that, and a step that gives no token. Does your test count steps or events?",
     ),
+    "an engine that serves one request at a time": (
+        OneAtATime,
+        "A step serves some of the requests or all, and `max_num_seqs` is only the most that may run. Does your test "
+        "expect a token that needn't be there yet?",
+    ),
 }
 WRONG: dict[str, tuple[Callable[..., StoppingEngine], str]] = {
     "a request gets tokens after its abort": (
@@ -154,7 +168,7 @@ def check_one_test(test: Test) -> None:
     for name, (make_engine, idea) in RIGHT.items():
         current_case.text = f"on {name}, which is right"
         for _ in range(2):
-            error = error_of(test, make_engine)
+            error, place, _ = _tried(test, make_engine)
             if isinstance(error, NotImplementedError):
                 raise error
             if error is not None:
@@ -165,10 +179,35 @@ def check_one_test(test: Test) -> None:
                     idea = "Is it your test's own error? Limits are given by name: `make_engine(max_num_seqs=2)`."
                 raise Mistake(
                     f"the test fails on {name}: {type(error).__name__}: {what}.",
-                    case=current_case.text,
+                    case=f"{current_case.text}{place}",
                     idea=idea,
                 )
     for observable, (make_wrong, idea) in WRONG.items():
         current_case.text = f"on an engine with this mistake: {observable}"
-        if error_of(test, make_wrong) is None:
+        error, _, returned = _tried(test, make_wrong)
+        if error is None:
+            if isinstance(returned, bool):
+                idea = f"It returned {returned}, which nothing reads. A test fails by raising: `assert`."
             raise Mistake(f"the test passes on a wrong engine: {observable}.", case=current_case.text, idea=idea)
+
+
+def _tried(test: Test, make_engine: Callable[..., Any]) -> tuple[BaseException | None, str, Any]:
+    """What the test raises, at which of its lines, as the end of a sentence, and what it returns."""
+    place, returned = "", None
+
+    def noted(make_engine: Any) -> None:
+        nonlocal place, returned
+        try:
+            returned = test(make_engine)
+        except BaseException as error:
+            place = _place(error, test)
+            raise
+
+    return error_of(noted, make_engine), place, returned
+
+
+def _place(error: BaseException, test: Test) -> str:
+    own = files_of(test)
+    calls = traceback.extract_tb(error.__traceback__)
+    frames = [each for each in calls if is_cell(each.filename) or each.filename in own]
+    return f"; line {frames[-1].lineno} of your cell: `{frames[-1].line}`" if frames and frames[-1].line else ""
