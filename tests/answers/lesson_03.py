@@ -674,6 +674,19 @@ def reversed_twice(self):
     self.blocks, self.num_tokens = [], 0
 
 
+def takes_and_gives_back(self, count=1):
+    refuse_wrong(self, count)
+    before = list(self.blocks)
+    try:
+        while len(self.blocks) < blocks_for(self.num_tokens + count, self.pool.block_size):
+            self.blocks += self.pool.allocate(1)
+    except OutOfBlocks:
+        self.pool.free(self.blocks[len(before) :])
+        self.blocks = before
+        raise
+    self.num_tokens += count
+
+
 def frees_sorted(self):
     self.pool.free(sorted(self.blocks))
     self.blocks, self.num_tokens = [], 0
@@ -1664,6 +1677,11 @@ WRONG = {
             "full with room left",
             table_with(full_with_room_left),
             says="max_blocks 2, 32 tokens stored; `append(0)`",
+        ),
+        Wrong(
+            "takes blocks and gives them back",
+            table_with(takes_and_gives_back),
+            says="the pool's free queue was [0, 1, 2, 3, 4, 5, 6, 7]; now it is [7, 6,",
         ),
         Wrong("frees them sorted", table_with(release=frees_sorted), says="Are the blocks sorted"),
         Wrong(

@@ -1,5 +1,6 @@
 """Judges 03.3, `BlockTable`: a new block only at a boundary, all or nothing, and everything returned to the pool."""
 
+from functools import partial
 from random import Random
 
 from lessons_lib.checks.exercise import Mistake, call, short
@@ -76,8 +77,8 @@ def _check_table(table, tokens: int, case: str, blocks_before: int = 0) -> None:
     _check_pool(table.pool, [table], case)
 
 
-def _check_same(table, tokens: int, case: str) -> None:
-    """After a refused call: the blocks that `tokens` tokens need, and no more."""
+def _check_same(table, tokens: int, case: str, queue: list[int] | None = None) -> None:
+    """After a refused call: the blocks that `tokens` tokens need, and no more. And the free queue, if given."""
     held, want = len(_blocks_of(table, case)), blocks_for(tokens, table.pool.block_size)
     if held != want or table.num_tokens != tokens:
         raise Mistake(
@@ -85,6 +86,11 @@ def _check_same(table, tokens: int, case: str) -> None:
             f"{short(table.num_tokens)} tokens in {counted(held, 'block')}."
         )
     _check_pool(table.pool, [table], case)
+    if queue is not None and queue_of(table.pool) != queue:
+        raise Mistake(
+            f"the pool's free queue was {short(queue)}; now it is {short(queue_of(table.pool))}. (Blocks that are "
+            "taken and freed again come back in another order.)"
+        )
 
 
 def _check_pool(pool: BlockPool, tables: list, case: str) -> None:
@@ -152,14 +158,14 @@ def _check_no_block_left(attempt) -> None:
         case = f"a pool of {blocks} blocks of 16, {stored} tokens stored; `append({count})`."
         if stored:
             _append(table, stored, stored, case)
-        missing = blocks_for(stored + count, 16) - blocks_for(stored, 16)
+        missing, queue = blocks_for(stored + count, 16) - blocks_for(stored, 16), queue_of(pool)
         refused(
             OutOfBlocks, table.append, count,
             doing=f"appending {counted(count, 'token')}, which needs {counted(missing, 'more block')} with "
             f"{len(pool.free_queue)} free,",
             case=case,
             idea=idea,
-            unchanged=lambda table=table, stored=stored, case=case: _check_same(table, stored, case),
+            unchanged=partial(_check_same, table, stored, case, queue),
             because=lambda pool=pool: _CAUGHT if pool.has_refused else "",
         )  # fmt: skip
 
@@ -181,12 +187,13 @@ def _check_limit(attempt) -> None:
         if stored:
             _append(table, stored, stored, case)
         zero = "0 is a limit too, although it counts as False in Python: use `is not None`." if limit == 0 else idea
+        queue = queue_of(table.pool)
         refused(
             TableFull, table.append, count,
             doing=f"growing to {counted(blocks_for(stored + count, 16), 'block')} with max_blocks {limit}",
             case=case,
             idea=zero,
-            unchanged=lambda table=table, stored=stored, case=case: _check_same(table, stored, case),
+            unchanged=partial(_check_same, table, stored, case, queue),
         )  # fmt: skip
 
 
