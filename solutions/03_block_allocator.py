@@ -179,8 +179,8 @@ neighbors. At the bottom are the free blocks, in the order in which they will be
 ## Blocks against the oracle
 
 Back to the oracle, which gives C 102 slots in one piece (*contiguous* memory). With blocks, C takes one only when a
-token needs it. The number of blocks for so many tokens is `blocks_for(num_tokens, block_size)`: it divides, and rounds
-up. (It's given; it is exercise 03.2, in "Further".)
+token needs it. `blocks_for(num_tokens, block_size)` returns the number of blocks that these tokens need: it divides,
+and rounds up. (It's given; it is exercise 03.2, in "Further".)
 """
 
 # %%
@@ -422,9 +422,9 @@ line_chart(range(1, len(rows) + 1), curves, xlabel="step", ylabel="requests that
 
 # %% [markdown]
 """
-Same memory, same requests, same code. In rows, only two requests run at a time, and most of each row stays empty. In
-blocks of 16, all of them are done in less than a third of the steps. Even the oracle, which knows the length of each
-answer, needs more steps than blocks, which know nothing in advance ("Further" serves with it).
+In rows, only two requests run at a time, and most of each row stays empty. In blocks of 16, all of them are done in
+less than a third of the steps. Even the oracle, which knows the length of each answer, needs more steps than blocks,
+which know nothing in advance ("Further" serves with it).
 
 How many run at once? A request holds 24 tokens on average, and leaves about half a block empty: 512 / (24 + 7.5) is 16.
 
@@ -669,8 +669,8 @@ for seed in (0, 1, 2):
 """
 ### How many blocks are there?
 
-`block_bytes(config, block_size, bytes_per_element)` returns its size in
-bytes, where `bytes_per_element` is 4 for float32 and 2 for bfloat16.
+`block_bytes(config, block_size, bytes_per_element)` returns the size of one block in bytes, where `bytes_per_element`
+is 4 for float32 and 2 for bfloat16.
 
 **Exercise 03.5** (optional). Write `blocks_in_budget(config, block_size, budget_bytes, bytes_per_element=4)`. It
 returns how many whole blocks fit, as an `int`. The budget may be a float, as in "90% of what is free". A block size

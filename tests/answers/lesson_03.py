@@ -367,6 +367,21 @@ class PoolWithAList:
         return 1 - len(self.free_queue) / self.num_blocks
 
 
+class PutsTheListIn(BlockPool):
+    def free(self, blocks):
+        queue = list(self.free_queue)
+        super().free(blocks)
+        if len(blocks) > 1:
+            self.free_queue = deque([*queue, list(blocks)[::-1]])
+
+
+class TakesTheOrderOfASet(BlockPool):
+    def free(self, blocks):
+        queue = list(self.free_queue)
+        super().free(blocks)
+        self.free_queue = deque([*queue, *reversed(list(set(blocks)))])
+
+
 # 03.2 blocks_for
 
 
@@ -659,6 +674,49 @@ def reversed_twice(self):
     self.blocks, self.num_tokens = [], 0
 
 
+def takes_and_gives_back(self, count=1):
+    refuse_wrong(self, count)
+    before = list(self.blocks)
+    try:
+        while len(self.blocks) < blocks_for(self.num_tokens + count, self.pool.block_size):
+            self.blocks += self.pool.allocate(1)
+    except OutOfBlocks:
+        self.pool.free(self.blocks[len(before) :])
+        self.blocks = before
+        raise
+    self.num_tokens += count
+
+
+def frees_sorted(self):
+    self.pool.free(sorted(self.blocks))
+    self.blocks, self.num_tokens = [], 0
+
+
+def starts_anew_without_its_limit(self):
+    self.pool.free(self.blocks)
+    self.__init__(self.pool)
+
+
+def at_least_one_block(self, count=1):
+    refuse_wrong(self, count)
+    needed = max(1, blocks_for(self.num_tokens + count, self.pool.block_size))
+    self.blocks += self.pool.allocate(needed - len(self.blocks))
+    self.num_tokens += count
+
+
+def full_with_room_left(self, count=1):
+    if self.max_blocks is not None and len(self.blocks) >= self.max_blocks:
+        raise TableFull("no")
+    BlockTable.append(self, count)
+
+
+def room_in_no_block(self, count=1):
+    refuse_wrong(self, count)
+    room = self.pool.block_size - self.num_tokens % self.pool.block_size
+    self.blocks += self.pool.allocate(blocks_for(max(0, count - room), self.pool.block_size))
+    self.num_tokens += count
+
+
 def one_at_a_time(self):
     for block in self.blocks:
         self.pool.free([block])
@@ -879,6 +937,42 @@ def entries_without_the_last(blocks, block_size, start, end):
     table = torch.tensor(blocks[start // block_size : end // block_size], dtype=torch.int64)
     slots = (table[:, None] * block_size + torch.arange(block_size)).flatten()
     return slots[start % block_size :][: end - start]
+
+
+def neighbors(blocks, block_size, start, end):
+    positions, _ = checked(blocks, block_size, start, end)
+    return positions - start + (slot_of(blocks, block_size, start) if start < end else 0)
+
+
+def all_slots_listed(blocks, block_size, start, end):
+    checked(blocks, block_size, start, end)
+    slots = [block * block_size + offset for block in blocks for offset in range(block_size)]
+    return torch.tensor(slots[start:end], dtype=torch.int64)
+
+
+def one_tensor_entry_after_the_other(blocks, block_size, start, end):
+    positions, table = checked(blocks, block_size, start, end)
+    slots = torch.empty_like(positions)
+    for i, position in enumerate(range(start, end)):
+        slots[i] = table[position // block_size] * block_size + position % block_size
+    return slots
+
+
+def positions_of_sixteen_bits(blocks, block_size, start, end):
+    positions, table = checked(blocks, block_size, start, end)
+    positions = positions.short()
+    return table[(positions // block_size).long()] * block_size + positions % block_size
+
+
+def piece_by_piece(blocks, block_size, start, end):
+    if start < 0 or end > len(blocks) * block_size:
+        raise IndexError("outside")
+    pieces = [torch.empty(0, dtype=torch.int64)]
+    for index, block in enumerate(blocks):
+        first, behind = max(start, index * block_size), min(end, (index + 1) * block_size)
+        if first < behind:
+            pieces.append(torch.arange(first, behind) + (block - index) * block_size)
+    return torch.cat(pieces)
 
 
 def by_grid(blocks, block_size, start, end):
@@ -1450,6 +1544,8 @@ WRONG = {
     "03.1": [
         Wrong("takes from the end of the queue", TakesFromTheEnd, says="the front of the queue; yours returned [2, 1]"),
         Wrong("returns nothing", ReturnsNothing, says="yours returned None"),
+        Wrong("puts the list itself into the queue", PutsTheListIn, says="`extend` adds its elements"),
+        Wrong("the order of a set", TakesTheOrderOfASet, says="Does their order come from a set?"),
         Wrong("returns a number for one block", ReturnsOneNumber, says="`[0]`, not `0`"),
         Wrong("returns a set", ReturnsASet, says="A set has no order"),
         Wrong("returns a tuple", ReturnsATuple, says="yours returned tuple"),
@@ -1571,6 +1667,28 @@ WRONG = {
             says="the table should hold 9 blocks; yours holds 8",
         ),
         Wrong("grows a token early", table_with(grows_too_early), says="all blocks are exactly full"),
+        Wrong("a block without tokens", table_with(at_least_one_block), says="nothing to store, so no block is needed"),
+        Wrong(
+            "counts on room in no block",
+            table_with(room_in_no_block),
+            says="1 block; yours holds 0",
+        ),
+        Wrong(
+            "full with room left",
+            table_with(full_with_room_left),
+            says="max_blocks 2, 32 tokens stored; `append(0)`",
+        ),
+        Wrong(
+            "takes blocks and gives them back",
+            table_with(takes_and_gives_back),
+            says="the pool's free queue was [0, 1, 2, 3, 4, 5, 6, 7]; now it is [7, 6,",
+        ),
+        Wrong("frees them sorted", table_with(release=frees_sorted), says="Are the blocks sorted"),
+        Wrong(
+            "forgets its limit",
+            table_with(release=starts_anew_without_its_limit),
+            says="its limit stays what it was",
+        ),
         Wrong("new blocks in every call", table_with(a_block_every_time), says="Fill it first"),
         Wrong(
             "at most one block a call",
@@ -1657,6 +1775,10 @@ WRONG = {
     "03.4": [
         Wrong("entries but the last", entries_without_the_last, says="All these positions are in entry 1 of the table"),
         Wrong("the positions", the_positions, says="Those are the positions"),
+        Wrong("neighbors", neighbors, says="Yours are neighbors, one after the other"),
+        Wrong("lists all slots", all_slots_listed, says="your code works position by position"),
+        Wrong("a loop over tensors", one_tensor_entry_after_the_other, says="as many instructions"),
+        Wrong("positions of 16 bits", positions_of_sixteen_bits, says="Do positions as high as these overflow?"),
         Wrong("block + offset", block_plus_offset, says="Multiply"),
         Wrong("no offset", first_slots, says="the first slot of each block"),
         Wrong("position as the offset", offset_not_restarted, says="The offset starts at 0 again in every block"),
@@ -1775,7 +1897,7 @@ RIGHT = {
     "03.1": [PoolOneByOne, PoolWithAList, PoolOfSets],
     "03.2": [by_ceil, by_negative_floor, by_divmod, by_counting, by_numpy],
     "03.3": [TableByRoom, TableOfTuples],
-    "03.4": [by_grid, by_numpy_arrays, by_ranges, table_slots_by_repeating],
+    "03.4": [by_grid, by_numpy_arrays, by_ranges, piece_by_piece, table_slots_by_repeating],
     "03.5": [budget_by_tokens, budget_by_hand],
     "03.6": [
         serving_by_trying,

@@ -491,6 +491,77 @@ def adds_a_hundred(q, k, v, query_lens, seq_lens):
     return torch.cat(parts, 1)
 
 
+def varlen_by(weigh):
+    """`weigh(scores, allowed)` makes the weights of one sequence."""
+
+    def varlen_attention(q, k, v, query_lens, seq_lens):
+        parts = [q[:, :0]]
+        for n, s, own_q, own_k, own_v in own_parts(q, k, v, query_lens, seq_lens):
+            allowed = torch.ones(n, s, dtype=torch.bool).tril(s - n)
+            parts.append(weigh(own_q @ own_k.mT / math.sqrt(q.shape[-1]), allowed) @ own_v)
+        return torch.cat(parts, 1)
+
+    return varlen_attention
+
+
+def softmax_of_allowed(scores, allowed):
+    return scores.masked_fill(~allowed, -math.inf).softmax(-1)
+
+
+def renormalized(scores, allowed):
+    weights = scores.softmax(-1) * allowed
+    return weights / weights.sum(-1, keepdim=True)
+
+
+def not_divided_by_the_sum(scores, allowed):
+    largest = scores.masked_fill(~allowed, -math.inf).amax(-1, keepdim=True) if scores.shape[-1] else scores
+    return (scores - largest).exp() * allowed
+
+
+def values_of(**other):
+    """Right, but with other queries, keys or values."""
+
+    def attempt(q, k, v, query_lens, seq_lens):
+        given = {"q": q, "k": k, "v": v}
+        changed = {name: change(**given) for name, change in other.items()}
+        return varlen_attention(*(given | changed).values(), query_lens, seq_lens)
+
+    return attempt
+
+
+def heads_as_one(q, k, v, query_lens, seq_lens):
+    joined = [x.transpose(0, 1).flatten(1)[None] for x in (q, k, v)]
+    together = varlen_attention(*joined, query_lens, seq_lens)
+    return together[0].unflatten(1, (q.shape[0], -1)).transpose(0, 1)
+
+
+def head_0_for_all(q, k, v, query_lens, seq_lens):
+    return varlen_attention(q[:1], k[:1], v[:1], query_lens, seq_lens).expand_as(q)
+
+
+def forbids_what_is_allowed(q, k, v, query_lens, seq_lens):
+    parts = [q[:, :0]]
+    for n, s, *own in own_parts(q, k, v, query_lens, seq_lens):
+        parts.append(F.scaled_dot_product_attention(*own, attn_mask=torch.ones(n, s, dtype=torch.bool).triu(s - n + 1)))
+    return torch.cat(parts, 1)
+
+
+def varlen_by_equal_lengths(q, k, v, query_lens, seq_lens):
+    """Sequences of the same lengths are computed as one batch."""
+    out, groups = torch.empty_like(q), {}
+    for index, lengths in enumerate(zip(query_lens, seq_lens)):
+        groups.setdefault(lengths, []).append(index)
+    for (n, s), members in groups.items():
+        at = [sum(query_lens[:i]) for i in members]
+        from_ = [sum(seq_lens[:i]) for i in members]
+        own_q = torch.stack([q[:, i : i + n] for i in at])
+        own_k, own_v = (torch.stack([x[:, i : i + s] for i in from_]) for x in (k, v))
+        allowed = torch.ones(n, s, dtype=torch.bool).tril(s - n)
+        for i, part in zip(at, softmax_of_allowed(own_q @ own_k.mT / math.sqrt(q.shape[-1]), allowed) @ own_v):
+            out[:, i : i + n] = part
+    return out
+
+
 def scales_in_place(q, k, v, query_lens, seq_lens):
     right = varlen_attention(q, k, v, query_lens, seq_lens)
     q /= 4
@@ -656,6 +727,11 @@ def packed(positions=None, attention=None, split=None):
         return list(logits.split(lengths)) if split is None else split(logits, lengths)
 
     return attempt
+
+
+def switches_the_attention(model, sequences, mask=block_diagonal_mask):
+    model.set_attn_implementation("eager")
+    return packed(attention=additive_mask)(model, sequences, mask)
 
 
 def without_positions(model, sequences, mask=block_diagonal_mask):
@@ -900,6 +976,28 @@ WRONG = {
         Wrong("masked after the softmax", masked_after_the_softmax, says="the forbidden keys take part in its softmax"),
         Wrong("adds -100", adds_a_hundred, says="a key that a query may not attend to still has weight"),
         Wrong("in place", scales_in_place, says="changed its argument `q`"),
+        Wrong(
+            "forbidden scores are 0",
+            varlen_by(lambda scores, allowed: (scores * allowed).softmax(-1)),
+            says="That isn't the weight 0",
+        ),
+        Wrong("masked after the softmax, then divided", varlen_by(renormalized), says="and 0 / 0 is NaN"),
+        Wrong("not divided by the sum", varlen_by(not_divided_by_the_sum), says="a multiple of the right output"),
+        Wrong(
+            "large scores cut off",
+            varlen_by(lambda scores, allowed: softmax_of_allowed(scores.clamp(max=80), allowed)),
+            says="Are large scores cut off?",
+        ),
+        Wrong(
+            "equal weights",
+            varlen_by(lambda scores, allowed: softmax_of_allowed(scores * 0, allowed)),
+            says="the scores have no effect",
+        ),
+        Wrong("keys for values", values_of(v=lambda q, k, v: k), says="Yours is a mix of the keys"),
+        Wrong("divided by the heads' root", varlen_with(scale=2**-0.5), says="the square root of the number of heads"),
+        Wrong("one softmax for all heads", heads_as_one, says="Your heads share one softmax"),
+        Wrong("head 0 for all", head_0_for_all, says="the output of head 0"),
+        Wrong("the mask inverted", forbids_what_is_allowed, says="Does this query see no key at all?"),
     ],
     "04.5": [
         Wrong("minus infinity", filled_with(-math.inf), says="0 / 0 in the softmax"),
@@ -1034,6 +1132,7 @@ WRONG = {
             says="Keep them as tensors",
         ),
         Wrong("the same pass twice", the_first_pass_thrown_away, says="There is only one sequence here"),
+        Wrong("leaves another attention", switches_the_attention, says="to the attention 'eager' and left it so"),
         Wrong("fails below a decorator", fails_below_a_decorator, says='of your cell: `return {}["logits"]`'),
     ],
 }
@@ -1041,7 +1140,13 @@ WRONG = {
 RIGHT = {
     "04.1": [tags_of_tensors, tags_by_concatenation],
     "04.2": [mask_by_loops, mask_that_checks_the_query],
-    "04.3": [varlen_by_offsets, varlen_by_sdpa, varlen_by_einsum, varlen_query_by_query],
+    "04.3": [
+        varlen_by_offsets,
+        varlen_by_sdpa,
+        varlen_by_einsum,
+        varlen_query_by_query,
+        varlen_by_equal_lengths,
+    ],
     "04.5": [additive_by_multiplication, additive_by_where, additive_by_index],
     "04.4": [packed_with_an_additive_mask, packed_by_concatenation],
 }

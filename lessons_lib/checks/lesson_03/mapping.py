@@ -1,5 +1,6 @@
 """Judges 03.4, `slot_mapping`: block id times block size plus offset, for all positions at once."""
 
+import sys
 from collections.abc import Iterable
 from random import Random
 
@@ -23,6 +24,7 @@ CASES = [
     ([6, 0, 2], 1, 0, 3),
     ([20_000, 300], 16, 14, 18),  # slots beyond 16 bits
     ([3_000_000, 7], 16, 14, 18),  # and beyond what a float32 can represent
+    ([5, 2], 40_000, 39_998, 40_002),  # positions beyond 15 bits
 ]
 
 
@@ -144,6 +146,11 @@ def _name_wrong_slots(
             else "You start at the table's first block. Position `start` may be in a later one.",
         ),
         (
+            formula(lambda p: slot_of(blocks, size, start) + p - start),
+            "Yours are neighbors, one after the other. The next block of the table may be anywhere in the pool: look "
+            "up the block of every position.",
+        ),
+        (
             formula(lambda p: blocks[p // size]),
             "Those are the block ids. Which slot in the block? Block id × block size + offset.",
         ),
@@ -163,6 +170,8 @@ def _name_wrong_slots(
         idea = "Does an intermediate result overflow? Use int64 for both tensors."
     if not idea and max(want, default=0) >= 2**24 and all(abs(mine - right) <= 4 for mine, right in zip(got, want)):
         idea = "Is an intermediate result a float32? It can't represent every int of this size. Use int64 throughout."
+    if not idea and end > 2**15:
+        idea = "Do positions as high as these overflow? Use int64 for both tensors."
     if len(got) != len(want) and not idea:
         idea = "`start` is included and `end` is excluded, as in `range(start, end)`."
         if len(got) == end:
@@ -234,7 +243,8 @@ class _WatchedList(list):
 
 
 def _check_no_loop(attempt) -> None:
-    """One table lookup per position is a Python loop. Counted, not timed."""
+    """A Python loop over the positions looks up the table for each of them, or executes more instructions the more
+    positions there are. Counted, not timed."""
     _WatchedList.lookups = 0
     blocks = _WatchedList(range(8))
     attempt(blocks, 16, 0, 128)
@@ -246,3 +256,31 @@ def _check_no_loop(attempt) -> None:
             idea="Make one tensor of the positions and one of the table, and index the table with `positions // "
             "block_size`: one lookup for all positions.",
         )
+    few, many = (_instructions(attempt, list(range(8)), size, 0, 8 * size) for size in (16, 160))
+    if many - few >= 1280 - 128:
+        raise Mistake(
+            "the slots are right, but your code works position by position: with 1,280 positions in the same 8 blocks "
+            f"instead of 128, Python executes {many / few:.1f} times as many instructions.",
+            case="`slot_mapping([0, 1, 2, 3, 4, 5, 6, 7], 160, 0, 1280)`.",
+            idea="Is there a loop or a comprehension over the positions, or over all slots? Make one tensor of the "
+            "positions, and compute with it as a whole.",
+        )
+
+
+def _instructions(attempt, *arguments) -> int:
+    """How many instructions of Python a call executes."""
+    executed = 0
+
+    def trace(frame, event, _):
+        nonlocal executed
+        frame.f_trace_opcodes = True
+        executed += event in ("opcode", "line")
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        attempt(*arguments)
+    finally:
+        sys.settrace(before)
+    return executed

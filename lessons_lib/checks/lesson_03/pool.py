@@ -80,6 +80,12 @@ def _check_answer(got, count: int, free: list[int], case: str) -> None:
 def _check_containers(pool, free: list[int], used: set[int], case: str) -> None:
     """`free_queue` and `used` contain what they should, the queue in its order."""
     queue, in_use = queue_of(pool), used_of(pool)
+    if not all(is_whole(block) for block in queue):
+        raise Mistake(
+            f"the free queue should contain block ids, which are ints; yours is {short(queue)}.",
+            case=case,
+            idea="`append` puts the list itself into the queue, as one element; `extend` adds its elements.",
+        )
     if in_use != used:
         raise Mistake(
             f"`used` should be {short(used)}; yours is {short(in_use)}.",
@@ -94,7 +100,12 @@ def _check_containers(pool, free: list[int], used: set[int], case: str) -> None:
             idea="A block is either in `free_queue` or in `used`, never in both, never in neither.",
         )
     if queue != free:
-        raise Mistake(f"the free queue should be {short(free)}, in this order; yours is {short(queue)}.", case=case)
+        raise Mistake(
+            f"the free queue should be {short(free)}, in this order; yours is {short(queue)}.",
+            case=case,
+            idea="Freed blocks go to the end, and of these the last one listed goes first. Does their order come from "
+            "a set? It has none.",
+        )
 
 
 def _check_allocate(attempt) -> None:

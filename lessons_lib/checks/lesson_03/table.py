@@ -1,5 +1,6 @@
 """Judges 03.3, `BlockTable`: a new block only at a boundary, all or nothing, and everything returned to the pool."""
 
+from functools import partial
 from random import Random
 
 from lessons_lib.checks.exercise import Mistake, call, short
@@ -76,8 +77,8 @@ def _check_table(table, tokens: int, case: str, blocks_before: int = 0) -> None:
     _check_pool(table.pool, [table], case)
 
 
-def _check_same(table, tokens: int, case: str) -> None:
-    """After a refused call: the blocks that `tokens` tokens need, and no more."""
+def _check_same(table, tokens: int, case: str, queue: list[int] | None = None) -> None:
+    """After a refused call: the blocks that `tokens` tokens need, and no more. And the free queue, if given."""
     held, want = len(_blocks_of(table, case)), blocks_for(tokens, table.pool.block_size)
     if held != want or table.num_tokens != tokens:
         raise Mistake(
@@ -85,6 +86,11 @@ def _check_same(table, tokens: int, case: str) -> None:
             f"{short(table.num_tokens)} tokens in {counted(held, 'block')}."
         )
     _check_pool(table.pool, [table], case)
+    if queue is not None and queue_of(table.pool) != queue:
+        raise Mistake(
+            f"the pool's free queue was {short(queue)}; now it is {short(queue_of(table.pool))}. (Blocks that are "
+            "taken and freed again come back in another order.)"
+        )
 
 
 def _check_pool(pool: BlockPool, tables: list, case: str) -> None:
@@ -109,6 +115,7 @@ def _check_boundary(attempt) -> None:
     _append(table, 15, 144, "block size 16, 129 tokens stored; `append(15)`.")
     _append(table, 1, 145, "block size 16, 144 tokens stored; `append(1)`.")
     _append(table, 0, 145, "block size 16, 145 tokens stored; `append(0)`, which changes nothing.")
+    _append(attempt(BlockPool(20, 16)), 0, 0, "block size 16, an empty table; `append(0)`, which needs no block.")
 
 
 def _check_prompts(attempt) -> None:
@@ -149,15 +156,16 @@ def _check_no_block_left(attempt) -> None:
         pool = _RefusingPool(blocks, 16)
         table = attempt(pool)
         case = f"a pool of {blocks} blocks of 16, {stored} tokens stored; `append({count})`."
-        _append(table, stored, stored, case)
-        missing = blocks_for(stored + count, 16) - blocks_for(stored, 16)
+        if stored:
+            _append(table, stored, stored, case)
+        missing, queue = blocks_for(stored + count, 16) - blocks_for(stored, 16), queue_of(pool)
         refused(
             OutOfBlocks, table.append, count,
             doing=f"appending {counted(count, 'token')}, which needs {counted(missing, 'more block')} with "
             f"{len(pool.free_queue)} free,",
             case=case,
             idea=idea,
-            unchanged=lambda table=table, stored=stored, case=case: _check_same(table, stored, case),
+            unchanged=partial(_check_same, table, stored, case, queue),
             because=lambda pool=pool: _CAUGHT if pool.has_refused else "",
         )  # fmt: skip
 
@@ -165,6 +173,10 @@ def _check_no_block_left(attempt) -> None:
 def _check_limit(attempt) -> None:
     table = attempt(BlockPool(9, 16), 2)
     _append(table, 32, 32, "block size 16, max_blocks 2, an empty table; `append(32)`: exactly what fits.")
+    _append(table, 0, 32, "block size 16, max_blocks 2, 32 tokens stored; `append(0)`, which needs no further block.")
+    table = attempt(BlockPool(9, 16), 2)
+    _append(table, 20, 20, "block size 16, max_blocks 2, an empty table; `append(20)`.")
+    _append(table, 12, 32, "block size 16, max_blocks 2, 20 tokens stored; `append(12)`: the last block has room.")
     idea = "Compare the blocks needed with `self.max_blocks` before you allocate. None means no limit."
     for limit, stored, count in ((2, 32, 1), (2, 0, 33), (0, 0, 1)):
         table = attempt(BlockPool(9, 16), max_blocks=limit)
@@ -172,14 +184,16 @@ def _check_limit(attempt) -> None:
             f"a pool of 9 free blocks of 16; a table with max_blocks {limit}, {stored} tokens stored; "
             f"`append({count})`."
         )
-        _append(table, stored, stored, case)
+        if stored:
+            _append(table, stored, stored, case)
         zero = "0 is a limit too, although it counts as False in Python: use `is not None`." if limit == 0 else idea
+        queue = queue_of(table.pool)
         refused(
             TableFull, table.append, count,
             doing=f"growing to {counted(blocks_for(stored + count, 16), 'block')} with max_blocks {limit}",
             case=case,
             idea=zero,
-            unchanged=lambda table=table, stored=stored, case=case: _check_same(table, stored, case),
+            unchanged=partial(_check_same, table, stored, case, queue),
         )  # fmt: skip
 
 
@@ -253,6 +267,7 @@ def _check_release(attempt) -> None:
             case=case,
             idea="Without its blocks the table has no tokens. The next `append` would start from the old count.",
         )
+    _check_release_order(attempt)
     _append(table, 17, 17, case + " Then `append(17)`.")
     call(table.release, case=case)
     try:
@@ -263,6 +278,37 @@ def _check_release(attempt) -> None:
             case=case + " Then `append(17)`, and `release()` twice.",
         ) from None
     _check_table(table, 0, case + " Then `append(17)`, and `release()` twice.")
+    table = attempt(BlockPool(9, 16), max_blocks=2)
+    case = "a pool of 9 free blocks of 16; a table with max_blocks 2; `append(32)`, `release()`, then `append(33)`."
+    _append(table, 32, 32, case)
+    call(table.release, case=case)
+    refused(
+        TableFull, table.append, 33,
+        doing="growing to 3 blocks with max_blocks 2, after a release,",
+        case=case,
+        idea="`release` empties the table, but its limit stays what it was.",
+        unchanged=lambda: _check_same(table, 0, case),
+    )  # fmt: skip
+
+
+def _check_release_order(attempt) -> None:
+    """The blocks' ids don't rise, so that sorting them shows."""
+    pool = BlockPool(5, 16)
+    pool.free(pool.allocate(5))
+    table = attempt(pool)
+    case = (
+        "a pool of 5 blocks of 16 with the free queue [4, 3, 2, 1, 0]; `append(40)` takes blocks 4, 3, 2; `release()`."
+    )
+    _append(table, 40, 40, case)
+    call(table.release, case=case)
+    queue = queue_of(pool)
+    if queue != [1, 0, 2, 3, 4]:
+        raise Mistake(
+            f"the free queue should be [1, 0, 2, 3, 4] afterwards; yours is {short(queue)}.",
+            case=case,
+            idea="Are the blocks sorted, or put into a set, on their way to `pool.free`? It takes them in the order of "
+            "the tokens: `self.blocks` as it is.",
+        )
 
 
 def _check_long_run(attempt) -> None:

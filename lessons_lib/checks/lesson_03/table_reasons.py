@@ -14,12 +14,15 @@ WHY_REFUSED = {
 
 def why_count(got: int, want: int, tokens: int, size: int, was_enough: bool) -> str:
     last = tokens - 1
+    if tokens == 0:
+        return "Without tokens there is nothing to store, so no block is needed."
     if size != 16 and got == blocks_for(tokens, 16):
         return f"That would be right for blocks of 16. The block size is in `self.pool.block_size`, here {size}."
     if got < want and last % size == 0:
         return (
             f"Position {last} is the first slot of block {last} // {size} = {last // size} of this table. Your table "
-            "seems to grow only when a block is over-full; it must grow when the next position *starts* a block."
+            "grows too late: it must grow when the next position *starts* a block. Do you count on room in a last "
+            "block that is exactly full, or that isn't there yet?"
         )
     if got < want:
         return (

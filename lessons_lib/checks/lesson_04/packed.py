@@ -61,6 +61,12 @@ def _call(attempt, model, sequences: list[list[int]], case: str, **mask) -> list
         except (RuntimeError, IndexError, ValueError, TypeError, AttributeError):
             name_wrong_inputs(seen, sequences, case)
             raise
+    if seen.switched_to:
+        raise Mistake(
+            f"your code switched the model to the attention {seen.switched_to!r} and left it so.",
+            case=case,
+            idea="The caller goes on using the model. Leave its attention as it is: it takes the bool mask.",
+        )
     if not seen.passes:
         raise Mistake("your code never called the model.", case=case, idea="Call `model(...)` once.")
     if len(seen.passes) != 1:

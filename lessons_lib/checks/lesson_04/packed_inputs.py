@@ -16,14 +16,16 @@ _HIDES = -20.0
 
 @dataclass
 class Seen:
-    """The inputs of each pass: tensors, or whatever was passed."""
+    """The inputs of each pass: tensors, or whatever was passed. And the attention that the model was switched to."""
 
     passes: list[dict] = field(default_factory=list)
+    switched_to: str = ""
 
 
 @contextmanager
 def recorded(model):
     seen = Seen()
+    attention = model.config._attn_implementation
 
     def note(module, args, kwargs):
         seen.passes.append(
@@ -35,6 +37,9 @@ def recorded(model):
         yield seen
     finally:
         hook.remove()
+        if model.config._attn_implementation != attention:  # the next check gets the same model
+            seen.switched_to = str(model.config._attn_implementation)
+            model.set_attn_implementation(attention)
 
 
 def name_wrong_row(seen: Seen, sequences: list[list[int]], case: str) -> None:

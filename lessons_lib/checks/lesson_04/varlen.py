@@ -44,6 +44,7 @@ def check_varlen_attention(attempt: Callable[..., Any]) -> None:
     halves = [x.half() for x in row_of([2, 1], [3, 4], seed=0)]
     _check_case(attempt, halves, [2, 1], [3, 4], "float16; ", HALF_TOLERANCE)
     _check_large_scores(attempt)
+    _check_near_scores(attempt)
     _check_far_scores(attempt)
 
 
@@ -62,6 +63,23 @@ def _check_large_scores(attempt: Callable[..., Any]) -> None:
         )
 
 
+def _check_near_scores(attempt: Callable[..., Any]) -> None:
+    """Two scores in the hundreds that differ by 1."""
+    _, _, v = row_of([1], [2], seed=0)
+    q, k = torch.full_like(v[:, :1], 16.0), torch.full_like(v, 300 / 64)
+    k[:, 1] = 301 / 64
+    case = "query_lens=[1], seq_lens=[2]; the scores are 300 and 301."
+    got = call(attempt, q, k, v.clone(), [1], [2], case=case)
+    weights = torch.tensor([300.0, 301.0]).softmax(dim=0)
+    if not _close(got, (weights[:, None] * v).sum(dim=1, keepdim=True), 1e-3):
+        raise Mistake(
+            f"the weights of the two keys should be {weights[0]:.2f} and {weights[1]:.2f}, and the output their mix of "
+            "the values; yours is another.",
+            case,
+            "Are large scores cut off? `torch.softmax` takes them as they are.",
+        )
+
+
 def _check_far_scores(attempt: Callable[..., Any]) -> None:
     """The keys that a query may attend to have the score -400, and the one that it may not has 400."""
     _, _, v = row_of([2], [3], seed=0)
@@ -69,6 +87,13 @@ def _check_far_scores(attempt: Callable[..., Any]) -> None:
     k[:, 2] = 6.25
     case = "query_lens=[2], seq_lens=[3]; the scores with keys 0 and 1 are -400, and those with key 2 are 400."
     got = call(attempt, q, k, v.clone(), [2], [3], case=case)
+    if got[:, 0].isnan().any():
+        raise Mistake(
+            "the output for query 0 is NaN; it should weight keys 0 and 1 alike.",
+            case,
+            "Does the forbidden key 2 take part in the softmax of query 0? Next to a score of 400, the weight of one "
+            "of -400 is 0 in any float, and 0 / 0 is NaN. Forbidden keys have to be out before the softmax.",
+        )
     if not _close(got, torch.stack([v[:, :2].mean(dim=1), v[:, 2]], dim=1)):
         raise Mistake(
             "a key that a query may not attend to still has weight: query 0 should weight keys 0 and 1 alike, and "
@@ -163,6 +188,15 @@ def _name_wrong_values(got, want, row, query_lens: list[int], seq_lens: list[int
     for words, mistaken in WRONG_WAYS:
         if torch.allclose(got, mistaken(*row, query_lens, seq_lens), atol=TOLERANCE, equal_nan=True):
             return Mistake(what, case, words)
+    if _is_multiple(got, want):
+        return Mistake(what, case, "Yours is a multiple of the right output: the weights of a query don't sum to 1.")
+    if (got[:, wrong[0]] == 0).all() or got[:, wrong[0]].isnan().all():
+        return Mistake(
+            what if got.isnan().any() else f"{what} It is 0.",
+            case,
+            "Does this query see no key at all? It sees at least itself. In a bool mask for PyTorch's attention, True "
+            "means that the query *may* attend; in `masked_fill`, that the score is replaced.",
+        )
     if 0 in query_lens and position >= 0 and wrong[0] >= sum(query_lens[: query_lens.index(0)]):
         return Mistake(what, case, "A sequence before it has no queries. Does your code still step over its keys?")
     if len(seq_lens) > 1 and sequence:
@@ -176,12 +210,34 @@ def _name_wrong_values(got, want, row, query_lens: list[int], seq_lens: list[int
     )
 
 
+def _is_multiple(got: torch.Tensor, want: torch.Tensor) -> bool:
+    factor = (got * want).sum(dim=2, keepdim=True) / (want * want).sum(dim=2, keepdim=True)
+    return bool((factor > 0).all()) and torch.allclose(got, factor * want, atol=TOLERANCE)
+
+
 def _masked_after(q, k, v, query_lens: list[int], seq_lens: list[int]) -> torch.Tensor:
     """The softmax goes over all keys of the sequence, and the mask comes after it."""
     identity = torch.eye(k.shape[1], dtype=k.dtype).expand(k.shape[0], -1, -1)
     weights = dense(q, k, identity, query_lens, seq_lens, may=lambda query, key, first: True)
     seen = dense(torch.zeros_like(q), k, identity, query_lens, seq_lens) > 0
     return (weights * seen) @ v
+
+
+def _forbidden_at_zero(q, k, v, query_lens: list[int], seq_lens: list[int]) -> torch.Tensor:
+    """The forbidden keys of the own sequence get the score 0."""
+    identity = torch.eye(k.shape[1], dtype=k.dtype).expand(k.shape[0], -1, -1)
+    nothing = torch.zeros_like(q)
+    seen = dense(nothing, k, identity, query_lens, seq_lens) > 0
+    own = dense(nothing, k, identity, query_lens, seq_lens, may=lambda query, key, first: True) > 0
+    scores = (q @ k.mT * HEAD_DIM**-0.5).masked_fill(~seen, 0.0).masked_fill(~own, float("-inf"))
+    return scores.softmax(dim=-1) @ v
+
+
+def _heads_as_one(q, k, v, query_lens: list[int], seq_lens: list[int]) -> torch.Tensor:
+    """One softmax for all heads: the scores are summed over them."""
+    joined = [x.transpose(0, 1).flatten(1)[None] for x in (q, k, v)]
+    together = dense(*joined, query_lens, seq_lens, scale=joined[0].shape[-1] ** -0.5)
+    return together[0].unflatten(1, (HEADS, -1)).transpose(0, 1)
 
 
 def _over_queries(q, k, v, query_lens: list[int], seq_lens: list[int]) -> torch.Tensor:
@@ -200,6 +256,26 @@ WRONG_WAYS = (
     (
         "Your softmax goes over the queries. Over the keys, `dim=-1`, the weights of each query sum to 1.",
         _over_queries,
+    ),
+    (
+        "Your forbidden keys have the score 0. That isn't the weight 0: exp(0) is 1. Take minus infinity.",
+        _forbidden_at_zero,
+    ),
+    (
+        "Yours is a mix of the keys. The weights belong to the values, `v`.",
+        lambda q, k, v, *lens: dense(q, k, k, *lens),
+    ),
+    (
+        "Every head of yours has the output of head 0. Each head has queries, keys and values of its own.",
+        lambda q, k, v, *lens: dense(q[:1], k[:1], v[:1], *lens).expand_as(q),
+    ),
+    (
+        "Your heads share one softmax. Each head has scores and weights of its own.",
+        _heads_as_one,
+    ),
+    (
+        "Your weights of a query are all equal: the scores have no effect.",
+        lambda q, *rest: dense(torch.zeros_like(q), *rest),
     ),
     (
         "Yours also sees later tokens of its sequence.",
@@ -229,6 +305,10 @@ WRONG_WAYS = (
     (
         "Your scores are divided by head_dim; it should be its square root.",
         lambda *args: dense(*args, scale=1 / HEAD_DIM),
+    ),
+    (
+        "Your scores are divided by the square root of the number of heads. head_dim is the *last* axis of q.",
+        lambda *args: dense(*args, scale=HEADS**-0.5),
     ),
     (
         "Your scores are multiplied by √head_dim; divide by it.",
