@@ -34,6 +34,16 @@ def mask_inverted(prompt_ids, pad_token_id):
     return input_ids, (mask == 0).long()
 
 
+def mask_never_filled(prompt_ids, pad_token_id):
+    input_ids, mask = pad_left(prompt_ids, pad_token_id)
+    return input_ids, torch.zeros_like(mask)
+
+
+def ones_begin_late(prompt_ids, pad_token_id):
+    input_ids, mask = pad_left(prompt_ids, pad_token_id)
+    return input_ids, mask * (positions_from_mask(mask) > 0)
+
+
 def pads_to_fixed_length(prompt_ids, pad_token_id):
     return pad_left([*prompt_ids, [0] * 16], pad_token_id)[0][:-1], pad_left([*prompt_ids, [0] * 16], pad_token_id)[1][
         :-1
@@ -696,6 +706,8 @@ WRONG = {
     "01.1": [
         Wrong("pads on the right", pads_right, says="pad on the right"),
         Wrong("mask inverted", mask_inverted, says="mask is inverted"),
+        Wrong("mask never filled", mask_never_filled, says="0 everywhere"),
+        Wrong("mask begins a column late", ones_begin_late, says="The ones begin one column too late"),
         Wrong("pads to a fixed length", pads_to_fixed_length, says="a `+ 1` or a fixed length"),
         Wrong("one column too many", one_column_too_many, says="a `+ 1` or a fixed length"),
         Wrong("mask of bool", mask_is_bool, says="torch.bool"),
@@ -867,7 +879,12 @@ WRONG = {
             says="A mask of ones hides nothing",
         ),
         Wrong("positions left out", loop(leave_out=("position_ids",)), says="had no `position_ids`"),
-        Wrong("positions not advanced", loop(advance=lambda positions: positions[:, -1:]), says="don't advance"),
+        Wrong("positions not advanced", loop(advance=lambda positions: positions[:, -1:]), says="advance by 1"),
+        Wrong(
+            "-1 as the position of the padding",
+            loop(positions=lambda mask: mask.cumsum(1) - 1),
+            says="gave the padding of row 1 position -1",
+        ),
         Wrong(
             "positions count padding",
             loop(positions=lambda mask: torch.arange(mask.shape[1]).expand_as(mask)),

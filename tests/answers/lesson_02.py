@@ -470,6 +470,11 @@ def causal_without_offset(positions, num_keys):
     return torch.ones(new, num_keys).tril().bool().expand(len(positions), 1, new, num_keys)
 
 
+def aligned_right(positions, num_keys):
+    new = positions.shape[1]
+    return torch.ones(new, num_keys).tril(num_keys - new).bool().expand(len(positions), 1, new, num_keys)
+
+
 def causal_from_the_right(positions, num_keys):
     new = positions.shape[1]
     if new == 1:
@@ -503,6 +508,11 @@ def values_to_add(positions, num_keys):
 
 def only_itself(positions, num_keys):
     return (torch.arange(num_keys) == positions[:, :, None])[:, None]
+
+
+def only_its_chunk(positions, num_keys):
+    columns = torch.arange(num_keys)
+    return ((columns <= positions[:, :, None]) & (columns >= positions[:, :1, None]))[:, None]
 
 
 def one_token_per_row(positions, num_keys):
@@ -1149,12 +1159,14 @@ WRONG = {
             says="as if the sequence started with them",
         ),
         Wrong("causal, aligned to the last column", causal_from_the_right, says="whatever its position"),
+        Wrong("aligned to the last column, one token too", aligned_right, says="whatever its position"),
         Wrong("not causal inside a chunk", end_of_chunk_for_all, says="sees the tokens after it"),
         Wrong("inverted", inverted, says="True and False are swapped"),
         Wrong("integers", ones_and_zeros, says="should have dtype bool"),
         Wrong("the first new token for all", first_token_for_all, says="only as much as its first token"),
         Wrong("an additive mask", values_to_add, says="Yours is an additive mask"),
         Wrong("a token sees only itself", only_itself, says="must see all the tokens before it"),
+        Wrong("a token sees only its own chunk", only_its_chunk, says="sees only its own chunk"),
         Wrong("one new token per row", one_token_per_row, says="and new tokens is 3"),
         Wrong("columns counted from the right", padded_on_the_left, says="There is no padding on the left"),
         Wrong("lists", as_lists, says="should be a torch tensor"),
