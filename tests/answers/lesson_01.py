@@ -702,6 +702,24 @@ def wave_by_counting(model, prompt_ids, max_tokens_each, pad_token_id, eos_token
     return answers
 
 
+def adds_the_rest_to_the_last_wave(answer_lengths, batch_size):
+    number = max(1, len(answer_lengths) // batch_size)
+    steps, start = [], 0
+    for wave in range(number):
+        end = None if wave == number - 1 else (wave + 1) * batch_size
+        lengths = answer_lengths[wave * batch_size : end]
+        steps += [(start, start + length, start + max(lengths)) for length in lengths]
+        start += max(lengths)
+    return steps
+
+
+def one_end_for_all(answers, row, token, running, eos):
+    if running[row]:
+        answers[row].append(token)
+    if token == eos:
+        running[:] = [False] * len(running)
+
+
 WRONG = {
     "01.1": [
         Wrong("pads on the right", pads_right, says="pad on the right"),
@@ -763,6 +781,7 @@ WRONG = {
         Wrong("sums in place", sums_in_place, says="changed its argument `attention_mask`"),
     ],
     "01.3": [
+        Wrong("adds the rest to the last wave", adds_the_rest_to_the_last_wave, says="a smaller wave of their own"),
         Wrong("adds up", barrier(sum), says="add up the lengths of a wave"),
         Wrong("mean", barrier(lambda wave: sum(wave) / len(wave)), says="take the mean"),
         Wrong("shortest", barrier(min), says="with its shortest answer"),
@@ -808,6 +827,7 @@ WRONG = {
         Wrong("no return", forgets_return, says="None"),
     ],
     "01.4": [
+        Wrong("one end token ends all rows", loop(take=one_end_for_all), says="In the next pass, another row finished"),
         Wrong("stops with the first row", loop(go_on=all), says="stop the wave when its first row finishes"),
         Wrong("leaves the end token out", loop(take=leaves_end_token_out), says="end token is missing"),
         Wrong(

@@ -1060,6 +1060,78 @@ def step_that_releases_last(batch):
     release_finished(batch)
 
 
+def shortest_row_for_all(positions, num_keys):
+    fewest = positions.min(dim=0).values
+    return (torch.arange(num_keys) <= fewest[:, None]).expand(len(positions), 1, positions.shape[1], num_keys)
+
+
+def least_progress_first(batch):
+    slots = batch.slots_in(PREFILLING)
+    if slots:
+        slot = min(slots, key=lambda slot: batch.running[slot].num_computed_tokens)
+        request = batch.running[slot]
+        start = request.num_computed_tokens
+        chunk = request.prompt_ids[start:][: batch.prefill_step]
+        end = request.num_computed_tokens = start + len(chunk)
+        logits = forward(batch, range(slot, slot + 1), [chunk], [list(range(start, end))], end)
+        if end == len(request.prompt_ids):
+            request.append_token(int(logits.argmax()))
+
+
+def waits_for_the_prefill(batch):
+    _release(batch)
+    if not batch.slots_in(PREFILLING):
+        _admit(batch)
+    decode_all(batch)
+    prefill_chunk(batch)
+
+
+def one_for_every_free_slot(batch):
+    _release(batch)
+    if batch.waiting:
+        for _ in range(len(batch.slots.free)):
+            request = batch.waiting.popleft()
+            request.move_to(PREFILLING)
+            batch.running[batch.slots.acquire(request.id)] = request
+    decode_all(batch)
+    prefill_chunk(batch)
+
+
+def newest_to_the_front(batch):
+    _release(batch)
+    while batch.waiting and batch.slots.free:
+        request = batch.waiting.popleft()
+        request.move_to(PREFILLING)
+        batch.running = {batch.slots.acquire(request.id): request} | batch.running
+    decode_all(batch)
+    prefill_chunk(batch)
+
+
+def _release(batch):
+    for slot in batch.slots_in(FINISHED):
+        batch.slots.release(batch.running.pop(slot).id)
+
+
+def _admit(batch):
+    while batch.waiting and batch.slots.free:
+        request = batch.waiting.popleft()
+        request.move_to(PREFILLING)
+        batch.running[batch.slots.acquire(request.id)] = request
+
+
+def moves_before_it_appends(batch):
+    """Right: a request that is decoding already may finish as well."""
+    for slot in batch.slots_in(PREFILLING)[:1]:
+        request = batch.running[slot]
+        start = request.num_computed_tokens
+        chunk = request.prompt_ids[start:][: batch.prefill_step]
+        end = request.num_computed_tokens = start + len(chunk)
+        logits = forward(batch, range(slot, slot + 1), [chunk], [list(range(start, end))], end)
+        if end == len(request.prompt_ids):
+            request.move_to(DECODING)
+            request.append_token(int(logits.argmax()))
+
+
 WRONG = {
     "02.1": [
         Wrong("allows any transition", AllowsEverything, says="Refuse every pair that isn't in `NEXT_STATES`"),
@@ -1133,6 +1205,7 @@ WRONG = {
         Wrong("releases the newest, whatever the id", ReleasesTheNewest, says="yours is {'A'"),
     ],
     "02.3": [
+        Wrong("one mask for all rows: the shortest", shortest_row_for_all, says="as much as the shortest one"),
         Wrong("< for <=", smaller_only, says="no token sees itself"),
         Wrong(
             "one column too many",
@@ -1172,6 +1245,7 @@ WRONG = {
         Wrong("lists", as_lists, says="should be a torch tensor"),
     ],
     "02.4": [
+        Wrong("the least progress first", least_progress_first, says="A keeps its turn until its prompt is complete"),
         Wrong("the whole prompt at once", chunked(length=1000), says="That is the whole prompt"),
         Wrong("every chunk restarts at 0", chunked(start=0), says="the first chunk again"),
         Wrong(
@@ -1238,6 +1312,9 @@ WRONG = {
         Wrong("computes nothing", lambda batch: None, says="your code made no forward pass"),
     ],
     "02.5": [
+        Wrong("admits none while one prefills", waits_for_the_prefill, says="also while another request is prefilling"),
+        Wrong("one for every free slot", one_for_every_free_slot, says="only A is waiting"),
+        Wrong("the newest to the front", newest_to_the_front, says="step 1 should compute A's chunk"),
         Wrong("admits only when the batch is empty", with_barrier, says="batch barrier"),
         Wrong("never releases", never_releases, says="A still has it"),
         Wrong("admits before it releases", admits_before_releasing, says="its slot should go to B. It is empty"),
@@ -1286,6 +1363,6 @@ RIGHT = {
     "02.1": [PlainRequest, RequestWithTable],
     "02.2": [SlotSet, SlotsFirstInFirstOut, TakesTheFirstFree],
     "02.3": [mask_by_loops, mask_by_lengths],
-    "02.4": [chunk_by_loop, chunk_by_slices],
+    "02.4": [moves_before_it_appends, chunk_by_loop, chunk_by_slices],
     "02.5": [step_by_copies, step_until_no_slot_is_free, step_slot_by_slot, step],
 }

@@ -258,6 +258,15 @@ def _check_which_prompt(attempt) -> None:
         )
     if any(fed.slots != [1] for fed in seen):
         raise Mistake(f"A is in slot 1; your pass computed {_slots(seen[0].slots)}.", case=case)
+    call(attempt, batch, case=case)
+    done = {request.id: request.num_computed_tokens for request in (first, second, third)}
+    if done != {"A": 4, "B": 0, "C": 0}:
+        raise Mistake(
+            f"the second call should compute A's next chunk; computed tokens are {done}.",
+            case=case,
+            idea="A keeps its turn until its prompt is complete: the order of admission decides, however far each "
+            "request has come.",
+        )
     for lengths in ((6, 2), (3, 5)):
         _check_unequal_prompts(attempt, *lengths)
     _check_beside_decoding(attempt)

@@ -121,6 +121,11 @@ def _name_wrong_mask(attempt, got, positions, num_keys: int, case: str) -> Mista
             "Every row has its own length. Compare the columns with the positions of that row.",
         ),
         (
+            (columns <= positions.amin(dim=0)[:, None]).expand(len(positions), new, num_keys),
+            "all rows see only as much as the shortest one",
+            "Every row has its own length. Compare the columns with the positions of that row.",
+        ),
+        (
             (columns <= torch.arange(new)[:, None]).expand(len(positions), new, num_keys),
             "the tokens of this chunk see only as much as if the sequence started with them",
             "A later chunk starts at a later position. Compare with `positions`, which count from the start of the "

@@ -26,6 +26,7 @@ def check_step(attempt) -> None:
     _check_order_of_queue(attempt)
     _check_slot_is_refilled(attempt)
     _check_slot_is_released(attempt)
+    _check_short_queue(attempt)
     _check_chunk_beside_decode(attempt)
     _check_no_barrier(attempt)
     _check_order_of_admission(attempt)
@@ -289,8 +290,16 @@ def _check_slot_is_released(attempt) -> None:
         "two slots; A (max_new_tokens 1) and B (max_new_tokens 9) are waiting, with prompts of 3 tokens. A finishes in "
         "step 1; then step 2. No other request arrives."
     )
-    batch = make_batch([a_request("A", 3, max_tokens=1), a_request("B", 3, max_tokens=9)], num_slots=2)
+    first, second = a_request("A", 3, max_tokens=1), a_request("B", 3, max_tokens=9)
+    batch = make_batch([first, second], num_slots=2)
     _run_step(attempt, batch, case)
+    if second.num_computed_tokens and not first.output_ids:
+        raise Mistake(
+            "step 1 should compute A's chunk, because A was admitted first; yours computed B's.",
+            case=case,
+            idea="`batch.running` keeps the order of admission, and `prefill_chunk` serves the first prefilling "
+            "request in it. Add new requests at its end.",
+        )
     _run_step(attempt, batch, case)
     running = [request.id for request in batch.running.values()]
     if running != ["B"]:
@@ -300,6 +309,11 @@ def _check_slot_is_released(attempt) -> None:
             case=case,
             idea="Release the slot of a finished request even if no request is waiting for it.",
         )
+
+
+def _check_short_queue(attempt) -> None:
+    case = "three slots; only A is waiting; the first step."
+    _run_step(attempt, make_batch([a_request("A", 3)], num_slots=3), case)
 
 
 def _check_two_leave(attempt) -> None:
@@ -366,6 +380,12 @@ def _check_order_of_admission(attempt) -> None:
             case=case,
             idea="`batch.running` keeps the order of admission, and `prefill_chunk` serves the first prefilling "
             "request in it. Add new requests at its end; don't sort it by slot.",
+        )
+    if third.state is RequestState.WAITING:
+        raise Mistake(
+            "A has finished, so C should take its slot in step 2. C is still waiting, and the slot is empty.",
+            case=case,
+            idea="Admit whenever a slot is free, also while another request is prefilling.",
         )
 
 
