@@ -827,6 +827,11 @@ WRONG = {
         Wrong("no return", forgets_return, says="None"),
     ],
     "01.4": [
+        Wrong(
+            "sorts the answers",
+            loop(answer=lambda answers, prompts: sorted(answers, key=len)),
+            says="the right answers in another order",
+        ),
         Wrong("one end token ends all rows", loop(take=one_end_for_all), says="In the next pass, another row finished"),
         Wrong("stops with the first row", loop(go_on=all), says="stop the wave when its first row finishes"),
         Wrong("leaves the end token out", loop(take=leaves_end_token_out), says="end token is missing"),

@@ -1132,6 +1132,52 @@ def moves_before_it_appends(batch):
             request.append_token(int(logits.argmax()))
 
 
+def gives_the_slot_back(batch):
+    slots = batch.slots_in(PREFILLING)[:1]
+    prefill_chunk(batch)
+    for slot in slots:
+        if batch.running[slot].state is FINISHED:
+            batch.slots.release(batch.running.pop(slot).id)
+
+
+def releases_at_once_without_a_queue(batch):
+    step(batch)
+    if not batch.waiting:
+        _release(batch)
+
+
+def decodes_last_if_any_was_decoding(batch):
+    _release(batch)
+    _admit(batch)
+    decoding = batch.slots_in(DECODING)
+    prefill_chunk(batch)
+    if decoding:
+        decode_all(batch)
+
+
+def admits_as_many_as_it_releases(batch):
+    free = len(batch.slots_in(FINISHED)) if batch.running else batch.slots.num_slots
+    _release(batch)
+    for _ in range(min(free, len(batch.waiting))):
+        request = batch.waiting.popleft()
+        request.move_to(PREFILLING)
+        batch.running[batch.slots.acquire(request.id)] = request
+    decode_all(batch)
+    prefill_chunk(batch)
+
+
+def spends_what_a_chunk_leaves(batch):
+    _release(batch)
+    _admit(batch)
+    decode_all(batch)
+    left = batch.prefill_step
+    while left > 0 and batch.slots_in(PREFILLING):
+        request = batch.running[batch.slots_in(PREFILLING)[0]]
+        before = request.num_computed_tokens
+        prefill_chunk(batch)
+        left -= request.num_computed_tokens - before
+
+
 WRONG = {
     "02.1": [
         Wrong("allows any transition", AllowsEverything, says="Refuse every pair that isn't in `NEXT_STATES`"),
@@ -1245,6 +1291,7 @@ WRONG = {
         Wrong("lists", as_lists, says="should be a torch tensor"),
     ],
     "02.4": [
+        Wrong("gives the slot back", gives_the_slot_back, says="The step releases it, not the chunk"),
         Wrong("the least progress first", least_progress_first, says="A keeps its turn until its prompt is complete"),
         Wrong("the whole prompt at once", chunked(length=1000), says="That is the whole prompt"),
         Wrong("every chunk restarts at 0", chunked(start=0), says="the first chunk again"),
@@ -1312,6 +1359,10 @@ WRONG = {
         Wrong("computes nothing", lambda batch: None, says="your code made no forward pass"),
     ],
     "02.5": [
+        Wrong("releases at once without a queue", releases_at_once_without_a_queue, says="should keep it until step 2"),
+        Wrong("decodes last, if any was decoding", decodes_last_if_any_was_decoding, says="come after the chunk"),
+        Wrong("admits as many as it releases", admits_as_many_as_it_releases, says="is up to the free slots"),
+        Wrong("spends what a chunk leaves", spends_what_a_chunk_leaves, says="even if that chunk is shorter"),
         Wrong("admits none while one prefills", waits_for_the_prefill, says="also while another request is prefilling"),
         Wrong("one for every free slot", one_for_every_free_slot, says="only A is waiting"),
         Wrong("the newest to the front", newest_to_the_front, says="step 1 should compute A's chunk"),

@@ -218,7 +218,7 @@ def _name_wave_mistake(attempt, case: WaveCase, want, got, seen: Seen) -> None:
     common = next((i for i, (a, b) in enumerate(zip(expected, answer)) if a != b), min(len(expected), len(answer)))
     if answer[: len(prompt)] == prompt and answer[len(prompt) :] == expected:
         idea = "You return the prompt as well. Return only the new tokens."
-    elif answer and answer == _continuation(case, row)[1 : len(answer) + 1]:
+    elif answer and answer[0] != expected[0] and answer == _continuation(case, row)[1 : len(answer) + 1]:
         idea = "The first new token is missing. The prefill's logits give it, and it belongs to the answer."
     elif common == len(expected):
         idea = _why_too_long(case, expected, answer, want, got, seen)
@@ -245,6 +245,8 @@ def _name_wave_mistake(attempt, case: WaveCase, want, got, seen: Seen) -> None:
             )
         elif case.eos is not None and case.eos == expected[common]:
             idea = "The end token itself is part of the answer; don't replace it with another token."
+        elif sorted(got) == sorted(want):
+            idea = "These are the right answers in another order. Row i belongs to prompt i."
         else:
             idea = (
                 f"The first wrong token is at index {common}. The inputs of that pass look right, so check how you "

@@ -55,6 +55,13 @@ def _check_one_prompt(attempt, prompt_length: int, prefill_step: int, max_tokens
         _check_after_chunk(
             request, end, prompt_length, first_token, max_tokens, case, is_full=end - start == prefill_step
         )
+        if batch.running.get(1) is not request:
+            raise Mistake(
+                "A was in slot 1 before the call and has lost it.",
+                case=case,
+                idea="A finished request keeps its slot until the next step begins. The step releases it, not the "
+                "chunk.",
+            )
 
 
 def _name_wrong_row(error: IndexError, case: str) -> None:

@@ -97,13 +97,13 @@ def _name_wrong_mask(attempt, got, positions, num_keys: int, case: str) -> Mista
     own = positions[:, :, None]
     new = positions.shape[1]
     recognised = (
-        (~(columns <= own), "True and False are swapped", "True means that the token may attend."),
         (
             columns < own,
             "no token sees itself",
             "A token's own key is in the column of its own position, and it reads that one too: `<=`, not `<`, with "
             "the columns numbered from 0.",
         ),
+        (~(columns <= own), "True and False are swapped", "True means that the token may attend."),
         (
             torch.ones_like(columns <= own),
             "every token sees every column",
