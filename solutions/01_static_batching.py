@@ -109,7 +109,8 @@ The padding goes on the left. Then the last real token of *every* row is in the 
 token, and new tokens follow directly.
 
 **Exercise 01.1.** Write `pad_left`. It takes a list of prompts, each a list of ints, and the padding token. It returns
-two int64 tensors of the same shape, `[rows, longest prompt]`: the tokens and the padding mask. For example:
+two int64 tensors of the same shape, `[rows, longest prompt]`: the tokens and the padding mask. The lists stay as they
+are. For example:
 
     pad_left([[5], [6, 7]], pad_token_id=9)   →   tensor([[9, 5], [6, 7]]),  tensor([[0, 1], [1, 1]])
 
@@ -276,7 +277,7 @@ It's the loop of lesson 00 with several rows. Each pass calls the model with fou
 | input | shape | in the prefill |
 |---|---|---|
 | `input_ids` | `[rows, new tokens]` | the padded prompts |
-| `attention_mask` | `[rows, cells in the cache + new tokens]` | their padding mask |
+| `attention_mask` | `[rows, columns in the cache + new tokens]` | their padding mask |
 | `position_ids` | the shape of `input_ids` | each token's position in its own sequence |
 | `past_key_values` | | one `DynamicCache(config=model.config)`, empty at first and the same in all passes |
 
@@ -361,10 +362,10 @@ finished give no token, nor do the two batch slots that the second wave leaves e
 because a pass over several rows takes longer: *speedup = times fewer passes / times longer passes*. ("Further" measures
 both at several batch sizes.)
 
-*Useful* is the percentage of 01.b. Finished rows take little time, because the pass is needed for the other rows anyway.
-They take *batch slots*, in which other requests could have gotten a token from the same pass. The cache holds the
-padding and the finished rows too, and all of it is copied in each step, because a `DynamicCache` makes room for a new
-column by writing the whole cache to a new tensor.
+*Useful* is the percentage of 01.b. A finished row costs less time than a pass of its own would, because the pass is
+needed for the other rows anyway. But it takes a *batch slot*, in which another request could have gotten a token from
+the same pass. The cache holds the padding and the finished rows too, and all of it is copied in each step, because a
+`DynamicCache` makes room for a new column by writing the whole cache to a new tensor.
 
 ## What production does
 

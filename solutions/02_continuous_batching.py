@@ -5,7 +5,7 @@
 **Can a new request join the batch while the others keep running?**
 
 90 minutes · difficulty: medium · routes: ideas, kernels, serving · prerequisites: lesson 00 (prefill, decode, KV
-cache) and lesson 01 (static batching, masks, positions)
+cache); lesson 01 (static batching, masks, positions) helps
 
 In lesson 01, a wave of requests went through the model together and left together. In this lesson you build the loop
 that serving systems use instead: a request leaves the batch in the step after its last token, and the next one in the
@@ -116,8 +116,8 @@ for B.
 
 **Bottom (continuous).** F takes D's slot in the step after D's last token. The framed cells are prefill, in chunks of
 16 tokens. B gets a token in every step of F's prefill; it doesn't stop for F. B's own first two steps are pale: it has
-its slot, but D's prompt comes first. The hatched end of slot 0 shows that the decode pass covers both rows, also one
-without a request.
+its slot, but D's prompt comes first. The hatched end of slot 0 shows that the *decode pass*, the forward pass for the
+requests that are decoding, covers both rows, also one without a request.
 
 You'll build three parts: a mask for rows of unequal length, the chunk, and the step.
 """
@@ -435,8 +435,8 @@ Table(
 Continuous batching needs fewer steps than static batching of the same size, and slot utilization shows why. At 8 slots,
 compare the number of steps with the largest `max_new_tokens`: no run can be shorter than its longest request.
 
-Steps aren't seconds, though: a step over more rows takes longer, and a step with a chunk makes two passes. The ledger
-times the six stories. ("Further" times these 24 requests, and shows where the time goes.)
+Steps aren't seconds, though: a step over more rows takes longer, and a step that decodes and computes a chunk makes
+two passes. The ledger times the six stories. ("Further" times these 24 requests, and shows where the time goes.)
 """
 
 # %% tags=["measured"]

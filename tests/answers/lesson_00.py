@@ -43,6 +43,11 @@ def flat_argmax_before_the_model_sees_it(logits):
     return int(logits[0].argmax())
 
 
+def reads_where_the_prompt_ends(model, prompt_ids, max_new_tokens, eos_token_id=None):
+    choose = loop_without_cache(lambda logits: int(logits[0, len(prompt_ids) - 1].argmax()))
+    return choose(model, prompt_ids, max_new_tokens, eos_token_id)
+
+
 def stops_at_a_repeated_token(model, prompt_ids, max_new_tokens, eos_token_id=None):
     answer = greedy_without_cache(model, prompt_ids, max_new_tokens, eos_token_id)
     return next((answer[: i + 1] for i, token in enumerate(answer) if token in answer[:i]), answer)
@@ -693,6 +698,11 @@ WRONG = {
             "argmax of every position",
             loop_without_cache(lambda logits: int(logits[0].argmax(dim=-1))),
             "converts a tensor with several elements to a single value",
+        ),
+        Wrong(
+            "argmax at the prompt's last position",
+            reads_where_the_prompt_ends,
+            "at position 2, but the last position is 3",
         ),
         Wrong("argmin", loop_without_cache(lambda logits: int(logits[0, -1].argmin())), "smallest logit"),
         Wrong(

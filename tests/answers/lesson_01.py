@@ -34,6 +34,16 @@ def mask_inverted(prompt_ids, pad_token_id):
     return input_ids, (mask == 0).long()
 
 
+def mask_never_filled(prompt_ids, pad_token_id):
+    input_ids, mask = pad_left(prompt_ids, pad_token_id)
+    return input_ids, torch.zeros_like(mask)
+
+
+def ones_begin_late(prompt_ids, pad_token_id):
+    input_ids, mask = pad_left(prompt_ids, pad_token_id)
+    return input_ids, mask * (positions_from_mask(mask) > 0)
+
+
 def pads_to_fixed_length(prompt_ids, pad_token_id):
     return pad_left([*prompt_ids, [0] * 16], pad_token_id)[0][:-1], pad_left([*prompt_ids, [0] * 16], pad_token_id)[1][
         :-1
@@ -692,10 +702,30 @@ def wave_by_counting(model, prompt_ids, max_tokens_each, pad_token_id, eos_token
     return answers
 
 
+def adds_the_rest_to_the_last_wave(answer_lengths, batch_size):
+    number = max(1, len(answer_lengths) // batch_size)
+    steps, start = [], 0
+    for wave in range(number):
+        end = None if wave == number - 1 else (wave + 1) * batch_size
+        lengths = answer_lengths[wave * batch_size : end]
+        steps += [(start, start + length, start + max(lengths)) for length in lengths]
+        start += max(lengths)
+    return steps
+
+
+def one_end_for_all(answers, row, token, running, eos):
+    if running[row]:
+        answers[row].append(token)
+    if token == eos:
+        running[:] = [False] * len(running)
+
+
 WRONG = {
     "01.1": [
         Wrong("pads on the right", pads_right, says="pad on the right"),
         Wrong("mask inverted", mask_inverted, says="mask is inverted"),
+        Wrong("mask never filled", mask_never_filled, says="0 everywhere"),
+        Wrong("mask begins a column late", ones_begin_late, says="The ones begin one column too late"),
         Wrong("pads to a fixed length", pads_to_fixed_length, says="a `+ 1` or a fixed length"),
         Wrong("one column too many", one_column_too_many, says="a `+ 1` or a fixed length"),
         Wrong("mask of bool", mask_is_bool, says="torch.bool"),
@@ -751,6 +781,7 @@ WRONG = {
         Wrong("sums in place", sums_in_place, says="changed its argument `attention_mask`"),
     ],
     "01.3": [
+        Wrong("adds the rest to the last wave", adds_the_rest_to_the_last_wave, says="a smaller wave of their own"),
         Wrong("adds up", barrier(sum), says="add up the lengths of a wave"),
         Wrong("mean", barrier(lambda wave: sum(wave) / len(wave)), says="take the mean"),
         Wrong("shortest", barrier(min), says="with its shortest answer"),
@@ -796,6 +827,12 @@ WRONG = {
         Wrong("no return", forgets_return, says="None"),
     ],
     "01.4": [
+        Wrong(
+            "sorts the answers",
+            loop(answer=lambda answers, prompts: sorted(answers, key=len)),
+            says="the right answers in another order",
+        ),
+        Wrong("one end token ends all rows", loop(take=one_end_for_all), says="In the next pass, another row finished"),
         Wrong("stops with the first row", loop(go_on=all), says="stop the wave when its first row finishes"),
         Wrong("leaves the end token out", loop(take=leaves_end_token_out), says="end token is missing"),
         Wrong(
@@ -867,7 +904,12 @@ WRONG = {
             says="A mask of ones hides nothing",
         ),
         Wrong("positions left out", loop(leave_out=("position_ids",)), says="had no `position_ids`"),
-        Wrong("positions not advanced", loop(advance=lambda positions: positions[:, -1:]), says="don't advance"),
+        Wrong("positions not advanced", loop(advance=lambda positions: positions[:, -1:]), says="advance by 1"),
+        Wrong(
+            "-1 as the position of the padding",
+            loop(positions=lambda mask: mask.cumsum(1) - 1),
+            says="gave the padding of row 1 position -1",
+        ),
         Wrong(
             "positions count padding",
             loop(positions=lambda mask: torch.arange(mask.shape[1]).expand_as(mask)),

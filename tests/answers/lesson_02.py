@@ -470,6 +470,11 @@ def causal_without_offset(positions, num_keys):
     return torch.ones(new, num_keys).tril().bool().expand(len(positions), 1, new, num_keys)
 
 
+def aligned_right(positions, num_keys):
+    new = positions.shape[1]
+    return torch.ones(new, num_keys).tril(num_keys - new).bool().expand(len(positions), 1, new, num_keys)
+
+
 def causal_from_the_right(positions, num_keys):
     new = positions.shape[1]
     if new == 1:
@@ -503,6 +508,11 @@ def values_to_add(positions, num_keys):
 
 def only_itself(positions, num_keys):
     return (torch.arange(num_keys) == positions[:, :, None])[:, None]
+
+
+def only_its_chunk(positions, num_keys):
+    columns = torch.arange(num_keys)
+    return ((columns <= positions[:, :, None]) & (columns >= positions[:, :1, None]))[:, None]
 
 
 def one_token_per_row(positions, num_keys):
@@ -1050,6 +1060,124 @@ def step_that_releases_last(batch):
     release_finished(batch)
 
 
+def shortest_row_for_all(positions, num_keys):
+    fewest = positions.min(dim=0).values
+    return (torch.arange(num_keys) <= fewest[:, None]).expand(len(positions), 1, positions.shape[1], num_keys)
+
+
+def least_progress_first(batch):
+    slots = batch.slots_in(PREFILLING)
+    if slots:
+        slot = min(slots, key=lambda slot: batch.running[slot].num_computed_tokens)
+        request = batch.running[slot]
+        start = request.num_computed_tokens
+        chunk = request.prompt_ids[start:][: batch.prefill_step]
+        end = request.num_computed_tokens = start + len(chunk)
+        logits = forward(batch, range(slot, slot + 1), [chunk], [list(range(start, end))], end)
+        if end == len(request.prompt_ids):
+            request.append_token(int(logits.argmax()))
+
+
+def waits_for_the_prefill(batch):
+    _release(batch)
+    if not batch.slots_in(PREFILLING):
+        _admit(batch)
+    decode_all(batch)
+    prefill_chunk(batch)
+
+
+def one_for_every_free_slot(batch):
+    _release(batch)
+    if batch.waiting:
+        for _ in range(len(batch.slots.free)):
+            request = batch.waiting.popleft()
+            request.move_to(PREFILLING)
+            batch.running[batch.slots.acquire(request.id)] = request
+    decode_all(batch)
+    prefill_chunk(batch)
+
+
+def newest_to_the_front(batch):
+    _release(batch)
+    while batch.waiting and batch.slots.free:
+        request = batch.waiting.popleft()
+        request.move_to(PREFILLING)
+        batch.running = {batch.slots.acquire(request.id): request} | batch.running
+    decode_all(batch)
+    prefill_chunk(batch)
+
+
+def _release(batch):
+    for slot in batch.slots_in(FINISHED):
+        batch.slots.release(batch.running.pop(slot).id)
+
+
+def _admit(batch):
+    while batch.waiting and batch.slots.free:
+        request = batch.waiting.popleft()
+        request.move_to(PREFILLING)
+        batch.running[batch.slots.acquire(request.id)] = request
+
+
+def moves_before_it_appends(batch):
+    """Right: a request that is decoding already may finish as well."""
+    for slot in batch.slots_in(PREFILLING)[:1]:
+        request = batch.running[slot]
+        start = request.num_computed_tokens
+        chunk = request.prompt_ids[start:][: batch.prefill_step]
+        end = request.num_computed_tokens = start + len(chunk)
+        logits = forward(batch, range(slot, slot + 1), [chunk], [list(range(start, end))], end)
+        if end == len(request.prompt_ids):
+            request.move_to(DECODING)
+            request.append_token(int(logits.argmax()))
+
+
+def gives_the_slot_back(batch):
+    slots = batch.slots_in(PREFILLING)[:1]
+    prefill_chunk(batch)
+    for slot in slots:
+        if batch.running[slot].state is FINISHED:
+            batch.slots.release(batch.running.pop(slot).id)
+
+
+def releases_at_once_without_a_queue(batch):
+    step(batch)
+    if not batch.waiting:
+        _release(batch)
+
+
+def decodes_last_if_any_was_decoding(batch):
+    _release(batch)
+    _admit(batch)
+    decoding = batch.slots_in(DECODING)
+    prefill_chunk(batch)
+    if decoding:
+        decode_all(batch)
+
+
+def admits_as_many_as_it_releases(batch):
+    free = len(batch.slots_in(FINISHED)) if batch.running else batch.slots.num_slots
+    _release(batch)
+    for _ in range(min(free, len(batch.waiting))):
+        request = batch.waiting.popleft()
+        request.move_to(PREFILLING)
+        batch.running[batch.slots.acquire(request.id)] = request
+    decode_all(batch)
+    prefill_chunk(batch)
+
+
+def spends_what_a_chunk_leaves(batch):
+    _release(batch)
+    _admit(batch)
+    decode_all(batch)
+    left = batch.prefill_step
+    while left > 0 and batch.slots_in(PREFILLING):
+        request = batch.running[batch.slots_in(PREFILLING)[0]]
+        before = request.num_computed_tokens
+        prefill_chunk(batch)
+        left -= request.num_computed_tokens - before
+
+
 WRONG = {
     "02.1": [
         Wrong("allows any transition", AllowsEverything, says="Refuse every pair that isn't in `NEXT_STATES`"),
@@ -1123,6 +1251,7 @@ WRONG = {
         Wrong("releases the newest, whatever the id", ReleasesTheNewest, says="yours is {'A'"),
     ],
     "02.3": [
+        Wrong("one mask for all rows: the shortest", shortest_row_for_all, says="as much as the shortest one"),
         Wrong("< for <=", smaller_only, says="no token sees itself"),
         Wrong(
             "one column too many",
@@ -1149,17 +1278,21 @@ WRONG = {
             says="as if the sequence started with them",
         ),
         Wrong("causal, aligned to the last column", causal_from_the_right, says="whatever its position"),
+        Wrong("aligned to the last column, one token too", aligned_right, says="whatever its position"),
         Wrong("not causal inside a chunk", end_of_chunk_for_all, says="sees the tokens after it"),
         Wrong("inverted", inverted, says="True and False are swapped"),
         Wrong("integers", ones_and_zeros, says="should have dtype bool"),
         Wrong("the first new token for all", first_token_for_all, says="only as much as its first token"),
         Wrong("an additive mask", values_to_add, says="Yours is an additive mask"),
         Wrong("a token sees only itself", only_itself, says="must see all the tokens before it"),
+        Wrong("a token sees only its own chunk", only_its_chunk, says="sees only its own chunk"),
         Wrong("one new token per row", one_token_per_row, says="and new tokens is 3"),
         Wrong("columns counted from the right", padded_on_the_left, says="There is no padding on the left"),
         Wrong("lists", as_lists, says="should be a torch tensor"),
     ],
     "02.4": [
+        Wrong("gives the slot back", gives_the_slot_back, says="The step releases it, not the chunk"),
+        Wrong("the least progress first", least_progress_first, says="A keeps its turn until its prompt is complete"),
         Wrong("the whole prompt at once", chunked(length=1000), says="That is the whole prompt"),
         Wrong("every chunk restarts at 0", chunked(start=0), says="the first chunk again"),
         Wrong(
@@ -1226,6 +1359,13 @@ WRONG = {
         Wrong("computes nothing", lambda batch: None, says="your code made no forward pass"),
     ],
     "02.5": [
+        Wrong("releases at once without a queue", releases_at_once_without_a_queue, says="should keep it until step 2"),
+        Wrong("decodes last, if any was decoding", decodes_last_if_any_was_decoding, says="come after the chunk"),
+        Wrong("admits as many as it releases", admits_as_many_as_it_releases, says="is up to the free slots"),
+        Wrong("spends what a chunk leaves", spends_what_a_chunk_leaves, says="even if that chunk is shorter"),
+        Wrong("admits none while one prefills", waits_for_the_prefill, says="also while another request is prefilling"),
+        Wrong("one for every free slot", one_for_every_free_slot, says="only A is waiting"),
+        Wrong("the newest to the front", newest_to_the_front, says="step 1 should compute A's chunk"),
         Wrong("admits only when the batch is empty", with_barrier, says="batch barrier"),
         Wrong("never releases", never_releases, says="A still has it"),
         Wrong("admits before it releases", admits_before_releasing, says="its slot should go to B. It is empty"),
@@ -1274,6 +1414,6 @@ RIGHT = {
     "02.1": [PlainRequest, RequestWithTable],
     "02.2": [SlotSet, SlotsFirstInFirstOut, TakesTheFirstFree],
     "02.3": [mask_by_loops, mask_by_lengths],
-    "02.4": [chunk_by_loop, chunk_by_slices],
+    "02.4": [moves_before_it_appends, chunk_by_loop, chunk_by_slices],
     "02.5": [step_by_copies, step_until_no_slot_is_free, step_slot_by_slot, step],
 }

@@ -83,14 +83,21 @@ def _name_wrong_choice(got: list[int], case: Case) -> None:
     if index >= min(len(got), len(expected)) or got[index] >= VOCAB_SIZE:
         return
     ids = torch.tensor([[*case.prompt, *expected[:index]]])
-    logits = tiny_model(case.family)(input_ids=ids).logits[0, -1]
-    rank = int((logits > logits[got[index]]).sum()) + 1
+    logits = tiny_model(case.family)(input_ids=ids).logits[0]
+    rank = int((logits[-1] > logits[-1, got[index]]).sum()) + 1
+    idea = (
+        f"The input of that pass was right, but the logit of {got[index]} only has rank {rank} of {VOCAB_SIZE}. Greedy "
+        "decoding takes the token with the largest logit at the last position, every time, without sampling."
+    )
+    earlier = logits[:-1].argmax(dim=-1).tolist()
+    if got[index] in earlier:
+        position = len(earlier) - 1 - earlier[::-1].index(got[index])
+        idea = (
+            f"The input of that pass was right. {got[index]} has the largest logit at position {position}, but the "
+            f"last position is {len(earlier)} in that pass. Which position do you read? It moves with every new token."
+        )
     raise Mistake(
-        f"new token {index + 1} should be {expected[index]}; yours is {got[index]}.",
-        case=str(case),
-        idea=f"The input of that pass was right, but the logit of {got[index]} only has rank {rank} of {VOCAB_SIZE}. "
-        "Greedy decoding "
-        "takes the token with the largest logit at the last position, every time, without sampling.",
+        f"new token {index + 1} should be {expected[index]}; yours is {got[index]}.", case=str(case), idea=idea
     )
 
 

@@ -218,10 +218,10 @@ def _name_wave_mistake(attempt, case: WaveCase, want, got, seen: Seen) -> None:
     common = next((i for i, (a, b) in enumerate(zip(expected, answer)) if a != b), min(len(expected), len(answer)))
     if answer[: len(prompt)] == prompt and answer[len(prompt) :] == expected:
         idea = "You return the prompt as well. Return only the new tokens."
-    elif answer and answer == _continuation(case, row)[1 : len(answer) + 1]:
+    elif answer and answer[0] != expected[0] and answer == _continuation(case, row)[1 : len(answer) + 1]:
         idea = "The first new token is missing. The prefill's logits give it, and it belongs to the answer."
     elif common == len(expected):
-        idea = _why_too_long(case, expected, answer, want, seen)
+        idea = _why_too_long(case, expected, answer, want, got, seen)
     elif case.pad in expected and answer == [token for token in expected if token != case.pad]:
         idea = (
             f"Token {case.pad} is missing. If the model writes the padding token, it is part of the answer. Leave out "
@@ -245,6 +245,8 @@ def _name_wave_mistake(attempt, case: WaveCase, want, got, seen: Seen) -> None:
             )
         elif case.eos is not None and case.eos == expected[common]:
             idea = "The end token itself is part of the answer; don't replace it with another token."
+        elif sorted(got) == sorted(want):
+            idea = "These are the right answers in another order. Row i belongs to prompt i."
         else:
             idea = (
                 f"The first wrong token is at index {common}. The inputs of that pass look right, so check how you "
@@ -260,7 +262,7 @@ def _continuation(case: WaveCase, row: int) -> list[int]:
     return list(_expected(longer)[0])
 
 
-def _why_too_long(case: WaveCase, expected, answer, want, seen: Seen) -> str:
+def _why_too_long(case: WaveCase, expected, answer, want, got, seen: Seen) -> str:
     if case.eos is not None and expected[-1] == case.eos:
         if case.eos == 0:
             return (
@@ -278,7 +280,8 @@ def _why_too_long(case: WaveCase, expected, answer, want, seen: Seen) -> str:
             "You append tokens after the end token. The row is still computed, but any further tokens must be thrown "
             "away."
         )
-    if len(set(case.max_tokens_each)) > 1 and len(answer) in case.max_tokens_each:
+    same_for_all = {len(row) for row in got} == {len(answer)}
+    if len(set(case.max_tokens_each)) > 1 and len(answer) in case.max_tokens_each and same_for_all:
         return (
             "You seem to use one limit for all rows. Row i may have `max_tokens_each[i]` tokens; throw away what it "
             "gets after that."
@@ -320,6 +323,11 @@ def _why_too_short(attempt, case: WaveCase, expected, answer, want, row: int) ->
         return (
             "You seem to stop the wave when its first row finishes. Continue until no row is running: `while "
             "any(running)`."
+        )
+    if others and len(answer) == min(others) - 1 < len(expected) - 2:
+        return (
+            "In the next pass, another row finished. Does that end this row too? Continue until no row is running: "
+            "`while any(running)`."
         )
     if len(answer) == len(expected) - 1:
         longer = WaveCase((FIRST,), (6,))

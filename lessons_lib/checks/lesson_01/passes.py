@@ -259,6 +259,12 @@ def _wrong_positions(case: WaveCase, want, index: int, name: str, longest: int, 
         what = f"{name} gave row {row} {_numbered('position', got)}; expected {', '.join(map(str, expected))}."
         if index and len(got) != 1:
             return what, "One new token has one position. Keep only the last column of the positions and add 1."
+        if index == 1 and got == [len(prompt) - 1]:
+            return (
+                what,
+                "That is the position of the prompt's last token, which the new one follows. Do your positions advance "
+                "by 1 in each step, from the first decode step on?",
+            )
         if (index and got == [expected[0] - index]) or (index > 1 and got == [len(prompt)]):
             return (
                 what,
@@ -277,6 +283,13 @@ def _wrong_positions(case: WaveCase, want, index: int, name: str, longest: int, 
                 "1.",
             )
         return what, "The position of a token is the number of real tokens before it in its own row."
+    row, lowest = min(enumerate(map(min, positions)), key=lambda pair: pair[1])
+    if lowest < 0:
+        return (
+            f"{name} gave the padding of row {row} position {lowest}.",
+            "Nothing uses the padding's results, but the model looks its position up, so it must be valid. "
+            "`positions_from_mask` gives 0.",
+        )
     return None
 
 

@@ -14,7 +14,7 @@ WAVE_CASES = (
     ([3], 1),
     ([3, 6, 2, 5], 4),
     ([5, 2], 1),
-    ([4, 1, 2, 3, 2], 2),
+    ([4, 1, 2, 3, 1], 2),
     ([6, 9, 1, 2], 4),
     ([3, 4], 5),
     ([30, 60, 100, 20, 80, 40, 10], 3),
@@ -78,6 +78,8 @@ def _why_times(lengths: list[int], size: int, want: Times, got: Times) -> str:
         "waves follow the order of arrival.": lambda: _in_other_order(lengths, size, sorted(lengths, reverse=True)),
         "These are the times of the requests sorted by length, in that order. Waves follow the order of arrival, and "
         "so does the list.": lambda: wave_steps(sorted(lengths), size),
+        "You seem to add the last requests to the wave before them. No wave has more than `batch_size` requests: they "
+        "are a smaller wave of their own.": lambda: _last_wave_merged(lengths, size),
         "Requests with equal lengths got the same times. Do you look up a request by its length? Use its index: two "
         "requests can have the same length.": lambda: [dict(zip(lengths[::-1], want[::-1]))[n] for n in lengths],
         "These are the times with the first number counted from 1. A request of the first wave starts after step 0.": (
@@ -161,6 +163,16 @@ def _dealt_out(lengths: list[int], size: int) -> Times:
         times |= {row: (start, start + lengths[row], end) for row in rows}
         start = end
     return [times[row] for row in range(len(lengths))]
+
+
+def _last_wave_merged(lengths: list[int], size: int) -> Times:
+    """The times if a last wave with fewer requests joins the one before it."""
+    *before, last = split = waves(lengths, size)
+    if before and len(last) < size:
+        split = [*before[:-1], [*before[-1], *last]]
+    ends = list(accumulate(max(wave) for wave in split))
+    starts = [0, *ends[:-1]]
+    return [(start, start + length, end) for wave, start, end in zip(split, starts, ends) for length in wave]
 
 
 def _in_other_order(lengths: list[int], size: int, order: list[int]) -> Times:

@@ -55,6 +55,13 @@ def _check_one_prompt(attempt, prompt_length: int, prefill_step: int, max_tokens
         _check_after_chunk(
             request, end, prompt_length, first_token, max_tokens, case, is_full=end - start == prefill_step
         )
+        if batch.running.get(1) is not request:
+            raise Mistake(
+                "A was in slot 1 before the call and has lost it.",
+                case=case,
+                idea="A finished request keeps its slot until the next step begins. The step releases it, not the "
+                "chunk.",
+            )
 
 
 def _name_wrong_row(error: IndexError, case: str) -> None:
@@ -258,6 +265,15 @@ def _check_which_prompt(attempt) -> None:
         )
     if any(fed.slots != [1] for fed in seen):
         raise Mistake(f"A is in slot 1; your pass computed {_slots(seen[0].slots)}.", case=case)
+    call(attempt, batch, case=case)
+    done = {request.id: request.num_computed_tokens for request in (first, second, third)}
+    if done != {"A": 4, "B": 0, "C": 0}:
+        raise Mistake(
+            f"the second call should compute A's next chunk; computed tokens are {done}.",
+            case=case,
+            idea="A keeps its turn until its prompt is complete: the order of admission decides, however far each "
+            "request has come.",
+        )
     for lengths in ((6, 2), (3, 5)):
         _check_unequal_prompts(attempt, *lengths)
     _check_beside_decoding(attempt)

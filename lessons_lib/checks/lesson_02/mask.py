@@ -25,7 +25,7 @@ def check_cache_mask(attempt) -> None:
         got = _mask_of(attempt, torch.tensor(positions), num_keys, case)
         _check_mask_kind(attempt, got, want, case)
         if not torch.equal(got.cpu(), want):
-            raise _name_wrong_mask(got.cpu(), torch.tensor(positions), num_keys, case)
+            raise _name_wrong_mask(attempt, got.cpu(), torch.tensor(positions), num_keys, case)
 
 
 def _mask_of(attempt, positions, num_keys: int, case: str):
@@ -85,19 +85,25 @@ def _check_mask_kind(attempt, got, want, case: str) -> None:
         )
 
 
-def _name_wrong_mask(got, positions, num_keys: int, case: str) -> Mistake:
+_ENDS_AT_THE_LAST_COLUMN = (
+    "the last token sees the last column, whatever its position",
+    "The pass may read more columns than this row has tokens. Only `positions` says where a token is.",
+)
+
+
+def _name_wrong_mask(attempt, got, positions, num_keys: int, case: str) -> Mistake:
     """Recognise a wrong mask by what it equals."""
     columns = torch.arange(num_keys)
     own = positions[:, :, None]
     new = positions.shape[1]
     recognised = (
-        (~(columns <= own), "True and False are swapped", "True means that the token may attend."),
         (
             columns < own,
             "no token sees itself",
             "A token's own key is in the column of its own position, and it reads that one too: `<=`, not `<`, with "
             "the columns numbered from 0.",
         ),
+        (~(columns <= own), "True and False are swapped", "True means that the token may attend."),
         (
             torch.ones_like(columns <= own),
             "every token sees every column",
@@ -115,6 +121,11 @@ def _name_wrong_mask(got, positions, num_keys: int, case: str) -> Mistake:
             "Every row has its own length. Compare the columns with the positions of that row.",
         ),
         (
+            (columns <= positions.amin(dim=0)[:, None]).expand(len(positions), new, num_keys),
+            "all rows see only as much as the shortest one",
+            "Every row has its own length. Compare the columns with the positions of that row.",
+        ),
+        (
             (columns <= torch.arange(new)[:, None]).expand(len(positions), new, num_keys),
             "the tokens of this chunk see only as much as if the sequence started with them",
             "A later chunk starts at a later position. Compare with `positions`, which count from the start of the "
@@ -122,8 +133,7 @@ def _name_wrong_mask(got, positions, num_keys: int, case: str) -> Mistake:
         ),
         (
             (columns <= torch.arange(new)[:, None] + num_keys - new).expand(len(positions), new, num_keys),
-            "the last token sees the last column, whatever its position",
-            "The pass may read more columns than this row has tokens. Only `positions` says where a token is.",
+            *_ENDS_AT_THE_LAST_COLUMN,
         ),
         (
             (columns <= positions[0][:, None]).expand(len(positions), new, num_keys),
@@ -160,6 +170,7 @@ def _name_wrong_mask(got, positions, num_keys: int, case: str) -> Mistake:
             "some entries are wrong",
             "An entry is True if column <= position, with the position of that token.",
         )
+    what, idea = _in_a_chunk(attempt, what, idea)
     row, token = next((r, t) for r, t in torch.cartesian_prod(torch.arange(len(positions)), torch.arange(new)).tolist()
                       if not torch.equal(got[r, 0, t], columns <= own[r, t]))  # fmt: skip
     return Mistake(
@@ -168,6 +179,19 @@ def _name_wrong_mask(got, positions, num_keys: int, case: str) -> Mistake:
         case=case,
         idea=idea,
     )
+
+
+def _in_a_chunk(attempt, what: str, idea: str) -> tuple[str, str]:
+    """What the mistake is, if a chunk shows it more clearly than one token does."""
+    try:
+        drawn = [_drawn(row) for row in attempt(torch.tensor([[3, 4]]), 7)[0, 0]]
+    except Exception:
+        return what, idea
+    if what == "every token sees every column" and drawn == ["######.", "#######"]:
+        return _ENDS_AT_THE_LAST_COLUMN
+    if what == "a token sees only itself" and drawn == ["...#...", "...##.."]:
+        return "a token sees only its own chunk", "It must see the earlier tokens of its request too: columns 0 to p."
+    return what, idea
 
 
 def _drawn(row) -> str:

@@ -26,10 +26,13 @@ def check_step(attempt) -> None:
     _check_order_of_queue(attempt)
     _check_slot_is_refilled(attempt)
     _check_slot_is_released(attempt)
+    _check_short_queue(attempt)
     _check_chunk_beside_decode(attempt)
     _check_no_barrier(attempt)
     _check_order_of_admission(attempt)
     _check_two_leave(attempt)
+    _check_late_arrival(attempt)
+    _check_one_chunk_one_token(attempt)
     _check_answers(attempt)
 
 
@@ -289,8 +292,22 @@ def _check_slot_is_released(attempt) -> None:
         "two slots; A (max_new_tokens 1) and B (max_new_tokens 9) are waiting, with prompts of 3 tokens. A finishes in "
         "step 1; then step 2. No other request arrives."
     )
-    batch = make_batch([a_request("A", 3, max_tokens=1), a_request("B", 3, max_tokens=9)], num_slots=2)
+    first, second = a_request("A", 3, max_tokens=1), a_request("B", 3, max_tokens=9)
+    batch = make_batch([first, second], num_slots=2)
     _run_step(attempt, batch, case)
+    if second.num_computed_tokens and not first.output_ids:
+        raise Mistake(
+            "step 1 should compute A's chunk, because A was admitted first; yours computed B's.",
+            case=case,
+            idea="`batch.running` keeps the order of admission, and `prefill_chunk` serves the first prefilling "
+            "request in it. Add new requests at its end.",
+        )
+    if first.state is RequestState.FINISHED and first not in batch.running.values():
+        raise Mistake(
+            "A got its last token in step 1 and lost its slot in the same step; it should keep it until step 2.",
+            case=case,
+            idea="Release where the step begins, and nowhere else, whether or not a request is waiting.",
+        )
     _run_step(attempt, batch, case)
     running = [request.id for request in batch.running.values()]
     if running != ["B"]:
@@ -299,6 +316,48 @@ def _check_slot_is_released(attempt) -> None:
             "`batch.running`.",
             case=case,
             idea="Release the slot of a finished request even if no request is waiting for it.",
+        )
+
+
+def _check_short_queue(attempt) -> None:
+    case = "three slots; only A is waiting; the first step."
+    _run_step(attempt, make_batch([a_request("A", 3)], num_slots=3), case)
+
+
+def _check_late_arrival(attempt) -> None:
+    case = "three slots; only A is waiting. After step 1, B arrives; then step 2."
+    batch = make_batch([a_request("A", 3)], num_slots=3)
+    _run_step(attempt, batch, case)
+    batch.waiting.append(later := a_request("B", 3))
+    _run_step(attempt, batch, case)
+    if later.state is RequestState.WAITING:
+        raise Mistake(
+            "two slots are free in step 2, and B is waiting, so B should have one of them. B is still waiting.",
+            case=case,
+            idea="How many requests may join is up to the free slots, not to those released in this step.",
+        )
+
+
+def _check_one_chunk_one_token(attempt) -> None:
+    case = "two slots, prefill_step 8; A and B are waiting, with prompts of 3 tokens; the first step."
+    batch = make_batch([a_request("A", 3), second := a_request("B", 3)], num_slots=2, prefill_step=8)
+    _run_step(attempt, batch, case)
+    if second.num_computed_tokens:
+        raise Mistake(
+            f"step 1 should compute A's chunk and none of B's; yours has computed {second.num_computed_tokens} tokens "
+            "of B.",
+            case=case,
+            idea="One chunk of one prompt per step, even if that chunk is shorter than `prefill_step`: call "
+            "`prefill_chunk` once.",
+        )
+    case = case.replace("the first step", "A decodes in step 2, and B gets its chunk")
+    _run_step(attempt, batch, case)
+    if len(second.output_ids) > 1:
+        raise Mistake(
+            f"B should have 1 token after step 2; it has {len(second.output_ids)}.",
+            case=case,
+            idea="B's chunk gave its first token. Did a decode pass come after the chunk? Only the requests that are "
+            "decoding when the step begins get a token from it.",
         )
 
 
@@ -366,6 +425,12 @@ def _check_order_of_admission(attempt) -> None:
             case=case,
             idea="`batch.running` keeps the order of admission, and `prefill_chunk` serves the first prefilling "
             "request in it. Add new requests at its end; don't sort it by slot.",
+        )
+    if third.state is RequestState.WAITING:
+        raise Mistake(
+            "A has finished, so C should take its slot in step 2. C is still waiting, and the slot is empty.",
+            case=case,
+            idea="Admit whenever a slot is free, also while another request is prefilling.",
         )
 
 
@@ -440,4 +505,9 @@ def _check_answers(attempt) -> None:
     batch_generate(model, tokenizer, prompts, step=expected.run, **settings)
     if steps.count > expected.count:
         what = f"all answers are right, but took {steps.count} steps; {expected.count} are enough."
-        raise Mistake(what, case=case, idea="Is a slot left empty while a request is waiting?")
+        raise Mistake(
+            what,
+            case=case,
+            idea="Is there a step that leaves a slot empty while a request is waiting, "
+            "or one that computes no chunk while a request is prefilling?",
+        )
