@@ -295,6 +295,11 @@ class Reads:
                 "`stride_head`, with or without gaps between them."
             )
         extra = set(self.keys) - set(wanted)
+        if set(self.keys) == {(block + token // size, slot) for token, (block, slot) in enumerate(wanted)}:
+            return (
+                prefix + "You use the position in the sequence as the slot. In every block the slots start at 0: "
+                "position p is in slot p % BLOCK_SIZE."
+            )
         if set(blocks) <= set(needed):
             if missing == wanted[-1:] and not extra:
                 return NEWEST
