@@ -13,6 +13,7 @@ import triton.language as tl
 
 from lessons_lib.checks.exercise import Mistake
 from lessons_lib.checks.kernels import close, compiled_too, run_through, values_text
+from lessons_lib.kernels.paged_flash import LOG2_E
 
 NONE = float("-inf")
 PARTS = ("weights", "new_max", "row_sum", "acc")
@@ -407,6 +408,10 @@ def _why_maximum(found, scores, row_max, new_max, row_sum, total) -> str:
         (total, "That's the sum. The order is weights, new_max, row_sum, acc."),
         (scores.min(dim=1).values, "That's the smallest score."),
         (row_max + own, "You added the two maxima. Take the larger one: `tl.maximum`."),
+        (
+            torch.maximum(row_max, own * LOG2_E.value),
+            "You multiplied the scores by log₂ e. They contain it already, and are in base 2.",
+        ),
     ):
         if _same(found, guess):
             return idea
