@@ -524,7 +524,7 @@ Example: two tokens with scores 0 and 1, values [1, 0] and [0, 1]. The weights b
 from lessons_lib.kernels.simple_paged import one_block_kernel
 
 # %%
-own_query = query[C, 0].contiguous()
+own_query, own_out = query[C, 0].contiguous(), torch.empty(HEAD_DIM, device=DEVICE)
 launch = (own_query, k_block, v_block, own_out, context_lens[C].item(), scale, k_block.stride(0))
 one_block = record_kernel(one_block_kernel, (1,), *launch, HEAD_DIM=HEAD_DIM, BLOCK_SIZE=BLOCK_SIZE)
 used = slice(context_lens[C].item())
