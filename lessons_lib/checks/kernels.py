@@ -44,8 +44,8 @@ EXCEPTIONS = (
     ),
     (
         "pointer<fp32> and triton.language.f",
-        "You computed with an address as if it were a value. Load the values first, `tl.load(pointer + offsets)`; "
-        "don't pass a pointer to a function that takes a tile.",
+        "You computed with an address as if it were a value, or with a float as if it were an offset. Load the values "
+        "first, `tl.load(pointer + offsets)`, also for a function that takes a tile. And `/` gives a float: use `//`.",
     ),
     (
         "operands of type pointer",

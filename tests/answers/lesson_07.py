@@ -553,6 +553,16 @@ ATTEND = [
         "That would be in block 4 of the pool. Is the block of each iteration an entry of the table, its own",
     ),
     Wrong(
+        "keys loaded without a mask",
+        attending(
+            (
+                "block_keys = tl.load(keys + offsets, mask=is_key[:, None], other=0.0)",
+                "block_keys = tl.load(keys + offsets)",
+            )
+        ),
+        "the result is right, but `keys` is loaded from slot 1 of block 2",
+    ),
+    Wrong(
         "the position as the slot",
         attending(("slot[:, None] * stride_slot", "(first + slot[:, None]) * stride_slot")),
         "You use the position in the sequence as the slot",
@@ -985,6 +995,21 @@ def decode_whole_groups(
 
 
 DECODE = [
+    Wrong(
+        "a stride of sequences in the cache",
+        decoding(("kv_head * stride_head", "kv_head * stride_head + seq * stride_seq")),
+        "The pointers move by kv_head × stride_head only",
+    ),
+    Wrong(
+        "the number of blocks as the number of tokens",
+        decoding(("tl.load(context_lens + seq)", "tl.cdiv(tl.load(context_lens + seq), BLOCK_SIZE)")),
+        "Only the first 1 of 3 keys were read",
+    ),
+    Wrong(
+        "pointers to a whole row",
+        decoding(("k_cache + kv_head * stride_head", "k_cache + kv_head * stride_head + dim")),
+        "takes pointers to one element",
+    ),
     Wrong(
         "query rounded to float16",
         decoding((".to(tl.float32)", ".to(tl.float16).to(tl.float32)")),

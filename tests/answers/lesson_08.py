@@ -268,6 +268,16 @@ def softmax_by_methods(scores, row_max, row_sum, acc):
 
 SOFTMAX = [
     Wrong(
+        "weights in float16",
+        softmax((WEIGHTS, WEIGHTS + ".to(tl.float16)")),
+        "as small as rounding to 16 bits",
+    ),
+    Wrong(
+        "no weights where the maximum is 0",
+        softmax((WEIGHTS, WEIGHTS + " * (reference != 0.0)[:, None]")),
+        "0 is a score like any other",
+    ),
+    Wrong(
         "log₂ e once more",
         softmax(("    new_max = tl.maximum", "    scores = scores * 1.4426950408889634\n    new_max = tl.maximum")),
         "You multiplied the scores by log₂ e",
@@ -923,7 +933,7 @@ GROUPS = [
             ),
             (SCORES, "scores = tl.sum(queries[:, None, :] * wide, axis=2) * scale"),
         ),
-        "once per row",
+        "Is there a copy of the tile per row?",
     ),
     Wrong("one block per iteration", block_by_block, "do you still go block by block"),
     Wrong(

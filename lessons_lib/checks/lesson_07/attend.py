@@ -94,6 +94,7 @@ def _check_case(
     got, recording = _attend(attempt, single, views, case, spare)
     want = single.want()
     if close(got, want):
+        _refuse_idle_loads(_reads(recording), single, case)
         return
     what = f"the attention should be {values_text(want)}; yours is {values_text(got)}."
     if scores == "deep":
@@ -134,6 +135,18 @@ def _check_case(
         "output; and the division at the end."
     )
     raise Mistake(what, case=case, idea=idea)
+
+
+def _refuse_idle_loads(reads: Reads, single: SingleHead, case: str) -> None:
+    for name, read in (("keys", reads.keys), ("values", reads.values)):
+        idle = [cell for cell in read if cell not in set(single.cells())]
+        if idle:
+            what = f"the result is right, but `{name}` is loaded from slot {idle[0][1]} of block {idle[0][0]}."
+            idea = (
+                "This slot holds no token. Give the load a mask, `mask=is_key[:, None], other=0.0`: masked elements "
+                "aren't read."
+            )
+            raise Mistake(what, case=case, idea=idea)
 
 
 def _reads(recording) -> Reads:

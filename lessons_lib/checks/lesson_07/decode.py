@@ -113,6 +113,9 @@ def _check_case(
             explain=lambda error: _out_of_bounds(error, contexts, q_heads, kv_heads),
         )  # fmt: skip
     except Mistake as mistake:
+        if "operands of type pointer<int32>" in mistake.what:
+            idea = f"{mistake.idea} Or are the arguments of `attend_blocks` in another order?"
+            raise Mistake(mistake.what, case=mistake.case, idea=idea) from None
         if "incompatible dimensions" not in mistake.what:
             raise
         idea = (
@@ -153,9 +156,9 @@ def _out_of_bounds(error, contexts, q_heads: int, kv_heads: int) -> str:
             "and the context length belong to this sequence?"
         )
     return (
-        f"Program ({seq}, {head}) computes query head {head}. There are {kv_heads} KV heads for {q_heads} query heads: "
-        "its own is head // GROUP, and starts at kv_head × stride_head in the cache. Blocks and slots have their "
-        "own strides."
+        f"Program ({seq}, {head}) computes query head {head}. KV heads: {kv_heads}, query heads: {q_heads}; its own is "
+        "head // GROUP, and starts at kv_head × stride_head in the cache. That's where the pointers go: "
+        "`attend_blocks` adds blocks and slots, with their own strides."
     )
 
 
@@ -190,6 +193,11 @@ def _check_program(
             reason = (
                 "The newest token is left out. `context_lens` includes it: pass the length to `attend_blocks` "
                 "unchanged."
+            )
+        if reason.startswith("Only part of each key"):
+            reason = (
+                "Only part of each key was read. `attend_blocks` takes pointers to one element, the first of the KV "
+                "head: it adds slots and dimensions itself."
             )
         raise Mistake(what, case=case, idea=reason)
     extra = [cell for cell in reads.keys if cell not in set(single.cells())]
@@ -334,6 +342,12 @@ def _kv_head(recording, program, k_cache, group: int, block: int) -> str:
         used = [_first_head(other, k_cache, block, tensor) for other in recording.programs if other.ids[0] == seq]
         if used[head] in (head // group, None):
             continue
+        if used[head] >= kv_heads:
+            return (
+                f"This program's {name} start {start} elements after the start of a block; those of KV head "
+                f"{head // group} start {head // group * k_cache.stride(2)} after it. The pointers move by "
+                "kv_head × stride_head only: which blocks are the sequence's, its table says."
+            )
         prefix = (
             f"Query head {head} used the {name} of KV head {used[head]}; its own is {head} // {group} = "
             f"{head // group}. "

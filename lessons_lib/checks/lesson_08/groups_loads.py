@@ -22,6 +22,13 @@ def check_loads(recording, program, made: Decodes) -> None:
         if idea := why_cells(recording, program, tensor, made):
             raise Mistake(what, case=made.text, idea=idea)
         most = max(times.values())
+        if most > 1 and len(loads) <= -(-len(want) // made.tile) and len(want) % made.tile:
+            idea = (
+                f"One `tl.load` reads some of the {name} {most} times. Is there a copy of the tile per row? One, "
+                "[BLOCK_N, HEAD_DIM], serves all query heads of the group. Or do the positions past the last token "
+                "point at a key? Mask them."
+            )
+            raise Mistake(what, case=made.text, idea=idea)
         if most > 1:
             idea = (
                 f"Each of the {name} is loaded {most} times"

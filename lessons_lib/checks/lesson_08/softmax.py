@@ -141,6 +141,8 @@ CASES = (
     ("large scores: state maximum 300, sum 1, acc 10; scores [400, 399].", Step.of([[400, 399]], [300], [1], [[10]])),
     ("scores far below zero, no key seen before: [-400, -401].", Step.of([[-400, -401]])),
     ("scores very far below zero, no key seen before: [-100000, -100001].", Step.of([[-100_000, -100_001]])),
+    ("no key seen before, and the largest score is 0: [0, -1].", Step.of([[0, -1]])),
+    ("no key seen before; a weight that 16 bits can't hold: scores [0.7, 0.4].", Step.of([[0.7, 0.4]])),
 )
 
 
@@ -199,6 +201,13 @@ def _check_step(attempt, step: Step, case: str) -> None:
             continue
         name = PARTS[index]
         idea = _why_nothing_seen(attempt, name, got, step) or _why(name, got, step)
+        if step.scores.max() == 0:
+            idea = "0 is a score like any other, also as the maximum. What is special is minus infinity: test for that."
+        if close(got[index], want[index], 1e-3):
+            idea = (
+                "Nearly right: the difference is as small as rounding to 16 bits. Everything is float32 here; the "
+                "kernel converts the weights itself."
+            )
         raise Mistake(
             f"`{name}` should be {values_text(want[index])}; yours is {values_text(got[index])}.",
             case=case,
