@@ -294,7 +294,7 @@ bits as well. In a large cache, block × `stride_block` doesn't fit into them ("
 **Your task: `attend_blocks`**, a function that a kernel calls. It is decorated with `@triton.jit` too, but it returns its result: a tile `[HEAD_DIM]` of float32.
 
 `query` isn't a pointer but the query itself, a tile `[HEAD_DIM]`. `keys`, `values` and `table` are pointers; keys and values have the same strides.
-`num_tokens` includes the new token, and is at least 1; the last block may be partly full, and its other slots may hold anything, even NaN (0 × NaN is NaN).
+`num_tokens` includes the new token, and is at least 1; the last block may be partly full, and its other slots, which you don't load, may hold anything, even NaN (0 × NaN is NaN).
 Scores may be near 200 or near −100,000. Table entries past the blocks in use may be anything, and there may be none, so don't read them.
 `range` works in a kernel, and `tl.maximum(a, b)` is the larger of two scalars. The query is float32, so everything computed with it
 is float32 as well, whatever the cache's dtype. Leave it at that: don't convert anything to the cache's dtype.
@@ -524,7 +524,7 @@ Example: two tokens with scores 0 and 1, values [1, 0] and [0, 1]. The weights b
 from lessons_lib.kernels.simple_paged import one_block_kernel
 
 # %%
-own_query = query[C, 0].contiguous()
+own_query, own_out = query[C, 0].contiguous(), torch.empty(HEAD_DIM, device=DEVICE)
 launch = (own_query, k_block, v_block, own_out, context_lens[C].item(), scale, k_block.stride(0))
 one_block = record_kernel(one_block_kernel, (1,), *launch, HEAD_DIM=HEAD_DIM, BLOCK_SIZE=BLOCK_SIZE)
 used = slice(context_lens[C].item())

@@ -302,7 +302,7 @@ In lesson 07, `attend_blocks` had one query, with one maximum and one sum. Now a
 | `row_sum` | [rows] | sum of the weights so far, relative to `row_max` |
 | `acc` | [rows, head size] | sum of weight × value so far, relative to `row_max` |
 
-It returns four tiles, in this order: the weights of these keys, [rows, keys]; the new maximum, [rows]; the new sum, [rows]; and `acc`, **rescaled** to
+It returns four tiles of float32, in this order: the weights of these keys, [rows, keys]; the new maximum, [rows]; the new sum, [rows]; and `acc`, **rescaled** to
 the new maximum. It does *not* add the values of these keys. The kernel does that afterwards, with a `tl.dot` of weights and values.
 
 A row may not have seen a key yet, and may not see any of these either: the engine's prefill kernel calls the same function. The maximum of such a row

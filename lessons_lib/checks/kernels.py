@@ -44,8 +44,8 @@ EXCEPTIONS = (
     ),
     (
         "pointer<fp32> and triton.language.f",
-        "You multiplied an address with values. Load the values first, `tl.load(pointer + offsets)`; don't pass a "
-        "pointer to a function that takes a tile.",
+        "You computed with an address as if it were a value, or with a float as if it were an offset. Load the values "
+        "first, `tl.load(pointer + offsets)`, also for a function that takes a tile. And `/` gives a float: use `//`.",
     ),
     (
         "operands of type pointer",
@@ -314,7 +314,7 @@ def refuse_wrong_tensors(recording: KernelRecording, wanted: str, case: str) -> 
     if wanted not in stored:
         idea = (
             f"A kernel returns nothing; what it doesn't store is lost. `tl.store({wanted} + offsets, result)`. If you "
-            "have such a line: is its mask False everywhere?"
+            "have such a line: is its mask False everywhere, or is it skipped?"
         )
         raise Mistake(f"nothing was stored to `{wanted}`.", case=case, idea=idea)
 

@@ -32,6 +32,19 @@ def plain_add(x, y, out, n_elements, BLOCK):
 
 ADD = [
     Wrong(
+        "the address of y",
+        changed(add_kernel, ("tl.load(y + offsets, mask=mask)", "y + offsets")),
+        "computed with an address as if it were a value",
+    ),
+    Wrong(
+        "only full tiles",
+        changed(
+            add_kernel,
+            ("    tl.store(", "    if tl.program_id(0) * BLOCK + BLOCK <= n_elements:\n        tl.store("),
+        ),
+        "or is it skipped?",
+    ),
+    Wrong(
         "one summand in float16",
         changed(add_kernel, ("tl.load(y + offsets, mask=mask)", "tl.load(y + offsets, mask=mask).to(tl.float16)")),
         "as small as rounding to 16 bits",
@@ -534,6 +547,26 @@ def plain_attend(query, keys, values, table, num_tokens, scale, stride_block, st
 
 
 ATTEND = [
+    Wrong(
+        "blocks that follow the first one",
+        attending(("tl.load(table + first // BLOCK_SIZE)", "(tl.load(table) + first // BLOCK_SIZE)")),
+        "That would be in block 4 of the pool. Is the block of each iteration an entry of the table, its own",
+    ),
+    Wrong(
+        "keys loaded without a mask",
+        attending(
+            (
+                "block_keys = tl.load(keys + offsets, mask=is_key[:, None], other=0.0)",
+                "block_keys = tl.load(keys + offsets)",
+            )
+        ),
+        "the result is right, but `keys` is loaded from slot 1 of block 2",
+    ),
+    Wrong(
+        "the position as the slot",
+        attending(("slot[:, None] * stride_slot", "(first + slot[:, None]) * stride_slot")),
+        "You use the position in the sequence as the slot",
+    ),
     Wrong("own scale", attending(("* scale", "* (HEAD_DIM**-0.5)")), "multiplied by 1 / sqrt(HEAD_DIM)"),
     Wrong(
         "values without weights",
@@ -962,6 +995,26 @@ def decode_whole_groups(
 
 
 DECODE = [
+    Wrong(
+        "a stride of sequences in the cache",
+        decoding(("kv_head * stride_head", "kv_head * stride_head + seq * stride_seq")),
+        "The pointers move by kv_head × stride_head only",
+    ),
+    Wrong(
+        "the number of blocks as the number of tokens",
+        decoding(("tl.load(context_lens + seq)", "tl.cdiv(tl.load(context_lens + seq), BLOCK_SIZE)")),
+        "Only the first 1 of 3 keys were read",
+    ),
+    Wrong(
+        "pointers to a whole row",
+        decoding(("k_cache + kv_head * stride_head", "k_cache + kv_head * stride_head + dim")),
+        "takes pointers to one element",
+    ),
+    Wrong(
+        "query rounded to float16",
+        decoding((".to(tl.float32)", ".to(tl.float16).to(tl.float32)")),
+        "as small as rounding to 16 bits",
+    ),
     Wrong(
         "only the first head of a group",
         decoding(("    kv_head =", "    if head % GROUP != 0:\n        return\n    kv_head =")),

@@ -268,6 +268,21 @@ def softmax_by_methods(scores, row_max, row_sum, acc):
 
 SOFTMAX = [
     Wrong(
+        "weights in float16",
+        softmax((WEIGHTS, WEIGHTS + ".to(tl.float16)")),
+        "as small as rounding to 16 bits",
+    ),
+    Wrong(
+        "no weights where the maximum is 0",
+        softmax((WEIGHTS, WEIGHTS + " * (reference != 0.0)[:, None]")),
+        "0 is a score like any other",
+    ),
+    Wrong(
+        "log₂ e once more",
+        softmax(("    new_max = tl.maximum", "    scores = scores * 1.4426950408889634\n    new_max = tl.maximum")),
+        "You multiplied the scores by log₂ e",
+    ),
+    Wrong(
         "subtracts the old maximum, or 0 in the first step",
         softmax(
             (WEIGHTS, WEIGHTS.replace("reference[", "tl.where(row_max == float('-inf'), 0.0, row_max)[")),
@@ -918,7 +933,7 @@ GROUPS = [
             ),
             (SCORES, "scores = tl.sum(queries[:, None, :] * wide, axis=2) * scale"),
         ),
-        "once per row",
+        "Is there a copy of the tile per row?",
     ),
     Wrong("one block per iteration", block_by_block, "do you still go block by block"),
     Wrong(
@@ -984,6 +999,11 @@ GROUPS = [
         "factors rounded by a GPU",
         groups((SCORES, SCORES.replace(', input_precision="ieee"', ""))),
         "on a GPU 1 `tl.dot` of float32 tiles rounds",
+    ),
+    Wrong(
+        "as many tiles as blocks",
+        groups((LOOP, "for first in range(0, tl.cdiv(context_len, BLOCK_SIZE) * BLOCK_N, BLOCK_N):")),
+        "Your loop ends after 2 tiles of 16 positions, and a context of 40 takes 3",
     ),
     Wrong(
         "first tile only", groups((LOOP, "for first in range(0, BLOCK_N, BLOCK_N):")), "Only the first tile was read"

@@ -94,6 +94,7 @@ def _check_case(
     got, recording = _attend(attempt, single, views, case, spare)
     want = single.want()
     if close(got, want):
+        _refuse_idle_loads(_reads(recording), single, case)
         return
     what = f"the attention should be {values_text(want)}; yours is {values_text(got)}."
     if scores == "deep":
@@ -134,6 +135,18 @@ def _check_case(
         "output; and the division at the end."
     )
     raise Mistake(what, case=case, idea=idea)
+
+
+def _refuse_idle_loads(reads: Reads, single: SingleHead, case: str) -> None:
+    for name, read in (("keys", reads.keys), ("values", reads.values)):
+        idle = [cell for cell in read if cell not in set(single.cells())]
+        if idle:
+            what = f"the result is right, but `{name}` is loaded from slot {idle[0][1]} of block {idle[0][0]}."
+            idea = (
+                "This slot holds no token. Give the load a mask, `mask=is_key[:, None], other=0.0`: masked elements "
+                "aren't read."
+            )
+            raise Mistake(what, case=case, idea=idea)
 
 
 def _reads(recording) -> Reads:
@@ -240,6 +253,11 @@ def _out_of_bounds(error, single: SingleHead, keys) -> str:
     reach = biggest * keys.stride(0) + (2 * size - 1) * keys.stride(1) + 2 * single.query.shape[0]
     if error.number > reach:
         return "Block b starts at b × stride_block. That's all: stride_block already includes the slots of a block."
+    if error.number >= 0:
+        return (
+            f"That would be in block {error.number // keys.stride(0)} of the pool. Is the block of each iteration an "
+            "entry of the table, its own, and the slot below BLOCK_SIZE? b × stride_block + slot × stride_slot + dim."
+        )
     return "Look at the mask of the last block, and at the two strides: b × stride_block + slot × stride_slot + dim."
 
 
@@ -257,9 +275,10 @@ def _why_not_finite(finite_is_right: bool, full_is_right: bool, scores: str) -> 
         )
     if full_is_right:
         return (
-            "With full blocks the result is right. Without `other`, masked elements may be anything, here NaN, and a "
-            "weight of 0 doesn't help: 0 × NaN is NaN. Load keys and values with `other=0.0`. If you do: is minus "
-            "infinity, the score of a slot without a token, what you subtract? That would be `tl.min`, not `tl.max`."
+            "With full blocks the result is right. Without `other`, masked elements may be anything, here NaN; and "
+            "another `other` may be no better. A weight of 0 doesn't help against NaN or infinity. Load keys and "
+            "values with `other=0.0`. If you do: is minus infinity, the score of a slot without a token, what you "
+            "subtract? That would be `tl.min`, not `tl.max`."
         )
     if scores == "high":
         return (

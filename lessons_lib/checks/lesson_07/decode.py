@@ -113,6 +113,9 @@ def _check_case(
             explain=lambda error: _out_of_bounds(error, contexts, q_heads, kv_heads),
         )  # fmt: skip
     except Mistake as mistake:
+        if "operands of type pointer<int32>" in mistake.what:
+            idea = f"{mistake.idea} Or are the arguments of `attend_blocks` in another order?"
+            raise Mistake(mistake.what, case=mistake.case, idea=idea) from None
         if "incompatible dimensions" not in mistake.what:
             raise
         idea = (
@@ -149,13 +152,13 @@ def _out_of_bounds(error, contexts, q_heads: int, kv_heads: int) -> str:
         )
     if abs(error.number) > abs(NOWHERE) // 2:
         return (
-            "That comes from an entry of the block table that is not in use. Do the table and the context length "
-            "belong to this sequence?"
+            "That comes from an entry of the block table that is not in use. Do the table, from seq × stride_table on, "
+            "and the context length belong to this sequence?"
         )
     return (
-        f"Program ({seq}, {head}) computes query head {head}. There are {kv_heads} KV heads for {q_heads} query heads: "
-        "its own is head // GROUP, and starts at kv_head × stride_head in the cache. Blocks and slots have their "
-        "own strides."
+        f"Program ({seq}, {head}) computes query head {head}. KV heads: {kv_heads}, query heads: {q_heads}; its own is "
+        "head // GROUP, and starts at kv_head × stride_head in the cache. That's where the pointers go: "
+        "`attend_blocks` adds blocks and slots, with their own strides."
     )
 
 
@@ -173,13 +176,14 @@ def _check_program(
             case=case,
             idea="A head has HEAD_DIM elements: store the whole tile, with `tl.arange(0, HEAD_DIM)` in its offsets.",
         )
+    first = _first_block(recording, program, tables[seq])
     for idea in (
         _query(recording, program),
         _length(recording, program),
         _table(recording, program),
-        _stride_order(program, k_cache, head // group, tables[seq][0]),
-        _head_start(program, k_cache, head // group, tables[seq][0]),
-        _kv_head(recording, program, k_cache, group, tables),
+        _stride_order(program, k_cache, head // group, first),
+        _head_start(program, k_cache, head // group, first),
+        _kv_head(recording, program, k_cache, group, first),
     ):
         if idea:
             raise Mistake(what, case=case, idea=idea)
@@ -189,6 +193,11 @@ def _check_program(
             reason = (
                 "The newest token is left out. `context_lens` includes it: pass the length to `attend_blocks` "
                 "unchanged."
+            )
+        if reason.startswith("Only part of each key"):
+            reason = (
+                "Only part of each key was read. `attend_blocks` takes pointers to one element, the first of the KV "
+                "head: it adds slots and dimensions itself."
             )
         raise Mistake(what, case=case, idea=reason)
     extra = [cell for cell in reads.keys if cell not in set(single.cells())]
@@ -205,6 +214,12 @@ def _check_program(
             "Nearly right: in float32 it would pass. Query and keys are float16 here, and a product of two "
             "float16 values keeps only three digits. With a query in float32, `tl.load(...).to(tl.float32)`, "
             "everything computed with it is float32."
+        )
+        raise Mistake(what, case=case, idea=idea)
+    if close(got, want, 5e-3):
+        idea = (
+            "Nearly right: the difference is as small as rounding to 16 bits, and everything is float32 here. Is "
+            "something converted to another dtype?"
         )
         raise Mistake(what, case=case, idea=idea)
     idea = (
@@ -298,31 +313,41 @@ def _length(recording, program) -> str:
 def _table(recording, program) -> str:
     looked_up = cells(recording, program, "load", "block_tables", 2)
     rows = sorted({row for row, _ in looked_up})
-    if rows == [program.ids[0]] and looked_up[0][1] == 0:
+    if rows == [program.ids[0]] and 0 in {entry for _, entry in looked_up}:
         return ""
     if not rows:
         return "You read no entry of the block tables. The table of sequence i starts at i × stride_table."
     if rows == [program.ids[0]]:
-        return "You don't start at the first entry of this sequence's table. The table starts at seq × stride_table."
+        return "You don't read the first entry of this sequence's table. The table starts at seq × stride_table."
     return f"The program read the block table of sequence {ranges(rows)}. Its own starts at seq × stride_table."
 
 
-def _kv_head(recording, program, k_cache, group: int, tables: list[list[int]]) -> str:
+def _first_block(recording, program, table: list[int]) -> int:
+    """The block of the table entry that a program read first: the sequence's last block if it goes backwards."""
+    entries = [entry for _, entry in cells(recording, program, "load", "block_tables", 2)]
+    return table[entries[0]] if entries and entries[0] < len(table) else table[0]
+
+
+def _kv_head(recording, program, k_cache, group: int, block: int) -> str:
     seq, head = program.ids
     kv_heads, q_heads = k_cache.shape[2], recording.grid[1]
     for tensor, name in (("k_cache", "keys"), ("v_cache", "values")):
-        start = _first_offset(program, tensor) - tables[seq][0] * k_cache.stride(0)
+        start = _first_offset(program, tensor) - block * k_cache.stride(0)
         if 0 <= start < kv_heads * k_cache.stride(2) and start % HEAD_DIM:
             return (
                 f"Query head {head} reads {name} starting at element {start} of the slot, where no KV head starts. "
                 "Divide first, then multiply: `head // GROUP * stride_head` is evaluated from left to right; "
                 "`head * stride_head // GROUP` is something else."
             )
-        used = [
-            _first_head(other, k_cache, tables[seq][0], tensor) for other in recording.programs if other.ids[0] == seq
-        ]
+        used = [_first_head(other, k_cache, block, tensor) for other in recording.programs if other.ids[0] == seq]
         if used[head] in (head // group, None):
             continue
+        if used[head] >= kv_heads:
+            return (
+                f"This program's {name} start {start} elements after the start of a block; those of KV head "
+                f"{head // group} start {head // group * k_cache.stride(2)} after it. The pointers move by "
+                "kv_head × stride_head only: which blocks are the sequence's, its table says."
+            )
         prefix = (
             f"Query head {head} used the {name} of KV head {used[head]}; its own is {head} // {group} = "
             f"{head // group}. "

@@ -295,6 +295,11 @@ class Reads:
                 "`stride_head`, with or without gaps between them."
             )
         extra = set(self.keys) - set(wanted)
+        if set(self.keys) == {(block + token // size, slot) for token, (block, slot) in enumerate(wanted)}:
+            return (
+                prefix + "You use the position in the sequence as the slot. In every block the slots start at 0: "
+                "position p is in slot p % BLOCK_SIZE."
+            )
         if set(blocks) <= set(needed):
             if missing == wanted[-1:] and not extra:
                 return NEWEST
@@ -307,8 +312,13 @@ class Reads:
                     "The last block is left out. It counts even though it isn't full: go over the tokens in steps of "
                     "BLOCK_SIZE until all `num_tokens` are done."
                 )
-            if blocks == [single.table[0]]:
+            if blocks == [single.table[0]] and len(needed) > 1:
                 return prefix + "Continue in steps of BLOCK_SIZE until all `num_tokens` are done."
+            if not extra and set(self.keys) == set(wanted[: len(self.keys)]):
+                return (
+                    f"Only the first {len(self.keys)} of {len(wanted)} keys were read. Go on until the positions reach "
+                    "the number of tokens, which isn't the number of blocks."
+                )
             return (
                 f"The keys of {len(missing)} of {len(wanted)} tokens weren't read, such as the one in slot "
                 f"{missing[0][1]} of block {missing[0][0]}"

@@ -45,7 +45,7 @@ def _why_dot(message: str) -> str:
         return (
             "`tl.dot` multiplies [rows, inner] by [inner, columns]. Scores: queries [BLOCK_M, HEAD_DIM] × keys "
             "[HEAD_DIM, BLOCK_N]; output: weights [BLOCK_M, BLOCK_N] × values [BLOCK_N, HEAD_DIM]. `tl.trans` swaps "
-            "the axes of a tile."
+            "the axes of a tile. And are the four tiles of `online_softmax` taken in its order?"
         )
     return ""
 

@@ -22,6 +22,13 @@ def check_loads(recording, program, made: Decodes) -> None:
         if idea := why_cells(recording, program, tensor, made):
             raise Mistake(what, case=made.text, idea=idea)
         most = max(times.values())
+        if most > 1 and len(loads) <= -(-len(want) // made.tile) and len(want) % made.tile:
+            idea = (
+                f"One `tl.load` reads some of the {name} {most} times. Is there a copy of the tile per row? One, "
+                "[BLOCK_N, HEAD_DIM], serves all query heads of the group. Or do the positions past the last token "
+                "point at a key? Mask them."
+            )
+            raise Mistake(what, case=made.text, idea=idea)
         if most > 1:
             idea = (
                 f"Each of the {name} is loaded {most} times"
@@ -103,8 +110,14 @@ def why_table(recording, program, made: Decodes) -> str:
             f"Each iteration looks up one block, and a tile of {made.tile} positions is in {made.tile // size} of "
             "them. Every position looks up its own: a tile of addresses, table + position // BLOCK_SIZE."
         )
-    if needed - entries and context > made.tile and entries == set(range(-(-made.tile // size))):
+    iterations = sum((access.kind, access.tensor) == ("load", "k_cache") for access in program.accesses)
+    if needed - entries and context > made.tile and iterations == 1 and entries == set(range(-(-made.tile // size))):
         return "Only the first tile was read. Go on in steps of BLOCK_N until the context ends."
+    if needed - entries and iterations < -(-context // made.tile) and entries == set(range(len(entries))):
+        return (
+            f"Your loop ends after {iterations} tiles of {made.tile} positions, and a context of {context} takes "
+            f"{-(-context // made.tile)}. Go on in steps of BLOCK_N until the context ends."
+        )
     if needed - entries:
         return (
             f"You read the entries {ranges(sorted(entries))} of the table; {context} tokens in blocks of {size} need "

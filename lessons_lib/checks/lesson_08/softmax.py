@@ -13,6 +13,7 @@ import triton.language as tl
 
 from lessons_lib.checks.exercise import Mistake
 from lessons_lib.checks.kernels import close, compiled_too, run_through, values_text
+from lessons_lib.kernels.paged_flash import LOG2_E
 
 NONE = float("-inf")
 PARTS = ("weights", "new_max", "row_sum", "acc")
@@ -140,6 +141,8 @@ CASES = (
     ("large scores: state maximum 300, sum 1, acc 10; scores [400, 399].", Step.of([[400, 399]], [300], [1], [[10]])),
     ("scores far below zero, no key seen before: [-400, -401].", Step.of([[-400, -401]])),
     ("scores very far below zero, no key seen before: [-100000, -100001].", Step.of([[-100_000, -100_001]])),
+    ("no key seen before, and the largest score is 0: [0, -1].", Step.of([[0, -1]])),
+    ("no key seen before; a weight that 16 bits can't hold: scores [0.7, 0.4].", Step.of([[0.7, 0.4]])),
 )
 
 
@@ -198,6 +201,13 @@ def _check_step(attempt, step: Step, case: str) -> None:
             continue
         name = PARTS[index]
         idea = _why_nothing_seen(attempt, name, got, step) or _why(name, got, step)
+        if step.scores.max() == 0:
+            idea = "0 is a score like any other, also as the maximum. What is special is minus infinity: test for that."
+        if close(got[index], want[index], 1e-3):
+            idea = (
+                "Nearly right: the difference is as small as rounding to 16 bits. Everything is float32 here; the "
+                "kernel converts the weights itself."
+            )
         raise Mistake(
             f"`{name}` should be {values_text(want[index])}; yours is {values_text(got[index])}.",
             case=case,
@@ -407,6 +417,10 @@ def _why_maximum(found, scores, row_max, new_max, row_sum, total) -> str:
         (total, "That's the sum. The order is weights, new_max, row_sum, acc."),
         (scores.min(dim=1).values, "That's the smallest score."),
         (row_max + own, "You added the two maxima. Take the larger one: `tl.maximum`."),
+        (
+            torch.maximum(row_max, own * LOG2_E.value),
+            "You multiplied the scores by log₂ e. They contain it already, and are in base 2.",
+        ),
     ):
         if _same(found, guess):
             return idea

@@ -1,0 +1,21 @@
+"""What 07.4 says about a kernel doesn't depend on the order in which its `attend_blocks` reads the blocks."""
+
+import answers
+import pytest
+from answers.lesson_07 import attend_newest_first, decoding
+
+
+@pytest.mark.parametrize(
+    "pair, says",
+    [
+        ((".to(tl.float32)", ""), "Nearly right: in float32 it would pass"),
+        (("kv_head * stride_head", "kv_head * HEAD_DIM"), "HEAD_DIM is neither"),
+        (("head // GROUP", "0"), "KV head h starts"),
+    ],
+)
+def test_mistakes_are_named_whichever_block_is_read_first(pair, says):
+    kernel = decoding(pair)
+    kernel.fn.__globals__["attend_blocks"] = attend_newest_first
+    panel = answers.verdict("07.4", kernel)
+    assert panel.kind == "wrong"
+    assert says in str(panel), str(panel)
