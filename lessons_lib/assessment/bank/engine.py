@@ -75,22 +75,36 @@ def probability_after_cuts(draw: random.Random) -> Asked:
 
 @item("12", "compute", "Optional: what can be shown")
 def held_back_characters(draw: random.Random) -> Asked:
-    stop = draw.choice(("###", "\n\nUser:", "</end>", "STOP!"))
-    count = draw.randint(1, len(stop) - 1)
     words = draw.choice(("The answer is 42", "It rained all day", "Two dogs ran home", "She closed the door"))
-    text = words + stop[:count]
-    right, _ = releasable(text, [stop])
+    if draw.random() < 0.5:
+        short, long = draw.choice((("END", " THE END."), ("##", "\n##\n"), ("</b>", "<i></b>!")))
+        stops, text = [long, short], words + long[:-1]
+        right, _ = releasable(text, stops)
+        told = (right, f"{short!r} is complete, so the answer ends before it. {long!r} may have begun earlier, but a "
+                "complete stop string counts.")  # fmt: skip
+        first = (len(words), f"{long!r} may have begun there, but {short!r} is complete and ends the answer now.")
+    else:
+        long, short = draw.choice((("\n\nQ:", "\nA:"), ("ENDED.", "DENY"), ("==>>", "=|")))
+        size = {"\n\nQ:": 2, "ENDED.": 4, "==>>": 2}[long]
+        stops, text = draw.sample([long, short], 2), words + long[:size]
+        right, _ = releasable(text, stops)
+        held = len(text) - releasable(text, [short])[0]
+        told = (right, f"The end of the text may be the beginning of either. The longest such beginning is held "
+                f"back: {long[:size]!r}.")  # fmt: skip
+        first = (len(text) - held, f"If {long!r} follows, its beginning would have been shown already.")
     return asked(
-        f"The stop string is {stop!r}. So far the text is {text!r}, {len(text)} characters. How many of them can be "
-        "shown now?",
-        (right, f"The last {count} may be the beginning of the stop string, so they are held back."),
+        f"The stop strings are {' and '.join(map(repr, stops))}. So far the text is {text!r}, {len(text)} characters. "
+        "By lesson 12's rule, how many of them can be shown now?",
+        told,
         [
-            (len(text), "If the stop string follows, a part of it would have been shown already."),
-            (len(text) - len(stop), "Only an end that is the beginning of a stop string has to wait."),
-            (0, "A text that can't be part of the stop string any more is shown at once."),
+            first,
+            (len(text), "If a stop string begins or stands at the end, a part of it would have been shown."),
+            (len(text) - len(long) + 1, "Holding back the longest stop string's length, minus one, is simpler. It "
+             "holds back more than needed."),
             (right - 1, "One more than needed is held back."),
+            (len(text) - 1, "It depends on which characters are at the end."),
         ],
-    )
+    )  # fmt: skip
 
 
 ITEMS = [
@@ -126,59 +140,58 @@ assert torch.allclose(kept, torch.tensor([0.625, 0.375, 0.0]), atol=1e-5)
     ),
     bug(
         "12", "Stop strings", "end_of_an_answer",
-        task="`add` appends the text of one token to an answer, and returns the reason why the answer ends, or None. A "
-        "stop string isn't part of the answer.",
+        task="`show` appends the text of one token to an answer, and returns what a reader sees of it now. The stop "
+        "string is never shown, and `show` isn't called again after it.",
         code="""
-def add(answer, piece, stops, max_tokens):
-    answer["num_tokens"] += 1
+def show(answer, piece, stop):
     answer["text"] += piece
     text = answer["text"]
-    found = [stop for stop in stops if stop in text]
-    if found:
-        end = min(text.index(stop) for stop in found)
-        answer["text"] = text[:end]
-        return "stop"
-    return "length" if answer["num_tokens"] == max_tokens else None
+    if stop in text:
+        end = text.index(stop)
+    else:
+        sizes = range(1, len(stop))
+        held = [size for size in sizes if text.endswith(stop[:size])]
+        end = len(text) - max(held, default=0)
+    new, answer["shown"] = text[answer["shown"] : end], end
+    return new
 """,
-        line=5, wrong="found = [stop for stop in stops if stop in piece]",
-        why="A stop string may be spread over several tokens, and then no single piece contains it.",
+        line=4, wrong="if text.endswith(stop):",
+        why="A token's text may go on behind the stop string, as in `>\\n`. Then the text doesn't end with it, and it "
+        "is shown. It has to be `stop in text`.",
         innocent={
-            2: "A token counts, even if it brings no text or ends in the stop string.",
-            7: "If two stop strings are found, the answer ends before the first of them.",
-            10: "A stop string in the last token that is allowed counts as a stop.",
+            7: "The whole stop string needn't be among them: it was looked for before.",
+            9: "If several beginnings match, the longest is held back.",
+            10: "What was held back counts as not shown, so it comes with a later piece.",
         },
         trial="""
-answer = {"num_tokens": 0, "text": ""}
-assert add(answer, "It rained.<", ["</end>", "ned"], 9) == "stop" and answer["text"] == "It rai"
-answer = {"num_tokens": 0, "text": ""}
-assert [add(answer, piece, ["</end>"], 9) for piece in ("It rained.<", "/en", "d>x")] == [None, None, "stop"]
-assert answer["text"] == "It rained." and add(answer, "a", ["b"], 4) == "length"
+answer, pieces = {"text": "", "shown": 0}, ("It <", "b>rained.<", "/en", "d>x")
+assert [show(answer, piece, "</end>") for piece in pieces] == ["It ", "<b>rained.", "", ""]
 """,
     ),
     design(
-        "12", "Draw a token", "same_seed_other_company",
-        "A user sends the same prompt with temperature 1 and the same seed twice: at night, alone, and at noon, in a "
-        "batch of 60. The answers must be equal. What does the draw have to depend on?",
-        ("On the seed and on the token's position in this answer alone", "Nothing of the batch or of earlier "
-         "draws of others may go in."),
-        ("On one generator that the whole batch shares", "Each other request takes numbers from it, so those of this "
-         "one change."),
-        ("On the row of the batch and on the step's id", "Both depend on which requests happen to run."),
-        ("On the seed and on this request's id in the engine", "The second request has another id, so the same seed "
-         "would give other answers."),
+        "12", "The same seed, the same text", "same_seed_other_company",
+        "An engine keeps no state for its draws: a token's random number is `hash(hash(seed + position) + token id)`, "
+        "with a good hash. The position counts from the start of the answer. What is wrong with it?",
+        ("Requests with seeds 7 and 8 share nearly all of their numbers", "8 + 0 is 7 + 1: seed 8 draws with seed 7's "
+         "numbers, one position earlier. So the seed is hashed before the position is added."),
+        ("A preempted request draws other numbers when it's computed again", "Seed and position are the same as "
+         "before, and so are the numbers."),
+        ("A request draws other numbers when the batch around it changes", "Nothing of the batch goes in: neither the "
+         "row nor the step."),
+        ("A token that comes twice in an answer gets the same number twice", "It has another position then, and the "
+         "hash of it is another one."),
     ),
     design(
-        "12", "When something breaks", "one_bad_callback",
-        "The step's forward pass is done for 30 requests. Before their tokens are passed on, the code that one user "
-        "attached to its stream raises. What should hold after this step?",
-        ("29 requests have their token, and only one ends with an error", "The fault belongs to one request. The "
-         "others' "
-         "tokens were computed, so they keep them."),
-        ("30 requests have their token, and the engine logs the error", "One stream lacks a token that its sequence "
-         "counts as passed on. It would go on with a gap, so it has to end."),
-        ("All 30 requests end with an error, as the step has failed", "29 users would lose their answers to a fault "
-         "of another one."),
-        ("29 requests have their token, and one repeats the whole step", "Nothing was wrong with its token. The same "
-         "token would meet the same callback again."),
+        "12", "Build 2: the step, whole or failed", "requests_in_doubt",
+        "Requests A and B are scheduled in a step. To make room for them, it preempts C, which is swapped out, and D, "
+        "which will be computed again. E waits. The copying of blocks raises an error before the model runs. Which "
+        "requests have to end with this error?",
+        ("A, B and C, but neither D nor E", "Copies for A and B may be missing, and nobody knows whether all of C "
+         "was copied out. D is computed anew from its tokens, and E has no cache yet."),
+        ("A and B, but none of C, D and E", "C's only copy is the one outside, and it may be incomplete. That would "
+         "be right if the copies had succeeded and the model had failed."),
+        ("C, but none of A, B, D and E", "Copies may be for scheduled sequences as well, and nobody knows which were "
+         "made."),
+        ("A, B, C and D, but not E", "D has no cache any more that could be wrong: all of it will be computed again."),
     ),
 ]  # fmt: skip

@@ -16,20 +16,29 @@ def padding_in_picture(draw: random.Random) -> Asked:
     histogram = tokens_of_steps(lengths, max_num_seqs=4, max_tokens=16)
     if not 3 <= len(histogram) <= 6 or len(set(histogram.values())) < 3:  # so that the bars tell something
         raise Redraw
-    sizes = [8, 16] if draw.random() < 0.5 else [12, 16]
-    right = padding(histogram, sizes)
-    steps = sum(histogram.values())
+    sizes = draw.choice(([6, 12], [8, 12], [8, 14]))
+    captured = {tokens: count for tokens, count in histogram.items() if tokens <= sizes[1]}
+    if len(captured) in (0, len(histogram)) or not any(tokens <= sizes[0] for tokens in captured):
+        raise Redraw
+    right = padding(captured, sizes)
     bars = {f"{tokens} tokens": float(count) for tokens, count in sorted(histogram.items())}
     return asked(
-        f"A simulated run had these steps with prompts. Steps are padded to captured sizes of {sizes[0]} and "
-        f"{sizes[1]} "
-        "tokens. How many tokens of padding do they have in all?",
-        (right, "Each step is padded to the smallest captured size that has room for it."),
+        f"A simulated run had these steps with prompts. Its engine has captured graphs for {sizes[0]} and {sizes[1]} "
+        "tokens. How many tokens of padding does it compute in all?",
+        (
+            right,
+            "A step is padded to the smallest captured size that has room for it. One that is larger than all of "
+            "them runs without a graph, and needs no padding.",
+        ),
         [
-            (padding(histogram, [16]), "Steps that fit the smaller size are padded to that one."),
-            (steps * 16 - sum(sizes), "The padding depends on how many tokens each step has."),
-            (padding(dict.fromkeys(histogram, 1), sizes), "A bar's length says how many such steps there were."),
-            (sum(tokens * count for tokens, count in histogram.items()), "These are the tokens that are needed."),
+            (
+                padding(histogram, [*sizes, 2 * sizes[1]]),
+                "Steps that no graph has room for are launched kernel by "
+                "kernel, as they are. They aren't padded to two graphs' size.",
+            ),
+            (padding(histogram, [*sizes, 16]), "There is no graph of 16 tokens, so larger steps aren't padded."),
+            (padding(captured, sizes[1:]), "Steps that fit the smaller size are padded to that one."),
+            (padding(dict.fromkeys(captured, 1), sizes), "A bar's length says how many such steps there were."),
         ],
         lambda: draw_bars(bars, "×", title="How many steps have so many tokens"),
     )
@@ -147,22 +156,24 @@ assert [run(store, 8, [tensor], "bf16", capture) for tensor in (one, one, other)
         "names the row.",
         code="""
 def next_inputs(decodes, rows):
-    inputs = []
-    for sequence in decodes:
+    inputs = [0] * len(decodes)
+    for row, sequence in enumerate(decodes):
         index = sequence.num_computed_tokens
         tokens = sequence.token_ids
         if index < len(tokens):
-            inputs.append(tokens[index])
+            inputs[row] = tokens[index]
         else:
-            inputs.append(-1 - rows[sequence.id])
+            assert sequence.id in rows
+            inputs[row] = -1 - rows[sequence.id]
     return inputs
 """,
-        line=9, wrong="inputs.append(-rows[sequence.id])",
-        why="Row 0 would be 0, which is a token id. -1 - row is negative for every row.",
+        line=10, wrong="inputs[row] = -1 - row",
+        why="`row` is the sequence's row in the next step. The token comes from its row in the step in flight, "
+        "`rows[sequence.id]`. They differ as soon as a sequence ends or is preempted.",
         innocent={
-            4: "The first token that isn't computed yet is the one to feed.",
+            4: "The step in flight counts as computed already, so this is the first token that has yet to be fed.",
             6: "A sequence that wasn't in the step in flight knows its token already.",
-            5: "Prompt and answer together, so positions are indices.",
+            9: "A token that isn't known yet can only come from the step in flight.",
         },
         setup="from types import SimpleNamespace",
         trial="""
@@ -183,12 +194,16 @@ assert next_inputs([two, one], {"A": 2}) == [9, -3]
     ),
     design(
         "13", "The idea", "what_to_speed_up",
-        "A step of a 0.5-billion-parameter model takes 6 ms on a fast GPU; a profile shows 1.5 ms of kernels and "
-        "short gaps between all of them. What gives the most?",
-        ("CUDA graphs of the steps that are run most", "The GPU waits for the CPU three quarters of the time. A graph "
-         "removes the launches."),
-        ("Faster attention kernels for the same step", "They can shorten only the 1.5 ms in which kernels run."),
-        ("Weights in a smaller type, such as int8", "Fewer bytes shorten kernels, too, not the time between them."),
-        ("A second GPU with half of the model each", "More launches and a sum in each layer: the gaps get longer."),
+        "The CPU schedules a step in 2 ms, then launches its kernels one by one for 4 ms. They take 2.5 ms on the GPU, "
+        "and the last one ends with the last launch: 6 ms. With a graph, launching takes next to no time. What do "
+        "graphs and overlapped steps bring?",
+        ("Overlap alone: 6 ms as before; with graphs as well: 2.5 ms", "Without graphs the CPU has 6 ms of work in "
+         "each step, whatever the GPU does meanwhile. With them it has 2 ms, and the GPU's 2.5 ms hide those."),
+        ("Overlap alone: 4 ms; with graphs as well: 2.5 ms", "Scheduling and launching are both work of the CPU, so "
+         "they can't overlap with each other."),
+        ("Graphs alone: 2.5 ms; with overlap as well: the same 2.5 ms", "Without overlap, a step is scheduled when the "
+         "last one is done: 2 + 2.5 ms."),
+        ("Graphs alone: 4.5 ms; with overlap as well: down to 2 ms", "4.5 ms is right. But the GPU needs 2.5 ms for a "
+         "step, and the CPU's 2 ms hide behind them."),
     ),
 ]  # fmt: skip

@@ -13,22 +13,26 @@ from lessons_lib.viz.replicas import draw_all_reduce
 
 @item("16", "picture", "Build 2: the sum over all workers")
 def ring_in_picture(draw: random.Random) -> Asked:
-    workers = 4
+    workers = draw.choice((4, 5))
     steps = record_all_reduce(all_reduce, workers)
-    upto, rank = draw.randint(1, 2), draw.randrange(workers)
-    complete_at = {
-        next(part for part, of in enumerate(steps[workers - 1].holds[worker]) if len(of) == workers): worker
-        for worker in range(workers)
-    }
-    right = next(part for part, worker in complete_at.items() if worker == rank)
+    part, rank = draw.randrange(workers), draw.randrange(workers)
+    sizes = [len(step.holds[rank][part]) for step in steps]
+    right = sizes.index(workers)
+    first = next(step for step, size in enumerate(sizes) if size > 1)
+    if right == workers - 1:
+        raise Redraw
     return asked(
-        f"An all-reduce of {workers} workers, up to step {upto}. When the first half of the ring is over, each worker "
-        f"has one complete sum. Which part's sum does worker {rank} have?",
-        (f"part {right}", f"A part moves on by one worker in each step. This one reaches worker {rank} in the last of "
-         f"the {workers - 1} steps, with the tensors of all others."),
-        [(f"part {part}", f"This part is complete at worker {worker} then.")
-         for part, worker in complete_at.items() if part != right],
-        lambda: draw_all_reduce(steps[: upto + 1]),
+        f"The first step of a ring all-reduce of {workers} workers. After which step does worker {rank} have the "
+        f"complete sum of part {part}?",
+        (f"step {right}", f"In the first {workers - 1} steps the part is added up on its way once round the ring, and "
+         f"ends at worker {(part - 1) % workers}. From there the complete sum goes round, one worker per step."),
+        [
+            (f"step {first}", f"The part comes by then, but with the tensors of only {sizes[first]} workers."),
+            (f"step {workers - 1}", f"Then it's complete, but at worker {(part - 1) % workers} only."),
+            (f"step {2 * (workers - 1)}", "That is the last step of all. This worker gets this part earlier."),
+            (f"step {workers}", f"Then it's complete at workers {(part - 1) % workers} and {part}."),
+        ],
+        lambda: draw_all_reduce(steps[:2]),
     )  # fmt: skip
 
 
@@ -84,23 +88,24 @@ def shape_of_a_cut(draw: random.Random) -> Asked:
 
 @item("16", "compute", "Two replicas, or one model on two GPUs?")
 def memory_per_gpu(draw: random.Random) -> Asked:
-    billions, gpus = draw.choice((8, 14, 32, 70)), draw.choice((2, 4))
-    size = 80
-    each = 2 * billions / gpus
-    left = size - each
-    if left <= 5 or each == left:
-        raise Redraw
+    billions, gpus, size = draw.choice((14, 20, 24, 28, 32)), draw.choice((2, 4)), 80
+    weights = 2 * billions
+    room = size - weights
+    right = (gpus * size - weights) / room  # each GPU: (size - weights / gpus) GB, and 1 / gpus of a token's bytes
     return asked(
-        f"A model of {billions} billion parameters in bfloat16 is cut over {gpus} GPUs of {size} GB. About how many GB "
-        "are left for the cache on each, if nothing else takes memory?",
-        (f"{left:g}", f"2 bytes per parameter are {2 * billions} GB, and each GPU holds {each:g} of them."),
+        f"A model of {billions} billion parameters in bfloat16 has {2 * gpus} KV heads. On one GPU of {size} GB, what "
+        f"the weights leave is for the cache. Now the model is cut over {gpus} such GPUs, as in lesson 16; count all "
+        "weights as cut. How many times as many tokens can be cached?",
+        (f"{right:.2f}", f"Each GPU has {size} - {weights // gpus} GB instead of {room} GB. And a token takes 1/{gpus} "
+         "of the bytes on each, as a GPU holds its own KV heads only."),
         [
-            (f"{size - billions / gpus:g}", "A bfloat16 takes 2 bytes."),
-            (f"{size - 2 * billions:g}" if size > 2 * billions else "nothing is left", "Each GPU holds a part of the "
-             "model, not all of it."),
-            (f"{size - 4 * billions / gpus:g}" if size > 4 * billions / gpus else "none: it doesn't fit", "That would "
-             "be float32."),
-            (f"{each:g}", "That is the part of the weights."),
+            (f"{(size - weights / gpus) / room:.2f}", "A token takes fewer bytes on each GPU, too: those of its own KV "
+             "heads."),
+            (f"{gpus:.2f}", f"That would be {gpus} replicas. Here the weights are stored only once, and leave more "
+             "room."),
+            (f"{gpus * gpus:.2f}", "The room on each GPU grows by what the weights of the others took, not by the "
+             f"factor {gpus}."),
+            (f"{1:.2f}", "All GPUs cache the same tokens, but each a part of them, and each has more room."),
         ],
     )  # fmt: skip
 
@@ -112,33 +117,33 @@ ITEMS = [
     memory_per_gpu,
     bug(
         "16", "Build 1: the two cuts", "mlp_in_two_parts",
-        task="`mlp_part` computes what process `rank` of `world` contributes to an MLP; the parts of all processes are "
-        "added up to its result. `up` is [inner, inputs], `down` is [outputs, inner].",
+        task="Process `rank` of `world` computes an MLP with gate together with the others; `add_up` returns the sum "
+        "over all of them. In `gate_up` [2 * inner, inputs] are the rows of gate, then those of up; `down` is "
+        "[outputs, inner].",
         code="""
-def mlp_part(x, up, up_bias, down, down_bias, rank, world):
-    size = up.shape[0] // world
-    own = slice(rank * size, (rank + 1) * size)
-    hidden = x @ up[own].T
-    hidden = hidden + up_bias[own]
-    hidden = torch.nn.functional.silu(hidden)
-    part = hidden @ down[:, own].T
-    return part + down_bias / world
+def mlp(x, gate_up, down, rank, world, add_up):
+    size = down.shape[1] // world
+    start = rank * size
+    rows = gate_up.unflatten(0, (2, world, -1))[:, rank].flatten(0, 1)
+    columns = down[:, start : start + size]
+    gate, up = (x @ rows.T).chunk(2, dim=-1)
+    inner = torch.nn.functional.silu(gate) * up
+    return add_up(inner @ columns.T)
 """,
-        line=5, wrong="hidden = hidden + up_bias[own] / world",
-        why="These inner elements belong to this process alone, so their bias is added once, and whole. Only what all "
-        "processes add to the same result has to be divided.",
+        line=4, wrong="rows = gate_up.unflatten(0, (world, -1))[rank]",
+        why="Equal parts of the joined matrix give the first processes all of gate, and the last ones all of up. Each "
+        "needs its share of both, for the same inner elements.",
         innocent={
-            2: "The inner elements are divided evenly among the processes.",
-            7: "These columns of `down` belong to the inner elements that this process has.",
-            8: "All processes add to the same outputs, so each adds its share. One could add the whole bias as well.",
+            5: "These columns belong to the inner elements of this process, so it needs no others.",
+            7: "An inner element is computed by one process alone, so it needs no sum before silu or the product.",
+            8: "Each process has a part of every output. One sum at the end is enough.",
         },
         setup="import torch",
         trial="""
 torch.manual_seed(0)
-x, up, down = torch.randn(3, 4), torch.randn(8, 4), torch.randn(5, 8)
-up_bias, down_bias = torch.randn(8), torch.randn(5)
-whole = torch.nn.functional.silu(x @ up.T + up_bias) @ down.T + down_bias
-parts = [mlp_part(x, up, up_bias, down, down_bias, rank, 2) for rank in range(2)]
+x, gate, up, down = torch.randn(3, 4), torch.randn(8, 4), torch.randn(8, 4), torch.randn(5, 8)
+whole = (torch.nn.functional.silu(x @ gate.T) * (x @ up.T)) @ down.T
+parts = [mlp(x, torch.cat([gate, up]), down, rank, 2, lambda part: part) for rank in range(2)]
 assert torch.allclose(sum(parts), whole, atol=1e-5)
 """,
     ),
@@ -170,31 +175,30 @@ assert reduce_scatter([[1, 2, 3], [10, 20, 30], [100, 200, 300]]) == [222, 333, 
 """,
     ),
     design(
-        "16", "Two replicas, or one model on two GPUs?", "large_model_one_reader",
-        "A model of 30 billion parameters fits on one GPU, with little room for the cache. You have two GPUs in one "
-        "host "
-        "and a single important user who wants each answer as fast as possible. What do you try first?",
-        ("Tensor parallel over both of the GPUs", "Each GPU reads half of the weights in each step, which is most "
-         "of the time of a "
-         "lone decode."),
-        ("Two replicas, one for each GPU", "A lone stream runs on one of them, no faster than before."),
-        ("Half of the layers on each of the GPUs", "A lone token goes through one half, then the other. All weights "
-         "are read one after another, as on one GPU."),
-        ("Prefill on one, decode on the other GPU", "The decode steps, nearly all of the time, are as slow as before."),
+        "16", "Two replicas, or one model on two GPUs?", "small_model_one_reader",
+        "A model has 32 layers and weights of 2 GB. One GPU reads them in 1 ms, and a decode step of a single user "
+        "takes about that long. A sum over two GPUs takes 0.02 ms, however little is summed. How long does the step "
+        "take with the model cut over both, by columns and then rows?",
+        ("About 1.8 ms: slower than on one of the two GPUs", "Each reads half: 0.5 ms. Each layer needs two sums, one "
+         "for attention and one for the MLP: 64 × 0.02 ms = 1.28 ms."),
+        ("About 1.1 ms: hardly another time than on one GPU", "That is with one sum per layer. Attention and MLP need "
+         "one each."),
+        ("About 0.5 ms: nearly twice as fast as on one GPU", "That is with a single sum for the whole step. Each "
+         "layer needs two."),
+        ("About 2.3 ms: the sums, on top of the full 1 ms", "Each GPU reads only its half of the weights, in 0.5 ms."),
     ),
     design(
         "16", "A whole model in two processes", "diverging_processes",
-        "Two processes share a model. After an hour one of them hangs in an all-reduce, and the other has finished its "
-        "step. What is the most likely direct cause?",
-        ("They scheduled different steps, and one expects another sum", "Both must run the same steps in the same "
-         "order. "
-         "One process decides, and the other follows."),
-        ("One GPU is slower, and the sum has timed out in the meantime", "The faster one would wait in the sum, not be "
-         "done with it."),
-        ("The system paused one process for a while, in the middle of the sum", "The other would wait for it in this "
-         "sum, and both would go on later."),
-        ("The cache of one process was full while the other had room", "Each holds its part of the same tokens, so "
-         "they "
-         "fill up at the same time."),
+        "Two processes share a model. Each has the same scheduler, the same settings and the same seeds, and gets "
+        "every request and every abort by itself from the network. All tests pass; in production a process hangs in a "
+        "sum once a day. What prevents it?",
+        ("One process plans every step, and sends the plan to the other", "A request or an abort may reach one of them "
+         "a step earlier. Then they run different steps, whose sums don't fit. There must be one plan."),
+        ("Both wait for each other before a step, so that none runs ahead", "They begin together, but still with "
+         "different steps, if a request has reached only one of them."),
+        ("Both sort their waiting requests by time of arrival at the host", "One of them may not have the newest "
+         "request yet, and schedules a step without it."),
+        ("A sum that takes too long is repeated by both of the processes", "They still have different steps. The sum "
+         "of different requests' tensors would be wrong, or hang again."),
     ),
 ]  # fmt: skip
