@@ -96,7 +96,7 @@ def how_many_fit(draw: random.Random) -> Asked:
     blocks = memory // size // each
     return asked(
         f"A cache has slots for {memory:,} tokens. Every request has a prompt of {prompt} tokens and a limit of "
-        f"{limit} new ones, and holds {prompt + written} tokens now: none has got an end token yet. How many of them fit, in "
+        f"{limit} new ones, and holds {prompt + written} tokens now. None has ended. How many of them fit, in "
         f"rows, and in blocks of {size}?",
         (f"{rows} and {blocks}", "A row needs room for the whole answer, and nobody knows where it will end. With "
          f"blocks, each request holds {each}, for the tokens that it has."),

@@ -156,10 +156,9 @@ assert computed([4, 2, 5], [3, 1, 1], 2) == 2 * 4 + 2 * 2 + 5
     ),
     design(
         "01", "What is still wrong", "larger_waves",
-        "A chat service with static batching fills all of its waves. At random, nine of ten answers have 50 tokens, and "
-        "one has 500. A step takes 20 ms with waves of 8, and 26 ms with waves of 32. How does the mean time from a "
-        "wave's start to "
-        "the return of a short answer change with waves of 32?",
+        "A chat service with static batching fills all of its waves. At random, nine of ten answers have 50 tokens, "
+        "and one has 500. A step takes 20 ms with waves of 8, and 26 ms with waves of 32. How does the mean time from "
+        "a wave's start to the return of a short answer change with waves of 32?",
         ("It doubles: nearly every wave has a long answer", "A short answer waits for a long one in half of the waves "
          "of 8 (1 - 0.9⁷), and in 96% of the waves of 32: about 5.7 s and 12.6 s."),
         ("It grows by 30%: a step takes 26 ms, and not 20 ms any more", "The steps are 30% longer, and there are more "
