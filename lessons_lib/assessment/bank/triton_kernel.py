@@ -90,19 +90,24 @@ def offset_of_a_key(draw: random.Random) -> Asked:
     heads, dim, size = draw.choice((2, 4, 8)), draw.choice((32, 64)), 16
     blocks = draw.sample(range(1, 20), 3)
     position, head = draw.randrange(size, 3 * size), draw.randrange(1, heads)
-    strides = torch.empty(20, size, heads, dim, device="meta").stride()
+    strides = torch.empty(20, 2, size, heads, dim, device="meta")[:, 1].stride()
+    bare = torch.empty(20, size, heads, dim, device="meta").stride()
     slot = int(slot_mapping(blocks, size, position, position + 1)[0])
-    right = slot * strides[1] + head * strides[2]
+    block, offset = divmod(slot, size)
+    right = block * strides[0] + offset * strides[1] + head * strides[2]
     return asked(
-        f"A key cache [blocks, 16, {heads} KV heads, {dim}] is contiguous. A sequence has the block table {blocks}. "
-        f"At which offset does the key of position {position}, KV head {head}, begin?",
-        (right, "Block × stride of a block + slot in the block × stride of a slot + head × stride of a head."),
+        f"A layer keeps keys and values in one contiguous tensor [20 blocks, 2, 16, {heads} KV heads, {dim}], and "
+        f"`v_cache = both[:, 1]`. A sequence has the block table {blocks}. How many elements behind the first one of "
+        f"`v_cache` does the value of position {position}, KV head {head}, begin?",
+        (right, "Block × stride of a block + slot in the block × stride of a slot + head × stride of a head. The keys "
+         "of a block lie between the values of two blocks, so a block's stride is twice its values."),
         [
-            (position * strides[1] + head * strides[2], "That takes the position for a slot. The table says which "
-             "block it is in."),
-            (slot * dim + head * strides[2], "The stride of a slot includes all KV heads."),
-            (slot * strides[1] + head, "One KV head further is as many elements as a head has."),
-            (slot * strides[1], "That is KV head 0."),
+            (slot * bare[1] + head * bare[2], "That is for values in a tensor of their own. Here a block's stride "
+             "includes its keys."),
+            (right + size * bare[1], "That counts from the first key: `v_cache` begins behind the keys of block 0."),
+            (position // size * strides[0] + offset * strides[1] + head * strides[2], "That takes the place in the "
+             "table for the block."),
+            (block * strides[0] + offset * strides[1] + head, "One KV head further is as many elements as a head has."),
         ],
     )  # fmt: skip
 
@@ -176,16 +181,17 @@ assert torch.allclose(out, (k[:3] @ q).softmax(0) @ v[:3], atol=1e-5)
     ),
     design(
         "07", "What is still wrong", "where_the_reads_go",
-        "A model has 32 query heads and 8 KV heads. Your kernel has one program for each query head. It's correct, but "
-        "the recorder counts four times the bytes of the cache. What is the cause?",
-        ("Four programs each load the same keys and values", "The useful bytes count once, but each program of a "
-         "group loads them for itself."),
-        ("The block table is read once too often in each program", "An entry has 4 bytes, and a block's keys have "
-         "thousands."),
-        ("Each program reads its keys again to rescale the output", "The output is rescaled by numbers that the "
-         "program holds. It reads each key once."),
-        ("The grid has more programs than the GPU has processors", "That hides the wait for memory. A program loads "
-         "the same bytes whenever it runs."),
+        "Lesson 07's kernel serves a model with 32 query heads and 8 KV heads, 10 sequences of 1,000 tokens, and "
+        "blocks of 16. The recorder counts the bytes of keys and values that all programs load. How many times the bytes that "
+        "the cache holds of these sequences are they?",
+        ("4 times: each query head loads its keys for itself", "A grid of (sequences, query heads): the four query "
+         "heads that share a KV head are four programs, and each loads the same keys."),
+        ("Once: a program loads the keys of its KV head alone", "It does, but four programs have the same KV head, one "
+         "for each query head."),
+        ("32 times: each query head loads all keys", "A query head loads the keys of one KV head, which are an eighth "
+         "of all."),
+        ("10 times: every sequence loads the keys of all of them", "A program loads the blocks in its sequence's table "
+         "only."),
     ),
     design(
         "07", "Prove it", "testing_a_kernel",
