@@ -71,11 +71,11 @@ def answers_of_a_larger_batch(draw: random.Random) -> Asked:
     small, large = draw.choice((1, 2, 4)), draw.choice((16, 32, 40))
     gain = large * (weights + small * cached) / (small * (weights + large * cached))
     return asked(
-        f"A model's weights take {weights} GB. Each conversation has {cached:g} GB of keys and values. A decode step "
-        f"takes as long as the GPU reads memory. How many times as many tokens per second does a batch of {large} "
-        f"conversations get as a batch of {small}?",
+        f"A model's weights take {weights} GB. Each conversation has {cached:g} GB of keys and values. The GPU "
+        f"reads 3 TB/s and does 900 TFLOP/s. About how many times as many tokens per second does a batch of {large} "
+        f"conversations get at best as a batch of {small}?",
         (f"{gain:.1f}", f"A step reads the weights once and each cache: {weights + small * cached:g} GB for {small}, "
-         f"{weights + large * cached:g} GB for {large}. Tokens per step, divided by bytes."),
+         f"{weights + large * cached:g} GB for {large}. At some operations per byte, the reading takes the time."),
         [
             (f"{large / small:.1f}", "That would be so if the caches took no time. They grow with the batch."),
             ("1.0", "Twice as many conversations don't read twice as much: the weights are read once for all."),
@@ -125,11 +125,12 @@ def online_softmax(scores, row_max, row_sum, acc):
     acc = acc * rescale[:, None]
     return weights, new_max, row_sum, acc
 """,
-        line=6, wrong="weights = torch.exp2(scores - tile_max[:, None])",
-        why="Weights of this tile and sums of the earlier ones would refer to different maxima. All need `reference`.",
+        line=5, wrong="reference = torch.where(nothing, 0.0, tile_max)",
+        why="The sums would refer to this tile's maximum, while the maximum that is kept is that of all tiles: the "
+        "next tile would rescale them by the wrong factor. And a tile that is all hidden gives NaN.",
         innocent={
             2: "Each row of scores has its own maximum: along the keys.",
-            5: "Minus infinity minus minus infinity is NaN, so such a row needs another reference.",
+            4: "Minus infinity minus minus infinity is NaN, so a row without keys so far needs another reference.",
             9: "The output is rescaled like the sum; the caller adds weights @ values.",
         },
         setup="import torch",
@@ -172,15 +173,16 @@ assert got[is_key].tolist() == [800, 900, 1000, 1100, 2800, 2900]
     ),
     design(
         "08", "Further (optional)", "one_long_chat",
-        "A user's single chat has 100,000 tokens, and the GPU is a large one. Decode attention reaches 6% of the "
-        "bandwidth; with 64 chats it reaches 85%. What helps the single chat?",
-        ("Split its keys among many more programs, and merge their parts", "One program for each of its 8 KV heads "
+        "A GPU has 132 processors, the model 32 query heads and 8 KV heads. A decode kernel as in Build 2 is fast for "
+        "64 chats. For a single chat of 100,000 tokens it reaches 6% of the bandwidth. What brings it closest to "
+        "100%?",
+        ("Several programs for each KV head, each with a part of the keys", "One program for each of its 8 KV heads "
          "keeps 8 of 132 processors busy. Split-KV gives the others work."),
-        ("Larger tiles of keys, so each program needs fewer iterations", "Still 8 programs: the other processors stay "
-         "idle."),
+        ("Larger tiles of keys, so that a program needs fewer iterations", "Still 8 programs: the other processors "
+         "stay idle."),
         ("Tensor cores for the scores, to compute each tile faster", "The work isn't limited by arithmetic, at some "
          "operations per byte."),
-        ("Store the keys in smaller blocks, so that fewer are read", "The same keys have to be read, whatever the "
-         "block size."),
+        ("A program for each of the query heads again, as in lesson 07", "Then 32 of 132 processors are busy, and "
+         "each key is read four times."),
     ),
 ]  # fmt: skip
