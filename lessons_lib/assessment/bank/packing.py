@@ -84,8 +84,8 @@ def padding_saved(draw: random.Random) -> Asked:
     uneven = sum(max(contexts) - context for context in contexts)
     return asked(
         f"One pass has three decodes, with {', '.join(map(str, cached))} cached tokens, and prompts of {lengths[3]} "
-        f"and {lengths[4]} tokens. How many token positions fewer does a packed row compute than a rectangle of all five, "
-        "in this pass, and in the next one, if all go on and none joins?",
+        f"and {lengths[4]} tokens. How many token positions fewer does a packed row compute than a rectangle of all "
+        "five, in this pass, and in the next one, if all go on and none joins?",
         (f"{right} and 0", "The rectangle is five times the longest prompt; the row has the new tokens only. In the "
          "next pass all five feed one token each, and five rows of one are the same."),
         [
