@@ -2,46 +2,36 @@
 
 import random
 
-from lessons_lib.assessment.question import Asked, asked, bug, design, item
+from lessons_lib.assessment.question import Asked, Redraw, asked, bug, design, item
 from lessons_lib.measuring import attention_work
 from lessons_lib.measuring.roofline import Machine, attainable
 from lessons_lib.viz.charts import RooflinePoint, draw_roofline
 
 
-@item("08", "picture", "Further (optional)")
-def limit_in_roofline(draw: random.Random) -> Asked:
+@item("08", "picture", "When is a sequence compute-bound?")
+def beyond_the_ridge_in_picture(draw: random.Random) -> Asked:
     bandwidth, rate = draw.choice((2e12, 3e12, 4e12)), draw.choice((4e14, 6e14, 8e14))
     machine = Machine("a GPU", bandwidth, rate)
-    context, queries = draw.choice((2000, 4000)), draw.choice((1, 512))
-    work = attention_work([queries], [context], 32, 8, 128)
-    beside = attention_work([513 - queries], [context], 32, 8, 128)
-    is_memory = work.intensity < machine.ridge
-    share = draw.choice((0.2, 0.25, 0.4))
-    seconds = attainable(work, machine) / share
-    right, other = "twice the bandwidth", "twice the arithmetic"
-    if not is_memory:
-        right, other = other, right
-    most = f"{1 / share:g} times"
+    context, group = 8192, draw.choice((2, 4, 8))
+    work = attention_work([1], [context], 8 * group, 8, 128)
+    seconds = attainable(work, machine) / draw.choice((0.4, 0.5, 0.6))
+    passes = (attention_work([n], [context], 8 * group, 8, 128) for n in range(context))
+    new = next(n for n, one in enumerate(passes) if one.intensity > machine.ridge)
+    if abs(new - machine.ridge) < 0.2 * machine.ridge:
+        raise Redraw
     return asked(
-        "X and Y are two passes of attention. By how much can a better kernel speed up X at most on this GPU, and "
-        "which new GPU would move that limit: one with twice the bandwidth, or with twice the arithmetic?",
-        (f"{most}; {right}", f"X reaches {share:.0%} of the line above it, so it can gain 1 / {share:g}. "
-         f"{work.intensity:.0f} operations per byte are {'left' if is_memory else 'right'} of the ridge at "
-         f"{machine.ridge:.0f}."),
+        f"X is the attention of a decode: one sequence of {context:,} tokens, with {8 * group} query heads over 8 KV "
+        "heads, in bfloat16. What is the least that makes its attention compute-bound on this GPU?",
+        (f"about {new} new tokens of the sequence in a pass", f"The keys are read once for all new tokens, so each "
+         f"adds {work.intensity:.0f} operations per byte, the size of a group, until they reach {machine.ridge:.0f}."),
         [
-            (f"{most}; {other}", "Left of the ridge the slope, which is memory, is the limit; right of it the flat "
-             "line is."),
-            (f"{2 - share:g} times; {right}", "What is missing to the line isn't the speedup: that is the ratio of the "
-             "line to the point."),
-            (f"{2 / share:g} times; {other}", "That counts the new GPU, too, and it has more of what isn't short."),
+            (f"about {machine.ridge:.0f} new tokens of the sequence in a pass", "That holds for the weights, which do "
+             "one operation per byte for a token. A key serves all query heads of its group."),
+            (f"about {new} such sequences in a batch", "Each sequence has keys of its own, so bytes and operations "
+             "both grow: the point stays at its intensity."),
+            (f"a sequence that is about {new} times as long", "Then there are as many more bytes as operations."),
         ],
-        lambda: draw_roofline(
-            machine,
-            [
-                RooflinePoint("X", work, seconds, "attention"),
-                RooflinePoint("Y", beside, attainable(beside, machine) / 0.6, "attention"),
-            ],
-        ),
+        lambda: draw_roofline(machine, [RooflinePoint("X", work, seconds, "attention")]),
     )  # fmt: skip
 
 
@@ -105,7 +95,7 @@ def intensity_of_decode(draw: random.Random) -> Asked:
 
 
 ITEMS = [
-    limit_in_roofline,
+    beyond_the_ridge_in_picture,
     lower_bound,
     answers_of_a_larger_batch,
     intensity_of_decode,
