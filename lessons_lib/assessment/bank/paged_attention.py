@@ -187,16 +187,17 @@ assert torch.allclose(got, torch.stack([keys[3, 0, 0], keys[3, 1, 0], keys[1, 0,
     ),
     design(
         "06", "Plugging it into a real model", "where_to_hook",
-        "You want paged attention in five Hugging Face model families, and in those that come next year. Where do you "
-        "put your code?",
-        ("In one registered attention function that the models call by name", "It gets queries, keys and values after "
-         "each family's own projections and rotary embedding."),
-        ("In a copy of each family's modeling file, with the attention rewritten", "Five copies to keep up with, and a "
-         "sixth for each family to come."),
-        ("In a subclass of the cache that returns gathered keys and values", "It works, but gathers all keys into "
-         "a new tensor in each layer: the copies that paging was to end."),
-        ("In a forward hook on every attention layer, which replaces its output", "The hook runs when the layer's "
-         "own attention is done, over a dense cache, and it gets neither queries nor keys."),
+        "A colleague puts the block tables into a subclass of the Hugging Face cache: in each layer, `update` writes "
+        "the new keys to their slots and returns all keys of the sequence as one tensor. All answers are right, for "
+        "every model family. Which cost of lesson 05 is still there?",
+        ("The copies: each step copies all cached keys", "`update` can only return one tensor of keys, so it gathers "
+         "them from the blocks in each layer and step. An attention function also gets the queries."),
+        ("The reserved room: memory for answers to come", "Blocks are allocated when tokens need them, whoever reads "
+         "them. And lesson 05 reserved no room, either."),
+        ("The recomputation: old tokens are fed again", "Their keys are in the cache. It hands them out, and nothing "
+         "is computed again."),
+        ("The padding: short requests are made longer", "The row of new tokens has no padding, and a table lists the "
+         "blocks of one request."),
     ),
     design(
         "06", "Prove it", "oracle_for_paging",

@@ -182,8 +182,8 @@ assert torch.allclose(out, (k[:3] @ q).softmax(0) @ v[:3], atol=1e-5)
     design(
         "07", "What is still wrong", "where_the_reads_go",
         "Lesson 07's kernel serves a model with 32 query heads and 8 KV heads, 10 sequences of 1,000 tokens, and "
-        "blocks of 16. The recorder counts the bytes of keys and values that all programs load. How many times the bytes that "
-        "the cache holds of these sequences are they?",
+        "blocks of 16. The recorder counts the bytes of keys and values that all programs load. How many times "
+        "the bytes that the cache holds of these sequences are they?",
         ("4 times: each query head loads its keys for itself", "A grid of (sequences, query heads): the four query "
          "heads that share a KV head are four programs, and each loads the same keys."),
         ("Once: a program loads the keys of its KV head alone", "It does, but four programs have the same KV head, one "
@@ -195,15 +195,14 @@ assert torch.allclose(out, (k[:3] @ q).softmax(0) @ v[:3], atol=1e-5)
     ),
     design(
         "07", "Prove it", "testing_a_kernel",
-        "A kernel passes with contexts of 16, 32 and 64, with blocks of 16 and one sequence. Which further case would "
-        "most likely show a mistake that is still there?",
-        ("Two sequences, of 1 and 37 tokens, with blocks in random order", "It tries the mask of a last block, each "
-         "sequence's table and lengths, and blocks that aren't neighbors."),
-        ("One sequence of 4,096 tokens in blocks that lie in ascending order", "It's longer, but every block is full, "
-         "and slots are equal to positions."),
-        ("The same three cases, repeated with a hundred different random seeds", "Other numbers take the same way "
-         "through the kernel."),
-        ("The same three cases in bfloat16, with a wider tolerance for the results", "A wider tolerance finds less, "
-         "and the masks stay untried."),
+        "A paged-attention kernel passes with contexts of 16, 32 and 64: each time one sequence of random keys, in "
+        "blocks 0, 1, 2, ... of 16 slots. Three of these mistakes may still be in it. Which one can't?",
+        ("The output isn't rescaled when a larger score comes", "With random keys, the largest score of 32 or 64 is "
+         "often in a later block, so these cases show it."),
+        ("Empty slots at the end of a last block aren't masked", "All blocks of these cases are full, so there is no "
+         "empty slot."),
+        ("Program i uses sequence 0's row of the block tables", "There is one sequence, and its row is row 0."),
+        ("The address is computed from positions, not by the table", "With the blocks 0, 1, 2, ... each position is "
+         "its own slot."),
     ),
 ]  # fmt: skip
