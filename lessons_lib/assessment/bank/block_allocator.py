@@ -1,6 +1,7 @@
 """Questions on lesson 03: a block allocator."""
 
 import random
+from collections import deque
 
 from lessons_lib.assessment.question import Asked, asked, bug, design, item
 from lessons_lib.kv_cache.block_pool import BlockPool, BlockTable, blocks_for
@@ -70,20 +71,30 @@ def blocks_of_all(draw: random.Random) -> Asked:
 
 
 @item("03", "compute", "Build 3: from positions to cache slots")
-def slot_of_position(draw: random.Random) -> Asked:
-    size, blocks = draw.choice((4, 8, 16)), draw.sample(range(1, 30), 4)
-    position = draw.randrange(size, 4 * size)
-    right = int(slot_mapping(blocks, size, position, position + 1)[0])
+def slot_after_reuse(draw: random.Random) -> Asked:
+    size, ids = draw.choice((4, 8, 16)), draw.sample(range(1, 30), 6)
+    pool = BlockPool(30, size)
+    held, queue = ids[:4], ids[4:]
+    pool.used, pool.free_queue = set(held), deque(queue)
+    pool.free(held)
+    blocks, tokens = pool.allocate(4), draw.randint(3 * size + 1, 4 * size)
+    position = draw.randrange(2 * size, tokens)
+
+    def slot(table: list[int]) -> int:
+        return int(slot_mapping(table, size, position, position + 1)[0])
+
     return asked(
-        f"A request's block table is {blocks}, with blocks of {size}. In which cache slot of the pool is the key of "
-        f"position {position}?",
-        (right, "Block table[position // size], times the block size, plus position % size."),
+        f"Blocks have {size} slots, and the free queue is {queue}, front first. Request X has the block table {held} "
+        f"and ends. Then Y is admitted, with a prompt of {tokens} tokens. In which cache slot of the pool is the key "
+        f"of Y's position {position}?",
+        (slot(blocks), f"Y gets {blocks}: first what was in the queue, then X's blocks, of which the last one was "
+         "freed first. Table[position // size] × size + position % size."),
         [
-            (position, "That would be right if the request's blocks began at block 0 and were neighbors."),
-            (blocks[0] * size + position, "Its blocks needn't be neighbors: the table says where each one is."),
-            (blocks[position // size] + position % size, "A block id counts blocks. Times the block size it's the "
-             "block's first slot."),
-            (blocks[position // size - 1] * size + position % size, "Blocks of the table are counted from 0."),
+            (slot([*queue, *held]), "X's blocks join the queue with the last one first, so that its beginning is "
+             "reused last."),
+            (slot([*held[::-1], *queue]), "Freed blocks go to the end of the queue, behind those that are free."),
+            (slot([*held, *queue]), "Freed blocks go to the end of the queue, and the last one first."),
+            (position, "Its blocks aren't the first ones of the pool. The table says where each one is."),
         ],
     )  # fmt: skip
 
@@ -112,7 +123,7 @@ def how_many_fit(draw: random.Random) -> Asked:
 ITEMS = [
     next_blocks_in_picture,
     blocks_of_all,
-    slot_of_position,
+    slot_after_reuse,
     how_many_fit,
     bug(
         "03", "Build 3: from positions to cache slots", "slot_of_a_decode",
