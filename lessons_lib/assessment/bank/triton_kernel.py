@@ -20,7 +20,7 @@ class Pointer:
 class tl:
     ids = (0, 0)
     program_id = staticmethod(lambda axis: tl.ids[axis])
-    arange, exp, where = torch.arange, torch.exp, torch.where
+    arange, exp, log, where = torch.arange, torch.exp, torch.log, torch.where
     sum = staticmethod(lambda tile, axis: tile.sum(axis))
     max = staticmethod(lambda tile, axis: tile.max(axis).values)
     def load(pointer, mask=None, other=0.0):
@@ -38,7 +38,7 @@ class tl:
 def program_in_picture(draw: random.Random) -> Asked:
     size, programs = 4, draw.randint(3, 5)
     count = size * (programs - 1) + draw.randint(2, 3)
-    last = count - size * (programs - 1)
+    end = min(4 * size, count) - 1
 
     def picture() -> Any:
         from lessons_lib.kernels.basics import add_kernel
@@ -49,16 +49,18 @@ def program_in_picture(draw: random.Random) -> Asked:
         return draw_program(record_kernel(add_kernel, (programs,), x, x, torch.zeros(24), count, BLOCK=size), 1)
 
     return asked(
-        f"The picture shows program 1 of {programs} of a kernel that adds two vectors. `n_elements` is {count}. Which "
-        "elements does the last program store?",
-        (f"{count - last} to {count - 1}", "Each program has the tile after "
-         "the one before it, as long as this one; the mask cuts off what isn't below `n_elements`."),
+        f"The picture shows program 1 of {programs} of a kernel that adds two vectors. `n_elements` is {count}. "
+        f"Someone launches it with a BLOCK of {2 * size}, and leaves the grid as it is. Which elements do program 1 "
+        f"and program {programs - 1} store then?",
+        (f"{2 * size} to {end}, and none", f"Program i has the tile from {2 * size} × i. The tile of program "
+         f"{programs - 1} begins beyond `n_elements`, so its mask is all False. A large grid does no harm."),
         [
-            (f"{count - last} to {count - last + size - 1}", "The mask stops at `n_elements`."),
-            (f"{count - last + size} to {count + size - 1}", "Programs are counted from 0: program 1 is the second "
-             "one."),
-            (f"{count - size} to {count - 1}", "Tiles begin at multiples of the block size. They don't overlap."),
-            ("the same as program 1", "The program id is part of the offsets, so each program has other elements."),
+            (f"{size} to {3 * size - 1}, and {count - 2} to {count - 1}", "Where a tile begins depends on BLOCK, too: "
+             "it is the program's id times BLOCK. Tiles don't overlap."),
+            (f"{2 * size} to {end}, and {count - 2 * size} to {count - 1}", "A tile isn't moved so that it fits. The "
+             "mask leaves out what is beyond `n_elements`."),
+            (f"{size} to {2 * size - 1}, and {size * (programs - 1)} to {count - 1}", "That is with the BLOCK of the "
+             "picture. The offsets of a program are its id times BLOCK, and on."),
         ],
         picture,
     )  # fmt: skip
@@ -117,33 +119,35 @@ ITEMS = [
     programs_and_iterations,
     offset_of_a_key,
     bug(
-        "07", "Build 1: addition", "likeliest_of_a_row",
-        task="Program i writes the largest logit of row i. A row has `n_columns` logits; BLOCK is a power of two.",
+        "07", "Build 1: addition", "log_sum_exp_of_a_row",
+        task="Program i writes the logarithm of the sum of exp(logit) over row i. A row has `n_columns` logits; BLOCK "
+        "is a power of two.",
         code="""
-def row_max_kernel(logits, out, n_columns, stride, BLOCK):
+def row_lse_kernel(logits, out, n_columns, stride, BLOCK):
     row = tl.program_id(0)
     column = tl.arange(0, BLOCK)
     is_logit = column < n_columns
-    start = row * stride
-    own = tl.load(logits + (start + column), mask=is_logit, other=float("-inf"))
+    at = row * stride + column
+    own = tl.load(logits + at, mask=is_logit, other=float("-inf"))
     largest = tl.max(own, axis=0)
-    tl.store(out + row, largest)
+    total = tl.sum(tl.exp(own - largest), axis=0)
+    tl.store(out + row, largest + tl.log(total))
 """,
-        line=6, wrong="own = tl.load(logits + (start + column), mask=is_logit, other=0.0)",
-        why="The lanes beyond the row take part in the reduction. 0 is larger than all logits of a row of negative "
-        "ones; for a maximum the harmless value is -inf.",
+        line=6, wrong="own = tl.load(logits + at, mask=is_logit, other=0.0)",
+        why="The lanes beyond the row take part in both reductions. A 0 may be the largest of them, and exp(0 - "
+        "largest) isn't 0. Minus infinity is never the largest, and adds nothing to the sum.",
         innocent={
-            4: "Lanes beyond the row would read logits of the next row.",
-            5: "The stride is the distance from one row to the next in memory.",
-            8: "It is a single number, and each program has one of its own.",
+            4: "BLOCK may be larger than a row. The lanes beyond it would read what comes behind in memory.",
+            8: "A sum relative to the largest logit can't overflow, and line 9 adds that logit again.",
+            9: "It is a single number, and each program has one of its own, so it needs no mask.",
         },
         setup=TRITON,
         trial="""
 logits, out = torch.tensor([[-3.0, -1, -2, 9], [5.0, 7, 6, 9]]), Pointer(torch.zeros(2))
 for program in range(2):
     tl.ids = (program, 0)
-    row_max_kernel(Pointer(logits), out, 3, 4, 4)
-assert out.data.tolist() == [-1, 7]
+    row_lse_kernel(Pointer(logits), out, 3, 4, 4)
+assert torch.allclose(out.data, logits[:, :3].logsumexp(1))
 """,
     ),
     bug(
