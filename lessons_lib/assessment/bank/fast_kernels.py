@@ -134,26 +134,25 @@ assert torch.allclose(second[2], torch.exp2(both - both.max(1).values[:, None]).
     ),
     bug(
         "08", "Idea 2: a tile of several blocks", "keys_of_a_tile",
-        task="`offsets` returns where the keys of one tile of BLOCK_N positions begin in the cache; a tile may cover "
-        "several blocks.",
+        task="`offsets` returns where the keys of one tile of BLOCK_N positions begin in the cache, and which of them "
+        "are keys.",
         code="""
 def offsets(table, first, context, size, BLOCK_N, stride_block, stride_slot):
-    lane = torch.arange(BLOCK_N)
-    position = first + lane
+    position = first + torch.arange(BLOCK_N)
     is_key = position < context
-    index = torch.where(is_key, position // size, 0)
-    block = table[index]
-    slot = position % size
+    known = torch.where(is_key, position, 0)
+    block = table[known // size]
+    slot = known % size
     start = block * stride_block
     return start + slot * stride_slot, is_key
 """,
-        line=5, wrong="index = torch.where(is_key, lane // size, 0)",
-        why="The table is indexed by positions of the sequence. By places in the tile, each tile would read the blocks "
-        "of the first one.",
+        line=5, wrong="block = table[first // size]",
+        why="A tile may have more positions than a block has slots, and blocks needn't be neighbors. So each position "
+        "looks up a block of its own.",
         innocent={
-            3: "`first` is the position of the tile's first key.",
-            4: "The context may end within the tile.",
-            8: "An entry of the table counts blocks; times the stride, it's the block's first element.",
+            3: "The context may end within the tile.",
+            4: "Positions beyond the context may have no entry in the table. Any other one will do: they are masked.",
+            6: "A position has the same place in its block wherever the tile begins.",
         },
         setup="import torch",
         trial="""
