@@ -1,6 +1,7 @@
 """Questions on lesson 03: a block allocator."""
 
 import random
+from collections import deque
 
 from lessons_lib.assessment.question import Asked, asked, bug, design, item
 from lessons_lib.kv_cache.block_pool import BlockPool, BlockTable, blocks_for
@@ -13,10 +14,8 @@ from lessons_lib.viz.pool import draw_pool
 def next_blocks_in_picture(draw: random.Random) -> Asked:
     pool = BlockPool(12, 4)
     tables = {name: BlockTable(pool) for name in "ABC"}
-    for name in draw.sample("ABC", 3):
+    for name in draw.sample("ABC", 3):  # none was freed before, so the queue doesn't show the order of freeing
         tables[name].append(draw.randint(5, 12))
-    gone = draw.choice("ABC")
-    tables.pop(gone).release()
     grown, leaves = draw.sample(sorted(tables), 2)
     more = draw.randint(5, 8)
     state = pool_state(pool, tables, "some steps into a run")
@@ -33,8 +32,8 @@ def next_blocks_in_picture(draw: random.Random) -> Asked:
         (right, f"{leaves}'s blocks join the end, the last one first. {grown} fills its last block and takes {taken} "
          "from the front."),
         [
-            ((queue + freed)[taken:], "The last block of a request joins first, so that its first blocks are "
-             "reused last."),
+            ((queue + freed)[taken:], "The last block of a request joins first, so that its first blocks, "
+             "which other requests may share, are reused last."),
             ((queue + freed[::-1])[full if full != taken else taken + 1 :], "The empty slots of its last block are "
              "used first, and only what doesn't fit needs new blocks."),
             ((freed[::-1] + queue)[taken:], "Blocks are taken from the front, and freed ones join the end."),
@@ -44,59 +43,79 @@ def next_blocks_in_picture(draw: random.Random) -> Asked:
     )  # fmt: skip
 
 
-@item("03", "compute", "Blocks against the oracle")
+@item("03", "compute", "Serve requests from the blocks")
 def blocks_of_all(draw: random.Random) -> Asked:
-    size = draw.choice((8, 16, 32))
-    lengths = [draw.randint(size // 2, 6 * size) for _ in range(4)]
-    right = sum(blocks_for(length, size) for length in lengths)
+    size, count = draw.choice((8, 16, 32)), 3
+    prompts = [draw.randint(size // 2, 4 * size) for _ in range(count)]
+    answers = [draw.randint(2, size) for _ in range(count)]
+    which = draw.randrange(count)
+    answers[which] += (1 - prompts[which] - answers[which]) % size  # all but its newest token fill whole blocks
+    both = [prompt + answer for prompt, answer in zip(prompts, answers)]
+    right = sum(blocks_for(length - 1, size) for length in both)
+    told = [f"{prompt} and {answer}" for prompt, answer in zip(prompts, answers)]
     return asked(
-        f"Four requests hold {', '.join(map(str, lengths))} tokens, in blocks of {size}. How many blocks are in use?",
-        (right, "Each request rounds up on its own: a block belongs to one request."),
+        f"Three requests decode. Their prompts have, and their answers have so far, {', '.join(told)} tokens. Blocks "
+        f"have {size} slots. How many blocks hold their keys and values after this step?",
+        (right, "The newest token of each was chosen in this step and isn't fed yet, so it has no keys. Each request "
+         "rounds up on its own."),
         [
-            (blocks_for(sum(lengths), size), "Requests don't share a block, so each of them rounds up."),
-            (sum(length // size for length in lengths), "The last block of a request counts even if it isn't full."),
-            (sum(length // size + 1 for length in lengths), "A request whose last block is exactly full needs no other "
-             "until its next token."),
-            (4 * blocks_for(max(lengths), size), "That is a reservation of equal size for all."),
-            (right + 4, "No request holds an empty block in advance."),
+            (sum(blocks_for(length, size) for length in both), "The newest token has no keys yet. Where the tokens "
+             "before it fill the last block, it needs no other one so far."),
+            (blocks_for(sum(both) - count, size), "Requests don't share a block, so each of them rounds up."),
+            (sum((length - 1) // size for length in both), "The last block of a request counts even if it isn't full."),
+            (sum(blocks_for(prompt, size) + blocks_for(answer - 1, size) for prompt, answer in zip(prompts, answers)),
+             "The answer goes on in the prompt's last block."),
+            (sum(blocks_for(length, size) for length in both) + 3, "No request holds an empty block in advance."),
         ],
     )  # fmt: skip
 
 
 @item("03", "compute", "Build 3: from positions to cache slots")
-def slot_of_position(draw: random.Random) -> Asked:
-    size, blocks = draw.choice((4, 8, 16)), draw.sample(range(1, 30), 4)
-    position = draw.randrange(size, 4 * size)
-    right = int(slot_mapping(blocks, size, position, position + 1)[0])
+def slot_after_reuse(draw: random.Random) -> Asked:
+    size, ids = draw.choice((4, 8, 16)), draw.sample(range(1, 30), 6)
+    pool = BlockPool(30, size)
+    held, queue = ids[:4], ids[4:]
+    pool.used, pool.free_queue = set(held), deque(queue)
+    pool.free(held)
+    blocks, tokens = pool.allocate(4), draw.randint(3 * size + 1, 4 * size)
+    position = draw.randrange(2 * size, tokens)
+
+    def slot(table: list[int]) -> int:
+        return int(slot_mapping(table, size, position, position + 1)[0])
+
     return asked(
-        f"A request's block table is {blocks}, with blocks of {size}. In which cache slot of the pool is the key of "
-        f"position {position}?",
-        (right, "Block table[position // size], times the block size, plus position % size."),
+        f"Blocks have {size} slots, and the free queue is {queue}, front first. Request X has the block table {held} "
+        f"and ends. Then Y is admitted, with a prompt of {tokens} tokens. In which cache slot of the pool is the key "
+        f"of Y's position {position}?",
+        (slot(blocks), f"Y gets {blocks}: first what was in the queue, then X's blocks, of which the last one was "
+         "freed first. Table[position // size] × size + position % size."),
         [
-            (position, "That would be right if the request's blocks began at block 0 and were neighbors."),
-            (blocks[0] * size + position, "Its blocks needn't be neighbors: the table says where each one is."),
-            (blocks[position // size] + position % size, "A block id counts blocks. Times the block size it's the "
-             "block's first slot."),
-            (blocks[position // size - 1] * size + position % size, "Blocks of the table are counted from 0."),
+            (slot([*queue, *held]), "X's blocks join the queue with the last one first, so that its beginning is "
+             "reused last."),
+            (slot([*held[::-1], *queue]), "Freed blocks go to the end of the queue, behind those that are free."),
+            (slot([*held, *queue]), "Freed blocks go to the end of the queue, and the last one first."),
+            (position, "Its blocks aren't the first ones of the pool. The table says where each one is."),
         ],
     )  # fmt: skip
 
 
 @item("03", "compute", "Measure: rows against blocks")
-def waste_of_rows(draw: random.Random) -> Asked:
-    size, row = draw.choice((8, 16)), draw.choice((128, 256))
-    lengths = [draw.randint(20, 110) for _ in range(4)]
-    blocks = sum(blocks_for(length, size) for length in lengths) * size
-    right = f"{1 - sum(lengths) / (4 * row):.0%} and {1 - sum(lengths) / blocks:.0%}"
+def how_many_fit(draw: random.Random) -> Asked:
+    size, memory = 16, 1024 * draw.choice((8, 16, 32))
+    prompt, limit, written = draw.randint(50, 120), draw.choice((400, 500, 900)), draw.randint(30, 90)
+    rows, each = memory // (prompt + limit), blocks_for(prompt + written, size)
+    blocks = memory // size // each
     return asked(
-        f"Four requests hold {', '.join(map(str, lengths))} tokens. What share of the reserved cache slots is empty, "
-        f"with a row of {row} slots each, and with blocks of {size}?",
-        (right, "Empty slots divided by reserved slots: with blocks, only the ends of last blocks are empty."),
+        f"A cache has slots for {memory:,} tokens. Every request has a prompt of {prompt} tokens and a limit of "
+        f"{limit} new ones, and holds {prompt + written} tokens now. None has ended. How many of them fit, in "
+        f"rows, and in blocks of {size}?",
+        (f"{rows} and {blocks}", "A row needs room for the whole answer, and nobody knows where it will end. With "
+         f"blocks, each request holds {each}, for the tokens that it has."),
         [
-            (f"{1 - sum(lengths) / (4 * row):.0%} and 0%", "Last blocks aren't full, unless a length is a multiple."),
-            (f"{sum(lengths) / (4 * row):.0%} and {sum(lengths) / blocks:.0%}", "These are the shares in use."),
-            (f"{1 - max(lengths) / row:.0%} and {1 - sum(lengths) / blocks:.0%}", "All four rows are reserved, and the "
-             "shorter requests leave more of theirs empty."),
+            (f"{memory // (prompt + written)} and {blocks}", "A row can't grow, so it reserves the limit."),
+            (f"{rows} and {memory // (prompt + written)}", "A last block isn't full, and its rest is lost."),
+            (f"{rows} and {memory // size // blocks_for(prompt + limit, size)}", "Blocks are allocated when tokens "
+             "need them, not for the limit."),
         ],
     )  # fmt: skip
 
@@ -104,98 +123,102 @@ def waste_of_rows(draw: random.Random) -> Asked:
 ITEMS = [
     next_blocks_in_picture,
     blocks_of_all,
-    slot_of_position,
-    waste_of_rows,
+    slot_after_reuse,
+    how_many_fit,
     bug(
-        "03", "Build 3: from positions to cache slots", "slots_of_a_chunk",
-        task="A request has `num_tokens` tokens in its blocks and computes `count` more. `slots` allocates what they "
-        "need and returns their cache slots.",
+        "03", "Build 3: from positions to cache slots", "slot_of_a_decode",
+        task="`decode_slot` returns the cache slot to which the next decode step writes, for a request that has its "
+        "prompt and at least one token of its answer.",
         code="""
-def slots(pool, blocks, num_tokens, count):
-    total = num_tokens + count
-    missing = blocks_for(total, pool.block_size) - len(blocks)
-    blocks += pool.allocate(missing)
-    found = []
-    for position in range(num_tokens, total):
-        block = blocks[position // pool.block_size]
-        offset = position % pool.block_size
-        found.append(block * pool.block_size + offset)
-    return found
+def decode_slot(pool, request):
+    size = pool.block_size
+    tokens = request["prompt"] + request["output"]
+    position = len(tokens) - 1
+    index = position // size
+    if index == len(request["blocks"]):
+        request["blocks"] += pool.allocate(1)
+    block = request["blocks"][index]
+    return block * size + position % size
 """,
-        line=8, wrong="offset = (position - num_tokens) % pool.block_size",
-        why="A chunk may begin in the middle of a block. Its tokens go behind those that are there, at the place that "
-        "their position has in the block, not at the block's beginning.",
+        line=4, wrong="position = len(tokens)",
+        why="The step computes the newest token of the answer, which was chosen and has no keys yet. It is one of "
+        "`tokens`, so its position is `len(tokens) - 1`. The next position stays without keys until the next step.",
         innocent={
-            3: "The last block may have room for all of them; then nothing is allocated.",
-            6: "The new tokens come after those that are there, so their positions do, too.",
+            3: "The answer's tokens go on where the prompt ends, in the same blocks.",
+            6: "A decode adds one token, so at most one block is missing, right behind the last one.",
             9: "Slots are counted over the whole pool, block after block.",
         },
-        setup="from lessons_lib.kv_cache.block_pool import BlockPool, blocks_for",
+        setup="from lessons_lib.kv_cache.block_pool import BlockPool",
         trial="""
 pool = BlockPool(6, 4)
 pool.allocate(2)
-blocks = pool.allocate(1)
-assert slots(pool, blocks, 3, 3) == [11, 12, 13] and blocks == [2, 3]
-assert slots(pool, blocks, 6, 2) == [14, 15] and blocks == [2, 3]
+request = {"prompt": [1, 2, 3], "output": [7], "blocks": pool.allocate(1)}
+assert decode_slot(pool, request) == 11 and request["blocks"] == [2]
+request["output"].append(8)
+assert decode_slot(pool, request) == 12 and request["blocks"] == [2, 3]
 """,
     ),
     bug(
         "03", "Build 2: the block table", "append_to_a_table",
-        task="`append` adds tokens to a block table. It changes nothing if the pool has too few blocks.",
+        task="`append` makes room for `count` more tokens. If the pool has too few blocks, it raises and nothing has "
+        "changed.",
         code="""
 def append(table, count):
-    size = table.pool.block_size
+    pool, held = table.pool, len(table.blocks)
     total = table.num_tokens + count
-    needed = (total + size - 1) // size
-    missing = needed - len(table.blocks)
-    new_blocks = table.pool.allocate(missing)
+    needed = blocks_for(total, pool.block_size)
+    new_blocks = []
+    new_blocks += pool.allocate(needed - held)
     table.blocks.extend(new_blocks)
     table.num_tokens = total
     return new_blocks
 """,
-        line=4, wrong="needed = total // size + 1",
-        why="If the total is a multiple of the block size, this takes a block too many. Round up instead.",
+        line=6, wrong="new_blocks += [pool.allocate(1)[0] for _ in range(needed - held)]",
+        why="If the second block is missing, the first one is allocated already. The table doesn't list it, so nobody "
+        "will ever free it. `allocate(needed - held)` gives all of them or none.",
         innocent={
-            3: "The tokens that the table holds already are part of the total.",
-            5: "It may be 0: then the last block has room, and `allocate(0)` returns an empty list.",
-            6: "`allocate` raises before anything in the table has changed.",
+            4: "Tokens that the table holds already count, too: the rest of the last block is used first.",
+            7: "Nothing in the table has changed before all blocks are there.",
+            8: "This comes after the call that may raise.",
         },
         setup="""
 from types import SimpleNamespace
-from lessons_lib.kv_cache.block_pool import BlockPool
+from lessons_lib.kv_cache.block_pool import BlockPool, OutOfBlocks, blocks_for
 """,
         trial="""
-table = SimpleNamespace(pool=BlockPool(4, 4), blocks=[], num_tokens=0)
+table = SimpleNamespace(pool=BlockPool(3, 4), blocks=[], num_tokens=0)
 append(table, 3), append(table, 1)
 assert table.blocks == [0] and table.num_tokens == 4
-append(table, 1)
-assert table.blocks == [0, 1]
+try:
+    append(table, 12)
+except OutOfBlocks:
+    pass
+assert table.blocks == [0] and list(table.pool.free_queue) == [1, 2]
 """,
     ),
     design(
         "03", "Further (optional)", "choose_block_size",
-        "A service answers in 20 tokens on average, to prompts of about 30, with thousands of requests at a time. The "
-        "cache has blocks of 256. Memory is full, although few slots hold a token. What helps most?",
-        ("Smaller blocks of 16 cache slots each", "A request of 50 tokens leaves 206 of 256 slots empty, and at "
-         "most 15 of its "
-         "last block of 16."),
-        ("A pool that has more blocks of 256", "More memory would help a little; four fifths of it would be empty."),
-        ("Admission that counts tokens, not blocks", "Counting frees no slot: the empty end of a block can't go to "
-         "another request."),
-        ("A queue that puts long requests first", "They fill their blocks better, but nearly all requests are short "
-         "and still take a block each."),
+        "A service has prompts of about 8,000 tokens and answers of about 1,000. Blocks have 16 slots, and memory is "
+        "full. Someone proposes blocks of one slot, so that nothing is wasted. How many more requests fit?",
+        ("About 0.1%, as only last blocks have empty slots", "A last block leaves 7.5 of 16 slots empty on average, "
+         "and a request holds about 9,000. The tables get 16 times as long."),
+        ("About 6%, since one slot of each block is left empty", "All blocks but the last one of a request are full."),
+        ("About 10%, as no room is reserved for the answers", "Blocks of 16 reserve nothing for the answer, either: "
+         "they are allocated when a token needs one."),
+        ("About 80%, since a last block is half empty on average", "That is so for requests of one block. A request of "
+         "9,000 tokens has 563 of them."),
     ),
     design(
         "03", "Serve requests from the blocks", "who_gives_way",
-        "All blocks are taken, and five running requests need one more each. None of them is near its end. What keeps "
-        "the service going with the least work lost?",
-        ("Release the request that was admitted last, and queue it first", "It has computed least, the others get "
-         "its blocks, and it is the next to be admitted."),
-        ("Release the request that was admitted first, since it holds most", "It is likely nearest to its end, and all "
-         "that was computed for it would be lost."),
-        ("Wait until one of the requests has finished and frees its blocks", "None can compute its next token, so "
-         "none will ever finish."),
-        ("Release the oldest block of each request, since it matters least", "Every later token attends to these "
-         "keys, too. Without them the answers change."),
+        "Blocks are short in nearly every step. By lesson 03's rule, the request that was admitted last releases its "
+        "table and starts over. Someone finds it fairer to take turns: each time another request. What is lost?",
+        ("The certainty that some request goes on to its end", "By the rule, the one admitted first is never released "
+         "while others run, so it finishes and frees its blocks. With turns, all may start over again and again."),
+        ("The keys that the released requests share with others", "In lesson 03 no block is shared. And with either "
+         "rule, all keys of the released request are lost."),
+        ("The order in which the tokens of a request are stored", "A request that starts over gets a new table, and "
+         "its tokens are stored in order again."),
+        ("The room: more requests have to be released per step", "One released request gives room either way. The "
+         "oldest even holds most blocks."),
     ),
 ]  # fmt: skip

@@ -11,40 +11,61 @@ from lessons_lib.measuring import request_times
 from lessons_lib.viz.timelines import draw_timeline
 
 
-@item("02", "picture", "The idea")
+def slots_without_prefill(answers: list[int], count: int) -> tuple[list[int], int]:
+    """When requests start and the last one ends if each takes as many steps as its answer has tokens."""
+    ends, starts = [0] * count, []
+    for answer in answers:
+        first = ends.index(min(ends))
+        starts.append(ends[first])
+        ends[first] += answer
+    return starts, max(ends)
+
+
+@item("02", "picture", "Build 3: the step")
 def queue_time_in_picture(draw: random.Random) -> Asked:
-    prompts, answers = [draw.randint(2, 4) for _ in range(4)], draw.sample(range(2, 9), 4)
+    prompts, answers = [draw.randint(2, 4) for _ in range(4)], draw.sample(range(3, 10), 4)
     run = recorded(batch_generate, drawn_prompts(draw, prompts), answers, batch_size=2, max_seq_len=16, prefill_step=4)
     times = request_times(run.trace, in_steps=True)
-    slot = int(times["D"].admitted)
+    slot, naive = int(times["D"].admitted), slots_without_prefill(answers, 2)[0][3]
+    if naive == slot:
+        raise Redraw
     return asked(
-        "Four requests, two slots, continuous batching. In which step does D get its slot?",
-        (slot + 1, "In the step after the one in which a request ahead of it got its last token."),
+        f"Four requests in two slots, continuous batching; no prompt is longer than a chunk. A, B, C and D get "
+        f"{', '.join(map(str, answers))} tokens. The picture shows the first two steps. In which step does D get its "
+        "slot?",
+        (slot + 1, "One prompt's chunk is computed in a step, so B waits a step for its own. And a slot is given on in "
+         "the step after a last token."),
         [
+            (naive + 1, "That takes as many steps for a request as its answer has tokens. Prompts that are admitted "
+             "together prefill one after another."),
             (slot, "In that step the slot is still needed: the request that leaves gets its last token."),
+            (slot + 2, "A slot is released and assigned again at the start of the same step."),
             (int(max(times[name].done for name in "ABC")) + 1, "D takes the first slot that is free. It doesn't wait "
              "for all of the others."),
-            (slot + 2, "A slot is released and assigned again at the start of the same step."),
             (int(times["C"].admitted) + 1, "That is when C gets its slot."),
-            (1, "There are two slots, and A and B take them."),
         ],
-        lambda: draw_timeline(run.trace, title="Four requests in two slots"),
+        lambda: draw_timeline(run.trace, upto=1, title="Two steps of four requests in two slots"),
     )  # fmt: skip
 
 
 @item("02", "compute", "Build 2: one chunk of a prompt")
-def steps_of_prefill(draw: random.Random) -> Asked:
-    step, chunks = draw.choice((16, 32, 64)), draw.randint(2, 5)
-    prompt = step * chunks + draw.randint(1, step - 1)
+def first_token_of_the_second(draw: random.Random) -> Asked:
+    step = draw.choice((16, 32, 64))
+    one, two = (step * draw.randint(1, 4) + draw.randint(1, step // 2) for _ in range(2))
+    first, second = -(-one // step), -(-two // step)
     return asked(
-        f"`prefill_step` is {step}. A prompt of {prompt} tokens is the only one that prefills. How many steps does its "
-        "prefill take, and how many tokens does the last chunk have?",
-        (f"{-(-prompt // step)} and {prompt % step}", "Full chunks first, and the rest in one more step."),
+        f"Two slots are free, no other request runs, and `prefill_step` is {step}. X and Y are admitted in step 1, X "
+        f"first. Their prompts have {one} and {two} tokens. In which step of lesson 02's loop does Y get its first "
+        "token?",
+        (first + second, "One chunk of one prompt is computed in each step: first those of X, then those of Y. A chunk "
+         "doesn't mix two prompts, and the last one gives the first token."),
         [
-            (f"{prompt // step} and {step}", "The tokens after the last full chunk need a step, too."),
-            (f"{-(-prompt // step)} and {step}", "A chunk isn't padded: the last one has what is left."),
-            (f"{-(-prompt // step) + 1} and {prompt % step}", "The last chunk also gives the first new token. "
-             "There is no step between."),
+            (-(-(one + two) // step), "The rest of a chunk isn't filled with the next prompt's tokens: a pass over one "
+             "row computes one prompt."),
+            (second, "Y's chunks wait until X, which was admitted first, has none left."),
+            (first + second + 1, "The chunk that completes the prompt gives the first token, in the same step."),
+            (2 * max(first, second), "The prompts don't take turns, and the shorter one isn't padded."),
+            (first + 1, "Y's prompt has more than one chunk."),
         ],
     )  # fmt: skip
 
@@ -69,36 +90,34 @@ def keys_seen_by_a_chunk(draw: random.Random) -> Asked:
 
 
 @item("02", "compute", "Measure")
-def steps_saved(draw: random.Random) -> Asked:
-    answers = draw.sample(range(4, 40), 4)
-    slots = [0, 0]
-    for answer in answers:
-        first = slots.index(min(slots))
-        slots[first] += answer
-    static, continuous = max(end for _, _, end in wave_steps(answers, 2)), max(slots)
-    if static == continuous:
+def steps_of_a_run(draw: random.Random) -> Asked:
+    answers = draw.sample(range(3, 14), 4)
+    run = recorded(batch_generate, drawn_prompts(draw, [3] * 4), answers, batch_size=2, max_seq_len=20, prefill_step=4)
+    static, naive = max(end for _, _, end in wave_steps(answers, 2)), slots_without_prefill(answers, 2)[1]
+    right = len(run.trace.steps)
+    if right in (naive, static):
         raise Redraw
     return asked(
-        f"Four requests want {', '.join(map(str, answers))} tokens, in this order. Assume that a prefill gives the "
-        "first token in the step in which the request gets its slot, for any number of requests. How many steps do two "
-        "slots save with continuous batching, compared with waves of two?",
-        (static - continuous, f"{static} steps in waves, {continuous} with slots: the next request takes the slot that "
-         "is free first."),
+        f"Four requests get {', '.join(map(str, answers))} tokens, in this order. Each prompt fits in one chunk. After "
+        "how many steps of lesson 02's loop, with two slots, are all of them done?",
+        (right, "The next request takes the slot that is free first, and a step computes a chunk of one prompt only: "
+         "the second request waits a step for its own."),
         [
-            (static - -(-sum(answers) // 2), "That assumes that both slots are busy until the end."),
-            (static - max(answers), "There are two slots for four requests, so some follow one another."),
-            (static, "That is how long the waves take."),
-            (continuous, "That is how long the slots take."),
-            (sum(answers) - continuous, "That compares with one request at a time."),
+            (naive, "That lets both prompts prefill in the first step. A step computes one chunk."),
+            (static, "That is in waves of two. A free slot needn't wait for the other one."),
+            (-(-sum(answers) // 2), "That assumes that both slots are busy until the end."),
+            (right + 2, "The step that computes a prompt's last chunk also gives its first token, and a slot is given "
+             "on without an empty step."),
+            (sum(answers), "That is one request at a time."),
         ],
     )  # fmt: skip
 
 
 ITEMS = [
     queue_time_in_picture,
-    steps_of_prefill,
+    first_token_of_the_second,
     keys_seen_by_a_chunk,
-    steps_saved,
+    steps_of_a_run,
     bug(
         "02", "Build 2: one chunk of a prompt", "next_chunk",
         task="`advance` computes the next chunk of a prompt. `forward(chunk, positions)` writes keys and values and "
@@ -138,61 +157,76 @@ assert request["output"] == [99] and request["computed"] == 5
     ),
     bug(
         "02", "Build 3: the step", "order_of_a_step",
-        task="`step` is one step of continuous batching.",
+        task="`step` is one step of lesson 02's loop. `decode_all` computes a token for each request that decodes, and "
+        "`prefill_chunk` the next chunk of one prompt.",
         code="""
 def step(waiting, running, free):
-    for slot in sorted(running):
-        if not running[slot]["left"]:
-            del running[slot]
-            free.append(slot)
+    done = [slot for slot in running if running[slot]["state"] == "finished"]
+    for slot in done:
+        del running[slot]
+        free.append(slot)
     while waiting and free:
         slot = free.pop()
         running[slot] = waiting.popleft()
-    for request in running.values():
-        request["left"] -= 1
+        running[slot]["state"] = "prefilling"
+    for work in (decode_all, prefill_chunk):
+        work(running)
 """,
-        line=6, wrong="if waiting and free:",
-        why="At most one request would be admitted in a step, and other slots stay empty although requests wait. "
-        "`while waiting and free:` fills every slot in every step.",
+        line=10, wrong="for work in (prefill_chunk, decode_all):",
+        why="The chunk that completes a prompt gives the first token, and then the request decodes. If the decodes "
+        "come after it, the request gets a second token in the same step.",
         innocent={
-            3: "A request that got its last token in the step before leaves at the start of this one.",
-            8: "The queue is served from the front: first come, first served.",
-            9: "Requests that were admitted in this step are running, too.",
+            2: "A request that got its last token in the step before leaves at the start of this one.",
+            5: "The slot may be given on at once. Its old keys stay: the mask hides them.",
+            9: "A request that is admitted has computed nothing of its prompt yet.",
         },
-        setup="from collections import deque",
+        setup="""
+from collections import deque
+def decode_all(running):
+    for request in running.values():
+        if request["state"] == "decoding":
+            add(request)
+def prefill_chunk(running):
+    for request in running.values():
+        if request["state"] == "prefilling":
+            request["state"] = "decoding"
+            return add(request)
+def add(request):
+    request["left"] -= 1
+    if not request["left"]:
+        request["state"] = "finished"
+""",
         trial="""
-waiting = deque({"name": name, "left": left} for name, left in zip("ABC", (3, 1, 2)))
-running, free = {}, [1, 0]
-step(waiting, running, free)
-assert {slot: one["name"] for slot, one in running.items()} == {0: "A", 1: "B"}
-step(waiting, running, free)
-assert {slot: one["name"] for slot, one in running.items()} == {0: "A", 1: "C"} and not waiting
+waiting = deque({"name": name, "left": left} for name, left in zip("ABC", (2, 5, 5)))
+running, free, seen = {}, [1, 0], []
+for _ in range(4):
+    step(waiting, running, free)
+    seen.append({slot: (one["name"], one["left"]) for slot, one in running.items()})
+assert seen[0] == {0: ("A", 1), 1: ("B", 5)} and seen[1] == {0: ("A", 0), 1: ("B", 4)}
+assert seen[2] == {0: ("C", 4), 1: ("B", 3)} and seen[3] == {0: ("C", 3), 1: ("B", 2)}
 """,
     ),
     design(
-        "02", "Measure", "choose_prefill_step",
-        "Users of a voice assistant notice every gap of more than 100 ms between two tokens. Prompts have up to 4,000 "
-        "tokens. How do you choose `prefill_step`?",
-        ("So that a step takes less than 100 ms with its chunk", "Every step computes at most one chunk besides "
-         "the decodes, so the chunk bounds the gap."),
-        ("So that the longest prompt fits, and prefill takes one step", "Then a prompt of 4,000 tokens makes all "
-         "others wait for its whole prefill."),
-        ("So that prompts take as many steps as answers do on average", "The gap depends on what a single step "
-         "computes, not on how many steps there are."),
-        ("So that one chunk by itself takes just under 100 ms on this GPU", "A step computes the decodes as well, so "
-         "the gap is longer than the chunk alone."),
+        "02", "The size of a chunk", "choose_prefill_step",
+        "A decode pass over all slots takes 30 ms, and a chunk of n prompt tokens 0.2 ms × n. Up to four requests "
+        "prefill at a time. No user should wait more than 100 ms between two tokens. What is about the largest "
+        "`prefill_step` for lesson 02's loop?",
+        ("350 tokens", "A step computes the decodes and one chunk of one prompt: 30 ms + 0.2 ms × 350 = 100 ms."),
+        ("500 tokens", "The chunk takes 100 ms by itself, and the decodes of the same step come on top."),
+        ("87 tokens", "That is a quarter. But a step computes a chunk of one prompt only, however many prefill."),
+        ("4,000 tokens", "A step that computes a long chunk takes long, and all who decode wait for its end."),
     ),
     design(
         "02", "Slots, and the cache: one row per slot", "slots_or_room",
-        "A batch has 8 slots of 2,048 tokens. Measured: requests need 300 tokens on average, one in a thousand needs "
-        "2,000, and the queue is long. Memory is full. What does the dense cache of this lesson allow?",
-        ("More slots only if each has less room, so long requests are refused", "Every slot reserves the same room. "
-         "Blocks, in lesson 03, end that trade."),
-        ("More slots of the same room, because most of the rows are empty", "Empty or not, a row's memory is "
-         "reserved. It's full at 8 slots."),
-        ("Short rows for short requests and one long row for the others", "The cache is one rectangle: all rows have "
-         "the same length."),
-        ("A long request that continues in the unused end of another row", "A row belongs to one request, and the "
-         "mask takes columns as positions."),
+        "Memory is full with 8 slots of 2,048 tokens. One request in a thousand needs 2,000 tokens, the others 300. "
+        "What can the cache of lesson 02 do for the long queue?",
+        ("32 slots of 512 tokens, without the long requests", "Every slot reserves the same room, so more slots are "
+         "shorter ones. Blocks, in lesson 03, end that trade."),
+        ("7 slots of 2,048 tokens and 4 of 512 for short requests", "The cache is one rectangle, and a pass computes "
+         "all of its rows: they have the same length."),
+        ("32 slots of 512, and four of them for a long request", "A row belongs to one request, and its columns are "
+         "the positions. A request can't go on in another row."),
+        ("50 slots of 2,048, as the mask hides what isn't used", "The mask hides columns from queries. Their memory is "
+         "reserved all the same."),
     ),
 ]  # fmt: skip

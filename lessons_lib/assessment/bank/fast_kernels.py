@@ -2,46 +2,36 @@
 
 import random
 
-from lessons_lib.assessment.question import Asked, asked, bug, design, item
+from lessons_lib.assessment.question import Asked, Redraw, asked, bug, design, item
 from lessons_lib.measuring import attention_work
 from lessons_lib.measuring.roofline import Machine, attainable
 from lessons_lib.viz.charts import RooflinePoint, draw_roofline
 
 
-@item("08", "picture", "Further (optional)")
-def limit_in_roofline(draw: random.Random) -> Asked:
+@item("08", "picture", "When is a sequence compute-bound?")
+def beyond_the_ridge_in_picture(draw: random.Random) -> Asked:
     bandwidth, rate = draw.choice((2e12, 3e12, 4e12)), draw.choice((4e14, 6e14, 8e14))
     machine = Machine("a GPU", bandwidth, rate)
-    context, queries = draw.choice((2000, 4000)), draw.choice((1, 512))
-    work = attention_work([queries], [context], 32, 8, 128)
-    beside = attention_work([513 - queries], [context], 32, 8, 128)
-    is_memory = work.intensity < machine.ridge
-    share = draw.choice((0.2, 0.25, 0.4))
-    seconds = attainable(work, machine) / share
-    right, other = "twice the bandwidth", "twice the arithmetic"
-    if not is_memory:
-        right, other = other, right
-    most = f"{1 / share:g} times"
+    context, group = 8192, draw.choice((2, 4, 8))
+    work = attention_work([1], [context], 8 * group, 8, 128)
+    seconds = attainable(work, machine) / draw.choice((0.4, 0.5, 0.6))
+    passes = (attention_work([n], [context], 8 * group, 8, 128) for n in range(context))
+    new = next(n for n, one in enumerate(passes) if one.intensity > machine.ridge)
+    if abs(new - machine.ridge) < 0.2 * machine.ridge:
+        raise Redraw
     return asked(
-        "X and Y are two passes of attention. By how much can a better kernel speed up X at most on this GPU, and "
-        "which new GPU would move that limit: one with twice the bandwidth, or with twice the arithmetic?",
-        (f"{most}; {right}", f"X reaches {share:.0%} of the line above it, so it can gain 1 / {share:g}. "
-         f"{work.intensity:.0f} operations per byte are {'left' if is_memory else 'right'} of the ridge at "
-         f"{machine.ridge:.0f}."),
+        f"X is the attention of a decode: one sequence of {context:,} tokens, with {8 * group} query heads over 8 KV "
+        "heads, in bfloat16. What is the least that makes its attention compute-bound on this GPU?",
+        (f"about {new} new tokens of the sequence in a pass", f"The keys are read once for all new tokens, so each "
+         f"adds {work.intensity:.0f} operations per byte, the size of a group, until they reach {machine.ridge:.0f}."),
         [
-            (f"{most}; {other}", "Left of the ridge the slope, which is memory, is the limit; right of it the flat "
-             "line is."),
-            (f"{2 - share:g} times; {right}", "What is missing to the line isn't the speedup: that is the ratio of the "
-             "line to the point."),
-            (f"{2 / share:g} times; {other}", "That counts the new GPU, too, and it has more of what isn't short."),
+            (f"about {machine.ridge:.0f} new tokens of the sequence in a pass", "That holds for the weights, which do "
+             "one operation per byte for a token. A key serves all query heads of its group."),
+            (f"about {new} such sequences in a batch", "Each sequence has keys of its own, so bytes and operations "
+             "both grow: the point stays at its intensity."),
+            (f"a sequence that is about {new} times as long", "Then there are as many more bytes as operations."),
         ],
-        lambda: draw_roofline(
-            machine,
-            [
-                RooflinePoint("X", work, seconds, "attention"),
-                RooflinePoint("Y", beside, attainable(beside, machine) / 0.6, "attention"),
-            ],
-        ),
+        lambda: draw_roofline(machine, [RooflinePoint("X", work, seconds, "attention")]),
     )  # fmt: skip
 
 
@@ -71,11 +61,11 @@ def answers_of_a_larger_batch(draw: random.Random) -> Asked:
     small, large = draw.choice((1, 2, 4)), draw.choice((16, 32, 40))
     gain = large * (weights + small * cached) / (small * (weights + large * cached))
     return asked(
-        f"A model's weights take {weights} GB. Each conversation has {cached:g} GB of keys and values. A decode step "
-        f"takes as long as the GPU reads memory. How many times as many tokens per second does a batch of {large} "
-        f"conversations get as a batch of {small}?",
+        f"A model's weights take {weights} GB. Each conversation has {cached:g} GB of keys and values. The GPU "
+        f"reads 3 TB/s and does 900 TFLOP/s. About how many times as many tokens per second does a batch of {large} "
+        f"conversations get at best as a batch of {small}?",
         (f"{gain:.1f}", f"A step reads the weights once and each cache: {weights + small * cached:g} GB for {small}, "
-         f"{weights + large * cached:g} GB for {large}. Tokens per step, divided by bytes."),
+         f"{weights + large * cached:g} GB for {large}. At some operations per byte, the reading takes the time."),
         [
             (f"{large / small:.1f}", "That would be so if the caches took no time. They grow with the batch."),
             ("1.0", "Twice as many conversations don't read twice as much: the weights are read once for all."),
@@ -105,7 +95,7 @@ def intensity_of_decode(draw: random.Random) -> Asked:
 
 
 ITEMS = [
-    limit_in_roofline,
+    beyond_the_ridge_in_picture,
     lower_bound,
     answers_of_a_larger_batch,
     intensity_of_decode,
@@ -125,11 +115,12 @@ def online_softmax(scores, row_max, row_sum, acc):
     acc = acc * rescale[:, None]
     return weights, new_max, row_sum, acc
 """,
-        line=6, wrong="weights = torch.exp2(scores - tile_max[:, None])",
-        why="Weights of this tile and sums of the earlier ones would refer to different maxima. All need `reference`.",
+        line=5, wrong="reference = torch.where(nothing, 0.0, tile_max)",
+        why="The sums would refer to this tile's maximum, while the maximum that is kept is that of all tiles: the "
+        "next tile would rescale them by the wrong factor. And a tile that is all hidden gives NaN.",
         innocent={
             2: "Each row of scores has its own maximum: along the keys.",
-            5: "Minus infinity minus minus infinity is NaN, so such a row needs another reference.",
+            4: "Minus infinity minus minus infinity is NaN, so a row without keys so far needs another reference.",
             9: "The output is rescaled like the sum; the caller adds weights @ values.",
         },
         setup="import torch",
@@ -143,26 +134,25 @@ assert torch.allclose(second[2], torch.exp2(both - both.max(1).values[:, None]).
     ),
     bug(
         "08", "Idea 2: a tile of several blocks", "keys_of_a_tile",
-        task="`offsets` returns where the keys of one tile of BLOCK_N positions begin in the cache; a tile may cover "
-        "several blocks.",
+        task="`offsets` returns where the keys of one tile of BLOCK_N positions begin in the cache, and which of them "
+        "are keys.",
         code="""
 def offsets(table, first, context, size, BLOCK_N, stride_block, stride_slot):
-    lane = torch.arange(BLOCK_N)
-    position = first + lane
+    position = first + torch.arange(BLOCK_N)
     is_key = position < context
-    index = torch.where(is_key, position // size, 0)
-    block = table[index]
-    slot = position % size
+    known = torch.where(is_key, position, 0)
+    block = table[known // size]
+    slot = known % size
     start = block * stride_block
     return start + slot * stride_slot, is_key
 """,
-        line=5, wrong="index = torch.where(is_key, lane // size, 0)",
-        why="The table is indexed by positions of the sequence. By places in the tile, each tile would read the blocks "
-        "of the first one.",
+        line=5, wrong="block = table[first // size]",
+        why="A tile may have more positions than a block has slots, and blocks needn't be neighbors. So each position "
+        "looks up a block of its own.",
         innocent={
-            3: "`first` is the position of the tile's first key.",
-            4: "The context may end within the tile.",
-            8: "An entry of the table counts blocks; times the stride, it's the block's first element.",
+            3: "The context may end within the tile.",
+            4: "Positions beyond the context may have no entry in the table. Any other one will do: they are masked.",
+            6: "A position has the same place in its block wherever the tile begins.",
         },
         setup="import torch",
         trial="""
@@ -172,15 +162,16 @@ assert got[is_key].tolist() == [800, 900, 1000, 1100, 2800, 2900]
     ),
     design(
         "08", "Further (optional)", "one_long_chat",
-        "A user's single chat has 100,000 tokens, and the GPU is a large one. Decode attention reaches 6% of the "
-        "bandwidth; with 64 chats it reaches 85%. What helps the single chat?",
-        ("Split its keys among many more programs, and merge their parts", "One program for each of its 8 KV heads "
+        "A GPU has 132 processors, the model 32 query heads and 8 KV heads. A decode kernel as in Build 2 is fast for "
+        "64 chats. For a single chat of 100,000 tokens it reaches 6% of the bandwidth. What brings it closest to "
+        "100%?",
+        ("Several programs for each KV head, each with a part of the keys", "One program for each of its 8 KV heads "
          "keeps 8 of 132 processors busy. Split-KV gives the others work."),
-        ("Larger tiles of keys, so each program needs fewer iterations", "Still 8 programs: the other processors stay "
-         "idle."),
+        ("Larger tiles of keys, so that a program needs fewer iterations", "Still 8 programs: the other processors "
+         "stay idle."),
         ("Tensor cores for the scores, to compute each tile faster", "The work isn't limited by arithmetic, at some "
          "operations per byte."),
-        ("Store the keys in smaller blocks, so that fewer are read", "The same keys have to be read, whatever the "
-         "block size."),
+        ("A program for each of the query heads again, as in lesson 07", "Then 32 of 132 processors are busy, and "
+         "each key is read four times."),
     ),
 ]  # fmt: skip

@@ -50,50 +50,59 @@ def allowed_cells(draw: random.Random) -> Asked:
 
 
 @item("04", "compute", "With a cache: more keys than queries")
-def allowed_with_cache(draw: random.Random) -> Asked:
+def mistake_in_a_mask(draw: random.Random) -> Asked:
     cached, new = [draw.randint(4, 20), draw.randint(4, 20), 0], [1, 1, draw.randint(3, 8)]
     queries = tag_tokens(new, starts=cached)
-    mask = block_diagonal_mask(queries, tag_tokens(cached).followed_by(queries))
-    right = int(mask.sum())
+    keys = tag_tokens(cached).followed_by(queries)
+    restarted = tag_tokens(new)
+    right = block_diagonal_mask(queries, keys)
+    masks = {
+        "the sequence rule is missing": not_in_the_future(queries, keys),
+        "the causal rule is missing": same_sequence(queries, keys),
+        "a token doesn't see itself": right & (keys.positions[None] != queries.positions[:, None]),
+        "new tokens have positions from 0": block_diagonal_mask(restarted, tag_tokens(cached).followed_by(restarted)),
+        "nothing: the mask is right": right,
+    }
+    counts = {name: int(mask.sum()) for name, mask in masks.items()}
+    if len(set(counts.values())) < len(counts):
+        raise Redraw
+    name = draw.choice(list(counts))
     return asked(
         f"A and B have {cached[0]} and {cached[1]} tokens in the cache and decode one token each. C has none and adds "
-        f"a prompt of {new[2]} tokens. How many cells of the mask are True?",
-        (right, "A decode sees its cached tokens and itself; C has its staircase."),
-        [
-            (right - 2, "A new token sees its own key, too."),
-            (mask.numel(), "That is every cell: queries times keys, of all sequences."),
-            (sum(cached) + 2 + new[2] ** 2, "C's tokens must not see later ones."),
-            (new[2] * (new[2] + 1) // 2 + 2, "The cached tokens of A and B are keys, and their new tokens see them."),
-        ],
-    )
+        f"a prompt of {new[2]} tokens. A mask for this pass has {counts[name]} cells that are True. What is wrong?",
+        (name, f"A right mask has {counts['nothing: the mask is right']}: a decode sees its cached tokens and itself, "
+         "and C has its staircase."),
+        [(other, f"Then it would have {counts[other]}.") for other in draw.sample(list(counts), len(counts))],
+    )  # fmt: skip
 
 
 @item("04", "compute", "The tags")
 def tags_of_a_token(draw: random.Random) -> Asked:
-    lengths, starts = [draw.randint(1, 5) for _ in range(4)], [draw.choice((0, draw.randint(3, 20))) for _ in range(4)]
-    tags = tag_tokens(lengths, starts=starts)
-    index = draw.randrange(2, sum(lengths))
-    seq, position = int(tags.seq_ids[index]), int(tags.positions[index])
-    if not starts[seq] or not seq:
+    prompts, answers = [draw.randint(5, 30) for _ in range(2)], [draw.randint(2, 9) for _ in range(2)]
+    added = draw.randint(3, 6)
+    tags = tag_tokens([1, added, 1], starts=[prompts[0] + answers[0] - 1, 0, prompts[1] + answers[1] - 1])
+    seq, position = int(tags.seq_ids[-1]), int(tags.positions[-1])
+    if position == added + 1:
         raise Redraw
-    within = position - starts[seq]
     return asked(
-        f"`tag_tokens({lengths}, starts={starts})`: which sequence id and position does the token at index {index} of "
-        "the row get?",
-        (f"{seq} and {position}", "Count the lengths up to this index, then count on from the sequence's start."),
+        f"A row packs the new tokens of three sequences. The first has a prompt of {prompts[0]} tokens and "
+        f"{answers[0]} tokens of its answer, the last one {prompts[1]} and {answers[1]}; both decode. The second is a "
+        f"new prompt of {added} tokens. Which sequence id and position does the last token of the row get?",
+        (f"{seq} and {position}", "It's the newest token of the answer: the last of its sequence, counted from 0."),
         [
-            (f"{seq} and {within}", "Its first tokens are in the cache: positions go on from `starts`."),
+            (f"{seq} and {position + 1}", "That is the position of the token that this pass chooses. It feeds the one "
+             "before."),
+            (f"{seq} and {added + 1}", "Positions belong to the sequence, not to the row."),
+            (f"{seq} and 0", "Its other tokens are in the cache, and its position goes on from there."),
             (f"{seq + 1} and {position}", "Sequence ids count from 0."),
-            (f"{seq} and {index}", "Positions belong to the sequence, not to the row."),
-            (f"{seq} and {position + 1}", "The first new token has the position `starts`, not one more."),
         ],
-    )
+    )  # fmt: skip
 
 
 ITEMS = [
     dropped_rule_in_picture,
     allowed_cells,
-    allowed_with_cache,
+    mistake_in_a_mask,
     tags_of_a_token,
     bug(
         "04", "Build 1: the mask", "mask_with_padding",
@@ -154,28 +163,28 @@ assert torch.allclose(out[0], v[0]) and not out.isnan().any()
     ),
     design(
         "04", "What the mask costs", "long_rows",
-        "You pack 64 prompts of 500 tokens into one row and pass a dense boolean mask. It works, and it is slow. What "
-        "is the main cost, and what would a production kernel do?",
-        ("Scores between sequences, which are thrown away; it skips those blocks", "Of 32,000 × 32,000 cells, one in "
-         "128 is allowed. Kernels for packed rows get the lengths and compute the diagonal blocks only."),
-        ("Building the mask in Python for each layer; it is built once on the GPU", "Tags make the mask with three "
-         "comparisons. Its cells are what costs, in every layer."),
-        ("The mask's bytes, read again in each layer; it packs them into single bits", "They would be an eighth, but "
-         "the scores of all cells are still computed: a whole product of two vectors for each."),
-        ("The exponentials of hidden cells; it takes the softmax of allowed cells alone", "A cell costs a product "
-         "with a key and one with a value. Next to these, an exponential is cheap."),
+        "64 chats decode in one row, with a dense boolean mask. Each has about 1,000 tokens in the cache, and each new "
+        "token sees all of its own. What share of the scores is computed and thrown away?",
+        ("About 98%: each query is scored against all caches", "There are 64 queries and 64 × 1,001 keys. A query may "
+         "see one in 64 of them, and the product computes all. A kernel that gets the lengths skips the rest."),
+        ("About 50%: half of the cells are in the future", "A decode is the last token of its sequence: none of "
+         "its own keys is in the future."),
+        ("None: a decode may attend to all tokens in its cache", "To those of its own sequence. But the row's keys are "
+         "those of all sequences."),
+        ("About 2%: the tokens of a chat that isn't its own", "One chat of 64 is its own; the other 63 are the ones "
+         "that are hidden."),
     ),
     design(
         "04", "Prove it", "how_to_prove_a_mask",
-        "You have changed the mask code, and the model's text still reads well. Which test says most about whether "
-        "packing is right?",
-        ("Packed logits against separate runs, on a tiny random model", "Cross-talk changes a random model's logits at "
-         "once, while a trained one may still write the same text."),
-        ("The same text from the packed run, on the large trained model", "Small errors in the logits often leave the "
-         "likeliest token as it is."),
-        ("A mean loss over many packed texts that is lower than it was", "Cross-talk may even lower a loss: a token "
-         "that sees more can guess better."),
-        ("The number of True cells in the mask, against a known formula", "A mask may have the right number of cells "
-         "in the wrong places."),
+        "A test packs two copies of one prompt into a row of GPT-2, and compares the logits of each copy with those of "
+        "the prompt alone. Which mistake does it miss?",
+        ("The mask has no sequence rule at all", "Each token then sees both copies of all its keys. Every weight is "
+         "halved and every value comes twice, so the result is the same. Pack different prompts."),
+        ("The mask has no causal rule at all", "Then tokens see later tokens of the prompt, and the logits of a prompt "
+         "alone change."),
+        ("The mask hides a token from itself", "Then its own key and value are missing, and the first token has "
+         "nothing to see."),
+        ("The positions of the second copy don't restart", "GPT-2 adds a vector for each position, so the second "
+         "copy's logits change."),
     ),
 ]  # fmt: skip

@@ -13,21 +13,20 @@ from lessons_lib.viz.cache import draw_cache_growth
 @item("00", "picture", "Build: one decode step")
 def step_of_one_request(draw: random.Random) -> Asked:
     (prompt,) = drawn_prompts(draw, [draw.randint(4, 8)])
-    index, later = draw.randint(1, 3), draw.randint(2, 3)
-    steps = record_steps(tiny_model(), LETTERS, prompt, index + later + 2)
-    before = steps[index + later].cached_before
+    later = draw.randint(3, 5)
+    steps = record_steps(tiny_model(), LETTERS, prompt, later + 2)
+    seen = steps[later].cached_after
     return asked(
-        f"The picture shows one step of a request. Look {later} steps ahead: how many tokens does the cache hold when "
-        "that step begins, and how many would the step feed without a cache?",
-        (f"{before} and {before + 1}", "Each step until then stores one more token. Without a cache, a step feeds all "
-         "of them and the newest token, which isn't stored yet."),
+        f"The picture shows the first step of a request. In step {later + 1}, how many tokens are fed, and how many "
+        "keys does the attention of the newest token read, its own included?",
+        (f"1 and {seen}", f"The prefill stores {len(prompt)} keys, and each decode step feeds one token and stores its "
+         "key. The token that a step chooses is fed in the next one."),
         [
-            (f"{before + 1} and {before + 2}", "That is what the cache holds when that step is done."),
-            (f"{before} and 1", "One token is enough with a cache. Without it, nothing of the text is stored."),
-            (f"{before} and {before}", "The newest token isn't in the cache yet. It's part of the text, too."),
-            (f"{before - 1} and {before}", "The step that is shown stores a token as well."),
+            (f"1 and {seen + 1}", "That counts the token that this step chooses. It's fed in the next step."),
+            (f"{seen} and {seen}", "That is a step without a cache: it feeds the whole text."),
+            (f"1 and {seen - 1}", "That is what the cache holds when the step begins. The step adds a key."),
         ],
-        lambda: draw_cache_growth(steps, index, name="A"),
+        lambda: draw_cache_growth(steps, 0, name="A"),
     )  # fmt: skip
 
 
@@ -91,27 +90,29 @@ ITEMS = [
     cache_bytes,
     passes_to_finish,
     bug(
-        "00", "Build: the loop with a cache", "position_of_the_decode_step",
-        task="`generate` decodes greedily with a cache. `forward(tokens, start, cache)` feeds tokens, the first one "
-        "at position `start`.",
+        "00", "Build: the loop with a cache", "second_turn_of_a_chat",
+        task="`reply` writes `limit` tokens of answer to a new turn of a chat, greedily. `history` has all tokens of "
+        "the chat. The cache is kept from turn to turn. `forward(tokens, start, cache)` feeds tokens, the first one at "
+        "position `start`.",
         code="""
-def generate(prompt, limit):
-    logits, cache = forward(prompt, 0, [])
-    answer = [best(logits)]
-    while len(answer) < limit:
-        newest = answer[-1:]
-        start = len(prompt) + len(answer) - 1
-        logits, cache = forward(newest, start, cache)
-        answer.append(best(logits))
-    return answer
+def reply(history, turn, cache, limit):
+    history += turn
+    fed = history[len(cache):]
+    for _ in range(limit):
+        start = len(cache)
+        logits, cache = forward(fed, start, cache)
+        newest = best(logits)
+        history.append(newest)
+        fed = [newest]
+    return cache
 """,
-        line=6, wrong="start = len(prompt) + len(answer)",
-        why="The newest token of the answer isn't in the cache yet; it is what this step feeds. So the cache holds "
-        "`len(prompt) + len(answer) - 1` tokens, and that is the position of the next one.",
+        line=3, wrong="fed = list(turn)",
+        why="The last token of the turn before was chosen and never fed, so its key isn't in the cache. It has to be "
+        "fed now, before the new turn: all that the cache doesn't hold.",
         innocent={
-            2: "The prefill feeds the whole prompt, from position 0, into an empty cache.",
-            4: "With `limit` tokens the answer is done. Its last token is never fed.",
-            5: "The keys and values of all other tokens are in the cache already.",
+            5: "The cache holds the tokens at positions 0 to len(cache) - 1, so the next one is len(cache).",
+            8: "The answer is a part of the chat, and the next turn follows it.",
+            9: "Within an answer, only the newest token isn't in the cache.",
         },
         setup="""
 def forward(tokens, start, cache):
@@ -121,12 +122,13 @@ def best(logits):
     return 1 + logits % 7
 """,
         trial="""
-def recomputed(prompt, limit):
-    answer = []
-    while len(answer) < limit:
-        answer.append(best(forward(prompt + answer, 0, [])[0]))
-    return answer
-assert generate([3, 1, 4], 6) == recomputed([3, 1, 4], 6) and len(generate([3], 1)) == 1
+history, cache, text = [], [], []
+for turn in ([3, 1, 4], [1, 5], [9]):
+    cache = reply(history, turn, cache, 3)
+    text += turn
+    for _ in range(3):
+        text.append(best(forward(text, 0, [])[0]))
+assert history == text
 """,
     ),
     bug(
@@ -165,12 +167,17 @@ assert torch.allclose(rows, whole, atol=1e-5)
     ),
     design(
         "00", "Measure: two regimes", "which_regime",
-        "A GPU computes 1,000 operations in the time it takes to read one byte of memory. You serve one user at a time "
-        "with prompts of 8,000 tokens and one-word answers. Where does the time go, and what should you look at first?",
-        ("Prefill: a faster matrix product", "Each weight is used for every prompt token, so operations dominate."),
-        ("Decode: fewer bytes per weight", "There is hardly any decode step when an answer has one word."),
-        ("The cache: fewer KV heads", "One prompt's cache is small next to the work of computing the prompt."),
-        ("The loop: fewer forward passes", "A one-word answer takes one or two passes. None can be saved."),
+        "A GPU keeps memory and arithmetic both busy at 300 operations per byte. It serves a bfloat16 model to one "
+        "user at a time, with prompts of 60 to 100 tokens. You can have a GPU with twice the bandwidth, or one with "
+        "twice the arithmetic. Which passes gain from which?",
+        ("From the bandwidth: prefill and decode alike", "A pass over n tokens does about n operations per byte of "
+         "bfloat16 weights: 1 in a decode step and up to 100 in this prefill. Both are below 300."),
+        ("From the bandwidth: decode, and from the arithmetic: prefill", "That is so for long prompts. With up to 100 "
+         "tokens, the prefill still waits for the weights."),
+        ("From the arithmetic: prefill and decode", "Both do less than 300 operations per byte, so the arithmetic "
+         "units wait already."),
+        ("From the arithmetic: prefill; from neither of the two: decode", "A decode step reads all weights for one "
+         "token. It takes as long as the reading."),
     ),
     design(
         "00", "The idea: keep the keys and values", "what_to_keep",

@@ -11,24 +11,26 @@ from lessons_lib.viz.batches import draw_packed_step
 
 
 @item("05", "picture", "The idea")
-def logits_index_in_picture(draw: random.Random) -> Asked:
+def next_row_in_picture(draw: random.Random) -> Asked:
     prompts, answers = [draw.randint(2, 4) for _ in range(3)], [draw.randint(2, 3), draw.randint(5, 7), 3]
     run = recorded(ragged_generate, drawn_prompts(draw, prompts), answers, max_num_seqs=2)
-    step, after = run.packed[answers[0]], run.packed[answers[0] + 1]  # A has left: B decodes, and C's prompt joins
-    if len(step.names) != 2 or step.names != after.names:
+    step, after = run.packed[answers[0] - 1], run.packed[answers[0]]  # A leaves; then B decodes, and C's prompt joins
+    if list(step.names) != ["A", "B"] or list(after.names) != ["B", "C"]:
         raise Redraw
     right, keys = after.packed.logits_index.tolist(), int(after.packed.context_lens.sum())
-    positions = after.packed.positions[after.packed.logits_index].tolist()
     return asked(
-        "The picture shows one step of a packed run. In the next step, both requests go on. Which indices of its row "
-        "give the next tokens, and how many keys does its mask have?",
-        (f"{right} and {keys}", "Each request feeds one token, the one that it got in this step. All keys of this "
-         "step are cached then, and two more come in."),
+        "The picture shows one step of lesson 05's loop, with at most two requests in a row. A gets its last token in "
+        f"this step, B goes on, and C waits with a prompt of {prompts[2]} tokens. Which indices of the next row give "
+        "the next tokens, and how many keys does its mask have?",
+        (f"{right} and {keys}", "A and its keys are gone. B feeds one token, and C, which is admitted last, its whole "
+         "prompt behind it: the last token of each gives the next one."),
         [
-            (f"{step.packed.logits_index.tolist()} and {keys}", "The prompt isn't fed again: its keys are cached."),
-            (f"{right} and {keys - 2}", "The two new tokens are keys as well: each sees itself."),
-            (f"{positions} and {keys}", "These are positions in the sequences, not indices in the row."),
-            (f"{right} and {keys - len(step.packed.input_ids)}", "The tokens of this step are keys from now on."),
+            (f"{[prompts[2] - 1, prompts[2]]} and {keys}", "There are no slots: the row is in order of admission, so B "
+             "comes first."),
+            (f"{right} and {keys + int(step.packed.context_lens[0])}", "A's cache is dropped when it has its last "
+             "token. It isn't joined any more."),
+            (f"{[0]} and {keys - prompts[2]}", "The loop fills the batch before each pass, so C joins the next row."),
+            (f"{right} and {keys - 1}", "B's new token is a key as well: it sees itself."),
         ],
         lambda: draw_packed_step(step, LETTERS.decode),
     )  # fmt: skip
@@ -40,17 +42,16 @@ def packed_arrays(draw: random.Random) -> Asked:
     cached = [draw.randint(2, 15), draw.randint(2, 15), 0]
     packed = pack([[1] * count for count in new], cached)
     right, lens = packed.cu_seqlens_q.tolist(), packed.context_lens.tolist()
-    if new == sorted(new):
-        raise Redraw
+    both = pack([[1] * length for length in lens], [0, 0, 0]).cu_seqlens_q.tolist()
     return asked(
         f"A packed row holds {new[0]}, {new[1]} and {new[2]} new tokens of sequences that have {cached[0]}, "
         f"{cached[1]} and {cached[2]} cached tokens. What are `cu_seqlens_q` and `context_lens`?",
         (f"{right} and {lens}", "Running sums of the new tokens from 0; and cached plus new tokens of each."),
         [
-            (f"{right[1:]} and {lens}", "`cu_seqlens_q` begins with 0 and has one entry more than there are "
-             "sequences."),
             (f"{right} and {cached}", "A context includes the tokens that are new in this pass."),
-            (f"{[0, *new]} and {lens}", "Each entry is the sum of all lengths before it."),
+            (f"{both} and {lens}", "`cu_seqlens_q` says where each sequence begins in the row, which has new tokens "
+             "only. The `q` is for queries."),
+            (f"{both} and {cached}", "The bounds are those of the new tokens in the row, and a context includes them."),
         ],
     )  # fmt: skip
 
@@ -76,52 +77,58 @@ def copies_of_a_step(draw: random.Random) -> Asked:
 
 @item("05", "compute", "The problem: what is left of the rectangle")
 def padding_saved(draw: random.Random) -> Asked:
-    lengths = [1, 1, 1, draw.randint(20, 60), draw.randint(5, 18)]
+    lengths, cached = [1, 1, 1, draw.randint(20, 60), draw.randint(5, 18)], [draw.randint(10, 90) for _ in range(3)]
     _, rectangle = pad_left([[1] * length for length in lengths], 0)
-    packed = pack([[1] * length for length in lengths], [9, 12, 4, 0, 0])
-    right = rectangle.numel() - len(packed.input_ids)
+    packed = pack([[1] * length for length in lengths], [*cached, 0, 0])
+    right, contexts = rectangle.numel() - len(packed.input_ids), packed.context_lens.tolist()
+    uneven = sum(max(contexts) - context for context in contexts)
     return asked(
-        f"One pass has three decodes and prompts of {lengths[3]} and {lengths[4]} tokens. How many token positions "
-        "does a packed row save, compared with a rectangle of all five?",
-        (right, "The rectangle is five times the longest prompt; the row is as long as all new tokens together."),
+        f"One pass has three decodes, with {', '.join(map(str, cached))} cached tokens, and prompts of {lengths[3]} "
+        f"and {lengths[4]} tokens. How many token positions fewer does a packed row compute than a rectangle of all "
+        "five, in this pass, and in the next one, if all go on and none joins?",
+        (f"{right} and 0", "The rectangle is five times the longest prompt; the row has the new tokens only. In the "
+         "next pass all five feed one token each, and five rows of one are the same."),
         [
-            (rectangle.numel(), "That is the whole rectangle. The row computes something, too."),
-            (len(packed.input_ids), "That is the length of the packed row."),
-            (3 * (lengths[3] - 1), "The shorter prompt is padded, too."),
-            (right - 25, "Cached tokens aren't computed in this pass, in either form."),
+            (f"{right} and {uneven}", "Cached tokens aren't computed again, in either form, however unequal they are."),
+            (f"{right} and {right}", "The prompts are in the cache then, and each request feeds one token."),
+            (f"{3 * (lengths[3] - 1)} and 0", "The shorter prompt is padded, too."),
         ],
-    )
+    )  # fmt: skip
 
 
 ITEMS = [
-    logits_index_in_picture,
+    next_row_in_picture,
     packed_arrays,
     copies_of_a_step,
     padding_saved,
     bug(
-        "05", "Build 1: the packed row", "index_of_the_logits",
-        task="`pack` puts the new tokens of several sequences into one row.",
+        "05", "Build 1: the packed row", "lengths_of_a_row",
+        task="`pack` puts what isn't computed yet of several requests into one row, and describes it as lesson 05's "
+        "`PackedBatch` does.",
         code="""
-def pack(new_tokens, cached_lens):
-    row, positions, bounds = [], [], [0]
-    for tokens, cached in zip(new_tokens, cached_lens):
-        row += tokens
-        end = cached + len(tokens)
-        positions += list(range(cached, end))
+def pack(requests):
+    row, positions, bounds, context_lens = [], [], [0], []
+    for request in requests:
+        tokens = request["prompt"] + request["output"]
+        start = request["computed"]
+        row += tokens[start:]
+        positions += range(start, len(tokens))
         bounds.append(len(row))
-    context_lens = [c + len(t) for c, t in zip(cached_lens, new_tokens)]
+        context_lens.append(len(tokens))
     logits_index = [bound - 1 for bound in bounds[1:]]
     return row, positions, bounds, context_lens, logits_index
 """,
-        line=9, wrong="logits_index = [length - 1 for length in context_lens]",
-        why="Logits are indexed by the row, which holds only new tokens. Contexts count the cached ones, too.",
+        line=9, wrong="context_lens.append(start)",
+        why="A context is what the sequence has after this pass, cached and new: a new token attends to itself and to "
+        "the new ones before it. Kernels read keys up to this length.",
         innocent={
-            5: "Where the sequence ends: its cached tokens and the new ones.",
-            7: "Each bound is the length of the row so far, from 0: `cu_seqlens_q`.",
-            8: "What a query may see: the cached tokens and the new ones.",
+            6: "A decode's newest token is chosen and not computed. So this is one token, or a whole prompt.",
+            7: "Positions count from the start of each sequence, and go on after its computed tokens.",
+            10: "Logits are indexed by the row, and the last new token of each sequence gives the next one.",
         },
         trial="""
-assert pack([[7], [1, 2, 3]], [4, 0]) == ([7, 1, 2, 3], [4, 0, 1, 2], [0, 1, 4], [5, 3], [0, 3])
+requests = [dict(prompt=[5, 6, 8], output=[9, 7], computed=4), dict(prompt=[1, 2, 3], output=[], computed=0)]
+assert pack(requests) == ([7, 1, 2, 3], [4, 0, 1, 2], [0, 1, 4], [5, 3], [0, 3])
 """,
     ),
     bug(
@@ -166,15 +173,15 @@ assert scatter(joined, [2, 1], [1, 2]) == [["a0", "a1", "a2"], ["b0", "b1", "b2"
     ),
     design(
         "05", "Stretch: a long prompt in pieces", "prompt_in_pieces",
-        "In the packed loop, a prompt of 6,000 tokens enters the row while 20 chats decode. Their users see a pause. "
-        "What ends the pause, and still begins with the prompt now?",
-        ("Put a few hundred prompt tokens into each row, beside the decodes", "Each step is then only a little longer, "
-         "and every chat gets a token in it."),
-        ("Compute the prompt in a pass of its own, before the next decodes", "The chats wait for that pass: the same "
-         "pause in another place."),
-        ("Queue the prompt until some of the chats have left the batch", "Then its user waits, and the pause comes "
-         "later, for whichever chats are left."),
-        ("Sort the row so that the decodes come first and the prompt last", "A pass returns when the whole row is "
-         "computed, in whatever order."),
+        "While 20 chats decode, a prompt of 6,000 tokens comes. It used to enter one row as a whole. Now a row has at "
+        "most 512 tokens, and the prompt enters it in pieces, beside the decodes. What gets worse?",
+        ("The time until the prompt's own first token", "It takes 13 passes, each of which reads the weights and "
+         "computes the decodes. In return, no chat waits long for a token."),
+        ("The longest gap between two tokens of a chat", "That gets better: no pass computes more than 512 tokens, "
+         "and each has a token for every chat."),
+        ("The number of prompt tokens that are computed", "Each is computed once. Later pieces find the keys of the "
+         "earlier ones in the cache."),
+        ("The agreement with the tokens of a request alone", "Each token sees the same keys as before, from the cache "
+         "or from its own row. No answer changes."),
     ),
 ]  # fmt: skip

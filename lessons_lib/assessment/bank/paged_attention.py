@@ -5,9 +5,9 @@ import random
 
 import torch
 
-from lessons_lib.assessment.question import Asked, asked, bug, design, item
+from lessons_lib.assessment.question import Asked, Redraw, asked, bug, design, item
 from lessons_lib.attention.online_softmax import add_block, nothing_seen
-from lessons_lib.kv_cache.block_pool import BlockPool, blocks_for
+from lessons_lib.kv_cache.block_pool import blocks_for
 from lessons_lib.kv_cache.cache_slots import slot_mapping
 from lessons_lib.recording import record_blocks
 from lessons_lib.viz.softmax import draw_softmax_step
@@ -15,23 +15,33 @@ from lessons_lib.viz.softmax import draw_softmax_step
 
 @item("06", "picture", "Build 2: softmax, one block at a time")
 def rescale_in_picture(draw: random.Random) -> Asked:
-    scores = torch.tensor([[float(draw.randint(-3, 3)) for _ in range(8)]])
-    scores[0, 5] = scores[0, :4].max() + draw.randint(1, 3)
+    scores = torch.tensor([[float(draw.randint(-4, 4)) for _ in range(12)]])
     torch.manual_seed(draw.randrange(1000))
-    steps = record_blocks(scores, torch.randn(8, 3), 4, add_block)
-    old, new = float(scores[0, :4].max()), float(scores.max())
+    steps = record_blocks(scores, torch.randn(12, 3), 4, add_block)
+    first, second, third = (float(scores[0, at : at + 4].max()) for at in (0, 4, 8))
+    right = math.log(steps[2].factor * steps[3].factor)
+    if round(right) not in (0, -1, -2, -3, -4) or second >= third or second == first:
+        raise Redraw
+
+    def told(exponent: float) -> str:
+        return f"exp({round(exponent)})" if round(exponent) else "1"
+
     return asked(
-        "The picture shows an online softmax after its first block. By what is the total multiplied when the second "
-        "block is added?",
-        (f"exp({old - new:g})", "The old maximum minus the new one: the old weights were taken relative to the old "
-         "maximum."),
+        "The picture shows an online softmax after its first block. By what is the total of this block multiplied "
+        "until the third block has been added?",
+        (told(right), f"The largest score goes from {first:g} to {max(first, second):g} and "
+         f"{max(first, second, third):g}. A block whose scores are all smaller changes nothing: the factor is 1."),
         [
-            (f"exp({new - old:g})", "That is above 1. A larger maximum makes the old weights smaller."),
-            ("1", "The second block has a larger score, so the old total refers to another maximum."),
-            (f"exp({-new:g})", "The old total had the old maximum subtracted already."),
+            (told(second - third), "That compares the maxima of two blocks. The running maximum is that of all scores "
+             "so far."),
+            (told(first - third), "A maximum never falls: smaller scores leave the old total as it is."),
+            (told(first - second), "The largest score so far counts, of all blocks."),
+            (told(-max(first, second, third)), "The total had a maximum subtracted already."),
+            (told(-right), "A larger maximum makes the old weights smaller."),
+            (told(right - 1), "The difference of the maxima is another one."),
             ("0", "The keys of the first block keep their share; it only gets smaller."),
         ],
-        lambda: draw_softmax_step(steps, 1, [f"t{index}" for index in range(8)]),
+        lambda: draw_softmax_step(steps, 1, [f"t{index}" for index in range(12)]),
     )  # fmt: skip
 
 
@@ -62,40 +72,48 @@ def running_total(draw: random.Random) -> Asked:
 
 @item("06", "compute", "Build 1: a cache in blocks")
 def written_slots(draw: random.Random) -> Asked:
-    size, tokens = draw.choice((4, 8)), draw.randint(9, 20)
-    blocks = draw.sample(range(20), blocks_for(tokens + 3, size))
-    right = slot_mapping(blocks, size, tokens, tokens + 3).tolist()
+    size, full = draw.choice((4, 8)), draw.randint(2, 3)
+    tokens = size * full - draw.randint(1, 2)
+    ids = draw.sample(range(1, 20), full + 3)
+    blocks, queue = ids[:full], ids[full:]
+    right = slot_mapping([*blocks, queue[0]], size, tokens, tokens + 3).tolist()
+    beyond = blocks[-1] * size + tokens % size
     return asked(
-        f"A sequence with the block table {blocks} (blocks of {size}) has {tokens} tokens in the cache and computes 3 "
-        "more. To which cache slots are their keys written?",
-        (right, f"Positions {tokens} to {tokens + 2}, through the table."),
+        f"A sequence has {tokens} tokens in the cache and the block table {blocks}; blocks have {size} slots. The free "
+        f"queue is {queue}, front first. The sequence computes 3 more tokens. To which cache slots are their keys "
+        "written?",
+        (right, f"The rest of block {blocks[-1]} is filled first. The other tokens are in a new block, the front of "
+         "the queue."),
         [
-            (slot_mapping(blocks, size, tokens - 1, tokens + 2).tolist(), "Positions count from 0, so the first new "
-             "one is the number of tokens in the cache."),
-            (list(range(tokens, tokens + 3)), "These are positions; the table says in which blocks they are."),
-            ([blocks[-1] * size + offset for offset in range(3)], "The new tokens go on where the old ones end, "
-             "which needn't be the start of the last block."),
-            ([blocks[0] * size + tokens + offset for offset in range(3)], "The blocks needn't be neighbors."),
+            (list(range(beyond, beyond + 3)), f"Block {blocks[-1]} ends before that. The slots behind it belong to "
+             "another block."),
+            ([queue[0] * size + offset for offset in range(3)], "The last block has room, and new tokens fill it "
+             "first."),
+            (slot_mapping([*blocks, queue[0]], size, tokens - 1, tokens + 2).tolist(), "Positions count from 0, so the "
+             "first new one is the number of tokens in the cache."),
         ],
     )  # fmt: skip
 
 
 @item("06", "compute", "The problem: everything is copied, almost nothing is new")
 def blocks_read(draw: random.Random) -> Asked:
-    size, lengths = 16, [draw.randint(20, 200) for _ in range(3)]
-    pool = BlockPool(64, size)
-    blocks = sum(len(pool.allocate(blocks_for(length, size))) for length in lengths)
+    size, lengths = 16, [draw.randint(20, 200), 16 * draw.randint(2, 12), draw.randint(20, 200)]
+    draw.shuffle(lengths)
+    blocks, before = (sum(blocks_for(length + more, size) for length in lengths) for more in (1, 0))
     return asked(
-        f"Three sequences of {lengths[0]}, {lengths[1]} and {lengths[2]} tokens, the newest included, decode with "
-        "paged attention and blocks of 16. How many blocks does a layer look at, and how many keys does it write?",
-        (f"{blocks} and 3", "Each sequence reads the blocks of its own table, and writes its one new key."),
+        f"Three sequences have {lengths[0]}, {lengths[1]} and {lengths[2]} tokens in the cache, in blocks of 16. They "
+        "decode one step with paged attention. Of how many blocks does a layer read keys, and how many tokens' keys "
+        "does it write?",
+        (f"{blocks} and 3", "The new token's key is written first, and the token attends to it, too. One sequence "
+         "needs a new block for it."),
         [
-            (f"{blocks} and {sum(lengths)}", "Old keys stay where they are. Only the new tokens' keys are written."),
-            ("64 and 3", "Blocks of no sequence in the batch are never looked at."),
-            (f"{blocks_for(sum(lengths), size)} and 3", "Sequences don't share these blocks: each one rounds up."),
-            (f"{3 * blocks_for(max(lengths), size)} and 3", "Each sequence reads as many blocks as it has."),
+            (f"{before} and 3", "The new token attends to itself. Its key is in a block as well, and one of these is a "
+             "new one."),
+            (f"{blocks} and {sum(lengths) + 3}", "Old keys stay where they are. Only new tokens' keys are written."),
+            (f"{before + 3} and 3", "A last block that isn't full has room for the new key."),
+            (f"{blocks_for(sum(lengths) + 3, size)} and 3", "Sequences don't share these blocks: each one rounds up."),
         ],
-    )
+    )  # fmt: skip
 
 
 ITEMS = [
@@ -105,7 +123,7 @@ ITEMS = [
     blocks_read,
     bug(
         "06", "Build 2: softmax, one block at a time", "online_softmax_of_floats",
-        task="`attention` computes softmax(scores) @ values for one query, one block at a time.",
+        task="`attention` computes softmax(scores) @ values for one query, block by block, for scores of any size.",
         code="""
 def attention(scores, values, size):
     highest, total, output = float("-inf"), 0.0, 0.0
@@ -119,11 +137,12 @@ def attention(scores, values, size):
         output, highest = output * rescale + mixed, new
     return output / total
 """,
-        line=10, wrong="output, highest = output + mixed, new",
-        why="The output so far has weights relative to the old maximum. It needs the same rescaling as the total.",
+        line=5, wrong="new = max(own)",
+        why="The maximum must be that of all scores so far. With a block's own, `exp(highest - new)` overflows as soon "
+        "as a block has much smaller scores than the one before it.",
         innocent={
-            5: "The maximum never falls: it is that of all scores so far.",
             6: "In the first block this is exp(-inf), 0, and there is nothing to rescale.",
+            10: "The output so far refers to the old maximum, as the total does, and both refer to the new one now.",
             11: "One division at the end makes the weights add up to 1.",
         },
         setup="import math",
@@ -132,64 +151,66 @@ scores, values = [1.0, 3.0, 2.0, 5.0, 0.0], [1.0, 2.0, 3.0, 4.0, 5.0]
 weights = [math.exp(score) for score in scores]
 expected = sum(w * v for w, v in zip(weights, values)) / sum(weights)
 assert abs(attention(scores, values, 2) - expected) < 1e-9
+assert attention([1000.0, 1000.0, 0.0], [1.0, 2.0, 3.0], 2) == 1.5
 """,
     ),
     bug(
         "06", "Build 3: paged attention", "blocks_of_a_query",
-        task="`scores_of` returns the scores of one query head with all keys of a sequence. `keys` is [blocks, slots, "
-        "KV heads, head size].",
+        task="`scores_of` returns the scores of one query head with all keys of a sequence. `query` is [query heads, "
+        "head size], and `keys` is [blocks, slots, KV heads, head size].",
         code="""
-def scores_of(query, keys, table, num_tokens, head, q_heads):
+def scores_of(query, keys, table, num_tokens, head):
     size, kv_heads = keys.shape[1], keys.shape[2]
-    group = q_heads // kv_heads
-    kv_head = head // group
+    kv_head = head * kv_heads // len(query)
     scores = []
     for index, block in enumerate(table):
         filled = min(size, num_tokens - index * size)
         own = keys[block, :filled, kv_head]
-        scores.append(own @ query)
+        scores.append(own @ query[head])
     return torch.cat(scores)
 """,
-        line=4, wrong="kv_head = head % group",
+        line=3, wrong="kv_head = head % kv_heads",
         why="Neighbors share a KV head: with 4 query heads and 2 KV heads, query heads 0 and 1 use KV head 0, and 2 "
-        "and 3 use KV head 1. That is `head // group`.",
+        "and 3 use KV head 1. That is `head // (query heads / KV heads)`.",
         innocent={
-            3: "So many query heads share one KV head.",
-            7: "Only the last block may have fewer tokens than slots.",
-            10: "Blocks in the order of the table are positions in order.",
+            6: "Only the last block may have fewer tokens than slots. What lies behind them isn't this sequence's.",
+            7: "An entry of the table is a block's index in the cache, so keys are read where they are.",
+            9: "Blocks in the order of the table are positions in order.",
         },
         setup="import torch",
         trial="""
 torch.manual_seed(0)
-keys, query = torch.randn(4, 2, 2, 3), torch.randn(3)
-got = scores_of(query, keys, [3, 1], 3, 2, 4)
-assert torch.allclose(got, torch.stack([keys[3, 0, 1], keys[3, 1, 1], keys[1, 0, 1]]) @ query)
+keys, query = torch.randn(4, 2, 2, 3), torch.randn(4, 3)
+got = scores_of(query, keys, [3, 1], 3, 1)
+assert torch.allclose(got, torch.stack([keys[3, 0, 0], keys[3, 1, 0], keys[1, 0, 0]]) @ query[1])
 """,
     ),
     design(
         "06", "Plugging it into a real model", "where_to_hook",
-        "You want paged attention in five Hugging Face model families, and in those that come next year. Where do you "
-        "put your code?",
-        ("In one registered attention function that the models call by name", "It gets queries, keys and values after "
-         "each family's own projections and rotary embedding."),
-        ("In a copy of each family's modeling file, with the attention rewritten", "Five copies to keep up with, and a "
-         "sixth for each family to come."),
-        ("In a subclass of the cache that returns gathered keys and values", "It works, but gathers all keys into "
-         "a new tensor in each layer: the copies that paging was to end."),
-        ("In a forward hook on every attention layer, which replaces its output", "The hook runs when the layer's "
-         "own attention is done, over a dense cache, and it gets neither queries nor keys."),
+        "A colleague puts the block tables into a subclass of the Hugging Face cache: in each layer, `update` writes "
+        "the new keys to their slots and returns all keys of the sequence as one tensor. All answers are right, for "
+        "every model family. Which cost of lesson 05 is still there?",
+        ("The copies: each step copies all cached keys", "`update` can only return one tensor of keys, so it gathers "
+         "them from the blocks in each layer and step. An attention function also gets the queries."),
+        ("The reserved room: memory for answers to come", "Blocks are allocated when tokens need them, whoever reads "
+         "them. And lesson 05 reserved no room, either."),
+        ("The recomputation: old tokens are fed again", "Their keys are in the cache. It hands them out, and nothing "
+         "is computed again."),
+        ("The padding: short requests are made longer", "The row of new tokens has no padding, and a table lists the "
+         "blocks of one request."),
     ),
     design(
         "06", "Prove it", "oracle_for_paging",
-        "Paged attention agrees with dense attention to six digits on random tensors, and the served texts differ from "
-        "`generate` after 40 tokens (greedy, float32). Where do you look first?",
-        ("At what each layer gets: positions, slot mapping, block tables", "The arithmetic is right on given tensors, "
-         "so the mistake is likely in what it is given as a sequence grows past a block."),
-        ("At the rescaling: a new maximum may come in a later block", "Random scores have later maxima in most "
-         "sequences, so the agreement on tensors covers that."),
-        ("At the pool: reused blocks still hold the keys of others", "The context length hides what lies behind it, "
-         "and each key before it has been written by this sequence."),
-        ("At the precision: rounding grows from one token to the next", "Keys are computed once from the same "
-         "weights. Float32 rounding changes a greedy choice only at a tie."),
+        "In a new engine with paged attention, blocks of 16 and greedy decoding, every answer is right if the engine "
+        "has just started and serves one request. With several at once, most answers go wrong after their sequence "
+        "has passed a block's border. Which mistake fits?",
+        ("The slots are the first block's first slot plus the position", "In a new pool, one request gets neighboring "
+         "blocks, so this is right. With several at once, the next block of a request lies elsewhere."),
+        ("The table of a request doesn't get the new block at a border", "Then a request alone would go wrong at its "
+         "first border, too."),
+        ("The context length doesn't count the token that is computed", "Then every token of every request would miss "
+         "its own key, also alone and before a border."),
+        ("The blocks of a finished request are freed in the wrong order", "The order decides which block is reused "
+         "next. Each slot that is read has been written by its own request."),
     ),
 ]  # fmt: skip

@@ -20,7 +20,7 @@ class Pointer:
 class tl:
     ids = (0, 0)
     program_id = staticmethod(lambda axis: tl.ids[axis])
-    arange, exp, where = torch.arange, torch.exp, torch.where
+    arange, exp, log, where = torch.arange, torch.exp, torch.log, torch.where
     sum = staticmethod(lambda tile, axis: tile.sum(axis))
     max = staticmethod(lambda tile, axis: tile.max(axis).values)
     def load(pointer, mask=None, other=0.0):
@@ -38,7 +38,7 @@ class tl:
 def program_in_picture(draw: random.Random) -> Asked:
     size, programs = 4, draw.randint(3, 5)
     count = size * (programs - 1) + draw.randint(2, 3)
-    last = count - size * (programs - 1)
+    end = min(4 * size, count) - 1
 
     def picture() -> Any:
         from lessons_lib.kernels.basics import add_kernel
@@ -49,16 +49,18 @@ def program_in_picture(draw: random.Random) -> Asked:
         return draw_program(record_kernel(add_kernel, (programs,), x, x, torch.zeros(24), count, BLOCK=size), 1)
 
     return asked(
-        f"The picture shows program 1 of {programs} of a kernel that adds two vectors. `n_elements` is {count}. Which "
-        "elements does the last program store?",
-        (f"{count - last} to {count - 1}", "Each program has the tile after "
-         "the one before it, as long as this one; the mask cuts off what isn't below `n_elements`."),
+        f"The picture shows program 1 of {programs} of a kernel that adds two vectors. `n_elements` is {count}. "
+        f"Someone launches it with a BLOCK of {2 * size}, and leaves the grid as it is. Which elements do program 1 "
+        f"and program {programs - 1} store then?",
+        (f"{2 * size} to {end}, and none", f"Program i has the tile from {2 * size} × i. The tile of program "
+         f"{programs - 1} begins beyond `n_elements`, so its mask is all False. A large grid does no harm."),
         [
-            (f"{count - last} to {count - last + size - 1}", "The mask stops at `n_elements`."),
-            (f"{count - last + size} to {count + size - 1}", "Programs are counted from 0: program 1 is the second "
-             "one."),
-            (f"{count - size} to {count - 1}", "Tiles begin at multiples of the block size. They don't overlap."),
-            ("the same as program 1", "The program id is part of the offsets, so each program has other elements."),
+            (f"{size} to {3 * size - 1}, and {count - 2} to {count - 1}", "Where a tile begins depends on BLOCK, too: "
+             "it is the program's id times BLOCK. Tiles don't overlap."),
+            (f"{2 * size} to {end}, and {count - 2 * size} to {count - 1}", "A tile isn't moved so that it fits. The "
+             "mask leaves out what is beyond `n_elements`."),
+            (f"{size} to {2 * size - 1}, and {size * (programs - 1)} to {count - 1}", "That is with the BLOCK of the "
+             "picture. The offsets of a program are its id times BLOCK, and on."),
         ],
         picture,
     )  # fmt: skip
@@ -90,19 +92,24 @@ def offset_of_a_key(draw: random.Random) -> Asked:
     heads, dim, size = draw.choice((2, 4, 8)), draw.choice((32, 64)), 16
     blocks = draw.sample(range(1, 20), 3)
     position, head = draw.randrange(size, 3 * size), draw.randrange(1, heads)
-    strides = torch.empty(20, size, heads, dim, device="meta").stride()
+    strides = torch.empty(20, 2, size, heads, dim, device="meta")[:, 1].stride()
+    bare = torch.empty(20, size, heads, dim, device="meta").stride()
     slot = int(slot_mapping(blocks, size, position, position + 1)[0])
-    right = slot * strides[1] + head * strides[2]
+    block, offset = divmod(slot, size)
+    right = block * strides[0] + offset * strides[1] + head * strides[2]
     return asked(
-        f"A key cache [blocks, 16, {heads} KV heads, {dim}] is contiguous. A sequence has the block table {blocks}. "
-        f"At which offset does the key of position {position}, KV head {head}, begin?",
-        (right, "Block × stride of a block + slot in the block × stride of a slot + head × stride of a head."),
+        f"A layer keeps keys and values in one contiguous tensor [20 blocks, 2, 16, {heads} KV heads, {dim}], and "
+        f"`v_cache = both[:, 1]`. A sequence has the block table {blocks}. How many elements behind the first one of "
+        f"`v_cache` does the value of position {position}, KV head {head}, begin?",
+        (right, "Block × stride of a block + slot in the block × stride of a slot + head × stride of a head. The keys "
+         "of a block lie between the values of two blocks, so a block's stride is twice its values."),
         [
-            (position * strides[1] + head * strides[2], "That takes the position for a slot. The table says which "
-             "block it is in."),
-            (slot * dim + head * strides[2], "The stride of a slot includes all KV heads."),
-            (slot * strides[1] + head, "One KV head further is as many elements as a head has."),
-            (slot * strides[1], "That is KV head 0."),
+            (slot * bare[1] + head * bare[2], "That is for values in a tensor of their own. Here a block's stride "
+             "includes its keys."),
+            (right + size * bare[1], "That counts from the first key: `v_cache` begins behind the keys of block 0."),
+            (position // size * strides[0] + offset * strides[1] + head * strides[2], "That takes the place in the "
+             "table for the block."),
+            (block * strides[0] + offset * strides[1] + head, "One KV head further is as many elements as a head has."),
         ],
     )  # fmt: skip
 
@@ -112,33 +119,35 @@ ITEMS = [
     programs_and_iterations,
     offset_of_a_key,
     bug(
-        "07", "Build 1: addition", "likeliest_of_a_row",
-        task="Program i writes the largest logit of row i. A row has `n_columns` logits; BLOCK is a power of two.",
+        "07", "Build 1: addition", "log_sum_exp_of_a_row",
+        task="Program i writes the logarithm of the sum of exp(logit) over row i. A row has `n_columns` logits; BLOCK "
+        "is a power of two.",
         code="""
-def row_max_kernel(logits, out, n_columns, stride, BLOCK):
+def row_lse_kernel(logits, out, n_columns, stride, BLOCK):
     row = tl.program_id(0)
     column = tl.arange(0, BLOCK)
     is_logit = column < n_columns
-    start = row * stride
-    own = tl.load(logits + (start + column), mask=is_logit, other=float("-inf"))
+    at = row * stride + column
+    own = tl.load(logits + at, mask=is_logit, other=float("-inf"))
     largest = tl.max(own, axis=0)
-    tl.store(out + row, largest)
+    total = tl.sum(tl.exp(own - largest), axis=0)
+    tl.store(out + row, largest + tl.log(total))
 """,
-        line=6, wrong="own = tl.load(logits + (start + column), mask=is_logit, other=0.0)",
-        why="The lanes beyond the row take part in the reduction. 0 is larger than all logits of a row of negative "
-        "ones; for a maximum the harmless value is -inf.",
+        line=6, wrong="own = tl.load(logits + at, mask=is_logit, other=0.0)",
+        why="The lanes beyond the row take part in both reductions. A 0 may be the largest of them, and exp(0 - "
+        "largest) isn't 0. Minus infinity is never the largest, and adds nothing to the sum.",
         innocent={
-            4: "Lanes beyond the row would read logits of the next row.",
-            5: "The stride is the distance from one row to the next in memory.",
-            8: "It is a single number, and each program has one of its own.",
+            4: "BLOCK may be larger than a row. The lanes beyond it would read what comes behind in memory.",
+            8: "A sum relative to the largest logit can't overflow, and line 9 adds that logit again.",
+            9: "It is a single number, and each program has one of its own, so it needs no mask.",
         },
         setup=TRITON,
         trial="""
 logits, out = torch.tensor([[-3.0, -1, -2, 9], [5.0, 7, 6, 9]]), Pointer(torch.zeros(2))
 for program in range(2):
     tl.ids = (program, 0)
-    row_max_kernel(Pointer(logits), out, 3, 4, 4)
-assert out.data.tolist() == [-1, 7]
+    row_lse_kernel(Pointer(logits), out, 3, 4, 4)
+assert torch.allclose(out.data, logits[:, :3].logsumexp(1))
 """,
     ),
     bug(
@@ -176,28 +185,28 @@ assert torch.allclose(out, (k[:3] @ q).softmax(0) @ v[:3], atol=1e-5)
     ),
     design(
         "07", "What is still wrong", "where_the_reads_go",
-        "A model has 32 query heads and 8 KV heads. Your kernel has one program for each query head. It's correct, but "
-        "the recorder counts four times the bytes of the cache. What is the cause?",
-        ("Four programs each load the same keys and values", "The useful bytes count once, but each program of a "
-         "group loads them for itself."),
-        ("The block table is read once too often in each program", "An entry has 4 bytes, and a block's keys have "
-         "thousands."),
-        ("Each program reads its keys again to rescale the output", "The output is rescaled by numbers that the "
-         "program holds. It reads each key once."),
-        ("The grid has more programs than the GPU has processors", "That hides the wait for memory. A program loads "
-         "the same bytes whenever it runs."),
+        "Lesson 07's kernel serves a model with 32 query heads and 8 KV heads, 10 sequences of 1,000 tokens, and "
+        "blocks of 16. The recorder counts the bytes of keys and values that all programs load. How many times "
+        "the bytes that the cache holds of these sequences are they?",
+        ("4 times: each query head loads its keys for itself", "A grid of (sequences, query heads): the four query "
+         "heads that share a KV head are four programs, and each loads the same keys."),
+        ("Once: a program loads the keys of its KV head alone", "It does, but four programs have the same KV head, one "
+         "for each query head."),
+        ("32 times: each query head loads all keys", "A query head loads the keys of one KV head, which are an eighth "
+         "of all."),
+        ("10 times: every sequence loads the keys of all of them", "A program loads the blocks in its sequence's table "
+         "only."),
     ),
     design(
         "07", "Prove it", "testing_a_kernel",
-        "A kernel passes with contexts of 16, 32 and 64, with blocks of 16 and one sequence. Which further case would "
-        "most likely show a mistake that is still there?",
-        ("Two sequences, of 1 and 37 tokens, with blocks in random order", "It tries the mask of a last block, each "
-         "sequence's table and lengths, and blocks that aren't neighbors."),
-        ("One sequence of 4,096 tokens in blocks that lie in ascending order", "It's longer, but every block is full, "
-         "and slots are equal to positions."),
-        ("The same three cases, repeated with a hundred different random seeds", "Other numbers take the same way "
-         "through the kernel."),
-        ("The same three cases in bfloat16, with a wider tolerance for the results", "A wider tolerance finds less, "
-         "and the masks stay untried."),
+        "A paged-attention kernel passes with contexts of 16, 32 and 64: each time one sequence of random keys, in "
+        "blocks 0, 1, 2, ... of 16 slots. Three of these mistakes may still be in it. Which one can't?",
+        ("The output isn't rescaled when a larger score comes", "With random keys, the largest score of 32 or 64 is "
+         "often in a later block, so these cases show it."),
+        ("Empty slots at the end of a last block aren't masked", "All blocks of these cases are full, so there is no "
+         "empty slot."),
+        ("Program i uses sequence 0's row of the block tables", "There is one sequence, and its row is row 0."),
+        ("The address is computed from positions, not by the table", "With the blocks 0, 1, 2, ... each position is "
+         "its own slot."),
     ),
 ]  # fmt: skip
