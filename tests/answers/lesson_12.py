@@ -521,6 +521,10 @@ def goes_on_after_a_failure(engine, output, error):
     finish(engine, output, [], None, "cupr")
 
 
+def ends_with_a_new_error(engine, output, error):
+    fail_all(engine, output, RuntimeError(f"step failed: {error}"))
+
+
 def ends_with_the_text(engine, output, error):
     for request in affected_requests(engine, output):
         engine.end(request, "error", str(error))
@@ -1199,6 +1203,9 @@ WRONG = {
         Wrong("blocks leaked", step_with(fail=lambda *_: None), "goes on, and still has its blocks"),
         Wrong("ends all", step_with(fail=ends_all), "only A and B should have"),
         Wrong("aborts", step_with(fail=aborts), "`engine.abort` returns the output"),
+        Wrong(
+            "with a new error", step_with(fail=ends_with_a_new_error), "ended with another error, of type RuntimeError"
+        ),
         Wrong("without the error", step_with(fail=ends_without_the_error), "ended with the reason 'error' and without"),
         Wrong("ends each sequence", step_with(fail=ends_each_sequence), "ended request A twice"),
         Wrong("takes sequences out", step_with(fail=takes_out), "`engine.fail(sequences, error)` takes it out"),

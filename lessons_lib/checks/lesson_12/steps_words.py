@@ -71,6 +71,12 @@ def _about_failure(case: Any, got: Any, want: Any) -> tuple[str, str] | None:
     for name in failed:
         if name not in found:
             return _not_ended(name, got, case)
+        if found[name][1] not in ("Broken", "NoneType"):
+            return (
+                f"request {name} ended with another error, of type {found[name][1]}; the step failed with one of type "
+                "Broken.",
+                "Its caller must get the error itself, not a new one with its text: `engine.fail(sequences, error)`.",
+            )
         if found[name][1] != "Broken":
             return (
                 f"request {name} ended with the reason {found[name][0]!r} and without the error.",
