@@ -20,6 +20,10 @@ def forgets_the_parent(parent, token_ids):
     return block_hash(b"", token_ids)
 
 
+def sorts_the_parent(parent, token_ids):
+    return block_hash(bytes(sorted(parent)), token_ids)
+
+
 def forgets_the_tokens(parent, token_ids):
     return hashlib.sha256(parent).digest()
 
@@ -1064,6 +1068,7 @@ WRONG = {
         Wrong("MD5 in hex", md5_in_hex, "only hexadecimal digits"),
         Wrong("part of the parent", part_of_the_parent, "in a slice, a `zip` or a `decode`?"),
         Wrong("the parent's last byte", end_of_the_parent, "the first of their 32 bytes"),
+        Wrong("the parent's bytes sorted", sorts_the_parent, "The order of the parent's bytes counts"),
         Wrong("without the last token", drops_the_last_token, "a different last token"),
         Wrong("without the first token", drops_the_first_token, "a different first token"),
         Wrong("the parent and a hash", grows_with_the_chain, "it would grow from block to block"),

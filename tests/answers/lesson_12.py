@@ -77,6 +77,10 @@ def returns_logits_for_tokens(logits, temperature, top_k, top_p):
     return token_probabilities(logits, temperature, top_k, top_p)[0], logits.sort(dim=-1, descending=True).values
 
 
+def smallest_temperature(logits, temperature, top_k, top_p):
+    return token_probabilities(logits, temperature.min().expand(len(logits)), top_k, top_p)
+
+
 def settings_of_the_first_row(logits, temperature, top_k, top_p):
     return token_probabilities(
         logits, temperature[:1].expand_as(temperature), top_k[:1].expand_as(top_k), top_p[:1].expand_as(top_p)
@@ -517,6 +521,10 @@ def goes_on_after_a_failure(engine, output, error):
     finish(engine, output, [], None, "cupr")
 
 
+def ends_with_a_new_error(engine, output, error):
+    fail_all(engine, output, RuntimeError(f"step failed: {error}"))
+
+
 def ends_with_the_text(engine, output, error):
     for request in affected_requests(engine, output):
         engine.end(request, "error", str(error))
@@ -611,6 +619,46 @@ def tries_everything(engine):
             finish(engine, output, *engine.compute(output), "cupr")
     except Exception as error:
         fail_all(engine, output, error)
+
+
+def step_that_tries(*names):
+    """A right step, but with these calls in a `try` of their own."""
+
+    def run_step(engine):
+        output = engine.schedule()
+        try:
+            engine.copy_blocks(output.block_copies)
+        except Exception as error:
+            engine.fail([*output.num_scheduled_tokens, *(each for each in output.preempted if each.swapped)], error)
+            return
+        if not output.num_scheduled_tokens:
+            return
+        try:
+            tokens, logits = engine.compute(output)
+        except Exception as error:
+            fail_all(engine, output, error)
+            return
+        gets = [
+            each.num_computed_tokens + count == each.num_tokens for each, count in output.num_scheduled_tokens.items()
+        ]
+        done = engine.completions_with_token(output, gets, tokens, logits)
+        engine.update(output, tokens)
+        for name, given in (("pass_on", (done,)), ("record_step", (output, sum(gets), len(done)))):
+            try:
+                getattr(engine, name)(*given)
+            except Exception as error:
+                if name not in names:
+                    raise
+                fail_all(engine, output, error)
+
+    return run_step
+
+
+def copies_one_kind(engine):
+    output = engine.schedule()
+    engine.copy_blocks([each for each in output.block_copies if each.kind == "copy"])
+    if output.num_scheduled_tokens:
+        finish(engine, output, *engine.compute(output), "cupr")
 
 
 def returns_before_the_copies(engine):
@@ -1035,6 +1083,7 @@ WRONG = {
         Wrong("top_p before the temperature", top_p_before_temperature, "without the temperature"),
         Wrong("not divided by the sum", does_not_divide_by_the_sum, "don't add up to 1"),
         Wrong("settings of the first row", settings_of_the_first_row, "setting of one row counts for another"),
+        Wrong("the smallest temperature", smallest_temperature, "setting of one row counts for another"),
         Wrong("the largest top_k", cuts_at_the_largest_k, "setting of one row counts for another"),
         Wrong("top_p if all rows have one", cuts_if_all_rows_ask_for_it, "top_p [0.6, 1.0]"),
         Wrong("1 − top_p", keeps_the_other_share, "keeps a share of 1 − `top_p`"),
@@ -1140,7 +1189,7 @@ WRONG = {
         Wrong("loops until there is something", until_something_is_scheduled, "scheduled twice"),
         Wrong("the model with an empty step", computes_an_empty_step, "although nothing was scheduled"),
         Wrong("failed step recorded", records_in_finally, "a step that failed was recorded"),
-        Wrong("empty step recorded", records_the_empty_step, "computed nothing was recorded"),
+        Wrong("empty step recorded", records_the_empty_step, "make the block copies, if there are any"),
         Wrong("a list of sequences", step_with(listed=of_sequences), "should be bools; the first one"),
         Wrong("tokens of the true ones", step_with(told=only_the_true_ones), "`update` got 1 tokens for 2"),
         Wrong("no try", without_try, "the error of the model came out"),
@@ -1154,6 +1203,9 @@ WRONG = {
         Wrong("blocks leaked", step_with(fail=lambda *_: None), "goes on, and still has its blocks"),
         Wrong("ends all", step_with(fail=ends_all), "only A and B should have"),
         Wrong("aborts", step_with(fail=aborts), "`engine.abort` returns the output"),
+        Wrong(
+            "with a new error", step_with(fail=ends_with_a_new_error), "ended with another error, of type RuntimeError"
+        ),
         Wrong("without the error", step_with(fail=ends_without_the_error), "ended with the reason 'error' and without"),
         Wrong("ends each sequence", step_with(fail=ends_each_sequence), "ended request A twice"),
         Wrong("takes sequences out", step_with(fail=takes_out), "`engine.fail(sequences, error)` takes it out"),
@@ -1204,8 +1256,13 @@ WRONG = {
         Wrong("the other way around", step_with(passed=lambda completions: completions[::-1]), "in the order"),
         Wrong("first answers only", step_with(passed=lambda c: [e for e in c if e.index == 0]), "the other answers"),
         Wrong("tokens of others", step_with(chosen=lambda tokens: tokens[::-1]), "a token of its own"),
-        Wrong("counts rows", step_with(recorded=lambda gets, done: (len(gets), len(done))), "prefill tokens; expected"),
+        Wrong(
+            "counts rows", step_with(recorded=lambda gets, done: (len(gets), len(done))), "`num_sampled` 2; expected 1"
+        ),
         Wrong("schedules in the try", schedules_in_the_try, "`schedule` raised an error, and your step caught it"),
+        Wrong("`pass_on` in a try", step_that_tries("pass_on"), "`pass_on` raised an error, and your step caught it"),
+        Wrong("record in a try", step_that_tries("record_step"), "`record_step` raised an error, and your step caught"),
+        Wrong("copies of one kind", copies_one_kind, "after 0 of its 2 block copies"),
         Wrong("no update without a token", with_tokens_only("cpr"), "but didn't call `update`"),
         Wrong("no record without a token", with_tokens_only("cup"), "Record each step that has computed something"),
         Wrong("updates after a failure", step_with(fail=updates_after_a_failure), "called `update` although"),
@@ -1225,6 +1282,7 @@ RIGHT = {
         copies_block_after_block,
         with_else,
         in_two_functions,
+        step_that_tries(),
         with_a_loop_over_rows,
         catches_each_part,
     ],

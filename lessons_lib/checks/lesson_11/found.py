@@ -9,7 +9,10 @@ from lessons_lib.viz.words import marked
 
 HASHES = [bytes([byte]) * 32 for byte in range(1, 9)]
 LETTERS = dict(zip(HASHES, "abcxy"))
-COUNTED = "`super().allocate` has counted the blocks already, and taken them from the queue."
+COUNTED = (
+    "Call `super().allocate(count)` once, and don't count again. `SharedBlockPool` has counted the blocks already "
+    "then, and taken them from the queue; `BlockPool.allocate` doesn't count."
+)
 
 
 def check_prefix_cache(attempt) -> None:

@@ -196,6 +196,9 @@ def _check_parent(attempt) -> None:
             raise Mistake(
                 "two parents should give two different hashes; yours gives the same one twice.", case=case, idea=whole
             )
+    order = "The order of the parent's bytes counts, too: a sum, a set or a sorted list loses it. Hash `parent` itself."
+    two = "two parents with the same bytes in the opposite order"
+    _differ(attempt, (PARENT, [1, 2, 3, 4]), (PARENT[::-1], [1, 2, 3, 4]), order, two)
 
 
 def _chain(attempt, blocks: list[list[int]]) -> bytes:

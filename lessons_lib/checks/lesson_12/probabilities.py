@@ -297,6 +297,9 @@ def _why(found, logits, settings, all_found, index: int) -> str:
         (lambda case, rule=rule: _same(cases[case][0], _variant(*cases[case][1:], **rule)), idea)
         for rule, idea in RULES
     ]
+    mixed = (token_probabilities(logits, *each)[0] for each in _with_one_for_all(settings))
+    if len(found) > 1 and any(_same(found, each) for each in mixed):
+        return ONE_ROW  # an attempt that ignores a setting is wrong in a case of one row before
     if idea := likeliest_idea(rules, index, len(cases)):
         return idea
     if bool((found < 0).any()):
@@ -310,6 +313,15 @@ def _why(found, logits, settings, all_found, index: int) -> str:
     if not torch.allclose(found.double().sum(dim=-1), torch.ones(len(found), dtype=torch.float64), atol=1e-4):
         return "These don't add up to 1. Divide what is left after the cuts by its own sum."
     return "In this order: divide by the temperature, sort, cut by rank, softmax, cut by the sum of the tokens before, divide by the sum."  # noqa: E501
+
+
+def _with_one_for_all(settings):
+    """The settings, with one of them the same in all rows: that of the first row, the smallest or the largest."""
+    for index in range(3):
+        for choose in (lambda setting: setting[0], torch.amin, torch.amax):
+            changed = list(_tensors(settings))
+            changed[index] = choose(changed[index]).expand(len(changed[index]))
+            yield changed
 
 
 def _why_order(order, logits, tokens, drawn) -> str:

@@ -145,6 +145,8 @@ CASES = (
         broken=1,
     ),
     Case("one request, and `schedule` raises an error", {"A": (3, 2, 1)}, where="schedule", broken=1),
+    Case("one request, and `pass_on` raises an error", {"A": (3, 2, 1)}, where="pass_on", broken=1),
+    Case("one request, and `record_step` raises an error", {"A": (3, 2, 1)}, where="record_step", broken=1),
     Case(
         "A, B and C; the `on_token` of B raises at its second token",
         dict.fromkeys("ABC", (3, 4, 1)),

@@ -38,7 +38,7 @@ def _about_raising(case: Any, got: Any, want: Any) -> tuple[str, str] | None:
             "`except Exception` lets interrupts through; `except BaseException` and a bare `except` don't. The engine "
             "recovers from an interrupt at its next call.",
         )
-    if case.where in ("update", "schedule", "completions_with_token"):
+    if case.where not in ("forward", "copies"):
         return (
             f"`{case.where}` raised an error, and your step caught it.",
             "If a part of the engine has a bug, the requests aren't to blame, and nothing is known about its state. "
@@ -71,6 +71,12 @@ def _about_failure(case: Any, got: Any, want: Any) -> tuple[str, str] | None:
     for name in failed:
         if name not in found:
             return _not_ended(name, got, case)
+        if found[name][1] not in ("Broken", "NoneType"):
+            return (
+                f"request {name} ended with another error, of type {found[name][1]}; the step failed with one of type "
+                "Broken.",
+                "Its caller must get the error itself, not a new one with its text: `engine.fail(sequences, error)`.",
+            )
         if found[name][1] != "Broken":
             return (
                 f"request {name} ended with the reason {found[name][0]!r} and without the error.",
@@ -201,7 +207,10 @@ def _about_blocks(case: Any, got: Any, want: Any) -> tuple[str, str] | None:
 def _about_records(case: Any, got: Any, want: Any) -> tuple[str, str] | None:
     if got.steps != want.steps:
         if not want.heard and got.steps > want.steps and not case.broken:
-            return "a step that computed nothing was recorded.", "If nothing was scheduled, return at once."
+            return (
+                "a step that computed nothing was recorded.",
+                "If nothing is scheduled, make the block copies, if there are any, and return.",
+            )
         what = f"steps recorded so far: {got.steps}; expected {want.steps}."
         return what, "Record each step that has computed something, once, with `engine.record_step`."
     if got.last_step == want.last_step:
@@ -221,7 +230,7 @@ def _about_records(case: Any, got: Any, want: Any) -> tuple[str, str] | None:
             "returned.",
         )
     return (
-        f"the step was recorded with {prefill} prefill tokens; expected {want_prefill}.",
+        f"the step was recorded with `num_sampled` {sampled}; expected {want_sampled}.",
         "`num_sampled` counts the scheduled sequences that got a token, without forks.",
     )
 

@@ -206,6 +206,12 @@ class Watched(LLMEngine):
                 "your step called the model although nothing was scheduled.",
                 "If `num_scheduled_tokens` is empty, return before the model is called.",
             )
+        total = len(scheduler_output.block_copies)
+        if self.copies_left and "copy" in self.events:
+            self.stop(
+                f"your step called the model after {total - self.copies_left} of its {total} block copies.",
+                "`engine.copy_blocks` takes them all, of each kind: `scheduler_output.block_copies` as it is.",
+            )
         if self.copies_left:
             self.stop(
                 "your step called the model before the block copies of this step were carried out.",
@@ -305,6 +311,8 @@ class Watched(LLMEngine):
         if "pass_on" in self.events:
             self.stop("your step called `pass_on` twice.", "Readers would hear of each token twice.")
         self.events.append("pass_on")
+        if self.case.where == "pass_on":
+            raise self.case.error("a bug")
         super().pass_on(completions)
 
     def record_step(self, scheduler_output: Any, num_sampled: int, new_tokens: int) -> None:
@@ -315,6 +323,8 @@ class Watched(LLMEngine):
                 "A listener that looks at the engine must see a complete step: `record_step` comes last.",
             )
         self.events.append("record")
+        if self.case.where == "record_step":
+            raise self.case.error("a bug")
         super().record_step(scheduler_output, num_sampled, new_tokens)
 
     def fail(self, sequences: Any, error: Any) -> None:
