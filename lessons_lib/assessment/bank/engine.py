@@ -50,7 +50,7 @@ def setting_in_picture(draw: random.Random) -> Asked:
 def probability_after_cuts(draw: random.Random) -> Asked:
     parts = sorted(draw.sample(range(5, 60), 5), reverse=True)
     total = sum(parts)
-    of = [part / total for part in parts]
+    of = [round(part / total, 3) for part in parts]  # as shown
     top_k, top_p = draw.choice((3, 4)), draw.choice((0.6, 0.7, 0.8))
     logits = torch.tensor(of).log().tolist()
     result = _probabilities(logits, 1.0, top_k, top_p)

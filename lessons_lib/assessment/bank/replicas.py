@@ -46,8 +46,8 @@ def policy_of_the_caches(draw: random.Random) -> Asked:
         2: "Round robin would send turns of a conversation to both replicas.",
     }
     return asked(
-        "Four conversations of four turns on two replicas. How many conversations take up memory in both caches, and "
-        "which policy fits that?",
+        "Four conversations of four turns, in mixed order, on two replicas. How many conversations take up memory in "
+        "both caches, and which policy fits that?",
         (f"{doubled}; {'round robin' if chosen == 0 else 'prefix affinity'}", whys[chosen]),
         [
             (f"{doubled}; {'prefix affinity' if chosen == 0 else 'round robin'}", nots[chosen]),
