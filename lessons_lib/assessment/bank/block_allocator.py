@@ -55,7 +55,7 @@ def blocks_of_all(draw: random.Random) -> Asked:
     told = [f"{prompt} and {answer}" for prompt, answer in zip(prompts, answers)]
     return asked(
         f"Three requests decode. At the end of a step, their prompts and answers have {', '.join(told)} tokens, the "
-        f"token included that this step has chosen. Blocks have {size} slots. How many blocks hold keys and values now?",
+        f"one that this step has chosen included. Blocks have {size} slots. How many blocks hold keys and values now?",
         (right, "The newest token of each was chosen in this step and isn't fed yet, so it has no keys. Each request "
          "rounds up on its own."),
         [
