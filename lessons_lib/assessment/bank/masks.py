@@ -86,8 +86,8 @@ def tags_of_a_token(draw: random.Random) -> Asked:
         raise Redraw
     return asked(
         f"A row packs the new tokens of three sequences. The first has a prompt of {prompts[0]} tokens and "
-        f"{answers[0]} tokens of its answer, the last one {prompts[1]} and {answers[1]}; both decode. The second is a "
-        f"new prompt of {added} tokens. Which sequence id and position does the last token of the row get?",
+        f"{answers[0]} tokens of its answer, the last one {prompts[1]} and {answers[1]}; both feed the newest. The "
+        f"second is a new prompt of {added} tokens. Which sequence id and position does the last token of the row get?",
         (f"{seq} and {position}", "It's the newest token of the answer: the last of its sequence, counted from 0."),
         [
             (f"{seq} and {position + 1}", "That is the position of the token that this pass chooses. It feeds the one "

@@ -62,8 +62,8 @@ def copies_of_a_step(draw: random.Random) -> Asked:
     right = copied_tokens(pack([[7]] * 3, cached))
     return asked(
         f"Three requests decode, with {cached[0]}, {cached[1]} and {cached[2]} cached tokens. A step joins "
-        "their caches, appends to the joined `DynamicCache`, and copies each request's part out of it. How many "
-        "tokens' keys and values does it copy in all?",
+        "their caches, appends to the joined `DynamicCache`, and copies each request's part out of it. About how "
+        "many tokens' keys and values does it copy in all?",
         (right, "Joining copies the cached tokens, appending copies them into larger tensors, and splitting copies "
          "them once more, with the three new ones."),
         [

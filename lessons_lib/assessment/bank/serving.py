@@ -53,7 +53,7 @@ def knee_in_picture(draw: random.Random) -> Asked:
 
 @item("14", "compute", "Optional: goodput")
 def goodput_of_a_log(draw: random.Random) -> Asked:
-    window, last_end, count = 2.0, 5.0, 6
+    window, last_end, count = 2.0, 2.5, 6
     records, told = [], []
     failed = draw.randrange(count)
     for index in range(count):
@@ -75,7 +75,7 @@ def goodput_of_a_log(draw: random.Random) -> Asked:
     if right == 0 or naive / window == right or both / window == right:
         raise Redraw
     return asked(
-        "In 2 s, six requests arrive; the last stream ends after 5 s. Seconds from sending to the first and to the "
+        "In 2 s, six requests arrive; the last stream ends after 2.5 s. Seconds from sending to the first and to the "
         f"last token, and number of tokens: {'; '.join(told)}. The stream of number {failed + 1} was cut before its "
         "end. What is the goodput for TTFT ≤ 0.5 s and TPOT ≤ 0.05 s, in requests per second?",
         (right, "TPOT is the time after the first token, over the tokens after the first. What is complete and meets "
