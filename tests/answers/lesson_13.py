@@ -264,6 +264,14 @@ class SwallowsErrors(GraphStore):
             return step()
 
 
+class SwallowsRuntimeErrors(GraphStore):
+    def run(self, size, key, step, keeps=tuple):
+        try:
+            return super().run(size, key, step, keeps)
+        except RuntimeError:  # "then without a graph"
+            return step()
+
+
 class CountsNothing(GraphStore):
     def run(self, size, key, step, keeps=tuple):
         output = super().run(size, key, step, keeps)
@@ -1477,6 +1485,7 @@ WRONG = {
         Wrong("launches twice", launches_twice, "One call launches one step"),
     ],
     "13.1": [
+        Wrong("swallows RuntimeErrors", SwallowsRuntimeErrors, "the RuntimeError should go on to the caller"),
         Wrong("only addresses", OnlyAddresses, "The address is the same, the shape isn't"),
         Wrong("only ids", OnlyIds, "a weight was moved"),
         Wrong("ids of inputs, addresses of weights", InputsWithoutAddresses, "the old memory of a tensor"),

@@ -509,7 +509,16 @@ class GivesUp(Right):
         return items
 
 
+class Sleeps(Right):
+    async def take(self):
+        while not self._items and not self.is_closed:
+            time.sleep(0.01)
+        items, self._items = self._items, []
+        return items
+
+
 MAILBOXES = [
+    Wrong("sleeps", Sleeps, "`time.sleep` was called: it stops the event loop's thread"),
     Wrong("gives up", GivesUp, "for an item, however long"),
     Wrong("no wake", mailbox("NoWake", put=put_without_waking), "`put`: it has to set the event"),
     Wrong("put is a coroutine", mailbox("AsyncPut", put=put_as_coroutine), "`put` should be a plain function"),
@@ -915,6 +924,21 @@ async def waits_with_futures_wait(engine, commands, deliver, executor):
                 deliver(await asyncio.wrap_future(turns[0]))
     finally:
         concurrent.futures.wait(turns)
+        engine.close()
+
+
+async def asks_until_the_turn_is_done(engine, commands, deliver, executor):
+    """Blocks the event loop in pieces of a millisecond until the thread has come back."""
+    turn = None
+    try:
+        while not commands.is_closed:
+            arrived = [] if engine.open and not commands else await commands.take()
+            if arrived or engine.open:
+                turn = executor.submit(engine.turn, arrived)
+                deliver(await asyncio.wrap_future(turn))
+    finally:
+        while turn is not None and not turn.done():
+            time.sleep(0.001)
         engine.close()
 
 
@@ -1774,6 +1798,37 @@ async def with_the_given_coroutine(add, receive, send):
 async def each_wait_by_itself(add, receive, send):
     """Races every single wait against the listener."""
     listening, stream = asyncio.ensure_future(until_gone(receive)), None
+    adding = asyncio.ensure_future(add())
+
+    async def race(awaitable):
+        task = asyncio.ensure_future(awaitable)
+        try:
+            await asyncio.wait((task, listening), return_when=asyncio.FIRST_COMPLETED)
+            if not task.done():
+                raise ConnectionAbortedError
+            return task.result()
+        finally:
+            task.cancel()
+
+    async def one_batch():
+        return await anext(stream, None)
+
+    try:
+        stream = await race(adding)
+        while tokens := await race(one_batch()):
+            await race(send(tokens))
+        return True
+    except ConnectionAbortedError:
+        return False
+    finally:
+        listening.cancel()
+        if adding.done() and not adding.cancelled() and adding.exception() is None:
+            await adding.result().aclose()
+
+
+async def loses_an_accepted_stream(add, receive, send):
+    """If it is cancelled as `add` returns, its stream stays in the task."""
+    listening, stream = asyncio.ensure_future(until_gone(receive)), None
 
     async def race(awaitable):
         task = asyncio.ensure_future(awaitable)
@@ -1806,7 +1861,47 @@ async def until_no_request(receive):
         pass
 
 
+async def lets_a_group_out(add, receive, send):
+    async with anyio.create_task_group() as group:
+
+        async def listen():
+            await until_gone(receive)
+            group.cancel_scope.cancel()
+
+        group.start_soon(listen)
+        is_whole = False
+        await send_all(add, send)
+        is_whole = True
+        group.cancel_scope.cancel()
+    return is_whole
+
+
+async def adds_in_a_task_of_its_own(add, receive, send):
+    listening, adding = asyncio.ensure_future(until_gone(receive)), asyncio.ensure_future(add())
+    tasks = [listening, adding]
+    try:
+        await asyncio.wait([listening, adding], return_when=asyncio.FIRST_COMPLETED)
+        if listening.done():
+            return False
+
+        async def added():
+            return adding.result()
+
+        tasks.append(asyncio.ensure_future(send_all(added, send)))
+        await asyncio.wait([listening, tasks[-1]], return_when=asyncio.FIRST_COMPLETED)
+        if not tasks[-1].done():
+            return False
+        tasks[-1].result()
+        return True
+    finally:
+        for task in tasks:
+            task.cancel()
+
+
 LEAVINGS = [
+    Wrong("lets a group out", lets_a_group_out, "A task group wraps what it raises"),
+    Wrong("loses an accepted stream", loses_an_accepted_stream, "cancelled at the very moment at which `add` returns"),
+    Wrong("adds in a task of its own", adds_in_a_task_of_its_own, "Is `add` in a task of its own?"),
     Wrong("all but http.request", leaving(listen=until_no_request), "a message of the type “http.other”"),
     Wrong("never listens", never_listens, "your coroutine never calls `receive`"),
     Wrong("asks at the end", asks_at_the_end, "The first call came after 140 ms"),
@@ -2425,6 +2520,7 @@ RIGHT = {
         with_two_loops,
         waits_for_the_last_turn,
         waits_with_futures_wait,
+        asks_until_the_turn_is_done,
         waits_behind_the_last_turn,
     ],
     "14.3": [listener_cancels_me, with_a_callback, with_a_task_group, each_wait_by_itself, with_the_given_coroutine],

@@ -12,11 +12,11 @@ class Recorder:
 
     def __init__(self) -> None:
         self.captures = self.replays = 0
-        self.fails = False
+        self.fails: type[Exception] | None = None
 
     def __call__(self, step):
-        if self.fails:
-            raise MemoryError("no memory for another graph")
+        if self.fails is not None:
+            raise self.fails("no memory for another graph")
         self.captures += 1
         output = torch.full_like(step(), float("nan"))
 

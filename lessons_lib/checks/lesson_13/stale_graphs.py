@@ -145,20 +145,25 @@ def _dropped(attempt) -> None:
 
 
 def _capture_fails(attempt) -> None:
-    case = '`run(2, "A", …)`; then `run(2, "B", …)`, whose capture raises MemoryError; then `run(2, "B", …)` again. '
+    for failure in (MemoryError, RuntimeError):  # PyTorch's own errors are RuntimeErrors
+        _fails_with(attempt, failure)
+
+
+def _fails_with(attempt, failure: type[Exception]) -> None:
+    case = f'`run(2, "A", …)`; then `run(2, "B", …)`, whose capture raises {failure.__name__}; then `run(2, "B", …)` again. '  # noqa: E501
     bench = Bench(attempt, case + "The steps return 1, 5 and 5.")
     bench.run(2, "A", torch.tensor(1.0))
-    bench.recorder.fails = True
+    bench.recorder.fails = failure
     try:
         bench.run(2, "B", torch.tensor(5.0))
-    except MemoryError:
+    except failure:
         pass
     else:
         raise bench.mistake(
-            "the MemoryError should go on to the caller; yours returned an output.",
+            f"the {failure.__name__} should go on to the caller; yours returned an output.",
             "The step wasn't computed, and the engine has to know that.",
         )
-    bench.recorder.fails = False
+    bench.recorder.fails = None
     got = bench.run(2, "B", torch.tensor(5.0))
     bench.expect(got, 5, "That is the graph of A. No graph was captured with B's key, so B's key must not be noted.")
     expect_count(bench, 2, "A capture that raises an error has made no graph. Count after it, not before.")

@@ -7,6 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 STEP_SECONDS = 0.005  # on the virtual clock
 NUM_BLOCKS = 8
+MOST_ASKED = 100
 
 
 class FakeEngine:
@@ -139,6 +140,18 @@ class TimedFuture(Future):
         self.executor = executor
         self.second_call: tuple[str, str] | None = None  # the fault, if a turn was still running
         self._waiters = Waiters(self)
+        self.asked_in, self.num_asked = None, 0  # the round of the event loop in which `done` was called, how often
+
+    def done(self) -> bool:
+        """A caller that asks again and again in one round of the event loop blocks it, until the thread has ended."""
+        jumping = self.executor.loop.jumping
+        this_round = (jumping.now, jumping.rounds, jumping.timers)
+        self.num_asked = self.num_asked + 1 if self.asked_in == this_round else 1
+        self.asked_in = this_round
+        if self.num_asked > MOST_ASKED:
+            self.num_asked = 0
+            self.executor.finish(self)
+        return super().done()
 
     def result(self, timeout=None):
         self.executor.finish(self)

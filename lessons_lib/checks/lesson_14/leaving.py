@@ -36,6 +36,9 @@ def check_stream_until_gone(attempt) -> None:
         _fails(attempt, where)
     for phase in PHASES:
         _cancelled(attempt, phase)
+    for how in ("leaves", "cancelled"):
+        for rounds in range(6):
+            _as_accepted(attempt, how, rounds)
     for leaves in (False, True):
         for point in range(MOST_AWAITS):
             if not _cancelled_at(attempt, point, leaves):
@@ -217,6 +220,13 @@ def _fails(attempt, where: str) -> None:
                 idea="Does your code catch it? If not: an exception stays in its task until something asks for it, and "
                 "`task.result()` raises it.",
             )
+        if hasattr(owner.exception(), "exceptions"):  # an ExceptionGroup; Python 3.10 has none of its own
+            raise Mistake(
+                f"{type(owner.exception()).__name__} came out; the exception itself should.",
+                case=case,
+                idea="A task group wraps what it raises, so the caller's `except` doesn't catch it. Take the exception "
+                "out, or do the work in a task whose `result()` you ask for.",
+            )
         if not isinstance(owner.exception(), EngineFailed):
             raise owner.exception()
         await scene.audit(owner, "an error came")
@@ -235,6 +245,46 @@ def _cancelled(attempt, phase: str) -> None:
         owner.cancel()
         await _refuse_survivor(scene, owner)
         await scene.audit(owner, "it was cancelled")
+
+    play(story, case, STUCK, SPINNING, POLLING)
+
+
+def _as_accepted(attempt, how: str, rounds: int) -> None:
+    """`add` returns, and in the same moment the client leaves, or the coroutine is cancelled.
+
+    Args:
+        rounds: of the event loop, by which that comes later.
+    """
+    who, ended = {
+        "leaves": ("the client leaves", "the client left"),
+        "cancelled": ("your coroutine itself is cancelled", "it was cancelled"),
+    }[how]
+    case = f"{who} at the very moment at which `add` returns."
+
+    class Client(FakeClient):
+        async def receive(self) -> dict:
+            message = await super().receive()
+            await settle(rounds)
+            return message
+
+    async def story():
+        scene = Scene(attempt, case, Client([(ACCEPTED, DISCONNECT)]) if how == "leaves" else FakeClient())
+        owner = scene.start()
+        await asyncio.sleep(ACCEPTED)
+        if how == "cancelled":
+            await settle(rounds)
+            owner.cancel()
+        await settle()
+        if not owner.done():
+            await asyncio.wait([owner], timeout=4 * SLOW)
+        owner.cancelled() or owner.exception()
+        if scene.request.is_open and not scene.doing():
+            raise Mistake(
+                f"your coroutine has ended ({ended}), and the request is still open: it keeps its blocks.",
+                case=case,
+                idea="The stream is there, and nothing closes it. Is `add` in a task of its own? Then yours can be "
+                "stopped before the `try` whose `finally` calls `aclose`. Let one task do both, as `send_all` does.",
+            )
 
     play(story, case, STUCK, SPINNING, POLLING)
 

@@ -1,8 +1,12 @@
 """Judges 14.1, `Mailbox`: nothing is lost, the producer never waits, and the reader is woken."""
 
 import asyncio
+import contextlib
+import threading
+import time
+from unittest.mock import patch
 
-from lessons_lib.checks.exercise import Mistake, short
+from lessons_lib.checks.exercise import Mistake, current_case, short
 from lessons_lib.checks.lesson_14.mailbox_calls import (
     ASLEEP,
     POLLING,
@@ -27,8 +31,27 @@ from lessons_lib.checks.lesson_14.virtual_loop import play, settle
 
 
 def check_mailbox(attempt) -> None:
-    for story in STORIES:
-        story(attempt)
+    with _refusing_sleep():
+        for story in STORIES:
+            story(attempt)
+
+
+@contextlib.contextmanager
+def _refusing_sleep():
+    """`time.sleep` in an attempt would stop the check's event loop, and so everything that could wake it."""
+    sleep, thread = time.sleep, threading.get_ident()
+
+    def refuse(seconds: float) -> None:
+        if threading.get_ident() != thread:
+            return sleep(seconds)
+        raise Mistake(
+            "`time.sleep` was called: it stops the event loop's thread, so nothing can be put in meanwhile.",
+            case=current_case.text,
+            idea="A coroutine waits with `await`, which lets others run: `await self._has_news.wait()`.",
+        )
+
+    with patch("time.sleep", refuse):
+        yield
 
 
 def _two_are_there(attempt) -> None:
