@@ -244,6 +244,18 @@ def without_an_empty_field(request, token_ids):
     return made
 
 
+def keeps_the_list_if_nothing_came(request, token_ids):
+    again = request_to_go_on(request, token_ids)
+    if again is not None and not token_ids and request.get("output_token_ids"):
+        again["output_token_ids"] = request["output_token_ids"]
+    return again
+
+
+def drops_what_is_false(request, token_ids):
+    again = request_to_go_on(request, token_ids)
+    return again and {field: value for field, value in again.items() if value}
+
+
 # 15.3 relay: variants of one loop
 
 
@@ -649,6 +661,8 @@ WRONG = {
         Wrong("the last new token only", last_new_token_only, "none since: that is all of them"),
         Wrong("nothing without tokens", fails_without_tokens, "failed before its first token"),
         Wrong("output_token_ids is None", no_output_tokens_as_none, '"output_token_ids" is None'),
+        Wrong("the first request's list", keeps_the_list_if_nothing_came, "the same list object as that of the first"),
+        Wrong("fields that are 0 are dropped", drops_what_is_false, "'temperature' is missing"),
         Wrong("one more field", adds_a_field, "a field 'attempt'"),
     ],
     "15.3": [
