@@ -44,6 +44,15 @@ def spares_those_without_an_answer(candidates, policy):
     return max(reversed(begun or candidates), key=policy.rank)
 
 
+def spares_those_with_nothing_computed(candidates, policy):
+    computed = [sequence for sequence in candidates if sequence.num_computed_tokens]
+    return max(reversed(computed or candidates), key=policy.rank)
+
+
+def spares_interactive_ones(candidates, policy):
+    return max(reversed(candidates), key=lambda sequence: (not sequence.is_interactive, policy.rank(sequence)))
+
+
 def breaks_ties_by_length(candidates, policy):
     return max(reversed(candidates), key=lambda sequence: (policy.rank(sequence), -sequence.num_tokens))
 
@@ -558,6 +567,8 @@ WRONG = {
         Wrong("the last admitted, whatever its rank", takes_the_last_admitted, "was preempted once"),
         Wrong("only those without an answer", spares_those_with_an_answer, "A has 3 tokens of its answer"),
         Wrong("only those with an answer", spares_those_without_an_answer, "B has 3 tokens of its answer"),
+        Wrong("only those with computed tokens", spares_those_with_nothing_computed, "none of its tokens are computed"),
+        Wrong("interactive ones are spared", spares_interactive_ones, "only A is interactive"),
         Wrong("the first admitted", takes_the_first_admitted, "B is first in the list"),
         Wrong("the longest", takes_the_longest, "The length of a sequence doesn't matter"),
         Wrong("the latest arrival, whatever the policy", takes_the_last_to_come, "not `arrival_time`"),

@@ -389,6 +389,20 @@ def without_tokens(chunk):
     return Chunk([], chunk.finish_reason, chunk.error) if chunk.finish_reason else chunk
 
 
+def reason_of_its_own(request, replicas, choose, max_moves=2):
+    for chunk in relay(request, replicas, choose, max_moves):
+        yield Chunk(chunk.token_ids, "error" if chunk.finish_reason == "error" else None, chunk.error)
+        if chunk.finish_reason == "error":
+            return
+    yield Chunk([], "length")
+
+
+def one_token_at_a_time(request, replicas, choose, max_moves=2):
+    for chunk in relay(request, replicas, choose, max_moves):
+        yield from (Chunk([token]) for token in chunk.token_ids[:-1])
+        yield Chunk(chunk.token_ids[-1:], chunk.finish_reason, chunk.error)
+
+
 def returns_a_list(request, replicas, choose, max_moves=2):
     return list(relay(request, replicas, choose, max_moves))
 
@@ -712,6 +726,8 @@ WRONG = {
         Wrong("a refused request raises", relaying(refused="raise"), "your code raised ValueError"),
         Wrong("why it was refused is lost", relaying(refused="vague"), "should say why"),
         Wrong("an engine's error moves on", relaying(error_chunk_ends=False), "yours have ['error', 'length']"),
+        Wrong("a reason of its own", reason_of_its_own, "should be 'stop'; yours is 'length'"),
+        Wrong("the last chunk is split", one_token_at_a_time, "with all its tokens"),
         Wrong("the reason twice", repeats_the_reason, "yours have ['length', 'length']"),
         Wrong("no seed", relaying(seed=lambda request: request), "the same seed, an int; yours were [None, None]"),
         Wrong(

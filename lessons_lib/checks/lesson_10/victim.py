@@ -203,7 +203,7 @@ def _check_other_policies(attempt) -> None:
 
 
 def _check_progress(attempt) -> None:
-    """What a candidate has of its answer makes no difference."""
+    """What a candidate has computed, and whether somebody reads it, makes no difference."""
     for answered in ("A", "B"):
         a, b = _sequence("A", 1.0), _sequence("B", 0.0)
         (a if answered == "A" else b).output_ids = [5, 5, 5]
@@ -214,6 +214,16 @@ def _check_progress(attempt) -> None:
         )
         idea = "A ranks behind B, so A is the victim. How far they are makes no difference: the tokens are kept."
         _choose(attempt, [a, b], FirstComeFirstServed(), a, case, {"B": idea}, LAST)
+    only_rank = "A ranks behind B, so A is the victim. The rank alone decides, unless two are equal."
+    a, b = _sequence("A", 1.0), _sequence("B", 0.0)
+    a.num_computed_tokens = 0
+    case = "first come, first served; A arrived at 1 and B at 0. A has blocks, but none of its tokens are computed yet."
+    _choose(attempt, [a, b], FirstComeFirstServed(), a, case, {"B": only_rank}, LAST)
+    for name in "AB":
+        a, b = _sequence("A", 1.0), _sequence("B", 0.0)
+        (a if name == "A" else b).is_interactive = True
+        case = f"first come, first served; A arrived at 1 and B at 0; only {name} is interactive."
+        _choose(attempt, [a, b], FirstComeFirstServed(), a, case, {"B": only_rank}, LAST)
 
 
 def _check_alike(attempt) -> None:
