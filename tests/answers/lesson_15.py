@@ -119,6 +119,28 @@ def least_loaded_by_load_only(block_hashes, replicas, imbalance_limit):
     return least if replicas[best].load > replicas[least].load + imbalance_limit else best
 
 
+def too_busy(fall_back):
+    """Another replica than the least loaded one, if the best is too busy."""
+
+    def choose(block_hashes, replicas, imbalance_limit):
+        best = choose_replica(block_hashes, replicas, 10**9)
+        if replicas[best].load <= min(replica.load for replica in replicas) + imbalance_limit:
+            return best
+        matched = [sum(block in replica.sent_blocks for block in block_hashes) for replica in replicas]
+        return fall_back(replicas, matched)
+
+    return choose
+
+
+def least_loaded_then_longest(replicas, matched):
+    return min(range(len(replicas)), key=lambda i: (replicas[i].load, -matched[i], replicas[i].num_sent))
+
+
+def least_loaded_of_the_unmatched(replicas, matched):
+    unmatched = [i for i in range(len(replicas)) if not matched[i]] or range(len(replicas))
+    return min(unmatched, key=lambda i: (replicas[i].load, replicas[i].num_sent))
+
+
 # 15.2 request_to_go_on
 
 
@@ -643,6 +665,8 @@ WRONG = {
         Wrong("the best within the limit", best_within_the_limit, "even if another one was sent a shorter beginning"),
         Wrong("the first of equals", first_of_equals, "only the load counts"),
         Wrong("ignores num_sent", ignores_num_sent, "send everything to the first replica"),
+        Wrong("too busy: the match breaks ties", too_busy(least_loaded_then_longest), "makes no difference any more"),
+        Wrong("too busy: none that matches", too_busy(least_loaded_of_the_unmatched), "a shorter beginning"),
         Wrong("num_sent before load", num_sent_before_load, "The load comes first"),
         Wrong("the last of equals", last_of_equals, "the first of them"),
         Wrong("the busiest of equals", busiest_of_equals, "yours chose replica"),
