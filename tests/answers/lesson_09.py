@@ -140,6 +140,16 @@ def in_two_dicts(running, budget):
     return decodes | {sequence: count for sequence, count in prompts.items() if count}
 
 
+def lets_the_rest_fall_below_zero(running, budget):
+    decodes = [sequence for sequence in running if wanted(sequence) == 1]
+    counts, left = dict.fromkeys(decodes[:budget], 1), budget - len(decodes)
+    for sequence in running:
+        if wanted(sequence) > 1 and left:
+            counts[sequence] = min(wanted(sequence), left)
+            left -= counts[sequence]
+    return counts
+
+
 # 09.2 conservative
 
 
@@ -224,6 +234,17 @@ def counts_what_is_still_to_come(scheduler, sequence):
 
 
 # 09.3 Scheduler
+
+
+def sends_a_stalled_one_back(self, scheduler_output, sequence, count):
+    missing = blocks_for(sequence.num_computed_tokens + count, self.pool.block_size) - len(sequence.blocks)
+    if missing > len(self.pool.free_queue):
+        scheduler_output.stalled.append(sequence)
+        self.running.remove(sequence)
+        self.waiting.add(sequence)
+        return
+    sequence.blocks += self.pool.allocate(missing)
+    scheduler_output.num_scheduled_tokens[sequence] = count
 
 
 def scheduling(**methods):
@@ -672,6 +693,7 @@ def stalls_when_no_block_is_free(self, scheduler_output, sequence, count):
 
 WRONG = {
     "09.1": [
+        Wrong("what is left falls below 0", lets_the_rest_fall_below_zero, "yours are {'A': 1, 'F': -1}"),
         Wrong("in the order of arrival", in_order_of_arrival, "but was admitted after it"),
         Wrong("what is left, in equal parts", splits_what_is_left_evenly, "F, which comes after it, gets 16"),
         Wrong(
@@ -845,6 +867,11 @@ WRONG = {
         Wrong("nothing returned", returns_nothing, "yours returned None"),
     ],
     "09.3": [
+        Wrong(
+            "a stalled sequence waits again",
+            scheduling(allocate_slots=sends_a_stalled_one_back),
+            "A ran before this step, and must still run",
+        ),
         Wrong(
             "stalls although it has room",
             scheduling(allocate_slots=stalls_when_no_block_is_free),

@@ -34,6 +34,25 @@ def breaks_ties_by_id(candidates, policy):
     return max(candidates, key=lambda sequence: (policy.rank(sequence), sequence.id))
 
 
+def spares_those_with_an_answer(candidates, policy):
+    begun = [sequence for sequence in candidates if not sequence.output_ids]
+    return max(reversed(begun or candidates), key=policy.rank)
+
+
+def spares_those_without_an_answer(candidates, policy):
+    begun = [sequence for sequence in candidates if sequence.output_ids]
+    return max(reversed(begun or candidates), key=policy.rank)
+
+
+def spares_those_with_nothing_computed(candidates, policy):
+    computed = [sequence for sequence in candidates if sequence.num_computed_tokens]
+    return max(reversed(computed or candidates), key=policy.rank)
+
+
+def spares_interactive_ones(candidates, policy):
+    return max(reversed(candidates), key=lambda sequence: (not sequence.is_interactive, policy.rank(sequence)))
+
+
 def breaks_ties_by_length(candidates, policy):
     return max(reversed(candidates), key=lambda sequence: (policy.rank(sequence), -sequence.num_tokens))
 
@@ -515,6 +534,26 @@ def takes_the_nearest_measurement(recorded):
     return should_swap
 
 
+def rounded_up_to(tokens, size):
+    return size * blocks_for(tokens, size)
+
+
+def between_the_measurements(recorded):
+    first, last = recorded[0], recorded[-1]
+    slope = (last["recompute_s"] - first["recompute_s"]) / (last["tokens"] - first["tokens"])
+    base = first["recompute_s"] - slope * first["tokens"]
+    lengths = [first["tokens"], last["tokens"]]
+    swaps = [row["swap_out_s"] + row["swap_in_s"] for row in (first, last)]
+    steps = [row["recompute_s"] - base for row in (first, last)]
+
+    def should_swap(scheduler, victim):
+        computed = victim.num_computed_tokens
+        copied = rounded_up_to(computed, scheduler.pool.block_size)
+        return bool(np.interp(copied, lengths, swaps) < np.interp(computed, lengths, steps))
+
+    return should_swap
+
+
 WRONG = {
     "10.1": [
         Wrong("negative ranks are never larger", starts_from_zero, "their ranks are −1 and −2"),
@@ -526,6 +565,10 @@ WRONG = {
         Wrong("the first of two equal ranks", takes_the_first_of_two_alike, "take the last of them in the list"),
         Wrong("the largest id of two equal ranks", breaks_ties_by_id, "not the id"),
         Wrong("the last admitted, whatever its rank", takes_the_last_admitted, "was preempted once"),
+        Wrong("only those without an answer", spares_those_with_an_answer, "A has 3 tokens of its answer"),
+        Wrong("only those with an answer", spares_those_without_an_answer, "B has 3 tokens of its answer"),
+        Wrong("only those with computed tokens", spares_those_with_nothing_computed, "none of its tokens are computed"),
+        Wrong("interactive ones are spared", spares_interactive_ones, "only A is interactive"),
         Wrong("the first admitted", takes_the_first_admitted, "B is first in the list"),
         Wrong("the longest", takes_the_longest, "The length of a sequence doesn't matter"),
         Wrong("the latest arrival, whatever the policy", takes_the_last_to_come, "not `arrival_time`"),
@@ -727,6 +770,21 @@ WRONG = {
             )(recorded),
             "to swap and to recompute",
         ),
+        Wrong(
+            "only the prompt is recomputed",
+            choosing(swap_line, recompute_slope, tokens=lambda v: min(v.num_computed_tokens, len(v.prompt_ids))),
+            "Most of what is computed belongs to the answer",
+        ),
+        Wrong(
+            "only the prompt is copied",
+            choosing(
+                swap_line,
+                recompute_slope,
+                copied=lambda v, size: rounded_up_to(min(v.num_computed_tokens, len(v.prompt_ids)), size),
+            ),
+            "Most of what is computed belongs to the answer",
+        ),
+        Wrong("both lines end at the measurements", between_the_measurements, "The line goes on at both ends"),
         Wrong("the last two measurements", by_the_last_two, "use the last two measurements"),
         Wrong("the first two measurements", by_the_first_two, "use the first two measurements"),
         Wrong("all measurements", by_least_squares, "Use the first and the last"),

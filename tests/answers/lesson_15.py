@@ -119,6 +119,28 @@ def least_loaded_by_load_only(block_hashes, replicas, imbalance_limit):
     return least if replicas[best].load > replicas[least].load + imbalance_limit else best
 
 
+def too_busy(fall_back):
+    """Another replica than the least loaded one, if the best is too busy."""
+
+    def choose(block_hashes, replicas, imbalance_limit):
+        best = choose_replica(block_hashes, replicas, 10**9)
+        if replicas[best].load <= min(replica.load for replica in replicas) + imbalance_limit:
+            return best
+        matched = [sum(block in replica.sent_blocks for block in block_hashes) for replica in replicas]
+        return fall_back(replicas, matched)
+
+    return choose
+
+
+def least_loaded_then_longest(replicas, matched):
+    return min(range(len(replicas)), key=lambda i: (replicas[i].load, -matched[i], replicas[i].num_sent))
+
+
+def least_loaded_of_the_unmatched(replicas, matched):
+    unmatched = [i for i in range(len(replicas)) if not matched[i]] or range(len(replicas))
+    return min(unmatched, key=lambda i: (replicas[i].load, replicas[i].num_sent))
+
+
 # 15.2 request_to_go_on
 
 
@@ -242,6 +264,18 @@ def without_an_empty_field(request, token_ids):
     if made and not made["output_token_ids"]:
         del made["output_token_ids"]
     return made
+
+
+def keeps_the_list_if_nothing_came(request, token_ids):
+    again = request_to_go_on(request, token_ids)
+    if again is not None and not token_ids and request.get("output_token_ids"):
+        again["output_token_ids"] = request["output_token_ids"]
+    return again
+
+
+def drops_what_is_false(request, token_ids):
+    again = request_to_go_on(request, token_ids)
+    return again and {field: value for field, value in again.items() if value}
 
 
 # 15.3 relay: variants of one loop
@@ -375,6 +409,20 @@ def seed_in_place(request):
 
 def without_tokens(chunk):
     return Chunk([], chunk.finish_reason, chunk.error) if chunk.finish_reason else chunk
+
+
+def reason_of_its_own(request, replicas, choose, max_moves=2):
+    for chunk in relay(request, replicas, choose, max_moves):
+        yield Chunk(chunk.token_ids, "error" if chunk.finish_reason == "error" else None, chunk.error)
+        if chunk.finish_reason == "error":
+            return
+    yield Chunk([], "length")
+
+
+def one_token_at_a_time(request, replicas, choose, max_moves=2):
+    for chunk in relay(request, replicas, choose, max_moves):
+        yield from (Chunk([token]) for token in chunk.token_ids[:-1])
+        yield Chunk(chunk.token_ids[-1:], chunk.finish_reason, chunk.error)
 
 
 def returns_a_list(request, replicas, choose, max_moves=2):
@@ -617,6 +665,8 @@ WRONG = {
         Wrong("the best within the limit", best_within_the_limit, "even if another one was sent a shorter beginning"),
         Wrong("the first of equals", first_of_equals, "only the load counts"),
         Wrong("ignores num_sent", ignores_num_sent, "send everything to the first replica"),
+        Wrong("too busy: the match breaks ties", too_busy(least_loaded_then_longest), "makes no difference any more"),
+        Wrong("too busy: none that matches", too_busy(least_loaded_of_the_unmatched), "a shorter beginning"),
         Wrong("num_sent before load", num_sent_before_load, "The load comes first"),
         Wrong("the last of equals", last_of_equals, "the first of them"),
         Wrong("the busiest of equals", busiest_of_equals, "yours chose replica"),
@@ -649,6 +699,8 @@ WRONG = {
         Wrong("the last new token only", last_new_token_only, "none since: that is all of them"),
         Wrong("nothing without tokens", fails_without_tokens, "failed before its first token"),
         Wrong("output_token_ids is None", no_output_tokens_as_none, '"output_token_ids" is None'),
+        Wrong("the first request's list", keeps_the_list_if_nothing_came, "the same list object as that of the first"),
+        Wrong("fields that are 0 are dropped", drops_what_is_false, "'temperature' is missing"),
         Wrong("one more field", adds_a_field, "a field 'attempt'"),
     ],
     "15.3": [
@@ -698,6 +750,8 @@ WRONG = {
         Wrong("a refused request raises", relaying(refused="raise"), "your code raised ValueError"),
         Wrong("why it was refused is lost", relaying(refused="vague"), "should say why"),
         Wrong("an engine's error moves on", relaying(error_chunk_ends=False), "yours have ['error', 'length']"),
+        Wrong("a reason of its own", reason_of_its_own, "should be 'stop'; yours is 'length'"),
+        Wrong("the last chunk is split", one_token_at_a_time, "with all its tokens"),
         Wrong("the reason twice", repeats_the_reason, "yours have ['length', 'length']"),
         Wrong("no seed", relaying(seed=lambda request: request), "the same seed, an int; yours were [None, None]"),
         Wrong(

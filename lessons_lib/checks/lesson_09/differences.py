@@ -146,6 +146,15 @@ def _compare_admitted(twins: "Twins", got, want) -> None:
             ),
         )
     extra, missing = [n for n in runs if n not in should], [n for n in should if n not in runs]
+    if gone := [n for n in twins.before if n not in runs]:
+        raise Mistake(
+            f"`running` should be {should}; yours is {runs}.",
+            case=twins.now(),
+            idea=(
+                f"{listed(gone)} ran before this step, and must still run. A sequence that stalls keeps its batch slot "
+                "and its blocks: it only gets no token."
+            ),
+        )
     if extra:
         raise Mistake(
             (

@@ -26,6 +26,7 @@ CASES = (
     ([("E", 5, 20, 0)], 64),
     ([("E", 5, 20, 0), ("A", 13, 5, 17)], 10),
     ([("F", 40, 0, 0), ("D", 21, 0, 20)], 16),
+    ([("A", 13, 5, 17), ("C", 3, 2, 4), ("F", 40, 0, 0)], 1),
     ([], 32),
 )
 
@@ -313,7 +314,10 @@ def _why(found, counts, case) -> str:
     if any(count == 0 for count in counts.values()):
         return "Leave out sequences that get no tokens: an entry of 0 would put an empty segment into the packed batch."
     if any(count < 0 for count in counts.values()):
-        return "A count is negative: did you schedule more than the budget?"
+        return (
+            "A count is negative. More sequences may want one token than the budget allows: subtract only what you "
+            "schedule, and stop when nothing is left."
+        )
     for rule, idea in RULES:
         if found and found == [rule(_made(other), room) for other, room in CASES[: len(found)]]:
             return idea

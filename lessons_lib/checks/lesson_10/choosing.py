@@ -74,6 +74,10 @@ def _recompute_per_token(first, last, tokens: float | None = None) -> float:
     return (last["recompute_s"] - first["recompute_s"]) / (tokens or last["tokens"] - first["tokens"])
 
 
+def _within(first, last, tokens: float) -> float:
+    return min(max(tokens, first["tokens"]), last["tokens"])
+
+
 def _above_break_even(recorded):
     first, last = recorded[0], recorded[-1]
     line = _swap_line(first, last)
@@ -130,6 +134,14 @@ MISTAKES = (
         "You seem to use the last two measurements. Take the first and the last: the farther apart two points are, "
         "the less an error in one of them tilts the line."
     )),
+    (
+        _rule(
+            swap=lambda a, b, tokens, size: _swap_line(a, b)(_within(a, b, tokens)),
+            recompute=lambda a, b, tokens, size: _recompute_per_token(a, b) * _within(a, b, tokens),
+        ),
+        "You seem to take a victim that is shorter than the first measurement, or longer than the last, for one of "
+        "that length, as `np.interp` does. The line goes on at both ends.",
+    ),
     (_above_break_even, (
         "You seem to compare the victim's tokens with one break-even length. If a token takes longer to swap than to "
         "recompute, there is none; and a swap copies whole blocks. Compute the two times for each victim, and compare "
@@ -219,6 +231,12 @@ def _counts() -> Iterator[Case]:
     )
     yield Case(machine, 480, lost, known=800)
     yield Case(machine, 480, "Only computed tokens have keys and values that can be copied or lost.", known=4000)
+    answer = (
+        "Most of what is computed belongs to the answer. Keys and values are copied or lost for all computed tokens, "
+        "of the prompt and of the answer."
+    )
+    yield Case(machine, 4800, answer, answered=4700)
+    yield Case(Machine(out=10, into=10, recompute=15), 1600, answer, answered=1500)
 
 
 def _blocks() -> Iterator[Case]:

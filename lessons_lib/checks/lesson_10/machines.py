@@ -69,12 +69,14 @@ class Case:
     size: int = 16
     known: int | None = None
     extra_blocks: int = 0
+    answered: int = 0  # of the known tokens
     lengths: tuple[int, ...] = LENGTHS
 
     def __str__(self) -> str:
         known = self.computed + 1 if self.known is None else self.known
         told = f"{self.machine}; blocks of {self.size}; {self.computed:,} tokens of the victim are computed, "
         told += f"of {known:,} known ones"
+        told += f" ({known - self.answered:,} of the prompt, {self.answered:,} of the answer)" if self.answered else ""
         told += f", and it has {self.blocks + self.extra_blocks} blocks." if self.extra_blocks else "."
         return told + (
             f" The recorded lengths are {' and '.join(map(str, self.lengths))}." if self.lengths != LENGTHS else ""
@@ -95,7 +97,14 @@ class Case:
     def asked(self, should_swap: Callable) -> Any:
         known = self.computed + 1 if self.known is None else self.known
         blocks = list(range(self.blocks + self.extra_blocks))
-        victim = Sequence("A", range(known), 10, num_computed_tokens=self.computed, blocks=blocks)
+        victim = Sequence(
+            "A",
+            range(known - self.answered),
+            self.answered + 10,
+            output_ids=[5] * self.answered,
+            num_computed_tokens=self.computed,
+            blocks=blocks,
+        )
         return should_swap(Asked(BlockPool(1000, self.size), str(self)), victim)
 
 

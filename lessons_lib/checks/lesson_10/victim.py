@@ -22,6 +22,7 @@ def check_last_in_rank(attempt) -> None:
     _check_alone(attempt)
     _check_order_of_arrival(attempt)
     _check_other_policies(attempt)
+    _check_progress(attempt)
     _check_alike(attempt)
     _check_random(attempt)
 
@@ -199,6 +200,30 @@ def _check_other_policies(attempt) -> None:
         },
         LAST,
     )
+
+
+def _check_progress(attempt) -> None:
+    """What a candidate has computed, and whether somebody reads it, makes no difference."""
+    for answered in ("A", "B"):
+        a, b = _sequence("A", 1.0), _sequence("B", 0.0)
+        (a if answered == "A" else b).output_ids = [5, 5, 5]
+        other = "B" if answered == "A" else "A"
+        case = (
+            f"first come, first served; A arrived at 1 and B at 0. {answered} has 3 tokens of its answer, {other} none "
+            "yet. The candidates are A, B."
+        )
+        idea = "A ranks behind B, so A is the victim. How far they are makes no difference: the tokens are kept."
+        _choose(attempt, [a, b], FirstComeFirstServed(), a, case, {"B": idea}, LAST)
+    only_rank = "A ranks behind B, so A is the victim. The rank alone decides, unless two are equal."
+    a, b = _sequence("A", 1.0), _sequence("B", 0.0)
+    a.num_computed_tokens = 0
+    case = "first come, first served; A arrived at 1 and B at 0. A has blocks, but none of its tokens are computed yet."
+    _choose(attempt, [a, b], FirstComeFirstServed(), a, case, {"B": only_rank}, LAST)
+    for name in "AB":
+        a, b = _sequence("A", 1.0), _sequence("B", 0.0)
+        (a if name == "A" else b).is_interactive = True
+        case = f"first come, first served; A arrived at 1 and B at 0; only {name} is interactive."
+        _choose(attempt, [a, b], FirstComeFirstServed(), a, case, {"B": only_rank}, LAST)
 
 
 def _check_alike(attempt) -> None:

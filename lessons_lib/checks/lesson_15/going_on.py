@@ -158,6 +158,14 @@ def _check_own_list(attempt) -> None:
             case=f"{case}; afterwards the balancer appends further tokens to its list.",
             idea="Both would grow together, and the request would change after it was sent. Make a new list.",
         )
+    before = [8, 9]
+    got, case = _go_on(attempt, {**REQUEST, "output_token_ids": before}, [])
+    if got is not None and got.get("output_token_ids") is before:
+        raise Mistake(
+            '"output_token_ids" is the same list object as that of the first request.',
+            case=case,
+            idea="What is added to one of them would be added to the other. Make a new list, also if no token came.",
+        )
 
 
 def _check_none(attempt) -> None:
@@ -181,3 +189,4 @@ def _check_none(attempt) -> None:
 def _check_any_request(attempt) -> None:
     _expect(attempt, {"prompt": [1], "max_tokens": 4}, [7])
     _expect(attempt, {"prompt": [1], "max_tokens": 4, "frequency_penalty": 0.5, "user": "x", "min_tokens": 3}, [0, 0])
+    _expect(attempt, {"prompt": [1], "max_tokens": 4, "temperature": 0.0, "seed": 0, "ignore_eos": False}, [7])

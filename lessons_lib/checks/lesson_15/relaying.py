@@ -3,7 +3,7 @@
 from itertools import islice
 
 from lessons_lib.checks.exercise import Mistake, reached
-from lessons_lib.checks.lesson_15.fake_replica import FakeReplica
+from lessons_lib.checks.lesson_15.fake_replica import REQUEST, TOKENS, FakeReplica
 from lessons_lib.checks.lesson_15.lost_replicas import (
     check_after_the_last_token,
     check_arrives_complete,
@@ -21,17 +21,25 @@ from lessons_lib.checks.lesson_15.lost_replicas import (
 from lessons_lib.checks.lesson_15.refused_requests import check_error_chunk, check_refused, check_refused_late
 from lessons_lib.checks.lesson_15.relayed_chunks import check_nothing_left, close_reader, relayed, start_relay
 from lessons_lib.checks.lesson_15.relayed_seeds import check_drawn_seeds, check_seed
+from lessons_lib.serving.failover import Chunk
 
 
 def check_relay(attempt) -> None:
-    for check in (_check_one, _check_as_it_comes, _check_choice, _check_other_streams, _check_reader_leaves):
+    for check in (
+        _check_one,
+        _check_as_it_comes,
+        _check_choice,
+        _check_other_streams,
+        _check_reader_leaves,
+        _check_reason,
+    ):
         check(attempt)
     with reached("A stream is passed on if its replica isn't lost. This is about the other rows of the table."):
         for check in (
             check_lost_anywhere, check_connection_cut, check_opening, check_lost_twice, check_begun,
             check_larger_chunks, check_chosen_again, check_after_the_last_token, check_none_left, check_max_moves,
             check_refused, check_refused_late, check_error_chunk, check_seed, check_drawn_seeds,
-            check_over_before_the_next, check_arrives_complete,
+            check_over_before_the_next, check_arrives_complete, _check_last_with_tokens,
         ):  # fmt: skip
             check(attempt)
 
@@ -63,6 +71,29 @@ def _check_one(attempt) -> None:
             f"the first request should have no output tokens; yours is {replica.requests[0]}.",
             case=case,
             idea="Nothing has been generated yet.",
+        )
+
+
+def _check_reason(attempt) -> None:
+    case = "one replica, which ends an answer of 5 tokens with Chunk([], 'stop'); max_tokens is 9."
+    request = {**REQUEST, "max_tokens": 9}
+    chunks = relayed(attempt, [FakeReplica("A", last=Chunk([], "stop"))], case, request)
+    if chunks[-1].finish_reason != "stop":
+        raise Mistake(
+            f"the last chunk's reason should be 'stop'; yours is {chunks[-1].finish_reason!r}.",
+            case=case,
+            idea="The replica knows why it stopped: pass its last chunk on as it is.",
+        )
+
+
+def _check_last_with_tokens(attempt) -> None:
+    case = "one replica that doesn't fail. It yields chunks of three and two tokens, the second one with the reason."
+    last = relayed(attempt, [FakeReplica("A", in_chunk=3)], case)[-1]
+    if list(last.token_ids) != TOKENS[3:]:
+        raise Mistake(
+            f"the last chunk should have the tokens {TOKENS[3:]} and the reason 'length'; yours is {last}.",
+            case=case,
+            idea="A chunk with a reason is passed on as it is, with all its tokens: `yield chunk`.",
         )
 
 

@@ -144,6 +144,16 @@ def _check_others_limit(attempt) -> None:
         "another one was sent a shorter beginning."
     )
     _choose(attempt, BLOCKS[:4], [_replica(1, BLOCKS[:2]), _replica(0, []), _replica(9, BLOCKS[:4])], 3, 1, idea)
+    tie = (
+        "Replica 2 is too busy, and the two others are equally little loaded. Then `num_sent` decides; what they were "
+        "sent of this prompt makes no difference any more."
+    )
+    _choose(attempt, BLOCKS[:4], [_replica(0, [], 1), _replica(0, BLOCKS[:2], 2), _replica(9, BLOCKS[:4])], 3, 0, tie)
+    known = (
+        "Replica 2 is too busy. The least loaded one gets the request, also if it is one that was sent a shorter "
+        "beginning."
+    )
+    _choose(attempt, BLOCKS[:4], [_replica(1, []), _replica(0, BLOCKS[:2]), _replica(9, BLOCKS[:4])], 3, 1, known)
 
 
 def _check_unknown(attempt) -> None:
