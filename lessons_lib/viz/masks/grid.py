@@ -265,6 +265,7 @@ def _crosses(d: Drawing, sheet: _Sheet, y: float) -> None:
         if flag
     )
     if path:
+        d.lines(path, PAPER, 3.5)  # a rim: the cells below have any color
         d.lines(path, INK, 1.5)
 
 

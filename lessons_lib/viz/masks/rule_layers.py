@@ -10,7 +10,7 @@ import torch
 
 from lessons_lib.attention.masks import Rule, combine, not_in_the_future, same_sequence, tag_tokens
 from lessons_lib.recording.mask_text import read_row
-from lessons_lib.viz.drawing.palette import EDGE, INK, PAPER, SOFT_INK, color_of
+from lessons_lib.viz.drawing.palette import EDGE, INK, PAPER, SOFT_INK, color_of, text_on
 from lessons_lib.viz.drawing.picture import Picture
 from lessons_lib.viz.drawing.svg import WIDTH, Drawing, mono_width, number, show_token
 from lessons_lib.viz.stepper import Stepper
@@ -120,7 +120,7 @@ def _cells(d: Drawing, mask: torch.Tensor, wanted: torch.Tensor, owners: list[st
             if mask[query, key] and not wanted[query, key]:
                 box = number(min(width, _ROW) * 0.56)
                 corner = f"M{number(x + width / 2 - float(box) / 2)} {number(y + _ROW / 2 - float(box) / 2)}"
-                d.lines(f"{corner}l{box} {box}m0 -{box}l-{box} {box}", INK, 1.6)
+                d.lines(f"{corner}l{box} {box}m0 -{box}l-{box} {box}", text_on(color_of(owner)), 1.6)
     count = len(owners)
     grid = "".join(f"M{number(left + n * width - 0.5)} {top}v{count * _ROW}" for n in range(count + 1))
     grid += "".join(f"M{left} {number(top + n * _ROW - 0.5)}h{number(count * width)}" for n in range(count + 1))

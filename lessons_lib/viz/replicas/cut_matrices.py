@@ -70,7 +70,7 @@ def draw_cut_matrices(num_tokens: int, inputs: int, inner: int, outputs: int, wo
         )
     _draw_sum(d, xs["partial"] + outputs * unit, row_height, height, num_tokens * unit, outputs * unit, world_size)
     d.height = _TOP + world_size * row_height - 6
-    d.text(16, d.height - 14, "Filled: what a process has in memory. White: what it doesn't have.", 12, fill=SOFT_INK)
+    d.text(16, d.height - 14, "Filled: what a process has in memory. Empty: what it doesn't have.", 12, fill=SOFT_INK)
     return d.picture(
         f"{world_size} processes compute x times W1, SiLU, times W2. Each has all of x ({num_tokens} by {inputs}), "
         f"{part} of the {inner} columns of W1, the same {part} elements of each token after SiLU, and {part} rows of "
