@@ -136,7 +136,7 @@ def test_the_words_say_the_same():
     alt = draw_dashboard(snapshot, steps, ["A"], [str(n) for n in range(20)]).alt
     for words in (
         "after 1 step.",
-        "new tokens per second: 20",
+        "tokens per second: 20",
         "(2 by stop)",
         "blocks 15 of 60 after it, mean 25 %",
         "waiting 1: A",

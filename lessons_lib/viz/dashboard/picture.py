@@ -80,12 +80,12 @@ def _figures(snapshot: Mapping) -> list[tuple[str, str]]:
     """(what, value) of each tile."""
     ended = snapshot["requests"]
     return [
-        ("new tokens per second", f"{snapshot['throughput']:,.0f}" if snapshot["steps"] else "–"),
-        ("first token (TTFT) p50 · p99", _quantiles(snapshot["ttft"])),
-        ("next token (ITL) p50 · p99", _quantiles(snapshot["itl"])),
+        ("tokens per second", f"{snapshot['throughput']:,.0f}" if snapshot["steps"] else "–"),
+        ("first token (TTFT), p50 · p99", _quantiles(snapshot["ttft"])),
+        ("next token (ITL), p50 · p99", _quantiles(snapshot["itl"])),
         ("requests ended", f"{sum(ended.values()):,}"),
         ("preemptions", f"{snapshot['preemptions']:,}"),
-        ("prompt tokens found in cache", f"{100 * snapshot['prefix_hit_rate']:.0f} %"),
+        ("prompts found in cache", f"{100 * snapshot['prefix_hit_rate']:.0f} %"),
     ]
 
 
@@ -99,7 +99,7 @@ def _at_most(seconds: float | None) -> str:
 
 
 def _tiles(d: Drawing, y: float, figures: Sequence[tuple[str, str]]) -> None:
-    widths = (128, 188, 182, 102, 88, 180)
+    widths = (116, 204, 204, 106, 92, 146)  # enough for the widest of the usual fonts
     x = float(_LEFT)
     for width, (what, value) in zip(widths, figures):
         d.text(x, y + 14, value, 16, bold=True)
@@ -186,7 +186,7 @@ def _gauges(snapshot: Mapping, steps: Sequence[EngineStep]) -> list[tuple[str, i
 
 
 def _gauge(d: Drawing, y: float, what: str, used: int, limit: int, mean: float, when: str) -> None:
-    left, width = _LEFT + 92, 470
+    left, width = _LEFT + 102, 460
     share = min(used / limit, 1.0) if limit else 0.0
     d.text(_LEFT, y, what, 12, bold=True)
     d.rect(left, y - 7, width, 14, "none", EDGE)
