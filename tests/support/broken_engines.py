@@ -535,6 +535,28 @@ def takes_what_never_fits(course, engine, scheduler):
     scheduler.check = lambda sequence: None
 
 
+@broken("memory.never_fits")
+def looks_at_the_prompt_alone(course, engine, scheduler):
+    check, pool = scheduler.check, scheduler.pool
+
+    def fits(sequence):
+        if pool.block_size * pool.num_blocks < len(sequence.prompt_ids):
+            check(sequence)
+
+    scheduler.check = fits
+
+
+@broken("memory.token_budget")
+def computes_the_preempted_in_one_go(course, engine, scheduler):
+    preempt = scheduler.preempt_sequence
+
+    def unlimited(scheduler, output, victim):
+        preempt(scheduler, output, victim)
+        scheduler.max_num_batched_tokens = 1000
+
+    scheduler.preempt_sequence = unlimited
+
+
 @broken("memory.token_budget")
 @with_limits(max_num_batched_tokens=lambda limits: 2 * limits.max_num_batched_tokens)
 def twice_the_budget(course, engine, scheduler):

@@ -80,16 +80,27 @@ def never_fits(bench: Bench) -> None:
     run.add(a_prompt(4), 6, ignore_eos=True)
     run.step()
     free = run.free_blocks()
-    try:
-        run.engine.add_request("large", a_prompt(30), Params(4))
-    except Exception:  # of any kind: it was refused
-        if STEPS in run.features and run.free_blocks() != free:
-            raise Broken("a request larger than the pool was refused, and the number of free blocks changed.") from None
-    else:
-        raise Broken(
-            "a prompt of 30 tokens needs 8 blocks of 4, and the pool has 5: add_request took it. It can never run, and "
-            "everything behind it waits for ever."
-        )
+    for prompt, params, why in (
+        (a_prompt(30), Params(4), "a prompt of 30 tokens needs 8 blocks of 4"),
+        (
+            a_prompt(4),
+            Params(30, ignore_eos=True),
+            "a prompt of 4 tokens and an answer of 30 come to 33 tokens in the cache (the last one is never computed), "
+            "9 blocks of 4",
+        ),
+    ):
+        try:
+            run.engine.add_request("large", prompt, params)
+        except Exception:  # of any kind: it was refused
+            if STEPS in run.features and run.free_blocks() != free:
+                raise Broken(
+                    "a request larger than the pool was refused, and the number of free blocks changed."
+                ) from None
+        else:
+            raise Broken(
+                f"{why}, and the pool has 5: add_request took it. It can never be completed, and what waits behind it "
+                "waits for ever."
+            )
     run.run_out()
     run.check_answers()
 
@@ -157,8 +168,22 @@ def token_budget(bench: Bench) -> None:
         run.add(a_prompt(length), max_tokens, ignore_eos=True)
     run.run_out()
     run.check_answers()
-    if run.watch.passes and max(run.watch.passes) > 8:
-        raise Broken(f"max_num_batched_tokens is 8, and a pass of the model computed {max(run.watch.passes)} tokens.")
+    _check_budget(run, 8)
+    if BLOCKS in run.features:
+        run = bench.run(needs=(MODEL,), max_num_batched_tokens=8, num_blocks=12)
+        for index in range(4):
+            run.add(a_prompt(6, index), 24, ignore_eos=True)
+        run.run_out()
+        run.check_answers()
+        _check_budget(run, 8, " (Too few blocks for all: are preempted requests computed anew within the budget?)")
+
+
+def _check_budget(run: Run, budget: int, asks: str = "") -> None:
+    if run.watch.passes and max(run.watch.passes) > budget:
+        raise Broken(
+            f"max_num_batched_tokens is {budget}, and a pass of the model computed {max(run.watch.passes)} "
+            f"tokens.{asks}"
+        )
 
 
 @LEVEL.item("No block is in two tables, nor in a table and free", "03")
