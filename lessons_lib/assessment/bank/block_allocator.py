@@ -109,7 +109,7 @@ def how_many_fit(draw: random.Random) -> Asked:
         f"A cache has slots for {memory:,} tokens. Every request has a prompt of {prompt} tokens and a limit of "
         f"{limit} new ones, and holds {prompt + written} tokens now. None has ended. How many of them fit, in "
         f"rows, and in blocks of {size}?",
-        (f"{rows} and {blocks}", "A row needs room for the whole answer, and nobody knows where it will end. With "
+        (f"{rows} and {blocks}", "A row needs room for the whole answer, and its end isn't known. With "
          f"blocks, each request holds {each}, for the tokens that it has."),
         [
             (f"{memory // (prompt + written)} and {blocks}", "A row can't grow, so it reserves the limit."),
@@ -174,7 +174,7 @@ def append(table, count):
     return new_blocks
 """,
         line=6, wrong="new_blocks += [pool.allocate(1)[0] for _ in range(needed - held)]",
-        why="If the second block is missing, the first one is allocated already. The table doesn't list it, so nobody "
+        why="If the second block is missing, the first one is allocated already. The table doesn't list it, so nothing "
         "will ever free it. `allocate(needed - held)` gives all of them or none.",
         innocent={
             4: "Tokens that the table holds already count, too: the rest of the last block is used first.",

@@ -186,11 +186,11 @@ assert [show(answer, piece, "</end>") for piece in pieces] == ["It ", "<b>rained
         "Requests A and B are scheduled in a step. To make room for them, it preempts C, which is swapped out, and D, "
         "which will be computed again. E waits. The copying of blocks raises an error before the model runs. Which "
         "requests have to end with this error?",
-        ("A, B and C, but neither D nor E", "Copies for A and B may be missing, and nobody knows whether all of C "
+        ("A, B and C, but neither D nor E", "Copies for A and B may be missing, and it isn't known whether all of C "
          "was copied out. D is computed anew from its tokens, and E has no cache yet."),
         ("A and B, but none of C, D and E", "C's only copy is the one outside, and it may be incomplete. That would "
          "be right if the copies had succeeded and the model had failed."),
-        ("C, but none of A, B, D and E", "Copies may be for scheduled sequences as well, and nobody knows which were "
+        ("C, but none of A, B, D and E", "Copies may be for scheduled sequences as well, and it isn't known which were "
          "made."),
         ("A, B, C and D, but not E", "D has no cache any more that could be wrong: all of it will be computed again."),
     ),

@@ -170,7 +170,7 @@ async def serve(gate, engine, request, send):
 """,
         line=7, wrong="except Exception:",
         why="A cancellation raises CancelledError, which is no Exception. The gate lets others in, but the engine goes "
-        "on with a request that nobody reads, until its answer is complete.",
+        "on with a request that has no reader, until its answer is complete.",
         innocent={
             2: "A request that is refused has taken nothing, so there is nothing to give back.",
             9: "The caller has to see the error or the cancellation.",
