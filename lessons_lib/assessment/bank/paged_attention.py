@@ -192,7 +192,7 @@ assert torch.allclose(got, torch.stack([keys[3, 0, 0], keys[3, 1, 0], keys[1, 0,
         "every model family. Which cost of lesson 05 is still there?",
         ("The copies: each step copies all cached keys", "`update` can only return one tensor of keys, so it gathers "
          "them from the blocks in each layer and step. An attention function also gets the queries."),
-        ("The reserved room: memory for answers to come", "Blocks are allocated when tokens need them, however they are read. "
+        ("The reserved room: memory for answers to come", "Blocks are allocated when tokens need them, in any case. "
          "And lesson 05 reserved no room, either."),
         ("The recomputation: old tokens are fed again", "Their keys are in the cache. It hands them out, and nothing "
          "is computed again."),
