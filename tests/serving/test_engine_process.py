@@ -14,15 +14,13 @@ from pathlib import Path
 import pytest
 import zmq
 from engine_cases import greedy
-from fronts import LIMIT, counting_engine, dying_engine, no_engine, read, until
+from fronts import LIMIT, counting_engine, dying_engine, no_engine, read, stuck_engine, until
 
 from lessons_lib.engine.outputs import NewToken
 from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.models.prompts import BadRequest
 from lessons_lib.serving.engine_process import EngineProcess
 from lessons_lib.serving.messages import EngineDead, NewTokens
-
-many_blocks = partial(counting_engine, num_blocks=200, max_num_batched_tokens=300)
 
 
 def is_gone(pid):
@@ -40,7 +38,7 @@ def run(story):
 
 def test_ctrl_c_is_ignored_and_sigkill_is_noticed():
     async def story():
-        front = EngineProcess(many_blocks, num_threads=1, transport="ipc")
+        front = EngineProcess(stuck_engine, num_threads=1, transport="ipc")
         async with front:
             folder = Path(front.address.removeprefix("ipc://")).parent
             assert stat.S_IMODE(folder.stat().st_mode) == 0o700 and os.getpgid(front.process.pid) != os.getpgid(0)
@@ -52,7 +50,7 @@ def test_ctrl_c_is_ignored_and_sigkill_is_noticed():
                 await front.add([1], SamplingParams(logits_processors=(lambda ids, logits: logits,)))
             assert not front._requests and front.admission.num_requests == 0
 
-            streams = [await front.add([index], greedy(200, ignore_eos=True)) for index in range(3)]
+            streams = [await front.add([7, 7, 7], greedy(50, ignore_eos=True)) for _ in range(3)]
             await anext(streams[0])
             front.process.send_signal(signal.SIGSTOP)
             adding = asyncio.create_task(front.add([9], greedy(5)))

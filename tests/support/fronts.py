@@ -86,6 +86,24 @@ def hanging_engine(hang=threading.Event().wait):
     return engine
 
 
+def stuck_engine():
+    """Its first request of the prompt [7, 7, 7] waits for two others of that prompt; each gets a token, and then the
+    step doesn't return: none can end, however busy this machine is."""
+    engine = counting_engine()
+    step = engine.step
+
+    def stuck_step():
+        stuck = [request for request in engine.requests.values() if request.prompt_ids == [7, 7, 7]]
+        if 0 < len(stuck) < 3:
+            return []
+        if stuck and all(request.completions and request.completions[0].token_ids for request in stuck):
+            threading.Event().wait()
+        return step()
+
+    engine.step = stuck_step
+    return engine
+
+
 def no_engine():
     raise Dead("no weights in this folder")
 
