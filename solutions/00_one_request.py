@@ -465,8 +465,8 @@ line_chart(
 The cache trades memory for time. How much memory? In the original design of attention, each head has its own queries,
 keys and values. Most models of today keep fewer keys and values than that.
 
-> **grouped-query attention**: several heads of queries, the *query heads*, share one KV head. The cache then holds fewer
-> heads than the model has query heads.
+> **grouped-query attention**: several heads of queries, the *query heads*, share one KV head. The cache then holds
+> fewer heads than the model has query heads.
 
 How many bytes does *one* token take in the cache of our model? It has this shape:
 """
@@ -604,11 +604,16 @@ progress("00")
 ## References
 
 - Vaswani et al. 2017, *Attention Is All You Need*, section 3.2: queries, keys, values. https://arxiv.org/abs/1706.03762
-- Shazeer 2019, *Fast Transformer Decoding: One Write-Head is All You Need*, sections 2.4 and 3: why decoding one token at a time is memory-bound. https://arxiv.org/abs/1911.02150
-- Ainslie et al. 2023, *GQA: Training Generalized Multi-Query Transformer Models from Multi-Head Checkpoints*. https://arxiv.org/abs/2305.13245
-- Williams, Waterman and Patterson 2009, *Roofline: An Insightful Visual Performance Model for Multicore Architectures*. https://doi.org/10.1145/1498765.1498785
-- Pope et al. 2022, *Efficiently Scaling Transformer Inference*, section 2: what prefill and decode cost. https://arxiv.org/abs/2211.05102
-- NVIDIA, *H100 Tensor Core GPU Data Sheet*: the two peak rates of the SXM version, without sparsity. https://www.nvidia.com/en-us/data-center/h100/
+- Shazeer 2019, *Fast Transformer Decoding: One Write-Head is All You Need*, sections 2.4 and 3: why decoding one token
+  at a time is memory-bound. https://arxiv.org/abs/1911.02150
+- Ainslie et al. 2023, *GQA: Training Generalized Multi-Query Transformer Models from Multi-Head Checkpoints*.
+  https://arxiv.org/abs/2305.13245
+- Williams, Waterman and Patterson 2009, *Roofline: An Insightful Visual Performance Model for Multicore Architectures*.
+  https://doi.org/10.1145/1498765.1498785
+- Pope et al. 2022, *Efficiently Scaling Transformer Inference*, section 2: what prefill and decode cost.
+  https://arxiv.org/abs/2211.05102
+- NVIDIA, *H100 Tensor Core GPU Data Sheet*: the two peak rates of the SXM version, without sparsity.
+  https://www.nvidia.com/en-us/data-center/h100/
 - Hugging Face, *Caching*, in the transformers documentation. https://huggingface.co/docs/transformers/cache_explanation
 """
 
@@ -833,6 +838,7 @@ a pass; on a large model, it goes into reading the weights. On the right the cur
 the time, and each further token costs its share. Decode is at the left end and prefill at the right.
 
 A note on the peak rates: a copy has to write what it reads, while a pass over weights only reads them. So "ms for its
-bytes" in "Two regimes on your machine" and the share of peak bytes/s are rough guides. And the ratio of the GPU there is
-for bfloat16, the usual dtype for serving on it; our model computes in float32, whose elements take twice as many bytes.
+bytes" in "Two regimes on your machine" and the share of peak bytes/s are rough guides. And the ratio of the GPU there
+is for bfloat16, the usual dtype for serving on it; our model computes in float32, whose elements take twice as many
+bytes.
 """

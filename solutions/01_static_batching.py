@@ -60,8 +60,8 @@ to compute a single token (lesson 00). What if a pass computed one token for eac
 > **batch**: several requests in the same forward pass, one row of the input tensor each. The weights are read once for
 > all rows.
 
-Here is one decode step over batches of 1, 2, 4 and 8 rows: the median of 25 steps, which start with 64 tokens of each row
-in the cache. **Guess first:** how many times as long as with one row does it take with eight?
+Here is one decode step over batches of 1, 2, 4 and 8 rows: the median of 25 steps, which start with 64 tokens of each
+row in the cache. **Guess first:** how many times as long as with one row does it take with eight?
 """
 
 # %% tags=["measured"]
@@ -129,8 +129,8 @@ print(f"{attention_mask.numel()} cells computed in the prefill of A, C, D and E,
 """
 Padding goes through every layer of the model just like the tokens: the mask hides its results, but it saves no work.
 
-Padding also shifts a short prompt to the right. Served alone, C's first token has position 0. In the rectangle it's in a
-later *column*, and by default the model takes the column as the position. So our loop passes the right positions.
+Padding also shifts a short prompt to the right. Served alone, C's first token has position 0. In the rectangle it's in
+a later *column*, and by default the model takes the column as the position. So our loop passes the right positions.
 
 > **position ids**: for each input token, its index in its own sequence, counted from 0. They tell the model the order
 > of the tokens.
@@ -271,8 +271,8 @@ one list of ints per row.
 > **max_tokens**: the maximum number of new tokens of a request. An answer ends at this limit or at the end token,
 > whichever comes first.
 
-It's the loop of lesson 00 with several rows. Each pass calls the model with four inputs and returns an output whose `.logits` have shape
-`[rows, tokens, vocabulary]`:
+It's the loop of lesson 00 with several rows. Each pass calls the model with four inputs and returns an output whose
+`.logits` have shape `[rows, tokens, vocabulary]`:
 
 | input | shape | in the prefill |
 |---|---|---|
@@ -326,8 +326,8 @@ print(f"useful: {six.trace.tokens_useful}, padding: {padding}, rows that have fi
 ## Prove: batching changes nothing
 
 A story must not depend on which other requests share its batch. The oracle is Hugging Face `generate`, greedy, one
-request at a time, in float32. (In bfloat16, sums in another order may change a token now and then.) Your loop serves the
-same six requests in waves of 2, 4 and 6, which pad the rows differently.
+request at a time, in float32. (In bfloat16, sums in another order may change a token now and then.) Your loop serves
+the same six requests in waves of 2, 4 and 6, which pad the rows differently.
 """
 
 # %%
@@ -358,9 +358,9 @@ ledger(model, tokenizer, "01", with_cache_only=True)
 # %% [markdown]
 """
 Compare the last row with the one above it. Waves of four don't divide the forward calls by four: rows that have
-finished give no token, nor do the two batch slots that the second wave leaves empty. And the speed gains less than that,
-because a pass over several rows takes longer: *speedup = times fewer passes / times longer passes*. ("Further" measures
-both at several batch sizes.)
+finished give no token, nor do the two batch slots that the second wave leaves empty. And the speed gains less than
+that, because a pass over several rows takes longer: *speedup = times fewer passes / times longer passes*. ("Further"
+measures both at several batch sizes.)
 
 *Useful* is the percentage of 01.b. A finished row costs less time than a pass of its own would, because the pass is
 needed for the other rows anyway. But it takes a *batch slot*, in which another request could have gotten a token from
@@ -395,11 +395,16 @@ quiz("01")
 """
 ## References
 
-- G.-I. Yu et al. (2022), *Orca: A Distributed Serving System for Transformer-Based Generative Models*, OSDI. Section 3 describes the barrier ("early-finished and late-joining requests"). https://www.usenix.org/conference/osdi22/presentation/yu
-- R. Pope et al. (2022), *Efficiently Scaling Transformer Inference*. How batch size trades latency against cost. https://arxiv.org/abs/2211.05102
-- J. Su et al. (2021), *RoFormer: Enhanced Transformer with Rotary Position Embedding*, section 3. https://arxiv.org/abs/2104.09864
+- G.-I. Yu et al. (2022), *Orca: A Distributed Serving System for Transformer-Based Generative Models*, OSDI. Section 3
+  describes the barrier ("early-finished and late-joining requests").
+  https://www.usenix.org/conference/osdi22/presentation/yu
+- R. Pope et al. (2022), *Efficiently Scaling Transformer Inference*. How batch size trades latency against cost.
+  https://arxiv.org/abs/2211.05102
+- J. Su et al. (2021), *RoFormer: Enhanced Transformer with Rotary Position Embedding*, section 3.
+  https://arxiv.org/abs/2104.09864
 - Hugging Face, *Generation with LLMs*, on padding side. https://huggingface.co/docs/transformers/llm_tutorial
-- NVIDIA Triton Inference Server, *Batchers*. https://docs.nvidia.com/deeplearning/triton-inference-server/user-guide/docs/user_guide/batcher.html
+- NVIDIA Triton Inference Server, *Batchers*.
+  https://docs.nvidia.com/deeplearning/triton-inference-server/user-guide/docs/user_guide/batcher.html
 """
 
 # %% [markdown] folded=true
@@ -457,8 +462,8 @@ read well but are wrong, which makes this mistake easy to miss.
 
 **No positions.** Nothing changed, although five rows had wrong positions. With rotary positions, attention depends only
 on the *difference* between two positions, and counting columns shifts all tokens of a row by the same amount. So why
-pass positions at all? Models with absolute positions need them (next section), a row that counts its padding reaches the
-end of the context sooner, and from lesson 02 on they also say where a row's keys are.
+pass positions at all? Models with absolute positions need them (next section), a row that counts its padding reaches
+the end of the context sooner, and from lesson 02 on they also say where a row's keys are.
 """
 
 # %% [markdown]
@@ -484,8 +489,8 @@ Table(
 """
 GPT-2 has absolute positions: a shifted row is another input, and its answer depends on the padding. Qwen2's are rotary.
 
-**Exercise 01.2** (optional). Write `positions_from_mask`. It takes the mask and returns an int64 tensor of the same shape. In each
-row, the first real token has position 0, the next 1, and so on. For example:
+**Exercise 01.2** (optional). Write `positions_from_mask`. It takes the mask and returns an int64 tensor of the same
+shape. In each row, the first real token has position 0, the next 1, and so on. For example:
 
     positions_from_mask(tensor([[0, 0, 1, 1], [1, 1, 1, 1]]))   →   tensor([[0, 0, 0, 1], [0, 1, 2, 3]])
 
@@ -557,7 +562,8 @@ same, up to rounding. All models need the mask.
 """
 ### How much faster is your loop?
 
-Sixteen requests, with prompts drawn from the six stories and limits of 3, 6, 12 or 24 tokens, in waves of 1, 2, 4 and 8:
+Sixteen requests, with prompts drawn from the six stories and limits of 3, 6, 12 or 24 tokens, in waves of 1, 2, 4 and
+8:
 """
 
 # %% tags=["measured"]

@@ -659,8 +659,8 @@ the class that keeps track of the slots rejects any call that can't be right.
 `free` is the list of free slots. `slot_of` maps request id → slot for the slots in use. `acquire("A")` removes a slot
 from `free`, records it in `slot_of`, and returns it. `release("A")` does the reverse.
 
-**Exercise 02.2** (optional). Write `acquire` and `release`, including the three errors listed in their docstrings. A refused call
-changes nothing. An example with two slots:
+**Exercise 02.2** (optional). Write `acquire` and `release`, including the three errors listed in their docstrings. A
+refused call changes nothing. An example with two slots:
 
 - `acquire("A")` returns 0, `acquire("B")` returns 1, and `acquire("C")` raises `NoFreeSlot`.
 - After `release("A")`, `acquire("C")` returns the slot that A had.

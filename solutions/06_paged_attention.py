@@ -2,7 +2,8 @@
 """
 # 06 · Paged attention in PyTorch
 
-**Can attention read keys and values straight from scattered blocks, so that we never concatenate or split a cache again?**
+**Can attention read keys and values straight from scattered blocks, so that we never concatenate or split a cache
+again?**
 
 85 minutes · difficulty: medium · routes: ideas, kernels, serving · prerequisites: lesson 03 (blocks, slots) and
 lesson 05 (the packed batch)
@@ -476,14 +477,17 @@ quiz("06")
 """
 ## References
 
-- W. Kwon et al.: *Efficient Memory Management for Large Language Model Serving with PagedAttention*, SOSP 2023. <https://arxiv.org/abs/2309.06180>
+- W. Kwon et al.: *Efficient Memory Management for Large Language Model Serving with PagedAttention*, SOSP 2023.
+  <https://arxiv.org/abs/2309.06180>
 - M. Milakov, N. Gimelshein: *Online normalizer calculation for softmax*, 2018. <https://arxiv.org/abs/1805.02867>
 - T. Dao et al.: *FlashAttention: Fast and Memory-Efficient Exact Attention with IO-Awareness*, NeurIPS 2022; the
   block-by-block softmax is in section 3.1. <https://arxiv.org/abs/2205.14135>
 - Z. Ye et al.: *FlashInfer: Efficient and Customizable Attention Engine for LLM Inference Serving*, 2025; attention
   states and merging are in section 2.2. <https://arxiv.org/abs/2501.01005>
-- vLLM: `vllm/v1/attention/backends/flash_attn.py`, `vllm/v1/attention/ops/merge_attn_states.py`. <https://github.com/vllm-project/vllm>
-- Hugging Face transformers: `AttentionInterface`, <https://huggingface.co/docs/transformers/attention_interface>; paged attention,
+- vLLM: `vllm/v1/attention/backends/flash_attn.py`, `vllm/v1/attention/ops/merge_attn_states.py`.
+  <https://github.com/vllm-project/vllm>
+- Hugging Face transformers: `AttentionInterface`, <https://huggingface.co/docs/transformers/attention_interface>; paged
+  attention,
   <https://huggingface.co/docs/transformers/main/en/paged_attention>
 - PyTorch: variable-length attention. <https://docs.pytorch.org/docs/stable/nn.attention.varlen.html>
 """

@@ -6,10 +6,10 @@
 
 85 minutes · difficulty: hard · routes: kernels · prerequisites: lesson 03 (blocks, slots) and lesson 06 (softmax block by block)
 
-Lesson 06 left keys and values in their blocks. But the library's backend for a CPU still copies them in each layer, because PyTorch's
-attention wants contiguous tensors. In this lesson you write the attention kernel yourself, in three steps: addition, attention over a block table, and all
-sequences and heads at once. You don't need a GPU: without one, Triton's interpreter runs every kernel. Triton supports Linux only: on Windows use WSL, on macOS
-a container.
+Lesson 06 left keys and values in their blocks. But the library's backend for a CPU still copies them in each layer,
+because PyTorch's attention wants contiguous tensors. In this lesson you write the attention kernel yourself, in three
+steps: addition, attention over a block table, and all sequences and heads at once. You don't need a GPU: without one,
+Triton's interpreter runs every kernel. Triton supports Linux only: on Windows use WSL, on macOS a container.
 """
 
 # %%
@@ -45,9 +45,10 @@ print(how_kernels_run())
 """
 ## The problem: the remaining copy
 
-In lesson 06 your attention read keys in place, in a Python loop that is too slow to serve. PyTorch's `scaled_dot_product_attention` is fast, but can't
-read through a block table. So the library's PyTorch backend gathers: in each layer it copies all running requests' keys and values into new memory, uses them
-once, and drops them. Here is how much that is in one step with the six stories:
+In lesson 06 your attention read keys in place, in a Python loop that is too slow to serve. PyTorch's
+`scaled_dot_product_attention` is fast, but can't read through a block table. So the library's PyTorch backend gathers:
+in each layer it copies all running requests' keys and values into new memory, uses them once, and drops them. Here is
+how much that is in one step with the six stories:
 """
 
 # %%
@@ -68,34 +69,40 @@ print(f"step 60, all layers: attention needs {need:,.0f} KiB of keys and values;
 
 # %% [markdown]
 """
-Attention has to read the keys and values once. What is gathered is read from the pool, written to new memory, and read again. It's even more when
-sequences have different lengths: they're gathered into one rectangle, padded to the longest.
+Attention has to read the keys and values once. What is gathered is read from the pool, written to new memory, and read
+again. It's even more when sequences have different lengths: they're gathered into one rectangle, padded to the longest.
 
-The keys are already in memory. If *we* say which address to read, nothing has to be copied. That takes a kernel of our own:
+The keys are already in memory. If *we* say which address to read, nothing has to be copied. That takes a kernel of our
+own:
 
-> **kernel**: a function that runs on a GPU. It is launched once, from Python, and runs many times in parallel, on different parts of the data.
+> **kernel**: a function that runs on a GPU. It is launched once, from Python, and runs many times in parallel, on
+> different parts of the data.
 
 > **program**: one of these runs of a kernel. All programs of a launch execute the same code.
 
 > **program id**: the index of a program, which tells it what part of the data to work on.
 
-> **grid**: the number of programs of a launch, along one, two or three axes. A grid of (3, 4) has twelve programs, each with two ids.
+> **grid**: the number of programs of a launch, along one, two or three axes. A grid of (3, 4) has twelve programs, each
+> with two ids.
 
-> **tile**: an array that one program works on at once: `[N]`, or a rectangle `[M, N]`. Its sides are constant powers of two.
+> **tile**: an array that one program works on at once: `[N]`, or a rectangle `[M, N]`. Its sides are constant powers of
+> two.
 
-> **pointer**: the address of an element. A tensor argument reaches the kernel as a pointer to its first element, without its shape or strides. Pointer + 3 is
-> the address of the element three elements further.
+> **pointer**: the address of an element. A tensor argument reaches the kernel as a pointer to its first element,
+> without its shape or strides. Pointer + 3 is the address of the element three elements further.
 
-**Triton** is a language for kernels that looks like Python. A CUDA kernel, in C++, says what one *thread* does with scalars; a Triton kernel says what one
-program does with tiles. Neither checks any bounds.
+**Triton** is a language for kernels that looks like Python. A CUDA kernel, in C++, says what one *thread* does with
+scalars; a Triton kernel says what one program does with tiles. Neither checks any bounds.
 
-Without a GPU, Triton's **interpreter** runs the same source in Python, one program after another. It shows whether a kernel's results are right, and
-nothing about speed. And it accepts more than the compiler does. So once your results are right, `check` also asks the compiler whether it accepts your kernel
-for an NVIDIA GPU. That doesn't need a GPU either.
+Without a GPU, Triton's **interpreter** runs the same source in Python, one program after another. It shows whether a
+kernel's results are right, and nothing about speed. And it accepts more than the compiler does. So once your results
+are right, `check` also asks the compiler whether it accepts your kernel for an NVIDIA GPU. That doesn't need a GPU
+either.
 
 ## A first kernel
 
-Here is a complete kernel, written from the point of view of one program. It doubles a vector, four elements per program:
+Here is a complete kernel, written from the point of view of one program. It doubles a vector, four elements per
+program:
 """
 
 # %%
@@ -123,8 +130,8 @@ print(out.tolist())
 | `tl.store(out + offsets, tile)` | writes the elements of `tile` to `out`, at these offsets; a kernel returns nothing |
 | `BLOCK: tl.constexpr` | a compile-time constant, written in capitals and passed by name |
 
-The grid is in brackets: `[(3,)]` launches three programs. `DEVICE` says where the tensors must be. What did each program touch? `record_kernel` runs a kernel in
-the interpreter and keeps every load and store:
+The grid is in brackets: `[(3,)]` launches three programs. `DEVICE` says where the tensors must be. What did each
+program touch? `record_kernel` runs a kernel in the interpreter and keeps every load and store:
 """
 
 # %%
@@ -145,21 +152,24 @@ except OutOfBounds as error:
 
 # %% [markdown]
 """
-This error comes from the recorder. A GPU would have read whatever follows `x`, and would have written past the end of `out`, perhaps into another tensor.
-The process may crash with an *illegal memory access*, some time later and somewhere else. Or some other result is wrong, unnoticed.
+This error comes from the recorder. A GPU would have read whatever follows `x`, and would have written past the end of
+`out`, perhaps into another tensor. The process may crash with an *illegal memory access*, some time later and somewhere
+else. Or some other result is wrong, unnoticed.
 
-> **mask of a load or store**: a tile of booleans, `mask=` of `tl.load` and `tl.store`. Where it is False, nothing is read or written.
+> **mask of a load or store**: a tile of booleans, `mask=` of `tl.load` and `tl.store`. Where it is False, nothing is
+> read or written.
 
 ## Build 1: addition
 
-**Your task: `add_kernel`**, `out = x + y`. Program i adds the BLOCK elements starting at i × BLOCK, leaving out offsets that aren't below `n_elements`. The
-tensors may be longer than `n_elements`; the rest must stay untouched.
+**Your task: `add_kernel`**, `out = x + y`. Program i adds the BLOCK elements starting at i × BLOCK, leaving out offsets
+that aren't below `n_elements`. The tensors may be longer than `n_elements`; the rest must stay untouched.
 
 Example: ten elements with BLOCK = 4 take three programs, and the last one adds elements 8 and 9.
 
-While you try things out, use `record_kernel(add_kernel, (3,), x, x, out, 10, BLOCK=4)` instead of a launch, where a wrong address can crash the Python process.
-It fills `out` too, but checks every address first. `print(offsets)` inside the kernel shows a tile's contents there. Remove it when you're done: the compiler
-rejects it. It also rejects an `if` on a tile.
+While you try things out, use `record_kernel(add_kernel, (3,), x, x, out, 10, BLOCK=4)` instead of a launch, where a
+wrong address can crash the Python process. It fills `out` too, but checks every address first. `print(offsets)` inside
+the kernel shows a tile's contents there. Remove it when you're done: the compiler rejects it. It also rejects an `if`
+on a tile.
 """
 
 # %% exercise="07.1"
@@ -177,8 +187,9 @@ Of the last program's tile, only two elements were loaded and stored.
 
 ## Real keys
 
-For the attention kernels we take data from a real run: C, E and A in a pool with blocks of eight tokens. The pool has been in use for a while, so its free
-blocks are in no order. We keep what attention gets, and use the last layer of the last step.
+For the attention kernels we take data from a real run: C, E and A in a pool with blocks of eight tokens. The pool has
+been in use for a while, so its free blocks are in no order. We keep what attention gets, and use the last layer of the
+last step.
 """
 
 # %%
@@ -215,15 +226,17 @@ for name, table, context in zip("CEA", block_tables.tolist(), context_lens.tolis
 """
 ## One block: strides, reductions, masks
 
-C fits into one block, so its attention needs no block table and no loop. ("Further" has the kernel for this block as an exercise, 07.2. Do it first if
-Build 2 looks like too large a step.) Three things are new.
+C fits into one block, so its attention needs no block table and no loop. ("Further" has the kernel for this block as an
+exercise, 07.2. Do it first if Build 2 looks like too large a step.) Three things are new.
 
 **Strides.** Memory has no rows: it's one long array.
 
-> **stride**: the distance in memory, in elements, between two neighbors along one axis of a tensor. `tensor.stride()` has one entry per axis.
+> **stride**: the distance in memory, in elements, between two neighbors along one axis of a tensor. `tensor.stride()`
+> has one entry per axis.
 
-The keys of one KV head in C's block are a view of the cache, with the other head's keys in between. The shape doesn't tell you that, so a kernel gets the
-stride as an argument. A column of row starts and a row of elements combine to a rectangle of offsets:
+The keys of one KV head in C's block are a view of the cache, with the other head's keys in between. The shape doesn't
+tell you that, so a kernel gets the stride as an argument. A column of row starts and a row of elements combine to a
+rectangle of offsets:
 """
 
 # %%
@@ -236,11 +249,13 @@ print(slot[:, None] * stride_slot + dim[None, :])
 
 # %% [markdown]
 """
-**Reductions.** `tl.max(tile, axis=0)` and `tl.sum(tile, axis=0)` reduce a tile `[N]` to a scalar. Of a rectangle `[M, N]`, axis 1 goes along the rows and leaves
-`[M]`; axis 0 goes down the columns and leaves `[N]`. `tl.exp` works element by element.
+**Reductions.** `tl.max(tile, axis=0)` and `tl.sum(tile, axis=0)` reduce a tile `[N]` to a scalar. Of a rectangle
+`[M, N]`, axis 1 goes along the rows and leaves `[M]`; axis 0 goes down the columns and leaves `[N]`. `tl.exp` works
+element by element.
 
-**What a masked element is.** `tl.load(..., mask=m, other=value)` puts `value` where the mask is False; without `other` it may be anything. Here is a softmax of
-each row of a matrix. A masked element takes part in the maximum and in the sum. What must it be, so that it changes neither?
+**What a masked element is.** `tl.load(..., mask=m, other=value)` puts `value` where the mask is False; without `other`
+it may be anything. Here is a softmax of each row of a matrix. A masked element takes part in the maximum and in the
+sum. What must it be, so that it changes neither?
 """
 
 # %%
@@ -248,12 +263,13 @@ show_source(softmax_kernel)
 
 # %% [markdown]
 """
-Minus infinity is never the maximum, and its exponential is 0. `tl.where(condition, a, b)` chooses elementwise. A rectangle's mask is a rectangle, or a column
-`[:, None]`.
+Minus infinity is never the maximum, and its exponential is 0. `tl.where(condition, a, b)` chooses elementwise. A
+rectangle's mask is a rectangle, or a column `[:, None]`.
 
 ## An address from a table
 
-So far, each program knew from its id what to read. This kernel has to look it up. It copies row `index[i]` of `source` to row i of `out`:
+So far, each program knew from its id what to read. This kernel has to look it up. It copies row `index[i]` of `source`
+to row i of `out`:
 """
 
 # %%
@@ -261,11 +277,12 @@ show_source(gather_kernel)
 
 # %% [markdown]
 """
-The first load gets an index, a scalar, and the second uses it in its address. That is all there is to paging. A block table is just such an index: its entry
-*j* says which block of the pool holds block *j* of a sequence. A kernel that can look up an address doesn't need a contiguous copy.
+The first load gets an index, a scalar, and the second uses it in its address. That is all there is to paging. A block
+table is just such an index: its entry *j* says which block of the pool holds block *j* of a sequence. A kernel that can
+look up an address doesn't need a contiguous copy.
 
-For the last step of C, E and A, one program per sequence and query head will load keys and values block by block, through the table. A key or a value of one
-head has 64 elements of 4 bytes.
+For the last step of C, E and A, one program per sequence and query head will load keys and values block by block,
+through the table. A key or a value of one head has 64 elements of 4 bytes.
 
 **Predict 07.a** How many KiB of keys and values does the program for query head 0 of A load?
 """
@@ -277,29 +294,34 @@ predict("07.a", ...)
 """
 ## Build 2: attention over a block table
 
-Now the kernel that this lesson is named after: the loop of lesson 06's `attention_in_place`, for one query and one head. The softmax is that of `add_block`; the
-three fields of `Partial` become variables of the loop. (The library calls them `row_max`, `row_sum` and `acc`.) Three things are new.
+Now the kernel that this lesson is named after: the loop of lesson 06's `attention_in_place`, for one query and one
+head. The softmax is that of `add_block`; the three fields of `Partial` become variables of the loop. (The library calls
+them `row_max`, `row_sum` and `acc`.) Three things are new.
 
-**Variables that a loop updates keep their dtype and shape.** The compiler fixes both before the first iteration. A sum that starts as `0` is an
-integer, and the compiler rejects the loop if it turns the sum into a float. `tl.zeros([...], tl.float32)` makes a tile.
+**Variables that a loop updates keep their dtype and shape.** The compiler fixes both before the first iteration. A sum
+that starts as `0` is an integer, and the compiler rejects the loop if it turns the sum into a float.
+`tl.zeros([...], tl.float32)` makes a tile.
 
-**The block comes from the table.** Entry `p // BLOCK_SIZE` tells you which block position p is in. The entry is the *physical* block, an index into the
-pool. That block starts at offset block × `stride_block`. The cache may be a view of a larger tensor, so `stride_block` need not be BLOCK_SIZE ×
-`stride_slot`.
+**The block comes from the table.** Entry `p // BLOCK_SIZE` tells you which block position p is in. The entry is the
+*physical* block, an index into the pool. That block starts at offset block × `stride_block`. The cache may be a view of
+a larger tensor, so `stride_block` need not be BLOCK_SIZE × `stride_slot`.
 
-**Offsets can be large.** The block table holds 32-bit integers, a stride is passed as one if it fits, and the product of two 32-bit integers has 32
-bits as well. In a large cache, block × `stride_block` doesn't fit into them ("Further" has a case). So convert the block to a 64-bit integer *before* you multiply:
-`.to(tl.int64)`.
+**Offsets can be large.** The block table holds 32-bit integers, a stride is passed as one if it fits, and the product
+of two 32-bit integers has 32 bits as well. In a large cache, block × `stride_block` doesn't fit into them ("Further"
+has a case). So convert the block to a 64-bit integer *before* you multiply: `.to(tl.int64)`.
 
-**Your task: `attend_blocks`**, a function that a kernel calls. It is decorated with `@triton.jit` too, but it returns its result: a tile `[HEAD_DIM]` of float32.
+**Your task: `attend_blocks`**, a function that a kernel calls. It is decorated with `@triton.jit` too, but it returns
+its result: a tile `[HEAD_DIM]` of float32.
 
-`query` isn't a pointer but the query itself, a tile `[HEAD_DIM]`. `keys`, `values` and `table` are pointers; keys and values have the same strides.
-`num_tokens` includes the new token, and is at least 1; the last block may be partly full, and its other slots, which you don't load, may hold anything, even NaN (0 × NaN is NaN).
-Scores may be near 200 or near −100,000. Table entries past the blocks in use may be anything, and there may be none, so don't read them.
-`range` works in a kernel, and `tl.maximum(a, b)` is the larger of two scalars. The query is float32, so everything computed with it
+`query` isn't a pointer but the query itself, a tile `[HEAD_DIM]`. `keys`, `values` and `table` are pointers; keys and
+values have the same strides. `num_tokens` includes the new token, and is at least 1; the last block may be partly full,
+and its other slots, which you don't load, may hold anything, even NaN (0 × NaN is NaN). Scores may be near 200 or near
+−100,000. Table entries past the blocks in use may be anything, and there may be none, so don't read them. `range` works
+in a kernel, and `tl.maximum(a, b)` is the larger of two scalars. The query is float32, so everything computed with it
 is float32 as well, whatever the cache's dtype. Leave it at that: don't convert anything to the cache's dtype.
 
-Example: 6 tokens, BLOCK_SIZE = 4, table [3, 1, ...]. The first iteration reads all slots of block 3, the second one slots 0 and 1 of block 1.
+Example: 6 tokens, BLOCK_SIZE = 4, table [3, 1, ...]. The first iteration reads all slots of block 3, the second one
+slots 0 and 1 of block 1.
 """
 
 # %% exercise="07.3"
@@ -307,8 +329,9 @@ from lessons_lib.kernels.simple_paged import attend_blocks
 
 # %% [markdown]
 """
-The kernel that calls it is given: `single_head_kernel` loads the query, calls your function, and stores the result. Let's run it on A's query head 0 over KV head
-0, compare it with lesson 06's `attention_in_place`, and count what it loads:
+The kernel that calls it is given: `single_head_kernel` loads the query, calls your function, and stores the result.
+Let's run it on A's query head 0 over KV head 0, compare it with lesson 06's `attention_in_place`, and count what it
+loads:
 """
 
 # %%
@@ -332,21 +355,23 @@ watch(single)
 
 # %% [markdown]
 """
-A's third block holds a single token. Masked elements aren't read: the kernel loads the keys and values of 17 tokens, not of 24.
+A's third block holds a single token. Masked elements aren't read: the kernel loads the keys and values of 17 tokens,
+not of 24.
 
-The picture is your function at work, one load after another: the next line, the memory that it touches, and its variables just before. In each
-iteration, an arrow leads from the table entry to the block.
+The picture is your function at work, one load after another: the next line, the memory that it touches, and its
+variables just before. In each iteration, an arrow leads from the table entry to the block.
 
 ## Build 3: all sequences, all heads
 
-One program computes one query head of one sequence. Now we launch a grid of (sequences, query heads): program (i, h) computes query head h of sequence
-i. The loop doesn't change.
+One program computes one query head of one sequence. Now we launch a grid of (sequences, query heads): program (i, h)
+computes query head h of sequence i. The loop doesn't change.
 
-GROUP neighboring query heads share one KV head: with 4 query heads and 2 KV heads, GROUP is 2, and query heads 0, 1, 2, 3 use KV heads 0, 0, 1, 1.
-You can move a pointer: `k_cache + n` points n elements further. The stub's docstring has the shapes and the strides; along each last axis the stride is 1.
+GROUP neighboring query heads share one KV head: with 4 query heads and 2 KV heads, GROUP is 2, and query heads 0, 1, 2,
+3 use KV heads 0, 0, 1, 1. You can move a pointer: `k_cache + n` points n elements further. The stub's docstring has the
+shapes and the strides; along each last axis the stride is 1.
 
-**Your task: `decode_heads_kernel`.** Call your `attend_blocks`, with its arguments in order, HEAD_DIM and BLOCK_SIZE included. It expects the query
-itself, a tile, as float32 even if `q` is float16: `tl.load(...).to(tl.float32)`.
+**Your task: `decode_heads_kernel`.** Call your `attend_blocks`, with its arguments in order, HEAD_DIM and BLOCK_SIZE
+included. It expects the query itself, a tile, as float32 even if `q` is float16: `tl.load(...).to(tl.float32)`.
 """
 
 # %% exercise="07.4"
@@ -373,12 +398,13 @@ print("programs (2, 0) and (2, 1), A's query heads 0 and 1, load the same elemen
 
 # %% [markdown]
 """
-Both heads use KV head 0: each key is loaded GROUP times. On a GPU, the second load may find the key in one of the GPU's caches, or may not. Lesson 08 gives all
-query heads of a KV head to one program, which loads each key once.
+Both heads use KV head 0: each key is loaded GROUP times. On a GPU, the second load may find the key in one of the GPU's
+caches, or may not. Lesson 08 gives all query heads of a KV head to one program, which loads each key once.
 
 ## Prove it
 
-A backend for lesson 06's loop: every step that has only decodes goes through your kernel, a step with a prompt through PyTorch.
+A backend for lesson 06's loop: every step that has only decodes goes through your kernel, a step with a prompt through
+PyTorch.
 """
 
 # %%
@@ -408,11 +434,11 @@ print(f"launches of your decode kernel: {len(launches)}, one per layer of each s
 
 A decode is memory-bound (lesson 00): at best, its time is the time it takes to read its bytes.
 
-> **achieved bandwidth**: the minimum number of bytes that a computation must read and write, divided by the time it took. Compared with the bandwidth
-> of a plain copy on the same GPU, it shows how much faster the kernel could be.
+> **achieved bandwidth**: the minimum number of bytes that a computation must read and write, divided by the time it
+> took. Compared with the bandwidth of a plain copy on the same GPU, it shows how much faster the kernel could be.
 
-One sequence of 8,192 tokens, with 32 query heads over 8 KV heads of 128 elements in 16 bits, in blocks of 16, was timed on an H200, whose 132 *processors* run
-the programs:
+One sequence of 8,192 tokens, with 32 query heads over 8 KV heads of 128 elements in 16 bits, in blocks of 16, was timed
+on an H200, whose 132 *processors* run the programs:
 """
 
 # %%
@@ -435,11 +461,12 @@ print(f"recorded: {attention_us('decode 32,8,128; batch 1, context 8192'):,.0f} 
 
 # %% [markdown]
 """
-Even if every load went to memory, the bytes explain little of the time. The likely reason: an iteration asks for a table entry, waits, asks for 16 keys and
-values, waits, and computes.
+Even if every load went to memory, the bytes explain little of the time. The likely reason: an iteration asks for a
+table entry, waits, asks for 16 keys and values, waits, and computes.
 
-**Predict 07.c** Now eight such sequences decode in one launch: eight times the bytes, and 256 programs instead of 32. A processor can run several
-programs at the same time. How many microseconds does the launch take? Up to 25% off counts as right.
+**Predict 07.c** Now eight such sequences decode in one launch: eight times the bytes, and 256 programs instead of 32. A
+processor can run several programs at the same time. How many microseconds does the launch take? Up to 25% off counts as
+right.
 """
 
 # %%
@@ -453,22 +480,24 @@ for case, num_seqs, context in (("batch 1, context 8192", 1, 8192), ("batch 8, c
 
 # %% [markdown]
 """
-Eight times the work takes hardly longer: the programs wait at the same time. But even 64 sequences, with 2,048 programs, leave most of the bandwidth unused.
-Lesson 08 starts from these numbers. (This lesson adds no row to the ledger.)
+Eight times the work takes hardly longer: the programs wait at the same time. But even 64 sequences, with 2,048
+programs, leave most of the bandwidth unused. Lesson 08 starts from these numbers. (This lesson adds no row to the
+ledger.)
 
 ## What production does
 
-- **vLLM** started with CUDA kernels: `paged_attention_v1` (in `csrc/attention/`) gave each query head of each sequence to one thread block, CUDA's program. On
-  NVIDIA GPUs it now uses FlashAttention or FlashInfer by default.
-- vLLM's Triton kernel is `kernel_unified_attention` in `vllm/v1/attention/ops/triton_unified_attention.py` (names as of version 0.33). You'll recognize
-  `physical_block_idx = tl.load(...).to(tl.int64)`, and `M`, `L` and `acc`, which are your `row_max`, `row_sum` and `acc`. It has one program per *KV* head and
-  group of query tokens.
+- **vLLM** started with CUDA kernels: `paged_attention_v1` (in `csrc/attention/`) gave each query head of each sequence
+  to one thread block, CUDA's program. On NVIDIA GPUs it now uses FlashAttention or FlashInfer by default.
+- vLLM's Triton kernel is `kernel_unified_attention` in `vllm/v1/attention/ops/triton_unified_attention.py` (names as of
+  version 0.33). You'll recognize `physical_block_idx = tl.load(...).to(tl.int64)`, and `M`, `L` and `acc`, which are
+  your `row_max`, `row_sum` and `acc`. It has one program per *KV* head and group of query tokens.
 
 ## What is still wrong
 
 **Keys are loaded once per query head**, GROUP times as often as necessary.
 
-**The tensor cores sit idle.** A GPU has units that multiply whole matrices, its *tensor cores*. They need several queries at once, and a program here has one.
+**The tensor cores sit idle.** A GPU has units that multiply whole matrices, its *tensor cores*. They need several
+queries at once, and a program here has one.
 
 **Sizes must be powers of two.** A head size of 80 or 96, or a block of 24 slots, needs one more mask, as in Build 1.
 
@@ -478,7 +507,8 @@ Lesson 08 starts from these numbers. (This lesson adds no row to the ledger.)
 
 **Prompts go through PyTorch**, and their keys and values are still gathered for it.
 
-Lesson 08 fixes these one at a time, some of them in its "Further", and shows what most of the fixes gain. It isn't always what you'd think.
+Lesson 08 fixes these one at a time, some of them in its "Further", and shows what most of the fixes gain. It isn't
+always what you'd think.
 
 ## Quiz
 """
@@ -490,13 +520,15 @@ quiz("07")
 """
 ## References
 
-- P. Tillet, H. T. Kung, D. Cox: *Triton: An Intermediate Language and Compiler for Tiled Neural Network Computations*, MAPL 2019.
+- P. Tillet, H. T. Kung, D. Cox: *Triton: An Intermediate Language and Compiler for Tiled Neural Network Computations*,
+  MAPL 2019.
   <https://www.eecs.harvard.edu/~htk/publication/2019-mapl-tillet-kung-cox.pdf>
 - Triton's documentation: tutorials 01 (vector addition) and 02 (fused softmax), and the language reference.
   <https://triton-lang.org/main/getting-started/tutorials/index.html>
 - S. Rush: *Triton-Puzzles* and *GPU-Puzzles*, more exercises of this kind. <https://github.com/srush/Triton-Puzzles>,
   <https://github.com/srush/GPU-Puzzles>
-- W. Kwon et al.: *Efficient Memory Management for Large Language Model Serving with PagedAttention*, SOSP 2023. <https://arxiv.org/abs/2309.06180>
+- W. Kwon et al.: *Efficient Memory Management for Large Language Model Serving with PagedAttention*, SOSP 2023.
+  <https://arxiv.org/abs/2309.06180>
 - M. Milakov, N. Gimelshein: *Online normalizer calculation for softmax*, 2018. <https://arxiv.org/abs/1805.02867>
 - vLLM: the files named above. <https://github.com/vllm-project/vllm>
 """
@@ -512,12 +544,13 @@ What the lesson doesn't need. It isn't part of its 85 minutes. It has two more e
 """
 ### Exercise: attention over one block
 
-**Your task (optional): `one_block_kernel`.** One program computes attention of one query over the first `num_tokens` slots of a block: the scores are query · key ×
-`scale`, their softmax weighs the values. `k_block` and `v_block` are `[BLOCK_SIZE, HEAD_DIM]` with rows `stride_slot` apart. The other slots may hold anything,
-even NaN, and 0 × NaN is NaN. Scores may be near 200, where a bare exponential overflows, or
-near −100,000.
+**Your task (optional): `one_block_kernel`.** One program computes attention of one query over the first `num_tokens`
+slots of a block: the scores are query · key × `scale`, their softmax weighs the values. `k_block` and `v_block` are
+`[BLOCK_SIZE, HEAD_DIM]` with rows `stride_slot` apart. The other slots may hold anything, even NaN, and 0 × NaN is NaN.
+Scores may be near 200, where a bare exponential overflows, or near −100,000.
 
-Example: two tokens with scores 0 and 1, values [1, 0] and [0, 1]. The weights before the division are 0.368 and 1, the result is [0.269, 0.731].
+Example: two tokens with scores 0 and 1, values [1, 0] and [0, 1]. The weights before the division are 0.368 and 1, the
+result is [0.269, 0.731].
 """
 
 # %% exercise="07.2"
@@ -536,11 +569,12 @@ draw_program(one_block, 0)
 """
 ### Stretch: the same answer from fewer bytes
 
-Your kernel loads every key and every value of a sequence. Write a function with the arguments of `attend_blocks` that loads fewer bytes of
-keys and values. No element of the result may be off by more than 0.001.
+Your kernel loads every key and every value of a sequence. Write a function with the arguments of `attend_blocks` that
+loads fewer bytes of keys and values. No element of the result may be off by more than 0.001.
 
-The scoreboard runs it on four query heads that you haven't seen, with values near ±1. They differ in which keys have the largest scores. What is loaded twice counts twice. The last row loads
-every key, and as few values as suffice if all weights are known before. The cell starts out with your own function.
+The scoreboard runs it on four query heads that you haven't seen, with values near ±1. They differ in which keys have
+the largest scores. What is loaded twice counts twice. The last row loads every key, and as few values as suffice if all
+weights are known before. The cell starts out with your own function.
 """
 
 # %%
@@ -591,12 +625,15 @@ else:
 """
 ### Exercise: the cache write
 
-vLLM's is `reshape_and_cache_kernel_flash` in `triton_reshape_and_cache_flash.py`. The cache write of lesson 06 is the gather of this lesson the other way around. New keys arrive as `[T, KV heads, head size]`. For a kernel that writes them, a token is one
-vector of KV heads × head size elements, here 2 × 64 = 128, and each cache slot holds one such vector. Slots are numbered across the whole pool: slot = block ×
-block size + offset in the block. So the slot times one stride gives the start of its vector.
+vLLM's is `reshape_and_cache_kernel_flash` in `triton_reshape_and_cache_flash.py`. The cache write of lesson 06 is the
+gather of this lesson the other way around. New keys arrive as `[T, KV heads, head size]`. For a kernel that writes
+them, a token is one vector of KV heads × head size elements, here 2 × 64 = 128, and each cache slot holds one such
+vector. Slots are numbered across the whole pool: slot = block × block size + offset in the block. So the slot times one
+stride gives the start of its vector.
 
-**Your task: `write_kernel`.** Program i writes new token i, with all its heads, to the slot that `slot_mapping` holds for it, a 64-bit integer. Nothing else
-in the cache may change. The cache may be large, so the product of slot and stride needs 64 bits too.
+**Your task: `write_kernel`.** Program i writes new token i, with all its heads, to the slot that `slot_mapping` holds
+for it, a 64-bit integer. Nothing else in the cache may change. The cache may be large, so the product of slot and
+stride needs 64 bits too.
 
 Example: with `slot_mapping` = [6, 1], program 0 copies row 0 of `new` to slot 6, and program 1 copies row 1 to slot 1.
 """
@@ -606,8 +643,8 @@ from lessons_lib.kernels.simple_paged import write_kernel
 
 # %% [markdown]
 """
-The library's `write_cache(new, cache, slot_mapping, kernel)` launches it with one program per new token. Compare it with lesson 06's `write`, on a scattered
-sequence:
+The library's `write_cache(new, cache, slot_mapping, kernel)` launches it with one program per new token. Compare it
+with lesson 06's `write`, on a scattered sequence:
 """
 
 # %%
@@ -622,8 +659,8 @@ print(f"{len(new)} tokens in slots {slots.tolist()}: the same cache as lesson 06
 """
 ### Step through all programs
 
-First the four query heads of C, then E's, then A's. Go from program (2, 0) to program (2, 1), from A's query head 0 to its query head 1. The cache slots stay the
-same.
+First the four query heads of C, then E's, then A's. Go from program (2, 0) to program (2, 1), from A's query head 0 to
+its query head 1. The cache slots stay the same.
 """
 
 # %%
@@ -637,8 +674,8 @@ Stepper(draw, count=len(recorded.programs), label="program", name=name, start=8,
 """
 ### Three families of models
 
-Your `write_kernel` can store the keys and values of a whole run. Here are small random models, with requests that come and go in a small pool. In GPT-2 each
-query head has its own KV head; in the others, query heads share them.
+Your `write_kernel` can store the keys and values of a whole run. Here are small random models, with requests that come
+and go in a small pool. In GPT-2 each query head has its own KV head; in the others, query heads share them.
 """
 
 # %%
@@ -662,8 +699,8 @@ for family in ("gpt2", "llama", "qwen2"):
 """
 ### An embedding is a gather
 
-The first thing a language model computes is a gather: the embedding has one row per token of the vocabulary, and the token ids are the index. Here it is with
-`gather_kernel`:
+The first thing a language model computes is a gather: the embedding has one row per token of the vocabulary, and the
+token ids are the index. Here it is with `gather_kernel`:
 """
 
 # %%
@@ -678,7 +715,8 @@ print(f"tokens {ids.tolist()} of {len(embedding)}: same as the model's own embed
 """
 ### When 32 bits are not enough
 
-Take a Llama with 8 billion parameters (32 layers, 8 KV heads of 128, 2 bytes per element) on a GPU with 80 GB, and the last block of its pool:
+Take a Llama with 8 billion parameters (32 layers, 8 KV heads of 128, 2 bytes per element) on a GPU with 80 GB, and the
+last block of its pool:
 """
 
 # %%
@@ -690,6 +728,7 @@ for layout, stride_block in (("keys of one layer", block_elements), ("keys and v
 
 # %% [markdown]
 """
-With the keys of one layer, 32 bits are enough here. With all layers side by side, the product overflows, and the result may be negative or, worse, look like a
-valid offset, as it does here. A kernel doesn't know where its cache comes from, so it converts the block in any case.
+With the keys of one layer, 32 bits are enough here. With all layers side by side, the product overflows, and the result
+may be negative or, worse, look like a valid offset, as it does here. A kernel doesn't know where its cache comes from,
+so it converts the block in any case.
 """

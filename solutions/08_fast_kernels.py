@@ -6,9 +6,9 @@
 
 85 minutes · difficulty: hard · routes: kernels · prerequisites: lesson 07 (programs, masks, strides, a kernel over a block table)
 
-You rewrite lesson 07's kernel so that one program serves all query heads that share keys, and reads many keys at a time. On any machine you can count how
-the bytes and the iterations fall. Recordings on a GPU show what the ideas save in time. The result is a kernel of one screen that comes close to those used in
-production.
+You rewrite lesson 07's kernel so that one program serves all query heads that share keys, and reads many keys at a
+time. On any machine you can count how the bytes and the iterations fall. Recordings on a GPU show what the ideas save
+in time. The result is a kernel of one screen that comes close to those used in production.
 """
 
 # %%
@@ -32,8 +32,8 @@ print(how_kernels_run())
 
 # %% [markdown]
 """
-You can measure speed only on a GPU, and you may not have one. So the course ships with results measured on one; wherever they're shown, they're labeled
-*recorded*. Counts and correctness are computed here, on your machine.
+You can measure speed only on a GPU, and you may not have one. So the course ships with results measured on one;
+wherever they're shown, they're labeled *recorded*. Counts and correctness are computed here, on your machine.
 """
 
 # %%
@@ -48,9 +48,10 @@ The rate was measured in the same run, with a kernel that reads 8 GB once and su
 
 ## The problem: correct, and slow
 
-Here is the attention of one layer, in three decodes. "32,8,128" means 32 query heads, 8 KV heads, head size 128: the shapes of a Llama with 8 billion
-parameters. "14,2,64" are those of a small Qwen2. Blocks hold 16 tokens and are scattered over the pool. All keys and values must be read once, so bytes
-divided by read bandwidth is a lower bound for any kernel. (The cases were timed with many block tables in turn, so that nothing was left in the GPU's caches.)
+Here is the attention of one layer, in three decodes. "32,8,128" means 32 query heads, 8 KV heads, head size 128: the
+shapes of a Llama with 8 billion parameters. "14,2,64" are those of a small Qwen2. Blocks hold 16 tokens and are
+scattered over the pool. All keys and values must be read once, so bytes divided by read bandwidth is a lower bound for
+any kernel. (The cases were timed with many block tables in turn, so that nothing was left in the GPU's caches.)
 """
 
 # %%
@@ -77,8 +78,8 @@ Table(
 
 # %% [markdown]
 """
-All three take far longer than reading their keys and values. Where does the time go? Take the first row, one sequence of 8,192 tokens. A program goes
-through its blocks one after another, 16 tokens per iteration of the loop:
+All three take far longer than reading their keys and values. Where does the time go? Take the first row, one sequence
+of 8,192 tokens. A program goes through its blocks one after another, 16 tokens per iteration of the loop:
 """
 
 # %%
@@ -93,13 +94,15 @@ that time it reads and computes very little. Much of it is *latency*, the time f
 data, and a GPU that waits reads nothing. Every idea in this lesson does one of three things: **read and compute less,
 work in larger units, or keep enough loads in flight**.
 
-> **streaming multiprocessor**: one of the many processors of a GPU (SM), with its own arithmetic units and its own small, fast memory. A program runs
-> on one of them, and each runs several programs at the same time. We simply call it a *processor*.
+> **streaming multiprocessor**: one of the many processors of a GPU (SM), with its own arithmetic units and its own
+> small, fast memory. A program runs on one of them, and each runs several programs at the same time. We simply call it
+> a *processor*.
 
-> **warp**: 32 threads of a GPU that execute the same instruction together. A Triton program is run by several warps, usually 4 or 8.
+> **warp**: 32 threads of a GPU that execute the same instruction together. A Triton program is run by several warps,
+> usually 4 or 8.
 
-> **shared memory**: the small memory inside each processor, about 200 KB on an H200, where tiles wait until they're used. Even closer to the arithmetic
-> units are the *registers*, which hold the values currently in use.
+> **shared memory**: the small memory inside each processor, about 200 KB on an H200, where tiles wait until they're
+> used. Even closer to the arithmetic units are the *registers*, which hold the values currently in use.
 
 ## Count first
 
@@ -139,8 +142,8 @@ print("block tables", tables.tolist())
 
 # %% [markdown]
 """
-Lesson 07's `record_kernel` runs a kernel through the interpreter and records its loads. The library's functions launch kernels with `kernel[grid](...)`;
-`Recorder` stands in for the kernel there, and records its loads.
+Lesson 07's `record_kernel` runs a kernel through the interpreter and records its loads. The library's functions launch
+kernels with `kernel[grid](...)`; `Recorder` stands in for the kernel there, and records its loads.
 """
 
 # %%
@@ -164,19 +167,22 @@ print(f"lesson 07: {programs} programs, {iterations} iterations, {loaded:,} byte
 """
 ## Idea 1: read each key once
 
-Query heads that share a KV head use the same keys. In lesson 07 each of them had its own program, so each key was read once per query head. Instead, let one
-program compute **all query heads of one KV head**. What was one query becomes a tile of queries, one *row* per query head, and each key that the program
-reads serves all rows. With the shapes of a Llama, a key serves 4 query heads; with a Qwen2's 14 over 2, it serves 7.
+Query heads that share a KV head use the same keys. In lesson 07 each of them had its own program, so each key was read
+once per query head. Instead, let one program compute **all query heads of one KV head**. What was one query becomes a
+tile of queries, one *row* per query head, and each key that the program reads serves all rows. With the shapes of a
+Llama, a key serves 4 query heads; with a Qwen2's 14 over 2, it serves 7.
 
 ```diff
 - grid (sequences, query heads); query [HEAD_DIM]; row_max and row_sum scalars; acc [HEAD_DIM]
 + grid (KV heads, sequences); queries [BLOCK_M, HEAD_DIM]; row_max and row_sum [BLOCK_M]; acc [BLOCK_M, HEAD_DIM]
 ```
 
-`BLOCK_M` is the number of rows, a power of two and at least 16 (Idea 3 says why). Rows past the last query head are padding.
+`BLOCK_M` is the number of rows, a power of two and at least 16 (Idea 3 says why). Rows past the last query head are
+padding.
 
-How much time does Idea 1 save? A *ladder* of kernels was timed on the H200, each rung with one idea more, on the three decodes from the beginning. The first rung is
-Idea 1 alone. It still computes as lesson 07 does: products element by element, then a sum. (Without Idea 3, four rows are enough for four query heads.)
+How much time does Idea 1 save? A *ladder* of kernels was timed on the H200, each rung with one idea more, on the three
+decodes from the beginning. The first rung is Idea 1 alone. It still computes as lesson 07 does: products element by
+element, then a sum. (Without Idea 3, four rows are enough for four query heads.)
 
 **Predict 08.e** The first decode, one sequence of 8,192 tokens with 32 query heads, takes lesson 07's kernel 929 µs,
 in 32 programs. (Above it was 901: the ladder was timed in a run of its own.) With Idea 1 there are 8 programs, and
@@ -215,9 +221,10 @@ of 1.8. The last two columns will matter in a moment.
 
 ## Idea 2: a tile of several blocks
 
-A block has 16 tokens. That's a good size for memory (lesson 03), but a small one for an iteration, which spends most of its time waiting. Luckily, an
-iteration needn't be one block. A tile may have 64 positions, each of which looks up **its own** block, with one `tl.load` of 64 table entries. Many of these
-addresses are the same, but that doesn't matter: the result is one block index per position, and from these you compute where each key is.
+A block has 16 tokens. That's a good size for memory (lesson 03), but a small one for an iteration, which spends most of
+its time waiting. Luckily, an iteration needn't be one block. A tile may have 64 positions, each of which looks up **its
+own** block, with one `tl.load` of 64 table entries. Many of these addresses are the same, but that doesn't matter: the
+result is one block index per position, and from these you compute where each key is.
 
 ```diff
 - a step of BLOCK_SIZE; one table entry per iteration; keys [BLOCK_SIZE, HEAD_DIM]
@@ -238,8 +245,9 @@ processor has 65,536 registers for all the programs that it runs. A program of 4
 registers each, four such programs fit, with 255 only two, so fewer loads are in flight. A larger tile needs another way
 to multiply.
 
-**Predict 08.a** C, D and B have contexts of 4, 22 and 63 tokens, in blocks of 16, with 4 query heads over 2 KV heads. Lesson 07's kernel needed 28 iterations, as counted
-above: 4 heads × (1 + 2 + 4) blocks. With both ideas, one program per KV head and tiles of 32 keys, how many iterations will all programs need together?
+**Predict 08.a** C, D and B have contexts of 4, 22 and 63 tokens, in blocks of 16, with 4 query heads over 2 KV heads.
+Lesson 07's kernel needed 28 iterations, as counted above: 4 heads × (1 + 2 + 4) blocks. With both ideas, one program
+per KV head and tiles of 32 keys, how many iterations will all programs need together?
 """
 
 # %%
@@ -249,12 +257,13 @@ predict("08.a", ...)
 """
 ## Idea 3: matrix products on tensor cores
 
-> **tensor core**: a part of a processor that multiplies two small matrices at once. In float16 and bfloat16 it does many times as many operations per
-> second as the other arithmetic units.
+> **tensor core**: a part of a processor that multiplies two small matrices at once. In float16 and bfloat16 it does
+> many times as many operations per second as the other arithmetic units.
 
-In lesson 07 a score was `tl.sum(query * keys, axis=1)`: products element by element, then a sum. Now a program has several query heads, so the queries
-[rows, head size] and the keys, transposed to [head size, keys], are two matrices, and `tl.dot` of them gives all scores. In 16 bits, that runs on tensor cores. The
-output is another product, of the weights and the values.
+In lesson 07 a score was `tl.sum(query * keys, axis=1)`: products element by element, then a sum. Now a program has
+several query heads, so the queries [rows, head size] and the keys, transposed to [head size, keys], are two matrices,
+and `tl.dot` of them gives all scores. In 16 bits, that runs on tensor cores. The output is another product, of the
+weights and the values.
 
 ```diff
 - a tile of products, summed along one axis
@@ -266,9 +275,10 @@ arithmetic but no bytes.
 
 ## Idea 4: powers of two
 
-A GPU has an instruction for 2ˣ, but none for eˣ. `tl.exp(x)` is computed as 2 to the power of x × log₂ e. Triton 3.6 compiles `tl.exp2` to one
-instruction, and `tl.exp` to five. They run for every score. But the scores are multiplied by `scale` anyway, so the function that launches the kernel
-passes scale × log₂ e. From then on scores and maxima are in base 2, and the weights come out the same.
+A GPU has an instruction for 2ˣ, but none for eˣ. `tl.exp(x)` is computed as 2 to the power of x × log₂ e. Triton 3.6
+compiles `tl.exp2` to one instruction, and `tl.exp` to five. They run for every score. But the scores are multiplied by
+`scale` anyway, so the function that launches the kernel passes scale × log₂ e. From then on scores and maxima are in
+base 2, and the weights come out the same.
 
 ```diff
 - tl.exp, and scale
@@ -290,10 +300,11 @@ sequence is 7 times as fast, and could still be much faster: it has 8 programs. 
 
 ## Build 1: the softmax of a tile
 
-In lesson 07, `attend_blocks` had one query, with one maximum and one sum. Now a program has several rows. Each iteration gets a tile of scores,
-[rows, keys], and each row has its own maximum, its own sum, and its own row of `acc`.
+In lesson 07, `attend_blocks` had one query, with one maximum and one sum. Now a program has several rows. Each
+iteration gets a tile of scores, [rows, keys], and each row has its own maximum, its own sum, and its own row of `acc`.
 
-**Your task: `online_softmax(scores, row_max, row_sum, acc)`**, a function that kernels call. Decorate it with `@triton.jit`, as in the stub.
+**Your task: `online_softmax(scores, row_max, row_sum, acc)`**, a function that kernels call. Decorate it with
+`@triton.jit`, as in the stub.
 
 | argument | shape | what it is |
 |---|---|---|
@@ -302,14 +313,15 @@ In lesson 07, `attend_blocks` had one query, with one maximum and one sum. Now a
 | `row_sum` | [rows] | sum of the weights so far, relative to `row_max` |
 | `acc` | [rows, head size] | sum of weight × value so far, relative to `row_max` |
 
-It returns four tiles of float32, in this order: the weights of these keys, [rows, keys]; the new maximum, [rows]; the new sum, [rows]; and `acc`, **rescaled** to
-the new maximum. It does *not* add the values of these keys. The kernel does that afterwards, with a `tl.dot` of weights and values.
+It returns four tiles of float32, in this order: the weights of these keys, [rows, keys]; the new maximum, [rows]; the
+new sum, [rows]; and `acc`, **rescaled** to the new maximum. It does *not* add the values of these keys. The kernel does
+that afterwards, with a `tl.dot` of weights and values.
 
-A row may not have seen a key yet, and may not see any of these either: the engine's prefill kernel calls the same function. The maximum of such a row
-stays minus infinity, and its weights and its sum are 0, not NaN.
+A row may not have seen a key yet, and may not see any of these either: the engine's prefill kernel calls the same
+function. The maximum of such a row stays minus infinity, and its weights and its sum are 0, not NaN.
 
-Example, one row: `row_max` 2, `row_sum` 1.5, `acc` 20; scores [3, 1]. The new maximum is 3 and the factor 2⁻¹ = 0.5. The weights are [1, 0.25], the
-new sum is 0.75 + 1.25 = 2, and `acc` is 10.
+Example, one row: `row_max` 2, `row_sum` 1.5, `acc` 20; scores [3, 1]. The new maximum is 3 and the factor 2⁻¹ = 0.5.
+The weights are [1, 0.25], the new sum is 0.75 + 1.25 = 2, and `acc` is 10.
 
 """
 
@@ -320,26 +332,30 @@ from lessons_lib.kernels.paged_flash import online_softmax
 """
 ## Build 2: a group of heads, a tile of keys
 
-Now the kernel. You have all the parts: lesson 07's `decode_heads_kernel` and the loop of its `attend_blocks`, the four ideas, and your `online_softmax`.
+Now the kernel. You have all the parts: lesson 07's `decode_heads_kernel` and the loop of its `attend_blocks`, the four
+ideas, and your `online_softmax`.
 
-**Your task: `decode_groups_kernel`.** Program (h, i) computes **all query heads of KV head h**, for sequence i: axis 0 of the grid counts KV heads, axis 1
-sequences. As in lesson 07, neighboring query heads share a KV head. The stub's docstring describes the parameters; the ones in capitals are constants.
+**Your task: `decode_groups_kernel`.** Program (h, i) computes **all query heads of KV head h**, for sequence i: axis 0
+of the grid counts KV heads, axis 1 sequences. As in lesson 07, neighboring query heads share a KV head. The stub's
+docstring describes the parameters; the ones in capitals are constants.
 
-- Load every key and every value of the sequence exactly once, BLOCK_N positions per iteration, in one `tl.load` of keys and one of values. Load no slot that
-  holds no token: it may contain NaN.
+- Load every key and every value of the sequence exactly once, BLOCK_N positions per iteration, in one `tl.load` of keys
+  and one of values. Load no slot that holds no token: it may contain NaN.
 - BLOCK_N may be larger or smaller than BLOCK_SIZE, which needn't be a power of two.
-- The caches may be views with any strides. They may have more than 2³¹ elements, so a block's offset needs 64 bits. Every other product of an index and a
-  stride fits into 32.
+- The caches may be views with any strides. They may have more than 2³¹ elements, so a block's offset needs 64 bits.
+  Every other product of an index and a stride fits into 32.
 - `scale` includes log₂ e, so the scores are in base 2, as your `online_softmax` wants them.
 - Store each query head of the group once, and nothing else.
-- In 16 bits, the tiles of a `tl.dot` may have the dtype of the cache; everything else is float32. The result may then be off by 0.005, and in float32 by 0.0001.
+- In 16 bits, the tiles of a `tl.dot` may have the dtype of the cache; everything else is float32. The result may then
+  be off by 0.005, and in float32 by 0.0001.
 
-`tl.dot(a, b)` multiplies two tiles of the same dtype and returns float32; `tl.dot(a, b, acc)` adds the product to `acc`. `tl.trans` swaps the axes of a tile.
-For float32, pass `input_precision="ieee"` to both, or a GPU rounds the factors to 10 bits. The check also counts your loads, and asks the compiler.
+`tl.dot(a, b)` multiplies two tiles of the same dtype and returns float32; `tl.dot(a, b, acc)` adds the product to
+`acc`. `tl.trans` swaps the axes of a tile. For float32, pass `input_precision="ieee"` to both, or a GPU rounds the
+factors to 10 bits. The check also counts your loads, and asks the compiler.
 
-Example: 6 query heads over 2 KV heads, contexts [40, 17], BLOCK_SIZE = 8 and BLOCK_N = 16. The grid is (2, 2). Program (1, 0) computes the query heads 3, 4 and
-5 of sequence 0, in 3 iterations. Its second tile has the positions 16 to 31, which are in the blocks of table entries 2 and 3. Its last one has 8 keys, and 8
-positions that no token has.
+Example: 6 query heads over 2 KV heads, contexts [40, 17], BLOCK_SIZE = 8 and BLOCK_N = 16. The grid is (2, 2). Program
+(1, 0) computes the query heads 3, 4 and 5 of sequence 0, in 3 iterations. Its second tile has the positions 16 to 31,
+which are in the blocks of table entries 2 and 3. Its last one has 8 keys, and 8 positions that no token has.
 """
 
 # %% exercise="08.2"
@@ -347,7 +363,8 @@ from lessons_lib.kernels.group_decode import decode_groups_kernel
 
 # %% [markdown]
 """
-Now count again: first with tiles of one block, so with Idea 1 only, then with larger ones. `decode_groups` launches your kernel.
+Now count again: first with tiles of one block, so with Idea 1 only, then with larger ones. `decode_groups` launches
+your kernel.
 """
 
 # %%
@@ -366,12 +383,14 @@ watch(mine.recording, ["KV head", "sequence"])
 
 # %% [markdown]
 """
-Half as many programs, half the bytes, and as the tiles grow, fewer iterations. (Twice as many keys per tile don't quite halve them: a sequence's last tile
-is rarely full.) For B, one `tl.load` now reads keys from four blocks: step through its program above.
+Half as many programs, half the bytes, and as the tiles grow, fewer iterations. (Twice as many keys per tile don't quite
+halve them: a sequence's last tile is rarely full.) For B, one `tl.load` now reads keys from four blocks: step through
+its program above.
 
 ## Prove it
 
-The check compared your kernel with dense attention. Now a whole model: every step that has only decodes goes through your kernel.
+The check compared your kernel with dense attention. Now a whole model: every step that has only decodes goes through
+your kernel.
 """
 
 # %%
@@ -399,9 +418,10 @@ Here are the recorded times of a kernel like yours, the solution of 08.2, and of
 loop is that of your kernel; around it are lines for packed batches and for models that yours doesn't serve. And it
 splits the keys of a sequence among more programs, in all three cases ("Further", Idea 5).
 
-How do others compare? PyTorch's kernels were timed in the same run. Its dense attention, SDPA (`scaled_dot_product_attention`), appears twice: "flash", and the
-kernel from NVIDIA's cuDNN library. "Dense" and "packed" read contiguous keys, without a block table: the kind of cache that lesson 03 got rid of. The kernels
-marked * were timed in another run on the same kind of machine.
+How do others compare? PyTorch's kernels were timed in the same run. Its dense attention, SDPA
+(`scaled_dot_product_attention`), appears twice: "flash", and the kernel from NVIDIA's cuDNN library. "Dense" and
+"packed" read contiguous keys, without a block table: the kind of cache that lesson 03 got rid of. The kernels marked *
+were timed in another run on the same kind of machine.
 """
 
 # %%
@@ -437,40 +457,46 @@ Near 100%, a kernel runs about as fast as this machine can read. In the last two
 good as the library's, or a little better: it has no lines for anything else, and no parts to merge. In the first,
 eight programs can't read as fast as 132 processors.
 
-In the chart FlashInfer, FlashAttention-3 and cuDNN's dense kernel come close to our time, and a difference of a few percent may change from run to run.
-cuDNN's, a little ahead in this one, reads contiguous keys, without a table. In prefills the order is different ("Further").
+In the chart FlashInfer, FlashAttention-3 and cuDNN's dense kernel come close to our time, and a difference of a few
+percent may change from run to run. cuDNN's, a little ahead in this one, reads contiguous keys, without a table. In
+prefills the order is different ("Further").
 
 This lesson adds no row to the ledger: tokens, bytes and forward passes are those of lesson 06.
 
 ## What production does
 
-- **vLLM** has this kernel in Triton as well: `kernel_unified_attention` in `vllm/v1/attention/ops/triton_unified_attention.py`, in version 0.33, whose
-  times are in the chart above. You'll recognize it: `BLOCK_M` is our `BLOCK_M`, and
-  `TILE_SIZE` our `BLOCK_N`. One kernel serves prefills and decodes, with 16 rows in most cases.
-- On NVIDIA GPUs vLLM usually uses **FlashAttention** or **FlashInfer** instead, most of whose kernels are written in CUDA C++. FlashAttention's
-  `flash_attn_with_kvcache` takes a `block_table`.
-- **FlashInfer** looks at the lengths of all requests once per step, in `plan(...)`, and distributes the work evenly over the processors; each layer then
-  calls `run(...)`. Ours leaves the scheduling to the GPU.
+- **vLLM** has this kernel in Triton as well: `kernel_unified_attention` in
+  `vllm/v1/attention/ops/triton_unified_attention.py`, in version 0.33, whose times are in the chart above. You'll
+  recognize it: `BLOCK_M` is our `BLOCK_M`, and `TILE_SIZE` our `BLOCK_N`. One kernel serves prefills and decodes, with
+  16 rows in most cases.
+- On NVIDIA GPUs vLLM usually uses **FlashAttention** or **FlashInfer** instead, most of whose kernels are written in
+  CUDA C++. FlashAttention's `flash_attn_with_kvcache` takes a `block_table`.
+- **FlashInfer** looks at the lengths of all requests once per step, in `plan(...)`, and distributes the work evenly
+  over the processors; each layer then calls `run(...)`. Ours leaves the scheduling to the GPU.
 - **PyTorch**'s `flex_attention`, FlexAttention in the chart, compiles a kernel from a mask function.
 
 ## What is still wrong
 
-**Decodes only, and head sizes that are powers of two.** A step of a real batch has prefills too, and your kernel has one row per query head. The engine's two
-kernels are in "Further".
+**Decodes only, and head sizes that are powers of two.** A step of a real batch has prefills too, and your kernel has
+one row per query head. The engine's two kernels are in "Further".
 
-**Keys in 16 bits.** Keys and values in 8 bits need half as many bytes. Engines do that (FP8), with a scale factor per head or tensor to keep the range.
+**Keys in 16 bits.** Keys and values in 8 bits need half as many bytes. Engines do that (FP8), with a scale factor per
+head or tensor to keep the range.
 
 **Few programs.** With one long sequence, most processors have nothing to do: Idea 5, in "Further".
 
-**Launches.** Every layer of every step launches kernels, and each launch takes the CPU some time. That can be saved (lesson 13):
+**Launches.** Every layer of every step launches kernels, and each launch takes the CPU some time. That can be saved
+(lesson 13):
 
-> **CUDA graph**: a recording of GPU work that can be replayed with a single launch. It saves the CPU the time to launch each kernel. During capture,
-> nothing may wait for the GPU.
+> **CUDA graph**: a recording of GPU work that can be replayed with a single launch. It saves the CPU the time to launch
+> each kernel. During capture, nothing may wait for the GPU.
 
-**Shared prefixes are read again and again.** If many requests start with the same text, they can share its blocks (lesson 11). Each program then reads
-the shared keys for its own sequence. Reading them once for all of these requests is called *cascade attention*: the stretch task in "Further".
+**Shared prefixes are read again and again.** If many requests start with the same text, they can share its blocks
+(lesson 11). Each program then reads the shared keys for its own sequence. Reading them once for all of these requests
+is called *cascade attention*: the stretch task in "Further".
 
-**Attention is one part.** Whether a step has one long prefill or many decodes is decided earlier, by the scheduler: lesson 09.
+**Attention is one part.** Whether a step has one long prefill or many decodes is decided earlier, by the scheduler:
+lesson 09.
 
 ## Quiz
 """
@@ -482,14 +508,18 @@ quiz("08")
 """
 ## References
 
-- S. Williams, A. Waterman, D. Patterson: *Roofline: An Insightful Visual Performance Model for Multicore Architectures*, CACM 2009.
+- S. Williams, A. Waterman, D. Patterson: *Roofline: An Insightful Visual Performance Model for Multicore
+  Architectures*, CACM 2009.
   <https://doi.org/10.1145/1498765.1498785>
 - M. Milakov, N. Gimelshein: *Online normalizer calculation for softmax*, 2018. <https://arxiv.org/abs/1805.02867>
-- P. Tillet, H. T. Kung, D. Cox: *Triton: An Intermediate Language and Compiler for Tiled Neural Network Computations*, MAPL 2019.
+- P. Tillet, H. T. Kung, D. Cox: *Triton: An Intermediate Language and Compiler for Tiled Neural Network Computations*,
+  MAPL 2019.
   <https://doi.org/10.1145/3315508.3329973>
-- T. Dao et al.: *FlashAttention*, 2022, <https://arxiv.org/abs/2205.14135>; T. Dao: *FlashAttention-2*, 2023, <https://arxiv.org/abs/2307.08691>; J.
-  Shah et al.: *FlashAttention-3: Fast and Accurate Attention with Asynchrony and Low-precision*, 2024, <https://arxiv.org/abs/2407.08608>
-- T. Dao, D. Haziza, F. Massa, G. Sizov: *Flash-Decoding for long-context inference*, 2023. <https://crfm.stanford.edu/2023/10/12/flashdecoding.html>
+- T. Dao et al.: *FlashAttention*, 2022, <https://arxiv.org/abs/2205.14135>; T. Dao: *FlashAttention-2*, 2023,
+  <https://arxiv.org/abs/2307.08691>; J. Shah et al.: *FlashAttention-3: Fast and Accurate Attention with Asynchrony and
+  Low-precision*, 2024, <https://arxiv.org/abs/2407.08608>
+- T. Dao, D. Haziza, F. Massa, G. Sizov: *Flash-Decoding for long-context inference*, 2023.
+  <https://crfm.stanford.edu/2023/10/12/flashdecoding.html>
 - Z. Ye et al.: *FlashInfer*, 2025. <https://arxiv.org/abs/2501.01005>
 - vLLM: `vllm/v1/attention/ops/triton_unified_attention.py`. <https://github.com/vllm-project/vllm>
 - Triton: `triton.autotune`. <https://triton-lang.org/main/python-api/generated/triton.autotune.html>
@@ -499,15 +529,16 @@ quiz("08")
 """
 ## Further (optional)
 
-What the lesson doesn't need: long sequences split among programs, the roofline, the prefill kernel, tiles, and how the kernels are called. It isn't part of
-its 85 minutes. It has three more exercises and a stretch task.
+What the lesson doesn't need: long sequences split among programs, the roofline, the prefill kernel, tiles, and how the
+kernels are called. It isn't part of its 85 minutes. It has three more exercises and a stretch task.
 """
 
 # %% [markdown]
 """
 ### Idea 5: split one sequence across many processors
 
-How many programs are there? One per KV head of each sequence. Here's what that means for a GPU with as many processors as the recorded one.
+How many programs are there? One per KV head of each sequence. Here's what that means for a GPU with as many processors
+as the recorded one.
 """
 
 # %%
@@ -518,15 +549,15 @@ draw_programs(BATCHES, CONTEXTS, 8, recorded.processors, lambda batch, context: 
 
 # %% [markdown]
 """
-Hatched cells have fewer programs than processors. And one program per processor is still few: while a program waits for memory, the processor can switch
-to another, if it has one.
+Hatched cells have fewer programs than processors. And one program per processor is still few: while a program waits for
+memory, the processor can switch to another, if it has one.
 
-Attention over one sequence can be split, and the parts can be merged: rescale the sums of both to the same maximum, then add (`merge`, in lesson 06's
-"Further"). So a third axis of the grid counts **splits**. Program (h, i, s) computes KV head h of sequence i, over the keys s × SPLIT_SIZE to (s + 1) ×
-SPLIT_SIZE − 1 only.
+Attention over one sequence can be split, and the parts can be merged: rescale the sums of both to the same maximum,
+then add (`merge`, in lesson 06's "Further"). So a third axis of the grid counts **splits**. Program (h, i, s) computes
+KV head h of sequence i, over the keys s × SPLIT_SIZE to (s + 1) × SPLIT_SIZE − 1 only.
 
-> **split-KV**: splitting the keys of one sequence among several programs that run at the same time, and merging their results. Known as
-> *Flash-Decoding*.
+> **split-KV**: splitting the keys of one sequence among several programs that run at the same time, and merging their
+> results. Known as *Flash-Decoding*.
 
 These are the lines that change in the kernel of Build 2:
 """
@@ -560,9 +591,11 @@ prices((alone, "sequences not split"), (recorded.case("decode 32,8,128; batch 64
 
 # %% [markdown]
 """
-The lengths of the ragged batch run from 100 to 8,000, and the longest sequences are still running when the others have finished. Splits even that out.
+The lengths of the ragged batch run from 100 to 8,000, and the longest sequences are still running when the others have
+finished. Splits even that out.
 
-**Predict 08.c** Take the first case: one sequence of 8,192 tokens, 8 KV heads. It's split into parts of 512 keys. How many programs does the launch have?
+**Predict 08.c** Take the first case: one sequence of 8,192 tokens, 8 KV heads. It's split into parts of 512 keys. How
+many programs does the launch have?
 """
 
 # %%
@@ -570,9 +603,10 @@ predict("08.c", ...)
 
 # %% [markdown]
 """
-How many keys should a split have? With too many keys per split, some processors have no work. With too few, starting and merging take too large a share
-of the time. And all sequences get splits of the same size, so that a long one among short ones doesn't delay the end of the launch. The library's rule
-aims at eight programs per processor, but gives each program at least 512 keys, and at most 2,048:
+How many keys should a split have? With too many keys per split, some processors have no work. With too few, starting
+and merging take too large a share of the time. And all sequences get splits of the same size, so that a long one among
+short ones doesn't delay the end of the launch. The library's rule aims at eight programs per processor, but gives each
+program at least 512 keys, and at most 2,048:
 """
 
 # %%
@@ -591,30 +625,35 @@ draw_programs(BATCHES, CONTEXTS, 8, recorded.processors, splits, title="Split: p
 
 # %% [markdown]
 """
-In the hatched cells, the minimum of 512 keys determines the split size. So the 16 × 8 programs of the single sequence are four fewer than there are
-processors. Smaller splits would use those too. But besides reading, a program has to start, look up its blocks, wait for its first keys, and write its result;
-and each split is one more to merge. The smaller the splits, the larger the share of this overhead.
+In the hatched cells, the minimum of 512 keys determines the split size. So the 16 × 8 programs of the single sequence
+are four fewer than there are processors. Smaller splits would use those too. But besides reading, a program has to
+start, look up its blocks, wait for its first keys, and write its result; and each split is one more to merge. The
+smaller the splits, the larger the share of this overhead.
 
-The price of splitting: each split writes its attention and its log-sum-exp to two tensors in float32. (The log-sum-exp is the maximum + the logarithm of the
-total; here both are in base 2.) Then a second kernel reads them back and merges them. The shorter the sequence, the larger the share of that round trip.
+The price of splitting: each split writes its attention and its log-sum-exp to two tensors in float32. (The log-sum-exp
+is the maximum + the logarithm of the total; here both are in base 2.) Then a second kernel reads them back and merges
+them. The shorter the sequence, the larger the share of that round trip.
 
 ### Build 3 (optional): merge
 
-**Your task: `merge_kernel`.** Program (h, i) merges query head h of sequence i: axis 0 of the grid counts query heads, axis 1 sequences. There are
-`tl.num_programs(0)` query heads. The stub's docstring describes the parameters; T is the number of new tokens in the batch.
+**Your task: `merge_kernel`.** Program (h, i) merges query head h of sequence i: axis 0 of the grid counts query heads,
+axis 1 sequences. There are `tl.num_programs(0)` query heads. The stub's docstring describes the parameters; T is the
+number of new tokens in the batch.
 
-Both partial tensors are contiguous. So the index of a split in `partial_lse` is (token × query heads + head) × NUM_SPLITS + split, and its attention
-starts at HEAD_DIM times that in `partial_out`.
+Both partial tensors are contiguous. So the index of a split in `partial_lse` is (token × query heads + head) ×
+NUM_SPLITS + split, and its attention starts at HEAD_DIM times that in `partial_out`.
 
-- **Which token.** If not `RAGGED`, sequence i is token i. If `RAGGED`, it's the token at `cu_seqlens_q[i]`; and unless the sequence has exactly one new
-  token, `return`: another kernel handles it. The engine's kernels run over batches with prefills, and yours will too.
-- **Which splits.** Only those with keys were written: the first `tl.cdiv(context_len, SPLIT_SIZE)`. The others may hold anything, even NaN: don't load
-  them.
-- **Result.** The weighted mean of the attentions. A split's weight is its share of the total sum: proportional to 2 to the power of its log-sum-exp. A
-  log-sum-exp may be 300, and 2³⁰⁰ doesn't fit into float32. Store HEAD_DIM elements in `out`, no more.
+- **Which token.** If not `RAGGED`, sequence i is token i. If `RAGGED`, it's the token at `cu_seqlens_q[i]`; and unless
+  the sequence has exactly one new token, `return`: another kernel handles it. The engine's kernels run over batches
+  with prefills, and yours will too.
+- **Which splits.** Only those with keys were written: the first `tl.cdiv(context_len, SPLIT_SIZE)`. The others may hold
+  anything, even NaN: don't load them.
+- **Result.** The weighted mean of the attentions. A split's weight is its share of the total sum: proportional to 2 to
+  the power of its log-sum-exp. A log-sum-exp may be 300, and 2³⁰⁰ doesn't fit into float32. Store HEAD_DIM elements in
+  `out`, no more.
 
-Example: two splits, log-sum-exps 0 and 1, attentions [2, 4] and [8, 1]. The weights are 2⁻¹ and 1. The result is (0.5 × [2, 4] + 1 × [8, 1]) / 1.5 =
-[6, 2].
+Example: two splits, log-sum-exps 0 and 1, attentions [2, 4] and [8, 1]. The weights are 2⁻¹ and 1. The result is (0.5 ×
+[2, 4] + 1 × [8, 1]) / 1.5 = [6, 2].
 """
 
 # %% exercise="08.3"
@@ -622,8 +661,9 @@ from lessons_lib.kernels.paged_flash import merge_kernel
 
 # %% [markdown]
 """
-Your merge after a kernel with your softmax: the same three stories in splits of 16 keys, so that D and B are split even though they're short. (The
-library's smallest split is usually 512.) `with_functions` makes a copy of a kernel that calls other functions: yours.
+Your merge after a kernel with your softmax: the same three stories in splits of 16 keys, so that D and B are split even
+though they're short. (The library's smallest split is usually 512.) `with_functions` makes a copy of a kernel that
+calls other functions: yours.
 """
 
 # %%
@@ -637,20 +677,23 @@ watch(split.recording, ["KV head", "sequence", "split"])
 
 # %% [markdown]
 """
-Each split of B reads one block, and stores to the partial tensors. The programs of C and D whose split is past the last token exit immediately; their
-entries in the partial tensors are never written.
+Each split of B reads one block, and stores to the partial tensors. The programs of C and D whose split is past the last
+token exit immediately; their entries in the partial tensors are never written.
 
-vLLM calls splits *segments*. Its kernel makes them (`IS_3D`) if all sequences of the batch have one new token and there are few of them, and its
-`reduce_segments` is your `merge_kernel`. In FlashAttention's `flash_attn_with_kvcache`, `num_splits` = 0 lets a heuristic choose, as our `keys_per_split` does.
+vLLM calls splits *segments*. Its kernel makes them (`IS_3D`) if all sequences of the batch have one new token and there
+are few of them, and its `reduce_segments` is your `merge_kernel`. In FlashAttention's `flash_attn_with_kvcache`,
+`num_splits` = 0 lets a heuristic choose, as our `keys_per_split` does.
 
 ### Stretch: move fewer bytes
 
-Your kernel reads each sequence's keys once. Can a decode move fewer bytes still? In two of the scoreboard's three batches, all sequences begin with the
-same blocks, as requests with one system prompt do once their blocks are shared (lesson 11). Any kernels are allowed, any number of launches.
+Your kernel reads each sequence's keys once. Can a decode move fewer bytes still? In two of the scoreboard's three
+batches, all sequences begin with the same blocks, as requests with one system prompt do once their blocks are shared
+(lesson 11). Any kernels are allowed, any number of launches.
 
-Write `my_decode`. It returns the attention [N, query heads, head size]. Wrap each kernel that you launch in `counted`: it runs the kernel, and counts every byte
-that its programs load and store. Between launches `k_cache` and `v_cache` hold NaN, so only kernels can read them. Block tables and lengths are on the
-CPU, and reading them is free. Blocks hold 16 tokens, the head size is 32, and 4 query heads share 2 KV heads, all in float32.
+Write `my_decode`. It returns the attention [N, query heads, head size]. Wrap each kernel that you launch in `counted`:
+it runs the kernel, and counts every byte that its programs load and store. Between launches `k_cache` and `v_cache`
+hold NaN, so only kernels can read them. Block tables and lengths are on the CPU, and reading them is free. Blocks hold
+16 tokens, the head size is 32, and 4 query heads share 2 KV heads, all in float32.
 """
 
 # %%
@@ -667,15 +710,17 @@ bytes_scoreboard(my_decode)
 """
 ### The whole decode kernel
 
-This is the kernel that the engine runs. Its loop is that of your `decode_groups_kernel`, with splits. `RAGGED` skips sequences with several new tokens.
-`HEAD_DIM` is the head size, and `BLOCK_D` the next power of two. `token` and `seq` are converted to 64 bits for the same reason as block indices: with many
-tokens, token × stride may not fit into 32 bits. They're scalars, so that takes two registers per program rather than two per key. For the block indices the
-launcher decides: if all offsets of a cache fit into 32 bits, `USE_INT64` is off, and `cache_offsets` is compiled without the conversion.
+This is the kernel that the engine runs. Its loop is that of your `decode_groups_kernel`, with splits. `RAGGED` skips
+sequences with several new tokens. `HEAD_DIM` is the head size, and `BLOCK_D` the next power of two. `token` and `seq`
+are converted to 64 bits for the same reason as block indices: with many tokens, token × stride may not fit into 32
+bits. They're scalars, so that takes two registers per program rather than two per key. For the block indices the
+launcher decides: if all offsets of a cache fit into 32 bits, `USE_INT64` is off, and `cache_offsets` is compiled
+without the conversion.
 
-Two things are there for models other than ours. `VALUE_DIM` is the head size of the values, and `BLOCK_V` the next power of two: with DeepSeek's
-*multi-head latent attention* (MLA), keys and values have different head sizes. `WINDOW`, `CHUNKED`, `SOFTCAP`, `sinks` and `alibi_slopes` are the terms
-that lesson 06's `ScoreTerms` lists. Whether a layer has a term is known when the kernel is compiled: for a layer without terms, those lines aren't compiled
-at all.
+Two things are there for models other than ours. `VALUE_DIM` is the head size of the values, and `BLOCK_V` the next
+power of two: with DeepSeek's *multi-head latent attention* (MLA), keys and values have different head sizes. `WINDOW`,
+`CHUNKED`, `SOFTCAP`, `sinks` and `alibi_slopes` are the terms that lesson 06's `ScoreTerms` lists. Whether a layer has
+a term is known when the kernel is compiled: for a layer without terms, those lines aren't compiled at all.
 """
 
 # %%
@@ -685,9 +730,10 @@ show_source(decode_kernel)
 
 # %% [markdown]
 """
-The last lines are for few, short sequences. There, launching `merge_kernel` takes longer than merging. So splits have only 128 keys, and the decode kernel
-merges them itself: each program stores its part and raises a counter, and the program that raises it to the number of splits knows that all parts are there.
-The merge is an online softmax again. To it, a split is a key with a score, the split's log-sum-exp, and with a value, its attention:
+The last lines are for few, short sequences. There, launching `merge_kernel` takes longer than merging. So splits have
+only 128 keys, and the decode kernel merges them itself: each program stores its part and raises a counter, and the
+program that raises it to the number of splits knows that all parts are there. The merge is an online softmax again. To
+it, a split is a key with a score, the split's log-sum-exp, and with a value, its attention:
 """
 
 # %%
@@ -709,7 +755,8 @@ Table(
 
 # %% [markdown]
 """
-One *extra* idea isn't in it: it's known in advance which table entries the next iteration needs, so they can be read one iteration early.
+One *extra* idea isn't in it: it's known in advance which table entries the next iteration needs, so they can be read
+one iteration early.
 """
 
 # %%
@@ -719,30 +766,35 @@ prices((even, EARLY), (small_heads, EARLY))
 
 # %% [markdown]
 """
-In the first case it's a little slower, though by more than the difference between two timings of the same kernel (see "Choose tiles" below). With the small
-heads of a Qwen2 and 256 sequences it gains a few percent. We left it out: that's too small a gain for lines that every reader has to think through.
+In the first case it's a little slower, though by more than the difference between two timings of the same kernel (see
+"Choose tiles" below). With the small heads of a Qwen2 and 256 sequences it gains a few percent. We left it out: that's
+too small a gain for lines that every reader has to think through.
 
 ### What is the minimum?
 
-Two things have to happen. Bytes have to move between memory and processors: keys, values, queries, outputs. And multiplications and additions have to be
-done. The two can overlap, so the longer of the two times is the lower bound. A GFLOP is 10⁹ of these operations, a TFLOP 10¹².
+Two things have to happen. Bytes have to move between memory and processors: keys, values, queries, outputs. And
+multiplications and additions have to be done. The two can overlap, so the longer of the two times is the lower bound. A
+GFLOP is 10⁹ of these operations, a TFLOP 10¹².
 
 ### Build 4 (optional): count
 
-**Your task: `attention_work(q_lens, context_lens, q_heads, kv_heads, head_dim, bytes_per_element=2)`** for a packed batch over the KV cache of one
-layer. It returns `Work(bytes=..., flop=...)`. `q_lens` and `context_lens` are lists with one int per sequence: its new tokens, and all its tokens, the
-new ones included.
+**Your task: `attention_work(q_lens, context_lens, q_heads, kv_heads, head_dim, bytes_per_element=2)`** for a packed
+batch over the KV cache of one layer. It returns `Work(bytes=..., flop=...)`. `q_lens` and `context_lens` are lists with
+one int per sequence: its new tokens, and all its tokens, the new ones included.
 
-- **bytes**: the keys and values of all contexts are read once, however many queries use them. They have `kv_heads` heads. The queries of the new tokens
-  are read and their outputs written; they have `q_heads` heads. Each element takes `bytes_per_element` bytes. Block tables and lengths are negligible.
-- **flop**: a query at position p of its sequence sees the p + 1 keys at positions 0 to p. For each key that it sees, each query head needs head_dim
-  multiplications and as many additions for the score, and the same again for the output: 4 × head_dim in total. The softmax isn't counted. The q_len
-  new tokens of a sequence are at its last positions, context − q_len to context − 1.
+- **bytes**: the keys and values of all contexts are read once, however many queries use them. They have `kv_heads`
+  heads. The queries of the new tokens are read and their outputs written; they have `q_heads` heads. Each element takes
+  `bytes_per_element` bytes. Block tables and lengths are negligible.
+- **flop**: a query at position p of its sequence sees the p + 1 keys at positions 0 to p. For each key that it sees,
+  each query head needs head_dim multiplications and as many additions for the score, and the same again for the output:
+  4 × head_dim in total. The softmax isn't counted. The q_len new tokens of a sequence are at its last positions,
+  context − q_len to context − 1.
 
-Example: one new token after 9 others, with 4 query heads over 2 KV heads and a head size of 8. The context is 10. Keys and values: 2 × 10 × 2 × 8 = 320
-elements. Query and output: 2 × 1 × 4 × 8 = 64. Together 384 elements, 768 bytes. Operations: 10 keys × 4 heads × 4 × 8 = 1,280. With a chunk of 3 new
-tokens, at positions 7, 8 and 9, there are 8 + 9 + 10 = 27 pairs of a token and a key instead of 10, so 3,456 operations. The keys and values stay the
-same; queries and outputs triple.
+Example: one new token after 9 others, with 4 query heads over 2 KV heads and a head size of 8. The context is 10. Keys
+and values: 2 × 10 × 2 × 8 = 320 elements. Query and output: 2 × 1 × 4 × 8 = 64. Together 384 elements, 768 bytes.
+Operations: 10 keys × 4 heads × 4 × 8 = 1,280. With a chunk of 3 new tokens, at positions 7, 8 and 9, there are 8 + 9 +
+10 = 27 pairs of a token and a key instead of 10, so 3,456 operations. The keys and values stay the same; queries and
+outputs triple.
 """
 
 # %% exercise="08.4"
@@ -775,12 +827,13 @@ Table(
 
 # %% [markdown]
 """
-Look at the last column, the arithmetic intensity of lesson 00. All decodes of a model have almost the same intensity, however many sequences there are
-and however long they are. An element of a key has 2 bytes. It's used by 4 query heads (32 over 8), each time with one multiplication and one addition.
-That makes 8 operations for 2 bytes: 4 per byte. The same holds for the values. A prefill uses each key for thousands of queries.
+Look at the last column, the arithmetic intensity of lesson 00. All decodes of a model have almost the same intensity,
+however many sequences there are and however long they are. An element of a key has 2 bytes. It's used by 4 query heads
+(32 over 8), each time with one multiplication and one addition. That makes 8 operations for 2 bytes: 4 per byte. The
+same holds for the values. A prefill uses each key for thousands of queries.
 
-And the machine? Its rate of operations was recorded too, with a product of two 8192 × 8192 matrices in bfloat16. Divide it by the bytes per second: that's the
-intensity at which the machine reaches both limits at once.
+And the machine? Its rate of operations was recorded too, with a product of two 8192 × 8192 matrices in bfloat16. Divide
+it by the bytes per second: that's the intensity at which the machine reaches both limits at once.
 """
 
 # %%
@@ -788,17 +841,19 @@ print(f"on the recorded machine: {machine.flop_per_s / 1e12:.0f} TFLOP/s / {mach
 
 # %% [markdown]
 """
-> **roofline**: a chart of what a machine allows. The x-axis is the intensity of the work, the y-axis operations per second. On the left is a slope,
-> where memory is the limit. On the right is a flat roof, where arithmetic is. They meet at the *ridge*.
+> **roofline**: a chart of what a machine allows. The x-axis is the intensity of the work, the y-axis operations per
+> second. On the left is a slope, where memory is the limit. On the right is a flat roof, where arithmetic is. They meet
+> at the *ridge*.
 
 Work left of the ridge is memory-bound: better arithmetic doesn't help it. Work to its right is compute-bound.
 
 ### When is a sequence compute-bound?
 
-**Predict 08.d** One new token per sequence is memory-bound, a long prompt is compute-bound. In between is a sequence that has most of its tokens in the cache and adds a
-few new ones: the last chunk of a prompt, say. Suppose it has 8,192 tokens, the new ones included, 32 query heads over 8 KV heads of size 128, in
-bfloat16. At how many new tokens does its attention become compute-bound on the recorded machine? Look at the count above: what grows with each new
-token, and what stays the same?
+**Predict 08.d** One new token per sequence is memory-bound, a long prompt is compute-bound. In between is a sequence
+that has most of its tokens in the cache and adds a few new ones: the last chunk of a prompt, say. Suppose it has 8,192
+tokens, the new ones included, 32 query heads over 8 KV heads of size 128, in bfloat16. At how many new tokens does its
+attention become compute-bound on the recorded machine? Look at the count above: what grows with each new token, and
+what stays the same?
 """
 
 # %%
@@ -814,11 +869,12 @@ print("operations per byte:", ", ".join(f"{new} new: {intensity(new):.1f}" for n
 
 # %% [markdown]
 """
-The keys and values stay the same, and each new token uses them once more. So the intensity grows by about 4 per token, until queries and outputs begin
-to matter.
+The keys and values stay the same, and each new token uses them once more. So the intensity grows by about 4 per token,
+until queries and outputs begin to matter.
 
-Now the chart, with three ways to compute attention: the kernels that this lesson leads to ("this course"); gathering the blocks into a dense copy and
-then running PyTorch's own attention ("gather + SDPA"); and lesson 07's kernel, which can only decode.
+Now the chart, with three ways to compute attention: the kernels that this lesson leads to ("this course"); gathering
+the blocks into a dense copy and then running PyTorch's own attention ("gather + SDPA"); and lesson 07's kernel, which
+can only decode.
 """
 
 # %%
@@ -836,23 +892,25 @@ draw_roofline(machine, points, "Attention of one layer under the roof of an H200
 
 # %% [markdown]
 """
-"1 × 8,192" is the decode of one sequence, "64 × 2,048" that of 64. They're on the far left, below the slope. The prefill is right of the ridge. The
-mixed batch, prefills and decodes together, is between them. A single kernel would have to be near the slope in one case, and near the roof in the other.
-That's why there are two.
+"1 × 8,192" is the decode of one sequence, "64 × 2,048" that of 64. They're on the far left, below the slope. The
+prefill is right of the ridge. The mixed batch, prefills and decodes together, is between them. A single kernel would
+have to be near the slope in one case, and near the roof in the other. That's why there are two.
 
 ### One packed batch, prefills included
 
-In a real step the batch is mixed: some requests contribute a whole prompt, some a chunk, and most of them one token. When a sequence has several new
-tokens, Idea 1 goes further: a program computes **neighboring tokens of one sequence, with all query heads of one KV head**. 64 tokens × 4 heads are 256
-rows. Every key that is loaded serves all of them.
+In a real step the batch is mixed: some requests contribute a whole prompt, some a chunk, and most of them one token.
+When a sequence has several new tokens, Idea 1 goes further: a program computes **neighboring tokens of one sequence,
+with all query heads of one KV head**. 64 tokens × 4 heads are 256 rows. Every key that is loaded serves all of them.
 
-So the packed batch is cut into tiles of BLOCK_Q tokens each, sequence by sequence. Program (h, t) computes tile t. Which sequence does tile t belong
-to? Sequences have different lengths, so the program has to find out. It would be easy if the CPU, the *host* of the GPU, counted each sequence's tiles.
-But then it would need the lengths, which are on the GPU, and would have to wait for them. A trick avoids that:
+So the packed batch is cut into tiles of BLOCK_Q tokens each, sequence by sequence. Program (h, t) computes tile t.
+Which sequence does tile t belong to? Sequences have different lengths, so the program has to find out. It would be easy
+if the CPU, the *host* of the GPU, counted each sequence's tiles. But then it would need the lengths, which are on the
+GPU, and would have to wait for them. A trick avoids that:
 
-**The tiles of sequence i start at tile cu_seqlens_q[i] // BLOCK_Q + i.** The first term is the number of full tiles that fit before it. And each of the
-i sequences before it may end with a tile that isn't full, so there's one more for each. A sequence may get one tile too many; that tile finds no
-tokens, and its program exits. T // BLOCK_Q + N tiles are enough for T tokens of N sequences: both are known from shapes.
+**The tiles of sequence i start at tile cu_seqlens_q[i] // BLOCK_Q + i.** The first term is the number of full tiles
+that fit before it. And each of the i sequences before it may end with a tile that isn't full, so there's one more for
+each. A sequence may get one tile too many; that tile finds no tokens, and its program exits. T // BLOCK_Q + N tiles are
+enough for T tokens of N sequences: both are known from shapes.
 """
 
 # %%
@@ -874,21 +932,23 @@ for tile in range(num_tiles):
 """
 ### Build 5 (optional): find the sequence of a tile
 
-**Your task: `find_seq_idx(tile, cu_seqlens_q, num_seqs, BLOCK_Q)`**, a function that kernels call. `tile` is an int, `cu_seqlens_q` a pointer to
-`num_seqs` + 1 integers, `BLOCK_Q` a constant. Return the index of the sequence: the **last** one whose first tile, cu_seqlens_q[i] // BLOCK_Q + i, is at
-most `tile`. (The rule also holds for a tile that finds no tokens.)
+**Your task: `find_seq_idx(tile, cu_seqlens_q, num_seqs, BLOCK_Q)`**, a function that kernels call. `tile` is an int,
+`cu_seqlens_q` a pointer to `num_seqs` + 1 integers, `BLOCK_Q` a constant. Return the index of the sequence: the
+**last** one whose first tile, cu_seqlens_q[i] // BLOCK_Q + i, is at most `tile`. (The rule also holds for a tile that
+finds no tokens.)
 
-There may be hundreds of sequences, and every program searches. So use binary search: keep a sequence `low` that is known to start at or before the tile,
-and a `high` that is known to start after it, or to be past the last sequence. Each look at the one in the middle halves the range. There is at least one
-sequence.
+There may be hundreds of sequences, and every program searches. So use binary search: keep a sequence `low` that is
+known to start at or before the tile, and a `high` that is known to start after it, or to be past the last sequence.
+Each look at the one in the middle halves the range. There is at least one sequence.
 
-vLLM's `kernel_unified_attention` has this function too, with the same `// BLOCK_Q + mid`; its number of tiles is `q.shape[0] // BLOCK_Q + num_seqs`.
+vLLM's `kernel_unified_attention` has this function too, with the same `// BLOCK_Q + mid`; its number of tiles is
+`q.shape[0] // BLOCK_Q + num_seqs`.
 
-`while` and `if` work in a kernel as they do in Python, on scalars loaded with `tl.load`. But inside a loop the compiler rejects `return` and `break`,
-which the interpreter allows. The check uses both the interpreter and the compiler.
+`while` and `if` work in a kernel as they do in Python, on scalars loaded with `tl.load`. But inside a loop the compiler
+rejects `return` and `break`, which the interpreter allows. The check uses both the interpreter and the compiler.
 
-Example: with `cu_seqlens_q` [0, 8, 13, 15] and BLOCK_Q = 4, the sequences start at tiles 0, 3 and 5, as printed above. Tile 2 belongs to sequence 0,
-tile 3 to sequence 1, and tile 5 to sequence 2.
+Example: with `cu_seqlens_q` [0, 8, 13, 15] and BLOCK_Q = 4, the sequences start at tiles 0, 3 and 5, as printed above.
+Tile 2 belongs to sequence 0, tile 3 to sequence 1, and tile 5 to sequence 2.
 """
 
 # %% exercise="08.5"
@@ -900,15 +960,18 @@ from lessons_lib.kernels.paged_flash import find_seq_idx
 
 It uses three more ideas. The functions below implement them.
 
-**A mask on the diagonal only.** A token sees the keys up to its own position. So all tokens of a tile see all keys before the tile's first token. What
-they see differs only around the tile's own positions. Therefore the kernel has two loops. The first, up to `first_masked_key`, needs no mask, and no
-row in it can be without a key, so `unmasked_softmax` drops your `tl.where`. The second loop masks, and is short.
+**A mask on the diagonal only.** A token sees the keys up to its own position. So all tokens of a tile see all keys
+before the tile's first token. What they see differs only around the tile's own positions. Therefore the kernel has two
+loops. The first, up to `first_masked_key`, needs no mask, and no row in it can be without a key, so `unmasked_softmax`
+drops your `tl.where`. The second loop masks, and is short.
 
-**Longest first.** The last tokens of a long prompt see the most keys, so their programs take longest. A GPU starts programs in the order of their ids.
-If the longest came last, most processors would wait for them at the end. So `longest_first` counts the tiles backwards.
+**Longest first.** The last tokens of a long prompt see the most keys, so their programs take longest. A GPU starts
+programs in the order of their ids. If the longest came last, most processors would wait for them at the end. So
+`longest_first` counts the tiles backwards.
 
-**A separate kernel for decodes.** One kernel could do both: a decode is a tile with one token. But the tile has room for 64, and all other rows are
-padding. So this kernel skips sequences with one new token (`has_own_kernel`), and `decode_kernel` skips all others. Both run over the same batch.
+**A separate kernel for decodes.** One kernel could do both: a decode is a tile with one token. But the tile has room
+for 64, and all other rows are padding. So this kernel skips sequences with one new token (`has_own_kernel`), and
+`decode_kernel` skips all others. Both run over the same batch.
 """
 
 # %%
@@ -935,24 +998,29 @@ prices(*((long, name, ANY_GPU) for name in (*IN_PREFILLS[:3], "64-bit offsets"))
 
 # %% [markdown]
 """
-**Natural exponentials** take out Idea 4; the launcher then passes the scale without log₂ e. Four extra instructions per score is a lot: the tensor cores do
-the products, and the other arithmetic units only a handful of instructions per score, for scaling, maximum, exponential and sum.
+**Natural exponentials** take out Idea 4; the launcher then passes the scale without log₂ e. Four extra instructions per
+score is a lot: the tensor cores do the products, and the other arithmetic units only a handful of instructions per
+score, for scaling, maximum, exponential and sum.
 
-**A mask in every iteration** runs all keys through the second loop, with its comparison, its `tl.where` and your softmax.
+**A mask in every iteration** runs all keys through the second loop, with its comparison, its `tl.where` and your
+softmax.
 
-**First tokens first** is only a little slower here, though by more than the difference between two timings of the same kernel. Each processor runs many
-programs in this case, one after another, so the wait at the end is a small part of the whole.
+**First tokens first** is only a little slower here, though by more than the difference between two timings of the same
+kernel. Each processor runs many programs in this case, one after another, so the wait at the end is a small part of the
+whole.
 
-**64-bit offsets** shows the price of `USE_INT64`. It has no diff: it's the same kernel, compiled with a different constant. Registers are scarce in the
-prefill kernel.
+**64-bit offsets** shows the price of `USE_INT64`. It has no diff: it's the same kernel, compiled with a different
+constant. Registers are scarce in the prefill kernel.
 
 ### Choose tiles once, on purpose
 
-Larger tiles have a price: registers and shared memory. Keys can be requested only once their block indices have arrived, which makes two waits in
-a row per iteration. Triton hides part of this by itself: with `num_stages=2`, an iteration requests the next one's keys and values before it ends. Those tiles
-wait in shared memory until they're needed.
+Larger tiles have a price: registers and shared memory. Keys can be requested only once their block indices have
+arrived, which makes two waits in a row per iteration. Triton hides part of this by itself: with `num_stages=2`, an
+iteration requests the next one's keys and values before it ends. Those tiles wait in shared memory until they're
+needed.
 
-How many keys per iteration, how many rows, how many warps, how many stages? There's no formula; you have to try. Triton has a decorator for that:
+How many keys per iteration, how many rows, how many warps, how many stages? There's no formula; you have to try. Triton
+has a decorator for that:
 
 ```python
 @triton.autotune(configs=[triton.Config({"BLOCK_N": 32}, num_warps=4), triton.Config({"BLOCK_N": 64}, num_warps=4), ...], key=["num_tokens"])
@@ -962,9 +1030,10 @@ def kernel(...):
 
 > **autotuning**: finding the fastest of several configurations of a kernel by running all of them.
 
-Know what it does before you use it in a server. At the first call with each new value of the `key`, it compiles *every* configuration, and runs each
-many times. A request that happens to have a new value waits seconds, not microseconds. The outputs are written many times, which is wrong for a kernel
-that accumulates into them. And none of this can happen while a CUDA graph is being captured.
+Know what it does before you use it in a server. At the first call with each new value of the `key`, it compiles *every*
+configuration, and runs each many times. A request that happens to have a new value waits seconds, not microseconds. The
+outputs are written many times, which is wrong for a kernel that accumulates into them. And none of this can happen
+while a CUDA graph is being captured.
 
 So we ran a sweep once, by hand, over both kernels, and wrote the results into two functions. Here is what was tried.
 """
@@ -987,25 +1056,30 @@ for case in (even, long):
 
 # %% [markdown]
 """
-Each sweep covers one case, and tiles have to serve all cases. The chosen decode tiles aren't the fastest of this sweep: they're a little slower, by
-more than the difference between two timings of the same tiles (see the last two lines printed). We chose them with the other decode cases in mind, for
-which no sweep is recorded. The chosen prefill tiles are the fastest, and only one other combination comes close.
+Each sweep covers one case, and tiles have to serve all cases. The chosen decode tiles aren't the fastest of this sweep:
+they're a little slower, by more than the difference between two timings of the same tiles (see the last two lines
+printed). We chose them with the other decode cases in mind, for which no sweep is recorded. The chosen prefill tiles
+are the fastest, and only one other combination comes close.
 
-A sweep shows more clearly what to avoid, and that settings depend on each other. Look at the first row of the decode sweep, the single blocks of
-Idea 2. With two warps instead of four, what was slow above is about as fast as the chosen tiles: 16 keys are enough work for 64 threads, but too little
-for 128. So no idea has a fixed value. What it buys depends on what is already there, and all the times above hold only for this kernel.
+A sweep shows more clearly what to avoid, and that settings depend on each other. Look at the first row of the decode
+sweep, the single blocks of Idea 2. With two warps instead of four, what was slow above is about as fast as the chosen
+tiles: 16 keys are enough work for 64 threads, but too little for 128. So no idea has a fixed value. What it buys
+depends on what is already there, and all the times above hold only for this kernel.
 
 ### Two functions
 
-A function that others call has to be safe. A kernel checks nothing; with a wrong table it reads the wrong memory, and with a wrong `cu_seqlens_q` it
-may overwrite another tensor. So two functions wrap the kernels:
+A function that others call has to be safe. A kernel checks nothing; with a wrong table it reads the wrong memory, and
+with a wrong `cu_seqlens_q` it may overwrite another tensor. So two functions wrap the kernels:
 
 - `decode(q, k_cache, v_cache, block_tables, context_lens, scale, terms=None)` for sequences with one new token each;
-- `varlen(q, k_cache, v_cache, cu_seqlens_q, context_lens, block_tables, scale, terms=None, *, max_seqlen_q=None, max_context_len=None)` for a packed batch.
+-
+  `varlen(q, k_cache, v_cache, cu_seqlens_q, context_lens, block_tables, scale, terms=None, *, max_seqlen_q=None, max_context_len=None)`
+  for a packed batch.
 
-Shapes, dtypes, devices and layouts are known on the CPU, and always checked. The *contents* of lengths and tables are on the GPU, and reading them
-synchronizes. So those are checked only on a CPU, or if `varlen` isn't given both maxima and has to synchronize anyway. `decode` doesn't need maxima: it
-uses the width of the table. On a GPU it never synchronizes, nor does `varlen` with both maxima. Such a call can be captured in a CUDA graph:
+Shapes, dtypes, devices and layouts are known on the CPU, and always checked. The *contents* of lengths and tables are
+on the GPU, and reading them synchronizes. So those are checked only on a CPU, or if `varlen` isn't given both maxima
+and has to synchronize anyway. `decode` doesn't need maxima: it uses the width of the table. On a GPU it never
+synchronizes, nor does `varlen` with both maxima. Such a call can be captured in a CUDA graph:
 """
 
 # %% tags=["measured"]
@@ -1041,8 +1115,9 @@ for arguments in ((query, keys, values, tables.long(), contexts, scale), (query,
 """
 ### Prove both kernels
 
-Both kernels, with your functions in them, against lesson 06's loop over sequences: random packed batches with prefills, chunks and decodes, and NaN in every cache slot that holds no token. And in whole
-models: greedy tokens through the library's Triton backend, and through one with your functions.
+Both kernels, with your functions in them, against lesson 06's loop over sequences: random packed batches with prefills,
+chunks and decodes, and NaN in every cache slot that holds no token. And in whole models: greedy tokens through the
+library's Triton backend, and through one with your functions.
 """
 
 # %%
@@ -1163,7 +1238,8 @@ Table(
 # %% [markdown]
 """
 In the decodes the limit is read bandwidth. The short cases stay further from it. In the prefill the
-limit is the rate of the large matrix product. The mixed batch can't reach its limit: that would require reading and computing to overlap, but the decodes read and the prefills compute, and the two kernels run one after the other.
+limit is the rate of the large matrix product. The mixed batch can't reach its limit: that would require reading and
+computing to overlap, but the decodes read and the prefills compute, and the two kernels run one after the other.
 
 And the others, in a mixed batch and in a prefill:
 """
@@ -1174,8 +1250,8 @@ for case in (mixed, long):
 
 # %% [markdown]
 """
-All cases, relative to our times: below 1 is faster. Each row names the fastest of the others that start from blocks ("gather + SDPA" includes the gathering), and
-the fastest of those that need contiguous keys.
+All cases, relative to our times: below 1 is faster. Each row names the fastest of the others that start from blocks
+("gather + SDPA" includes the gathering), and the fastest of those that need contiguous keys.
 """
 
 # %%
@@ -1198,14 +1274,17 @@ Table(
 
 # %% [markdown]
 """
-In the two cases with different lengths, the kernels with a * were timed with other random lengths from the same range, so compare those only roughly.
+In the two cases with different lengths, the kernels with a * were timed with other random lengths from the same range,
+so compare those only roughly.
 
-The prefill is different from the decodes. FlashAttention-3 and cuDNN are written for the tensor cores of this GPU generation, and FlashInfer has kernels of
-that kind. Some of their warps only fetch, with hardware that copies whole tiles; others compute; the softmax of one tile overlaps with the products of the next.
-The kernel that you read is plain Triton, and its warps do all of that in sequence.
+The prefill is different from the decodes. FlashAttention-3 and cuDNN are written for the tensor cores of this GPU
+generation, and FlashInfer has kernels of that kind. Some of their warps only fetch, with hardware that copies whole
+tiles; others compute; the softmax of one tile overlaps with the products of the next. The kernel that you read is plain
+Triton, and its warps do all of that in sequence.
 
-So on a Hopper GPU the engine uses another kernel for long prefills, and the times of "this course" above include it. `lessons_lib/kernels/hopper_prefill.py`
-is written in Gluon, Triton's language one level below: one warp fetches, and three groups of four compute. Here are both kernels, in the same run:
+So on a Hopper GPU the engine uses another kernel for long prefills, and the times of "this course" above include it.
+`lessons_lib/kernels/hopper_prefill.py` is written in Gluon, Triton's language one level below: one warp fetches, and
+three groups of four compute. Here are both kernels, in the same run:
 """
 
 # %%
@@ -1217,6 +1296,6 @@ Table(
 
 # %% [markdown]
 """
-It isn't faster everywhere. Its programs are few and large, so short prompts leave most of a tile empty. `hopper_pays` in `launch.py` decides, and for the
-64 prompts of 100 tokens it decides against it.
+It isn't faster everywhere. Its programs are few and large, so short prompts leave most of a tile empty. `hopper_pays`
+in `launch.py` decides, and for the 64 prompts of 100 tokens it decides against it.
 """

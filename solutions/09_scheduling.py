@@ -7,9 +7,9 @@
 90 minutes · difficulty: medium · routes: serving · prerequisites: lessons 02 (continuous batching), 03 (blocks) and 06
 (paged attention)
 
-So far, requests were served in the order of arrival, and nothing limited what a step computes for all of them together. In
-this lesson you'll write the part of a server that decides what each step computes: the scheduler. Then you'll run it on
-a hundred thousand requests, without a model.
+So far, requests were served in the order of arrival, and nothing limited what a step computes for all of them together.
+In this lesson you'll write the part of a server that decides what each step computes: the scheduler. Then you'll run it
+on a hundred thousand requests, without a model.
 """
 
 # %%
@@ -99,13 +99,13 @@ line_chart(range(1, 41), shown, xlabel="step", ylabel="ms (log scale)", log="y",
 
 # %% [markdown]
 """
-With whole prompts, the step that contains L's prompt stands out. A, C, D and E each get one token in it, but only once the
-whole prompt has been computed: to a reader, all four streams pause. With the limit, the prompt is spread over many steps,
-each of them far shorter than that one.
+With whole prompts, the step that contains L's prompt stands out. A, C, D and E each get one token in it, but only once
+the whole prompt has been computed: to a reader, all four streams pause. With the limit, the prompt is spread over many
+steps, each of them far shorter than that one.
 
 L pays for that: with whole prompts, its first token comes at the end of the step in which it arrives. With the limit,
-each step has room for 28 tokens of L, so its 600 tokens take 22 steps. Further down you'll choose the limit yourself, on
-a machine where a token costs less.
+each step has room for 28 tokens of L, so its 600 tokens take 22 steps. Further down you'll choose the limit yourself,
+on a machine where a token costs less.
 
 > **inter-token latency**: the time between two consecutive tokens of an answer, ITL for short. If the sequence gets a
 > token in every step, its ITL is the duration of a step.
@@ -208,8 +208,8 @@ reveal("09.a", shares["E"], unit="tokens")
 
 # %% [markdown]
 """
-F gets nothing in this step. The next steps finish E, then F: the oldest prompt is completed first, so that its answer can
-begin.
+F gets nothing in this step. The next steps finish E, then F: the oldest prompt is completed first, so that its answer
+can begin.
 
 ## Schedule, forward, update
 
@@ -282,13 +282,13 @@ Table(columns=["step", "tokens", "stalled", "blocks", "free blocks", "computed a
 
 # %% [markdown]
 """
-**Which sequences join?** The running ones come first, and a prompt may join with a chunk. In step 1, P leaves 2 tokens of
-the budget for Q, and none for R. In step 2, P decodes, and Q gets the other 7. In step 3, both want one token, so R joins
-with its whole prompt.
+**Which sequences join?** The running ones come first, and a prompt may join with a chunk. In step 1, P leaves 2 tokens
+of the budget for Q, and none for R. In step 2, P decodes, and Q gets the other 7. In step 3, both want one token, so R
+joins with its whole prompt.
 
 **Are there blocks?** A sequence gets blocks for the tokens that the step computes, not for its whole prompt. In step 4,
-no block is free. Q and R have room in their last block. P's ninth token would need a third one, so P stalls: it keeps its
-two blocks and gets no token. R finishes in that step, and in the next one P gets R's block.
+no block is free. Q and R have room in their last block. P's ninth token would need a third one, so P stalls: it keeps
+its two blocks and gets no token. R finishes in that step, and in the next one P gets R's block.
 
 **Exercise 09.3.** Write these two decisions, `schedule_waiting` and `allocate_slots`. `schedule` is given: it
 schedules the running sequences, then the waiting ones, and raises a `Deadlock` if no running sequence can continue.
@@ -309,10 +309,12 @@ schedules the running sequences, then the waiting ones, and raises a `Deadlock` 
 `schedule_waiting(scheduler_output)` admits what it can, and schedules their first tokens in the same step:
 
 - An admitted sequence gets what it wants, or what is left of the budget. (If it has run before, part of its answer is
-  known, and some of its tokens may still be computed.) Without a token for it, or without a batch slot, it isn't admitted.
-- None is overtaken: if there is no memory for the next sequence, none behind it is admitted, even if it would fit. Otherwise
-  small ones could keep it waiting forever.
-- If a running sequence has stalled in this step, none is admitted: it would take the blocks that the stalled one waits for.
+known, and some of its tokens may still be computed.) Without a token for it, or without a batch slot, it isn't
+  admitted.
+- None is overtaken: if there is no memory for the next sequence, none behind it is admitted, even if it would fit.
+  Otherwise small ones could keep it waiting forever.
+- If a running sequence has stalled in this step, none is admitted: it would take the blocks that the stalled one waits
+  for.
 
 `allocate_slots(scheduler_output, sequence, count)` schedules all `count` tokens of a sequence, or none. It needs
 blocks for all tokens that will be in the cache after the step. It may have some of them already; new ones go behind
@@ -331,8 +333,8 @@ from lessons_lib.scheduling.scheduler import Scheduler
 
 A scheduler decides *when* a token is computed, and must never change *which* token. The oracle is lesson 05's packed
 batch with whole prompts. We try your scheduler on a small model with random weights: every budget from 4 to 64, up to 4
-batch slots, and an arbitrary token as the end token. Each budget runs twice: with `conservative`, which never stalls, and
-with `optimistic` and a pool so small that sequences stall. (`serve_greedily` is the loop of the opening.)
+batch slots, and an arbitrary token as the end token. Each budget runs twice: with `conservative`, which never stalls,
+and with `optimistic` and a pool so small that sequences stall. (`serve_greedily` is the loop of the opening.)
 """
 
 # %%
@@ -362,12 +364,12 @@ for admission, num_blocks in ((conservative, 8), (optimistic, 3)):
 What does a step cost? Part of its work is done once, whatever the step contains: reading the weights, launching the
 operators. Part is done for each token: the matrix products. And attention reads each token in the cache.
 
-> **context tokens**: the tokens that a step attends to, counted once per sequence: all tokens that the sequence has in the
-> cache after the step.
+> **context tokens**: the tokens that a step attends to, counted once per sequence: all tokens that the sequence has in
+> the cache after the step.
 
-So a rough model of a step's time is a sum of three terms: a constant, one per token, and one per context token. ("Further"
-fits it to your machine.) Here: 5 ms per step, 20 µs per token, and 0.2 µs per context token. That's in the range of a
-model with a few billion parameters on one GPU; the numbers are round, not measured.
+So a rough model of a step's time is a sum of three terms: a constant, one per token, and one per context token.
+("Further" fits it to your machine.) Here: 5 ms per step, 20 µs per token, and 0.2 µs per context token. That's in the
+range of a model with a few billion parameters on one GPU; the numbers are round, not measured.
 
 With such a formula we need no model. What a scheduler does depends only on lengths, not on the text. So from here on we
 use a simulator: it runs the loop above with *your* scheduler, skips the forward pass, and lets the formula say how long
@@ -411,11 +413,11 @@ line_chart(
 
 # %% [markdown]
 """
-A larger budget helps L a lot at first, and then hardly at all. L's tokens cost the same with every budget, but each step
-costs 5 ms before it has computed anything, and with small chunks L pays that many times. For A, C, D and E it's the other
-way round: at first a larger budget costs them little, and then more and more. The turning point lies where the
-tokens of a step cost as much as the step itself: 5 ms / 20 µs = 250 tokens. So a budget follows from two numbers of the
-machine, and from what readers are promised.
+A larger budget helps L a lot at first, and then hardly at all. L's tokens cost the same with every budget, but each
+step costs 5 ms before it has computed anything, and with small chunks L pays that many times. For A, C, D and E it's
+the other way round: at first a larger budget costs them little, and then more and more. The turning point lies where
+the tokens of a step cost as much as the step itself: 5 ms / 20 µs = 250 tokens. So a budget follows from two numbers of
+the machine, and from what readers are promised.
 
 With a clock, we can compute the usual metrics for each request:
 
@@ -430,8 +432,8 @@ When a batch slot becomes free, which waiting request gets it?
 > **policy**: a rule that orders the waiting requests.
 
 Here, a policy is a class with one method, `rank(sequence)`. The smallest rank goes first. If two ranks are equal, the
-sequence that was added to the queue first goes first. A request's **tier** says what the customer pays for: tier 0 is the
-best.
+sequence that was added to the queue first goes first. A request's **tier** says what the customer pays for: tier 0 is
+the best.
 """
 
 # %%
@@ -444,9 +446,9 @@ for policy in (FirstComeFirstServed, ShortestJobFirst, StrictPriority):
 That isn't known in advance, so `expected_tokens` is an estimate: it may come from a small model, or from the lengths of
 the answers to similar requests. Here, the estimates are exact. **Strict priority** looks at the tier.
 
-**09.c** A, B, C and D arrive at the same moment, in this order, and one runs at a time. They need 9, 1, 2 and 4 seconds.
-First come, first served, they'd wait 7.75 seconds on average: (0 + 9 + 10 + 12) / 4. How long do they wait on average under
-shortest job first, in seconds?
+**09.c** A, B, C and D arrive at the same moment, in this order, and one runs at a time. They need 9, 1, 2 and 4
+seconds. First come, first served, they'd wait 7.75 seconds on average: (0 + 9 + 10 + 12) / 4. How long do they wait on
+average under shortest job first, in seconds?
 """
 
 # %%
@@ -469,9 +471,9 @@ draw_gantts(small, requests=needs)
 
 # %% [markdown]
 """
-The chart shows why. First come, first served suffers from lesson 01's head-of-line blocking: B waits nine seconds to run
-for one. Shortest job first makes only A wait longer. If one request runs at a time and all are there at the start, no
-other order has a smaller mean wait. With several batch slots and later arrivals, it's only a good heuristic.
+The chart shows why. First come, first served suffers from lesson 01's head-of-line blocking: B waits nine seconds to
+run for one. Shortest job first makes only A wait longer. If one request runs at a time and all are there at the start,
+no other order has a smaller mean wait. With several batch slots and later arrivals, it's only a good heuristic.
 
 Strict priority serves C first, the only one of tier 0. ("Further" has a larger example to step through.)
 
@@ -484,19 +486,19 @@ classic fix is to let waiting time count.
 
 > **aging**: raising the priority of a request the longer it waits, so that every request is served eventually.
 
-`PriorityWithAgeing` makes each tier worth `patience` seconds of waiting. With a patience of 10 s, a tier-1 request that has
-waited for 10 seconds has the same rank as a tier-0 request that arrives now. All waiting requests age at the same rate, so
-the order of two requests never changes, and it's enough to rank a request once, when it arrives: `arrival_time + tier *
-patience`. ("Further" shows it at work, and has an exercise with one more idea.)
+`PriorityWithAgeing` makes each tier worth `patience` seconds of waiting. With a patience of 10 s, a tier-1 request that
+has waited for 10 seconds has the same rank as a tier-0 request that arrives now. All waiting requests age at the same
+rate, so the order of two requests never changes, and it's enough to rank a request once, when it arrives:
+`arrival_time + tier * patience`. ("Further" shows it at work, and has an exercise with one more idea.)
 
 ## Measure: a hundred thousand requests
 
 Small examples show how a policy works. Load shows what it's worth. Requests arrive at random, 480 a second on average
 (the gaps between them are exponentially distributed: a *Poisson* process). This machine can't serve much more, so
 queues form. Most are short and a few are very long: a skew like that of real traffic, though real answers are longer.
-One in five is tier 0, the others are tier 1. There are 32 batch slots and a budget of 256, and the pool is so large that no
-request waits for memory (so `optimistic`, which is cheaper to compute, will do). Your scheduler serves them all, once under
-each policy.
+One in five is tier 0, the others are tier 1. There are 32 batch slots and a budget of 256, and the pool is so large
+that no request waits for memory (so `optimistic`, which is cheaper to compute, will do). Your scheduler serves them
+all, once under each policy.
 """
 
 # %%
@@ -550,8 +552,8 @@ Table(
 # %% [markdown]
 """
 **Static batching** can't keep up with this load at all: each wave runs for as long as its longest answer. Its queue
-grows for as long as requests arrive, so its times mostly reflect the length of the trace. First come, first served keeps up
-with the 480 a second that arrive (above the table).
+grows for as long as requests arrive, so its times mostly reflect the length of the trace. First come, first served
+keeps up with the 480 a second that arrive (above the table).
 
 **Shortest job first** has the smallest mean latency, less than half that of first come, first served. The longest
 answers pay for it: the p99 is the worst of the four, and the longest wait is dozens of times that of first come,
@@ -598,8 +600,8 @@ the odds. In lesson 10, the scheduler takes blocks back.
 **Nothing is shared.** A thousand requests that begin with the same page compute and store that page a thousand times.
 Lesson 11 fixes that.
 
-**There is only greedy decoding, and the loop is yours.** `serve_greedily` takes the likeliest token, and all its sequences
-have to be there at the start. In lesson 12 you'll build an engine that takes requests at any time.
+**There is only greedy decoding, and the loop is yours.** `serve_greedily` takes the likeliest token, and all its
+sequences have to be there at the start. In lesson 12 you'll build an engine that takes requests at any time.
 
 ## Quiz
 """
@@ -613,8 +615,10 @@ quiz("09")
 
 - G.-I. Yu et al.: *Orca: A Distributed Serving System for Transformer-Based Generative Models*, OSDI 2022.
   <https://www.usenix.org/conference/osdi22/presentation/yu>
-- A. Agrawal et al.: *Taming Throughput-Latency Tradeoff in LLM Inference with Sarathi-Serve*, OSDI 2024. <https://arxiv.org/abs/2403.02310>
-- R. Jain, D.-M. Chiu, W. Hawe: *A Quantitative Measure of Fairness and Discrimination for Resource Allocation in Shared Computer Systems*, 1984.
+- A. Agrawal et al.: *Taming Throughput-Latency Tradeoff in LLM Inference with Sarathi-Serve*, OSDI 2024.
+  <https://arxiv.org/abs/2403.02310>
+- R. Jain, D.-M. Chiu, W. Hawe: *A Quantitative Measure of Fairness and Discrimination for Resource Allocation in Shared
+  Computer Systems*, 1984.
   <https://arxiv.org/abs/cs/9809099>
 - vLLM: `vllm/v1/core/sched/scheduler.py`, `vllm/config/scheduler.py`. <https://github.com/vllm-project/vllm>
 - Hugging Face transformers: continuous batching. <https://huggingface.co/docs/transformers/main/en/continuous_batching>
@@ -631,8 +635,8 @@ What the lesson doesn't need. It isn't part of its 90 minutes.
 """
 ### Optional: conservative admission
 
-**Exercise 09.2** (optional). Write `conservative(scheduler, sequence)`. It returns True if `sequence` may be admitted, and False
-otherwise. It changes nothing.
+**Exercise 09.2** (optional). Write `conservative(scheduler, sequence)`. It returns True if `sequence` may be admitted,
+and False otherwise. It changes nothing.
 
 Each sequence in `scheduler.running`, and the new one, is promised enough blocks for its `most_tokens`. Can the pool
 (`scheduler.pool`, with `block_size` and `num_blocks`) keep all promises? `blocks_for(tokens, block_size)` rounds up to
@@ -652,7 +656,8 @@ from lessons_lib.scheduling.scheduler import conservative
 """
 ### Conservative or optimistic?
 
-Here is `optimistic`, in which `missing_blocks` is the number of blocks that a sequence still needs for its known tokens:
+Here is `optimistic`, in which `missing_blocks` is the number of blocks that a sequence still needs for its known
+tokens:
 """
 
 # %%
@@ -791,13 +796,13 @@ Table(columns=WAITS, rows=[row_of(name, run) for name, run in first_three.items(
 
 # %% [markdown]
 """
-First come, first served suffers from head-of-line blocking: C and D, with long answers, occupy both batch slots, and the
-short requests E, F, G and H wait behind them.
+First come, first served suffers from head-of-line blocking: C and D, with long answers, occupy both batch slots, and
+the short requests E, F, G and H wait behind them.
 
-Shortest job first lets the short ones through. (A, which isn't in the table, waits a moment at the start: B arrived at the same time, and its
-answer is shorter. B's prompt of 62 uses all 32 tokens of the first step, so no budget is left for A.) C and D pay: C
-waits one and a half times as long, and D almost a quarter longer. E, F, G and H each gain more than three
-times what C loses, and the mean drops a lot.
+Shortest job first lets the short ones through. (A, which isn't in the table, waits a moment at the start: B arrived at
+the same time, and its answer is shorter. B's prompt of 62 uses all 32 tokens of the first step, so no budget is left
+for A.) C and D pay: C waits one and a half times as long, and D almost a quarter longer. E, F, G and H each gain more
+than three times what C loses, and the mean drops a lot.
 
 
 Strict priority favors E, G and H. F, which is also short but tier 1, starts last, although it is interactive. E is the
@@ -985,13 +990,13 @@ Table(
 
 # %% [markdown]
 """
-The fit finds the three coefficients with the smallest sum of squared errors. It's a rough model. With so few measurements, a
-coefficient may even come out negative, especially on a busy machine.
+The fit finds the three coefficients with the smallest sum of squared errors. It's a rough model. With so few
+measurements, a coefficient may even come out negative, especially on a busy machine.
 
 ### How long interactive requests can delay others
 
-We repeat the streams of short requests with interactive requests, a patience of 0.5 s and a head start of 0.2 s. In the first two rows, all requests are
-tier 0, including the odd one:
+We repeat the streams of short requests with interactive requests, a patience of 0.5 s and a head start of 0.2 s. In the
+first two rows, all requests are tier 0, including the odd one:
 """
 
 # %%
@@ -1033,11 +1038,11 @@ short requests are served about as fast as they arrive, so one second of arrival
 
 > **time per output token**: the average time for each token after the first, TPOT for short.
 
-A request for two words that waits ten seconds is worse off than a request for a long story that waits as long. So we divide each request's latency by the latency it would have had on an empty machine.
-The result is its *slowdown*.
+A request for two words that waits ten seconds is worse off than a request for a long story that waits as long. So we
+divide each request's latency by the latency it would have had on an empty machine. The result is its *slowdown*.
 
-> **Jain's index**: a measure of how even a distribution is: (sum of the values)² / (count × sum of their squares). It is
-> 1 if all values are equal, and 1 / count if all but one are 0.
+> **Jain's index**: a measure of how even a distribution is: (sum of the values)² / (count × sum of their squares). It
+> is 1 if all values are equal, and 1 / count if all but one are 0.
 """
 
 # %%
@@ -1060,8 +1065,8 @@ Table(columns=AT_LARGE, rows=rows, caption="Mean / p99 of 100,000 requests; Jain
 
 # %% [markdown]
 """
-**Static batching** does as well on Jain's index as first come, first served. An index of evenness doesn't notice when all
-requests are served equally badly.
+**Static batching** does as well on Jain's index as first come, first served. An index of evenness doesn't notice when
+all requests are served equally badly.
 
 **First come, first served** makes requests that arrive together wait about equally long. But equal waits aren't equal
 slowdowns: the same wait hurts a short request more. At this load, the slowdowns of **shortest job first** are the most

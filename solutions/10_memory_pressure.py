@@ -7,9 +7,9 @@
 90 minutes · difficulty: medium · routes: serving · prerequisites: lesson 03 (blocks), lesson 06 (paged attention) and
 lesson 09 (the scheduler)
 
-Lesson 09 had two ways to admit a sequence. Conservative admission promises blocks that mostly go unused. Optimistic admission can deadlock. In this
-lesson the scheduler learns to take blocks back from a running sequence. Then it can be optimistic, and never deadlocks as long as each sequence alone
-fits into the pool.
+Lesson 09 had two ways to admit a sequence. Conservative admission promises blocks that mostly go unused. Optimistic
+admission can deadlock. In this lesson the scheduler learns to take blocks back from a running sequence. Then it can be
+optimistic, and never deadlocks as long as each sequence alone fits into the pool.
 """
 
 # %%
@@ -63,8 +63,9 @@ def six_stories():
 """
 ## The problem: idle blocks or a deadlock
 
-We serve the six stories, at most six at a time and 64 tokens per step, from a pool of 12 blocks of 16 tokens. We start with the two kinds of admission
-from lesson 09. For each step we record how many sequences run and how many blocks are in use.
+We serve the six stories, at most six at a time and 64 tokens per step, from a pool of 12 blocks of 16 tokens. We start
+with the two kinds of admission from lesson 09. For each step we record how many sequences run and how many blocks are
+in use.
 """
 
 # %%
@@ -105,18 +106,20 @@ for sequence in scheduler.running:
 
 # %% [markdown]
 """
-With conservative admission, one sequence runs alone most of the time, and more than half of the pool is unused. With optimistic admission, all six
-start. Then each of them fills its last block and waits for another one to free a block. None of them ever will.
+With conservative admission, one sequence runs alone most of the time, and more than half of the pool is unused. With
+optimistic admission, all six start. Then each of them fills its last block and waits for another one to free a block.
+None of them ever will.
 
-To break a deadlock, one sequence has to give its blocks back. That's less drastic than it sounds: all it loses is its keys and values, and we can get
-those back.
+To break a deadlock, one sequence has to give its blocks back. That's less drastic than it sounds: all it loses is its
+keys and values, and we can get those back.
 
-> **preemption**: taking the blocks of a running sequence so that another one can continue. The preempted sequence returns to the waiting queue and
-> continues later.
+> **preemption**: taking the blocks of a running sequence so that another one can continue. The preempted sequence
+> returns to the waiting queue and continues later.
 
 ## Predict
 
-A's prompt has 13 tokens. A has already streamed 20 tokens of its answer when it is preempted, and the contents of its blocks are lost.
+A's prompt has 13 tokens. A has already streamed 20 tokens of its answer when it is preempted, and the contents of its
+blocks are lost.
 
 **10.a** A is admitted again, and goes on. How many of its tokens have then been computed twice?
 """
@@ -131,23 +134,27 @@ predict("10.a", ...)  # tokens
 When a sequence needs a block and none is free, the scheduler makes room:
 
 1. **Choose a victim** among the running sequences.
-2. **Take its blocks.** Their contents are either dropped and recomputed later, or copied to other memory and copied back later.
-3. **Put it back in the waiting queue**, with the same rank as before. The tokens it has generated so far are kept: they have already been sent.
+2. **Take its blocks.** Their contents are either dropped and recomputed later, or copied to other memory and copied
+   back later.
+3. **Put it back in the waiting queue**, with the same rank as before. The tokens it has generated so far are kept: they
+   have already been sent.
 
-The third point is why preemption is so easy to add. A waiting sequence that already has part of an answer is nothing special: lesson 09's rule computes
-every known token that hasn't been computed yet, whether it belongs to the prompt or to the answer.
+The third point is why preemption is so easy to add. A waiting sequence that already has part of an answer is nothing
+special: lesson 09's rule computes every known token that hasn't been computed yet, whether it belongs to the prompt or
+to the answer.
 
 ## Build 1: the victim
 
-Which sequence should be preempted? The scheduler asks a function, `choose_victim(candidates, policy)`, and doesn't tell it which of the candidates needs
-the block. That one may be the victim itself: then it gives up its own blocks. Here are three rules that sound sensible:
+Which sequence should be preempted? The scheduler asks a function, `choose_victim(candidates, policy)`, and doesn't tell
+it which of the candidates needs the block. That one may be the victim itself: then it gives up its own blocks. Here are
+three rules that sound sensible:
 
 - **the newest**: the candidate that was admitted last. The least work is lost.
 - **the largest**: the candidate with the most blocks. A single preemption frees many.
 - **the oldest**: the candidate that was admitted first. It has had its share.
 
-We try them on sixty requests under strict priority, in lesson 09's simulator. The table counts how often a sequence lost its
-blocks to one that the policy serves *later*: it gave way to a sequence that should have given way to it.
+We try them on sixty requests under strict priority, in lesson 09's simulator. The table counts how often a sequence
+lost its blocks to one that the policy serves *later*: it gave way to a sequence that should have given way to it.
 """
 
 # %%
@@ -161,12 +168,15 @@ Table(rows=[tried_rule(*rule) for rule in rules.items()], **RULES_TABLE)
 
 # %% [markdown]
 """
-Each of them acts against the policy. Even the newest does: a tier-0 request that arrives late is admitted last, and then gives way to a tier-1 request.
+Each of them acts against the policy. Even the newest does: a tier-0 request that arrives late is admitted last, and
+then gives way to a tier-1 request.
 
-**Exercise 10.1.** Write `last_in_rank(candidates, policy)`, a rule with which that never happens. `candidates` is a list of one or more sequences, in the
-order of admission. Return one of them, so that under any policy, and whichever candidate needs the block:
+**Exercise 10.1.** Write `last_in_rank(candidates, policy)`, a rule with which that never happens. `candidates` is a
+list of one or more sequences, in the order of admission. Return one of them, so that under any policy, and whichever
+candidate needs the block:
 
-- no sequence gives way to one that the policy serves later. The policy serves the smallest `policy.rank(sequence)` first; a rank is a number or a tuple.
+- no sequence gives way to one that the policy serves later. The policy serves the smallest `policy.rank(sequence)`
+  first; a rank is a number or a tuple.
 - among sequences of equal rank, none gives way to one that was admitted later.
 
 Don't change the list.
@@ -186,14 +196,14 @@ print(f"the same requests with your rule: {preemptions} preemptions, {gave_way} 
 # %% [markdown]
 """
 Your rule never acts against the policy, at about the same number of steps as "newest". It also guarantees progress. The
-running sequence that the policy serves first is never the victim while others run, so it gets its blocks in every step and
-finishes; then the next one is first. Under first come, first served, every sequence therefore finishes: no later arrival
-ever ranks ahead of it. Under strict priority or shortest job first a sequence can starve, as in lesson 09.
+running sequence that the policy serves first is never the victim while others run, so it gets its blocks in every step
+and finishes; then the next one is first. Under first come, first served, every sequence therefore finishes: no later
+arrival ever ranks ahead of it. Under strict priority or shortest job first a sequence can starve, as in lesson 09.
 
 ## Build 2: preemption
 
-The library's `PreemptiveScheduler` is lesson 09's `Scheduler` with a different `allocate_slots`: if a running sequence can't get its blocks, it preempts a
-victim and tries again.
+The library's `PreemptiveScheduler` is lesson 09's `Scheduler` with a different `allocate_slots`: if a running sequence
+can't get its blocks, it preempts a victim and tries again.
 """
 
 # %%
@@ -201,14 +211,14 @@ show_source(PreemptiveScheduler.allocate_slots)
 
 # %% [markdown]
 """
-`candidates()` returns the running sequences (lesson 11 adds one more kind). The victim can be the very sequence that needs the block, if no other one
-ranks behind it. `make_room` allocates the missing blocks if enough are free.
+`candidates()` returns the running sequences (lesson 11 adds one more kind). The victim can be the very sequence that
+needs the block, if no other one ranks behind it. `make_room` allocates the missing blocks if enough are free.
 
 ### Predict
 
-A deadlock like the one above: six sequences run, A to F, which arrived in this order. Each has 2 full blocks, and none of the 12 blocks is free. Each
-needs one more block for its next token. The scheduler calls `allocate_slots` for A, then for B, and so on to F. The victim is always the running
-sequence that arrived last.
+A deadlock like the one above: six sequences run, A to F, which arrived in this order. Each has 2 full blocks, and none
+of the 12 blocks is free. Each needs one more block for its next token. The scheduler calls `allocate_slots` for A, then
+for B, and so on to F. The victim is always the running sequence that arrived last.
 
 **10.b** How many sequences are preempted in this step?
 """
@@ -220,14 +230,15 @@ predict("10.b", ...)  # sequences
 """
 `self.preempt` calls the function that you write now. It is the simple kind of preemption:
 
-> **recompute**: dropping a victim's cache. When the victim is admitted again, all its known tokens are prefilled, prompt and answer alike.
+> **recompute**: dropping a victim's cache. When the victim is admitted again, all its known tokens are prefilled,
+> prompt and answer alike.
 
-**Exercise 10.2.** Write `preempt_sequence(scheduler, scheduler_output, victim)`. It turns a running sequence into one that waits as if it had never run,
-except that its tokens stay: some of them have been sent. Return nothing.
+**Exercise 10.2.** Write `preempt_sequence(scheduler, scheduler_output, victim)`. It turns a running sequence into one
+that waits as if it had never run, except that its tokens stay: some of them have been sent. Return nothing.
 
-Take the state before a call, with blocks of 4, and none free. A and B run, C and D wait, first come, first served. B has 5 prompt tokens and 4 answer
-tokens, and 8 of these 9 are computed. The step has scheduled B's decode, and has taken a third block for it. Then A, whose prompt is still being
-computed, needs a block, and B is the victim:
+Take the state before a call, with blocks of 4, and none free. A and B run, C and D wait, first come, first served. B
+has 5 prompt tokens and 4 answer tokens, and 8 of these 9 are computed. The step has scheduled B's decode, and has taken
+a third block for it. Then A, whose prompt is still being computed, needs a block, and B is the victim:
 
 | | before | after |
 |---|---|---|
@@ -239,15 +250,17 @@ computed, needs a block, and B is the victim:
 | `victim.num_computed_tokens` | 8 | 0 |
 | `victim.prompt_ids`, `victim.output_ids` | 5, 4 tokens | 5, 4 tokens |
 
-A block that has been given back must not be computed into, nor given back twice. And a call doesn't always find all of this. In each of these cases, decide
-what "as if it had never run" means:
+A block that has been given back must not be computed into, nor given back twice. And a call doesn't always find all of
+this. In each of these cases, decide what "as if it had never run" means:
 
 - The step has scheduled no token of the victim yet, or it has preempted others before.
-- The victim waits already, and has blocks all the same (lesson 11 has such sequences). It keeps its place, and is listed in `preempted` too.
-- `victim.swapped`, a list of blocks of another memory, isn't empty: its keys and values have been copied there. Its blocks are taken just the same, but it
-  will go on where it was.
+- The victim waits already, and has blocks all the same (lesson 11 has such sequences). It keeps its place, and is
+  listed in `preempted` too.
+- `victim.swapped`, a list of blocks of another memory, isn't empty: its keys and values have been copied there. Its
+  blocks are taken just the same, but it will go on where it was.
 
-Free the blocks in any order, and leave alone everything else. (`scheduler.release` isn't for this: it would also free the copies in other memory.)
+Free the blocks in any order, and leave alone everything else. (`scheduler.release` isn't for this: it would also free
+the copies in other memory.)
 """
 
 # %% exercise="10.2"
@@ -257,8 +270,8 @@ from lessons_lib.scheduling.preemption import preempt_sequence
 
 # %% [markdown]
 """
-Here is the step of the prediction, with your two functions. (`PrefixCache` is a block pool with an ability that is turned
-off here, by `share_prefixes=False`; lesson 11 shows it.)
+Here is the step of the prediction, with your two functions. (`PrefixCache` is a block pool with an ability that is
+turned off here, by `share_prefixes=False`; lesson 11 shows it.)
 """
 
 # %%
@@ -276,15 +289,15 @@ print("the step computes tokens of:", *(sequence.id for sequence in scheduler_ou
 
 # %% [markdown]
 """
-Not six, and not three. F's two blocks go to A and B, E's to C and D. Then nothing is left to do for E and F: victims need
-no blocks.
+Not six, and not three. F's two blocks go to A and B, E's to C and D. Then nothing is left to do for E and F: victims
+need no blocks.
 
-A step that preempts a sequence doesn't admit any. A sequence admitted now would take the blocks that have just been freed. Under first come, first
-served it would also rank behind every running sequence, so it would be the next victim.
+A step that preempts a sequence doesn't admit any. A sequence admitted now would take the blocks that have just been
+freed. Under first come, first served it would also rank behind every running sequence, so it would be the next victim.
 
-Now let's serve the six stories from the pool in which they deadlocked, with your two functions. The picture starts one step
-before the first preemption: go one step further, and look at the waiting queue and the victim's blocks. The colored part
-of a block shows how full it is.
+Now let's serve the six stories from the pool in which they deadlocked, with your two functions. The picture starts one
+step before the first preemption: go one step further, and look at the waiting queue and the victim's blocks. The
+colored part of a block shows how full it is.
 """
 
 # %%
@@ -317,8 +330,8 @@ print(f"{scheduler.num_preempted} preemptions; {computed_twice(recomputed, recom
 
 # %% [markdown]
 """
-About half as many steps as with conservative admission, no deadlock, and the answers match token for token. How does a victim come back? All its known
-tokens are prefilled, here in one step, since the step has room for them:
+About half as many steps as with conservative admission, no deadlock, and the answers match token for token. How does a
+victim come back? All its known tokens are prefilled, here in one step, since the step has room for them:
 """
 
 # %%
@@ -330,19 +343,21 @@ reveal("10.a", back - 1, unit="tokens")
 
 # %% [markdown]
 """
-The last of these 33 tokens is computed for the first time: it was chosen right before the preemption and hadn't been fed to the model yet.
+The last of these 33 tokens is computed for the first time: it was chosen right before the preemption and hadn't been
+fed to the model yet.
 
 ### Swap
 
 The alternative is to keep the victim's keys and values somewhere else.
 
-> **swap**: copying the blocks of a victim to other memory, usually the CPU's, and copying them back when it is admitted again.
+> **swap**: copying the blocks of a victim to other memory, usually the CPU's, and copying them back when it is admitted
+> again.
 
 > **swap space**: that other memory, divided into blocks of the same size, with a block pool of its own.
 
-Then nothing has to be recomputed. The price is two copies, out and in. The scheduler itself copies nothing: before it calls
-your `preempt_sequence`, it allocates blocks of the swap space, `victim.swapped`, and adds `BlockCopy`s to its output. They
-are carried out before the forward pass. If the swap space is full, the victim's cache is dropped instead.
+Then nothing has to be recomputed. The price is two copies, out and in. The scheduler itself copies nothing: before it
+calls your `preempt_sequence`, it allocates blocks of the swap space, `victim.swapped`, and adds `BlockCopy`s to its
+output. They are carried out before the forward pass. If the swap space is full, the victim's cache is dropped instead.
 """
 
 # %%
@@ -355,7 +370,8 @@ print("the first of them:", block_copies[0])
 
 # %% [markdown]
 """
-Only blocks that hold computed tokens are copied. A sequence that was preempted in the middle of its prefill resumes where it left off.
+Only blocks that hold computed tokens are copied. A sequence that was preempted in the middle of its prefill resumes
+where it left off.
 
 ## When is swapping cheaper?
 
@@ -375,27 +391,30 @@ Table(columns=["tokens", "MB", "GB/s", "swap out and in, ms", "prefill, ms"], ro
 
 # %% [markdown]
 """
-The times of a swap lie on a straight line, or nearly. A prefill's don't quite: the longer it is, the more a token costs,
-since it attends to more of them. The line from the first row to the last will do here. But neither line starts at 0. A
-swap takes a millisecond or two however few bytes it moves, and that has to be paid. A step has a base as well: all weights
-are read, however few tokens it computes. That need not be paid, if a victim comes back in a step that runs anyway, for the
-other sequences. From how many tokens on is swapping cheaper: about a hundred, or about a thousand? Guess, then find out.
+The times of a swap lie on a straight line, or nearly. A prefill's don't quite: the longer it is, the more a token
+costs, since it attends to more of them. The line from the first row to the last will do here. But neither line starts
+at 0. A swap takes a millisecond or two however few bytes it moves, and that has to be paid. A step has a base as well:
+all weights are read, however few tokens it computes. That need not be paid, if a victim comes back in a step that runs
+anyway, for the other sequences. From how many tokens on is swapping cheaper: about a hundred, or about a thousand?
+Guess, then find out.
 
 ## Build 3: swap or recompute
 
 Let's decide from such measurements, for each victim.
 
-**Exercise 10.3.** Write `swap_if_cheaper(recorded)`. `recorded` is a list of two or more measurements like the rows above, the shortest first: dicts with `tokens`,
-`bytes`, `swap_out_s`, `swap_in_s` and `recompute_s`, the time of a step that computes these tokens and nothing else. Return a function
-`should_swap(scheduler, victim)` that a scheduler can call: it returns True if swapping adds less time than recomputing.
+**Exercise 10.3.** Write `swap_if_cheaper(recorded)`. `recorded` is a list of two or more measurements like the rows
+above, the shortest first: dicts with `tokens`, `bytes`, `swap_out_s`, `swap_in_s` and `recompute_s`, the time of a step
+that computes these tokens and nothing else. Return a function `should_swap(scheduler, victim)` that a scheduler can
+call: it returns True if swapping adds less time than recomputing.
 
 - Every time is on the straight line through the first and the last measurement. The measured tokens fill their blocks.
-- Swapping copies the blocks that hold computed tokens, out and in, and each block as a whole. `scheduler.pool.block_size` may be any size.
+- Swapping copies the blocks that hold computed tokens, out and in, and each block as a whole.
+  `scheduler.pool.block_size` may be any size.
 - A victim has at least one computed token. If both ways add the same time, either answer will do.
 
-Example: 1,000 and 10,000 tokens were measured. Swapping takes 11 and 20 ms in all, a prefill 52 and 70 ms. A victim with 1,600 computed tokens, in 100
-full blocks, is recomputed: swapping it takes 11.6 ms, and recomputing it makes the step 3.2 ms longer. One with 16,000 is swapped: 26 ms, compared with
-32 ms.
+Example: 1,000 and 10,000 tokens were measured. Swapping takes 11 and 20 ms in all, a prefill 52 and 70 ms. A victim
+with 1,600 computed tokens, in 100 full blocks, is recomputed: swapping it takes 11.6 ms, and recomputing it makes the
+step 3.2 ms longer. One with 16,000 is swapped: 26 ms, compared with 32 ms.
 """
 
 # %% exercise="10.3"
@@ -425,14 +444,14 @@ print(f"the shortest victim that is swapped has {break_even} tokens")
 
 # %% [markdown]
 """
-Long victims are clearly cheaper to swap here. ("Further" has a measurement that shows whether it was right to ignore the
-base of a step.) But the break-even is a fact about one machine and one model. So measure.
+Long victims are clearly cheaper to swap here. ("Further" has a measurement that shows whether it was right to ignore
+the base of a step.) But the break-even is a fact about one machine and one model. So measure.
 
 ## Watermarks and thrashing
 
-A pool that is always full has another problem. Suppose a sequence is admitted with the last free blocks, and in the next step a running sequence needs
-a block. Under first come, first served the new sequence ranks last, so it is the victim, and its prefill was wasted. It waits, some blocks become
-free, it is admitted again, and so on.
+A pool that is always full has another problem. Suppose a sequence is admitted with the last free blocks, and in the
+next step a running sequence needs a block. Under first come, first served the new sequence ranks last, so it is the
+victim, and its prefill was wasted. It waits, some blocks become free, it is admitted again, and so on.
 
 > **thrashing**: spending more and more work on restoring what was thrown out a moment ago.
 
@@ -473,12 +492,14 @@ Table(
 
 # %% [markdown]
 """
-With 32 at a time, a request is preempted more than three times on average, and almost half of all computed tokens are computed again. Both remedies prevent
-most of that. Their price: blocks that a sequence could use sit idle, so there are more steps.
+With 32 at a time, a request is preempted more than three times on average, and almost half of all computed tokens are
+computed again. Both remedies prevent most of that. Their price: blocks that a sequence could use sit idle, so there are
+more steps.
 
 ### Predict
 
-**10.c** On the GPU above, how many percent more answer tokens per second come out with a watermark of 20 than without one? (Fewer: a negative number.)
+**10.c** On the GPU above, how many percent more answer tokens per second come out with a watermark of 20 than without
+one? (Fewer: a negative number.)
 """
 
 # %%
@@ -502,12 +523,12 @@ six at a time a lot slower. Where a token costs a fifth of a step, as in the las
 
 ## Prove it
 
-The claim: whatever is preempted, swapped or dropped, every request gets the answer that it would get alone, and no block is
-ever lost. After every step, the pool is audited: each block is either free or used by the sequences that have it in their
-block tables, and every sequence has the blocks that its tokens need.
+The claim: whatever is preempted, swapped or dropped, every request gets the answer that it would get alone, and no
+block is ever lost. After every step, the pool is audited: each block is either free or used by the sequences that have
+it in their block tables, and every sequence has the blocks that its tokens need.
 
-We try twenty random workloads on a small random model, with your functions. Every pool has room for the largest sequence
-and at most one block more, and in some of them the victim is chosen at random.
+We try twenty random workloads on a small random model, with your functions. Every pool has room for the largest
+sequence and at most one block more, and in some of them the victim is chosen at random.
 """
 
 # %%
@@ -543,10 +564,11 @@ So a scheduler can admit requests without knowing how long their answers will be
 
 ## What is still wrong
 
-**The same beginnings are stored again and again.** A thousand requests that begin with the same instructions compute and store them a thousand times.
+**The same beginnings are stored again and again.** A thousand requests that begin with the same instructions compute
+and store them a thousand times.
 
-**A recomputed victim starts from scratch**, even if its blocks haven't been overwritten yet. In lesson 11 a sequence can find blocks that already
-hold what it needs.
+**A recomputed victim starts from scratch**, even if its blocks haven't been overwritten yet. In lesson 11 a sequence
+can find blocks that already hold what it needs.
 
 ## Quiz
 """
@@ -558,7 +580,8 @@ quiz("10")
 """
 ## References
 
-- W. Kwon et al.: *Efficient Memory Management for Large Language Model Serving with PagedAttention*, SOSP 2023; sections 4.5 and 7.3.
+- W. Kwon et al.: *Efficient Memory Management for Large Language Model Serving with PagedAttention*, SOSP 2023;
+  sections 4.5 and 7.3.
   <https://arxiv.org/abs/2309.06180>
 - vLLM: preemption. <https://docs.vllm.ai/en/latest/configuration/optimization.html>
 - Hugging Face transformers: continuous batching. <https://huggingface.co/docs/transformers/main/en/continuous_batching>
@@ -619,36 +642,40 @@ ledger(model, tokenizer, "10", with_cache_only=True, since="06")
 
 # %% [markdown]
 """
-The last row admits all six, in half of the blocks that they may need together. Compare it with the two rows above it, which
-run four at a time and reserve as much cache. It needs as many forward calls, and computes many more tokens, since some are
-computed twice. So preemption doesn't save work: it lets half of the blocks serve six requests.
+The last row admits all six, in half of the blocks that they may need together. Compare it with the two rows above it,
+which run four at a time and reserve as much cache. It needs as many forward calls, and computes many more tokens, since
+some are computed twice. So preemption doesn't save work: it lets half of the blocks serve six requests.
 """
 
 # %% [markdown]
 """
 ### What production does
 
-- **vLLM**, in `vllm/v1/core/sched/scheduler.py`: if `allocate_slots` returns None, a victim is preempted. With priorities it is `max(self.running,
-  key=lambda r: (r.priority, r.arrival_time))`, without them `self.running.pop()`, the last one admitted. `_preempt_request` is your
-  `preempt_sequence`: it frees the blocks, sets `num_computed_tokens` to 0, and puts the request at the front of the waiting queue. Such a step admits
-  no request (`if not preempted_reqs`). vLLM's first engine could swap (`swap_space`); the current one always recomputes. `num_gpu_blocks` is the size of its pool, and `KVCacheManager` has a `watermark`, a fraction of all blocks.
-- **Hugging Face transformers** can do both, in `generation/continuous_batching/offloading_manager.py`: the cache goes to a buffer in CPU memory, and if
-  that buffer is full or missing, the request is reset and computed again.
+- **vLLM**, in `vllm/v1/core/sched/scheduler.py`: if `allocate_slots` returns None, a victim is preempted. With
+  priorities it is `max(self.running, key=lambda r: (r.priority, r.arrival_time))`, without them `self.running.pop()`,
+  the last one admitted. `_preempt_request` is your `preempt_sequence`: it frees the blocks, sets `num_computed_tokens`
+  to 0, and puts the request at the front of the waiting queue. Such a step admits no request (`if not preempted_reqs`).
+  vLLM's first engine could swap (`swap_space`); the current one always recomputes. `num_gpu_blocks` is the size of its
+  pool, and `KVCacheManager` has a `watermark`, a fraction of all blocks.
+- **Hugging Face transformers** can do both, in `generation/continuous_batching/offloading_manager.py`: the cache goes
+  to a buffer in CPU memory, and if that buffer is full or missing, the request is reset and computed again.
 
-The PagedAttention paper describes swapping and recomputation in section 4.5 and compares them in section 7.3: with small blocks, swapping is slow because
-of the many small transfers (see the next section).
+The PagedAttention paper describes swapping and recomputation in section 4.5 and compares them in section 7.3: with
+small blocks, swapping is slow because of the many small transfers (see the next section).
 """
 
 # %% [markdown]
 """
 ### Many small transfers
 
-What if blocks aren't gathered? We can estimate both costs (`PreemptionCost` does). Swapping copies bytes, out and in: each block takes the time to start its copy, and that of its bytes.
-Recomputing adds some tokens to a step that runs anyway.
+What if blocks aren't gathered? We can estimate both costs (`PreemptionCost` does). Swapping copies bytes, out and in:
+each block takes the time to start its copy, and that of its bytes. Recomputing adds some tokens to a step that runs
+anyway.
 
-Take lesson 09's cost of a step, and the cache of a model with 8 billion parameters: 32 layers, 8 KV heads of 128 elements in bfloat16. Assume a
-bandwidth of 50 GB/s between CPU and GPU memory. A block isn't contiguous: every layer has its own keys and its own values, so copying one block takes
-64 transfers. Assume that starting a transfer takes 5 µs. For a sequence of 1,024 tokens:
+Take lesson 09's cost of a step, and the cache of a model with 8 billion parameters: 32 layers, 8 KV heads of 128
+elements in bfloat16. Assume a bandwidth of 50 GB/s between CPU and GPU memory. A block isn't contiguous: every layer
+has its own keys and its own values, so copying one block takes 64 transfers. Assume that starting a transfer takes 5
+µs. For a sequence of 1,024 tokens:
 """
 
 # %%
@@ -675,14 +702,16 @@ Table(
 
 # %% [markdown]
 """
-The bytes alone would take a few milliseconds. What makes swapping slow is the large number of small transfers, so larger blocks make it faster. Which
-way is cheaper depends on the block size, the model and the machine; here they break even between 16 and 64 tokens per block. Other assumptions move
-that point. (`StepCost` charges for context tokens once per sequence. In a real prefill, attention grows with the square of the length, so recomputing a
-very long sequence costs more than this estimate.)
+The bytes alone would take a few milliseconds. What makes swapping slow is the large number of small transfers, so
+larger blocks make it faster. Which way is cheaper depends on the block size, the model and the machine; here they break
+even between 16 and 64 tokens per block. Other assumptions move that point. (`StepCost` charges for context tokens once
+per sequence. In a real prefill, attention grows with the square of the length, so recomputing a very long sequence
+costs more than this estimate.)
 
 ### Bringing a victim back on this machine
 
-The bundled model, blocks of 16. The pool and the swap space are both in CPU memory, so the copies are quick. The prefill is measured as a step of its own.
+The bundled model, blocks of 16. The pool and the swap space are both in CPU memory, so the copies are quick. The
+prefill is measured as a step of its own.
 """
 
 # %% tags=["measured"]
@@ -710,8 +739,8 @@ Table(columns=["tokens", "swap out and in, ms", "prefill, ms", "prefill / swap"]
 """
 ### How each strategy holds up as the pool shrinks
 
-200 requests with shorter answers, served from pools of several sizes, with `COST`. The simulator doesn't charge for block copies, so we add their cost, for
-blocks of 16 and with the assumptions of the first cost table.
+200 requests with shorter answers, served from pools of several sizes, with `COST`. The simulator doesn't charge for
+block copies, so we add their cost, for blocks of 16 and with the assumptions of the first cost table.
 """
 
 # %%
@@ -763,7 +792,8 @@ line_chart(sizes, rates, xlabel="blocks in the pool", ylabel="answer tokens/s", 
 
 # %% [markdown]
 """
-The other two strategies are so close to recompute that their curves would overlap. The next table gives all rates relative to recompute:
+The other two strategies are so close to recompute that their curves would overlap. The next table gives all rates
+relative to recompute:
 """
 
 # %%
@@ -787,8 +817,8 @@ Table(
 
 # %% [markdown]
 """
-Conservative admission is slowest at every size, because `max_tokens` is far above what most answers need. Preemption with 96 blocks is faster than
-conservative admission with 256.
+Conservative admission is slowest at every size, because `max_tokens` is far above what most answers need. Preemption
+with 96 blocks is faster than conservative admission with 256.
 
 This watermark, an eighth of the pool, doesn't make anything faster here. Where a token is cheap, an idle block costs
 more than tokens computed twice. What the watermark buys is fewer recomputed tokens. Swapping computes nothing twice

@@ -6,9 +6,9 @@
 
 85 minutes · difficulty: hard · routes: serving · prerequisites: lesson 10 (memory pressure)
 
-Lesson 10 took blocks back when there were too few of them. It's better to need fewer. In this lesson, sequences with the same beginning (the same
-*prefix*) share the blocks that hold it: the pool finds blocks by their contents, counts the sequences that use them, and says which of them a sequence may
-write to.
+Lesson 10 took blocks back when there were too few of them. It's better to need fewer. In this lesson, sequences with
+the same beginning (the same *prefix*) share the blocks that hold it: the pool finds blocks by their contents, counts
+the sequences that use them, and says which of them a sequence may write to.
 """
 
 # %%
@@ -54,8 +54,8 @@ def six_stories(before=""):
 """
 ## The problem: the same beginning, six times
 
-Real requests often begin the same way: with the instructions that come before every question, with the same examples, with the conversation so far.
-Let all six stories begin with the same text.
+Real requests often begin the same way: with the instructions that come before every question, with the same examples,
+with the conversation so far. Let all six stories begin with the same text.
 """
 
 # %%
@@ -74,8 +74,8 @@ print(f"stored by each sequence separately: {len(together) * full} blocks; store
 
 # %% [markdown]
 """
-The keys and values of these tokens are the same in all six sequences, so storing them once is enough. Block tables make that possible: two tables may
-contain the same block.
+The keys and values of these tokens are the same in all six sequences, so storing them once is enough. Block tables make
+that possible: two tables may contain the same block.
 """
 
 # %% [markdown]
@@ -108,23 +108,25 @@ for layer, (keys, other_keys) in enumerate(zip(one, other)):
 
 # %% [markdown]
 """
-In the first layer, a key depends only on its own token and position. In every later layer it depends on all tokens before it. So a block's identifier
-has to cover all tokens up to the end of that block. Storing all of them for each block would be wasteful. A hash is short, and hashes can be chained.
+In the first layer, a key depends only on its own token and position. In every later layer it depends on all tokens
+before it. So a block's identifier has to cover all tokens up to the end of that block. Storing all of them for each
+block would be wasteful. A hash is short, and hashes can be chained.
 
-> **block hash**: the hash of a full block's tokens together with the hash of the block before it. Equal hashes mean equal tokens from the start of the
-> sequence to the end of the block.
+> **block hash**: the hash of a full block's tokens together with the hash of the block before it. Equal hashes mean
+> equal tokens from the start of the sequence to the end of the block.
 
 Only full blocks have a hash. The contents of a block that is still being filled change in the next step.
 
 ## Build 1: block hashes
 
-A hash function maps any number of bytes to a small, fixed number of them. `hashlib.sha256(data).digest()` returns 32 bytes, and there is no known way
-to find two inputs with the same result. That matters: anyone who could write a prompt with the same block hash as another user's prompt would read
-from that user's cache.
+A hash function maps any number of bytes to a small, fixed number of them. `hashlib.sha256(data).digest()` returns 32
+bytes, and there is no known way to find two inputs with the same result. That matters: anyone who could write a prompt
+with the same block hash as another user's prompt would read from that user's cache.
 
-**Your task: `block_hash(parent, token_ids)`.** `parent` is the hash of the previous block, 32 bytes, or `b""` for the first block. `token_ids` is a
-list of ints, the tokens of one full block, of any size. Return the hash, 32 `bytes`. It must depend on all of `parent`, on every token and its position,
-and on nothing else: the same arguments give the same hash in every call and in every process. Token ids may be as large as 200,000. Don't change the list.
+**Your task: `block_hash(parent, token_ids)`.** `parent` is the hash of the previous block, 32 bytes, or `b""` for the
+first block. `token_ids` is a list of ints, the tokens of one full block, of any size. Return the hash, 32 `bytes`. It
+must depend on all of `parent`, on every token and its position, and on nothing else: the same arguments give the same
+hash in every call and in every process. Token ids may be as large as 200,000. Don't change the list.
 
 Example: the blocks `[1, 2, 34, 5]`, `[5, 34, 2, 1]` and `[12, 3, 4, 5]` have three different hashes after the same
 parent. After another parent, `[1, 2, 34, 5]` has a fourth.
@@ -160,17 +162,19 @@ The first three hashes are the same. From the fourth block on, the stories diffe
 
 ## Build 2: count the users
 
-In lesson 03's pool, every block in use belonged to one request. Now several sequences may use the same block, so the pool counts them.
+In lesson 03's pool, every block in use belonged to one request. Now several sequences may use the same block, so the
+pool counts them.
 
 > **reference count**: how many users something has. When the count drops to 0, it is free.
 
-When the last sequence that used a block is gone, its contents are still there, and the next sequence with this beginning may arrive a minute later.
-So a free block keeps its contents until it is allocated for something else. Until then, a sequence may use it again. It then leaves the free queue
-from wherever it is, also from the middle. The library's `LruQueue` supports that: `self.free_queue.pop(block, None)` removes a block from anywhere, and does
-nothing if it isn't there.
+When the last sequence that used a block is gone, its contents are still there, and the next sequence with this
+beginning may arrive a minute later. So a free block keeps its contents until it is allocated for something else. Until
+then, a sequence may use it again. It then leaves the free queue from wherever it is, also from the middle. The
+library's `LruQueue` supports that: `self.free_queue.pop(block, None)` removes a block from anywhere, and does nothing
+if it isn't there.
 
-Here is the queue after each of five events. X allocates three blocks; Y begins like X and also uses X's first two (`touch`); both end; and then Z
-begins like them. This cell uses the library's `SharedBlockPool`.
+Here is the queue after each of five events. X allocates three blocks; Y begins like X and also uses X's first two
+(`touch`); both end; and then Z begins like them. This cell uses the library's `SharedBlockPool`.
 """
 
 # %%
@@ -193,8 +197,9 @@ draw_free_queue(example_of_counts(SharedBlockPool(6, BLOCK)))
 
 # %% [markdown]
 """
-Blocks are allocated from the front of the queue, and freed blocks join its end. So the front is the block that hasn't been used for longest: by the usual rule,
-the one least likely to be needed again. Of the blocks of one sequence, the last one goes first, since it is useless without the ones before it.
+Blocks are allocated from the front of the queue, and freed blocks join its end. So the front is the block that hasn't
+been used for longest: by the usual rule, the one least likely to be needed again. Of the blocks of one sequence, the
+last one goes first, since it is useless without the ones before it.
 
 A `SharedBlockPool` is a `BlockPool` with these attributes:
 
@@ -209,15 +214,17 @@ A `SharedBlockPool` is a `BlockPool` with these attributes:
 
 **Your task: `touch` and `free`.**
 
-- `touch(blocks)`: one more sequence uses each of these blocks. They are different blocks of this pool; each may be free or in use.
-- `free(blocks)`: one sequence, given its blocks in the order of its tokens, no longer uses them. Blocks that no sequence uses anymore join the end of
-  the free queue, the *last* block of the sequence first. If a block is not in use, or appears twice in the list, raise `ValueError` and change nothing at
-  all.
+- `touch(blocks)`: one more sequence uses each of these blocks. They are different blocks of this pool; each may be free
+  or in use.
+- `free(blocks)`: one sequence, given its blocks in the order of its tokens, no longer uses them. Blocks that no
+  sequence uses anymore join the end of the free queue, the *last* block of the sequence first. If a block is not in
+  use, or appears twice in the list, raise `ValueError` and change nothing at all.
 
 After each call, `free_queue`, `used` and `ref_count` agree, as in the picture. An empty list changes nothing.
 
-`super().free(some_blocks)` is lesson 03's `free`. It raises `ValueError` if any of the blocks is not in `used`. Otherwise it removes them from `used`
-and appends them to the free queue, last one first. It checks all of its blocks before it changes anything.
+`super().free(some_blocks)` is lesson 03's `free`. It raises `ValueError` if any of the blocks is not in `used`.
+Otherwise it removes them from `used` and appends them to the free queue, last one first. It checks all of its blocks
+before it changes anything.
 """
 
 # %% exercise="11.2" given="reset allocate"
@@ -230,14 +237,14 @@ from lessons_lib.kv_cache.prefix_cache import SharedBlockPool
 """
 ## Build 3: find blocks by their contents
 
-Your pool keeps the contents of free blocks, but it doesn't know what they are. Now each full block that has been computed gets its hash, and two tables
-lead from blocks to hashes and back.
+Your pool keeps the contents of free blocks, but it doesn't know what they are. Now each full block that has been
+computed gets its hash, and two tables lead from blocks to hashes and back.
 
-> **prefix cache**: full blocks that can be found by their hashes, whether or not a sequence uses them, so that a new sequence can begin with the blocks that
-> hold its first tokens.
+> **prefix cache**: full blocks that can be found by their hashes, whether or not a sequence uses them, so that a new
+> sequence can begin with the blocks that hold its first tokens.
 
-> **eviction**: losing the contents of a cached block because the block is allocated for something else. The usual order is *least recently used* first,
-> which is the order of your free queue.
+> **eviction**: losing the contents of a cached block because the block is allocated for something else. The usual order
+> is *least recently used* first, which is the order of your free queue.
 
 A `PrefixCache` is a `SharedBlockPool`, yours from above, with three more attributes:
 
@@ -246,19 +253,21 @@ A `PrefixCache` is a `SharedBlockPool`, yours from above, with three more attrib
 | `hash_to_block`, `block_to_hash` | hash → block and block → hash, for full blocks that have one |
 | `evicted` | how many blocks with a hash have been allocated for something else so far |
 
-`cache_full_block` is given: a block in use is full and computed, so it gets its hash. So is `touch`: it refuses a free block that has no hash, since
-that block contains nothing to share, and otherwise calls yours.
+`cache_full_block` is given: a block in use is full and computed, so it gets its hash. So is `touch`: it refuses a free
+block that has no hash, since that block contains nothing to share, and otherwise calls yours.
 
 **Your task: `match_prefix`, `allocate` and `is_writable`.**
 
-- `match_prefix(block_hashes)`: `block_hashes` is a list of bytes, the hashes of the full blocks of a sequence, in order. Return the list of blocks
-  with which the sequence can begin. Blocks after a gap are useless. Change nothing.
-- `allocate(count)`: as in `SharedBlockPool`. New tokens will be written to these blocks, so from now on none of them may be found by its old hash, and
-  the two tables agree. Count those that had one in `evicted`. If `OutOfBlocks` is raised, nothing has changed.
-- `is_writable(block)`, for a block in use: whether a sequence that uses it may write to it. No other sequence may ever read what is written.
+- `match_prefix(block_hashes)`: `block_hashes` is a list of bytes, the hashes of the full blocks of a sequence, in
+  order. Return the list of blocks with which the sequence can begin. Blocks after a gap are useless. Change nothing.
+- `allocate(count)`: as in `SharedBlockPool`. New tokens will be written to these blocks, so from now on none of them
+  may be found by its old hash, and the two tables agree. Count those that had one in `evicted`. If `OutOfBlocks` is
+  raised, nothing has changed.
+- `is_writable(block)`, for a block in use: whether a sequence that uses it may write to it. No other sequence may ever
+  read what is written.
 
-Example with six blocks. X allocates three and gets [0, 1, 2]; their hashes are a, b, c. X ends. Y begins with blocks whose hashes are a, b, z:
-`match_prefix([a, b, z])` returns [0, 1].
+Example with six blocks. X allocates three and gets [0, 1, 2]; their hashes are a, b, c. X ends. Y begins with blocks
+whose hashes are a, b, z: `match_prefix([a, b, z])` returns [0, 1].
 """
 
 # %% exercise="11.3" given="__init__ reset touch cache_full_block forget_contents"
@@ -266,7 +275,8 @@ from lessons_lib.kv_cache.prefix_cache import PrefixCache
 
 # %% [markdown]
 """
-Let the example go on. Y uses the two blocks that it has found, and ends. Then Z arrives, finds nothing, and allocates five blocks.
+Let the example go on. Y uses the two blocks that it has found, and ends. Then Z arrives, finds nothing, and allocates
+five blocks.
 
 **11.a** How many of X's three blocks can still be found after that?
 """
@@ -302,16 +312,16 @@ draw_free_queue(states)
 
 # %% [markdown]
 """
-Z's blocks come from the front of the queue: first the three that never contained anything, then c's block, unused since X ended, then b's. The first block
-of the beginning, a's, would be evicted last.
+Z's blocks come from the front of the queue: first the three that never contained anything, then c's block, unused since
+X ended, then b's. The first block of the beginning, a's, would be evicted last.
 
 ## Start from what is cached
 
-A new sequence starts with the blocks that `match_prefix` has found for it: they are touched, they become its first blocks, and their tokens count as computed.
-The library's `take_cached` does that.
+A new sequence starts with the blocks that `match_prefix` has found for it: they are touched, they become its first
+blocks, and their tokens count as computed. The library's `take_cached` does that.
 
-Let's serve a prompt of exactly three blocks, the first 48 tokens of the common beginning, with your hashes and your pool. X computes it and ends. Then Y comes
-with the same prompt, and all three blocks are still there.
+Let's serve a prompt of exactly three blocks, the first 48 tokens of the common beginning, with your hashes and your
+pool. X computes it and ends. Then Y comes with the same prompt, and all three blocks are still there.
 
 **11.b** How many tokens does Y's first step compute?
 """
@@ -334,28 +344,31 @@ print("the same answer:", x.output_ids == y.output_ids)
 
 # %% [markdown]
 """
-If all 48 tokens counted as computed, nothing would be left to compute. But then there are no logits to choose the first token of the answer from! Engines have
-crashed here ([vLLM](https://github.com/vllm-project/vllm/issues/53706), [nano-vllm](https://github.com/GeeeekExplorer/nano-vllm/issues/144)). So the last known
-token is always computed.
+If all 48 tokens counted as computed, nothing would be left to compute. But then there are no logits to choose the first
+token of the answer from! Engines have crashed here ([vLLM](https://github.com/vllm-project/vllm/issues/53706),
+[nano-vllm](https://github.com/GeeeekExplorer/nano-vllm/issues/144)). So the last known token is always computed.
 
-And why the copy? The key of token 47 goes to a cache slot in the third block. That block has a hash, so your `is_writable` says no: other sequences may find it
-and read it. (Would an equal key do harm? In another batch it may differ in its last digits. So the rule has no exception.) Y gets a copy of the block, and writes
-there.
+And why the copy? The key of token 47 goes to a cache slot in the third block. That block has a hash, so your
+`is_writable` says no: other sequences may find it and read it. (Would an equal key do harm? In another batch it may
+differ in its last digits. So the rule has no exception.) Y gets a copy of the block, and writes there.
 
-> **copy-on-write**: sharing something until one of its users wants to change it. That user gets a copy, and the others keep the original.
+> **copy-on-write**: sharing something until one of its users wants to change it. That user gets a copy, and the others
+> keep the original.
 
-Copies are rare: shared blocks are usually full, and new tokens go into a block after them that belongs to one sequence only. Several samples of one prompt need
-copies too. "Further" has them, and both functions, `copy_before_write` and `take_cached`, as exercises.
+Copies are rare: shared blocks are usually full, and new tokens go into a block after them that belongs to one sequence
+only. Several samples of one prompt need copies too. "Further" has them, and both functions, `copy_before_write` and
+`take_cached`, as exercises.
 """
 
 # %% [markdown]
 """
 ### The six stories with a common beginning
 
-Four at a time, at most 64 tokens per step, and plenty of blocks. This run uses your `block_hash`, and your `PrefixCache` with your `SharedBlockPool` in it.
-A sequence looks for cached blocks once, when it is admitted.
+Four at a time, at most 64 tokens per step, and plenty of blocks. This run uses your `block_hash`, and your
+`PrefixCache` with your `SharedBlockPool` in it. A sequence looks for cached blocks once, when it is admitted.
 
-All six wait from the start, and all begin with the same three full blocks, 48 tokens. A's prompt and the beginning of B's fit into the first step.
+All six wait from the start, and all begin with the same three full blocks, 48 tokens. A's prompt and the beginning of
+B's fit into the first step.
 
 **11.c** How many prompt tokens are found in the cache, over all six?
 """
@@ -384,12 +397,13 @@ print(f"prefill tokens: {prompt_tokens} without sharing, {prompt_tokens - saved}
 
 # %% [markdown]
 """
-Not 5 × 48 = 240. A found nothing, because it was the first. B found nothing either: it was admitted in the same step as A, and a block gets its hash only once it has
-been computed. So B computed and stored the common beginning again, in three blocks of its own, which get no hashes: A's blocks have them (see
-`cache_full_block`). C to F start with A's three blocks.
+Not 5 × 48 = 240. A found nothing, because it was the first. B found nothing either: it was admitted in the same step as
+A, and a block gets its hash only once it has been computed. So B computed and stored the common beginning again, in
+three blocks of its own, which get no hashes: A's blocks have them (see `cache_full_block`). C to F start with A's three
+blocks.
 
-In that run, the sequences overlapped. But the beginning is also found when no sequence uses it anymore. Let B come back for four tokens after all six
-have ended:
+In that run, the sequences overlapped. But the beginning is also found when no sequence uses it anymore. Let B come back
+for four tokens after all six have ended:
 """
 
 # %%
@@ -408,8 +422,8 @@ Stepper(lambda i: draw_pressure(all_steps[i]), count=len(all_steps), start=comes
 """
 ## Measure
 
-How much time does sharing save? We serve twelve requests with and without sharing, in alternating rounds. Each has the common beginning, then a
-story, and an answer of four tokens.
+How much time does sharing save? We serve twelve requests with and without sharing, in alternating rounds. Each has the
+common beginning, then a story, and an answer of four tokens.
 """
 
 # %% tags=["measured"]
@@ -436,17 +450,19 @@ Table(
 
 # %% [markdown]
 """
-The time shrinks less than the tokens do, because a step takes time even if it computes little. Each story comes twice; the second one also finds full blocks of its
-own part of the prompt, if they have been computed by the time it is admitted.
+The time shrinks less than the tokens do, because a step takes time even if it computes little. Each story comes twice;
+the second one also finds full blocks of its own part of the prompt, if they have been computed by the time it is
+admitted.
 
 ## What is still wrong
 
 **Every token is still the likeliest one.** So several answers to one prompt would all be the same.
 
-**No token is delivered before the whole answer is done.** There is no streaming, no way to stop at a word, and no way to abort a request.
+**No token is delivered before the whole answer is done.** There is no streaming, no way to stop at a word, and no way
+to abort a request.
 
-**We can't see what a running server is doing.** In lesson 12, we put all the parts together into one engine that does all of this and reports
-metrics.
+**We can't see what a running server is doing.** In lesson 12, we put all the parts together into one engine that does
+all of this and reports metrics.
 
 ## Quiz
 """
@@ -458,9 +474,11 @@ quiz("11")
 """
 ## References
 
-- W. Kwon et al.: *Efficient Memory Management for Large Language Model Serving with PagedAttention*, SOSP 2023; sections 4.3 and 4.4.
+- W. Kwon et al.: *Efficient Memory Management for Large Language Model Serving with PagedAttention*, SOSP 2023;
+  sections 4.3 and 4.4.
   <https://arxiv.org/abs/2309.06180>
-- L. Zheng et al.: *SGLang: Efficient Execution of Structured Language Model Programs*, NeurIPS 2024; RadixAttention in section 3.
+- L. Zheng et al.: *SGLang: Efficient Execution of Structured Language Model Programs*, NeurIPS 2024; RadixAttention in
+  section 3.
   <https://arxiv.org/abs/2312.07104>
 - vLLM: automatic prefix caching. <https://docs.vllm.ai/en/latest/design/prefix_caching.html>
 - nano-vllm: `nanovllm/engine/block_manager.py`. <https://github.com/GeeeekExplorer/nano-vllm>
@@ -478,16 +496,20 @@ What the lesson doesn't need. It isn't part of its 85 minutes.
 """
 ### What production does
 
-- vLLM's prefix cache: `hash_block_tokens` in `vllm/v1/core/kv_cache_utils.py` hashes the parent's hash, the tokens, and everything else that makes a
-  difference: the adapter, the images, and a *salt*, any text that keeps users' blocks apart. `FreeKVCacheBlockQueue` in the same file is our `LruQueue`, written as a linked
-  list; there, too, the tail of a sequence is evicted before its beginning. `KVCacheManager.get_computed_blocks` describes our trap in a comment: if
-  all tokens hit, the last one must be computed again. In that case it uses one block fewer and recomputes that whole block.
-- vLLM serves n samples of one prompt as n requests that find each other's blocks by hash (`vllm/v1/engine/parallel_sampling.py`).
-- **nano-vllm** has its prefix cache in `nanovllm/engine/block_manager.py`. Its hash has only 64 bits, so it compares the tokens as well.
-- **SGLang** keeps prefixes in a tree of tokens instead of a table of hashes, *RadixAttention*, and evicts the least recently used leaves
-  (`python/sglang/srt/mem_cache/radix_cache.py`). It can also schedule requests with a long cached prefix first.
-- **Hugging Face transformers** shares blocks by hash with `allow_block_sharing` in `generation/continuous_batching`, and its `cache.py` has
-  `prepare_fork_request` for several samples.
+- vLLM's prefix cache: `hash_block_tokens` in `vllm/v1/core/kv_cache_utils.py` hashes the parent's hash, the tokens, and
+  everything else that makes a difference: the adapter, the images, and a *salt*, any text that keeps users' blocks
+  apart. `FreeKVCacheBlockQueue` in the same file is our `LruQueue`, written as a linked list; there, too, the tail of a
+  sequence is evicted before its beginning. `KVCacheManager.get_computed_blocks` describes our trap in a comment: if all
+  tokens hit, the last one must be computed again. In that case it uses one block fewer and recomputes that whole block.
+- vLLM serves n samples of one prompt as n requests that find each other's blocks by hash
+  (`vllm/v1/engine/parallel_sampling.py`).
+- **nano-vllm** has its prefix cache in `nanovllm/engine/block_manager.py`. Its hash has only 64 bits, so it compares
+  the tokens as well.
+- **SGLang** keeps prefixes in a tree of tokens instead of a table of hashes, *RadixAttention*, and evicts the least
+  recently used leaves (`python/sglang/srt/mem_cache/radix_cache.py`). It can also schedule requests with a long cached
+  prefix first.
+- **Hugging Face transformers** shares blocks by hash with `allow_block_sharing` in `generation/continuous_batching`,
+  and its `cache.py` has `prepare_fork_request` for several samples.
 
 The PagedAttention paper describes sharing and copy-on-write in section 4.4.
 """
@@ -496,7 +518,8 @@ The PagedAttention paper describes sharing and copy-on-write in section 4.4.
 """
 ### Optional: copy before you write
 
-Here the scheduler makes room for a sequence's next tokens. Before a write it calls your `is_writable`, and if the answer is no, `copy_before_write`:
+Here the scheduler makes room for a sequence's next tokens. Before a write it calls your `is_writable`, and if the
+answer is no, `copy_before_write`:
 """
 
 # %%
@@ -506,7 +529,8 @@ show_source(PreemptiveScheduler.needs_copy, PreemptiveScheduler.make_room)
 """
 One case is a prompt that is *entirely* in the cache. The other is a request for several samples of one prompt.
 
-> **fork**: creating a second sequence with all the tokens of an existing one. Both use the same blocks, including the last one, which may not be full.
+> **fork**: creating a second sequence with all the tokens of an existing one. Both use the same blocks, including the
+> last one, which may not be full.
 
 Nothing is copied at that moment. A copy is made when one of them writes to the last block.
 """
@@ -516,18 +540,22 @@ show_source(fork)
 
 # %% [markdown]
 """
-**Your task: `copy_before_write(pool, sequence, index)`.** `pool` is a `PrefixCache`. `sequence` is about to write to the block
-`sequence.blocks[index]`, and `pool.is_writable` says that it may not. Afterwards:
+**Your task: `copy_before_write(pool, sequence, index)`.** `pool` is a `PrefixCache`. `sequence` is about to write to
+the block `sequence.blocks[index]`, and `pool.is_writable` says that it may not. Afterwards:
 
-- It may write at this place of its table, and the rest of the table is as before. Edit `sequence.blocks` in place or assign a new list; both are fine.
-- Whatever could be read in the old block can still be read there, by other sequences now, and by those that find it later.
+- It may write at this place of its table, and the rest of the table is as before. Edit `sequence.blocks` in place or
+  assign a new list; both are fine.
+- Whatever could be read in the old block can still be read there, by other sequences now, and by those that find it
+  later.
 - The pool counts each block exactly as often as tables contain it.
 
-Return `BlockCopy(COPY, source, target)`: the contents of block `source` have to be copied to block `target` before the sequence writes. (`copy_blocks`
-does that, as in lesson 10, before the forward pass; you copy nothing yourself, and `source` may be free by then.) If no block is free, raise `OutOfBlocks` and change nothing at all.
+Return `BlockCopy(COPY, source, target)`: the contents of block `source` have to be copied to block `target` before the
+sequence writes. (`copy_blocks` does that, as in lesson 10, before the forward pass; you copy nothing yourself, and
+`source` may be free by then.) If no block is free, raise `OutOfBlocks` and change nothing at all.
 
-Two examples with four blocks, 0 to 3. In the first, X and its fork Y use blocks 0 and 1, and Y writes. In the second, X is alone, both of its blocks
-have a hash, and X writes. Fill in the free queue of the second one with a pencil before you write any code:
+Two examples with four blocks, 0 to 3. In the first, X and its fork Y use blocks 0 and 1, and Y writes. In the second, X
+is alone, both of its blocks have a hash, and X writes. Fill in the free queue of the second one with a pencil before
+you write any code:
 
 | | X's table | Y's table | count of 0, 1, 2 | free queue |
 |---|---|---|---|---|
@@ -572,7 +600,8 @@ print("the free queue:", list(pool.free_queue), "| found afterwards:", pool.matc
 
 # %% [markdown]
 """
-No sequence uses block 1 anymore, so it joins the end of the free queue. It keeps its hash, and can still be found there.
+No sequence uses block 1 anymore, so it joins the end of the free queue. It keeps its hash, and can still be found
+there.
 """
 
 # %%
@@ -582,8 +611,9 @@ YOURS["copy_before_write"] = copy_before_write  # for the runs below, and those 
 """
 ### Several samples of one prompt
 
-B's prompt has 62 tokens. We want four samples of its answer: four sequences with the same prompt, and answers that differ from their first token on. Each
-of them now has 70 tokens, 69 of them computed. If each had its own blocks, they would use 4 × 5 = 20 blocks of 16.
+B's prompt has 62 tokens. We want four samples of its answer: four sequences with the same prompt, and answers that
+differ from their first token on. Each of them now has 70 tokens, 69 of them computed. If each had its own blocks, they
+would use 4 × 5 = 20 blocks of 16.
 
 **11.d** How many blocks do the four use together, if everything that can be shared is stored only once?
 """
@@ -593,8 +623,9 @@ predict("11.d", ...)  # blocks
 
 # %% [markdown]
 """
-Now B's prompt with four continuations. Random sampling comes in lesson 12; here, each sample begins with a different one of the four likeliest tokens. X, Y
-and Z are forks of B. The last block of the prompt has room for two more tokens, and all four are about to write to it.
+Now B's prompt with four continuations. Random sampling comes in lesson 12; here, each sample begins with a different
+one of the four likeliest tokens. X, Y and Z are forks of B. The last block of the prompt has room for two more tokens,
+and all four are about to write to it.
 
 **11.e** How many block copies does the first step after the fork need?
 """
@@ -635,8 +666,9 @@ Stepper(lambda i: draw_pressure(fork_steps[i]), count=len(fork_steps), start=0, 
 
 # %% [markdown]
 """
-The last sequence that still uses the old block is its only user, and needs no copy. The first three blocks of the prompt are stored once. The fourth has
-room for the first tokens of the answer, so it differs, and so does the fifth: 3 + 4 × 2 = 11.
+The last sequence that still uses the old block is its only user, and needs no copy. The first three blocks of the
+prompt are stored once. The fourth has room for the first tokens of the answer, so it differs, and so does the fifth: 3 +
+4 × 2 = 11.
 """
 
 # %%
@@ -649,20 +681,23 @@ for sample in samples:
 """
 ### Optional: start from what is cached
 
-**Your task: `take_cached(pool, sequence, blocks)`.** `pool` is a `PrefixCache`. `sequence` has no blocks. It has `sequence.num_tokens` known tokens,
-including those of its answer so far. `blocks` is a list of one or more blocks that `pool.match_prefix` returned for it, so they hold its first
-`len(blocks) × pool.block_size` known tokens. Return nothing, and don't change the list `blocks`. Afterwards:
+**Your task: `take_cached(pool, sequence, blocks)`.** `pool` is a `PrefixCache`. `sequence` has no blocks. It has
+`sequence.num_tokens` known tokens, including those of its answer so far. `blocks` is a list of one or more blocks that
+`pool.match_prefix` returned for it, so they hold its first `len(blocks) × pool.block_size` known tokens. Return
+nothing, and don't change the list `blocks`. Afterwards:
 
-- The sequence starts with these blocks, in a list of its own: `sequence.blocks`. There is one exception. If they hold *all* known tokens and no block
-  would be left for the copy, the sequence does without the last of them.
-- `sequence.num_computed_tokens` is the number of tokens in its blocks, but at most the number of known tokens minus one.
+- The sequence starts with these blocks, in a list of its own: `sequence.blocks`. There is one exception. If they hold
+  *all* known tokens and no block would be left for the copy, the sequence does without the last of them.
+- `sequence.num_computed_tokens` is the number of tokens in its blocks, but at most the number of known tokens minus
+  one.
 - The pool has counted the sequence as a user of its blocks.
 
-Which block can the copy go to? To one that is free, and isn't among `blocks`: a block that was found may itself still be in `pool.free_queue`, but it's about
-to leave it.
+Which block can the copy go to? To one that is free, and isn't among `blocks`: a block that was found may itself still
+be in `pool.free_queue`, but it's about to leave it.
 
 Example, blocks of 16: with 40 known tokens and blocks [0, 1], 32 count as computed, no matter which other blocks are
-free. With 32 known tokens and blocks [0, 1], 31 count if a third block is free. If not, the sequence gets [0], and 16 count.
+free. With 32 known tokens and blocks [0, 1], 31 count if a third block is free. If not, the sequence gets [0], and 16
+count.
 """
 
 # %% exercise="11.5"
@@ -675,9 +710,10 @@ YOURS["take_cached"] = take_cached  # for the runs below, and those above if you
 """
 ### Stretch: what should be lost first?
 
-*Least recently used* is the usual order, but not the best possible one. One long document that never comes again can push out the beginning of
-all other requests. Find an order that finds more prompt tokens again. Your function gets a block that is free and cached, and returns a number or a tuple. Of all free blocks, the one
-with the largest value is lost first. A block has four attributes:
+*Least recently used* is the usual order, but not the best possible one. One long document that never comes again can
+push out the beginning of all other requests. Find an order that finds more prompt tokens again. Your function gets a
+block that is free and cached, and returns a number or a tuple. Of all free blocks, the one with the largest value is
+lost first. A block has four attributes:
 
 | attribute | meaning |
 |---|---|
@@ -686,8 +722,9 @@ with the largest value is lost first. A block has four attributes:
 | `last_use` | how many requests ago it was used, 1 or more |
 | `first_use` | how many requests ago it was computed |
 
-The scoreboard serves requests that you haven't seen: questions after one of six system prompts, conversations that grow turn by turn, and long documents that come
-once. They are served one at a time, and only the cache is simulated. The last row knows which requests will come. The cell starts out with the order of your queue.
+The scoreboard serves requests that you haven't seen: questions after one of six system prompts, conversations that grow
+turn by turn, and long documents that come once. They are served one at a time, and only the cache is simulated. The
+last row knows which requests will come. The cell starts out with the order of your queue.
 """
 
 # %%
@@ -701,8 +738,9 @@ eviction_scoreboard(lost_first)
 """
 ### Preemption and sharing together
 
-A preempted sequence frees its blocks. But other sequences may still use the blocks of the common beginning, and the rest keep their hashes until they are
-allocated again. So a victim may find part of its own cache when it is admitted again. The same six in a pool of 14 blocks, with recompute:
+A preempted sequence frees its blocks. But other sequences may still use the blocks of the common beginning, and the
+rest keep their hashes until they are allocated again. So a victim may find part of its own cache when it is admitted
+again. The same six in a pool of 14 blocks, with recompute:
 """
 
 # %%
@@ -724,20 +762,23 @@ Table(
 
 # %% [markdown]
 """
-Sharing helps in two ways. Fewer blocks are needed, so fewer sequences are preempted. And a preempted sequence doesn't lose everything: B finds its
-whole prompt again, and the beginning of its answer. That's one reason why an engine with a prefix cache can do without swapping. A fork that is waiting for a
-batch slot already has blocks, so it can be chosen as a victim too.
+Sharing helps in two ways. Fewer blocks are needed, so fewer sequences are preempted. And a preempted sequence doesn't
+lose everything: B finds its whole prompt again, and the beginning of its answer. That's one reason why an engine with a
+prefix cache can do without swapping. A fork that is waiting for a batch slot already has blocks, so it can be chosen as
+a victim too.
 """
 
 # %% [markdown]
 """
 ### Prove it
 
-The claim: whatever is shared, copied, preempted, swapped or dropped, every request gets the answer that it would get alone, and no block is ever
-lost. After every step, `audit` checks the pool's bookkeeping: each block is either free or used by exactly as many sequences as its reference count
-says, hashes and blocks agree, and every sequence has the blocks that its tokens need.
+The claim: whatever is shared, copied, preempted, swapped or dropped, every request gets the answer that it would get
+alone, and no block is ever lost. After every step, `audit` checks the pool's bookkeeping: each block is either free or
+used by exactly as many sequences as its reference count says, hashes and blocks agree, and every sequence has the
+blocks that its tokens need.
 
-We try twenty random workloads on a small random model: prompts with common beginnings, pools that are barely large enough, and limits of all kinds.
+We try twenty random workloads on a small random model: prompts with common beginnings, pools that are barely large
+enough, and limits of all kinds.
 """
 
 # %%
@@ -785,7 +826,8 @@ print(", ".join(f"{name} {count}" for name, count in total.items()))
 
 # %% [markdown]
 """
-The course's own tests do the same on hundreds of workloads. Two bugs reported in other engines, and what prevents them in ours:
+The course's own tests do the same on hundreds of workloads. Two bugs reported in other engines, and what prevents them
+in ours:
 
 | bug | reported in | here |
 |---|---|---|

@@ -2,13 +2,15 @@
 """
 # 12 · The engine
 
-**We have a scheduler, a paged cache and a model. How do we turn them into an engine that takes requests and streams answers?**
+**We have a scheduler, a paged cache and a model. How do we turn them into an engine that takes requests and streams
+answers?**
 
 85 minutes · difficulty: medium · routes: serving · prerequisites: lesson 09 (the scheduler), lesson 10 (memory
 pressure) and lesson 11 (prefix sharing)
 
-The parts can serve requests, but something has to drive them. In this lesson an engine does that, and it adds what users expect: sampling, text instead of
-token ids, and answers that can be read as they grow and stopped halfway. Then we break the engine on purpose, and you write the step that survives it.
+The parts can serve requests, but something has to drive them. In this lesson an engine does that, and it adds what
+users expect: sampling, text instead of token ids, and answers that can be read as they grow and stopped halfway. Then
+we break the engine on purpose, and you write the step that survives it.
 """
 
 # %%
@@ -55,11 +57,12 @@ for sequence in sequences:
 
 # %% [markdown]
 """
-It works, if you know all the parts. But to add a request later, to show a word before the end or to stop one sequence, you have to change the loop. Decoding is
-always greedy. And what if an exception comes in the middle?
+It works, if you know all the parts. But to add a request later, to show a word before the end or to stop one sequence,
+you have to change the loop. Decoding is always greedy. And what if an exception comes in the middle?
 
-Here are all six stories with an engine. `SamplingParams` holds the settings of a request; here, only the maximum length of its answer. `EngineConfig`
-holds the sizes of the engine: batch slots, token budget, blocks. The finish reason `length` means that an answer has its maximum of tokens.
+Here are all six stories with an engine. `SamplingParams` holds the settings of a request; here, only the maximum length
+of its answer. `EngineConfig` holds the sizes of the engine: batch slots, token budget, blocks. The finish reason
+`length` means that an answer has its maximum of tokens.
 """
 
 # %%
@@ -77,7 +80,8 @@ print("the same tokens as one at a time (lesson 00):", [output.token_ids for out
 """
 ## Predict
 
-All six stories are added to this engine at once: four batch slots, 64 tokens a step, and an empty pool that is large enough. These are the lengths of the prompts:
+All six stories are added to this engine at once: four batch slots, 64 tokens a step, and an empty pool that is large
+enough. These are the lengths of the prompts:
 """
 
 # %%
@@ -110,12 +114,15 @@ predict("12.a", ...)
  on_token / stream / RequestOutput                                                this lesson
 ```
 
-> **engine**: the object that owns the model, the cache and the scheduler, and runs one step after another for all requests in it.
+> **engine**: the object that owns the model, the cache and the scheduler, and runs one step after another for all
+> requests in it.
 
-> **completion**: one answer to a request. A request may ask for several (`n` above 1). A `RequestOutput` has all of them.
+> **completion**: one answer to a request. A request may ask for several (`n` above 1). A `RequestOutput` has all of
+> them.
 
-A step schedules first. Then it copies blocks, because the forward pass writes into blocks whose old contents must have been saved by then. And no token
-reaches a reader before the whole pass has succeeded. In Build 2 you'll write this step, and what it does if something in the middle fails.
+A step schedules first. Then it copies blocks, because the forward pass writes into blocks whose old contents must have
+been saved by then. And no token reaches a reader before the whole pass has succeeded. In Build 2 you'll write this
+step, and what it does if something in the middle fails.
 
 Here are the first three steps of the six stories. A *listener* is called with a record of each step.
 """
@@ -135,33 +142,38 @@ reveal("12.a", steps[0].new_tokens)
 
 # %% [markdown]
 """
-A's prompt takes 13 of the 64 tokens, and B gets the other 51. C and D aren't even admitted, because the budget is used up. Only A gets a new token. B has a
-row of logits too, but it predicts a token that is already in B's prompt, so it isn't used.
+A's prompt takes 13 of the 64 tokens, and B gets the other 51. C and D aren't even admitted, because the budget is used
+up. Only A gets a new token. B has a row of logits too, but it predicts a token that is already in B's prompt, so it
+isn't used.
 
 ## Choosing a token
 
-So far we've always taken the likeliest token. That makes for dull stories, and a second answer is identical to the first.
+So far we've always taken the likeliest token. That makes for dull stories, and a second answer is identical to the
+first.
 
 > **sampling**: choosing the next token at random, where each token has the probability that the model gives it.
 
 A softmax of the logits gives these probabilities. Three settings change them.
 
-> **temperature**: a value by which all logits are divided before the softmax. Below 1, the likeliest tokens become even likelier; above 1, the
-> probabilities become more alike. A temperature of 0 means greedy decoding.
+> **temperature**: a value by which all logits are divided before the softmax. Below 1, the likeliest tokens become even
+> likelier; above 1, the probabilities become more alike. A temperature of 0 means greedy decoding.
 
 > **top-k**: only the k likeliest tokens may be drawn.
 
-> **top-p**: only the smallest set of likeliest tokens whose probabilities add up to at least p may be drawn. Also called *nucleus sampling*.
+> **top-p**: only the smallest set of likeliest tokens whose probabilities add up to at least p may be drawn. Also
+> called *nucleus sampling*.
 
-A temperature of 0.5 squares the ratio of two probabilities: 2 : 1 becomes 4 : 1. The two cuts remove the long tail, thousands of tokens that don't fit. Each is
-unlikely, but there are so many that one would be drawn now and then.
+A temperature of 0.5 squares the ratio of two probabilities: 2 : 1 becomes 4 : 1. The two cuts remove the long tail,
+thousands of tokens that don't fit. Each is unlikely, but there are so many that one would be drawn now and then.
 
 ## Build 1: what to draw from
 
-The rows of logits belong to different requests, each with its own settings. So temperature, top-k and top-p are tensors with one value per row.
+The rows of logits belong to different requests, each with its own settings. So temperature, top-k and top-p are tensors
+with one value per row.
 
-**Your task: `token_probabilities(logits, temperature, top_k, top_p)`**, for N requests at once. Return the pair (probabilities, tokens), both [N, vocabulary]:
-`tokens[i, j]` is drawn with `probabilities[i, j]`. The likeliest token comes first in each row; of two equally likely ones, the smaller token id.
+**Your task: `token_probabilities(logits, temperature, top_k, top_p)`**, for N requests at once. Return the pair
+(probabilities, tokens), both [N, vocabulary]: `tokens[i, j]` is drawn with `probabilities[i, j]`. The likeliest token
+comes first in each row; of two equally likely ones, the smaller token id.
 
 | argument | shape | meaning |
 |---|---|---|
@@ -171,14 +183,15 @@ The rows of logits belong to different requests, each with its own settings. So 
 | `top_p` | [N], float above 0, at most 1 | of the probabilities *that `top_k` leaves*, this share stays |
 
 - Temperature comes first, then `top_k`, then `top_p`. What each cut leaves adds up to 1 again.
-- `top_p` cuts a token if the tokens before it already add up to `top_p` or more. So the token that reaches `top_p` stays, and so does the likeliest. (With
-  `top_p` 1, rounding may cut a few of the least likely tokens, or none.)
+- `top_p` cuts a token if the tokens before it already add up to `top_p` or more. So the token that reaches `top_p`
+  stays, and so does the likeliest. (With `top_p` 1, rounding may cut a few of the least likely tokens, or none.)
 - A token that is cut stays in its row, with the probability 0. The order of the tokens with 0 doesn't matter.
-- Rounding must not show, whatever the dtype of the logits: bfloat16 has two to three digits. Return float32 or float64. Don't change the arguments.
+- Rounding must not show, whatever the dtype of the logits: bfloat16 has two to three digits. Return float32 or float64.
+  Don't change the arguments.
 
-Example: four tokens 0 to 3 with the probabilities 0.15, 0.5, 0.05, 0.3 at temperature 1. Their order is 1, 3, 0, 2. With `top_k` 3 they get 0.526,
-0.316, 0.158, 0. With `top_p` 0.6 as well, token 3 stays, since 0.526 is less than 0.6; token 0 is cut, since 0.842 isn't. The result is 0.625, 0.375, 0, 0.
-With `top_p` 0.52 instead, it is 1, 0, 0, 0.
+Example: four tokens 0 to 3 with the probabilities 0.15, 0.5, 0.05, 0.3 at temperature 1. Their order is 1, 3, 0, 2.
+With `top_k` 3 they get 0.526, 0.316, 0.158, 0. With `top_p` 0.6 as well, token 3 stays, since 0.526 is less than 0.6;
+token 0 is cut, since 0.842 isn't. The result is 0.625, 0.375, 0, 0. With `top_p` 0.52 instead, it is 1, 0, 0, 0.
 """
 
 # %% exercise="12.1"
@@ -208,35 +221,42 @@ draw_token_bars(names, dict(zip(SETTINGS, probabilities[:, :10].tolist())), titl
 
 # %% [markdown]
 """
-Temperature keeps every token possible. At 2, "all others" have 82 % of the probability, so here about four draws in five would be a token outside the ten
-likeliest. The cuts rule tokens out, and the remaining tokens share their probability.
+Temperature keeps every token possible. At 2, "all others" have 82 % of the probability, so here about four draws in
+five would be a token outside the ten likeliest. The cuts rule tokens out, and the remaining tokens share their
+probability.
 """
 
 # %% [markdown]
 """
 ## Draw a token
 
-Lay the probabilities end to end, and see on which of them a random number between 0 and 1 falls. That draws a token, but it takes the sums of the whole row.
-Other models have 150,000 tokens, and 256 requests draw at once. There is a way that needs no sums:
+Lay the probabilities end to end, and see on which of them a random number between 0 and 1 falls. That draws a token,
+but it takes the sums of the whole row. Other models have 150,000 tokens, and 256 requests draw at once. There is a way
+that needs no sums:
 
-> **exponential race**: each token gets a random time: an exponential random number, divided by the token's probability. The token with the smallest time is
-> drawn. Each token is that one with exactly its own probability.
+> **exponential race**: each token gets a random time: an exponential random number, divided by the token's probability.
+> The token with the smallest time is drawn. Each token is that one with exactly its own probability.
 
-An exponential random number is `-log(1 - number)`, for an evenly distributed `number` between 0 and 1. A token that is twice as likely has half the time on
-average, and is drawn twice as often. ("The race and the cuts" in "Further" counts 200,000 draws, and shows how the engine cuts without a sort.)
+An exponential random number is `-log(1 - number)`, for an evenly distributed `number` between 0 and 1. A token that is
+twice as likely has half the time on average, and is drawn twice as often. ("The race and the cuts" in "Further" counts
+200,000 draws, and shows how the engine cuts without a sort.)
 
 ### The same seed, the same text
 
-Where do the random numbers come from? Usually from a generator: an object with a state, from which each call takes the next number.
+Where do the random numbers come from? Usually from a generator: an object with a state, from which each call takes the
+next number.
 
-> **seed**: a number that determines all random numbers of a request. The same seed should give the same answer again. A request without one gets a random seed.
+> **seed**: a number that determines all random numbers of a request. The same seed should give the same answer again. A
+> request without one gets a random seed.
 
-A single generator for the whole engine can't do that: which number comes next depends on the other requests. With one for each request, each row of the batch
-is a call of its own, and a preempted request must keep its state. There is a way that needs no state: the random number of a token is a hash of the seed, of the
-position in the answer, and of the token's id.
+A single generator for the whole engine can't do that: which number comes next depends on the other requests. With one
+for each request, each row of the batch is a call of its own, and a preempted request must keep its state. There is a
+way that needs no state: the random number of a token is a hash of the seed, of the position in the answer, and of the
+token's id.
 
-The simplest choice is `hash(hash(seed + position) + token id)`. The hash is a good one: if its argument changes by 1, about half of its 64 bits
-change. The inner hash is the same for all tokens of a position. One user asks with seed 7, another with seed 8, and each gets an answer of 20 tokens.
+The simplest choice is `hash(hash(seed + position) + token id)`. The hash is a good one: if its argument changes by 1,
+about half of its 64 bits change. The inner hash is the same for all tokens of a position. One user asks with seed 7,
+another with seed 8, and each gets an answer of 20 tokens.
 
 **12.b** How many of the 20 inner hashes of the second answer also occur in the first?
 """
@@ -250,12 +270,13 @@ reveal("12.b", len(set(seed_7) & set(seed_8)), unit="hashes")
 
 # %% [markdown]
 """
-8 + 0 is 7 + 1: seed 8 draws with the numbers of seed 7, each one position earlier. A perfect hash doesn't help against equal arguments. So the seed is
-hashed first, and then the result plus the position: `hash(seed) + 1` is nothing like `hash(seed + 1)`. The engine's `random_numbers` hashes
-`hash(hash(seed) + position)` plus a multiple of the token id, and turns 32 bits of the result into a number between 0 and 1. The numbers at position 5 don't
-need those at 0 to 4.
+8 + 0 is 7 + 1: seed 8 draws with the numbers of seed 7, each one position earlier. A perfect hash doesn't help against
+equal arguments. So the seed is hashed first, and then the result plus the position: `hash(seed) + 1` is nothing like
+`hash(seed + 1)`. The engine's `random_numbers` hashes `hash(hash(seed) + position)` plus a multiple of the token id,
+and turns 32 bits of the result into a number between 0 and 1. The numbers at position 5 don't need those at 0 to 4.
 
-Now all parts of a draw are here. This is the simplest possible loop, without cache, batch or engine: your probabilities, the race, and these numbers.
+Now all parts of a draw are here. This is the simplest possible loop, without cache, batch or engine: your
+probabilities, the race, and these numbers.
 """
 
 # %%
@@ -283,8 +304,8 @@ print("The old dog" + tokenizer.decode(expected))
 
 # %% [markdown]
 """
-Now the engine, with the same seed: alone; with five other requests in the batch, each with its own seed; and in a pool so small that sequences are
-preempted, and recomputed or swapped. C is added last, so it's preempted first.
+Now the engine, with the same seed: alone; with five other requests in the batch, each with its own seed; and in a pool
+so small that sequences are preempted, and recomputed or swapped. C is added last, so it's preempted first.
 """
 
 # %%
@@ -311,16 +332,17 @@ Table(
 
 # %% [markdown]
 """
-One caveat: the rest of the batch changes the last digits of the logits, because sums are computed in a different order. If the two smallest times are that
-close, a different token is drawn: in float32 hardly ever, in bfloat16, with its two to three digits, now and then.
+One caveat: the rest of the batch changes the last digits of the logits, because sums are computed in a different order.
+If the two smallest times are that close, a different token is drawn: in float32 hardly ever, in bfloat16, with its two
+to three digits, now and then.
 
 ## Streaming
 
 > **streaming**: returning an answer piece by piece as it grows.
 
-`engine.stream(...)` is a generator. Each iteration of the `for` loop runs as many steps as it takes to get one more token, and the steps serve all other
-requests in the engine too. (A token may hold only part of a character; see "Text, character by character" in "Further".) Here the reader stops after the second
-period.
+`engine.stream(...)` is a generator. Each iteration of the `for` loop runs as many steps as it takes to get one more
+token, and the steps serve all other requests in the engine too. (A token may hold only part of a character; see "Text,
+character by character" in "Further".) Here the reader stops after the second period.
 """
 
 # %%
@@ -338,19 +360,22 @@ print(f"D: {aborted.finish_reason} after {len(aborted.token_ids)} tokens; blocks
 
 # %% [markdown]
 """
-Leaving the loop closed the generator, and that aborted E: its blocks are free again, and no more of its tokens are computed. (A generator that you keep in a
-variable stays open until you call its `close()`.) D kept getting tokens the whole time. `abort` ends a request from anywhere else.
+Leaving the loop closed the generator, and that aborted E: its blocks are free again, and no more of its tokens are
+computed. (A generator that you keep in a variable stays open until you call its `close()`.) D kept getting tokens the
+whole time. `abort` ends a request from anywhere else.
 
 ## When something breaks
 
-A request that can't be served is refused at once, before it changes anything (see "What must be refused" in "Further"). But a step can still break in the
-middle, in three ways that are no bug of the engine.
+A request that can't be served is refused at once, before it changes anything (see "What must be refused" in "Further").
+But a step can still break in the middle, in three ways that are no bug of the engine.
 
-The first is user code: the callback that receives each token. Its error ends its own request, and no other ("A callback that fails" in "Further").
+The first is user code: the callback that receives each token. Its error ends its own request, and no other ("A callback
+that fails" in "Further").
 
-The second is the model, or the copying of blocks: memory runs out, or a kernel refuses its input. (If the GPU itself is lost, so is the process. Lesson 15
-is about that.) By then the scheduler has allocated blocks for the step, and we can't tell what the failed pass has written to them. Here is the loop from the
-beginning of the lesson. Its fifth pass fails, and the obvious handler tells the readers of the three stories, and forgets their sequences:
+The second is the model, or the copying of blocks: memory runs out, or a kernel refuses its input. (If the GPU itself is
+lost, so is the process. Lesson 15 is about that.) By then the scheduler has allocated blocks for the step, and we can't
+tell what the failed pass has written to them. Here is the loop from the beginning of the lesson. Its fifth pass fails,
+and the obvious handler tells the readers of the three stories, and forgets their sequences:
 """
 
 # %%
@@ -384,8 +409,9 @@ while scheduler.has_unfinished():
 
 # %% [markdown]
 """
-**12.c** Nothing runs any more. How many of the 32 blocks, of 16 tokens each, are lost: not free, and in no sequence that the scheduler knows? (The prompts of A,
-C and D have 13, 3 and 21 tokens. The first pass computes all three of them.)
+**12.c** Nothing runs any more. How many of the 32 blocks, of 16 tokens each, are lost: not free, and in no sequence
+that the scheduler knows? (The prompts of A, C and D have 13, 3 and 21 tokens. The first pass computes all three of
+them.)
 """
 
 # %%
@@ -400,16 +426,17 @@ reveal("12.c", len(pool.used), unit="blocks")
 
 # %% [markdown]
 """
-A's prompt and four more tokens need two blocks, and the second was allocated for the very step that failed. No sequence will ever free these blocks. After a few
-such failures, the engine could admit nothing.
+A's prompt and four more tokens need two blocks, and the second was allocated for the very step that failed. No sequence
+will ever free these blocks. After a few such failures, the engine could admit nothing.
 
-What should a failed step do instead? It could try again, because a request can always be computed anew from its tokens. But if one request makes the model
-fail, every step fails, for ever. So the step ends its requests, with their blocks, and leaves all others alone. That is the step you'll write.
+What should a failed step do instead? It could try again, because a request can always be computed anew from its tokens.
+But if one request makes the model fail, every step fails, for ever. So the step ends its requests, with their blocks,
+and leaves all others alone. That is the step you'll write.
 
 ## Build 2: the step, whole or failed
 
-**Your task: `run_step(engine)`**, one step for all requests of an `LLMEngine`. It returns nothing; `engine.step()` calls it, and collects the outputs. These
-are the calls that you need, in alphabetical order:
+**Your task: `run_step(engine)`**, one step for all requests of an `LLMEngine`. It returns nothing; `engine.step()`
+calls it, and collects the outputs. These are the calls that you need, in alphabetical order:
 
 | call | what it does |
 |---|---|
@@ -424,27 +451,30 @@ are the calls that you need, in alphabetical order:
 
 The whole step:
 
-- The picture in "The idea" has the order. `completions_with_token` isn't in it: it needs the logits, and the blocks that `update` may free. A listener that
-  looks at the engine must see a complete step.
-- `gets_token` is a list with a bool for each scheduled sequence, in order: whether all its known tokens are computed once this step is counted.
-  `scheduler_output.num_scheduled_tokens` is a dict, as in lesson 09: sequence → tokens that this step computes. A sequence has `num_tokens` and
-  `num_computed_tokens`, which only `update` changes.
-- `num_sampled` is the number of sequences that get a token, `new_tokens` that of the completions that do. Both may be 0: the step is recorded all the same.
-- If nothing is scheduled (`num_scheduled_tokens` is empty), there may still be blocks to copy. The model isn't called then, and nothing is recorded.
+- The picture in "The idea" has the order. `completions_with_token` isn't in it: it needs the logits, and the blocks
+  that `update` may free. A listener that looks at the engine must see a complete step.
+- `gets_token` is a list with a bool for each scheduled sequence, in order: whether all its known tokens are computed
+  once this step is counted. `scheduler_output.num_scheduled_tokens` is a dict, as in lesson 09: sequence → tokens that
+  this step computes. A sequence has `num_tokens` and `num_computed_tokens`, which only `update` changes.
+- `num_sampled` is the number of sequences that get a token, `new_tokens` that of the completions that do. Both may be
+  0: the step is recorded all the same.
+- If nothing is scheduled (`num_scheduled_tokens` is empty), there may still be blocks to copy. The model isn't called
+  then, and nothing is recorded.
 
 The failed step: `copy_blocks` or `compute` raises an `Exception`.
 
-- Each request whose cache is in doubt now ends with this error, and no other. Nothing is recorded. The next step goes on with the others.
+- Each request whose cache is in doubt now ends with this error, and no other. Nothing is recorded. The next step goes
+  on with the others.
 - Which are in doubt? That depends on what failed, and on what it writes: the pass, or one of the three kinds of block
-  copies. What this step preempts is in `scheduler_output.preempted`. Some of it is recomputed, and some swapped out: then
+copies. What this step preempts is in `scheduler_output.preempted`. Some of it is recomputed, and some swapped out: then
   its `swapped` (lesson 10) isn't empty.
-- `copy_blocks` doesn't tell which copies it made before it failed. So if it fails, every scheduled sequence counts as in
-  doubt. Whether others do, too, is for you to find out.
-- `run_step` raises nothing then. It lets any other error through: an interrupt (`KeyboardInterrupt` isn't an `Exception`), and errors of the other calls,
-  which would be bugs of the engine.
+- `copy_blocks` doesn't tell which copies it made before it failed. So if it fails, every scheduled sequence counts as
+  in doubt. Whether others do, too, is for you to find out.
+- `run_step` raises nothing then. It lets any other error through: an interrupt (`KeyboardInterrupt` isn't an
+  `Exception`), and errors of the other calls, which would be bugs of the engine.
 
-Example: there are two batch slots, A and B run, and C waits. If `compute` raises an error, the outputs of A and B have that error and the tokens of the steps
-before. Their blocks are free, and the next step admits C.
+Example: there are two batch slots, A and B run, and C waits. If `compute` raises an error, the outputs of A and B have
+that error and the tokens of the steps before. Their blocks are free, and the next step admits C.
 """
 
 # %% exercise="12.3"
@@ -452,8 +482,8 @@ from lessons_lib.engine.step import run_step
 
 # %% [markdown]
 """
-Here is an engine with your step. `advance` is what `engine.step()` calls. The fifth forward pass fails, with A, B, C and D in it. E and F wait, and must get
-the answers that they get alone:
+Here is an engine with your step. `advance` is what `engine.step()` calls. The fifth forward pass fails, with A, B, C
+and D in it. E and F wait, and must get the answers that they get alone:
 """
 
 # %%
@@ -488,18 +518,21 @@ serve_six(engine)
 """
 ### Ctrl-C
 
-The third way is Ctrl-C. `KeyboardInterrupt` may come at any line: for example, after a block has left the free queue, and before it is in a block table. No request
-is to blame, so none should end. The requests have their tokens, and everything else can be computed from those:
+The third way is Ctrl-C. `KeyboardInterrupt` may come at any line: for example, after a block has left the free queue,
+and before it is in a block table. No request is to blame, so none should end. The requests have their tokens, and
+everything else can be computed from those:
 
-> **recover**: after an interrupt, drop all blocks and put every unfinished sequence back in the queue, with the tokens that it has.
+> **recover**: after an interrupt, drop all blocks and put every unfinished sequence back in the queue, with the tokens
+> that it has.
 
-"Interrupted anywhere" in "Further" shows how the engine notices, and interrupts 40 runs of your step, each at another line.
+"Interrupted anywhere" in "Further" shows how the engine notices, and interrupts 40 runs of your step, each at another
+line.
 
 ## The engine, live
 
-Drive an engine yourself. "step" runs one step. "run" runs until no request is left or you press "pause" (the clock goes on, so a pause is part of TTFT and
-ITL). Type the beginning of a story, and add it while the others run. Then choose a trouble and make it: a crowd, a long prompt, a reader that leaves, a model
-that fails once.
+Drive an engine yourself. "step" runs one step. "run" runs until no request is left or you press "pause" (the clock goes
+on, so a pause is part of TTFT and ITL). Type the beginning of a story, and add it while the others run. Then choose a
+trouble and make it: a crowd, a long prompt, a reader that leaves, a model that fails once.
 """
 
 # %% tags=["measured"]
@@ -515,9 +548,9 @@ cockpit
 """
 ## Your own engine
 
-Whenever a check passes, your answer is kept in the folder `work`, next to this notebook. `my_engine` builds an engine of your answers where you have solved the
-exercise, and of the reference where you haven't, or where your answer no longer passes. (In the solved notebook, only the answers of this lesson are kept,
-because each lesson is run alone.)
+Whenever a check passes, your answer is kept in the folder `work`, next to this notebook. `my_engine` builds an engine
+of your answers where you have solved the exercise, and of the reference where you haven't, or where your answer no
+longer passes. (In the solved notebook, only the answers of this lesson are kept, because each lesson is run alone.)
 """
 
 # %%
@@ -526,7 +559,8 @@ by_lesson(yours.parts)
 
 # %% [markdown]
 """
-Your functions take the places of the reference's, so the tokens should be the same, drawn ones too (with the caveat from above):
+Your functions take the places of the reference's, so the tokens should be the same, drawn ones too (with the caveat
+from above):
 """
 
 # %%
@@ -548,12 +582,13 @@ ledger(model, tokenizer, "12", with_cache_only=True, my_engine=my_engine)
 
 # %% [markdown]
 """
-The engine computes no unneeded tokens, copies nothing, and reserves little more cache than it uses. On six short stories the slots of lesson 02 are about
-as fast. What the engine has gained is memory: room for more requests.
+The engine computes no unneeded tokens, copies nothing, and reserves little more cache than it uses. On six short
+stories the slots of lesson 02 are about as fast. What the engine has gained is memory: room for more requests.
 
 ## What is still wrong
 
-**One caller.** `stream` runs the steps itself. A lock lets one call in at a time, so callers in two threads wait for each other, and between calls nothing runs.
+**One caller.** `stream` runs the steps itself. A lock lets one call in at a time, so callers in two threads wait for
+each other, and between calls nothing runs.
 
 **No network.** Requests can come only from inside this Python process.
 
@@ -571,13 +606,18 @@ quiz("12")
 """
 ## References
 
-- A. Holtzman et al.: *The Curious Case of Neural Text Degeneration*, ICLR 2020; top-p. <https://arxiv.org/abs/1904.09751>
-- P. Efraimidis, P. Spirakis: *Weighted random sampling with a reservoir*, Information Processing Letters 97, 2006; the race.
+- A. Holtzman et al.: *The Curious Case of Neural Text Degeneration*, ICLR 2020; top-p.
+  <https://arxiv.org/abs/1904.09751>
+- P. Efraimidis, P. Spirakis: *Weighted random sampling with a reservoir*, Information Processing Letters 97, 2006; the
+  race.
 - C. Maddison, D. Tarlow, T. Minka: “A* Sampling”, NeurIPS 2014; the Gumbel-max trick. <https://arxiv.org/abs/1411.0030>
-- G. Steele, D. Lea, C. Flood: *Fast Splittable Pseudorandom Number Generators*, OOPSLA 2014; SplitMix64, the hash of the random numbers.
+- G. Steele, D. Lea, C. Flood: *Fast Splittable Pseudorandom Number Generators*, OOPSLA 2014; SplitMix64, the hash of
+  the random numbers.
 - S. Xing et al.: *Sorting-Free GPU Kernels for LLM Sampling*, 2025. <https://flashinfer.ai/2025/03/10/sampling.html>
-- W. Kwon et al.: *Efficient Memory Management for Large Language Model Serving with PagedAttention*, SOSP 2023. <https://arxiv.org/abs/2309.06180>
-- vLLM: architecture, <https://docs.vllm.ai/en/latest/design/arch_overview.html>; metrics, <https://docs.vllm.ai/en/latest/design/metrics.html>
+- W. Kwon et al.: *Efficient Memory Management for Large Language Model Serving with PagedAttention*, SOSP 2023.
+  <https://arxiv.org/abs/2309.06180>
+- vLLM: architecture, <https://docs.vllm.ai/en/latest/design/arch_overview.html>; metrics,
+  <https://docs.vllm.ai/en/latest/design/metrics.html>
 - nano-vllm. <https://github.com/GeeeekExplorer/nano-vllm>
 - Hugging Face transformers: continuous batching. <https://huggingface.co/docs/transformers/main/en/continuous_batching>
 - Prometheus: metric types, <https://prometheus.io/docs/concepts/metric_types/>
@@ -614,30 +654,34 @@ from lessons_lib.viz.source import show_source
 """
 ### What production does
 
-- **vLLM**: `EngineCore.step` in `vllm/v1/engine/core.py` is our `run_step`: `schedule`, `execute_model`, `sample_tokens`, `update_from_output`. `LLMEngine`
-  in `vllm/v1/engine/llm_engine.py` is the user-facing side. The two run in separate processes, so that turning tokens into text doesn't hold up the GPU.
-- `vllm/v1/sample/sampler.py` documents the order of all sampling settings: first those that can change which token is likeliest, then temperature,
-  min-p, top-k and top-p. Our order is the same. Its penalties work on tensors of counts for the whole batch; ours handle one sequence after another. By
-  default its log-probabilities are computed before any of these, like ours. A request with a seed has its own `torch.Generator`, which has a state that
-  must be kept. It draws by the race as well (`random_sample` in `vllm/v1/sample/ops/topk_topp_sampler.py`).
-- **FlashInfer** draws without a sort, too: a token that is cut is rejected, and the next draw is among those above it. Unlike ours, each draw is on
-  the line, with a new random number.
-- `vllm/v1/engine/detokenizer.py` always holds back the same number of characters: the length of the longest stop string minus one. That is simpler than
-  `releasable`, and shows everything a little later.
-- In vLLM, n answers are n requests (`vllm/v1/engine/parallel_sampling.py`), with the seeds seed, seed + 1, …. They share the prompt
-  through the prefix cache.
-- Metrics: `vllm/v1/metrics/loggers.py` exports histograms like ours to Prometheus, such as `vllm:time_to_first_token_seconds`.
-- **nano-vllm**: a request has a temperature and no other sampling setting; `nanovllm/sampling_params.py` refuses 0 with "greedy sampling is not
-  permitted".
-- **Hugging Face transformers**: `ContinuousBatchingManager` in `generation/continuous_batching/continuous_api.py` has `add_request`, `get_result` and a
-  thread that runs the steps. `generate_batch` is our `generate`.
+- **vLLM**: `EngineCore.step` in `vllm/v1/engine/core.py` is our `run_step`: `schedule`, `execute_model`,
+  `sample_tokens`, `update_from_output`. `LLMEngine` in `vllm/v1/engine/llm_engine.py` is the user-facing side. The two
+  run in separate processes, so that turning tokens into text doesn't hold up the GPU.
+- `vllm/v1/sample/sampler.py` documents the order of all sampling settings: first those that can change which token is
+  likeliest, then temperature, min-p, top-k and top-p. Our order is the same. Its penalties work on tensors of counts
+  for the whole batch; ours handle one sequence after another. By default its log-probabilities are computed before any
+  of these, like ours. A request with a seed has its own `torch.Generator`, which has a state that must be kept. It
+  draws by the race as well (`random_sample` in `vllm/v1/sample/ops/topk_topp_sampler.py`).
+- **FlashInfer** draws without a sort, too: a token that is cut is rejected, and the next draw is among those above it.
+  Unlike ours, each draw is on the line, with a new random number.
+- `vllm/v1/engine/detokenizer.py` always holds back the same number of characters: the length of the longest stop string
+  minus one. That is simpler than `releasable`, and shows everything a little later.
+- In vLLM, n answers are n requests (`vllm/v1/engine/parallel_sampling.py`), with the seeds seed, seed + 1, …. They
+  share the prompt through the prefix cache.
+- Metrics: `vllm/v1/metrics/loggers.py` exports histograms like ours to Prometheus, such as
+  `vllm:time_to_first_token_seconds`.
+- **nano-vllm**: a request has a temperature and no other sampling setting; `nanovllm/sampling_params.py` refuses 0 with
+  "greedy sampling is not permitted".
+- **Hugging Face transformers**: `ContinuousBatchingManager` in `generation/continuous_batching/continuous_api.py` has
+  `add_request`, `get_result` and a thread that runs the steps. `generate_batch` is our `generate`.
 """
 
 # %% [markdown]
 """
 ### What must be refused
 
-An engine gets requests from strangers. If it can't serve one, it refuses it at once, says why, with numbers, and leaves its own state unchanged:
+An engine gets requests from strangers. If it can't serve one, it refuses it at once, says why, with numbers, and leaves
+its own state unchanged:
 """
 
 # %%
@@ -657,14 +701,16 @@ print("in the engine:", list(engine.requests))
 
 # %% [markdown]
 """
-A request that would fit in an empty pool is accepted even if the pool is full now: it waits. One that wouldn't fit even then would wait forever.
+A request that would fit in an empty pool is accepted even if the pool is full now: it waits. One that wouldn't fit even
+then would wait forever.
 """
 
 # %% [markdown]
 """
 ### A callback that fails
 
-B's callback fails at the fourth token. The other five requests must not be affected. This is again an engine with your step:
+B's callback fails at the fourth token. The other five requests must not be affected. This is again an engine with your
+step:
 """
 
 # %%
@@ -683,8 +729,9 @@ serve_six(YourEngine(model, tokenizer, SMALL), failing_callback)
 """
 ### Interrupted anywhere
 
-Code that repairs a half-changed state would have to know every line where Ctrl-C can come. The engine has no such code. `with self.changes:` counts a change when
-it begins, and uncounts it only if it finishes. Each call of the engine begins with this function:
+Code that repairs a half-changed state would have to know every line where Ctrl-C can come. The engine has no such code.
+`with self.changes:` counts a change when it begins, and uncounts it only if it finishes. Each call of the engine begins
+with this function:
 """
 
 # %%
@@ -692,9 +739,9 @@ show_source(recover)
 
 # %% [markdown]
 """
-`reset` empties the queues, the pool and the block tables. `restore` makes the request's sequences anew from prompt and tokens, with nothing computed, and adds
-them to the queue. Their keys and values are recomputed, as after a preemption in lesson 10. A request that had its output already (`result`) keeps it:
-`hand_in` puts it where the caller looks.
+`reset` empties the queues, the pool and the block tables. `restore` makes the request's sequences anew from prompt and
+tokens, with nothing computed, and adds them to the queue. Their keys and values are recomputed, as after a preemption
+in lesson 10. A request that had its output already (`result`) keeps it: `hand_in` puts it where the caller looks.
 
 Does that hold at any line? The six stories, with 6 tokens each, run through thousands of lines of your step, the
 engine, the scheduler and the cache. Let's interrupt each of 40 runs at one of them, drawn at random. (That's a sample,
@@ -754,9 +801,9 @@ print("incremental: ", [stream.add(token) for token in euro])
 
 # %% [markdown]
 """
-"€" has no token of its own, so three tokens hold a byte of it each. Decoded alone, a byte gives "�", and what a reader has seen can't be taken back.
-`IncrementalDetokenizer` releases text only once its characters are complete. It also holds back what might be the
-beginning of a stop string, which the next section explains.
+"€" has no token of its own, so three tokens hold a byte of it each. Decoded alone, a byte gives "�", and what a reader
+has seen can't be taken back. `IncrementalDetokenizer` releases text only once its characters are complete. It also
+holds back what might be the beginning of a stop string, which the next section explains.
 """
 
 # %% [markdown]
@@ -765,28 +812,32 @@ beginning of a stop string, which the next section explains.
 
 > **stop string**: a string that ends the answer as soon as it appears. It isn't part of the answer.
 
-A stop *token*, such as the end token, is simple: the sequence ends with it. A stop *string* is harder, for three reasons. It may span several tokens. It
-may begin in the middle of a token. And the reader must never see the beginning of it.
+A stop *token*, such as the end token, is simple: the sequence ends with it. A stop *string* is harder, for three
+reasons. It may span several tokens. It may begin in the middle of a token. And the reader must never see the beginning
+of it.
 
-So part of the text is held back: as much as might be the beginning of a stop string. With the stop string "END", the text "The dog. E" can be shown up
-to the space. If "ND" follows, the answer is finished. If "very" follows, it wasn't a stop string, and "Every" can be shown.
+So part of the text is held back: as much as might be the beginning of a stop string. With the stop string "END", the
+text "The dog. E" can be shown up to the space. If "ND" follows, the answer is finished. If "very" follows, it wasn't a
+stop string, and "Every" can be shown.
 
 ### Optional: what can be shown
 
-**Your task: `releasable(text, stop)`.** `text` is the text so far. `stop` is a tuple of stop strings, none of them empty; the tuple itself may be empty.
-Return the pair (length, stopped): `text[:length]` can be shown.
+**Your task: `releasable(text, stop)`.** `text` is the text so far. `stop` is a tuple of stop strings, none of them
+empty; the tuple itself may be empty. Return the pair (length, stopped): `text[:length]` can be shown.
 
-- If a complete stop string is *anywhere* in the text, the answer ends where it begins: return that index, and True. If there are several, the one
-  that comes first in the text counts, whatever their order in `stop`. This holds even if a longer stop string might have begun before it.
-- Otherwise, if the text *ends* with the beginning of a stop string, hold that back. If several beginnings match, hold back the longest. Return the length
-  of the rest, and False.
+- If a complete stop string is *anywhere* in the text, the answer ends where it begins: return that index, and True. If
+  there are several, the one that comes first in the text counts, whatever their order in `stop`. This holds even if a
+  longer stop string might have begun before it.
+- Otherwise, if the text *ends* with the beginning of a stop string, hold that back. If several beginnings match, hold
+  back the longest. Return the length of the rest, and False.
 - Otherwise return the length of the whole text, and False.
 
-`text.index(string)` is the index of the first occurrence (and raises an error if there is none: check `string in text` first).
-`text.endswith(beginning)` says whether the text ends that way. `string[:n]` is its first n characters. Matching is case-sensitive.
+`text.index(string)` is the index of the first occurrence (and raises an error if there is none: check `string in text`
+first). `text.endswith(beginning)` says whether the text ends that way. `string[:n]` is its first n characters. Matching
+is case-sensitive.
 
-Examples, with `("END", "###")`: `"The dog. E"` gives (9, False); `"The dog. END of"` gives (9, True); `"one### two END"` gives (3, True);
-`"The EN dog"` gives (10, False). With `("aab",)`, `"aaa"` gives (1, False).
+Examples, with `("END", "###")`: `"The dog. E"` gives (9, False); `"The dog. END of"` gives (9, True);
+`"one### two END"` gives (3, True); `"The EN dog"` gives (10, False). With `("aab",)`, `"aaa"` gives (1, False).
 """
 
 # %% exercise="12.2"
@@ -794,8 +845,8 @@ from lessons_lib.engine.detokenizer import releasable
 
 # %% [markdown]
 """
-Here is A's answer, token by token, with two stop strings: "day, she sang", which will turn out not to appear, and "a big". Both span several tokens. What
-does the reader see, and when?
+Here is A's answer, token by token, with two stop strings: "day, she sang", which will turn out not to appear, and "a
+big". Both span several tokens. What does the reader see, and when?
 """
 
 # %%
@@ -813,9 +864,10 @@ print(f"\nthe answer: {shown!r}")
 
 # %% [markdown]
 """
-Even the "d" of "loved" had to wait for the next token, because "day, she sang" begins with it. Later, "day, she" was held back while three tokens
-arrived. Then " saw" showed that it wasn't the stop string, and all of it was released at once. The other stop string ended the answer: only the space of " a"
-was shown, and " big" completed the match. The engine does the same:
+Even the "d" of "loved" had to wait for the next token, because "day, she sang" begins with it. Later, "day, she" was
+held back while three tokens arrived. Then " saw" showed that it wasn't the stop string, and all of it was released at
+once. The other stop string ended the answer: only the space of " a" was shown, and " big" completed the match. The
+engine does the same:
 """
 
 # %%
@@ -826,7 +878,8 @@ print(output.finish_reason, repr(output.text), output.text == shown)
 """
 ### What an engine knows about itself
 
-An engine counts while it serves. `engine.metrics.snapshot()` returns everything as plain data. Here are twelve requests with skewed lengths:
+An engine counts while it serves. `engine.metrics.snapshot()` returns everything as plain data. Here are twelve requests
+with skewed lengths:
 """
 
 # %% tags=["measured"]
@@ -857,39 +910,45 @@ The times were defined in lessons 02 and 09.
 
 A server runs for weeks, so it can't keep every value. It keeps counts and sums, and a histogram for each of the times:
 
-> **histogram**: for each interval between fixed bounds, how many values fell into it. Quantiles can be read from it; the closer the bounds, the more
-> precise they are.
+> **histogram**: for each interval between fixed bounds, how many values fell into it. Quantiles can be read from it;
+> the closer the bounds, the more precise they are.
 """
 
 # %% [markdown]
 """
 ### How your functions get into the engine
 
-An answer of yours is left out if it no longer passes its check, or if an engine with it fails a short trial. The others take the places of the reference's.
+An answer of yours is left out if it no longer passes its check, or if an engine with it fails a short trial. The others
+take the places of the reference's.
 
-How does your `blocks_for` get into a scheduler that imports the reference's? `my_engine` executes the scheduler's source once more, in a copy of its
-module's names, where `blocks_for` is your function; see `lessons_lib/checks/linking.py`. The original stays as it is. `yours.parts` has a row for each exercise. The engine doesn't call `slot_mapping`,
-`attention_in_place` and `token_probabilities` itself: it computes slots and attention of many sequences at once, and draws without a sort. If one of them is
-yours, a function that calls it takes the place of the engine's own (`lessons_lib/checks/stand_ins.py`). That's slower.
+How does your `blocks_for` get into a scheduler that imports the reference's? `my_engine` executes the scheduler's
+source once more, in a copy of its module's names, where `blocks_for` is your function; see
+`lessons_lib/checks/linking.py`. The original stays as it is. `yours.parts` has a row for each exercise. The engine
+doesn't call `slot_mapping`, `attention_in_place` and `token_probabilities` itself: it computes slots and attention of
+many sequences at once, and draws without a sort. If one of them is yours, a function that calls it takes the place of
+the engine's own (`lessons_lib/checks/stand_ins.py`). That's slower.
 """
 
 # %% [markdown]
 """
 ### Several answers, and how likely they are
 
-`n=3` asks for three answers. The prompt is computed once. Then the sequence is forked (lesson 11): all three share the blocks of the prompt, and each draws
-with its own seed: seed, seed + 1, seed + 2. That is why the seed is hashed before the position is added.
+`n=3` asks for three answers. The prompt is computed once. Then the sequence is forked (lesson 11): all three share the
+blocks of the prompt, and each draws with its own seed: seed, seed + 1, seed + 2. That is why the seed is hashed before
+the position is added.
 
-> **log-probability**: the logarithm of a probability, 0 or below. The log-probabilities of an answer's tokens add up to that of the whole answer.
+> **log-probability**: the logarithm of a probability, 0 or below. The log-probabilities of an answer's tokens add up to
+> that of the whole answer.
 
-> **perplexity**: e to the power of minus the mean log-probability of a text's tokens. A perplexity of 5 means that the model was, on average, as uncertain
-> as if it had to choose between 5 equally likely tokens.
+> **perplexity**: e to the power of minus the mean log-probability of a text's tokens. A perplexity of 5 means that the
+> model was, on average, as uncertain as if it had to choose between 5 equally likely tokens.
 
-With `logprobs=2`, the engine returns the log-probability of each token, and the two likeliest tokens at its position. These are the model's own
-log-probabilities, before temperature and cuts.
+With `logprobs=2`, the engine returns the log-probability of each token, and the two likeliest tokens at its position.
+These are the model's own log-probabilities, before temperature and cuts.
 
-`prompt_logprobs` does the same for the tokens of the prompt. Usually only the last row of a prompt's logits is needed; now all rows are. So the whole prompt
-is computed, and nothing comes from the prefix cache, which holds keys and values but no logits.
+`prompt_logprobs` does the same for the tokens of the prompt. Usually only the last row of a prompt's logits is needed;
+now all rows are. So the whole prompt is computed, and nothing comes from the prefix cache, which holds keys and values
+but no logits.
 """
 
 # %%
@@ -920,9 +979,10 @@ The last one is the greedy answer. It has the lowest perplexity.
 """
 ### Stretch: which requests should be given up?
 
-A request may have a deadline: an answer that comes later is worth nothing. If there is too much to do, not all deadlines can be met. Tokens for a request that
-will be late are wasted, and `engine.abort` would free its batch slot for another one. Before each step, your function gets the list of the unfinished
-requests, and returns a list of those that the engine aborts. The more requests get their whole answer in time, the better. A request has five attributes:
+A request may have a deadline: an answer that comes later is worth nothing. If there is too much to do, not all
+deadlines can be met. Tokens for a request that will be late are wasted, and `engine.abort` would free its batch slot
+for another one. Before each step, your function gets the list of the unfinished requests, and returns a list of those
+that the engine aborts. The more requests get their whole answer in time, the better. A request has five attributes:
 
 | attribute | meaning |
 |---|---|
@@ -932,8 +992,9 @@ requests, and returns a list of those that the engine aborts. The more requests 
 | `waited` | steps since it arrived |
 | `is_running` | whether it is in a batch slot |
 
-The scoreboard serves requests that you haven't seen, first come, first served, with 8 batch slots and a budget of 64 tokens a step. It counts requests, not
-seconds, and skips the model. An aborted request isn't answered in time. The cell starts out with the rule that gives up nothing.
+The scoreboard serves requests that you haven't seen, first come, first served, with 8 batch slots and a budget of 64
+tokens a step. It counts requests, not seconds, and skips the model. An aborted request isn't answered in time. The cell
+starts out with the rule that gives up nothing.
 """
 
 # %%
@@ -960,13 +1021,14 @@ print("drawn:        ", [round(each, 4) for each in (in_the_race.bincount() / DR
 
 # %% [markdown]
 """
-If all times are multiplied by the same factor, the same token wins. So without cuts the race needs no probabilities, only `exp(logit / temperature)`, and no
-sum. And with cuts? If the winner's rank is below `top_k`, and the tokens before it have less than `top_p`, then it would have won among the
-remaining tokens alone, too. Counting and adding up answers that, without an order. If the winner is cut, so is every token after it; the race is run again among those before it, with the same
-times. (With logarithms of everything, the race is called the *Gumbel-max trick*.)
+If all times are multiplied by the same factor, the same token wins. So without cuts the race needs no probabilities,
+only `exp(logit / temperature)`, and no sum. And with cuts? If the winner's rank is below `top_k`, and the tokens before
+it have less than `top_p`, then it would have won among the remaining tokens alone, too. Counting and adding up answers
+that, without an order. If the winner is cut, so is every token after it; the race is run again among those before it,
+with the same times. (With logarithms of everything, the race is called the *Gumbel-max trick*.)
 
-`token_probabilities` and `draw` sort; the engine's `choose_tokens` runs the race, and your own engine draws from your function. Here are the times of one step of 16 requests with a vocabulary of 151,936,
-on this CPU:
+`token_probabilities` and `draw` sort; the engine's `choose_tokens` runs the race, and your own engine draws from your
+function. Here are the times of one step of 16 requests with a vocabulary of 151,936, on this CPU:
 """
 
 # %% tags=["measured"]
@@ -995,23 +1057,24 @@ Table(columns=["tokens of 16 requests", "ms"], rows=[[name, f"{ms:.1f}"] for nam
 
 # %% [markdown]
 """
-On a GPU, one kernel does it for all requests (`lessons_lib/kernels/race.py`): one program per row, which reads the row and writes one token.
+On a GPU, one kernel does it for all requests (`lessons_lib/kernels/race.py`): one program per row, which reads the row
+and writes one token.
 """
 
 # %% [markdown]
 """
 ### The other settings
 
-Real clients need more control than that: an answer that repeats itself less, avoids a word, or has a minimum length. `SamplingParams` has most of vLLM's
-settings, with the same names. Two of the terms are new:
+Real clients need more control than that: an answer that repeats itself less, avoids a word, or has a minimum length.
+`SamplingParams` has most of vLLM's settings, with the same names. Two of the terms are new:
 
 > **penalty**: a setting that makes tokens less likely if they have already occurred.
 
 > **min_p**: only tokens at least this many times as likely as the likeliest one may be drawn.
 
-The order is vLLM's too. Settings that can change which token is likeliest come first: `allowed_token_ids`, `bad_words`, `min_tokens`, `logit_bias`, then
-the three penalties. Temperature, `min_p`, `top_k` and `top_p` follow. Here's one prompt with different settings. `stop`, a string that ends the answer,
-has a section of its own, "Stop strings".
+The order is vLLM's too. Settings that can change which token is likeliest come first: `allowed_token_ids`, `bad_words`,
+`min_tokens`, `logit_bias`, then the three penalties. Temperature, `min_p`, `top_k` and `top_p` follow. Here's one
+prompt with different settings. `stop`, a string that ends the answer, has a section of its own, "Stop strings".
 """
 
 # %%
@@ -1039,18 +1102,22 @@ Table(columns=["setting", "what it does", "The old dog …"], rows=rows)
 
 # %% [markdown]
 """
-Each setting that comes before temperature is a few lines in `lessons_lib/engine/logits_processors.py`. These rules keep no state between steps: they only
-look at the tokens so far. So preemption and several answers to one prompt need no extra code. Requests without such settings skip all of it.
+Each setting that comes before temperature is a few lines in `lessons_lib/engine/logits_processors.py`. These rules keep
+no state between steps: they only look at the tokens so far. So preemption and several answers to one prompt need no
+extra code. Requests without such settings skip all of it.
 
 Programs that read an answer need it in a fixed format.
 
-> **structured outputs**: answers that are guaranteed to follow a regular expression, a JSON schema or a grammar, unless `max_tokens` cuts them off.
+> **structured outputs**: answers that are guaranteed to follow a regular expression, a JSON schema or a grammar, unless
+> `max_tokens` cuts them off.
 
-With `structured_outputs`, a parser follows the answer, and before each token it returns the tokens that may come next. It's `allowed_token_ids` with a new
-list for each token. The parser comes from an optional library (`pip install llguidance`); see `lessons_lib/engine/guided.py`.
+With `structured_outputs`, a parser follows the answer, and before each token it returns the tokens that may come next.
+It's `allowed_token_ids` with a new list for each token. The parser comes from an optional library
+(`pip install llguidance`); see `lessons_lib/engine/guided.py`.
 
-A model brings settings, too. Many come with a `generation_config`: further end tokens, a penalty, tokens that must not be drawn. `generate` obeys it, so the engine
-must, or its answers differ. Here the model asks for a penalty, and the request asks for nothing:
+A model brings settings, too. Many come with a `generation_config`: further end tokens, a penalty, tokens that must not
+be drawn. `generate` obeys it, so the engine must, or its answers differ. Here the model asks for a penalty, and the
+request asks for nothing:
 """
 
 # %%
@@ -1067,16 +1134,17 @@ print("equal to generate:", output.token_ids == expected)
 
 # %% [markdown]
 """
-A setting that the engine can't follow is refused when the engine is made. `EngineConfig(generation_config=False)` ignores them all; only the tokenizer's
-end token ends an answer then.
+A setting that the engine can't follow is refused when the engine is made. `EngineConfig(generation_config=False)`
+ignores them all; only the tokenizer's end token ends an answer then.
 """
 
 # %% [markdown]
 """
 ### What other users must not find out
 
-Users must not learn each other's prompts. A prompt whose beginning is cached gets its first token sooner. So a reader who tries prompts and looks at
-the clock can find out what others have asked. A request's `cache_salt` is hashed into its blocks: only requests with the same salt share them.
+Users must not learn each other's prompts. A prompt whose beginning is cached gets its first token sooner. So a reader
+who tries prompts and looks at the clock can find out what others have asked. A request's `cache_salt` is hashed into
+its blocks: only requests with the same salt share them.
 """
 
 # %%
@@ -1114,8 +1182,9 @@ Real engines have had bugs in these places. These are three of them, and what pr
 """
 ### For a monitoring system
 
-A monitoring system reads such metrics from many engines every few seconds. The most common one is Prometheus. It reads text with one value per line. A
-*counter* only grows, a *gauge* goes up and down, and a histogram has a line for each bound: how many values didn't exceed it.
+A monitoring system reads such metrics from many engines every few seconds. The most common one is Prometheus. It reads
+text with one value per line. A *counter* only grows, a *gauge* goes up and down, and a histogram has a line for each
+bound: how many values didn't exceed it.
 """
 
 # %% tags=["measured"]
@@ -1127,7 +1196,8 @@ print("\n".join(line for line in lines if "ttft_seconds_bucket" in line or "ttft
 """
 ### Where a step's time goes
 
-Each step is timed in its five parts. Everything but the forward pass is the engine's own time: scheduling, block copies, sampling, bookkeeping.
+Each step is timed in its five parts. Everything but the forward pass is the engine's own time: scheduling, block
+copies, sampling, bookkeeping.
 """
 
 # %% tags=["measured"]
@@ -1138,12 +1208,13 @@ print(f"the engine's own share: {measured.metrics.own_share:.1%}")
 
 # %% [markdown]
 """
-On a CPU the model takes nearly all of the time. If your chart says otherwise, look at the largest part that isn't the model. On a GPU the model is so fast
-that the same bookkeeping matters. That is the subject of lesson 13.
+On a CPU the model takes nearly all of the time. If your chart says otherwise, look at the largest part that isn't the
+model. On a GPU the model is so fast that the same bookkeeping matters. That is the subject of lesson 13.
 
-What does the model do all that time? It multiplies matrices, and it runs hundreds of small operations in between. `fused_runner` makes a runner that
-computes the same model with fewer: queries, keys and values come from a single product with their concatenated weights, and so do the gate and up
-projections of the MLP. Each norm is one operation. Here is a step of four stories:
+What does the model do all that time? It multiplies matrices, and it runs hundreds of small operations in between.
+`fused_runner` makes a runner that computes the same model with fewer: queries, keys and values come from a single
+product with their concatenated weights, and so do the gate and up projections of the MLP. Each norm is one operation.
+Here is a step of four stories:
 """
 
 # %% tags=["measured"]
@@ -1175,9 +1246,10 @@ It's the same model with fewer operators to launch. vLLM's model files concatena
 """
 ### The designs side by side
 
-Here is everything that this course has built, on one workload: the six stories, one of them with a longer answer, at most four at a time. All produce the
-same tokens. "Loop over sequences" is a design that is sometimes called continuous batching: a scheduler that batches, and a model that is called for one
-sequence after another. Hugging Face's own continuous batching is in the table too, without its startup time.
+Here is everything that this course has built, on one workload: the six stories, one of them with a longer answer, at
+most four at a time. All produce the same tokens. "Loop over sequences" is a design that is sometimes called continuous
+batching: a scheduler that batches, and a model that is called for one sequence after another. Hugging Face's own
+continuous batching is in the table too, without its startup time.
 """
 
 # %% tags=["measured"]
@@ -1198,10 +1270,11 @@ Table(
 
 # %% [markdown]
 """
-Look at the loop. Its scheduler is as good as any, but the design gains little or nothing, because the model computes one sequence at a time. Static waves pay for
-padding and the batch barrier. With a small model, short contexts and a CPU, most of the others are close together, and a run as short as this one can't
-rank them; on a busy machine any two may swap ranks. What sets them apart is memory and long contexts (lesson 06), and how much load they can take
-(lessons 09 and 10). `make bench` measures with 64 requests. This is a recorded run:
+Look at the loop. Its scheduler is as good as any, but the design gains little or nothing, because the model computes
+one sequence at a time. Static waves pay for padding and the batch barrier. With a small model, short contexts and a
+CPU, most of the others are close together, and a run as short as this one can't rank them; on a busy machine any two
+may swap ranks. What sets them apart is memory and long contexts (lesson 06), and how much load they can take (lessons
+09 and 10). `make bench` measures with 64 requests. This is a recorded run:
 """
 
 # %%
@@ -1210,7 +1283,8 @@ ways_table(recorded_ways().results)
 
 # %% [markdown]
 """
-"sdpa" and "paged|eager" are the two attention implementations of Hugging Face's continuous batching that need no GPU. With 64 requests the differences are
-clearer. With 64 batch slots no request waits, and everything gains from that except the loop and the dense slots. The engine is no slower than
-"paged row", although it schedules every step, looks for shared prefixes and is ready to preempt. With the fused model it is the fastest of all.
+"sdpa" and "paged|eager" are the two attention implementations of Hugging Face's continuous batching that need no GPU.
+With 64 requests the differences are clearer. With 64 batch slots no request waits, and everything gains from that
+except the loop and the dense slots. The engine is no slower than "paged row", although it schedules every step, looks
+for shared prefixes and is ready to preempt. With the fused model it is the fastest of all.
 """

@@ -7,8 +7,9 @@
 90 minutes · difficulty: hard · routes: kernels · prerequisites: lesson 08 (fast kernels, CUDA graphs); lesson 12 (the
 engine) helps
 
-You don't need a GPU for this lesson. The engine also runs on a CPU, where you can check that not a single token changes. The speeds were
-recorded on an NVIDIA H200. You write the store of the graphs, the placeholders for tokens that aren't known yet, and the loop whose steps overlap.
+You don't need a GPU for this lesson. The engine also runs on a CPU, where you can check that not a single token
+changes. The speeds were recorded on an NVIDIA H200. You write the store of the graphs, the placeholders for tokens that
+aren't known yet, and the loop whose steps overlap.
 """
 
 # %%
@@ -73,11 +74,13 @@ END = tokenizer.eos_token_id
 """
 ## The problem: the GPU waits for the CPU
 
-A decode step of a small model gives a large GPU very little to compute. It still takes about a thousand kernel launches, and for each one
-the CPU spends tens of microseconds running Python and PyTorch code. So the GPU waits for the CPU.
+A decode step of a small model gives a large GPU very little to compute. It still takes about a thousand kernel
+launches, and for each one the CPU spends tens of microseconds running Python and PyTorch code. So the GPU waits for the
+CPU.
 
-Four ideas turn that around: CUDA graphs, compilation, tokens kept on the device, and overlapped steps. The chart shows a recorded run with 256
-requests that all arrive at the start. Each bar keeps what the bar above it has and adds what its name says.
+Four ideas turn that around: CUDA graphs, compilation, tokens kept on the device, and overlapped steps. The chart shows
+a recorded run with 256 requests that all arrive at the start. Each bar keeps what the bar above it has and adds what
+its name says.
 """
 
 # %%
@@ -98,11 +101,14 @@ Table(
 
 # %% [markdown]
 """
-Read the first row of the table. Nearly the whole step goes into launching. When the CPU asks for the tokens, the GPU has already finished: it was idle most of the
-time. In the second row, launching takes less than half a millisecond, and now the CPU waits for the GPU. In the fourth row the CPU does its own work while the GPU
-computes, so it waits less. (Its own work took less time too, so the two rows don't tell exactly what overlap brings.) The last row is the whole engine, with requests, sampling parameters and metrics; in the rows above it, a bare scheduler drives the model.
+Read the first row of the table. Nearly the whole step goes into launching. When the CPU asks for the tokens, the GPU
+has already finished: it was idle most of the time. In the second row, launching takes less than half a millisecond, and
+now the CPU waits for the GPU. In the fourth row the CPU does its own work while the GPU computes, so it waits less.
+(Its own work took less time too, so the two rows don't tell exactly what overlap brings.) The last row is the whole
+engine, with requests, sampling parameters and metrics; in the rows above it, a bare scheduler drives the model.
 
-The last column is the price: time before the first request. Compilation takes most of it. (The rows below "compiled too" found the compiled code ready.)
+The last column is the price: time before the first request. Compilation takes most of it. (The rows below "compiled
+too" found the compiled code ready.)
 
 ## The idea
 
@@ -127,10 +133,12 @@ overlapped
 
 ## CUDA graphs
 
-Lesson 08 introduced the term: a recording of GPU work that is replayed with a single launch. The engine captures one graph for each of its
-*captured batch sizes*. A graph has fixed shapes, so a step that consists of decodes only is padded to the next of these sizes.
+Lesson 08 introduced the term: a recording of GPU work that is replayed with a single launch. The engine captures one
+graph for each of its *captured batch sizes*. A graph has fixed shapes, so a step that consists of decodes only is
+padded to the next of these sizes.
 
-> **null block**: a block of the cache that belongs to no sequence. Padding writes its keys and values there, and nothing ever reads them.
+> **null block**: a block of the cache that belongs to no sequence. Padding writes its keys and values there, and
+> nothing ever reads them.
 """
 
 # %%
@@ -140,12 +148,14 @@ print("37 decodes are padded to", next_size(37, sizes))
 
 # %% [markdown]
 """
-A graph doesn't hold tensors, only addresses. If a weight, the cache or an input has been moved since the capture, a replay still reads and writes the old
-addresses, and no error is raised. A [report for SGLang](https://github.com/sgl-project/sglang/pull/27140) describes the symptom: after a weight update,
-the graphs still used the old addresses of some buffers, and the text was garbled, without a crash or an error.
+A graph doesn't hold tensors, only addresses. If a weight, the cache or an input has been moved since the capture, a
+replay still reads and writes the old addresses, and no error is raised. A [report for
+SGLang](https://github.com/sgl-project/sglang/pull/27140) describes the symptom: after a weight update, the graphs still
+used the old addresses of some buffers, and the text was garbled, without a crash or an error.
 
-You can see it without a GPU. In place of a capture, `rerun` holds on to the tensors of the first run, as a graph holds on to their addresses. It returns a function that
-replays the step, and the tensor that a replay writes to. Before you run the cell: what will the replay return after the weight has moved?
+You can see it without a GPU. In place of a capture, `rerun` holds on to the tensors of the first run, as a graph holds
+on to their addresses. It returns a function that replays the step, and the tensor that a replay writes to. Before you
+run the cell: what will the replay return after the weight has moved?
 """
 
 # %%
@@ -157,13 +167,13 @@ print("right:", (inputs * weight).tolist(), "| replayed:", output.tolist())
 
 # %% [markdown]
 """
-> **graph key**: everything that a graph depends on, as it was at its capture. The engine looks the key up again before each step, and replays the
-> graph only if the key is still the same. Otherwise it captures the step again.
+> **graph key**: everything that a graph depends on, as it was at its capture. The engine looks the key up again before
+> each step, and replays the graph only if the key is still the same. Otherwise it captures the step again.
 
 ### Predict
 
-The sizes 4, 8 and 16 are captured, each when it is first needed. There are steps of 3, 7, 5 and 12 decodes. Then all weights get new addresses, and three
-more steps have 6, 5 and 2 decodes.
+The sizes 4, 8 and 16 are captured, each when it is first needed. There are steps of 3, 7, 5 and 12 decodes. Then all
+weights get new addresses, and three more steps have 6, 5 and 2 decodes.
 
 **13.a** How many captures are there in total?
 """
@@ -177,21 +187,28 @@ predict("13.a", ...)  # captures
 
 **Your task: the class `GraphStore`.** It keeps one graph for each size of a batch. `__init__` is given.
 
-- `key_of(inputs, weights, settings)` returns the key of a step, as everything is now: any object that `==` compares. `inputs` are the buffers and the caches. Each may get other
-  memory, or be replaced by another tensor, even by one of another shape, with other strides or of another dtype at the same address. One that isn't replaced is the same object at each
-  call. `weights` keep their shape, strides and dtype, but a Parameter may get other memory. Compare the `settings` as values; they are new objects at each call.
-- A key must change whenever a replay would do something other than the step. A changed *value* at the same address is no reason to capture again: a replay reads it.
+- `key_of(inputs, weights, settings)` returns the key of a step, as everything is now: any object that `==` compares.
+  `inputs` are the buffers and the caches. Each may get other memory, or be replaced by another tensor, even by one of
+  another shape, with other strides or of another dtype at the same address. One that isn't replaced is the same object
+  at each call. `weights` keep their shape, strides and dtype, but a Parameter may get other memory. Compare the
+  `settings` as values; they are new objects at each call.
+- A key must change whenever a replay would do something other than the step. A changed *value* at the same address is
+  no reason to capture again: a replay reads it.
 - `has(size, key)` returns whether there is a graph of this size that was captured with this key.
-- `run(size, key, step, keeps)` returns the output of the step, always from a graph. If there is none with this size and key, it captures `step` first: `self.capture(step)`
-  returns the pair (`replay`, `output`). A capture computes nothing: `replay()` does, and writes to `output`. A new graph takes the place of the old one of its size, and of no other.
+- `run(size, key, step, keeps)` returns the output of the step, always from a graph. If there is none with this size and
+  key, it captures `step` first: `self.capture(step)` returns the pair (`replay`, `output`). A capture computes nothing:
+  `replay()` does, and writes to `output`. A new graph takes the place of the old one of its size, and of no other.
   `self.num_captured` counts captures.
-- `keeps()` returns the tensors of the key. The store has to hold on to them for as long as it has the graph, and no longer.
-- A capture may raise an error. It goes on to the caller, and the next call must not find a graph that was never captured.
+- `keeps()` returns the tensors of the key. The store has to hold on to them for as long as it has the graph, and no
+  longer.
+- A capture may raise an error. It goes on to the caller, and the next call must not find a graph that was never
+  captured.
 
-`tensor.data_ptr()` is a tensor's address, and `id(tensor)` tells one object from another. `Graph(key, keeps, replay, output)` is a
-dataclass that you may use.
+`tensor.data_ptr()` is a tensor's address, and `id(tensor)` tells one object from another.
+`Graph(key, keeps, replay, output)` is a dataclass that you may use.
 
-Example: `run(2, "A", step, keeps)` on a new store captures and replays. A second such call only replays. `run(2, "B", step, keeps)` captures again, and drops the graph of "A".
+Example: `run(2, "A", step, keeps)` on a new store captures and replays. A second such call only replays.
+`run(2, "B", step, keeps)` captures again, and drops the graph of "A".
 """
 
 # %% exercise="13.1" given="__init__"
@@ -207,7 +224,8 @@ from lessons_lib.engine.cuda_graphs import GraphStore
 Why hold on to the tensors? Once a tensor is freed, a new one may get the same `id` and the same address, with another
 shape. A key of ids and addresses would still fit, but the graph takes that memory for the old tensor.
 
-Here is your store, and a careless one, whose key says only how many sequences the batch has. One thing changes before each row:
+Here is your store, and a careless one, whose key says only how many sequences the batch has. One thing changes before
+each row:
 """
 
 # %%
@@ -249,31 +267,38 @@ reveal("13.a", store.num_captured, unit="captures")
 
 # %% [markdown]
 """
-At first each of the three sizes is captured once. After the change two of them are captured again, when a step needs them. The stale graph of 16 stays
-unused: no step has its size. (Steps with prompts are padded to one of a few numbers of tokens; "Further" has an example.)
+At first each of the three sizes is captured once. After the change two of them are captured again, when a step needs
+them. The stale graph of 16 stays unused: no step has its size. (Steps with prompts are padded to one of a few numbers
+of tokens; "Further" has an example.)
 
 ## Tokens kept on the device
 
-The token that this step produces is the input of the next one. The next step can read it on the GPU, without a round trip through the CPU. But the
-CPU builds the packed batch, and it doesn't know the token yet. So it writes a placeholder.
+The token that this step produces is the input of the next one. The next step can read it on the GPU, without a round
+trip through the CPU. But the CPU builds the packed batch, and it doesn't know the token yet. So it writes a
+placeholder.
 
 > **in-flight step**: a step that has been launched, and whose tokens the CPU hasn't read yet.
 
-> **placeholder**: a stand-in for a token that the in-flight step will produce. The sequence only counts it, in `num_placeholders`. In the packed batch
-> it is the value −1 − *i*: the token of sequence *i* of that step. On the GPU it is replaced by the token itself.
+> **placeholder**: a stand-in for a token that the in-flight step will produce. The sequence only counts it, in
+> `num_placeholders`. In the packed batch it is the value −1 − *i*: the token of sequence *i* of that step. On the GPU
+> it is replaced by the token itself.
 
 ## Build: tokens that aren't known yet
 
-**Your task: `next_tokens(scheduler_output, previous_rows)`.** It returns the ids of all tokens that a step computes, as one list: for each sequence in
-`scheduler_output.num_scheduled_tokens` (sequence → count, in the order of the packed row), its next `count` tokens.
+**Your task: `next_tokens(scheduler_output, previous_rows)`.** It returns the ids of all tokens that a step computes, as
+one list: for each sequence in `scheduler_output.num_scheduled_tokens` (sequence → count, in the order of the packed
+row), its next `count` tokens.
 
-A sequence's tokens are its `prompt_ids`, then its `output_ids`. `num_computed_tokens` of them are in the cache, or will be once the step in flight has ended. If that step is about to produce a token for it, that token
-comes last, and a placeholder stands for it. `previous_rows` maps *every* sequence of the step in flight to its index *i* there. Don't change any sequence.
+A sequence's tokens are its `prompt_ids`, then its `output_ids`. `num_computed_tokens` of them are in the cache, or will
+be once the step in flight has ended. If that step is about to produce a token for it, that token comes last, and a
+placeholder stands for it. `previous_rows` maps *every* sequence of the step in flight to its index *i* there. Don't
+change any sequence.
 
-A sequence may start its prompt in this step, go on with it, decode, or compute its prompt and output again after it was preempted.
+A sequence may start its prompt in this step, go on with it, decode, or compute its prompt and output again after it was
+preempted.
 
-Example: `new` has the prompt 11, 12, 13, of which two tokens are scheduled. `old` has the prompt 21, 22 and the output 31, all three computed, one placeholder, and index 4 in the step in
-flight. The result is `[11, 12, -5]`.
+Example: `new` has the prompt 11, 12, 13, of which two tokens are scheduled. `old` has the prompt 21, 22 and the output
+31, all three computed, one placeholder, and index 4 in the step in flight. The result is `[11, 12, -5]`.
 """
 
 # %% exercise="13.2"
@@ -283,8 +308,8 @@ from lessons_lib.engine.input_batch import next_tokens
 
 # %% [markdown]
 """
-The in-flight step computes A, B and C, in this order. A decodes, B's part of the step is a chunk of its prompt, but not the last one, and C's is the end of its prompt.
-The next step computes C, B and A, in this order:
+The in-flight step computes A, B and C, in this order. A decodes, B's part of the step is a chunk of its prompt, but not
+the last one, and C's is the end of its prompt. The next step computes C, B and A, in this order:
 """
 
 # %%
@@ -305,24 +330,26 @@ print("on the device:", replace_placeholders(torch.tensor(host_ids), previous_to
 
 # %% [markdown]
 """
-C has index 2 in the step in flight, so its token is −1 − 2 = −3. Where C is in the *next* step doesn't matter. B is in the step in flight too, but its tokens are known.
+C has index 2 in the step in flight, so its token is −1 − 2 = −3. Where C is in the *next* step doesn't matter. B is in
+the step in flight too, but its tokens are known.
 
-The second line is the GPU's half: inside the graph, `replace_placeholders` puts the tokens in the place of the negative ids, without a loop or an `if`, since no value may go to the CPU. (It's an
-exercise under "Further".)
+The second line is the GPU's half: inside the graph, `replace_placeholders` puts the tokens in the place of the negative
+ids, without a loop or an `if`, since no value may go to the CPU. (It's an exercise under "Further".)
 
 ## Steps that overlap
 
-Placeholders also make overlap possible. Scheduling the next step doesn't require knowing *which* token a sequence gets, only that it gets one. So the
-loop is: schedule and launch the next step, then process the results of the previous one. Results arrive one step later. If one of them turns out to be
-the end token, one token too many has been computed for that sequence, and it is thrown away.
+Placeholders also make overlap possible. Scheduling the next step doesn't require knowing *which* token a sequence gets,
+only that it gets one. So the loop is: schedule and launch the next step, then process the results of the previous one.
+Results arrive one step later. If one of them turns out to be the end token, one token too many has been computed for
+that sequence, and it is thrown away.
 
-One case needs care. A preempted sequence is recomputed from its tokens, so all of them must be known. If the next step might run out of blocks, the
-loop first waits for the in-flight step.
+One case needs care. A preempted sequence is recomputed from its tokens, so all of them must be known. If the next step
+might run out of blocks, the loop first waits for the in-flight step.
 
 ### Build: one turn of the loop
 
-**Your task: `overlapped_step(loop)`.** It launches the next step, if there is something to compute, and deals with the step that was in flight, if there was one. It returns the
-list of the sequences that have finished. `loop` has:
+**Your task: `overlapped_step(loop)`.** It launches the next step, if there is something to compute, and deals with the
+step that was in flight, if there was one. It returns the list of the sequences that have finished. `loop` has:
 
 | | |
 |---|---|
@@ -336,8 +363,9 @@ list of the sequences that have finished. `loop` has:
 - The device must never wait for the CPU to read tokens, unless blocks may run out.
 - A sequence has one placeholder at most, also if one of its tokens is in flight and the next step has been launched.
 
-Example: a request gets three tokens. The first call launches step 1. The second launches step 2 and reads the token of step 1, the third launches step 3 and reads that of step 2. The fourth
-has nothing to launch; it reads the last token, and returns the sequence.
+Example: a request gets three tokens. The first call launches step 1. The second launches step 2 and reads the token of
+step 1, the third launches step 3 and reads that of step 2. The fourth has nothing to launch; it reads the last token,
+and returns the sequence.
 """
 
 # %% exercise="13.3"
@@ -347,8 +375,8 @@ from lessons_lib.engine.overlap import overlapped_step
 """
 ### Measure: steps that overlap
 
-Here is your loop on a device that is a thread. For each step the CPU works 20 ms (it schedules and launches), and the device 30 ms. Two requests get 10 tokens each, so there are
-10 steps. One after the other, they take 10 × 50 = 500 ms.
+Here is your loop on a device that is a thread. For each step the CPU works 20 ms (it schedules and launches), and the
+device 30 ms. Two requests get 10 tokens each, so there are 10 steps. One after the other, they take 10 × 50 = 500 ms.
 
 **13.b** How many milliseconds pass from the beginning to the last token if the steps overlap? Draw the two lines.
 """
@@ -389,7 +417,8 @@ print(f"with a device twice as fast: {times[1]:.0f} ms")
 
 # %% [markdown]
 """
-Only the first launch has nothing to overlap with: 20 + 10 × 30 = 320 ms. (A busy machine adds a little.) With a device twice as fast, the CPU is the slower side: 10 × 20 + 15 = 215 ms, and not half of
+Only the first launch has nothing to overlap with: 20 + 10 × 30 = 320 ms. (A busy machine adds a little.) With a device
+twice as fast, the CPU is the slower side: 10 × 20 + 15 = 215 ms, and not half of
 320. The device waits a quarter of the time. Overlap alone isn't enough: the CPU's part has to be short too.
 """
 
@@ -397,9 +426,9 @@ Only the first launch has nothing to overlap with: 20 + 10 × 30 = 320 ms. (A bu
 """
 ## Prove it
 
-All four ideas are in `GPUModelRunner` and `OverlappedSteps`. `OverlappedEngine` is lesson 12's engine with the same four. They run without a GPU too,
-though no faster: nothing is compiled, and `rerun` replaces the capture. You can still check that the answers are right: they must be the same
-as when each request runs alone, as in lesson 00.
+All four ideas are in `GPUModelRunner` and `OverlappedSteps`. `OverlappedEngine` is lesson 12's engine with the same
+four. They run without a GPU too, though no faster: nothing is compiled, and `rerun` replaces the capture. You can still
+check that the answers are right: they must be the same as when each request runs alone, as in lesson 00.
 
 Your code takes part: `patch` puts your two functions in the place of the library's, and the runner gets your store.
 """
@@ -420,8 +449,9 @@ gpu_model_runner.close()
 
 # %% [markdown]
 """
-Here each token was an `argmax`, which runs on the GPU. A token that is *drawn* has to be drawn there as well: if the CPU had to look at the logits first, it couldn't launch the next step
-before this one is done. "Further" has that draw as an exercise, and then an engine of all your parts.
+Here each token was an `argmax`, which runs on the GPU. A token that is *drawn* has to be drawn there as well: if the
+CPU had to look at the logits first, it couldn't launch the next step before this one is done. "Further" has that draw
+as an exercise, and then an engine of all your parts.
 
 ## Measure: other engines
 
@@ -437,19 +467,20 @@ print(both.peers_provenance)
 
 # %% [markdown]
 """
-Read this with care. The model is small and all sampling is greedy, so the work of the CPU counts more than usual, and our
-engine does little in a step. vLLM (0.26.0 here) does more, for more kinds of models and requests, and its rate moves
-with the CPU of the machine. ("Further" has more engines.)
+Read this with care. The model is small and all sampling is greedy, so the work of the CPU counts more than usual, and
+our engine does little in a step. vLLM (0.26.0 here) does more, for more kinds of models and requests, and its rate
+moves with the CPU of the machine. ("Further" has more engines.)
 
 ## What is still wrong
 
-**No server.** Requests can come only from inside this Python process. Lesson 14 puts an HTTP server in front of the engine.
+**No server.** Requests can come only from inside this Python process. Lesson 14 puts an HTTP server in front of the
+engine.
 
 **Large steps aren't captured.** A step with more than 2,048 tokens is launched kernel by kernel. The more the GPU has
 to do in it, the less that matters.
 
-**Overlap has exceptions.** Where the CPU must see the logits (the probability of each token is asked for, or several answers to one prompt), or where blocks may run out, the
-engine runs its steps without overlap.
+**Overlap has exceptions.** Where the CPU must see the logits (the probability of each token is asked for, or several
+answers to one prompt), or where blocks may run out, the engine runs its steps without overlap.
 
 **One GPU.** If it fails, all requests are lost. Lesson 15 adds others.
 
@@ -481,12 +512,12 @@ What the lesson doesn't need. It isn't part of its 90 minutes.
 """
 ### Optional: placeholders on the GPU
 
-**Your task: `replace_placeholders(input_ids, previous_tokens)`.** `input_ids` is what the CPU wrote, int64 [T]. `previous_tokens` holds the tokens of
-the step in flight, int64 [as many as that step has sequences, or more]. Return a new tensor, int64 [T], in which each negative id −1 − *i* is replaced by
-`previous_tokens[i]`.
+**Your task: `replace_placeholders(input_ids, previous_tokens)`.** `input_ids` is what the CPU wrote, int64 [T].
+`previous_tokens` holds the tokens of the step in flight, int64 [as many as that step has sequences, or more]. Return a
+new tensor, int64 [T], in which each negative id −1 − *i* is replaced by `previous_tokens[i]`.
 
-This runs inside the graph. A graph has fixed shapes, and no value may go to the CPU. So there can be no loop over the ids, no `if` that looks at them, and no indexing with a mask, since the number of
-selected ids would be a shape.
+This runs inside the graph. A graph has fixed shapes, and no value may go to the CPU. So there can be no loop over the
+ids, no `if` that looks at them, and no indexing with a mask, since the number of selected ids would be a shape.
 
 Example: for the ids `[5, -2, -1]` and the tokens `[70, 80, 90]`, the result is `[5, 80, 70]`.
 """
@@ -500,23 +531,29 @@ from lessons_lib.attention.custom_op import replace_placeholders
 """
 ### Optional: drawing on the device
 
-For greedy requests the next token is an `argmax`, which runs on the GPU. For the others the token is *drawn*, and this has to happen there as well: if the CPU had to
-look at the logits first, it couldn't launch the next step before this one is done.
+For greedy requests the next token is an `argmax`, which runs on the GPU. For the others the token is *drawn*, and this
+has to happen there as well: if the CPU had to look at the logits first, it couldn't launch the next step before this
+one is done.
 
-Lesson 12's race needs no order, no sums and no state: each token of a row gets a time, −log(1 − *u*) divided by the token's weight exp(logit / temperature), and the smallest time
-wins. The number *u* is a hash of the request's seed, the position in its answer, and the token's id. Requests without top-k, top-p and min_p need nothing else.
+Lesson 12's race needs no order, no sums and no state: each token of a row gets a time, −log(1 − *u*) divided by the
+token's weight exp(logit / temperature), and the smallest time wins. The number *u* is a hash of the request's seed, the
+position in its answer, and the token's id. Requests without top-k, top-p and min_p need nothing else.
 
 **Your task: `draw_on_device(logits, temperature, seeds, positions)`**, for N rows at once. Return int64 [N].
 
-- `logits` [N, vocabulary] are of any floating-point dtype, and may be large. A token whose logit is −inf must not be drawn.
-- `temperature`, float32 [N]: where it is above 0, each token is drawn with the probability that `softmax(logits / temperature)` gives it. Where it is 0, the token with the largest logit
-  is returned.
-- `seeds` and `positions`, int64 [N], are all that a draw depends on, apart from its row's logits and temperature. A request gets the same token in any batch, in any row.
-- `random_numbers(seeds, positions, tokens)` returns the numbers *u*, float32, strictly between 0 and 1. The smallest is about 10⁻¹⁰. Its
-  arguments are int64 tensors whose shapes broadcast.
-- No value may go to the CPU: what holds for `replace_placeholders` holds here. The number of launches must not grow with N, and nothing may be sorted.
+- `logits` [N, vocabulary] are of any floating-point dtype, and may be large. A token whose logit is −inf must not be
+  drawn.
+- `temperature`, float32 [N]: where it is above 0, each token is drawn with the probability that
+  `softmax(logits / temperature)` gives it. Where it is 0, the token with the largest logit is returned.
+- `seeds` and `positions`, int64 [N], are all that a draw depends on, apart from its row's logits and temperature. A
+  request gets the same token in any batch, in any row.
+- `random_numbers(seeds, positions, tokens)` returns the numbers *u*, float32, strictly between 0 and 1. The smallest is
+  about 10⁻¹⁰. Its arguments are int64 tensors whose shapes broadcast.
+- No value may go to the CPU: what holds for `replace_placeholders` holds here. The number of launches must not grow
+  with N, and nothing may be sorted.
 
-Example: for the logits `[[0, 5, 1]]`, the result at temperature 0 is `[1]`. At temperature 1 it is `[1]` for 98% of all positions.
+Example: for the logits `[[0, 5, 1]]`, the result at temperature 0 is `[1]`. At temperature 1 it is `[1]` for 98% of all
+positions.
 """
 
 # %% exercise="13.7"
@@ -556,8 +593,10 @@ print("with 63:  ", draw_on_device(batch, hot, their_seeds, their_positions)[63:
 
 # %% [markdown]
 """
-The stories above were greedy. For drawn tokens there is `my_engine` (lesson 12). With this `kind` it builds an engine whose steps overlap, and takes all your answers: those of this lesson and of the lessons
-before. It has to draw the same tokens as lesson 12's engine, which runs one step after the other. (If your draw isn't lesson 12's race, it may be just as right, but other texts come out.)
+The stories above were greedy. For drawn tokens there is `my_engine` (lesson 12). With this `kind` it builds an engine
+whose steps overlap, and takes all your answers: those of this lesson and of the lessons before. It has to draw the same
+tokens as lesson 12's engine, which runs one step after the other. (If your draw isn't lesson 12's race, it may be just
+as right, but other texts come out.)
 """
 
 # %%
@@ -585,8 +624,8 @@ print("random_numbers:", launches_of(random_numbers, their_seeds[:, None], their
 
 # %% [markdown]
 """
-**13.c** How many operations does your draw start for these 64 rows, those of `random_numbers` included? Count them in your code. Views, such as
-`seeds[:, None]`, start none.
+**13.c** How many operations does your draw start for these 64 rows, those of `random_numbers` included? Count them in
+your code. Views, such as `seeds[:, None]`, start none.
 """
 
 # %%
@@ -602,7 +641,8 @@ print(f"64 rows: {of_all}; one row: {of_one}; 64 rows one by one would be {64 * 
 """
 ### More engines
 
-The same benchmark with other engines was recorded on the same kind of GPU, but in other runs, so only large differences mean something:
+The same benchmark with other engines was recorded on the same kind of GPU, but in other runs, so only large differences
+mean something:
 """
 
 # %%
@@ -613,8 +653,8 @@ draw_bars(engines, "tokens/s", title="Output tokens a second on one H200 each, i
 """
 ### Padding
 
-A CUDA graph has fixed shapes, so it serves one batch size. Each capture takes time and memory, so only some sizes are captured: 2, 4, 8, and
-every multiple of 16. A step with 37 decodes is padded to 48.
+A CUDA graph has fixed shapes, so it serves one batch size. Each capture takes time and memory, so only some sizes are
+captured: 2, 4, 8, and every multiple of 16. A step with 37 decodes is padded to 48.
 
 As requests finish, the batch shrinks from 48 decodes to 33, one fewer at each step. That is 16 steps.
 
@@ -629,7 +669,8 @@ reveal("13.d", sum(next_size(num_seqs, sizes) - num_seqs for num_seqs in range(3
 
 # %% [markdown]
 """
-The padding runs from 0 decodes up to 15: 0 + 1 + … + 15 = 120, out of 16 × 48 = 768. More captured sizes would mean less padding and a longer start.
+The padding runs from 0 decodes up to 15: 0 + 1 + … + 15 = 120, out of 16 × 48 = 768. More captured sizes would mean
+less padding and a longer start.
 """
 
 # %% [markdown]
@@ -648,9 +689,9 @@ print("operations of a decode step, each of which is a launch:", one_by_one.coun
 
 # %% [markdown]
 """
-Now 60 decode steps: 20 with four sequences and 20 with three, which are padded to four. Then all weights get new addresses, and 20 more steps have four
-sequences. A replay is one launch. A capture computes nothing, but the CPU goes through all operations of the step: it takes as long as launching them,
-so count it the same.
+Now 60 decode steps: 20 with four sequences and 20 with three, which are padded to four. Then all weights get new
+addresses, and 20 more steps have four sequences. A replay is one launch. A capture computes nothing, but the CPU goes
+through all operations of the step: it takes as long as launching them, so count it the same.
 
 **13.e** How many times fewer launches are that with your store than one by one?
 """
@@ -669,20 +710,21 @@ reveal("13.e", 60 * one_by_one.count / launches, unit="times", tolerance=0.05)
 
 # %% [markdown]
 """
-Far less than the operations of a step would suggest: nine tenths of the launches that are left belong to the two captures. So an engine captures before its first request, and
-a key that changes for nothing is expensive.
+Far less than the operations of a step would suggest: nine tenths of the launches that are left belong to the two
+captures. So an engine captures before its first request, and a key that changes for nothing is expensive.
 """
 
 # %% [markdown]
 """
 ### Steps with prompts
 
-A step with a prompt in it, or with part of one, has another shape each time: so many sequences, so many tokens. If it is launched kernel by kernel, the
-CPU needs the same many milliseconds as for any other step. And when requests are short, nearly every step has a prompt: as soon as one request ends, the
-next one starts.
+A step with a prompt in it, or with part of one, has another shape each time: so many sequences, so many tokens. If it
+is launched kernel by kernel, the CPU needs the same many milliseconds as for any other step. And when requests are
+short, nearly every step has a prompt: as soon as one request ends, the next one starts.
 
-Padding helps here too, now in both directions. A graph has room for `max_num_seqs` sequences, and for one of a few numbers of tokens: 16, 32, 64, every
-multiple of 128 up to 1,024, and every multiple of 256 up to 2,048. Larger steps keep the GPU busy for so long that launching them doesn't matter.
+Padding helps here too, now in both directions. A graph has room for `max_num_seqs` sequences, and for one of a few
+numbers of tokens: 16, 32, 64, every multiple of 128 up to 1,024, and every multiple of 256 up to 2,048. Larger steps
+keep the GPU busy for so long that launching them doesn't matter.
 
 The cell below packs a prompt of five tokens and two decodes, and pads them to 4 sequences and 16 tokens.
 """
@@ -697,9 +739,10 @@ for name in ("input_ids", "positions", "slot_mapping", "cu_seqlens_q", "context_
 
 # %% [markdown]
 """
-The nine tokens of padding belong to no sequence: `cu_seqlens_q` ends at 7, not at 16. Their keys and values go to the null block, which is block 7 here, so
-slot 28. The padding sequence has no token, and begins where it ends. Lesson 08's kernels find their sequence in `cu_seqlens_q`, on the GPU. A program whose
-tokens belong to no sequence ends at once. So one graph serves every step that fits into it.
+The nine tokens of padding belong to no sequence: `cu_seqlens_q` ends at 7, not at 16. Their keys and values go to the
+null block, which is block 7 here, so slot 28. The padding sequence has no token, and begins where it ends. Lesson 08's
+kernels find their sequence in `cu_seqlens_q`, on the GPU. A program whose tokens belong to no sequence ends at once. So
+one graph serves every step that fits into it.
 
 An engine has `max_num_seqs` = 256. One of its steps has 255 decodes, and a prompt of 45 tokens.
 
@@ -716,9 +759,11 @@ reveal("13.f", next_size(255 + 45, counts) - (255 + 45), unit="tokens")
 
 # %% [markdown]
 """
-The step has 300 tokens, and the next size is 384. The 84 tokens of padding cost the GPU little: it reads the same weights for 300 tokens as for 384.
+The step has 300 tokens, and the next size is 384. The 84 tokens of padding cost the GPU little: it reads the same
+weights for 300 tokens as for 384.
 
-Here is what it changes for 1,024 requests whose prompts and answers have 10 to 200 tokens. Again, this is a recorded run:
+Here is what it changes for 1,024 requests whose prompts and answers have 10 to 200 tokens. Again, this is a recorded
+run:
 """
 
 # %%
@@ -735,31 +780,35 @@ draw_bars(of_churn, "tokens/s", title="Output tokens a second, 1,024 short reque
 """
 ### What production does
 
-- **vLLM**, graphs: `cudagraph_capture_sizes` and `cudagraph_mode` in `vllm/config/compilation.py`. By default the model is split at the attention
-  operators, which aren't compiled. Steps with prompts replay a graph for each part, so any attention kernel will do; steps with only decodes replay a
-  single graph of the whole step.
-- **vLLM**, joined products: `QKVParallelLinear` and `MergedColumnParallelLinear` in `vllm/model_executor/layers/linear.py`.
-- **vLLM**, overlap: `step_with_batch_queue` in `vllm/v1/engine/core.py` schedules the next batch before the last one is done. `AsyncScheduler` in
-  `vllm/v1/core/sched/async_scheduler.py` counts placeholders for tokens that haven't arrived (`num_output_placeholders`).
-- **vLLM**, memory: one run at startup finds the size of the cache. `determine_available_memory` in `vllm/v1/worker/gpu_worker.py` runs the largest step
-  possible, measures the peak, and gives the rest of `gpu_memory_utilization` to blocks. One run is enough because the cache can have any size;
-  `max_num_seqs` is set by hand.
-- **vLLM**, drawing: `random_sample` in `vllm/v1/sample/ops/topk_topp_sampler.py` is a race as well. Its docstring says why: `torch.multinomial` makes the CPU wait
-  for the GPU.
-- **mini-sglang**: `overlap_loop` in `python/minisgl/scheduler/scheduler.py` is the loop of this lesson: schedule the next batch, launch it, then process
-  the results of the last one.
-- **nano-vllm** captures graphs in `capture_cudagraph`, and sizes the cache with a run at startup in `warmup_model` and `allocate_kv_cache`, all in
-  `nanovllm/engine/model_runner.py`.
+- **vLLM**, graphs: `cudagraph_capture_sizes` and `cudagraph_mode` in `vllm/config/compilation.py`. By default the model
+  is split at the attention operators, which aren't compiled. Steps with prompts replay a graph for each part, so any
+  attention kernel will do; steps with only decodes replay a single graph of the whole step.
+- **vLLM**, joined products: `QKVParallelLinear` and `MergedColumnParallelLinear` in
+  `vllm/model_executor/layers/linear.py`.
+- **vLLM**, overlap: `step_with_batch_queue` in `vllm/v1/engine/core.py` schedules the next batch before the last one is
+  done. `AsyncScheduler` in `vllm/v1/core/sched/async_scheduler.py` counts placeholders for tokens that haven't arrived
+  (`num_output_placeholders`).
+- **vLLM**, memory: one run at startup finds the size of the cache. `determine_available_memory` in
+  `vllm/v1/worker/gpu_worker.py` runs the largest step possible, measures the peak, and gives the rest of
+  `gpu_memory_utilization` to blocks. One run is enough because the cache can have any size; `max_num_seqs` is set by
+  hand.
+- **vLLM**, drawing: `random_sample` in `vllm/v1/sample/ops/topk_topp_sampler.py` is a race as well. Its docstring says
+  why: `torch.multinomial` makes the CPU wait for the GPU.
+- **mini-sglang**: `overlap_loop` in `python/minisgl/scheduler/scheduler.py` is the loop of this lesson: schedule the
+  next batch, launch it, then process the results of the last one.
+- **nano-vllm** captures graphs in `capture_cudagraph`, and sizes the cache with a run at startup in `warmup_model` and
+  `allocate_kv_cache`, all in `nanovllm/engine/model_runner.py`.
 """
 
 # %% [markdown]
 """
 ### Compilation around two operators
 
-`torch.compile` fuses many small operations into a few kernels. It would trip over our attention, whose launch depends on lengths that change from
-step to step. So the cache write and the attention are declared as operators, which the compiler treats as black boxes. An operator's schema lists its
-inputs and marks with "!" the tensors that it writes to. For attention, a second function, registered with `register_fake` in
-`lessons_lib/attention/custom_op.py`, tells the compiler the shape of the output.
+`torch.compile` fuses many small operations into a few kernels. It would trip over our attention, whose launch depends
+on lengths that change from step to step. So the cache write and the attention are declared as operators, which the
+compiler treats as black boxes. An operator's schema lists its inputs and marks with "!" the tensors that it writes to.
+For attention, a second function, registered with `register_fake` in `lessons_lib/attention/custom_op.py`, tells the
+compiler the shape of the output.
 """
 
 # %%
@@ -770,8 +819,10 @@ for operator in (write_kv, attend_paged):
 """
 ### Stretch: which sizes should be captured?
 
-An engine has to choose before its first request which sizes it captures. Each captured size costs memory and time at the start, so their number is limited. Which ones pad the steps of *your* requests the
-least? The cell below schedules 1,024 requests whose prompts and answers have 10 to 200 tokens, without a model, and counts how large the steps with prompts are.
+An engine has to choose before its first request which sizes it captures. Each captured size costs memory and time at
+the start, so their number is limited. Which ones pad the steps of *your* requests the least? The cell below schedules
+1,024 requests whose prompts and answers have 10 to 200 tokens, without a model, and counts how large the steps with
+prompts are.
 """
 
 
@@ -803,11 +854,14 @@ predict("13.g", ...)  # tokens
 
 # %% [markdown]
 """
-**Your task: `least_padding(histogram, max_graphs)`.** `histogram` is a dict: tokens of a step → how many steps have so many. Return at most `max_graphs` sizes, as an ascending list of ints. The last one
-must have room for every step. Each step is padded to the smallest size that has room for it. Make the sum of the padding of all steps as small as possible. If several lists reach that, any of them
-will do. There may be hundreds of different numbers of tokens, and a dozen graphs: too many choices to try them all.
+**Your task: `least_padding(histogram, max_graphs)`.** `histogram` is a dict: tokens of a step → how many steps have so
+many. Return at most `max_graphs` sizes, as an ascending list of ints. The last one must have room for every step. Each
+step is padded to the smallest size that has room for it. Make the sum of the padding of all steps as small as possible.
+If several lists reach that, any of them will do. There may be hundreds of different numbers of tokens, and a dozen
+graphs: too many choices to try them all.
 
-Example: for `{1: 1, 2: 1, 10: 1}` and two graphs, the answer is `[2, 10]`: one token of padding. `[1, 10]` would pad eight.
+Example: for `{1: 1, 2: 1, 10: 1}` and two graphs, the answer is `[2, 10]`: one token of padding. `[1, 10]` would pad
+eight.
 """
 
 # %% exercise="13.5"
@@ -841,8 +895,9 @@ draw_bars(
 
 # %% [markdown]
 """
-Of the engine's sizes, this workload never uses the small ones. But sizes made for one workload may not suit another. Below, the requests change and the captured sizes don't: first come other requests
-of the same kind, then times when only 32 of them run at once.
+Of the engine's sizes, this workload never uses the small ones. But sizes made for one workload may not suit another.
+Below, the requests change and the captured sizes don't: first come other requests of the same kind, then times when
+only 32 of them run at once.
 """
 
 # %%
@@ -863,19 +918,22 @@ Table(columns=["padding", "the engine's sizes", f"your {len(chosen)}", "the leas
 
 # %% [markdown]
 """
-For the requests that you chose them for, your sizes are far better than the engine's, and for similar ones too. But when fewer requests run at a time, they are far worse: your smallest size is larger than most
-steps. That is why engines come with sizes that suit many workloads, and let you choose your own.
+For the requests that you chose them for, your sizes are far better than the engine's, and for similar ones too. But
+when fewer requests run at a time, they are far worse: your smallest size is larger than most steps. That is why engines
+come with sizes that suit many workloads, and let you choose your own.
 
-Padding isn't lost time in proportion. As long as a step is short, reading the weights takes most of its time, with or without padding.
+Padding isn't lost time in proportion. As long as a step is short, reading the weights takes most of its time, with or
+without padding.
 """
 
 # %% [markdown]
 """
 ### How large can the batch be?
 
-Graphs are captured and buffers are allocated before the first request arrives, so the engine must know its largest batch, `max_num_seqs`, in advance.
-A larger batch serves more requests at once. Memory sets the limit, and the cache takes most of it. So it's tempting to simply divide the memory by the cache of
-one sequence. Take sequences of 100 tokens, and 16 MiB of memory on top of the weights.
+Graphs are captured and buffers are allocated before the first request arrives, so the engine must know its largest
+batch, `max_num_seqs`, in advance. A larger batch serves more requests at once. Memory sets the limit, and the cache
+takes most of it. So it's tempting to simply divide the memory by the cache of one sequence. Take sequences of 100
+tokens, and 16 MiB of memory on top of the weights.
 """
 
 # %%
@@ -885,9 +943,10 @@ print(f"a sequence of {CONTEXT} tokens: {per_sequence:,} bytes of cache; {LIMIT:
 
 # %% [markdown]
 """
-But a step needs memory of its own: the tensors between the layers, the gathered keys, the logits. Libraries allocate workspaces, and fragmentation
-leaves gaps. No formula accounts for all of that. So we *try*: start an engine of a given size, serve the worst case, and see whether memory runs out. On a GPU,
-an allocation fails. Here `memory_limit` counts the bytes of all live tensors and raises the same kind of error. `engine_fits` makes one such try:
+But a step needs memory of its own: the tensors between the layers, the gathered keys, the logits. Libraries allocate
+workspaces, and fragmentation leaves gaps. No formula accounts for all of that. So we *try*: start an engine of a given
+size, serve the worst case, and see whether memory runs out. On a GPU, an allocation fails. Here `memory_limit` counts
+the bytes of all live tensors and raises the same kind of error. `engine_fits` makes one such try:
 """
 
 # %%
@@ -900,14 +959,15 @@ show_source(engine_fits)
 One try takes seconds, or minutes with a large model, so we don't want to try every size from 1 to 64. If one size
 fits, all smaller ones do.
 
-**Your task: `largest_that_fits(fits, most)`.** `fits(size)` returns True or False. If it is True for a size, it is True for all smaller sizes. `most` is
-the largest size worth trying, 1 or more. Return the largest size from 1 to `most` that fits, as an int, or 0 if not even 1 fits.
+**Your task: `largest_that_fits(fits, most)`.** `fits(size)` returns True or False. If it is True for a size, it is True
+for all smaller sizes. `most` is the largest size worth trying, 1 or more. Return the largest size from 1 to `most` that
+fits, as an int, or 0 if not even 1 fits.
 
-Call `fits` only with integers from 1 to `most`, and never twice with the same one. Halve the remaining range with each try: for `most` = 64, seven tries
-are always enough. (The check allows one more.)
+Call `fits` only with integers from 1 to `most`, and never twice with the same one. Halve the remaining range with each
+try: for `most` = 64, seven tries are always enough. (The check allows one more.)
 
-Example: `most` = 8, and sizes up to 5 fit. The range is 1 to 8: try 4. It fits, so the range is 5 to 8: try 6. It doesn't fit, so only 5
-is left. It fits. The answer is 5, after three tries.
+Example: `most` = 8, and sizes up to 5 fit. The range is 1 to 8: try 4. It fits, so the range is 5 to 8: try 6. It
+doesn't fit, so only 5 is left. It fits. The answer is 5, after three tries.
 """
 
 # %% exercise="13.6"
@@ -928,8 +988,8 @@ print(f"largest batch: {found}; the formula says {LIMIT // per_sequence}")
 
 # %% [markdown]
 """
-Far fewer sequences fit than the formula promised. What happens to an engine that is too large? Give one request, a prompt of 99 tokens, to an engine
-of the formula's size, and to one that is a single sequence too large:
+Far fewer sequences fit than the formula promised. What happens to an engine that is too large? Give one request, a
+prompt of 99 tokens, to an engine of the formula's size, and to one that is a single sequence too large:
 """
 
 # %% tags=["measured"]
@@ -941,16 +1001,17 @@ for size in (LIMIT // per_sequence, found + 1):
 
 # %% [markdown]
 """
-The first fails at once: its cache leaves no room for a forward pass. The second is more dangerous: it serves this request, and
-fails later, under full load. That is why a try has to run the worst case.
+The first fails at once: its cache leaves no room for a forward pass. The second is more dangerous: it serves this
+request, and fails later, under full load. That is why a try has to run the worst case.
 """
 
 # %% [markdown]
 """
 ### How large should a block be?
 
-You can work out what a block size costs for a workload without running it: the number of blocks, the empty cache slots at the sequences' ends, the length
-of the longest block table, and how many prompt tokens are found in the prefix cache. Here are forty requests whose prompts start with the same instructions.
+You can work out what a block size costs for a workload without running it: the number of blocks, the empty cache slots
+at the sequences' ends, the length of the longest block table, and how many prompt tokens are found in the prefix cache.
+Here are forty requests whose prompts start with the same instructions.
 """
 
 # %%
@@ -969,23 +1030,26 @@ Table(
 
 # %% [markdown]
 """
-Small blocks waste almost nothing and find most of the shared tokens. Large blocks keep the tables short, let a kernel read longer contiguous runs of memory
-(lesson 08), and mean fewer copies when a sequence is swapped (lesson 10). At 16 the waste is still small and most of the shared prefix is found. (The
-six stories repeat among the forty requests, so more is found than the instructions alone.) With blocks of 64 or more, little is found, because the common prefix is
+Small blocks waste almost nothing and find most of the shared tokens. Large blocks keep the tables short, let a kernel
+read longer contiguous runs of memory (lesson 08), and mean fewer copies when a sequence is swapped (lesson 10). At 16
+the waste is still small and most of the shared prefix is found. (The six stories repeat among the forty requests, so
+more is found than the instructions alone.) With blocks of 64 or more, little is found, because the common prefix is
 shorter than a block.
 
-The block size can't be changed while the engine runs. A cache slot's index is block × block size + offset, so every key would be in the wrong slot,
-and the cache would have to be rebuilt. The block hashes would be lost too, because each covers the tokens of a block of the old size. On a GPU all graphs
-would have to be captured again. So you *drain* the engine first: accept no new requests, wait until the last one finishes, then start a new engine.
+The block size can't be changed while the engine runs. A cache slot's index is block × block size + offset, so every key
+would be in the wrong slot, and the cache would have to be rebuilt. The block hashes would be lost too, because each
+covers the tokens of a block of the old size. On a GPU all graphs would have to be captured again. So you *drain* the
+engine first: accept no new requests, wait until the last one finishes, then start a new engine.
 """
 
 # %% [markdown]
 """
 ### Joined products
 
-One thing the compiler doesn't do by itself. A layer multiplies the same hidden states by three weights for queries, keys and values, and by two in the MLP.
-For a few tokens, each product takes about as long as starting it. `join_projections` puts the weights below each other in memory, so that one product
-computes all three, and a small pass of the compiler removes the other two:
+One thing the compiler doesn't do by itself. A layer multiplies the same hidden states by three weights for queries,
+keys and values, and by two in the MLP. For a few tokens, each product takes about as long as starting it.
+`join_projections` puts the weights below each other in memory, so that one product computes all three, and a small pass
+of the compiler removes the other two:
 """
 
 # %%

@@ -2,13 +2,16 @@
 """
 # 14 · Serving
 
-**One engine, one process, one caller at a time. How do we turn that into a URL that many clients use at once, and that holds up when too many come and when some leave?**
+**One engine, one process, one caller at a time. How do we turn that into a URL that many clients use at once, and that
+holds up when too many come and when some leave?**
 
 90 minutes · difficulty: hard · routes: serving · prerequisites: lesson 12 (the engine); lesson 09 (arrivals and waiting times) helps
 
-At the end of this lesson, your own parts form a server that answers `curl`, hears when a client hangs up, and knows when to say no.
+At the end of this lesson, your own parts form a server that answers `curl`, hears when a client hangs up, and knows
+when to say no.
 
-If `async def` and `await` are new to you, first read the beginning of [Coroutines and Tasks](https://docs.python.org/3/library/asyncio-task.html).
+If `async def` and `await` are new to you, first read the beginning of [Coroutines and
+Tasks](https://docs.python.org/3/library/asyncio-task.html).
 """
 
 # %%
@@ -57,11 +60,14 @@ alone = dict(zip(NAMES, generate_one_by_one(model, tokenizer, PROMPTS, max_new_t
 """
 ## The problem: two callers, one engine
 
-A server handles many clients in one thread. Each client has a *coroutine*. They take turns: while one waits, another runs.
+A server handles many clients in one thread. Each client has a *coroutine*. They take turns: while one waits, another
+runs.
 
-> **event loop**: runs coroutines in one thread. Each one runs until it awaits something that isn't ready yet; then the loop runs the next one that can go on.
+> **event loop**: runs coroutines in one thread. Each one runs until it awaits something that isn't ready yet; then the
+> loop runs the next one that can go on.
 
-Here is the obvious way: two clients ask for a story, and each reads `engine.stream`. A third coroutine, the server's heartbeat, should tick every millisecond.
+Here is the obvious way: two clients ask for a story, and each reads `engine.stream`. A third coroutine, the server's
+heartbeat, should tick every millisecond.
 """
 
 
@@ -88,9 +94,12 @@ print("heartbeats from the first token to the last:", sum(order[0][1] < beat < o
 
 # %% [markdown]
 """
-C waited for all of A, and the heartbeats stopped. `for token in engine.stream(...)` runs the model in the event loop's thread, without an `await`. So the loop couldn't run anything else: no second client, no new connection, no timeout.
+C waited for all of A, and the heartbeats stopped. `for token in engine.stream(...)` runs the model in the event loop's
+thread, without an `await`. So the loop couldn't run anything else: no second client, no new connection, no timeout.
 
-More `await`s alone don't mend it. `engine.stream` takes a step only when its reader asks for a token: while A's reader pauses, no step is taken, and C gets nothing either. ("Further" lets you predict it.) A thread for each client would be no better: two threads must not be in one engine at once.
+More `await`s alone don't mend it. `engine.stream` takes a step only when its reader asks for a token: while A's reader
+pauses, no step is taken, and C gets nothing either. ("Further" lets you predict it.) A thread for each client would be
+no better: two threads must not be in one engine at once.
 
 ## The idea: one owner, and a mailbox for each reader
 
@@ -103,11 +112,15 @@ More `await`s alone don't mend it. `engine.stream` takes a step only when its re
                ◀── mailbox 2 ◀──┴───────────────────└────────┘      events        └────────┘
 ```
 
-- Only one coroutine uses the engine: its *owner*. It takes turn after turn, whether readers read or not. A *turn* carries out the commands that have arrived, and then takes one step of the engine, in a thread. The event loop goes on meanwhile.
+- Only one coroutine uses the engine: its *owner*. It takes turn after turn, whether readers read or not. A *turn*
+  carries out the commands that have arrived, and then takes one step of the engine, in a thread. The event loop goes on
+  meanwhile.
 - A caller sends the owner a *command*: add this request, abort that one.
-- The tokens of a turn go into the *mailboxes* of their streams. A slow reader's mailbox fills up, and nothing else slows down.
+- The tokens of a turn go into the *mailboxes* of their streams. A slow reader's mailbox fills up, and nothing else
+  slows down.
 
-> **backpressure**: a slow consumer makes its producer wait. That's right for copying a file. It's wrong for an engine whose steps serve many readers at once.
+> **backpressure**: a slow consumer makes its producer wait. That's right for copying a file. It's wrong for an engine
+> whose steps serve many readers at once.
 
 A mailbox without a limit isn't dangerous here: a request has at most `max_tokens` tokens.
 """
@@ -118,12 +131,15 @@ A mailbox without a limit isn't dangerous here: a request has at most `max_token
 
 **Your task: `take` of the class `Mailbox`.** A mailbox belongs to one event loop, and has one reader.
 
-- `await take()` returns a list of *all* items that have arrived since the last call, in order. If there are none, it waits. Once the mailbox is closed and empty, it returns `[]`.
+- `await take()` returns a list of *all* items that have arrived since the last call, in order. If there are none, it
+  waits. Once the mailbox is closed and empty, it returns `[]`.
 - A reader may be cancelled while it waits, even at the very moment an item arrives. The next `take` returns that item.
 
-The other methods are given. An `asyncio.Event` is a flag that coroutines can wait for: `event.set()`, `event.clear()`, `await event.wait()`. `wait` returns at once if the flag is set.
+The other methods are given. An `asyncio.Event` is a flag that coroutines can wait for: `event.set()`, `event.clear()`,
+`await event.wait()`. `wait` returns at once if the flag is set.
 
-Example: after `put("The")`, `put(" dog")`, `close()` and `put("!")`, the first `take()` returns `["The", " dog"]`, and the second `[]`.
+Example: after `put("The")`, `put(" dog")`, `close()` and `put("!")`, the first `take()` returns `["The", " dog"]`, and
+the second `[]`.
 """
 
 # %% exercise="14.1" given="__init__ __len__ put close clear"
@@ -138,9 +154,11 @@ from lessons_lib.serving.mailbox import Mailbox
 """
 ## Build 2: the owner
 
-The engine's side is a small wrapper, `EngineLoop`. Its `turn(commands)` carries out commands, takes one step, and returns what happened as a list of *events*: tokens, requests that have ended.
+The engine's side is a small wrapper, `EngineLoop`. Its `turn(commands)` carries out commands, takes one step, and
+returns what happened as a list of *events*: tokens, requests that have ended.
 
-Here is a first owner. An *executor* runs functions in threads of its own; `await event_loop.run_in_executor(…)` waits for the result. The owner runs without a request, then with one, and is cancelled, as in a shutdown.
+Here is a first owner. An *executor* runs functions in threads of its own; `await event_loop.run_in_executor(…)` waits
+for the result. The owner runs without a request, then with one, and is cancelled, as in a shutdown.
 """
 
 
@@ -168,16 +186,22 @@ print("open requests:", engine.open, "| blocks in use:", len(engine.engine.sched
 
 # %% [markdown]
 """
-It never rests. And cancelling a coroutine ends its waiting, not the thread that it waits for: the thread went on in the engine, and A keeps its blocks for good.
+It never rests. And cancelling a coroutine ends its waiting, not the thread that it waits for: the thread went on in the
+engine, and A keeps its blocks for good.
 
-**Your task: the coroutine `own_engine(engine, commands, deliver, executor)`**, an owner without these faults. The executor has one thread.
+**Your task: the coroutine `own_engine(engine, commands, deliver, executor)`**, an owner without these faults. The
+executor has one thread.
 
 - It takes turns while requests are open (`engine.open`) or commands have arrived. Otherwise it waits.
-- Once `commands.is_closed`, it stops after the turn that is running, and delivers that turn's events. Commands that no turn has got by then may be dropped.
-- It may also end because a turn raises (the exception goes on to the caller), or because it is cancelled (it then ends with `CancelledError`, which a cancellation raises where a coroutine waits).
-- However it ends, the thread leaves the engine first. Then your coroutine calls `engine.close()` itself, not in the executor. `close` aborts what is left.
+- Once `commands.is_closed`, it stops after the turn that is running, and delivers that turn's events. Commands that no
+  turn has got by then may be dropped.
+- It may also end because a turn raises (the exception goes on to the caller), or because it is cancelled (it then ends
+  with `CancelledError`, which a cancellation raises where a coroutine waits).
+- However it ends, the thread leaves the engine first. Then your coroutine calls `engine.close()` itself, not in the
+  executor. `close` aborts what is left.
 
-All of this also holds if the coroutine is cancelled a second time, while it cleans up. For this once, blocking the event loop is allowed, as `executor.shutdown(wait=True)` does.
+All of this also holds if the coroutine is cancelled a second time, while it cleans up. For this once, blocking the
+event loop is allowed, as `executor.shutdown(wait=True)` does.
 """
 
 # %% exercise="14.2"
@@ -192,7 +216,8 @@ from lessons_lib.serving.owner import own_engine
 
 # %% [markdown]
 """
-Your mailbox and your owner are a server's core. Here are the six stories, each with a client of its own; A's is slow. `deliver` sorts events into mailboxes.
+Your mailbox and your owner are a server's core. Here are the six stories, each with a client of its own; A's is slow.
+`deliver` sorts events into mailboxes.
 """
 
 # %%
@@ -230,17 +255,24 @@ print("the heartbeat went on:", len(beats) > 20)
 
 # %% [markdown]
 """
-All six get their tokens in turn. (A begins: a step takes at most 64 tokens of prompts, so B's and F's prompts end in later steps.) A's slow client holds up no other, and the heartbeat goes on.
+All six get their tokens in turn. (A begins: a step takes at most 64 tokens of prompts, so B's and F's prompts end in
+later steps.) A's slow client holds up no other, and the heartbeat goes on.
 
-`AsyncEngine` is these two parts with the bookkeeping around them. (vLLM calls it `AsyncLLM`.) If `front` is one, `await front.add(prompt, params)` returns a stream once the engine has *accepted* the request. A bad request raises there, before anything has been sent to the client.
+`AsyncEngine` is these two parts with the bookkeeping around them. (vLLM calls it `AsyncLLM`.) If `front` is one,
+`await front.add(prompt, params)` returns a stream once the engine has *accepted* the request. A bad request raises
+there, before anything has been sent to the client.
 
 ## Clients that leave
 
-Users close the tab. If the server doesn't notice, the engine goes on computing text that no one reads, in blocks that other requests need.
+Users close the tab. If the server doesn't notice, the engine goes on computing text that no one reads, in blocks that
+other requests need.
 
-> **ASGI**: Python's interface between a web server and an application. For each HTTP request, the application gets two coroutine functions: `send`, and `receive`, which returns the client's next message. `{"type": "http.disconnect"}` says that the client has left.
+> **ASGI**: Python's interface between a web server and an application. For each HTTP request, the application gets two
+> coroutine functions: `send`, and `receive`, which returns the client's next message. `{"type": "http.disconnect"}`
+> says that the client has left.
 
-Here is a client that leaves after 10 of 94 tokens, and the obvious server, which sends what comes. On a closed connection, `send` here raises nothing. (A real one may raise, but only some messages later.)
+Here is a client that leaves after 10 of 94 tokens, and the obvious server, which sends what comes. On a closed
+connection, `send` here raises nothing. (A real one may raise, but only some messages later.)
 """
 
 
@@ -277,20 +309,29 @@ print(f"left after 10 tokens; sent: {leaving.got} tokens")
 
 # %% [markdown]
 """
-The other 84 tokens were computed and sent into the void. `finally` would abort the request, but nothing ends the loop. And a request that waits in the queue sends nothing at all. So the server has to *listen* while it waits for the engine.
+The other 84 tokens were computed and sent into the void. `finally` would abort the request, but nothing ends the loop.
+And a request that waits in the queue sends nothing at all. So the server has to *listen* while it waits for the engine.
 
 ## Build 3: a client that leaves
 
-**Your task: the coroutine `stream_until_gone(add, receive, send)`**, which notices. It returns True if all tokens were sent, and False if the client left. You may use `send_all`.
+**Your task: the coroutine `stream_until_gone(add, receive, send)`**, which notices. It returns True if all tokens were
+sent, and False if the client left. You may use `send_all`.
 
-- The client may leave at any time, also while `add` or `send` waits. The work then ends *at once*. Messages of other types mean nothing here.
-- An exception of `add`, the stream or `send` goes on to the caller; `receive` raises none. If the client leaves at the very moment the work ends, either result is right.
-- However it ends, the request has ended or is being aborted, and nothing that it started runs on: no task, no call of `receive`. (A task that you have cancelled may end right after. If `add` is cancelled while it waits, it takes the request back by itself.)
-- The coroutine itself may be cancelled too, at any await and more than once: it then ends with `CancelledError`, and leaves as little behind.
+- The client may leave at any time, also while `add` or `send` waits. The work then ends *at once*. Messages of other
+  types mean nothing here.
+- An exception of `add`, the stream or `send` goes on to the caller; `receive` raises none. If the client leaves at the
+  very moment the work ends, either result is right.
+- However it ends, the request has ended or is being aborted, and nothing that it started runs on: no task, no call of
+  `receive`. (A task that you have cancelled may end right after. If `add` is cancelled while it waits, it takes the
+  request back by itself.)
+- The coroutine itself may be cancelled too, at any await and more than once: it then ends with `CancelledError`, and
+  leaves as little behind.
 
-Example: the client leaves while the second list of tokens is being sent. `send` is cancelled, the request is aborted, and `stream_until_gone` returns False.
+Example: the client leaves while the second list of tokens is being sent. `send` is cancelled, the request is aborted,
+and `stream_until_gone` returns False.
 
-Three tools: `asyncio.ensure_future(coroutine)` starts a task, `task.cancel()` raises `CancelledError` where the task waits, and `await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)` returns when one of the tasks has ended.
+Three tools: `asyncio.ensure_future(coroutine)` starts a task, `task.cancel()` raises `CancelledError` where the task
+waits, and `await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)` returns when one of the tasks has ended.
 """
 
 # %% exercise="14.3"
@@ -322,26 +363,35 @@ async with AsyncEngine(engine) as front:
 
 # %% [markdown]
 """
-The chain has four links. The operating system tells the server that the connection is closed. `receive` tells the application. The application closes the stream, which sends the owner an abort command. The next turn carries it out, and the blocks are free.
+The chain has four links. The operating system tells the server that the connection is closed. `receive` tells the
+application. The application closes the stream, which sends the owner an abort command. The next turn carries it out,
+and the blocks are free.
 """
 
 # %% [markdown]
 """
 ## Too many
 
-What if requests arrive faster than the server can serve them? If none is refused, they queue, and each waits longer than the one before. Clients don't wait that long: they give up and ask again.
+What if requests arrive faster than the server can serve them? If none is refused, they queue, and each waits longer
+than the one before. Clients don't wait that long: they give up and ask again.
 
-Lesson 09's admission control decided when a waiting request may start. The remedy here goes by the same name, but it decides at arrival which requests the server takes on at all, and refuses the others at once. `AdmissionControl` limits the requests in flight, waiting or running, and the tokens of their prompts: many short prompts fill the queue, and a few long ones hold up all the others.
+Lesson 09's admission control decided when a waiting request may start. The remedy here goes by the same name, but it
+decides at arrival which requests the server takes on at all, and refuses the others at once. `AdmissionControl` limits
+the requests in flight, waiting or running, and the tokens of their prompts: many short prompts fill the queue, and a
+few long ones hold up all the others.
 
 ## Measured: what clients get
 
-Is refusing better than waiting? Throughput can't tell: a server that is far behind computes as many tokens per second as ever, only too late.
+Is refusing better than waiting? Throughput can't tell: a server that is far behind computes as many tokens per second
+as ever, only too late.
 
 > **goodput**: requests per second that were served within the promised times.
 
-> **open loop**: requests are sent at their times, whatever the server does. In a *closed loop*, each client waits for its answer first, so a slow server gets fewer requests, and looks fine.
+> **open loop**: requests are sent at their times, whatever the server does. In a *closed loop*, each client waits for
+> its answer first, so a slow server gets fewer requests, and looks fine.
 
-`simulate` computes instead of waiting: requests arrive at random times in an open loop, and each step takes as long as a formula says. The promise: the first token within half a second.
+`simulate` computes instead of waiting: requests arrive at random times in an open loop, and each step takes as long as
+a formula says. The promise: the first token within half a second.
 
 > **knee**: the highest rate at which a server still keeps its promise; here, for 90 % of the requests.
 """
@@ -370,9 +420,11 @@ print(
 
 # %% [markdown]
 """
-Now three times the knee. All 3,000 requests are taken and served in the order of their arrival. As long as the queue is short, requests are good. How long does that last?
+Now three times the knee. All 3,000 requests are taken and served in the order of their arrival. As long as the queue is
+short, requests are good. How long does that last?
 
-**14.b** How many of the 3,000 get their first token within half a second? From half to one and a half times the measured number is a hit.
+**14.b** How many of the 3,000 get their first token within half a second? From half to one and a half times the
+measured number is a hit.
 """
 
 # %%
@@ -380,7 +432,8 @@ predict("14.b", ...)  # requests
 
 # %% [markdown]
 """
-A second server has an `AdmissionControl` in front: at most 32 requests, and 2,048 prompt tokens. Here are both, under more and more load:
+A second server has an `AdmissionControl` in front: at most 32 requests, and 2,048 prompt tokens. Here are both, under
+more and more load:
 """
 
 # %%
@@ -405,17 +458,22 @@ for name, points in curves.items():
 
 # %% [markdown]
 """
-The queue grows by more than 80 requests a second, so after a third of a second a new request already waits longer than was promised. Nothing has crashed, and the server computes as many tokens per second as ever. They come too late.
+The queue grows by more than 80 requests a second, so after a third of a second a new request already waits longer than
+was promised. Nothing has crashed, and the server computes as many tokens per second as ever. They come too late.
 
-The second server refuses more than half of the requests, and serves even more in time than at the knee: it always has work, and short prompts find room more easily. On the right, 99 % of the served requests get their first token within the time shown.
+The second server refuses more than half of the requests, and serves even more in time than at the knee: it always has
+work, and short prompts find room more easily. On the right, 99 % of the served requests get their first token within
+the time shown.
 
 To measure a real server: `python -m lessons_lib.serving.load --help`. It works with any OpenAI-compatible server.
 
 ## Your server
 
-`SmallApp` puts the parts together: a small web application around an engine. Its `front` sorts events into mailboxes, like `deliver` above. (The file: `lessons_lib/serving/http/small_app.py`.)
+`SmallApp` puts the parts together: a small web application around an engine. Its `front` sorts events into mailboxes,
+like `deliver` above. (The file: `lessons_lib/serving/http/small_app.py`.)
 
-[uvicorn](https://www.uvicorn.org), a web server, runs it in a thread of this notebook, on a free port. Most clients speak OpenAI's API, so our server does too. With `"stream": true`, an answer comes piece by piece:
+[uvicorn](https://www.uvicorn.org), a web server, runs it in a thread of this notebook, on a free port. Most clients
+speak OpenAI's API, so our server does too. With `"stream": true`, an answer comes piece by piece:
 
 > **server-sent events** (SSE): a format for streams over HTTP. An event is a line `data: …`, followed by an empty line.
 
@@ -456,9 +514,13 @@ else:
 
 # %% [markdown]
 """
-The first event names the role. The next ones have a *delta*, the text that is new; the last of them has a `finish_reason`. `[DONE]` says that the stream ended in order: the connection wasn't cut. ("Further" has the generator that decides which event is due when, as an exercise.)
+The first event names the role. The next ones have a *delta*, the text that is new; the last of them has a
+`finish_reason`. `[DONE]` says that the stream ended in order: the connection wasn't cut. ("Further" has the generator
+that decides which event is due when, as an exercise.)
 
-The command works in your terminal too, until the next cell closes the server. So does OpenAI's client, `openai.OpenAI(base_url=mine.url + "/v1", api_key="none")`. In the next cell, two clients read long answers, a third is one too many, and then the two hang up. A refusal has status 429, and the header `Retry-After` says when to try again.
+The command works in your terminal too, until the next cell closes the server. So does OpenAI's client,
+`openai.OpenAI(base_url=mine.url + "/v1", api_key="none")`. In the next cell, two clients read long answers, a third is
+one too many, and then the two hang up. A refusal has status 429, and the header `Retry-After` says when to try again.
 """
 
 # %%
@@ -481,7 +543,8 @@ audit(engine.scheduler)
 """
 ## What production does
 
-- vLLM's `RequestOutputCollector` merges outputs while its reader is away: your `take` that returns all. "Further" has a map of all parts.
+- vLLM's `RequestOutputCollector` merges outputs while its reader is away: your `take` that returns all. "Further" has a
+  map of all parts.
 - Admission is mostly left to what stands in front: a gateway or a load balancer.
 - `vllm bench serve --goodput` measures goodput. `guidellm` looks for the rates at which a server keeps its promises.
 
@@ -491,9 +554,11 @@ audit(engine.scheduler)
 
 **One machine, one GPU.** A model that doesn't fit needs several. Lesson 16 cuts one in two.
 
-**Refused isn't solved.** Admission control keeps a promise to some by sending others away. Serving all of them takes more capacity, or less work for each.
+**Refused isn't solved.** Admission control keeps a promise to some by sending others away. Serving all of them takes
+more capacity, or less work for each.
 
-**Anyone may ask for anything.** The full server under "Further" checks API keys, but has no quotas: one client can use all of it.
+**Anyone may ask for anything.** The full server under "Further" checks API keys, but has no quotas: one client can use
+all of it.
 
 ## Quiz
 """
@@ -505,12 +570,16 @@ quiz("14")
 """
 ## References
 
-- Y. Zhong et al.: *DistServe: Disaggregating Prefill and Decoding for Goodput-optimized Large Language Model Serving*, OSDI 2024. <https://arxiv.org/abs/2401.09670>
-- B. Schroeder, A. Wierman, M. Harchol-Balter: *Open Versus Closed: A Cautionary Tale*, NSDI 2006. <https://www.usenix.org/legacy/event/nsdi06/tech/schroeder/schroeder.pdf>
+- Y. Zhong et al.: *DistServe: Disaggregating Prefill and Decoding for Goodput-optimized Large Language Model Serving*,
+  OSDI 2024. <https://arxiv.org/abs/2401.09670>
+- B. Schroeder, A. Wierman, M. Harchol-Balter: *Open Versus Closed: A Cautionary Tale*, NSDI 2006.
+  <https://www.usenix.org/legacy/event/nsdi06/tech/schroeder/schroeder.pdf>
 - WHATWG: HTML, server-sent events. <https://html.spec.whatwg.org/multipage/server-sent-events.html>
 - OpenAI: API reference, chat completions. <https://platform.openai.com/docs/api-reference/chat>
-- vLLM: architecture, <https://docs.vllm.ai/en/latest/design/arch_overview.html>; `vllm bench serve`, <https://docs.vllm.ai/en/latest/cli/bench/serve.html>
-- Google: *Site Reliability Engineering*, chapters "Handling Overload" and "Addressing Cascading Failures". <https://sre.google/sre-book/handling-overload/>
+- vLLM: architecture, <https://docs.vllm.ai/en/latest/design/arch_overview.html>; `vllm bench serve`,
+  <https://docs.vllm.ai/en/latest/cli/bench/serve.html>
+- Google: *Site Reliability Engineering*, chapters "Handling Overload" and "Addressing Cascading Failures".
+  <https://sre.google/sre-book/handling-overload/>
 - Python: asyncio, <https://docs.python.org/3/library/asyncio.html>
 """
 
@@ -535,14 +604,20 @@ for event in (chunks.role(), chunks.text(" ran", "stop"), chunks.usage(1), chunk
 
 # %% [markdown]
 """
-**Your task: `sse_events(head, batches, prompt_tokens=None)`**, a generator that decides which event is due when, for one chat. `head` is for `ChatChunks`. `batches` yields lists of `NewToken`, like those of a stream of `AsyncEngine`, but in a plain loop: each token has `.text` and `.finish_reason`, which is None for all but the very last token.
+**Your task: `sse_events(head, batches, prompt_tokens=None)`**, a generator that decides which event is due when, for
+one chat. `head` is for `ChatChunks`. `batches` yields lists of `NewToken`, like those of a stream of `AsyncEngine`, but
+in a plain loop: each token has `.text` and `.finish_reason`, which is None for all but the very last token.
 
-- No event goes out before the first batch is there. Then comes the role, and one text event for each batch, as soon as it is there.
+- No event goes out before the first batch is there. Then comes the role, and one text event for each batch, as soon as
+  it is there.
 - If `prompt_tokens` is given, usage follows the last text. `DONE` is the last event.
-- `batches` may raise. Before its first batch, the exception goes out to the caller: nothing was sent, so the client can get a status like 400. Later the status 200 has been sent: the stream ends with the error event and `DONE`, without usage. (Clients also see this if the engine's process dies. A cell below kills one.)
+- `batches` may raise. Before its first batch, the exception goes out to the caller: nothing was sent, so the client can
+  get a status like 400. Later the status 200 has been sent: the stream ends with the error event and `DONE`, without
+  usage. (Clients also see this if the engine's process dies. A cell below kills one.)
 - A reader may close the generator early. It then ends quietly: it must not yield any more.
 
-Example: for one batch with one token, `" ran"` and `"stop"`, there are three events: the role, the text with its reason, and `DONE`.
+Example: for one batch with one token, `" ran"` and `"stop"`, there are three events: the role, the text with its
+reason, and `DONE`.
 """
 
 # %% exercise="14.4"
@@ -557,14 +632,21 @@ from lessons_lib.serving.http.chat_events import sse_events
 """
 ### Optional: what to refuse
 
-**Your task: two methods of `AdmissionControl`.** It counts the requests in flight, waiting or running, and the tokens of their prompts. Both have a limit: many short prompts fill the queue, and a few long ones hold up all the others. `None` is no limit, and a limit may be reached.
+**Your task: two methods of `AdmissionControl`.** It counts the requests in flight, waiting or running, and the tokens
+of their prompts. Both have a limit: many short prompts fill the queue, and a few long ones hold up all the others.
+`None` is no limit, and a limit may be reached.
 
-- `_check_room(num_prompt_tokens)`: if that many more tokens would bring `self.num_prompt_tokens` above its limit, it raises `self._overloaded(what, 0, too_many)`. `too_many` is by how many, and `what` is a text for people.
-- `admit(num_prompt_tokens)` counts one more request, and returns `Admitted(num_prompt_tokens)`. If there are `max_requests` already, it raises `self._overloaded(what, 1, 0)`: one request has to end first. If several things are wrong, a prompt that would never fit (`_check_prompt`) comes first, then the number of requests, then their tokens.
+- `_check_room(num_prompt_tokens)`: if that many more tokens would bring `self.num_prompt_tokens` above its limit, it
+  raises `self._overloaded(what, 0, too_many)`. `too_many` is by how many, and `what` is a text for people.
+- `admit(num_prompt_tokens)` counts one more request, and returns `Admitted(num_prompt_tokens)`. If there are
+  `max_requests` already, it raises `self._overloaded(what, 1, 0)`: one request has to end first. If several things are
+  wrong, a prompt that would never fit (`_check_prompt`) comes first, then the number of requests, then their tokens.
 
-A refusal changes nothing but `num_refused`, and `_overloaded` counts that. The other methods are given; read `correct` and `release`, which keep the same books.
+A refusal changes nothing but `num_refused`, and `_overloaded` counts that. The other methods are given; read `correct`
+and `release`, which keep the same books.
 
-Example: with `max_prompt_tokens=100`, prompts of 60 and 40 tokens are admitted. One more of 1 token raises `self._overloaded("…", 0, 1)`. One of 101 tokens raises `BadRequest`.
+Example: with `max_prompt_tokens=100`, prompts of 60 and 40 tokens are admitted. One more of 1 token raises
+`self._overloaded("…", 0, 1)`. One of 101 tokens raises `BadRequest`.
 """
 
 # %% exercise="14.5" given="__init__ correct release retry_after _check_prompt _overloaded"
@@ -586,12 +668,16 @@ Run the cells of "Your server" once more: they now use your generator and your a
 """
 ### Optional: goodput
 
-A `LoadLog` has `records`, one for each request that was offered, and `window`, the seconds in which they were offered. A `LoadRecord` has `ttft` (time to first token), `tpot` (mean time per output token after the first), `e2el` (end to end), all in seconds, and `succeeded`: whether the
-whole answer came. A `Target` has the same three times as limits; `None` promises nothing.
+A `LoadLog` has `records`, one for each request that was offered, and `window`, the seconds in which they were offered.
+A `LoadRecord` has `ttft` (time to first token), `tpot` (mean time per output token after the first), `e2el` (end to
+end), all in seconds, and `succeeded`: whether the whole answer came. A `Target` has the same three times as limits;
+`None` promises nothing.
 
-**Your task: `goodput(log, target)`**: good requests per second of the window. A request is good if it succeeded and each of its times is at most the limit. One that ended after the window counts like any other.
+**Your task: `goodput(log, target)`**: good requests per second of the window. A request is good if it succeeded and
+each of its times is at most the limit. One that ended after the window counts like any other.
 
-Example: in a window of 4 s, 6 requests were offered. One was refused, one had its first token after 0.7 s, four after 0.2 s. With `Target(ttft=0.5)` the goodput is 1.0.
+Example: in a window of 4 s, 6 requests were offered. One was refused, one had its first token after 0.7 s, four after
+0.2 s. With `Target(ttft=0.5)` the goodput is 1.0.
 """
 
 # %% exercise="14.6"
@@ -604,9 +690,11 @@ from lessons_lib.serving.load.goodput import goodput
 """
 ### A reader that sets the pace
 
-A's client reads three tokens and then takes a break of 0.1 s, with an `await`. The event loop is free, and C is in the engine all the time. It also wants 12 tokens, which a callback collects.
+A's client reads three tokens and then takes a break of 0.1 s, with an `await`. The event loop is free, and C is in the
+engine all the time. It also wants 12 tokens, which a callback collects.
 
-`engine.stream` takes a step, of a few milliseconds, when its reader asks for a token. A step computes one token for each request.
+`engine.stream` takes a step, of a few milliseconds, when its reader asks for a token. A step computes one token for
+each request.
 
 **14.a** How many tokens does C have when A's break ends?
 """
@@ -633,7 +721,8 @@ C stands still, because no reader asks for a token.
 
 ### Too many, with a pencil
 
-A server can serve 10 requests per second. For 20 seconds, 30 per second arrive, evenly spaced. None is refused: they queue, first come, first served.
+A server can serve 10 requests per second. For 20 seconds, 30 per second arrive, evenly spaced. None is refused: they
+queue, first come, first served.
 
 **14.d** A request arrives at the end of these 20 seconds. How many seconds does it wait?
 """
@@ -654,7 +743,8 @@ In 20 seconds 600 requests arrive, and 200 are served. 400 still wait, and take 
 
 ### A slow reader
 
-A step takes 5 ms and gives a reader one token. The reader's connection is slow: sending takes 12 ms, whether it sends one token or ten. Tokens that arrive meanwhile wait, and the next time all of them are sent at once.
+A step takes 5 ms and gives a reader one token. The reader's connection is slow: sending takes 12 ms, whether it sends
+one token or ten. Tokens that arrive meanwhile wait, and the next time all of them are sent at once.
 
 **14.c** How many tokens does the reader find each time it looks, on average?
 """
@@ -688,7 +778,8 @@ reveal("14.c", sum(sizes) / len(sizes), "tokens", tolerance=0.15)
 
 # %% [markdown]
 """
-On average 12 / 5 = 2.4 tokens arrive while the reader sends. (A busy machine adds a little to both times.) The reader never falls further behind, because it takes everything that is there.
+On average 12 / 5 = 2.4 tokens arrive while the reader sends. (A busy machine adds a little to both times.) The reader
+never falls further behind, because it takes everything that is there.
 
 ### The heart of your server
 
@@ -722,7 +813,8 @@ async with AsyncEngine(engine) as front:
 """
 ### A request across the processes
 
-This is a recording of a client, the server and the engine's process, on one clock. The client streams a completion of eight tokens.
+This is a recording of a client, the server and the engine's process, on one clock. The client streams a completion of
+eight tokens.
 """
 
 # %%
@@ -732,14 +824,16 @@ draw_path(recording.lanes, recording.messages, recording.works, title="One strea
 
 # %% [markdown]
 """
-Once the prompt is computed, there's one message per step between engine and server, and one event per step to the client. The engine waits for none of them: its next step begins as soon as the last one has ended.
+Once the prompt is computed, there's one message per step between engine and server, and one event per step to the
+client. The engine waits for none of them: its next step begins as soon as the last one has ended.
 """
 
 # %% [markdown]
 """
 ### Where each part is in vLLM
 
-You have built, or read, nearly every part of a serving engine. This is where the same part is in **vLLM** (V1 engine, version 0.11):
+You have built, or read, nearly every part of a serving engine. This is where the same part is in **vLLM** (V1 engine,
+version 0.11):
 
 | lesson | our part | vLLM |
 |---|---|---|
@@ -764,15 +858,17 @@ You have built, or read, nearly every part of a serving engine. This is where th
 | 14 | `Fronts`, several HTTP processes | `APIServerProcessManager`, `vllm/v1/utils.py` |
 | 14 | open-loop load, goodput | `vllm bench serve --goodput`, `vllm/benchmarks/serve.py` |
 
-Like our server, vLLM makes the text in the server's process: the GPU shouldn't wait for Python. **SGLang** has three processes: a tokenizer manager (with the HTTP server), a scheduler with the model, and a detokenizer.
+Like our server, vLLM makes the text in the server's process: the GPU shouldn't wait for Python. **SGLang** has three
+processes: a tokenizer manager (with the HTTP server), a scheduler with the model, and a detokenizer.
 """
 
 # %% [markdown]
 """
 ### Several HTTP processes
 
-One Python process that writes an event for each token doesn't keep up with a GPU. So the server can have several (`--api-server-count`, the name in vLLM).
-Each has a front of its own, and the engine sends each front one message a step. Here are 256 streams of a model of half a billion parameters:
+One Python process that writes an event for each token doesn't keep up with a GPU. So the server can have several
+(`--api-server-count`, the name in vLLM). Each has a front of its own, and the engine sends each front one message a
+step. Here are 256 streams of a model of half a billion parameters:
 """
 
 # %%
@@ -792,7 +888,9 @@ Table(
 """
 ### The whole server
 
-`SmallApp` is small. The course's full server (in a terminal: `make serve`) runs in a process of its own, and its engine in another one: `EngineProcess` has the interface of `AsyncEngine`, but commands and events go through a socket, so they are plain data. It takes some seconds to load.
+`SmallApp` is small. The course's full server (in a terminal: `make serve`) runs in a process of its own, and its engine
+in another one: `EngineProcess` has the interface of `AsyncEngine`, but commands and events go through a socket, so they
+are plain data. It takes some seconds to load.
 """
 
 # %%
@@ -806,7 +904,8 @@ print(response.status, repr(answer["choices"][0]["text"]), answer["choices"][0][
 """
 ### A crash
 
-Here a client is reading when the engine's process is killed, as the operating system does when memory runs out. What does the client see?
+Here a client is reading when the engine's process is killed, as the operating system does when memory runs out. What
+does the client see?
 """
 
 
@@ -839,19 +938,22 @@ server.close()
 
 # %% [markdown]
 """
-The stream doesn't just stop: it ends with an error event, as yours does, so a client library doesn't take half an answer for a whole one. The server's own process is alive and says 503 from now on, on `/health` too. That's what a load balancer or Kubernetes looks at: it sends requests
-elsewhere and starts a new server.
+The stream doesn't just stop: it ends with an error event, as yours does, so a client library doesn't take half an
+answer for a whole one. The server's own process is alive and says 503 from now on, on `/health` too. That's what a load
+balancer or Kubernetes looks at: it sends requests elsewhere and starts a new server.
 """
 
 # %% [markdown]
 """
 ### An orderly end
 
-Servers have to stop on request, for example to make room for a new version. The system that runs them asks for it with a signal, SIGTERM.
+Servers have to stop on request, for example to make room for a new version. The system that runs them asks for it with
+a signal, SIGTERM.
 
 > **draining**: taking no new requests, and finishing those that run.
 
-This is a recording of a real server. Three clients come before SIGTERM is sent; the first has just been served. Three more come later. (Other programs were running on that machine, so everything took longer than usual.)
+This is a recording of a real server. Three clients come before SIGTERM is sent; the first has just been served. Three
+more come later. (Other programs were running on that machine, so everything took longer than usual.)
 """
 
 # %%
@@ -861,7 +963,9 @@ draw_drain(recording, title="What runs is finished, what is new is refused")
 
 # %% [markdown]
 """
-Nothing was cut: B and C got all their tokens. D and E were refused with status 503 at once, so their clients could ask another server. Then the process ended by itself, and F found no server at all. A drain has a limit, `--shutdown-timeout`: what still runs then is aborted, and its stream ends with an error event.
+Nothing was cut: B and C got all their tokens. D and E were refused with status 503 at once, so their clients could ask
+another server. Then the process ended by itself, and F found no server at all. A drain has a limit,
+`--shutdown-timeout`: what still runs then is aborted, and its stream ends with an error event.
 """
 
 # %% [markdown]
@@ -880,10 +984,12 @@ The same tokens with no more cache. What the event loop costs depends on how bus
 
 ### Two threads share one Python
 
-> **GIL**: global interpreter lock. In one Python process, only one thread runs Python code at a time. Operations of PyTorch release the lock while they compute.
+> **GIL**: global interpreter lock. In one Python process, only one thread runs Python code at a time. Operations of
+> PyTorch release the lock while they compute.
 
-The engine's thread runs Python too, between the operations of a step. If the event loop is busy at that moment, the engine waits. Let's see how long. 32 stories run, first with nothing else
-in the process. Then each token also goes to a reader that turns it into JSON, in the same process.
+The engine's thread runs Python too, between the operations of a step. If the event loop is busy at that moment, the
+engine waits. Let's see how long. 32 stories run, first with nothing else in the process. Then each token also goes to a
+reader that turns it into JSON, in the same process.
 """
 
 # %% tags=["measured"]
@@ -923,15 +1029,25 @@ draw_laps(setups, title="A step of 32 sequences: in the main thread alone, and i
 
 # %% [markdown]
 """
-The bars are medians over the steps. The engine does the same work in both. In the second one, time passes *between* two steps: the owner can start the next turn only when the event loop comes to it, and the loop is busy with readers. Within a step, the engine's thread may also have to wait for the lock after each operation. You see little of that here: nearly all of a step is the forward pass, and PyTorch computes without the lock. (Other programs on your machine
-blur this. Run the cell again if the bars look odd.) On a machine with a GPU, where a step's Python may be most of its time, that's worse. `EngineProcess` gives the engine a process, and so a lock, of its own.
+The bars are medians over the steps. The engine does the same work in both. In the second one, time passes *between* two
+steps: the owner can start the next turn only when the event loop comes to it, and the loop is busy with readers. Within
+a step, the engine's thread may also have to wait for the lock after each operation. You see little of that here: nearly
+all of a step is the forward pass, and PyTorch computes without the lock. (Other programs on your machine blur this. Run
+the cell again if the bars look odd.) On a machine with a GPU, where a step's Python may be most of its time, that's
+worse. `EngineProcess` gives the engine a process, and so a lock, of its own.
 
 ### Your own admission rule
 
-Your `AdmissionControl` looks only at how much is in flight. Can you do better? Write a rule that keeps the goodput high at three times the knee. It gets the length of a prompt and a `ServerState`: `now`, the prompt lengths of
-`waiting` and `running` requests, their sum `prompt_tokens`, and `first_tokens`: pairs (when, how long it took) of the last 32 first tokens. It returns whether to take the request.
+Your `AdmissionControl` looks only at how much is in flight. Can you do better? Write a rule that keeps the goodput high
+at three times the knee. It gets the length of a prompt and a `ServerState`: `now`, the prompt lengths of `waiting` and
+`running` requests, their sum `prompt_tokens`, and `first_tokens`: pairs (when, how long it took) of the last 32 first
+tokens. It returns whether to take the request.
 
-The scoreboard runs your rule next to the reference, on seeds that you haven't seen. 100 % is the goodput at the knee. The last two columns show what a rule does to short and to long prompts. The rule below doesn't look at the length, and its two columns differ by eight points all the same, so small differences mean nothing. (A run here has 400 requests instead of 3,000. So those from the start of the run, the only ones served in time if all are taken, are a larger share.) Is your rule one that you would want to be served by?
+The scoreboard runs your rule next to the reference, on seeds that you haven't seen. 100 % is the goodput at the knee.
+The last two columns show what a rule does to short and to long prompts. The rule below doesn't look at the length, and
+its two columns differ by eight points all the same, so small differences mean nothing. (A run here has 400 requests
+instead of 3,000. So those from the start of the run, the only ones served in time if all are taken, are a larger
+share.) Is your rule one that you would want to be served by?
 """
 
 

@@ -6,8 +6,9 @@
 
 85 minutes · difficulty: hard · routes: serving · prerequisites: lesson 11 (prefix sharing) and lesson 14 (serving)
 
-A second GPU can hold a copy of the model. Two questions follow: which copy gets which request, and what happens to the requests of a copy that dies? We build the core of both answers. You need neither a GPU nor a
-cluster: the replicas are engines in this process.
+A second GPU can hold a copy of the model. Two questions follow: which copy gets which request, and what happens to the
+requests of a copy that dies? We build the core of both answers. You need neither a GPU nor a cluster: the replicas are
+engines in this process.
 """
 
 # %%
@@ -42,21 +43,23 @@ def new_engine(max_num_seqs=6):
 """
 ## The problem: one engine is full
 
-An engine that runs four sequences at a time gets twelve requests: four run, eight wait. A larger batch helps until memory runs out or each step takes too long. Then you need
-a second engine with a model of its own.
+An engine that runs four sequences at a time gets twelve requests: four run, eight wait. A larger batch helps until
+memory runs out or each step takes too long. Then you need a second engine with a model of its own.
 
 > **replica**: one of several servers with the same model. Any of them can serve any request.
 
 > **load balancer**: what clients talk to. It chooses a replica for each request and passes the answer on.
 
-Two replicas are not as good as one engine that is twice as large. Each has its own waiting queue, so one can be full while the other is idle. And each has
-its own prefix cache (lesson 11): what one has computed is unknown to the other. So the choice matters.
+Two replicas are not as good as one engine that is twice as large. Each has its own waiting queue, so one can be full
+while the other is idle. And each has its own prefix cache (lesson 11): what one has computed is unknown to the other.
+So the choice matters.
 
 ## Predict
 
-One conversation has five turns. Each prompt contains everything said before, so the five prompts have 64, 128, 192, 256 and 320 tokens. A replica finds the
-full blocks of any prompt that it computed before. There are two replicas, used alternately: the first prompt goes to replica 0, the second to replica 1, the third to
-replica 0, and so on. A block has 16 tokens.
+One conversation has five turns. Each prompt contains everything said before, so the five prompts have 64, 128, 192, 256
+and 320 tokens. A replica finds the full blocks of any prompt that it computed before. There are two replicas, used
+alternately: the first prompt goes to replica 0, the second to replica 1, the third to replica 0, and so on. A block has
+16 tokens.
 
 **15.a** How many prompt tokens are found in a cache, over all five prompts?
 """
@@ -76,8 +79,9 @@ Here are three ways to choose, from simple to clever:
 
 > **prefix affinity**: sending a request to the replica whose cache probably holds the beginning of its prompt.
 
-Let's try them on six conversations, A to F, of five turns each. The prompts arrive in mixed order, and no model runs: only prefix caches are simulated, with blocks of 16
-tokens as in lesson 11. (The 4 of `PrefixAffinity(4)` is a limit; the next section needs it.)
+Let's try them on six conversations, A to F, of five turns each. The prompts arrive in mixed order, and no model runs:
+only prefix caches are simulated, with blocks of 16 tokens as in lesson 11. (The 4 of `PrefixAffinity(4)` is a limit;
+the next section needs it.)
 """
 
 # %%
@@ -92,13 +96,15 @@ print(f"with prefix affinity: {simulate_routing(turns, PrefixAffinity(4), 2).cac
 
 # %% [markdown]
 """
-With round robin, each prompt finds what the prompt *before the last* left behind: 64 + 128 + 192 = 384. And in the picture, every conversation takes up memory in both caches.
-With affinity, each is in one cache only, and leaves room for others.
+With round robin, each prompt finds what the prompt *before the last* left behind: 64 + 128 + 192 = 384. And in the
+picture, every conversation takes up memory in both caches. With affinity, each is in one cache only, and leaves room
+for others.
 
 ### Why not affinity alone?
 
-Suppose that all prompts begin with the same instructions. The first one goes to some replica. From then on, that replica has been sent the longest beginning of *every*
-prompt, and the others get nothing. So affinity needs a limit: a replica that is much busier than the least loaded one isn't chosen for its prefix.
+Suppose that all prompts begin with the same instructions. The first one goes to some replica. From then on, that
+replica has been sent the longest beginning of *every* prompt, and the others get nothing. So affinity needs a limit: a
+replica that is much busier than the least loaded one isn't chosen for its prefix.
 
 How does the balancer know what is in a cache? It doesn't ask. It remembers what it has sent, and that is a good guess.
 
@@ -112,15 +118,18 @@ The balancer keeps a `Replica` for each server, with these attributes:
 | `num_sent` | how many requests it was sent in all |
 | `sent_blocks` | the block hashes of the prompts that it was sent; `block_hash in replica.sent_blocks` is True or False |
 
-**Your task: `choose_replica(block_hashes, replicas, imbalance_limit)`.** `block_hashes` are those of the prompt's full blocks, in order, as in lesson 11: each covers
-everything up to the end of its block. `replicas` is a list of one or more. Return an index.
+**Your task: `choose_replica(block_hashes, replicas, imbalance_limit)`.** `block_hashes` are those of the prompt's full
+blocks, in order, as in lesson 11: each covers everything up to the end of its block. `replicas` is a list of one or
+more. Return an index.
 
-A replica *matches* as many blocks as it was sent from the start of the prompt without a gap. The best match gets the request, unless its load is more than
-`imbalance_limit` above that of the least loaded replica; then the least loaded one gets it. In both cases ties go to the smaller load, then to the smaller `num_sent`, then to
-the first. Change nothing.
+A replica *matches* as many blocks as it was sent from the start of the prompt without a gap. The best match gets the
+request, unless its load is more than `imbalance_limit` above that of the least loaded replica; then the least loaded
+one gets it. In both cases ties go to the smaller load, then to the smaller `num_sent`, then to the first. Change
+nothing.
 
-Example: the prompt has blocks a, b, c, and the limit is 2. Replica 0 was sent a, b and serves 5 requests. Replica 1 was sent b, c and serves 3. Replica 0
-matches two blocks; replica 1 matches none, because a is missing. 5 is not more than 3 + 2, so the answer is 0. With a limit of 1 it is 1.
+Example: the prompt has blocks a, b, c, and the limit is 2. Replica 0 was sent a, b and serves 5 requests. Replica 1 was
+sent b, c and serves 3. Replica 0 matches two blocks; replica 1 matches none, because a is missing. 5 is not more than 3 +
+2, so the answer is 0. With a limit of 1 it is 1.
 """
 
 # %% exercise="15.1"
@@ -128,10 +137,12 @@ from lessons_lib.serving.router import choose_replica
 
 # %% [markdown]
 """
-Now your function gets a larger workload: 150 conversations, 24 of which are open at the same time. Each begins with one of four system prompts. 16
-requests run at a time: when a prompt arrives, the oldest request ends, and the other 15 are still running. Each replica's cache has 400 blocks.
+Now your function gets a larger workload: 150 conversations, 24 of which are open at the same time. Each begins with one
+of four system prompts. 16 requests run at a time: when a prompt arrives, the oldest request ends, and the other 15 are
+still running. Each replica's cache has 400 blocks.
 
-In the table, "found" is the share of the prompt tokens that were in a cache, and "highest load" the most requests that one replica served at a time.
+In the table, "found" is the share of the prompt tokens that were in a cache, and "highest load" the most requests that
+one replica served at a time.
 """
 
 # %%
@@ -151,23 +162,29 @@ Table(
 
 # %% [markdown]
 """
-Round robin and two choices get *worse* with more replicas: the more there are, the less likely the right one is chosen by chance. Affinity with a limit of 2 or more doesn't: with
-four replicas and a limit of 4, 22% of the prompt tokens are left to compute; with round robin it is 48%. And the limit is a trade-off: a small one keeps the load even, a large one
-finds more. Its first step buys the most. ("Further" derives the highest load with a pencil, and has a scoreboard for a rule of your own.)
+Round robin and two choices get *worse* with more replicas: the more there are, the less likely the right one is chosen
+by chance. Affinity with a limit of 2 or more doesn't: with four replicas and a limit of 4, 22% of the prompt tokens are
+left to compute; with round robin it is 48%. And the limit is a trade-off: a small one keeps the load even, a large one
+finds more. Its first step buys the most. ("Further" derives the highest load with a pencil, and has a scoreboard for a
+rule of your own.)
 """
 
 # %% [markdown]
 """
 ## A replica dies
 
-A process is killed, a machine loses power, a GPU reports an error. The streams that it was serving stop in the middle of a word. The balancer has three options:
+A process is killed, a machine loses power, a GPU reports an error. The streams that it was serving stop in the middle
+of a word. The balancer has three options:
 
 1. **An error.** The stream ends with a message. The client sends its request again, and pays for everything twice.
-2. **Begin again** on another replica. The balancer drops as many tokens as the client has received, and hopes that they are the same ones. Each of them takes a step again.
-3. **Go on elsewhere.** The balancer has passed every token on, so it knows them all. Another replica can continue, after a single prefill.
+2. **Begin again** on another replica. The balancer drops as many tokens as the client has received, and hopes that they
+   are the same ones. Each of them takes a step again.
+3. **Go on elsewhere.** The balancer has passed every token on, so it knows them all. Another replica can continue,
+   after a single prefill.
 
-The third is the best, if the client gets exactly the tokens that it would have got without the failure. The simplest way is to send the prompt and the tokens so far as
-one longer prompt. Is that the same? Take four requests, each cut after ten tokens: a greedy one; one with temperature 1 and a seed; one with a presence penalty, which looks at generated
+The third is the best, if the client gets exactly the tokens that it would have got without the failure. The simplest
+way is to send the prompt and the tokens so far as one longer prompt. Is that the same? Take four requests, each cut
+after ten tokens: a greedy one; one with temperature 1 and a seed; one with a presence penalty, which looks at generated
 tokens; and one with a stop string that begins before the cut and ends after it.
 
 **15.b** How many of the four get the same tokens as without the cut?
@@ -206,23 +223,27 @@ Table(columns=["request", "as a longer prompt: the same tokens"], rows=rows)
 
 # %% [markdown]
 """
-Of these four, only the greedy one does. As part of the prompt, the ten tokens no longer count as *generated*. The random number of a token depends on the seed and on how many tokens
-were generated before it (lesson 12), so the random numbers start again. Penalties look at generated tokens only. And half of the stop string is before the cut, where nothing looks for it
-anymore: that completion should have ended, but it goes on.
+Of these four, only the greedy one does. As part of the prompt, the ten tokens no longer count as *generated*. The
+random number of a token depends on the seed and on how many tokens were generated before it (lesson 12), so the random
+numbers start again. Penalties look at generated tokens only. And half of the stop string is before the cut, where
+nothing looks for it anymore: that completion should have ended, but it goes on.
 
-So the replica has to be told which tokens are prompt and which are output. Our engine takes the tokens so far as `output_ids`, and over HTTP as `output_token_ids`. As after a preemption
-(lesson 10), it computes their keys and values again and keeps the tokens.
+So the replica has to be told which tokens are prompt and which are output. Our engine takes the tokens so far as
+`output_ids`, and over HTTP as `output_token_ids`. As after a preemption (lesson 10), it computes their keys and values
+again and keeps the tokens.
 
 ## Build 2: the request that goes on
 
-**Your task: `request_to_go_on(request, token_ids)`.** `request` is a dict, the request that the lost replica was sent: `"prompt"` (token ids), `"max_tokens"`, and any other fields. `token_ids`
-is a list: the tokens that the client has received in answer to it. Return the request for the next replica, a new dict with a list of its own.
+**Your task: `request_to_go_on(request, token_ids)`.** `request` is a dict, the request that the lost replica was sent:
+`"prompt"` (token ids), `"max_tokens"`, and any other fields. `token_ids` is a list: the tokens that the client has
+received in answer to it. Return the request for the next replica, a new dict with a list of its own.
 
-The next replica continues from `"output_token_ids"`, the list of *all* tokens of the completion so far; a request that was moved before already has some. The field may be missing or
-None. `max_tokens` limits the whole completion; return None if no token is missing. Change neither argument.
+The next replica continues from `"output_token_ids"`, the list of *all* tokens of the completion so far; a request that
+was moved before already has some. The field may be missing or None. `max_tokens` limits the whole completion; return
+None if no token is missing. Change neither argument.
 
-Example: `request_to_go_on({"prompt": [5, 6], "max_tokens": 4, "seed": 1}, [8, 9])` returns `{"prompt": [5, 6], "max_tokens": 4, "seed": 1,
-"output_token_ids": [8, 9]}`. With four token ids it returns None.
+Example: `request_to_go_on({"prompt": [5, 6], "max_tokens": 4, "seed": 1}, [8, 9])` returns
+`{"prompt": [5, 6], "max_tokens": 4, "seed": 1, "output_token_ids": [8, 9]}`. With four token ids it returns None.
 """
 
 # %% exercise="15.2"
@@ -236,12 +257,13 @@ for name, fields in cases.items():
 
 # %% [markdown]
 """
-All four requests go on with exactly the tokens of the uncut answer. The price is one prefill: the first step computes the prompt and the ten tokens together, and gives token 11.
+All four requests go on with exactly the tokens of the uncut answer. The price is one prefill: the first step computes
+the prompt and the ten tokens together, and gives token 11.
 
 ## Build 3: the core of a balancer
 
-Now we put it together, as a generator: **`relay(request, replicas, choose, max_moves=MAX_MOVES)`**. What may the *reader* of a stream see, the client? Suppose that replicas A, B and C would all
-answer 11, 12, 13:
+Now we put it together, as a generator: **`relay(request, replicas, choose, max_moves=MAX_MOVES)`**. What may the
+*reader* of a stream see, the client? Suppose that replicas A, B and C would all answer 11, 12, 13:
 
 | what happens | the reader gets | asked |
 |---|---|---|
@@ -251,10 +273,12 @@ answer 11, 12, 13:
 | each is lost before its first token | `Chunk([], "error", "…")` with a message of yours | A, B, C: at most `max_moves` after the first, as the request itself may kill them |
 | A raises `ValueError("too long")` | `Chunk([], "error", "too long")` | A only: any exception but `ReplicaLost` is a refusal, and all would refuse |
 
-- A `Chunk` has `token_ids`, `finish_reason` (None, except in the last one) and `error`. Some servers send the reason in a chunk without tokens.
+- A `Chunk` has `token_ids`, `finish_reason` (None, except in the last one) and `error`. Some servers send the reason in
+  a chunk without tokens.
 - `choose(candidates)` gets a list of the replicas that can still be asked, at least one, and returns an index in it.
 
-The first and the last row are in `stream_once`, which serves a request by one replica. It closes the stream and lowers the load in every case, also when the reader leaves. It raises `ReplicaLost` if the replica is lost.
+The first and the last row are in `stream_once`, which serves a request by one replica. It closes the stream and lowers
+the load in every case, also when the reader leaves. It raises `ReplicaLost` if the replica is lost.
 """
 
 # %%
@@ -264,8 +288,10 @@ show_source(stream_once)
 """
 **Your task**: `relay`, with the other rows. Use `stream_once`, or do it your own way.
 
-- Each chunk is passed on before the next one is read. A chunk with a `finish_reason` is passed on as it is, and is the last.
-- After a loss, one of the replicas that haven't been lost is asked for what `request_to_go_on` returns. If that is None, none is asked. The same holds for a request that arrives complete.
+- Each chunk is passed on before the next one is read. A chunk with a `finish_reason` is passed on as it is, and is the
+  last.
+- After a loss, one of the replicas that haven't been lost is asked for what `request_to_go_on` returns. If that is
+  None, none is asked. The same holds for a request that arrives complete.
 - When the next replica is asked, or the reader leaves, the stream before is closed and its replica's load is lowered.
 - All replicas get the same seed. If the request has none (missing or None), draw a random int for it.
 - Change neither `request` nor the list `replicas`, which may be empty.
@@ -285,10 +311,12 @@ from lessons_lib.serving.failover import relay
 """
 ### Kill one
 
-Two replicas, each a real engine. Six streams, A to F, are read at the same time, with your `relay` and your `choose_replica` with a limit of 1. The readers take turns: in each round, each of them, in this
-order, takes one chunk of one token. After nine rounds, replica 1 is lost.
+Two replicas, each a real engine. Six streams, A to F, are read at the same time, with your `relay` and your
+`choose_replica` with a limit of 1. The readers take turns: in each round, each of them, in this order, takes one chunk
+of one token. After nine rounds, replica 1 is lost.
 
-The prompts of A, B and C begin with one text, those of D, E and F with another; each of the two texts fills two blocks and a part of a third. Which streams will replica 1 serve?
+The prompts of A, B and C begin with one text, those of D, E and F with another; each of the two texts fills two blocks
+and a part of a third. Which streams will replica 1 serve?
 """
 
 # %%
@@ -314,23 +342,29 @@ draw_streams(records, 2, lost=(1, 9))
 
 # %% [markdown]
 """
-Two thirds of the streams lose their replica, and no reader notices: each gets the tokens that it would have got without the failure. (The picture counts chunks: the pause for a prefill doesn't show.)
+Two thirds of the streams lose their replica, and no reader notices: each gets the tokens that it would have got without
+the failure. (The picture counts chunks: the pause for a prefill doesn't show.)
 
-A goes to replica 0, and so does B, which begins alike. C would follow, but replica 0 has two requests by then and replica 1 has none. D's beginning is new, so only the load counts, and E and F
-follow D. The cache helps with the moves, too: C finds its beginning on replica 0, because A and B have it, and D's is computed once for D, E and F.
+A goes to replica 0, and so does B, which begins alike. C would follow, but replica 0 has two requests by then and
+replica 1 has none. D's beginning is new, so only the load counts, and E and F follow D. The cache helps with the moves,
+too: C finds its beginning on replica 0, because A and B have it, and D's is computed once for D, E and F.
 
-`lessons_lib/serving/balancer.py` does the same over HTTP. It also asks each replica's `/health` every half second, and so notices one that *hangs*.
+`lessons_lib/serving/balancer.py` does the same over HTTP. It also asks each replica's `/health` every half second, and
+so notices one that *hangs*.
 
 ## What is still wrong
 
-**The router guesses.** It doesn't know what a replica has evicted. vLLM can publish *KV events* whenever it stores or drops blocks, and routers such as NVIDIA Dynamo's follow them.
+**The router guesses.** It doesn't know what a replica has evicted. vLLM can publish *KV events* whenever it stores or
+drops blocks, and routers such as NVIDIA Dynamo's follow them.
 
 **The balancer itself can die,** and takes all streams with it. Two of them would have to share what they know.
 
-**An end can get lost.** A completion also ends with a stop token or a stop string, and `relay` knows neither. If a replica is lost between that last token and its
-`finish_reason`, the reader has the whole answer, and gets an error: the next replica refuses, because nothing is left to generate. With our engine the reason comes with the last token.
+**An end can get lost.** A completion also ends with a stop token or a stop string, and `relay` knows neither. If a
+replica is lost between that last token and its `finish_reason`, the reader has the whole answer, and gets an error: the
+next replica refuses, because nothing is left to generate. With our engine the reason comes with the last token.
 
-**Replicas don't make a stream faster,** and they don't help if a single copy of the model doesn't fit. Lesson 16 cuts a model in two.
+**Replicas don't make a stream faster,** and they don't help if a single copy of the model doesn't fit. Lesson 16 cuts a
+model in two.
 
 ## Quiz
 """
@@ -342,7 +376,8 @@ quiz("15")
 """
 ## References
 
-- M. Mitzenmacher: *The Power of Two Choices in Randomized Load Balancing*, IEEE TPDS 2001. <https://www.eecs.harvard.edu/~michaelm/postscripts/tpds2001.pdf>
+- M. Mitzenmacher: *The Power of Two Choices in Randomized Load Balancing*, IEEE TPDS 2001.
+  <https://www.eecs.harvard.edu/~michaelm/postscripts/tpds2001.pdf>
 - Ray Serve. <https://docs.ray.io/en/latest/serve/index.html>
 - NVIDIA Dynamo: request migration. <https://docs.nvidia.com/dynamo/>
 
@@ -350,7 +385,8 @@ quiz("15")
 
 ### The highest load, with a pencil
 
-The larger workload again: 15 requests are running when a new one arrives. There are four replicas, and `imbalance_limit` is 4. With bad luck, the busiest replica is always the one that was sent the longest beginning. A
+The larger workload again: 15 requests are running when a new one arrives. There are four replicas, and
+`imbalance_limit` is 4. With bad luck, the busiest replica is always the one that was sent the longest beginning. A
 start for your pencil: call the load of the least loaded replica m.
 
 **15.c** What is the most requests that one replica can ever serve at a time, the new one included?
@@ -364,14 +400,16 @@ reveal("15.c", simulate_routing(prompts, PrefixAffinity(4, choose_replica), 4).h
 
 # %% [markdown]
 """
-If the least loaded replica has m requests, all four have at least m, and the one chosen for its prefix has at most m + 4 before the new one. And only 15 are running, so it has at
-most 15 - 3m. Of these two bounds, the smaller is largest with m = 2 or m = 3: the chosen replica has 6, and now 7. The same pencil gives "highest load" for each limit up to 8 in the table. So you can derive the limit from the load
-that a replica can take, before you measure anything.
+If the least loaded replica has m requests, all four have at least m, and the one chosen for its prefix has at most m +
+4 before the new one. And only 15 are running, so it has at most 15 - 3m. Of these two bounds, the smaller is largest
+with m = 2 or m = 3: the chosen replica has 6, and now 7. The same pencil gives "highest load" for each limit up to 8 in
+the table. So you can derive the limit from the load that a replica can take, before you measure anything.
 
 ### Beat the reference
 
-Write a rule of your own: a function of the prompt's block hashes and the list of replicas that returns an index. It is scored on conversations that you can't see,
-with 4 replicas. No replica may ever serve more than 6 requests at a time. Under the same bound, the reference is `choose_replica` with a limit of 2. There is room above it.
+Write a rule of your own: a function of the prompt's block hashes and the list of replicas that returns an index. It is
+scored on conversations that you can't see, with 4 replicas. No replica may ever serve more than 6 requests at a time.
+Under the same bound, the reference is `choose_replica` with a limit of 2. There is room above it.
 """
 
 # %%
@@ -386,30 +424,40 @@ routing_scoreboard(my_rule)
 <details>
 <summary><b>Ray Serve</b>: what starts the replicas, replaces dead ones, and adds more?</summary>
 
-You wouldn't run your own balancer over a hundred machines. Something has to start the replicas, place them on machines with free GPUs, notice dead ones and replace them, and add more when the load grows.
+You wouldn't run your own balancer over a hundred machines. Something has to start the replicas, place them on machines
+with free GPUs, notice dead ones and replace them, and add more when the load grows.
 
 > **autoscaling**: adding and removing replicas by how much there is to do.
 
-[Ray Serve](https://docs.ray.io/en/latest/serve/index.html) does all of that. A file describes what it runs: `lessons_lib/serving/serve_config.yaml`, which `serve deploy serve_config.yaml` puts into effect. Find these four in it: `autoscaling_config` (how many
-replicas, and how many requests each should have), the two delays (a new replica takes long to start, and one that is removed loses its cache), `health_check_period_s`, and `graceful_shutdown_timeout_s`, the time for which a replica that is
-taken away may finish its streams.
+[Ray Serve](https://docs.ray.io/en/latest/serve/index.html) does all of that. A file describes what it runs:
+`lessons_lib/serving/serve_config.yaml`, which `serve deploy serve_config.yaml` puts into effect. Find these four in it:
+`autoscaling_config` (how many replicas, and how many requests each should have), the two delays (a new replica takes
+long to start, and one that is removed loses its cache), `health_check_period_s`, and `graceful_shutdown_timeout_s`, the
+time for which a replica that is taken away may finish its streams.
 
-A *router* inside Ray chooses the replica. Two choices is the default. `PrefixRequestRouter` in `lessons_lib/serving/ray_app.py` calls `choose_replica` instead.
+A *router* inside Ray chooses the replica. Two choices is the default. `PrefixRequestRouter` in
+`lessons_lib/serving/ray_app.py` calls `choose_replica` instead.
 
-Ray replaces a replica that dies, but it knows nothing about tokens: the streams would end in the middle. So `ray_app.py` has a second part in front, the `Gateway`, which does what your `relay` does.
+Ray replaces a replica that dies, but it knows nothing about tokens: the streams would end in the middle. So
+`ray_app.py` has a second part in front, the `Gateway`, which does what your `relay` does.
 
-Ray starts about a dozen processes and needs some 3 GB of memory, so this notebook doesn't start it unless you say so: `pip install "ray[serve]"`, set `RUN_RAY` to True and run the cell below. If Ray isn't installed or doesn't start, the cell says so. It also
-shows figures that were recorded.
+Ray starts about a dozen processes and needs some 3 GB of memory, so this notebook doesn't start it unless you say so:
+`pip install "ray[serve]"`, set `RUN_RAY` to True and run the cell below. If Ray isn't installed or doesn't start, the
+cell says so. It also shows figures that were recorded.
 
 </details>
 
 <details>
 <summary><b>What production does</b>: Ray, Dynamo</summary>
 
-- **Ray Serve**: `PowerOfTwoChoicesRequestRouter` in `ray/serve/_private/request_router/pow_2_router.py`, and for language models `PrefixCacheAffinityRouter` in `ray/llm/_internal/serve/routing_policies/prefix_aware/prefix_aware_router.py`. It keeps a tree of the texts that
-  it has sent, and falls back to two choices when the load gets uneven (`imbalanced_threshold`).
-- **NVIDIA Dynamo** moves streams too, which it calls *request migration*: it collects the tokens and sends them to another worker behind the prompt, `--migration-limit` times at most. The default is 0: no moves.
-- **Disaggregated serving** goes one step further: some replicas compute only prompts, others only answers, and the KV cache is sent from one to the other.
+- **Ray Serve**: `PowerOfTwoChoicesRequestRouter` in `ray/serve/_private/request_router/pow_2_router.py`, and for
+  language models `PrefixCacheAffinityRouter` in
+  `ray/llm/_internal/serve/routing_policies/prefix_aware/prefix_aware_router.py`. It keeps a tree of the texts that it
+  has sent, and falls back to two choices when the load gets uneven (`imbalanced_threshold`).
+- **NVIDIA Dynamo** moves streams too, which it calls *request migration*: it collects the tokens and sends them to
+  another worker behind the prompt, `--migration-limit` times at most. The default is 0: no moves.
+- **Disaggregated serving** goes one step further: some replicas compute only prompts, others only answers, and the KV
+  cache is sent from one to the other.
 
 </details>
 """

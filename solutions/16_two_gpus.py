@@ -2,11 +2,14 @@
 """
 # 16 · Two GPUs
 
-**What if the model doesn't fit on one GPU? And if it does, is a second GPU better as a replica or as one half of the model?**
+**What if the model doesn't fit on one GPU? And if it does, is a second GPU better as a replica or as one half of the
+model?**
 
 85 minutes · difficulty: hard · routes: serving · prerequisites: lesson 08 (what a step reads) and lesson 14 (serving); lesson 15 (replicas) for the comparison
 
-To use two GPUs for one model, every matrix is cut, and the results of both halves are added up. You build the cut, the sum, and a layer from the two; at the end, a model runs on all three. You need no GPU: the halves are processes or threads on your CPU.
+To use two GPUs for one model, every matrix is cut, and the results of both halves are added up. You build the cut, the
+sum, and a layer from the two; at the end, a model runs on all three. You need no GPU: the halves are processes or
+threads on your CPU.
 """
 
 # %%
@@ -37,16 +40,22 @@ recorded = json.loads((RECORDED / "replicas.json").read_text(encoding="utf-8"))
 """
 ## The problem: too large for one GPU
 
-Lesson 15 served one model by several replicas. That doesn't help if a single copy doesn't fit: 70 billion parameters in bfloat16 take 140 GB, and an H100 has 80.
+Lesson 15 served one model by several replicas. That doesn't help if a single copy doesn't fit: 70 billion parameters in
+bfloat16 take 140 GB, and an H100 has 80.
 
-So it has to be spread over several GPUs. You could give each GPU some of the layers: *pipeline parallelism*. But a token goes through the layers one after the other. Several batches under way keep all GPUs busy, but no step gets faster. The other way is to cut every layer.
+So it has to be spread over several GPUs. You could give each GPU some of the layers: *pipeline parallelism*. But a
+token goes through the layers one after the other. Several batches under way keep all GPUs busy, but no step gets
+faster. The other way is to cut every layer.
 
-> **tensor parallelism**: several processes, each with a GPU, compute every layer together. Each has a part of every large matrix.
+> **tensor parallelism**: several processes, each with a GPU, compute every layer together. Each has a part of every
+> large matrix.
 
 ## The idea: columns, then rows
 
-Take the MLP of a layer. In its simplest form it is a matrix, a function like SiLU that treats each element separately, and a second matrix. Cut the first by *columns*, and each process computes some of the elements, from the whole input. Cut the
-second by *rows* at the same places, and each process has exactly the inputs that its rows need. What it gets is a part of every sum:
+Take the MLP of a layer. In its simplest form it is a matrix, a function like SiLU that treats each element separately,
+and a second matrix. Cut the first by *columns*, and each process computes some of the elements, from the whole input.
+Cut the second by *rows* at the same places, and each process has exactly the inputs that its rows need. What it gets is
+a part of every sum:
 """
 
 # %%
@@ -54,19 +63,25 @@ draw_cut_matrices(num_tokens=4, inputs=12, inner=16, outputs=12)
 
 # %% [markdown]
 """
-Nothing is sent between the two matrices. Attention works the same way: its "elements" are the heads. A process computes queries, keys and values of its own heads, attends with them, and multiplies by its rows of the
-output matrix. So its cache holds only its own KV heads. Only two sums in each layer have to be sent.
+Nothing is sent between the two matrices. Attention works the same way: its "elements" are the heads. A process computes
+queries, keys and values of its own heads, attends with them, and multiplies by its rows of the output matrix. So its
+cache holds only its own KV heads. Only two sums in each layer have to be sent.
 
 > **all-reduce**: each process has a tensor, and afterwards each has the sum of all of them.
 
 ## Build 1: the two cuts
 
-`torch.nn.Linear` stores its weight as `[outputs, inputs]` and computes `x @ weight.T + bias`. The names of the cuts refer to the transposed weight in this formula.
+`torch.nn.Linear` stores its weight as `[outputs, inputs]` and computes `x @ weight.T + bias`. The names of the cuts
+refer to the transposed weight in this formula.
 
-**Your task: `cut_linear(weight, bias, cut, rank, world_size)`.** Return the tuple (weight, bias) of one process. `rank` is its index, and `world_size` the number of processes, 1 or more. `bias` is a tensor or None. `cut` is always one of these two:
+**Your task: `cut_linear(weight, bias, cut, rank, world_size)`.** Return the tuple (weight, bias) of one process. `rank`
+is its index, and `world_size` the number of processes, 1 or more. `bias` is a tensor or None. `cut` is always one of
+these two:
 
-- `cut == "colwise"`: the *outputs* are divided among the processes, rank 0 first. The results of all processes, side by side, are the layer's output.
-- `cut == "rowwise"`: the *inputs* are divided among the processes, rank 0 first. The results of all processes, added up, are the layer's output.
+- `cut == "colwise"`: the *outputs* are divided among the processes, rank 0 first. The results of all processes, side by
+  side, are the layer's output.
+- `cut == "rowwise"`: the *inputs* are divided among the processes, rank 0 first. The results of all processes, added
+  up, are the layer's output.
 - If equal parts aren't possible, raise `ValueError`.
 - Return new tensors, which keep nothing of the whole ones in memory: that's the point of it all.
 
@@ -99,10 +114,12 @@ for world_size in (2, 4):
 """
 ## A whole model in two processes
 
-Each process needs an engine of its own, and all must schedule the *same* step, or they would add up the results of different tokens. So in `lessons_lib/serving/parallel_engine.py`, the first process tells the others about every call that
-changes its engine, and they make the same call.
+Each process needs an engine of its own, and all must schedule the *same* step, or they would add up the results of
+different tokens. So in `lessons_lib/serving/parallel_engine.py`, the first process tells the others about every call
+that changes its engine, and they make the same call.
 
-The next cell starts a second process, cuts every layer, and serves the six stories. (It runs the course's `cut_linear`, and the sums are PyTorch's. Yours follow at the end of the lesson.)
+The next cell starts a second process, cuts every layer, and serves the six stories. (It runs the course's `cut_linear`,
+and the sums are PyTorch's. Yours follow at the end of the lesson.)
 """
 
 # %%
@@ -117,12 +134,15 @@ with parallel_engine(partial(load_model, None), config) as engine:
 
 # %% [markdown]
 """
-Heads can't be cut in half, so the number of processes must divide the number of KV heads. (In vLLM, several processes may hold a copy of the same head.)
+Heads can't be cut in half, so the number of processes must divide the number of KV heads. (In vLLM, several processes
+may hold a copy of the same head.)
 
 ## Two replicas, or one model on two GPUs?
 
-Suppose the model *does* fit on one GPU, and you have two. You can run two replicas, each of which serves half of the requests. Or you can cut the model in two, and both GPUs work on all requests. Both ways were measured on two H100 GPUs, with 64 requests at a time, for a model with 8
-billion parameters and 32 layers, and for one with 0.5 billion and 24 layers. Which way decodes faster, and is it the same for both models? The steps of *one* GPU were measured too:
+Suppose the model *does* fit on one GPU, and you have two. You can run two replicas, each of which serves half of the
+requests. Or you can cut the model in two, and both GPUs work on all requests. Both ways were measured on two H100 GPUs,
+with 64 requests at a time, for a model with 8 billion parameters and 32 layers, and for one with 0.5 billion and 24
+layers. Which way decodes faster, and is it the same for both models? The steps of *one* GPU were measured too:
 """
 
 # %%
@@ -134,13 +154,15 @@ for name, shape in NAMES.items():
 
 # %% [markdown]
 """
-Take the 8 billion. A replica has 32 of the 64 requests, so its step is somewhere between these two. The cut model has all 64, and its step changes in three ways:
+Take the 8 billion. A replica has 32 of the 64 requests, so its step is somewhere between these two. The cut model has
+all 64, and its step changes in three ways:
 
 - The layers have 7 of the 8 billion parameters, 14 GB. Each GPU reads half of them.
 - The 64 requests have 3.2 GB of keys and values. Each GPU reads half of them. An H100 reads up to 3,350 GB/s.
 - Two sums in each layer are added, of about 7 µs each. (An optional part below estimates that.)
 
-Take the rest of the step as it is. Predict the ratio in decode steps: tokens per second of one model on two GPUs, divided by those of two replicas. Above 1, the cut wins; below 1, the replicas do.
+Take the rest of the step as it is. Predict the ratio in decode steps: tokens per second of one model on two GPUs,
+divided by those of two replicas. Above 1, the cut wins; below 1, the replicas do.
 
 **16.a** With 8 billion parameters? (5 % more or less is a hit.)
 """
@@ -155,22 +177,28 @@ two_gpus_table(two_gpus, NAMES)
 
 # %% [markdown]
 """
-Replicas don't make a step much faster: each still reads all weights, and a step for 32 requests takes 9.99 ms, one for 64 10.97. So two GPUs that share the large model decode faster than two replicas. With the pencil, half of 14 GB and
-half of 3.2 GB are 2.6 ms less, 64 sums are 0.4 ms more, and 10.97 ms become about 8.8. For the small model it's the other way around. Its sums cost more than the cut saves: two GPUs that share it are slower than *one*.
+Replicas don't make a step much faster: each still reads all weights, and a step for 32 requests takes 9.99 ms, one for
+64 10.97. So two GPUs that share the large model decode faster than two replicas. With the pencil, half of 14 GB and
+half of 3.2 GB are 2.6 ms less, 64 sums are 0.4 ms more, and 10.97 ms become about 8.8. For the small model it's the
+other way around. Its sums cost more than the cut saves: two GPUs that share it are slower than *one*.
 
-The last column is of the whole run, prompts included: in a prefill, each sum carries the results of thousands of tokens.
+The last column is of the whole run, prompts included: in a prefill, each sum carries the results of thousands of
+tokens.
 
-Two replicas of the large model keep 2 × (80 - 16) = 128 GB for their caches; the cut model about 142 GB, since only its embedding and last matrix, 1 GB each, are there twice. But nothing has to be sent between replicas, and if one is lost, the other remains.
-Large installations do both: replicas, each over several GPUs.
+Two replicas of the large model keep 2 × (80 - 16) = 128 GB for their caches; the cut model about 142 GB, since only its
+embedding and last matrix, 1 GB each, are there twice. But nothing has to be sent between replicas, and if one is lost,
+the other remains. Large installations do both: replicas, each over several GPUs.
 """
 
 # %% [markdown]
 """
 ## Build 2: the sum over all workers
 
-The sums are what a cut adds to each step. The `sum(...)` after Build 1 was too easy, since all parts were in one place. In the simplest all-reduce, every process sends its tensor to process 0, which adds them up and sends the sum back.
+The sums are what a cut adds to each step. The `sum(...)` after Build 1 was too easy, since all parts were in one place.
+In the simplest all-reduce, every process sends its tensor to process 0, which adds them up and sends the sum back.
 
-Here it is for *workers*, which are threads, so that all of them run in this notebook. Workers communicate only through these methods:
+Here it is for *workers*, which are threads, so that all of them run in this notebook. Workers communicate only through
+these methods:
 
 | of a `worker` | meaning |
 |---|---|
@@ -197,13 +225,15 @@ print("elements that each has sent:", [worker.sent_bytes // 4 for worker in work
 
 # %% [markdown]
 """
-The sum is right, but worker 0 sends three times as much as any other, and all wait for it. Two steps share the work evenly:
+The sum is right, but worker 0 sends three times as much as any other, and all wait for it. Two steps share the work
+evenly:
 
 > **reduce-scatter**: each process has a tensor, and afterwards each has one part of the sum.
 
 > **all-gather**: each process has a part, and afterwards each has all of them.
 
-One after the other, they make an all-reduce. This is what three workers have if each is responsible for one part of the sum (–: this worker need not know that part):
+One after the other, they make an all-reduce. This is what three workers have if each is responsible for one part of the
+sum (–: this worker need not know that part):
 
 | worker | before | after reduce-scatter | after all-gather |
 |---|---|---|---|
@@ -211,8 +241,9 @@ One after the other, they make an all-reduce. This is what three workers have if
 | 1 | 10, 20, 30 | –, 222, – | 111, 222, 333 |
 | 2 | 100, 200, 300 | –, –, 333 | 111, 222, 333 |
 
-Take a pencil, and draw an arrow for each element that has to get from one worker to another: first those of the first step, then those of the second. A sum on its way
-is one element, like a number that nothing has been added to. Through worker 0, the busiest worker sends 6 elements.
+Take a pencil, and draw an arrow for each element that has to get from one worker to another: first those of the first
+step, then those of the second. A sum on its way is one element, like a number that nothing has been added to. Through
+worker 0, the busiest worker sends 6 elements.
 
 **16.b** How many elements does each worker send in both steps together, if all send equally many?
 """
@@ -222,13 +253,18 @@ predict("16.b", ...)  # elements
 
 # %% [markdown]
 """
-**Your task: `all_reduce(tensor, worker)`.** All workers call it at the same time, each with its own tensor; the shapes and types are equal. Return the sum.
+**Your task: `all_reduce(tensor, worker)`.** All workers call it at the same time, each with its own tensor; the shapes
+and types are equal. Return the sum.
 
-- The result is a new tensor of the same shape and type, also if there is only one worker. Everything that was sent has been received. What is sent has the type of the tensor.
-- **Bytes**: a worker sends at most 2 (N - 1) / N of the bytes of its tensor. If N doesn't divide its number of elements n, round up: 2 (N - 1) * ceil(n / N) elements. n may be less than N.
-- **Bits**: every worker returns the same bits. Float sums depend on their order, and two workers that differ in the last bit could choose different tokens. (Rounding may put them a little off the exact sum.)
+- The result is a new tensor of the same shape and type, also if there is only one worker. Everything that was sent has
+  been received. What is sent has the type of the tensor.
+- **Bytes**: a worker sends at most 2 (N - 1) / N of the bytes of its tensor. If N doesn't divide its number of elements
+  n, round up: 2 (N - 1) * ceil(n / N) elements. n may be less than N.
+- **Bits**: every worker returns the same bits. Float sums depend on their order, and two workers that differ in the
+  last bit could choose different tokens. (Rounding may put them a little off the exact sum.)
 
-Example: two workers with [1, 2, 3, 4] and [10, 20, 30, 40]. Both return [11, 22, 33, 44], and each sends two elements twice. If all workers wait for each other, the check says where.
+Example: two workers with [1, 2, 3, 4] and [10, 20, 30, 40]. Both return [11, 22, 33, 44], and each sends two elements
+twice. If all workers wait for each other, the check says where.
 """
 
 # %% exercise="16.2"
@@ -242,9 +278,12 @@ reveal("16.b", max(worker.sent_bytes for worker in workers) // 4, unit="elements
 
 # %% [markdown]
 """
-Each part of the sum has two additions, so two elements arrive for each of three parts: six arrows, two from each worker. Then each finished part has to get to two other workers: six arrows again.
+Each part of the sum has two additions, so two elements arrive for each of three parts: six arrows, two from each
+worker. Then each finished part has to get to two other workers: six arrows again.
 
-This is what *your* workers do, recorded: four workers, and a tensor of four parts. In the library's answer they form a *ring*: each worker sends only to the next one, so each part goes around once while it is added up, and then once more, complete.
+This is what *your* workers do, recorded: four workers, and a tensor of four parts. In the library's answer they form a
+*ring*: each worker sends only to the next one, so each part goes around once while it is added up, and then once more,
+complete.
 """
 
 # %%
@@ -252,25 +291,34 @@ draw_all_reduce(record_all_reduce(all_reduce, 4))
 
 # %% [markdown]
 """
-However many workers there are, none sends more than two tensors, apart from rounding up. ("Further" counts.) What grows is the number of messages: in a ring, 2 (N - 1) follow one another. Workers that send each part straight to the one that adds it up need two rounds, but every worker sends to every other. For short tensors, the waits count more than the bytes.
+However many workers there are, none sends more than two tensors, apart from rounding up. ("Further" counts.) What grows
+is the number of messages: in a ring, 2 (N - 1) follow one another. Workers that send each part straight to the one that
+adds it up need two rounds, but every worker sends to every other. For short tensors, the waits count more than the
+bytes.
 """
 
 # %% [markdown]
 """
 ## Build 3: a layer in parts
 
-You have the cut and the sum. Which matrix is cut which way, and where do the sums belong? A decoder layer of Llama or Qwen has seven matrices, four in `layer.self_attn` and three in `layer.mlp`:
+You have the cut and the sum. Which matrix is cut which way, and where do the sums belong? A decoder layer of Llama or
+Qwen has seven matrices, four in `layer.self_attn` and three in `layer.mlp`:
 
 ```
 x = x + o_proj(attend(q_proj(norm(x)), k_proj(norm(x)), v_proj(norm(x))))
 x = x + down_proj(silu(gate_proj(norm(x))) * up_proj(norm(x)))
 ```
 
-**Your task: `cut_layer(layer, rank, world_size, all_reduce)`.** Change the layer in place, so that it computes with the part of one process, and still returns what the whole layer returned. All processes do so at the same time, each with a copy of the same layer.
+**Your task: `cut_layer(layer, rank, world_size, all_reduce)`.** Change the layer in place, so that it computes with the
+part of one process, and still returns what the whole layer returned. All processes do so at the same time, each with a
+copy of the same layer.
 
-- Each of the seven matrices is a `torch.nn.Linear`, with a bias or `bias = None`. Afterwards it holds only the part of this process, from your `cut_linear`. The norms stay whole, and nothing else has to know of the cut: attention finds out from the sizes how many heads it has. Heads and sizes divide evenly here.
+- Each of the seven matrices is a `torch.nn.Linear`, with a bias or `bias = None`. Afterwards it holds only the part of
+  this process, from your `cut_linear`. The norms stay whole, and nothing else has to know of the cut: attention finds
+  out from the sizes how many heads it has. Heads and sizes divide evenly here.
 - `all_reduce(tensor)` returns the sum over all processes. A forward pass calls it at most twice.
-- To change what a module returns, use a hook: after `module.register_forward_hook(hook)`, the module returns what `hook(module, inputs, output)` returns instead of `output`.
+- To change what a module returns, use a hook: after `module.register_forward_hook(hook)`, the module returns what
+  `hook(module, inputs, output)` returns instead of `output`.
 
 Assign a new weight as `linear.weight = torch.nn.Parameter(weight, requires_grad=False)`, and a bias the same way.
 """
@@ -282,9 +330,11 @@ from lessons_lib.serving.cut_layer import cut_layer
 """
 ### All of it in a model
 
-Two workers cut every layer of a model of their own with your `cut_layer`, which calls your `cut_linear`, and add up with your `all_reduce`. Then they generate three stories.
+Two workers cut every layer of a model of their own with your `cut_layer`, which calls your `cut_linear`, and add up
+with your `all_reduce`. Then they generate three stories.
 
-The model has 8 layers, its hidden states have 256 elements, and an element has four bytes. What does each worker send for one token of a pass?
+The model has 8 layers, its hidden states have 256 elements, and an element has four bytes. What does each worker send
+for one token of a pass?
 """
 
 # %%
@@ -314,20 +364,25 @@ print(f"bytes that each has sent for one token: {[round(worker.sent_bytes / num_
 
 # %% [markdown]
 """
-Two sums in each of 8 layers: 16. Each adds up 256 elements a token, and a worker sends 2 (N - 1) / N = 1 times as many: 16 × 256 × 4 = 16,384 bytes. A worker has a little more than half of the layers' parameters, because the norms stay whole; the embedding and the last matrix aren't cut at all.
+Two sums in each of 8 layers: 16. Each adds up 256 elements a token, and a worker sends 2 (N - 1) / N = 1 times as many:
+16 × 256 × 4 = 16,384 bytes. A worker has a little more than half of the layers' parameters, because the norms stay
+whole; the embedding and the last matrix aren't cut at all.
 """
 
 # %% [markdown]
 """
 ## What is still wrong
 
-**One lost process ends a parallel model.** If any of its processes dies, all its streams are lost: to the balancer of lesson 15, the group is one replica.
+**One lost process ends a parallel model.** If any of its processes dies, all its streams are lost: to the balancer of
+lesson 15, the group is one replica.
 
 **All wait for the slowest.** One slow GPU or link slows down every sum, and so every step.
 
-**The last matrix isn't cut.** Each process computes all logits itself. vLLM cuts the embedding and the last matrix, too.
+**The last matrix isn't cut.** Each process computes all logits itself. vLLM cuts the embedding and the last matrix,
+too.
 
-**A model in parts helps only as long as the sums are quicker than the work that is saved.** Between machines, where links are slower than inside one, pipeline parallelism is the usual choice.
+**A model in parts helps only as long as the sums are quicker than the work that is saved.** Between machines, where
+links are slower than inside one, pipeline parallelism is the usual choice.
 
 ## Quiz
 """
@@ -339,16 +394,20 @@ quiz("16")
 """
 ## References
 
-- M. Shoeybi et al.: *Megatron-LM: Training Multi-Billion Parameter Language Models Using Model Parallelism*, 2019; the two cuts are in section 3. <https://arxiv.org/abs/1909.08053>
-- Hugging Face transformers: distributed inference. <https://huggingface.co/docs/transformers/main/en/perf_infer_gpu_multi>
+- M. Shoeybi et al.: *Megatron-LM: Training Multi-Billion Parameter Language Models Using Model Parallelism*, 2019; the
+  two cuts are in section 3. <https://arxiv.org/abs/1909.08053>
+- Hugging Face transformers: distributed inference.
+  <https://huggingface.co/docs/transformers/main/en/perf_infer_gpu_multi>
 - vLLM: parallelism and scaling. <https://docs.vllm.ai/en/latest/serving/parallelism_scaling.html>
 
 ## Further (optional)
 
 ### Beat the ring
 
-Write an all-reduce that is faster than the ring for both sizes: the short tensor of a single decode and the long one of a prefill. Eight workers are timed on simulated links. Each message costs its sender 2 µs and its bytes at 50 GB/s, and arrives
-5 µs later. The limit on the bytes doesn't apply here, but all workers must still return the same bits. Which of these numbers matters most for which size?
+Write an all-reduce that is faster than the ring for both sizes: the short tensor of a single decode and the long one of
+a prefill. Eight workers are timed on simulated links. Each message costs its sender 2 µs and its bytes at 50 GB/s, and
+arrives 5 µs later. The limit on the bytes doesn't apply here, but all workers must still return the same bits. Which of
+these numbers matters most for which size?
 """
 
 # %%
@@ -379,10 +438,13 @@ Table(columns=["workers", "through worker 0", "your all_reduce"], rows=rows, cap
 """
 ### Where do the milliseconds go?
 
-Take the steps with one request from the table of GPUs and replicas. A decode step reads all weights once, and the bytes over the bandwidth are a lower bound for its time (lesson 08). The bound is far below the measured step, and halving the bytes doesn't halve the time. Why?
+Take the steps with one request from the table of GPUs and replicas. A decode step reads all weights once, and the bytes
+over the bandwidth are a lower bound for its time (lesson 08). The bound is far below the measured step, and halving the
+bytes doesn't halve the time. Why?
 
-The recording has only the times of whole steps. But it has two models whose layers do the same operations, on matrices of very different sizes. In the small model, reading takes little of the step. So what *its* steps take beyond the bound, divided by the number of operations and
-sums, is an estimate of what each of them costs however small it is:
+The recording has only the times of whole steps. But it has two models whose layers do the same operations, on matrices
+of very different sizes. In the small model, reading takes little of the step. So what *its* steps take beyond the
+bound, divided by the number of operations and sums, is an estimate of what each of them costs however small it is:
 """
 
 # %%
@@ -429,14 +491,22 @@ Table(
 """
 Only the last row of the table is measured. The rest is an estimate, and this is what it rests on:
 
-- **Many small kernels.** The recorded engine replayed CUDA graphs, but nothing was compiled, so no operations were fused: a norm alone is half a dozen kernels. Each has to start and end, and reads and writes a few kilobytes. Their cost is measured in
-  one case only: in lesson 13, the CPU waits much less for the GPU after the small model is compiled, which fuses many of them (the line above the table, on another GPU and with 256 requests). For the large model it isn't measured. The second row assumes that an operation costs the same in both models. And the count
-  is of PyTorch's operations: attention is one of them, though the engine's own attention takes a few kernels.
-- **The sums.** The third row contains everything that a second GPU adds: the link, waiting for the slower GPU, and the messages by which both engines stay in step. It comes from the small difference between two steps, so it is rough.
-- **The rest** may be matrix products that don't reach the data sheet's bandwidth, sums that take longer for longer tensors, or an error of the two rows above. It hardly shrinks on two GPUs, so bandwidth alone doesn't explain it. The times of whole steps can't tell these apart.
+- **Many small kernels.** The recorded engine replayed CUDA graphs, but nothing was compiled, so no operations were
+  fused: a norm alone is half a dozen kernels. Each has to start and end, and reads and writes a few kilobytes. Their
+  cost is measured in one case only: in lesson 13, the CPU waits much less for the GPU after the small model is
+  compiled, which fuses many of them (the line above the table, on another GPU and with 256 requests). For the large
+  model it isn't measured. The second row assumes that an operation costs the same in both models. And the count is of
+  PyTorch's operations: attention is one of them, though the engine's own attention takes a few kernels.
+- **The sums.** The third row contains everything that a second GPU adds: the link, waiting for the slower GPU, and the
+  messages by which both engines stay in step. It comes from the small difference between two steps, so it is rough.
+- **The rest** may be matrix products that don't reach the data sheet's bandwidth, sums that take longer for longer
+  tensors, or an error of the two rows above. It hardly shrinks on two GPUs, so bandwidth alone doesn't explain it. The
+  times of whole steps can't tell these apart.
 
-A *profile* could: `torch.profiler` or Nsight Systems note the start and end of every kernel on the GPU. For each matrix product, bytes divided by time is the bandwidth that it reached. The sum of the small kernels, and the gaps between them, would confirm or refute the second row. And each all-reduce
-would show how long it runs, and how much of that is waiting.
+A *profile* could: `torch.profiler` or Nsight Systems note the start and end of every kernel on the GPU. For each matrix
+product, bytes divided by time is the bandwidth that it reached. The sum of the small kernels, and the gaps between
+them, would confirm or refute the second row. And each all-reduce would show how long it runs, and how much of that is
+waiting.
 
 What the estimate does explain is why two GPUs aren't twice as fast: only the first row is halved, and not all of that.
 """
@@ -446,9 +516,14 @@ What the estimate does explain is why two GPUs aren't twice as fast: only the fi
 <details>
 <summary><b>What production does</b>: vLLM, transformers</summary>
 
-- **transformers**: `AutoModelForCausalLM.from_pretrained(name, tp_plan="auto")`, started in several processes with `torchrun`, cuts a model by a plan in its configuration (`base_model_tp_plan`). For Llama, the plan's cuts are yours, and those of `CUTS` in `lessons_lib/serving/tensor_parallel.py`.
-- **vLLM**, cuts: `ColumnParallelLinear` and `RowParallelLinear` in `vllm/model_executor/layers/linear.py`; the sum is `tensor_model_parallel_all_reduce`. It also cuts the embedding and the last matrix. `--tensor-parallel-size 2` is all you have to say.
-- **vLLM**, processes: one scheduler for all of them. `vllm/v1/executor/multiproc_executor.py` sends its decisions to the workers. Ours lets every process schedule for itself, and checks that all did the same.
+- **transformers**: `AutoModelForCausalLM.from_pretrained(name, tp_plan="auto")`, started in several processes with
+  `torchrun`, cuts a model by a plan in its configuration (`base_model_tp_plan`). For Llama, the plan's cuts are yours,
+  and those of `CUTS` in `lessons_lib/serving/tensor_parallel.py`.
+- **vLLM**, cuts: `ColumnParallelLinear` and `RowParallelLinear` in `vllm/model_executor/layers/linear.py`; the sum is
+  `tensor_model_parallel_all_reduce`. It also cuts the embedding and the last matrix. `--tensor-parallel-size 2` is all
+  you have to say.
+- **vLLM**, processes: one scheduler for all of them. `vllm/v1/executor/multiproc_executor.py` sends its decisions to
+  the workers. Ours lets every process schedule for itself, and checks that all did the same.
 
 </details>
 """

@@ -2,13 +2,17 @@
 """
 # 17 · Capstone: an engine of your own
 
-**You have built parts of an engine, each inside a frame that was given. Can you write an engine of your own, and how do you know that it's right?**
+**You have built parts of an engine, each inside a frame that was given. Can you write an engine of your own, and how do
+you know that it's right?**
 
 80 minutes · then a project of about 110, in one or two further sittings · difficulty: hard · routes: ideas, serving · prerequisites: lesson 05 (ragged packing); lessons 09 to 12 and 14 for the larger sizes of the project
 
-In this lesson you start from a file with empty methods. You get a contract and a *conformance suite*: a program that judges any engine by what it does. The same suite judges this course's engines, and it runs on Hugging Face's, nano-vllm's and vLLM's through adapters.
+In this lesson you start from a file with empty methods. You get a contract and a *conformance suite*: a program that
+judges any engine by what it does. The same suite judges this course's engines, and it runs on Hugging Face's,
+nano-vllm's and vLLM's through adapters.
 
-You write the first level of an engine, race it, and write a test that finds wrong engines. The rest of a small engine, with batch slots and ragged packing, is the project in "Further". Nothing in the lesson needs it.
+You write the first level of an engine, race it, and write a test that finds wrong engines. The rest of a small engine,
+with batch slots and ragged packing, is the project in "Further". Nothing in the lesson needs it.
 """
 
 # %%
@@ -41,11 +45,14 @@ from lessons_lib.viz.timelines import draw_compare
 """
 ## The problem: when is an engine right?
 
-A wrong engine rarely crashes. It gives one token too many after an abort, loses a request when two end in the same step, or answers correctly as long as nothing is preempted. So before you write an engine, fix what it must keep.
+A wrong engine rarely crashes. It gives one token too many after an abort, loses a request when two end in the same
+step, or answers correctly as long as nothing is preempted. So before you write an engine, fix what it must keep.
 
-> **contract**: what every caller may rely on, and nothing about how it's done. Here it is five methods, and what must hold of each.
+> **contract**: what every caller may rely on, and nothing about how it's done. Here it is five methods, and what must
+> hold of each.
 
-It is in `lessons_lib/conformance/contract.py`: what a request asks for, what a step returns, and the methods. Here is all but the fifth, `stream`, which the project needs. Read it; you'll come back to it.
+It is in `lessons_lib/conformance/contract.py`: what a request asks for, what a step returns, and the methods. Here is
+all but the fifth, `stream`, which the project needs. Read it; you'll come back to it.
 """
 
 # %%
@@ -55,9 +62,11 @@ for part in (contract.Limits, contract.Params, contract.NewTokens, *methods):
 
 # %% [markdown]
 """
-> **conformance suite**: tests of the contract alone. Any engine can be judged by it, since it looks at nothing of the engine but these methods and its calls of the model.
+> **conformance suite**: tests of the contract alone. Any engine can be judged by it, since it looks at nothing of the
+> engine but these methods and its calls of the model.
 
-Its tests, the *items*, come in levels. An engine has reached a level when at least half of its items were shown to hold, and nothing up to it is broken:
+Its tests, the *items*, come in levels. An engine has reached a level when at least half of its items were shown to
+hold, and nothing up to it is broken:
 """
 
 # %%
@@ -69,11 +78,13 @@ Table(
 
 # %% [markdown]
 """
-For greedy requests, the right answer is always the same: the tokens that Hugging Face `generate` gives the prompt alone, whatever else runs, up to the end that the contract names.
+For greedy requests, the right answer is always the same: the tokens that Hugging Face `generate` gives the prompt
+alone, whatever else runs, up to the end that the contract names.
 
 ## Predict
 
-An engine has three batch slots. Six requests arrive at once: five want 2 tokens each, and the last wants 12. Their prompts are short, and a request gets its first token in its first step.
+An engine has three batch slots. Six requests arrive at once: five want 2 tokens each, and the last wants 12. Their
+prompts are short, and a request gets its first token in its first step.
 
 **17.a** How many steps does it take with continuous batching?
 
@@ -88,7 +99,8 @@ predict("17.b", ...)  # steps
 """
 ## Begin: an empty file
 
-This cell makes a folder `my_serving` next to the notebook, with the file `engine.py`: the contract's methods with their docstrings, and nothing in them. If the file is there already, it stays as it is.
+This cell makes a folder `my_serving` next to the notebook, with the file `engine.py`: the contract's methods with their
+docstrings, and nothing in them. If the file is there already, it stays as it is.
 """
 
 # %%
@@ -98,10 +110,13 @@ print(start_capstone("small"))
 """
 ## Build: the first level
 
-One request at a time, without a cache: each step computes a whole sequence again. It is slow, and the easiest engine to get right. For one sequence, `model(input_ids=torch.tensor([tokens])).logits[0, -1]` is all you need of the models, which are GPT-2, Llama and Qwen2. A whole sequence fits into
-`max_num_batched_tokens` here. Requests that come meanwhile wait. The work is in the ends: the end token, stop tokens, `max_tokens`, the full context.
+One request at a time, without a cache: each step computes a whole sequence again. It is slow, and the easiest engine to
+get right. For one sequence, `model(input_ids=torch.tensor([tokens])).logits[0, -1]` is all you need of the models,
+which are GPT-2, Llama and Qwen2. A whole sequence fits into `max_num_batched_tokens` here. Requests that come meanwhile
+wait. The work is in the ends: the end token, stop tokens, `max_tokens`, the full context.
 
-Write `add_request`, `step` and `has_unfinished` in `engine.py`, and run the next cell after every change. It reads your file anew, tries the items of the level, and explains the first that don't hold.
+Write `add_request`, `step` and `has_unfinished` in `engine.py`, and run the next cell after every change. It reads your
+file anew, tries the items of the level, and explains the first that don't hold.
 """
 
 # %%
@@ -109,9 +124,13 @@ judge_package("answers")
 
 # %% [markdown]
 """
-(The suite is a command, too. To stop in your own code, put `breakpoint()` there and run `python -m lessons_lib.conformance my_serving.engine --size answers`. With `--only answers.end_token` it tries a single item.)
+(The suite is a command, too. To stop in your own code, put `breakpoint()` there and run
+`python -m lessons_lib.conformance my_serving.engine --size answers`. With `--only answers.end_token` it tries a single
+item.)
 
-**Your task: `make_engine(model, limits, tokenizer)`.** Return your engine. With the file, that's one line: `return engine_of("my_serving")(model, limits, tokenizer)`. The check tries every item of `answers`, up to the first that doesn't hold. Then it adds three requests at once.
+**Your task: `make_engine(model, limits, tokenizer)`.** Return your engine. With the file, that's one line:
+`return engine_of("my_serving")(model, limits, tokenizer)`. The check tries every item of `answers`, up to the first
+that doesn't hold. Then it adds three requests at once.
 """
 
 # %% exercise="17.1"
@@ -121,7 +140,8 @@ from lessons_lib.conformance.examples.slow_engine import make_engine
 """
 The cells below use your engine if it has passed, and otherwise `lessons_lib/conformance/examples/slow_engine.py`.
 
-Your engine needs a step for each token of an answer. What do batch slots save? An engine with slots is `lessons_lib/conformance/examples/small_engine.py`, one solution of the project:
+Your engine needs a step for each token of an answer. What do batch slots save? An engine with slots is
+`lessons_lib/conformance/examples/small_engine.py`, one solution of the project:
 """
 
 # %%
@@ -134,11 +154,14 @@ print(f"with the long one first: {steps_of(make_small_engine, wanted[::-1], max_
 
 # %% [markdown]
 """
-Continuous batching saves nothing over waves here: the long request starts in the third step either way. With the long one first, its 12 tokens take 12 steps, all others fit into the two slots beside it, and only the waves still take 14. So the order of arrival decides what a scheduler can gain, and lesson 09 changes it.
+Continuous batching saves nothing over waves here: the long request starts in the third step either way. With the long
+one first, its 12 tokens take 12 steps, all others fit into the two slots beside it, and only the waves still take 14.
+So the order of arrival decides what a scheduler can gain, and lesson 09 changes it.
 
 ## Measure: the scoreboard
 
-Right comes first; then: how good is it? Sixteen requests arrive while others run. Every answer is compared with `generate` again.
+Right comes first; then: how good is it? Sixteen requests arrive while others run. Every answer is compared with
+`generate` again.
 """
 
 # %%
@@ -162,7 +185,8 @@ reveal("17.c", sum(again), "tokens", tolerance=0.3)
 
 # %% [markdown]
 """
-A prompt of *p* tokens and an answer of *a* cost *p* + (*p* + 1) + … tokens, a sum of *a* terms. So a long answer costs more than its share: the last of its tokens computes all others again.
+A prompt of *p* tokens and an answer of *a* cost *p* + (*p* + 1) + … tokens, a sum of *a* terms. So a long answer costs
+more than its share: the last of its tokens computes all others again.
 
 Now the race: first your engine and the course's, in turns, then the small engine and the course's.
 """
@@ -177,10 +201,13 @@ small.table()
 
 # %% [markdown]
 """
-An engine without a cache computes fourteen times the tokens in three times the steps. It isn't fourteen times as slow: the model is tiny, so most of a step is Python. With a larger model, more of a step is computing. For the same reason, the small engine may be ahead of the course's, which also samples, makes text,
-keeps metrics, shares prefixes and preempts, in the lines that the last row counts. Times compare only within one run.
+An engine without a cache computes fourteen times the tokens in three times the steps. It isn't fourteen times as slow:
+the model is tiny, so most of a step is Python. With a larger model, more of a step is computing. For the same reason,
+the small engine may be ahead of the course's, which also samples, makes text, keeps metrics, shares prefixes and
+preempts, in the lines that the last row counts. Times compare only within one run.
 
-And this is when the requests ran. A request is drawn from the step of its first token on, since no more can be seen from outside:
+And this is when the requests ran. A request is drawn from the step of its first token on, since no more can be seen
+from outside:
 """
 
 # %%
@@ -190,10 +217,13 @@ draw_compare(mine.timelines()[0], small.timelines()[0], names=("make_engine", "s
 """
 ## Build: one test
 
-The suite has tested you. A suite finds what it looks for, so now you write a test of your own. The contract says of `abort`: *no token follows*. Engines break that in more than one way.
+The suite has tested you. A suite finds what it looks for, so now you write a test of your own. The contract says of
+`abort`: *no token follows*. Engines break that in more than one way.
 
-**Your task: `test_an_abort(make_engine)`.** It raises if an engine gives tokens to a request after its abort; an `assert` is enough. `make_engine(max_num_seqs=2)` makes a small model's engine with these
-`Limits`, and you may make several. Every engine that keeps the contract must pass, whatever it does otherwise. The check tries your test on five right engines and on two wrong ones.
+**Your task: `test_an_abort(make_engine)`.** It raises if an engine gives tokens to a request after its abort; an
+`assert` is enough. `make_engine(max_num_seqs=2)` makes a small model's engine with these `Limits`, and you may make
+several. Every engine that keeps the contract must pass, whatever it does otherwise. The check tries your test on five
+right engines and on two wrong ones.
 """
 
 # %% exercise="17.5"
@@ -205,7 +235,8 @@ from lessons_lib.conformance.break_in.one_test import test_an_abort
 
 # %% [markdown]
 """
-Does your own engine pass it, too? If its `abort` isn't written yet, write it now, and run the cells from `make_engine` on once more.
+Does your own engine pass it, too? If its `abort` isn't written yet, write it now, and run the cells from `make_engine`
+on once more.
 """
 
 # %%
@@ -220,19 +251,25 @@ print("your engine:", "passes" if error is None else f"fails: {error}")
 """
 ## What is still wrong
 
-**A suite finds what it looks for.** It has items for the mistakes that engines are known to make. Passing is evidence, not proof: the course's own engine also serves random workloads for hours (`make soak`).
+**A suite finds what it looks for.** It has items for the mistakes that engines are known to make. Passing is evidence,
+not proof: the course's own engine also serves random workloads for hours (`make soak`).
 
-**Your engine serves one request at a time,** and computes every token again and again. The project ends that: slots and caches first, then refusals, aborts, streams and faults.
+**Your engine serves one request at a time,** and computes every token again and again. The project ends that: slots and
+caches first, then refusals, aborts, streams and faults.
 
-**The small engine copies every cache in every step**, and each may grow to a whole context. A pool of blocks (lessons 03 and 06) ends that, then a scheduler (09) and preemption (10): the medium size.
+**The small engine copies every cache in every step**, and each may grow to a whole context. A pool of blocks (lessons
+03 and 06) ends that, then a scheduler (09) and preemption (10): the medium size.
 
 **It runs on one CPU.** Lesson 13 says what changes on a GPU.
 
 ## Where to go next
 
-Most of what this course builds exists in production engines, often under a similar name. Open the file next to your own code, and read it with one question: what does it have to handle that yours doesn't?
+Most of what this course builds exists in production engines, often under a similar name. Open the file next to your own
+code, and read it with one question: what does it have to handle that yours doesn't?
 
-To begin with one: `_prepare_inputs` in vLLM's `vllm/v1/worker/gpu_model_runner.py` is lesson 05's `pack`. Here is the map of vLLM. "Further" has those of SGLang, TensorRT-LLM and transformers, and ten kinds of a first issue in such a project.
+To begin with one: `_prepare_inputs` in vLLM's `vllm/v1/worker/gpu_model_runner.py` is lesson 05's `pack`. Here is the
+map of vLLM. "Further" has those of SGLang, TensorRT-LLM and transformers, and ten kinds of a first issue in such a
+project.
 """
 
 # %%
@@ -250,8 +287,10 @@ quiz("17")
 """
 ## References
 
-- G. Yu et al.: *Orca: A Distributed Serving System for Transformer-Based Generative Models*, OSDI 2022. <https://www.usenix.org/conference/osdi22/presentation/yu>
-- W. Kwon et al.: *Efficient Memory Management for Large Language Model Serving with PagedAttention*, SOSP 2023. <https://arxiv.org/abs/2309.06180>
+- G. Yu et al.: *Orca: A Distributed Serving System for Transformer-Based Generative Models*, OSDI 2022.
+  <https://www.usenix.org/conference/osdi22/presentation/yu>
+- W. Kwon et al.: *Efficient Memory Management for Large Language Model Serving with PagedAttention*, SOSP 2023.
+  <https://arxiv.org/abs/2309.06180>
 - nano-vllm, an engine in about 1,200 lines. <https://github.com/GeeeekExplorer/nano-vllm>
 """
 
@@ -259,17 +298,25 @@ quiz("17")
 """
 ## Further (optional)
 
-What the lesson doesn't need. It isn't part of its 80 minutes. The first section is the project. The three after it are tasks of an hour each, graded without a stopwatch. Each can be done without the others, and a class gets points for parts of it.
+What the lesson doesn't need. It isn't part of its 80 minutes. The first section is the project. The three after it are
+tasks of an hour each, graded without a stopwatch. Each can be done without the others, and a class gets points for
+parts of it.
 """
 
 # %% [markdown]
 """
 ### Project: a small engine (about 110 minutes, in one or two sittings)
 
-Your engine has the level `answers`. Two more levels make it a small one. Keep the first version in a file of its own: when the suite names a wrong token, compare with it.
+Your engine has the level `answers`. Two more levels make it a small one. Keep the first version in a file of its own:
+when the suite names a wrong token, compare with it.
 
-1. **`batches`, about 45 minutes.** Slots, a cache for each request, one packed row. The row is lesson 05's, and you may import it: `packed = pack(new_tokens, cached_lens)`, `joined = concatenate_caches(caches)`, `logits = packed_forward(model, packed, joined)`, and `scatter_cache(joined, packed)` returns each request's cache with its new tokens. Row *i* of the logits has those after the last token of `new_tokens[i]`. A request's first cache is an empty `DynamicCache()` of transformers.
-2. **`manners`, about 60 minutes.** Check before you append. Abort in every state. The reader of a stream may leave, even before its first `next`. The model may raise. First read the rest of the contract:
+1. **`batches`, about 45 minutes.** Slots, a cache for each request, one packed row. The row is lesson 05's, and you may
+   import it: `packed = pack(new_tokens, cached_lens)`, `joined = concatenate_caches(caches)`,
+   `logits = packed_forward(model, packed, joined)`, and `scatter_cache(joined, packed)` returns each request's cache
+   with its new tokens. Row *i* of the logits has those after the last token of `new_tokens[i]`. A request's first cache
+   is an empty `DynamicCache()` of transformers.
+2. **`manners`, about 60 minutes.** Check before you append. Abort in every state. The reader of a stream may leave,
+   even before its first `next`. The model may raise. First read the rest of the contract:
 """
 
 # %%
@@ -280,7 +327,8 @@ judge_package("small")
 
 # %% [markdown]
 """
-**Your task: `make_engine(model, limits, tokenizer)`** once more. The check tries every item of the small size, up to the first that doesn't hold.
+**Your task: `make_engine(model, limits, tokenizer)`** once more. The check tries every item of the small size, up to
+the first that doesn't hold.
 """
 
 # %% exercise="17.6"
@@ -288,7 +336,8 @@ from lessons_lib.conformance.examples.small_engine import make_engine
 
 # %% [markdown]
 """
-Here are the levels and the race of the new engine: yours, or `small_engine.py`, which uses torch and the model only, without lesson 05's functions.
+Here are the levels and the race of the new engine: yours, or `small_engine.py`, which uses torch and the model only,
+without lesson 05's functions.
 """
 
 # %%
@@ -301,7 +350,9 @@ result.table()
 
 # %% [markdown]
 """
-Take care with some of the rows. Of 16 times to a first token, the p99 is almost the largest. The memory row compares two different things: the blocks in use at the peak, and for an engine that doesn't count blocks, a whole context for each request that ran at the same time. That is room which it must be ready to fill, whatever it keeps there.
+Take care with some of the rows. Of 16 times to a first token, the p99 is almost the largest. The memory row compares
+two different things: the blocks in use at the peak, and for an engine that doesn't count blocks, a whole context for
+each request that ran at the same time. That is room which it must be ready to fill, whatever it keeps there.
 
 The larger sizes are homework of days. They are the same package, and the same suite, which goes further:
 """
@@ -316,11 +367,14 @@ Table(
 """
 ### Break in (60 minutes)
 
-So far the suite tested you. Now you test: here are twelve engines with one mistake each, called *mutants*. They lose a block, end a stream twice, or share a prefix that isn't one. You don't get to see them.
+So far the suite tested you. Now you test: here are twelve engines with one mistake each, called *mutants*. They lose a
+block, end a stream twice, or share a prefix that isn't one. You don't get to see them.
 
-> **mutation testing**: to judge tests by programs with a mistake. A test *kills* a mutant by failing on it. A mutant that passes all tests *survives*, and shows what they don't look at.
+> **mutation testing**: to judge tests by programs with a mistake. A test *kills* a mutant by failing on it. A mutant
+> that passes all tests *survives*, and shows what they don't look at.
 
-A test is a function that takes `make_engine` and raises if the engine is wrong. The right engine must pass it. This is what a test may call, besides the methods of the contract:
+A test is a function that takes `make_engine` and raises if the engine is wrong. The right engine must pass it. This is
+what a test may call, besides the methods of the contract:
 """
 
 # %%
@@ -353,7 +407,9 @@ break_in([test_one_request]).table()
 """
 The last column is all that you get: what can be seen from outside.
 
-**Your task: `break_in_tests()`.** Return a list of tests that kills all twelve. An error counts as a failed assertion does, if the right engine doesn't raise it. An engine refuses to take more than 600 steps, so that a loop ends. Each mutant is worth a point. `break_in(break_in_tests()).table()` shows where you are.
+**Your task: `break_in_tests()`.** Return a list of tests that kills all twelve. An error counts as a failed assertion
+does, if the right engine doesn't raise it. An engine refuses to take more than 600 steps, so that a loop ends. Each
+mutant is worth a point. `break_in(break_in_tests()).table()` shows where you are.
 """
 
 # %% exercise="17.2"
@@ -367,9 +423,13 @@ from lessons_lib.conformance.break_in.examples import break_in_tests
 """
 ### Design (60 minutes)
 
-A machine has four devices. One workload comes to it: bursts of chats of eight tenants, each with a system prompt of 128 tokens, and long documents now and then. The target: a chat's first token within 0.5 s, a document's within 4 s, and for both at most 25 ms per further token. Goodput counts the requests that meet it. Which design serves the most?
+A machine has four devices. One workload comes to it: bursts of chats of eight tenants, each with a system prompt of 128
+tokens, and long documents now and then. The target: a chat's first token within 0.5 s, a document's within 4 s, and for
+both at most 25 ms per further token. Goodput counts the requests that meet it. Which design serves the most?
 
-You choose how many replicas the devices form, the slots, token budget and blocks of each, the policy, the admission, how long a queue may get, and the routing. You know these parts from lessons 09 and 15. Everything runs on the simulated clock of lesson 09, without a model. This is what is fixed, and what you choose:
+You choose how many replicas the devices form, the slots, token budget and blocks of each, the policy, the admission,
+how long a queue may get, and the routing. You know these parts from lessons 09 and 15. Everything runs on the simulated
+clock of lesson 09, without a model. This is what is fixed, and what you choose:
 """
 
 # %%
@@ -390,7 +450,8 @@ Table(
 
 # %% [markdown]
 """
-The defaults take all devices as one replica, first come, first served. Here they are on a seed that you may look at, next to designs that you don't get to see:
+The defaults take all devices as one replica, first come, first served. Here they are on a seed that you may look at,
+next to designs that you don't get to see:
 """
 
 # %%
@@ -398,7 +459,10 @@ try_design(Design())
 
 # %% [markdown]
 """
-**Your task: `design(machine)`.** Return a `Design` that the machine can hold. The check serves the workloads of four other seeds. There are three parts of the points: for a goodput above the defaults', for one above the second design's, and for one within 5 % of the third's. A request that misses its target counts for nothing, and a deadlock ends the run: this machine doesn't preempt.
+**Your task: `design(machine)`.** Return a `Design` that the machine can hold. The check serves the workloads of four
+other seeds. There are three parts of the points: for a goodput above the defaults', for one above the second design's,
+and for one within 5 % of the third's. A request that misses its target counts for nothing, and a deadlock ends the run:
+this machine doesn't preempt.
 
 Before you type: which choice do you expect to matter most? Try your design with `try_design(design(Machine()))`.
 """
@@ -420,7 +484,8 @@ try_design(design(Machine()))
 """
 ### A load report (60 minutes)
 
-A number in a report is worth as much as the rule behind it. Here is a raw log: what the load generator of lesson 14 wrote of each request. First read one record, then compute the report yourself.
+A number in a report is worth as much as the rule behind it. Here is a raw log: what the load generator of lesson 14
+wrote of each request. First read one record, then compute the report yourself.
 """
 
 # %%
@@ -435,9 +500,14 @@ for record in (log["records"][0], next(each for each in log["records"] if each["
 
 # %% [markdown]
 """
-Times are seconds from the start of the run. A request was due at `arrival_time` and sent at `send_time`. `token_times` has an entry for each *event*, and a server may put several tokens into one: `output_tokens` has their number. A request has completed if its status is 200, there's no error, tokens came, and `finish_reason` isn't None: a stream that was cut has none.
+Times are seconds from the start of the run. A request was due at `arrival_time` and sent at `send_time`. `token_times`
+has an entry for each *event*, and a server may put several tokens into one: `output_tokens` has their number. A request
+has completed if its status is 200, there's no error, tokens came, and `finish_reason` isn't None: a stream that was cut
+has none.
 
-**Your task: `load_report(log, ttft_ms, tpot_ms)`.** Return a dict of nine numbers that can be written as JSON. The docstring has their names, and per what each one is. Percentiles are those of `np.percentile`. The check computes every number again from the log, first for logs of a few requests. If one differs, it says which rule would give yours.
+**Your task: `load_report(log, ttft_ms, tpot_ms)`.** Return a dict of nine numbers that can be written as JSON. The
+docstring has their names, and per what each one is. Percentiles are those of `np.percentile`. The check computes every
+number again from the log, first for logs of a few requests. If one differs, it says which rule would give yours.
 """
 
 # %% exercise="17.4"
@@ -452,18 +522,24 @@ check_numbers(load_report(log, TTFT_MS, TPOT_MS), log)
 
 # %% [markdown]
 """
-Now measure for yourself. Start the server with `make serve`. (`make chat-model` gets a chat model for it; without one it serves the small model of the course.) Then load it from another terminal:
+Now measure for yourself. Start the server with `make serve`. (`make chat-model` gets a chat model for it; without one
+it serves the small model of the course.) Then load it from another terminal:
 
     python -m lessons_lib.serving.load --rate 5 --num-requests 60 --save run.json
 
-Write your numbers into `report.json` with `json.dump`, and compare: `check_numbers("report.json", "run.json", ttft_ms=500, tpot_ms=40)`. Which target does your machine keep at this rate, and at which rate does it begin to fail?
+Write your numbers into `report.json` with `json.dump`, and compare:
+`check_numbers("report.json", "run.json", ttft_ms=500, tpot_ms=40)`. Which target does your machine keep at this rate,
+and at which rate does it begin to fail?
 """
 
 # %% [markdown]
 """
 ### One page to show
 
-`export_page` writes levels, scoreboard and timelines into one HTML file, which needs no kernel. The figures are in it as JSON, too. So a teacher can collect the pages of a class in a folder, and `class_scoreboard(folder)` makes one table of them. Here with two pages of the same engine; write your own with `export_page("my_engine.html", "my name", judged, result)`.
+`export_page` writes levels, scoreboard and timelines into one HTML file, which needs no kernel. The figures are in it
+as JSON, too. So a teacher can collect the pages of a class in a folder, and `class_scoreboard(folder)` makes one table
+of them. Here with two pages of the same engine; write your own with
+`export_page("my_engine.html", "my name", judged, result)`.
 """
 
 # %% tags=["measured"]
@@ -489,26 +565,41 @@ for engine in ("SGLang", "TensorRT-LLM", "transformers"):
 """
 ### Ten first issues
 
-This course prepares you for contributions of these kinds. Before you begin, read how the project wants to be contacted, and ask whether someone is working on it.
+This course prepares you for contributions of these kinds. Before you begin, read how the project wants to be contacted,
+and ask whether someone is working on it.
 
-1. **A missing refusal.** A request with impossible parameters fails deep inside a step, and takes others with it. Check it at the door, with a message that names the value and the limit (lesson 12).
-2. **A leak after a disconnect or an abort.** Blocks or slots stay taken when a client leaves at a certain moment. Write the test that leaves in every state, then mend the one that fails (10, 14).
-3. **A wrong metric.** A time to first token that counts from the wrong moment, or cached tokens that are counted as computed (12).
+1. **A missing refusal.** A request with impossible parameters fails deep inside a step, and takes others with it. Check
+   it at the door, with a message that names the value and the limit (lesson 12).
+2. **A leak after a disconnect or an abort.** Blocks or slots stay taken when a client leaves at a certain moment. Write
+   the test that leaves in every state, then mend the one that fails (10, 14).
+3. **A wrong metric.** A time to first token that counts from the wrong moment, or cached tokens that are counted as
+   computed (12).
 4. **Text that comes out wrong in a stream.** Half a character, a space too many, a stop string that shows (12).
-5. **A test that is missing**: greedy answers equal to `generate` for one more architecture, or for a prompt of one token, a full context, a preempted request (06, 10, this lesson).
+5. **A test that is missing**: greedy answers equal to `generate` for one more architecture, or for a prompt of one
+   token, a full context, a preempted request (06, 10, this lesson).
 6. **An edge of the prefix cache.** A prompt that is cached as a whole, a salt, a block that is freed twice (11).
-7. **A default that fits badly.** Block sizes, captured batch sizes or token budgets for a small GPU, with measurements before and after (08, 13).
-8. **An API field that isn't what OpenAI's API says**: a `finish_reason`, the usage in the last chunk, an error's status (14).
-9. **A scheduler's corner.** A request that starves under a policy, or a chunk of a prompt that takes the whole budget. First a simulation that shows it (09).
-10. **A document that isn't true any more.** The flag is gone, the picture is of the last version. You have just read the code: write down what it does now.
+7. **A default that fits badly.** Block sizes, captured batch sizes or token budgets for a small GPU, with measurements
+   before and after (08, 13).
+8. **An API field that isn't what OpenAI's API says**: a `finish_reason`, the usage in the last chunk, an error's status
+   (14).
+9. **A scheduler's corner.** A request that starves under a policy, or a chunk of a prompt that takes the whole budget.
+   First a simulation that shows it (09).
+10. **A document that isn't true any more.** The flag is gone, the picture is of the last version. You have just read
+    the code: write down what it does now.
 
 A good first contribution is the smallest case that fails, a test that fails because of it, and a few changed lines.
 
 ### The medium and the large size
 
-Rename `my_serving` to keep the small one, and call `start_capstone("medium")`. You may import any part of `lessons_lib`: begin with `LLMEngine` behind the contract (`lessons_lib/conformance/adapters/course.py` shows how), so that all levels hold from the first minute, and replace one part at a time by your own. For the large size, sampling and text are judged once your class says `also = ("sampling", "text", "prefixes")`; a class with a `url` is judged as a server.
+Rename `my_serving` to keep the small one, and call `start_capstone("medium")`. You may import any part of
+`lessons_lib`: begin with `LLMEngine` behind the contract (`lessons_lib/conformance/adapters/course.py` shows how), so
+that all levels hold from the first minute, and replace one part at a time by your own. For the large size, sampling and
+text are judged once your class says `also = ("sampling", "text", "prefixes")`; a class with a `url` is judged as a
+server.
 
 ### Judge another engine
 
-`lessons_lib/conformance/adapters` has adapters for Hugging Face's continuous batching, nano-vllm and vLLM. `python -m lessons_lib.conformance lessons_lib.conformance.adapters.hugging_face --size small` says what holds there, and what isn't offered.
+`lessons_lib/conformance/adapters` has adapters for Hugging Face's continuous batching, nano-vllm and vLLM.
+`python -m lessons_lib.conformance lessons_lib.conformance.adapters.hugging_face --size small` says what holds there,
+and what isn't offered.
 """
