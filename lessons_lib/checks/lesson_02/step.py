@@ -33,6 +33,7 @@ def check_step(attempt) -> None:
     _check_two_leave(attempt)
     _check_late_arrival(attempt)
     _check_one_chunk_one_token(attempt)
+    _check_end_token(attempt)
     _check_answers(attempt)
 
 
@@ -377,6 +378,25 @@ def _check_two_leave(attempt) -> None:
             "`batch.running`.",
             case=case,
             idea="Several requests can finish in one step. Release all of them before you admit.",
+        )
+
+
+def _check_end_token(attempt) -> None:
+    case = (
+        "one slot; A (max_new_tokens 9) and B are waiting, with prompts of 3 tokens. A writes the end token in step 1; "
+        "then step 2."
+    )
+    first, second = a_request("A", 3, max_tokens=9), a_request("B", 3)
+    first.eos_token_id = answer_alone(tuple(first.prompt_ids), 1)[0]
+    batch = make_batch([first, second], num_slots=1)
+    _run_step(attempt, batch, case)
+    _run_step(attempt, batch, case)
+    if second.state is RequestState.WAITING:
+        raise Mistake(
+            "A finished with the end token in step 1, so B should have its slot in step 2. B is still waiting.",
+            case=case,
+            idea="An answer may end before its limit. `batch.slots_in(RequestState.FINISHED)` also lists the requests "
+            "that ended with the end token.",
         )
 
 
