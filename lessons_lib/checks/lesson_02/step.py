@@ -19,6 +19,11 @@ from lessons_lib.checks.lesson_02.batch import (
 from lessons_lib.models.tiny_models import VOCAB_SIZE, tiny_model
 from lessons_lib.viz.words import marked
 
+_ORDER_OF_ADMISSION = (
+    "`batch.running` keeps the order of admission, and `prefill_chunk` serves the first prefilling request in it. Add "
+    "new requests at its end; don't sort it by slot."
+)
+
 
 def check_step(attempt) -> None:
     _check_first_step(attempt)
@@ -300,8 +305,7 @@ def _check_slot_is_released(attempt) -> None:
         raise Mistake(
             "step 1 should compute A's chunk, because A was admitted first; yours computed B's.",
             case=case,
-            idea="`batch.running` keeps the order of admission, and `prefill_chunk` serves the first prefilling "
-            "request in it. Add new requests at its end.",
+            idea=_ORDER_OF_ADMISSION,
         )
     if first.state is RequestState.FINISHED and first not in batch.running.values():
         raise Mistake(
@@ -443,8 +447,7 @@ def _check_order_of_admission(attempt) -> None:
             "of B and "
             f"{third.num_computed_tokens} of C.",
             case=case,
-            idea="`batch.running` keeps the order of admission, and `prefill_chunk` serves the first prefilling "
-            "request in it. Add new requests at its end; don't sort it by slot.",
+            idea=_ORDER_OF_ADMISSION,
         )
     if third.state is RequestState.WAITING:
         raise Mistake(
