@@ -833,7 +833,7 @@ WRONG = {
         Wrong(
             "mask of the new token only",
             step(attention_mask=torch.ones(1, 1, dtype=torch.long)),
-            "an attention mask of one column",
+            "as a mask of only one column",
         ),
         Wrong("replaces the newest in the cache", step_that_replaces_the_newest, "remove or change anything"),
     ],

@@ -1178,6 +1178,52 @@ def spends_what_a_chunk_leaves(batch):
         left -= request.num_computed_tokens - before
 
 
+def window_of_128(positions, num_keys):
+    return cache_mask(positions, num_keys) & ~cache_mask(positions - 128, num_keys)
+
+
+def nothing_beyond_the_columns(positions, num_keys):
+    return cache_mask(positions, num_keys) & (positions < num_keys)[:, None, :, None]
+
+
+def by_one_hot(positions, num_keys):
+    own = torch.nn.functional.one_hot(positions, num_keys)
+    return own.flip(-1).cumsum(-1).flip(-1).bool()[:, None]
+
+
+def remembers_masks():
+    masks = {}
+
+    def mask(positions, num_keys):
+        key = (*positions.shape, num_keys)
+        return masks.setdefault(key, cache_mask(positions, num_keys))
+
+    return mask
+
+
+def adds_to_the_prompt(batch):
+    slots = batch.slots_in(PREFILLING)[:1]
+    prefill_chunk(batch)
+    for slot in slots:
+        batch.running[slot].prompt_ids.extend(batch.running[slot].output_ids)
+
+
+def cuts_the_prompt(batch):
+    slots = batch.slots_in(PREFILLING)[:1]
+    prefill_chunk(batch)
+    for slot in slots:
+        batch.running[slot].prompt_ids = batch.running[slot].prompt_ids[batch.prefill_step :]
+
+
+def releases_at_the_limit_only(batch):
+    for slot in batch.slots_in(FINISHED):
+        if batch.running[slot].finish_reason == "length":
+            batch.slots.release(batch.running.pop(slot).id)
+    _admit(batch)
+    decode_all(batch)
+    prefill_chunk(batch)
+
+
 WRONG = {
     "02.1": [
         Wrong("allows any transition", AllowsEverything, says="Refuse every pair that isn't in `NEXT_STATES`"),
@@ -1251,6 +1297,10 @@ WRONG = {
         Wrong("releases the newest, whatever the id", ReleasesTheNewest, says="yours is {'A'"),
     ],
     "02.3": [
+        Wrong("a window", window_of_128, says="sees column 0, too"),
+        Wrong("no column beyond num_keys", nothing_beyond_the_columns, says="beyond the columns that the pass reads"),
+        Wrong("fails beyond num_keys", by_one_hot, says="beyond the columns that the pass reads"),
+        Wrong("keeps masks by shape", remembers_masks(), says="keep masks between calls"),
         Wrong("one mask for all rows: the shortest", shortest_row_for_all, says="as much as the shortest one"),
         Wrong("< for <=", smaller_only, says="no token sees itself"),
         Wrong(
@@ -1291,6 +1341,8 @@ WRONG = {
         Wrong("lists", as_lists, says="should be a torch tensor"),
     ],
     "02.4": [
+        Wrong("appends the token to the prompt too", adds_to_the_prompt, says="belong to the answer only"),
+        Wrong("cuts computed tokens off the prompt", cuts_the_prompt, says="The prompt stays as it is"),
         Wrong("gives the slot back", gives_the_slot_back, says="The step releases it, not the chunk"),
         Wrong("the least progress first", least_progress_first, says="A keeps its turn until its prompt is complete"),
         Wrong("the whole prompt at once", chunked(length=1000), says="That is the whole prompt"),
@@ -1359,6 +1411,7 @@ WRONG = {
         Wrong("computes nothing", lambda batch: None, says="your code made no forward pass"),
     ],
     "02.5": [
+        Wrong("never releases after the end token", releases_at_the_limit_only, says="may end before its limit"),
         Wrong("releases at once without a queue", releases_at_once_without_a_queue, says="should keep it until step 2"),
         Wrong("decodes last, if any was decoding", decodes_last_if_any_was_decoding, says="come after the chunk"),
         Wrong("admits as many as it releases", admits_as_many_as_it_releases, says="is up to the free slots"),

@@ -13,15 +13,16 @@ from lessons_lib.models.tiny_models import VOCAB_SIZE, tiny_model
 
 
 def test_decode_step(attempt) -> None:
-    for prompt, family in (((2,), "qwen2"), (PROMPT, "qwen2"), (PROMPT, "gpt2"), (PROMPT, "llama")):
+    long = tuple(i * 7 % 97 for i in range(150))  # longer than any window that a step may keep
+    for prompt, family in (((2,), "qwen2"), (PROMPT, "qwen2"), (PROMPT, "gpt2"), (PROMPT, "llama"), (long, "qwen2")):
         model = tiny_model(family)
         answer = Case(prompt, 5, family=family).expected()
         token, cache = prefill(model, list(prompt))
         for step, expected in enumerate(answer[1:], start=1):
             held = len(prompt) + step - 1
             case = (
-                f"the cache holds {number_of_tokens(held)}, {[*prompt, *answer][:held]}; last_token={token}, on a tiny "
-                f"{family} model."
+                f"the cache holds {number_of_tokens(held)}, {short([*prompt, *answer][:held])}; last_token={token}, "
+                f"on a tiny {family} model."
             )
             before, keys = copy.deepcopy(cache), cache.layers[0].keys
             with watched(model, case) as passes:
@@ -129,8 +130,8 @@ def _why_wrong_choice(got, token, logits, before, model) -> str:
     hidden = model(torch.tensor([[token]]), past_key_values=copy.deepcopy(before), attention_mask=one_column).logits
     if got == int(hidden[0, -1].argmax()):
         return (
-            "That is the result for an attention mask of one column. A mask covers the tokens in the cache too. Here "
-            "nothing is hidden, so leave the mask out."
+            "That is the result if the mask hides `last_token` from itself, as a mask of only one column does. A mask "
+            "covers the tokens in the cache and the new one. Here nothing is hidden, so leave the mask out."
         )
     if got == int(logits.max()):
         return (

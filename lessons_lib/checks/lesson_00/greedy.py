@@ -28,7 +28,8 @@ class Case:
     def __str__(self) -> str:
         end = "" if self.eos is None else f", eos_token_id={self.eos}"
         return (
-            f"prompt_ids={list(self.prompt)}, max_new_tokens={self.max_new_tokens}{end}, on a tiny {self.family} model."
+            f"prompt_ids={short(list(self.prompt))}, max_new_tokens={self.max_new_tokens}{end}, "
+            f"on a tiny {self.family} model."
         )
 
     def expected(self) -> list[int]:
@@ -103,6 +104,7 @@ GREEDY_CASES = (
     Case((*PROMPT, 17), 8, eos=0),  # an id that is falsy in Python
     Case((*PROMPT, 17), 8),  # the same without an end token: token 0 ends nothing
     Case(tuple(range(3, 60, 4)), 20),
+    Case(tuple(i * 7 % 97 for i in range(150)), 40),  # longer than any window or limit that a loop may have
     Case((9, 8, 7, 6, 5), 12, family="gpt2"),
     Case((9, 8, 7, 6, 5), 12, family="llama"),
 )
@@ -185,6 +187,13 @@ def name_wrong_ends(got: list[int], case: Case, attempt, too_few: str = "") -> N
 def refuse_memory(case: Case, attempt) -> None:
     """Raise if a second, equal call gives a longer answer: something is kept between calls."""
     first, second = (list(case.run(attempt)[0]) for _ in range(2))
+    if not case.run(attempt)[1] and first:
+        raise Mistake(
+            f"your answer is {short(first)}, and it took no forward pass.",
+            case=str(case),
+            idea="You seem to return an answer from an earlier call. Another limit, end token or model gives another "
+            "answer: compute it anew in every call.",
+        )
     if len(second) > len(first) and second[: len(first)] == first:
         raise Mistake(
             f"two equal calls gave different answers: {short(first)}, then {short(second)}.",

@@ -126,13 +126,16 @@ def _name_too_much_work(passes, case: Case) -> None:
             idea="`prefill` has computed it already, and returned the token after it. Feed that one, if another token "
             "is needed at all.",
         )
-    if any(forward.tokens > 1 and forward.cached == 0 for forward in passes[1:]):
+    again = [n for n, forward in enumerate(passes[1:], start=2) if forward.tokens > 1 and forward.cached == 0]
+    if again:
+        number = again[0]
+        for_every = "for every token, each time" if number == 2 else "after some of the tokens,"
         raise Mistake(
-            f"the tokens are right, but pass 2 computed {passes[1].tokens} tokens; with a cache it computes 1.",
+            f"the tokens are right, but pass {number} computed {passes[number - 1].tokens} tokens; with a cache it "
+            "computes 1.",
             case=str(case),
-            idea="You seem to prefill again for every token, each time into a new cache. Prefill once, then feed one "
-            "token per step."
-            if passes[1].keeps_cache
+            idea=f"You seem to prefill again {for_every} into a new cache. Prefill once, then feed one token per step."
+            if passes[number - 1].keeps_cache
             else "You seem to recompute the whole sequence in every pass, without a cache. Prefill once, then feed one "
             "token per step.",
         )

@@ -108,7 +108,7 @@ def _name_wrong_input_without_cache(got: list[int], passes, case: Case) -> None:
     for pass_number, (forward, token) in enumerate(zip(relevant, case.expected()), start=1):
         if forward.input_ids != [fed]:
             what = (
-                f"pass {pass_number} should feed {number_of_tokens(len(fed))}, {fed}; yours fed "
+                f"pass {pass_number} should feed {number_of_tokens(len(fed))}, {short(fed)}; yours fed "
                 f"{short(forward.input_ids[0])}."
             )
             if pass_number > 1 and forward.input_ids == passes[0].input_ids:
@@ -119,6 +119,8 @@ def _name_wrong_input_without_cache(got: list[int], passes, case: Case) -> None:
                     "feed the whole "
                     "sequence."
                 )
+            elif 1 < forward.tokens < len(fed) and forward.input_ids[0] == fed[-forward.tokens :]:
+                idea = f"You seem to feed only the last {forward.tokens} tokens. Feed the whole sequence, however long."
             elif pass_number > 1 and fed[-1] in forward.input_ids[0] and forward.input_ids[0][-1] != fed[-1]:
                 idea = (
                     "The newest token belongs at the end of the sequence: first the prompt, then the new tokens in "
@@ -159,7 +161,8 @@ def _name_wrong_position(got: list[int], case: Case) -> None:
     else:
         rank = int((logits[-1] > logits[-1, got[0]]).sum()) + 1
         idea = (
-            f"At the last position, the logit of this token has rank {rank} of {VOCAB_SIZE}. Greedy decoding takes the "
-            "largest logit, every time."
+            f"At the last position, the logit of this token has rank {rank} of {VOCAB_SIZE}. Do you take the largest "
+            "logit, without sampling? And do you pass the model anything but the tokens, such as positions or a mask? "
+            "It numbers the tokens from 0 by itself."
         )
     raise Mistake(what, case=str(case), idea=idea)

@@ -23,11 +23,13 @@ NUMBERS = ("starts after step", "has its last token in step", "is returned after
 
 
 def test_wave_steps(attempt) -> None:
+    answers = []
     for lengths, batch_size in WAVE_CASES:
         case = f"wave_steps({lengths}, batch_size={batch_size})"
         got = _as_times(call(attempt, list(lengths), batch_size, case=case), lengths, batch_size, case)
         want = wave_steps(lengths, batch_size)
         if got == want:
+            answers.append((got, case))
             continue
         row = next(row for row, pair in enumerate(zip(got, want)) if pair[0] != pair[1])
         column = next(i for i, pair in enumerate(zip(got[row], want[row])) if pair[0] != pair[1])
@@ -37,6 +39,20 @@ def test_wave_steps(attempt) -> None:
             case=case,
             idea=_why_times(lengths, batch_size, want, got) or _why_number(lengths, batch_size, want, got, column),
         )
+    for got, case in answers:  # at the end: a wrong number says more than its type
+        _refuse_tensors(got, case)
+
+
+def _refuse_tensors(got: Times, case: str) -> None:
+    for row, time in enumerate(got):
+        for number in time:
+            if isinstance(number, float) or not hasattr(number, "__index__") or hasattr(number, "dim"):
+                raise Mistake(
+                    f"the numbers are right, but those of the request at index {row} contain {number!r}, a "
+                    f"{type(number).__name__}; they should be ints.",
+                    case=case,
+                    idea="`int(...)` converts a number; `tolist()` converts a whole tensor.",
+                )
 
 
 def _as_times(got, lengths: list[int], size: int, case: str) -> Times:

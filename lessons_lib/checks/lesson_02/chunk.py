@@ -36,6 +36,7 @@ def _check_one_prompt(attempt, prompt_length: int, prefill_step: int, max_tokens
             f"call {number} of {len(starts)}."
         )
         end = min(start + prefill_step, prompt_length)
+        prompt = list(request.prompt_ids)
         with watch_slot_passes(batch) as seen:
             try:
                 call(attempt, batch, case=case)
@@ -51,6 +52,7 @@ def _check_one_prompt(attempt, prompt_length: int, prefill_step: int, max_tokens
                 if seen:
                     _name_unequal_lists(seen[0], case)
                 raise
+        _refuse_changed_prompt(request, prompt, case)
         _check_chunk_pass(seen, request, start, end, number, case)
         _check_after_chunk(
             request, end, prompt_length, first_token, max_tokens, case, is_full=end - start == prefill_step
@@ -62,6 +64,23 @@ def _check_one_prompt(attempt, prompt_length: int, prefill_step: int, max_tokens
                 idea="A finished request keeps its slot until the next step begins. The step releases it, not the "
                 "chunk.",
             )
+
+
+def _refuse_changed_prompt(request: Request, before: list[int], case: str) -> None:
+    after = list(request.prompt_ids)
+    if after == before:
+        return
+    idea = "The prompt stays as it is; `num_computed_tokens` says how far its request has come."
+    if after[: len(before)] == before and after[len(before) :] == list(request.output_ids):
+        idea = (
+            "New tokens belong to the answer only: `request.append_token(token)` appends to `output_ids`. In "
+            "`prompt_ids` they would count as prompt."
+        )
+    raise Mistake(
+        f"your code changed `request.prompt_ids`. It was {short(before)} before the call and {short(after)} after it.",
+        case=case,
+        idea=idea,
+    )
 
 
 def _name_wrong_row(error: IndexError, case: str) -> None:

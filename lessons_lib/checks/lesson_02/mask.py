@@ -15,6 +15,8 @@ MASK_CASES = (
     ([[3, 4]], 7),
     ([[4, 5, 6], [0, 1, 2]], 9),
     ([[40], [7], [0], [25]], 41),
+    ([[2], [6]], 3),  # the prefilling row of a decode pass is further than the pass reads
+    ([[200], [199]], 201),
 )
 
 
@@ -26,13 +28,35 @@ def check_cache_mask(attempt) -> None:
         _check_mask_kind(attempt, got, want, case)
         if not torch.equal(got.cpu(), want):
             raise _name_wrong_mask(attempt, got.cpu(), torch.tensor(positions), num_keys, case)
+    _check_second_call(attempt)
+
+
+def _check_second_call(attempt) -> None:
+    """Equal shapes, other positions: as in two decode passes, one after the other."""
+    for positions in ([[2], [0]], [[1], [3]]):
+        case = f"positions {positions}, num_keys 5, after a call with other positions of the same shape."
+        got = _mask_of(attempt, torch.tensor(positions), 5, case)
+        if not torch.equal(got.cpu(), cache_mask(torch.tensor(positions), 5)):
+            raise Mistake(
+                "your mask is wrong in this call, although earlier calls were right.",
+                case=case,
+                idea="The positions move with every step. Do you keep masks between calls? Compute the mask anew in "
+                "each.",
+            )
 
 
 def _mask_of(attempt, positions, num_keys: int, case: str):
     """Call the attempt; shapes that don't broadcast are a mistake of their own."""
     try:
         return call(attempt, positions, num_keys, case=case)
-    except RuntimeError as error:
+    except (RuntimeError, LookupError) as error:
+        if int(positions.max()) >= num_keys:
+            raise Mistake(
+                f"your code raised {type(error).__name__}: {error}.",
+                case=case,
+                idea="A position may lie beyond the columns that the pass reads: a decode pass covers prefilling rows, "
+                "too. Such a token sees all `num_keys` columns.",
+            ) from None
         if "must match" not in str(error):
             raise
         raise Mistake(f"two of your tensors don't broadcast: {error}", case=case, idea=_LAST_AXIS) from None
@@ -168,9 +192,15 @@ def _name_wrong_mask(attempt, got, positions, num_keys: int, case: str) -> Mista
     else:
         what, idea = (
             "some entries are wrong",
-            "An entry is True if column <= position, with the position of that token.",
+            "An entry is True if column <= position, with the position of that token. Nothing else limits it: a token "
+            "sees column 0, too, however far it is.",
         )
     what, idea = _in_a_chunk(attempt, what, idea)
+    if what == "some entries are wrong" and int(positions.max()) >= num_keys:
+        idea = (
+            "A position may lie beyond the columns that the pass reads: a decode pass covers prefilling rows, too. "
+            "Such a token sees all `num_keys` columns."
+        )
     row, token = next((r, t) for r, t in torch.cartesian_prod(torch.arange(len(positions)), torch.arange(new)).tolist()
                       if not torch.equal(got[r, 0, t], columns <= own[r, t]))  # fmt: skip
     return Mistake(

@@ -19,6 +19,11 @@ from lessons_lib.checks.lesson_02.batch import (
 from lessons_lib.models.tiny_models import VOCAB_SIZE, tiny_model
 from lessons_lib.viz.words import marked
 
+_ORDER_OF_ADMISSION = (
+    "`batch.running` keeps the order of admission, and `prefill_chunk` serves the first prefilling request in it. Add "
+    "new requests at its end; don't sort it by slot."
+)
+
 
 def check_step(attempt) -> None:
     _check_first_step(attempt)
@@ -33,6 +38,7 @@ def check_step(attempt) -> None:
     _check_two_leave(attempt)
     _check_late_arrival(attempt)
     _check_one_chunk_one_token(attempt)
+    _check_end_token(attempt)
     _check_answers(attempt)
 
 
@@ -299,8 +305,7 @@ def _check_slot_is_released(attempt) -> None:
         raise Mistake(
             "step 1 should compute A's chunk, because A was admitted first; yours computed B's.",
             case=case,
-            idea="`batch.running` keeps the order of admission, and `prefill_chunk` serves the first prefilling "
-            "request in it. Add new requests at its end.",
+            idea=_ORDER_OF_ADMISSION,
         )
     if first.state is RequestState.FINISHED and first not in batch.running.values():
         raise Mistake(
@@ -380,6 +385,25 @@ def _check_two_leave(attempt) -> None:
         )
 
 
+def _check_end_token(attempt) -> None:
+    case = (
+        "one slot; A (max_new_tokens 9) and B are waiting, with prompts of 3 tokens. A writes the end token in step 1; "
+        "then step 2."
+    )
+    first, second = a_request("A", 3, max_tokens=9), a_request("B", 3)
+    first.eos_token_id = answer_alone(tuple(first.prompt_ids), 1)[0]
+    batch = make_batch([first, second], num_slots=1)
+    _run_step(attempt, batch, case)
+    _run_step(attempt, batch, case)
+    if second.state is RequestState.WAITING:
+        raise Mistake(
+            "A finished with the end token in step 1, so B should have its slot in step 2. B is still waiting.",
+            case=case,
+            idea="An answer may end before its limit. `batch.slots_in(RequestState.FINISHED)` also lists the requests "
+            "that ended with the end token.",
+        )
+
+
 def _check_no_barrier(attempt) -> None:
     case = (
         "two slots; A (max_new_tokens 9), B (max_new_tokens 2) and C are waiting, with prompts of 3 tokens. B finishes "
@@ -423,8 +447,7 @@ def _check_order_of_admission(attempt) -> None:
             "of B and "
             f"{third.num_computed_tokens} of C.",
             case=case,
-            idea="`batch.running` keeps the order of admission, and `prefill_chunk` serves the first prefilling "
-            "request in it. Add new requests at its end; don't sort it by slot.",
+            idea=_ORDER_OF_ADMISSION,
         )
     if third.state is RequestState.WAITING:
         raise Mistake(
