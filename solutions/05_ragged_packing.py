@@ -155,10 +155,10 @@ and its `positions` [2, 0, 1, 2, 4]. Its `cu_seqlens_q` are [0, 1, 4, 5]: the pr
 row. The `logits_index` is [0, 3, 4], and the `context_lens` are [3, 3, 5].
 
 **Exercise 05.1.** Write `pack(new_tokens, cached_lens)`. It returns `PackedBatch(input_ids=..., positions=..., ...)`
-with all six fields passed by name. Each field is a one-dimensional integer tensor, also without any sequence: then
-`cu_seqlens_q` is [0], and the others are empty. Lesson 04's `tag_tokens(lengths, starts)` may help: it returns an
-object with `seq_ids` and `positions`, tensors `[T]`, in which the positions of sequence *i* begin at `starts[i]`. (The
-`ValueError` in the docstring is the library's; yours needn't check its arguments.)
+with all six fields passed by name. Each field is a one-dimensional int64 tensor (int32 is accepted), also without any
+sequence: then `cu_seqlens_q` is [0], and the others are empty. Lesson 04's `tag_tokens(lengths, starts)` may help: it
+returns an object with `seq_ids` and `positions`, tensors `[T]`, in which the positions of sequence *i* begin at
+`starts[i]`. (The `ValueError` in the docstring is the library's; yours needn't check its arguments.)
 """
 
 # %% exercise="05.1"

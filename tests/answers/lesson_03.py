@@ -730,9 +730,8 @@ def writes_the_books(self):
 
 
 def one_at_a_time_from_the_end(self):
-    for block in reversed(self.blocks):
-        self.pool.free([block])
-    self.blocks, self.num_tokens = [], 0
+    self.blocks.reverse()
+    one_at_a_time(self)
 
 
 def keeps_the_blocks(self):

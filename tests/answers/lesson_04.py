@@ -195,6 +195,11 @@ def tags_by_concatenation(lengths, starts=None):
     return SimpleNamespace(seq_ids=seq_ids, positions=positions)
 
 
+def positions_of_eight_bits(lengths, starts=None):
+    tags = tag_tokens(lengths, starts)
+    return Tags(tags.seq_ids, tags.positions.to(torch.int8))
+
+
 # 04.2 block_diagonal_mask
 
 
@@ -734,6 +739,17 @@ def switches_the_attention(model, sequences, mask=block_diagonal_mask):
     return packed(attention=additive_mask)(model, sequences, mask)
 
 
+def merges_equal_sequences(model, sequences, mask=block_diagonal_mask):
+    return packed()(model, [list(sequence) for sequence in dict.fromkeys(map(tuple, sequences))], mask)
+
+
+def masked_through_the_row(model, sequences, mask=block_diagonal_mask):
+    def through_the_row(queries, keys):
+        return mask(*(Tags(tags.seq_ids, torch.arange(len(tags.seq_ids))) for tags in (queries, keys)))
+
+    return packed()(model, sequences, through_the_row)
+
+
 def without_positions(model, sequences, mask=block_diagonal_mask):
     tags = tag_tokens([len(sequence) for sequence in sequences])
     row = torch.tensor([[token for sequence in sequences for token in sequence]])
@@ -866,6 +882,7 @@ WRONG = {
     "04.1": [
         Wrong("positions run on through the row", positions_run_on, says="run on through the whole row"),
         Wrong("ignores starts", ignores_starts, says="You ignore `starts`"),
+        Wrong("positions of 8 bits", positions_of_eight_bits, says="overflows fewer bits"),
         Wrong("counts from start up to length", counts_up_to_the_length, says="start + length - 1"),
         Wrong("positions from 1", positions_from_one, says="off by one"),
         Wrong("the first start for all", one_start_for_all, says="the start of the first sequence for all"),
@@ -1029,6 +1046,12 @@ WRONG = {
     ],
     "04.4": [
         Wrong("no positions", without_positions, says="given no `position_ids`"),
+        Wrong("merges equal sequences", merges_equal_sequences, says="Are they merged, as in a dict or a set?"),
+        Wrong(
+            "the mask counts positions through the row",
+            masked_through_the_row,
+            says="given to `mask` should have the positions [0, 1, 2, 0, 1]; yours are [0, 1, 2, 3, 4]",
+        ),
         Wrong(
             "positions run on",
             packed(positions=lambda tags: torch.arange(len(tags))[None]),

@@ -70,6 +70,15 @@ def packs_with_a_row_axis(new_tokens, cached_lens):
     return dataclasses.replace(packed, input_ids=packed.input_ids[None])
 
 
+def packs_eight_bits(new_tokens, cached_lens):
+    packed = pack(new_tokens, cached_lens)
+    return dataclasses.replace(packed, positions=packed.positions.to(torch.int8))
+
+
+def cached_by_value(new_tokens, cached_lens):
+    return pack(new_tokens, [cached_lens[new_tokens.index(tokens)] for tokens in new_tokens])
+
+
 def packs_floats(new_tokens, cached_lens):
     packed = pack(new_tokens, cached_lens)
     return dataclasses.replace(packed, context_lens=packed.context_lens.float())
@@ -822,7 +831,9 @@ WRONG = {
         ),
         Wrong("lists", packs_lists, says="should be a torch tensor"),
         Wrong("a batch axis", packs_with_a_row_axis, says="has no batch axis"),
-        Wrong("floats", packs_floats, says="should be an integer tensor"),
+        Wrong("floats", packs_floats, says="should be int64 (or int32); yours is float32"),
+        Wrong("positions of 8 bits", packs_eight_bits, says="overflows fewer bits"),
+        Wrong("cached lengths looked up", cached_by_value, says="Do you look it up by the tokens"),
         Wrong("a tuple", returns_the_fields, says="yours returned tuple"),
         Wrong("no sequences", needs_a_sequence, says="without sequences, `cu_seqlens_q` should be [0]"),
         Wrong("floats when there are no sequences", float_when_empty, says="no element to infer the dtype from"),

@@ -191,7 +191,7 @@ def _name_wrong_mask(attempt, got, want, case: MaskCase) -> Mistake:
         idea = (
             "Your mask is right if all positions are small and none is missing. Do you put a sequence id and a "
             "position into one number? Then the late positions of one sequence look like those of the next. Or do you "
-            "count keys? Compare the two tags separately, as they are."
+            "count keys, or convert the tags to a dtype with few bits? Compare the two tags separately, as they are."
         )
     query, key = (got != want).nonzero()[0].tolist()
     names = letters(int(max(queries.seq_ids.max(), keys.seq_ids.max())) + 1)

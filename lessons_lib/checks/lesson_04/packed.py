@@ -18,6 +18,7 @@ TOLERANCE = 1e-2
 PACKED_CASES = (
     ("gpt2", [[5, 6, 7]]),
     ("gpt2", [[5], [6]]),
+    ("gpt2", [[5], [5]]),
     ("gpt2", [[5, 6, 7], [8, 9]]),
     ("llama", [[1, 2], [3, 4, 5, 6], [7]]),
     ("qwen2", [[9, 9, 4], [4, 9, 9], [4]]),
@@ -192,6 +193,7 @@ def _check_own_mask(attempt) -> None:
                 "result of `mask(tags, tags)`."
             )
         raise Mistake("your code never calls the function `mask` that it was given.", case=case, idea=idea)
+    _check_tags(calls, sequences, case)
     want = packed_logits(model, sequences, only_itself)
     if not all(_close(part, right) for part, right in zip(parts, want)):
         raise Mistake(
@@ -200,3 +202,15 @@ def _check_own_mask(attempt) -> None:
             idea="Pass the result of `mask(tags, tags)` to the model as `attention_mask`, with two axes in front: "
             "`[None, None]`.",
         )
+
+
+def _check_tags(calls: list[tuple[Tags, Tags]], sequences: list[list[int]], case: str) -> None:
+    """The mask function must get each token's own tags: without the sequence rule, a wrong position goes unnoticed."""
+    want = [position for sequence in sequences for position in range(len(sequence))]
+    for tags in calls[0]:
+        if tags.positions.tolist() != want:
+            raise Mistake(
+                f"the tags given to `mask` should have the positions {want}; yours are {tags.positions.tolist()}.",
+                case=case,
+                idea="A mask with a rule missing depends on them. Pass the tags of `tag_tokens`, for queries and keys.",
+            )

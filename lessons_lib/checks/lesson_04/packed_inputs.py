@@ -60,6 +60,9 @@ def name_wrong_row(seen: Seen, sequences: list[list[int]], case: str) -> None:
         )
     if list(ids.shape) != [1, len(row)]:
         idea = "The row has all tokens of all sequences, and nothing else."
+        once = {tuple(sequence) for sequence in sequences}
+        if len(once) < len(sequences) and ids.numel() == sum(map(len, once)):
+            idea = "Two sequences here are equal. Are they merged, as in a dict or a set? Each has its part of the row."
         if list(ids.shape) == [len(row)]:
             idea = "The model expects a batch axis in front: `torch.tensor([row])`."
         raise Mistake(

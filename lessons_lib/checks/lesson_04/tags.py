@@ -82,14 +82,16 @@ def _field(tags, name: str, case: str) -> list[int]:
             case=case,
             idea="`torch.tensor(..., dtype=torch.int64)` turns a list into a tensor.",
         )
-    if tensor.is_floating_point() or tensor.dtype == torch.bool:
+    if tensor.dtype not in (torch.int64, torch.int32):
         idea = "Ids and positions are integers. Pass `dtype=torch.int64`."
-        if not len(tensor):
+        if not (tensor.is_floating_point() or tensor.dtype == torch.bool):
+            idea = "A long sequence overflows fewer bits. Pass `dtype=torch.int64`."
+        elif not len(tensor):
             idea = (
                 "`torch.tensor([])` has no element to infer the dtype from, so it is float32. Pass `dtype=torch.int64`."
             )
         raise Mistake(
-            f"the dtype of `{name}` should be int64; yours is {str(tensor.dtype).removeprefix('torch.')}.",
+            f"the dtype of `{name}` should be int64 (or int32); yours is {str(tensor.dtype).removeprefix('torch.')}.",
             case=case,
             idea=idea,
         )

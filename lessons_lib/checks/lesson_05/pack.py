@@ -13,6 +13,7 @@ from lessons_lib.viz.words import marked
 CASES = (
     ([[5, 6]], [0]),
     ([[7], [9]], [2, 4]),
+    ([[7], [7]], [2, 4]),
     ([[5, 6, 8], [7]], [0, 0]),
     ([[7], [5, 6, 8], [9]], [2, 0, 4]),
     ([[5, 6], [8, 4, 3]], [3, 6]),
@@ -20,6 +21,10 @@ CASES = (
     ([[0], [0, 7]], [3, 0]),
 )
 FIELDS = ("input_ids", "positions", "seq_ids", "cu_seqlens_q", "context_lens", "logits_index")
+BY_VALUE = (
+    "Two sequences with the same new tokens get the same cached length. Do you look it up by the tokens, with `index` "
+    "or in a dict? `zip` pairs each sequence with its own."
+)
 
 
 def check_pack(attempt) -> None:
@@ -104,9 +109,11 @@ def _check_field(name: str, got, want, packed: PackedBatch, case: str) -> None:
 
 
 def _check_integers(name: str, got: torch.Tensor, case: str, idea: str) -> None:
-    if got.is_floating_point() or got.is_complex() or got.dtype == torch.bool:
+    if got.dtype not in (torch.int64, torch.int32):
+        if not (got.is_floating_point() or got.is_complex() or got.dtype == torch.bool):
+            idea = "A long row or a long sequence overflows fewer bits. Pass `dtype=torch.int64`."
         raise Mistake(
-            f"`{name}` should be an integer tensor; yours is {str(got.dtype).removeprefix('torch.')}.",
+            f"`{name}` should be int64 (or int32); yours is {str(got.dtype).removeprefix('torch.')}.",
             case=case,
             idea=idea,
         )
@@ -120,6 +127,8 @@ def _why_field(name: str, got: list, packed: PackedBatch) -> str:
     context = packed.context_lens.tolist()
     each = [(offset, first) for count, first in zip(new, cached) for offset in range(count)]
     seq_ids = packed.seq_ids.tolist()
+    parts = [part.tolist() for part in unpack(packed, packed.input_ids)]
+    alike = [parts.index(part) for part in parts]  # the first sequence with the same new tokens
     known = {
         "input_ids": (
             (
@@ -158,6 +167,10 @@ def _why_field(name: str, got: list, packed: PackedBatch) -> str:
                 "All tokens of a sequence have the same position. Count up from its cached length.",
             ),
             (
+                [cached[alike[seq]] + offset for seq, (offset, _) in zip(seq_ids, each)],
+                BY_VALUE,
+            ),
+            (
                 [first + index for index, (_, first) in enumerate(each)],
                 "You added the token's index in the row. Add its index within the sequence's own part.",
             ),
@@ -169,7 +182,7 @@ def _why_field(name: str, got: list, packed: PackedBatch) -> str:
                 "There is one id per *token*: a sequence with 3 new tokens has its id 3 times.",
             ),
             (
-                _ids_by_value(packed),
+                [alike[seq] for seq in seq_ids],
                 "Two sequences with the same new tokens get the same id. Do you look the id up with `index`, which "
                 "always finds the first? `enumerate` counts the sequences.",
             ),
@@ -192,6 +205,7 @@ def _why_field(name: str, got: list, packed: PackedBatch) -> str:
                 new,
                 "Those are only the new tokens. Count the cached ones as well, because attention reads both.",
             ),
+            ([cached[same] + count for same, count in zip(alike, new)], BY_VALUE),
             (_sums(context)[1:], "You took a running sum. Here each sequence has its own length."),
             (
                 [length - 1 for length in context],
@@ -225,13 +239,6 @@ def _why_field(name: str, got: list, packed: PackedBatch) -> str:
         "context_lens": "For each sequence, add its cached and its new tokens.",
         "logits_index": "For each sequence, it has the index of its last new token in the row.",
     }[name]
-
-
-def _ids_by_value(packed: PackedBatch) -> list[int] | None:
-    """The ids from looking each sequence up by its tokens, if those occur twice."""
-    parts = [part.tolist() for part in unpack(packed, packed.input_ids)]
-    ids = [parts.index(part) for part in parts for _ in part]
-    return ids if ids != packed.seq_ids.tolist() else None
 
 
 def _sums(lengths: list[int]) -> list[int]:
