@@ -11,6 +11,7 @@ from lessons_lib.checks.lesson_06.in_place_cases import Case, make
 from lessons_lib.checks.lesson_06.in_place_dense import dense, same
 from lessons_lib.checks.lesson_06.in_place_memory import check_one_block_at_a_time
 from lessons_lib.checks.lesson_06.in_place_nan import why_if_not_nan, why_nan
+from lessons_lib.checks.lesson_06.in_place_reads import check_reads
 from lessons_lib.checks.lesson_06.in_place_why import why_wrong
 
 # (cached, new), query heads, KV heads, block size, blocks too many; smallest first.
@@ -35,6 +36,7 @@ def check_attention_in_place(attempt: Callable) -> None:
     _check_one(attempt, make((5, 1), 2, 1, 4, 0, seed=20, larger=100.0))
     _check_one(attempt, make((0, 3), 1, 1, 4, 0, seed=7, larger=1e5))
     check_one_block_at_a_time(attempt)
+    check_reads(attempt)
     _check_one(attempt, make((5, 2), 2, 1, 4, 0, seed=21, dtype=torch.float64))
     rng = Random(6)
     for seed in range(30, 40):

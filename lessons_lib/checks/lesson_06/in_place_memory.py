@@ -1,4 +1,4 @@
-"""What an answer to 06.3 makes and reads: nothing that grows with the context, and only slots with a token."""
+"""Whether an answer to 06.3 makes a tensor that grows with the context."""
 
 from collections.abc import Callable
 
