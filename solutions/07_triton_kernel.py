@@ -313,12 +313,22 @@ has a case). So convert the block to a 64-bit integer *before* you multiply: `.t
 **Your task: `attend_blocks`**, a function that a kernel calls. It is decorated with `@triton.jit` too, but it returns
 its result: a tile `[HEAD_DIM]` of float32.
 
-`query` isn't a pointer but the query itself, a tile `[HEAD_DIM]`. `keys`, `values` and `table` are pointers; keys and
-values have the same strides. `num_tokens` includes the new token, and is at least 1; the last block may be partly full,
-and its other slots, which you don't load, may hold anything, even NaN (0 × NaN is NaN). Scores may be near 200 or near
-−100,000. Table entries past the blocks in use may be anything, and there may be none, so don't read them. `range` works
-in a kernel, and `tl.maximum(a, b)` is the larger of two scalars. The query is float32, so everything computed with it
-is float32 as well, whatever the cache's dtype. Leave it at that: don't convert anything to the cache's dtype.
+| argument | shape | what it is |
+|---|---|---|
+| `query` | [HEAD_DIM] | the query itself, a tile of float32, not a pointer |
+| `keys`, `values` | [BLOCK_SIZE, HEAD_DIM] per block | pointers to the KV head's first element; the cache may have another dtype |
+| `table` | [M] | pointer to int32; entry j is the block of positions j × BLOCK_SIZE and on |
+| `num_tokens` | | tokens of the sequence, the new one included; at least 1 |
+| `scale` | | factor of the scores |
+| `stride_block`, `stride_slot` | | elements from one block or slot to the next, in keys and in values |
+
+- The last block may be partly full. Don't load its other slots: they may hold anything, even NaN (0 × NaN is NaN).
+- Table entries past the blocks in use may be anything, and there may be none, so don't read them.
+- Scores may be near 200 or near −100,000.
+- The query is float32, so everything computed with it is float32 as well, whatever the cache's dtype. Leave it at that:
+  don't convert anything to the cache's dtype.
+
+`range` works in a kernel, and `tl.maximum(a, b)` is the larger of two scalars.
 
 Example: 6 tokens, BLOCK_SIZE = 4, table [3, 1, ...]. The first iteration reads all slots of block 3, the second one
 slots 0 and 1 of block 1.

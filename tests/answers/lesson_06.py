@@ -965,6 +965,35 @@ def in_place_with_einsum(query, keys, values, blocks, num_tokens, scale):
     return torch.stack([attention_of(own) for own in seen], dim=1)
 
 
+def with_whole_blocks(clean):
+    """Reads whole blocks, unused slots too, and cleans them afterwards."""
+
+    def attempt(query, keys, values, blocks, num_tokens, scale):
+        num_new, q_heads, head_dim = query.shape
+        size, group = keys.shape[1], q_heads // keys.shape[2]
+        own_position = torch.arange(num_tokens - num_new, num_tokens)[:, None]
+        out = torch.empty_like(query)
+        for head in range(q_heads):
+            seen = nothing_seen(num_new, head_dim, query.dtype)
+            for first in range(0, num_tokens, size):
+                position = torch.arange(first, first + size)
+                own_keys, own_values = (
+                    clean(cache[blocks[first // size], :, head // group], (position < num_tokens)[:, None])
+                    for cache in (keys, values)
+                )
+                scores = query[:, head] @ own_keys.T * scale
+                seen = add_block(seen, scores.masked_fill(position > own_position, NONE), own_values)
+            out[:, head] = attention_of(seen)
+        return out
+
+    return attempt
+
+
+def attend_in_half(query, keys, values, blocks, num_tokens, scale):
+    halves = [part.half().to(part.dtype) for part in (query, keys, values)]
+    return attention_in_place(*halves, blocks, num_tokens, scale)
+
+
 WRONG = {
     "06.1": [
         Wrong("offset before block", caching(puts_the_offset_first), "the first axis of the tensor counts blocks"),
@@ -1078,6 +1107,17 @@ WRONG = {
         Wrong("max with its indices", takes_values_and_indices, "`maximum` should be a tensor"),
     ],
     "06.3": [
+        Wrong(
+            "whole blocks, NaN to 0",
+            with_whole_blocks(lambda own, used: own.nan_to_num(0.0)),
+            "`nan_to_num` reads slots without a token",
+        ),
+        Wrong(
+            "whole blocks, zeroed by where",
+            with_whole_blocks(lambda own, used: torch.where(used, own, 0.0)),
+            "`where` reads slots without a token",
+        ),
+        Wrong("rounded to 16 bits", attend_in_half, "as small as rounding to 16 bits"),
         Wrong(
             "no slots of a full last block",
             in_place(slots_filled=lambda block_size, left: block_size if left > block_size else left % block_size),

@@ -32,6 +32,11 @@ def plain_add(x, y, out, n_elements, BLOCK):
 
 ADD = [
     Wrong(
+        "float64 through float32",
+        changed(add_kernel, ("total, mask", "total.to(tl.float32), mask")),
+        "as small as rounding to float32",
+    ),
+    Wrong(
         "the address of y",
         changed(add_kernel, ("tl.load(y + offsets, mask=mask)", "y + offsets")),
         "computed with an address as if it were a value",

@@ -268,6 +268,16 @@ def softmax_by_methods(scores, row_max, row_sum, acc):
 
 SOFTMAX = [
     Wrong(
+        "acc through float16",
+        softmax((RETURN, f"return weights, new_max, {SUM}, ({ACC}).to(tl.float16).to(tl.float32)")),
+        "`acc` should be [0.7004]",
+    ),
+    Wrong(
+        "maximum through float16",
+        softmax((NEW_MAX, f"{NEW_MAX}.to(tl.float16).to(tl.float32)")),
+        "Is the maximum converted to 16 bits",
+    ),
+    Wrong(
         "weights in float16",
         softmax((WEIGHTS, WEIGHTS + ".to(tl.float16)")),
         "as small as rounding to 16 bits",
@@ -923,6 +933,21 @@ def groups_transposed(
 
 
 GROUPS = [
+    Wrong(
+        "acc in 16 bits",
+        groups((ADD, f"{ADD}.to(values.dtype).to(tl.float32)")),
+        "the others add a little each",
+    ),
+    Wrong(
+        "row_sum in 16 bits",
+        groups((STEP, f"{STEP}\n        row_sum = row_sum.to(keys.dtype).to(tl.float32)")),
+        "`row_sum` and `acc` stay float32",
+    ),
+    Wrong(
+        "row_max in 16 bits",
+        groups((STEP, f"{STEP}\n        row_max = row_max.to(keys.dtype).to(tl.float32)")),
+        "Scores, in base 2, near 201.5",
+    ),
     Wrong("a loop over the heads", head_by_head, "once per query head"),
     Wrong(
         "keys loaded once per row",

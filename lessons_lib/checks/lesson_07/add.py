@@ -25,17 +25,20 @@ def _check_results(attempt) -> None:
         n_elements = rng.randint(1, 70)
         _check_case(attempt, n_elements, n_elements + rng.choice((0, 5)), rng.choice((1, 8, 16)))
     _check_case(attempt, 3, 3, 4, digits=1 / 3)
+    _check_case(attempt, 3, 3, 4, digits=1 / 3, dtype=torch.float64)
 
 
-def _check_case(attempt, n_elements: int, size: int, block: int, digits: float = 0.0) -> None:
+def _check_case(attempt, n_elements: int, size: int, block: int, digits: float = 0.0, dtype=torch.float32) -> None:
     """`digits`: added to each element; 1/3 has more digits than 16 bits can hold."""
     programs = -(-n_elements // block)
     more = f" of tensors with {size}" if size > n_elements else ""
     case = f"{n_elements} elements{more}, BLOCK = {block}: {programs} program{'s' if programs > 1 else ''}."
     case += " The tensors are float32, with digits that 16 bits can't hold." if digits else ""
-    x = torch.arange(1.0, size + 1) + digits
-    y = 10 * torch.arange(1.0, size + 1) + 0.5 + digits
-    out = torch.full((size,), UNTOUCHED)
+    if dtype == torch.float64:
+        case = case.replace("float32", "float64").replace("16 bits", "float32")
+    x = torch.arange(1.0, size + 1, dtype=dtype) + digits
+    y = 10 * torch.arange(1.0, size + 1, dtype=dtype) + 0.5 + digits
+    out = torch.full((size,), UNTOUCHED, dtype=dtype)
     explain = lambda error: _out_of_bounds(error, n_elements, block)  # noqa: E731
     recording = run(attempt, (programs,), x, y, out, n_elements, BLOCK=block, case=case, explain=explain)
     refuse_wrong_tensors(recording, "out", case)
@@ -111,6 +114,12 @@ def _wrong_offsets(index: int, want, stored, loaded, n_elements: int, block: int
 
 
 def _check_sums(got, x, y, case: str) -> None:
+    if got.dtype == torch.float64 and close(got, x + y, 1e-6):
+        if float((got - x - y).abs().max()) > 1e-12:
+            what = f"out should be {values_text(x + y, 12)}; yours is {values_text(got, 12)}."
+            idea = "The difference is as small as rounding to float32. Leave the dtype that the tensors have."
+            raise Mistake(what, case=case, idea=idea)
+        return
     if close(got, x + y, 1e-6):
         return
     idea = "Load both, add the two tiles, and store the sum."

@@ -11,7 +11,15 @@ from lessons_lib.checks.kernels import (
     refuse_wrong_tensors,
     values_text,
 )
-from lessons_lib.checks.lesson_08.groups_cases import HEADS_FIRST, INTERLEAVED, Decodes, far_below_zero, make
+from lessons_lib.checks.lesson_08.groups_cases import (
+    HEADS_FIRST,
+    INTERLEAVED,
+    Decodes,
+    far_below_zero,
+    high_maximum,
+    make,
+    small_parts,
+)
 from lessons_lib.checks.lesson_08.groups_launch import run_case, small_launch
 from lessons_lib.checks.lesson_08.groups_loads import check_loads
 from lessons_lib.checks.lesson_08.groups_results import check_result
@@ -61,7 +69,8 @@ def _check_results(attempt) -> None:
         make([20], 7, 1, block_size=4, tile=64, head_dim=16),
     ):
         _check_case(attempt, made)
-    _check_case(attempt, far_below_zero())
+    for made in (far_below_zero(), high_maximum(), small_parts()):
+        _check_case(attempt, made)
     _check_large_pool(attempt)
 
 

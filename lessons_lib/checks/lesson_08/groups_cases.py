@@ -101,6 +101,33 @@ def far_below_zero() -> Decodes:
     return made
 
 
+def small_parts() -> Decodes:
+    """The first tile has nearly all the weight: what each later tile adds is lost if a sum has 16 bits."""
+    made = make([704], 1, 1, block_size=128, head_dim=16, dtype=torch.float16)
+    _along_first_dim(made, (0.0, 1.25), (-19.15, -1.0))
+    made.text += " The first tile has nearly all the weight, and the others add a little each."
+    return made
+
+
+def high_maximum() -> Decodes:
+    """Base-2 scores near 201.5: as a maximum of 16 bits, the first tile's is off by 0.05."""
+    made = make([32], 1, 1, head_dim=16, dtype=torch.float16)
+    _along_first_dim(made, (349.25, 2.0), (348.75, -2.0))
+    made.text += " Scores, in base 2, near 201.5."
+    return made
+
+
+def _along_first_dim(made: Decodes, first: tuple[float, float], later: tuple[float, float]) -> None:
+    """Only element 0 of the query counts; (its key, all values) of the first 16 tokens, and of the later ones."""
+    size = made.k_cache.shape[1]
+    made.q.zero_()
+    made.q[..., 0] = 1.0
+    for token in range(made.contexts[0]):
+        key, value = first if token < 16 else later
+        place = made.tables[0][token // size], token % size
+        made.k_cache[place], made.v_cache[place] = key, value
+
+
 def _cache(num_blocks: int, block_size: int, kv_heads: int, head_dim: int, layout: str, dtype) -> torch.Tensor:
     if layout == INTERLEAVED:
         return torch.full((num_blocks, 2, block_size, kv_heads, head_dim), float("nan"), dtype=dtype)[:, 0]

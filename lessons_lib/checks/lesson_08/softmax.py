@@ -143,6 +143,10 @@ CASES = (
     ("scores very far below zero, no key seen before: [-100000, -100001].", Step.of([[-100_000, -100_001]])),
     ("no key seen before, and the largest score is 0: [0, -1].", Step.of([[0, -1]])),
     ("no key seen before; a weight that 16 bits can't hold: scores [0.7, 0.4].", Step.of([[0.7, 0.4]])),
+    (
+        "state: maximum 2, sum 1.4008, acc 1.4008, digits that 16 bits can't hold; then a larger score, [3, 1].",
+        Step.of([[3, 1]], [2], [1.4008], [[1.4008]]),
+    ),
 )
 
 
@@ -236,7 +240,7 @@ def _why_nothing_seen(attempt, name: str, got: tuple[torch.Tensor, ...], step: S
         return (
             "All weights are 0: what you subtract is far above all of these scores. Subtract the new maximum itself, "
             "however low it is. Only where it is minus infinity, subtract 0 instead: "
-            '`tl.where(new_max == float("-inf"), 0.0, new_max)`.'
+            '`tl.where(new_max == float("-inf"), 0.0, new_max)`. If you do: are low scores taken for masked ones?'
         )
     try:
         there = _step(attempt, SEEN, "")
@@ -406,6 +410,8 @@ def _why_maximum(found, scores, row_max, new_max, row_sum, total) -> str:
             "if you return it, later scores below 0 are compared with it."
         )
     own = scores.max(dim=1).values
+    if bool(((found == NONE) & (new_max < -65504) & (new_max != NONE)).any()):
+        return "Minus infinity only stands for no key. Is the maximum converted to 16 bits, which end at −65,504?"
     for guess, idea in (
         (own, "That's the largest score of these keys. A larger one may have come before: `tl.maximum(row_max, ...)`."),
         (row_max, "The maximum didn't change. It's the largest score of all keys so far, these included."),
