@@ -187,7 +187,8 @@ def _check_policy(attempt) -> None:
     _steps(twins, 2)
     case = (
         "two batch slots; F (prompt 26), B (prompt 28) and C (prompt 10) wait, and nothing runs. The policy is "
-        "`BalancedLengths` with a target of 29 tokens. F is closest to the target. By itself, B would be next; "
+        "`BalancedLengths` with a target of 29 tokens. With max_tokens of 9, they count 35, 37 and 19. "
+        "F is closest to the target. By itself, B would be next; "
         "beside F, which was admitted a moment ago, C brings the mean closer."
     )
     twins = Twins(
