@@ -102,6 +102,11 @@ def shares_by_a_wrong_count(count):
     return sharing(decodes_first, lambda s: 1 if wanted(s) == 1 else count(s))
 
 
+def keeps_one_dict(running, budget, shares={}):
+    shares |= share_budget(running, budget)
+    return shares
+
+
 def serves_decodes_twice(running, budget):
     counts = {sequence: 1 for sequence in ones(running)[:budget]}
     return counts | sharing()(running, budget - len(counts))
@@ -281,6 +286,18 @@ def waiting_with(
                 break
 
     return scheduling(schedule_waiting=schedule_waiting)
+
+
+def asks_with_the_running_of_before(self, scheduler_output):
+    running = list(self.running)
+    budget = self.max_num_batched_tokens - scheduler_output.num_tokens
+    while self.waiting and budget and len(self.running) < self.max_num_seqs and not scheduler_output.stalled:
+        sequence = self.waiting.next(running)
+        if not self.admission(self, sequence):
+            break
+        self.admit(scheduler_output, sequence)
+        self.allocate_slots(scheduler_output, sequence, min(wanted(sequence), budget))
+        budget = self.max_num_batched_tokens - scheduler_output.num_tokens
 
 
 def append_to(stalled, sequence):
@@ -693,6 +710,7 @@ def stalls_when_no_block_is_free(self, scheduler_output, sequence, count):
 
 WRONG = {
     "09.1": [
+        Wrong("one dict for all calls", keeps_one_dict, "a sequence A that isn't there"),
         Wrong("what is left falls below 0", lets_the_rest_fall_below_zero, "yours are {'A': 1, 'F': -1}"),
         Wrong("in the order of arrival", in_order_of_arrival, "but was admitted after it"),
         Wrong("what is left, in equal parts", splits_what_is_left_evenly, "F, which comes after it, gets 16"),
@@ -867,6 +885,11 @@ WRONG = {
         Wrong("nothing returned", returns_nothing, "yours returned None"),
     ],
     "09.3": [
+        Wrong(
+            "asks with the running of before",
+            scheduling(schedule_waiting=asks_with_the_running_of_before),
+            "also what this step has just admitted",
+        ),
         Wrong(
             "a stalled sequence waits again",
             scheduling(allocate_slots=sends_a_stalled_one_back),

@@ -111,6 +111,14 @@ def sorts_in_place(candidates, policy):
     return candidates[-1]
 
 
+def breaks_ties_by_queue_place(candidates, policy):
+    return max(reversed(candidates), key=lambda one: (policy.rank(one), one.queue_place or 0))
+
+
+def looks_at_the_tier_first(candidates, policy):
+    return max(reversed(candidates), key=lambda one: (one.tier, policy.rank(one)))
+
+
 def pops_the_victim(candidates, policy):
     return candidates.pop(candidates.index(last_in_rank(candidates, policy)))
 
@@ -556,6 +564,8 @@ def between_the_measurements(recorded):
 
 WRONG = {
     "10.1": [
+        Wrong("ties by the place in the queue", breaks_ties_by_queue_place, "the order in which they waited"),
+        Wrong("tier before rank", looks_at_the_tier_first, "doesn't look at the tier"),
         Wrong("negative ranks are never larger", starts_from_zero, "their ranks are −1 and −2"),
         Wrong(
             "the smallest rank instead of the largest",
@@ -675,9 +685,13 @@ WRONG = {
             "so it mustn't be added again",
         ),
         Wrong("every victim is taken for a running one", assumes_that_it_runs, "no batch slot to give up"),
-        Wrong("the blocks aren't freed", preempting(free=nothing), "but no sequence has it"),
+        Wrong("the blocks aren't freed", preempting(free=nothing), "counts 2, 3 as used, and B has no blocks"),
         Wrong("only full blocks are freed", preempting(free=frees_full_blocks), "blocks 2, 3, 4 of B should be free"),
-        Wrong("only filled blocks are freed", preempting(free=frees_filled_blocks), "with yours, 4 is in use, but no"),
+        Wrong(
+            "only filled blocks are freed",
+            preempting(free=frees_filled_blocks),
+            "counts 4 as used, and B has no blocks",
+        ),
         Wrong("the free queue is extended by hand", preempting(free=extends_the_free_queue), "Leave the pool's books"),
         Wrong("the whole pool is reset", preempting(free=resets_the_pool), "and no others"),
         Wrong(
@@ -686,7 +700,7 @@ WRONG = {
             "It stays a list",
         ),
         Wrong("it keeps its block table", preempting(forget=nothing), "and free its blocks"),
-        Wrong("it keeps blocks and table", preempting(free=nothing, forget=nothing), "is still in use"),
+        Wrong("it keeps blocks and table", preempting(free=nothing, forget=nothing), "still counts 2, 3 as used"),
         Wrong("its tokens still count as computed", preempting(uncount=nothing), "the scheduler won't compute them"),
         Wrong(
             "its prompt still counts as computed",

@@ -3,10 +3,12 @@
 import hashlib
 import json
 import struct
+import zlib
 from array import array
 from functools import reduce
 from itertools import takewhile
 
+import numpy as np
 from answers import Wrong
 from lessons_lib.kv_cache.block_copies import COPY, BlockCopy
 from lessons_lib.kv_cache.block_pool import BlockPool, OutOfBlocks
@@ -131,6 +133,28 @@ def tokens_before_the_parent(parent, token_ids):
 
 def hashed_as_json(parent, token_ids):
     return hashlib.sha3_256(json.dumps([parent.hex(), list(map(int, token_ids))]).encode()).digest()
+
+
+def text_of_an_array(parent, token_ids):
+    return hashlib.sha256(parent + str(np.array(token_ids)).encode()).digest()
+
+
+def two_bytes_a_token(parent, token_ids):
+    return hashlib.sha256(parent + array("H", token_ids).tobytes()).digest()
+
+
+def as_small_floats(parent, token_ids):
+    with np.errstate(over="ignore"):
+        return hashlib.sha256(parent + np.array(token_ids, dtype=np.float16).tobytes()).digest()
+
+
+def weighted_sum(parent, token_ids):
+    total = sum(place * token for place, token in enumerate(token_ids, 1))
+    return hashlib.sha256(parent + str(total).encode()).digest()
+
+
+def checksum_filled_up(parent, token_ids):
+    return zlib.crc32(parent + array("q", token_ids).tobytes()).to_bytes(32, "big")
 
 
 def grows_with_the_chain(parent, token_ids):
@@ -359,6 +383,11 @@ def makes_the_queue_anew(self, blocks):
     self.free_queue = type(self.free_queue).fromkeys(free)
 
 
+def makes_the_queue_a_list(self, blocks):
+    SharedBlockPool.touch(self, blocks)
+    self.free_queue = list(self.free_queue)
+
+
 def touches_in_two_loops(self, blocks):
     for block in blocks:
         if block in self.free_queue:
@@ -410,6 +439,18 @@ def caching(match_prefix=PrefixCache.match_prefix, allocate=PrefixCache.allocate
     """The reference with one method made another way."""
     methods = {"match_prefix": match_prefix, "allocate": allocate, "is_writable": is_writable}
     return type("PrefixCache", (PrefixCache,), methods)
+
+
+def finds_a_tuple(self, hashes):
+    return tuple(PrefixCache.match_prefix(self, hashes))
+
+
+def finds_and_moves_to_the_end(self, hashes):
+    blocks = PrefixCache.match_prefix(self, hashes)
+    for block in reversed(blocks):
+        if block in self.free_queue:
+            self.free_queue.move_to_end(block)
+    return blocks
 
 
 def finds_behind_a_gap(self, hashes):
@@ -603,12 +644,12 @@ def not_exactly_two(self, block):
 
 
 def finds_by_walking(self, hashes):
-    found = ()
+    found = []
     for one in hashes:
         block = self.hash_to_block.get(one)
         if block is None:
             return found
-        found += (block,)
+        found += [block]
     return found
 
 
@@ -1047,6 +1088,11 @@ def with_sets(pool, sequence, blocks):
 
 WRONG = {
     "11.1": [
+        Wrong("text of a long array", text_of_an_array, "has `...` instead of the numbers in the middle"),
+        Wrong("two bytes a token", two_bytes_a_token, "a number doesn't fit into its bytes"),
+        Wrong("small floats", as_small_floats, "floats, which round large ones"),
+        Wrong("weighted sum", weighted_sum, "a sum of token × position"),
+        Wrong("checksum", checksum_filled_up, "a CRC 32"),
         Wrong("without the parent", forgets_the_parent, "depend on all tokens before it"),
         Wrong("only the parent", forgets_the_tokens, "Is `token_ids` part of what you hash"),
         Wrong("tokens joined without a separator", joins_without_a_gap, "look like 11 and 2"),
@@ -1079,6 +1125,7 @@ WRONG = {
         Wrong("the first and the last token only", first_and_last, "those between the first and the last"),
     ],
     "11.2": [
+        Wrong("the queue becomes a list", counting(touch=makes_the_queue_a_list), "yours is a list"),
         Wrong(
             "touch does not count",
             counting(touch=touches_without_counting),
@@ -1125,6 +1172,8 @@ WRONG = {
         Wrong("free sorts the queue", counting(free=sorts_the_queue), "yours is [0, 1, 2, 3, 4, 5]"),
     ],
     "11.3": [
+        Wrong("a tuple", caching(match_prefix=finds_a_tuple), "A tuple can't grow"),
+        Wrong("moves what it finds", caching(match_prefix=finds_and_moves_to_the_end), "keeps its place in the queue"),
         Wrong(
             "match_prefix continues after a gap",
             caching(match_prefix=finds_behind_a_gap),

@@ -196,7 +196,8 @@ def _too_many(twins: "Twins", extra, got, missing) -> str:
     if missing:
         return (
             f"The next sequence is {missing[0]}: `self.waiting.next(self.running)` asks the policy. It isn't "
-            "always the first in the queue, and what runs already may make a difference."
+            "always the first in the queue, and what runs already may make a difference, also what this step has "
+            "just admitted."
         )
     counts = {sequence.id: count for sequence, count in got.num_scheduled_tokens.items()}
     if not any(counts.get(name) for name in extra) and sum(counts.values()) >= twins.mine.max_num_batched_tokens:

@@ -185,6 +185,23 @@ def _check_policy(attempt) -> None:
     _steps(twins, 1)
     twins.add("A", "C")
     _steps(twins, 2)
+    case = (
+        "two batch slots; F (prompt 26), B (prompt 28) and C (prompt 10) wait, and nothing runs. The policy is "
+        "`BalancedLengths` with a target of 29 tokens. With max_tokens of 9, they count 35, 37 and 19. "
+        "F is closest to the target. By itself, B would be next; "
+        "beside F, which was admitted a moment ago, C brings the mean closer."
+    )
+    twins = Twins(
+        attempt,
+        {"F": (26, 9, 9, 0.0), "B": (28, 9, 9, 1.0), "C": (10, 9, 9, 2.0)},
+        case,
+        num_blocks=64,
+        max_num_seqs=2,
+        max_num_batched_tokens=64,
+        policy=BalancedLengths(29),
+    )
+    twins.add("F", "B", "C")
+    _steps(twins, 2)
 
 
 def _check_blocks(attempt) -> None:

@@ -6,6 +6,7 @@ from random import Random
 from lessons_lib.checks.exercise import Mistake, call, short
 from lessons_lib.checks.lesson_09.made_up import a_sequence, names_of, state_of
 from lessons_lib.scheduling.scheduler import share_budget
+from lessons_lib.scheduling.sequence import Sequence
 
 # ((name, tokens of the prompt, tokens of the answer so far, computed tokens), ...), budget; smallest first.
 CASES = (
@@ -132,6 +133,14 @@ def _as_counts(got, running, case: str) -> dict[str, int]:
             idea="Map each sequence to its number of tokens: `num_scheduled_tokens[sequence] = ...`.",
         )
     strange = [key for key in got if not any(key is sequence for sequence in running)]
+    if strange and all(isinstance(key, Sequence) for key in got):
+        name = strange[0].id
+        raise Mistake(
+            f"the keys of the dict should be sequences from `running`; yours has a sequence {name} that isn't there.",
+            case=case,
+            idea="It may be left from an earlier call, or a copy. Make a new dict in each call, and use the sequences "
+            "of `running` themselves.",
+        )
     if strange:
         idea = "The keys are the sequences themselves, not their ids or indices: `num_scheduled_tokens[sequence] = 1`."
         raise Mistake(

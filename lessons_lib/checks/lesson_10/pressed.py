@@ -292,13 +292,13 @@ class Pressed:
             )
         if lost and not mine:
             self._fail(
-                f"{due}; with yours, {listed(map(str, lost))} is in use, but no sequence has it.",
+                f"{due}; with yours, the pool still counts {listed(map(str, lost))} as used, and {name} has no blocks.",
                 "The pool must be told: `scheduler.pool.free(blocks)`. It needs *all* blocks of the victim, also those "
                 "that aren't full, and it needs them before the victim forgets them.",
             )
         if lost:
             self._fail(
-                f"{due}; with yours, {listed(map(str, lost))} is still in use.",
+                f"{due}; with yours, the pool still counts {listed(map(str, lost))} as used.",
                 "Another sequence needs the blocks now. Return them: `scheduler.pool.free(blocks)`.",
             )
         if not isinstance(mine, list):

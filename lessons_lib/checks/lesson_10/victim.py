@@ -247,6 +247,8 @@ def _check_alike(attempt) -> None:
         "arrival makes no difference."
     )
     _choose(attempt, [a, b], ShortestJobFirst(), b, case, {"A": later}, LAST)
+    _check_queue_places(attempt)
+    _check_tiers(attempt)
     a, b, c = _sequence("A", 0.0), _sequence("B", 1.0), _sequence("C", 1.0)
     case = "first come, first served; A arrived at 0, B and C at 1; the candidates are A, C, B."
     by_list = "B and C have the same rank, and B is later in the list. The position in the list decides, not the id."
@@ -254,6 +256,29 @@ def _check_alike(attempt) -> None:
     a, b, c = _sequence("A", 2.0), _sequence("B", 2.0), _sequence("C", 0.0)
     case = "first come, first served; A and B arrived at 2, C at 0; the candidates are A, B, C."
     _choose(attempt, [a, b, c], FirstComeFirstServed(), b, case, {"A": idea}, LAST)
+
+
+def _check_queue_places(attempt) -> None:
+    """A sequence that was preempted and admitted again waited first, but was admitted last."""
+    a, b = _sequence("A", 1.0), _sequence("B", 1.0)
+    a.queue_place, b.queue_place = 1, 0
+    case = (
+        "first come, first served; A and B arrived at 1. B waited first: its `queue_place` is 0, and A's is 1. B was "
+        "preempted and admitted again, so the candidates are A, B."
+    )
+    idea = (
+        "A and B have the same rank, and B was admitted later. The order of admission is that of the list; "
+        "`queue_place` is the order in which they waited."
+    )
+    _choose(attempt, [a, b], FirstComeFirstServed(), b, case, {"A": idea}, LAST)
+
+
+def _check_tiers(attempt) -> None:
+    """Not every policy looks at the tier."""
+    a, b = _sequence("A", 0.0, tier=1), _sequence("B", 1.0, tier=0)
+    case = "first come, first served; A arrived at 0 in tier 1, B at 1 in tier 0; the candidates are A, B."
+    idea = "This policy doesn't look at the tier, so A's worse tier makes no difference. Ask `policy.rank` alone."
+    _choose(attempt, [a, b], FirstComeFirstServed(), b, case, {"A": idea}, LAST)
 
 
 def _check_random(attempt) -> None:

@@ -87,6 +87,13 @@ def touch(pool, blocks: list[int], case: str) -> None:
             case=case,
             idea=idea,
         ) from None
+    if not hasattr(pool.free_queue, "popleft"):
+        raise Mistake(
+            f"`free_queue` should still be a queue; yours is a {type(pool.free_queue).__name__}.",
+            case=case,
+            idea="`allocate` needs its `popleft`. Take the blocks out of the queue that is there: "
+            "`self.free_queue.pop(block, None)`.",
+        )
 
 
 def free_all(pool, blocks: list[int], case: str) -> None:

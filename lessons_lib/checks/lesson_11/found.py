@@ -44,7 +44,7 @@ def _match(pool, hashes: list[bytes], want: list[int], case: str, idea: str) -> 
             "it is in `self.hash_to_block` first."
         )
         raise Mistake(f"`match_prefix` should return {want}; yours raised KeyError.", case=case, idea=lookup) from None
-    if not isinstance(got, (list, tuple)) or not all(is_whole(block) for block in got):
+    if not isinstance(got, list) or not all(is_whole(block) for block in got):
         raise Mistake(
             f"`match_prefix` should return a list of blocks, {want}; yours returned {short(got)}.",
             case=case,
@@ -74,6 +74,8 @@ def _kind_idea(got, idea: str) -> str:
         return "Return a list in every case. If nothing is found, it is empty."
     if isinstance(got, list) and None in got:
         return "An unknown hash has no block, so it adds nothing to the list. " + idea
+    if isinstance(got, tuple):
+        return "A tuple can't grow, and a list is asked for: new blocks join those found. Return `list(...)` of it."
     return "`self.hash_to_block[block_hash]` is the block with that hash. Return a list of such blocks."
 
 
@@ -140,6 +142,16 @@ def _check_match_free(attempt) -> None:
         "`match_prefix` only looks blocks up, free ones too. They leave the free queue when the caller calls `touch`."
     )
     expect(pool, {}, [3, 4, 5, 2, 1, 0], case, only_looks, only_looks)
+    case = (
+        "blocks 0, 1, 2 have the hashes a, b, c; 0 was freed, then 1 and 2, so the queue is [3, 4, 5, 0, 2, 1]; "
+        "`match_prefix([a])`."
+    )
+    pool = _filled(attempt, 6, 3)
+    free_all(pool, [0], case)
+    free_all(pool, [1, 2], case)
+    _match(pool, HASHES[:1], [0], case, looked)
+    stays = "`match_prefix` only looks: a block that is found keeps its place in the queue until the caller touches it."
+    expect(pool, {}, [3, 4, 5, 0, 2, 1], case, stays, stays)
 
 
 def _expect_hashes(pool, want: dict[int, bytes], evicted: int, case: str) -> None:

@@ -63,10 +63,8 @@ def _length_idea(got: bytes, parent: bytes) -> str:
 
 
 def _too_large(error: Exception, case: str) -> Mistake:
-    idea = (
-        'A byte holds 0 to 255, and token ids go up to 200,000 and more. `array("q", token_ids).tobytes()` uses '
-        "eight bytes for each."
-    )
+    holds = "A byte holds 0 to 255" if "256" in str(error) else "Here a number doesn't fit into its bytes"
+    idea = f'{holds}; ids go up to 200,000 and more. `array("q", token_ids).tobytes()` uses eight bytes for each.'
     return Mistake(f"your code raised {type(error).__name__}: {str(error)[:80]}.", case=case, idea=idea)
 
 
@@ -164,12 +162,16 @@ def _check_tokens(attempt) -> None:
     single = "A block may have any size, one token too. Do you hash something that is made of pairs of tokens?"
     _differ(attempt, (PARENT, [5]), (PARENT, [6]), single, "two blocks of one token")
     combined = (
-        "Are the tokens made into one number first, as in `number * 31 + token`? Then many lists give the same number. "
-        "Hash the tokens themselves."
+        "Are the tokens made into one number first, as in `number * 31 + token`, or a sum of token × position? Then "
+        "many lists give the same number. Hash the tokens themselves."
     )
+    _differ(attempt, (PARENT, [2, 0]), (PARENT, [0, 1]), combined, "[2, 0] and [0, 1]")
     for base in (*range(2, 300), 1000, 1009, 10_007, 65_536, 65_537, 65_599, 100_003, 151_936):
         one, other = (PARENT, [1, 0]), (PARENT, [0, base])
         _differ(attempt, one, other, combined, f"[1, 0] and [0, {base}]")
+    rounded = "Part of a token id is lost. Are the ids made into floats, which round large ones, or cut off?"
+    for one, other in (([2048], [2049]), ([199_998], [199_999])):
+        _differ(attempt, (PARENT, one), (PARENT, other), rounded, f"token {one[0]:,} and token {other[0]:,}")
     wrapped = (
         "Part of a token id is lost. One byte per token, or `% 256`, can tell only 256 ids apart, and two bytes only "
         '65,536; vocabularies are larger. Use eight bytes: `array("q", ...)`.'
@@ -177,6 +179,16 @@ def _check_tokens(attempt) -> None:
     for far in (256, 65_536, 2**17):
         _differ(
             attempt, (PARENT, [1, 2, 3, 4]), (PARENT, [1 + far, 2, 3, 4]), wrapped, f"token 1 and token {1 + far:,}"
+        )
+    longer = list(range(2000))
+    case = "two blocks of 2,000 tokens that differ in token 1,000; the same parent."
+    if _hash(attempt, PARENT, longer, case) == _hash(attempt, PARENT, [*longer[:1000], 5, *longer[1001:]], case):
+        shortened = (
+            "A block may have any size: hash all of its tokens, however many there are. Is a text hashed? The text of "
+            "a long array or tensor has `...` instead of the numbers in the middle."
+        )
+        raise Mistake(
+            "two blocks should give two different hashes; yours gives the same one twice.", case=case, idea=shortened
         )
 
 
@@ -256,14 +268,16 @@ def _with_another_hash(attempt):
 def _check_spread(attempt) -> None:
     rng = Random(2)
     case = "2,000 blocks with random tokens and parents."
-    hashes = [
-        _hash(attempt, rng.choice((PARENT, OTHER_PARENT, b"")), [rng.randrange(200_000) for _ in range(16)], case)
-        for _ in range(2000)
+    blocks = [
+        (rng.choice((PARENT, OTHER_PARENT, b"")), [rng.randrange(200_000) for _ in range(16)]) for _ in range(2000)
     ]
+    hashes = [_hash(attempt, *block, case) for block in blocks]
     if len(set(hashes)) < len(hashes):
+        second = next(index for index, one in enumerate(hashes) if one in hashes[:index])
+        pair = blocks[hashes.index(hashes[second])], blocks[second]
         raise Mistake(
             f"2,000 different blocks should have 2,000 different hashes; yours have {len(set(hashes)):,}.",
-            case=case,
+            case=" and ".join(map(_in_words, pair)) + " have the same one.",
             idea="Some part of the tokens or of the parent is lost before it is hashed.",
         )
     if all(byte in b"0123456789abcdefABCDEF" for one in hashes for byte in one):
@@ -280,8 +294,8 @@ def _check_spread(attempt) -> None:
     constant = [index for index in range(32) if len({one[index] for one in hashes}) < 100]
     if constant:
         idea = (
-            "An int of 64 bits that is padded to 32 bytes still has only 64 bits. That is what Python's `hash` "
-            "returns, and for bytes it differs from process to process. Use `hashlib.sha256`."
+            "A short checksum that is padded to 32 bytes is still short: Python's `hash` has 64 bits, a CRC 32. Two "
+            "blocks may share one by chance, or on purpose. Use `hashlib.sha256(...).digest()`."
         )
         what = (
             f"each of the 32 bytes should vary from hash to hash; in yours byte {constant[-1]} hardly ever "
