@@ -288,13 +288,14 @@ show_source(stream_once)
 """
 **Your task**: `relay`, with the other rows. Use `stream_once`, or do it your own way.
 
-- Each chunk is passed on before the next one is read. A chunk with a `finish_reason` is passed on as it is, and is the
-  last.
-- After a loss, one of the replicas that haven't been lost is asked for what `request_to_go_on` returns. If that is
-  None, none is asked. The same holds for a request that arrives complete.
-- When the next replica is asked, or the reader leaves, the stream before is closed and its replica's load is lowered.
-- All replicas get the same seed. If the request has none (missing or None), draw a random int for it.
-- Change neither `request` nor the list `replicas`, which may be empty.
+| when | what `relay` does |
+|---|---|
+| at the beginning | If the request has no seed (missing or None), draw a random int; all replicas get the same one. |
+| a chunk comes | Pass it on as it is, before the next one is read. One with a `finish_reason` is the last. |
+| after a loss | Ask one of the replicas that haven't been lost for what `request_to_go_on` returns. |
+| that is None, or the request arrives complete | Ask no replica. |
+| the next replica is asked, or the reader leaves | The stream before is closed, and its replica's load lowered. |
+| always | Change neither `request` nor the list `replicas`, which may be empty. |
 
 The cell imports what you need; `MAX_MOVES` is 2.
 """

@@ -292,8 +292,7 @@ draw_all_reduce(record_all_reduce(all_reduce, 4))
 # %% [markdown]
 """
 However many workers there are, none sends more than two tensors, apart from rounding up. ("Further" counts.) What grows
-is the number of messages: in a ring, 2 (N - 1) follow one another. Workers that send each part straight to the one that
-adds it up need two rounds, but every worker sends to every other. For short tensors, the waits count more than the
+is the number of messages that follow one another: 2 (N - 1) in a ring. For short tensors, the waits count more than the
 bytes.
 """
 

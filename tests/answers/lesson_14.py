@@ -8,6 +8,7 @@ import dataclasses
 import json
 import queue
 import time
+from time import sleep
 
 import anyio
 import numpy as np
@@ -517,7 +518,16 @@ class Sleeps(Right):
         return items
 
 
+class SleepsByAnImportedName(Right):
+    async def take(self):
+        while not self._items and not self.is_closed:
+            sleep(0.01)
+        items, self._items = self._items, []
+        return items
+
+
 MAILBOXES = [
+    Wrong("sleeps by an imported name", SleepsByAnImportedName, "`sleep`, which is `time.sleep`, was called"),
     Wrong("sleeps", Sleeps, "`time.sleep` was called: it stops the event loop's thread"),
     Wrong("gives up", GivesUp, "for an item, however long"),
     Wrong("no wake", mailbox("NoWake", put=put_without_waking), "`put`: it has to set the event"),
@@ -1795,65 +1805,50 @@ async def with_the_given_coroutine(add, receive, send):
         gone.cancel()
 
 
-async def each_wait_by_itself(add, receive, send):
-    """Races every single wait against the listener."""
-    listening, stream = asyncio.ensure_future(until_gone(receive)), None
-    adding = asyncio.ensure_future(add())
+def racing(keeps_accepted):
+    """Races every single wait against the listener.
 
-    async def race(awaitable):
-        task = asyncio.ensure_future(awaitable)
+    Args:
+        keeps_accepted: whether it closes the stream even if it is cancelled as `add` returns.
+    """
+
+    async def attempt(add, receive, send):
+        listening, stream = asyncio.ensure_future(until_gone(receive)), None
+        adding = asyncio.ensure_future(add())
+
+        async def race(awaitable):
+            task = asyncio.ensure_future(awaitable)
+            try:
+                await asyncio.wait((task, listening), return_when=asyncio.FIRST_COMPLETED)
+                if not task.done():
+                    raise ConnectionAbortedError
+                return task.result()
+            finally:
+                task.cancel()
+
+        async def one_batch():
+            return await anext(stream, None)
+
         try:
-            await asyncio.wait((task, listening), return_when=asyncio.FIRST_COMPLETED)
-            if not task.done():
-                raise ConnectionAbortedError
-            return task.result()
+            stream = await race(adding)
+            while tokens := await race(one_batch()):
+                await race(send(tokens))
+            return True
+        except ConnectionAbortedError:
+            return False
         finally:
-            task.cancel()
+            listening.cancel()
+            if keeps_accepted and adding.done() and not adding.cancelled() and adding.exception() is None:
+                stream = adding.result()
+            if stream is not None:
+                await stream.aclose()
 
-    async def one_batch():
-        return await anext(stream, None)
-
-    try:
-        stream = await race(adding)
-        while tokens := await race(one_batch()):
-            await race(send(tokens))
-        return True
-    except ConnectionAbortedError:
-        return False
-    finally:
-        listening.cancel()
-        if adding.done() and not adding.cancelled() and adding.exception() is None:
-            await adding.result().aclose()
+    return attempt
 
 
-async def loses_an_accepted_stream(add, receive, send):
-    """If it is cancelled as `add` returns, its stream stays in the task."""
-    listening, stream = asyncio.ensure_future(until_gone(receive)), None
-
-    async def race(awaitable):
-        task = asyncio.ensure_future(awaitable)
-        try:
-            await asyncio.wait((task, listening), return_when=asyncio.FIRST_COMPLETED)
-            if not task.done():
-                raise ConnectionAbortedError
-            return task.result()
-        finally:
-            task.cancel()
-
-    async def one_batch():
-        return await anext(stream, None)
-
-    try:
-        stream = await race(add())
-        while tokens := await race(one_batch()):
-            await race(send(tokens))
-        return True
-    except ConnectionAbortedError:
-        return False
-    finally:
-        listening.cancel()
-        if stream is not None:
-            await stream.aclose()
+async def two_messages(receive):
+    if (await receive())["type"] != "http.disconnect":
+        await receive()
 
 
 async def until_no_request(receive):
@@ -1900,8 +1895,11 @@ async def adds_in_a_task_of_its_own(add, receive, send):
 
 LEAVINGS = [
     Wrong("lets a group out", lets_a_group_out, "A task group wraps what it raises"),
-    Wrong("loses an accepted stream", loses_an_accepted_stream, "cancelled at the very moment at which `add` returns"),
+    Wrong(
+        "loses an accepted stream", racing(keeps_accepted=False), "cancelled at the very moment at which `add` returns"
+    ),
     Wrong("adds in a task of its own", adds_in_a_task_of_its_own, "Is `add` in a task of its own?"),
+    Wrong("the second message is the end", leaving(listen=two_messages), "took one of these messages for the end"),
     Wrong("all but http.request", leaving(listen=until_no_request), "a message of the type “http.other”"),
     Wrong("never listens", never_listens, "your coroutine never calls `receive`"),
     Wrong("asks at the end", asks_at_the_end, "The first call came after 140 ms"),
@@ -2523,7 +2521,13 @@ RIGHT = {
         asks_until_the_turn_is_done,
         waits_behind_the_last_turn,
     ],
-    "14.3": [listener_cancels_me, with_a_callback, with_a_task_group, each_wait_by_itself, with_the_given_coroutine],
+    "14.3": [
+        listener_cancels_me,
+        with_a_callback,
+        with_a_task_group,
+        racing(keeps_accepted=True),
+        with_the_given_coroutine,
+    ],
     "14.4": [mapping_of_lines, made_by_an_object, with_compact_json],
     "14.5": [WithASet, WithTickets, AddedThenTakenBack, SaysBoth],
     "14.6": [with_three_ifs, with_infinities, by_hand_from_events],

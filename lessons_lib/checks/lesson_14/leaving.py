@@ -92,22 +92,24 @@ def _all_is_sent(attempt) -> bool:
 
 def _another_message(attempt) -> None:
     for kind in ("http.request", "http.other"):
-        _message(attempt, kind)
+        _messages(attempt, kind, 1)
+    _messages(attempt, "http.request", 3)
 
 
-def _message(attempt, kind: str) -> None:
+def _messages(attempt, kind: str, count: int) -> None:
     leaves_at = FIRST_TOKEN + 0.5 * BETWEEN_TOKENS
-    case = f"before the first token, the client sends a message of the type “{kind}”; after the first token, it leaves."
+    what = "a message" if count == 1 else f"{count} messages"
+    case = f"before the first token, the client sends {what} of the type “{kind}”; after the first token, it leaves."
 
     async def story():
-        messages = [(FIRST_TOKEN / 2, {"type": kind, "body": b"", "more_body": False})]
+        messages = [(FIRST_TOKEN / 2, {"type": kind, "body": b"", "more_body": False})] * count
         client = FakeClient([*messages, (leaves_at, DISCONNECT)])
         scene = Scene(attempt, case, client)
         owner = scene.start()
         await asyncio.sleep(leaves_at - 0.001)
         if owner.done() and not owner.cancelled() and owner.exception() is None:
             raise Mistake(
-                "your coroutine took that message for the end.",
+                f"your coroutine took {'that message' if count == 1 else 'one of these messages'} for the end.",
                 case=case,
                 idea="Look at its type: only “http.disconnect” says that the client has left.",
             )
@@ -118,7 +120,7 @@ def _message(attempt, kind: str) -> None:
                 "the client left, and your coroutine didn't notice."
                 + (" It called `receive` once." if client.num_receives == 1 else ""),
                 case=case,
-                idea="A message of another type means nothing here: call `receive` again.",
+                idea="A message of another type means nothing here: call `receive` again, however many come.",
             )
         owner.cancelled() or owner.exception()
 

@@ -31,27 +31,36 @@ from lessons_lib.checks.lesson_14.virtual_loop import play, settle
 
 
 def check_mailbox(attempt) -> None:
-    with _refusing_sleep():
+    with _refusing_sleep(attempt):
         for story in STORIES:
             story(attempt)
 
 
 @contextlib.contextmanager
-def _refusing_sleep():
+def _refusing_sleep(attempt):
     """`time.sleep` in an attempt would stop the check's event loop, and so everything that could wake it."""
     sleep, thread = time.sleep, threading.get_ident()
 
-    def refuse(seconds: float) -> None:
-        if threading.get_ident() != thread:
-            return sleep(seconds)
-        raise Mistake(
-            "`time.sleep` was called: it stops the event loop's thread, so nothing can be put in meanwhile.",
-            case=current_case.text,
-            idea="A coroutine waits with `await`, which lets others run: `await self._has_news.wait()`.",
-        )
+    def refusing(name: str):
+        def refuse(seconds: float) -> None:
+            if threading.get_ident() != thread:
+                return sleep(seconds)
+            raise Mistake(
+                f"{name} was called: it stops the event loop's thread, so nothing can be put in meanwhile.",
+                case=current_case.text,
+                idea="A coroutine waits with `await`, which lets others run: `await self._has_news.wait()`.",
+            )
 
-    with patch("time.sleep", refuse):
-        yield
+        return refuse
+
+    names = getattr(getattr(attempt, "take", None), "__globals__", {})
+    imported = [name for name, value in names.items() if value is sleep]  # `from time import sleep`
+    names.update({name: refusing(f"`{name}`, which is `time.sleep`,") for name in imported})
+    try:
+        with patch("time.sleep", refusing("`time.sleep`")):
+            yield
+    finally:
+        names.update(dict.fromkeys(imported, sleep))
 
 
 def _two_are_there(attempt) -> None:
