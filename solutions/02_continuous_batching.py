@@ -192,7 +192,8 @@ every row has one new token at its own position; in a prefill pass, one row has 
 
 **Exercise 02.3.** Write `cache_mask(positions, num_keys)`. `positions` is an integer tensor of shape
 `[rows, new tokens]`. Return a bool tensor of shape `[rows, 1, new tokens, num_keys]`, where True means "may attend".
-The 1 stands for the attention heads, which all use the same mask.
+The 1 stands for the attention heads, which all use the same mask. A position may be `num_keys` or more, in a row whose
+result isn't used; then columns 0 to *p* are all of them.
 
 Example: `cache_mask(torch.tensor([[2], [0]]), 4)` is True at columns 0, 1, 2 in row 0, and at column 0 in row 1. For
 a chunk with tokens at positions 3 and 4, `cache_mask(torch.tensor([[3, 4]]), 6)` is True at 0–3 for the first and at

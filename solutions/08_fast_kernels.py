@@ -1073,7 +1073,7 @@ with a wrong `cu_seqlens_q` it may overwrite another tensor. So two functions wr
 
 - `decode(q, k_cache, v_cache, block_tables, context_lens, scale, terms=None)` for sequences with one new token each;
 -
-`varlen(q, k_cache, v_cache, cu_seqlens_q, context_lens, block_tables, scale, terms=None, *, max_seqlen_q=None, max_context_len=None)`
+  `varlen(q, k_cache, v_cache, cu_seqlens_q, context_lens, block_tables, scale, terms=None, *, max_seqlen_q=None, max_context_len=None)`
   for a packed batch.
 
 Shapes, dtypes, devices and layouts are known on the CPU, and always checked. The *contents* of lengths and tables are

@@ -293,7 +293,7 @@ show_source(stream_once)
 | at the beginning | If the request has no seed (missing or None), draw a random int; all replicas get the same one. |
 | a chunk comes | Pass it on as it is, before the next one is read. One with a `finish_reason` is the last. |
 | after a loss | Ask one of the replicas that haven't been lost for what `request_to_go_on` returns. |
-| that is None, or the request arrives complete | Ask no replica. |
+| `request_to_go_on` returns None, or the request arrives complete | Ask no replica. |
 | the next replica is asked, or the reader leaves | The stream before is closed, and its replica's load lowered. |
 | always | Change neither `request` nor the list `replicas`, which may be empty. |
 
