@@ -446,8 +446,8 @@ def test_names_of_rows_stay_left_though_they_begin_with_a_digit():
     named = Table(("case", "ms"), [("32 at a time", "1 s"), ("6 at a time", "2 s")])
     counted = Table(("tokens", "ms"), [(1024, 3), (8, None)])
     assert [th.get("style") for th in styled(named, "tbody/tr/th")] == ["text-align:left"] * 2
-    assert [td.get("style") for td in styled(named, "tbody/tr/td")] == ["text-align:right"] * 2
-    assert [th.get("style") for th in styled(counted, "tbody/tr/th")] == ["text-align:right"] * 2
+    assert [td.get("style") for td in styled(named, "tbody/tr/td")] == ["text-align:right;white-space:nowrap"] * 2
+    assert [th.get("style") for th in styled(counted, "tbody/tr/th")] == ["text-align:right;white-space:nowrap"] * 2
 
 
 def test_a_long_text_keeps_room_in_a_narrow_window():

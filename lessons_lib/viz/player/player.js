@@ -20,7 +20,7 @@ const SHORTEST_MS = 50;
 const LONGEST_MS = 800;
 const GLIDE_MS = 280; // so long something takes to its new place
 const LEAST_GLIDE = 4; // pixels; less is no movement
-const MOST_HEIGHT = 540; // pixels; with the controls, a picture fits into a window of 800. A taller one scrolls.
+const MOST_HEIGHT = 560; // pixels; with the controls, a picture fits into a window of 800. A taller one shrinks.
 const LEAST_WIDTH = 820; // its smallest text is 10 px there. In a narrower place a picture scrolls.
 
 // The page's theme: JupyterLab says it at its body, the website at its root, another page not at all. Python draws each
@@ -208,6 +208,7 @@ class LessonsPlayer extends (globalThis.HTMLElement ?? Object) {
     const last = this.pictures.length - 1;
     const tallest = Math.max(...heights);
     const height = `min(${MOST_HEIGHT}px, calc(max(100cqw, ${LEAST_WIDTH}px) * ${tallest / width}))`;
+    const mostWidth = `max(${LEAST_WIDTH}px, ${(MOST_HEIGHT * width) / tallest}px)`; // as wide as its height allows
     root.innerHTML = `<style>${STYLE}${night}</style>
       <div class="controls" role="group">
         <button class="lessons-stepper-play"></button>
@@ -220,7 +221,7 @@ class LessonsPlayer extends (globalThis.HTMLElement ?? Object) {
         <select class="lessons-stepper-follow"></select>
       </div>
       <div class="sheet lessons-stepper-picture" role="region" style="height: ${height}">
-        <svg role="img"><defs>${defs}</defs><g font-family="Helvetica, Arial, 'DejaVu Sans', sans-serif"></g></svg>
+        <svg role="img" style="max-width: ${mostWidth}"><defs>${defs}</defs><g font-family="Helvetica, Arial, 'DejaVu Sans', sans-serif"></g></svg>
       </div>`;
     /** @param {string} selector @returns {any} */
     const part = (selector) => root.querySelector(selector);

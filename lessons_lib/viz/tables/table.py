@@ -59,11 +59,13 @@ class Table:
         aligns = [f'style="{style}"' for style in self._styles()]
         caption = f'<caption style="text-align:left">{escape(self.caption)}</caption>' if self.caption else ""
         head = "".join(f'<th scope="col" {align}>{escape(name)}</th>' for name, align in zip(self.columns, aligns))
+        # A number stays beside its unit; only the column's name may take several lines.
+        cell_aligns = [align.replace("text-align:right", "text-align:right;white-space:nowrap") for align in aligns]
         body = ""
         for cells in self._texts():
-            first = f'<th scope="row" {aligns[0]}>{marks_as_html(escape(cells[0]))}</th>' if cells else ""
+            first = f'<th scope="row" {cell_aligns[0]}>{marks_as_html(escape(cells[0]))}</th>' if cells else ""
             rest = "".join(
-                f"<td {align}>{marks_as_html(escape(cell))}</td>" for cell, align in zip(cells[1:], aligns[1:])
+                f"<td {align}>{marks_as_html(escape(cell))}</td>" for cell, align in zip(cells[1:], cell_aligns[1:])
             )
             body += f"<tr>{first}{rest}</tr>"
         return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
