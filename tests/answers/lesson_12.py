@@ -1025,8 +1025,23 @@ def catches_each_part(engine):
     return finish(engine, output, tokens, logits, "cupr")
 
 
+def sorts_probabilities(logits, temperature, top_k, top_p):
+    probabilities = (logits.float() / temperature[:, None]).softmax(dim=-1)
+    _, tokens = probabilities.sort(dim=-1, descending=True, stable=True)
+    found, order = token_probabilities(logits.gather(1, tokens), temperature, top_k, top_p)
+    is_tie = probabilities.gather(1, tokens).diff(dim=-1).eq(0).any(dim=-1, keepdim=True)
+    return found, torch.where(is_tie, tokens, tokens.gather(1, order))
+
+
+def wraps_round(logits, temperature, top_k, top_p):
+    size = logits.shape[-1]
+    return token_probabilities(logits, temperature, torch.where(top_k > size, top_k % size, top_k), top_p)
+
+
 WRONG = {
     "12.1": [
+        Wrong("sorts float32 probabilities", sorts_probabilities, "token 1 has the larger logit"),
+        Wrong("top_k wraps round", wraps_round, "`top_k` may be larger than the vocabulary"),
         Wrong("no temperature", probabilities_with(scale=lambda logits, t: logits), "Divide the logits by it"),
         Wrong(
             "temperature multiplied",

@@ -21,6 +21,20 @@ from lessons_lib.scheduling.scheduler import SchedulerOutput
 # 13.1 GraphStore
 
 
+class ReturnsTheStep(GraphStore):
+    def run(self, size, key, step, keeps=tuple):
+        is_new = not self.has(size, key)
+        output = super().run(size, key, step, keeps)
+        return step() if is_new else output
+
+
+class WarmsUp(GraphStore):
+    def run(self, size, key, step, keeps=tuple):
+        if not self.has(size, key):
+            step()
+        return super().run(size, key, step, keeps)
+
+
 class OnlyAddresses(GraphStore):
     def key_of(self, inputs, weights, settings):
         return [tensor.data_ptr() for tensor in [*inputs, *weights]], settings
@@ -1485,6 +1499,7 @@ WRONG = {
         Wrong("launches twice", launches_twice, "One call launches one step"),
     ],
     "13.1": [
+        Wrong("returns a call of the step after a capture", ReturnsTheStep, "your code called `step` itself"),
         Wrong("swallows RuntimeErrors", SwallowsRuntimeErrors, "the RuntimeError should go on to the caller"),
         Wrong("only addresses", OnlyAddresses, "The address is the same, the shape isn't"),
         Wrong("only ids", OnlyIds, "a weight was moved"),
@@ -1655,7 +1670,7 @@ WRONG = {
 
 RIGHT = {
     "13.3": [with_an_early_return, by_finish_in_flight, in_two_branches, as_a_tuple],
-    "13.1": [WithLayouts, KeyAsText, IdsOfAll, DropsFirst],
+    "13.1": [WarmsUp, WithLayouts, KeyAsText, IdsOfAll, DropsFirst],
     "13.2": [counts_placeholders, token_by_token, by_slices, by_position_in_flight],
     "13.4": [by_gather, by_not, one_table, known_minus_one],
     "13.7": [

@@ -203,7 +203,7 @@ def _check_other_policies(attempt) -> None:
 
 
 def _check_progress(attempt) -> None:
-    """What a candidate has computed, and whether somebody reads it, makes no difference."""
+    """What a candidate has computed, and whether a reader watches it, makes no difference."""
     for answered in ("A", "B"):
         a, b = _sequence("A", 1.0), _sequence("B", 0.0)
         (a if answered == "A" else b).output_ids = [5, 5, 5]

@@ -49,6 +49,7 @@ def check_token_probabilities(attempt) -> None:
     _check_many_ties(attempt)
     _check_float64(attempt)
     _check_bfloat16(attempt)
+    _check_nearly_equal(attempt)
     generator = torch.Generator().manual_seed(11)
     for _ in range(10):
         count = int(torch.randint(1, 6, (), generator=generator))
@@ -108,6 +109,18 @@ def _check_bfloat16(attempt) -> None:
     _compare((found, order), logits, settings, case)
 
 
+def _check_nearly_equal(attempt) -> None:
+    logits, settings = torch.tensor([[0.1, 0.10000001]]), [[1.0], [1], [1.0]]
+    case = f"float32 logits [[0.1, 0.10000001]]; {_settings_told(settings)}."
+    _, order = got = _asked(attempt, logits, settings, case)
+    if order[0].tolist() == [0, 1]:
+        raise Mistake(
+            "token 1 has the larger logit, so it should stay; yours keeps token 0.", case=case,
+            idea="In float32, the two probabilities round to the same number. Do you sort probabilities? Sort logits.",
+        )  # fmt: skip
+    _compare(got, logits, settings, case)
+
+
 def _told(values) -> str:
     return short([[round(value, 3) for value in row] for row in values])
 
@@ -155,7 +168,7 @@ def _compare(got, logits, settings, case: str, all_found=(), index: int = 0) -> 
     found, order = got
     for row in range(len(want)):
         if not _same(found[row], want[row]):
-            what = f"the probabilities{_of_row(row, want)} should be {_rounded(want[row])}; yours are {_rounded(found[row])}."  # noqa: E501
+            what = f"the probabilities{_of_row(row, want)} should be {_told_apart(want[row], found[row])}."
             raise Mistake(what, case=case, idea=_why(found, logits, settings, all_found, index))
         drawn = want[row] > 1e-9
         if order[row][drawn].tolist() != tokens[row][drawn].tolist():
@@ -172,8 +185,14 @@ def _of_row(row: int, want) -> str:
     return f" of row {row}" if len(want) > 1 else ""
 
 
-def _rounded(row) -> str:
-    return "[" + ", ".join(f"{value:.3f}" for value in row[:6].tolist()) + (", …]" if len(row) > 6 else "]")
+def _told_apart(want, found) -> str:
+    if _rounded(want) != _rounded(found) or len(want) > 6:
+        return f"{_rounded(want)}; yours are {_rounded(found)}"
+    return f"{_rounded(want, '.3g')}; yours are {_rounded(found, '.3g')}"
+
+
+def _rounded(row, digits=".3f") -> str:
+    return "[" + ", ".join(f"{value:{digits}}" for value in row[:6].tolist()) + (", …]" if len(row) > 6 else "]")
 
 
 def _pair(got, want, case: str) -> tuple[torch.Tensor, torch.Tensor]:
@@ -262,7 +281,7 @@ RULES = (
     (dict(scale="ignore"), "That is the result without temperature. Divide the logits by it."),
     (dict(scale="multiply"), "You multiplied the logits by the temperature. Divide by it: below 1, the likeliest tokens become even likelier."),  # noqa: E501
     (dict(scale="probabilities"), "You divided probabilities by the temperature. Divide the logits, before the softmax."),  # noqa: E501
-    (dict(reach="dropped at the border"), "You cut the token that reaches `top_p`; with `top_p` = 1 that is the last one. Look at the sum *before* each token: `cumsum` minus its own probability."),  # noqa: E501
+    (dict(reach="dropped at the border"), "You cut a token though those before it add up to less than `top_p`. Is the token itself in your sum, or is `top_p` made smaller? Look at the sum *before* each token: `cumsum` minus its own probability."),  # noqa: E501
     (dict(reach="exactly reached, kept"), "The tokens before this one add up to exactly `top_p`. That is enough, so this one is cut: `>=` instead of `>`."),  # noqa: E501
     (dict(ties="kept"), "You kept every token that is as likely as the last of the `top_k`. Exactly `top_k` stay: cut by rank, not by value."),  # noqa: E501
     (dict(more=1), "One token too many is left. Exactly `top_k` tokens may be drawn: ranks 0 to `top_k` − 1."),
@@ -292,6 +311,11 @@ def _why(found, logits, settings, all_found, index: int) -> str:
         return "These are the right probabilities, but in the order of the vocabulary. Return them likeliest first; `tokens` says which is which."  # noqa: E501
     if _same(found, want.flip(-1)):
         return "The likeliest tokens should come first: `descending=True`."
+    too_many = _tensors(settings)[1] > logits.shape[-1]
+    if bool(too_many.any()) and all(
+        _is_right(got, *_case(other)[:2]) for other, got in enumerate(all_found) if other != index
+    ):
+        return "`top_k` may be larger than the vocabulary; then it cuts nothing. Does an index wrap round or get clamped in your code?"  # noqa: E501
     cases = [(got[0], *_case(other)[:2]) for other, got in enumerate(all_found)] or [(found, logits, settings)]
     rules = [
         (lambda case, rule=rule: _same(cases[case][0], _variant(*cases[case][1:], **rule)), idea)

@@ -12,19 +12,27 @@ class Recorder:
 
     def __init__(self) -> None:
         self.captures = self.replays = 0
+        self.calls_step = False
         self.fails: type[Exception] | None = None
 
     def __call__(self, step):
         if self.fails is not None:
             raise self.fails("no memory for another graph")
         self.captures += 1
-        output = torch.full_like(step(), float("nan"))
+        output = torch.full_like(self._call(step), float("nan"))
 
         def replay() -> None:
             self.replays += 1
-            output.copy_(step())
+            output.copy_(self._call(step))
 
         return replay, output
+
+    def _call(self, step) -> torch.Tensor:
+        self.calls_step = True
+        try:
+            return step()
+        finally:
+            self.calls_step = False
 
 
 class Bench:
@@ -34,9 +42,15 @@ class Bench:
         current_case.text = self.case = case
         self.recorder = Recorder()
         self.store = attempt(self.recorder)
+        self.own_calls: list[int] = []  # of a step by the store: how many captures came before each
 
     def run(self, size, key, value: torch.Tensor, keeps: Callable[[], tuple] = tuple) -> float:
-        got = self.store.run(size, key, lambda: value * 1.0, keeps)
+        def step() -> torch.Tensor:
+            if not self.recorder.calls_step:
+                self.own_calls.append(self.recorder.captures)
+            return value * 1.0
+
+        got = self.store.run(size, key, step, keeps)
         if not isinstance(got, torch.Tensor):
             raise self.mistake(
                 f"`run` should return the graph's output, a tensor; yours returned {short(got)}.",
@@ -58,6 +72,15 @@ class Bench:
             )
         if got != want:
             raise self.mistake(f"`run` should return {want:g}; yours returned {got:g}.", idea)
+
+    def expect_no_other_call(self) -> None:
+        """A call just before a capture is a warm-up; any other computes outside of the graph."""
+        if self.recorder.captures in self.own_calls:
+            raise self.mistake(
+                "your code called `step` itself, besides its capture and its replay.",
+                "Every output comes from a graph: return the tensor that the replay wrote to. A call of the step "
+                "launches all its kernels, and writes to the cache once more.",
+            )
 
     def expect_captures(self, want: int, idea: str) -> None:
         if self.recorder.captures != want:

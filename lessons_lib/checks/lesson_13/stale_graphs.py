@@ -36,6 +36,7 @@ def _first_run(attempt) -> None:
             "the graph was captured, and never replayed: the output is that of a call of `step`.",
             "Every output comes from a graph, the first one too: capture if necessary, then replay, in one place.",
         )
+    bench.expect_no_other_call()
     expect_count(bench, 1, "Count each capture there.")
 
 
@@ -47,6 +48,7 @@ def _second_run(attempt) -> None:
     got = bench.run(2, "A", value)
     bench.expect_captures(1, "The graph of this size has this key. A replay is all that's needed.")
     bench.expect(got, 3, "The graph has to be replayed at every run: that's what computes the output.")
+    bench.expect_no_other_call()
     expect_count(bench, 1, "Count captures, not runs: the second one only replays.")
     bench = Bench(attempt, "`run(2, key, step)` twice; the two keys are equal, but two objects.")
     for _ in range(2):
@@ -59,6 +61,7 @@ def _other_key(attempt) -> None:
     bench.run(2, "A", torch.tensor(1.0))
     got = bench.run(2, "B", torch.tensor(5.0))
     bench.expect(got, 5, "The graph was captured with another key, so it computes the old step. Capture it again.")
+    bench.expect_no_other_call()
     expect_count(bench, 2, "Count each capture there, also one that takes the place of an older graph.")
 
 
