@@ -217,6 +217,23 @@ def keeps_its_list(model, prompt_ids, max_new_tokens, eos_token_id=None, new=[])
     return new
 
 
+def numbers_positions_from_1(model, prompt_ids, max_new_tokens, eos_token_id=None):
+    ids = list(prompt_ids)
+    for _ in range(max_new_tokens):
+        positions = torch.arange(1, len(ids) + 1)[None]
+        ids.append(int(_logits(model, ids, position_ids=positions, use_cache=False)[0, -1].argmax()))
+        if ids[-1] == eos_token_id:
+            break
+    return ids[len(prompt_ids) :]
+
+
+def keeps_answers_by_prompt(model, prompt_ids, max_new_tokens, eos_token_id=None, kept={}):  # noqa: B006
+    key = tuple(prompt_ids)
+    if key not in kept:
+        kept[key] = greedy_without_cache(model, prompt_ids, max_new_tokens, eos_token_id)
+    return kept[key]
+
+
 def by_generator(model, prompt_ids, max_new_tokens, eos_token_id=None):
     buffer = torch.zeros(1, len(prompt_ids) + max_new_tokens, dtype=torch.int64)
     buffer[0, : len(prompt_ids)] = torch.tensor(prompt_ids)
@@ -293,6 +310,20 @@ def step_that_takes_its_token_back(model, last_token, cache):
     token = decode_step(model, last_token, cache)
     cache.crop(-1)
     return token
+
+
+def step_that_keeps_a_window(model, last_token, cache):
+    token = decode_step(model, last_token, cache)
+    for layer in cache.layers:
+        layer.keys, layer.values = layer.keys[:, :, -16:], layer.values[:, :, -16:]
+    return token
+
+
+def step_that_hides_its_token(model, last_token, cache):
+    """Has the same result as a mask of one column if the cache holds 1 token, and so the same message."""
+    mask = torch.ones(1, cache.get_seq_length() + 1, dtype=torch.long)
+    mask[0, -1] = 0
+    return int(_logits(model, [last_token], past_key_values=cache, attention_mask=mask)[0, -1].argmax())
 
 
 def step_by_comparing(model, last_token, cache):
@@ -438,6 +469,23 @@ def prefills_again_every_time(model, prompt_ids, max_new_tokens, eos_token_id=No
     while len(new) < max_new_tokens and (not new or new[-1] != eos_token_id):
         new.append(prefill(model, prompt_ids + new)[0])
     return new
+
+
+def prefills_again_after(is_time):
+    """A loop that is correct except that it prefills again when is_time(number of new tokens)."""
+
+    def greedy(model, prompt_ids, max_new_tokens, eos_token_id=None):
+        token, cache = prefill(model, prompt_ids)
+        new = [token]
+        while len(new) < max_new_tokens and token != eos_token_id:
+            if is_time(len(new)):
+                token, cache = prefill(model, prompt_ids + new)
+            else:
+                token = decode_step(model, token, cache)
+            new.append(token)
+        return new
+
+    return greedy
 
 
 def prefills_token_by_token(model, prompt_ids, max_new_tokens, eos_token_id=None):
@@ -724,6 +772,12 @@ WRONG = {
             "feed the whole sequence",
         ),
         Wrong(
+            "feeds only the last 64 tokens",
+            loop_without_cache(feed=lambda ids, prompt: ids[-64:]),
+            "You seem to feed only the last 64 tokens. Feed the whole sequence",
+        ),
+        Wrong("numbers positions from 1", numbers_positions_from_1, "such as positions or a mask?"),
+        Wrong(
             "puts new tokens in front",
             loop_without_cache(feed=lambda ids, prompt: ids[len(prompt) :] + prompt),
             "belongs at the end",
@@ -781,6 +835,7 @@ WRONG = {
         ),
         Wrong("cuts the answer afterwards", cuts_the_answer_afterwards, "cut the answer at the end token afterwards"),
         Wrong("keeps its list between calls", keeps_its_list, "made only once. Make it inside the function"),
+        Wrong("keeps answers by prompt", keeps_answers_by_prompt, "and it took no forward pass"),
         Wrong(
             "lists of one token",
             loop_without_cache(answer=lambda ids, prompt: [[token] for token in ids[len(prompt) :]]),
@@ -831,10 +886,11 @@ WRONG = {
             "Does yours run along the positions?",
         ),
         Wrong(
-            "mask of the new token only",
-            step(attention_mask=torch.ones(1, 1, dtype=torch.long)),
-            "as a mask of only one column",
+            "mask hides the new token",
+            step_that_hides_its_token,
+            "the mask hides `last_token` from itself, as a mask of only one column does",
         ),
+        Wrong("keeps a window of the cache", step_that_keeps_a_window, "it holds 16, and not those from before"),
         Wrong("replaces the newest in the cache", step_that_replaces_the_newest, "remove or change anything"),
     ],
     "00.3": [
@@ -868,6 +924,18 @@ WRONG = {
         Wrong("returns the prompt too", returns_the_prompt_too, "the prompt too"),
         Wrong("no cache at all", greedy_without_cache, "in every pass, without a cache"),
         Wrong("prefills again every time", prefills_again_every_time, "prefill again for every token"),
+        Wrong(
+            "prefills again after every 8 tokens",
+            prefills_again_after(lambda number: number % 8 == 0),
+            "pass 9 computed 23 tokens; with a cache it computes 1.\nSmallest case: prompt_ids=[3, 7, 11, 15, 19, 23, "
+            "27, 31, 35, 39, 43, 47, 51, 55, 59], max_new_tokens=20, on a tiny qwen2 model.\n"
+            "You seem to prefill again after some of the tokens",
+        ),
+        Wrong(
+            "prefills for every token from the 33rd",
+            prefills_again_after(lambda number: number >= 32),
+            "pass 33 computed 182 tokens",
+        ),
         Wrong("prefills token by token", prefills_token_by_token, "1 of the prompt's 3 tokens"),
         Wrong("changes the prompt", changes_the_prompt, "changed its argument `prompt_ids`"),
         Wrong("keeps its cache between calls", keeps_its_cache, "the first pass was given a cache of 3 tokens"),
