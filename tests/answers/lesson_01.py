@@ -823,6 +823,8 @@ WRONG = {
         Wrong("one step too few", barrier(lambda wave: max(wave) - 1), says="one step too few for a wave"),
         Wrong("a step between waves", starts_late, says="one step too many for a wave"),
         Wrong("deals the requests out", deals_them_out, says="deal the requests out"),
+        Wrong("tensors", barrier(start=torch.tensor(0)), says="contain tensor(0), a Tensor; they should be ints"),
+        Wrong("floats", barrier(lambda wave: float(max(wave))), says="contain 3.0, a float; they should be ints"),
         Wrong("one total", lambda lengths, size: sum(map(max, waves(lengths, size))), says="should return a list"),
         Wrong("no return", forgets_return, says="None"),
     ],
