@@ -248,6 +248,27 @@ def by_generator(model, prompt_ids, max_new_tokens, eos_token_id=None):
     return list(tokens())
 
 
+def with_a_mask_of_ones(model, prompt_ids, max_new_tokens, eos_token_id=None):
+    ids = torch.full((1, len(prompt_ids) + max_new_tokens), -1)
+    ids[0, : len(prompt_ids)] = torch.tensor(prompt_ids)
+    for end in range(len(prompt_ids), ids.shape[1]):
+        seen = ids[:, :end]
+        ids[:, end] = model(seen, attention_mask=torch.ones_like(seen), use_cache=False).logits[:, -1].argmax(-1)
+        if ids[0, end] == eos_token_id:
+            break
+    return [token for token in ids[0, len(prompt_ids) :].tolist() if token >= 0]
+
+
+def with_numpy_arrays(model, prompt_ids, max_new_tokens, eos_token_id=None):
+    text = np.array(prompt_ids)
+    for _ in range(max_new_tokens):
+        scores = model(input_ids=torch.from_numpy(text[np.newaxis]), use_cache=False).logits.numpy()
+        text = np.append(text, np.argmax(scores[0, -1]))
+        if text[-1] == eos_token_id:
+            break
+    return text[len(prompt_ids) :].tolist()
+
+
 # 00.2
 
 
@@ -351,6 +372,21 @@ def step_with_positions(model, last_token, cache):
     ids = torch.full((1, 1), last_token)
     positions = torch.tensor([[cache.get_seq_length()]])
     return np.argmax(model.forward(ids, position_ids=positions, past_key_values=cache).logits[0, 0].numpy())
+
+
+def step_on_a_copy_put_back(model, last_token, cache):
+    changed = copy.deepcopy(cache)
+    token = decode_step(model, last_token, changed)
+    for layer, new in zip(cache.layers, changed.layers):
+        layer.keys, layer.values = new.keys, new.values
+    return token
+
+
+def step_with_mask_and_positions(model, last_token, cache):
+    held = cache.get_seq_length()
+    options = dict(attention_mask=torch.ones(1, held + 1, dtype=torch.long), position_ids=torch.tensor([[held]]))
+    logits = _logits(model, [last_token], past_key_values=cache, logits_to_keep=1, **options)
+    return logits.flatten().topk(1).indices.item()
 
 
 # 00.3
@@ -535,6 +571,26 @@ def with_hugging_face(model, prompt_ids, max_new_tokens, eos_token_id=None):
         pad_token_id=0,
     )
     return out[0, len(prompt_ids) :].tolist()
+
+
+def by_recursion(model, prompt_ids, max_new_tokens, eos_token_id=None):
+    first, cache = prefill(model, prompt_ids)
+
+    def answer_from(token, left):
+        if left == 1 or token == eos_token_id:
+            return [token]
+        return [token, *answer_from(decode_step(model, token, cache), left - 1)]
+
+    return answer_from(first, max_new_tokens)
+
+
+def with_the_cache_that_the_model_makes(model, prompt_ids, max_new_tokens, eos_token_id=None):
+    output = model(input_ids=torch.tensor([prompt_ids]))
+    new = [int(output.logits[0, -1].argmax())]
+    while not (len(new) == max_new_tokens or new[-1] == eos_token_id):
+        output = model(input_ids=torch.tensor([new[-1:]]), past_key_values=output.past_key_values)
+        new.append(int(output.logits[0, -1].argmax()))
+    return new
 
 
 # 00.4
@@ -1001,8 +1057,28 @@ WRONG = {
 }
 
 RIGHT = {
-    "00.1": [in_tensors, recursive, only_the_last_logits, by_generator],
-    "00.2": [step_with_mask, step_with_positions, step_by_comparing],
-    "00.3": [with_a_for_loop, with_a_cache_of_its_own, with_hugging_face, from_a_stream],
+    "00.1": [
+        in_tensors,
+        recursive,
+        only_the_last_logits,
+        by_generator,
+        with_a_mask_of_ones,
+        with_numpy_arrays,
+    ],
+    "00.2": [
+        step_with_mask,
+        step_with_positions,
+        step_by_comparing,
+        step_on_a_copy_put_back,
+        step_with_mask_and_positions,
+    ],
+    "00.3": [
+        with_a_for_loop,
+        with_a_cache_of_its_own,
+        with_hugging_face,
+        from_a_stream,
+        by_recursion,
+        with_the_cache_that_the_model_makes,
+    ],
     "00.4": [by_hand, with_numpy, from_a_tensor, with_try],
 }
