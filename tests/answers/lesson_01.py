@@ -166,6 +166,24 @@ def pads_from_reversed(prompt_ids, pad_token_id):
     )
 
 
+def pads_with_numpy(prompt_ids, pad_token_id):
+    longest = max(len(ids) for ids in prompt_ids)
+    input_ids = np.full((len(prompt_ids), longest), pad_token_id, dtype=np.int64)
+    mask = np.zeros_like(input_ids)
+    for row, ids in enumerate(prompt_ids):
+        input_ids[row, longest - len(ids) :] = ids
+        mask[row, longest - len(ids) :] = 1
+    return torch.from_numpy(input_ids), torch.from_numpy(mask)
+
+
+def pads_through_the_mask(prompt_ids, pad_token_id):
+    lengths = torch.tensor([len(ids) for ids in prompt_ids])
+    real = torch.arange(int(lengths.max())) >= (lengths.max() - lengths)[:, None]
+    input_ids = torch.full(real.shape, pad_token_id)
+    input_ids[real] = torch.tensor([token for ids in prompt_ids for token in ids])
+    return input_ids, real.long()
+
+
 def pads_with_int32(prompt_ids, pad_token_id):
     lengths = torch.tensor([len(ids) for ids in prompt_ids])
     mask = (torch.arange(int(lengths.max())) >= (lengths.max() - lengths)[:, None]).int()
@@ -367,6 +385,22 @@ def steps_by_counting_down(answer_lengths, batch_size):
         for row in rows:
             times[row] = (start, last[row], step)
     return times
+
+
+def steps_by_accumulating(answer_lengths, batch_size):
+    ends = list(itertools.accumulate(max(wave) for wave in waves(answer_lengths, batch_size)))
+    starts = [0, *ends]
+    numbers = [index // batch_size for index in range(len(answer_lengths))]
+    return [(starts[k], starts[k] + length, ends[k]) for k, length in zip(numbers, answer_lengths)]
+
+
+def steps_by_reducing(answer_lengths, batch_size):
+    lengths = np.array(answer_lengths, dtype=int)
+    wave = np.arange(len(lengths)) // batch_size
+    longest = np.maximum.reduceat(lengths, range(0, len(lengths), batch_size))
+    ends = longest.cumsum()
+    starts = ends - longest
+    return list(zip(starts[wave].tolist(), (starts[wave] + lengths).tolist(), ends[wave].tolist()))
 
 
 # 01.4
@@ -702,6 +736,53 @@ def wave_by_counting(model, prompt_ids, max_tokens_each, pad_token_id, eos_token
     return answers
 
 
+@torch.inference_mode()
+def wave_that_feeds_padding(model, prompt_ids, max_tokens_each, pad_token_id, eos_token_id=None):
+    """Feeds the padding token for a finished row, and counts the positions in the mask."""
+    input_ids, mask = pad_left(prompt_ids, pad_token_id)
+    positions, cache = positions_from_mask(mask), DynamicCache(config=model.config)
+    answers, finished = [[] for _ in prompt_ids], [False] * len(prompt_ids)
+    while True:
+        inputs = dict(input_ids=input_ids, attention_mask=mask, position_ids=positions, past_key_values=cache)
+        tokens = model(**inputs).logits[:, -1].argmax(-1).tolist()
+        for row, token in enumerate(tokens):
+            if not finished[row]:
+                answers[row].append(token)
+                finished[row] = _complete(answers[row], max_tokens_each[row], eos_token_id)
+        if all(finished):
+            return answers
+        input_ids = torch.tensor([[pad_token_id if over else token] for token, over in zip(tokens, finished)])
+        mask = torch.cat([mask, mask.new_ones(len(mask), 1)], 1)
+        positions = mask.sum(1, keepdim=True) - 1
+
+
+class _Row:
+    def __init__(self, limit):
+        self.left, self.tokens = limit, []
+
+    def take(self, token, eos_token_id):
+        if self.left:
+            self.tokens.append(token)
+            self.left = 0 if token == eos_token_id else self.left - 1
+
+
+@torch.inference_mode()
+def wave_that_hides_finished_rows(model, prompt_ids, max_tokens_each, pad_token_id, eos_token_id=None):
+    """An object for each row; the new columns of a finished row are hidden."""
+    rows, cache = [_Row(limit) for limit in max_tokens_each], DynamicCache(config=model.config)
+    input_ids, mask = pad_left(prompt_ids, pad_token_id)
+    positions = positions_from_mask(mask)
+    while True:
+        inputs = dict(input_ids=input_ids, attention_mask=mask, position_ids=positions, past_key_values=cache)
+        tokens = model(**inputs).logits[:, -1].argmax(-1)
+        for row, token in zip(rows, tokens.tolist()):
+            row.take(token, eos_token_id)
+        if not any(row.left for row in rows):
+            return [row.tokens for row in rows]
+        mask = torch.cat([mask, torch.tensor([[int(row.left > 0)] for row in rows])], 1)
+        input_ids, positions = tokens[:, None], positions[:, -1:] + 1
+
+
 def adds_the_rest_to_the_last_wave(answer_lengths, batch_size):
     number = max(1, len(answer_lengths) // batch_size)
     steps, start = [], 0
@@ -1016,8 +1097,29 @@ WRONG = {
 }
 
 RIGHT = {
-    "01.1": [pads_by_filling, pads_with_pytorch, pads_into_tensors, pads_from_reversed],
+    "01.1": [
+        pads_by_filling,
+        pads_with_pytorch,
+        pads_into_tensors,
+        pads_from_reversed,
+        pads_with_numpy,
+        pads_through_the_mask,
+    ],
     "01.2": [positions_like_generate, positions_by_loop, positions_by_shift],
-    "01.3": [steps_by_splitting, steps_by_loop, steps_by_numpy, steps_by_recursion, steps_by_counting_down],
-    "01.4": [wave_like_generate, wave_by_recursion, wave_by_counting],
+    "01.3": [
+        steps_by_splitting,
+        steps_by_loop,
+        steps_by_numpy,
+        steps_by_recursion,
+        steps_by_counting_down,
+        steps_by_accumulating,
+        steps_by_reducing,
+    ],
+    "01.4": [
+        wave_like_generate,
+        wave_by_recursion,
+        wave_by_counting,
+        wave_that_feeds_padding,
+        wave_that_hides_finished_rows,
+    ],
 }
