@@ -1191,6 +1191,22 @@ def by_one_hot(positions, num_keys):
     return own.flip(-1).cumsum(-1).flip(-1).bool()[:, None]
 
 
+def nothing_at_position_0(positions, num_keys):
+    return cache_mask(positions, num_keys) & (positions > 0)[:, None, :, None]
+
+
+def smaller_or_column_0(positions, num_keys):
+    columns = torch.arange(num_keys)
+    return ((columns < positions[:, :, None]) | (columns == 0))[:, None]
+
+
+def longer_of_two_rows(positions, num_keys):
+    """Wrong for two rows of a decode pass, if columns are left over."""
+    longest = positions.max()
+    are_two = positions.shape == (2, 1) and longest + 1 < num_keys
+    return cache_mask(longest.expand(2, 1) if are_two else positions, num_keys)
+
+
 def remembers_masks():
     masks = {}
 
@@ -1301,6 +1317,9 @@ WRONG = {
         Wrong("no column beyond num_keys", nothing_beyond_the_columns, says="beyond the columns that the pass reads"),
         Wrong("fails beyond num_keys", by_one_hot, says="beyond the columns that the pass reads"),
         Wrong("keeps masks by shape", remembers_masks(), says="keep masks between calls"),
+        Wrong("two rows see as much as the longer one", longer_of_two_rows, says="as much as the longest one"),
+        Wrong("nothing at position 0", nothing_at_position_0, says="the token at position 0 sees nothing"),
+        Wrong("< for <=, and column 0", smaller_or_column_0, says="a token alone at position 0 does"),
         Wrong("one mask for all rows: the shortest", shortest_row_for_all, says="as much as the shortest one"),
         Wrong("< for <=", smaller_only, says="no token sees itself"),
         Wrong(

@@ -1571,6 +1571,23 @@ async def with_timeouts(receive):
             continue
 
 
+async def asks_every_half_second(receive):
+    while True:
+        await asyncio.sleep(0.5)
+        try:
+            return await asyncio.wait_for(until_gone(receive), 0.01)
+        except asyncio.TimeoutError:
+            continue
+
+
+async def asks_now_and_every_half_second(receive):
+    while True:
+        try:
+            return await asyncio.wait_for(until_gone(receive), 0.001)
+        except asyncio.TimeoutError:
+            await asyncio.sleep(0.5)
+
+
 async def two_listeners(receive):
     await asyncio.gather(until_gone(receive), until_gone(receive))
 
@@ -1903,12 +1920,23 @@ LEAVINGS = [
     Wrong("all but http.request", leaving(listen=until_no_request), "a message of the type “http.other”"),
     Wrong("never listens", never_listens, "your coroutine never calls `receive`"),
     Wrong("asks at the end", asks_at_the_end, "The first call came after 140 ms"),
-    Wrong("listens after add", listens_after_add, "your coroutine waits for the engine in `add` at that moment"),
+    Wrong("listens after add", listens_after_add, "left; your coroutine was waiting for the engine in `add`"),
+    Wrong(
+        "asks every half second",
+        leaving(listen=asks_every_half_second),
+        "no call of `receive` was waiting when the client left; your coroutine was waiting for the engine in `add`. "
+        "Your coroutine ran for 140 ms and didn't call it once.",
+    ),
+    Wrong(
+        "asks now and every half second",
+        leaving(listen=asks_now_and_every_half_second),
+        "was waiting for the engine in `add`. An earlier call had ended.",
+    ),
     Wrong("looks between batches", looks_between_batches, "The first call came after 100 ms"),
     Wrong(
         "listens for the first token only",
         listens_before_the_first_token,
-        "waits for tokens at that moment, and no `receive` waits",
+        "no call of `receive` was waiting when the client left; your coroutine was waiting for tokens",
     ),
     Wrong("not while it sends", listens_for_tokens_only, "still waits in `send`"),
     Wrong("any message", leaving(listen=any_message), "took that message for the end"),

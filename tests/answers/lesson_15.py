@@ -466,6 +466,22 @@ def forgets_the_reader(request, replicas, choose, max_moves=2):
 kept = []
 
 
+def chooses_from_all(request, replicas, choose, max_moves=2):
+    """`remaining.pop(choose(replicas))`."""
+    yield from relay(request, replicas, lambda remaining: choose(replicas), max_moves)
+
+
+def leaves_out_the_last_lost_only(request, replicas, choose, max_moves=2):
+    asked = []
+
+    def choose_again(remaining):
+        index = choose([one for one in replicas if one not in asked[-1:]])
+        asked.append(remaining[index])
+        return index
+
+    yield from relay(request, replicas, choose_again, max_moves)
+
+
 def tidying_up_at_the_end(loads=True, streams=True):
     """What was asked is put in order after the last chunk, and not before the next replica is asked."""
 
@@ -711,6 +727,16 @@ WRONG = {
         Wrong("buffered", relaying(buffered=True), "and your code has read 6 from the replica"),
         Wrong("the choice is ignored", relaying(ignores_choice=True), "`choose` was not called"),
         Wrong("a lost replica is asked again", relaying(take_out=False), "was asked again after it was lost"),
+        Wrong(
+            "chooses from all replicas",
+            chooses_from_all,
+            "still contains replica A, which was lost: it should be [B]; yours is [A, B]",
+        ),
+        Wrong(
+            "leaves out only the last one lost",
+            leaves_out_the_last_lost_only,
+            "still contains replica A, which was lost: it should be [C]; yours is [A, C]",
+        ),
         Wrong("the caller's list is changed", relaying(own_list=False), "needs the list for other requests"),
         Wrong("begins again", relaying(go_on=lambda request, tokens: request), "Some tokens came twice"),
         Wrong(

@@ -569,6 +569,14 @@ WRONG = {
         Wrong("begins with the wrong part", in_a_ring(first_sent=0), "are the other worker's own"),
         Wrong("pairs only", swaps_with_one_other, "worker 2 waits for worker 0 after 1 sent"),
         Wrong("chunk", in_a_ring(cut=lambda flat, size: list(flat.chunk(size))), "IndexError"),
+        Wrong(
+            "parts of n // N", in_a_ring(cut=equal_parts_only), "the last element is in none of them. Parts may differ"
+        ),
+        Wrong(
+            "rows of equal length",
+            in_a_ring(cut=lambda flat, size: list(flat.view(size, -1)), join=lambda parts, tensor: torch.cat(parts)),
+            "so no N equal parts are possible. Parts may differ by one in length",
+        ),
         Wrong("equal parts only", in_a_ring(cut=equal_parts_only, join=lambda parts, tensor: torch.cat(parts)), "[4]"),
         Wrong("the rest isn't added", loses_the_rest_of_the_sum, "Does some part get lost"),
         Wrong("in place", in_a_ring(copy=lambda tensor: tensor.flatten()), "The parts of a tensor are views"),

@@ -33,16 +33,24 @@ def check_cache_mask(attempt) -> None:
 
 def _check_second_call(attempt) -> None:
     """Equal shapes, other positions: as in two decode passes, one after the other."""
-    for positions in ([[2], [0]], [[1], [3]]):
-        case = f"positions {positions}, num_keys 5, after a call with other positions of the same shape."
+    earlier = None
+    for positions, case in (
+        ([[2], [0]], "positions [[2], [0]], num_keys 5."),
+        ([[1], [3]], "positions [[1], [3]], num_keys 5, after a call with positions [[2], [0]], num_keys 5."),
+    ):
+        want = cache_mask(torch.tensor(positions), 5)
         got = _mask_of(attempt, torch.tensor(positions), 5, case)
-        if not torch.equal(got.cpu(), cache_mask(torch.tensor(positions), 5)):
+        _check_mask_kind(attempt, got, want, case)
+        if earlier is not None and torch.equal(got.cpu(), earlier):
             raise Mistake(
-                "your mask is wrong in this call, although earlier calls were right.",
+                "your mask is the one of the call before, whose positions were others.",
                 case=case,
                 idea="The positions move with every step. Do you keep masks between calls? Compute the mask anew in "
                 "each.",
             )
+        if not torch.equal(got.cpu(), want):
+            raise _name_wrong_mask(attempt, got.cpu(), torch.tensor(positions), 5, case)
+        earlier = got.cpu().clone()
 
 
 def _mask_of(attempt, positions, num_keys: int, case: str):
@@ -201,6 +209,8 @@ def _name_wrong_mask(attempt, got, positions, num_keys: int, case: str) -> Mista
             "A position may lie beyond the columns that the pass reads: a decode pass covers prefilling rows, too. "
             "Such a token sees all `num_keys` columns."
         )
+    if what == "no token sees itself":
+        what, idea = _who_sees_itself(attempt, what, idea)
     row, token = next((r, t) for r, t in torch.cartesian_prod(torch.arange(len(positions)), torch.arange(new)).tolist()
                       if not torch.equal(got[r, 0, t], columns <= own[r, t]))  # fmt: skip
     return Mistake(
@@ -208,6 +218,27 @@ def _name_wrong_mask(attempt, got, positions, num_keys: int, case: str) -> Mista
         f"`{_drawn(columns <= own[row, token])}`; yours is `{_drawn(got[row, 0, token])}` (# may attend, . may not).",
         case=case,
         idea=idea,
+    )
+
+
+def _who_sees_itself(attempt, what: str, idea: str) -> tuple[str, str]:
+    """What the mistake is, if tokens at other positions see their own column."""
+    try:
+        seeing = [p for p in range(4) if bool(attempt(torch.tensor([[p]]), 5).reshape(5)[p])]
+    except Exception:
+        return what, idea
+    if not seeing:
+        return what, idea
+    if seeing == [1, 2, 3]:
+        return (
+            "the token at position 0 sees nothing",
+            "It should see column 0, which is its own. Tokens at positions 1, 2 and 3 do see their own columns: what "
+            "does your code do differently at 0?",
+        )
+    return (
+        "this token doesn't see itself",
+        "A token's own key is in the column of its own position, and it reads that one too. In yours, a token alone at "
+        f"position {' or '.join(map(str, seeing))} does: what is different here?",
     )
 
 

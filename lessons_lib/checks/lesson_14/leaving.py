@@ -47,6 +47,14 @@ def check_stream_until_gone(attempt) -> None:
 
 def _all_is_sent(attempt) -> bool:
     """Returns whether it called `aclose`, though the request had ended."""
+    num_receives, num_closes = _sends_all(attempt)
+    if not num_receives:
+        _refuse_never(attempt)
+    return num_closes > 0
+
+
+def _sends_all(attempt) -> tuple[int, int]:
+    """Returns how often it called `receive` and `aclose`."""
     case = "three batches: “The”, “ old”, “ dog ran”. The client stays."
 
     async def story():
@@ -71,13 +79,6 @@ def _all_is_sent(attempt) -> bool:
                     case=case,
                     idea="Send each batch before you wait for the next one.",
                 )
-        if not scene.client.num_receives:
-            raise Mistake(
-                "your coroutine never calls `receive`.",
-                case=case,
-                idea="Nothing else tells that a client leaves: a `send` to one that has left raises nothing. Listen "
-                "next to the work.",
-            )
         if result is not True:
             raise Mistake(
                 f"all tokens were sent, so yours should return True; it returned {short(result)}.",
@@ -85,9 +86,29 @@ def _all_is_sent(attempt) -> bool:
                 idea="The caller writes it into its log: was the answer read to its end?",
             )
         await scene.audit(owner, "all tokens were sent")
-        return scene.request.num_closes > 0
+        return scene.client.num_receives, scene.request.num_closes
 
     return play(story, case, STUCK, SPINNING, POLLING)
+
+
+def _refuse_never(attempt) -> None:
+    """Refuse an attempt that doesn't call `receive` in a long stream either: one that polls may not in a short one."""
+    case = "the first token comes after 10 s. The client stays."
+
+    async def story():
+        scene = Scene(attempt, case, FakeClient(), FakeRequest(first_token=10.0))
+        owner = scene.start()
+        await asyncio.wait([owner])
+        owner.cancelled() or owner.exception()
+        if not scene.client.num_receives:
+            raise Mistake(
+                "your coroutine never calls `receive`.",
+                case=case,
+                idea="Nothing else tells that a client leaves: a `send` to one that has left raises nothing. Listen "
+                "next to the work.",
+            )
+
+    play(story, case, STUCK, SPINNING, POLLING)
 
 
 def _another_message(attempt) -> None:
@@ -172,18 +193,27 @@ def _refuse_deaf(scene: Scene, was_listening: bool, before: str, after: str) -> 
         before, after: what it did when the client left, and a moment later.
     """
     if not was_listening:
-        first = scene.client.first_receive
-        when = "It never calls it here." if first is None else f"The first call came after {first * 1000:.0f} ms."
+        where = f"; your coroutine {before.replace('waits', 'was waiting', 1)}" if before else ""
         raise Mistake(
-            f"your coroutine {before or 'works'} at that moment, and no `receive` waits. {when}",
+            f"no call of `receive` was waiting when the client left{where}. {_when_it_called(scene.client)}",
             case=scene.case,
-            idea="A client may leave at any time, so listen from the first moment to the last, in a task of its own.",
+            idea="A client may leave at any time, so a call of `receive` should wait from the first moment to the "
+            "last, in a task of its own. To ask now and then is not enough.",
         )
     raise Mistake(
         f"`receive` has told that the client has left, and your coroutine still {after or 'runs'}.",
         case=scene.case,
         idea="The one that listens must end the work, whatever it waits for: cancel its task.",
     )
+
+
+def _when_it_called(client: FakeClient) -> str:
+    if client.first_receive is None:
+        now = asyncio.get_running_loop().time()
+        return f"Your coroutine ran for {now * 1000:.0f} ms and didn't call it once."
+    if client.first_receive < client.leaves_at - 0.001:
+        return "An earlier call had ended."
+    return f"The first call came after {client.first_receive * 1000:.0f} ms."
 
 
 def _waits_long(attempt) -> None:

@@ -19,6 +19,7 @@ class FakeReplica:
         how: "raise", "end" as a cut connection does, or "refuse": the chunk raises a ValueError.
         refuses: what `stream` raises.
         in_chunk: the number of tokens in a chunk.
+        is_lost: whether it was asked and lost.
         log: what has happened, in order: shared by the replicas of a case.
     """
 
@@ -30,6 +31,7 @@ class FakeReplica:
     last: Chunk = field(default_factory=lambda: Chunk([], "length"))
     log: list = field(default_factory=list)
     load: int = 0
+    is_lost: bool = False
     requests: list = field(default_factory=list)
     streams: list = field(default_factory=list)
 
@@ -46,6 +48,7 @@ class FakeReplica:
         self.requests.append(dict(request))
         self.log.append((self.name, self.load))
         if self.refuses:
+            self.is_lost = isinstance(self.refuses, ReplicaLost)
             raise self.refuses
         stream = FakeStream(self, list(TOKENS[len(request.get("output_token_ids", ())) :]))
         self.streams.append(stream)
@@ -67,6 +70,7 @@ class FakeStream:
 
     def __next__(self) -> Chunk:
         if self.num_sent == self.replica.lost_after:
+            self.replica.is_lost = self.replica.how != "refuse"
             if self.replica.how == "end":
                 raise StopIteration
             if self.replica.how == "refuse":

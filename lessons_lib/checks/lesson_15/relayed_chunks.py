@@ -35,8 +35,13 @@ def start_relay(attempt, replicas, case: str, request=None, choose=choose_first,
 def relayed(attempt, replicas, case: str, request=None, choose=choose_first, want=None, **options) -> list[Chunk]:
     """All chunks; the tokens must be `want` (all of them if None), with one reason at the end and nothing left open."""
     given, request = list(replicas), dict(request or REQUEST)
-    before = dict(request)
-    chunks = list(islice(start_relay(attempt, replicas, case, request, choose, **options), 40))
+    before, stale = dict(request), []
+    try:
+        chunks = list(islice(start_relay(attempt, replicas, case, request, _noting(choose, stale), **options), 40))
+    except Exception:
+        _refuse_stale(stale, case)  # an index of that list may be none of another one
+        raise
+    _refuse_stale(stale, case)
     if replicas != given:
         raise Mistake(
             f"your code changed its argument `replicas`: it was {given}, and is {replicas}.",
@@ -78,6 +83,31 @@ def relayed(attempt, replicas, case: str, request=None, choose=choose_first, wan
         )
     check_nothing_left(replicas, case)
     return chunks
+
+
+def _noting(choose, stale: list):
+    """`choose`, which adds to `stale` each list that it gets with a lost replica in it, and the lost ones of it."""
+
+    def choose_and_note(replicas) -> int:
+        if isinstance(replicas, (list, tuple)) and (lost := [each for each in replicas if each.is_lost]):
+            stale.append((list(replicas), lost))
+        return choose(replicas)
+
+    return choose_and_note
+
+
+def _refuse_stale(stale: list, case: str) -> None:
+    if not stale:
+        return
+    candidates, lost = stale[0]
+    left = [each.name for each in candidates if each not in lost]
+    raise Mistake(
+        f"the list passed to `choose` still contains replica {lost[0].name}, which was lost: it should be "
+        f"[{', '.join(left)}]; yours is [{', '.join(each.name for each in candidates)}].",
+        case=case,
+        idea="`choose` gets the replicas that can still be asked, and its result is an index in the list that it gets. "
+        "Pass it the list from which you then take the replica.",
+    )
 
 
 def check_not_asked_for_none(replicas, case: str) -> None:

@@ -1,5 +1,6 @@
 """Judges 16.2, `all_reduce`, with workers whose messages are counted."""
 
+import re
 import threading
 
 import torch
@@ -28,7 +29,13 @@ def _reduced(attempt, tensors: list[torch.Tensor], case: str, times: int = 1):
     def work(worker: Worker):
         return [attempt(tensors[worker.rank], worker) for _ in range(times)][-1]
 
-    results, workers = _run(work, len(tensors), case)
+    try:
+        results, workers = _run(work, len(tensors), case)
+    except RuntimeError as error:
+        idea = _why_not_that_shape(str(error), tensors[0].numel(), len(tensors))
+        if not idea:
+            raise
+        raise Mistake(f"your code raised RuntimeError: {error}.", case=case, idea=idea) from None
     for rank, (tensor, before) in enumerate(zip(tensors, given)):
         if not torch.equal(tensor, before):
             raise Mistake(
@@ -61,6 +68,24 @@ def _run(work, world_size: int, case: str):
         for thread in set(threading.enumerate()) - before:
             _raise_in(thread, TimeLimit)
         raise
+
+
+def _why_not_that_shape(error: str, length: int, world_size: int) -> str:
+    """The idea, if a `view` or `reshape` fails because the parts can't be equal; otherwise ""."""
+    match = re.search(r"is invalid for input of size (\d+)", error)
+    rest = length % world_size
+    if match is None or not rest:
+        return ""
+    uneven = "Parts may differ by one in length, or the last ones may be shorter, or empty."
+    if int(match[1]) == length - rest:
+        lost = "the last element is" if rest == 1 else f"the last {rest} elements are"
+        return (
+            f"N, here {world_size}, doesn't divide n, here {length}. If all parts have n // N elements, {lost} in none "
+            f"of them. {uneven}"
+        )
+    if int(match[1]) == length:
+        return f"N, here {world_size}, doesn't divide n, here {length}, so no N equal parts are possible. {uneven}"
+    return ""
 
 
 def _why_stuck(places: str) -> str:
