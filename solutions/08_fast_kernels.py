@@ -1072,8 +1072,8 @@ A function that others call has to be safe. A kernel checks nothing; with a wron
 with a wrong `cu_seqlens_q` it may overwrite another tensor. So two functions wrap the kernels:
 
 - `decode(q, k_cache, v_cache, block_tables, context_lens, scale, terms=None)` for sequences with one new token each;
--
-  `varlen(q, k_cache, v_cache, cu_seqlens_q, context_lens, block_tables, scale, terms=None, *, max_seqlen_q=None, max_context_len=None)`
+- `varlen(q, k_cache, v_cache, cu_seqlens_q, context_lens, block_tables, scale, terms=None, *, max_seqlen_q=None,
+  max_context_len=None)`
   for a packed batch.
 
 Shapes, dtypes, devices and layouts are known on the CPU, and always checked. The *contents* of lengths and tables are

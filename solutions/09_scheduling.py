@@ -309,7 +309,7 @@ schedules the running sequences, then the waiting ones, and raises a `Deadlock` 
 `schedule_waiting(scheduler_output)` admits what it can, and schedules their first tokens in the same step:
 
 - An admitted sequence gets what it wants, or what is left of the budget. (If it has run before, part of its answer is
-known, and some of its tokens may still be computed.) Without a token for it, or without a batch slot, it isn't
+  known, and some of its tokens may still be computed.) Without a token for it, or without a batch slot, it isn't
   admitted.
 - None is overtaken: if there is no memory for the next sequence, none behind it is admitted, even if it would fit.
   Otherwise small ones could keep it waiting forever.

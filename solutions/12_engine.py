@@ -466,8 +466,8 @@ The failed step: `copy_blocks` or `compute` raises an `Exception`.
 - Each request whose cache is in doubt now ends with this error, and no other. Nothing is recorded. The next step goes
   on with the others.
 - Which are in doubt? That depends on what failed, and on what it writes: the pass, or one of the three kinds of block
-copies. What this step preempts is in `scheduler_output.preempted`. Some of it is recomputed, and some swapped out: then
-  its `swapped` (lesson 10) isn't empty.
+  copies. What this step preempts is in `scheduler_output.preempted`. Some of it is recomputed, and some swapped out:
+  then its `swapped` (lesson 10) isn't empty.
 - `copy_blocks` doesn't tell which copies it made before it failed. So if it fails, every scheduled sequence counts as
   in doubt. Whether others do, too, is for you to find out.
 - `run_step` raises nothing then. It lets any other error through: an interrupt (`KeyboardInterrupt` isn't an
