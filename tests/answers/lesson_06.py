@@ -401,6 +401,20 @@ def bare_with_a_maximum(seen, scores, values):
     return dataclasses.replace(done, maximum=torch.maximum(seen.maximum, scores.max(dim=1).values))
 
 
+def adds_a_small_number(seen, scores, values):
+    done = add_block(seen, scores, values)
+    return dataclasses.replace(done, total=done.total + 1e-6)
+
+
+def keeps_the_largest_score(seen, scores, values):
+    largest = keeps_the_largest_score.__dict__.setdefault("largest", {})
+    maximum = torch.maximum(seen.maximum, scores.amax(dim=1))
+    maximum = largest[len(maximum)] = torch.maximum(maximum, largest.get(len(maximum), maximum))
+    reference = maximum.masked_fill(maximum == NONE, 0.0)
+    factor, weights = (seen.maximum - reference).exp(), (scores - reference[:, None]).exp()
+    return Partial(maximum, seen.total * factor + weights.sum(dim=1), seen.output * factor[:, None] + weights @ values)
+
+
 def add_as_a_merge(seen, scores, values):
     own = scores.amax(1)
     weights = torch.nan_to_num(torch.exp(scores - own.unsqueeze(1)), nan=0.0)
@@ -1103,6 +1117,8 @@ WRONG = {
         Wrong("lists", caching(read=reads_lists), "should be a tensor; yours are list"),
     ],
     "06.2": [
+        Wrong("a small number added", adds_a_small_number, "has exactly 0 here"),
+        Wrong("largest score of all calls", keeps_the_largest_score, "It depends on earlier calls"),
         Wrong("subtracts 0 or more", bounded_below(0.0), "what you subtract is far above all of these scores"),
         Wrong("subtracts -10,000 or more", bounded_below(-1e4), "[-100000, -100001]"),
         Wrong("one new query decides for all", drops_all_if_one_is_new, "the first has seen nothing, the second"),
