@@ -851,6 +851,11 @@ def merges_with_bare_exponentials(one, other):
     )
 
 
+def merges_and_adds_a_small_number(one, other):
+    done = merge(one, other)
+    return dataclasses.replace(done, total=done.total + 1e-6)
+
+
 def merge_by_log_sum_exp(one, other):
     maximum = torch.maximum(one.maximum, other.maximum)
     weights = torch.stack([one.maximum, other.maximum]) - torch.where(maximum == NONE, 0.0, maximum)
@@ -1385,6 +1390,7 @@ WRONG = {
         ),
     ],
     "06.5": [
+        Wrong("a small number added", merges_and_adds_a_small_number, "has exactly 0 here"),
         Wrong("factors as rows", merges_with_rows, "Make the factor a column"),
         Wrong("an empty part decides for all", asks_for_all_queries, "Ask for each"),
         Wrong(
