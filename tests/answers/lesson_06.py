@@ -90,6 +90,57 @@ def empties_the_rest(self, layer, keys, values, slot_mapping):
     PagedKVCache.write(self, layer, keys, values, slot_mapping)
 
 
+def keeps_the_first_index(self, layer, keys, values, slot_mapping):
+    if not hasattr(self, "index"):
+        self.index = slot_mapping
+    PagedKVCache.write(self, layer, keys, values, self.index)
+
+
+def keeps_an_index_per_layer_and_length(self, layer, keys, values, slot_mapping):
+    known = self.__dict__.setdefault("known", {})
+    PagedKVCache.write(self, layer, keys, values, known.setdefault((layer, len(keys)), slot_mapping))
+
+
+def works_out_the_index_in_layer_0(self, layer, keys, values, slot_mapping):
+    if layer == 0 or not hasattr(self, "index"):
+        self.index = slot_mapping
+    PagedKVCache.write(self, layer, keys, values, self.index)
+
+
+def views_the_new_rows(self, layer, keys, values, slot_mapping):
+    for cache, new in ((self.keys[layer], keys), (self.values[layer], values)):
+        cache.view(self.num_blocks * self.block_size, -1)[slot_mapping] = new.view(len(new), -1)
+
+
+def squeezes_the_new_rows(self, layer, keys, values, slot_mapping):
+    self.keys[layer].flatten(0, 1)[slot_mapping] = keys.squeeze()
+    self.values[layer].flatten(0, 1)[slot_mapping] = values.squeeze()
+
+
+def writes_float32(self, layer, keys, values, slot_mapping):
+    self.keys[layer].flatten(0, 1)[slot_mapping] = keys.float()
+    self.values[layer].flatten(0, 1)[slot_mapping] = values.float()
+
+
+def views_like_layer_0(self, layer, keys, values, slot_mapping):
+    for caches, new in ((self.keys, keys), (self.values, values)):
+        caches[layer].view(-1, *caches[0].shape[2:])[slot_mapping] = new
+
+
+def fills_a_block_at_once(self, layer, keys, values, slot_mapping):
+    block, offset = divmod(int(slot_mapping[0]), self.block_size)
+    if len(keys) == self.block_size and offset == 0:
+        self.keys[layer][block], self.values[layer][block] = keys, values
+    else:
+        PagedKVCache.write(self, layer, keys, values, slot_mapping)
+
+
+def writes_through_numpy(self, layer, keys, values, slot_mapping):
+    for cache, new in ((self.keys[layer], keys), (self.values[layer], values)):
+        rows = cache.numpy()
+        rows.reshape(-1, *rows.shape[2:])[slot_mapping.numpy()] = new.numpy()
+
+
 def reads_whole_blocks(self, layer, blocks, num_tokens):
     return tuple(cache[layer][blocks].flatten(0, 1) for cache in (self.keys, self.values))
 
@@ -348,6 +399,20 @@ def refuses_rescaling_of_the_output(seen, scores, values):
 def bare_with_a_maximum(seen, scores, values):
     done = add_block_naive(seen, scores, values)
     return dataclasses.replace(done, maximum=torch.maximum(seen.maximum, scores.max(dim=1).values))
+
+
+def adds_a_small_number(seen, scores, values):
+    done = add_block(seen, scores, values)
+    return dataclasses.replace(done, total=done.total + 1e-6)
+
+
+def keeps_the_largest_score(seen, scores, values):
+    largest = keeps_the_largest_score.__dict__.setdefault("largest", {})
+    maximum = torch.maximum(seen.maximum, scores.amax(dim=1))
+    maximum = largest[len(maximum)] = torch.maximum(maximum, largest.get(len(maximum), maximum))
+    reference = maximum.masked_fill(maximum == NONE, 0.0)
+    factor, weights = (seen.maximum - reference).exp(), (scores - reference[:, None]).exp()
+    return Partial(maximum, seen.total * factor + weights.sum(dim=1), seen.output * factor[:, None] + weights @ values)
 
 
 def add_as_a_merge(seen, scores, values):
@@ -786,6 +851,11 @@ def merges_with_bare_exponentials(one, other):
     )
 
 
+def merges_and_adds_a_small_number(one, other):
+    done = merge(one, other)
+    return dataclasses.replace(done, total=done.total + 1e-6)
+
+
 def merge_by_log_sum_exp(one, other):
     maximum = torch.maximum(one.maximum, other.maximum)
     weights = torch.stack([one.maximum, other.maximum]) - torch.where(maximum == NONE, 0.0, maximum)
@@ -1017,6 +1087,18 @@ WRONG = {
         Wrong("heads taken for slots", caching(takes_heads_for_slots), "nothing was written there"),
         Wrong("the flat view kept", caching(keeps_the_cache_flat), "has the shape [12, 2, 8] instead of"),
         Wrong("the rest emptied", caching(empties_the_rest), "slot 0 is not in the slot mapping"),
+        Wrong("index of the first write", caching(keeps_the_first_index), "first write's slots are used for all"),
+        Wrong(
+            "index per layer and length", caching(keeps_an_index_per_layer_and_length), "with as many tokens are used"
+        ),
+        Wrong(
+            "index of layer 0", caching(works_out_the_index_in_layer_0), "slots that an earlier call had for layer 0"
+        ),
+        Wrong("a view of the new rows", caching(views_the_new_rows), "`view` refuses them"),
+        Wrong("new rows squeezed", caching(squeezes_the_new_rows), "drop axes of length 1"),
+        Wrong("always float32", caching(writes_float32), "convert keys or values to float32"),
+        Wrong("layer 0's shape for all", caching(views_like_layer_0), "it is in slots 10 and 11"),
+        Wrong("a full block at once", caching(fills_a_block_at_once), "You filled a whole block"),
         Wrong("the last block read to its end", caching(read=reads_whole_blocks), "keep the first `num_tokens`"),
         Wrong("full blocks only", caching(read=reads_full_blocks_only), "Tokens are missing"),
         Wrong("one token too few", caching(read=reads_one_too_few), "One token is missing"),
@@ -1040,6 +1122,8 @@ WRONG = {
         Wrong("lists", caching(read=reads_lists), "should be a tensor; yours are list"),
     ],
     "06.2": [
+        Wrong("a small number added", adds_a_small_number, "has exactly 0 here"),
+        Wrong("largest score of all calls", keeps_the_largest_score, "It depends on earlier calls"),
         Wrong("subtracts 0 or more", bounded_below(0.0), "what you subtract is far above all of these scores"),
         Wrong("subtracts -10,000 or more", bounded_below(-1e4), "[-100000, -100001]"),
         Wrong("one new query decides for all", drops_all_if_one_is_new, "the first has seen nothing, the second"),
@@ -1306,6 +1390,7 @@ WRONG = {
         ),
     ],
     "06.5": [
+        Wrong("a small number added", merges_and_adds_a_small_number, "has exactly 0 here"),
         Wrong("factors as rows", merges_with_rows, "Make the factor a column"),
         Wrong("an empty part decides for all", asks_for_all_queries, "Ask for each"),
         Wrong(
@@ -1389,6 +1474,7 @@ RIGHT = {
         caching(writes_by_block_and_offset, reads_by_concatenation),
         caching(writes_with_index_copy, reads_by_slots),
         caching(writes_with_scatter),
+        caching(writes_through_numpy),
     ],
     "06.2": [add_as_a_merge, add_with_where, add_query_by_query, add_with_nan_to_num],
     "06.3": [

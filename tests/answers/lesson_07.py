@@ -148,6 +148,22 @@ ADD = [
         "One program does everything",
     ),
     Wrong(
+        "program 0 does everything, the others nothing",
+        with_source(
+            stub(add_kernel)
+            + "if tl.program_id(0) == 0:\n"
+            + "        for first in range(0, n_elements, BLOCK):\n"
+            + "            offsets = first + tl.arange(0, BLOCK)\n"
+            + "            mask = offsets < n_elements\n"
+            + "            total = tl.load(x + offsets, mask=mask) + tl.load(y + offsets, mask=mask)\n"
+            + "            tl.store(out + offsets, total, mask=mask)\n",
+            "add_kernel",
+            triton=triton,
+            tl=tl,
+        ),
+        "the others do nothing",
+    ),
+    Wrong(
         "an if for the mask",
         changed(
             add_kernel,

@@ -267,6 +267,22 @@ def softmax_by_methods(scores, row_max, row_sum, acc):
 
 
 SOFTMAX = [
+    Wrong("a small number in the sum", softmax((SUM, SUM + " + 1e-6")), "has a sum of exactly 0"),
+    Wrong(
+        "exponents not below -20",
+        softmax((WEIGHTS, WEIGHTS.replace("tl.exp2(", "tl.exp2(tl.maximum(-20.0, ") + ")")),
+        "The weight of a masked key is exactly 0",
+    ),
+    Wrong(
+        "the largest factor for every row of acc",
+        softmax((f"{SUM}, {ACC}", f"{SUM}, acc * tl.max(rescale, axis=0)")),
+        "Every row was rescaled by the same factor, 1. ",
+    ),
+    Wrong(
+        "the smallest factor for every row's sum",
+        softmax((f"{SUM}, {ACC}", f"{SUM.replace('rescale', 'tl.min(rescale, axis=0)')}, {ACC}")),
+        "Every row was rescaled by the same factor, 0.25",
+    ),
     Wrong(
         "acc through float16",
         softmax((RETURN, f"return weights, new_max, {SUM}, ({ACC}).to(tl.float16).to(tl.float32)")),

@@ -7,6 +7,7 @@ from lessons_lib.checks.exercise import Mistake, call
 from lessons_lib.checks.lesson_06.partials import (
     FILLED_IN,
     NONE,
+    NOT_QUITE_0,
     check_is_partial,
     check_unchanged,
     clone,
@@ -115,11 +116,29 @@ def _check_one(attempt, seen: Partial, scores, values, case: str) -> None:
     wrong = wrong_field(got, want)
     if wrong:
         found, expected = getattr(got, wrong), getattr(want, wrong)
-        raise Mistake(
-            f"`{wrong}` should be {told(expected)}; yours is {told(found)}.",
-            case=case,
-            idea=_why(wrong, found, expected, seen, scores, values, got),
-        )
+        what = f"`{wrong}` should be {told(expected)}; yours is {told(found)}."
+        idea = _why_not_the_same_again(attempt, wrong, got, seen, scores, values)
+        if not idea:
+            idea = NOT_QUITE_0 if same(found, expected) else _why(wrong, found, expected, seen, scores, values, got)
+        raise Mistake(what, case=case, idea=idea)
+
+
+def _why_not_the_same_again(attempt, wrong: str, got: Partial, seen: Partial, scores, values) -> str:
+    """What to say if the result depends on earlier calls, here on one with much larger scores."""
+    found = getattr(got, wrong).clone()
+    above = 1000 + float(got.maximum.abs().nan_to_num(posinf=0.0).max())
+    try:
+        attempt(Partial(seen.maximum + above, seen.total.clone(), seen.output.clone()), scores + above, values.clone())
+        again = getattr(attempt(clone(seen), scores.clone(), values.clone()), wrong)
+        if torch.allclose(again.double(), found.double(), equal_nan=True):
+            return ""
+    except Exception:  # noqa: BLE001 - it fails in another way there
+        return ""
+    return (
+        f"It depends on earlier calls: after one with much larger scores, the same arguments give {told(again)}. "
+        "Your function keeps something between calls, in a global variable or an attribute. Calls belong to different "
+        "requests and heads, and all that a call may know comes in `seen`."
+    )
 
 
 def _why(wrong: str, found, expected, seen: Partial, scores, values, got: Partial) -> str:

@@ -5,6 +5,7 @@ from random import Random
 import torch
 
 from lessons_lib.checks.exercise import Mistake, call, short
+from lessons_lib.checks.lesson_06.cache_uses import check_uses
 from lessons_lib.checks.lesson_06.operators import CountOperators
 from lessons_lib.models.loading import kv_head_size
 from lessons_lib.models.tiny_models import tiny_model
@@ -13,7 +14,7 @@ BLOCK_SIZE, NUM_BLOCKS = 4, 3
 EMPTY = -1.0
 
 # The slots of one write each, smallest first.
-WRITES = ([5], [1, 2, 9, 10], [8, 9, 10, 11, 4], [6, 7, 0, 9], [11, 10, 1])
+WRITES = ([5], [1, 2, 9, 10], [8, 9, 10, 11, 4], [6, 7, 0, 9], [11, 10, 1], [0, 4, 8, 1])
 # The blocks and the token count of one read each.
 READS = (([1], 3), ([0, 2], 6), ([2, 0], 5), ([2], 4), ([1, 0], 8), ([2, 0, 1], 9), ([0, 2], 1))
 
@@ -23,6 +24,7 @@ def check_paged_cache(attempt) -> None:
         for slots in WRITES:
             _check_write(attempt, slots, layer)
     _check_no_loop(attempt)
+    check_uses(attempt)
     for layer in (0, 1):
         for blocks, num_tokens in READS:
             _check_read(attempt, blocks, num_tokens, layer)
@@ -147,6 +149,11 @@ def _check_written(name: str, tensor: torch.Tensor, rows, of_the_other, slots: l
                     "You wrote the tokens to consecutive slots, starting at the first. Every token has its own "
                     "slot in `slot_mapping`."
                 )
+                if slots == WRITES[-1]:  # other writes to consecutive slots have failed earlier
+                    idea = (
+                        f"You filled a whole block, as {len(slots)} tokens came and the first one has a block's first "
+                        "slot. The others may be anywhere: every token has its own slot in `slot_mapping`."
+                    )
             elif found == [offset * BLOCK_SIZE + block]:
                 idea = (
                     "Block and offset are swapped: the first axis of the tensor counts blocks, the second one offsets."

@@ -7,6 +7,7 @@ from lessons_lib.checks.exercise import Mistake, call
 from lessons_lib.checks.lesson_06.partials import (
     FILLED_IN,
     NONE,
+    NOT_QUITE_0,
     check_is_partial,
     check_unchanged,
     clone,
@@ -70,7 +71,7 @@ def _check_one(attempt, one: Partial, other: Partial, case: str) -> None:
         raise Mistake(
             f"`{wrong}` should be {told(expected)}; yours is {told(found)}.",
             case=case,
-            idea=_why(wrong, found, one, other),
+            idea=NOT_QUITE_0 if same(found, expected) else _why(wrong, found, one, other),
         )
 
 

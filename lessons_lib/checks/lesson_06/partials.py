@@ -11,6 +11,10 @@ FILLED_IN = (
     "the subtractions: "
     "as a maximum it would mean that a key with a score of 0 was seen."
 )
+NOT_QUITE_0 = (
+    "A query that has seen no key has exactly 0 here. Does your code add a small number, to avoid a division by 0? "
+    "Every block would add it again. The division comes last, in `attention_of`."
+)
 
 
 def partial(maximum, total, output) -> Partial:
@@ -73,10 +77,12 @@ def same(found: torch.Tensor, expected: torch.Tensor) -> bool:
 
 
 def wrong_field(got: Partial, want: Partial) -> str | None:
-    """The first field that is wrong."""
-    return next(
-        (name for name in ("maximum", "total", "output") if not same(getattr(got, name), getattr(want, name))), None
-    )
+    """The first field that is wrong. Where no key was seen, total and output must be exactly 0."""
+    for name in ("maximum", "total", "output"):
+        found, expected = getattr(got, name), getattr(want, name)
+        if not same(found, expected) or (name != "maximum" and bool(found[want.total == 0].any())):
+            return name
+    return None
 
 
 def told(tensor: torch.Tensor) -> str:

@@ -47,7 +47,17 @@ def _check_case(attempt, n_elements: int, size: int, block: int, digits: float =
         stored = touched(recording, program, "store", "out")
         if stored != want:
             loaded = touched(recording, program, "load", "x")
-            raise _wrong_offsets(index, want, stored, loaded, n_elements, block, case)
+            mistake = _wrong_offsets(index, want, stored, loaded, n_elements, block, case)
+            rest = [other for other in recording.programs if other is not program]
+            if stored == list(range(n_elements)) and not any(
+                touched(recording, other, "store", "out") for other in rest
+            ):
+                idea = (
+                    f"Program {index} does everything, and the others do nothing, so nothing runs at the same time. "
+                    "Each program does only its own part; no `if` on the program id and no loop are needed."
+                )
+                mistake = Mistake(mistake.what, case=case, idea=idea)
+            raise mistake
         for name in ("x", "y"):
             loaded = touched(recording, program, "load", name)
             if not set(want) <= set(loaded):

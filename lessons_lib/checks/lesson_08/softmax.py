@@ -201,13 +201,16 @@ def _check_step(attempt, step: Step, case: str) -> None:
     got, want = _step(attempt, step, case), step.want()
     # The maximum first: all the others follow from it.
     for index in (1, 0, 2, 3):
-        if _same(got[index], want[index]):
+        zeros = want[index] == 0
+        if _same(got[index], want[index]) and not bool(got[index][zeros].any()):
             continue
         name = PARTS[index]
         idea = _why_nothing_seen(attempt, name, got, step) or _why(name, got, step)
         if step.scores.max() == 0:
             idea = "0 is a score like any other, also as the maximum. What is special is minus infinity: test for that."
-        if close(got[index], want[index], 1e-3):
+        if _same(got[index], want[index]):
+            idea = NOT_QUITE_0[name]
+        elif close(got[index], want[index], 1e-3):
             idea = (
                 "Nearly right: the difference is as small as rounding to 16 bits. Everything is float32 here; the "
                 "kernel converts the weights itself."
@@ -225,6 +228,14 @@ def _same(got: torch.Tensor, want: torch.Tensor) -> bool:
     )
 
 
+NOT_QUITE_0 = {
+    "weights": "The weight of a masked key is exactly 0: exp2(−∞) is 0. Does your code keep the exponents above some "
+    "number? Thousands of masked keys together would count.",
+    "row_sum": "A row that hasn't seen a key has a sum of exactly 0. Does your code add a small number, to avoid a "
+    "division by 0? Every step would add it again, and nothing is divided here.",
+    "acc": "Where `acc` is 0 it stays exactly 0: it is only rescaled. Does your code add a small number? Every step "
+    "would add it again.",
+}
 RESCALED_TOO = "Rescale only the old sum. The weights are relative to the new maximum already."
 OLD_MAXIMUM = "You subtract the old maximum. The weights are relative to the new one."
 # Right and wrong ideas all differ here: a larger score than before.
@@ -393,6 +404,15 @@ def _why(name: str, got: tuple[torch.Tensor, ...], step: Step) -> str:
             guesses += ((row_sum * factor + weights.sum(dim=1), both_masked),)
         elif name == "acc":
             guesses += ((acc * factor[:, None], both_masked),)
+    if len(acc) > 1 and name in ("row_sum", "acc"):  # earlier cases have shown that a single row is rescaled
+        for factor in (rescale.max(), rescale.min(), rescale[0], rescale[-1]):
+            by_one = row_sum * factor + weights.sum(dim=1) if name == "row_sum" else acc * factor
+            if _same(found, by_one):
+                own = values_text(rescale)
+                return (
+                    f"Every row was rescaled by the same factor, {factor:.4g}. Each row has its own, exp2(row_max − "
+                    f"new_max), here {own}: does your code take one of them, or one of all rows together?"
+                )
     for guess, idea in guesses:
         if guess.shape == found.shape and _same(found, guess):
             return idea
