@@ -1027,6 +1027,20 @@ WRONG = {
             takes_the_end_of_the_model_for_none(greedy_with_cache),
             "74 is the end token in the model's configuration; do you replace None by it?",
         ),
+        Wrong(
+            "prefills only the last 64 tokens",
+            lambda model, prompt_ids, max_new_tokens, eos_token_id=None: greedy_with_cache(
+                model, prompt_ids[-64:], max_new_tokens, eos_token_id
+            ),
+            "computed only the last 64 tokens of the prompt, which has 150",
+        ),
+        Wrong(
+            "prefills only the first 64 tokens",
+            lambda model, prompt_ids, max_new_tokens, eos_token_id=None: greedy_with_cache(
+                model, prompt_ids[:64], max_new_tokens, eos_token_id
+            ),
+            "computed only the first 64 tokens of the prompt, which has 150",
+        ),
         Wrong("decodes the prompt again", decodes_the_prompt_again, "decode step 1 fed [5], the first token"),
         Wrong("no limit with an end token", no_limit_with_an_end_token, "Does your loop check both?"),
     ],
