@@ -843,6 +843,16 @@ WRONG = {
             "the padding of row 0 for all", padding_of_the_first_row, says="Alone, this row gets the right positions"
         ),
         Wrong(
+        Wrong(
+            "merges equal prompts",
+            lambda prompts, pad: pad_left([list(ids) for ids in dict.fromkeys(map(tuple, prompts))], pad),
+            says="You seem to merge equal prompts",
+        ),
+        Wrong(
+            "keeps only the last 64 tokens",
+            lambda prompts, pad: pad_left([ids[-64:] for ids in prompts], pad),
+            says="the longest prompt has 65 tokens, so there should be 65 columns; yours has 64",
+        ),
             "the padding of all rows",
             lambda mask: (torch.arange(mask.shape[1]) - (mask == 0).sum()).clamp(min=0).expand_as(mask),
             says="should have positions [0, 1, 2]; yours have [0, 0, 1].",
