@@ -337,6 +337,15 @@ def deals_them_out(answer_lengths, batch_size):
     return [found[index] for index in range(len(answer_lengths))]
 
 
+def shares_them_evenly(answer_lengths, batch_size):
+    times, start = [], 0
+    for wave in np.array_split(answer_lengths, -(-len(answer_lengths) // batch_size)):
+        end = start + max(wave.tolist())
+        times += [(start, start + length, end) for length in wave.tolist()]
+        start = end
+    return times
+
+
 def number_of_the_wave(answer_lengths, batch_size):
     times = wave_steps(answer_lengths, batch_size)
     return [(row // batch_size, last, end) for row, (_, last, end) in enumerate(times)]
@@ -931,6 +940,7 @@ WRONG = {
         Wrong(
             "appends after the end", loop(take=appends_always), says="after the end token. The row is still computed"
         ),
+        Wrong("waves of nearly equal size", shares_them_evenly, says="share the requests evenly among the waves"),
         Wrong("appends padding after the end", loop(take=appends_padding), says="append padding"),
         Wrong("one limit for all", one_limit_for_all, says="one limit for all"),
         Wrong("smallest limit for all", smallest_limit_for_all, says="the smallest limit for every row"),
