@@ -1313,7 +1313,12 @@ WRONG = {
         Wrong("releases the newest, whatever the id", ReleasesTheNewest, says="yours is {'A'"),
     ],
     "02.3": [
-        Wrong("a window", window_of_128, says="sees column 0, too"),
+        Wrong("a window", window_of_128, says="it should see columns 0 to 200; yours sees columns 73 to 200"),
+        Wrong(
+            "a window of 64 columns",
+            lambda positions, num_keys: cache_mask(positions, num_keys) & ~cache_mask(positions - 64, num_keys),
+            says="it should see columns 0 to 64; yours sees columns 1 to 64",
+        ),
         Wrong("no column beyond num_keys", nothing_beyond_the_columns, says="beyond the columns that the pass reads"),
         Wrong("fails beyond num_keys", by_one_hot, says="beyond the columns that the pass reads"),
         Wrong("keeps masks by shape", remembers_masks(), says="keep masks between calls"),
