@@ -269,6 +269,16 @@ def with_numpy_arrays(model, prompt_ids, max_new_tokens, eos_token_id=None):
     return text[len(prompt_ids) :].tolist()
 
 
+def takes_the_end_of_the_model_for_none(greedy):
+    """The loop, with the end token of the model's configuration where it is given none."""
+
+    def with_an_end(model, prompt_ids, max_new_tokens, eos_token_id=None):
+        end = model.config.eos_token_id if eos_token_id is None else eos_token_id
+        return greedy(model, prompt_ids, max_new_tokens, end)
+
+    return with_an_end
+
+
 # 00.2
 
 
@@ -889,6 +899,16 @@ WRONG = {
             ][-max_new_tokens:],
             "begins with the last 2 tokens of the prompt",
         ),
+        Wrong(
+            "takes the model's own end token for none",
+            takes_the_end_of_the_model_for_none(greedy_without_cache),
+            "74 is the end token in the model's configuration; do you replace None by it?",
+        ),
+        Wrong(
+            "a window of 256 tokens",
+            loop_without_cache(feed=lambda ids, prompt: ids[-256:]),
+            "You seem to feed only the last 256 tokens",
+        ),
         Wrong("cuts the answer afterwards", cuts_the_answer_afterwards, "cut the answer at the end token afterwards"),
         Wrong("keeps its list between calls", keeps_its_list, "made only once. Make it inside the function"),
         Wrong("keeps answers by prompt", keeps_answers_by_prompt, "and it took no forward pass"),
@@ -1001,6 +1021,25 @@ WRONG = {
                 model, prompt_ids, max_new_tokens, eos_token_id or 0
             ),
             "Do you replace None by 0?",
+        ),
+        Wrong(
+            "takes the model's own end token for none, with a cache",
+            takes_the_end_of_the_model_for_none(greedy_with_cache),
+            "74 is the end token in the model's configuration; do you replace None by it?",
+        ),
+        Wrong(
+            "prefills only the last 64 tokens",
+            lambda model, prompt_ids, max_new_tokens, eos_token_id=None: greedy_with_cache(
+                model, prompt_ids[-64:], max_new_tokens, eos_token_id
+            ),
+            "computed only the last 64 tokens of the prompt, which has 150",
+        ),
+        Wrong(
+            "prefills only the first 64 tokens",
+            lambda model, prompt_ids, max_new_tokens, eos_token_id=None: greedy_with_cache(
+                model, prompt_ids[:64], max_new_tokens, eos_token_id
+            ),
+            "computed only the first 64 tokens of the prompt, which has 150",
         ),
         Wrong("decodes the prompt again", decodes_the_prompt_again, "decode step 1 fed [5], the first token"),
         Wrong("no limit with an end token", no_limit_with_an_end_token, "Does your loop check both?"),

@@ -337,6 +337,15 @@ def deals_them_out(answer_lengths, batch_size):
     return [found[index] for index in range(len(answer_lengths))]
 
 
+def shares_them_evenly(answer_lengths, batch_size):
+    times, start = [], 0
+    for wave in np.array_split(answer_lengths, -(-len(answer_lengths) // batch_size)):
+        end = start + max(wave.tolist())
+        times += [(start, start + length, end) for length in wave.tolist()]
+        start = end
+    return times
+
+
 def number_of_the_wave(answer_lengths, batch_size):
     times = wave_steps(answer_lengths, batch_size)
     return [(row // batch_size, last, end) for row, (_, last, end) in enumerate(times)]
@@ -794,6 +803,21 @@ def adds_the_rest_to_the_last_wave(answer_lengths, batch_size):
     return steps
 
 
+def takes_the_end_of_the_model_for_none(model, prompt_ids, max_tokens_each, pad_token_id, eos_token_id=None):
+    end = model.config.eos_token_id if eos_token_id is None else eos_token_id
+    return static_batching.generate_wave(model, prompt_ids, max_tokens_each, pad_token_id, end)
+
+
+def computes_equal_prompts_once(model, prompt_ids, max_tokens_each, pad_token_id, eos_token_id=None):
+    limits = {}
+    for ids, limit in zip(map(tuple, prompt_ids), max_tokens_each):
+        limits[ids] = max(limit, limits.get(ids, 0))
+    prompts = [list(ids) for ids in limits]
+    answers = static_batching.generate_wave(model, prompts, list(limits.values()), pad_token_id, eos_token_id)
+    answer_to = dict(zip(limits, answers))
+    return [answer_to[tuple(ids)][:limit] for ids, limit in zip(prompt_ids, max_tokens_each)]
+
+
 def one_end_for_all(answers, row, token, running, eos):
     if running[row]:
         answers[row].append(token)
@@ -819,6 +843,16 @@ WRONG = {
         Wrong("pads with 0", pads_with_zero, says="should be `pad_token_id`, here 9"),
         Wrong("one list for all rows", repeats_one_row, says="All your rows are equal to the last one"),
         Wrong("swaps the results", swaps_results, says="the mask came first"),
+        Wrong(
+            "merges equal prompts",
+            lambda prompts, pad: pad_left([list(ids) for ids in dict.fromkeys(map(tuple, prompts))], pad),
+            says="You seem to merge equal prompts",
+        ),
+        Wrong(
+            "keeps only the last 64 tokens",
+            lambda prompts, pad: pad_left([ids[-64:] for ids in prompts], pad),
+            says="the longest prompt has 65 tokens, so there should be 65 columns; yours has 64",
+        ),
         Wrong("reverses the prompts", reverses_prompts, says="wrong order"),
         Wrong("sorts the prompts", sorts_prompts, says="sort the prompts"),
         Wrong("returns lists", returns_lists, says="should be a tensor"),
@@ -906,6 +940,7 @@ WRONG = {
         Wrong("deals the requests out", deals_them_out, says="deal the requests out"),
         Wrong("tensors", barrier(start=torch.tensor(0)), says="contain tensor(0), a Tensor; they should be ints"),
         Wrong("floats", barrier(lambda wave: float(max(wave))), says="contain 3.0, a float; they should be ints"),
+        Wrong("waves of nearly equal size", shares_them_evenly, says="share the requests evenly among the waves"),
         Wrong("one total", lambda lengths, size: sum(map(max, waves(lengths, size))), says="should return a list"),
         Wrong("no return", forgets_return, says="None"),
     ],
@@ -1091,6 +1126,17 @@ WRONG = {
             "an index of its own out of range",
             loop(take=looks_beyond_its_rows, grow=lambda mask: mask),
             says="so the mask needs 4.\n",
+        ),
+        Wrong(
+            "takes the model's own end token for none",
+            takes_the_end_of_the_model_for_none,
+            says="is the end token in the model's configuration; do you replace None by it?",
+        ),
+        Wrong("computes equal prompts once", computes_equal_prompts_once, says="compute equal prompts only once"),
+        Wrong(
+            "cuts prompts to their last 64 tokens",
+            loop(pad=lambda prompts, pad: pad_left([ids[-64:] for ids in prompts], pad)),
+            says="the prefill fed 64 columns; the longest prompt has 65 tokens",
         ),
         Wrong("changes the limits", changes_the_limits, says="changed its argument `max_tokens_each`"),
     ],

@@ -1012,6 +1012,22 @@ def admits_after_computing(batch):
     admit(batch)
 
 
+def starts_the_prefill_after_computing(batch):
+    release_finished(batch)
+    admitted = []
+    while batch.waiting and batch.slots.free:
+        admitted.append(batch.waiting.popleft())
+        batch.running[batch.slots.acquire(admitted[-1].id)] = admitted[-1]
+    compute(batch)
+    for request in admitted:
+        request.move_to(PREFILLING)
+
+
+def runs_until_all_is_done(batch):
+    while batch.has_work():
+        step(batch)
+
+
 def decodes_twice(batch):
     release_finished(batch)
     admit(batch)
@@ -1313,7 +1329,12 @@ WRONG = {
         Wrong("releases the newest, whatever the id", ReleasesTheNewest, says="yours is {'A'"),
     ],
     "02.3": [
-        Wrong("a window", window_of_128, says="sees column 0, too"),
+        Wrong("a window", window_of_128, says="it should see columns 0 to 200; yours sees columns 73 to 200"),
+        Wrong(
+            "a window of 64 columns",
+            lambda positions, num_keys: cache_mask(positions, num_keys) & ~cache_mask(positions - 64, num_keys),
+            says="it should see columns 0 to 64; yours sees columns 1 to 64",
+        ),
         Wrong("no column beyond num_keys", nothing_beyond_the_columns, says="beyond the columns that the pass reads"),
         Wrong("fails beyond num_keys", by_one_hot, says="beyond the columns that the pass reads"),
         Wrong("keeps masks by shape", remembers_masks(), says="keep masks between calls"),
@@ -1476,6 +1497,12 @@ WRONG = {
         Wrong("requests by id", runs_requests_by_id, says="`batch.running` maps each slot to its request"),
         Wrong("ids in running", runs_ids, says="yours maps int 0 to str 'A'"),
         Wrong("admits after computing", admits_after_computing, says="so admit before you compute"),
+        Wrong(
+            "moves to PREFILLING after computing",
+            starts_the_prefill_after_computing,
+            says="but its state was still waiting, so its chunk was computed only in the second",
+        ),
+        Wrong("runs until all is done", runs_until_all_is_done, says="go on until no work is left"),
         Wrong("decodes twice", decodes_twice, says="A should get one token per step; after step 2 it has 3"),
         Wrong("decodes once for each", decodes_once_for_each_request, says="it serves every decoding request"),
         Wrong("forgets the chunk", forgets_the_chunk, says="End the step with `prefill_chunk(batch)`"),

@@ -1,5 +1,6 @@
 """Shared by the exercises on greedy loops: test cases, recorded passes, messages about wrong beginnings and ends."""
 
+import copy
 import operator
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -7,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 
 import torch
-from transformers import Cache
+from transformers import Cache, PreTrainedModel
 
 from lessons_lib.batching.greedy import greedy_without_cache
 from lessons_lib.checks.exercise import Mistake, call, short
@@ -24,13 +25,22 @@ class Case:
     max_new_tokens: int
     eos: int | None = None
     family: str = "qwen2"
+    model_end: int | None = None  # the end token in the model's configuration, which the answer must not depend on
+    context: int = 256
 
     def __str__(self) -> str:
         end = "" if self.eos is None else f", eos_token_id={self.eos}"
+        own = "" if self.model_end is None else f" with model.config.eos_token_id={self.model_end}"
         return (
             f"prompt_ids={short(list(self.prompt))}, max_new_tokens={self.max_new_tokens}{end}, "
-            f"on a tiny {self.family} model."
+            f"on a tiny {self.family} model{own}."
         )
+
+    @property
+    def model(self) -> PreTrainedModel:
+        if self.model_end is None:
+            return tiny_model(self.family, context=self.context)
+        return _model_with_end(self.family, self.context, self.model_end)
 
     def expected(self) -> list[int]:
         return list(_reference_answer(self))
@@ -38,10 +48,17 @@ class Case:
     def run(self, attempt):
         """Returns (what the attempt returned, the forward passes it ran)."""
         arguments = [list(self.prompt), self.max_new_tokens] + ([] if self.eos is None else [self.eos])
-        model = tiny_model(self.family)
+        model = self.model
         with watched(model, str(self)) as passes:
             got = call(attempt, model, *arguments, case=str(self))
         return got, passes
+
+
+@cache
+def _model_with_end(family: str, context: int, end: int) -> PreTrainedModel:
+    model = copy.deepcopy(tiny_model(family, context=context))
+    model.config.eos_token_id = model.generation_config.eos_token_id = end
+    return model
 
 
 @contextmanager
@@ -103,16 +120,18 @@ GREEDY_CASES = (
     Case(PROMPT, 4, eos=42),  # it is the last token of the prompt
     Case((*PROMPT, 17), 8, eos=0),  # an id that is falsy in Python
     Case((*PROMPT, 17), 8),  # the same without an end token: token 0 ends nothing
+    Case(PROMPT, 2, model_end=74),  # nor does the model's own end token
     Case(tuple(range(3, 60, 4)), 20),
     Case(tuple(i * 7 % 97 for i in range(150)), 40),  # longer than any window or limit that a loop may have
     Case((9, 8, 7, 6, 5), 12, family="gpt2"),
     Case((9, 8, 7, 6, 5), 12, family="llama"),
+    Case(tuple(i * 24 % 97 for i in range(257)), 1, context=512),  # the first token decides
 )
 
 
 @cache
 def _reference_answer(case: Case) -> tuple[int, ...]:
-    return tuple(greedy_without_cache(tiny_model(case.family), case.prompt, case.max_new_tokens, case.eos))
+    return tuple(greedy_without_cache(case.model, case.prompt, case.max_new_tokens, case.eos))
 
 
 def prompt_tokens_kept(got: list[int], case: Case) -> int:
@@ -160,6 +179,11 @@ def name_wrong_ends(got: list[int], case: Case, attempt, too_few: str = "") -> N
             "answer."
         )
     if len(got) < len(expected) and got == expected[: len(got)]:
+        if case.eos is None and got and got[-1] == case.model_end:
+            refuse(
+                f"`eos_token_id` is None here, so only the limit ends the answer. {got[-1]} is the end token in the "
+                "model's configuration; do you replace None by it? Compare only with the argument."
+            )
         probe = replace(case, max_new_tokens=7, eos=None)
         length = len(probe.run(attempt)[0])
         if length == max(7 - len(prompt), 0):

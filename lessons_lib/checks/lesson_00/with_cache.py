@@ -24,6 +24,7 @@ def test_greedy_with_cache(attempt) -> None:
         got = as_token_list(got, str(case))
         if got != case.expected():
             refuse_memory(case, attempt)
+            _name_cut_prompt(passes, case)
             _name_wrong_input_with_cache(passes, case)
             _name_wrong_first_token(got, case, attempt)
             too_few = " The token of `prefill` is the first one, and each decode step gives one more."
@@ -52,6 +53,25 @@ def _run(attempt, case: Case):
             idea="`prefill` returns `(first_token, cache)`, in this order.",
         )
     return got, passes
+
+
+def _name_cut_prompt(passes, case: Case) -> None:
+    """Raise if the first pass computed only one end of the prompt, and the second doesn't go on with the prompt."""
+    if not passes or passes[0].cached:
+        return
+    prompt, fed = list(case.prompt), passes[0].input_ids[0]
+    if not len(fed) < len(prompt) or fed not in (prompt[-len(fed) :], prompt[: len(fed)]):
+        return
+    if fed == prompt[: len(fed)] and len(passes) > 1 and passes[1].input_ids[0][0] == prompt[len(fed)]:
+        return  # a prompt in chunks
+    which = "last" if fed == prompt[-len(fed) :] else "first"
+    raise Mistake(
+        f"the first pass computed only the {which} {number_of_tokens(len(fed))} of the prompt, which has "
+        f"{len(prompt)}.",
+        case=str(case),
+        idea="A token that isn't computed isn't in the cache, so no later token can attend to it. Give `prefill` the "
+        "whole prompt, however long.",
+    )
 
 
 def _name_wrong_input_with_cache(passes, case: Case) -> None:

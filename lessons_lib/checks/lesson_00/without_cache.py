@@ -16,7 +16,7 @@ from lessons_lib.checks.lesson_00.greedy import (
     refuse_extra_passes,
     refuse_memory,
 )
-from lessons_lib.models.tiny_models import VOCAB_SIZE, tiny_model
+from lessons_lib.models.tiny_models import VOCAB_SIZE
 
 
 def test_greedy_without_cache(attempt) -> None:
@@ -63,7 +63,7 @@ def _refuse_further_positions(passes, case: Case) -> None:
 def _refuse_unread_caches(attempt) -> None:
     """The tokens are right. Raise if the passes filled caches, which Hugging Face models do unless told not to."""
     case, filled = GREEDY_CASES[1], []
-    model = tiny_model(case.family)
+    model = case.model
     hook = model.register_forward_hook(lambda module, args, output: filled.append(output.past_key_values is not None))
     try:
         case.run(attempt)
@@ -83,7 +83,7 @@ def _name_wrong_choice(got: list[int], case: Case) -> None:
     if index >= min(len(got), len(expected)) or got[index] >= VOCAB_SIZE:
         return
     ids = torch.tensor([[*case.prompt, *expected[:index]]])
-    logits = tiny_model(case.family)(input_ids=ids).logits[0]
+    logits = case.model(input_ids=ids).logits[0]
     rank = int((logits[-1] > logits[-1, got[index]]).sum()) + 1
     idea = (
         f"The input of that pass was right, but the logit of {got[index]} only has rank {rank} of {VOCAB_SIZE}. Greedy "
@@ -138,7 +138,7 @@ def _name_wrong_position(got: list[int], case: Case) -> None:
         return
     if prompt_tokens_kept(got, case):
         return
-    logits = tiny_model(case.family)(input_ids=torch.tensor([case.prompt])).logits[0]
+    logits = case.model(input_ids=torch.tensor([case.prompt])).logits[0]
     last = len(case.prompt) - 1
     by_position = logits.argmax(dim=-1).tolist()
     what = f"the first new token should be {case.expected()[0]}; yours is {got[0]}."

@@ -47,10 +47,13 @@ def _wave_cases() -> tuple[WaveCase, ...]:
         # The model writes the padding token and continues: with another end token, and with none.
         WaveCase((FIRST,), (6,), eos=second[0], pad=first[1]),
         WaveCase((FIRST,), (4,), pad=first[1]),
+        WaveCase((FIRST,), (2,), model_end=first[0]),
         WaveCase((FIRST, SECOND), (6, 6), eos=end, pad=second[1]),
         # The first limit is neither the smallest nor the largest, and neither is the last.
         WaveCase((FIRST, SECOND, THIRD, FIRST[::-1]), (3, 5, 2, 4)),
         WaveCase(((75,), (52, 28, 37, 78, 40), (57, 2)), (3, 9, 6), family="llama"),
+        WaveCase(((75,), (75,)), (2, 2)),  # equal prompts are two requests
+        WaveCase((tuple(i * 5 % 97 for i in range(65)),), (1,)),  # longer than any limit that a learner may set
         WaveCase(((50, 66), (74, 31), (16, 62, 27, 1, 5), (39,)), (7, 2, 9, 1), eos=0, family="qwen2"),
     )
 
@@ -66,7 +69,7 @@ def test_generate_wave(attempt) -> None:
 
 
 def _run_wave(attempt, case: WaveCase, want):
-    model = tiny_model(case.family)
+    model = case.model
     arguments = [[list(ids) for ids in case.prompts], list(case.max_tokens_each), case.pad] + (
         [] if case.eos is None else [case.eos]
     )
@@ -303,6 +306,11 @@ def _why_too_short(attempt, case: WaveCase, expected, answer, want, row: int) ->
             f"You stop at the padding token, {case.pad}. The model may write it like any other token; only "
             "`eos_token_id`, here "
             f"{case.eos}, ends an answer."
+        )
+    if case.eos is None and answer and answer[-1] == case.model_end:
+        return (
+            f"Here `eos_token_id` is None, so no token ends an answer. {case.model_end} is the end token in the "
+            "model's configuration; do you replace None by it? Compare only with the argument."
         )
     if row and len(set(case.max_tokens_each)) > 1 and len(answer) == case.max_tokens_each[0]:
         return (

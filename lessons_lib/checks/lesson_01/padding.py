@@ -16,13 +16,15 @@ PAD_CASES = (
     ([[1, 2, 3], [4], [5, 6]], PAD),
     ([[PAD, 5], [6, 7, 8]], PAD),  # the padding token is also a token of a prompt
     ([[0, 4, 0], [0], [3, 0, 0, 1, 2]], 0),
+    ([[5], [5]], PAD),  # equal prompts are two requests
+    ([list(range(10, 75))], PAD),  # longer than any limit that a learner may set
 )
 
 
 def test_pad_left(attempt) -> None:
     undecided = None  # what is wrong with a mask shows only where there is padding
     for prompts, pad in PAD_CASES:
-        case = f"pad_left({prompts}, pad_token_id={pad})"
+        case = f"pad_left({short(prompts)}, pad_token_id={pad})"
         result = _call(attempt, prompts, pad, case)
         input_ids, mask = _two_tensors(result, case)
         expected_ids, expected_mask = pad_left(prompts, pad)
@@ -98,7 +100,9 @@ def _name_padding_mistake(prompts, pad, input_ids, mask, expected_ids, expected_
         raise Mistake(
             f"`input_ids` should have shape [{rows}, {columns}]; yours has {list(input_ids.shape)}.",
             case=case,
-            idea="Each prompt is one row.",
+            idea="You seem to merge equal prompts. Each is a request of its own, and its answer comes from its own row."
+            if input_ids.dim() == 2 and len(input_ids) == len(set(map(tuple, prompts))) < rows
+            else "Each prompt is one row.",
         )
     if input_ids.shape[1] != columns:
         idea = (

@@ -1,12 +1,16 @@
 """The inputs of a wave's forward passes: records them, explains the first wrong one, and rejects unnecessary passes."""
 
+import copy
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 
 import torch
+from transformers import PreTrainedModel
 
 from lessons_lib.checks.exercise import Mistake, short
 from lessons_lib.checks.lesson_01.words import count
+from lessons_lib.models.tiny_models import tiny_model
 from lessons_lib.recording.forward_passes import Forward, watch_forwards
 
 
@@ -19,13 +23,26 @@ class WaveCase:
     eos: int | None = None
     pad: int = 0
     family: str = "gpt2"  # it has absolute positions, so a wrong one changes the output at once
+    model_end: int | None = None  # the end token in the model's configuration, which the answers must not depend on
 
     def __str__(self) -> str:
         end = "" if self.eos is None else f", eos_token_id={self.eos}"
+        own = "" if self.model_end is None else f" with model.config.eos_token_id={self.model_end}"
         return (
-            f"prompt_ids={[list(ids) for ids in self.prompts]}, max_tokens_each={list(self.max_tokens_each)}, "
-            f"pad_token_id={self.pad}{end}, on a tiny {self.family} model."
+            f"prompt_ids={short([list(ids) for ids in self.prompts])}, max_tokens_each={list(self.max_tokens_each)}, "
+            f"pad_token_id={self.pad}{end}, on a tiny {self.family} model{own}."
         )
+
+    @property
+    def model(self) -> PreTrainedModel:
+        return tiny_model(self.family) if self.model_end is None else _model_with_end(self.family, self.model_end)
+
+
+@cache
+def _model_with_end(family: str, end: int) -> PreTrainedModel:
+    model = copy.deepcopy(tiny_model(family))
+    model.config.eos_token_id = model.generation_config.eos_token_id = end
+    return model
 
 
 @dataclass
@@ -123,6 +140,13 @@ def _wrong_tokens(case: WaveCase, want, index: int, name: str, longest: int, ids
     if ids is None:
         return None
     if index == 0:
+        ends = [(row[-len(prompt) :], list(prompt)[-len(row) :]) for row, prompt in zip(ids, case.prompts)]
+        if len(ids) == len(case.prompts) and len(ids[0]) < longest and all(fed == own for fed, own in ends):
+            return (
+                f"{name} fed {count(len(ids[0]), 'column')}; the longest prompt has {count(longest, 'token')}.",
+                "You seem to cut the prompt. Every token of it counts: feed the rectangle that `pad_left` makes of the "
+                "whole prompts.",
+            )
         if len(ids) == 1 and len(case.prompts) > 1:
             return (
                 f"{name} fed only 1 row; it should feed all {len(case.prompts)} rows at once.",
@@ -308,6 +332,15 @@ def refuse_extra_work(case: WaveCase, want, seen: Seen) -> None:
             if forward.cached
             else "You recompute the whole sequence in every step. Keep one cache for all passes, as in lesson 00, and "
             "feed `[rows, 1]`.",
+        )
+    rows = len(case.prompts)
+    if seen.forwards and seen.forwards[0].rows == len(set(case.prompts)) < rows and len(seen.forwards) == needed:
+        raise Mistake(
+            f"the answers are right, but the prefill computed {count(seen.forwards[0].rows, 'row')}; the wave has "
+            f"{count(rows, 'request')}.",
+            case=str(case),
+            idea="You seem to compute equal prompts only once. Every request has a row of its own, and `pad_left` "
+            "gives it one.",
         )
     for index, forward in enumerate(seen.forwards[:needed]):
         if forward.rows < len(case.prompts) and len(seen.forwards) == needed:

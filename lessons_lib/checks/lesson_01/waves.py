@@ -1,7 +1,7 @@
 """Checks 01.3, `wave_steps`: when each request starts, gets its last token and is returned."""
 
 from collections.abc import Callable
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 from lessons_lib.batching.static_batching import wave_steps, waves
 from lessons_lib.checks.exercise import Mistake, call, short
@@ -15,6 +15,7 @@ WAVE_CASES = (
     ([3, 6, 2, 5], 4),
     ([5, 2], 1),
     ([4, 1, 2, 3, 1], 2),
+    ([1, 2, 3, 4, 5], 4),
     ([6, 9, 1, 2], 4),
     ([3, 4], 5),
     ([30, 60, 100, 20, 80, 40, 10], 3),
@@ -111,6 +112,8 @@ def _why_times(lengths: list[int], size: int, want: Times, got: Times) -> str:
         "`batch_size` is the number of requests in a wave, not the number of waves.": (
             lambda: wave_steps(lengths, -(-len(lengths) // size))
         ),
+        "You seem to share the requests evenly among the waves. Every wave takes `batch_size` requests, and only the "
+        "last may have fewer.": lambda: _shared_evenly(lengths, size),
         "You seem to deal the requests out to the waves in turn. A wave takes the next requests in order of arrival: "
         f"the first one those at index 0 to {min(size, len(lengths)) - 1}.": lambda: _dealt_out(lengths, size),
         "The three numbers are right, but in another order: start, last token, returned.": (
@@ -181,14 +184,26 @@ def _dealt_out(lengths: list[int], size: int) -> Times:
     return [times[row] for row in range(len(lengths))]
 
 
+def _times_of(split: list[list[int]]) -> Times:
+    ends = list(accumulate(max(wave) for wave in split))
+    starts = [0, *ends[:-1]]
+    return [(start, start + length, end) for wave, start, end in zip(split, starts, ends) for length in wave]
+
+
+def _shared_evenly(lengths: list[int], size: int) -> Times:
+    """The times if the waves, as many as needed, are as equal as possible, the larger ones first."""
+    number = len(waves(lengths, size))
+    each, larger = divmod(len(lengths), number)
+    bounds = list(accumulate([each + (wave < larger) for wave in range(number)], initial=0))
+    return _times_of([lengths[begin:end] for begin, end in pairwise(bounds)])
+
+
 def _last_wave_merged(lengths: list[int], size: int) -> Times:
     """The times if a last wave with fewer requests joins the one before it."""
     *before, last = split = waves(lengths, size)
     if before and len(last) < size:
         split = [*before[:-1], [*before[-1], *last]]
-    ends = list(accumulate(max(wave) for wave in split))
-    starts = [0, *ends[:-1]]
-    return [(start, start + length, end) for wave, start, end in zip(split, starts, ends) for length in wave]
+    return _times_of(split)
 
 
 def _in_other_order(lengths: list[int], size: int, order: list[int]) -> Times:

@@ -1,5 +1,7 @@
 """Judges 02.3, `cache_mask`: a token sees its own position and the ones before it, in its own row."""
 
+import re
+
 import torch
 
 from lessons_lib.batching.slot_cache import cache_mask
@@ -16,6 +18,7 @@ MASK_CASES = (
     ([[4, 5, 6], [0, 1, 2]], 9),
     ([[40], [7], [0], [25]], 41),
     ([[2], [6]], 3),  # the prefilling row of a decode pass is further than the pass reads
+    ([[64]], 65),
     ([[200], [199]], 201),
 )
 
@@ -214,8 +217,8 @@ def _name_wrong_mask(attempt, got, positions, num_keys: int, case: str) -> Mista
     row, token = next((r, t) for r, t in torch.cartesian_prod(torch.arange(len(positions)), torch.arange(new)).tolist()
                       if not torch.equal(got[r, 0, t], columns <= own[r, t]))  # fmt: skip
     return Mistake(
-        f"in your mask, {what}. Row {row}, token at position {int(positions[row, token])}: it should be "
-        f"`{_drawn(columns <= own[row, token])}`; yours is `{_drawn(got[row, 0, token])}` (# may attend, . may not).",
+        f"in your mask, {what}. Row {row}, token at position {int(positions[row, token])}: "
+        + _compared(columns <= own[row, token], got[row, 0, token]),
         case=case,
         idea=idea,
     )
@@ -256,5 +259,22 @@ def _in_a_chunk(attempt, what: str, idea: str) -> tuple[str, str]:
 
 
 def _drawn(row) -> str:
-    text = "".join("#" if may else "." for may in row.tolist())
-    return text if len(text) <= 48 else text[:45] + "..."
+    return "".join("#" if may else "." for may in row.tolist())
+
+
+def _compared(want, got) -> str:
+    """The right row and the learner's: drawn, or in words if it is long."""
+    if len(want) <= 48:
+        return f"it should be `{_drawn(want)}`; yours is `{_drawn(got)}` (# may attend, . may not)."
+    return f"it should see {_seen_columns(want)}; yours sees {_seen_columns(got)}."
+
+
+def _seen_columns(row) -> str:
+    runs = [run.span() for run in re.finditer("#+", _drawn(row))]
+    named = [f"{begin} to {end - 1}" if end - begin > 1 else str(begin) for begin, end in runs]
+    if len(named) > 3:
+        named = [*named[:2], f"{len(named) - 2} more parts"]
+    if not named:
+        return "none"
+    noun = "column" if len(named) == 1 and "to" not in named[0] else "columns"
+    return f"{noun} " + (", ".join(named[:-1]) + " and " + named[-1] if len(named) > 1 else named[0])
