@@ -164,6 +164,29 @@ def tests_the_outputs(weight, bias, cut, rank, world_size):
     return cut_linear(weight, bias, cut, rank, world_size)
 
 
+def refuses_a_bias_that_is_uneven(weight, bias, cut, rank, world_size):
+    part, own = cut_linear(weight, bias, cut, rank, world_size)
+    if bias is not None and cut == "rowwise":
+        share = cut_linear(bias[:, None], None, "colwise", rank, world_size)[0].flatten()
+        own = torch.zeros_like(bias)
+        own[rank * len(share) : (rank + 1) * len(share)] = share
+    return part, own
+
+
+def refuses_a_short_part_only(weight, bias, cut, rank, world_size):
+    dim = 0 if cut == "colwise" else 1
+    chunks = weight.chunk(world_size, dim)
+    if len(chunks) <= rank or chunks[rank].shape != chunks[0].shape:
+        raise ValueError("unequal")
+    if bias is not None:
+        bias = bias.chunk(world_size)[rank].clone() if dim == 0 else bias.clone() if rank == 0 else None
+    return chunks[rank].clone(), bias
+
+
+def nothing_new_for_one(weight, bias, cut, rank, world_size):
+    return (weight, bias) if world_size == 1 else cut_linear(weight, bias, cut, rank, world_size)
+
+
 # 16.2 all_reduce
 
 
@@ -522,6 +545,9 @@ WRONG = {
         Wrong("only the weight", only_the_weight, "expected a tuple"),
         Wrong("always float32", always_float32, "should be in bfloat16; yours is in float32"),
         Wrong("two parts only", halves_only, "yours has [3, 4]"),
+        Wrong("refuses an uneven bias", refuses_a_bias_that_is_uneven, "one process adds all of it"),
+        Wrong("refuses a short part only", refuses_a_short_part_only, "No rank may go on alone"),
+        Wrong("the arguments for one process", nothing_new_for_one, "One process gets the whole layer"),
     ],
     "16.2": [
         Wrong("cuts the first axis", along_the_first_axis, "Two rows can't be shared evenly by three workers"),
