@@ -371,6 +371,68 @@ def with_slices(tensor, worker):
     return total.view_as(tensor)
 
 
+def the_rest_to_everyone(tensor, worker):
+    """One or two elements that are left over: each worker adds its own first."""
+    size, rest = worker.world_size, tensor.numel() % worker.world_size
+    if rest not in (1, 2):
+        return all_reduce(tensor, worker)
+    flat, others = tensor.flatten(), [rank for rank in range(size) if rank != worker.rank]
+    even, total = all_reduce(flat[:-rest], worker), flat[-rest:].clone()
+    for to in others:
+        worker.send(to, flat[-rest:])
+    for source in others:
+        total += worker.receive(source)
+    return torch.cat([even, total]).view(tensor.shape)
+
+
+def few_through_worker_0(tensor, worker):
+    few = 2 < tensor.numel() < worker.world_size
+    return (everything_through_worker_0 if few else all_reduce)(tensor, worker)
+
+
+def of_the_mean(tensor, worker):
+    """Exact in float32, if the number of workers is a power of two."""
+    if worker.world_size & (worker.world_size - 1):
+        return all_reduce(tensor, worker)
+    return all_reduce(tensor / worker.world_size, worker) * worker.world_size
+
+
+def whole_numbers_as_floats(tensor, worker):
+    return all_reduce(tensor if tensor.is_floating_point() else tensor.float(), worker).to(tensor.dtype)
+
+
+def with_view(tensor, worker):
+    return all_reduce(tensor.view(-1), worker).view(tensor.shape)
+
+
+def in_order_of_memory(tensor, worker):
+    if tensor.dim() == 2 and not tensor.is_contiguous():
+        return all_reduce(tensor.T, worker).view(tensor.shape)
+    return all_reduce(tensor, worker)
+
+
+def at_least_one_dimension(tensor, worker):
+    return all_reduce(torch.atleast_1d(tensor), worker)
+
+
+def remembers_the_cut(tensor, worker):
+    size = cuts.setdefault(worker.world_size, -(-tensor.numel() // worker.world_size))
+    flat, others = tensor.flatten(), [rank for rank in range(worker.world_size) if rank != worker.rank]
+    parts = [flat[rank * size : (rank + 1) * size].clone() for rank in range(worker.world_size)]
+    for to in others:
+        worker.send(to, parts[to])
+    for source in others:
+        parts[worker.rank] += worker.receive(source)
+    for to in others:
+        worker.send(to, parts[worker.rank])
+    for source in others:
+        parts[source] = worker.receive(source)
+    return torch.cat(parts).view(tensor.shape)
+
+
+cuts = {}
+
+
 def in_float16(tensor, worker):
     return all_reduce(tensor.half(), worker).to(tensor.dtype)
 
@@ -626,6 +688,14 @@ WRONG = {
             "received in the *next* sum",
         ),
         Wrong("through a variable", through_a_variable, "Only `send` leads from one to another"),
+        Wrong("the rest to everyone", the_rest_to_everyone, "Do the elements that are left over go to all workers"),
+        Wrong("few elements through worker 0", few_through_worker_0, "One worker gets no part"),
+        Wrong("the mean times N", of_the_mean, "should return int64; yours is float32"),
+        Wrong("whole numbers as floats", whole_numbers_as_floats, "A float32 can't hold such a number"),
+        Wrong("view of the argument", with_view, "aren't in memory in the order of its rows"),
+        Wrong("in the order of memory", in_order_of_memory, "puts them back so"),
+        Wrong("at least one dimension", at_least_one_dimension, "A tensor without dimensions is one number"),
+        Wrong("remembers the cut", remembers_the_cut, "cut each one anew"),
     ],
     "16.3": [
         Wrong("keeps views", keeps_views, "the whole matrix stays in memory"),
