@@ -498,6 +498,57 @@ def cuts_the_norms(layer, rank, world_size, all_reduce):
         norm.weight.data = norm.weight.data.chunk(world_size)[rank].clone()
 
 
+def divides_the_norms(layer, rank, world_size, all_reduce):
+    in_a_layer()(layer, rank, world_size, all_reduce)
+    for norm in (layer.input_layernorm, layer.post_attention_layernorm):
+        norm.weight.data = norm.weight.data / world_size
+
+
+def changes_the_class(layer, rank, world_size, all_reduce):
+    in_a_layer(sums=SECOND[:1])(layer, rank, world_size, all_reduce)
+    whole = type(layer.mlp).forward
+    type(layer.mlp).forward = lambda self, hidden: all_reduce(whole(self, hidden))
+
+
+def sums_in_float32(layer, rank, world_size, all_reduce):
+    in_a_layer(sums=())(layer, rank, world_size, all_reduce)
+    for name in SECOND:
+        hook = lambda module, inputs, output: all_reduce(output.float())  # noqa: E731
+        layer.get_submodule(name).register_forward_hook(hook)
+
+
+def sums_in_float32_and_back(layer, rank, world_size, all_reduce):
+    in_a_layer(sums=())(layer, rank, world_size, all_reduce)
+    for name in SECOND:
+        hook = lambda module, inputs, output: all_reduce(output.float()).to(output.dtype)  # noqa: E731
+        layer.get_submodule(name).register_forward_hook(hook)
+
+
+def keeps_the_wholes(layer, rank, world_size, all_reduce):
+    layer.whole = {name: layer.get_submodule(name).weight.data for name in (*FIRST, *SECOND)}
+    in_a_layer()(layer, rank, world_size, all_reduce)
+
+
+def keeps_a_whole_in_a_hook(layer, rank, world_size, all_reduce):
+    whole = layer.mlp.down_proj.weight.data.clone()
+    in_a_layer(sums=SECOND[:1])(layer, rank, world_size, all_reduce)
+    layer.mlp.down_proj.register_forward_hook(
+        lambda module, inputs, output: all_reduce(output) if len(whole) else output
+    )
+
+
+def adds_up_once(layer, rank, world_size, all_reduce):
+    in_a_layer(sums=())(layer, rank, world_size, all_reduce)
+    for name in SECOND:
+        handles = []
+
+        def hook(module, inputs, output, handles=handles):
+            handles.pop().remove()
+            return all_reduce(output)
+
+        handles.append(layer.get_submodule(name).register_forward_hook(hook))
+
+
 def with_new_modules(layer, rank, world_size, all_reduce):
     """As `cut_model` does it."""
     for name in (*FIRST, *SECOND):
@@ -717,13 +768,25 @@ WRONG = {
         Wrong("a sum of a tuple", in_a_layer(sums=("self_attn", "mlp")), "`self_attn` returns a tuple"),
         Wrong("cuts a copy", cuts_a_copy, "your code returned another layer"),
         Wrong("cuts the norms", cuts_the_norms, "norms should stay whole"),
+        Wrong("divides the norms", divides_the_norms, "the weight of input_layernorm should stay as it is"),
+        Wrong("changes the class", changes_the_class, "your code changed a class: it replaced `LlamaMLP.forward`"),
+        Wrong("sums in float32", sums_in_float32, "Does your code sum in another type"),
+        Wrong("keeps the whole weights", keeps_the_wholes, "whole weight of self_attn.q_proj"),
+        Wrong("keeps a whole weight in a hook", keeps_a_whole_in_a_hook, "whole weight of mlp.down_proj"),
+        Wrong("adds up once", adds_up_once, "A hook must stay, for all passes"),
     ],
 }
 
 RIGHT = {
     "16.1": [with_chunk, bias_on_the_last_rank, a_share_of_the_bias, with_narrow_and_zeros],
     "16.2": [in_a_ring(), to_the_owners, with_padding, with_slices, in_a_ring(cut=the_rest_in_the_last_part)],
-    "16.3": [in_a_layer(), with_new_modules, with_a_forward_of_its_own, sums_after_the_blocks],
+    "16.3": [
+        in_a_layer(),
+        with_new_modules,
+        with_a_forward_of_its_own,
+        sums_after_the_blocks,
+        sums_in_float32_and_back,
+    ],
 }
 RIGHT["16.3"][0].__name__ = "with hooks"
 RIGHT["16.2"][0].__name__ = "in parts"
