@@ -209,6 +209,17 @@ def extends_the_callers_list(request, token_ids):
     return made
 
 
+def drops_a_repeated_beginning(request, token_ids):
+    old = request.get("output_token_ids") or []
+    return request_to_go_on(request, token_ids[len(old) :] if old and token_ids[: len(old)] == old else token_ids)
+
+
+def extends_the_requests_list(request, token_ids):
+    tokens = request.get("output_token_ids") or []
+    tokens += token_ids
+    return None if len(tokens) >= request["max_tokens"] else {**request, "output_token_ids": tokens}
+
+
 def never_complete(request, token_ids):
     return {**request, "output_token_ids": [*request.get("output_token_ids", ()), *token_ids]}
 
@@ -718,6 +729,8 @@ WRONG = {
         Wrong("the first request's list", keeps_the_list_if_nothing_came, "the same list object as that of the first"),
         Wrong("fields that are 0 are dropped", drops_what_is_false, "'temperature' is missing"),
         Wrong("one more field", adds_a_field, "a field 'attempt'"),
+        Wrong("drops a repeated beginning", drops_a_repeated_beginning, "should be [7, 7, 8]; yours is [7, 8]"),
+        Wrong("extends the request's list", extends_the_requests_list, "a copy of the dict shares it"),
     ],
     "15.3": [
         Wrong("a list", returns_a_list, "returned a list"),
