@@ -377,8 +377,14 @@ def relaying(
             except refusals as error:
                 if refused == "raise" or (only_at_the_call and not at_the_call) or isinstance(error, KeyError):
                     raise error.__cause__ or error
-                if refused != "move" and (refused != "move later" or asked is request):
-                    yield Chunk([], "error", "it failed" if refused == "vague" else str(error))
+                if refused == "move between" and tokens and not at_the_call:
+                    pass
+                elif refused != "move" and (refused != "move later" or asked is request):
+                    yield Chunk(
+                        [],
+                        "error",
+                        "it failed" if refused == "vague" else repr(error) if refused == "repr" else str(error),
+                    )
                     return
             finally:
                 if raises_load and (
@@ -824,6 +830,8 @@ WRONG = {
         Wrong("the load drops at the end", tidying_up_at_the_end(streams=False), "the load of A should be 0; it is 1"),
         Wrong("streams are closed at the end", tidying_up_at_the_end(loads=False), "the stream of A is still open"),
         Wrong("catches GeneratorExit", catches_everything, "raises GeneratorExit at the `yield`"),
+        Wrong("moves on from an error between", relaying(refused="move between"), "B was asked, though A wasn't lost"),
+        Wrong("the exception as Python writes it", relaying(refused="repr"), "Its message is `str(error)`"),
         Wrong("the reader leaves unnoticed", forgets_the_reader, "reader takes two chunks and leaves"),
     ],
 }
