@@ -113,6 +113,10 @@ async def close_as_coroutine(self):
     Right.close(self)
 
 
+async def take_unequal(self):
+    return list(dict.fromkeys(await Right.take(self)))
+
+
 async def take_one(self):
     while not self._items and not self.is_closed:
         self._has_news.clear()
@@ -527,6 +531,7 @@ class SleepsByAnImportedName(Right):
 
 
 MAILBOXES = [
+    Wrong("equal items once", mailbox("Unequal", take=take_unequal), "also those that are equal"),
     Wrong("sleeps by an imported name", SleepsByAnImportedName, "`sleep`, which is `time.sleep`, was called"),
     Wrong("sleeps", Sleeps, "`time.sleep` was called: it stops the event loop's thread"),
     Wrong("gives up", GivesUp, "for an item, however long"),
