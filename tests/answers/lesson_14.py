@@ -1476,6 +1476,18 @@ def leaving(
     return stream_until_gone
 
 
+def takes_for_gone(error):
+    """`error` from the work counts as a client that left."""
+
+    async def stream_until_gone(add, receive, send):
+        try:
+            return await leaving()(add, receive, send)
+        except error:
+            return False
+
+    return stream_until_gone
+
+
 async def never_listens(add, receive, send):
     await send_all(add, send)
     return True
@@ -1916,6 +1928,8 @@ async def adds_in_a_task_of_its_own(add, receive, send):
 
 
 LEAVINGS = [
+    Wrong("an OSError is a client that left", takes_for_gone(OSError), "the ConnectionError should come out"),
+    Wrong("a timeout is a client that left", takes_for_gone(TimeoutError), "the TimeoutError should come out"),
     Wrong("lets a group out", lets_a_group_out, "A task group wraps what it raises"),
     Wrong(
         "loses an accepted stream", racing(keeps_accepted=False), "cancelled at the very moment at which `add` returns"
