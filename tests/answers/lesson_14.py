@@ -113,6 +113,14 @@ async def close_as_coroutine(self):
     Right.close(self)
 
 
+async def take_if_any_is_true(self):
+    while not any(self._items) and not self.is_closed:
+        self._has_news.clear()
+        await self._has_news.wait()
+    items, self._items = self._items, []
+    return items
+
+
 async def take_unequal(self):
     return list(dict.fromkeys(await Right.take(self)))
 
@@ -531,6 +539,7 @@ class SleepsByAnImportedName(Right):
 
 
 MAILBOXES = [
+    Wrong("asks whether any is true", mailbox("AnyIsTrue", take=take_if_any_is_true), "as `any` does"),
     Wrong("equal items once", mailbox("Unequal", take=take_unequal), "also those that are equal"),
     Wrong("sleeps by an imported name", SleepsByAnImportedName, "`sleep`, which is `time.sleep`, was called"),
     Wrong("sleeps", Sleeps, "`time.sleep` was called: it stops the event loop's thread"),

@@ -319,7 +319,12 @@ def _falsy(attempt) -> None:
             "An item may be anything: 0, None, an empty string. Ask whether the *list* is empty.",
         )
 
-    play(story, case, ASLEEP, SPINNING)
+    asleep = (
+        ASLEEP[0],
+        "An item may be anything: 0, None, an empty string. Does yours ask whether the items are true, as `any` does, "
+        "and not whether there are some?",
+    )
+    play(story, case, asleep, SPINNING)
 
 
 STORIES = (
