@@ -1485,6 +1485,18 @@ def leaving(
     return stream_until_gone
 
 
+async def gives_up_after_30_s(add, receive, send):
+    sending, listening = asyncio.ensure_future(send_all(add, send)), asyncio.ensure_future(until_gone(receive))
+    try:
+        await asyncio.wait((sending, listening), return_when=asyncio.FIRST_COMPLETED, timeout=30)
+        if not sending.done():
+            return False
+        sending.result()
+        return True
+    finally:
+        await stop(sending, listening)
+
+
 def takes_for_gone(error):
     """`error` from the work counts as a client that left."""
 
@@ -1937,6 +1949,7 @@ async def adds_in_a_task_of_its_own(add, receive, send):
 
 
 LEAVINGS = [
+    Wrong("gives up after 30 s", gives_up_after_30_s, "Is there a timeout? When it is over, nobody has left"),
     Wrong("an OSError is a client that left", takes_for_gone(OSError), "the ConnectionError should come out"),
     Wrong("a timeout is a client that left", takes_for_gone(TimeoutError), "the TimeoutError should come out"),
     Wrong("lets a group out", lets_a_group_out, "A task group wraps what it raises"),

@@ -225,7 +225,14 @@ def _waits_long(attempt) -> None:
         scene = Scene(attempt, case, FakeClient(), FakeRequest(first_token=100.0))
         owner = scene.start()
         await asyncio.wait([owner])
-        owner.result()
+        if owner.result() is not True:
+            raise Mistake(
+                f"all tokens should be sent, and yours return True; it returned {short(owner.result())} after "
+                f"{asyncio.get_running_loop().time():.0f} s.",
+                case=case,
+                idea="The client stays, however long the engine takes. Is there a timeout? When it is over, nobody has "
+                "left.",
+            )
 
     play(story, case, STUCK, SPINNING, POLLING, most_timers=60)
 
