@@ -94,7 +94,7 @@ def _same_classes(part, case: str) -> Iterator[None]:
         changed = []
         for each in classes:
             for name, value in list(vars(each).items()):
-                if isinstance(value, Callable) and before[each].get(name) is not value:  # type: ignore[arg-type]
+                if callable(value) and before[each].get(name) is not value:
                     changed.append(f"{each.__name__}.{name}")
                     if name in before[each]:
                         setattr(each, name, before[each][name])
