@@ -113,6 +113,18 @@ async def close_as_coroutine(self):
     Right.close(self)
 
 
+async def take_if_any_is_true(self):
+    while not any(self._items) and not self.is_closed:
+        self._has_news.clear()
+        await self._has_news.wait()
+    items, self._items = self._items, []
+    return items
+
+
+async def take_unequal(self):
+    return list(dict.fromkeys(await Right.take(self)))
+
+
 async def take_one(self):
     while not self._items and not self.is_closed:
         self._has_news.clear()
@@ -527,6 +539,8 @@ class SleepsByAnImportedName(Right):
 
 
 MAILBOXES = [
+    Wrong("asks whether any is true", mailbox("AnyIsTrue", take=take_if_any_is_true), "as `any` does"),
+    Wrong("equal items once", mailbox("Unequal", take=take_unequal), "also those that are equal"),
     Wrong("sleeps by an imported name", SleepsByAnImportedName, "`sleep`, which is `time.sleep`, was called"),
     Wrong("sleeps", Sleeps, "`time.sleep` was called: it stops the event loop's thread"),
     Wrong("gives up", GivesUp, "for an item, however long"),
@@ -1471,6 +1485,30 @@ def leaving(
     return stream_until_gone
 
 
+async def gives_up_after_30_s(add, receive, send):
+    sending, listening = asyncio.ensure_future(send_all(add, send)), asyncio.ensure_future(until_gone(receive))
+    try:
+        await asyncio.wait((sending, listening), return_when=asyncio.FIRST_COMPLETED, timeout=30)
+        if not sending.done():
+            return False
+        sending.result()
+        return True
+    finally:
+        await stop(sending, listening)
+
+
+def takes_for_gone(error):
+    """`error` from the work counts as a client that left."""
+
+    async def stream_until_gone(add, receive, send):
+        try:
+            return await leaving()(add, receive, send)
+        except error:
+            return False
+
+    return stream_until_gone
+
+
 async def never_listens(add, receive, send):
     await send_all(add, send)
     return True
@@ -1911,6 +1949,9 @@ async def adds_in_a_task_of_its_own(add, receive, send):
 
 
 LEAVINGS = [
+    Wrong("gives up after 30 s", gives_up_after_30_s, "Is there a timeout? When it is over, nobody has left"),
+    Wrong("an OSError is a client that left", takes_for_gone(OSError), "the ConnectionError should come out"),
+    Wrong("a timeout is a client that left", takes_for_gone(TimeoutError), "the TimeoutError should come out"),
     Wrong("lets a group out", lets_a_group_out, "A task group wraps what it raises"),
     Wrong(
         "loses an accepted stream", racing(keeps_accepted=False), "cancelled at the very moment at which `add` returns"

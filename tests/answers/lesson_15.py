@@ -209,6 +209,17 @@ def extends_the_callers_list(request, token_ids):
     return made
 
 
+def drops_a_repeated_beginning(request, token_ids):
+    old = request.get("output_token_ids") or []
+    return request_to_go_on(request, token_ids[len(old) :] if old and token_ids[: len(old)] == old else token_ids)
+
+
+def extends_the_requests_list(request, token_ids):
+    tokens = request.get("output_token_ids") or []
+    tokens += token_ids
+    return None if len(tokens) >= request["max_tokens"] else {**request, "output_token_ids": tokens}
+
+
 def never_complete(request, token_ids):
     return {**request, "output_token_ids": [*request.get("output_token_ids", ()), *token_ids]}
 
@@ -366,8 +377,14 @@ def relaying(
             except refusals as error:
                 if refused == "raise" or (only_at_the_call and not at_the_call) or isinstance(error, KeyError):
                     raise error.__cause__ or error
-                if refused != "move" and (refused != "move later" or asked is request):
-                    yield Chunk([], "error", "it failed" if refused == "vague" else str(error))
+                if refused == "move between" and tokens and not at_the_call:
+                    pass
+                elif refused != "move" and (refused != "move later" or asked is request):
+                    yield Chunk(
+                        [],
+                        "error",
+                        "it failed" if refused == "vague" else repr(error) if refused == "repr" else str(error),
+                    )
                     return
             finally:
                 if raises_load and (
@@ -718,6 +735,8 @@ WRONG = {
         Wrong("the first request's list", keeps_the_list_if_nothing_came, "the same list object as that of the first"),
         Wrong("fields that are 0 are dropped", drops_what_is_false, "'temperature' is missing"),
         Wrong("one more field", adds_a_field, "a field 'attempt'"),
+        Wrong("drops a repeated beginning", drops_a_repeated_beginning, "should be [7, 7, 8]; yours is [7, 8]"),
+        Wrong("extends the request's list", extends_the_requests_list, "a copy of the dict shares it"),
     ],
     "15.3": [
         Wrong("a list", returns_a_list, "returned a list"),
@@ -811,6 +830,8 @@ WRONG = {
         Wrong("the load drops at the end", tidying_up_at_the_end(streams=False), "the load of A should be 0; it is 1"),
         Wrong("streams are closed at the end", tidying_up_at_the_end(loads=False), "the stream of A is still open"),
         Wrong("catches GeneratorExit", catches_everything, "raises GeneratorExit at the `yield`"),
+        Wrong("moves on from an error between", relaying(refused="move between"), "B was asked, though A wasn't lost"),
+        Wrong("the exception as Python writes it", relaying(refused="repr"), "Its message is `str(error)`"),
         Wrong("the reader leaves unnoticed", forgets_the_reader, "reader takes two chunks and leaves"),
     ],
 }

@@ -164,6 +164,29 @@ def tests_the_outputs(weight, bias, cut, rank, world_size):
     return cut_linear(weight, bias, cut, rank, world_size)
 
 
+def refuses_a_bias_that_is_uneven(weight, bias, cut, rank, world_size):
+    part, own = cut_linear(weight, bias, cut, rank, world_size)
+    if bias is not None and cut == "rowwise":
+        share = cut_linear(bias[:, None], None, "colwise", rank, world_size)[0].flatten()
+        own = torch.zeros_like(bias)
+        own[rank * len(share) : (rank + 1) * len(share)] = share
+    return part, own
+
+
+def refuses_a_short_part_only(weight, bias, cut, rank, world_size):
+    dim = 0 if cut == "colwise" else 1
+    chunks = weight.chunk(world_size, dim)
+    if len(chunks) <= rank or chunks[rank].shape != chunks[0].shape:
+        raise ValueError("unequal")
+    if bias is not None:
+        bias = bias.chunk(world_size)[rank].clone() if dim == 0 else bias.clone() if rank == 0 else None
+    return chunks[rank].clone(), bias
+
+
+def nothing_new_for_one(weight, bias, cut, rank, world_size):
+    return (weight, bias) if world_size == 1 else cut_linear(weight, bias, cut, rank, world_size)
+
+
 # 16.2 all_reduce
 
 
@@ -348,6 +371,68 @@ def with_slices(tensor, worker):
     return total.view_as(tensor)
 
 
+def the_rest_to_everyone(tensor, worker):
+    """One or two elements that are left over: each worker adds its own first."""
+    size, rest = worker.world_size, tensor.numel() % worker.world_size
+    if rest not in (1, 2):
+        return all_reduce(tensor, worker)
+    flat, others = tensor.flatten(), [rank for rank in range(size) if rank != worker.rank]
+    even, total = all_reduce(flat[:-rest], worker), flat[-rest:].clone()
+    for to in others:
+        worker.send(to, flat[-rest:])
+    for source in others:
+        total += worker.receive(source)
+    return torch.cat([even, total]).view(tensor.shape)
+
+
+def few_through_worker_0(tensor, worker):
+    few = 2 < tensor.numel() < worker.world_size
+    return (everything_through_worker_0 if few else all_reduce)(tensor, worker)
+
+
+def of_the_mean(tensor, worker):
+    """Exact in float32, if the number of workers is a power of two."""
+    if worker.world_size & (worker.world_size - 1):
+        return all_reduce(tensor, worker)
+    return all_reduce(tensor / worker.world_size, worker) * worker.world_size
+
+
+def whole_numbers_as_floats(tensor, worker):
+    return all_reduce(tensor if tensor.is_floating_point() else tensor.float(), worker).to(tensor.dtype)
+
+
+def with_view(tensor, worker):
+    return all_reduce(tensor.view(-1), worker).view(tensor.shape)
+
+
+def in_order_of_memory(tensor, worker):
+    if tensor.dim() == 2 and not tensor.is_contiguous():
+        return all_reduce(tensor.T, worker).view(tensor.shape)
+    return all_reduce(tensor, worker)
+
+
+def at_least_one_dimension(tensor, worker):
+    return all_reduce(torch.atleast_1d(tensor), worker)
+
+
+def remembers_the_cut(tensor, worker):
+    size = cuts.setdefault(worker.world_size, -(-tensor.numel() // worker.world_size))
+    flat, others = tensor.flatten(), [rank for rank in range(worker.world_size) if rank != worker.rank]
+    parts = [flat[rank * size : (rank + 1) * size].clone() for rank in range(worker.world_size)]
+    for to in others:
+        worker.send(to, parts[to])
+    for source in others:
+        parts[worker.rank] += worker.receive(source)
+    for to in others:
+        worker.send(to, parts[worker.rank])
+    for source in others:
+        parts[source] = worker.receive(source)
+    return torch.cat(parts).view(tensor.shape)
+
+
+cuts = {}
+
+
 def in_float16(tensor, worker):
     return all_reduce(tensor.half(), worker).to(tensor.dtype)
 
@@ -411,6 +496,57 @@ def cuts_the_norms(layer, rank, world_size, all_reduce):
     in_a_layer()(layer, rank, world_size, all_reduce)
     for norm in (layer.input_layernorm, layer.post_attention_layernorm):
         norm.weight.data = norm.weight.data.chunk(world_size)[rank].clone()
+
+
+def divides_the_norms(layer, rank, world_size, all_reduce):
+    in_a_layer()(layer, rank, world_size, all_reduce)
+    for norm in (layer.input_layernorm, layer.post_attention_layernorm):
+        norm.weight.data = norm.weight.data / world_size
+
+
+def changes_the_class(layer, rank, world_size, all_reduce):
+    in_a_layer(sums=SECOND[:1])(layer, rank, world_size, all_reduce)
+    whole = type(layer.mlp).forward
+    type(layer.mlp).forward = lambda self, hidden: all_reduce(whole(self, hidden))
+
+
+def sums_in_float32(layer, rank, world_size, all_reduce):
+    in_a_layer(sums=())(layer, rank, world_size, all_reduce)
+    for name in SECOND:
+        hook = lambda module, inputs, output: all_reduce(output.float())  # noqa: E731
+        layer.get_submodule(name).register_forward_hook(hook)
+
+
+def sums_in_float32_and_back(layer, rank, world_size, all_reduce):
+    in_a_layer(sums=())(layer, rank, world_size, all_reduce)
+    for name in SECOND:
+        hook = lambda module, inputs, output: all_reduce(output.float()).to(output.dtype)  # noqa: E731
+        layer.get_submodule(name).register_forward_hook(hook)
+
+
+def keeps_the_wholes(layer, rank, world_size, all_reduce):
+    layer.whole = {name: layer.get_submodule(name).weight.data for name in (*FIRST, *SECOND)}
+    in_a_layer()(layer, rank, world_size, all_reduce)
+
+
+def keeps_a_whole_in_a_hook(layer, rank, world_size, all_reduce):
+    whole = layer.mlp.down_proj.weight.data.clone()
+    in_a_layer(sums=SECOND[:1])(layer, rank, world_size, all_reduce)
+    layer.mlp.down_proj.register_forward_hook(
+        lambda module, inputs, output: all_reduce(output) if len(whole) else output
+    )
+
+
+def adds_up_once(layer, rank, world_size, all_reduce):
+    in_a_layer(sums=())(layer, rank, world_size, all_reduce)
+    for name in SECOND:
+        handles = []
+
+        def hook(module, inputs, output, handles=handles):
+            handles.pop().remove()
+            return all_reduce(output)
+
+        handles.append(layer.get_submodule(name).register_forward_hook(hook))
 
 
 def with_new_modules(layer, rank, world_size, all_reduce):
@@ -522,6 +658,9 @@ WRONG = {
         Wrong("only the weight", only_the_weight, "expected a tuple"),
         Wrong("always float32", always_float32, "should be in bfloat16; yours is in float32"),
         Wrong("two parts only", halves_only, "yours has [3, 4]"),
+        Wrong("refuses an uneven bias", refuses_a_bias_that_is_uneven, "one process adds all of it"),
+        Wrong("refuses a short part only", refuses_a_short_part_only, "No rank may go on alone"),
+        Wrong("the arguments for one process", nothing_new_for_one, "One process gets the whole layer"),
     ],
     "16.2": [
         Wrong("cuts the first axis", along_the_first_axis, "Two rows can't be shared evenly by three workers"),
@@ -600,6 +739,14 @@ WRONG = {
             "received in the *next* sum",
         ),
         Wrong("through a variable", through_a_variable, "Only `send` leads from one to another"),
+        Wrong("the rest to everyone", the_rest_to_everyone, "Do the elements that are left over go to all workers"),
+        Wrong("few elements through worker 0", few_through_worker_0, "One worker gets no part"),
+        Wrong("the mean times N", of_the_mean, "should return int64; yours is float32"),
+        Wrong("whole numbers as floats", whole_numbers_as_floats, "A float32 can't hold such a number"),
+        Wrong("view of the argument", with_view, "aren't in memory in the order of its rows"),
+        Wrong("in the order of memory", in_order_of_memory, "puts them back so"),
+        Wrong("at least one dimension", at_least_one_dimension, "A tensor without dimensions is one number"),
+        Wrong("remembers the cut", remembers_the_cut, "cut each one anew"),
     ],
     "16.3": [
         Wrong("keeps views", keeps_views, "the whole matrix stays in memory"),
@@ -621,13 +768,25 @@ WRONG = {
         Wrong("a sum of a tuple", in_a_layer(sums=("self_attn", "mlp")), "`self_attn` returns a tuple"),
         Wrong("cuts a copy", cuts_a_copy, "your code returned another layer"),
         Wrong("cuts the norms", cuts_the_norms, "norms should stay whole"),
+        Wrong("divides the norms", divides_the_norms, "the weight of input_layernorm should stay as it is"),
+        Wrong("changes the class", changes_the_class, "your code changed a class: it replaced `LlamaMLP.forward`"),
+        Wrong("sums in float32", sums_in_float32, "Does your code sum in another type"),
+        Wrong("keeps the whole weights", keeps_the_wholes, "whole weight of self_attn.q_proj"),
+        Wrong("keeps a whole weight in a hook", keeps_a_whole_in_a_hook, "whole weight of mlp.down_proj"),
+        Wrong("adds up once", adds_up_once, "A hook must stay, for all passes"),
     ],
 }
 
 RIGHT = {
     "16.1": [with_chunk, bias_on_the_last_rank, a_share_of_the_bias, with_narrow_and_zeros],
     "16.2": [in_a_ring(), to_the_owners, with_padding, with_slices, in_a_ring(cut=the_rest_in_the_last_part)],
-    "16.3": [in_a_layer(), with_new_modules, with_a_forward_of_its_own, sums_after_the_blocks],
+    "16.3": [
+        in_a_layer(),
+        with_new_modules,
+        with_a_forward_of_its_own,
+        sums_after_the_blocks,
+        sums_in_float32_and_back,
+    ],
 }
 RIGHT["16.3"][0].__name__ = "with hooks"
 RIGHT["16.2"][0].__name__ = "in parts"

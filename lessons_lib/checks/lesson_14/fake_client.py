@@ -20,13 +20,15 @@ class FakeClient:
         is_receiving, is_sending: whether a call waits.
     """
 
-    def __init__(self, messages=(), send_seconds: float = 0.0, fails: bool = False):
+    def __init__(self, messages=(), send_seconds: float = 0.0, fails: bool = False, error=EngineFailed):
         """
         Args:
             messages: (when, message) in order; after the last one, it says nothing more.
             send_seconds: how long it takes until there is room for tokens.
             fails: whether `send` raises.
+            error: the type of what it raises.
         """
+        self.error = error
         self.messages, self.send_seconds, self.fails = list(messages), send_seconds, fails
         self.leaves_at = next((when for when, message in messages if message is DISCONNECT), float("inf"))
         self.sent: list[tuple[float, list[str]]] = []
@@ -75,7 +77,7 @@ class FakeClient:
         try:
             await asyncio.sleep(self.send_seconds)
             if self.fails:
-                raise EngineFailed("the connection broke")
+                raise self.error("the connection broke")
             self.sent.append((loop.time(), list(tokens)))
         finally:
             self.is_sending = False

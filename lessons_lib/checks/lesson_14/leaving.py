@@ -34,6 +34,8 @@ def check_stream_until_gone(attempt) -> None:
     _waits_long(attempt)
     for where in ("add", "tokens", "send"):
         _fails(attempt, where)
+    for error in (ConnectionError, TimeoutError):
+        _connection_breaks(attempt, error)
     for phase in PHASES:
         _cancelled(attempt, phase)
     for how in ("leaves", "cancelled"):
@@ -223,7 +225,14 @@ def _waits_long(attempt) -> None:
         scene = Scene(attempt, case, FakeClient(), FakeRequest(first_token=100.0))
         owner = scene.start()
         await asyncio.wait([owner])
-        owner.result()
+        if owner.result() is not True:
+            raise Mistake(
+                f"all tokens should be sent, and yours return True; it returned {short(owner.result())} after "
+                f"{asyncio.get_running_loop().time():.0f} s.",
+                case=case,
+                idea="The client stays, however long the engine takes. Is there a timeout? When it is over, nobody has "
+                "left.",
+            )
 
     play(story, case, STUCK, SPINNING, POLLING, most_timers=60)
 
@@ -260,6 +269,30 @@ def _fails(attempt, where: str) -> None:
                 "out, or do the work in a task whose `result()` you ask for.",
             )
         if not isinstance(owner.exception(), EngineFailed):
+            raise owner.exception()
+        await scene.audit(owner, "an error came")
+
+    play(story, case, STUCK, SPINNING, POLLING)
+
+
+def _connection_breaks(attempt, error: type[Exception]) -> None:
+    """An error of the kind that an attempt might take for a client that left."""
+    case = f"`send` raises {error.__name__}: the connection broke. The client hasn't left."
+
+    async def story():
+        scene = Scene(attempt, case, FakeClient(fails=True, error=error))
+        owner = scene.start()
+        await asyncio.wait([owner])
+        if owner.cancelled():
+            return  # `_fails` has shown that other errors come out
+        if owner.exception() is None:
+            raise Mistake(
+                f"the {error.__name__} should come out; yours returned {short(owner.result())}.",
+                case=case,
+                idea=f"Does an `except` around the work catch {error.__name__}, as `except OSError` does? Only "
+                "“http.disconnect” says that the client has left; every error of the work comes out.",
+            )
+        if not isinstance(owner.exception(), error):
             raise owner.exception()
         await scene.audit(owner, "an error came")
 

@@ -87,6 +87,19 @@ def _two_are_there(attempt) -> None:
     play(story, case, ASLEEP, SPINNING)
 
 
+def _equal_items(attempt) -> None:
+    case = 'put("a"), put("a"), take().'
+
+    async def story():
+        box = new_box(attempt, case)
+        put_items(box, "a", "a", case=case)
+        got = await take_items(box, case)
+        idea = "An answer may have the same token twice in a row. Each item counts, also those that are equal."
+        expect_items(got, ["a", "a"], case, idea)
+
+    play(story, case, ASLEEP, SPINNING)
+
+
 def _reader_waits(attempt) -> None:
     case = 'take() on an empty mailbox; then put("The").'
 
@@ -306,7 +319,12 @@ def _falsy(attempt) -> None:
             "An item may be anything: 0, None, an empty string. Ask whether the *list* is empty.",
         )
 
-    play(story, case, ASLEEP, SPINNING)
+    asleep = (
+        ASLEEP[0],
+        "An item may be anything: 0, None, an empty string. Does yours ask whether the items are true, as `any` does, "
+        "and not whether there are some?",
+    )
+    play(story, case, asleep, SPINNING)
 
 
 STORIES = (
@@ -327,5 +345,6 @@ STORIES = (
     _cleared_before_it_runs,
     _two_boxes,
     _falsy,
+    _equal_items,
     check_says_closed,
 )

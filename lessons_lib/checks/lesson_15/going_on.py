@@ -7,7 +7,7 @@ REQUEST = {"prompt": [5, 6, 7], "max_tokens": 10, "temperature": 0.8, "seed": 4,
 
 def check_request_to_go_on(attempt) -> None:
     for check in (
-        _check_kind, _check_begun, _check_nothing_yet, _check_again, _check_limit, _check_own_list,
+        _check_kind, _check_begun, _check_nothing_yet, _check_again, _check_repeated, _check_limit, _check_own_list,
         _check_none, _check_any_request,
     ):  # fmt: skip
         check(attempt)
@@ -15,7 +15,17 @@ def check_request_to_go_on(attempt) -> None:
 
 def _go_on(attempt, request: dict, token_ids: list[int]):
     case = f"request_to_go_on({request}, {token_ids})"
-    got = call(attempt, request, token_ids, case=case)
+    old = request.get("output_token_ids")
+    before = list(old) if isinstance(old, list) else None
+    try:
+        got = call(attempt, request, token_ids, case=case)
+    except Mistake as mistake:
+        if before is not None and request.get("output_token_ids") is old and old != before:
+            mistake.idea = (
+                'The list in "output_token_ids" is the caller\'s, and `+=`, `extend` and `append` change it; a copy of '
+                "the dict shares it. Make a new list: `[*old, *token_ids]`."
+            )
+        raise
     if got is not None and not isinstance(got, dict):
         raise Mistake(
             f"expected a dict like the request; yours returned {short(got, 60)}.",
@@ -127,6 +137,21 @@ def _check_nothing_yet(attempt) -> None:
 
 def _check_again(attempt) -> None:
     _expect(attempt, {**REQUEST, "output_token_ids": [8, 9]}, [3, 2])
+
+
+def _check_repeated(attempt) -> None:
+    for before, token_ids in (([7], [7, 8]), ([7, 8], [8]), ([7, 8], [7, 8])):
+        request, want = {**REQUEST, "output_token_ids": before}, [*before, *token_ids]
+        got, case = _go_on(attempt, request, token_ids)
+        output = got.get("output_token_ids") if got is not None else None
+        if isinstance(output, (list, tuple)) and list(output) != want and set(output) == set(want):
+            raise Mistake(
+                f"'output_token_ids' should be {want}; yours is {short(output)}.",
+                case=case,
+                idea="A model may generate a token twice in a row. The new tokens come after the old ones, and none of "
+                "them was counted before: drop nothing.",
+            )
+        _expect(attempt, {**REQUEST, "output_token_ids": list(before)}, token_ids)
 
 
 def _check_limit(attempt) -> None:

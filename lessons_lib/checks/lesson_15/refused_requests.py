@@ -66,6 +66,51 @@ def check_refused_late(attempt) -> None:
             )
 
 
+def check_refused_between(attempt) -> None:
+    """After some chunks, an exception other than ReplicaLost ends the answer, too."""
+    for num_chunks in (1, 3):
+        case = (
+            f"A yields {TOKENS[:num_chunks]}, one token a chunk; then its stream raises ValueError('max_tokens is -1')."
+        )
+        b = FakeReplica("B")
+        try:
+            chunks = relayed(attempt, [FakeReplica("A", num_chunks, "refuse"), b], case, want=TOKENS[:num_chunks])
+        except Mistake:
+            if not b.requests:
+                raise
+        except ValueError:
+            raise Mistake(
+                "your code raised ValueError, after the first tokens.",
+                case=case,
+                idea="The reader gets it as a chunk, as it does before the first token.",
+            ) from None
+        if b.requests:
+            raise Mistake(
+                "B was asked, though A wasn't lost.",
+                case=case,
+                idea="Only ReplicaLost says that a replica has gone, before the first token and after it. Any other "
+                "exception ends the answer: `yield Chunk([], 'error', str(error))`, and `return`.",
+            )
+        if chunks[-1].finish_reason != "error" or "max_tokens is -1" not in (chunks[-1].error or ""):
+            raise Mistake(
+                f"the last chunk should say why: 'max_tokens is -1'; yours is {chunks[-1]}.",
+                case=case,
+                idea="The reader has some tokens, and must learn why no more follow: `str(error)`.",
+            )
+
+
+def check_message(attempt) -> None:
+    case = "`A.stream(...)` raises ValueError('the prompt is too long')."
+    why = "the prompt is too long"
+    last = relayed(attempt, [FakeReplica("A", refuses=ValueError(why))], case, want=[])[-1]
+    if last.error == repr(ValueError(why)):
+        raise Mistake(
+            f"the last chunk should say {why!r}; yours says {last.error!r}.",
+            case=case,
+            idea="That is how Python writes the exception, made for programmers. Its message is `str(error)`.",
+        )
+
+
 def check_error_chunk(attempt) -> None:
     case = "A yields five chunks, and Chunk([], 'error', 'out of memory')."
     b = FakeReplica("B")

@@ -18,7 +18,13 @@ from lessons_lib.checks.lesson_15.lost_replicas import (
     check_opening,
     check_over_before_the_next,
 )
-from lessons_lib.checks.lesson_15.refused_requests import check_error_chunk, check_refused, check_refused_late
+from lessons_lib.checks.lesson_15.refused_requests import (
+    check_error_chunk,
+    check_message,
+    check_refused,
+    check_refused_between,
+    check_refused_late,
+)
 from lessons_lib.checks.lesson_15.relayed_chunks import check_nothing_left, close_reader, relayed, start_relay
 from lessons_lib.checks.lesson_15.relayed_seeds import check_drawn_seeds, check_seed
 from lessons_lib.serving.failover import Chunk
@@ -38,8 +44,8 @@ def check_relay(attempt) -> None:
         for check in (
             check_lost_anywhere, check_connection_cut, check_opening, check_lost_twice, check_begun,
             check_larger_chunks, check_chosen_again, check_after_the_last_token, check_none_left, check_max_moves,
-            check_refused, check_refused_late, check_error_chunk, check_seed, check_drawn_seeds,
-            check_over_before_the_next, check_arrives_complete, _check_last_with_tokens,
+            check_refused, check_refused_late, check_refused_between, check_error_chunk, check_message, check_seed,
+            check_drawn_seeds, check_over_before_the_next, check_arrives_complete, _check_last_with_tokens,
         ):  # fmt: skip
             check(attempt)
 

@@ -9,7 +9,7 @@ from lessons_lib.checks.exercise import Mistake, call, short
 def check_cut_linear(attempt) -> None:
     for check in (
         _check_example, _check_columns, _check_rows, _check_bias, _check_mlp, _check_memory, _check_uneven,
-        _check_sizes,
+        _check_other_side, _check_sizes,
     ):  # fmt: skip
         check(attempt)
 
@@ -181,14 +181,16 @@ def _check_mlp(attempt) -> None:
 def _check_memory(attempt) -> None:
     _, weight, bias = _tensors(8, 8)
     before = (weight.clone(), bias.clone())
-    for cut in ("colwise", "rowwise"):
-        (own, own_bias), case = _cut(attempt, weight, bias, cut, 0, 2)
+    for cut, world_size in (("colwise", 2), ("rowwise", 2), ("colwise", 1), ("rowwise", 1)):
+        (own, own_bias), case = _cut(attempt, weight, bias, cut, 0, world_size)
         for name, part, whole in (("weight", own, weight), ("bias", own_bias, bias)):
             if part is whole:
                 raise Mistake(
                     f"the {name} that your code returns is its argument, not a new tensor.",
                     case=case,
-                    idea="A change to one of them would change the other. `.clone()` makes a tensor of its own.",
+                    idea="A change to one of them would change the other. `.clone()` makes a tensor of its own."
+                    if world_size > 1
+                    else "One process gets the whole layer, but new tensors all the same: `.clone()`.",
                 )
             if part is not None and part.untyped_storage().data_ptr() == whole.untyped_storage().data_ptr():
                 raise Mistake(
@@ -221,25 +223,66 @@ def _check_memory(attempt) -> None:
 
 
 def _check_uneven(attempt) -> None:
-    for cut, outputs, inputs in (("colwise", 7, 4), ("rowwise", 4, 7)):
-        _, weight, _ = _tensors(outputs, inputs)
-        case = f"a weight of shape [{outputs}, {inputs}], cut = {cut!r}, rank 1 of 2."
-        try:
-            got = call(attempt, weight, None, cut, 1, 2, case=case)
-        except ValueError:
-            continue
-        except AssertionError as error:
-            raise Mistake(
-                f"expected a ValueError; yours raised AssertionError: {short(str(error))}.",
-                case=case,
-                idea="`raise ValueError(...)`. Python with -O skips every `assert`.",
-            ) from None
-        shape = list(got[0].shape) if isinstance(got, tuple) and hasattr(got[0], "shape") else got
+    for world_size, size in ((2, 7), (2, 5), (3, 4)):
+        for cut in ("colwise", "rowwise"):
+            outputs, inputs = (size, 4) if cut == "colwise" else (4, size)
+            _, weight, _ = _tensors(outputs, inputs)
+            refusing: list[int] = []
+            for rank in reversed(range(world_size)):
+                case = f"a weight of shape [{outputs}, {inputs}], cut = {cut!r}, rank {rank} of {world_size}."
+                _refuse_uneven(attempt, weight, cut, rank, world_size, refusing, case)
+                refusing.append(rank)
+
+
+def _refuse_uneven(attempt, weight, cut: str, rank: int, world_size: int, refusing: list[int], case: str) -> None:
+    try:
+        got = call(attempt, weight, None, cut, rank, world_size, case=case)
+    except ValueError:
+        return
+    except AssertionError as error:
         raise Mistake(
-            f"expected a ValueError; yours returned a weight of shape {shape}.",
+            f"expected a ValueError; yours raised AssertionError: {short(str(error))}.",
             case=case,
-            idea="7 can't be divided into 2 equal parts. With `//` one of them would silently be lost.",
-        )
+            idea="`raise ValueError(...)`. Python with -O skips every `assert`.",
+        ) from None
+    shape = list(got[0].shape) if isinstance(got, tuple) and hasattr(got[0], "shape") else got
+    size = weight.shape[0 if cut == "colwise" else 1]
+    raise Mistake(
+        f"expected a ValueError; yours returned a weight of shape {shape}.",
+        case=case,
+        idea=f"Rank {refusing[0]} raises one, as it should. No rank may go on alone: see whether {world_size} divides "
+        f"{size}, not how long this rank's own part is."
+        if refusing
+        else f"{size} can't be divided into {world_size} equal parts. With `//` one of them would silently be lost.",
+    )
+
+
+def _check_other_side(attempt) -> None:
+    """Only the side that is cut must be divisible; a bias lies along the outputs."""
+    for cut, outputs, inputs in (("rowwise", 3, 4), ("colwise", 4, 3)):
+        hidden, weight, bias = _tensors(outputs, inputs)
+        parts = []
+        for rank in range(2):
+            case = f"a weight of shape [{outputs}, {inputs}] with a bias, cut = {cut!r}, rank {rank} of 2."
+            try:
+                parts.append(_cut(attempt, weight, bias, cut, rank, 2, case)[0])
+            except Mistake as mistake:
+                if cut == "rowwise" and "raised ValueError" in mistake.what:
+                    mistake.idea = (
+                        f"This cut divides the {inputs} inputs. The bias has one element for each output, so 2 needn't "
+                        "divide it: one process adds all of it."
+                    )
+                raise
+        if cut == "rowwise":
+            got = sum(F.linear(share, *part) for share, part in zip(hidden.chunk(2, dim=-1), parts))
+        else:
+            got = torch.cat([F.linear(hidden, *part) for part in parts], dim=-1)
+        if not torch.allclose(got, F.linear(hidden, weight, bias), atol=1e-5):
+            raise Mistake(
+                "the parts should compute what the whole layer computes.",
+                case=f"a weight of shape [{outputs}, {inputs}] with a bias, cut = {cut!r}, both ranks of 2.",
+                idea="Here, 2 divides only the side that is cut. Is an element of the bias lost, or added twice?",
+            )
 
 
 def _check_sizes(attempt) -> None:

@@ -1,7 +1,10 @@
 """Judges 16.3, `cut_layer`, with the layers of a small model, one in each of several threads."""
 
 import copy
-from collections.abc import Callable
+import functools
+import types
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import torch
@@ -26,8 +29,12 @@ def check_cut_layer(attempt) -> None:
             _check_matrices(part, layer, world_size, f"{case}; rank {rank}.")
             if rank:
                 _check_own_part(parts[rank - 1], part, rank, f"{case}.")
+            if world_size > 1:
+                _check_memory(part, layer, f"{case}; rank {rank}.")
         for shape in ((1, 5), (3, 1)):
-            _check_forward(parts, layer, angles_of, shape, together, f"{case}; {shape[0]} x {shape[1]} tokens.")
+            second = " in the second forward pass" if shape == (3, 1) else ""
+            _check_forward(parts, layer, angles_of, shape, together, f"{case}; {shape[0]} x {shape[1]} tokens{second}.")
+    _check_half_precision(attempt)
 
 
 def _layer(num_kv_heads: int, has_bias: bool) -> tuple[Any, Callable[[torch.Tensor], Any]]:
@@ -65,7 +72,8 @@ def _part(attempt, layer, rank: int, world_size: int, together: Together, case: 
             )
         return together[rank](tensor)
 
-    got = call(attempt, part, rank, world_size, sum_over_all, case=case)
+    with _same_classes(part, case):
+        got = call(attempt, part, rank, world_size, sum_over_all, case=case)
     if isinstance(got, torch.nn.Module) and got is not part:
         raise Mistake(
             "your code returned another layer; the one that it was given should be changed.",
@@ -73,6 +81,110 @@ def _part(attempt, layer, rank: int, world_size: int, together: Together, case: 
             idea="The model goes on using its own layer: change that in place. No copy, and nothing to return.",
         )
     return part
+
+
+@contextmanager
+def _same_classes(part, case: str) -> Iterator[None]:
+    """Refuse an attempt that replaces a function of the modules' classes, and put it back: others use them too."""
+    classes = {each for module in part.modules() for each in type(module).__mro__ if each is not object}
+    before = {each: dict(vars(each)) for each in classes}
+    try:
+        yield
+    finally:
+        changed = []
+        for each in classes:
+            for name, value in list(vars(each).items()):
+                if callable(value) and before[each].get(name) is not value:
+                    changed.append(f"{each.__name__}.{name}")
+                    if name in before[each]:
+                        setattr(each, name, before[each][name])
+                    else:
+                        delattr(each, name)
+    if changed:
+        raise Mistake(
+            f"your code changed a class: it replaced `{changed[0]}`.",
+            case=case,
+            idea="Every layer of the model has modules of this class, and with the next layer it would be changed once "
+            "more. Change the module alone: a hook belongs to one module.",
+        )
+
+
+def _check_memory(part, layer, case: str) -> None:
+    tensors = list(_tensors_in(part))
+    for name in (*COLUMNS, *ROWS):
+        whole = layer.get_submodule(name).weight
+        if any(tensor.shape == whole.shape and torch.equal(tensor, whole) for tensor in tensors):
+            raise Mistake(
+                f"the layer still holds the whole weight of {name}, next to its part.",
+                case=case,
+                idea="Then no memory is free, and each process holds the whole model. Is it kept in an attribute, or "
+                "in a hook? Leave only the parts.",
+            )
+
+
+def _tensors_in(part) -> Iterator[torch.Tensor]:
+    """All tensors that a module keeps in memory: in its attributes, its modules, and its hooks."""
+    left, seen = [part], set()
+    while left:
+        each = left.pop()
+        if id(each) in seen:
+            continue
+        seen.add(id(each))
+        if isinstance(each, torch.Tensor):
+            yield each.detach()
+        elif isinstance(each, torch.nn.Module):
+            left += vars(each).values()
+        elif isinstance(each, dict):
+            left += each.values()
+        elif isinstance(each, (list, tuple, set)):
+            left += each
+        elif isinstance(each, functools.partial):
+            left += [each.func, each.args, each.keywords]
+        elif isinstance(each, types.MethodType):
+            left += [each.__func__, each.__self__]
+        elif isinstance(each, types.FunctionType):
+            left += [each.__defaults__, each.__kwdefaults__]
+            for cell in each.__closure__ or ():
+                with suppress(ValueError):  # nothing in it yet
+                    left.append(cell.cell_contents)
+
+
+def _check_half_precision(attempt) -> None:
+    layer, angles_of = _layer(2, False)
+    layer = layer.bfloat16()
+    case = "a layer in bfloat16, without biases, all ranks of 2; 1 x 3 tokens."
+    together: Together = {}
+    parts = [_part(attempt, layer, rank, 2, together, case) for rank in range(2)]
+    hidden = torch.randn(1, 3, 24, generator=torch.Generator().manual_seed(0)).bfloat16()
+    angles, summed = angles_of(hidden), set()
+
+    def work(worker: Worker):
+        def noted(tensor: torch.Tensor) -> torch.Tensor:
+            summed.add(tensor.dtype)
+            return all_reduce(tensor, worker)
+
+        together[worker.rank] = noted
+        with torch.no_grad():
+            got = parts[worker.rank](hidden.clone(), position_embeddings=angles)
+        return got[0] if isinstance(got, tuple) else got
+
+    current_case.text = case
+    idea = (
+        "Does your code sum in another type? What takes the place of a matrix's output has the type of that output: "
+        "`.to(output.dtype)`."
+    )
+    try:
+        results, _ = run_workers(work, 2)
+    except RuntimeError as error:
+        if not summed - {torch.bfloat16}:
+            raise
+        raise Mistake(f"the layer can't go on with your sum: RuntimeError: {error}.", case=case, idea=idea) from None
+    finally:
+        together.clear()
+    if results[0].dtype != torch.bfloat16:
+        raise Mistake(
+            f"the layer should return bfloat16; yours returns {str(results[0].dtype)[6:]}.", case=case, idea=idea
+        )
 
 
 def _check_matrices(part, layer, world_size: int, case: str) -> None:
@@ -109,6 +221,15 @@ def _check_matrices(part, layer, world_size: int, case: str) -> None:
     norms = [linear.weight.shape for linear in (part.input_layernorm, part.post_attention_layernorm)]
     if norms != [layer.input_layernorm.weight.shape] * 2:
         raise Mistake("the norms should stay whole.", case=case, idea="A norm needs all elements of a token.")
+    for name in ("input_layernorm", "post_attention_layernorm"):
+        got, want = part.get_submodule(name).weight, layer.get_submodule(name).weight
+        if not torch.equal(got, want):
+            raise Mistake(
+                f"the weight of {name} should stay as it is; its first element was {want[0].item():.3f}, and is "
+                f"{got[0].item():.3f}.",
+                case=case,
+                idea="Every process computes the whole norm, and its results aren't added up.",
+            )
 
 
 def _check_own_part(before, part, rank: int, case: str) -> None:
@@ -168,7 +289,9 @@ def _check_forward(parts, layer, angles_of, shape: tuple[int, int], together: To
                 f"rank {rank} should return what the whole layer returns. Calls of `all_reduce` in this forward pass: "
                 f"{num_sums[rank]}.",
                 case=case,
-                idea=_why_not_the_same(results, num_sums[rank], layer.mlp.down_proj.bias is not None),
+                idea=_why_not_the_same(
+                    results, num_sums[rank], layer.mlp.down_proj.bias is not None, is_second=shape == (3, 1)
+                ),
             )
     if max(num_sums) > 2:
         raise Mistake(
@@ -178,7 +301,9 @@ def _check_forward(parts, layer, angles_of, shape: tuple[int, int], together: To
         )
 
 
-def _why_not_the_same(results: list[torch.Tensor], num_sums: int, has_bias: bool) -> str:
+def _why_not_the_same(results: list[torch.Tensor], num_sums: int, has_bias: bool, is_second: bool) -> str:
+    if num_sums == 0 and is_second:
+        return "The first forward pass was right. Is something done only once? A hook must stay, for all passes."
     if num_sums == 0:
         return "Each process has only a part of every sum. Where do the parts have to be added up?"
     if num_sums == 1:

@@ -14,8 +14,9 @@ WORDS = ("no times", "once", "twice", "three times", "four times")
 
 def check_all_reduce(attempt) -> None:
     for check in (
-        _check_example, _check_one, _check_who_counts, _check_places, _check_shape, _check_same_bits, _check_bytes,
-        _check_bytes_of_rows, _check_rounding, _check_half_precision, _check_two_in_a_row,
+        _check_example, _check_one, _check_lengths, _check_who_counts, _check_places, _check_shape, _check_same_bits,
+        _check_bits_left_over, _check_bytes, _check_bytes_of_rows, _check_rounding, _check_half_precision,
+        _check_whole_numbers, _check_transposed, _check_no_dimensions, _check_two_in_a_row,
     ):  # fmt: skip
         check(attempt)
 
@@ -33,6 +34,11 @@ def _reduced(attempt, tensors: list[torch.Tensor], case: str, times: int = 1):
         results, workers = _run(work, len(tensors), case)
     except RuntimeError as error:
         idea = _why_not_that_shape(str(error), tensors[0].numel(), len(tensors))
+        if not tensors[0].is_contiguous():
+            idea = (
+                "The elements of a transposed tensor aren't in memory in the order of its rows, and `view` can't "
+                "change that. `flatten()` and `reshape(-1)` copy them where they have to."
+            )
         if not idea:
             raise
         raise Mistake(f"your code raised RuntimeError: {error}.", case=case, idea=idea) from None
@@ -108,14 +114,19 @@ def _check_kind(got, tensor: torch.Tensor, rank: int, case: str) -> None:
             f"worker {rank} should return shape {list(tensor.shape)}; yours is {list(got.shape)}.",
             case=case,
             idea="The parts come from the flattened tensor; give the result its shape back."
-            if got.numel() == tensor.numel()
+            if got.numel() == tensor.numel() and tensor.dim()
+            else "A tensor without dimensions is one number, and `flatten` makes a list of it: `.view(tensor.shape)` "
+            "works here, too."
+            if not tensor.dim()
             else "If the number of workers doesn't divide the length, some parts are one element longer than others.",
         )
     if got.dtype != tensor.dtype:
         raise Mistake(
             f"worker {rank} should return {str(tensor.dtype)[6:]}; yours is {str(got.dtype)[6:]}.",
             case=case,
-            idea="The sum has the type of the tensors.",
+            idea="The sum has the type of the tensors."
+            if tensor.dtype.is_floating_point
+            else "The sum of whole numbers is a whole number. Is there a division? `/` turns them into floats.",
         )
 
 
@@ -175,6 +186,38 @@ def _check_one(attempt) -> None:
             "the result shares the memory of the argument.",
             case=case,
             idea="The caller may change one of them: return a new tensor, also if there is nothing to add.",
+        )
+
+
+def _check_lengths(attempt) -> None:
+    """Refuse an attempt that remembers how the tensors of an earlier sum were cut.
+
+    With 5 workers, it adds up 5 elements before and after 10, and 6 workers add up 12: so only an earlier sum can be
+    why 10 elements go wrong. Whatever else is wrong is left to the other checks.
+    """
+
+    def what_is_wrong(world_size: int, length: int) -> str:
+        tensors = [torch.arange(float(length)) + 10 * rank for rank in range(world_size)]
+        try:
+            results, _, _ = _reduced(attempt, tensors, f"{length} elements each.")
+        except Mistake as mistake:
+            return mistake.what
+        except Exception as error:
+            return f"your code raised {type(error).__name__}: {error}."
+        wrong = [
+            f"worker {rank} returned {short(got)}." for rank, got in enumerate(results) if (got != sum(tensors)).any()
+        ]
+        return wrong[0] if wrong else ""
+
+    if what_is_wrong(6, 12) or what_is_wrong(5, 5):
+        return
+    wrong = what_is_wrong(5, 10)
+    if wrong and not what_is_wrong(5, 5):
+        raise Mistake(
+            f"the first sum is right, the second one isn't: {wrong}",
+            case="5 workers; a sum of 5 elements each, and after it one of 10 elements each.",
+            idea="Does your code remember something of the first sum, such as the size of a part? The next tensor may "
+            "have another length: cut each one anew.",
         )
 
 
@@ -258,8 +301,26 @@ def _check_same_bits(attempt) -> None:
                 )
 
 
+def _check_bits_left_over(attempt) -> None:
+    """Few elements, of which the order of the additions decides every bit."""
+    for world_size, length in ((3, 1), (3, 2), (4, 1), (4, 2), (4, 3), (3, 4), (3, 5), (4, 5), (4, 7)):
+        tensors = [torch.full([length], (1e8, 1.0, -1e8, 1.0)[rank]) for rank in range(world_size)]
+        each = "; ".join(f"[{tensor[0].item():g}{', ...' if length > 1 else ''}]" for tensor in tensors)
+        results, _, case = _reduced(attempt, tensors, f"{length} element{'s' if length > 1 else ''} each: {each}.")
+        for rank, got in enumerate(results):
+            if not torch.equal(got, results[0]):
+                index = int((got != results[0]).nonzero()[0])
+                raise Mistake(
+                    f"all workers should return the same bits; element {index} is {results[0][index].item()!r} in "
+                    f"worker 0 and {got[index].item()!r} in worker {rank}.",
+                    case=case,
+                    idea=f"{world_size} doesn't divide {length}. Do the elements that are left over go to all workers, "
+                    "and does each add up in an order of its own? One worker adds up each element, also these.",
+                )
+
+
 def _check_bytes(attempt) -> None:
-    for world_size, length in ((2, 12), (3, 12), (4, 12), (4, 10), (3, 2), (4, 7)):
+    for world_size, length in ((2, 12), (3, 12), (4, 12), (4, 10), (3, 2), (4, 7), (4, 3)):
         _, workers, case = _reduced(attempt, _random(world_size, length), f"{length} float32 elements each.")
         limit = 2 * (world_size - 1) * -(-length // world_size)
         sent = [worker.sent_bytes // 4 for worker in workers]
@@ -290,6 +351,11 @@ def _check_bytes_of_rows(attempt) -> None:
 
 
 def _why_bytes(sent: list[int], length: int, world_size: int) -> str:
+    if length == 3:
+        return (
+            "With more elements than workers, yours keeps the limit; here there are fewer. One worker gets no part, "
+            "and each of the others gets one element: no special case is needed."
+        )
     if world_size > 2 and max(sent) >= 2 * min(sent):
         return "One worker does the work of all, and its link is the slowest. Let each add up a part of the tensor."
     if min(sent) >= (world_size - 1) * length and not any(count % length for count in sent):
@@ -326,6 +392,39 @@ def _check_half_precision(attempt) -> None:
             case=case,
             idea="Send the parts in the type of the tensor: in float32, a bfloat16 number takes twice the bytes.",
         )
+
+
+def _check_whole_numbers(attempt) -> None:
+    tensors = [torch.tensor([2**40 + 1]), torch.tensor([2])]
+    results, _, case = _reduced(attempt, tensors, "one int64 element each: 2**40 + 1 and 2.")
+    for rank, got in enumerate(results):
+        if not torch.equal(got, sum(tensors)):
+            raise Mistake(
+                f"worker {rank} should return {short(sum(tensors))}; yours returned {short(got)}.",
+                case=case,
+                idea="A float32 can't hold such a number. Send and add in the type of the tensor.",
+            )
+
+
+def _check_transposed(attempt) -> None:
+    tensors = [(torch.arange(6.0) + 10 * rank).view(2, 3).T for rank in range(2)]
+    results, _, case = _reduced(attempt, tensors, "a tensor of shape [2, 3], transposed: [3, 2].")
+    for rank, got in enumerate(results):
+        if not torch.equal(got, sum(tensors)):
+            raise Mistake(
+                f"worker {rank} should return {short(sum(tensors))}; yours returned {short(got)}.",
+                case=case,
+                idea="In memory, the elements of a transposed tensor are in another order than in its rows. `flatten` "
+                "takes them in the order of the rows, and `view(tensor.shape)` puts them back so.",
+            )
+
+
+def _check_no_dimensions(attempt) -> None:
+    tensors = [torch.tensor(1.0), torch.tensor(10.0)]
+    results, _, case = _reduced(attempt, tensors, "tensors of no dimensions, tensor(1.) and tensor(10.).")
+    for rank, got in enumerate(results):
+        if not torch.equal(got, sum(tensors)):
+            raise Mistake(f"worker {rank} should return 11; yours returned {short(got)}.", case=case)
 
 
 def _check_two_in_a_row(attempt) -> None:
