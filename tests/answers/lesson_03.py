@@ -218,6 +218,45 @@ class AcceptsTheSameBlockTwice(BlockPool):
         self.free_queue.extend(reversed(blocks))
 
 
+class PoolComparing(BlockPool):
+    """`same(blocks)` is how it finds a block that is listed twice."""
+
+    def free(self, blocks):
+        if self.same(blocks) or not set(blocks) <= self.used:
+            raise ValueError("no")
+        self.used -= set(blocks)
+        self.free_queue.extend(reversed(blocks))
+
+
+class ComparesNeighbors(PoolComparing):
+    def same(self, blocks):
+        return any(one == other for one, other in zip(blocks, blocks[1:]))
+
+
+class ComparesTheEnds(PoolComparing):
+    def same(self, blocks):
+        return len(blocks) > 1 and blocks[0] == blocks[-1]
+
+
+class ComparesWithTheFirst(PoolComparing):
+    def same(self, blocks):
+        return any(block == blocks[0] for block in blocks[1:])
+
+
+class MakesASetOfAllIds(BlockPool):
+    def free(self, blocks):
+        if not set(blocks) <= set(range(self.num_blocks)):
+            raise ValueError("no such block")
+        super().free(blocks)
+
+
+class CountsTheFreeIds(BlockPool):
+    def allocate(self, count):
+        if count > sum(block not in self.used for block in range(self.num_blocks)):
+            raise OutOfBlocks("too few")
+        return super().allocate(count)
+
+
 class KeyErrorOnDoubleFree(BlockPool):
     def free(self, blocks):
         for block in reversed(blocks):
@@ -1612,6 +1651,11 @@ WRONG = {
             AcceptsTheSameBlockTwice,
             says="listing block 1 twice should raise ValueError",
         ),
+        Wrong("compares neighbors", ComparesNeighbors, says="Neighbors differ. Compare every block with all others"),
+        Wrong("compares the ends", ComparesTheEnds, says="with another block at the end, should raise ValueError"),
+        Wrong("compares with the first", ComparesWithTheFirst, says="with another block in front, should raise"),
+        Wrong("a set of all ids", MakesASetOfAllIds, says="`free([0])` goes over the ids of all 100,000 blocks"),
+        Wrong("counts the free ids", CountsTheFreeIds, says="`allocate(1)` goes over the ids of all 100,000 blocks"),
         Wrong("KeyError on a double free", KeyErrorOnDoubleFree, says="should raise ValueError; yours raised KeyError"),
         Wrong(
             "frees some before it refuses", FreesHalfBeforeRefusing, says="`used` should be {0, 1, 2}; yours is {1, 2}"

@@ -1,5 +1,6 @@
 """Judges the cost of the pool of 03.1: moving one block must not iterate over either container."""
 
+import tracemalloc
 from collections import deque
 
 from lessons_lib.checks.exercise import Mistake, call
@@ -112,6 +113,51 @@ def check_cost(attempt) -> None:
                     "Don't build another set: `update` and `difference_update` change the existing one, block by block."
                 )
             _refuse_walk(rebuilt or used.looked_at > 10, doing, "`used`, 500 blocks", idea)
+    _check_all_ids(attempt)
+
+
+class _AskedSet(set):
+    """Counts the blocks that are looked up."""
+
+    lookups = 0
+
+    def __contains__(self, block) -> bool:
+        self.lookups += 1
+        return super().__contains__(block)
+
+
+def _check_all_ids(attempt) -> None:
+    """Refuse an answer that goes over the ids of all blocks, allocated or not: in a set of them, or one by one."""
+    size = 100_000
+    for method, doing in (("allocate", "`allocate(1)`"), ("free", "`free([0])`")):
+        pool = attempt(size, 16)
+        call(pool.allocate, 1, case="")
+        if type(pool.used) is not set:
+            continue
+        used = pool.used = _AskedSet(pool.used)
+        memory = _memory_of(pool.allocate, 1) if method == "allocate" else _memory_of(pool.free, [0])
+        if memory > 8 * size or used.lookups > 100:  # a list or a set of all ids takes 8 bytes for each, or more
+            raise Mistake(
+                f"your pool is correct but slow: {doing} goes over the ids of all {size:,} blocks, to move one.",
+                case=f"pool = BlockPool({size}, 16) with 1 block allocated; {doing}.",
+                idea="`len(self.free_queue)` is the number of free blocks, and `used` knows which are allocated: "
+                "neither needs `range(self.num_blocks)`. The time must not depend on the size of the pool.",
+            )
+
+
+def _memory_of(method, argument) -> int:
+    """The bytes that the call had in use at most, beyond those from before."""
+    is_tracing = tracemalloc.is_tracing()
+    if not is_tracing:
+        tracemalloc.start()
+    try:
+        tracemalloc.reset_peak()
+        before = tracemalloc.get_traced_memory()[0]
+        call(method, argument, case="")
+        return tracemalloc.get_traced_memory()[1] - before
+    finally:
+        if not is_tracing:
+            tracemalloc.stop()
 
 
 def _refuse_walk(walked: bool, doing: str, what: str, idea: str) -> None:

@@ -198,11 +198,15 @@ def _check_refusals(attempt) -> None:
     lost = "It would be in the queue twice, and two requests would get it: each would overwrite the other's keys."
     lost_all = "They'd be in the queue twice, and two requests could get the same one and overwrite each other's keys."
     both = "Both times it is still in `used`, so also check that the blocks differ: `len(set(blocks)) == len(blocks)`. "
+    anywhere = "Compare every block with all others: `len(set(blocks)) == len(blocks)`. "
     cases = (
         ([4], "freeing block 4, which is free,", lost),
         ([0, 4], "freeing block 0 together with block 4, which is free,", lost),
         ([4, 0], "freeing block 0 together with block 4, which is free,", lost),
         ([1, 1], "listing block 1 twice", both + lost),
+        ([0, 1, 0], "listing block 0 twice, with another block in between,", "Neighbors differ. " + anywhere + lost),
+        ([0, 0, 1], "listing block 0 twice, with another block at the end,", "The ends differ. " + anywhere + lost),
+        ([0, 1, 1], "listing block 1 twice, with another block in front,", "The ends differ. " + anywhere + lost),
         (
             [2, 9],
             "freeing block 9, which this pool does not have,",
