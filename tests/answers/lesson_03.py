@@ -794,6 +794,18 @@ def only_the_last_block(self):
     self.blocks, self.num_tokens = [], 0
 
 
+def lowers_the_limit(self):
+    BlockTable.release(self)
+    self.max_blocks = None if self.max_blocks is None else 0
+
+
+def a_block_for_nothing(self, count=1):
+    if count == 0 and self.blocks and self.num_tokens % self.pool.block_size == 0:
+        self.blocks += self.pool.allocate(1)
+    else:
+        BlockTable.append(self, count)
+
+
 def refuses_when_empty(self):
     if not self.blocks:
         raise ValueError("nothing to release")
@@ -1804,6 +1816,12 @@ WRONG = {
         Wrong("reverses the blocks twice", table_with(release=reversed_twice), says="You reversed them a second time"),
         Wrong("keeps the blocks", table_with(release=keeps_the_blocks), says="a released table should be empty"),
         Wrong("keeps the tokens", table_with(release=keeps_the_tokens), says="a released table should hold 0 tokens"),
+        Wrong(
+            "lowers the limit",
+            table_with(release=lowers_the_limit),
+            says="with max_blocks 2 should take 32 tokens again",
+        ),
+        Wrong("a block for 0 tokens", table_with(a_block_for_nothing), says="0 tokens need no block, even if"),
         Wrong("empties before it frees", table_with(release=empties_first), says="before you empty the list"),
         Wrong(
             "frees the last block only", table_with(release=only_the_last_block), says="in the pool, [0, 1] still are"

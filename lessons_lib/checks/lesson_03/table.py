@@ -38,6 +38,12 @@ def _append(table, count: int | None, tokens: int, case: str) -> None:
             case=case,
             idea="Keep the existing blocks, in their order, and add the new ones after them.",
         )
+    if count == 0 and before and len(after) > len(before) and tokens == len(before) * table.pool.block_size:
+        raise Mistake(
+            f"`append(0)` should change nothing; yours took {counted(len(after) - len(before), 'block')}.",
+            case=case,
+            idea="0 tokens need no block, even if the last block is full. The next one is due when a token comes.",
+        )
     _check_table(table, tokens, case, len(before))
 
 
@@ -289,6 +295,26 @@ def _check_release(attempt) -> None:
         idea="`release` empties the table, but its limit stays what it was.",
         unchanged=lambda: _check_same(table, 0, case),
     )  # fmt: skip
+    _check_refill(attempt)
+
+
+def _check_refill(attempt) -> None:
+    """A released table takes as many tokens as before."""
+    table = attempt(BlockPool(9, 16), max_blocks=2)
+    case = "a pool of 9 free blocks of 16; a table with max_blocks 2; `append(32)`, `release()`, then `append(32)`."
+    _append(table, 32, 32, case)
+    call(table.release, case=case)
+    try:
+        call(table.append, 32, case=case)
+    except TableFull as error:
+        raise Mistake(
+            "a released table with max_blocks 2 should take 32 tokens again; yours raised TableFull: "
+            f"{str(error)[:120]}",
+            case=case,
+            idea="The table can be filled again up to its limit. Does `release` lower `max_blocks`? Or does `append` "
+            "count blocks that have been returned?",
+        ) from None
+    _check_table(table, 32, case)
 
 
 def _check_release_order(attempt) -> None:
