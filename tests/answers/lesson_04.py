@@ -968,6 +968,14 @@ WRONG = {
             lambda queries, keys: right_mask(queries, keys).tril(),
             says="also compared by their index",
         ),
+        Wrong(
+            "ids of eight bits",
+            lambda queries, keys: (
+                no_sequence_rule(queries, keys)
+                & (keys.seq_ids.to(torch.int8) == queries.seq_ids.to(torch.int8)[:, None])
+            ),
+            says="In int8, 256 becomes 0",
+        ),
         Wrong("changes the tags", shifts_the_positions, says="changed the tags"),
         Wrong("always False", lambda queries, keys: everything(queries, keys) & False, says="nothing is allowed"),
     ],

@@ -77,11 +77,16 @@ MASK_CASES = (
     ),
 )
 LONG = MASK_CASES[-1]
+MANY = MaskCase(
+    *_square(*(_sequence(seq_id, 0) for seq_id in (0, 256, 257))),
+    "queries and keys are three tokens at position 0, of sequences 0, 256 and 257.",
+)
 
 
 def check_block_diagonal_mask(attempt) -> None:
     for case in MASK_CASES:
         _check_case(attempt, case)
+    _check_case(attempt, MANY)
     rng = Random(4)
     for _ in range(25):
         _check_case(attempt, _random_case(rng))
@@ -195,6 +200,13 @@ def _name_wrong_mask(attempt, got, want, case: MaskCase) -> Mistake:
         )
     query, key = (got != want).nonzero()[0].tolist()
     names = letters(int(max(queries.seq_ids.max(), keys.seq_ids.max())) + 1)
+    if case is MANY:  # all cases with small ids were right
+        where, known = "in your mask", UNKNOWN
+        names = [f"sequence {seq_id}" for seq_id in range(len(names))]
+        idea = (
+            "Your mask is right if all sequence ids are small. Do you convert them to a dtype with few bits? In int8, "
+            "256 becomes 0. Compare the ids as they are."
+        )
     return Mistake(
         f"{where} {known.what}. For example: {read_pair(queries, keys, query, key, names)} "
         f"Yours {'allows' if got[query, key] else 'forbids'} it. The row of this query should be "
