@@ -380,6 +380,22 @@ def varlen_with(may=lambda position, key: key <= position, scale=0.25):
     return varlen_attention
 
 
+def mask_kept_by_queries(widens):
+    """Keeps a causal mask for each number of queries. `widens`: makes a wider one where it must."""
+    kept = {}
+
+    def varlen_attention(q, k, v, query_lens, seq_lens):
+        outputs = [q[:, :0]]
+        for query_len, seq_len, own_q, own_k, own_v in own_parts(q, k, v, query_lens, seq_lens):
+            if query_len not in kept or (widens and kept[query_len].shape[1] < seq_len):
+                kept[query_len] = torch.ones(query_len, seq_len, dtype=torch.bool).tril(seq_len - query_len)
+            scores = (own_q @ own_k.mT / q.shape[-1] ** 0.5).masked_fill(~kept[query_len][:, :seq_len], -math.inf)
+            outputs.append(scores.softmax(-1) @ own_v)
+        return torch.cat(outputs, dim=1)
+
+    return varlen_attention
+
+
 def own_parts(q, k, v, query_lens, seq_lens):
     return zip(query_lens, seq_lens, q.split(query_lens, 1), k.split(seq_lens, 1), v.split(seq_lens, 1))
 
@@ -1022,6 +1038,16 @@ WRONG = {
         Wrong("divided by the heads' root", varlen_with(scale=2**-0.5), says="the square root of the number of heads"),
         Wrong("one softmax for all heads", heads_as_one, says="Your heads share one softmax"),
         Wrong("head 0 for all", head_0_for_all, says="the output of head 0"),
+        Wrong(
+            "a mask kept by the number of queries",
+            mask_kept_by_queries(widens=True),
+            says="the output is wrong, but only after an earlier call",
+        ),
+        Wrong(
+            "a mask kept, and too narrow",
+            mask_kept_by_queries(widens=False),
+            says="Does your code keep a mask from one call to the next, by the number of queries",
+        ),
         Wrong("the mask inverted", forbids_what_is_allowed, says="Does this query see no key at all?"),
     ],
     "04.5": [

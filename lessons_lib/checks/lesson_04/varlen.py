@@ -9,6 +9,7 @@ import torch
 
 from lessons_lib.checks.exercise import Mistake, call
 from lessons_lib.checks.lesson_01.words import kind
+from lessons_lib.checks.lesson_04.earlier_calls import depends_on_earlier_calls
 from lessons_lib.checks.lesson_04.scoreboard import HEAD_DIM, HEADS, counted_scores
 
 TOLERANCE = 1e-4
@@ -29,6 +30,8 @@ VARLEN_CASES = (
     ([0], [2]),
     ([], []),
 )
+# Pairs of one sequence each, (queries, keys): the same queries with fewer keys. No case has as many queries.
+EARLIER = (((15, 18), (15, 16)), ((17, 18), (17, 17)))
 
 
 def check_varlen_attention(attempt: Callable[..., Any]) -> None:
@@ -140,10 +143,15 @@ def _check_case(
     case = (
         f"{note}query_lens={query_lens}, seq_lens={seq_lens}; q is {list(row[0].shape)}, k and v {list(row[1].shape)}."
     )
-    got, cells = counted_scores(partial(call, case=case), attempt, *row, list(query_lens), list(seq_lens))
+    try:
+        got, cells = counted_scores(partial(call, case=case), attempt, *row, list(query_lens), list(seq_lens))
+    except (RuntimeError, ValueError, IndexError) as error:
+        _refuse_earlier_calls(attempt, f"your code raised {type(error).__name__}: {str(error)[:120]}, and only")
+        raise
     _check_kind(got, row[0], case)
     want = dense(*(x.double() for x in row), query_lens, seq_lens)
     if not _close(got, want, tolerance):
+        _refuse_earlier_calls(attempt, "the output is wrong, but only")
         raise _name_wrong_values(got.double(), want, [x.double() for x in row], query_lens, seq_lens, case)
     own = sum(queries * length for queries, length in zip(query_lens, seq_lens))
     if cells > own:
@@ -156,6 +164,22 @@ def _check_case(
             if cells >= everything
             else "Are some sequences padded, or some scores computed twice? Multiply the queries of one sequence with "
             "its own keys only.",
+        )
+
+
+def _refuse_earlier_calls(attempt: Callable[..., Any], what: str) -> None:
+    def is_right(lens: tuple[int, int]) -> bool:
+        query_lens, seq_lens = [lens[0]], [lens[1]]
+        row = row_of(query_lens, seq_lens, seed=0)
+        return _close(attempt(*(x.clone() for x in row), query_lens, seq_lens), dense(*row, [lens[0]], [lens[1]]))
+
+    if depends_on_earlier_calls(is_right, EARLIER):
+        (queries, keys), (_, fewer) = EARLIER[0]
+        raise Mistake(
+            f"{what} after an earlier call: here, the first call is right, and the second isn't.",
+            f"query_lens=[{queries}], seq_lens=[{keys}]; then query_lens=[{queries}], seq_lens=[{fewer}].",
+            "Does your code keep a mask from one call to the next, by the number of queries? The mask depends on the "
+            "number of keys as well. Build it anew, or keep it by both.",
         )
 
 
