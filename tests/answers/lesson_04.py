@@ -755,6 +755,12 @@ def switches_the_attention(model, sequences, mask=block_diagonal_mask):
     return packed(attention=additive_mask)(model, sequences, mask)
 
 
+def mask_kept_by_length(model, sequences, mask=block_diagonal_mask, kept={}):  # noqa: B006 - the mistake
+    tags = tag_tokens([len(sequence) for sequence in sequences])
+    own = kept.setdefault((len(tags.positions), mask), mask(tags, tags)[None, None])
+    return packed(attention=lambda _: own)(model, sequences, mask)
+
+
 def merges_equal_sequences(model, sequences, mask=block_diagonal_mask):
     return packed()(model, [list(sequence) for sequence in dict.fromkeys(map(tuple, sequences))], mask)
 
@@ -1189,6 +1195,7 @@ WRONG = {
             says="Keep them as tensors",
         ),
         Wrong("the same pass twice", the_first_pass_thrown_away, says="There is only one sequence here"),
+        Wrong("a mask kept by the row's length", mask_kept_by_length, says="by the length of the row?"),
         Wrong("leaves another attention", switches_the_attention, says="to the attention 'eager' and left it so"),
         Wrong("fails below a decorator", fails_below_a_decorator, says='of your cell: `return {}["logits"]`'),
     ],

@@ -8,6 +8,7 @@ from lessons_lib.attention.masks import Tags
 from lessons_lib.batching.packed_logits import packed_logits
 from lessons_lib.checks.exercise import Mistake, call
 from lessons_lib.checks.lesson_01.words import count, kind
+from lessons_lib.checks.lesson_04.earlier_calls import depends_on_earlier_calls
 from lessons_lib.checks.lesson_04.packed_inputs import name_wrong_inputs, name_wrong_row, recorded
 from lessons_lib.models.tiny_models import VOCAB_SIZE, tiny_model
 
@@ -20,9 +21,12 @@ PACKED_CASES = (
     ("gpt2", [[5], [6]]),
     ("gpt2", [[5], [5]]),
     ("gpt2", [[5, 6, 7], [8, 9]]),
+    ("gpt2", [[5, 6], [7, 8, 9]]),
     ("llama", [[1, 2], [3, 4, 5, 6], [7]]),
     ("qwen2", [[9, 9, 4], [4, 9, 9], [4]]),
 )
+# Pairs of lengths with the same sum, which no case has before the random ones.
+EARLIER = (((6, 5), (5, 6)), ((6, 7), (7, 6)))
 
 
 def check_packed_logits(attempt) -> None:
@@ -47,7 +51,25 @@ def _check_case(attempt, family: str, sequences: list[list[int]]) -> None:
     for index, (got, sequence) in enumerate(zip(parts, sequences)):
         want = alone(model, sequence)
         if not _close(got, want):
+            _refuse_earlier_calls(attempt, family)
             raise _name_wrong_logits(attempt, model, sequences, index, parts, case)
+
+
+def _refuse_earlier_calls(attempt, family: str) -> None:
+    model = tiny_model(family)
+
+    def is_right(lengths: tuple[int, int]) -> bool:
+        sequences = [list(range(5, 5 + length)) for length in lengths]
+        parts = attempt(model, [list(sequence) for sequence in sequences])
+        return all(_close(got, alone(model, sequence)) for got, sequence in zip(parts, sequences))
+
+    if depends_on_earlier_calls(is_right, EARLIER):
+        raise Mistake(
+            "the logits depend on an earlier call: those of the first call are right, and those of the second aren't.",
+            case=f"two sequences with 6 and 5 tokens, then two with 5 and 6, on a tiny {family} model.",
+            idea="Does your code keep a mask from one call to the next, by the length of the row? Rows of the same "
+            "length can have other sequences. Build the mask anew in each call.",
+        )
 
 
 def _close(got: torch.Tensor, want: torch.Tensor) -> bool:
