@@ -387,6 +387,17 @@ def passing(pick=lambda logits, packed: logits[0], **changes):
     return attempt
 
 
+def mask_kept_by_shape():
+    """Keeps the first mask of each shape."""
+    kept = {}
+
+    def mask_of(packed, cache):
+        mask = packed_mask(packed)[None, None]
+        return kept.setdefault(mask.shape, mask)
+
+    return passing(attention_mask=mask_of)
+
+
 def diagonal_of_new_tokens(packed, cache):
     own = tag_tokens(packed.new_lens)
     mask = block_diagonal_mask(own, own)
@@ -1036,6 +1047,7 @@ WRONG = {
             passing(input_ids=lambda packed, _: packed.input_ids.flip(0)[None]),
             says="The tokens go in as they are",
         ),
+        Wrong("a mask kept by its shape", mask_kept_by_shape(), says="two rows of A and B, nothing cached: [5, 6] new"),
         Wrong("leaves the inputs on the CPU", passing(), says="`input_ids` is on the CPU, but the model isn't"),
         Wrong("squeezes", passing(lambda logits, _: logits.squeeze()), says="The sequence axis is gone"),
         Wrong("probabilities", passing(lambda logits, _: logits[0].softmax(-1)), says="These are probabilities"),

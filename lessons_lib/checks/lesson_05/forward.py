@@ -10,6 +10,7 @@ from transformers import DynamicCache
 from lessons_lib.attention.packing import PackedBatch, concatenate_caches, key_tags, pack, packed_mask
 from lessons_lib.checks.exercise import Mistake, call, short
 from lessons_lib.checks.lesson_01.words import count
+from lessons_lib.checks.lesson_04.earlier_calls import depends_on_earlier_calls
 from lessons_lib.checks.lesson_05.requests import a_request
 from lessons_lib.models.tiny_models import VOCAB_SIZE, tiny_model
 
@@ -18,12 +19,19 @@ CASES = (
     ("qwen2", [0], [3]),
     ("qwen2", [3], [1]),
     ("qwen2", [0, 0], [2, 3]),
+    ("qwen2", [0, 0], [3, 2]),
     ("qwen2", [3, 2], [1, 1]),
+    ("qwen2", [2, 3], [1, 1]),
     ("qwen2", [3, 0, 5], [1, 4, 1]),
     ("qwen2", [4, 1], [2, 3]),
     ("gpt2", [3, 0, 5], [1, 4, 1]),
     ("llama", [6, 2, 0, 9], [1, 1, 12, 1]),
 )
+# Pairs of (cached tokens, new tokens) of two sequences, with the same sums. No case above has these sums.
+EARLIER = {
+    "nothing cached": ((([0, 0], [5, 6]), ([0, 0], [6, 5])), (([0, 0], [7, 6]), ([0, 0], [6, 7]))),
+    "1 new token each": ((([4, 5], [1, 1]), ([5, 4], [1, 1])), (([7, 6], [1, 1]), ([6, 7], [1, 1]))),
+}
 
 
 @dataclass
@@ -93,6 +101,7 @@ def _check_case(attempt, family: str, cached: list[int], new: list[int]) -> None
     got = _checked_shape(got, packed, case)
     want = torch.stack([logits[-1] for _, logits in alone])
     if not _close(got.float().cpu(), want):
+        _refuse_earlier_calls(attempt, model)
         _check_arguments(seen, packed, joined, case)
         raise _name_wrong_logits(got.float().cpu(), want, alone, names, case)
     if sum(seen.logits_of) > len(new):
@@ -118,6 +127,28 @@ def _check_case(attempt, family: str, cached: list[int], new: list[int]) -> None
                 "to: `past_key_values=cache`."
             )
         raise Mistake(what, case=case, idea=idea)
+
+
+def _refuse_earlier_calls(attempt, model) -> None:
+    def is_right(lens: tuple[list[int], list[int]]) -> bool:
+        cached, new = lens
+        prompts = [a_request(name, c + n).prompt_ids for name, c, n in zip("AB", cached, new)]
+        alone = [_alone(model, prompt, c) for prompt, c in zip(prompts, cached)]
+        packed = pack([prompt[c:] for prompt, c in zip(prompts, cached)], cached)
+        got = attempt(model, packed, concatenate_caches([cache for cache, _ in alone]))
+        return _close(got.float().cpu(), torch.stack([logits[-1] for _, logits in alone]))
+
+    for words, pairs in EARLIER.items():
+        if depends_on_earlier_calls(is_right, pairs):
+            (old_cached, old_new), (cached, new) = pairs[0]
+            what = f"{old_new} new tokens, then {new}" if old_new != new else f"{old_cached} cached, then {cached}"
+            raise Mistake(
+                "the logits depend on an earlier call: those of the first call are right, and those of the second "
+                "aren't.",
+                case=f"two rows of A and B, {words}: {what}.",
+                idea="Does your code keep a mask from one call to the next, by its shape? Masks of the same shape can "
+                "be of other sequences. Call `packed_mask(packed)` in each pass.",
+            )
 
 
 def _close(got: torch.Tensor, want: torch.Tensor) -> bool:
