@@ -30,6 +30,42 @@ def starts_from_zero(candidates, policy):
     return victim
 
 
+def parts_of(rank):
+    return rank if isinstance(rank, tuple) else (rank,)
+
+
+def rounds_the_ranks(candidates, policy):
+    return max(reversed(candidates), key=lambda sequence: [int(part) for part in parts_of(policy.rank(sequence))])
+
+
+def rounds_pairs(candidates, policy):
+    def rounded(sequence):
+        rank = policy.rank(sequence)
+        return tuple(map(round, rank)) if isinstance(rank, tuple) else rank
+
+    return max(reversed(candidates), key=rounded)
+
+
+def ranks_in_float32(candidates, policy):
+    return max(reversed(candidates), key=lambda sequence: np.float32(parts_of(policy.rank(sequence))).tolist())
+
+
+RANKS_BY_ID: dict = {}
+RANKS_BY_SEQUENCE: dict = {}
+
+
+def remembers_ranks_by_id(candidates, policy):
+    for sequence in candidates:
+        RANKS_BY_ID.setdefault(sequence.id, policy.rank(sequence))
+    return max(reversed(candidates), key=lambda sequence: RANKS_BY_ID[sequence.id])
+
+
+def remembers_ranks_by_sequence(candidates, policy):
+    for sequence in candidates:
+        RANKS_BY_SEQUENCE.setdefault(sequence, policy.rank(sequence))
+    return max(reversed(candidates), key=RANKS_BY_SEQUENCE.get)
+
+
 def breaks_ties_by_id(candidates, policy):
     return max(candidates, key=lambda sequence: (policy.rank(sequence), sequence.id))
 
@@ -564,6 +600,11 @@ def between_the_measurements(recorded):
 
 WRONG = {
     "10.1": [
+        Wrong("whole numbers", rounds_the_ranks, "as they are: rounded to whole numbers, these two are equal"),
+        Wrong("whole numbers in pairs", rounds_pairs, "Compare the pairs as they are"),
+        Wrong("float32", ranks_in_float32, "as float32, these two are equal"),
+        Wrong("ranks kept by id", remembers_ranks_by_id, "keep ranks from one call to the next"),
+        Wrong("ranks kept by sequence", remembers_ranks_by_sequence, "keep a sequence's rank"),
         Wrong("ties by the place in the queue", breaks_ties_by_queue_place, "the order in which they waited"),
         Wrong("tier before rank", looks_at_the_tier_first, "doesn't look at the tier"),
         Wrong("negative ranks are never larger", starts_from_zero, "their ranks are −1 and −2"),
