@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 from answers import Wrong
+from lessons_lib.kv_cache.block_copies import SWAP_OUT, BlockCopy
 from lessons_lib.kv_cache.block_pool import blocks_for
 from lessons_lib.scheduling.preemption import last_in_rank, preempt_sequence
 from lessons_lib.scheduling.swap_cost import swap_if_cheaper
@@ -226,6 +227,26 @@ def preempting(
 
 def nothing(*args):
     pass
+
+
+def drops_copies_of_freed_blocks(output, victim):
+    output.num_scheduled_tokens.pop(victim, None)
+    output.block_copies[:] = [
+        each for each in output.block_copies if not {each.source, each.target} & set(victim.blocks)
+    ]
+
+
+def lists_the_copies_again(output, victim):
+    output.num_scheduled_tokens.pop(victim, None)
+    output.block_copies += [BlockCopy(SWAP_OUT, *pair) for pair in zip(victim.blocks, victim.swapped)]
+
+
+def frees_by_hand(scheduler, victim):
+    pool = scheduler.pool
+    for block in reversed(victim.blocks):
+        pool.used.discard(block)
+        pool.ref_count.pop(block, None)
+        pool.free_queue.append(block)
 
 
 def starts_the_answer_over(scheduler, scheduler_output, victim):
@@ -647,6 +668,13 @@ WRONG = {
         Wrong("a negated rank that is a pair", negates_the_rank, "TypeError"),
     ],
     "10.2": [
+        Wrong(
+            "the copies of its freed blocks are dropped",
+            preempting(step=drops_copies_of_freed_blocks),
+            "target=0); yours has lost it",
+        ),
+        Wrong("its copies are listed again", preempting(step=lists_the_copies_again), "Preempting copies nothing"),
+        Wrong("blocks are freed by hand", preempting(free=frees_by_hand), "block 0 should still be in use, with a"),
         Wrong("the victim stays in the step", preempting(step=nothing), "to blocks that it no longer has. Take B out."),
         Wrong(
             "before the other victims",
