@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import struct
 import zlib
 from array import array
@@ -20,6 +21,33 @@ from lessons_lib.scheduling.shared_blocks import copy_before_write, take_cached
 
 def forgets_the_parent(parent, token_ids):
     return block_hash(b"", token_ids)
+
+
+def sha(data):
+    return hashlib.sha256(data).digest()
+
+
+def begins_at_random(parent, token_ids):
+    return block_hash(parent or os.urandom(8), token_ids)
+
+
+def at_least_five_digits(parent, token_ids):
+    return sha(parent + "".join(f"{token:05d}" for token in token_ids).encode())
+
+
+def at_least_four_hex_digits(parent, token_ids):
+    return sha(parent + "".join(f"{token:04x}" for token in token_ids).encode())
+
+
+def six_digits(parent, token_ids):
+    return sha(parent + "".join(f"{token:06d}" for token in token_ids).encode())
+
+
+HASHES_BY_LIST: dict = {}
+
+
+def remembers_by_list(parent, token_ids):
+    return HASHES_BY_LIST.setdefault((parent, id(token_ids)), block_hash(parent, token_ids))
 
 
 def sorts_the_parent(parent, token_ids):
@@ -1088,6 +1116,10 @@ def with_sets(pool, sequence, blocks):
 
 WRONG = {
     "11.1": [
+        Wrong("a random root", begins_at_random, "in place of an empty parent?"),
+        Wrong("five digits", at_least_five_digits, "with at least 5 decimal digits each"),
+        Wrong("four hex digits", at_least_four_hex_digits, "with at least 4 hexadecimal digits each"),
+        Wrong("kept by the list", remembers_by_list, "remembered by `id(token_ids)`"),
         Wrong("text of a long array", text_of_an_array, "has `...` instead of the numbers in the middle"),
         Wrong("two bytes a token", two_bytes_a_token, "a number doesn't fit into its bytes"),
         Wrong("small floats", as_small_floats, "floats, which round large ones"),
@@ -1319,7 +1351,14 @@ WRONG = {
 }
 
 RIGHT = {
-    "11.1": [written_with_commas, updated_step_by_step, tokens_before_the_parent, hashed_as_json, token_after_token],
+    "11.1": [
+        six_digits,
+        written_with_commas,
+        updated_step_by_step,
+        tokens_before_the_parent,
+        hashed_as_json,
+        token_after_token,
+    ],
     "11.2": [
         counting(touch=touches_in_two_loops),
         counting(touch=touches_with_sets),
