@@ -241,6 +241,12 @@ def touches_without_counting(self, blocks):
     self.used.update(blocks)
 
 
+def wants_blocks(self, blocks):
+    if not blocks:
+        raise ValueError("no blocks")
+    SharedBlockPool.touch(self, blocks)
+
+
 def allocates_others(self, blocks):
     fresh = [block for block in blocks if block not in self.used]
     self.allocate(len(fresh))
@@ -1198,6 +1204,7 @@ WRONG = {
             counting(free=skips_unknown_blocks),
             "freeing block 3, which is free, should raise",
         ),
+        Wrong("touch refuses an empty list", counting(touch=wants_blocks), "`touch([])` should change nothing"),
         Wrong("touch allocates", counting(touch=allocates_others), "`allocate` takes others"),
         Wrong("free leaves blocks in use", counting(free=keeps_used), "leaves `used` when it joins the free queue"),
         Wrong("touch sorts the queue", counting(touch=makes_the_queue_anew), "The other blocks of the queue keep"),
