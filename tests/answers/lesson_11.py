@@ -588,6 +588,27 @@ def forgets_all_hashes(self, count):
     return blocks
 
 
+def evicts_if_there_are_enough(self, count):
+    if count <= len(self.free_queue):
+        for block in list(self.free_queue)[:count]:
+            if block in self.block_to_hash:
+                del self.hash_to_block[self.block_to_hash.pop(block)]
+                self.evicted += 1
+    return SharedBlockPool.allocate(self, count)
+
+
+def remembers_what_it_found(self, hashes):
+    found = self.__dict__.setdefault("found", {})
+    return list(found.setdefault(tuple(hashes), PrefixCache.match_prefix(self, hashes)))
+
+
+def remembers_what_was_there(self, hashes):
+    found = self.__dict__.setdefault("found", {})
+    blocks = found.get(tuple(hashes)) or PrefixCache.match_prefix(self, hashes)
+    found[tuple(hashes)] = blocks
+    return list(blocks)
+
+
 def evicts_before_it_allocates(self, count):
     for block in list(self.free_queue)[:count]:
         if block in self.block_to_hash:
@@ -1265,6 +1286,11 @@ WRONG = {
             "evicted in this call only", caching(allocate=counts_this_call_only), "`evicted` should be 3; yours is 2"
         ),
         Wrong("allocate forgets all hashes", caching(allocate=forgets_all_hashes), "that wasn't allocated keeps"),
+        Wrong("evicts before −1 is refused", caching(allocate=evicts_if_there_are_enough), "`allocate(-1)`"),
+        Wrong("results kept", caching(match_prefix=remembers_what_it_found), "`match_prefix([a])` found nothing. Then"),
+        Wrong(
+            "finds kept", caching(match_prefix=remembers_what_was_there), "0 had the hash a, and `match_prefix([a])`"
+        ),
         Wrong("evicts before it allocates", caching(allocate=evicts_before_it_allocates), "the call was refused, but"),
         Wrong("a block without a hash", caching(allocate=fails_on_a_block_without_a_hash), "raised KeyError"),
         Wrong(
