@@ -252,6 +252,12 @@ def sends_a_stalled_one_back(self, scheduler_output, sequence, count):
     scheduler_output.num_scheduled_tokens[sequence] = count
 
 
+def admits_none_after_a_stall(self, scheduler_output):
+    self.has_stalled = getattr(self, "has_stalled", False) or bool(scheduler_output.stalled)
+    if not self.has_stalled:
+        Scheduler.schedule_waiting(self, scheduler_output)
+
+
 def scheduling(**methods):
     """The reference with some methods replaced."""
     return type("Scheduler", (Scheduler,), methods)
@@ -885,6 +891,11 @@ WRONG = {
         Wrong("nothing returned", returns_nothing, "yours returned None"),
     ],
     "09.3": [
+        Wrong(
+            "a stall is remembered",
+            scheduling(schedule_waiting=admits_none_after_a_stall),
+            "B stalled in step 2, but in this step none stalls",
+        ),
         Wrong(
             "asks with the running of before",
             scheduling(schedule_waiting=asks_with_the_running_of_before),

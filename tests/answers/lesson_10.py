@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 from answers import Wrong
+from lessons_lib.kv_cache.block_copies import SWAP_OUT, BlockCopy
 from lessons_lib.kv_cache.block_pool import blocks_for
 from lessons_lib.scheduling.preemption import last_in_rank, preempt_sequence
 from lessons_lib.scheduling.swap_cost import swap_if_cheaper
@@ -28,6 +29,42 @@ def starts_from_zero(candidates, policy):
         if pair >= largest:
             largest, victim = pair, candidate
     return victim
+
+
+def parts_of(rank):
+    return rank if isinstance(rank, tuple) else (rank,)
+
+
+def rounds_the_ranks(candidates, policy):
+    return max(reversed(candidates), key=lambda sequence: [int(part) for part in parts_of(policy.rank(sequence))])
+
+
+def rounds_pairs(candidates, policy):
+    def rounded(sequence):
+        rank = policy.rank(sequence)
+        return tuple(map(round, rank)) if isinstance(rank, tuple) else rank
+
+    return max(reversed(candidates), key=rounded)
+
+
+def ranks_in_float32(candidates, policy):
+    return max(reversed(candidates), key=lambda sequence: np.float32(parts_of(policy.rank(sequence))).tolist())
+
+
+RANKS_BY_ID: dict = {}
+RANKS_BY_SEQUENCE: dict = {}
+
+
+def remembers_ranks_by_id(candidates, policy):
+    for sequence in candidates:
+        RANKS_BY_ID.setdefault(sequence.id, policy.rank(sequence))
+    return max(reversed(candidates), key=lambda sequence: RANKS_BY_ID[sequence.id])
+
+
+def remembers_ranks_by_sequence(candidates, policy):
+    for sequence in candidates:
+        RANKS_BY_SEQUENCE.setdefault(sequence, policy.rank(sequence))
+    return max(reversed(candidates), key=RANKS_BY_SEQUENCE.get)
 
 
 def breaks_ties_by_id(candidates, policy):
@@ -190,6 +227,26 @@ def preempting(
 
 def nothing(*args):
     pass
+
+
+def drops_copies_of_freed_blocks(output, victim):
+    output.num_scheduled_tokens.pop(victim, None)
+    output.block_copies[:] = [
+        each for each in output.block_copies if not {each.source, each.target} & set(victim.blocks)
+    ]
+
+
+def lists_the_copies_again(output, victim):
+    output.num_scheduled_tokens.pop(victim, None)
+    output.block_copies += [BlockCopy(SWAP_OUT, *pair) for pair in zip(victim.blocks, victim.swapped)]
+
+
+def frees_by_hand(scheduler, victim):
+    pool = scheduler.pool
+    for block in reversed(victim.blocks):
+        pool.used.discard(block)
+        pool.ref_count.pop(block, None)
+        pool.free_queue.append(block)
 
 
 def starts_the_answer_over(scheduler, scheduler_output, victim):
@@ -564,6 +621,11 @@ def between_the_measurements(recorded):
 
 WRONG = {
     "10.1": [
+        Wrong("whole numbers", rounds_the_ranks, "as they are: rounded to whole numbers, these two are equal"),
+        Wrong("whole numbers in pairs", rounds_pairs, "Compare the pairs as they are"),
+        Wrong("float32", ranks_in_float32, "as float32, these two are equal"),
+        Wrong("ranks kept by id", remembers_ranks_by_id, "keep ranks from one call to the next"),
+        Wrong("ranks kept by sequence", remembers_ranks_by_sequence, "keep a sequence's rank"),
         Wrong("ties by the place in the queue", breaks_ties_by_queue_place, "the order in which they waited"),
         Wrong("tier before rank", looks_at_the_tier_first, "doesn't look at the tier"),
         Wrong("negative ranks are never larger", starts_from_zero, "their ranks are −1 and −2"),
@@ -606,6 +668,13 @@ WRONG = {
         Wrong("a negated rank that is a pair", negates_the_rank, "TypeError"),
     ],
     "10.2": [
+        Wrong(
+            "the copies of its freed blocks are dropped",
+            preempting(step=drops_copies_of_freed_blocks),
+            "target=0); yours has lost it",
+        ),
+        Wrong("its copies are listed again", preempting(step=lists_the_copies_again), "Preempting copies nothing"),
+        Wrong("blocks are freed by hand", preempting(free=frees_by_hand), "block 0 should still be in use, with a"),
         Wrong("the victim stays in the step", preempting(step=nothing), "to blocks that it no longer has. Take B out."),
         Wrong(
             "before the other victims",

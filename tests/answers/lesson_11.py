@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import struct
 import zlib
 from array import array
@@ -20,6 +21,33 @@ from lessons_lib.scheduling.shared_blocks import copy_before_write, take_cached
 
 def forgets_the_parent(parent, token_ids):
     return block_hash(b"", token_ids)
+
+
+def sha(data):
+    return hashlib.sha256(data).digest()
+
+
+def begins_at_random(parent, token_ids):
+    return block_hash(parent or os.urandom(8), token_ids)
+
+
+def at_least_five_digits(parent, token_ids):
+    return sha(parent + "".join(f"{token:05d}" for token in token_ids).encode())
+
+
+def at_least_four_hex_digits(parent, token_ids):
+    return sha(parent + "".join(f"{token:04x}" for token in token_ids).encode())
+
+
+def six_digits(parent, token_ids):
+    return sha(parent + "".join(f"{token:06d}" for token in token_ids).encode())
+
+
+HASHES_BY_LIST: dict = {}
+
+
+def remembers_by_list(parent, token_ids):
+    return HASHES_BY_LIST.setdefault((parent, id(token_ids)), block_hash(parent, token_ids))
 
 
 def sorts_the_parent(parent, token_ids):
@@ -211,6 +239,12 @@ def touches_without_counting(self, blocks):
         self.ref_count.setdefault(block, 1)
         self.free_queue.pop(block, None)
     self.used.update(blocks)
+
+
+def wants_blocks(self, blocks):
+    if not blocks:
+        raise ValueError("no blocks")
+    SharedBlockPool.touch(self, blocks)
 
 
 def allocates_others(self, blocks):
@@ -552,6 +586,27 @@ def forgets_all_hashes(self, count):
         self.block_to_hash.clear()
         self.hash_to_block.clear()
     return blocks
+
+
+def evicts_if_there_are_enough(self, count):
+    if count <= len(self.free_queue):
+        for block in list(self.free_queue)[:count]:
+            if block in self.block_to_hash:
+                del self.hash_to_block[self.block_to_hash.pop(block)]
+                self.evicted += 1
+    return SharedBlockPool.allocate(self, count)
+
+
+def remembers_what_it_found(self, hashes):
+    found = self.__dict__.setdefault("found", {})
+    return list(found.setdefault(tuple(hashes), PrefixCache.match_prefix(self, hashes)))
+
+
+def remembers_what_was_there(self, hashes):
+    found = self.__dict__.setdefault("found", {})
+    blocks = found.get(tuple(hashes)) or PrefixCache.match_prefix(self, hashes)
+    found[tuple(hashes)] = blocks
+    return list(blocks)
 
 
 def evicts_before_it_allocates(self, count):
@@ -1088,6 +1143,10 @@ def with_sets(pool, sequence, blocks):
 
 WRONG = {
     "11.1": [
+        Wrong("a random root", begins_at_random, "in place of an empty parent?"),
+        Wrong("five digits", at_least_five_digits, "with at least 5 decimal digits each"),
+        Wrong("four hex digits", at_least_four_hex_digits, "with at least 4 hexadecimal digits each"),
+        Wrong("kept by the list", remembers_by_list, "remembered by `id(token_ids)`"),
         Wrong("text of a long array", text_of_an_array, "has `...` instead of the numbers in the middle"),
         Wrong("two bytes a token", two_bytes_a_token, "a number doesn't fit into its bytes"),
         Wrong("small floats", as_small_floats, "floats, which round large ones"),
@@ -1166,6 +1225,7 @@ WRONG = {
             counting(free=skips_unknown_blocks),
             "freeing block 3, which is free, should raise",
         ),
+        Wrong("touch refuses an empty list", counting(touch=wants_blocks), "`touch([])` should change nothing"),
         Wrong("touch allocates", counting(touch=allocates_others), "`allocate` takes others"),
         Wrong("free leaves blocks in use", counting(free=keeps_used), "leaves `used` when it joins the free queue"),
         Wrong("touch sorts the queue", counting(touch=makes_the_queue_anew), "The other blocks of the queue keep"),
@@ -1226,6 +1286,11 @@ WRONG = {
             "evicted in this call only", caching(allocate=counts_this_call_only), "`evicted` should be 3; yours is 2"
         ),
         Wrong("allocate forgets all hashes", caching(allocate=forgets_all_hashes), "that wasn't allocated keeps"),
+        Wrong("evicts before −1 is refused", caching(allocate=evicts_if_there_are_enough), "`allocate(-1)`"),
+        Wrong("results kept", caching(match_prefix=remembers_what_it_found), "`match_prefix([a])` found nothing. Then"),
+        Wrong(
+            "finds kept", caching(match_prefix=remembers_what_was_there), "0 had the hash a, and `match_prefix([a])`"
+        ),
         Wrong("evicts before it allocates", caching(allocate=evicts_before_it_allocates), "the call was refused, but"),
         Wrong("a block without a hash", caching(allocate=fails_on_a_block_without_a_hash), "raised KeyError"),
         Wrong(
@@ -1319,7 +1384,14 @@ WRONG = {
 }
 
 RIGHT = {
-    "11.1": [written_with_commas, updated_step_by_step, tokens_before_the_parent, hashed_as_json, token_after_token],
+    "11.1": [
+        six_digits,
+        written_with_commas,
+        updated_step_by_step,
+        tokens_before_the_parent,
+        hashed_as_json,
+        token_after_token,
+    ],
     "11.2": [
         counting(touch=touches_in_two_loops),
         counting(touch=touches_with_sets),

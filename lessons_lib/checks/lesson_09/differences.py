@@ -228,6 +228,12 @@ def _too_few(twins: "Twins", mine, want) -> str:
             f"There aren't blocks for all tokens of {left_out.id}, but this step computes only some of them. "
             "Whether a sequence may start is for the admission rule to say, and it says yes."
         )
+    if not mine and twins.stalls and not want.stalled:
+        step, names = next(reversed(twins.stalls.items()))
+        return (
+            f"{listed(names)} stalled in step {step}, but in this step none stalls. Is an earlier stall remembered? "
+            "Only `scheduler_output.stalled` counts, and that is a new, empty list in every step."
+        )
     if mine:
         return "Continue while a sequence waits, budget is left and a batch slot is free; one per step is too slow."
     if twins.before and len(twins.before) < twins.mine.max_num_seqs:

@@ -14,6 +14,7 @@ def check_scheduler(attempt) -> None:
     _check_admission(attempt)
     _check_policy(attempt)
     _check_blocks(attempt)
+    _check_stall_passes(attempt)
     for seed in range(30):
         _check_random(attempt, seed)
 
@@ -256,6 +257,19 @@ def _check_blocks(attempt) -> None:
     for scheduler in (twins.mine, twins.want):
         scheduler.pool.allocate(4)
     _steps(twins, 5)
+
+
+def _check_stall_passes(attempt) -> None:
+    case = (
+        "three blocks of 4, every request is admitted; A and B run, with prompts of 4. After step 1, C (prompt 3) "
+        "arrives. In step 2, A gets the free block, and B stalls. Then A ends."
+    )
+    requests = {"A": (4, 2, 2), "B": (4, 9, 9), "C": (3, 2, 2)}
+    twins = Twins(attempt, requests, case, num_blocks=3, admission=admit_all, max_num_seqs=4, max_num_batched_tokens=32)
+    twins.add("A", "B")
+    _steps(twins, 1)
+    twins.add("C")
+    _steps(twins, 2)
 
 
 def _check_random(attempt, seed: int) -> None:

@@ -38,6 +38,7 @@ class Twins:
         self.want = Scheduler(BlockPool(num_blocks, block_size), admission=admission, **limits)
         self.questions = 0
         self.number = 0
+        self.stalls: dict[int, list[str]] = {}  # step -> what stalled in it, for the steps before this one
 
     def add(self, *names: str) -> None:
         for scheduler in (self.mine, self.want):
@@ -73,6 +74,8 @@ class Twins:
         if expected:
             return False
         compare_outputs(self, got, want)
+        if self.want_stalled:
+            self.stalls[self.number] = self.want_stalled
         for scheduler, scheduler_output in ((self.mine, got), (self.want, want)):
             lengths = [len(sequence.output_ids) + 1 for sequence in scheduler_output.num_scheduled_tokens]
             call(

@@ -21,6 +21,7 @@ def check_preempt_sequence(attempt) -> None:
     _check_place_in_queue(attempt)
     _check_swapped(attempt)
     _check_waiting_victim(attempt)
+    _check_shared_block(attempt)
     for seed in range(8):
         _check_run(attempt, seed)
 
@@ -95,7 +96,7 @@ def _check_place_in_queue(attempt) -> None:
 def _check_swapped(attempt) -> None:
     case = (
         "B is the victim, and its 8 computed tokens are being copied to blocks 0 and 1 of the swap space: "
-        "`victim.swapped` is [0, 1]."
+        "`victim.swapped` is [0, 1], and `block_copies` has the two copies."
     )
     state = Pressed(attempt, case, num_blocks=4)
     state.run("A", 8, answered=1, num_blocks=2, scheduled=1)
@@ -104,7 +105,8 @@ def _check_swapped(attempt) -> None:
     state.preempt("B")
     case = (
         "B is the victim. 5 of its 12 prompt tokens are computed, and this step has scheduled the other 7 already. The "
-        "5 are being copied to blocks 0 and 1 of the swap space: `victim.swapped` is [0, 1]."
+        "5 are being copied to blocks 0 and 1 of the swap space: `victim.swapped` is [0, 1], and `block_copies` has "
+        "the two copies."
     )
     state = Pressed(attempt, case, num_blocks=5)
     state.run("A", 8, answered=1, num_blocks=2)
@@ -119,6 +121,18 @@ def _check_waiting_victim(attempt) -> None:
     state.run("A", 8, answered=1, num_blocks=2)
     state.wait("B", "C")
     state.give("B", computed=5, num_blocks=2)
+    state.preempt("B")
+
+
+def _check_shared_block(attempt) -> None:
+    case = (
+        "blocks of 4; A and B run, and begin with the same 4 tokens: block 0 is the first of both (lesson 11 has such "
+        "blocks). B is the victim."
+    )
+    state = Pressed(attempt, case, num_blocks=4)
+    state.run("A", 8, answered=1, num_blocks=2)
+    state.run("B", 8, answered=1, num_blocks=2)
+    state.share_first_block("B", "A")
     state.preempt("B")
 
 

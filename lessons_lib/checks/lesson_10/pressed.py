@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from lessons_lib.checks.exercise import Mistake, call, short
 from lessons_lib.checks.lesson_09.made_up import names_of
+from lessons_lib.kv_cache.block_copies import SWAP_OUT, BlockCopy
 from lessons_lib.kv_cache.block_pool import BlockPool, blocks_for
 from lessons_lib.kv_cache.prefix_cache import PrefixCache
 from lessons_lib.scheduling.preemption import PreemptiveScheduler, PreemptiveSchedulerOutput, never_swap
@@ -82,6 +83,15 @@ class Pressed:
     def swap(self, name: str) -> None:
         sequence = self.sequences[name]
         sequence.swapped = self.scheduler.swap_space.allocate(blocks_for(sequence.num_computed_tokens, SIZE))
+        copies = [BlockCopy(SWAP_OUT, *pair) for pair in zip(sequence.blocks, sequence.swapped)]
+        self.output.block_copies += copies
+
+    def share_first_block(self, name: str, other: str) -> None:
+        """One sequence begins with the first block of the other."""
+        pool, sequence = self.scheduler.pool, self.sequences[name]
+        pool.free(sequence.blocks[:1])
+        sequence.blocks[0] = self.sequences[other].blocks[0]
+        pool.touch(sequence.blocks[:1])
 
     def preempted_before(self, name: str) -> None:
         """A sequence that this step has preempted already."""
@@ -99,7 +109,11 @@ class Pressed:
         self.counts = {key.id: n for key, n in self.output.num_scheduled_tokens.items() if key is not victim}
         self.preempted = [*names_of(self.output.preempted), name]
         self.was_scheduled = victim in self.output.num_scheduled_tokens
-        self.blocks, self.used = list(victim.blocks), set(scheduler.pool.used) - set(victim.blocks)
+        counts = scheduler.pool.ref_count
+        self.shared = {block: counts[block] - 1 for block in victim.blocks if counts[block] > 1}
+        self.blocks = [block for block in victim.blocks if block not in self.shared]
+        self.used = set(scheduler.pool.used) - set(self.blocks)
+        self.copies = list(self.output.block_copies)
         self.swapped, self.computed = list(victim.swapped), victim.num_computed_tokens
         self._call()
         self._compare_tokens()
@@ -263,11 +277,28 @@ class Pressed:
             )
             self._fail(what, idea)
 
-        if changed := [*self.output.admitted, *self.output.stalled, *self.output.block_copies]:
+        if changed := [*self.output.admitted, *self.output.stalled]:
             self._fail(
-                f"`admitted`, `stalled` and `block_copies` of the output should be empty; one of yours has "
+                f"`admitted` and `stalled` of the output should be empty; one of yours has "
                 f"{getattr(changed[0], 'id', None) or short(changed[0])}.",
-                "The victim wasn't admitted in this step, it doesn't stall, and nothing is copied.",
+                "The victim wasn't admitted in this step, and it doesn't stall.",
+            )
+        self._compare_copies()
+
+    def _compare_copies(self) -> None:
+        name, copies = self.victim.id, list(self.output.block_copies)
+        if missing := [copy for copy in self.copies if copy not in copies]:
+            self._fail(
+                f"`scheduler_output.block_copies` should still have {missing[0]}; yours has lost it.",
+                f"This copy takes {name}'s keys and values to the swap space, and it hasn't been made yet. Block "
+                f"copies are carried out before the step computes anything, so block {missing[0].source} may be free. "
+                f"Without the copy, {name} gets back whatever the swap space holds.",
+            )
+        if copies != self.copies:
+            self._fail(
+                f"`scheduler_output.block_copies` should be as it was, {short(self.copies)}; yours is {short(copies)}.",
+                "Preempting copies nothing: what is swapped out has been listed before your function is called. Leave "
+                "the list as it is.",
             )
 
     def _compare_swap_space(self) -> None:
@@ -286,8 +317,10 @@ class Pressed:
         due = f"blocks {listed(map(str, self.blocks))} of {name} should be free"
         lost = sorted(set(self.blocks) & pool.used)
         if both := sorted(pool.used & set(pool.free_queue)):
+            are, them = ("are", "them") if len(both) > 1 else ("is", "it")
             self._fail(
-                f"{due}; with yours, {listed(map(str, both))} is in the free queue, but the pool counts it as in use.",
+                f"{due}; with yours, {listed(map(str, both))} {are} in the free queue, but the pool counts {them} as "
+                "in use.",
                 "Leave the pool's books to the pool: `scheduler.pool.free(blocks)`.",
             )
         if lost and not mine:
@@ -312,6 +345,14 @@ class Pressed:
                 f"These blocks belong to the pool now, and soon to another sequence. {name} would read that "
                 "sequence's keys, and free its blocks.",
             )
+        for block, count in self.shared.items():
+            if pool.ref_count.get(block, 0) != count or block not in pool.used:
+                self._fail(
+                    f"block {block} should still be in use, with a count of {count} in `pool.ref_count`; yours leaves "
+                    f"it {'in use' if block in pool.used else 'free'}, with a count of {pool.ref_count.get(block, 0)}.",
+                    f"Another sequence reads it. The pool counts the users of a block, and frees it when {name} was "
+                    "the last one: leave its books to it, and call `scheduler.pool.free(blocks)`.",
+                )
         if pool.used != self.used or len(pool.free_queue) + len(pool.used) != pool.num_blocks:
             self._fail(
                 f"blocks {sorted(self.used)} of the pool should be in use, and all others free once; yours leaves "

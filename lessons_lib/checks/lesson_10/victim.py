@@ -21,9 +21,12 @@ class LastComeFirstServed:
 def check_last_in_rank(attempt) -> None:
     _check_alone(attempt)
     _check_order_of_arrival(attempt)
+    _check_called_again(attempt)
     _check_other_policies(attempt)
+    _check_another_policy(attempt)
     _check_progress(attempt)
     _check_alike(attempt)
+    _check_close_ranks(attempt)
     _check_random(attempt)
 
 
@@ -142,6 +145,60 @@ def _check_order_of_arrival(attempt) -> None:
         ),
     }
     _choose(attempt, [d, a, b], FirstComeFirstServed(), d, case, ideas, LAST)
+
+
+def _check_close_ranks(attempt) -> None:
+    """Ranks that are equal once they are rounded."""
+    rounded = "A's rank is larger. Compare the ranks as they are: rounded to whole numbers, these two are equal."
+    a, b = _sequence("A", 0.5), _sequence("B", 0.2)
+    case = "first come, first served; A arrived at 0.5 and B at 0.2; the candidates are A, B."
+    _choose(attempt, [a, b], FirstComeFirstServed(), a, case, {"B": rounded}, LAST)
+    case = (
+        "strict priority; both are in tier 0, A arrived at 0.5 and B at 0.2, so their ranks are (0, 0.5) and (0, 0.2)."
+    )
+    parts = "A's rank is larger. Compare the pairs as they are: rounded to whole numbers, these two are equal."
+    _choose(attempt, [a, b], StrictPriority(), a, case, {"B": parts}, LAST)
+    a, b = _sequence("A", 1_700_000_001.0), _sequence("B", 1_700_000_000.0)
+    case = (
+        "first come, first served; B arrived at 1,700,000,000 (`time.time()` in 2023) and A a second later; the "
+        "candidates are A, B."
+    )
+    single = "A's rank is larger. Compare the ranks as they are: as float32, these two are equal."
+    _choose(attempt, [a, b], FirstComeFirstServed(), a, case, {"B": single}, LAST)
+
+
+def _check_called_again(attempt) -> None:
+    """Other sequences may have the ids of earlier ones."""
+    policy = FirstComeFirstServed()
+    p, q = _sequence("P", 1.0), _sequence("Q", 0.0)
+    case = "first come, first served; P arrived at 1 and Q at 0; the candidates are Q, P."
+    _choose(attempt, [q, p], policy, p, case, {}, LAST)
+    q, p = _sequence("Q", 1.0), _sequence("P", 0.0)
+    case = (
+        "first come, first served, and two calls. In the first one, P arrived at 1 and Q at 0. In the second one, two "
+        "other sequences have these ids: Q arrived at 1 and P at 0, and the candidates are P, Q."
+    )
+    kept = (
+        "The first call was right, and so this one would be by itself. Does your function keep ranks from one call to "
+        "the next? Ask `policy.rank` in every call."
+    )
+    _choose(attempt, [p, q], policy, q, case, {"P": kept}, LAST)
+
+
+def _check_another_policy(attempt) -> None:
+    """The same sequences have other ranks under another policy."""
+    a, b = _sequence("A", 1.0), _sequence("B", 0.0)
+    case = "first come, first served; A arrived at 1 and B at 0; the candidates are A, B."
+    _choose(attempt, [a, b], FirstComeFirstServed(), a, case, {}, LAST)
+    case = (
+        "two calls with the same sequences: A arrived at 1 and B at 0. The first call's policy was first come, first "
+        "served. The second one's serves the latest arrival first, so the ranks are −1 and 0."
+    )
+    kept = (
+        "The first call was right, and so this one would be by itself. Does your function keep a sequence's rank? "
+        "Another policy ranks it in another way: ask `policy.rank` in every call."
+    )
+    _choose(attempt, [a, b], LastComeFirstServed(), b, case, {"A": kept}, LAST)
 
 
 def _check_other_policies(attempt) -> None:

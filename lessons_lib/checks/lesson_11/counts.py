@@ -77,11 +77,19 @@ def _queue_idea(found: list, idea: str) -> str:
 def touch(pool, blocks: list[int], case: str) -> None:
     try:
         call(pool.touch, list(blocks), case=case)
-    except (ValueError, KeyError) as error:
+    except (ValueError, LookupError) as error:
+        if isinstance(error, IndexError) and blocks:
+            raise
         idea = (
             "Any block of the pool may be touched. One that is in use has an entry in `ref_count` and isn't in the "
             "free queue. A free one is in the queue and has no entry."
         )
+        if not blocks:
+            raise Mistake(
+                f"`touch([])` should change nothing; yours raised {type(error).__name__}: {str(error)[:100]}.",
+                case=case,
+                idea="A sequence for which nothing is found touches an empty list.",
+            ) from None
         raise Mistake(
             f"`touch` raised {type(error).__name__}: {str(error)[:100]}. It should touch these blocks.",
             case=case,
@@ -131,6 +139,11 @@ def _check_touch_used(attempt) -> None:
     touch(pool, [0], case)
     more = "Any number of sequences may use a block. Add one to the current count."
     expect(pool, {0: 3, 1: 2, 2: 1}, [3, 4, 5], case, more)
+    case = "one sequence uses blocks 0, 1, 2; `touch([])`."
+    pool = _used(attempt, 6, 3)
+    touch(pool, [], case)
+    none = "An empty list changes nothing."
+    expect(pool, {0: 1, 1: 1, 2: 1}, [3, 4, 5], case, none, none)
 
 
 def _freed(attempt, case: str):

@@ -19,6 +19,7 @@ def check_prefix_cache(attempt) -> None:
     _check_match(attempt)
     _check_match_free(attempt)
     _check_allocate(attempt)
+    _check_found_anew(attempt)
     _check_allocate_refused(attempt)
     _check_writable(attempt)
     check_random_run(attempt)
@@ -227,6 +228,33 @@ def _check_allocate(attempt) -> None:
     _expect_hashes(pool, {}, 1, case)
 
 
+def _check_found_anew(attempt) -> None:
+    """What is found may differ from call to call."""
+    kept = (
+        "Does your pool remember what an earlier call found? Blocks get a hash and lose it between two calls, so look "
+        "the hashes up in `hash_to_block` each time."
+    )
+    pool, one = attempt(2, 16), HASHES[:1]
+    case = (
+        "two blocks; `match_prefix([a])` found nothing. Then block 0 was allocated and got the hash a: "
+        "`match_prefix([a])` again."
+    )
+    for want in ([], [0]):
+        got = list(call(pool.match_prefix, list(one), case=case))
+        if got != want:
+            raise Mistake(f"`match_prefix` should return {want}; yours returned {short(got)}.", case=case, idea=kept)
+        if not want:
+            pool.cache_full_block(*call(pool.allocate, 1, case=case), one[0])
+    case = (
+        "two blocks; 0 had the hash a, and `match_prefix([a])` found it. Then it was freed, and both blocks were "
+        "allocated: `match_prefix([a])` again."
+    )
+    free_all(pool, [0], case)
+    call(pool.allocate, 2, case=case)
+    if got := list(call(pool.match_prefix, list(one), case=case)):
+        raise Mistake(f"`match_prefix` should return []; yours returned {short(got)}.", case=case, idea=kept)
+
+
 def _check_allocate_refused(attempt) -> None:
     case = "two blocks with the hashes a and b; a is in use, b is free; `allocate(2)`."
     pool = _filled(attempt, 2, 2)
@@ -241,6 +269,16 @@ def _check_allocate_refused(attempt) -> None:
     )
     doing = "allocating 2 blocks with 1 free"
     refused(OutOfBlocks, pool.allocate, 2, doing=doing, case=case, idea=idea, unchanged=unchanged)
+    case = "three blocks with the hashes a, b and c; a is in use, b and c are free; `allocate(-1)`."
+    pool = _filled(attempt, 3, 3)
+    free_all(pool, [1, 2], case)
+
+    def all_kept() -> None:
+        expect(pool, {0: 1}, [2, 1], case)
+        _expect_hashes(pool, dict(enumerate(HASHES[:3])), 0, case)
+
+    doing = "allocating −1 blocks"
+    refused(ValueError, pool.allocate, -1, doing=doing, case=case, idea=idea, unchanged=all_kept)
 
 
 def _writable(pool, block: int, want: bool, case: str, idea: str) -> None:

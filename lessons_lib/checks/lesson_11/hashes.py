@@ -3,6 +3,7 @@ else.
 """
 
 import hashlib
+import os
 import types
 from random import Random
 
@@ -14,6 +15,7 @@ OTHER_PARENT = hashlib.sha256(b"another parent").digest()
 
 def check_block_hash(attempt) -> None:
     _check_kind(attempt)
+    _check_changed_list(attempt)
     _check_same_again(attempt)
     _check_tokens(attempt)
     _check_parent(attempt)
@@ -120,6 +122,36 @@ def _check_same_again(attempt) -> None:
             idea=idea,
         )
 
+    _check_first_block_again(attempt)
+
+
+def _check_first_block_again(attempt) -> None:
+    case = "block_hash(b'', [5, 6, 7, 8]), called twice."
+    if _hash(attempt, b"", [5, 6, 7, 8], case) != _hash(attempt, b"", [5, 6, 7, 8], case):
+        raise Mistake(
+            "the same first block should have the same hash each time; yours has two different ones.",
+            case=case,
+            idea="Is a random number, or the time, put in place of an empty parent? Then no two sequences ever share "
+            "their first blocks. `b''` is a parent like any other: hash it with the tokens.",
+        )
+
+
+def _check_changed_list(attempt) -> None:
+    """Whether a hash is remembered by the address of the list."""
+    parent = os.urandom(32)  # not one that an earlier trial has used
+    tokens, others = [5, 6, 7, 8], [9, 8, 7, 6]
+    case = "block_hash(<parent>, tokens); then `tokens[:] = [9, 8, 7, 6]`, and again block_hash(<parent>, tokens)."
+    before, other = (call(attempt, parent, one, case=case) for one in (tokens, others))
+    tokens[:] = others
+    after = call(attempt, parent, tokens, case=case)
+    if before == after != other:
+        raise Mistake(
+            "a list with other tokens should have another hash; yours gives the same one as before.",
+            case=case,
+            idea="Is the hash remembered by `id(token_ids)`, or some other sign of the list object? An object may "
+            "get other tokens, and another list may get its address. Compute the hash in every call.",
+        )
+
 
 def _check_tokens(attempt) -> None:
     lost = "Is `token_ids` part of what you hash, and does nothing cut it off?"
@@ -190,6 +222,22 @@ def _check_tokens(attempt) -> None:
         raise Mistake(
             "two blocks should give two different hashes; yours gives the same one twice.", case=case, idea=shortened
         )
+
+    _check_digits(attempt)
+
+
+def _check_digits(attempt) -> None:
+    """Numbers written with at least so many digits: a longer one runs into the next."""
+    for base, name in ((10, "decimal"), (16, "hexadecimal")):
+        for width in range(2, 6 if base == 10 else 5):
+            text = f"1{'0' * (width - 1)}123456"[: 2 * width + 1]
+            one, other = ([int(text[:end], base), int(text[end:], base)] for end in (width, width + 1))
+            idea = (
+                f"Are tokens written as text, with at least {width} {name} digits each? Ids go up to 200,000 and more, "
+                "and a longer one runs into the next. Put a separator between them, or use "
+                '`array("q", token_ids).tobytes()`.'
+            )
+            _differ(attempt, (PARENT, one), (PARENT, other), idea, f"{one} and {other}")
 
 
 def _check_parent(attempt) -> None:
