@@ -1,6 +1,8 @@
 """Answers to the exercise of lesson 17: engines with one mistake each, and engines that are built in another way."""
 
+import linecache
 import os
+import warnings
 from collections import deque
 from dataclasses import replace
 
@@ -657,6 +659,47 @@ def aborts_what_waits_only(make_engine):
     assert not any(event.token_ids for event in events if event.request_id == "b")
 
 
+A_TUPLE = """
+def asserts_a_tuple(make_engine):
+    for aborted in "ab":
+        events = two_requests(make_engine, aborted, max_num_seqs=1)
+        late = sum(len(event.token_ids) for event in events if event.request_id == aborted)
+        assert (late == 0, f"{late} tokens after the abort")
+"""
+
+
+def as_a_cell(source, name):
+    """The function of this name in a text, compiled as a notebook does, without Python's own warning."""
+    file = f"<cell of {name}>"
+    linecache.cache[file] = len(source), None, source.splitlines(keepends=True), file
+    cell = dict(globals())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        exec(compile(source, file, "exec"), cell)
+    return cell[name]
+
+
+def yields(make_engine):
+    for aborted in "ab":
+        for event in two_requests(make_engine, aborted, max_num_seqs=1):
+            yield event
+            assert event.request_id != aborted or not event.token_ids
+
+
+async def awaits(make_engine):
+    aborts_what_runs_only(make_engine)
+    aborts_what_waits_only(make_engine)
+
+
+def catches_its_own(make_engine):
+    try:
+        for aborted in "ab":
+            events = two_requests(make_engine, aborted, max_num_seqs=1)
+            assert not any(event.token_ids for event in events if event.request_id == aborted)
+    except Exception as error:
+        print(error)
+
+
 def allows_no_event(make_engine):
     for aborted in "ab":
         events = two_requests(make_engine, aborted, max_num_seqs=1)
@@ -782,6 +825,10 @@ def says_nothing(make_engine):
 
 WRONG["17.5"] = [
     Wrong("wants both to run", wants_both_to_run, "the test fails on an engine that serves one request at a time"),
+    Wrong("asserts a tuple", as_a_cell(A_TUPLE, "asserts_a_tuple"), "is a tuple, which counts as true"),
+    Wrong("yields", yields, "Your test contains `yield`"),
+    Wrong("a coroutine", awaits, "Your test is a coroutine"),
+    Wrong("catches its own", catches_its_own, "Your `except Exception:` catches the AssertionError"),
     Wrong("returns its verdict", returns_its_verdict, "It returned False, which nothing reads"),
     Wrong("an assertion without words", says_nothing, "of your cell: `assert not [each for each in"),
     Wrong("counts steps", counts_steps, "Does your test count steps or events?"),
