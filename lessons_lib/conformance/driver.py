@@ -92,6 +92,8 @@ class Run:
         requests: id -> Served, of all requests.
         steps: how many there were.
         watch: ModelWatch of the engine's model.
+        returned: what the last step returned, each with its tokens as they were then. An item that changes them clears
+            this list.
     """
 
     def __init__(self, make_engine: MakeEngine, family: str, limits: Limits, tokenizer: Any):
@@ -103,6 +105,7 @@ class Run:
         self.watch.passes.clear()  # the engine may have tried the model
         self.requests: dict[str, Served] = {}
         self.steps = 0
+        self.returned: list[tuple[NewTokens, list[int]]] = []
 
     def close(self) -> None:
         if close := getattr(self.engine, "close", None):
@@ -153,8 +156,16 @@ class Run:
         returned = self.engine.step()
         if not isinstance(returned, list):
             raise Broken(f"step() returned {type(returned).__name__}; it must be a list of NewTokens, [] for none.")
+        for event, tokens in self.returned:
+            if list(event.token_ids) != tokens:
+                raise Broken(
+                    f"request {event.request_id!r} ({self.requests[event.request_id]}): step {self.steps - 1} returned "
+                    f"its tokens {tokens}, and step {self.steps} has changed that list: it is {event.token_ids} now. "
+                    "What a step returned stays as it is: make a new list for each NewTokens."
+                )
         for event in returned:
             self.keep(event)
+        self.returned = [(event, list(event.token_ids)) for event in returned]
         return returned
 
     def keep(self, event: NewTokens) -> None:
@@ -212,8 +223,28 @@ class Run:
             if served.finish_reason is None and not served.is_aborted:
                 raise Broken(
                     f"has_unfinished() is False, and request {name!r} ({served}) has not ended: it got "
-                    f"{len(served.tokens)} tokens and no finish_reason. A request was lost."
+                    f"{len(served.tokens)} tokens and no finish_reason. {self._why_not_ended(name)}"
                 )
+
+    def _why_not_ended(self, name: str) -> str:
+        served = self.requests[name]
+        params, length = served.params, len(served.tokens)
+        ends = {*params.stop_token_ids, *(() if params.ignore_eos else (self.limits.eos_token_id,))}
+        if served.tokens and served.tokens[-1] in ends:
+            return "Its last token ends it: with it, or in a NewTokens after it, the reason 'stop' must come."
+        if length >= params.max_tokens:
+            return "These are all: with the last one, or in a NewTokens after it, the reason 'length' must come."
+        if length + len(served.prompt) >= self.limits.max_model_len:
+            return (
+                f"The context of {self.limits.max_model_len} tokens is full: with the last token, or in a NewTokens "
+                "after it, the reason 'length' must come."
+            )
+        try:
+            if any(event.request_id == name for event in self.engine.step()):
+                return "One more step() served it, so it was still there: has_unfinished() must be True until it ends."
+        except Exception:
+            pass
+        return "A request was lost."
 
     def first_step(self, name: str) -> int:
         """The step in which a request got its first token.

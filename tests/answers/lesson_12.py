@@ -31,6 +31,16 @@ def probabilities_with(
     return token_probabilities
 
 
+def in_the_dtype_of_the_logits(logits, temperature, top_k, top_p):
+    probabilities, tokens = probabilities_with()(logits, temperature, top_k, top_p)
+    return probabilities.to(logits.dtype), tokens
+
+
+def in_float16(logits, temperature, top_k, top_p):
+    probabilities, tokens = probabilities_with()(logits, temperature, top_k, top_p)
+    return probabilities.half(), tokens
+
+
 def does_not_divide_by_the_sum(logits, temperature, top_k, top_p):
     scaled, tokens = (logits.double() / temperature[:, None]).sort(dim=-1, descending=True, stable=True)
     probabilities = scaled.softmax(dim=-1)
@@ -1041,6 +1051,8 @@ def wraps_round(logits, temperature, top_k, top_p):
 WRONG = {
     "12.1": [
         Wrong("sorts float32 probabilities", sorts_probabilities, "token 1 has the larger logit"),
+        Wrong("the dtype of the logits", in_the_dtype_of_the_logits, "the probabilities are returned as bfloat16"),
+        Wrong("float16", in_float16, "the probabilities are returned as float16"),
         Wrong("top_k wraps round", wraps_round, "`top_k` may be larger than the vocabulary"),
         Wrong("no temperature", probabilities_with(scale=lambda logits, t: logits), "Divide the logits by it"),
         Wrong(

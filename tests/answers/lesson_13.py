@@ -420,6 +420,41 @@ class DropsFirst(GraphStore):
 # 13.2 next_tokens
 
 
+def tokens_of(sequence, count, previous_rows):
+    start = sequence.num_computed_tokens
+    return sequence.token_ids[start : start + count] or [-1 - previous_rows[sequence]]
+
+
+def a_default_that_grows():
+    def next_tokens(scheduler_output, previous_rows, ids=[]):  # noqa: B006
+        for sequence, count in scheduler_output.num_scheduled_tokens.items():
+            ids += tokens_of(sequence, count, previous_rows)
+        return ids
+
+    return next_tokens
+
+
+def newest_first():
+    ids = []
+
+    def next_tokens(scheduler_output, previous_rows):
+        scheduled = scheduler_output.num_scheduled_tokens.items()
+        ids[:0] = [token for each, count in scheduled for token in tokens_of(each, count, previous_rows)]
+        return ids
+
+    return next_tokens
+
+
+def one_token_is_a_decode(scheduler_output, previous_rows):
+    tokens = []
+    for sequence, count in scheduler_output.num_scheduled_tokens.items():
+        if count == 1 and not sequence.num_placeholders:
+            tokens.append(sequence.token_ids[-1])
+        else:
+            tokens += tokens_of(sequence, count, previous_rows)
+    return tokens
+
+
 def last_known(scheduler_output, previous_rows):
     tokens = []
     for sequence, count in scheduler_output.num_scheduled_tokens.items():
@@ -1546,6 +1581,11 @@ WRONG = {
         Wrong("replays a larger graph", LargerGraph, "Don't replay a larger one"),
     ],
     "13.2": [
+        Wrong(
+            "a default that grows", a_default_that_grows(), "begins with the tokens of an earlier call, [11, 12, 13,"
+        ),
+        Wrong("one list, newest first", newest_first(), "ends with the tokens of an earlier call, [11, 12, 13,"),
+        Wrong("one token is a decode", one_token_is_a_decode, "One scheduled token needn't be the last"),
         Wrong("the last known token", last_known, "21 is computed already. All known tokens are computed"),
         Wrong("-i", minus_i, "−1 − i"),
         Wrong("always -1", always_minus_one, "expected [41, -3]; yours returned [41, »-1«]"),

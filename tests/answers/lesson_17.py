@@ -1,6 +1,8 @@
 """Answers to the exercise of lesson 17: engines with one mistake each, and engines that are built in another way."""
 
+import linecache
 import os
+import warnings
 from collections import deque
 from dataclasses import replace
 
@@ -278,6 +280,67 @@ class BareTokens(Alone):
         return [NewTokens(each.request_id, each.token_ids[0], each.finish_reason) for each in super().step()]
 
 
+class FirstStopToken(Alone):
+    def reason(self, token, prompt, answer, params):
+        return super().reason(token, prompt, answer, replace(params, stop_token_ids=params.stop_token_ids[:1]))
+
+
+class OneList(Alone):
+    """The same list in every NewTokens."""
+
+    def __init__(self, model, limits):
+        super().__init__(model, limits)
+        self.ids = []
+
+    def step(self):
+        events = super().step()
+        for each in events:
+            self.ids[:] = each.token_ids
+        return [replace(each, token_ids=self.ids) for each in events]
+
+
+class QueueOfTheClass(Alone):
+    shared = deque()
+
+    def __init__(self, model, limits):
+        super().__init__(model, limits)
+        self.queue = self.shared
+
+
+class NoReason(Alone):
+    def step(self):
+        return [replace(each, finish_reason=None) for each in super().step()]
+
+
+class NoReasonAtTheContext(Alone):
+    def step(self):
+        events = super().step()
+        return [replace(each, finish_reason=each.finish_reason and self.told) for each in events]
+
+    def reason(self, token, prompt, answer, params):
+        reason = super().reason(token, prompt, answer, params)
+        self.told = reason if reason == "stop" or len(answer) == params.max_tokens else None
+        return reason
+
+
+class NoReasonAtTheEndToken(Alone):
+    def step(self):
+        events = super().step()
+        return [replace(each, finish_reason=None) if each.finish_reason == "stop" else each for each in events]
+
+
+class UnfinishedWhileItRuns(Alone):
+    runs = False
+
+    def step(self):
+        events = super().step()
+        self.runs = any(each.finish_reason is None for each in events)
+        return events
+
+    def has_unfinished(self):
+        return self.runs
+
+
 class WithACache:
     """A cache for each request, which take turns; the end is told one step after the last token."""
 
@@ -319,6 +382,13 @@ WRONG["17.1"] = [
     Wrong("a token, no list", of(BareTokens), "token_ids is 59; it must be a list"),
     Wrong("the whole answer at once", of(AllAtOnce), "a step made 3 passes of the model"),
     Wrong("one place for all", of(OnePlace), "A request was lost"),
+    Wrong("the first stop token only", of(FirstStopToken), "the answer should have ended there"),
+    Wrong("one list for all", of(OneList), "step 2 returned its tokens [59], and step 3 has changed that list"),
+    Wrong("one queue for all engines", of(QueueOfTheClass), "has_unfinished() of the second is True"),
+    Wrong("no reason", of(NoReason), "it got 8 tokens and no finish_reason. These are all"),
+    Wrong("no reason at the context's end", of(NoReasonAtTheContext), "The context of 64 tokens is full"),
+    Wrong("no reason at the end token", of(NoReasonAtTheEndToken), "Its last token ends it"),
+    Wrong("unfinished only while it runs", of(UnfinishedWhileItRuns), "One more step() served it"),
     Wrong("computes in add_request", of(ComputesAtTheDoor), "`add_request` runs the model: 3 passes"),
     Wrong("an event, no list", alone("one event"), "it must be a list of NewTokens"),
     Wrong("never leaves", alone("stays"), "A request ends once"),
@@ -589,6 +659,47 @@ def aborts_what_waits_only(make_engine):
     assert not any(event.token_ids for event in events if event.request_id == "b")
 
 
+A_TUPLE = """
+def asserts_a_tuple(make_engine):
+    for aborted in "ab":
+        events = two_requests(make_engine, aborted, max_num_seqs=1)
+        late = sum(len(event.token_ids) for event in events if event.request_id == aborted)
+        assert (late == 0, f"{late} tokens after the abort")
+"""
+
+
+def as_a_cell(source, name):
+    """The function of this name in a text, compiled as a notebook does, without Python's own warning."""
+    file = f"<cell of {name}>"
+    linecache.cache[file] = len(source), None, source.splitlines(keepends=True), file
+    cell = dict(globals())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        exec(compile(source, file, "exec"), cell)
+    return cell[name]
+
+
+def yields(make_engine):
+    for aborted in "ab":
+        for event in two_requests(make_engine, aborted, max_num_seqs=1):
+            yield event
+            assert event.request_id != aborted or not event.token_ids
+
+
+async def awaits(make_engine):
+    aborts_what_runs_only(make_engine)
+    aborts_what_waits_only(make_engine)
+
+
+def catches_its_own(make_engine):
+    try:
+        for aborted in "ab":
+            events = two_requests(make_engine, aborted, max_num_seqs=1)
+            assert not any(event.token_ids for event in events if event.request_id == aborted)
+    except Exception as error:
+        print(error)
+
+
 def allows_no_event(make_engine):
     for aborted in "ab":
         events = two_requests(make_engine, aborted, max_num_seqs=1)
@@ -714,6 +825,10 @@ def says_nothing(make_engine):
 
 WRONG["17.5"] = [
     Wrong("wants both to run", wants_both_to_run, "the test fails on an engine that serves one request at a time"),
+    Wrong("asserts a tuple", as_a_cell(A_TUPLE, "asserts_a_tuple"), "is a tuple, which counts as true"),
+    Wrong("yields", yields, "Your test contains `yield`"),
+    Wrong("a coroutine", awaits, "Your test is a coroutine"),
+    Wrong("catches its own", catches_its_own, "Your `except Exception:` catches the AssertionError"),
     Wrong("returns its verdict", returns_its_verdict, "It returned False, which nothing reads"),
     Wrong("an assertion without words", says_nothing, "of your cell: `assert not [each for each in"),
     Wrong("counts steps", counts_steps, "Does your test count steps or events?"),

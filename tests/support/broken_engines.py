@@ -4,6 +4,7 @@ Most are the course's engine with one part changed, as somebody who builds an en
 """
 
 import random
+from dataclasses import replace
 from types import SimpleNamespace
 
 import torch
@@ -81,6 +82,50 @@ def sends_the_first_token_twice(course, engine, scheduler):
 def drops_the_first_token_of_the_prompt(course, engine, scheduler):
     add = course.add_request
     course.add_request = lambda name, prompt, params: add(name, prompt[1:] or [0], params)
+
+
+@broken("answers.one_request")
+class OneListForAll(CourseEngine):
+    """The same list in every NewTokens."""
+
+    def step(self):
+        self.ids = getattr(self, "ids", [])
+        events = super().step()
+        for each in events:
+            self.ids[:] = each.token_ids
+        return [with_(each, token_ids=self.ids) for each in events]
+
+
+@broken("answers.one_request")
+class OneQueueForAll(CourseEngine):
+    """The requests of all engines are in one set."""
+
+    unfinished = set()
+
+    def add_request(self, request_id, prompt_ids, params):
+        super().add_request(request_id, prompt_ids, params)
+        self.unfinished.add(request_id)
+
+    def step(self):
+        events = super().step()
+        self.unfinished.difference_update(each.request_id for each in events if each.finish_reason)
+        return events
+
+    def has_unfinished(self):
+        return bool(self.unfinished)
+
+
+@broken("answers.one_request")
+def never_gives_a_reason(course, engine, scheduler):
+    changed_step(course, lambda events: [with_(each, finish_reason=None) for each in events])
+
+
+@broken("answers.stop_token")
+def looks_at_the_first_stop_token_only(course, engine, scheduler):
+    add = course.add_request
+    course.add_request = lambda name, prompt, params: add(
+        name, prompt, replace(params, stop_token_ids=params.stop_token_ids[:1])
+    )
 
 
 @broken("answers.end_token")

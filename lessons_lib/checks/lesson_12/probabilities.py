@@ -100,6 +100,7 @@ def _check_bfloat16(attempt) -> None:
     case = f"bfloat16 logits {logits.tolist()}; {_settings_told(settings)}."
     found, order = _asked(attempt, logits, settings, case)
     want, _ = token_probabilities(logits, *_tensors(settings))
+    _check_dtype(found, want, case)
     if not _same(found, want) and torch.allclose(found.double(), want, atol=0.02, rtol=0):
         raise Mistake(
             f"the probabilities should be {_rounded(want[0])}; yours are {_rounded(found[0])}.", case=case,
@@ -107,6 +108,20 @@ def _check_bfloat16(attempt) -> None:
             "them.",
         )  # fmt: skip
     _compare((found, order), logits, settings, case)
+
+
+def _check_dtype(found: torch.Tensor, want: torch.Tensor, case: str) -> None:
+    """Probabilities that are right, and were rounded at the end."""
+    rounded = want.to(found.dtype).double()
+    if found.dtype in (torch.bfloat16, torch.float16) and not _same(found, want) and _same(found, rounded):
+        dtype = str(found.dtype).removeprefix("torch.")
+        raise Mistake(
+            f"the probabilities are returned as {dtype}: {_rounded(found[0], '.5f')} in place of "
+            f"{_rounded(want[0], '.5f')}.",
+            case=case,
+            idea=f"Return float32 or float64. Until then your numbers are right; a conversion to {dtype} at the end "
+            "rounds them.",
+        )
 
 
 def _check_nearly_equal(attempt) -> None:
@@ -166,6 +181,7 @@ def _is_right(got, logits, settings) -> bool:
 def _compare(got, logits, settings, case: str, all_found=(), index: int = 0) -> None:
     want, tokens = token_probabilities(logits, *_tensors(settings))
     found, order = got
+    _check_dtype(found, want, case)
     for row in range(len(want)):
         if not _same(found[row], want[row]):
             what = f"the probabilities{_of_row(row, want)} should be {_told_apart(want[row], found[row])}."

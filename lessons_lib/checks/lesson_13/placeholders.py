@@ -88,6 +88,8 @@ CASES = (
     Case((Part("A", PROMPT, computed=2, count=2, row=0),), KNOWN + " The step in flight has a part of its prompt."),
     Case((Part("A", PROMPT, computed=3, count=1, row=0),), KNOWN + " It is the last token of the prompt."),
     Case((Part("A", PROMPT, (21,), computed=4, row=0),), KNOWN + " It has arrived already."),
+    Case((Part("A", PROMPT),), "One scheduled token needn't be the last of its sequence: this is the first of the "
+         "prompt. `num_computed_tokens` says which one is next."),
     Case((Part("A", PROMPT), Part("B", (31, 32), (41,), computed=2)), "One sequence after the other, in their order."),
     Case(
         (Part("A", PROMPT, (21,), 5, waits=True, row=1), Part("B", (31, 32), (41,), 3, waits=True, row=0)),
@@ -107,14 +109,16 @@ CASES = (
 
 
 def check_next_tokens(attempt) -> None:
+    earlier: list[int] = []
     for case in CASES:
-        _check_case(attempt, case)
+        earlier = _check_case(attempt, case, earlier)
     rng = Random(13)
     for _ in range(200):
         _check_case(attempt, _random_case(rng))
 
 
-def _check_case(attempt, case: Case) -> None:
+def _check_case(attempt, case: Case, earlier: list[int] | None = None) -> list[int]:
+    """What the attempt returns, which is right; `earlier` is what the call before returned."""
     want = next_tokens(*case.build())
     current_case.text = told = str(case)
     scheduler_output, rows = case.build()
@@ -137,7 +141,12 @@ def _check_case(attempt, case: Case) -> None:
         idea = "One flat list: the tokens of the first sequence, then those of the second."
         raise Mistake(what, case=told, idea=idea)
     if got == want:
-        return
+        return list(got)
+    if earlier and got in (earlier + want, want + earlier):
+        does = "begins" if got == earlier + want else "ends"
+        what = f"your result {does} with the tokens of an earlier call, {short(earlier)}: {short(got)}."
+        idea = "Make a new list in each call. A default such as `ids=[]` is made only once, and so is a list outside "
+        raise Mistake(what, case=f"after that call, {told}", idea=idea + "the function: they grow from call to call.")
     if len(got) != len(want):
         what = f"the step computes {len(want)} token{'s' * (len(want) != 1)}; yours returned {len(got)}: "
         what += f"{marked(want, got)}."

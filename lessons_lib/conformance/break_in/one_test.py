@@ -1,5 +1,6 @@
 """One test of the contract, written by the learner: right engines must pass it, and two wrong ones must fail."""
 
+import inspect
 import traceback
 from collections.abc import Callable
 from typing import Any
@@ -8,6 +9,7 @@ from lessons_lib.checks.endless import files_of, is_cell
 from lessons_lib.checks.exercise import Mistake, current_case
 from lessons_lib.conformance.break_in.engine import ChatEngine, TooManySteps, right_engine
 from lessons_lib.conformance.break_in.grading import Test, error_of
+from lessons_lib.conformance.break_in.silent import why_silent
 from lessons_lib.conformance.contract import Limits, NewTokens, Params
 from lessons_lib.conformance.examples.small_engine import SmallEngine
 from lessons_lib.conformance.oracle import a_model
@@ -188,6 +190,7 @@ def check_one_test(test: Test) -> None:
         if error is None:
             if isinstance(returned, bool):
                 idea = f"It returned {returned}, which nothing reads. A test fails by raising: `assert`."
+            idea = why_silent(test, returned) or idea
             raise Mistake(f"the test passes on a wrong engine: {observable}.", case=current_case.text, idea=idea)
 
 
@@ -199,6 +202,8 @@ def _tried(test: Test, make_engine: Callable[..., Any]) -> tuple[BaseException |
         nonlocal place, returned
         try:
             returned = test(make_engine)
+            if inspect.iscoroutine(returned):
+                returned.close()  # without a warning that nobody awaits it
         except BaseException as error:
             place = _place(error, test)
             raise

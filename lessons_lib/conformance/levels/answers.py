@@ -26,6 +26,15 @@ def _in_all_families(bench: Bench, *cases: tuple[list[int], int]) -> None:
 @LEVEL.item("A request gets the tokens of `generate`: GPT-2, Llama and Qwen2", "00")
 def one_request(bench: Bench) -> None:
     _in_all_families(bench, (a_prompt(7), 8), (a_prompt(16), 5), (a_prompt(17), 12))
+    first, second = bench.run(), bench.run()
+    first.add(a_prompt(7), 8, ignore_eos=True)
+    if second.engine.has_unfinished():
+        raise Broken(
+            "two engines were made, and one request was added to the first; has_unfinished() of the second is True. "
+            "They share the place where they keep requests. Make it in each engine, not in the class or the module."
+        )
+    first.run_out()
+    first.check_answers()
 
 
 @LEVEL.item("A prompt of one token", "00")
@@ -71,6 +80,9 @@ def stop_token(bench: Bench) -> None:
     answer = expected("qwen2", a_prompt(9), 8, ignore_eos=True)
     _alone(run, a_prompt(9), 8, stop_token_ids=(answer[3],))
     _alone(run, a_prompt(9), 8, stop_token_ids=(answer[3],), ignore_eos=True)
+    other = next(token for token in range(END) if token not in answer)
+    for both in ((other, answer[3]), (answer[3], other)):
+        _alone(run, a_prompt(9), 8, stop_token_ids=both, ignore_eos=True)
     _alone(run, prompt_that_ends("qwen2", 2), 8, stop_token_ids=(END,), ignore_eos=True)
 
 

@@ -89,6 +89,7 @@ def lists_are_copied(bench: Bench) -> None:
     while run.engine.has_unfinished():
         for event in run.step():
             event.token_ids.clear()
+        run.returned.clear()
     run.check_answers()
 
 
