@@ -20,7 +20,7 @@ const SHORTEST_MS = 50;
 const LONGEST_MS = 800;
 const GLIDE_MS = 280; // so long something takes to its new place
 const LEAST_GLIDE = 4; // pixels; less is no movement
-const MOST_HEIGHT = 560; // pixels; with the controls, a picture fits into a window of 800. A taller one shrinks.
+const MOST_HEIGHT = 556; // pixels; with the controls, a picture fits into a window of 800. A taller one shrinks.
 const LEAST_WIDTH = 820; // its smallest text is 10 px there. In a narrower place a picture scrolls.
 
 // The page's theme: JupyterLab says it at its body, the website at its root, another page not at all. Python draws each
