@@ -1949,7 +1949,7 @@ async def adds_in_a_task_of_its_own(add, receive, send):
 
 
 LEAVINGS = [
-    Wrong("gives up after 30 s", gives_up_after_30_s, "Is there a timeout? When it is over, nobody has left"),
+    Wrong("gives up after 30 s", gives_up_after_30_s, "Is there a timeout? When it is over, no client has left"),
     Wrong("an OSError is a client that left", takes_for_gone(OSError), "the ConnectionError should come out"),
     Wrong("a timeout is a client that left", takes_for_gone(TimeoutError), "the TimeoutError should come out"),
     Wrong("lets a group out", lets_a_group_out, "A task group wraps what it raises"),

@@ -230,8 +230,8 @@ def _waits_long(attempt) -> None:
                 f"all tokens should be sent, and yours return True; it returned {short(owner.result())} after "
                 f"{asyncio.get_running_loop().time():.0f} s.",
                 case=case,
-                idea="The client stays, however long the engine takes. Is there a timeout? When it is over, nobody has "
-                "left.",
+                idea="The client stays, however long the engine takes. Is there a timeout? When it is over, no client "
+                "has left.",
             )
 
     play(story, case, STUCK, SPINNING, POLLING, most_timers=60)

@@ -203,7 +203,7 @@ def _tried(test: Test, make_engine: Callable[..., Any]) -> tuple[BaseException |
         try:
             returned = test(make_engine)
             if inspect.iscoroutine(returned):
-                returned.close()  # without a warning that nobody awaits it
+                returned.close()  # without a warning that it was never awaited
         except BaseException as error:
             place = _place(error, test)
             raise
