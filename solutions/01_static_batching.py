@@ -316,7 +316,8 @@ The next cell counts what the picture shows, and checks your `wave_steps`:
 # %%
 reveal("01.b", 100 * six.trace.tokens_useful / six.trace.tokens_computed, "%", tolerance=0.1)
 times = request_times(six.trace, in_steps=True)
-print("`wave_steps` is right for every request:", predicted == [(t.admitted, t.done, t.returned) for t in times.values()])
+seen = [[t.admitted, t.done, t.returned] for t in times.values()]
+print("`wave_steps` is right for every request:", list(map(list, predicted)) == seen)
 padding = sum(row.wasted for step in six.trace.steps for row in step.rows if row.phase == "prefill")
 finished = sum(row.wasted for step in six.trace.steps for row in step.rows if row.phase == "finished")
 print(f"useful: {six.trace.tokens_useful}, padding: {padding}, rows that have finished: {finished}")
