@@ -1,10 +1,9 @@
 """A short message with a mark: HTML in a notebook, plain text elsewhere."""
 
 import html
-import re
 from dataclasses import dataclass, field
 
-from lessons_lib.viz.words import marks_as_html
+from lessons_lib.viz.words import code_as_html, marks_as_html
 
 MARKS = {"right": "✓", "wrong": "✗", "open": "○", "note": "•"}
 EDGES = {"right": "#009E73", "wrong": "#D55E00", "open": "#7f7f7f", "note": "#0072B2"}
@@ -60,5 +59,4 @@ def in_notebook() -> bool:
 
 
 def _with_code(text: str) -> str:
-    with_code = re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(text, quote=False))
-    return marks_as_html(with_code).replace("\n", "<br>")
+    return marks_as_html(code_as_html(text)).replace("\n", "<br>")

@@ -5,7 +5,8 @@ import ipywidgets as widgets
 from lessons_lib.checks.exercise import Question
 from lessons_lib.checks.panel import EDGES
 from lessons_lib.checks.progress import load, save
-from lessons_lib.checks.quizzes import LETTERS, Quiz, inline, score
+from lessons_lib.checks.quizzes import LETTERS, Quiz, score
+from lessons_lib.viz.words import code_as_html
 
 
 class QuizButtons(widgets.VBox):
@@ -44,12 +45,12 @@ class QuestionButtons(widgets.VBox):
             )
             button.on_click(lambda _, place=place: self.choose(place))
             words = widgets.VBox(
-                [_text(inline(choice.text)), self.explanations[place]],
+                [_text(code_as_html(choice.text)), self.explanations[place]],
                 layout=widgets.Layout(flex="1 1 0", min_width="0"),
             )
             self.buttons.append(button)
             rows.append(widgets.HBox([button, words], layout=widgets.Layout(margin="2px 0")))
-        super().__init__([_text(f"<b>{number}.</b> {inline(question.text)}"), *rows])
+        super().__init__([_text(f"<b>{number}.</b> {code_as_html(question.text)}"), *rows])
         self.layout.margin = "0 0 12px"
         stored = load()["quiz"].get(quiz.quiz.lesson, {}).get(str(number))
         if stored in list(LETTERS[: len(question.choices)]):
@@ -70,7 +71,7 @@ class QuestionButtons(widgets.VBox):
         self.buttons[place].style.button_color, self.buttons[place].style.text_color = edge, "white"
         self.explanations[place].value = (
             f"<div role='status' style='{WRAP};border-left:4px solid {edge};padding:0 0.8em'>"
-            f"<b>{words}</b> {inline(choice.explanation)}</div>"
+            f"<b>{words}</b> {code_as_html(choice.explanation)}</div>"
         )
 
 

@@ -4,14 +4,13 @@ In a running notebook each choice has a button, and the score is stored (`quiz_b
 exported page, each choice is an HTML `<details>` element, and opening it means choosing it.
 """
 
-import html
-import re
 from dataclasses import dataclass
 
 from lessons_lib.checks.exercise import Choice, Question
 from lessons_lib.checks.panel import EDGES
 from lessons_lib.checks.progress import load
 from lessons_lib.checks.registry import quiz_of
+from lessons_lib.viz.words import code_as_html
 
 LETTERS = "abcdefgh"
 
@@ -46,20 +45,17 @@ def score(lesson: str, record: dict | None = None) -> tuple[int, int, int]:
 
 def _question_html(number: int, question: Question) -> str:
     choices = "".join(_choice_html(letter, choice) for letter, choice in zip(LETTERS, question.choices))
-    return f"<div style='margin-bottom:1em'><p><b>{number}.</b> {inline(question.text)}</p>{choices}</div>"
+    return f"<div style='margin-bottom:1em'><p><b>{number}.</b> {code_as_html(question.text)}</p>{choices}</div>"
 
 
 def _choice_html(letter: str, choice: Choice) -> str:
     mark, edge = ("✓ Right.", EDGES["right"]) if choice.right else ("✗ No.", EDGES["wrong"])
     return (
-        f"<details style='margin:0 0 0.3em 1em'><summary style='cursor:pointer'><b>{letter}</b> {inline(choice.text)}"
-        f"</summary><div style='margin:0.2em 0 0.6em 1em;padding:0 0.8em;border-left:4px solid {edge}'>"
-        f"<b>{mark}</b> {inline(choice.explanation)}</div></details>"
+        "<details style='margin:0 0 0.3em 1em'><summary style='cursor:pointer'>"
+        f"<b>{letter}</b> {code_as_html(choice.text)}</summary>"
+        f"<div style='margin:0.2em 0 0.6em 1em;padding:0 0.8em;border-left:4px solid {edge}'>"
+        f"<b>{mark}</b> {code_as_html(choice.explanation)}</div></details>"
     )
-
-
-def inline(text: str) -> str:
-    return re.sub(r"`([^`]+)`", r"<code>\1</code>", html.escape(text, quote=False))
 
 
 def _right_letter(question: Question) -> str:

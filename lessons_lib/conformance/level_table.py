@@ -1,6 +1,5 @@
 """What a notebook shows of a report: the levels as a table, what is broken, and what to do next."""
 
-import html
 from dataclasses import dataclass
 
 from lessons_lib.conformance.capstone import engine_of
@@ -8,6 +7,7 @@ from lessons_lib.conformance.driver import MakeEngine
 from lessons_lib.conformance.levels import LEVELS, levels_up_to
 from lessons_lib.conformance.report import BROKEN, HELD, NOT_OFFERED, SIGNS, Report, is_reached, judge
 from lessons_lib.viz.tables.table import Table
+from lessons_lib.viz.words import code_as_html
 
 MOST_TOLD = 3  # of a level's failures; the first ones often cause the others
 NEXT_STEPS = {
@@ -75,7 +75,7 @@ class Judged:
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
         table = "" if self.broken_import else self.table()._repr_mimebundle_()["text/html"]
-        told = "".join(f"<p style='white-space:pre-line'>{html.escape(line, quote=False)}</p>" for line in self.told())
+        told = "".join(f"<p style='white-space:pre-line'>{code_as_html(line)}</p>" for line in self.told())
         return {"text/plain": str(self), "text/html": table + told}
 
 

@@ -6,6 +6,7 @@
 import re
 from collections.abc import Sequence
 from difflib import SequenceMatcher
+from html import escape
 from itertools import pairwise
 
 START, END = "»", "«"
@@ -48,6 +49,11 @@ def marked(right: str | Sequence[object], other: str | Sequence[object]) -> str:
             inside = ", ".join(part[:SHOWN] + more) or _told(missing, False)
             shown.append(f"{START}{inside}{END}")
     return f"[{', '.join(shown)}]"
+
+
+def code_as_html(text: str) -> str:
+    """A text as HTML, what stands in `backticks` as code."""
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text, quote=False))
 
 
 def marks_as_html(escaped: str) -> str:

@@ -85,10 +85,10 @@ def test_a_package_with_an_error_is_told(folder):
 
 def test_failures_are_told_in_the_table():
     item = LEVELS[0].items[0]
-    verdicts = [Verdict(item, "broken", f"reason <{number}>") for number in range(5)]
+    verdicts = [Verdict(item, "broken", f"`step`, <{number}>") for number in range(5)]
     judged = Judged("mine", Report({"answers": verdicts}))
-    assert "reason <2>" in str(judged) and "reason <3>" not in str(judged) and "and 2 more" in str(judged)
-    assert "reason &lt;2&gt;" in judged._repr_mimebundle_()["text/html"]
+    assert "`step`, <2>" in str(judged) and "<3>" not in str(judged) and "and 2 more" in str(judged)
+    assert "<code>step</code>, &lt;2&gt;" in judged._repr_mimebundle_()["text/html"]
     assert Judged("mine", Report({"answers": [Verdict(item, "held")]})).told() == []
 
 

@@ -456,6 +456,17 @@ def test_a_long_text_keeps_room_in_a_narrow_window():
     assert not any("min-width" in th.get("style") for th in styled(table, "tbody/tr/th"))
 
 
+def test_a_caption_stays_in_sight_where_the_table_scrolls():
+    [caption] = styled(Table(("idea",), [("one",)], "The ledger"), "caption")
+    assert "sticky" in caption.get("style") and "max-width:calc(100vw" in caption.get("style")
+
+
+def test_a_long_path_may_go_on_in_the_next_line():
+    name = "attention/ops/triton_unified_attention.py"
+    [_, long, short] = styled(Table(("part", "file", "call"), [("kernels", name, "copy_blocks")]), "tbody/tr/*")
+    assert "".join(long.itertext()) == name and len(long.findall("wbr")) == 4 and not short.findall("wbr")
+
+
 def styled(table, path):
     return ET.fromstring(table._repr_mimebundle_()["text/html"]).findall(path)
 

@@ -14,6 +14,9 @@ _NUMBER = re.compile(r"^[-+−]?[\d.]")
 _ONLY_A_NUMBER = re.compile(r"^[-+−]?[\d.,]+( ?%)?$")
 _NOTHING = ("", "-", "–", "—")
 _LONG_TEXT = 30  # characters; a shorter text needs no room of its own
+# Where a wide table scrolls, its caption stays in sight, in as many lines as the window needs.
+_CAPTION_STYLE = "text-align:left;position:sticky;left:0;max-width:calc(100vw - 4em)"
+_LONG_NAME = re.compile(r"[\w./]{21,}")  # a path or a name of code that makes a column wider than its words need
 
 
 @dataclass(frozen=True)
@@ -27,7 +30,7 @@ class Table:
 
     Columns of numbers (or of text that starts with a digit, such as "33 s") are right-aligned; the names of the rows
     only if they are nothing but numbers. Long texts keep a width that can be read in a narrow window, where the table
-    scrolls. What `marked` has marked in a cell is shown in color.
+    scrolls, and long paths and names take several lines. What `marked` has marked in a cell is shown in color.
     """
 
     columns: Sequence[str]
@@ -57,16 +60,14 @@ class Table:
 
     def _html(self) -> str:
         aligns = [f'style="{style}"' for style in self._styles()]
-        caption = f'<caption style="text-align:left">{escape(self.caption)}</caption>' if self.caption else ""
+        caption = f'<caption style="{_CAPTION_STYLE}">{escape(self.caption)}</caption>' if self.caption else ""
         head = "".join(f'<th scope="col" {align}>{escape(name)}</th>' for name, align in zip(self.columns, aligns))
         # A number stays beside its unit; only the column's name may take several lines.
         cell_aligns = [align.replace("text-align:right", "text-align:right;white-space:nowrap") for align in aligns]
         body = ""
         for cells in self._texts():
-            first = f'<th scope="row" {cell_aligns[0]}>{marks_as_html(escape(cells[0]))}</th>' if cells else ""
-            rest = "".join(
-                f"<td {align}>{marks_as_html(escape(cell))}</td>" for cell, align in zip(cells[1:], cell_aligns[1:])
-            )
+            first = f'<th scope="row" {cell_aligns[0]}>{_cell_as_html(cells[0])}</th>' if cells else ""
+            rest = "".join(f"<td {align}>{_cell_as_html(cell)}</td>" for cell, align in zip(cells[1:], cell_aligns[1:]))
             body += f"<tr>{first}{rest}</tr>"
         return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
@@ -86,6 +87,12 @@ class Table:
     def _flush_right(self) -> list[bool]:
         said = [[cell for cell in column if cell not in _NOTHING] for column in self._columns()]
         return [_is_numeric(cells, _NUMBER if index else _ONLY_A_NUMBER) for index, cells in enumerate(said)]
+
+
+def _cell_as_html(text: str) -> str:
+    """A long path or name may go on in the next line after each `/` and `_`."""
+    breakable = _LONG_NAME.sub(lambda name: re.sub(r"([/_])(?=\w)", r"\1<wbr/>", name[0]), escape(text))
+    return marks_as_html(breakable)
 
 
 def _is_numeric(cells: Sequence[str], pattern: re.Pattern[str]) -> bool:
