@@ -2,7 +2,7 @@
 
 import nbformat
 import pytest
-from notebook_cells import cells_that_see_answers, cells_that_show, graded_cells
+from notebook_cells import cells_that_read_answers, cells_that_show, graded_cells
 
 CELLS = [
     "from shop import Apple, Pear, show",
@@ -40,13 +40,12 @@ LESSON = {
     "sides": "SIDES = 4",
     "shown": "print(math.pi)",
     "ex-1": "def area(width):\n    return width * SIDES",
+    "tried": "print(area(1))",
     "check-1": "area = check('1', area)",
     "unit": "unit = 1 / 0",
     "used": "total = area(unit)",
     "told": "print(total)",
     "alone": "print(SIDES)",
-    "later": "total = 3",
-    "other": "print(total)",
     "progress": "progress()",
 }
 
@@ -61,7 +60,8 @@ def test_what_is_graded_comes_with_what_it_needs(lesson):
     assert graded_cells(lesson) == {"imports", "sides", "ex-1", "check-1"}
 
 
-def test_what_an_answer_reaches_comes_with_what_it_needs(lesson):
-    reached = {"imports", "sides", "ex-1", "check-1", "unit", "used", "told"}
-    assert cells_that_see_answers(lesson) == reached
-    assert cells_that_see_answers(lesson, {"progress"}) == reached | {"progress"}
+def test_what_reads_an_answer_comes_with_what_it_needs(lesson):
+    reading = {"imports", "sides", "ex-1", "tried", "check-1", "unit", "used"}
+    assert cells_that_read_answers(lesson) == reading
+    assert cells_that_read_answers(lesson, {"progress"}) == reading | {"progress"}
+    assert cells_that_read_answers(lesson, set(), {"tried", "used"}) == reading - {"unit", "used"}
