@@ -445,7 +445,7 @@ def test_table_in_html():
 def test_names_of_rows_stay_left_though_they_begin_with_a_digit():
     named = Table(("case", "ms"), [("32 at a time", "1 s"), ("6 at a time", "2 s")])
     counted = Table(("tokens", "ms"), [(1024, 3), (8, None)])
-    assert [th.get("style") for th in styled(named, "tbody/tr/th")] == ["text-align:left"] * 2
+    assert [th.get("style") for th in styled(named, "tbody/tr/th")] == ["text-align:left;white-space:nowrap"] * 2
     assert [td.get("style") for td in styled(named, "tbody/tr/td")] == ["text-align:right;white-space:nowrap"] * 2
     assert [th.get("style") for th in styled(counted, "tbody/tr/th")] == ["text-align:right;white-space:nowrap"] * 2
 

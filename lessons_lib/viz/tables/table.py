@@ -14,6 +14,7 @@ _NUMBER = re.compile(r"^[-+−]?[\d.]")
 _ONLY_A_NUMBER = re.compile(r"^[-+−]?[\d.,]+( ?%)?$")
 _NOTHING = ("", "-", "–", "—")
 _LONG_TEXT = 30  # characters; a shorter text needs no room of its own
+_SHORT_NAME = 16  # characters; names of rows that are no longer stay in one line
 # Where a wide table scrolls, its caption stays in sight, in as many lines as the window needs.
 _CAPTION_STYLE = "text-align:left;position:sticky;left:0;max-width:calc(100vw - 4em)"
 _LONG_NAME = re.compile(r"[\w./]{21,}")  # a path or a name of code that makes a column wider than its words need
@@ -59,23 +60,25 @@ class Table:
         return {"text/plain": str(self), "text/html": self._html()}
 
     def _html(self) -> str:
-        aligns = [f'style="{style}"' for style in self._styles()]
         caption = f'<caption style="{_CAPTION_STYLE}">{escape(self.caption)}</caption>' if self.caption else ""
-        head = "".join(f'<th scope="col" {align}>{escape(name)}</th>' for name, align in zip(self.columns, aligns))
-        # A number stays beside its unit; only the column's name may take several lines.
-        cell_aligns = [align.replace("text-align:right", "text-align:right;white-space:nowrap") for align in aligns]
+        aligns = ["text-align:right" if right else "text-align:left" for right in self._flush_right()]
+        head = "".join(f'<th scope="col" style="{align}">{escape(n)}</th>' for n, align in zip(self.columns, aligns))
+        styles = [align + room for align, room in zip(aligns, self._rooms())]
         body = ""
         for cells in self._texts():
-            first = f'<th scope="row" {cell_aligns[0]}>{_cell_as_html(cells[0])}</th>' if cells else ""
-            rest = "".join(f"<td {align}>{_cell_as_html(cell)}</td>" for cell, align in zip(cells[1:], cell_aligns[1:]))
+            first = f'<th scope="row" style="{styles[0]}">{_cell_as_html(cells[0])}</th>' if cells else ""
+            rest = "".join(f'<td style="{style}">{_cell_as_html(c)}</td>' for c, style in zip(cells[1:], styles[1:]))
             body += f"<tr>{first}{rest}</tr>"
         return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
-    def _styles(self) -> list[str]:
+    def _rooms(self) -> list[str]:
+        """How the cells of each column take their lines; the column's name may always take several."""
         longest = [max(map(len, column), default=0) for column in self._columns()]
         return [
-            "text-align:right" if right else "text-align:left" + (";min-width:12em" if length >= _LONG_TEXT else "")
-            for right, length in zip(self._flush_right(), longest)
+            ";white-space:nowrap"  # a number stays beside its unit, and a short name is read at once
+            if right or (index == 0 and length <= _SHORT_NAME)
+            else ";min-width:12em" * (length >= _LONG_TEXT)
+            for index, (right, length) in enumerate(zip(self._flush_right(), longest))
         ]
 
     def _texts(self) -> list[tuple[str, ...]]:
