@@ -141,8 +141,8 @@ all 64. What changes in its step? This is what you need for an estimate:
 - An H100 reads up to 3,350 GB/s. Take what a step does besides reading as it is.
 - A sum takes about 7 µs. ("Further" estimates that.)
 
-Predict the ratio in decode steps: tokens per second of one model on two GPUs, divided by those of two replicas. Above 1,
-the cut wins; below 1, the replicas do.
+Predict the ratio in decode steps: tokens per second of one model on two GPUs, divided by those of two replicas. Above
+1, the cut wins; below 1, the replicas do.
 
 **16.a** With 8 billion parameters? (5 % more or less is a hit.)
 """
@@ -158,10 +158,10 @@ two_gpus_table(two_gpus, NAMES)
 # %% [markdown]
 """
 Replicas don't make a step much faster: each still reads all weights, and a step for 32 requests takes 9.99 ms, one for
-64 10.97. So two GPUs that share the large model decode faster than two replicas. With the pencil: each GPU reads half of the
-14 GB and half of the 3.2 GB, which takes 2.6 ms less; two sums in each of 32 layers take 0.4 ms more; 10.97 ms become
-about 8.8. For the small model it's the other way around. Its sums cost more than the cut saves: two GPUs that share it
-are slower than *one*.
+64 10.97. So two GPUs that share the large model decode faster than two replicas. With the pencil: each GPU reads half
+of the 14 GB and half of the 3.2 GB, which takes 2.6 ms less; two sums in each of 32 layers take 0.4 ms more; 10.97 ms
+become about 8.8. For the small model it's the other way around. Its sums cost more than the cut saves: two GPUs that
+share it are slower than *one*.
 
 The last column is of the whole run, prompts included: in a prefill, each sum carries the results of thousands of
 tokens.
