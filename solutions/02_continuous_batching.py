@@ -387,10 +387,13 @@ for batch_size, prefill_step in ((2, 64), (4, 64), (4, 7), (6, 16)):
 
 # %% [markdown]
 """
+Six slots take two steps more than four here: with chunks of 16, the prompts of A and B take five steps before C's turn,
+and then C has 100 tokens to get.
+
 ## Measure
 
-Throughput matters to the operator, latency and queue time to the user. We measure throughput in the ledger, and the
-other three in steps.
+Throughput matters to the operator, latency and queue time to the user. We measure throughput in the ledger, and
+everything else in steps.
 
 > **throughput**: answer tokens per second, over all requests together.
 
@@ -606,9 +609,10 @@ reveal("02.c", first, unit="steps")
 
 # %% [markdown]
 """
-Small chunks keep every step short for the requests that are decoding. Large chunks bring the new request's first
-token sooner. That is a trade-off, and the choice is up to the operator of the server. Here are the largest steps in
-milliseconds:
+With chunks of 240, the first token of the new request comes soonest, and the other three wait longest for one of their
+own. That is a trade-off, and the choice is up to the operator of the server. Here are the largest steps in
+milliseconds. (Our model is so small that most of a pass with few tokens is the overhead of calling its layers, so a
+step with 20 positions may take as long as one with 68.)
 """
 
 # %% tags=["measured"]

@@ -65,7 +65,10 @@ draw_cut_matrices(num_tokens=4, inputs=12, inner=16, outputs=12)
 """
 Nothing is sent between the two matrices. Attention works the same way: its "elements" are the heads. A process computes
 queries, keys and values of its own heads, attends with them, and multiplies by its rows of the output matrix. So its
-cache holds only its own KV heads. Only two sums in each layer have to be sent.
+cache holds only its own KV heads. A head can't be cut in half, so the number of processes must divide the number of KV
+heads. (In vLLM, several processes may hold a copy of the same head.)
+
+Only two sums in each layer have to be sent:
 
 > **all-reduce**: each process has a tensor, and afterwards each has the sum of all of them.
 
@@ -83,7 +86,8 @@ these two:
 - `cut == "rowwise"`: the *inputs* are divided among the processes, rank 0 first. The results of all processes, added
   up, are the layer's output.
 - If equal parts aren't possible, raise `ValueError`.
-- Return new tensors, which keep nothing of the whole ones in memory: that's the point of it all.
+- Return new tensors of the same type, often bfloat16, which keep nothing of the whole ones in memory: that's the point
+  of it all.
 
 Example: a weight of shape [4, 6], two processes. Colwise, each gets [2, 6]; rowwise, each gets [4, 3].
 """
@@ -112,37 +116,13 @@ for world_size in (2, 4):
 
 # %% [markdown]
 """
-## A whole model in two processes
-
-Each process needs an engine of its own, and all must schedule the *same* step, or they would add up the results of
-different tokens. So in `lessons_lib/serving/parallel_engine.py`, the first process tells the others about every call
-that changes its engine, and they make the same call.
-
-The next cell starts a second process, cuts every layer, and serves the six stories. (It runs the course's `cut_linear`,
-and the sums are PyTorch's. Yours follow at the end of the lesson.)
-"""
-
-# %%
-lengths = [min(each, 40) for each in MAX_NEW_TOKENS]
-alone = generate_one_by_one(model, tokenizer, PROMPTS, max_new_tokens=lengths)
-config = EngineConfig(max_num_seqs=6, max_num_batched_tokens=64, num_blocks=16)  # too few blocks: some are preempted
-with parallel_engine(partial(load_model, None), config) as engine:
-    outputs = engine.generate(PROMPTS, [SamplingParams(max_tokens=each) for each in lengths])
-    print("the same tokens as one at a time:", [output.token_ids for output in outputs] == alone)
-    print(f"KV heads of the model: {model.config.num_key_value_heads}; in this process: {engine.runner.cache.keys[0].shape[2]}")
-    print(f"sequences preempted: {engine.scheduler.num_preempted}")
-
-# %% [markdown]
-"""
-Heads can't be cut in half, so the number of processes must divide the number of KV heads. (In vLLM, several processes
-may hold a copy of the same head.)
-
 ## Two replicas, or one model on two GPUs?
 
 Suppose the model *does* fit on one GPU, and you have two. You can run two replicas, each of which serves half of the
-requests. Or you can cut the model in two, and both GPUs work on all requests. Both ways were measured on two H100 GPUs,
-with 64 requests at a time, for a model with 8 billion parameters and 32 layers, and for one with 0.5 billion and 24
-layers. Which way decodes faster, and is it the same for both models? The steps of *one* GPU were measured too:
+requests. Or you can cut the model in two, and both GPUs work on all requests. Both ways were measured with the course's
+engine on two H100 GPUs, with 64 requests at a time, for a model with 8 billion parameters and 32 layers, and for one
+with 0.5 billion and 24 layers. (In "Further", you run that engine in two processes on your CPU.) Which way decodes
+faster, and is it the same for both models? The steps of *one* GPU were measured too:
 """
 
 # %%
@@ -155,14 +135,14 @@ for name, shape in NAMES.items():
 # %% [markdown]
 """
 Take the 8 billion. A replica has 32 of the 64 requests, so its step is somewhere between these two. The cut model has
-all 64, and its step changes in three ways:
+all 64. What changes in its step? This is what you need for an estimate:
 
-- The layers have 7 of the 8 billion parameters, 14 GB. Each GPU reads half of them.
-- The 64 requests have 3.2 GB of keys and values. Each GPU reads half of them. An H100 reads up to 3,350 GB/s.
-- Two sums in each layer are added, of about 7 µs each. (An optional part below estimates that.)
+- The layers have 7 of the 8 billion parameters, 14 GB in bfloat16. The 64 requests have 3.2 GB of keys and values.
+- An H100 reads up to 3,350 GB/s. Take what a step does besides reading as it is.
+- A sum takes about 7 µs. ("Further" estimates that.)
 
-Take the rest of the step as it is. Predict the ratio in decode steps: tokens per second of one model on two GPUs,
-divided by those of two replicas. Above 1, the cut wins; below 1, the replicas do.
+Predict the ratio in decode steps: tokens per second of one model on two GPUs, divided by those of two replicas. Above
+1, the cut wins; below 1, the replicas do.
 
 **16.a** With 8 billion parameters? (5 % more or less is a hit.)
 """
@@ -178,9 +158,10 @@ two_gpus_table(two_gpus, NAMES)
 # %% [markdown]
 """
 Replicas don't make a step much faster: each still reads all weights, and a step for 32 requests takes 9.99 ms, one for
-64 10.97. So two GPUs that share the large model decode faster than two replicas. With the pencil, half of 14 GB and
-half of 3.2 GB are 2.6 ms less, 64 sums are 0.4 ms more, and 10.97 ms become about 8.8. For the small model it's the
-other way around. Its sums cost more than the cut saves: two GPUs that share it are slower than *one*.
+64 10.97. So two GPUs that share the large model decode faster than two replicas. With the pencil: each GPU reads half
+of the 14 GB and half of the 3.2 GB, which takes 2.6 ms less; two sums in each of 32 layers take 0.4 ms more; 10.97 ms
+become about 8.8. For the small model it's the other way around. Its sums cost more than the cut saves: two GPUs that
+share it are slower than *one*.
 
 The last column is of the whole run, prompts included: in a prefill, each sum carries the results of thousands of
 tokens.
@@ -242,8 +223,8 @@ sum (–: this worker need not know that part):
 | 2 | 100, 200, 300 | –, –, 333 | 111, 222, 333 |
 
 Take a pencil, and draw an arrow for each element that has to get from one worker to another: first those of the first
-step, then those of the second. A sum on its way is one element, like a number that nothing has been added to. Through
-worker 0, the busiest worker sends 6 elements.
+step, then those of the second. However many numbers were added up in an element, it is one arrow. Through worker 0, the
+busiest worker sends 6 elements.
 
 **16.b** How many elements does each worker send in both steps together, if all send equally many?
 """
@@ -317,9 +298,10 @@ copy of the same layer.
   out from the sizes how many heads it has. Heads and sizes divide evenly here.
 - `all_reduce(tensor)` returns the sum over all processes. A forward pass calls it at most twice.
 - To change what a module returns, use a hook: after `module.register_forward_hook(hook)`, the module returns what
-  `hook(module, inputs, output)` returns instead of `output`.
+  `hook(module, inputs, output)` returns instead of `output`, unless that is None.
 
-Assign a new weight as `linear.weight = torch.nn.Parameter(weight, requires_grad=False)`, and a bias the same way.
+Assign a new weight as `linear.weight = torch.nn.Parameter(weight, requires_grad=False)`, and a bias the same way,
+unless it is None.
 """
 
 # %% exercise="16.3"
@@ -330,35 +312,50 @@ from lessons_lib.serving.cut_layer import cut_layer
 ### All of it in a model
 
 Two workers cut every layer of a model of their own with your `cut_layer`, which calls your `cut_linear`, and add up
-with your `all_reduce`. Then they generate three stories.
+with your `all_reduce`. Then they generate three stories. After that, they do the same without the sums: each goes on
+with its own part.
 
-The model has 8 layers, its hidden states have 256 elements, and an element has four bytes. What does each worker send
-for one token of a pass?
+**Guess first:** what does a worker generate without the sums? An error, gibberish, or a story? And do both generate the
+same?
 """
 
 # %%
-halves, summed_rows = [load_model(device="cpu")[0] for _ in range(2)], []
 LENGTHS = [min(each, 12) for each in MAX_NEW_TOKENS[:3]]
 
 
-def generate_with_half(worker):
-    def counted(tensor):
-        summed_rows.append(tensor.shape[:-1].numel())  # each token is a row of each sum
-        return all_reduce(tensor, worker)
+def generate_in_halves(add_up):
+    """The answers of two workers, the workers, and their models. `add_up(tensor, worker)` is called in each layer."""
+    halves = [load_model(device="cpu")[0] for _ in range(2)]
 
-    half = halves[worker.rank]
-    for layer in half.model.layers:
-        cut_layer(layer, worker.rank, worker.world_size, counted)
-    return generate_one_by_one(half, tokenizer, PROMPTS[:3], max_new_tokens=LENGTHS)
+    def generate(worker):
+        for layer in halves[worker.rank].model.layers:
+            cut_layer(layer, worker.rank, worker.world_size, partial(add_up, worker=worker))
+        return generate_one_by_one(halves[worker.rank], tokenizer, PROMPTS[:3], max_new_tokens=LENGTHS)
+
+    return *run_workers(generate, 2), halves
 
 
-answers, workers = run_workers(generate_with_half, 2)
-expected = [tokens[:length] for tokens, length in zip(alone, LENGTHS)]
-print("the same tokens as the whole model:", answers[0] == expected)
-print("the same in both workers:", answers[0] == answers[1])
+alone = generate_one_by_one(model, tokenizer, PROMPTS[:3], max_new_tokens=LENGTHS)
+answers, workers, halves = generate_in_halves(all_reduce)
+without_sums, _, _ = generate_in_halves(lambda tensor, worker: tensor)
+print("the same tokens as the whole model, in each worker:", [each == alone for each in answers])
+for what, (*_, third) in {"your sums": answers[0], "no sums, worker 0": without_sums[0], "no sums, worker 1": without_sums[1]}.items():
+    print(f"{what:17}  {PROMPTS[2]} »{tokenizer.decode(third)}«")
+
+# %% [markdown]
+"""
+Half a layer computes without an error. But it returns only a part of every sum, and the layers after it take that for
+the whole.
+
+With the sums, what does each worker send for one token of a pass? The model has 8 layers, its hidden states have 256
+elements, and an element has four bytes.
+"""
+
+# %%
 own, whole = (sum(each.numel() for each in one.model.layers.parameters()) for one in (halves[0], model))
 print(f"parameters of the layers: {own:,} of {whole:,} in each worker")
-num_tokens = sum(summed_rows) / 2 / (2 * len(model.model.layers))  # of both workers, and two sums in each layer
+# The last token of an answer goes through no pass.
+num_tokens = sum(len(tokenizer(prompt).input_ids) + len(answer) - 1 for prompt, answer in zip(PROMPTS, answers[0]))
 print(f"bytes that each has sent for one token: {[round(worker.sent_bytes / num_tokens) for worker in workers]}")
 
 # %% [markdown]
@@ -415,6 +412,28 @@ def my_all_reduce(tensor, worker):
 
 
 all_reduce_scoreboard(my_all_reduce)
+
+# %% [markdown]
+"""
+### An engine in two processes
+
+In an engine, each process needs a scheduler of its own, and all must schedule the *same* step, or they would add up the
+results of different tokens. So in `lessons_lib/serving/parallel_engine.py`, the first process tells the others about
+every call that changes its engine, and they make the same call.
+
+The next cell starts a second process, cuts every layer, and serves the six stories. (It runs the course's `cut_linear`,
+and the sums are PyTorch's.)
+"""
+
+# %%
+lengths = [min(each, 40) for each in MAX_NEW_TOKENS]
+expected = generate_one_by_one(model, tokenizer, PROMPTS, max_new_tokens=lengths)
+config = EngineConfig(max_num_seqs=6, max_num_batched_tokens=64, num_blocks=16)  # too few blocks: some are preempted
+with parallel_engine(partial(load_model, None), config) as engine:
+    outputs = engine.generate(PROMPTS, [SamplingParams(max_tokens=each) for each in lengths])
+    print("the same tokens as one at a time:", [output.token_ids for output in outputs] == expected)
+    print(f"KV heads of the model: {model.config.num_key_value_heads}; in this process: {engine.runner.cache.keys[0].shape[2]}")
+    print(f"sequences preempted: {engine.scheduler.num_preempted}")
 
 # %% [markdown]
 """

@@ -51,7 +51,7 @@ def cut_linear(
         world_size: how many processes there are.
 
     Returns:
-        (weight, bias) of this process: new tensors, which keep nothing of the whole ones in memory.
+        (weight, bias) of this process: new tensors of the same type, which keep nothing of the whole ones in memory.
 
     Raises:
         ValueError: the outputs or inputs can't be divided into equal parts.

@@ -570,21 +570,8 @@ def chunked(
     return prefill_chunk
 
 
-def tensor_in_the_answer(batch):
-    prefilling = batch.slots_in(PREFILLING)
-    if prefilling:
-        slot = prefilling[0]
-        request = batch.running[slot]
-        start, end = (
-            request.num_computed_tokens,
-            min(request.num_computed_tokens + batch.prefill_step, len(request.prompt_ids)),
-        )
-        logits = forward(
-            batch, range(slot, slot + 1), [request.prompt_ids[start:end]], [list(range(start, end))], num_keys=end
-        )
-        request.num_computed_tokens = end
-        if end == len(request.prompt_ids):
-            request.append_token(logits[0].argmax())
+def append_a_tensor(request, token):
+    request.append_token(torch.tensor(token))
 
 
 def counts_the_decodes(batch):
@@ -666,15 +653,7 @@ def shortest_prompt_first(batch):
 
 
 def first_running(batch):
-    if batch.slots_in(PREFILLING):
-        slot, request = next(iter(batch.running.items()))
-        begin = request.num_computed_tokens
-        end = min(begin + batch.prefill_step, len(request.prompt_ids))
-        where = [list(range(begin, end))]
-        logits = forward(batch, range(slot, slot + 1), [request.prompt_ids[begin:end]], where, end)
-        request.num_computed_tokens = end
-        if end == len(request.prompt_ids):
-            request.append_token(int(logits[0].argmax()))
+    chunked(pick=lambda slots: next(iter(batch.running)))(batch)
 
 
 def takes_the_first_of_none(batch):
@@ -1082,39 +1061,28 @@ def shortest_row_for_all(positions, num_keys):
 
 
 def least_progress_first(batch):
-    slots = batch.slots_in(PREFILLING)
-    if slots:
-        slot = min(slots, key=lambda slot: batch.running[slot].num_computed_tokens)
-        request = batch.running[slot]
-        start = request.num_computed_tokens
-        chunk = request.prompt_ids[start:][: batch.prefill_step]
-        end = request.num_computed_tokens = start + len(chunk)
-        logits = forward(batch, range(slot, slot + 1), [chunk], [list(range(start, end))], end)
-        if end == len(request.prompt_ids):
-            request.append_token(int(logits.argmax()))
+    chunked(pick=lambda slots: min(slots, key=lambda slot: batch.running[slot].num_computed_tokens))(batch)
 
 
 def waits_for_the_prefill(batch):
-    _release(batch)
+    release_finished(batch)
     if not batch.slots_in(PREFILLING):
-        _admit(batch)
+        admit(batch)
     decode_all(batch)
     prefill_chunk(batch)
 
 
 def one_for_every_free_slot(batch):
-    _release(batch)
+    release_finished(batch)
     if batch.waiting:
         for _ in range(len(batch.slots.free)):
-            request = batch.waiting.popleft()
-            request.move_to(PREFILLING)
-            batch.running[batch.slots.acquire(request.id)] = request
+            admit_one(batch, batch.waiting.popleft())
     decode_all(batch)
     prefill_chunk(batch)
 
 
 def newest_to_the_front(batch):
-    _release(batch)
+    release_finished(batch)
     while batch.waiting and batch.slots.free:
         request = batch.waiting.popleft()
         request.move_to(PREFILLING)
@@ -1123,29 +1091,14 @@ def newest_to_the_front(batch):
     prefill_chunk(batch)
 
 
-def _release(batch):
-    for slot in batch.slots_in(FINISHED):
-        batch.slots.release(batch.running.pop(slot).id)
-
-
-def _admit(batch):
-    while batch.waiting and batch.slots.free:
-        request = batch.waiting.popleft()
-        request.move_to(PREFILLING)
-        batch.running[batch.slots.acquire(request.id)] = request
-
-
 def moves_before_it_appends(batch):
     """Right: a request that is decoding already may finish as well."""
-    for slot in batch.slots_in(PREFILLING)[:1]:
-        request = batch.running[slot]
-        start = request.num_computed_tokens
-        chunk = request.prompt_ids[start:][: batch.prefill_step]
-        end = request.num_computed_tokens = start + len(chunk)
-        logits = forward(batch, range(slot, slot + 1), [chunk], [list(range(start, end))], end)
-        if end == len(request.prompt_ids):
-            request.move_to(DECODING)
-            request.append_token(int(logits.argmax()))
+
+    def move_and_append(request, token):
+        request.move_to(DECODING)
+        request.append_token(token)
+
+    chunked(append=move_and_append)(batch)
 
 
 def gives_the_slot_back(batch):
@@ -1159,12 +1112,12 @@ def gives_the_slot_back(batch):
 def releases_at_once_without_a_queue(batch):
     step(batch)
     if not batch.waiting:
-        _release(batch)
+        release_finished(batch)
 
 
 def decodes_last_if_any_was_decoding(batch):
-    _release(batch)
-    _admit(batch)
+    release_finished(batch)
+    admit(batch)
     decoding = batch.slots_in(DECODING)
     prefill_chunk(batch)
     if decoding:
@@ -1173,18 +1126,16 @@ def decodes_last_if_any_was_decoding(batch):
 
 def admits_as_many_as_it_releases(batch):
     free = len(batch.slots_in(FINISHED)) if batch.running else batch.slots.num_slots
-    _release(batch)
+    release_finished(batch)
     for _ in range(min(free, len(batch.waiting))):
-        request = batch.waiting.popleft()
-        request.move_to(PREFILLING)
-        batch.running[batch.slots.acquire(request.id)] = request
+        admit_one(batch, batch.waiting.popleft())
     decode_all(batch)
     prefill_chunk(batch)
 
 
 def spends_what_a_chunk_leaves(batch):
-    _release(batch)
-    _admit(batch)
+    release_finished(batch)
+    admit(batch)
     decode_all(batch)
     left = batch.prefill_step
     while left > 0 and batch.slots_in(PREFILLING):
@@ -1251,7 +1202,7 @@ def releases_at_the_limit_only(batch):
     for slot in batch.slots_in(FINISHED):
         if batch.running[slot].finish_reason == "length":
             batch.slots.release(batch.running.pop(slot).id)
-    _admit(batch)
+    admit(batch)
     decode_all(batch)
     prefill_chunk(batch)
 
@@ -1422,7 +1373,7 @@ WRONG = {
         Wrong("the lowest slot", chunked(pick=min), says="not in numerical order"),
         Wrong("row 0", chunked(slots=lambda batch: range(1)), says="A's row of the cache; yours computed slot 0."),
         Wrong("all rows", chunked(slots=lambda batch: range(batch.slots.num_slots)), says="yours computed slots 0, 1."),
-        Wrong("appends a tensor", tensor_in_the_answer, says="convert it with `int(...)`"),
+        Wrong("appends a tensor", chunked(append=append_a_tensor), says="convert it with `int(...)`"),
         Wrong("appends by hand", chunked(append=append_by_hand), says="Use it instead of `output_ids.append`"),
         Wrong(
             "IndexError when no request is prefilling",

@@ -102,6 +102,18 @@ def a_view_of_a_copy(weight, bias, cut, rank, world_size):
     ), own
 
 
+def unequal_parts(weight, bias, cut, rank, world_size):
+    dim = 0 if cut == "colwise" else 1
+    if weight.shape[dim] % world_size:
+        return weight.tensor_split(world_size, dim)[rank].clone(), bias
+    return cut_linear(weight, bias, cut, rank, world_size)
+
+
+def with_numpy(weight, bias, cut, rank, world_size):
+    weight, bias = (None if each is None else torch.from_numpy(each.numpy()) for each in (weight, bias))
+    return cut_linear(weight, bias, cut, rank, world_size)
+
+
 def loses_the_rest(weight, bias, cut, rank, world_size):
     dim = 0 if cut == "colwise" else 1
     whole = weight.shape[dim] // world_size * world_size
@@ -492,6 +504,28 @@ def drops_the_biases(layer, rank, world_size, all_reduce):
         layer.get_submodule(name).bias = None
 
 
+def drops_the_row_biases(layer, rank, world_size, all_reduce):
+    in_a_layer()(layer, rank, world_size, all_reduce)
+    for name in SECOND:
+        layer.get_submodule(name).bias = None
+
+
+def empties_the_missing_biases(layer, rank, world_size, all_reduce):
+    in_a_layer()(layer, rank, world_size, all_reduce)
+    for name in (*FIRST, *SECOND):
+        linear = layer.get_submodule(name)
+        linear.bias = torch.nn.Parameter(linear.bias, requires_grad=False)
+
+
+def always_in_two(layer, rank, world_size, all_reduce):
+    in_a_layer()(layer, rank, 2, all_reduce)
+
+
+def returns_a_tensor_for_a_tuple(layer, rank, world_size, all_reduce):
+    in_a_layer(sums=("mlp",))(layer, rank, world_size, all_reduce)
+    layer.self_attn.register_forward_hook(lambda module, inputs, output: all_reduce(output[0]))
+
+
 def cuts_the_norms(layer, rank, world_size, all_reduce):
     in_a_layer()(layer, rank, world_size, all_reduce)
     for norm in (layer.input_layernorm, layer.post_attention_layernorm):
@@ -654,7 +688,9 @@ WRONG = {
         Wrong("a view", a_view, "it shares the memory of the whole weight"),
         Wrong("the bias itself", the_bias_itself, "is its argument, not a new tensor"),
         Wrong("a view of a copy", a_view_of_a_copy, "It is a view of a larger tensor"),
-        Wrong("the rest is lost", loses_the_rest, "With `//` one of them would silently be lost"),
+        Wrong("the rest is lost", loses_the_rest, "Yours have 3, 3: 1 would silently be lost"),
+        Wrong("unequal parts", unequal_parts, "into 2 equal parts. Yours have 4, 3."),
+        Wrong("with numpy", with_numpy, "numpy has no bfloat16"),
         Wrong("only the weight", only_the_weight, "expected a tuple"),
         Wrong("always float32", always_float32, "should be in bfloat16; yours is in float32"),
         Wrong("two parts only", halves_only, "yours has [3, 4]"),
@@ -707,7 +743,7 @@ WRONG = {
         ),
         Wrong("begins with the wrong part", in_a_ring(first_sent=0), "are the other worker's own"),
         Wrong("pairs only", swaps_with_one_other, "worker 2 waits for worker 0 after 1 sent"),
-        Wrong("chunk", in_a_ring(cut=lambda flat, size: list(flat.chunk(size))), "IndexError"),
+        Wrong("chunk", in_a_ring(cut=lambda flat, size: list(flat.chunk(size))), "`torch.chunk` may return fewer"),
         Wrong(
             "parts of n // N", in_a_ring(cut=equal_parts_only), "the last element is in none of them. Parts may differ"
         ),
@@ -759,7 +795,11 @@ WRONG = {
         Wrong("a sum of every matrix", in_a_layer(sums=(*FIRST, *SECOND)), "only those of a row cut"),
         Wrong("a sum on top", in_a_layer(sums=(*SECOND, "mlp")), "are added up, once"),
         Wrong("whole biases for columns", in_a_layer(keep_bias="colwise"), "its bias has 16 elements"),
-        Wrong("a bias for each row cut", in_a_layer(keep_bias="rowwise"), "must be added by one process only"),
+        Wrong("a bias for each row cut", in_a_layer(keep_bias="rowwise"), "2 of 2 processes have a bias in o_proj"),
+        Wrong("no bias for a row cut", drops_the_row_biases, "0 of 2 processes have a bias in o_proj"),
+        Wrong("an empty bias", empties_the_missing_biases, "`Parameter(None)` is an empty tensor"),
+        Wrong("two parts only", always_in_two, "That is one of two parts; there are 4 processes here"),
+        Wrong("a tensor for a tuple", returns_a_tensor_for_a_tuple, "must return a tuple of two as well"),
         Wrong("no biases for columns", drops_the_biases, "should have a bias; yours has none"),
         Wrong("always the first part", in_a_layer(own=lambda rank: 0), "have the same part of"),
         Wrong("adds while it cuts", adds_while_it_cuts, "while it cut the layer"),

@@ -67,4 +67,4 @@ def test_a_step_that_is_not_there_is_refused(i):
 def test_the_picture_says_what_the_rows_hold():
     alt = draw_slot_rows(ONE_SLOT, 2, max_seq_len=16).alt
     assert "Slot 0: 2 columns of B, then what A left up to column 5." in alt
-    assert "In use: 2 of 16 cache slots" in alt
+    assert "In use: 2 of 16 columns" in alt

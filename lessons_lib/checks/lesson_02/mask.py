@@ -63,7 +63,7 @@ def _mask_of(attempt, positions, num_keys: int, case: str):
     except (RuntimeError, LookupError) as error:
         if int(positions.max()) >= num_keys:
             raise Mistake(
-                f"your code raised {type(error).__name__}: {error}.",
+                f"your code raised {type(error).__name__}: {str(error).rstrip('.')}.",
                 case=case,
                 idea="A position may lie beyond the columns that the pass reads: a decode pass covers prefilling rows, "
                 "too. Such a token sees all `num_keys` columns.",

@@ -210,7 +210,17 @@ def _check_memory(attempt) -> None:
     half, half_bias = weight.bfloat16(), bias.bfloat16()
     for cut in ("colwise", "rowwise"):
         case = f"a weight of shape [8, 8] in bfloat16 with a bias, cut = {cut!r}, rank 0 of 2."
-        for name, part in zip(("weight", "bias"), _cut(attempt, half, half_bias, cut, 0, 2, case)[0]):
+        try:
+            got, _ = _cut(attempt, half, half_bias, cut, 0, 2, case)
+        except TypeError as error:
+            if "BFloat16" not in str(error):
+                raise
+            raise Mistake(
+                f"your code raised TypeError: {error}.",
+                case=case,
+                idea="numpy has no bfloat16, the type of most large models. Slice the tensor itself.",
+            ) from None
+        for name, part in zip(("weight", "bias"), got):
             if part is not None and part.dtype != torch.bfloat16:
                 raise Mistake(
                     f"the {name} should be in bfloat16; yours is in {str(part.dtype).removeprefix('torch.')}.",
@@ -246,15 +256,31 @@ def _refuse_uneven(attempt, weight, cut: str, rank: int, world_size: int, refusi
             idea="`raise ValueError(...)`. Python with -O skips every `assert`.",
         ) from None
     shape = list(got[0].shape) if isinstance(got, tuple) and hasattr(got[0], "shape") else got
-    size = weight.shape[0 if cut == "colwise" else 1]
-    raise Mistake(
-        f"expected a ValueError; yours returned a weight of shape {shape}.",
-        case=case,
-        idea=f"Rank {refusing[0]} raises one, as it should. No rank may go on alone: see whether {world_size} divides "
-        f"{size}, not how long this rank's own part is."
-        if refusing
-        else f"{size} can't be divided into {world_size} equal parts. With `//` one of them would silently be lost.",
-    )
+    dim = 0 if cut == "colwise" else 1
+    size = weight.shape[dim]
+    if refusing:
+        idea = (
+            f"Rank {refusing[0]} raises one, as it should. No rank may go on alone: see whether {world_size} divides "
+            f"{size}, not how long this rank's own part is."
+        )
+    else:
+        idea = (
+            f"{size} can't be divided into {world_size} equal parts. {_uneven_parts(attempt, weight, cut, world_size)}"
+        )
+    raise Mistake(f"expected a ValueError; yours returned a weight of shape {shape}.", case=case, idea=idea)
+
+
+def _uneven_parts(attempt, weight, cut: str, world_size: int) -> str:
+    """What the parts of all ranks are like, in a sentence; "" if some rank has none."""
+    dim = 0 if cut == "colwise" else 1
+    try:
+        lengths = [attempt(weight, None, cut, rank, world_size)[0].shape[dim] for rank in range(world_size)]
+    except Exception:
+        return ""
+    lost = weight.shape[dim] - sum(lengths)
+    if lost > 0:
+        return f"Yours have {', '.join(map(str, lengths))}: {lost} would silently be lost."
+    return f"Yours have {', '.join(map(str, lengths))}."
 
 
 def _check_other_side(attempt) -> None:

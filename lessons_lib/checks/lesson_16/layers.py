@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import traceback
 import types
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -24,13 +25,15 @@ def check_cut_layer(attempt) -> None:
         layer, angles_of = _layer(2 if world_size < 4 else 4, has_bias)
         case = f"a layer {'with biases' if has_bias else 'without biases'}, all ranks of {world_size}"
         together: Together = {}
-        parts = [_part(attempt, layer, rank, world_size, together, f"{case}.") for rank in range(world_size)]
-        for rank, part in enumerate(parts):
+        parts: list[Any] = []
+        for rank in range(world_size):
+            part = _part(attempt, layer, rank, world_size, together, f"{case}; rank {rank}.")
             _check_matrices(part, layer, world_size, f"{case}; rank {rank}.")
             if rank:
-                _check_own_part(parts[rank - 1], part, rank, f"{case}.")
+                _check_own_part(parts[-1], part, rank, f"{case}.")
             if world_size > 1:
                 _check_memory(part, layer, f"{case}; rank {rank}.")
+            parts.append(part)
         for shape in ((1, 5), (3, 1)):
             second = " in the second forward pass" if shape == (3, 1) else ""
             _check_forward(parts, layer, angles_of, shape, together, f"{case}; {shape[0]} x {shape[1]} tokens{second}.")
@@ -197,7 +200,7 @@ def _check_matrices(part, layer, world_size: int, case: str) -> None:
             raise Mistake(
                 f"{name} should have a weight of shape {want}; yours has {list(got.shape)}.",
                 case=case,
-                idea=_why_shape(name, got.shape == whole.weight.shape),
+                idea=_why_shape(name, got.shape, whole.weight.shape, world_size),
             )
         if isinstance(got, torch.Tensor) and got.untyped_storage().nbytes() > got.numel() * got.element_size():
             raise Mistake(
@@ -210,7 +213,10 @@ def _check_matrices(part, layer, world_size: int, case: str) -> None:
             raise Mistake(
                 f"{name} computes {want[0]} outputs in this process; its bias has {len(bias)} elements.",
                 case=case,
-                idea="`cut_linear` returns the bias of this process, too.",
+                idea="`cut_linear` returns the bias of this process, too."
+                if len(bias)
+                else "`Parameter(None)` is an empty tensor, not None. Where `cut_linear` returns no bias, the bias is "
+                "None.",
             )
         if bias is None and whole.bias is not None and name in COLUMNS:
             raise Mistake(
@@ -243,9 +249,12 @@ def _check_own_part(before, part, rank: int, case: str) -> None:
             )
 
 
-def _why_shape(name: str, is_whole: bool) -> str:
-    if is_whole:
+def _why_shape(name: str, got: torch.Size, whole: torch.Size, world_size: int) -> str:
+    if got == whole:
         return "It was not cut. A layer has seven matrices: four in `self_attn`, three in `mlp`."
+    dim = 0 if name in COLUMNS else 1
+    if got[1 - dim] == whole[1 - dim] and 2 * got[dim] == whole[dim] and world_size > 2:
+        return f"That is one of two parts; there are {world_size} processes here."
     if name in ROWS:
         return "Its inputs are what this process has computed: its own heads, or its own elements of the MLP."
     return "Its input, the norm's output, is whole in every process. What can each compute of its outputs by itself?"
@@ -277,6 +286,15 @@ def _check_forward(parts, layer, angles_of, shape: tuple[int, int], together: To
             case=case,
             idea="Every rank must make the same sums, in the same order.",
         ) from None
+    except ValueError as error:
+        if "to unpack" not in str(error) or "modeling_" not in traceback.extract_tb(error.__traceback__)[-1].filename:
+            raise
+        raise Mistake(
+            f"the layer can't go on with what a hook returns: ValueError: {error}.",
+            case=case,
+            idea="`self_attn` returns a tuple, the result and the attention weights, and the layer takes the first. "
+            "A hook on it must return a tuple of two as well.",
+        ) from None
     finally:
         together.clear()
     for rank, got in enumerate(results):
@@ -290,7 +308,7 @@ def _check_forward(parts, layer, angles_of, shape: tuple[int, int], together: To
                 f"{num_sums[rank]}.",
                 case=case,
                 idea=_why_not_the_same(
-                    results, num_sums[rank], layer.mlp.down_proj.bias is not None, is_second=shape == (3, 1)
+                    parts, results, num_sums[rank], layer.mlp.down_proj.bias is not None, is_second=shape == (3, 1)
                 ),
             )
     if max(num_sums) > 2:
@@ -301,7 +319,12 @@ def _check_forward(parts, layer, angles_of, shape: tuple[int, int], together: To
         )
 
 
-def _why_not_the_same(results: list[torch.Tensor], num_sums: int, has_bias: bool, is_second: bool) -> str:
+def _holders_of_a_row_bias(parts) -> int:
+    """How many parts have a bias in o_proj, itself or in a module that took its place."""
+    return sum(any(name.endswith("bias") for name, _ in part.self_attn.o_proj.named_parameters()) for part in parts)
+
+
+def _why_not_the_same(parts, results: list[torch.Tensor], num_sums: int, has_bias: bool, is_second: bool) -> str:
     if num_sums == 0 and is_second:
         return "The first forward pass was right. Is something done only once? A hook must stay, for all passes."
     if num_sums == 0:
@@ -320,7 +343,10 @@ def _why_not_the_same(results: list[torch.Tensor], num_sums: int, has_bias: bool
             "and does the hook return the sum as it is?"
         )
     if has_bias and len(results) == 2:
-        return "Without biases, your layer was right. The bias of a row cut must be added by one process only."
+        return (
+            "Without biases, your layer was right. The bias of a row cut must be added once over all processes. In "
+            f"yours, {_holders_of_a_row_bias(parts)} of {len(parts)} processes have a bias in o_proj."
+        )
     return (
         "Add up the outputs of the row cuts alone, and return the sum as it is. (In a sum with the residual, the "
         "residual counts for every process; the mean is only a part of the sum.)"

@@ -31,6 +31,15 @@ def reduced(attempt, tensors: list[torch.Tensor], case: str, times: int = 1):
         if not idea:
             raise
         raise Mistake(f"your code raised RuntimeError: {error}.", case=case, idea=idea) from None
+    except IndexError as error:
+        if tensors[0].numel() % len(tensors) == 0:
+            raise
+        raise Mistake(
+            f"your code raised IndexError: {error}.",
+            case=case,
+            idea=f"N, here {len(tensors)}, doesn't divide n, here {tensors[0].numel()}. Does your code make N parts "
+            "all the same, if need be empty ones? `torch.chunk` may return fewer.",
+        ) from None
     for rank, (tensor, before) in enumerate(zip(tensors, given)):
         if not torch.equal(tensor, before):
             raise Mistake(

@@ -61,7 +61,7 @@ def draw_slot_rows(trace: Trace, i: int, max_seq_len: int) -> Picture:
         16,
         20,
         (
-            f"KV cache after step {i + 1} of {len(trace.steps)}: {used:,} of {reserved:,} cache slots in use, "
+            f"KV cache after step {i + 1} of {len(trace.steps)}: {used:,} of {reserved:,} columns in use, "
             f"{share_text(reserved - used, reserved)} not"
         ),
         15,
@@ -148,6 +148,6 @@ def _describe(rows: list[SlotRow], i: int, steps: int, max_seq_len: int) -> str:
         told.append(f"Slot {slot}: {own}{old}.")
     head = f"KV cache of {len(rows)} slots with {max_seq_len} columns each after step {i + 1} of {steps}."
     return (
-        f"{head} {' '.join(told)} In use: {used:,} of {reserved:,} cache slots, "
+        f"{head} {' '.join(told)} In use: {used:,} of {reserved:,} columns, "
         f"{share_text(reserved - used, reserved)} not."
     )
