@@ -26,7 +26,7 @@ from lessons_lib.batching import batch_generate
 from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, solution
 from lessons_lib.checks.lesson_03.scoreboard import BLOCK_SIZE, admission_scoreboard
 from lessons_lib.kv_cache import block_bytes, block_pool as reference, blocks_for, blocks_in_budget
-from lessons_lib.kv_cache import serve_in_blocks, step_in_blocks
+from lessons_lib.kv_cache import serve_in_blocks, step_in_blocks, step_with_oracle
 from lessons_lib.measuring import MAX_NEW_TOKENS, NAMES, PROMPTS, ledger, skewed_workload
 from lessons_lib.models import cache_bytes_per_token, load_model
 from lessons_lib.recording import contiguous_use, final_tokens, paged_use, record_run, replay, tokens_held, waste
@@ -43,7 +43,7 @@ prompt_tokens = {name: len(tokenizer(prompt).input_ids) for name, prompt in zip(
 """
 ## The problem: memory reserved for tokens that never come
 
-Here are the six stories again, served as in lesson 02, with four batch slots and a cache row of 256 tokens for each.
+Here are the six stories again, served as in lesson 02: in four batch slots, each with a cache row for 256 tokens.
 
 > **cache slot**: room in the KV cache for the key and value of one token, in all layers.
 
@@ -77,8 +77,8 @@ Pale: reserved, and the request will use it later. Hatched: reserved, and never 
 ## Predict
 
 Rows are too long because we don't know how long an answer will be. So suppose we did: an oracle tells us. C's prompt
-has 3 tokens, and its answer 100. (The last of them is never fed back, so it takes no slot.) We reserve exactly the 102
-slots that C will fill, from its first step to its last. Not one of them is for nothing.
+has 3 tokens, and its answer 100. (The last of them is never fed back, so it takes no slot.) From C's first step to its
+last, we reserve 102 slots for it in one piece (*contiguous* memory). C will fill every one of them.
 
 **03.a** Averaged over C's steps, what percentage of the 102 slots is empty?
 """
@@ -86,8 +86,22 @@ slots that C will fill, from its first step to its last. Not one of them is for 
 # %%
 predict("03.a", ...)  # percent
 
+# %%
+c_tokens = [now["C"] for now in held if "C" in now]
+reveal("03.a", 100 * (1 - mean(c_tokens) / final["C"]), unit="%")
+
 # %% [markdown]
 """
+Even with a perfect oracle, half of C's piece is empty on average: reserved, and used only later. (In its first two
+steps C holds nothing: its prompt is computed in the third.)
+
+A second loss shows when many requests come and go: a request that finishes leaves a gap of its own size, and the next
+one may be larger.
+
+> **external fragmentation**: free memory in gaps between reservations, none of them large enough for the next request.
+
+("Further" shows such a moment, and compares the waste of rows, oracle and blocks on 32 requests.)
+
 ## The idea: small blocks, and a table
 
 Operating systems solved this problem long ago. First, cut the memory into blocks of one size. Second, let a request own
@@ -176,31 +190,18 @@ is empty, and no other request can use it. (Unlike in the first picture, its req
 the block tables. Read the first one: A's tokens 0 to 15 are in one block, 16 to 31 in the next, and the two need not be
 neighbors. At the bottom are the free blocks, in the order in which they will be allocated.
 
-## Blocks against the oracle
-
-Back to the oracle, which gives C 102 slots in one piece (*contiguous* memory). With blocks, C takes one only when a
-token needs it. `blocks_for(num_tokens, block_size)` returns the number of blocks that these tokens need: it divides,
-and rounds up. (It's given; it is exercise 03.2, in "Further".)
+The oracle left half of C's slots empty. And blocks? `blocks_for(num_tokens, block_size)` returns the number of blocks
+that these tokens need: it divides, and rounds up. (It's given; it is exercise 03.2, in "Further".)
 """
 
 # %%
-c_tokens = [now["C"] for now in held if "C" in now]
-reveal("03.a", 100 * (1 - mean(c_tokens) / final["C"]), unit="%")
 grows = range(3, 103)  # the tokens of C, step by step
-print(f"and in blocks of 16: {1 - sum(grows) / sum(16 * blocks_for(tokens, 16) for tokens in grows):.0%}")
+empty = 1 - sum(grows) / sum(16 * blocks_for(tokens, 16) for tokens in grows)
+print(f"C in blocks of 16: {empty:.0%} of its slots are empty, on average")
 
 # %% [markdown]
 """
-Even with a perfect oracle, half of C's piece is empty on average: reserved, and used only later. (In its first two
-steps C holds nothing: its prompt is computed in the third.) Blocks need no oracle, and leave far less empty: about half
-of C's last block.
-
-A second loss shows when many requests come and go: a request that finishes leaves a gap of its own size, and the next
-one may be larger.
-
-> **external fragmentation**: free memory in gaps between reservations, none of them large enough for the next request.
-
-("Further" shows such a moment, and compares the waste of rows, oracle and blocks on 32 requests.)
+Blocks need no oracle, and leave far less empty: about half of C's last block.
 
 ## Build 2: the block table
 
@@ -260,8 +261,9 @@ slot indices of a large pool overflow.) `blocks` is a list of ints. Example: `sl
 `tensor([22, 23, 8, 9])`.
 
 A position below 0, or beyond the last slot of the table, raises `IndexError`. Check for both yourself: indexing in
-Python and in torch would let some of them pass silently. An empty range, `start == end`, gives an empty tensor, even
-for an empty table. (You are never given an empty range outside of the table, or a `start` above `end`.)
+Python and in torch would let some of them pass silently. An empty range, `start == end`, gives an empty tensor,
+also at the very end of the table and for an empty table. (You are never given a `start` above `end`, or an empty range
+further outside.)
 """
 
 # %% exercise="03.4"
@@ -368,15 +370,16 @@ The payoff: 32 requests are waiting, and the bundled model has 4 MiB for its cac
 as many requests at once as there are rows. Cut into blocks of 16, it holds as many as their tokens allow at the moment.
 
 `serve_in_blocks` calls the step until all requests are finished. It serves rows, too: **a row of 256 slots is a block
-of 256**, and a request never needs a second one. (In this count, a
-step computes all prompts that it admits. Lesson 02 allowed one chunk per step.)
+of 256**, and a request never needs a second one. (In this count, a step computes all prompts that it admits. Lesson 02
+allowed one chunk per step.)
 
-In rows, two requests run at once. **03.c** Predict from the numbers that the next cell prints: in blocks of 16, how
-many run at once on average, while others wait? A request takes more slots than it has tokens. Within 25% is a hit.
+**03.c** Predict from the numbers that the next cell prints: in blocks of 16, after how many steps are all 32 requests
+done? Within 25% is a hit.
 """
 
 # %%
 lengths = [(len(tokenizer(prompt).input_ids), len(output)) for prompt, output in zip(load.prompts, many.outputs)]
+answers = sorted(answer for _, answer in lengths)
 token_bytes = cache_bytes_per_token(model.config)
 print(f"one cache slot takes {token_bytes:,} bytes, so 4 MiB has {BUDGET // token_bytes} slots")
 print(f"that is {BUDGET // (256 * token_bytes)} rows of 256 slots, or {BUDGET // (16 * token_bytes)} blocks of 16")
@@ -388,13 +391,29 @@ def serve(size, step=step_in_blocks, num_blocks=None):
     return serve_in_blocks(lengths, pool, BlockTable, step)
 
 
-served = {"rows of 256": serve(256)} | {f"blocks of {size}": serve(size) for size in (64, 16, 1)}
+served = {"rows of 256": serve(256), "oracle": serve(1, step_with_oracle)}
+served |= {f"blocks of {size}": serve(size) for size in (64, 16, 1)}
 rows, blocks = served["rows of 256"], served["blocks of 16"]
+print(f"in rows, {max(step.running for step in rows)} requests run at once; all 32 are done after {len(rows)} steps")
 queued = [step for step in blocks if step.waiting]
-print(f"while others wait, a running request holds {mean(s.tokens / s.running for s in queued):.0f} tokens on average")
+tokens = mean(step.tokens / step.running for step in queued)
+print(f"in blocks of 16, a running request holds {tokens:.0f} tokens on average, while others wait")
+print(f"the answers have {answers[0]} to {answers[-1]} tokens, {median(answers):.0f} in the middle")
 
 # %%
-predict("03.c", ...)  # requests that run at once, in blocks of 16
+predict("03.c", ...)  # steps until all requests are done, in blocks of 16
+
+# %%
+reveal("03.c", len(blocks), unit="steps", tolerance=0.25)
+print(f"while others wait, {mean(step.running for step in queued):.1f} requests run at once on average")
+for name, steps in (("rows", rows), ("blocks of 16", blocks)):
+    last = max(number for number, step in enumerate(steps, 1) if step.waiting)
+    print(f"in {name}, no request waits any more after step {last}")
+
+done = [float("nan")] * (len(rows) - len(blocks))  # the curve ends when all requests are done
+curves = {"rows of 256": [step.running for step in rows], "blocks of 16": [step.running for step in blocks] + done}
+told = f"Rows: at most 2 requests, done after {len(rows)} steps. Blocks: all done after {len(blocks)} steps."
+line_chart(range(1, len(rows) + 1), curves, xlabel="step", ylabel="requests that run", alt=told)
 
 
 # %%
@@ -412,21 +431,16 @@ def compare(served):
 
 compare(served)
 
-# %%
-reveal("03.c", mean(step.running for step in queued), unit="requests", tolerance=0.25)
-
-done = [float("nan")] * (len(rows) - len(blocks))  # the curve ends when all requests are done
-curves = {"rows of 256": [step.running for step in rows], "blocks of 16": [step.running for step in blocks] + done}
-told = f"Rows: at most 2 requests, done after {len(rows)} steps. Blocks: all done after {len(blocks)} steps."
-line_chart(range(1, len(rows) + 1), curves, xlabel="step", ylabel="requests that run", alt=told)
-
 # %% [markdown]
 """
-In rows, only two requests run at a time, and most of each row stays empty. In blocks of 16, all of them are done in
-less than a third of the steps. Even the oracle, which knows the length of each answer, needs more steps than blocks,
-which know nothing in advance ("Further" serves with it).
+In rows, only two requests run at a time, and most of each row stays empty. In blocks of 16, about 16 run at once: each
+holds 24 tokens on average and leaves about half a block empty, and 512 / (24 + 7.5) is 16. So the queue is gone in less
+than a tenth of the steps. Then the curve falls: the long answers go on alone, and no cache makes one request faster.
+The longest answer takes 129 steps, however much memory there is.
 
-How many run at once? A request holds 24 tokens on average, and leaves about half a block empty: 512 / (24 + 7.5) is 16.
+The oracle admits a request only if there is room for all that it and the others will ever hold. (Its memory has no
+gaps: it's counted in blocks of 1.) It knows the length of each answer, and it needs more steps than blocks of 16, which
+know nothing in advance. Half of its cache is empty, as half of C's piece was.
 
 Each step reads the weights once, however many requests run, so fewer steps read them less often, for the same answers.
 With so few tokens in a step, that is most of its time on a GPU (lesson 00). That is why serving systems page their
@@ -446,8 +460,9 @@ ledger(model, tokenizer, "03", with_cache_only=True)
 
 # %% [markdown]
 """
-The new row serves in the same way as the one before it, with another "cache reserved". That is **counted**: we replayed
-the recording with block tables, as you did above. Nothing was served from blocks.
+The last row is the run of lesson 02 once more. What is new is its "cache reserved": **counted**, by replaying the
+recording with block tables, as you did above. (The speed of one and the same run varies a little.) The model hasn't
+read a key from a block yet.
 
 ## What production does
 
@@ -565,37 +580,19 @@ for name, tokens in prompt_tokens.items():
 
 # %% [markdown]
 """
-### Two rivals that no server can have
+### Rows that just fit
 
-The first has rows exactly as long as the longest of the 32 requests. (It even gets a fourth row, for which 4 MiB isn't
-quite enough.) The second is the oracle: it reserves for each request what it will hold in the end. (Its memory has no
-gaps: it's counted in blocks of 1.)
+No server knows how long its longest request will be. Suppose that ours did: its rows are exactly as long. (It even gets
+a fourth row, for which 4 MiB isn't quite enough.)
 """
 
-
 # %%
-def in_the_end(request):
-    """The tokens that a request will hold."""
-    return request.prompt_tokens + request.answer_tokens - 1
-
-
-def step_with_oracle(waiting, running, pool):
-    """The step, but a request must wait until all that it will ever hold is free beside what the others will hold."""
-    reserved, may_enter = sum(in_the_end(request) for request in running if not request.finished), deque()
-    while waiting and reserved + in_the_end(waiting[0]) <= pool.num_blocks:
-        reserved += in_the_end(waiting[0])
-        may_enter.append(waiting.popleft())
-    step_in_blocks(may_enter, running, pool)
-
-
 longest = max(prompt + answer - 1 for prompt, answer in lengths)
-rivals = {f"4 rows of {longest}": serve(longest, num_blocks=4), "oracle": serve(1, step_with_oracle)}
-compare(rivals | {"blocks of 16": blocks})
+compare({f"4 rows of {longest}": serve(longest, num_blocks=4), "blocks of 16": blocks})
 
 # %% [markdown]
 """
-Rows that just fit the longest request still need almost twice as many steps as blocks. The oracle needs more steps than
-blocks of 16, too: from a request's first step on, it keeps room for the tokens of its last.
+Rows that just fit still need almost twice as many steps as blocks.
 
 ### The pool by hand
 

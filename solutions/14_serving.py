@@ -11,7 +11,7 @@ At the end of this lesson, your own parts form a server that answers `curl`, hea
 when to say no.
 
 If `async def` and `await` are new to you, first read the beginning of [Coroutines and
-Tasks](https://docs.python.org/3/library/asyncio-task.html).
+Tasks](https://docs.python.org/3/library/asyncio-task.html): a quarter of an hour, which the 90 minutes don't include.
 """
 
 # %%
@@ -60,8 +60,8 @@ alone = dict(zip(NAMES, generate_one_by_one(model, tokenizer, PROMPTS, max_new_t
 """
 ## The problem: two callers, one engine
 
-A server handles many clients in one thread. Each client has a *coroutine*. They take turns: while one waits, another
-runs.
+Our server will handle all its clients in one thread. Each client has a *coroutine*. They take turns: while one waits,
+another runs.
 
 > **event loop**: runs coroutines in one thread. Each one runs until it awaits something that isn't ready yet; then the
 > loop runs the next one that can go on.
@@ -80,7 +80,7 @@ async def tick(beats):
 
 async def read_directly(engine, name, order):
     story = STORIES[NAMES.index(name)]
-    await asyncio.sleep(0)
+    await asyncio.sleep(0)  # so that the heartbeat has begun
     for token in engine.stream(story.prompt, SamplingParams(max_tokens=12, ignore_eos=True)):
         order.append((name, time.perf_counter()))
 
@@ -157,6 +157,7 @@ from lessons_lib.serving.mailbox import Mailbox
 The engine's side is a small wrapper, `EngineLoop`. Its `turn(commands)` carries out commands, takes one step, and
 returns what happened as a list of *events*: tokens, requests that have ended.
 
+The owner gets its commands from a mailbox of its own, and passes the events of each turn to a function, `deliver`.
 Here is a first owner. An *executor* runs functions in threads of its own; `await event_loop.run_in_executor(…)` waits
 for the result. The owner runs without a request, then with one, and is cancelled, as in a shutdown.
 """
@@ -193,6 +194,7 @@ engine, and A keeps its blocks for good.
 executor has one thread.
 
 - It takes turns while requests are open (`engine.open`) or commands have arrived. Otherwise it waits.
+- Each turn gets all commands that have arrived since the turn before.
 - Once `commands.is_closed`, it stops after the turn that is running, and delivers that turn's events. Commands that no
   turn has got by then may be dropped.
 - It may also end because a turn raises (the exception goes on to the caller), or because it is cancelled (it then ends
@@ -200,8 +202,17 @@ executor has one thread.
 - However it ends, the thread leaves the engine first. Then your coroutine calls `engine.close()` itself, not in the
   executor. `close` aborts what is left.
 
-All of this also holds if the coroutine is cancelled a second time, while it cleans up. For this once, blocking the
-event loop is allowed, as `executor.shutdown(wait=True)` does.
+All of this also holds if the coroutine is cancelled a second time, while it cleans up. Here, and only here, you may
+block the event loop, as `executor.shutdown(wait=True)` does.
+
+Examples, where A wants three tokens:
+
+| what happens | what your coroutine does |
+|---|---|
+| A is added | `turn([add A])`, `turn([])`, `turn([])`, then it waits |
+| during A's first turn, B is added and A aborted | the next turn gets both commands |
+| during A's first turn, the mailbox is closed | delivers its events, takes no other turn, closes the engine |
+| during A's first turn, your coroutine is cancelled | when the thread has come back, closes the engine |
 """
 
 # %% exercise="14.2"
@@ -352,10 +363,10 @@ Your code, and three clients: two leave in the middle of the stream, and one sta
 # %%
 engine = LLMEngine(model, tokenizer, SIX)
 async with AsyncEngine(engine) as front:
-    for num_read in (1, 10, 101):
+    for num_read in (2, 10, 101):
         leaving = LeavingClient(num_read)
         is_whole = await stream_until_gone(lambda: front.add("The old dog", STORY), leaving.receive, leaving.send)
-        while front.admission.num_requests:  # an abort is carried out with the next turn
+        while engine.has_unfinished():  # an abort is carried out with the next turn
             await asyncio.sleep(0.001)
         what = f"leaves after {num_read} tokens" if num_read <= 94 else "stays"
         used = len(engine.scheduler.pool.used)
@@ -382,8 +393,7 @@ few long ones hold up all the others.
 
 ## Measured: what clients get
 
-Is refusing better than waiting? Throughput can't tell: a server that is far behind computes as many tokens per second
-as ever, only too late.
+Is refusing better than waiting? Throughput can't tell: it counts tokens that come too late like any others.
 
 > **goodput**: requests per second that were served within the promised times.
 
@@ -391,7 +401,7 @@ as ever, only too late.
 > its answer first, so a slow server gets fewer requests, and looks fine.
 
 `simulate` computes instead of waiting: requests arrive at random times in an open loop, and each step takes as long as
-a formula says. The promise: the first token within half a second.
+a formula says. The promise: the first token within half a second. (In the code, `ttft` is the time to first token.)
 
 > **knee**: the highest rate at which a server still keeps its promise; here, for 90 % of the requests.
 """
@@ -470,14 +480,7 @@ To measure a real server: `python -m lessons_lib.serving.load --help`. It works 
 ## Your server
 
 `SmallApp` puts the parts together: a small web application around an engine. Its `front` sorts events into mailboxes,
-like `deliver` above. (The file: `lessons_lib/serving/http/small_app.py`.)
-
-[uvicorn](https://www.uvicorn.org), a web server, runs it in a thread of this notebook, on a free port. Most clients
-speak OpenAI's API, so our server does too. With `"stream": true`, an answer comes piece by piece:
-
-> **server-sent events** (SSE): a format for streams over HTTP. An event is a line `data: …`, followed by an empty line.
-
-`curl` asks first. The limit is two requests.
+like `deliver` above. (The file: `lessons_lib/serving/http/small_app.py`.) These are its other parts:
 """
 
 # %%
@@ -490,6 +493,16 @@ parts = {
 }
 for part in parts.values():
     print(f"{part.__name__}: {'the reference' if part.__module__.startswith('lessons_lib') else 'yours'}")
+
+# %% [markdown]
+"""
+[uvicorn](https://www.uvicorn.org), a web server, runs the application in a thread of this notebook, on a free port.
+Most clients speak OpenAI's API, so our server does too. With `"stream": true`, an answer comes piece by piece:
+
+> **server-sent events** (SSE): a format for streams over HTTP. An event is a line `data: …`, followed by an empty line.
+
+`curl` asks first. The server takes two requests at a time, and refuses a third.
+"""
 
 
 # %% tags=["measured"]
@@ -543,8 +556,8 @@ audit(engine.scheduler)
 """
 ## What production does
 
-- vLLM's `RequestOutputCollector` merges outputs while its reader is away: your `take` that returns all. "Further" has a
-  map of all parts.
+- vLLM's `RequestOutputCollector` merges the outputs that come while its reader is away, and hands them over at once, as
+  your `take` does. "Further" has a map of all parts.
 - Admission is mostly left to what stands in front: a gateway or a load balancer.
 - `vllm bench serve --goodput` measures goodput. `guidellm` looks for the rates at which a server keeps its promises.
 
@@ -554,7 +567,7 @@ audit(engine.scheduler)
 
 **One machine, one GPU.** A model that doesn't fit needs several. Lesson 16 cuts one in two.
 
-**Refused isn't solved.** Admission control keeps a promise to some by sending others away. Serving all of them takes
+**A refusal is no answer.** Admission control keeps a promise to some by sending others away. Serving all of them takes
 more capacity, or less work for each.
 
 **Anyone may ask for anything.** The full server under "Further" checks API keys, but has no quotas: one client can use

@@ -15,7 +15,13 @@ from lessons_lib.kv_cache.block_pool import (
     blocks_in_budget,
     slot_of,
 )
-from lessons_lib.kv_cache.block_serving import CachedRequest, CacheStep, serve_in_blocks, step_in_blocks
+from lessons_lib.kv_cache.block_serving import (
+    CachedRequest,
+    CacheStep,
+    serve_in_blocks,
+    step_in_blocks,
+    step_with_oracle,
+)
 from lessons_lib.kv_cache.invariants import audit
 from lessons_lib.kv_cache.prefix_cache import LruQueue, PrefixCache, SharedBlockPool, block_hash
 from lessons_lib.torch_installed import HAS_TORCH
@@ -49,4 +55,5 @@ __all__ = [
     "slot_mapping",
     "slot_of",
     "step_in_blocks",
+    "step_with_oracle",
 ]

@@ -24,9 +24,14 @@ class CachedRequest:
     table: BlockTable
 
     @property
+    def tokens_in_the_end(self) -> int:
+        """What its table will hold. The last token of an answer is never stored."""
+        return self.prompt_tokens + self.answer_tokens - 1
+
+    @property
     def finished(self) -> bool:
-        """Whether it has its whole answer. The last token of an answer is never stored."""
-        return self.table.num_tokens == self.prompt_tokens + self.answer_tokens - 1
+        """Whether it has its whole answer."""
+        return self.table.num_tokens == self.tokens_in_the_end
 
 
 def step_in_blocks(waiting: "deque[CachedRequest]", running: "list[CachedRequest]", pool: "BlockPool") -> None:
@@ -53,6 +58,20 @@ def step_in_blocks(waiting: "deque[CachedRequest]", running: "list[CachedRequest
         request = waiting.popleft()
         request.table.append(request.prompt_tokens)
         running.append(request)
+
+
+def step_with_oracle(waiting: "deque[CachedRequest]", running: "list[CachedRequest]", pool: "BlockPool") -> None:
+    """The step, but a request is admitted only if all running ones and itself have room for their whole answers.
+
+    Args:
+        waiting, running: see `step_in_blocks`.
+        pool: has blocks of 1, so that nothing is left empty but what was set aside.
+    """
+    reserved, admitted = sum(request.tokens_in_the_end for request in running if not request.finished), deque()
+    while waiting and reserved + waiting[0].tokens_in_the_end <= pool.num_blocks:
+        reserved += waiting[0].tokens_in_the_end
+        admitted.append(waiting.popleft())
+    step_in_blocks(admitted, running, pool)
 
 
 @dataclass(frozen=True)

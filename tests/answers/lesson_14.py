@@ -1738,6 +1738,36 @@ async def stops_one_after_the_other(add, receive, send):
         await stop(sending)
 
 
+async def stops_the_listener_last(add, receive, send):
+    sending, listening = asyncio.ensure_future(send_all(add, send)), asyncio.ensure_future(until_gone(receive))
+    try:
+        await asyncio.wait((sending, listening), return_when=asyncio.FIRST_COMPLETED)
+        if not sending.done():
+            return False
+        sending.result()
+        return True
+    finally:
+        await stop(sending)
+        await stop(listening)
+
+
+async def hides_its_cancellation_while_it_stops(add, receive, send):
+    """Its own cancellation is suppressed together with that of the work."""
+    sending, listening = asyncio.ensure_future(send_all(add, send)), asyncio.ensure_future(until_gone(receive))
+    try:
+        await asyncio.wait((sending, listening), return_when=asyncio.FIRST_COMPLETED)
+        if sending.done():
+            sending.result()
+            return True
+        sending.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await sending
+        return False
+    finally:
+        sending.cancel()
+        listening.cancel()
+
+
 async def swallows_its_cancellation(add, receive, send):
     try:
         return await leaving()(add, receive, send)
@@ -1997,6 +2027,8 @@ LEAVINGS = [
     Wrong("no finally", without_finally_here, "your coroutine has ended (it was cancelled), and its work goes on"),
     Wrong("aborts after an await", aborts_after_an_await, "the request is still open"),
     Wrong("stops one after the other", stops_one_after_the_other, "Does your cleanup await something before?"),
+    Wrong("stops the listener last", stops_the_listener_last, "Cancel the listener, before anything that your cleanup"),
+    Wrong("hides its own", hides_its_cancellation_while_it_stops, "ask first whether the cancellation was your own"),
     Wrong("swallows the cancellation", swallows_its_cancellation, "should end with CancelledError; yours returned"),
     Wrong("its own cancellation", lets_its_own_cancellation_out, "the client left, and your coroutine ended with"),
     Wrong("raises", raises_client_gone, "ConnectionError"),

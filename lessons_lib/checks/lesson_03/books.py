@@ -74,9 +74,14 @@ def refused(
         raise Mistake(
             f"{doing} should raise {name}; yours raised {type(other).__name__}: {str(other)[:120]}",
             case=case,
-            idea=because() or f"Test for this case first, and raise {name} yourself. {idea}",
+            idea=because() or f"{own_refusal(name)} test for this case first. {idea}",
         ) from None
     raise Mistake(f"{doing} should raise {name}; yours returned {short(got)}.", case=case, idea=because() or idea)
+
+
+def own_refusal(name: str) -> str:
+    """The beginning of an explanation of another exception: the answer's own, or an accident."""
+    return f"If your code refuses the call itself, it only has to raise {name} instead. If it doesn't,"
 
 
 def _unchanged(unchanged: Callable[[], None], case: str) -> None:

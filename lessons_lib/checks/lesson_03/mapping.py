@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from random import Random
 
 from lessons_lib.checks.exercise import Mistake, call, short
-from lessons_lib.checks.lesson_03.books import counted
+from lessons_lib.checks.lesson_03.books import counted, own_refusal
 from lessons_lib.kv_cache.block_pool import slot_of
 
 # (blocks, block size, start, end), smallest first.
@@ -222,7 +222,7 @@ def _check_refusals(attempt) -> None:
                 f"positions without a slot should raise IndexError; yours raised {type(error).__name__}: "
                 f"{str(error)[:120]}",
                 case=case,
-                idea="Test `start` and `end` before you compute anything, and raise IndexError yourself.",
+                idea=f"{own_refusal('IndexError')} test `start` and `end` before you compute anything.",
             ) from None
         raise Mistake(
             f"positions without a slot should raise IndexError; yours returned {short(got)}.", case=case, idea=idea

@@ -115,6 +115,11 @@ def _check_pool(pool: BlockPool, tables: list, case: str) -> None:
 def _check_boundary(attempt) -> None:
     table = attempt(BlockPool(20, 16))
     _append(table, 1, 1, "block size 16, an empty table; `append(1)`.")
+    _append(table, 1, 2, "block size 16, 1 token stored; `append(1)`.")
+    _append(table, 0, 2, "block size 16, 2 tokens stored; `append(0)`, which changes nothing.")
+    table = attempt(BlockPool(20, 16))
+    _append(table, 16, 16, "block size 16, an empty table; `append(16)`.")
+    _append(table, None, 17, "block size 16, 16 tokens stored; `append()`, one token.")
     table = attempt(BlockPool(20, 16))
     _append(table, 128, 128, "block size 16, an empty table; `append(128)`.")
     _append(table, None, 129, "block size 16, 128 tokens stored; `append()`, one token.")
@@ -158,10 +163,10 @@ def _check_no_block_left(attempt) -> None:
         "All or nothing: allocate all missing blocks in one call, and change `num_tokens` only after it. "
         "If the pool refuses, nothing has changed."
     )
-    for blocks, stored, count in ((8, 0, 129), (2, 20, 20), (4, 20, 45), (2, 32, 1)):
+    for blocks, stored, count in ((1, 0, 17), (8, 0, 129), (2, 20, 20), (4, 20, 45), (2, 32, 1)):
         pool = _RefusingPool(blocks, 16)
         table = attempt(pool)
-        case = f"a pool of {blocks} blocks of 16, {stored} tokens stored; `append({count})`."
+        case = f"a pool of {counted(blocks, 'block')} of 16, {stored} tokens stored; `append({count})`."
         if stored:
             _append(table, stored, stored, case)
         missing, queue = blocks_for(stored + count, 16) - blocks_for(stored, 16), queue_of(pool)

@@ -93,7 +93,12 @@ class Scene:
             raise Mistake(
                 f"your coroutine has ended ({how}), and a call of `receive` still waits.",
                 case=self.case,
-                idea="On a connection that stays open, it would take the next request's messages. Cancel the listener.",
+                idea="On a connection that stays open, it would take the next request's messages. Cancel the listener"
+                + (
+                    ", before anything that your cleanup awaits: the second cancellation may end the cleanup there."
+                    if "once more" in self.case
+                    else "."
+                ),
             )
         left = asyncio.all_tasks() - {owner, asyncio.current_task()}
         if left:
