@@ -123,10 +123,10 @@ A hash function maps any number of bytes to a small, fixed number of them. `hash
 bytes, and there is no known way to find two inputs with the same result. That matters: anyone who could write a prompt
 with the same block hash as another user's prompt would read from that user's cache.
 
-**Your task: `block_hash(parent, token_ids)`.** `parent` is the hash of the previous block, 32 bytes, or `b""` for the
-first block. `token_ids` is a list of ints, the tokens of one full block, of any size. Return the hash, 32 `bytes`. It
-must depend on all of `parent`, on every token and its position, and on nothing else: the same arguments give the same
-hash in every call and in every process. Token ids may be as large as 200,000. Don't change the list.
+**Exercise 11.1.** Write `block_hash(parent, token_ids)`. `parent` is the hash of the previous block, 32 bytes, or `b""`
+for the first block. `token_ids` is a list of ints, the tokens of one full block, of any size. Return the hash, 32
+`bytes`. It must depend on all of `parent`, on every token and its position, and on nothing else: the same arguments
+give the same hash in every call and in every process. Token ids may be as large as 200,000. Don't change the list.
 
 Example: the blocks `[1, 2, 34, 5]`, `[5, 34, 2, 1]` and `[12, 3, 4, 5]` have three different hashes after the same
 parent. After another parent, `[1, 2, 34, 5]` has a fourth.
@@ -170,8 +170,8 @@ pool counts them.
 When the last sequence that used a block is gone, its contents are still there, and the next sequence with this
 beginning may arrive a minute later. So a free block keeps its contents until it is allocated for something else. Until
 then, a sequence may use it again. It then leaves the free queue from wherever it is, also from the middle. The
-library's `LruQueue` supports that: `self.free_queue.pop(block, None)` removes a block from anywhere, and does nothing
-if it isn't there.
+library's `LruQueue` (for *least recently used*) supports that: `self.free_queue.pop(block, None)` removes a block from
+anywhere, and does nothing if it isn't there.
 
 Here is the queue after each of five events. X allocates three blocks; Y begins like X and also uses X's first two
 (`touch`); both end; and then Z begins like them. This cell uses the library's `SharedBlockPool`.
@@ -197,9 +197,9 @@ draw_free_queue(example_of_counts(SharedBlockPool(6, BLOCK)))
 
 # %% [markdown]
 """
-Blocks are allocated from the front of the queue, and freed blocks join its end. So the front is the block that hasn't
-been used for longest: by the usual rule, the one least likely to be needed again. Of the blocks of one sequence, the
-last one goes first, since it is useless without the ones before it.
+Blocks are allocated from the front of the queue, and freed blocks join its end. So the block at the front is the one
+that has been unused for longest, which is the usual guess at what won't be needed again. Of the blocks of one sequence,
+the last one goes first, since it is useless without the ones before it.
 
 A `SharedBlockPool` is a `BlockPool` with these attributes:
 
@@ -212,7 +212,7 @@ A `SharedBlockPool` is a `BlockPool` with these attributes:
 
 `reset` and `allocate` are given: new blocks have a count of 1.
 
-**Your task: `touch` and `free`.**
+**Exercise 11.2.** Write `touch` and `free`.
 
 - `touch(blocks)`: one more sequence uses each of these blocks. They are different blocks of this pool; each may be free
   or in use.
@@ -253,10 +253,11 @@ A `PrefixCache` is a `SharedBlockPool`, yours from above, with three more attrib
 | `hash_to_block`, `block_to_hash` | hash → block and block → hash, for full blocks that have one |
 | `evicted` | how many blocks with a hash have been allocated for something else so far |
 
-`cache_full_block` is given: a block in use is full and computed, so it gets its hash. So is `touch`: it refuses a free
-block that has no hash, since that block contains nothing to share, and otherwise calls yours.
+The other methods are given. `cache_full_block` gives a block in use its hash, once the block is full and computed.
+`touch` refuses a free block that has no hash, since it contains nothing to share, and otherwise calls yours.
+`forget_contents` is for the engine of lesson 12.
 
-**Your task: `match_prefix`, `allocate` and `is_writable`.**
+**Exercise 11.3.** Write `match_prefix`, `allocate` and `is_writable`.
 
 - `match_prefix(block_hashes)`: `block_hashes` is a list of bytes, the hashes of the full blocks of a sequence, in
   order. Return the list of blocks with which the sequence can begin. Blocks after a gap are useless. Change nothing.
@@ -356,8 +357,8 @@ differ in its last digits. So the rule has no exception.) Y gets a copy of the b
 > keep the original.
 
 Copies are rare: shared blocks are usually full, and new tokens go into a block after them that belongs to one sequence
-only. Several samples of one prompt need copies too. "Further" has them, and both functions, `copy_before_write` and
-`take_cached`, as exercises.
+only. Several samples of one prompt need copies too. "Further" has them, and both functions as exercises:
+`copy_before_write` is 11.4, and `take_cached` is 11.5.
 """
 
 # %% [markdown]
@@ -422,37 +423,44 @@ Stepper(lambda i: draw_pressure(all_steps[i]), count=len(all_steps), start=comes
 """
 ## Measure
 
-How much time does sharing save? We serve twelve requests with and without sharing, in alternating rounds. Each has the
-common beginning, then a story, and an answer of four tokens.
+How much time does sharing save? We serve twelve requests with and without sharing, in alternating rounds. Each has a
+common beginning, then a story, and an answer of four tokens. First the beginning is the one from above. Then it is nine
+times as long: the instructions, and the six stories that the model has just told as examples.
 """
 
 # %% tags=["measured"]
-def twelve_answers(share):
-    pool = PrefixCache(120, BLOCK)
+told = " ".join(story.prompt + tokenizer.decode(one.output_ids, skip_special_tokens=True) for story, one in zip(STORIES, sharing))
+
+
+def twelve_answers(before, share):
+    pool = PrefixCache(240, BLOCK)
     scheduler = PreemptiveScheduler(pool, max_num_seqs=4, max_num_batched_tokens=64, share_prefixes=share, **YOURS)
-    sequences = [Sequence(f"{n}{one.id}", one.prompt_ids, 4, arrival_time=6 * n + i) for n in range(2) for i, one in enumerate(six_stories(SYSTEM))]
-    runner = ModelRunner(model, 120, BLOCK)
-    return serve_recorded(runner, scheduler, sequences)
+    sequences = [Sequence(f"{n}{one.id}", one.prompt_ids, 4, arrival_time=6 * n + i) for n in range(2) for i, one in enumerate(six_stories(before))]
+    steps = serve_recorded(ModelRunner(model, 240, BLOCK), scheduler, sequences)
+    return sum(sum(step.counts.values()) for step in steps)
 
 
-runs = {}
-apart_ms, shared_ms = median_ms([lambda: runs.update(apart=twelve_answers(False)), lambda: runs.update(shared=twelve_answers(True))], repeat=3)
-computed_apart, computed_shared = (sum(sum(step.counts.values()) for step in steps) for steps in (runs["apart"], runs["shared"]))
+rows = []
+for name, before in (("instructions", SYSTEM), ("instructions and examples", f"{SYSTEM}{told} ")):
+    computed = {}
+    apart_ms, shared_ms = median_ms(
+        [lambda: computed.update(apart=twelve_answers(before, False)), lambda: computed.update(shared=twelve_answers(before, True))],
+        repeat=2,
+    )
+    apart, shared = computed["apart"], computed["shared"]
+    name = f"{name}: {len(tokenizer(before).input_ids)} tokens"
+    rows.append([name, apart, shared, f"{apart / shared:.1f}", apart_ms, shared_ms, f"{apart_ms / shared_ms:.1f}"])
 Table(
-    columns=["", "tokens computed", "steps", "ms"],
-    rows=[
-        ["without sharing", computed_apart, len(runs["apart"]), apart_ms],
-        ["with sharing", computed_shared, len(runs["shared"]), shared_ms],
-        ["ratio", f"{computed_apart / computed_shared:.1f}", f"{len(runs['apart']) / len(runs['shared']):.1f}", f"{apart_ms / shared_ms:.1f}"],
-    ],
+    columns=["common beginning", "tokens computed", "with sharing", "ratio", "ms", "with sharing", "ratio"],
+    rows=rows,
     caption="Twelve requests with a common beginning",
 )
 
 # %% [markdown]
 """
-The time shrinks less than the tokens do, because a step takes time even if it computes little. Each story comes twice;
-the second one also finds full blocks of its own part of the prompt, if they have been computed by the time it is
-admitted.
+The longer the common beginning, the more there is to save. The time shrinks less than the tokens do, because a step
+takes time even if it computes little. Each story comes twice; the second one also finds full blocks of its own part of
+the prompt, if they have been computed by the time it is admitted.
 
 ## What is still wrong
 
@@ -499,8 +507,9 @@ What the lesson doesn't need. It isn't part of its 85 minutes.
 - vLLM's prefix cache: `hash_block_tokens` in `vllm/v1/core/kv_cache_utils.py` hashes the parent's hash, the tokens, and
   everything else that makes a difference: the adapter, the images, and a *salt*, any text that keeps users' blocks
   apart. `FreeKVCacheBlockQueue` in the same file is our `LruQueue`, written as a linked list; there, too, the tail of a
-  sequence is evicted before its beginning. `KVCacheManager.get_computed_blocks` describes our trap in a comment: if all
-  tokens hit, the last one must be computed again. In that case it uses one block fewer and recomputes that whole block.
+  sequence is evicted before its beginning. A comment in `KVCacheManager.get_computed_blocks` is about a prompt that is
+  entirely in the cache: the last token must be computed again. vLLM then uses one block fewer, and computes the whole
+  last block again.
 - vLLM serves n samples of one prompt as n requests that find each other's blocks by hash
   (`vllm/v1/engine/parallel_sampling.py`).
 - **nano-vllm** has its prefix cache in `nanovllm/engine/block_manager.py`. Its hash has only 64 bits, so it compares
@@ -540,8 +549,8 @@ show_source(fork)
 
 # %% [markdown]
 """
-**Your task: `copy_before_write(pool, sequence, index)`.** `pool` is a `PrefixCache`. `sequence` is about to write to
-the block `sequence.blocks[index]`, and `pool.is_writable` says that it may not. Afterwards:
+**Exercise 11.4** (optional). Write `copy_before_write(pool, sequence, index)`. `pool` is a `PrefixCache`. `sequence` is
+about to write to the block `sequence.blocks[index]`, and `pool.is_writable` says that it may not. Afterwards:
 
 - It may write at this place of its table, and the rest of the table is as before. Edit `sequence.blocks` in place or
   assign a new list; both are fine.
@@ -681,10 +690,10 @@ for sample in samples:
 """
 ### Optional: start from what is cached
 
-**Your task: `take_cached(pool, sequence, blocks)`.** `pool` is a `PrefixCache`. `sequence` has no blocks. It has
-`sequence.num_tokens` known tokens, including those of its answer so far. `blocks` is a list of one or more blocks that
-`pool.match_prefix` returned for it, so they hold its first `len(blocks) × pool.block_size` known tokens. Return
-nothing, and don't change the list `blocks`. Afterwards:
+**Exercise 11.5** (optional). Write `take_cached(pool, sequence, blocks)`. `pool` is a `PrefixCache`. `sequence` has no
+blocks. It has `sequence.num_tokens` known tokens, including those of its answer so far. `blocks` is a list of one or
+more blocks that `pool.match_prefix` returned for it, so they hold its first `len(blocks) × pool.block_size` known
+tokens. Return nothing, and don't change the list `blocks`. Afterwards:
 
 - The sequence starts with these blocks, in a list of its own: `sequence.blocks`. There is one exception. If they hold
   *all* known tokens and no block would be left for the copy, the sequence does without the last of them.

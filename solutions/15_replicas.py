@@ -81,7 +81,7 @@ Here are three ways to choose, from simple to clever:
 
 Let's try them on six conversations, A to F, of five turns each. The prompts arrive in mixed order, and no model runs:
 only prefix caches are simulated, with blocks of 16 tokens as in lesson 11. (The 4 of `PrefixAffinity(4)` is a limit;
-the next section needs it.)
+the next section says what for.)
 """
 
 # %%
@@ -118,14 +118,14 @@ The balancer keeps a `Replica` for each server, with these attributes:
 | `num_sent` | how many requests it was sent in all |
 | `sent_blocks` | the block hashes of the prompts that it was sent; `block_hash in replica.sent_blocks` is True or False |
 
-**Your task: `choose_replica(block_hashes, replicas, imbalance_limit)`.** `block_hashes` are those of the prompt's full
-blocks, in order, as in lesson 11: each covers everything up to the end of its block. `replicas` is a list of one or
-more. Return an index.
+**Exercise 15.1.** Write `choose_replica(block_hashes, replicas, imbalance_limit)`. `block_hashes` are those of the
+prompt's full blocks, in order, as in lesson 11: each covers everything up to the end of its block. `replicas` is a list
+of one or more. Return an index.
 
-A replica *matches* as many blocks as it was sent from the start of the prompt without a gap. The best match gets the
-request, unless its load is more than `imbalance_limit` above that of the least loaded replica; then the least loaded
-one gets it. In both cases ties go to the smaller load, then to the smaller `num_sent`, then to the first. Change
-nothing.
+A replica *matches* the blocks from the start of the prompt up to the first one that it wasn't sent. The replica that
+matches most blocks gets the request, unless its load is more than `imbalance_limit` above that of the least loaded
+replica; then the least loaded one gets it. In both cases ties go to the smaller load, then to the smaller `num_sent`,
+then to the first. Change nothing.
 
 Example: the prompt has blocks a, b, c, and the limit is 2. Replica 0 was sent a, b and serves 5 requests. Replica 1 was
 sent b, c and serves 3. Replica 0 matches two blocks; replica 1 matches none, because a is missing. 5 is not more than 3 +
@@ -165,8 +165,8 @@ Table(
 Round robin and two choices get *worse* with more replicas: the more there are, the less likely the right one is chosen
 by chance. Affinity with a limit of 2 or more doesn't: with four replicas and a limit of 4, 22% of the prompt tokens are
 left to compute; with round robin it is 48%. And the limit is a trade-off: a small one keeps the load even, a large one
-finds more. Its first step buys the most. ("Further" derives the highest load with a pencil, and has a scoreboard for a
-rule of your own.)
+finds more. The step from 0 to 1 buys the most. ("Further" derives the highest load with a pencil, and has a scoreboard
+for a rule of your own.)
 """
 
 # %% [markdown]
@@ -223,7 +223,7 @@ Table(columns=["request", "as a longer prompt: the same tokens"], rows=rows)
 
 # %% [markdown]
 """
-Of these four, only the greedy one does. As part of the prompt, the ten tokens no longer count as *generated*. The
+Only the greedy request gets the same tokens. As part of the prompt, the ten tokens no longer count as *generated*. The
 random number of a token depends on the seed and on how many tokens were generated before it (lesson 12), so the random
 numbers start again. Penalties look at generated tokens only. And half of the stop string is before the cut, where
 nothing looks for it anymore: that completion should have ended, but it goes on.
@@ -234,9 +234,9 @@ again and keeps the tokens.
 
 ## Build 2: the request that goes on
 
-**Your task: `request_to_go_on(request, token_ids)`.** `request` is a dict, the request that the lost replica was sent:
-`"prompt"` (token ids), `"max_tokens"`, and any other fields. `token_ids` is a list: the tokens that the client has
-received in answer to it. Return the request for the next replica, a new dict with a list of its own.
+**Exercise 15.2.** Write `request_to_go_on(request, token_ids)`. `request` is a dict, the request that was sent to the
+lost replica: `"prompt"` (token ids), `"max_tokens"`, and any other fields. `token_ids` is a list: the tokens that the
+client has received in answer to it. Return the request for the next replica, a new dict with a list of its own.
 
 The next replica continues from `"output_token_ids"`, the list of *all* tokens of the completion so far; a request that
 was moved before already has some. The field may be missing or None. `max_tokens` limits the whole completion; return
@@ -270,15 +270,15 @@ Now we put it together, as a generator: **`relay(request, replicas, choose, max_
 | nothing (`max_tokens` is 3) | 11, 12, 13, "length" | A |
 | A is lost after 11 and 12 | 11, 12, 13, "length" | A, then B with `output_token_ids` [11, 12] |
 | A is lost after 13, before the reason came | 11, 12, 13, then `Chunk([], "length")` | A only: no token is missing |
-| each is lost before its first token | `Chunk([], "error", "…")` with a message of yours | A, B, C: at most `max_moves` after the first, as the request itself may kill them |
+| each is lost before its first token | `Chunk([], "error", "…")` with a message of yours | A, B, C: at most `max_moves` after the first, because the request itself may kill them |
 | A raises `ValueError("too long")` | `Chunk([], "error", "too long")` | A only: any exception but `ReplicaLost` is a refusal, and all would refuse |
 
 - A `Chunk` has `token_ids`, `finish_reason` (None, except in the last one) and `error`. Some servers send the reason in
   a chunk without tokens.
 - `choose(candidates)` gets a list of the replicas that can still be asked, at least one, and returns an index in it.
 
-The first and the last row are in `stream_once`, which serves a request by one replica. It closes the stream and lowers
-the load in every case, also when the reader leaves. It raises `ReplicaLost` if the replica is lost.
+`stream_once` serves a request by one replica: it covers the first and the last row. It closes the stream and lowers the
+load in every case, also when the reader leaves. It raises `ReplicaLost` if the replica is lost.
 """
 
 # %%
@@ -286,16 +286,16 @@ show_source(stream_once)
 
 # %% [markdown]
 """
-**Your task**: `relay`, with the other rows. Use `stream_once`, or do it your own way.
+**Exercise 15.3.** Write `relay`, with the other rows too. Use `stream_once`, or do it your own way.
 
 | when | what `relay` does |
 |---|---|
 | at the beginning | If the request has no seed (missing or None), draw a random int; all replicas get the same one. |
 | a chunk comes | Pass it on as it is, before the next one is read. One with a `finish_reason` is the last. |
-| after a loss | Ask one of the replicas that haven't been lost for what `request_to_go_on` returns. |
-| `request_to_go_on` returns None, or the request arrives complete | Ask no replica. |
+| after a loss | Send what `request_to_go_on` returns to one of the replicas that haven't been lost. |
+| `request_to_go_on` returns None, or the request arrives complete | Ask no replica; end with `Chunk([], "length")`. |
 | the next replica is asked, or the reader leaves | The stream before is closed, and its replica's load lowered. |
-| always | Change neither `request` nor the list `replicas`, which may be empty. |
+| always | Change neither `request` nor the list `replicas`. If the list is empty, the reader gets an error, too. |
 
 The cell imports what you need; `MAX_MOVES` is 2.
 """
@@ -314,13 +314,14 @@ from lessons_lib.serving.failover import relay
 
 Two replicas, each a real engine. Six streams, A to F, are read at the same time, with your `relay` and your
 `choose_replica` with a limit of 1. The readers take turns: in each round, each of them, in this order, takes one chunk
-of one token. After nine rounds, replica 1 is lost.
+of one token. After nine rounds, `LOST_AT`, replica 1 is lost.
 
 The prompts of A, B and C begin with one text, those of D, E and F with another; each of the two texts fills two blocks
 and a part of a third. Which streams will replica 1 serve?
 """
 
 # %%
+LOST_AT = 9
 texts = [(KIND if story.name in "ABC" else NIGHT) + story.prompt for story in STORIES]
 max_tokens = [min(story.max_new_tokens, 40) for story in STORIES]
 requests = {story.name: dict(prompt=tokenizer(text).input_ids, max_tokens=most) for story, text, most in zip(STORIES, texts, max_tokens)}
@@ -335,23 +336,25 @@ def start_reader(request):
 
 alone = generate_one_by_one(model, tokenizer, texts, max_new_tokens=max_tokens)
 replicas = [EngineReplica(new_engine()), EngineReplica(new_engine())]
-records = record_streams({name: start_reader(request) for name, request in requests.items()}, replicas, lost=1, lost_at=9)
+records = record_streams({name: start_reader(request) for name, request in requests.items()}, replicas, lost=1, lost_at=LOST_AT)
 print(f"tokens of the answers without a failure: {[len(tokens) for tokens in alone]}, {sum(map(len, alone))} in all")
 print("the same tokens as without a failure:", [record.token_ids for record in records] == alone)
 print("prompt tokens found in the cache, per replica:", [replica.engine.metrics.cached_tokens for replica in replicas])
-draw_streams(records, 2, lost=(1, 9))
+draw_streams(records, 2, lost=(1, LOST_AT))
 
 # %% [markdown]
 """
 Two thirds of the streams lose their replica, and no reader notices: each gets the tokens that it would have got without
-the failure. (The picture counts chunks: the pause for a prefill doesn't show.)
+the failure. Change `LOST_AT` and run the cell again: the picture changes, the tokens don't. (The picture counts chunks:
+the pause for a prefill doesn't show.)
 
 A goes to replica 0, and so does B, which begins alike. C would follow, but replica 0 has two requests by then and
 replica 1 has none. D's beginning is new, so only the load counts, and E and F follow D. The cache helps with the moves,
 too: C finds its beginning on replica 0, because A and B have it, and D's is computed once for D, E and F.
 
 `lessons_lib/serving/balancer.py` does the same over HTTP. It also asks each replica's `/health` every half second, and
-so notices one that *hangs*.
+so notices one that *hangs*. `python -m tools.replicas`, in a terminal in the course's folder, kills a real server under
+load, and compares what the readers got. (Not on Windows.)
 
 ## What is still wrong
 
@@ -360,9 +363,8 @@ drops blocks, and routers such as NVIDIA Dynamo's follow them.
 
 **The balancer itself can die,** and takes all streams with it. Two of them would have to share what they know.
 
-**An end can get lost.** A completion also ends with a stop token or a stop string, and `relay` knows neither. If a
-replica is lost between that last token and its `finish_reason`, the reader has the whole answer, and gets an error: the
-next replica refuses, because nothing is left to generate. With our engine the reason comes with the last token.
+**An end can get lost.** Only `max_tokens` tells `relay` that no token is missing. If a replica is lost between a stop
+token and its `finish_reason`, the next one refuses, and the reader of a complete answer gets an error.
 
 **Replicas don't make a stream faster,** and they don't help if a single copy of the model doesn't fit. Lesson 16 cuts a
 model in two.
@@ -381,9 +383,17 @@ quiz("15")
   <https://www.eecs.harvard.edu/~michaelm/postscripts/tpds2001.pdf>
 - Ray Serve. <https://docs.ray.io/en/latest/serve/index.html>
 - NVIDIA Dynamo: request migration. <https://docs.nvidia.com/dynamo/>
+"""
 
+# %% [markdown] folded=true
+"""
 ## Further (optional)
 
+What the lesson doesn't need. It isn't part of its 85 minutes.
+"""
+
+# %% [markdown]
+"""
 ### The highest load, with a pencil
 
 The larger workload again: 15 requests are running when a new one arrives. There are four replicas, and

@@ -62,6 +62,18 @@ def joins_without_a_gap(parent, token_ids):
     return hashlib.sha256(parent + "".join(map(str, token_ids)).encode()).digest()
 
 
+def as_characters(parent, token_ids):
+    return hashlib.sha256(parent + "".join(map(chr, token_ids)).encode()).digest()
+
+
+def as_encodable_characters(parent, token_ids):
+    return hashlib.sha256(parent + "".join(map(chr, token_ids)).encode(errors="ignore")).digest()
+
+
+def decodes_the_parent(parent, token_ids):
+    return hashlib.sha256(f"{parent.decode()} {token_ids}".encode()).digest()
+
+
 def adds_the_tokens_up(parent, token_ids):
     return block_hash(parent, [sum(token_ids)])
 
@@ -1155,6 +1167,9 @@ WRONG = {
         Wrong("without the parent", forgets_the_parent, "depend on all tokens before it"),
         Wrong("only the parent", forgets_the_tokens, "Is `token_ids` part of what you hash"),
         Wrong("tokens joined without a separator", joins_without_a_gap, "look like 11 and 2"),
+        Wrong("tokens as characters", as_characters, "Smallest case: block_hash(b'', [55296])"),
+        Wrong("tokens as encodable characters", as_encodable_characters, "token 55,296 and token 55,297"),
+        Wrong("the parent as text", decodes_the_parent, "32 bytes of any value, not an encoded text"),
         Wrong("the sum of the tokens", adds_the_tokens_up, "man bites dog"),
         Wrong("each token once", takes_each_token_once, "It matters how often a token occurs"),
         Wrong("one number of all tokens", makes_one_number_of_the_tokens, "Are the tokens made into one number first"),
@@ -1257,12 +1272,12 @@ WRONG = {
         Wrong(
             "match_prefix touches",
             caching(match_prefix=finds_and_touches),
-            "`match_prefix` only looks blocks up. To use them",
+            "should be {0: 1, 1: 1, 2: 1}; yours is {0: 2, 1: 2, 2: 2}",
         ),
         Wrong(
             "match_prefix takes blocks out of the queue",
             caching(match_prefix=finds_and_takes_out_of_the_queue),
-            "only looks blocks up, free ones too",
+            "`match_prefix` only looks blocks up. To use them",
         ),
         Wrong("match_prefix counts", caching(match_prefix=finds_a_count), "yours returned 3"),
         Wrong("match_prefix sorts", caching(match_prefix=finds_sorted), "in the order of the hashes"),

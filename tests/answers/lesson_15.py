@@ -647,6 +647,50 @@ def overlooks_the_last_block(block_hashes, replica):
     return matched(block_hashes[:-1], replica)
 
 
+def no_number_without_a_gap(block_hashes, replica):
+    for count, block in enumerate(block_hashes):
+        if block not in replica.sent_blocks:
+            return count
+
+
+def counts_up_to_a_gap(block_hashes, replicas, imbalance_limit):
+    counts = [no_number_without_a_gap(block_hashes, replica) for replica in replicas]
+    best = max(range(len(replicas)), key=lambda i: (counts[i], -replicas[i].load, -replicas[i].num_sent, -i))
+    low = least_loaded(replicas)
+    return best if counts[best] >= 0 and replicas[best].load <= replicas[low].load + imbalance_limit else low
+
+
+def the_request_itself_if_nothing_came(request, token_ids):
+    if not token_ids and not request.get("output_token_ids"):
+        return request
+    return request_to_go_on(request, token_ids)
+
+
+def chooses_from_none(at_first):
+    """Asks `choose` before it knows whether a replica is left: for the first one, or after each loss."""
+
+    def attempt(request, replicas, choose, max_moves=2):
+        if not replicas:
+            if at_first:
+                choose([])
+            yield Chunk([], "error", "there are no replicas")
+            return
+
+        def choose_each(candidates):
+            left[:] = candidates
+            index = choose(candidates)
+            del left[index]
+            return index
+
+        left = []
+        for chunk in relay(request, replicas, choose_each, max_moves):
+            if chunk.finish_reason == "error" and not left and not at_first:
+                choose(left)
+            yield chunk
+
+    return attempt
+
+
 def doubles_earlier_tokens(request, token_ids):
     """Counts the tokens from before this request twice."""
     earlier = len(request.get("output_token_ids", ()))
@@ -691,6 +735,7 @@ WRONG = {
         Wrong("the limit is ignored", ignores_the_limit, "a wait behind 30 others"),
         Wrong("counts behind gaps", counts_behind_gaps, "stop at the first block that is missing"),
         Wrong("counts all blocks", counts_all_blocks, "Count only the blocks of *this* prompt"),
+        Wrong("None without a gap", counts_up_to_a_gap, "For replica 1, no block of the prompt is missing"),
         Wrong("knows it or not", only_knows_or_not, "The longer beginning saves more"),
         Wrong("a strict limit", strict_limit, "not *more than* 3"),
         Wrong("an absolute limit", absolute_limit, "about the *difference*"),
@@ -717,6 +762,7 @@ WRONG = {
         Wrong("a longer prompt", as_a_longer_prompt, "the seed starts again"),
         Wrong("a longer prompt, fewer tokens", longer_prompt_and_fewer_tokens, "`max_tokens` stays as it is"),
         Wrong("max_tokens lowered too", subtracts_twice, "limits the whole completion"),
+        Wrong("the request itself", the_request_itself_if_nothing_came, "returned the request itself"),
         Wrong("the same request again", the_same_again, "gets the beginning twice"),
         Wrong("earlier tokens lost", forgets_earlier_tokens, "moved once before"),
         Wrong("earlier tokens last", earlier_tokens_last, "the old ones first"),
@@ -775,7 +821,9 @@ WRONG = {
         Wrong("streams aren't closed", relaying(closes=False), "was not closed"),
         Wrong("closed only after success", relaying(closes="on success"), "the stream of <replica A> was not closed"),
         Wrong("one move too many", relaying(limit=lambda moves: moves + 1), "one request takes down every replica"),
-        Wrong("one move too few", relaying(limit=lambda moves: moves - 1), "The stream stopped too early"),
+        Wrong("one move too few", relaying(limit=lambda moves: moves - 1), "asked *after* the first one"),
+        Wrong("chooses from none", chooses_from_none(at_first=False), "yours passed it an empty list"),
+        Wrong("chooses from no replicas", chooses_from_none(at_first=True), "the list `replicas` is empty"),
         Wrong("no limit", relaying(limit=lambda moves: 99), "should be 1; yours is 5"),
         Wrong("silence when complete", relaying(when_complete="silence"), "Only the reason is missing"),
         Wrong("an error when complete", relaying(when_complete="error"), "should be 'length'; yours is 'error'"),

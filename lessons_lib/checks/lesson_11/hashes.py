@@ -31,9 +31,11 @@ def _hash(attempt, parent: bytes, token_ids: list[int], case: str = "") -> bytes
     except OverflowError as error:
         raise _too_large(error, case) from None
     except ValueError as error:
-        if "256" not in str(error):
-            raise
-        raise _too_large(error, case) from None
+        if "256" in str(error):
+            raise _too_large(error, case) from None
+        if isinstance(error, UnicodeError):
+            raise _no_text(error, case) from None
+        raise
     if not isinstance(got, bytes):
         raise Mistake(
             f"a block hash should be of type bytes; yours is {type(got).__name__}: {short(got, 60)}.",
@@ -66,8 +68,18 @@ def _length_idea(got: bytes, parent: bytes) -> str:
 
 def _too_large(error: Exception, case: str) -> Mistake:
     holds = "A byte holds 0 to 255" if "256" in str(error) else "Here a number doesn't fit into its bytes"
-    idea = f'{holds}; ids go up to 200,000 and more. `array("q", token_ids).tobytes()` uses eight bytes for each.'
+    idea = f'{holds}; ids go up to 200,000. `array("q", token_ids).tobytes()` uses eight bytes for each.'
     return Mistake(f"your code raised {type(error).__name__}: {str(error)[:80]}.", case=case, idea=idea)
+
+
+def _no_text(error: UnicodeError, case: str) -> Mistake:
+    idea = (
+        "Are tokens made into characters, as by `chr`? A token id is a number, and 55,296 to 57,343 stand for no "
+        'character that can be encoded. `array("q", token_ids).tobytes()` holds the numbers.'
+        if isinstance(error, UnicodeEncodeError)
+        else "A hash is 32 bytes of any value, not an encoded text. Hash the bytes of `parent` as they are."
+    )
+    return Mistake(f"your code raised {type(error).__name__}: {error}.", case=case, idea=idea)
 
 
 def _kind_idea(got) -> str:
@@ -89,9 +101,10 @@ def _kind_idea(got) -> str:
 
 
 def _check_kind(attempt) -> None:
-    for tokens in ([1, 2, 3, 4], [300, 70_000, 151_935, 0]):
+    for tokens in ([1, 2, 3, 4], [300, 70_000, 151_935, 0], [55_296]):
         case = f"block_hash(b'', {tokens})"
         _hash(attempt, b"", tokens, case)
+    _hash(attempt, PARENT, [1, 2, 3, 4])
 
 
 def _differ(attempt, one: tuple, other: tuple, idea: str, what: str) -> None:
@@ -204,6 +217,11 @@ def _check_tokens(attempt) -> None:
     rounded = "Part of a token id is lost. Are the ids made into floats, which round large ones, or cut off?"
     for one, other in (([2048], [2049]), ([199_998], [199_999])):
         _differ(attempt, (PARENT, one), (PARENT, other), rounded, f"token {one[0]:,} and token {other[0]:,}")
+    surrogates = (
+        "Are tokens made into characters, as by `chr`? 55,296 to 57,343 stand for no character that can be encoded. If "
+        "the encoding leaves them out or replaces them, they become equal. A token id is a number."
+    )
+    _differ(attempt, (PARENT, [55_296]), (PARENT, [55_297]), surrogates, "token 55,296 and token 55,297")
     wrapped = (
         "Part of a token id is lost. One byte per token, or `% 256`, can tell only 256 ids apart, and two bytes only "
         '65,536; vocabularies are larger. Use eight bytes: `array("q", ...)`.'
@@ -233,7 +251,7 @@ def _check_digits(attempt) -> None:
             text = f"1{'0' * (width - 1)}123456"[: 2 * width + 1]
             one, other = ([int(text[:end], base), int(text[end:], base)] for end in (width, width + 1))
             idea = (
-                f"Are tokens written as text, with at least {width} {name} digits each? Ids go up to 200,000 and more, "
+                f"Are tokens written as text, with at least {width} {name} digits each? Ids go up to 200,000, "
                 "and a longer one runs into the next. Put a separator between them, or use "
                 '`array("q", token_ids).tobytes()`.'
             )

@@ -122,7 +122,14 @@ def _check_begun(attempt) -> None:
 
 
 def _check_nothing_yet(attempt) -> None:
-    got, case = _go_on(attempt, dict(REQUEST), [])
+    request = dict(REQUEST)
+    got, case = _go_on(attempt, request, [])
+    if got is request:
+        raise Mistake(
+            "expected a new dict; yours returned the request itself.",
+            case=case,
+            idea="A change of one of the two would change the other. Make a new dict, also if no token came.",
+        )
     if got is None or list(got.get("output_token_ids", [])):
         raise Mistake(
             f"expected the same request, with no output tokens; yours returned {short(got)}.",

@@ -55,7 +55,7 @@ def check_opening(attempt) -> None:
 
 
 def check_lost_twice(attempt) -> None:
-    case = "A is lost after 2 chunks, B after 1 more; C is fine."
+    case = "A is lost after 2 chunks, B after 1 more; C is fine; max_moves is 2."
     c = FakeReplica("C")
     relayed(attempt, [FakeReplica("A", 2), FakeReplica("B", 1), c], case)
     if list(c.requests[0].get("output_token_ids", ())) != TOKENS[:3]:
@@ -168,9 +168,18 @@ def check_after_the_last_token(attempt) -> None:
 
 
 def check_none_left(attempt) -> None:
-    case = "A is lost after 2 chunks, B after none; there is no other replica."
+    _check_none_left(
+        attempt,
+        [FakeReplica("A", 2), FakeReplica("B", 0)],
+        TOKENS[:2],
+        "A is lost after 2 chunks, B after none; there is no other replica.",
+    )
+    _check_none_left(attempt, [], [], "the list `replicas` is empty.")
+
+
+def _check_none_left(attempt, replicas: list[FakeReplica], want: list[int], case: str) -> None:
     try:
-        chunks = relayed(attempt, [FakeReplica("A", 2), FakeReplica("B", 0)], case, want=TOKENS[:2])
+        chunks = relayed(attempt, replicas, case, want=want)
     except ReplicaLost:
         raise Mistake(
             "your code raised ReplicaLost.",

@@ -86,11 +86,14 @@ def relayed(attempt, replicas, case: str, request=None, choose=choose_first, wan
 
 
 def _noting(choose, stale: list):
-    """`choose`, which adds to `stale` each list that it gets with a lost replica in it, and the lost ones of it."""
+    """`choose`, which adds to `stale` each list that it gets with no replica in it, or a lost one, and the lost ones of
+    it."""
 
     def choose_and_note(replicas) -> int:
-        if isinstance(replicas, (list, tuple)) and (lost := [each for each in replicas if each.is_lost]):
-            stale.append((list(replicas), lost))
+        if isinstance(replicas, (list, tuple)):
+            lost = [each for each in replicas if each.is_lost]
+            if lost or not replicas:
+                stale.append((list(replicas), lost))
         return choose(replicas)
 
     return choose_and_note
@@ -100,6 +103,12 @@ def _refuse_stale(stale: list, case: str) -> None:
     if not stale:
         return
     candidates, lost = stale[0]
+    if not candidates:
+        raise Mistake(
+            "`choose` should get at least one replica; yours passed it an empty list.",
+            case=case,
+            idea="No replica is left, so there is nothing to choose: test that first, and tell the reader.",
+        )
     left = [each.name for each in candidates if each not in lost]
     raise Mistake(
         f"the list passed to `choose` still contains replica {lost[0].name}, which was lost: it should be "
@@ -141,7 +150,10 @@ def _why_tokens(tokens: list[int], want: list[int]) -> str:
             "with *all* tokens that the reader got since the first request."
         )
     if tokens == want[: len(tokens)]:
-        return "The stream stopped too early. As long as a replica is left and moves are left, it goes on."
+        return (
+            "The stream stopped too early. As long as a replica is left and moves are left, it goes on. `max_moves` is "
+            "how many more replicas are asked *after* the first one."
+        )
     return "Tokens are missing in the middle. Yield every chunk, and keep the list of what was yielded complete."
 
 

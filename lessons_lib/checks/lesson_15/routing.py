@@ -45,7 +45,18 @@ def _called(attempt, prompt: list[bytes], replicas: list[Replica], limit: int, c
         return attempt(block_hashes, replicas, limit)
 
     given = list(replicas)
-    got = call(choose, list(prompt), case=case)
+    try:
+        got = call(choose, list(prompt), case=case)
+    except TypeError as error:
+        whole = [index for index, one in enumerate(replicas) if all(block in one.sent_blocks for block in prompt)]
+        if not whole or "NoneType" not in str(error):
+            raise
+        raise Mistake(
+            f"your code raised TypeError: {error}.",
+            case=case,
+            idea="Something is None where a number is needed. For replica "
+            f"{whole[0]}, no block of the prompt is missing: what does your count return then?",
+        ) from None
     if [id(one) for one in given] != [id(one) for one in replicas]:
         raise Mistake(
             "your code changed the list `replicas`.",
