@@ -89,9 +89,9 @@ Here are an early and a late step of the six stories, served by lesson 05's loop
 ragged = record_run(ragged_generate, model, tokenizer, **SIX, max_num_seqs=4)
 per_token = cache_bytes_per_token(model.config, model.dtype.itemsize)
 copied = [step.bytes_copied / 1024 for step in ragged.trace.steps]
-for number in (2, 60):
-    packed = ragged.packed[number - 1].packed
-    print(f"step {number}: {sum(packed.new_lens)} new tokens, {sum(packed.cached_lens)} cached tokens, {copied[number - 1]:,.0f} KiB copied")
+early, late = (ragged.packed[number - 1].packed for number in (2, 60))
+print(f"step 2: {sum(early.new_lens)} new tokens, {sum(early.cached_lens)} cached tokens, {copied[1]:,.0f} KiB copied")
+print(f"step 60: {sum(late.new_lens)} new tokens, {sum(late.cached_lens)} cached tokens")
 
 # %% [markdown]
 """
@@ -103,7 +103,8 @@ cache slot.) If a pass wrote its new keys and values to their slots, and if atte
 else would have to move.
 
 **Predict 06.a** Suppose that step 60 writes only its new keys and values. How many times as much did lesson 05 copy in
-this step? Guess first, then work it out with what the next cell prints about the model.
+this step? Guess first. Then work it out: what the next cell prints about the model tells you how many tokens' keys and
+values were copied in step 2.
 """
 
 # %%
@@ -429,8 +430,8 @@ line_chart(
 
 # %% [markdown]
 """
-Lesson 05's line follows everything that's cached: it climbs while the stories grow, and drops when one leaves. Yours
-stays flat, however long they get; only the prompts stick out.
+In every step lesson 05 copies all that's cached, and does so three times. Its line climbs while the stories grow, and
+drops when one leaves. Yours stays flat, however long they get; only the prompts stick out.
 
 ### The ledger
 """
@@ -440,10 +441,46 @@ ledger(model, tokenizer, "06", with_cache_only=True)
 
 # %% [markdown]
 """
-This row is the library's backend, which is faster than your loop. Compare it with the row of lesson 05: the same tokens
-in the same number of forward calls, but "copied per step" is 0, because nothing is moved within the cache. "Cache
-reserved" counts the blocks in use, which have a few more slots than there are tokens: the empty ones in the last block
-of each request. The speed may not differ much: the stories are short, and short caches are copied quickly.
+The last row was measured with the library's backend, which is faster than your loop. Compare it with the row of lesson
+05: the same tokens in the same number of forward calls, but "copied per step" is 0, because nothing is moved within the
+cache. "Cache reserved" counts the blocks in use, which have a few more slots than there are tokens: the empty ones in
+the last block of each request. The speed may not differ much: the stories are short, and short caches are copied
+quickly.
+
+### Longer contexts
+
+Now sixteen requests decode, all with the same context length. `decoding_ragged` and `decoding_paged` fill the caches
+with zeros, which saves us thousands of prompt tokens: the time of a step doesn't depend on what is cached.
+
+**Guess first:** what happens to the time of a step, in lesson 05 and now, when the context gets four times as long?
+"""
+
+# %% tags=["measured"]
+COUNT, REPEATS = 16, 7
+contexts = (50, 200, 800)
+taken = {"05: concatenated caches": [], "06: blocks": []}
+for context in contexts:
+    one, other = decoding_ragged(model, COUNT, context, REPEATS + 1), decoding_paged(model, COUNT, context, REPEATS + 1)
+    for name, time in zip(taken, median_ms([lambda: ragged_step(one), lambda: paged_step(other)], repeat=REPEATS)):
+        taken[name].append(time)
+described = "; ".join(f"{name}: " + ", ".join(f"{time:.0f}" for time in times) for name, times in taken.items())
+display(
+    line_chart(
+        contexts, taken, xlabel="cached tokens per request, 16 requests", ylabel="ms per step",
+        alt=f"Time of a step in ms, with {', '.join(map(str, contexts))} cached tokens per request: {described}.",
+    )
+)  # fmt: skip
+old, now = taken.values()
+Table(
+    columns=["cached tokens each", "05, tokens/s", "06, tokens/s", "06 / 05"],
+    rows=[[str(context), 1000 * COUNT / a, 1000 * COUNT / b, f"{a / b:.1f}"] for context, a, b in zip(contexts, old, now)],
+)
+
+# %% [markdown]
+"""
+Both get slower, because attention has more keys to process. With blocks the increase is smaller: lesson 05's three
+copies are gone. (The library's backend for CPUs still copies one layer's keys and values at a time.) With short
+contexts there's little to copy, and the advantage varies from run to run.
 
 ## What production does
 
@@ -461,8 +498,8 @@ of each request. The speed may not differ much: the stories are short, and short
 CPUs the library serves with a backend that gathers keys after all, for one layer at a time ("Further" times both). In
 lesson 07 you'll write a kernel with the same loop inside.
 
-**A query head may read its keys alone.** If your loop takes one query head at a time, two heads that share a KV head
-read the same keys twice. So does the kernel of lesson 07. Lesson 08 lets them share.
+**Shared keys are read twice.** Two query heads share a KV head here. If your loop takes one query head at a time, it
+reads every key once for each of the two. So does the kernel of lesson 07; that of lesson 08 reads it once for both.
 
 **Promised blocks.** Blocks are promised up to the limit, as if every answer were that long. Lesson 09 is about which
 requests to admit, and lesson 10 about what to do when the pool really is empty.
@@ -938,8 +975,8 @@ With the softcap, the weights are more even. With the sink, they add up to less 
 Your function ignores these keywords. That's right for the models above, but with Mistral it would silently give wrong
 answers as soon as a context is longer than the window. So the library registers a wrapper, `attention_of_layer`. It
 collects the terms, passes them to `attend`, and refuses any keyword that it doesn't know. Keys that have left the
-window stay in the cache until the request finishes. (A block holds the keys of all layers. A model may have layers
-without a window, which still need theirs; where all have one, room is wasted.)
+window stay in the cache until the request finishes: a block holds the keys of all layers, and layers without a window
+still need theirs. If all layers of a model have a window, this wastes room.
 """
 
 # %%
@@ -1006,41 +1043,3 @@ except OutOfBlocks as error:
 promised = [sum(blocks_at_most(max_tokens_each[name], 16) for name in step.names) for step in paged.packed]
 in_use = [sum(len(blocks) for blocks in access.tables.values()) for access in paged.accesses]
 print(f"in the larger pool, blocks per step on average: {sum(promised) / steps:.1f} promised, {sum(in_use) / steps:.1f} in use")
-
-# %% [markdown]
-"""
-### Step time as the context grows
-
-Sixteen requests decode, all with the same context length. How long does a step take with lesson 05's caches, and with
-blocks and the library's backend? The time doesn't depend on the contents of the cache. So `decoding_ragged` and
-`decoding_paged` fill the caches with zeros, which saves us thousands of prompt tokens.
-
-**Guess first:** what happens to each of the two when the context gets four times as long?
-"""
-
-# %% tags=["measured"]
-COUNT, REPEATS = 16, 7
-contexts = (50, 200, 800)
-taken = {"05: concatenated caches": [], "06: blocks": []}
-for context in contexts:
-    one, other = decoding_ragged(model, COUNT, context, REPEATS + 1), decoding_paged(model, COUNT, context, REPEATS + 1)
-    for name, time in zip(taken, median_ms([lambda: ragged_step(one), lambda: paged_step(other)], repeat=REPEATS)):
-        taken[name].append(time)
-described = "; ".join(f"{name}: " + ", ".join(f"{time:.0f}" for time in times) for name, times in taken.items())
-display(
-    line_chart(
-        contexts, taken, xlabel="cached tokens per request, 16 requests", ylabel="ms per step",
-        alt=f"Time of a step in ms, with {', '.join(map(str, contexts))} cached tokens per request: {described}.",
-    )
-)  # fmt: skip
-old, now = taken.values()
-Table(
-    columns=["cached tokens each", "05, tokens/s", "06, tokens/s", "06 / 05"],
-    rows=[[str(context), 1000 * COUNT / a, 1000 * COUNT / b, f"{a / b:.1f}"] for context, a, b in zip(contexts, old, now)],
-)
-
-# %% [markdown]
-"""
-Both get slower, because attention has more keys to process. With blocks the increase is smaller, because the gathered
-copy is the only copy left. With short contexts there's little to copy, and the advantage varies from run to run.
-"""

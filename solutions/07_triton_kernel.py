@@ -70,7 +70,7 @@ print(f"step 60, all layers: attention needs {need:,.0f} KiB of keys and values;
 # %% [markdown]
 """
 Attention has to read the keys and values once. What is gathered is read from the pool, written to new memory, and read
-again. It's even more when sequences have different lengths: they're gathered into one rectangle, padded to the longest.
+again. And sequences of different lengths are gathered into one rectangle, padded to the longest.
 
 The keys are already in memory. If *we* say which address to read, nothing has to be copied. That takes a kernel of our
 own:
@@ -85,24 +85,10 @@ own:
 > **grid**: the number of programs of a launch, along one, two or three axes. A grid of (3, 4) has twelve programs, each
 > with two ids.
 
-> **tile**: an array that one program works on at once: `[N]`, or a rectangle `[M, N]`. Its sides are constant powers of
-> two.
-
-> **pointer**: the address of an element. A tensor argument reaches the kernel as a pointer to its first element,
-> without its shape or strides. Pointer + 3 is the address of the element three elements further.
-
-**Triton** is a language for kernels that looks like Python. A CUDA kernel, in C++, says what one *thread* does with
-scalars; a Triton kernel says what one program does with tiles. Neither checks any bounds.
-
-Without a GPU, Triton's **interpreter** runs the same source in Python, one program after another. It shows whether a
-kernel's results are right, and nothing about speed. And it accepts more than the compiler does. So once your results
-are right, `check` also asks the compiler whether it accepts your kernel for an NVIDIA GPU. That doesn't need a GPU
-either.
-
 ## A first kernel
 
-Here is a complete kernel, written from the point of view of one program. It doubles a vector, four elements per
-program:
+**Triton** is a language for kernels that looks like Python. Here is a complete kernel, written from the point of view
+of one program. It doubles a vector, four elements per program:
 """
 
 # %%
@@ -120,6 +106,12 @@ print(out.tolist())
 
 # %% [markdown]
 """
+> **tile**: an array that one program works on at once: `[N]`, or a rectangle `[M, N]`. Its sides are constant powers of
+> two.
+
+> **pointer**: the address of an element. A tensor argument reaches the kernel as a pointer to its first element,
+> without its shape or strides. Pointer + 3 is the address of the element three elements further.
+
 | in a kernel | what it is |
 |---|---|
 | `@triton.jit` above `def` | makes the function a kernel |
@@ -130,8 +122,12 @@ print(out.tolist())
 | `tl.store(out + offsets, tile)` | writes the elements of `tile` to `out`, at these offsets; a kernel returns nothing |
 | `BLOCK: tl.constexpr` | a compile-time constant, written in capitals and passed by name |
 
-The grid is in brackets: `[(3,)]` launches three programs. `DEVICE` says where the tensors must be. What did each
-program touch? `record_kernel` runs a kernel in the interpreter and keeps every load and store:
+The grid is in brackets: `[(3,)]` launches three programs. `DEVICE` says where the tensors must be. (A CUDA kernel, in
+C++, says what one *thread* does with scalars; a Triton kernel says what one program does with tiles.)
+
+Without a GPU, Triton's **interpreter** runs the same source in Python, one program after another. It shows whether a
+kernel's results are right, and nothing about speed. What did each program touch? `record_kernel` runs a kernel in the
+interpreter, on any machine, and keeps every load and store:
 """
 
 # %%
@@ -152,9 +148,9 @@ except OutOfBounds as error:
 
 # %% [markdown]
 """
-This error comes from the recorder. A GPU would have read whatever follows `x`, and would have written past the end of
-`out`, perhaps into another tensor. The process may crash with an *illegal memory access*, some time later and somewhere
-else. Or some other result is wrong, unnoticed.
+This error comes from the recorder. Triton checks no bounds: a GPU would have read whatever follows `x`, and would have
+written past the end of `out`, perhaps into another tensor. The process may crash with an *illegal memory access*, some
+time later and somewhere else. Or some other result is wrong, unnoticed.
 
 > **mask of a load or store**: a tile of booleans, `mask=` of `tl.load` and `tl.store`. Where it is False, nothing is
 > read or written.
@@ -168,8 +164,11 @@ Example: ten elements with BLOCK = 4 take three programs, and the last one adds 
 
 While you try things out, use `record_kernel(add_kernel, (3,), x, x, out, 10, BLOCK=4)` instead of a launch, where a
 wrong address can crash the Python process. It fills `out` too, but checks every address first. `print(offsets)` inside
-the kernel shows a tile's contents there. Remove it when you're done: the compiler rejects it. It also rejects an `if`
-on a tile.
+the kernel shows a tile's contents there.
+
+The interpreter accepts more than the compiler does. So once your results are right, `check` also asks the compiler
+whether it accepts your kernel for an NVIDIA GPU, which need not be there. The compiler rejects a `print`, so remove
+yours when you're done, and an `if` on a tile.
 """
 
 # %% exercise="07.1"
@@ -325,8 +324,8 @@ its result: a tile `[HEAD_DIM]` of float32.
 - The last block may be partly full. Don't load its other slots: they may hold anything, even NaN (0 × NaN is NaN).
 - Table entries past the blocks in use may be anything, and there may be none, so don't read them.
 - Scores may be near 200 or near −100,000.
-- The query is float32, so everything computed with it is float32 as well, whatever the cache's dtype. Leave it at that:
-  don't convert anything to the cache's dtype.
+- The query is float32, so everything computed with it is float32 as well, whatever the cache's dtype. Keep it so:
+  convert nothing to the cache's dtype.
 
 `range` works in a kernel, and `tl.maximum(a, b)` is the larger of two scalars.
 
@@ -382,6 +381,9 @@ shapes and the strides; along each last axis the stride is 1.
 
 **Your task: `decode_heads_kernel`.** Call your `attend_blocks`, with its arguments in order, HEAD_DIM and BLOCK_SIZE
 included. It expects the query itself, a tile, as float32 even if `q` is float16: `tl.load(...).to(tl.float32)`.
+
+Example: for C, E and A, program (2, 3) computes A's query head 3, over KV head 1. It reads entry 2 of `context_lens`
+and row 2 of `block_tables`, and stores the 64 elements of out[2, 3].
 """
 
 # %% exercise="07.4"
@@ -466,13 +468,13 @@ def reading(num_seqs, context, heads, head_dim=128, itemsize=2):
 
 
 print(h200.provenance)
-print(f"each key and value read once: {reading(1, 8192, heads=8):,.0f} µs; every program's loads from memory: {reading(1, 8192, heads=32):,.0f} µs")
+print(f"each key and value read once: {reading(1, 8192, heads=8):,.0f} µs; once for each query head: {reading(1, 8192, heads=32):,.0f} µs")
 print(f"recorded: {attention_us('decode 32,8,128; batch 1, context 8192'):,.0f} µs, in {8192 // 16} iterations of 32 programs")
 
 # %% [markdown]
 """
-Even if every load went to memory, the bytes explain little of the time. The likely reason: an iteration asks for a
-table entry, waits, asks for 16 keys and values, waits, and computes.
+Even if each query head's loads went to memory, the bytes would explain little of the time. The likely reason: an
+iteration asks for a table entry, waits, asks for 16 keys and values, waits, and computes.
 
 **Predict 07.c** Now eight such sequences decode in one launch: eight times the bytes, and 256 programs instead of 32. A
 processor can run several programs at the same time. How many microseconds does the launch take? Up to 25% off counts as
@@ -635,11 +637,11 @@ else:
 """
 ### Exercise: the cache write
 
-vLLM's is `reshape_and_cache_kernel_flash` in `triton_reshape_and_cache_flash.py`. The cache write of lesson 06 is the
-gather of this lesson the other way around. New keys arrive as `[T, KV heads, head size]`. For a kernel that writes
-them, a token is one vector of KV heads × head size elements, here 2 × 64 = 128, and each cache slot holds one such
-vector. Slots are numbered across the whole pool: slot = block × block size + offset in the block. So the slot times one
-stride gives the start of its vector.
+The cache write of lesson 06 is the gather of this lesson the other way around. (vLLM has a Triton kernel for it too:
+`reshape_and_cache_kernel_flash`, in `triton_reshape_and_cache_flash.py`.) New keys arrive as `[T, KV heads, head
+size]`. For a kernel that writes them, a token is one vector of KV heads × head size elements, here 2 × 64 = 128, and
+each cache slot holds one such vector. Slots are numbered across the whole pool: slot = block × block size + offset in
+the block. So the slot times one stride gives the start of its vector.
 
 **Your task: `write_kernel`.** Program i writes new token i, with all its heads, to the slot that `slot_mapping` holds
 for it, a 64-bit integer. Nothing else in the cache may change. The cache may be large, so the product of slot and

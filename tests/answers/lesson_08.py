@@ -350,6 +350,11 @@ SOFTMAX = [
     Wrong(
         "the wrong axis",
         softmax((NEW_MAX, NEW_MAX.replace("axis=1", "axis=0"))),
+        "`weights` should have the sides [1, 2]; yours has [2, 2]",
+    ),
+    Wrong(
+        "the wrong axis for the sum",
+        softmax((SUM, SUM.replace("axis=1", "axis=0"))),
         "`axis=1`, along the keys, gives one value per row",
     ),
     Wrong(

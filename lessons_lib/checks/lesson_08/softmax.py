@@ -46,7 +46,8 @@ def refuse_wrong_result(result, rows: int, keys: int, dim: int) -> None:
     for name, found, sizes in zip(PARTS, shapes, wanted):
         if found != sizes:
             is_factor = name == "acc" and found == [rows]
-            raise WrongResult(f"`{name}` should be {sizes}; it is {found}", sorted(shapes) == sorted(wanted), is_factor)
+            words = f"`{name}` should have the sides {sizes}; yours has {found}"
+            raise WrongResult(words, sorted(shapes) == sorted(wanted), is_factor)
 
 
 @triton.jit
@@ -188,7 +189,7 @@ def _step(attempt, step: Step, case: str) -> tuple[torch.Tensor, ...]:
                 "`acc` has a whole head per row, and yours has one value: is that the factor itself? Return `acc` "
                 "times the factor, with the factor as a column: `rescale[:, None]`."
             )
-        elif "should be" in str(error):
+        elif "the sides" in str(error):
             idea = (
                 "`axis=1`, along the keys, gives one value per row: `tl.max(scores, axis=1)`. To combine it with a "
                 "tile, make it a column: `new_max[:, None]`."
