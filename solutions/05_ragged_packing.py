@@ -279,10 +279,11 @@ requests in `batch.running`, with a single call of `forward(batch, packed)`. Row
 - finished requests have left, and waiting ones have taken their places, so that the next row is full.
 
 At least one request is running whenever the step is called. The check also passes another function as `forward`, so
-call the one that you get. Example with `max_num_seqs=2`: C decodes with 5 tokens in its cache, E was just admitted with
-a prompt of 5 tokens, and A waits. The row has 1 + 5 tokens. Both requests get a token, and `num_computed_tokens` is now
-6 for C and 5 for E. If that was C's last token, C is gone after the step and A is in `batch.running`, so A's prompt
-goes into the next row.
+call the one that you get.
+
+Example with `max_num_seqs=2`: C decodes with 5 tokens in its cache, E was just admitted with a prompt of 5 tokens, and
+A waits. The row has 1 + 5 tokens. Both requests get a token, and `num_computed_tokens` is now 6 for C and 5 for E. If
+that was C's last token, C is gone after the step and A is in `batch.running`, so A's prompt goes into the next row.
 """
 
 # %% exercise="05.4"
@@ -304,22 +305,24 @@ MINE = dict(packed_forward=packed_forward)
 WAYS = {"one row": forward, "a loop": loop_forward}
 
 
-def step_milliseconds(way, requests):
-    """The median time of a step in which so many requests decode."""
-    batch = RaggedBatch(model, max_num_seqs=requests, **MINE)
-    for i in range(requests):
-        batch.submit(Request(str(i), prompt_ids[NAMES[i % 6]], max_new_tokens=100))
-    ragged_step(batch)  # computes the prompts
-    taken = []
-    for _ in range(7):
-        started = perf_counter()
-        ragged_step(batch, forward=way)
-        taken.append(1000 * (perf_counter() - started))
-    return median(taken)
+def step_milliseconds(request_counts, rounds=7):
+    """Median time of a decode step, for each way and each count. The ways alternate, so a temporary slowdown affects all equally."""
+    batches = {(name, count): RaggedBatch(model, max_num_seqs=count, **MINE) for count in request_counts for name in WAYS}
+    for (_, count), batch in batches.items():
+        for i in range(count):
+            batch.submit(Request(str(i), prompt_ids[NAMES[i % 6]], max_new_tokens=100))
+        ragged_step(batch)  # computes the prompts
+    taken = {key: [] for key in batches}
+    for _ in range(rounds):
+        for (name, count), batch in batches.items():
+            started = perf_counter()
+            ragged_step(batch, forward=WAYS[name])
+            taken[name, count].append(1000 * (perf_counter() - started))
+    return {name: [median(taken[name, count]) for count in request_counts] for name in WAYS}
 
 
 request_counts = (1, 2, 4, 8)
-milliseconds = {name: [step_milliseconds(way, requests) for requests in request_counts] for name, way in WAYS.items()}
+milliseconds = step_milliseconds(request_counts)
 summary = "; ".join(f"{name}: " + ", ".join(f"{t:.0f}" for t in times) for name, times in milliseconds.items())
 print(f"ms per step with {', '.join(map(str, request_counts))} requests: {summary}")
 line_chart(
@@ -338,8 +341,9 @@ and bytes.)
 `ragged_generate` makes the requests, submits them all at the start, and calls your step until all of them have
 finished.
 
-That has a price. Every step copies all cached keys and values three times: when the caches are joined; when the model
-appends the new tokens, since a `DynamicCache` allocates larger tensors for them; and when the caches are split.
+Joining and splitting caches has a price. Every step copies all cached keys and values three times: when the caches are
+joined; when the model appends the new tokens, since a `DynamicCache` allocates larger tensors for them; and when the
+caches are split.
 
 **Predict 05.c** How many tokens' keys and values does the whole run copy *for each token of an answer*? A pencil
 estimate will do; the next cell prints the lengths of the prompts, and the limits are above. A guess is a hit if it's
@@ -363,8 +367,9 @@ reveal("05.c", copied / answered, unit="tokens", tolerance=0.5)
 
 # %% [markdown]
 """
-C gets one token in each pass and needs 100, so fewer passes aren't possible. No step makes a second pass, and no computed token is wasted. But for each token that an answer gets, the keys and values of about 160 are
-copied, and not one of those copies changes a number in them. Remember that when lesson 06 brings it to zero.
+C gets one token in each pass and needs 100, so fewer passes aren't possible. No step makes a second pass, and no
+computed token is wasted. But for each token that an answer gets, the keys and values of about 160 are copied, and not
+one of those copies changes a number in them. Remember that when lesson 06 brings it to zero.
 
 ## Prove it
 
