@@ -17,6 +17,8 @@ import math
 import random
 import textwrap
 from functools import partial
+from statistics import median
+from time import perf_counter
 
 import torch
 import torch.nn.functional as F
@@ -102,8 +104,8 @@ Each story should get what it would get in a row of its own: every token attends
 of its own story, and to nothing else. A mask can express that. It has one cell for each pair of tokens, True where
 the first may attend to the second.
 
-**04.a** Put all six prompts in one row, 144 tokens. What percentage of the mask's 144 × 144 cells are True? Six small
-sums are enough; a guess within three percentage points is a good one.
+**04.a** Put all six prompts in one row, 144 tokens. What percentage of the mask's 144 × 144 cells are True? A guess
+within three percentage points is a good one.
 """
 
 # %%
@@ -289,7 +291,7 @@ Doubling the number of sequences gives four times the cells, but only twice as m
 function computes a score for every cell, in every head of every layer, before the mask throws most of them away. That's
 why fast attention kernels (a kernel is a program that runs on the GPU) never build the mask. They're told where each
 sequence begins and ends, and compute only the blocks on the diagonal. You'll write such kernels in lessons 07 and 08,
-for a GPU. Their interface you can write now.
+for a GPU. Here you write in PyTorch what they compute.
 
 ## Build 2: attention without the mask
 
@@ -305,7 +307,8 @@ sequences in one row:
 | `seq_lens` | list of ints | how many tokens each sequence has, and so how many keys; never fewer than its queries |
 
 - The result is a tensor like `q`: for each query, the values weighted by the softmax of its scores. A score is q · k
-  divided by √head_dim (lesson 00). Some may be in the hundreds. All tensors have the same dtype, float16 or wider.
+  divided by √head_dim (lesson 00). Some scores may be in the hundreds. All tensors have the same dtype, float16 or
+  wider.
 - For a sequence with m queries and n keys, you may compute m × n scores and no more. There is nothing to compute
   between two sequences.
 - A sequence may have no queries in a step, and the row may have no sequence at all.
@@ -313,7 +316,8 @@ sequences in one row:
 Example: C has 3 tokens in the cache and E 5, and each has one new token. Then `query_lens` is [1, 1] and `seq_lens` is
 [4, 6]. Two queries see 4 and 6 keys: 10 scores in each head, where the mask has 20 cells.
 
-You know that the mask is right, so you can compare with it at any time.
+To compare: `F.scaled_dot_product_attention(q, k, v, attn_mask=mask)` is attention with a mask over the whole row, and
+you know that your mask is right.
 """
 
 # %% exercise="04.3"
@@ -355,8 +359,30 @@ reveal("04.c", dense_cells / our_cells, "times")
 # %% [markdown]
 """
 In a decode step, the mask version computes each query's scores with the keys of all sequences, so its work grows with
-the number of sequences squared. Without the mask it grows with the number of tokens in the cache. The loop over the
-sequences is slow in Python; a kernel gives each sequence to other cores of the GPU.
+the number of sequences squared. Without the mask it grows with the number of tokens in the cache. But fewer scores
+aren't less time yet: your function is Python code that goes through the sequences, and the mask version is a single
+call, here with a mask that is ready. **Guess first:** which of the two takes longer for 64 × 500 on this machine?
+"""
+
+# %% tags=["measured"]
+q, k, v = (torch.randn(4, tokens, 32) for tokens in (64, 64 * 500, 64 * 500))
+mask = block_diagonal_mask(tag_tokens([1] * 64, starts=[499] * 64), tag_tokens([500] * 64))
+ways = {
+    "with the mask": partial(F.scaled_dot_product_attention, q, k, v, attn_mask=mask),
+    "without it": partial(varlen_attention, q, k, v, [1] * 64, [500] * 64),
+}
+for name, way in ways.items():
+    taken = []
+    for _ in range(5):
+        started = perf_counter()
+        way()
+        taken.append(1000 * (perf_counter() - started))
+    print(f"{name}: {median(taken):.1f} ms")
+
+# %% [markdown]
+"""
+The unneeded scores cost more than the Python loop does. A kernel has no such loop: it gives the sequences to different
+cores of the GPU.
 
 From here on, this lesson uses the mask again: a Hugging Face model takes one, and you can look at it.
 
@@ -390,9 +416,9 @@ from lessons_lib.batching.packed_logits import packed_logits
 
 # %% [markdown]
 """
-What are the two rules of a row without padding good for? Step from a row without rules to a row with both. A cross
-marks a cell that a missing rule would forbid. On the right is what your `packed_logits` makes of it. Find the rain in
-the dog's story.
+A row without padding needs two of the rules. What goes wrong without them? Step from a row without rules to a row with
+both. A cross marks a cell that a missing rule would forbid. On the right, your `packed_logits` continues both stories.
+Find the rain in the dog's story.
 """
 
 # %%
@@ -471,9 +497,36 @@ changes. (In floats, only the last digits do.)
 
 So is there no need to restart positions? With a cache, there is. A key is rotated by its position when it's computed,
 and it keeps that rotation. In the next pass the row is different, and the story starts at a different index. A new
-token that takes its index in the row as its position is then shifted differently from the cached keys. ("Further" has
-three garbled answers; one of them shows that bug.) And some models, such as GPT-2, add a learned vector for each
-position. There, any shift changes the logits.
+token that takes its index in the row as its position is then shifted differently from the cached keys.
+
+The next cell imitates this for E, which comes after B: the prompts have the right positions, and each new token has its
+index in the row. **Guess first:** E's prompt is "It was raining." Will its answer be the right one, or be about B's
+story, or something else?
+"""
+
+
+# %%
+def new_tokens_counted_through_the_row(model, sequences):
+    """The right mask, and the right positions for the prompts; a new token's position is its index in the row."""
+    positions, start = [], 0
+    for ids in sequences:
+        prompt_len = next(len(prompt) for prompt in prompt_ids.values() if ids[: len(prompt)] == prompt)
+        positions += [*range(prompt_len), *range(start + prompt_len, start + len(ids))]
+        start += len(ids)
+    return logits_at(model, sequences, torch.tensor(positions))
+
+
+right = expected["E"][:30]
+show_text("E alone:", "E", right)
+show_text("E after B:", "E", in_one_row("BE", new_tokens_counted_through_the_row)[1], right)
+
+# %% [markdown]
+"""
+The mask is right, so E can't attend to B. But to the new tokens E's prompt is far away, and the rain is forgotten.
+Nothing crashed, and the text is fluent. ("Further" has three such answers. Can you tell which bug made which?)
+
+Some models, such as GPT-2, don't rotate but add a learned vector for each position. There, any shift changes the
+logits.
 
 ## The ledger
 
@@ -593,16 +646,6 @@ def without(rule):
     """The mask with all rules but one, as a function of queries and keys."""
     kept = [other for other in RULES if other is not rule]
     return lambda queries, keys: combine(kept, queries, keys)
-
-
-def new_tokens_counted_through_the_row(model, sequences):
-    """Logits by the right mask, but with wrong positions."""
-    positions, start = [], 0
-    for ids in sequences:
-        prompt_len = next(len(prompt) for prompt in prompt_ids.values() if ids[: len(prompt)] == prompt)
-        positions += [*range(prompt_len), *range(start + prompt_len, start + len(ids))]
-        start += len(ids)
-    return logits_at(model, sequences, torch.tensor(positions))
 
 
 bugs = {

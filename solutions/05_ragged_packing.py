@@ -78,10 +78,11 @@ print(f"in all: {slots.trace.forward_calls} passes, {slots.trace.tokens_computed
 
 # %% [markdown]
 """
-Look at step 2. One pass covers all four slots with one token each, because a decode pass is a rectangle, but only A
-needs it. B's prompt of 62 tokens doesn't fit into a rectangle one token wide, so a second pass computes it and reads
-all weights again. (B's 63 are those 62 and its one token in the rectangle.) In step 80, two slots have no request and
-are computed anyway. All of this comes from the shape. With a single row, that constraint is gone.
+Look at step 2. A decode pass is a rectangle, so it covers all four slots with one token each. Only A needs it: a step
+of lesson 02 computes one prompt, and it's B's turn. Its 62 tokens don't fit into a rectangle one token wide, so a
+second pass computes them and reads all weights again. (B's 63 are those 62 and its one token in the rectangle.) In step
+80, two slots have no request and are computed anyway. All of this comes from the shape. With a single row, that
+constraint is gone.
 
 ## Predict
 
@@ -208,13 +209,13 @@ in front, here of size 1.
 | `position_ids` | each token's position |
 | `attention_mask` | bool, an axis each for batch, heads, queries and keys: which keys a token may attend to, the same for all heads |
 | `past_key_values` | a cache; the model appends the row's keys and values to it |
-| `logits_to_keep` | a one-dimensional int64 tensor: the indices in the row for which it computes logits. Without it, it computes all T |
+| `logits_to_keep` | a one-dimensional int64 tensor: the indices in the row of the tokens whose logits it computes. Without this argument, it computes all T |
 
 **Exercise 05.3.** Write `packed_forward(model, packed, cache)`. It calls the model once and returns the logits `[N,
-vocabulary]`: row *i* has those after sequence *i*'s last token. The model computes no other logits, since the logits of
-one token have as many elements as the vocabulary has entries. Pass the arguments by name, because their order differs
-from model to model. The model may be on a GPU; the tensors of a `PackedBatch` and the mask are on the CPU. The logits
-stay on the model's device.
+vocabulary]`: row *i* has those after sequence *i*'s last token. The model computes no other logits: for each token,
+they'd be a number for every entry of the vocabulary. Pass the arguments by name, because their order differs from model
+to model. The model may be on a GPU; the tensors of a `PackedBatch` and the mask are on the CPU. The logits stay on the
+model's device.
 
 For the row of the example, C3 E5 E6, after a cache of 3 + 5 tokens, the mask has 3 × 11 cells, the logits are those at
 indices 0 and 2, and the result is [2, vocabulary].
@@ -251,10 +252,6 @@ for name, packed_logits in zip(more, logits):
 """
 The logits agree up to rounding: with different shapes, the terms of a sum may be added in a different order.
 
-You could also call the model in a Python loop, once per request, each time with the request's own cache. That needs no
-mask and never joins caches, and it gives the same tokens. But it reads all the weights for each request, for a single
-token. The packed row reads them once, for all of them: that's batching. ("Further" counts and times both.)
-
 ## Build 3: the step
 
 The loop keeps its state in one object. `batch.running` is the list of the requests in the next row, in the order of
@@ -282,10 +279,11 @@ requests in `batch.running`, with a single call of `forward(batch, packed)`. Row
 - finished requests have left, and waiting ones have taken their places, so that the next row is full.
 
 At least one request is running whenever the step is called. The check also passes another function as `forward`, so
-call the one that you get. Example with `max_num_seqs=2`: C decodes with 5 tokens in its cache, E was just admitted with
-a prompt of 5 tokens, and A waits. The row has 1 + 5 tokens. Both requests get a token, and `num_computed_tokens` is now
-6 for C and 5 for E. If that was C's last token, C is gone after the step and A is in `batch.running`, so A's prompt
-goes into the next row.
+call the one that you get.
+
+Example with `max_num_seqs=2`: C decodes with 5 tokens in its cache, E was just admitted with a prompt of 5 tokens, and
+A waits. The row has 1 + 5 tokens. Both requests get a token, and `num_computed_tokens` is now 6 for C and 5 for E. If
+that was C's last token, C is gone after the step and A is in `batch.running`, so A's prompt goes into the next row.
 """
 
 # %% exercise="05.4"
@@ -293,17 +291,63 @@ from lessons_lib.batching.ragged_batching import ragged_step
 
 # %% [markdown]
 """
+## One row or a loop?
+
+You could also call the model in a Python loop, once per request, each time with the request's own cache. The library
+has such a loop, `loop_forward`; your step can run with it in place of `forward`. It needs no mask, never joins caches,
+and gives the same tokens. But it reads all the weights for each request, for a single token. The packed row reads them
+once, for all requests: that's batching. **Guess first:** if eight requests decode, how many times as long does a step
+take with the loop?
+"""
+
+# %% tags=["measured"]
+MINE = dict(packed_forward=packed_forward)
+WAYS = {"one row": forward, "a loop": loop_forward}
+
+
+def step_milliseconds(request_counts, rounds=7):
+    """Median time of a decode step, for each way and each count. The ways alternate, so a temporary slowdown affects all equally."""
+    batches = {(name, count): RaggedBatch(model, max_num_seqs=count, **MINE) for count in request_counts for name in WAYS}
+    for (_, count), batch in batches.items():
+        for i in range(count):
+            batch.submit(Request(str(i), prompt_ids[NAMES[i % 6]], max_new_tokens=100))
+        ragged_step(batch)  # computes the prompts
+    taken = {key: [] for key in batches}
+    for _ in range(rounds):
+        for (name, count), batch in batches.items():
+            started = perf_counter()
+            ragged_step(batch, forward=WAYS[name])
+            taken[name, count].append(1000 * (perf_counter() - started))
+    return {name: [median(taken[name, count]) for count in request_counts] for name in WAYS}
+
+
+request_counts = (1, 2, 4, 8)
+milliseconds = step_milliseconds(request_counts)
+summary = "; ".join(f"{name}: " + ", ".join(f"{t:.0f}" for t in times) for name, times in milliseconds.items())
+print(f"ms per step with {', '.join(map(str, request_counts))} requests: {summary}")
+line_chart(
+    request_counts, milliseconds, xlabel="requests that decode in the step", ylabel="ms per step",
+    alt=f"Time per step in ms, with {', '.join(map(str, request_counts))} requests: {summary}.",
+)
+
+# %% [markdown]
+"""
+The loop's time grows with the number of requests, because each of them takes a pass of its own. The packed row's time
+grows far more slowly: the tokens of many requests go through the weights together. ("Further" counts passes, operators
+and bytes.)
+
 ## The six stories
 
 `ragged_generate` makes the requests, submits them all at the start, and calls your step until all of them have
 finished.
 
-That has a price. Every step copies all cached keys and values three times: when the caches are joined; when the model
-appends the new tokens, since a `DynamicCache` allocates larger tensors for them; and when the caches are split.
+Joining and splitting caches has a price. Every step copies all cached keys and values three times: when the caches are
+joined; when the model appends the new tokens, since a `DynamicCache` allocates larger tensors for them; and when the
+caches are split.
 
 **Predict 05.c** How many tokens' keys and values does the whole run copy *for each token of an answer*? A pencil
-estimate will do; the next cell prints the lengths of the prompts, and the limits are above. From half the measured
-number to one and a half times it is a hit.
+estimate will do; the next cell prints the lengths of the prompts, and the limits are above. A guess is a hit if it's
+off by no more than half of the measured number.
 """
 
 # %%
@@ -311,7 +355,6 @@ print("tokens in the prompts:", {name: len(ids) for name, ids in prompt_ids.item
 predict("05.c", ...)  # copied tokens for each token of an answer
 
 # %%
-MINE = dict(packed_forward=packed_forward)
 ragged = record_run(ragged_generate, model, tokenizer, **SIX, max_num_seqs=4, step=ragged_step, **MINE)
 copied, answered = sum(copied_tokens(step.packed) for step in ragged.packed), sum(len(answer) for answer in ragged.outputs)
 print(f"{ragged.trace.tokens_computed} tokens computed, {ragged.trace.tokens_computed - ragged.trace.tokens_useful} of them wasted")
@@ -324,9 +367,9 @@ reveal("05.c", copied / answered, unit="tokens", tolerance=0.5)
 
 # %% [markdown]
 """
-C's 100 tokens take 100 passes if a pass gives a request one token, so fewer aren't possible. No step makes a second
-pass, and no computed token is wasted. But for each token that an answer gets, the keys and values of about 160 are
-copied, and not one of those copies changes a number in them. Remember that when lesson 06 brings it to zero.
+C gets one token in each pass and needs 100, so fewer passes aren't possible. No step makes a second pass, and no
+computed token is wasted. But for each token that an answer gets, the keys and values of about 160 are copied, and not
+one of those copies changes a number in them. Remember that when lesson 06 brings it to zero.
 
 ## Prove it
 
@@ -413,7 +456,7 @@ reveal("05.d", sum(got != right for got, right in zip(broken, oracle)), unit="an
 # %% [markdown]
 """
 All six, A included. Being first in the row doesn't help: every sequence has its own position 0, so A's token at
-position 13 attends to all tokens of B, C and D at positions 0 to 13, wherever they are in the row.
+position 13 attends to all tokens of B, C and D at positions 0 to 13, in the row or in the cache.
 
 ## The ledger
 
@@ -427,10 +470,10 @@ ledger(model, tokenizer, "05", with_cache_only=True)
 # %% [markdown]
 """
 Read the last row. It computes as few tokens as one request at a time with a KV cache, and all of them are useful. No
-other row has fewer forward calls. But its "copied per step" is the largest of all, to save few passes: the six stories
-have only six prompts. So don't expect the row to beat the slots here. It does with many short requests ("Further"
-measures it), and lesson 06 gets rid of the copies. (Each speed comes from a single run. The rows
-of 02 and 03 run the same computation, so any speed may be off by as much as they differ, or more.)
+other row has fewer forward calls. But it copies the most per step, and it saves few passes: the six stories have only
+six prompts. So don't expect the row to beat the slots here. It does with many short requests ("Further" measures it),
+and lesson 06 gets rid of the copies. (Each speed comes from a single run. The rows of 02 and 03 run the same
+computation, so any speed may be off by as much as they differ, or more.)
 
 ## What is still wrong
 
@@ -741,7 +784,7 @@ for request in (c, e, a):
 """
 E was in the very next row, together with C. A had to wait, and got into the row in the step after C's last token.
 
-### The loop, counted and timed
+### The loop, counted
 
 For four decoding requests: how often is the model called, how many operators does PyTorch run, and how many bytes of
 weights are read?
@@ -791,9 +834,7 @@ Table(
 # %% [markdown]
 """
 The loop runs the whole chain of operators four times. The packed row runs it once, and pays with extra operators that
-join and split the caches; lesson 06 gets rid of those.
-
-The library has the loop as `loop_forward`: your step can run with it in place of `forward`.
+join and split the caches; lesson 06 gets rid of those. Here's the loop of the library, which your step ran with above:
 """
 
 # %%
@@ -801,44 +842,6 @@ show_source(loop_forward)
 
 # %% [markdown]
 """
-How long does a step take, depending on how many requests decode in it?
-"""
-
-# %% tags=["measured"]
-WAYS = {"one row": forward, "a loop": loop_forward}
-
-
-def step_seconds(counts, rounds=7):
-    """Median seconds per decode step, for each way and each count. The ways alternate, so a temporary slowdown affects them all equally."""
-    batches = {(name, count): RaggedBatch(model, max_num_seqs=count, **MINE) for count in counts for name in WAYS}
-    for (_, count), batch in batches.items():
-        for i in range(count):
-            batch.submit(Request(str(i), prompt_ids[NAMES[i % 6]], max_new_tokens=100))
-        ragged_step(batch)
-    taken = {key: [] for key in batches}
-    for _ in range(rounds):
-        for (name, count), batch in batches.items():
-            started = perf_counter()
-            ragged_step(batch, forward=WAYS[name])
-            taken[name, count].append(perf_counter() - started)
-    return {name: [median(taken[name, count]) for count in counts] for name in WAYS}
-
-
-request_counts = (1, 2, 4, 8)
-seconds = step_seconds(request_counts)
-milliseconds = {name: [1000 * t for t in times] for name, times in seconds.items()}
-summary = "; ".join(f"{name}: " + ", ".join(f"{t:.0f}" for t in times) for name, times in milliseconds.items())
-print(f"ms per step with {', '.join(map(str, request_counts))} requests: {summary}")
-line_chart(
-    request_counts, milliseconds, xlabel="requests that decode in the step", ylabel="ms per step",
-    alt=f"Time per step in ms, with {', '.join(map(str, request_counts))} requests: {summary}.",
-)
-
-# %% [markdown]
-"""
-The loop's time grows with the number of requests. The packed row's time grows far more slowly: the tokens of many
-requests go through the weights together.
-
 ### Copies, step by step
 """
 

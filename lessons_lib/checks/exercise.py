@@ -144,8 +144,7 @@ def call(attempt: Callable, *args, case: str, **kwargs):
     for name, value in before.items():
         if not _same(value, named[name]):
             raise Mistake(
-                f"your code changed its argument `{name}`. It was {short(value)} before the call and "
-                f"{short(named[name])} after it.",
+                f"your code changed its argument `{name}`. {_how_it_changed(name, value, named[name])}",
                 case=case,
                 idea=f"The caller still uses what it passed in. Make a copy first: {_how_to_copy(name, value)}.",
             )
@@ -166,6 +165,18 @@ def _named_arguments(attempt: Callable, args: tuple, kwargs: dict) -> dict[str, 
     except (TypeError, ValueError):
         # The call itself will raise a TypeError with a better message.
         return {}
+
+
+def _how_it_changed(name: str, before: object, after: object) -> str:
+    """Both values; of a tensor with many elements, only the first that changed."""
+    if type(before).__name__ == "Tensor" and before.shape == after.shape and before.numel() > 20:
+        index = tuple((before != after).nonzero()[0].tolist())
+        was, now = (
+            f"{value:.4g}" if isinstance(value, float) else value
+            for value in (before[index].item(), after[index].item())
+        )
+        return f"`{name}[{', '.join(map(str, index))}]` was {was} before the call and is {now} after it."
+    return f"It was {short(before)} before the call and {short(after)} after it."
 
 
 def _how_to_copy(name: str, value: object) -> str:

@@ -226,6 +226,15 @@ def stops_at_a_forbidden_key(queries, keys):
     return right & ~gone
 
 
+def blocks_from_counts(queries, keys):
+    """A staircase per sequence, aligned at the end: as if the queries were always its last tokens, all in order."""
+    blocks = []
+    for seq_id in sorted(set(queries.seq_ids.tolist() + keys.seq_ids.tolist())):
+        rows, columns = (int((tags.seq_ids == seq_id).sum()) for tags in (queries, keys))
+        blocks.append(torch.ones(rows, columns).tril(columns - rows) * (seq_id != PADDING))
+    return torch.block_diag(*blocks).bool()
+
+
 def counts_keys(queries, keys):
     mine = token(queries, keys) & own(queries, keys)
     return mine & (mine.cumsum(dim=1) <= queries.positions[:, None] + 1)
@@ -963,6 +972,7 @@ WRONG = {
         Wrong("one number for both tags", one_number_for_both, says="a sequence id and a position into one number"),
         Wrong("inverted", turned_round, says="every cell is inverted"),
         Wrong("stops at a forbidden key", stops_at_a_forbidden_key, says="keys aren't next to each other"),
+        Wrong("blocks from counts", blocks_from_counts, says="the number of queries and keys doesn't"),
         Wrong("counts keys", counts_keys, says="keys aren't in the order of their positions"),
         Wrong("padding sees the sequences", padding_sees_the_sequences, says="padding attends to the sequences"),
         Wrong(
@@ -1022,7 +1032,7 @@ WRONG = {
         Wrong("softmax over the queries", softmax_over_queries, says="Your softmax goes over the queries"),
         Wrong("masked after the softmax", masked_after_the_softmax, says="the forbidden keys take part in its softmax"),
         Wrong("adds -100", adds_a_hundred, says="a key that a query may not attend to still has weight"),
-        Wrong("in place", scales_in_place, says="changed its argument `q`"),
+        Wrong("in place", scales_in_place, says="changed its argument `q`. `q[0, 0, 0]` was"),
         Wrong(
             "forbidden scores are 0",
             varlen_by(lambda scores, allowed: (scores * allowed).softmax(-1)),

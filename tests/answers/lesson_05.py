@@ -8,7 +8,7 @@ import torch
 from transformers import DynamicCache
 
 from answers import Wrong
-from lessons_lib.attention.masks import block_diagonal_mask, tag_tokens
+from lessons_lib.attention.masks import Tags, block_diagonal_mask, tag_tokens
 from lessons_lib.attention.packing import (
     PackedBatch,
     cache_of,
@@ -404,6 +404,16 @@ def diagonal_of_new_tokens(packed, cache):
     return torch.cat([torch.ones(len(mask), sum(packed.cached_lens), dtype=torch.bool), mask], dim=1)[None, None]
 
 
+def columns_by_sequence(packed, cache):
+    keys = tag_tokens(packed.context_lens.tolist())
+    return block_diagonal_mask(Tags(packed.seq_ids, packed.positions), keys)[None, None]
+
+
+def columns_of_new_keys_first(packed, cache):
+    queries = Tags(packed.seq_ids, packed.positions)
+    return block_diagonal_mask(queries, queries.followed_by(tag_tokens(packed.cached_lens)))[None, None]
+
+
 def without_the_cached_keys(packed, cache):
     own = tag_tokens(packed.new_lens)
     return block_diagonal_mask(own, own)[None, None]
@@ -536,6 +546,14 @@ def retires_in_the_loop(batch, forward=forward):
 def longest_first(batch):
     batch.running.sort(key=lambda request: -len(known(request)[request.num_computed_tokens :]))
     return list(batch.running)
+
+
+def shortest_first(batch):
+    return sorted(batch.running, key=lambda request: len(known(request)[request.num_computed_tokens :]))
+
+
+def prompts_first(batch):
+    return sorted(batch.running, key=lambda request: len(request.output_ids))
 
 
 def admits_one(batch):
@@ -957,6 +975,16 @@ WRONG = {
             says="the mask isn't right for this pass",
         ),
         Wrong(
+            "a column for each key, sequence by sequence",
+            passing(attention_mask=columns_by_sequence),
+            says="the keys in another order, sequence by sequence?",
+        ),
+        Wrong(
+            "a column for each key, the new ones first",
+            passing(attention_mask=columns_of_new_keys_first),
+            says="the keys in another order, the new ones first?",
+        ),
+        Wrong(
             "no token sees itself",
             passing(attention_mask=lambda packed, _: mask_by(packed, lambda key, query: key < query)),
             says="doesn't let A's token at position 0 attend to itself",
@@ -1094,6 +1122,10 @@ WRONG = {
         Wrong("retires in the loop", retires_in_the_loop, says="B was in the row but got no token"),
         Wrong("admits from the back", stepping(end=admits_from_the_back), says="from the front of the queue"),
         Wrong("the longest part first", stepping(members=longest_first), says="changed the order of `batch.running`"),
+        Wrong(
+            "packs the shortest part first", stepping(members=shortest_first), says="in the order of `batch.running`"
+        ),
+        Wrong("packs prompts first", stepping(members=prompts_first), says="in the order of `batch.running`"),
         Wrong("appends tensors", stepping(take=lambda logits: logits.argmax(dim=-1)), says="yours contains tensors"),
         Wrong("appends by hand", stepping(append=append_by_hand), says="also updates the request's state"),
         Wrong("appends nothing", stepping(append=lambda *_: None), says="Every request in the row gets a token"),
@@ -1121,7 +1153,7 @@ WRONG = {
         Wrong(
             "the first only",
             stepping(members=lambda batch: batch.running[:1]),
-            says="A (prompt of 3 tokens) and B (prompt of 5)",
+            says="A (prompt of 4 tokens), B (prompt of 3) and C",
         ),
         Wrong(
             "in another order",

@@ -46,7 +46,13 @@ PAD2 = _sequence(PADDING, 0, 1)
 
 # Smallest first. The first case has fewer queries than keys, so rows and columns can't be mixed up.
 MASK_CASES = (
-    MaskCase(_sequence(0, 1), A3, "one query, A at position 1; the keys are A at 0, 1, 2."),
+    MaskCase(
+        _sequence(0, 1),
+        A3,
+        "one query, A at position 1; the keys are A at 0, 1, 2.",
+        note="Here a key is later than the query. Only the positions show which one: the number of queries and keys "
+        "doesn't.",
+    ),
     MaskCase(*_square(A3), "queries and keys are the same three tokens, A at 0, 1, 2."),
     MaskCase(
         _sequence(0, 2) + _sequence(1, 1),

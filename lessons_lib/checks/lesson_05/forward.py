@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import torch
 from transformers import DynamicCache
 
+from lessons_lib.attention.masks import Tags, block_diagonal_mask, tag_tokens
 from lessons_lib.attention.packing import PackedBatch, concatenate_caches, key_tags, pack, packed_mask
 from lessons_lib.checks.exercise import Mistake, call, short
 from lessons_lib.checks.lesson_01.words import count
@@ -289,12 +290,17 @@ def _check_arguments(seen: Seen, packed: PackedBatch, joined, case: str) -> None
     if mask.dtype == torch.bool and torch.equal(allowed.cpu(), ~want):
         raise Mistake("the mask is inverted.", case=case, idea="True means that the token may attend to the key.")
     if not torch.equal(allowed.cpu(), want):
-        raise Mistake(
-            f"the mask isn't right for this pass: {_first_wrong_cell(allowed.cpu(), want, packed)}",
-            case=case,
-            idea="A token attends to the keys of its own sequence, at its own position or before. "
-            "`packed_mask(packed)` builds this mask.",
+        idea = (
+            "A token attends to the keys of its own sequence, at its own position or before. `packed_mask(packed)` "
+            "builds this mask."
         )
+        if order := _order_of_columns(allowed.cpu(), packed):
+            idea = (
+                f"Are your columns the keys in another order, {order}? In this pass, the cached keys of all sequences "
+                "come first, then the new ones. `packed_mask(packed)` has a column for each key in this order."
+            )
+        what = f"the mask isn't right for this pass: {_first_wrong_cell(allowed.cpu(), want, packed)}"
+        raise Mistake(what, case=case, idea=idea)
     keep = seen.calls[-1][1].get("logits_to_keep") if seen.calls else None
     if isinstance(keep, torch.Tensor) and len(keep) and int(keep.max()) >= len(packed.input_ids):
         idea = "Use `packed.logits_index`: the index in the row of each sequence's last token."
@@ -309,6 +315,17 @@ def _check_arguments(seen: Seen, packed: PackedBatch, joined, case: str) -> None
             )
         what = f"`logits_to_keep` is {keep.tolist()}, but the row has {count(len(packed.input_ids), 'token')}."
         raise Mistake(what, case=case, idea=idea)
+
+
+def _order_of_columns(allowed: torch.Tensor, packed: PackedBatch) -> str:
+    """The order of the keys for which this mask would be right, in words; empty if there is none."""
+    queries = Tags(packed.seq_ids, packed.positions)
+    orders = {
+        "sequence by sequence": tag_tokens(packed.context_lens.tolist()),
+        "the new ones first": queries.followed_by(tag_tokens(packed.cached_lens)),
+    }
+    right = [words for words, keys in orders.items() if torch.equal(allowed, block_diagonal_mask(queries, keys))]
+    return next(iter(right), "")
 
 
 def _first_wrong_cell(allowed: torch.Tensor, want: torch.Tensor, packed: PackedBatch) -> str:

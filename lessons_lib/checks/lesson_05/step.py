@@ -18,7 +18,7 @@ from lessons_lib.viz.words import marked
 def check_ragged_step(attempt) -> None:
     _check_prefill(attempt)
     _check_decode(attempt)
-    _check_two_prompts(attempt)
+    _check_three_prompts(attempt)
     _check_prefill_with_decode(attempt)
     _check_half_computed(attempt)
     _check_waiting_request_is_admitted(attempt)
@@ -63,17 +63,17 @@ def _check_decode(attempt) -> None:
         check_request(request, answer[: step + 1], 3 + step, case)
 
 
-def _check_two_prompts(attempt) -> None:
-    case = "max_num_seqs=2; A (prompt of 3 tokens) and B (prompt of 5); the {} step."
-    first, second = a_request("A", 3), a_request("B", 5)
+def _check_three_prompts(attempt) -> None:
+    case = "max_num_seqs=3; A (prompt of 4 tokens), B (prompt of 3) and C (prompt of 5); the {} step."
+    requests = [a_request("A", 4), a_request("B", 3), a_request("C", 5)]  # sorted neither up nor down
     idea = "Pack the requests in the order of `batch.running`, because `forward` joins the caches in that order."
-    want = {"A": (list(first.prompt_ids), 0), "B": (list(second.prompt_ids), 0)}
-    batch = make_batch([first, second], max_num_seqs=2)
+    batch = make_batch(requests, max_num_seqs=3)
+    want = {request.id: (list(request.prompt_ids), 0) for request in requests}
     run_step(attempt, batch, case.format("first"), want, idea)
-    answers = [answer_alone(tuple(request.prompt_ids), 3) for request in (first, second)]
-    for request, answer in zip((first, second), answers):
+    answers = [answer_alone(tuple(request.prompt_ids), 3) for request in requests]
+    for request, answer in zip(requests, answers):
         check_request(request, answer[:1], len(request.prompt_ids), case.format("first"))
-    want = {"A": (answers[0][:1], 3), "B": (answers[1][:1], 5)}
+    want = {request.id: (answer[:1], len(request.prompt_ids)) for request, answer in zip(requests, answers)}
     run_step(attempt, batch, case.format("second"), want, idea)
 
 
