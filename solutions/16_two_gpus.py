@@ -395,7 +395,10 @@ quiz("16")
 - Hugging Face transformers: distributed inference.
   <https://huggingface.co/docs/transformers/main/en/perf_infer_gpu_multi>
 - vLLM: parallelism and scaling. <https://docs.vllm.ai/en/latest/serving/parallelism_scaling.html>
+"""
 
+# %% [markdown] folded=true
+"""
 ## Further (optional)
 
 ### Beat the ring
