@@ -292,6 +292,9 @@ R. In step 2, P decodes, and Q gets the other 7. In step 3, both want one token,
 no block is free. Q and R have room in their last block. P's ninth token would need a third one, so P stalls: it keeps
 its two blocks and gets no token. R finishes in that step, and in the next one P gets R's block.
 
+Now see a deadlock: change R's `max_tokens` from 2 to 9 in the cell above, and run it again. R doesn't finish in step 4,
+so no block is freed, and in step 6 all three stall. Then change it back.
+
 **Exercise 09.3.** Write these two decisions, `schedule_waiting` and `allocate_slots`. `schedule` is given: it
 schedules the running sequences, then the waiting ones, and raises a `Deadlock` if no running sequence can continue.
 `SchedulerBase` has the rest: it holds what is in the table, takes requests with `add`, and counts what was computed in
