@@ -280,7 +280,7 @@ turned off here, by `share_prefixes=False`; lesson 11 shows it.)
 # %%
 yours = dict(choose_victim=last_in_rank, preempt_sequence=preempt_sequence, share_prefixes=False)
 limits = dict(max_num_seqs=6, max_num_batched_tokens=6 * 2 * BLOCK)
-scheduler = PreemptiveScheduler(PrefixCache(NUM_BLOCKS, BLOCK), **yours, **limits, should_swap=never_swap)
+scheduler = PreemptiveScheduler(PrefixCache(NUM_BLOCKS, BLOCK), **yours, **limits)
 for arrival, name in enumerate("ABCDEF"):
     scheduler.add(Sequence(name, [5] * 2 * BLOCK, 9, arrival_time=arrival))
 scheduler.update(scheduler.schedule(), [5] * 6)
