@@ -184,7 +184,7 @@ sees a gap in the answer. A prompt that gets a smaller chunk is only a little la
 **Exercise 09.1.** Write `share_budget(running, budget)`. `running` is a list of sequences in the order of admission,
 and each wants at least one token. Return a dict that maps each sequence that gets something to the number of its
 tokens that the next step computes. No sequence gets more than it wants, and all together get at most `budget`, which
-may be 0. When the budget is too small for all:
+may be 0. If the budget is large enough, each gets all it wants. If not:
 
 - none that wants exactly **one** token goes without while one that wants more gets something. (It makes no difference
   whether that token is a decode or the last token of a prompt.)
@@ -208,8 +208,8 @@ reveal("09.a", shares["E"], unit="tokens")
 
 # %% [markdown]
 """
-F gets nothing in this step. The next steps finish E, then F: the oldest prompt is completed first, so that its answer
-can begin.
+F gets nothing in this step. The next steps complete E, then F: the one admitted first is completed first, so that its
+answer can begin or, like E's, go on.
 
 ## Schedule, forward, update
 
@@ -262,8 +262,11 @@ blocks back from a running sequence, which is the subject of lesson 10. Until th
 The scheduler makes two decisions: which waiting sequences join the step, and whether there are blocks for the tokens
 that it schedules. Here is an example, made by the library's scheduler. The pool has 6 blocks of 4 tokens, the budget is
 8 tokens, there are three batch slots, and admission is optimistic. P (a prompt of 6 tokens, `max_tokens` 6), Q (10, 4)
-and R (3, 2) wait, in this order. Read the table row by row. In which step does R join, and why not earlier? Which
-sequence stalls in step 4, and why only that one?
+and R (3, 2) wait, in this order. The running sequences share the budget as in Build 1, and those that wait get what is
+left, in order.
+
+**Guess first:** in which step does R join? Then read the table row by row. Which sequence stalls in step 4, and why
+only that one?
 """
 
 # %%
@@ -282,13 +285,15 @@ Table(columns=["step", "tokens", "stalled", "blocks", "free blocks", "computed a
 
 # %% [markdown]
 """
-**Which sequences join?** The running ones come first, and a prompt may join with a chunk. In step 1, P leaves 2 tokens
-of the budget for Q, and none for R. In step 2, P decodes, and Q gets the other 7. In step 3, both want one token, so R
-joins with its whole prompt.
+**Which sequences join?** A prompt may join with a chunk: in step 1, P leaves 2 tokens of the budget for Q, and none for
+R. In step 2, P decodes, and Q gets the other 7. In step 3, both want one token, so R joins with its whole prompt.
 
 **Are there blocks?** A sequence gets blocks for the tokens that the step computes, not for its whole prompt. In step 4,
 no block is free. Q and R have room in their last block. P's ninth token would need a third one, so P stalls: it keeps
 its two blocks and gets no token. R finishes in that step, and in the next one P gets R's block.
+
+Now see a deadlock: change R's `max_tokens` from 2 to 9 in the cell above, and run it again. R doesn't finish in step 4,
+so no block is freed, and in step 6 all three stall. Then change it back.
 
 **Exercise 09.3.** Write these two decisions, `schedule_waiting` and `allocate_slots`. `schedule` is given: it
 schedules the running sequences, then the waiting ones, and raises a `Deadlock` if no running sequence can continue.
@@ -359,6 +364,16 @@ for admission, num_blocks in ((conservative, 8), (optimistic, 3)):
 
 # %% [markdown]
 """
+And the opening again, now with your scheduler: A, C, D and E decode, L arrives, and a step computes at most 32 tokens.
+Compare with the two numbers for whole prompts, printed above the chart of the opening.
+"""
+
+# %% tags=["measured"]
+ms = with_a_long_prompt(32)
+print(f"the longest step takes {max(ms) / median(ms):.1f} times as long as the median one")
+
+# %% [markdown]
+"""
 ## Time
 
 What does a step cost? Part of its work is done once, whatever the step contains: reading the weights, launching the
@@ -413,7 +428,7 @@ line_chart(
 
 # %% [markdown]
 """
-A larger budget helps L a lot at first, and then hardly at all. L's tokens cost the same with every budget, but each
+A larger budget helps L a lot at first, and then less and less. L's tokens cost the same with every budget, but each
 step costs 5 ms before it has computed anything, and with small chunks L pays that many times. For A, C, D and E it's
 the other way round: at first a larger budget costs them little, and then more and more. The turning point lies where
 the tokens of a step cost as much as the step itself: 5 ms / 20 µs = 250 tokens. So a budget follows from two numbers of
@@ -516,7 +531,6 @@ def at_large(policy, requests=many):
 
 policies = (FirstComeFirstServed(), ShortestJobFirst(), StrictPriority(), PriorityWithAgeing(0.5))
 large = {policy.name: at_large(policy) for policy in policies}
-large["static, waves of 32"] = simulate_static(many, COST, batch_size=32)
 
 # %% [markdown]
 """
@@ -530,10 +544,6 @@ worse: the mean latency, the 99th percentile, the longest queue time?
 """
 
 # %%
-for name in ("first come, first served", "static, waves of 32"):
-    print(f"{name}: {len(many) / large[name].seconds:,.0f} requests per second")
-
-
 def row_of_latency(name, run):
     latency, longest_wait = spread(times_of(run, "latency")), max(times_of(run, "queue_time"))
     best, others = (
@@ -551,10 +561,6 @@ Table(
 
 # %% [markdown]
 """
-**Static batching** can't keep up with this load at all: each wave runs for as long as its longest answer. Its queue
-grows for as long as requests arrive, so its times mostly reflect the length of the trace. First come, first served
-keeps up with the 480 a second that arrive (above the table).
-
 **Shortest job first** has the smallest mean latency, less than half that of first come, first served. The longest
 answers pay for it: the p99 is the worst of the four, and the longest wait is dozens of times that of first come,
 first served. That request nearly starved.
@@ -562,7 +568,7 @@ first served. That request nearly starved.
 **Strict priority** and **aging** hardly change the mean over both tiers. What tier 0 gains, tier 1 loses: the last two
 columns.
 
-"Further" has TTFT, TPOT and a measure of fairness for the same runs.
+"Further" has more metrics and a measure of fairness for the same runs, and compares them with static batching.
 
 ## Stretch (optional): a policy of your own
 
@@ -772,8 +778,8 @@ Table(
 
 # %% [markdown]
 """
-Step through all three runs. Next to each name is the request's tier, and
-a dot if it is interactive. What happens to E, F and G in the first chart?
+Step through all three runs. Next to each name is the request's tier, and a dot if it is interactive. What happens to E,
+F and G in the first chart?
 """
 
 # %%
@@ -803,7 +809,6 @@ Shortest job first lets the short ones through. (A, which isn't in the table, wa
 the same time, and its answer is shorter. B's prompt of 62 uses all 32 tokens of the first step, so no budget is left
 for A.) C and D pay: C waits one and a half times as long, and D almost a quarter longer. E, F, G and H each gain more
 than three times what C loses, and the mean drops a lot.
-
 
 Strict priority favors E, G and H. F, which is also short but tier 1, starts last, although it is interactive. E is the
 first to be admitted after A and B, although it's offline.
@@ -1060,13 +1065,17 @@ def row_at_large(name, run, requests=many):
 
 
 AT_LARGE = ["policy", "TTFT, s", "TPOT, ms", "latency, s", "queue time, s", "longest queue time, s", "Jain's index"]
+large["static, waves of 32"] = simulate_static(many, COST, batch_size=32)
+for name in ("first come, first served", "static, waves of 32"):
+    print(f"{name}: {len(many) / large[name].seconds:,.0f} requests per second")
 rows = [row_at_large(name, run) for name, run in large.items()]
 Table(columns=AT_LARGE, rows=rows, caption="Mean / p99 of 100,000 requests; Jain's index of the slowdowns")
 
 # %% [markdown]
 """
-**Static batching** does as well on Jain's index as first come, first served. An index of evenness doesn't notice when
-all requests are served equally badly.
+**Static batching** can't keep up with this load: each wave runs for as long as its longest answer. So its queue grows
+for as long as requests arrive, and its times mostly reflect the length of the trace. Even so, it does as well on Jain's
+index as first come, first served: an index of evenness doesn't notice when all requests are served equally badly.
 
 **First come, first served** makes requests that arrive together wait about equally long. But equal waits aren't equal
 slowdowns: the same wait hurts a short request more. At this load, the slowdowns of **shortest job first** are the most
@@ -1185,11 +1194,11 @@ Table(columns=AT_LARGE, rows=rows, caption="Mean / p99 of 100,000 requests; Jain
 
 # %% [markdown]
 """
-**Balanced lengths** has a better mean and a better p99 than first come, first served. Judged by these two, it would
-win the stretch task. But it has a longest wait almost as bad as that of
-shortest job first: a request far from the target waits until the running sequences offset it. So its slowdowns are the
-least even. It was designed for TPOT, but its TPOT is about the same as the others', because under this cost model a
-large cache makes a step only slightly more expensive. On another machine that may differ.
+**Balanced lengths** has a better mean and a better p99 than first come, first served. Judged by these two, it would do
+well in the stretch task. But its longest wait is almost as bad as that of shortest job first: a request far from the
+target waits until the running sequences offset it. So its slowdowns are the least even. It was designed for TPOT, but
+its TPOT is about the same as the others', because under this cost model a large cache makes a step only slightly more
+expensive. On another machine that may differ.
 """
 
 # %% [markdown]
@@ -1233,9 +1242,9 @@ that is large enough on average is too small in many bursts.
 """
 ### Overload
 
-An overload: 510 requests a second, more than the machine can serve. Some requests have to wait longer and
-longer. Which ones? The charts plot queue time against arrival, separately for tier 0 and tier 1, under strict priority
-and under aging.
+An overload: 510 requests a second, more than the machine can serve. Some requests have to wait longer and longer. Which
+ones? The charts plot queue time against arrival, separately for tier 0 and tier 1, under strict priority and under
+aging.
 """
 
 # %%

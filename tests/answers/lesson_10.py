@@ -31,6 +31,14 @@ def starts_from_zero(candidates, policy):
     return victim
 
 
+def returns_nothing_for_negative_ranks(candidates, policy):
+    victim, largest = None, (0,)
+    for candidate in candidates:
+        if parts_of(policy.rank(candidate)) >= largest:
+            victim, largest = candidate, parts_of(policy.rank(candidate))
+    return victim
+
+
 def parts_of(rank):
     return rank if isinstance(rank, tuple) else (rank,)
 
@@ -304,6 +312,14 @@ def gets_the_best_tier(scheduler, victim):
 
 def adds_a_copy(scheduler, victim):
     scheduler.waiting.add(replace(victim))
+
+
+def forgets_its_copies(victim):
+    if victim.swapped:
+        victim.swapped = []
+    else:
+        victim.num_computed_tokens = 0
+    victim.blocks = []
 
 
 def stays_in_the_step_if_swapped(scheduler, scheduler_output, victim):
@@ -629,12 +645,13 @@ WRONG = {
         Wrong("ties by the place in the queue", breaks_ties_by_queue_place, "the order in which they waited"),
         Wrong("tier before rank", looks_at_the_tier_first, "doesn't look at the tier"),
         Wrong("negative ranks are never larger", starts_from_zero, "their ranks are −1 and −2"),
+        Wrong("no victim if all ranks are negative", returns_nothing_for_negative_ranks, "rank of the first candidate"),
         Wrong(
             "the smallest rank instead of the largest",
             takes_the_first_in_rank,
             "The victim is the one with the largest",
         ),
-        Wrong("the first of two equal ranks", takes_the_first_of_two_alike, "take the last of them in the list"),
+        Wrong("the first of two equal ranks", takes_the_first_of_two_alike, "reverse=True)` put the first of several"),
         Wrong("the largest id of two equal ranks", breaks_ties_by_id, "not the id"),
         Wrong("the last admitted, whatever its rank", takes_the_last_admitted, "was preempted once"),
         Wrong("only those without an answer", spares_those_with_an_answer, "A has 3 tokens of its answer"),
@@ -643,7 +660,7 @@ WRONG = {
         Wrong("interactive ones are spared", spares_interactive_ones, "only A is interactive"),
         Wrong("the first admitted", takes_the_first_admitted, "B is first in the list"),
         Wrong("the longest", takes_the_longest, "The length of a sequence doesn't matter"),
-        Wrong("the latest arrival, whatever the policy", takes_the_last_to_come, "not `arrival_time`"),
+        Wrong("the latest arrival, whatever the policy", takes_the_last_to_come, "not `arrival_time` or `tier`"),
         Wrong("the rank instead of the sequence", returns_the_rank, "yours returned 1.0"),
         Wrong("the index instead of the sequence", returns_the_index, "yours returned 0"),
         Wrong("the id instead of the sequence", returns_the_id, "yours returned 'A'"),
@@ -740,6 +757,11 @@ WRONG = {
             "isn't waiting any more",
         ),
         Wrong("a copy of it waits", preempting(queue=adds_a_copy), "B itself should wait"),
+        Wrong(
+            "it forgets where its copies are",
+            preempting(forget=forgets_its_copies, uncount=nothing),
+            "as it is: when B is admitted",
+        ),
         Wrong("a swapped one stays in the step", stays_in_the_step_if_swapped, "would compute 7 tokens of B"),
         Wrong("as many as fit in the swapped blocks", preempting(uncount=counts_swapped_blocks), "should still be 5"),
         Wrong("it arrives anew", preempting(queue=arrives_anew), "`arrival_time` of B has changed"),

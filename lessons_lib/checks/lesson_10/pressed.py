@@ -305,11 +305,16 @@ class Pressed:
         name = self.victim.id
         if list(self.victim.swapped) != self.swapped or self.scheduler.swap_space.used != set(self.swapped):
             used = sorted(self.scheduler.swap_space.used)
+            leave = f"Leave `{name}.swapped` as it is: when {name} is admitted again, it says where they are."
+            free = (
+                "Free its blocks in `scheduler.pool` only, not those in the swap space. (`scheduler.release` frees "
+                "both.)"
+            )
             self._fail(
                 f"`{name}.swapped` should be {self.swapped}, and these blocks of the swap space in use; yours leaves "
                 f"{list(self.victim.swapped)}, and {used} in use.",
-                f"The swap space holds the only copy of {name}'s keys and values. Free its blocks in `scheduler.pool` "
-                "only, not those in the swap space. (`scheduler.release` frees both.)",
+                f"The swap space holds the only copy of {name}'s keys and values. "
+                + (leave if used == sorted(self.swapped) else free),
             )
 
     def _compare_blocks(self) -> None:

@@ -52,7 +52,7 @@ def _ids(candidates: list[Sequence]) -> str:
 def _choose(
     attempt, candidates: list[Sequence], policy, want: Sequence, case: str, ideas: dict[str, str], otherwise: str
 ) -> None:
-    """Let the attempt choose, and explain a wrong choice by the sequence it chose."""
+    """Let the attempt choose, and explain a wrong choice by the sequence it chose, or by `ideas["None"]`."""
     given = list(candidates)
     got = call(lambda: attempt(given, policy), case=case)
     changed = len(given) != len(candidates) or any(one is not other for one, other in zip(given, candidates))
@@ -69,10 +69,12 @@ def _choose(
     if got is want:
         return
     if not isinstance(got, Sequence):
-        idea = (
+        itself = (
             "`max(..., key=...)` returns the sequence with the largest key. The scheduler takes the blocks of what "
             "you return, so it needs the sequence itself."
         )
+        nothing = "There is always a victim. Does your function return one here?"
+        idea = ideas.get("None", nothing) if got is None else itself
         raise Mistake(
             f"the victim should be the sequence {want.id}; yours returned {short(got)}.", case=case, idea=idea
         )
@@ -216,7 +218,8 @@ def _check_other_policies(attempt) -> None:
             "matter unless the policy ranks by it: `policy.rank(sequence)`."
         ),
         "C": (
-            "C arrived last, but this policy ranks by expected length. Ask `policy.rank(sequence)`, not `arrival_time`."
+            "C arrived last, but this policy ranks by expected length. Ask `policy.rank(sequence)`, not `arrival_time` "
+            "or `tier`."
         ),
     }
     _choose(attempt, [a, b, c], ShortestJobFirst(), b, case, ideas, LAST)
@@ -253,7 +256,11 @@ def _check_other_policies(attempt) -> None:
             "B": (
                 "B arrived last, so this policy serves it first: its rank is the smaller one. Does your function go by "
                 "`policy.rank` alone, and may a rank be negative?"
-            )
+            ),
+            "None": (
+                "Here both ranks are negative. If your function compares each with the largest one so far, begin with "
+                "the rank of the first candidate."
+            ),
         },
         LAST,
     )
@@ -285,8 +292,8 @@ def _check_progress(attempt) -> None:
 
 def _check_alike(attempt) -> None:
     idea = (
-        "If several candidates share the largest rank, take the last of them in the list. `max` returns the first "
-        "of several equal ones, so go through the list from the end."
+        "If several candidates share the largest rank, take the last of them in the list. `max` and `sorted(..., "
+        "reverse=True)` put the first of several equal ones first, so go through the list from the end."
     )
     for count in (2, 3):
         candidates = [_sequence(name, 1.0) for name in "ABC"[:count]]
