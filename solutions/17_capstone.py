@@ -223,7 +223,7 @@ The suite has tested you. A suite finds what it looks for, so now you write a te
 **Your task: `test_an_abort(make_engine)`.** It raises if an engine gives tokens to a request after its abort; an
 `assert` is enough. `make_engine(max_num_seqs=2)` makes a small model's engine with these `Limits`, and you may make
 several. Every engine that keeps the contract must pass, whatever it does otherwise. The check tries your test on five
-right engines and on two wrong ones.
+right engines, and on wrong ones of two kinds.
 """
 
 # %% exercise="17.5"
