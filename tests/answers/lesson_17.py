@@ -392,7 +392,11 @@ WRONG["17.1"] = [
     Wrong("computes in add_request", of(ComputesAtTheDoor), "`add_request` runs the model: 3 passes"),
     Wrong("an event, no list", alone("one event"), "it must be a list of NewTokens"),
     Wrong("never leaves", alone("stays"), "A request ends once"),
-    Wrong("ignore_eos is ignored", alone("ends at the end token"), "(prompt of 1 token, max_tokens 6, ignore_eos"),
+    Wrong(
+        "ignore_eos is ignored",
+        alone("ends at the end token"),
+        "is 12, the end token, and the request has `ignore_eos`",
+    ),
     Wrong("the end token isn't told", alone("hidden"), "tokens are right, and 1 missing"),
     Wrong("another reason", alone("eos as a reason"), "finish_reason is 'eos'"),
     Wrong("length before stop", alone("length first"), "answers.end_token_at_the_limit"),
