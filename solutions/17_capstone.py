@@ -189,8 +189,8 @@ reveal("17.c", sum(again), "tokens", tolerance=0.3)
 A prompt of *p* tokens and an answer of *a* cost *p* + (*p* + 1) + … tokens, a sum of *a* terms. So a long answer costs
 more than its share: the last of its tokens computes all others again.
 
-Now the race: first your engine and the course's, in turns, then the small engine and the course's. Of 16 times to a
-first token, the p99 in the table is almost the longest. (99 of 100 don't exceed it.)
+Now the race: first your engine and the course's, in turns, then the small engine and the course's. (The *p99* in the
+table is the time that 99 of 100 requests don't exceed. Of 16 requests, it is almost the longest.)
 """
 
 # %% tags=["measured"]
