@@ -200,6 +200,9 @@ of weights, which gives three shorter vectors:
 
 Here is one head over four tokens, in six lines. A real model has learned its numbers. Here we choose small ones, so
 that you can check them with a pencil: each token is a vector of three numbers, and the head size is two.
+
+**Guess first.** Suppose the first three tokens were computed earlier, and the fourth is new. Which rows of `q`, `k`,
+`v` and `attention_weights` does the last row of `output` need?
 """
 
 # %%
@@ -228,10 +231,9 @@ softmax turns these scores into shares, the *attention weights*: two thirds for 
 it. (They are not the model's weights: every text gives others.) The output is the four values, mixed in these shares.
 The empty cells are the causal rule.
 
-Now suppose that the first three tokens were computed earlier, and `time` is new. Which numbers of the picture does its
-output need? The colors show it: only one query, one row of attention weights, and *all* keys and values. And since no
-earlier token sees `time`, the earlier keys and values are what they were. The next cell keeps those of the first three
-tokens, and computes only the row of the fourth:
+The colors show what the output of `time` needs: only one query, one row of attention weights, and *all* keys and
+values. And since no earlier token sees `time`, the earlier keys and values are what they were. The next cell keeps
+those of the first three tokens, and computes only the row of the fourth:
 """
 
 # %%
@@ -307,8 +309,8 @@ show_source(prefill)
 | second decode step | ? | ? | ? | ? |
 
 `decode_step(model, 74, cache)` is the first decode step: one pass, after which the cache holds one more token. It
-returns 91, as an int. The model also needs to know where in the text a token
-is, its *position*; it counts what is in the cache by itself.
+returns 91, as an int. The model also needs to know where in the text a token is, its *position*; it counts what is in
+the cache by itself.
 """
 
 # %% exercise="00.2"
@@ -432,13 +434,15 @@ print(f"an NVIDIA H100 SXM keeps both busy at 989e12 operations/s / 3.35e12 byte
 # %% [markdown]
 """
 Reading alone needs most of the time, and the operations need only a small part of it: this decode step is memory-bound.
+(The H200 has the arithmetic units of the H100, and faster memory.)
 A pass over 64 tokens would read the weights once, too, and do 64 times as many operations: still less time than the
 reading. So decoding one story leaves most of the arithmetic units idle. ("Further" measures your own machine.)
 
 ## Measure: a step as the text grows
 
-Now compare the two loops. One step without a cache computes all tokens; one step with a cache computes one. (Times vary
-from cell to cell, because the machine does other things too. Compare those of one cell.)
+Now compare the two loops. One step without a cache computes all tokens; one step with a cache computes one. **Guess
+first:** at 512 tokens, how many times faster is the step with the cache? (Times vary from cell to cell, because the
+machine does other things too. Compare those of one cell.)
 """
 
 # %% tags=["measured"]
@@ -460,6 +464,9 @@ line_chart(
 
 # %% [markdown]
 """
+A step that computes 512 tokens doesn't take 512 times as long as one that computes a single token: both read the
+weights once. But it takes longer and longer as the text grows, and the step with the cache hardly does.
+
 ## What the cache costs
 
 The cache trades memory for time. How much memory? In the original design of attention, each head has its own queries,

@@ -46,13 +46,14 @@ from lessons_lib.viz.timelines import draw_compare
 ## The problem: when is an engine right?
 
 A wrong engine rarely crashes. It gives one token too many after an abort, loses a request when two end in the same
-step, or answers correctly as long as nothing is preempted. So before you write an engine, fix what it must keep.
+step, or answers correctly as long as memory suffices. So before you write an engine, fix what it must keep.
 
 > **contract**: what every caller may rely on, and nothing about how it's done. Here it is five methods, and what must
 > hold of each.
 
 It is in `lessons_lib/conformance/contract.py`: what a request asks for, what a step returns, and the methods. Here is
-all but the fifth, `stream`, which the project needs. Read it; you'll come back to it.
+all but the fifth, `stream`, which the project needs. Read it with three questions: What ends an answer, and for which
+reason? Which requests does a step have to serve? What may come after an abort? You'll come back to it for the rest.
 """
 
 # %%
@@ -188,7 +189,8 @@ reveal("17.c", sum(again), "tokens", tolerance=0.3)
 A prompt of *p* tokens and an answer of *a* cost *p* + (*p* + 1) + … tokens, a sum of *a* terms. So a long answer costs
 more than its share: the last of its tokens computes all others again.
 
-Now the race: first your engine and the course's, in turns, then the small engine and the course's.
+Now the race: first your engine and the course's, in turns, then the small engine and the course's. (The *p99* in the
+table is the time that 99 of 100 requests don't exceed. Of 16 requests, it is almost the longest.)
 """
 
 # %% tags=["measured"]
@@ -203,8 +205,8 @@ small.table()
 """
 An engine without a cache computes fourteen times the tokens in three times the steps. It isn't fourteen times as slow:
 the model is tiny, so most of a step is Python. With a larger model, more of a step is computing. For the same reason,
-the small engine may be ahead of the course's, which also samples, makes text, keeps metrics, shares prefixes and
-preempts, in the lines that the last row counts. Times compare only within one run.
+the small engine may be ahead of the course's, which also samples, makes text and keeps metrics (lesson 12), shares
+prefixes (11) and preempts (10), in the lines that the last row counts. Times compare only within one run.
 
 And this is when the requests ran. A request is drawn from the step of its first token on, since no more can be seen
 from outside:
@@ -223,7 +225,7 @@ The suite has tested you. A suite finds what it looks for, so now you write a te
 **Your task: `test_an_abort(make_engine)`.** It raises if an engine gives tokens to a request after its abort; an
 `assert` is enough. `make_engine(max_num_seqs=2)` makes a small model's engine with these `Limits`, and you may make
 several. Every engine that keeps the contract must pass, whatever it does otherwise. The check tries your test on five
-right engines and on two wrong ones.
+right engines, and on wrong ones of two kinds.
 """
 
 # %% exercise="17.5"
@@ -350,9 +352,9 @@ result.table()
 
 # %% [markdown]
 """
-Take care with some of the rows. Of 16 times to a first token, the p99 is almost the largest. The memory row compares
-two different things: the blocks in use at the peak, and for an engine that doesn't count blocks, a whole context for
-each request that ran at the same time. That is room which it must be ready to fill, whatever it keeps there.
+The memory row compares two different things: the blocks in use at the peak, and for an engine that doesn't count
+blocks, a whole context for each request that ran at the same time. That is room which it must be ready to fill,
+whatever it keeps there.
 
 The larger sizes are homework of days. They are the same package, and the same suite, which goes further:
 """
@@ -593,9 +595,19 @@ A good first contribution is the smallest case that fails, a test that fails bec
 
 Rename `my_serving` to keep the small one, and call `start_capstone("medium")`. You may import any part of
 `lessons_lib`: begin with `LLMEngine` behind the contract (`lessons_lib/conformance/adapters/course.py` shows how), so
-that all levels hold from the first minute, and replace one part at a time by your own. For the large size, sampling and
-text are judged once your class says `also = ("sampling", "text", "prefixes")`; a class with a `url` is judged as a
-server.
+that all levels hold from the first minute, and replace one part at a time by your own. With the parts
+of lessons 05 and 06, the cache and a pass over it are three calls:
+
+    cache = PagedKVCache(model.config, num_blocks, block_size)  # once
+    batch = ForwardBatch.of(pack(new_tokens, cached_lens), slot_mapping, block_tables)
+    logits = paged_forward(model, batch, cache)
+
+`slot_mapping` is a tensor with the cache slot of each new token in the row, and `block_tables` one with a row of blocks
+for each sequence, filled up with any number. Row *i* of the logits has those after the last token of `new_tokens[i]`.
+`PagedKVCache` is in `lessons_lib.kv_cache`, and the others are in `lessons_lib.attention`.
+
+For the large size, sampling and text are judged once your class says `also = ("sampling", "text", "prefixes")`; a class
+with a `url` is judged as a server.
 
 ### Judge another engine
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from lessons_lib.conformance.contract import BLOCKS, MODEL, STEPS, Limits, NewTokens, Params, features_of
-from lessons_lib.conformance.oracle import a_model, expected
+from lessons_lib.conformance.oracle import END, a_model, expected
 from lessons_lib.models.tiny_models import VOCAB_SIZE
 
 MAX_STEPS = 1500
@@ -314,9 +314,9 @@ def check_answer(family: str, name: str, served: Served, company: int = 1) -> No
         )
         raise Broken(
             f"{case}: `generate` gives {_shown(right, same)}, the engine gave {_shown(served.tokens, same)}. "
-            f"{_difference(same, len(served.tokens), len(right))}"
+            f"{_difference(same, len(served.tokens), len(right))}{_ended_at_end_token(served, same, len(right))}"
         )
-    ends = (*params.stop_token_ids, *(() if params.ignore_eos else (12,)))
+    ends = (*params.stop_token_ids, *(() if params.ignore_eos else (END,)))
     reason = "stop" if right[-1] in ends else "length"
     if served.finish_reason != reason:
         raise Broken(f"{case}: finish_reason is {served.finish_reason!r}; it must be {reason!r}.")
@@ -329,6 +329,13 @@ def _difference(same: int, got: int, wanted: int) -> str:
     if same == wanted:
         return f"{told} right; the answer should have ended there."
     return f"{told} the same; then they differ." if same else "The first token differs."
+
+
+def _ended_at_end_token(served: Served, same: int, wanted: int) -> str:
+    is_cut = 0 < same == len(served.tokens) < wanted
+    if is_cut and served.params.ignore_eos and served.tokens[-1] == END:
+        return f" The last one that came is {END}, the end token, and the request has `ignore_eos`."
+    return ""
 
 
 def _shown(tokens: list[int], around: int) -> str:

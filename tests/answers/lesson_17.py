@@ -392,7 +392,11 @@ WRONG["17.1"] = [
     Wrong("computes in add_request", of(ComputesAtTheDoor), "`add_request` runs the model: 3 passes"),
     Wrong("an event, no list", alone("one event"), "it must be a list of NewTokens"),
     Wrong("never leaves", alone("stays"), "A request ends once"),
-    Wrong("ignore_eos is ignored", alone("ends at the end token"), "(prompt of 1 token, max_tokens 6, ignore_eos"),
+    Wrong(
+        "ignore_eos is ignored",
+        alone("ends at the end token"),
+        "is 12, the end token, and the request has `ignore_eos`",
+    ),
     Wrong("the end token isn't told", alone("hidden"), "tokens are right, and 1 missing"),
     Wrong("another reason", alone("eos as a reason"), "finish_reason is 'eos'"),
     Wrong("length before stop", alone("length first"), "answers.end_token_at_the_limit"),
@@ -823,7 +827,42 @@ def says_nothing(make_engine):
         assert not [each for each in two_requests(make_engine, aborted) if each.request_id != aborted]
 
 
+def looks_at_has_unfinished_only(make_engine):
+    for steps in (0, 2):
+        engine = make_engine(max_num_seqs=2)
+        engine.add_request("a", [5, 7], Params(max_tokens=9, ignore_eos=True))
+        for _ in range(steps):
+            engine.step()
+        engine.abort("a")
+        assert not engine.has_unfinished()
+
+
+def counts_tokens_from_before(make_engine):
+    engine = make_engine(max_num_seqs=2)
+    engine.add_request("a", [5, 7], Params(max_tokens=9, ignore_eos=True))
+    events = engine.step() + engine.step()
+    engine.abort("a")
+    for _ in range(9):
+        events += engine.step()
+    assert not any(event.token_ids for event in events)
+
+
+def looks_at_has_unfinished_too(make_engine):
+    for steps in (0, 2):
+        engine = make_engine(max_num_seqs=2)
+        engine.add_request("a", [5, 7], Params(max_tokens=9, ignore_eos=True))
+        for _ in range(steps):
+            engine.step()
+        engine.abort("a")
+        assert not engine.has_unfinished(), "it goes on"
+        assert not any(event.token_ids for _ in range(12) for event in engine.step())
+
+
 WRONG["17.5"] = [
+    Wrong(
+        "looks at has_unfinished only", looks_at_has_unfinished_only, "But that is only what an engine says of itself"
+    ),
+    Wrong("counts tokens from before", counts_tokens_from_before, "abort of 'a'; step gave nothing, 9 times"),
     Wrong("wants both to run", wants_both_to_run, "the test fails on an engine that serves one request at a time"),
     Wrong("asserts a tuple", as_a_cell(A_TUPLE, "asserts_a_tuple"), "is a tuple, which counts as true"),
     Wrong("yields", yields, "Your test contains `yield`"),
@@ -842,4 +881,6 @@ WRONG["17.5"] = [
     Wrong("without limits", without_limits, "Limits are given by name"),
     Wrong("wants other tokens", wants_other_tokens, "3 tokens"),
 ]
-RIGHT["17.5"] = [lists_of_tokens, in_three_states, with_streams_of_events, in_a_class]
+RIGHT["17.5"] = [
+    lists_of_tokens, in_three_states, with_streams_of_events, in_a_class, looks_at_has_unfinished_too,
+]  # fmt: skip
