@@ -142,9 +142,9 @@ reveal("12.a", steps[0].new_tokens)
 
 # %% [markdown]
 """
-A's prompt takes 13 of the 64 tokens, and B gets the other 51. C and D aren't even admitted, because the budget is used
-up. Only A gets a new token. B has a row of logits too, but it predicts a token that is already in B's prompt, so it
-isn't used.
+A's prompt takes 13 of the 64 tokens, and B gets the other 51 for a part of its prompt. Two batch slots stay free: C and
+D aren't admitted, because the budget is used up. Only A gets a new token. B has a row of logits too, but it predicts a
+token that is already in B's prompt, so it isn't used.
 
 ## Choosing a token
 
@@ -186,8 +186,8 @@ comes first in each row; of two equally likely ones, the smaller token id.
 - `top_p` cuts a token if the tokens before it already add up to `top_p` or more. So the token that reaches `top_p`
   stays, and so does the likeliest. (With `top_p` 1, rounding may cut a few of the least likely tokens, or none.)
 - A token that is cut stays in its row, with the probability 0. The order of the tokens with 0 doesn't matter.
-- Rounding must not show, whatever the dtype of the logits: bfloat16 has two to three digits. Return float32 or float64.
-  Don't change the arguments.
+- Rounding must not show, whatever the dtype of the logits: bfloat16 has two to three digits. Return float32 or float64;
+  what you compute in float64 may be returned as float32. Don't change the arguments.
 
 Example: four tokens 0 to 3 with the probabilities 0.15, 0.5, 0.05, 0.3 at temperature 1. Their order is 1, 3, 0, 2.
 With `top_k` 3 they get 0.526, 0.316, 0.158, 0. With `top_p` 0.6 as well, token 3 stays, since 0.526 is less than 0.6;
@@ -235,11 +235,27 @@ but it takes the sums of the whole row. Other models have 150,000 tokens, and 25
 that needs no sums:
 
 > **exponential race**: each token gets a random time: an exponential random number, divided by the token's probability.
-> The token with the smallest time is drawn. Each token is that one with exactly its own probability.
+> The token with the smallest time wins, and is drawn. Each token wins with exactly its own probability.
 
 An exponential random number is `-log(1 - number)`, for an evenly distributed `number` between 0 and 1. A token that is
-twice as likely has half the time on average, and is drawn twice as often. ("The race and the cuts" in "Further" counts
-200,000 draws, and shows how the engine cuts without a sort.)
+twice as likely has half the time on average. Does it win twice as often? Here are 200,000 races of three tokens:
+"""
+
+# %%
+def race(probabilities, numbers):
+    """The index with the smallest time in each row. `numbers` [N, vocabulary]: one for each token."""
+    return (-torch.log1p(-numbers) / probabilities).argmin(dim=-1)
+
+
+RACES = 200_000
+three = torch.tensor([[0.6, 0.3, 0.1]]).expand(RACES, -1)
+winners = race(three, torch.rand(RACES, 3, generator=torch.Generator().manual_seed(0)))
+print("probabilities:", [round(each, 4) for each in three[0].tolist()])
+print("drawn:        ", [round(each, 4) for each in (winners.bincount() / RACES).tolist()])
+
+# %% [markdown]
+"""
+It does. ("The race and the cuts" in "Further" says why no sum is needed, and how the engine cuts without a sort.)
 
 ### The same seed, the same text
 
@@ -281,11 +297,6 @@ probabilities, the race, and these numbers.
 
 # %%
 SETTING = dict(temperature=0.9, top_k=50, top_p=0.95)
-
-
-def race(probabilities, numbers):
-    """The index with the smallest time in each row. `numbers` [N, vocabulary]: one for each token."""
-    return (-torch.log1p(-numbers) / probabilities).argmin(dim=-1)
 
 
 def by_hand(token_ids, seed, count):
@@ -340,9 +351,9 @@ to three digits, now and then.
 
 > **streaming**: returning an answer piece by piece as it grows.
 
-`engine.stream(...)` is a generator. Each iteration of the `for` loop runs as many steps as it takes to get one more
-token, and the steps serve all other requests in the engine too. (A token may hold only part of a character; see "Text,
-character by character" in "Further".) Here the reader stops after the second period.
+`engine.stream(...)` is a Python generator. Each iteration of the `for` loop runs as many steps as it takes to get one
+more token, and the steps serve all other requests in the engine too. (A token may hold only part of a character; see
+"Text, character by character" in "Further".) Here the reader stops after the second period.
 """
 
 # %%
@@ -366,16 +377,15 @@ whole time. `abort` ends a request from anywhere else.
 
 ## When something breaks
 
-A request that can't be served is refused at once, before it changes anything (see "What must be refused" in "Further").
-But a step can still break in the middle, in three ways that are no bug of the engine.
+A step can break in the middle, in three ways that are no bug of the engine.
 
 The first is user code: the callback that receives each token. Its error ends its own request, and no other ("A callback
 that fails" in "Further").
 
 The second is the model, or the copying of blocks: memory runs out, or a kernel refuses its input. (If the GPU itself is
-lost, so is the process. Lesson 15 is about that.) By then the scheduler has allocated blocks for the step, and we can't
-tell what the failed pass has written to them. Here is the loop from the beginning of the lesson. Its fifth pass fails,
-and the obvious handler tells the readers of the three stories, and forgets their sequences:
+lost, so is the process. Lesson 15 is about that.) By then the scheduler has allocated blocks for the step. Here is the
+loop from the beginning of the lesson. Its fifth pass fails, and the obvious handler tells the readers of the three
+stories, and forgets their sequences:
 """
 
 # %%
@@ -430,8 +440,8 @@ A's prompt and four more tokens need two blocks, and the second was allocated fo
 will ever free these blocks. After a few such failures, the engine could admit nothing.
 
 What should a failed step do instead? It could try again, because a request can always be computed anew from its tokens.
-But if one request makes the model fail, every step fails, for ever. So the step ends its requests, with their blocks,
-and leaves all others alone. That is the step you'll write.
+But if one request makes the model fail, every step fails, for ever. So the step ends its requests, with their blocks:
+we can't tell what the failed pass has written there. It leaves all others alone.
 
 ## Build 2: the step, whole or failed
 
@@ -530,9 +540,10 @@ line.
 
 ## The engine, live
 
-Drive an engine yourself. "step" runs one step. "run" runs until no request is left or you press "pause" (the clock goes
-on, so a pause is part of TTFT and ITL). Type the beginning of a story, and add it while the others run. Then choose a
-trouble and make it: a crowd, a long prompt, a reader that leaves, a model that fails once.
+Drive an engine yourself. "step" runs one step. "run" runs until no request is left or you press "pause". (The clock
+goes on, so a pause counts in the times to the first and to the next token, TTFT and ITL.) Type the beginning of a
+story, and add it while the others run. Then choose a trouble and make it: a crowd, a long prompt, a reader that leaves,
+a model that fails once.
 """
 
 # %% tags=["measured"]
@@ -1008,19 +1019,6 @@ deadline_scoreboard(give_up)
 """
 ### The race and the cuts
 
-Does the race draw each token with its own probability? Three tokens, 200,000 draws:
-"""
-
-# %%
-DRAWS = 200_000
-generator = torch.Generator().manual_seed(0)
-three = torch.tensor([[0.6, 0.3, 0.1]]).expand(DRAWS, -1)
-in_the_race = race(three, torch.rand(DRAWS, 3, generator=generator))
-print("probabilities:", [round(each, 4) for each in three[0].tolist()])
-print("drawn:        ", [round(each, 4) for each in (in_the_race.bincount() / DRAWS).tolist()])
-
-# %% [markdown]
-"""
 If all times are multiplied by the same factor, the same token wins. So without cuts the race needs no probabilities,
 only `exp(logit / temperature)`, and no sum. And with cuts? If the winner's rank is below `top_k`, and the tokens before
 it have less than `top_p`, then it would have won among the remaining tokens alone, too. Counting and adding up answers

@@ -13,8 +13,6 @@ aren't known yet, and the loop whose steps overlap.
 """
 
 # %%
-import math
-import random
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -22,48 +20,15 @@ from types import SimpleNamespace
 from unittest.mock import patch
 
 import torch
-from IPython.display import display
 
-from lessons_lib.attention import attend_paged, write_kv
 from lessons_lib.batching import generate_one_by_one
 from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, solution
-from lessons_lib.checks.my_engine import my_engine
-from lessons_lib.checks.stand_ins import OverlappedEngineOnCPU
-from lessons_lib.engine import (
-    BlockTables,
-    EngineConfig,
-    GPUModelRunner,
-    GraphKey,
-    JoinedLinear,
-    LLMEngine,
-    OverlappedSteps,
-    SamplingParams,
-    captured_batch_sizes,
-    captured_token_counts,
-    forward_batch,
-    next_size,
-    rerun,
-    serve_overlapped,
-)
+from lessons_lib.engine import GPUModelRunner, GraphKey, OverlappedSteps, captured_batch_sizes, next_size, rerun, serve_overlapped
 from lessons_lib.kv_cache import BlockPool, PrefixCache
-from lessons_lib.measuring import (
-    MAX_NEW_TOKENS,
-    PROMPTS,
-    STORIES,
-    block_size_costs,
-    engine_fits,
-    padding,
-    recorded_engine,
-    recorded_workloads,
-    skewed_workload,
-    tokens_of_steps,
-)
-from lessons_lib.measuring.memory_limit import memory_limit
-from lessons_lib.measuring.operations import CountOperations
-from lessons_lib.models import cache_bytes_per_token, load_model
+from lessons_lib.measuring import MAX_NEW_TOKENS, PROMPTS, STORIES, recorded_engine, recorded_workloads
+from lessons_lib.models import load_model
 from lessons_lib.scheduling import PreemptiveScheduler, Scheduler, SchedulerOutput, Sequence
 from lessons_lib.viz.charts import draw_bars
-from lessons_lib.viz.source import show_source
 from lessons_lib.viz.tables import Table
 
 model, tokenizer = load_model(device="cpu")  # float32, so answers can be compared token for token
@@ -190,8 +155,8 @@ predict("13.a", ...)  # captures
 - `key_of(inputs, weights, settings)` returns the key of a step, as everything is now: any object that `==` compares.
   `inputs` are the buffers and the caches. Each may get other memory, or be replaced by another tensor, even by one of
   another shape, with other strides or of another dtype at the same address. One that isn't replaced is the same object
-  at each call. `weights` keep their shape, strides and dtype, but a Parameter may get other memory. Compare the
-  `settings` as values; they are new objects at each call.
+  at each call. `weights` keep their shape, strides and dtype, but a Parameter may get other memory. `settings` are
+  whatever else decides which kernels run. They are new objects at each call: compare them as values.
 - A key must change whenever a replay would do something other than the step. A changed *value* at the same address is
   no reason to capture again: a replay reads it.
 - `has(size, key)` returns whether there is a graph of this size that was captured with this key.
@@ -389,15 +354,31 @@ class Device:
     """A runner without a model. `launch` takes the CPU some time, and then a step takes a thread some time."""
 
     def __init__(self, cpu_ms, device_ms):
-        self.cpu_ms, self.device_ms, self.thread = cpu_ms, device_ms, ThreadPoolExecutor(1)
+        self.ms, self.thread = {"CPU": cpu_ms, "device": device_ms}, ThreadPoolExecutor(1)
+        self.spans = {"CPU": [], "device": []}  # when each worked, in seconds
 
     def launch(self, scheduler_output):
-        time.sleep(self.cpu_ms / 1000)
+        self.work("CPU")
         return SimpleNamespace(wait=self.thread.submit(self.compute, dict(scheduler_output.num_scheduled_tokens)).result)
 
     def compute(self, scheduled):
-        time.sleep(self.device_ms / 1000)
+        self.work("device")
         return [7] * len(scheduled)
+
+    def work(self, who):
+        started = time.perf_counter()
+        time.sleep(self.ms[who] / 1000)
+        self.spans[who].append((started, time.perf_counter()))
+
+    def draw(self):
+        """A line each for the CPU and the device, a digit for every 5 ms: the step that it works on."""
+        first = self.spans["CPU"][0][0]
+        for who, spans in self.spans.items():
+            line = ""
+            for number, (start, end) in enumerate(spans, 1):
+                line = line.ljust(round(200 * (start - first)), "·")
+                line += str(number % 10) * (round(200 * (end - first)) - len(line))
+            print(f"{who:>6} {line}")
 
 
 def serve(device):
@@ -411,15 +392,19 @@ def serve(device):
     return 1000 * (time.perf_counter() - started)
 
 
-times = [serve(Device(20, 30)), serve(Device(20, 15))]
+slow, fast = Device(20, 30), Device(20, 15)
+times = [serve(slow), serve(fast)]
 reveal("13.b", times[0], unit="ms", tolerance=0.05)
+slow.draw()
 print(f"with a device twice as fast: {times[1]:.0f} ms")
+fast.draw()
 
 # %% [markdown]
 """
-Only the first launch has nothing to overlap with: 20 + 10 × 30 = 320 ms. (A busy machine adds a little.) With a device
-twice as fast, the CPU is the slower side: 10 × 20 + 15 = 215 ms, and not half of
-320. The device waits a quarter of the time. Overlap alone isn't enough: the CPU's part has to be short too.
+Each digit is 5 ms of a step, and a dot is 5 ms of waiting. Only the first launch has nothing to overlap with:
+20 + 10 × 30 = 320 ms. (A busy machine adds a little.) With a device twice as fast, the CPU is the slower side:
+10 × 20 + 15 = 215 ms, and not half of 320. The device waits a quarter of the time. Overlap alone isn't enough: the
+CPU's part has to be short too.
 """
 
 # %% [markdown]
@@ -435,8 +420,20 @@ Your code takes part: `patch` puts your two functions in the place of the librar
 
 # %%
 alone = generate_one_by_one(model, tokenizer, PROMPTS, max_new_tokens=MAX_NEW_TOKENS)
+
+
+class CountingStore(GraphStore):
+    """Your store; it counts its replays."""
+
+    num_replayed = 0
+
+    def run(self, *args):
+        self.num_replayed += 1
+        return super().run(*args)
+
+
 gpu_model_runner = GPUModelRunner(model, 32, 16, max_num_seqs=4, max_model_len=192, compiled=False, capture=rerun)
-gpu_model_runner.store = GraphStore(rerun)
+gpu_model_runner.store = CountingStore(rerun)
 scheduler = PreemptiveScheduler(PrefixCache(32, 16), max_num_seqs=4, max_num_batched_tokens=64)
 stories = [Sequence(s.name, prompt_ids[s.name], s.max_new_tokens, frozenset({END}), arrival_time=i) for i, s in enumerate(STORIES)]
 with (
@@ -444,11 +441,15 @@ with (
     patch("lessons_lib.engine.overlap.overlapped_step", overlapped_step),
 ):
     overlapped = serve_overlapped(gpu_model_runner, scheduler, stories)
-print(f"the same tokens as one at a time: {overlapped == alone}; {len(gpu_model_runner.store.graphs)} graphs; blocks in use: {len(scheduler.pool.used)}")
+print(f"the same tokens as one at a time: {overlapped == alone}; blocks in use: {len(scheduler.pool.used)}")
+print(f"steps: {gpu_model_runner.store.num_replayed}, each a replay; captures: {gpu_model_runner.store.num_captured}")
 gpu_model_runner.close()
 
 # %% [markdown]
 """
+Four graphs served every step: two for decodes only, of 2 and of 4 sequences, and two for steps with a prompt, of 16 and
+of 64 tokens. On this model, a replay takes the place of about 300 launches. ("Further" counts them.)
+
 Here each token was an `argmax`, which runs on the GPU. A token that is *drawn* has to be drawn there as well: if the
 CPU had to look at the logits first, it couldn't launch the next step before this one is done. "Further" has that draw
 as an exercise, and then an engine of all your parts.
@@ -508,6 +509,22 @@ quiz("13")
 What the lesson doesn't need. It isn't part of its 90 minutes.
 """
 
+# %%
+import math
+import random
+
+from IPython.display import display
+
+from lessons_lib.attention import attend_paged, write_kv
+from lessons_lib.checks.my_engine import my_engine
+from lessons_lib.checks.stand_ins import OverlappedEngineOnCPU
+from lessons_lib.engine import BlockTables, EngineConfig, JoinedLinear, LLMEngine, SamplingParams, captured_token_counts, forward_batch
+from lessons_lib.measuring import block_size_costs, engine_fits, padding, skewed_workload, tokens_of_steps
+from lessons_lib.measuring.memory_limit import memory_limit
+from lessons_lib.measuring.operations import CountOperations
+from lessons_lib.models import cache_bytes_per_token
+from lessons_lib.viz.source import show_source
+
 # %% [markdown]
 """
 ### Optional: placeholders on the GPU
@@ -531,9 +548,7 @@ from lessons_lib.attention.custom_op import replace_placeholders
 """
 ### Optional: drawing on the device
 
-For greedy requests the next token is an `argmax`, which runs on the GPU. For the others the token is *drawn*, and this
-has to happen there as well: if the CPU had to look at the logits first, it couldn't launch the next step before this
-one is done.
+In "Prove it" each token was an `argmax`. For requests that aren't greedy, the GPU has to draw.
 
 Lesson 12's race needs no order, no sums and no state: each token of a row gets a time, −log(1 − *u*) divided by the
 token's weight exp(logit / temperature), and the smallest time wins. The number *u* is a hash of the request's seed, the

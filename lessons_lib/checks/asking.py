@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from lessons_lib.checks.panel import in_notebook
 from lessons_lib.checks.quizzes import Quiz
 from lessons_lib.checks.registry import quiz_of
+from lessons_lib.viz.notebook import in_notebook
 
 
 def quiz(lesson: str) -> Any:

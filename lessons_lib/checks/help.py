@@ -4,8 +4,9 @@ import json
 
 from lessons_lib.checks import progress
 from lessons_lib.checks.lessons import RELEASED
-from lessons_lib.checks.panel import Panel, in_notebook
+from lessons_lib.checks.panel import Panel
 from lessons_lib.checks.registry import UnknownExercise, get_exercise
+from lessons_lib.viz.notebook import in_notebook
 
 
 def hint(id: str) -> None:

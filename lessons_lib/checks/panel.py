@@ -3,6 +3,7 @@
 import html
 from dataclasses import dataclass, field
 
+from lessons_lib.viz.notebook import in_notebook
 from lessons_lib.viz.words import code_as_html, marks_as_html
 
 MARKS = {"right": "✓", "wrong": "✗", "open": "○", "note": "•"}
@@ -47,15 +48,6 @@ class Panel:
             display({"text/html": self.as_html(), "text/plain": str(self)}, raw=True)
         else:
             print(self)
-
-
-def in_notebook() -> bool:
-    try:
-        from IPython import get_ipython
-    except ImportError:
-        return False
-    shell = get_ipython()
-    return shell is not None and hasattr(shell, "kernel")
 
 
 def _with_code(text: str) -> str:

@@ -30,6 +30,7 @@ from lessons_lib.scheduling.preemption import PreemptiveScheduler
 from lessons_lib.scheduling.scheduler import Scheduler
 from lessons_lib.scheduling.sequence import Sequence
 from lessons_lib.serving.async_engine import AsyncEngine
+from lessons_lib.viz.notebook import with_progress
 from lessons_lib.viz.tables.table import Table
 
 SIX_STORIES: dict[str, Any] = dict(prompts=PROMPTS, max_new_tokens=MAX_NEW_TOKENS, names=NAMES)
@@ -157,14 +158,15 @@ def ledger_rows(
 ) -> list[LedgerRow]:  # fmt: skip
     """Serve the six stories in every way that the lessons from `since` to `upto` teach, and count.
 
-    The baseline is always included.
+    The baseline is always included. It takes many seconds: in a notebook, a line says which row is being measured.
     """
     yours = [(upto, "yours, 6 requests", partial(by_engine, new_engine=my_engine))] if my_engine else []
-    return [
-        _row(lesson, method, serve, model, tokenizer)
+    methods = [
+        (lesson, method, serve)
         for lesson, method, serve in [*METHODS, *yours]
         if method == BASELINE or (since <= lesson <= upto and not (with_cache_only and method.endswith(NO_CACHE)))
     ]
+    return [_row(*each, model, tokenizer) for each in with_progress(methods, lambda each: f"{each[1]} ({each[0]})")]
 
 
 def ledger(

@@ -761,47 +761,77 @@ def ends_what_was_scheduled(engine, output, error):
         engine.end(request, "error", error)
 
 
-def with_doubts(if_copying_fails, if_the_model_fails=lambda output: []):
-    """Besides what is scheduled, these sequences are in doubt."""
+def scheduled(engine, output):
+    return list(output.num_scheduled_tokens)
+
+
+def what_is_written(engine, output):
+    """What the pass or a copy of this step writes to."""
+    return [*output.num_scheduled_tokens, *output.swapped_out]
+
+
+def finish_in_order(engine, output, tokens, logits):
+    finish(engine, output, tokens, logits, "cupr")
+
+
+def with_doubts(if_copying_fails=what_is_written, if_the_model_fails=scheduled, then=finish_in_order):
+    """A step that ends these sequences if it fails, and does `then` if not."""
 
     def run_step(engine):
         output = engine.schedule()
-        more = if_copying_fails(output)
+        in_doubt = if_copying_fails(engine, output)
         try:
             engine.copy_blocks(output.block_copies)
-            more = if_the_model_fails(output)
+            in_doubt = if_the_model_fails(engine, output)
             if not output.num_scheduled_tokens:
                 return
             tokens, logits = engine.compute(output)
         except Exception as error:
-            engine.fail([*output.num_scheduled_tokens, *more], error)
+            engine.fail(in_doubt, error)
             return
-        finish(engine, output, tokens, logits, "cupr")
+        then(engine, output, tokens, logits)
 
     return run_step
 
 
-def fails_what_runs_if_copying_fails(engine):
-    with_doubts(lambda output: [*output.swapped_out, *others(engine.scheduler.running, output)])(engine)
+def what_runs(engine, output):
+    return list(engine.scheduler.running)
 
 
-def fails_what_gets_a_token(engine):
-    def in_doubt(output):
-        scheduled = output.num_scheduled_tokens
-        return [each for each, gets_token in zip(scheduled, gets_tokens(scheduled)) if gets_token]
+def what_runs_or_is_swapped_out(engine, output):
+    return [*engine.scheduler.running, *output.swapped_out]
 
-    output = engine.schedule()
-    more = [*output.num_scheduled_tokens, *output.swapped_out]
-    try:
-        engine.copy_blocks(output.block_copies)
-        more = in_doubt(output)
-        if not output.num_scheduled_tokens:
-            return
-        tokens, logits = engine.compute(output)
-    except Exception as error:
-        engine.fail(more, error)
-        return
-    finish(engine, output, tokens, logits, "cupr")
+
+def what_gets_a_token(engine, output):
+    counts = output.num_scheduled_tokens
+    return [each for each, gets_token in zip(counts, gets_tokens(counts)) if gets_token]
+
+
+def what_is_written_if_something_is_scheduled(engine, output):
+    return what_is_written(engine, output) if output.num_scheduled_tokens else []
+
+
+def scheduled_or_in_the_swap_space(engine, output):
+    return [*output.num_scheduled_tokens, *(each for each in engine.scheduler.waiting if each.swapped)]
+
+
+def what_is_copied_out(engine, output):
+    saved = {copy.target for copy in output.block_copies if copy.kind == "swap out"}
+    return set(output.num_scheduled_tokens) | {each for each in output.preempted if saved & set(each.swapped)}
+
+
+def what_is_copied_to(engine, output):
+    targets = {copy.target for copy in output.block_copies}
+    return [*(each for each in output.num_scheduled_tokens if targets & set(each.blocks)), *output.swapped_out]
+
+
+def with_rows_of_the_true_ones(engine, output, tokens, logits):
+    gets_token = gets_tokens(output.num_scheduled_tokens)
+    chosen = only_the_true_ones(tokens, gets_token)
+    completions = engine.completions_with_token(output, gets_token, chosen, logits[torch.tensor(gets_token)])
+    engine.update(output, tokens)
+    engine.pass_on(completions)
+    engine.record_step(output, sum(gets_token), len(completions))
 
 
 def copies_block_after_block(engine):
@@ -827,26 +857,6 @@ def copies_block_after_block(engine):
     engine.record_step(output, sum(gets_token), len(completions))
 
 
-def others(sequences, output):
-    return [each for each in sequences if each not in output.num_scheduled_tokens]
-
-
-def fails_only_if_something_is_scheduled(engine):
-    output = engine.schedule()
-    more = output.swapped_out
-    try:
-        engine.copy_blocks(output.block_copies)
-        if not output.num_scheduled_tokens:
-            return
-        more = []
-        tokens, logits = engine.compute(output)
-    except Exception as error:
-        if output.num_scheduled_tokens:
-            engine.fail([*output.num_scheduled_tokens, *more], error)
-        return
-    finish(engine, output, tokens, logits, "cupr")
-
-
 def computes_after_a_failed_copy(engine):
     output = engine.schedule()
     try:
@@ -863,89 +873,8 @@ def computes_after_a_failed_copy(engine):
     finish(engine, output, tokens, logits, "cupr")
 
 
-def completions_of_the_true_ones(engine):
-    output = engine.schedule()
-    more = output.swapped_out
-    try:
-        engine.copy_blocks(output.block_copies)
-        more = []
-        if not output.num_scheduled_tokens:
-            return
-        tokens, logits = engine.compute(output)
-    except Exception as error:
-        engine.fail([*output.num_scheduled_tokens, *more], error)
-        return
-    gets_token = gets_tokens(output.num_scheduled_tokens)
-    chosen = only_the_true_ones(tokens, gets_token)
-    completions = engine.completions_with_token(output, gets_token, chosen, logits[torch.tensor(gets_token)])
-    engine.update(output, tokens)
-    engine.pass_on(completions)
-    engine.record_step(output, sum(gets_token), len(completions))
-
-
-def fails_what_runs(engine):
-    output = engine.schedule()
-    in_doubt = [*engine.scheduler.running, *output.swapped_out]
-    try:
-        engine.copy_blocks(output.block_copies)
-        in_doubt = list(engine.scheduler.running)
-        if not output.num_scheduled_tokens:
-            return
-        tokens, logits = engine.compute(output)
-    except Exception as error:
-        engine.fail(in_doubt, error)
-        return
-    finish(engine, output, tokens, logits, "cupr")
-
-
-def fails_what_waits(engine):
-    output = engine.schedule()
-    try:
-        engine.copy_blocks(output.block_copies)
-    except Exception as error:
-        swapped = [each for each in engine.scheduler.waiting if each.swapped]
-        engine.fail([*output.num_scheduled_tokens, *swapped], error)
-        return
-    if not output.num_scheduled_tokens:
-        return
-    try:
-        tokens, logits = engine.compute(output)
-    except Exception as error:
-        engine.fail(output.num_scheduled_tokens, error)
-        return
-    finish(engine, output, tokens, logits, "cupr")
-
-
 def fails_requests(engine, output, error):
     engine.fail([engine.completions[each].request for each in output.num_scheduled_tokens], error)
-
-
-def fails_by_the_copies(engine):
-    output = engine.schedule()
-    counts = output.num_scheduled_tokens
-    saved = {copy.target for copy in output.block_copies if copy.kind == "swap out"}
-    unsafe = set(counts) | {each for each in output.preempted if saved & set(each.swapped)}
-    try:
-        engine.copy_blocks(output.block_copies)
-        unsafe = set(counts)
-        computed = engine.compute(output) if counts else None
-    except Exception as error:
-        return engine.fail(unsafe, error)
-    return computed and finish(engine, output, *computed, "cupr")
-
-
-def fails_the_targets_of_copies(engine):
-    output = engine.schedule()
-    targets = {copy.target for copy in output.block_copies}
-    unsafe = [each for each in output.num_scheduled_tokens if targets & set(each.blocks)]
-    unsafe += output.swapped_out
-    try:
-        engine.copy_blocks(output.block_copies)
-        unsafe = list(output.num_scheduled_tokens)
-        computed = engine.compute(output) if output.num_scheduled_tokens else None
-    except Exception as error:
-        return engine.fail(unsafe, error)
-    return computed and finish(engine, output, *computed, "cupr")
 
 
 def raises_again(engine, output, error):
@@ -1048,12 +977,23 @@ def wraps_round(logits, temperature, top_k, top_p):
     return token_probabilities(logits, temperature, torch.where(top_k > size, top_k % size, top_k), top_p)
 
 
+def looks_up_the_last_one(logits, temperature, top_k, top_p):
+    (logits.sort(dim=-1, descending=True).values).gather(1, top_k[:, None] - 1)
+    return token_probabilities(logits, temperature, top_k, top_p)
+
+
+def in_float64_rounded_to_float32(logits, temperature, top_k, top_p):
+    probabilities, tokens = token_probabilities(logits.double(), temperature.double(), top_k, top_p)
+    return probabilities.float(), tokens
+
+
 WRONG = {
     "12.1": [
         Wrong("sorts float32 probabilities", sorts_probabilities, "token 1 has the larger logit"),
         Wrong("the dtype of the logits", in_the_dtype_of_the_logits, "the probabilities are returned as bfloat16"),
         Wrong("float16", in_float16, "the probabilities are returned as float16"),
         Wrong("top_k wraps round", wraps_round, "`top_k` may be larger than the vocabulary"),
+        Wrong("top_k as an index", looks_up_the_last_one, "An index needs a limit"),
         Wrong("no temperature", probabilities_with(scale=lambda logits, t: logits), "Divide the logits by it"),
         Wrong(
             "temperature multiplied",
@@ -1238,20 +1178,40 @@ WRONG = {
         Wrong("takes sequences out", step_with(fail=takes_out), "`engine.fail(sequences, error)` takes it out"),
         Wrong("ends the first", step_with(fail=ends_the_first), "request B goes on"),
         Wrong("forgets what is copied", step_with(fail=ends_what_was_scheduled), "request C goes on"),
-        Wrong("all that is preempted", with_doubts(lambda output: output.preempted), "nothing but its tokens"),
+        Wrong(
+            "all that is preempted",
+            with_doubts(lambda engine, output: [*output.num_scheduled_tokens, *output.preempted]),
+            "nothing but its tokens",
+        ),
         Wrong(
             "swapped out, copied or not",
-            with_doubts(lambda output: output.swapped_out, lambda output: output.swapped_out),
+            with_doubts(if_the_model_fails=what_is_written),
             "the cache of what was swapped out is whole",
         ),
-        Wrong("copied to", fails_the_targets_of_copies, "doesn't tell which copies it made"),
-        Wrong("all that runs, if copying fails", fails_what_runs_if_copying_fails, "write only into blocks of"),
-        Wrong("nothing scheduled, nothing failed", fails_only_if_something_is_scheduled, "its cache was being swapped"),
-        Wrong("only what gets a token", fails_what_gets_a_token, "request B goes on, and still has its blocks"),
+        Wrong("copied to", with_doubts(what_is_copied_to), "doesn't tell which copies it made"),
+        Wrong("all that runs, if copying fails", with_doubts(what_runs_or_is_swapped_out), "write only into blocks of"),
+        Wrong(
+            "nothing scheduled, nothing failed",
+            with_doubts(what_is_written_if_something_is_scheduled),
+            "its cache was being swapped",
+        ),
+        Wrong(
+            "only what gets a token",
+            with_doubts(if_the_model_fails=what_gets_a_token),
+            "request B goes on, and still has its blocks",
+        ),
         Wrong("computes after a failed copy", computes_after_a_failed_copy, "called `compute` although"),
-        Wrong("rows of the true ones", completions_of_the_true_ones, "got 1 tokens for 2 scheduled"),
-        Wrong("all that runs", fails_what_runs, "Requests that the step doesn't touch"),
-        Wrong("all that wait in the swap space", fails_what_waits, "in an earlier step isn't touched"),
+        Wrong("rows of the true ones", with_doubts(then=with_rows_of_the_true_ones), "got 1 tokens for 2 scheduled"),
+        Wrong(
+            "all that runs",
+            with_doubts(what_runs_or_is_swapped_out, what_runs),
+            "Requests that the step doesn't touch",
+        ),
+        Wrong(
+            "all that wait in the swap space",
+            with_doubts(scheduled_or_in_the_swap_space),
+            "in an earlier step isn't touched",
+        ),
         Wrong(
             "fails requests",
             step_with(fail=fails_requests),
@@ -1301,11 +1261,11 @@ WRONG = {
 }
 
 RIGHT = {
-    "12.1": [row_by_row, in_float32_by_argsort, with_weights, cuts_before_it_sorts],
+    "12.1": [row_by_row, in_float32_by_argsort, in_float64_rounded_to_float32, with_weights, cuts_before_it_sorts],
     "12.2": [by_regular_expression, walking_through],
     "12.3": [
-        with_doubts(lambda output: output.swapped_out),
-        fails_by_the_copies,
+        with_doubts(),
+        with_doubts(what_is_copied_out),
         copies_block_after_block,
         with_else,
         in_two_functions,

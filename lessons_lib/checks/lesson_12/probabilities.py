@@ -157,16 +157,25 @@ def _check_one(attempt, logits, settings, case: str) -> None:
 def _asked(attempt, logits, settings, case: str) -> tuple[torch.Tensor, torch.Tensor]:
     try:
         got = call(attempt, logits.clone(), *_tensors(settings), case=case)
-    except RuntimeError as error:
-        if len(logits) == 1 or "size of tensor" not in str(error):
+    except (IndexError, RuntimeError) as error:
+        idea = _why_raised(str(error), logits, settings)
+        if not idea:
             raise
-        idea = "Each setting has one value per row, [N]. `[:, None]` makes it [N, 1], which broadcasts over [N, vocabulary]."  # noqa: E501
-        raise Mistake(f"your code raised RuntimeError: {error}.", case=case, idea=idea) from None
+        raise Mistake(f"your code raised {type(error).__name__}: {error}.", case=case, idea=idea) from None
     found, order = _pair(got, logits, case)
     if bool(found.isnan().any()):
         idea = "NaN comes from ∞ / ∞ or 0 / 0. `softmax` can handle large logits and −∞; `exp` can't. And at least one token is always left."  # noqa: E501
         raise Mistake("your probabilities contain NaN.", case=case, idea=idea)
     return found, order
+
+
+def _why_raised(error: str, logits, settings) -> str | None:
+    if len(logits) > 1 and "size of tensor" in error:
+        return "Each setting has one value per row, [N]. `[:, None]` makes it [N, 1], which broadcasts over [N, vocabulary]."  # noqa: E501
+    # The cases before the first with so large a `top_k` raise nothing.
+    if "out of" in error and max(settings[1]) > logits.shape[-1]:
+        return "`top_k` may be larger than the vocabulary; then it cuts nothing. An index needs a limit."
+    return None
 
 
 def _same(found, want) -> bool:

@@ -1,6 +1,7 @@
 """The requests of 12.3's cases, and what goes wrong in each."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 
 class Broken(Exception):
@@ -34,6 +35,16 @@ class Case:
     left_out: str = ""
 
 
+def swapping(told: str, **trouble: Any) -> Case:
+    """Three requests that need more blocks than there are: C is swapped out in the fifth step.
+
+    Args:
+        trouble: attributes of the case besides its requests and its config.
+    """
+    requests = {"A": (8, 14, 1), "B": (8, 14, 1), "C": (5, 14, 1)}
+    return Case(f"8 blocks of 4 and a swap space; {told}", requests, {"num_blocks": 8, "num_swap_blocks": 8}, **trouble)
+
+
 CASES = (
     Case("one request, prompt of 3 tokens, `max_tokens` 2", {"A": (3, 2, 1)}),
     Case("an engine without requests", {}),
@@ -53,11 +64,7 @@ CASES = (
         {"A": (3, 3, 1), "B": (2, 1, 1), "C": (4, 3, 1)},
     ),
     Case("A asks for two answers (`n=2`), B for one", {"A": (5, 3, 2), "B": (3, 3, 1)}),
-    Case(
-        "8 blocks of 4 and a swap space; A, B and C grow until one is swapped out",
-        {"A": (8, 14, 1), "B": (8, 14, 1), "C": (5, 14, 1)},
-        {"num_blocks": 8, "num_swap_blocks": 8},
-    ),
+    swapping("A, B and C grow until one is swapped out"),
     Case(
         "6 blocks of 4 and a budget of 4 tokens; A and B grow until one is preempted and computed again, in parts",
         {"A": (4, 14, 1), "B": (4, 14, 1)},
@@ -94,31 +101,16 @@ CASES = (
         {"A": (5, 6, 2), "B": (3, 6, 1)},
         broken=3,
     ),
-    Case(
-        "8 blocks of 4 and a swap space; copying the blocks of a sequence that is swapped out fails",
-        {"A": (8, 14, 1), "B": (8, 14, 1), "C": (5, 14, 1)},
-        {"num_blocks": 8, "num_swap_blocks": 8},
-        where="copies",
-        broken=1,
-    ),
-    Case(
-        "8 blocks of 4 and a swap space; a step schedules nothing, but swaps C out, and copying its blocks fails",
-        {"A": (8, 14, 1), "B": (8, 14, 1), "C": (5, 14, 1)},
-        {"num_blocks": 8, "num_swap_blocks": 8},
+    swapping("copying the blocks of a sequence that is swapped out fails", where="copies", broken=1),
+    swapping(
+        "a step schedules nothing, but swaps C out, and copying its blocks fails",
         where="copies",
         broken=1,
         left_out="AB",
     ),
-    Case(
-        "8 blocks of 4 and a swap space; C's cache has just been swapped out when the forward pass fails",
-        {"A": (8, 14, 1), "B": (8, 14, 1), "C": (5, 14, 1)},
-        {"num_blocks": 8, "num_swap_blocks": 8},
-        broken=5,
-    ),
-    Case(
-        "8 blocks of 4 and a swap space; C was swapped out two steps ago, and a block copy of another sequence fails",
-        {"A": (8, 14, 1), "B": (8, 14, 1), "C": (5, 14, 1)},
-        {"num_blocks": 8, "num_swap_blocks": 8},
+    swapping("C's cache has just been swapped out when the forward pass fails", broken=5),
+    swapping(
+        "C was swapped out two steps ago, and a block copy of another sequence fails",
         where="copies",
         broken=7,
         extra_copies=1,
