@@ -246,11 +246,11 @@ def simulate_static(requests: Iterable[Arrival], cost: StepCost, batch_size: int
     if batch_size < 1:
         raise ValueError(f"batch_size is {batch_size}; a wave needs room for 1 request or more.")
     run = Simulation()
-    clock, waiting = 0.0, list(requests)
-    while waiting:
-        clock = max(clock, waiting[0].arrival_time)
-        wave = [request for request in waiting[:batch_size] if request.arrival_time <= clock]
-        waiting = waiting[len(wave) :]
+    clock, requests, served = 0.0, list(requests), 0
+    while served < len(requests):
+        clock = max(clock, requests[served].arrival_time)
+        wave = [request for request in requests[served : served + batch_size] if request.arrival_time <= clock]
+        served += len(wave)
         start, width = clock, max(request.prompt_tokens for request in wave)
         clock += cost.seconds(len(wave) * width, len(wave) * width)
         times = {
