@@ -214,6 +214,11 @@ def keeps_all_alike(logits, temperature, top_k, top_p):
     return probabilities / probabilities.sum(-1, keepdim=True), tokens
 
 
+def cut_tokens_leave_their_row(logits, temperature, top_k, top_p):
+    probabilities, tokens = token_probabilities(logits, temperature, top_k, top_p)
+    return probabilities, tokens.masked_fill(probabilities == 0, -1)
+
+
 def row_by_row(logits, temperature, top_k, top_p):
     rows = []
     for row, t, k, p in zip(logits.tolist(), temperature.tolist(), top_k.tolist(), top_p.tolist()):
@@ -989,6 +994,7 @@ def in_float64_rounded_to_float32(logits, temperature, top_k, top_p):
 
 WRONG = {
     "12.1": [
+        Wrong("−1 for tokens that are cut", cut_tokens_leave_their_row, "each token of the vocabulary once"),
         Wrong("sorts float32 probabilities", sorts_probabilities, "token 1 has the larger logit"),
         Wrong("the dtype of the logits", in_the_dtype_of_the_logits, "the probabilities are returned as bfloat16"),
         Wrong("float16", in_float16, "the probabilities are returned as float16"),

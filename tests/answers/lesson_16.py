@@ -59,6 +59,11 @@ def bias_on_no_rank(weight, bias, cut, rank, world_size):
     return part, (None if cut == "rowwise" else own)
 
 
+def zeros_of_another_type(weight, bias, cut, rank, world_size):
+    part, own = cut_linear(weight, bias, cut, rank, world_size)
+    return part, (torch.zeros(len(bias)) if bias is not None and own is None else own)
+
+
 def whole_bias_for_columns(weight, bias, cut, rank, world_size):
     part, own = cut_linear(weight, bias, cut, rank, world_size)
     return part, (bias.clone() if bias is not None and cut == "colwise" else own)
@@ -257,6 +262,19 @@ def only_worker_0_gets_it(tensor, worker):
     if worker.rank:
         return worker.send(0, tensor)
     return tensor + sum(worker.receive(source) for source in range(1, worker.world_size))
+
+
+def own_part_first(tensor, worker):
+    others = [rank for rank in range(worker.world_size) if rank != worker.rank]
+    parts = list(tensor.flatten().tensor_split(worker.world_size))
+    for rank in others:
+        worker.send(rank, parts[rank])
+    own = parts[worker.rank].clone()
+    for rank in others:
+        own += worker.receive(rank)
+    for rank in others:
+        worker.send(rank, own)
+    return torch.cat([own, *(worker.receive(rank) for rank in others)]).reshape(tensor.shape)
 
 
 def whole_tensors_in_a_ring(tensor, worker):
@@ -667,6 +685,11 @@ def along_the_first_axis(tensor, worker):
     return torch.cat([mine if rank == me else worker.receive(rank) for rank in range(worker.world_size)])
 
 
+def divides_the_heads_of_the_config(layer, rank, world_size, all_reduce):
+    cut_layer(layer, rank, world_size, all_reduce)
+    layer.self_attn.config.num_attention_heads //= world_size
+
+
 WRONG = {
     "16.1": [
         Wrong("both dimensions", cuts_both, "Too much is cut"),
@@ -681,6 +704,7 @@ WRONG = {
         Wrong("inputs in reverse", in_reverse, "not the last"),
         Wrong("bias on every rank", bias_on_every_rank, "yours 3 times"),
         Wrong("bias on no rank", bias_on_no_rank, "yours 0 times"),
+        Wrong("zeros in float32 as the bias of the others", zeros_of_another_type, "the bias should be in bfloat16"),
         Wrong("the whole bias for columns", whole_bias_for_columns, "one element for each output of this process"),
         Wrong("always the first bias", bias_of_the_first_columns, "cut at the same places as the outputs"),
         Wrong("no bias for columns", columns_without_bias, "Every output has its bias"),
@@ -699,6 +723,7 @@ WRONG = {
         Wrong("the arguments for one process", nothing_new_for_one, "One process gets the whole layer"),
     ],
     "16.2": [
+        Wrong("its own part comes first", own_part_first, "These are the right sums, in another order."),
         Wrong("cuts the first axis", along_the_first_axis, "Two rows can't be shared evenly by three workers"),
         Wrong("the rest for the last owner", to_owners_of_uneven_parts, "The parts aren't equally long"),
         Wrong("without its own part", without_its_own_part, "this worker's own part left out"),
@@ -785,6 +810,7 @@ WRONG = {
         Wrong("remembers the cut", remembers_the_cut, "cut each one anew"),
     ],
     "16.3": [
+        Wrong("heads of the config", divides_the_heads_of_the_config, "`num_attention_heads` was 4 and is 2."),
         Wrong("keeps views", keeps_views, "the whole matrix stays in memory"),
         Wrong("all by columns", in_a_layer(columns=(*FIRST, *SECOND), rows=()), "Its inputs are what this process has"),
         Wrong("all by rows", in_a_layer(columns=(), rows=(*FIRST, *SECOND)), "is whole in every process"),

@@ -1,4 +1,4 @@
-"""Judges 11.3, `PrefixCache`: which blocks are found, what is lost when blocks are allocated, and who may write."""
+"""Judges 11.3, `PrefixCache`: what is found, what is lost when blocks are allocated, and what is writable."""
 
 from lessons_lib.checks.exercise import Mistake, call, short
 from lessons_lib.checks.lesson_03.books import is_whole, queue_of, refused

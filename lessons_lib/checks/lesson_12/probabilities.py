@@ -199,6 +199,14 @@ def _compare(got, logits, settings, case: str, all_found=(), index: int = 0) -> 
         if order[row][drawn].tolist() != tokens[row][drawn].tolist():
             what = f"the tokens{_of_row(row, want)} with a probability above 0 should be {short(tokens[row][drawn])}; yours are {_marked(tokens[row][drawn], order[row][drawn])}."  # noqa: E501
             raise Mistake(what, case=case, idea=_why_order(order[row], logits[row], tokens[row], drawn))
+        if order[row].sort().values.tolist() != list(range(logits.shape[-1])):
+            raise Mistake(
+                f"`tokens`{_of_row(row, want)} should contain each token of the vocabulary once; yours is "
+                f"{short(order[row])}.",
+                case=case,
+                idea="A token that is cut stays in its row, with the probability 0. Only its place among the others is "
+                "free.",
+            )
 
 
 def _marked(want: torch.Tensor, found: torch.Tensor) -> str:

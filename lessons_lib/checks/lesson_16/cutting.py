@@ -1,5 +1,7 @@
 """Judges 16.1, `cut_linear`: the two cuts of a matrix."""
 
+import itertools
+
 import torch
 import torch.nn.functional as F
 
@@ -208,10 +210,10 @@ def _check_memory(attempt) -> None:
                     idea="It is a view of a larger tensor. Slice first, then `.clone()`.",
                 )
     half, half_bias = weight.bfloat16(), bias.bfloat16()
-    for cut in ("colwise", "rowwise"):
-        case = f"a weight of shape [8, 8] in bfloat16 with a bias, cut = {cut!r}, rank 0 of 2."
+    for cut, rank in itertools.product(("colwise", "rowwise"), range(2)):
+        case = f"a weight of shape [8, 8] in bfloat16 with a bias, cut = {cut!r}, rank {rank} of 2."
         try:
-            got, _ = _cut(attempt, half, half_bias, cut, 0, 2, case)
+            got, _ = _cut(attempt, half, half_bias, cut, rank, 2, case)
         except TypeError as error:
             if "BFloat16" not in str(error):
                 raise
@@ -226,7 +228,7 @@ def _check_memory(attempt) -> None:
                     f"the {name} should be in bfloat16; yours is in {str(part.dtype).removeprefix('torch.')}.",
                     case=case,
                     idea="A part has the type of the whole. In float32, half of a bfloat16 model is as large as all of "
-                    "it.",
+                    "it, and `F.linear` refuses a weight and a bias of different types.",
                 )
     if not (torch.equal(weight, before[0]) and torch.equal(bias, before[1])):
         raise Mistake("your code changed the tensors that it was given.", idea="Make new ones.")

@@ -75,8 +75,17 @@ def _part(attempt, layer, rank: int, world_size: int, together: Together, case: 
             )
         return together[rank](tensor)
 
+    config = copy.deepcopy(part.self_attn.config.to_dict())
     with _same_classes(part, case):
         got = call(attempt, part, rank, world_size, sum_over_all, case=case)
+    for name, now in part.self_attn.config.to_dict().items():
+        if now != (value := config.get(name)):
+            raise Mistake(
+                f"your code changed the model's config: `{name}` was {value} and is {now}.",
+                case=case,
+                idea="All layers and the cache share one config, and it describes the whole model. With the next layer "
+                "it would be changed once more. Only the matrices and their sums change.",
+            )
     if isinstance(got, torch.nn.Module) and got is not part:
         raise Mistake(
             "your code returned another layer; the one that it was given should be changed.",

@@ -38,6 +38,8 @@ def _why_not_the_sum(got: torch.Tensor, tensors: list[torch.Tensor], rank: int) 
         return "That is the mean; the sum is wanted."
     if torch.equal(got, tensors[rank]):
         return "That is its own tensor: nothing was added."
+    if torch.equal(got.sort().values, want.sort().values):
+        return "These are the right sums, in another order. Each part goes back to its own place in the tensor."
     others = torch.cat(tensors)
     if bool(((got > want) & torch.isin(got, others)).any()):
         return (

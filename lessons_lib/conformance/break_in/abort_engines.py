@@ -164,12 +164,12 @@ RIGHT: dict[str, tuple[Callable[..., ChatEngine | StoppingEngine], str]] = {
 WRONG: dict[str, tuple[type[WrongEngine], str]] = {
     "a request gets tokens after its abort": (
         OneTokenMore,
-        "Is a request running, with tokens still to come, when your test aborts it? And does it look at every step "
-        "after that?",
+        "Is a request running, with tokens still to come, when your test aborts it? Does it look at every step after "
+        "that, and at all tokens of this request, whatever `finish_reason` says?",
     ),
     "a request that was aborted is served in the end": (
         DeafWhileItWaits,
         "Abort in every state. In which state was the request when your test aborted it? `max_num_seqs=1` makes one "
-        "wait.",
+        "wait. Its turn may come many steps later: does your test step until nothing is left?",
     ),
 }
