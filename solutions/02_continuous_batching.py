@@ -611,15 +611,15 @@ reveal("02.c", first, unit="steps")
 """
 With chunks of 240, the first token of the new request comes soonest, and the other three wait longest for one of their
 own. That is a trade-off, and the choice is up to the operator of the server. Here are the largest steps in
-milliseconds. (Our model is so small that most of a pass with few tokens is the overhead of calling its layers, so a
-step with 20 positions may take as long as one with 68.)
+milliseconds. (They don't grow as fast as the positions: our model is so small that much of a pass with few tokens is
+the overhead of calling its layers.)
 """
 
 # %% tags=["measured"]
 for prefill_step in (16, 64, 240):
-    fullest = [max(with_long_prompt(prefill_step), key=lambda step: step.tokens_computed) for _ in range(9)]
+    fullest = [max(with_long_prompt(prefill_step), key=lambda step: step.tokens_computed) for _ in range(3)]
     milliseconds = 1000 * median(step.seconds for step in fullest)
-    print(f"chunks of {prefill_step:3}: the step with {fullest[0].tokens_computed} positions takes {milliseconds:4.0f} ms (median of nine runs)")
+    print(f"chunks of {prefill_step:3}: the step with {fullest[0].tokens_computed} positions takes {milliseconds:4.0f} ms (median of three runs)")
 
 # %% [markdown]
 """

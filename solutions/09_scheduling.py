@@ -856,8 +856,8 @@ stream_table([*unaged, *aged])
 # %% [markdown]
 """
 Under shortest job first and strict priority, the odd one waits until the stream ends, however long that takes. With
-aging, it waits here for the patience and one short request more, however long the stream is. (The patience bounds who
-may overtake it. If more arrives than is served, the requests ahead of it can still take longer.)
+aging, it waits here for the patience and one short request more, however long the stream is. (The patience bounds which
+requests may overtake it. If more arrives than is served, the requests ahead of it can still take longer.)
 """
 
 # %% [markdown]

@@ -365,20 +365,20 @@ class Device:
         self.work("device")
         return [7] * len(scheduled)
 
-    def work(self, who):
+    def work(self, side):
         started = time.perf_counter()
-        time.sleep(self.ms[who] / 1000)
-        self.spans[who].append((started, time.perf_counter()))
+        time.sleep(self.ms[side] / 1000)
+        self.spans[side].append((started, time.perf_counter()))
 
     def draw(self):
         """A line each for the CPU and the device, a digit for every 5 ms: the step that it works on."""
         first = self.spans["CPU"][0][0]
-        for who, spans in self.spans.items():
+        for side, spans in self.spans.items():
             line = ""
             for number, (start, end) in enumerate(spans, 1):
                 line = line.ljust(round(200 * (start - first)), "·")
                 line += str(number % 10) * (round(200 * (end - first)) - len(line))
-            print(f"{who:>6} {line}")
+            print(f"{side:>6} {line}")
 
 
 def serve(device):

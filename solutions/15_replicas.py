@@ -295,7 +295,7 @@ show_source(stream_once)
 | after a loss | Send what `request_to_go_on` returns to one of the replicas that haven't been lost. |
 | `request_to_go_on` returns None, or the request arrives complete | Ask no replica; end with `Chunk([], "length")`. |
 | the next replica is asked, or the reader leaves | The stream before is closed, and its replica's load lowered. |
-| always | Change neither `request` nor the list `replicas`. If the list is empty, the reader gets an error, too. |
+| always | Change neither `request` nor the list `replicas`. If a replica must be asked and the list is empty, the reader gets an error, too. |
 
 The cell imports what you need; `MAX_MOVES` is 2.
 """

@@ -87,7 +87,7 @@ these two:
   up, are the layer's output.
 - If equal parts aren't possible, raise `ValueError`.
 - Return new tensors of the same type, often bfloat16, which keep nothing of the whole ones in memory: that's the point
-  of it all.
+  of it all. (The tensors that you get need no gradient.)
 
 Example: a weight of shape [4, 6], two processes. Colwise, each gets [2, 6]; rowwise, each gets [4, 3].
 """
@@ -300,8 +300,8 @@ copy of the same layer.
 - To change what a module returns, use a hook: after `module.register_forward_hook(hook)`, the module returns what
   `hook(module, inputs, output)` returns instead of `output`, unless that is None.
 
-Assign a new weight as `linear.weight = torch.nn.Parameter(weight, requires_grad=False)`, and a bias the same way,
-unless it is None.
+Assign a new weight as `linear.weight = torch.nn.Parameter(weight, requires_grad=False)`, and a bias the same way; if
+the new bias is None, assign None.
 """
 
 # %% exercise="16.3"
