@@ -219,7 +219,7 @@ example,
     wave_steps([2, 5, 3], batch_size=2)   →   [(0, 2, 5), (0, 5, 5), (5, 8, 8)]
 
 The first request has its last token in step 2 but is returned after step 5, together with the second one. The third has
-to wait until then.
+to wait until then. The list that your function gets stays as it is.
 """
 
 # %% exercise="01.3"
@@ -288,8 +288,8 @@ What the first three are in a decode step is for you to work out: what is new in
 
 A row has finished with the end token, which belongs to its answer, or with the token that reaches its limit. From then
 on its answer doesn't change. But the row stays in the batch, so the rectangle needs a token for it in every pass; any
-token will do. No pass is made once every row has finished. You may assume that the wave fits in the
-model's context: its longest prompt plus its largest limit.
+token will do. No pass is made once every row has finished. Don't change the lists that you get. You may assume that the
+wave fits in the model's context: its longest prompt plus its largest limit.
 
 For example, if a model continues the first prompt with 4, 8, 15, 16 and the second with 23, 42 and the end token 7,
 then `generate_wave(model, prompts, [3, 10], pad_token_id=0, eos_token_id=7)` returns `[[4, 8, 15], [23, 42, 7]]` after

@@ -275,7 +275,7 @@ requests in `batch.running`, with a single call of `forward(batch, packed)`. Row
 - each of these requests has one new token, the one with the highest logit. `request.append_token(token)` appends it, an
   int, and updates the request's state, also if the token is the last one;
 - `request.num_computed_tokens` is the number of tokens in its cache again, whether the row had a whole prompt, the rest
-  of a prompt that is partly in the cache already, or a single token;
+  of a prompt that is partly in the cache already, or a single token (also for a request that finishes);
 - finished requests have left, and waiting ones have taken their places, so that the next row is full.
 
 At least one request is running whenever the step is called. The check also passes another function as `forward`, so

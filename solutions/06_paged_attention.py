@@ -153,7 +153,7 @@ size]`. `keys[3][7, 2]` is the key at offset 2 of block 7, in layer 3. The tenso
 key. The block tables do.
 
 **Your task: `write(layer, keys, values, slot_mapping)`** puts token *t* into slot `slot_mapping[t]` of this layer,
-without a loop over the tokens. Slots come in any order. Write into the existing tensors. (The `ValueError` in the
+without a loop over tokens or blocks. Slots come in any order. Write into the existing tensors. (The `ValueError` in the
 docstring is the library's; yours needn't check shapes.) `__init__` and `read` are given. `read` returns what one
 sequence has cached, in the order of its tokens.
 

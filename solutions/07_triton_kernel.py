@@ -158,7 +158,8 @@ time later and somewhere else. Or some other result is wrong, unnoticed.
 ## Build 1: addition
 
 **Your task: `add_kernel`**, `out = x + y`. Program i adds the BLOCK elements starting at i × BLOCK, leaving out offsets
-that aren't below `n_elements`. The tensors may be longer than `n_elements`; the rest must stay untouched.
+that aren't below `n_elements`. The tensors may be longer than `n_elements`; the rest must stay untouched. (Use pointers
+as above: the recorder doesn't see Triton's block pointers.)
 
 Example: ten elements with BLOCK = 4 take three programs, and the last one adds elements 8 and 9.
 

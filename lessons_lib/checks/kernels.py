@@ -314,7 +314,8 @@ def refuse_wrong_tensors(recording: KernelRecording, wanted: str, case: str) -> 
     if wanted not in stored:
         idea = (
             f"A kernel returns nothing; what it doesn't store is lost. `tl.store({wanted} + offsets, result)`. If you "
-            "have such a line: is its mask False everywhere, or is it skipped?"
+            "have such a line: is its mask False everywhere, or is it skipped? (Use pointers: stores through block "
+            "pointers aren't seen here.)"
         )
         raise Mistake(f"nothing was stored to `{wanted}`.", case=case, idea=idea)
 

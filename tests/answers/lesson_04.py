@@ -1051,7 +1051,7 @@ WRONG = {
             says="the scores have no effect",
         ),
         Wrong("keys for values", values_of(v=lambda q, k, v: k), says="Yours is a mix of the keys"),
-        Wrong("divided by the heads' root", varlen_with(scale=2**-0.5), says="the square root of the number of heads"),
+        Wrong("divided by the heads' root", varlen_with(scale=2**-0.5), says="another side of q"),
         Wrong("one softmax for all heads", heads_as_one, says="Your heads share one softmax"),
         Wrong("head 0 for all", head_0_for_all, says="the output of head 0"),
         Wrong(

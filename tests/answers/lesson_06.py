@@ -1083,7 +1083,7 @@ WRONG = {
         Wrong("a new tensor for every write", caching(makes_a_new_tensor), "replaced a tensor of the cache"),
         Wrong("the whole block written", caching(takes_the_slot_for_a_block), "slot 4 is not in the slot mapping"),
         Wrong("two pairs of brackets", caching(indexes_twice), "is two steps"),
-        Wrong("token by token", caching(writes_token_by_token), "loops over the tokens"),
+        Wrong("token by token", caching(writes_token_by_token), "Is there a loop over the tokens"),
         Wrong("heads taken for slots", caching(takes_heads_for_slots), "nothing was written there"),
         Wrong("the flat view kept", caching(keeps_the_cache_flat), "has the shape [12, 2, 8] instead of"),
         Wrong("the rest emptied", caching(empties_the_rest), "slot 0 is not in the slot mapping"),

@@ -1017,6 +1017,11 @@ def decode_whole_groups(
 
 DECODE = [
     Wrong(
+        "q and out by KV head",
+        decoding(("head * stride_q_head", "kv_head * stride_q_head")),
+        "q and out have a row for each query head",
+    ),
+    Wrong(
         "a stride of sequences in the cache",
         decoding(("kv_head * stride_head", "kv_head * stride_head + seq * stride_seq")),
         "The pointers move by kv_head × stride_head only",

@@ -128,7 +128,8 @@ def _name_wrong_slots(
         ),
         (
             formula(lambda p: blocks[p // size] * size + p),
-            "The offset starts at 0 again in every block: use position % block size, not the position.",
+            "The offset starts at 0 again in every block: it is position % block size, with the block size of this "
+            "call.",
         ),
         (
             formula(lambda p: blocks[p // size] * size + (p - start) % size),
@@ -207,7 +208,7 @@ def _check_refusals(attempt) -> None:
     cases = (
         (0, 9, "the last position with a slot is 7", beyond),
         (8, 9, "the last position with a slot is 7", beyond),
-        (-1, 3, "no position is negative", below),
+        (-1, 3, "position -1 has no slot", below),
     )
     for start, end, why, idea in cases:
         case = f"`slot_mapping([5, 2], 4, {start}, {end})`: two blocks of 4; {why}."

@@ -331,7 +331,7 @@ WRONG_WAYS = (
         lambda *args: dense(*args, scale=1 / HEAD_DIM),
     ),
     (
-        "Your scores are divided by the square root of the number of heads. head_dim is the *last* axis of q.",
+        "Your scores are divided by the square root of 2, another side of q. head_dim is its *last* axis.",
         lambda *args: dense(*args, scale=HEADS**-0.5),
     ),
     (

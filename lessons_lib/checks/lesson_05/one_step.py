@@ -172,8 +172,8 @@ def check_request(request: Request, want: list[int], computed: int, case: str) -
             )
         elif computed and request.num_computed_tokens == 0:
             idea = (
-                "It hasn't changed, so the next step would compute everything again. Increase it by the number of "
-                "tokens that this request had in the row."
+                "It hasn't changed. Increase it by the number of tokens that this request had in the row, before "
+                "`retire` and `admit` change `batch.running`."
             )
         elif request.num_computed_tokens == 1 and len(want) > 1:
             idea = (

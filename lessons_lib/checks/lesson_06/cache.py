@@ -193,14 +193,14 @@ def _check_no_loop(attempt) -> None:
     few, many = counts
     if many >= few + 36:
         what = (
-            f"writing 4 tokens took {few} PyTorch operators, and writing 40 tokens took {many}: your code loops "
-            "over the tokens."
+            f"writing 4 tokens took {few} PyTorch operators, and writing 40 tokens took {many}: they "
+            "shouldn't grow with the tokens."
         )
         raise Mistake(
             what,
             case=case,
-            idea="Write all rows at once: `tensor[slot_mapping] = rows`, on the flattened view. Every layer of "
-            "every pass calls this method.",
+            idea="Is there a loop over the tokens, or over their blocks? Write all rows at once: "
+            "`tensor[slot_mapping] = rows`, on the flattened view. Every layer of every pass calls this method.",
         )
 
 

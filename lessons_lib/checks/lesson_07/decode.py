@@ -231,6 +231,7 @@ def _check_program(
 
 def _wrong_output(recording, program, stored, case: str) -> Mistake:
     seq, head = program.ids
+    group = recording.grid[1] // recording.tensors["k_cache"].shape[2]
     shown = ", ".join(f"out[{i}, {h}]" for i, h in stored) or "nothing"
     what = f"program ({seq}, {head}) should store out[{seq}, {head}]; yours stores {shown}."
     idea = (
@@ -241,6 +242,12 @@ def _wrong_output(recording, program, stored, case: str) -> Mistake:
         idea = (
             "This program stores nothing. Each query head has a program of its own, also the heads that share a KV "
             "head: does it return early, or is a mask False everywhere?"
+        )
+    elif stored == [(seq, head // group)] and any(
+        cells(recording, other, "store", "out", 2) != stored for other in recording.programs
+    ):
+        idea = (
+            "q and out have a row for each query head. `head // GROUP` is the KV head, and only the caches have that."
         )
     elif (
         len(stored) == 1
