@@ -4,7 +4,7 @@
 
 **How can requests share one cache when we don't know how long each of them will get?**
 
-85 minutes · difficulty: medium · routes: ideas, kernels, serving · prerequisites: lesson 00 (KV cache) and lesson 02
+90 minutes · difficulty: medium · routes: ideas, kernels, serving · prerequisites: lesson 00 (KV cache) and lesson 02
 (slots)
 
 In lesson 02, every batch slot reserved a row of cache for the longest request that might come. In this lesson you
@@ -498,7 +498,7 @@ quiz("03")
 """
 ## Further (optional)
 
-What the lesson doesn't need. It isn't part of its 85 minutes.
+What the lesson doesn't need. It isn't part of its 90 minutes.
 
 ### Write the step
 

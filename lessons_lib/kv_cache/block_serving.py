@@ -67,7 +67,8 @@ def step_with_oracle(waiting: "deque[CachedRequest]", running: "list[CachedReque
         waiting, running: see `step_in_blocks`.
         pool: has blocks of 1, so that nothing is left empty but what was set aside.
     """
-    reserved, admitted = sum(request.tokens_in_the_end for request in running if not request.finished), deque()
+    reserved = sum(request.tokens_in_the_end for request in running if not request.finished)
+    admitted: deque[CachedRequest] = deque()
     while waiting and reserved + waiting[0].tokens_in_the_end <= pool.num_blocks:
         reserved += waiting[0].tokens_in_the_end
         admitted.append(waiting.popleft())

@@ -188,7 +188,7 @@ assert reduce_scatter([[1, 2, 3], [10, 20, 30], [100, 200, 300]]) == [222, 333, 
         ("About 2.3 ms: the sums, on top of the full 1 ms", "Each GPU reads only its half of the weights, in 0.5 ms."),
     ),
     design(
-        "16", "A whole model in two processes", "diverging_processes",
+        "16", "An engine in two processes", "diverging_processes",
         "Two processes share a model. Each has the same scheduler, the same settings and the same seeds, and gets "
         "every request and every abort by itself from the network. All tests pass; in production a process hangs in a "
         "sum once a day. What prevents it?",
