@@ -457,7 +457,8 @@ def test_a_long_text_keeps_room_in_a_narrow_window():
 
 
 def test_a_caption_stays_in_sight_where_the_table_scrolls():
-    [caption] = styled(Table(("idea",), [("one",)], "The ledger"), "caption")
+    [caption] = styled(Table(("idea",), [("one",)], "The `ledger`"), "caption")
+    assert caption.find("code").text == "ledger"
     assert "sticky" in caption.get("style") and "max-width:calc(100vw" in caption.get("style")
 
 

@@ -10,7 +10,7 @@ from lessons_lib.viz.drawing.picture import Picture
 from lessons_lib.viz.drawing.svg import Drawing
 from lessons_lib.viz.tables.heat_table import HeatCell, draw_heat_cell, draw_heat_table
 
-_LEFT = 150
+_LEFT = 166
 _ENOUGH = 8  # programs per processor; above this, the color doesn't change
 _DARKEST = 0.75
 

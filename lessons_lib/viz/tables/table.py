@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any
 
-from lessons_lib.viz.words import marks_as_html
+from lessons_lib.viz.words import code_as_html, marks_as_html
 
 _NUMBER = re.compile(r"^[-+−]?[\d.]")
 _ONLY_A_NUMBER = re.compile(r"^[-+−]?[\d.,]+( ?%)?$")
@@ -27,7 +27,7 @@ class Table:
     columns  the names
     rows     one sequence of cells per row, one cell per column; the first cell names the row.
              Integers are written with thousands separators, floats with three significant digits, None as "–".
-    caption  what the table is about
+    caption  what the table is about; text in `backticks` is shown as code
 
     Columns of numbers (or of text that starts with a digit, such as "33 s") are right-aligned; the names of the rows
     only if they are nothing but numbers. Long texts keep a width that can be read in a narrow window, where the table
@@ -60,7 +60,7 @@ class Table:
         return {"text/plain": str(self), "text/html": self._html()}
 
     def _html(self) -> str:
-        caption = f'<caption style="{_CAPTION_STYLE}">{escape(self.caption)}</caption>' if self.caption else ""
+        caption = f'<caption style="{_CAPTION_STYLE}">{code_as_html(self.caption)}</caption>' if self.caption else ""
         aligns = ["text-align:right" if right else "text-align:left" for right in self._flush_right()]
         head = "".join(f'<th scope="col" style="{align}">{escape(n)}</th>' for n, align in zip(self.columns, aligns))
         styles = [align + room for align, room in zip(aligns, self._rooms())]
