@@ -1724,31 +1724,26 @@ async def aborts_after_an_await(add, receive, send):
             await stream.aclose()
 
 
-async def stops_one_after_the_other(add, receive, send):
-    """Waits for the end of the listener before the work is cancelled."""
-    sending, listening = asyncio.ensure_future(send_all(add, send)), asyncio.ensure_future(until_gone(receive))
-    try:
-        await asyncio.wait((sending, listening), return_when=asyncio.FIRST_COMPLETED)
-        if not sending.done():
-            return False
-        sending.result()
-        return True
-    finally:
-        await stop(listening)
-        await stop(sending)
+def stops_in_turn(in_order):
+    """Each task is stopped when the one before it has ended."""
+
+    async def attempt(add, receive, send):
+        sending, listening = asyncio.ensure_future(send_all(add, send)), asyncio.ensure_future(until_gone(receive))
+        try:
+            await asyncio.wait((sending, listening), return_when=asyncio.FIRST_COMPLETED)
+            if not sending.done():
+                return False
+            sending.result()
+            return True
+        finally:
+            for task in in_order(sending, listening):
+                await stop(task)
+
+    return attempt
 
 
-async def stops_the_listener_last(add, receive, send):
-    sending, listening = asyncio.ensure_future(send_all(add, send)), asyncio.ensure_future(until_gone(receive))
-    try:
-        await asyncio.wait((sending, listening), return_when=asyncio.FIRST_COMPLETED)
-        if not sending.done():
-            return False
-        sending.result()
-        return True
-    finally:
-        await stop(sending)
-        await stop(listening)
+stops_one_after_the_other = stops_in_turn(lambda sending, listening: (listening, sending))
+stops_the_listener_last = stops_in_turn(lambda sending, listening: (sending, listening))
 
 
 async def hides_its_cancellation_while_it_stops(add, receive, send):

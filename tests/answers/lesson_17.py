@@ -827,14 +827,18 @@ def says_nothing(make_engine):
         assert not [each for each in two_requests(make_engine, aborted) if each.request_id != aborted]
 
 
+def engine_after_an_abort(make_engine, steps):
+    engine = make_engine(max_num_seqs=2)
+    engine.add_request("a", [5, 7], Params(max_tokens=9, ignore_eos=True))
+    for _ in range(steps):
+        engine.step()
+    engine.abort("a")
+    return engine
+
+
 def looks_at_has_unfinished_only(make_engine):
     for steps in (0, 2):
-        engine = make_engine(max_num_seqs=2)
-        engine.add_request("a", [5, 7], Params(max_tokens=9, ignore_eos=True))
-        for _ in range(steps):
-            engine.step()
-        engine.abort("a")
-        assert not engine.has_unfinished()
+        assert not engine_after_an_abort(make_engine, steps).has_unfinished()
 
 
 def counts_tokens_from_before(make_engine):
@@ -849,11 +853,7 @@ def counts_tokens_from_before(make_engine):
 
 def looks_at_has_unfinished_too(make_engine):
     for steps in (0, 2):
-        engine = make_engine(max_num_seqs=2)
-        engine.add_request("a", [5, 7], Params(max_tokens=9, ignore_eos=True))
-        for _ in range(steps):
-            engine.step()
-        engine.abort("a")
+        engine = engine_after_an_abort(make_engine, steps)
         assert not engine.has_unfinished(), "it goes on"
         assert not any(event.token_ids for _ in range(12) for event in engine.step())
 

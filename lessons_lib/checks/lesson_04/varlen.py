@@ -331,7 +331,7 @@ WRONG_WAYS = (
         lambda *args: dense(*args, scale=1 / HEAD_DIM),
     ),
     (
-        "Your scores are divided by the square root of 2, another side of q. head_dim is its *last* axis.",
+        f"Your scores are divided by the square root of {HEADS}, another side of q. head_dim is its *last* axis.",
         lambda *args: dense(*args, scale=HEADS**-0.5),
     ),
     (
