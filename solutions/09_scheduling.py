@@ -293,7 +293,7 @@ no block is free. Q and R have room in their last block. P's ninth token would n
 its two blocks and gets no token. R finishes in that step, and in the next one P gets R's block.
 
 Now see a deadlock: change R's `max_tokens` from 2 to 9 in the cell above, and run it again. R doesn't finish in step 4,
-so no block is freed, and in step 6 all three stall. Then change it back.
+so no block is freed. In step 6 all three need one, and the scheduler raises `Deadlock`. Then change it back.
 
 **Exercise 09.3.** Write these two decisions, `schedule_waiting` and `allocate_slots`. `schedule` is given: it
 schedules the running sequences, then the waiting ones, and raises a `Deadlock` if no running sequence can continue.
