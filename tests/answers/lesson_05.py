@@ -1040,6 +1040,11 @@ WRONG = {
             says="the model computed them for",
         ),
         Wrong(
+            "logits selected twice",
+            passing(lambda logits, packed: logits[0, packed.logits_index]),
+            says="Is it used a second time?",
+        ),
+        Wrong(
             "logits of the first tokens",
             passing(logits_to_keep=lambda packed, _: packed.cu_seqlens_q[:-1]),
             says="Yours are those after position",

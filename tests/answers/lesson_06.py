@@ -1207,6 +1207,14 @@ WRONG = {
             in_place(slots_filled=lambda block_size, left: block_size if left > block_size else left % block_size),
             "An iteration of your loop has no keys",
         ),
+        Wrong(
+            "one block too many",
+            in_place(
+                starts=lambda num_tokens, block_size: range(0, num_tokens + 1, block_size),
+                blocks_of=lambda blocks: (blocks[i] for i in range(99)),
+            ),
+            "the last index in `blocks` is 0. They fill it",
+        ),
         Wrong("the last block never read", reads_full_blocks_in_place, "whatever the slots without a token hold"),
         Wrong("result never written", writes_no_result, "It is 0 everywhere"),
         Wrong("0 for hidden scores", hides_with_0, "A hidden key has a score of 0 here"),

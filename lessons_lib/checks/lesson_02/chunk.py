@@ -175,8 +175,8 @@ def _check_chunk_pass(seen: list[SeenPass], request: Request, start: int, end: i
         raise Mistake(
             f"the pass reads {_counted(fed.num_keys, 'cache column')}; this chunk may see only the first {end}.",
             case=case,
-            idea="Nothing is stored beyond the chunk's end yet. The mask hides those columns, but the pass reads them "
-            "anyway: `num_keys` is the end of the chunk.",
+            idea="The columns beyond the chunk's end hold none of this prompt's tokens yet. The mask hides them, but the "
+            "pass reads them anyway: `num_keys` is the end of the chunk.",
         )
 
 

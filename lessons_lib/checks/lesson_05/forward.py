@@ -93,10 +93,11 @@ def _check_case(attempt, family: str, cached: list[int], new: list[int]) -> None
     with _watch(model) as seen:
         try:
             got = call(attempt, model, packed, joined, case=case)
-        except (RuntimeError, ValueError, IndexError, AttributeError, TypeError):
+        except (RuntimeError, ValueError, IndexError, AttributeError, TypeError) as error:
             if len(seen.passes) > 1:
                 _check_passes(seen, packed, case, ", and the last one failed")
             _check_arguments(seen, packed, joined, case)
+            _check_second_selection(error, seen, packed, case)
             raise
     _check_passes(seen, packed, case)
     got = _checked_shape(got, packed, case)
@@ -170,6 +171,19 @@ def _check_passes(seen: Seen, packed: PackedBatch, case: str, failed: str = "") 
                 "append them twice. Keep the result of the first."
             )
         raise Mistake(f"there should be one forward pass; yours made {len(seen.passes)}{failed}.", case=case, idea=idea)
+
+
+def _check_second_selection(error: Exception, seen: Seen, packed: PackedBatch, case: str) -> None:
+    """Selecting from the model's logits with `logits_index`, which counts in the row, if they are selected already."""
+    selected = sum(seen.logits_of)
+    if isinstance(error, IndexError) and selected == len(packed.new_lens) < len(packed.input_ids):
+        raise Mistake(
+            f"your code raised IndexError: {str(error).rstrip('.')}.",
+            case=case,
+            idea=f"The model computed the logits of {selected} of the row's {len(packed.input_ids)} tokens: "
+            "`logits_to_keep` has selected them. `packed.logits_index` counts in the whole row. Is it used a second "
+            "time?",
+        ) from None
 
 
 def _checked_shape(got, packed: PackedBatch, case: str) -> torch.Tensor:

@@ -24,6 +24,12 @@ def run_case(attempt: Callable, case: Case):
                 f"`blocks` has one entry per block, and a block has {size} slots here: position p is in "
                 f"`blocks[p // {size}]`. The shape of `keys` tells how many."
             )
+        if not idea and str(error) == "list index out of range":
+            filled = f" They fill it: {case.num_tokens} % {size} is 0." if case.num_tokens % size == 0 else ""
+            idea = (
+                f"The sequence has {tokens_text(case.num_tokens)}, in blocks of {size}, so the last index in `blocks` "
+                f"is {len(case.blocks) - 1}.{filled}"
+            )
         if "non-zero size" in str(error) and case.num_tokens % size == 0:
             idea = (
                 f"An iteration of your loop has no keys. Every block is full here, the last one too: {case.num_tokens} "

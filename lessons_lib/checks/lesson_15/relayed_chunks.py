@@ -145,9 +145,8 @@ def _why_asked(replicas, chunks: list[Chunk], want: list[int]) -> str:
 def _why_tokens(tokens: list[int], want: list[int]) -> str:
     if len(tokens) > len(want) or len(set(tokens)) < len(tokens):
         return (
-            "Some tokens came twice. The second replica must be asked for the rest: `request_to_go_on(request, "
-            "token_ids)`, "
-            "with *all* tokens that the reader got since the first request."
+            "Some tokens came twice. A replica that goes on must be asked for the rest: `request_to_go_on(request, "
+            "token_ids)`, with *all* tokens that the reader has got, from every replica so far."
         )
     if tokens == want[: len(tokens)]:
         return (
