@@ -2,7 +2,7 @@
 
 import nbformat
 import pytest
-from notebook_cells import cells_that_read_answers, cells_that_show, graded_cells
+from notebook_cells import cells_that_only_measure, cells_that_read_answers, cells_that_show, graded_cells
 
 CELLS = [
     "from shop import Apple, Pear, show",
@@ -65,3 +65,12 @@ def test_what_reads_an_answer_comes_with_what_it_needs(lesson):
     assert cells_that_read_answers(lesson) == reading
     assert cells_that_read_answers(lesson, {"progress"}) == reading | {"progress"}
     assert cells_that_read_answers(lesson, set(), {"tried", "used"}) == reading - {"unit", "used"}
+
+
+def test_what_only_measures_is_what_no_compared_cell_needs(lesson):
+    cells = {cell.id: cell for cell in lesson.cells}
+    for name in ("unit", "told", "progress"):
+        cells[name].metadata["tags"] = ["measured"]
+    assert cells_that_only_measure(lesson) == {"told", "progress"}  # `used` is compared and needs `unit`
+    cells["used"].metadata["tags"] = ["measured"]
+    assert cells_that_only_measure(lesson) == {"unit", "used", "told", "progress"}

@@ -7,6 +7,8 @@ from pathlib import Path
 import nbformat
 from nbformat import NotebookNode
 
+from tools.authoring.assemble import is_measured
+
 
 def cells_that_show(notebook: Path, *wanted: set[str]) -> list[str]:
     """The code cells that call all names of a set `wanted`, in order, with the cells before them that they need.
@@ -51,6 +53,14 @@ def cells_that_read_answers(
         if needs[index] & answers or asking & _read(_table(sources[index])):
             taken.add(index)
     return {cells[index].id for index in _with_needs(taken, needs)}
+
+
+def cells_that_only_measure(notebook: NotebookNode) -> set[str]:
+    """Ids of the measured cells that no other cell needs: no output that is compared depends on them."""
+    cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    compared = {index for index, cell in enumerate(cells) if not is_measured(cell)}
+    needed = _with_needs(compared, _needs([cell.source for cell in cells]))
+    return {cell.id for index, cell in enumerate(cells) if index not in needed}
 
 
 def _needs(sources: list[str]) -> list[set[int]]:

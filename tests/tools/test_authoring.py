@@ -458,6 +458,14 @@ def test_a_rebuild_differs_in_nothing_but_measured_outputs(root, built):
     assert read(root, "solutions", "99_toy") == again.solved
 
 
+def test_a_cell_that_is_left_out_is_not_run_and_keeps_its_number(root, built):
+    last = built.solved.cells[-1]
+    again = build(root / "solutions" / "99_toy.py", toy_registry, (TOY,), left_out={last.id})
+    assert last.outputs and again.solved.cells[-1].outputs == []
+    assert again.solved.cells[-1].execution_count == last.execution_count
+    assert again.solved.cells[:-1] == built.solved.cells[:-1] and differences(again, root) == []
+
+
 def test_measurements_outlive_new_prose_but_not_new_code(root, built):
     old = built.solved.cells[-1].outputs
     prose = build_text(root, TEXT.replace("A toy lesson", "The toy lesson"))

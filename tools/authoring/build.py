@@ -1,5 +1,6 @@
 """Builds a lesson: solutions/NN_name.py -> solutions/NN_name.ipynb and notebooks/NN_name.ipynb."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,14 +42,20 @@ def lesson_files(root: Path, numbers: tuple[str, ...] = ()) -> list[Path]:
     return [path for path in files if not numbers or path.stem[:2] in numbers]
 
 
-def build(path: Path, registry=course_registry, python_path: tuple[Path, ...] = ()) -> Built:
+def build(
+    path: Path, registry=course_registry, python_path: tuple[Path, ...] = (), left_out: Collection[str] = ()
+) -> Built:
     """Assemble, run, review and release one lesson. Nothing is written.
+
+    Args:
+        left_out: ids of cells that aren't run.
 
     Raises:
         BuildError: it names the cell and the remedy.
     """
     lesson = Lesson(path, registry)
-    execution = execute(lesson.notebook, f"solutions/{lesson.name}", python_path=python_path, probes=_probes(lesson))
+    name, probes = f"solutions/{lesson.name}", _probes(lesson)
+    execution = execute(lesson.notebook, name, python_path=python_path, probes=probes, left_out=left_out)
     faults = findings(execution.notebook)
     if faults:
         raise BuildError(f"solutions/{lesson.name}:\n" + "\n".join(f"  {fault}" for fault in faults))

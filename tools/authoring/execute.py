@@ -4,7 +4,7 @@ import os
 import re
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,13 +62,15 @@ def execute(
     *,
     python_path: tuple[Path, ...] = (),
     probes: Mapping[str, str] = {},
+    left_out: Collection[str] = (),
     timeout: float = 300,
 ) -> Execution:
-    """Run every cell of a copy of the notebook.
+    """Run the cells of a copy of the notebook.
 
     Args:
         name: what errors call it, such as "solutions/00_one_request".
         probes: {cell id: code that runs after the cell and leaves no trace}; what it raises fails the build.
+        left_out: ids of cells that aren't run. They keep their place and number, without an output.
         timeout: seconds a cell may take.
 
     Raises:
@@ -92,7 +94,7 @@ def execute(
         seconds = 0.0
         with client.setup_kernel(env=kernel_environment(Path(folder), python_path)):
             for index, cell in enumerate(notebook.cells):
-                if cell.cell_type != "code":
+                if cell.cell_type != "code" or cell.id in left_out:
                     continue
                 started = time.perf_counter()
                 _run_cell(client, cell, index, f"{name}, {describe(index, cell)}")
