@@ -16,8 +16,13 @@ class UnknownExercise(LookupError):
 
 def lesson_numbers() -> list[str]:
     """Every lesson that has exercises, such as ["00", "01"], in order."""
+    return list(_lesson_numbers())
+
+
+@cache
+def _lesson_numbers() -> tuple[str, ...]:
     names = (module.name for module in pkgutil.iter_modules(sys.modules[__package__].__path__))
-    return sorted(name.removeprefix("lesson_") for name in names if name.startswith("lesson_"))
+    return tuple(sorted(name.removeprefix("lesson_") for name in names if name.startswith("lesson_")))
 
 
 def exercises_of(lesson: str) -> list[Exercise]:

@@ -10,6 +10,7 @@ import inspect
 import io
 import re
 import warnings
+from collections.abc import Collection
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from functools import cache
@@ -145,13 +146,11 @@ def _compiled_functions(kernel, args, kwargs):
             bound = inspect.signature(kernel.fn).bind(*args, **kwargs)
             bound.apply_defaults()
             arguments = {name: _jit(value) for name, value in bound.arguments.items()}
-            functions, seen = [kernel, *(value for value in arguments.values() if hasattr(value, "fn"))], set()
-            for names in (function.fn.__globals__ for function in functions):  # the list grows as we go
-                if id(names) not in seen:
-                    seen.add(id(names))
-                    found = _swap(names)
-                    functions += [value for _, _, value in found]
-                    replaced += found
+            functions = [kernel, *(value for value in arguments.values() if hasattr(value, "fn"))]
+            for function in functions:  # the list grows as we go
+                found = _swap(function.fn.__globals__, function.fn.__code__.co_names)
+                functions += [value for _, _, value in found]
+                replaced += found
             yield JITFunction(kernel.fn), arguments
         finally:
             for owner, name, value in replaced:
@@ -162,18 +161,24 @@ def _jit(value):
     return JITFunction(value.fn) if isinstance(value, InterpretedFunction) else value
 
 
-def _swap(owner) -> list[tuple[object, str, object]]:
-    """In a module, a class or a dict of globals.
+def _swap(owner, of: Collection[str] | None = None) -> list[tuple[object, str, object]]:
+    """In a module, a class or a dict of globals; there, of the names that a function reads.
 
     Returns (owner, name, previous value) of everything that was replaced.
     """
     names = owner if isinstance(owner, dict) else vars(owner)
-    found = [(name, value, _interpreted(value)) for name, value in list(names.items())]
+    found = [(name, value, _interpreted(value)) for name, value in list(names.items()) if of is None or name in of]
     replaced = [(owner, name, value) for name, value, function in found if function]
     for name, _, function in found:
         if function:
-            _put(owner, name, JITFunction(function.fn))
+            is_library = function.fn.__module__.startswith("triton.")
+            _put(owner, name, _library_function(function.fn) if is_library else JITFunction(function.fn))
     return replaced
+
+
+@cache  # about fifty are swapped for each kernel, and to make one, its source file is read and searched
+def _library_function(function) -> JITFunction:
+    return JITFunction(function)
 
 
 def _interpreted(value) -> InterpretedFunction | None:
