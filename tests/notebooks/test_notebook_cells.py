@@ -61,10 +61,10 @@ def test_what_is_graded_comes_with_what_it_needs(lesson):
 
 
 def test_what_reads_an_answer_comes_with_what_it_needs(lesson):
-    reading = {"imports", "sides", "ex-1", "tried", "check-1", "unit", "used"}
+    reading = {"imports", "sides", "ex-1", "tried", "check-1"}  # `used` reads what the check gives: the reference
     assert cells_that_read_answers(lesson) == reading
     assert cells_that_read_answers(lesson, {"progress"}) == reading | {"progress"}
-    assert cells_that_read_answers(lesson, set(), {"tried", "used"}) == reading - {"unit", "used"}
+    assert cells_that_read_answers(lesson, {"total"}) == reading | {"unit", "used", "told"}
 
 
 def test_what_only_measures_is_what_no_compared_cell_needs(lesson):

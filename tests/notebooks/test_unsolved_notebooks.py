@@ -1,8 +1,8 @@
 """Every lesson as a learner opens it runs from top to bottom. A file of its own, so that two processes share the
 running of notebooks.
 
-What reads no answer is the same in the solved notebook, which `test_notebooks` runs: here such a cell is left out,
-unless others need it. So is a cell that only measures a checked answer. With LESSONS_NIGHTLY=1, none is.
+What reads no answer, or a checked one, does the same in the solved notebook, which `test_notebooks` runs: here such a
+cell is left out, unless others need it. With LESSONS_NIGHTLY=1, none is.
 """
 
 import contextlib
@@ -11,11 +11,10 @@ import os
 import nbformat
 import psutil
 import pytest
-from lesson_notebooks import code_cells, every_lesson, stored
+from lesson_notebooks import every_lesson, stored
 from notebook_cells import cells_that_read_answers
 from warm_kernels import can_be_copied
 
-from tools.authoring.assemble import is_measured
 from tools.authoring.execute import execute
 from tools.authoring.review import findings
 
@@ -31,9 +30,7 @@ pytestmark = [
 def test_the_unsolved_notebook_runs_to_its_end(lesson, record_property):
     notebook = stored("notebooks", lesson)
     if os.environ.get("LESSONS_NIGHTLY") != "1":
-        solved = stored("solutions", lesson)
-        measured = {cell.id for cell in code_cells(solved) if is_measured(cell)}
-        kept = cells_that_read_answers(solved, {"hint", "solution", "progress", "my_engine"}, measured)
+        kept = cells_that_read_answers(notebook, {"hint", "solution", "progress", "my_engine", "footer"})
         notebook.cells = [cell for cell in notebook.cells if cell.cell_type != "code" or cell.id in kept]
     # `execute` refuses an exception and any text on stderr.
     run = execute(notebook, f"notebooks/{lesson}")

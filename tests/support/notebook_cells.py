@@ -32,25 +32,20 @@ def graded_cells(notebook: NotebookNode) -> set[str]:
     return {cells[index].id for index in _with_needs(checks, _needs([cell.source for cell in cells]))}
 
 
-def cells_that_read_answers(
-    notebook: NotebookNode, asking: set[str] = frozenset(), repeats: set[str] = frozenset()
-) -> set[str]:
-    """Ids of the exercises, of the cells that read what an exercise gives, and of the cells that all these need.
+def cells_that_read_answers(notebook: NotebookNode, asking: set[str] = frozenset()) -> set[str]:
+    """Ids of the exercises, of the checks, of the cells that read an exercise before its check, and of the cells that
+    all these need. After its check a name stands for the reference.
 
     Args:
         asking: names of functions that know by themselves what has been answered: cells that read one are taken too.
-        repeats: ids of cells that are taken only if they read an exercise that hasn't been checked yet. After its
-            check a name stands for the reference.
     """
     cells = [cell for cell in notebook.cells if cell.cell_type == "code"]
     sources = [cell.source for cell in cells]
     needs = _needs(sources)
     exercises = {index for index, cell in enumerate(cells) if cell.id.startswith("ex-")}
-    checks = {index for index, cell in enumerate(cells) if cell.id.startswith("check-")}
-    taken = exercises | checks
-    for index, cell in enumerate(cells):
-        answers = exercises if cell.id in repeats else exercises | checks
-        if needs[index] & answers or asking & _read(_table(sources[index])):
+    taken = exercises | {index for index, cell in enumerate(cells) if cell.id.startswith("check-")}
+    for index, source in enumerate(sources):
+        if needs[index] & exercises or asking & _read(_table(source)):
             taken.add(index)
     return {cells[index].id for index in _with_needs(taken, needs)}
 
