@@ -355,7 +355,8 @@ docstring describes the parameters; the ones in capitals are constants.
 - `scale` includes log₂ e, so the scores are in base 2, as your `online_softmax` wants them.
 - Store each query head of the group once, and nothing else.
 - In 16 bits, the tiles of a `tl.dot` may have the dtype of the cache; everything else is float32. The result may then
-  be off by 0.005, and in float32 by 0.0001.
+  be off by 0.005, and in float32 by 0.0001. (To try 16 bits without a GPU, take float16: Triton's interpreter takes the
+  bits of a bfloat16 tile for integers.)
 
 `tl.dot(a, b)` multiplies two tiles of the same dtype and returns float32; `tl.dot(a, b, acc)` adds the product to
 `acc`. `tl.trans` swaps the axes of a tile. For float32, pass `input_precision="ieee"` to both, or a GPU rounds the
