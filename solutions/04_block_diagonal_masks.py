@@ -400,8 +400,8 @@ name, because their order differs from model to model:
 The model returns logits for all tokens, `.logits`, of shape `[1, T, vocabulary]`.
 
 **Exercise 04.4.** Write `packed_logits(model, sequences, mask=block_diagonal_mask)`. `sequences` is a list of lists
-of token ids, none of them empty. It makes **one** forward pass and returns a list (or tuple) with one tensor of logits
-per sequence, of shape `[tokens, vocabulary]`. No cache is needed.
+of token ids, none of them empty. They go into the row in the order of the list. It makes **one** forward pass and
+returns a list (or tuple) with one tensor of logits per sequence, of shape `[tokens, vocabulary]`. No cache is needed.
 
 The argument `mask` is a function; call it as `mask(tags, tags)`. Further down we pass masks with a rule missing.
 

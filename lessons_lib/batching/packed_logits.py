@@ -17,7 +17,8 @@ def packed_logits(
 
     Args:
         model: a Hugging Face causal language model.
-        sequences: list of lists of token ids, each at least one token long; at least one sequence.
+        sequences: list of lists of token ids, each at least one token long; at least one sequence. They go into the
+            row in the order of the list.
         mask: function (tags of queries, tags of keys) -> the mask, bool [tokens, tokens].
 
     Returns:

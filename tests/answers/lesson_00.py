@@ -343,6 +343,13 @@ def step_that_takes_its_token_back(model, last_token, cache):
     return token
 
 
+def step_that_crops_to_the_old_length(model, last_token, cache):
+    held = cache.get_seq_length()
+    token = decode_step(model, last_token, cache)
+    cache.crop(held)
+    return token
+
+
 def step_that_keeps_a_window(model, last_token, cache):
     token = decode_step(model, last_token, cache)
     for layer in cache.layers:
@@ -471,7 +478,14 @@ def one_step_for_nothing(model, prompt_ids, max_new_tokens, eos_token_id=None):
 
 
 def one_token_too_many(model, prompt_ids, max_new_tokens, eos_token_id=None):
-    return greedy_with_cache(model, prompt_ids, max_new_tokens + 1, eos_token_id)
+    token, cache = prefill(model, prompt_ids)
+    new = [token]
+    for _ in range(max_new_tokens):
+        if token == eos_token_id:
+            break
+        token = decode_step(model, token, cache)
+        new.append(token)
+    return new
 
 
 def prefill_not_counted(model, prompt_ids, max_new_tokens, eos_token_id=None):
@@ -954,6 +968,9 @@ WRONG = {
         Wrong("two steps", step_that_steps_twice, "yours made 2"),
         Wrong("one dimension", step_of_one_dimension, "it needs [rows, tokens]"),
         Wrong("shortens the cache", step_that_drops_the_oldest, "it holds 0"),
+        Wrong(
+            "crops to the old length", step_that_crops_to_the_old_length, "the step leaves `last_token` in the cache"
+        ),
         Wrong("takes its token back", step_that_takes_its_token_back, "remove the token again"),
         Wrong("returns the logit", step(choose=lambda logits: int(logits.max())), "`argmax` instead of `max`"),
         Wrong(
@@ -990,7 +1007,11 @@ WRONG = {
         Wrong("feeds the prompt's end again", feeds_the_prompts_end_again, "`prefill` has computed it already"),
         Wrong("has the first token twice", has_the_first_token_twice, "appears twice"),
         Wrong("one decode step for nothing", one_step_for_nothing, "1 token should take 1 forward pass; yours made 2"),
-        Wrong("one token too many", one_token_too_many, "1 token too many"),
+        Wrong(
+            "as many decode steps as tokens",
+            one_token_too_many,
+            "Does it count the token that `prefill` gives? n tokens",
+        ),
         Wrong("one too few", prefill_not_counted, "and each decode step gives one more"),
         Wrong("ignores the end token", cached_ignores_the_end_token, "came as new token 4"),
         Wrong("looks for the end only in the loop", looks_for_the_end_only_in_the_loop, "came as the first new token"),

@@ -579,6 +579,11 @@ def counts_the_decodes(batch):
     chunked(length=batch.prefill_step - len(batch.slots_in(DECODING)))(batch)
 
 
+def append_and_count(request, token):
+    request.append_token(token)
+    request.num_computed_tokens += 1
+
+
 def append_by_hand(request, token):
     request.output_ids.append(token)
     request.move_to(DECODING)
@@ -1349,6 +1354,16 @@ WRONG = {
             says="token at index i of the prompt has position i",
         ),
         Wrong("looks only at the chunk's own columns", chunked(num_keys=len), says="not its length"),
+        Wrong(
+            "reads the columns up to the last position",
+            chunked(num_keys=lambda chunk: len(chunk) - 1),
+            says="the last one is 2, and `num_keys` is that plus 1",
+        ),
+        Wrong(
+            "counts the first token of the answer as computed",
+            chunked(append=append_and_count),
+            says="It isn't in the cache yet",
+        ),
         Wrong(
             "reads one column too many",
             chunked(num_keys=lambda chunk: 40),

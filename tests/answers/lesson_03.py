@@ -55,6 +55,11 @@ class ReturnsATuple(BlockPool):
         return tuple(super().allocate(count))
 
 
+class SortsWhatItAllocates(BlockPool):
+    def allocate(self, count):
+        return sorted(super().allocate(count))
+
+
 class ForgetsWhatIsUsed(BlockPool):
     def allocate(self, count):
         blocks = super().allocate(count)
@@ -683,6 +688,13 @@ def without_limit(self, count=1):
     self.num_tokens += count
 
 
+def limit_of_a_call(self, count=1):
+    new = blocks_for(self.num_tokens + count, self.pool.block_size) - len(self.blocks)
+    if self.max_blocks is not None and new > self.max_blocks:
+        raise TableFull("no")
+    without_limit(self, count)
+
+
 def limit_below(self, count=1):
     if self.max_blocks and blocks_for(self.num_tokens + count, self.pool.block_size) >= self.max_blocks:
         raise TableFull("no")
@@ -952,6 +964,13 @@ def from_zero_to_end(blocks, block_size, start, end):
 
 def refuses_the_empty_range(blocks, block_size, start, end):
     if start < 0 or not start < end <= len(blocks) * block_size:
+        raise IndexError("no")
+    return slot_mapping(blocks, block_size, start, end)
+
+
+def smallest_and_largest_position(blocks, block_size, start, end):
+    positions = torch.arange(start, end)
+    if positions.min() < 0 or positions.max() >= len(blocks) * block_size:
         raise IndexError("no")
     return slot_mapping(blocks, block_size, start, end)
 
@@ -1625,6 +1644,7 @@ WRONG = {
         Wrong("puts the list itself into the queue", PutsTheListIn, says="`extend` adds its elements"),
         Wrong("the order of a set", TakesTheOrderOfASet, says="Does their order come from a set?"),
         Wrong("returns a number for one block", ReturnsOneNumber, says="`[0]`, not `0`"),
+        Wrong("allocates sorted blocks", SortsWhatItAllocates, says="These are the right blocks in another order"),
         Wrong("returns a set", ReturnsASet, says="A set has no order"),
         Wrong("returns a tuple", ReturnsATuple, says="yours returned tuple"),
         Wrong("forgets to note what is used", ForgetsWhatIsUsed, says="exactly the blocks that are allocated now"),
@@ -1814,6 +1834,11 @@ WRONG = {
         Wrong(
             "no limit", table_with(without_limit), says="growing to 3 blocks with max_blocks 2 should raise TableFull"
         ),
+        Wrong(
+            "only new blocks against the limit",
+            table_with(limit_of_a_call),
+            says="Do you compare only this call's new blocks?",
+        ),
         Wrong("the limit is not reached", table_with(limit_below), says="Refuse only if *more* are needed"),
         Wrong("blocks of 16 always", table_with(always_sixteen_a_block), says="`self.pool.block_size`, here 4"),
         Wrong(
@@ -1824,7 +1849,7 @@ WRONG = {
         Wrong(
             "takes blocks, then checks the limit",
             table_with(limit_after_taking),
-            says="now it has 32 tokens in 3 blocks",
+            says="now it has 0 tokens in 3 blocks",
         ),
         Wrong("0 is no limit", table_with(zero_is_no_limit), says="0 is a limit too"),
         Wrong(
@@ -1893,6 +1918,11 @@ WRONG = {
         Wrong("end included", end_included, says="the result should have 4 slots, [10, 11, 4, 5]; yours has 5"),
         Wrong("the whole table", whole_table, says="all slots of the table"),
         Wrong("ignores start", from_zero_to_end, says="Yours start at position 0"),
+        Wrong(
+            "min and max of the positions",
+            smallest_and_largest_position,
+            says="The range is empty, and it may be: the result is an empty tensor. `min` and `max` need",
+        ),
         Wrong("refuses the empty range", refuses_the_empty_range, says="don't refuse it"),
         Wrong(
             "refuses the last position", refuses_the_last_position, says="these positions have slots, [10, 11, 4, 5]"

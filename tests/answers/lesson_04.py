@@ -543,6 +543,12 @@ def renormalized(scores, allowed):
     return weights / weights.sum(-1, keepdim=True)
 
 
+def one_maximum_for_all(scores, allowed):
+    scores = scores.masked_fill(~allowed, -math.inf)
+    weights = (scores - (scores.max() if scores.numel() else 0)).exp()
+    return weights / weights.sum(-1, keepdim=True)
+
+
 def not_divided_by_the_sum(scores, allowed):
     largest = scores.masked_fill(~allowed, -math.inf).amax(-1, keepdim=True) if scores.shape[-1] else scores
     return (scores - largest).exp() * allowed
@@ -1024,11 +1030,11 @@ WRONG = {
         Wrong("skips what has no queries", skips_without_stepping, says="Does your code still step over its keys?"),
         Wrong("padded", padded_to_the_longest, says="Are some sequences padded"),
         Wrong("a list of parts", a_list_of_parts, says="Join the sequences' outputs"),
-        Wrong("nothing to join", nothing_to_join, says="raised"),
+        Wrong("nothing to join", nothing_to_join, says="The row may hold no sequence. Then there are no parts"),
         Wrong("tokens first", tokens_first, says="The axes are heads, tokens, head_dim"),
         Wrong("float32", in_float32, says="the dtype of q"),
         Wrong("exp without the maximum", with_exp_alone, says="exp(1024) is beyond the largest float"),
-        Wrong("minus a billion", filled_with_a_billion, says="without overflow"),
+        Wrong("minus a billion", filled_with_a_billion, says="The largest float16 is 65,504"),
         Wrong("softmax over the queries", softmax_over_queries, says="Your softmax goes over the queries"),
         Wrong("masked after the softmax", masked_after_the_softmax, says="the forbidden keys take part in its softmax"),
         Wrong("adds -100", adds_a_hundred, says="a key that a query may not attend to still has weight"),
@@ -1039,6 +1045,7 @@ WRONG = {
             says="That isn't the weight 0",
         ),
         Wrong("masked after the softmax, then divided", varlen_by(renormalized), says="and 0 / 0 is NaN"),
+        Wrong("one maximum for all queries", varlen_by(one_maximum_for_all), says="Each query has its own maximum"),
         Wrong("not divided by the sum", varlen_by(not_divided_by_the_sum), says="a multiple of the right output"),
         Wrong(
             "large scores cut off",

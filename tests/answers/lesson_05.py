@@ -839,6 +839,16 @@ WRONG = {
             says="one less than the number of tokens",
         ),
         Wrong(
+            "context as if each had one new token",
+            packing(context_lens=lambda _, old: [c + 1 for c in old]),
+            says="You count one new token for each sequence",
+        ),
+        Wrong(
+            "logits at the first token of the same id",
+            packing(logits_index=lambda new, _: [flat(new).index(t[-1]) for t in new]),
+            says="Do you look up the last token by its id",
+        ),
+        Wrong(
             "logits at the ends",
             packing(logits_index=lambda new, _: list(accumulate(lengths_of(new)))),
             says="where the next one begins",

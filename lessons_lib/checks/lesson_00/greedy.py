@@ -140,8 +140,9 @@ def prompt_tokens_kept(got: list[int], case: Case) -> int:
     return kept if 0 < kept < len(case.prompt) and got == [*case.prompt[-kept:], *case.expected()] else 0
 
 
-def name_wrong_ends(got: list[int], case: Case, attempt, too_few: str = "") -> None:
-    """Raise if the answer begins or ends in the wrong place. `too_few` follows the count of missing tokens."""
+def name_wrong_ends(got: list[int], case: Case, attempt, too_few: str = "", one_too_many: str = "") -> None:
+    """Raise if the answer begins or ends in the wrong place. `too_few` follows the count of missing tokens, and
+    `one_too_many` a surplus of one."""
     expected, prompt = case.expected(), list(case.prompt)
     what = f"the answer should be {short(expected)}; yours is {marked(expected, got)}."
 
@@ -205,6 +206,7 @@ def name_wrong_ends(got: list[int], case: Case, attempt, too_few: str = "") -> N
             why = "An answer ends at the limit or at the end token, whichever comes first. Does your loop check both?"
         else:
             why = "Does your loop check the length before or after appending a token?"
+            why += one_too_many if surplus == 1 else ""
         refuse(f"{number_of_tokens(surplus)} too many: max_new_tokens is {case.max_new_tokens}. {why}")
 
 

@@ -28,7 +28,8 @@ def test_greedy_with_cache(attempt) -> None:
             _name_wrong_input_with_cache(passes, case)
             _name_wrong_first_token(got, case, attempt)
             too_few = " The token of `prefill` is the first one, and each decode step gives one more."
-            name_wrong_ends(got, case, attempt, too_few)
+            too_many = " Does it count the token that `prefill` gives? n tokens need n - 1 decode steps."
+            name_wrong_ends(got, case, attempt, too_few, too_many)
             raise first_difference(got, case)
         _name_too_much_work(passes, case)
 

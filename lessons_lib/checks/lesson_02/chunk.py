@@ -169,15 +169,23 @@ def _check_chunk_pass(seen: list[SeenPass], request: Request, start: int, end: i
             f"the pass reads {_counted(fed.num_keys, 'cache column')}; this chunk must see {end}: all tokens of the "
             "prompt up to the chunk's end.",
             case=case,
-            idea="`num_keys` counts from column 0: it is the end of the chunk, not its length.",
+            idea=_why_few_columns(fed.num_keys, end, len(tokens)),
         )
     if fed.num_keys > end:
         raise Mistake(
             f"the pass reads {_counted(fed.num_keys, 'cache column')}; this chunk may see only the first {end}.",
             case=case,
-            idea="The columns beyond the chunk's end hold none of this prompt's tokens yet. The mask hides them, but the "
-            "pass reads them anyway: `num_keys` is the end of the chunk.",
+            idea="The columns beyond the chunk's end hold none of this prompt's tokens yet. The mask hides them, but "
+            "the pass reads them anyway: `num_keys` is the end of the chunk.",
         )
+
+
+def _why_few_columns(num_keys: int, end: int, length: int) -> str:
+    if num_keys == length:
+        return "`num_keys` counts from column 0: it is the end of the chunk, not its length."
+    if num_keys == end - 1:
+        return f"Positions count from 0: the last one is {end - 1}, and `num_keys` is that plus 1, the chunk's end."
+    return "`num_keys` counts from column 0: it is the end of the chunk."
 
 
 def _why_tokens(tokens: list[int], request: Request, start: int, end: int) -> str:
@@ -213,10 +221,11 @@ def _check_after_chunk(
             "already know. Only the chunk that completes the prompt gives a token.",
         )
     if request.num_computed_tokens != end:
+        idea = "It counts the tokens whose keys and values are in the cache. Each chunk adds its length."
+        if request.output_ids and request.num_computed_tokens == end + 1:
+            idea += " Do you count the first token of the answer as well? It isn't in the cache yet."
         raise Mistake(
-            f"num_computed_tokens should be {end}; yours is {request.num_computed_tokens}.",
-            case=case,
-            idea="It counts the tokens whose keys and values are in the cache. Each chunk adds its length.",
+            f"num_computed_tokens should be {end}; yours is {request.num_computed_tokens}.", case=case, idea=idea
         )
     if end < prompt_length:
         return

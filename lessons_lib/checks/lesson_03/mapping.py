@@ -1,10 +1,11 @@
 """Judges 03.4, `slot_mapping`: block id times block size plus offset, for all positions at once."""
 
+import re
 import sys
 from collections.abc import Iterable
 from random import Random
 
-from lessons_lib.checks.exercise import Mistake, call, short
+from lessons_lib.checks.exercise import Mistake, call, reached, short
 from lessons_lib.checks.lesson_03.books import counted, own_refusal
 from lessons_lib.kv_cache.block_pool import slot_of
 
@@ -64,6 +65,12 @@ def check_slot_mapping(attempt) -> None:
                     f"for positions 0 to {slots - 1}. `end` is excluded, so it may be {slots}, and no more."
                 )
             raise Mistake(f"{expected}; yours raised IndexError: {str(error)[:120]}", case=case, idea=idea) from None
+        except (RuntimeError, ValueError) as error:
+            if want or isinstance(error, NotImplementedError):
+                raise
+            about = "`min` and `max` need at least one element." if re.search("min|max", str(error)) else ""
+            with reached(f"The range is empty, and it may be: the result is an empty tensor. {about}".strip()):
+                raise
         _check_kind(got, want, case)
         if got.tolist() != want:
             raise _name_wrong_slots(got.tolist(), blocks, size, start, end, want, case)

@@ -33,12 +33,19 @@ def _allocate(pool, count: int, case: str) -> list[int]:
     _check_answer(got, count, free, case)
     blocks = [int(block) for block in got]
     if blocks != free[:count]:
+        idea = (
+            "Take from the front: `popleft()`. Freed blocks go to the end, so the block that has been free longest is "
+            "allocated first."
+        )
+        if sorted(blocks) == sorted(free[:count]):
+            idea = "These are the right blocks in another order. Return them in the order of the queue."
+            if blocks == sorted(blocks):
+                idea += " Do you sort them, or do they come from a set?"
         raise Mistake(
             f"`allocate({count})` should return {free[:count]}, the front of the queue; yours returned "
             f"{short(blocks)}.",
             case=case,
-            idea="Take from the front: `popleft()`. Freed blocks go to the end, so the block that has been free "
-            "longest is allocated first.",
+            idea=idea,
         )
     _check_containers(pool, free[count:], used | set(blocks), case)
     return blocks

@@ -188,8 +188,10 @@ def _check_limit(attempt) -> None:
     table = attempt(BlockPool(9, 16), 2)
     _append(table, 20, 20, "block size 16, max_blocks 2, an empty table; `append(20)`.")
     _append(table, 12, 32, "block size 16, max_blocks 2, 20 tokens stored; `append(12)`: the last block has room.")
-    idea = "Compare the blocks needed with `self.max_blocks` before you allocate. None means no limit."
-    for limit, stored, count in ((2, 32, 1), (2, 0, 33), (0, 0, 1)):
+    need = "Compare the blocks needed with `self.max_blocks` before you allocate. None means no limit."
+    held = "Do you compare only this call's new blocks? Those that the table holds already count as well."
+    zero = "0 is a limit too, although it counts as False in Python: use `is not None`."
+    for limit, stored, count, idea in ((2, 0, 33, need), (2, 32, 1, held), (0, 0, 1, zero)):
         table = attempt(BlockPool(9, 16), max_blocks=limit)
         case = (
             f"a pool of 9 free blocks of 16; a table with max_blocks {limit}, {stored} tokens stored; "
@@ -197,13 +199,12 @@ def _check_limit(attempt) -> None:
         )
         if stored:
             _append(table, stored, stored, case)
-        zero = "0 is a limit too, although it counts as False in Python: use `is not None`." if limit == 0 else idea
         queue = queue_of(table.pool)
         refused(
             TableFull, table.append, count,
             doing=f"growing to {counted(blocks_for(stored + count, 16), 'block')} with max_blocks {limit}",
             case=case,
-            idea=zero,
+            idea=idea,
             unchanged=partial(_check_same, table, stored, case, queue),
         )  # fmt: skip
 

@@ -7,10 +7,11 @@ from typing import Any
 
 import torch
 
-from lessons_lib.checks.exercise import Mistake, call
+from lessons_lib.checks.exercise import Mistake, call, reached
 from lessons_lib.checks.lesson_01.words import kind
 from lessons_lib.checks.lesson_04.earlier_calls import depends_on_earlier_calls
 from lessons_lib.checks.lesson_04.scoreboard import HEAD_DIM, HEADS, counted_scores
+from lessons_lib.checks.lesson_04.wrong_varlen import WRONG_WAYS, dense
 
 TOLERANCE = 1e-4
 HALF_TOLERANCE = 2e-2  # a float16 has about three decimal digits
@@ -48,6 +49,7 @@ def check_varlen_attention(attempt: Callable[..., Any]) -> None:
     _check_case(attempt, halves, [2, 1], [3, 4], "float16; ", HALF_TOLERANCE)
     _check_large_scores(attempt)
     _check_near_scores(attempt)
+    _check_far_queries(attempt)
     _check_far_scores(attempt)
 
 
@@ -83,6 +85,22 @@ def _check_near_scores(attempt: Callable[..., Any]) -> None:
         )
 
 
+def _check_far_queries(attempt: Callable[..., Any]) -> None:
+    """All scores of query 0 are -400, and all of query 1 are 400."""
+    _, _, v = row_of([2], [3], seed=0)
+    q, k = torch.full_like(v[:, :2], 16.0), torch.full_like(v, 6.25)
+    q[:, 0] = -16.0
+    case = "query_lens=[2], seq_lens=[3]; all scores of query 0 are -400, and all of query 1 are 400."
+    got = call(attempt, q, k, v.clone(), [2], [3], case=case)
+    if got[:, 0].isnan().any():
+        raise Mistake(
+            "the output for query 0 is NaN; it should weight keys 0 and 1 alike.",
+            case,
+            "Do you subtract one maximum from the scores of all queries? Then exp gives 0 for every key of query 0, "
+            "and 0 / 0 is NaN. Each query has its own maximum, as in `softmax` over the keys.",
+        )
+
+
 def _check_far_scores(attempt: Callable[..., Any]) -> None:
     """The keys that a query may attend to have the score -400, and the one that it may not has 400."""
     _, _, v = row_of([2], [3], seed=0)
@@ -114,24 +132,6 @@ def row_of(query_lens: list[int], seq_lens: list[int], seed: int) -> list[torch.
     return [torch.randn(HEADS, length, HEAD_DIM, generator=generator) for length in lengths]
 
 
-def dense(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, query_lens: list[int], seq_lens: list[int],
-    may: Callable[[int, int, int], bool] = lambda query, key, first: key <= query,
-    across: bool = False, scale: float = HEAD_DIM**-0.5,
-) -> torch.Tensor:  # fmt: skip
-    """All scores, and a mask that is made cell by cell.
-
-    Args:
-        may: function (position of the query, position of the key, position of the sequence's first query).
-        across: whether a query sees the other sequences as well.
-    """
-    queries = [(i, s - n + j, s - n) for i, (n, s) in enumerate(zip(query_lens, seq_lens)) for j in range(n)]
-    keys = [(i, position) for i, length in enumerate(seq_lens) for position in range(length)]
-    rows = [[(across or own == other) and may(at, key, first) for other, key in keys] for own, at, first in queries]
-    mask = torch.tensor(rows, dtype=torch.bool).reshape(len(queries), len(keys))
-    return (q @ k.mT * scale).masked_fill(~mask, float("-inf")).softmax(dim=-1) @ v
-
-
 def _check_case(
     attempt: Callable[..., Any],
     row: list[torch.Tensor],
@@ -147,7 +147,8 @@ def _check_case(
         got, cells = counted_scores(partial(call, case=case), attempt, *row, list(query_lens), list(seq_lens))
     except (RuntimeError, ValueError, IndexError) as error:
         _refuse_earlier_calls(attempt, f"your code raised {type(error).__name__}: {str(error)[:120]}, and only")
-        raise
+        with reached(_why_raised(str(error), row[0], seq_lens)):
+            raise
     _check_kind(got, row[0], case)
     want = dense(*(x.double() for x in row), query_lens, seq_lens)
     if not _close(got, want, tolerance):
@@ -165,6 +166,14 @@ def _check_case(
             else "Are some sequences padded, or some scores computed twice? Multiply the queries of one sequence with "
             "its own keys only.",
         )
+
+
+def _why_raised(error: str, q: torch.Tensor, seq_lens: list[int]) -> str:
+    if not seq_lens and "non-empty" in error:
+        return "The row may hold no sequence. Then there are no parts to join, and the result is as empty as q."
+    if q.dtype == torch.float16 and "without overflow" in error:
+        return "The largest float16 is 65,504: a value such as -1e9 is beyond it. Every float dtype has minus infinity."
+    return ""
 
 
 def _refuse_earlier_calls(attempt: Callable[..., Any], what: str) -> None:
@@ -237,105 +246,3 @@ def _name_wrong_values(got, want, row, query_lens: list[int], seq_lens: list[int
 def _is_multiple(got: torch.Tensor, want: torch.Tensor) -> bool:
     factor = (got * want).sum(dim=2, keepdim=True) / (want * want).sum(dim=2, keepdim=True)
     return bool((factor > 0).all()) and torch.allclose(got, factor * want, atol=TOLERANCE)
-
-
-def _masked_after(q, k, v, query_lens: list[int], seq_lens: list[int]) -> torch.Tensor:
-    """The softmax goes over all keys of the sequence, and the mask comes after it."""
-    identity = torch.eye(k.shape[1], dtype=k.dtype).expand(k.shape[0], -1, -1)
-    weights = dense(q, k, identity, query_lens, seq_lens, may=lambda query, key, first: True)
-    seen = dense(torch.zeros_like(q), k, identity, query_lens, seq_lens) > 0
-    return (weights * seen) @ v
-
-
-def _forbidden_at_zero(q, k, v, query_lens: list[int], seq_lens: list[int]) -> torch.Tensor:
-    """The forbidden keys of the own sequence get the score 0."""
-    identity = torch.eye(k.shape[1], dtype=k.dtype).expand(k.shape[0], -1, -1)
-    nothing = torch.zeros_like(q)
-    seen = dense(nothing, k, identity, query_lens, seq_lens) > 0
-    own = dense(nothing, k, identity, query_lens, seq_lens, may=lambda query, key, first: True) > 0
-    scores = (q @ k.mT * HEAD_DIM**-0.5).masked_fill(~seen, 0.0).masked_fill(~own, float("-inf"))
-    return scores.softmax(dim=-1) @ v
-
-
-def _heads_as_one(q, k, v, query_lens: list[int], seq_lens: list[int]) -> torch.Tensor:
-    """One softmax for all heads: the scores are summed over them."""
-    joined = [x.transpose(0, 1).flatten(1)[None] for x in (q, k, v)]
-    together = dense(*joined, query_lens, seq_lens, scale=joined[0].shape[-1] ** -0.5)
-    return together[0].unflatten(1, (HEADS, -1)).transpose(0, 1)
-
-
-def _over_queries(q, k, v, query_lens: list[int], seq_lens: list[int]) -> torch.Tensor:
-    """The softmax goes over the queries of a key."""
-    identity = torch.eye(k.shape[1], dtype=k.dtype).expand(k.shape[0], -1, -1)
-    seen = dense(torch.zeros_like(q), k, identity, query_lens, seq_lens) > 0
-    return (q @ k.mT * HEAD_DIM**-0.5).masked_fill(~seen, float("-inf")).softmax(dim=1) @ v
-
-
-WRONG_WAYS = (
-    (
-        "Your weights of a query don't sum to 1: the forbidden keys take part in its softmax. They have to be out "
-        "before it.",
-        _masked_after,
-    ),
-    (
-        "Your softmax goes over the queries. Over the keys, `dim=-1`, the weights of each query sum to 1.",
-        _over_queries,
-    ),
-    (
-        "Your forbidden keys have the score 0. That isn't the weight 0: exp(0) is 1. Take minus infinity.",
-        _forbidden_at_zero,
-    ),
-    (
-        "Yours is a mix of the keys. The weights belong to the values, `v`.",
-        lambda q, k, v, *lens: dense(q, k, k, *lens),
-    ),
-    (
-        "Every head of yours has the output of head 0. Each head has queries, keys and values of its own.",
-        lambda q, k, v, *lens: dense(q[:1], k[:1], v[:1], *lens).expand_as(q),
-    ),
-    (
-        "Your heads share one softmax. Each head has scores and weights of its own.",
-        _heads_as_one,
-    ),
-    (
-        "Your weights of a query are all equal: the scores have no effect.",
-        lambda q, *rest: dense(torch.zeros_like(q), *rest),
-    ),
-    (
-        "Yours also sees later tokens of its sequence.",
-        lambda *args: dense(*args, may=lambda query, key, first: True),
-    ),
-    (
-        "Yours takes the first query of a sequence for its position 0. The queries are those of its *last* tokens. "
-        "(`is_causal=True` counts from the first, too.)",
-        lambda *args: dense(*args, may=lambda query, key, first: key <= query - first),
-    ),
-    (
-        "Yours doesn't see its own position.",
-        lambda *args: dense(*args, may=lambda query, key, first: key < query),
-    ),
-    (
-        "Yours sees keys of the other sequences.",
-        lambda *args: dense(*args, across=True),
-    ),
-    (
-        "Yours sees all keys of the row.",
-        lambda *args: dense(*args, across=True, may=lambda query, key, first: True),
-    ),
-    (
-        "Your scores aren't divided by √head_dim.",
-        lambda *args: dense(*args, scale=1.0),
-    ),
-    (
-        "Your scores are divided by head_dim; it should be its square root.",
-        lambda *args: dense(*args, scale=1 / HEAD_DIM),
-    ),
-    (
-        f"Your scores are divided by the square root of {HEADS}, another side of q. head_dim is its *last* axis.",
-        lambda *args: dense(*args, scale=HEADS**-0.5),
-    ),
-    (
-        "Your scores are multiplied by √head_dim; divide by it.",
-        lambda *args: dense(*args, scale=HEAD_DIM**0.5),
-    ),
-)

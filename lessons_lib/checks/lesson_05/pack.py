@@ -11,7 +11,7 @@ from lessons_lib.viz.words import marked
 
 # (new tokens of each sequence, how many each has in the cache), smallest first.
 CASES = (
-    ([[5, 6]], [0]),
+    ([[5, 6, 8]], [0]),
     ([[7], [9]], [2, 4]),
     ([[7], [7]], [2, 4]),
     ([[5, 6, 8], [7]], [0, 0]),
@@ -211,8 +211,17 @@ def _why_field(name: str, got: list, packed: PackedBatch) -> str:
                 [length - 1 for length in context],
                 "That is the position of the last token, which is one less than the number of tokens.",
             ),
+            (
+                [first + 1 for first in cached],
+                "You count one new token for each sequence. A sequence may have more of them in the row: add all.",
+            ),
         ),
         "logits_index": (
+            (
+                [packed.input_ids.tolist().index(part[-1]) for part in parts],
+                "Do you look up the last token by its id, or its sequence by its tokens? Both may occur more than once "
+                "in the row. The running sum of the lengths says where each sequence ends.",
+            ),
             (
                 ends,
                 "You are off by one: sequence i ends *before* `cu_seqlens_q[i + 1]`, where the next one begins. Its "
