@@ -299,6 +299,13 @@ def divides_already(seen, scores, values):
     return dataclasses.replace(done, output=done.output / done.total[:, None])
 
 
+def keeps_the_attention(seen, scores, values):
+    done = add_block(seen, scores, values)
+    weights = (scores - done.maximum.masked_fill(done.maximum == NONE, 0.0)[:, None]).exp()
+    output = (done.total - weights.sum(dim=1))[:, None] * seen.output + weights @ values
+    return dataclasses.replace(done, output=output / done.total.masked_fill(done.total == 0, 1.0)[:, None])
+
+
 def returns_the_attention(seen, scores, values):
     done = add_block(seen, scores, values)
     return done.output / done.total[:, None]
@@ -1169,6 +1176,7 @@ WRONG = {
         ),
         Wrong("minus infinity not handled", forgets_the_trap, "−∞ − (−∞) is NaN"),
         Wrong("divided after each block", divides_already, "was divided by the total"),
+        Wrong("keeps the attention", keeps_the_attention, "it's the attention so far"),
         Wrong("returns the attention", returns_the_attention, "expected a Partial"),
         Wrong("forgets what was there", forgets_the_past, "The old sum is gone"),
         Wrong("rescales the new part too", rescales_everything, "Rescale only the old sums"),

@@ -85,7 +85,7 @@ ADD = [
     Wrong(
         "mask by the size of the tile",
         changed(add_kernel, ("offsets < n_elements", "tl.arange(0, BLOCK) < n_elements")),
-        "element 10 of `x`",
+        "Does it compare the place in the tile",
     ),
     Wrong(
         "program id forgotten",
@@ -93,7 +93,11 @@ ADD = [
         "All programs add the same elements",
     ),
     Wrong("not multiplied by BLOCK", changed(add_kernel, ("* BLOCK +", "+")), "Each program starts one element after"),
-    Wrong("multiplied by the n_elements", changed(add_kernel, ("* BLOCK +", "* n_elements +")), "yours stores none"),
+    Wrong(  # a mask `offsets < BLOCK` gets the same message
+        "multiplied by the n_elements",
+        changed(add_kernel, ("* BLOCK +", "* n_elements +")),
+        "all of them below `n_elements`, 8. What are yours, and what does your mask compare them with?",
+    ),
     Wrong(
         "<= in the mask",
         changed(add_kernel, ("offsets < n_elements", "offsets <= n_elements")),

@@ -267,6 +267,11 @@ def softmax_by_methods(scores, row_max, row_sum, acc):
 
 
 SOFTMAX = [
+    Wrong(
+        "sum 1 of a row without keys",
+        softmax((RETURN, f"new_sum = {SUM}\n    {RETURN.replace(SUM, 'tl.where(new_sum == 0.0, 1.0, new_sum)')}")),
+        "hasn't seen a key keeps the sum 0",
+    ),
     Wrong("a small number in the sum", softmax((SUM, SUM + " + 1e-6")), "has a sum of exactly 0"),
     Wrong(
         "exponents not below -20",

@@ -447,6 +447,15 @@ def waits_for_the_whole_prompt(self, scheduler_output):
     ).schedule_waiting(self, scheduler_output)
 
 
+def adds_whole_prompts_only(self, scheduler_output):
+    waiting_with(
+        asks=lambda self, s: (
+            (not self.running or wanted(s) <= self.max_num_batched_tokens - scheduler_output.num_tokens)
+            and self.admission(self, s)
+        )
+    ).schedule_waiting(self, scheduler_output)
+
+
 def lets_small_ones_pass(self, scheduler_output):
     if scheduler_output.stalled:
         return
@@ -965,6 +974,16 @@ WRONG = {
             scheduling(schedule_waiting=waits_for_the_whole_prompt),
             "D wants 21 tokens, and 8 of the budget are left",
         ),
+        Wrong(
+            "no chunk behind a whole prompt",
+            scheduling(schedule_waiting=adds_whole_prompts_only),
+            "F wants 40 tokens, and 19 of the budget are left",
+        ),
+        Wrong(
+            "blocks of this step's tokens, beside its own",
+            allocating_with(needs=lambda s, count: count, less=lambda s: 0),
+            "It had 4: subtract them, and allocate the rest. Did you count blocks for this step's tokens alone?",
+        ),
         Wrong("as many tokens as fit", scheduling(allocate_slots=computes_what_fits), "so it should stall"),
         Wrong(
             "new blocks first", scheduling(allocate_slots=new_blocks_first), "new blocks go behind those that it has"
@@ -1072,7 +1091,7 @@ WRONG = {
         Wrong(
             "only the last one that stalls",
             allocating_with(record=lambda stalled, sequence: [sequence]),
-            "`scheduler_output.stalled`",
+            "Is the list replaced where one should be appended to it?",
         ),
         Wrong(
             "stalls with just enough blocks",

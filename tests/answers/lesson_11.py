@@ -266,6 +266,12 @@ def allocates_others(self, blocks):
         self.ref_count[block] += 1
 
 
+def looks_up_each_count(self, blocks):
+    counts = [self.ref_count[block] for block in blocks]
+    assert counts == [] or min(counts) > 0
+    SharedBlockPool.free(self, blocks)
+
+
 def keeps_used(self, blocks):
     used = set(self.used)
     SharedBlockPool.free(self, blocks)
@@ -1242,6 +1248,9 @@ WRONG = {
         ),
         Wrong("touch refuses an empty list", counting(touch=wants_blocks), "`touch([])` should change nothing"),
         Wrong("touch allocates", counting(touch=allocates_others), "`allocate` takes others"),
+        Wrong(
+            "KeyError for a free block", counting(free=looks_up_each_count), "A free block that is freed again would"
+        ),
         Wrong("free leaves blocks in use", counting(free=keeps_used), "leaves `used` when it joins the free queue"),
         Wrong("touch sorts the queue", counting(touch=makes_the_queue_anew), "The other blocks of the queue keep"),
         Wrong("free sorts the queue", counting(free=sorts_the_queue), "yours is [0, 1, 2, 3, 4, 5]"),
@@ -1261,7 +1270,7 @@ WRONG = {
         Wrong(
             "match_prefix returns only blocks in use",
             caching(match_prefix=finds_used_blocks_only),
-            "A free block keeps its hash",
+            "Does it test whether a block is in use?",
         ),
         Wrong(
             "match_prefix returns one too few",
@@ -1284,7 +1293,7 @@ WRONG = {
         Wrong(
             "match_prefix empties the list of hashes",
             caching(match_prefix=takes_hashes_out_of_the_list),
-            "your code changed its argument",
+            "your code changed its argument `block_hashes`. It was [a, b, c] before the call and is [] after it",
         ),
         Wrong(
             "allocate keeps old hashes", caching(allocate=keeps_old_hashes), "both tables should hold {0: 'a', 1: 'b'}"

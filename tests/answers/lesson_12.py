@@ -982,6 +982,12 @@ def wraps_round(logits, temperature, top_k, top_p):
     return token_probabilities(logits, temperature, torch.where(top_k > size, top_k % size, top_k), top_p)
 
 
+def cuts_a_range(logits, temperature, top_k, top_p):
+    for k in top_k.tolist():
+        torch.arange(k, logits.shape[-1])
+    return token_probabilities(logits, temperature, top_k, top_p)
+
+
 def looks_up_the_last_one(logits, temperature, top_k, top_p):
     (logits.sort(dim=-1, descending=True).values).gather(1, top_k[:, None] - 1)
     return token_probabilities(logits, temperature, top_k, top_p)
@@ -999,6 +1005,7 @@ WRONG = {
         Wrong("the dtype of the logits", in_the_dtype_of_the_logits, "the probabilities are returned as bfloat16"),
         Wrong("float16", in_float16, "the probabilities are returned as float16"),
         Wrong("top_k wraps round", wraps_round, "`top_k` may be larger than the vocabulary"),
+        Wrong("a range from top_k", cuts_a_range, "larger than the vocabulary, 9 of 4 tokens here"),
         Wrong("top_k as an index", looks_up_the_last_one, "An index needs a limit"),
         Wrong("no temperature", probabilities_with(scale=lambda logits, t: logits), "Divide the logits by it"),
         Wrong(

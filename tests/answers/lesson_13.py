@@ -238,6 +238,13 @@ class KeepsOldGraphs(GraphStore):
         return self.graphs[size, key].output
 
 
+class KeepsAllTensors(GraphStore):
+    def run(self, size, key, step, keeps=tuple):
+        if not self.has(size, key):
+            self.kept = [*getattr(self, "kept", []), keeps()]
+        return super().run(size, key, step, keeps)
+
+
 class OneGraph(GraphStore):
     def run(self, size, key, step, keeps=tuple):
         if not self.has(size, key):
@@ -1412,6 +1419,17 @@ def no_placeholders(loop):
     return finished + (loop.process_results(previous) if previous else [])
 
 
+def saves_the_step_too_early(loop):
+    previous = loop.in_flight
+    finished = loop.finish_in_flight() if loop.may_lack_blocks() else []
+    loop.in_flight = loop.launch()
+    if previous:
+        finished += loop.process_results(previous)
+    if loop.in_flight:
+        loop.append_placeholders(loop.in_flight)
+    return finished
+
+
 def forgets_what_finished_early(loop):
     if loop.may_lack_blocks():
         loop.finish_in_flight()
@@ -1523,7 +1541,8 @@ WRONG = {
         Wrong("reads first", reads_first, "Launch the next step first"),
         Wrong("never waits for blocks", never_waits_for_blocks, "Blocks may run out in this step"),
         Wrong("placeholders first", placeholders_first, "came before that, it's gone"),
-        Wrong("no placeholders", no_placeholders, "needs a placeholder, and its tokens must count"),
+        Wrong("saves the step too early", saves_the_step_too_early, "Was the step saved before that call"),
+        Wrong("no placeholders", no_placeholders, "Is it called for the step that has just been launched?"),
         Wrong("forgets what finished early", forgets_what_finished_early, "and so does `finish_in_flight`"),
         Wrong("forgets what finished", forgets_what_finished, "should return A; yours returned no sequence"),
         Wrong("returns nothing", returns_nothing, "Also if none has finished"),
@@ -1564,7 +1583,8 @@ WRONG = {
         Wrong("keeps the function", KeepsTheFunction, "`keeps()` wasn't called"),
         Wrong("keeps the latest only", KeepsTheLatest, '`run(4, "B", …)`'),
         Wrong("drops all graphs", DropsAllGraphs, "3 captures should have been made; yours made 4"),
-        Wrong("keeps old graphs", KeepsOldGraphs, "still held"),
+        Wrong("keeps old graphs", KeepsOldGraphs, "Is the key part of what you store graphs by?"),
+        Wrong("keeps the tensors of all graphs", KeepsAllTensors, "nothing of the old one stays"),
         Wrong("one graph for all sizes", OneGraph, "Each size keeps its graph"),
         Wrong("ignores the size", IgnoresSize, "Equal keys don't make sizes equal"),
         Wrong("notes the key first", NotesTheKeyFirst, "must not be noted"),

@@ -269,6 +269,14 @@ def _why(wrong: str, found, expected, seen: Partial, scores, values, got: Partia
             "The output was divided by the total. Keep the sums, so that later blocks can be added: the "
             "division comes last, in `attention_of`.",
         ),
+        (
+            ((seen.total * rescale)[:, None] * seen.output + own) / got.total[:, None]
+            if wrong == "output"
+            else found[:0],
+            "Yours times the new total is the old total × factor × the old output, plus `weights @ values`: it's the "
+            "attention so far. `output` is the sum itself: rescale it by the factor alone, and don't divide it. The "
+            "division comes last, in `attention_of`.",
+        ),
     ):
         if guess.shape == found.shape and same(found, guess):
             return idea

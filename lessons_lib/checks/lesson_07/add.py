@@ -76,6 +76,12 @@ def _check_case(attempt, n_elements: int, size: int, block: int, digits: float =
 
 
 def _out_of_bounds(error, n_elements: int, block: int) -> str:
+    if block < n_elements and error.number < error.count + block:  # the cases with one program come before
+        return (
+            "With one program yours is right, so there is a mask. Does it compare the place in the tile, "
+            "`tl.arange(0, BLOCK)`? Compare the element's offset, which begins at the program's first element: "
+            "`offsets < n_elements`."
+        )
     if error.kind == "store":
         return (
             f"The last program's tile goes up to offset {-(-n_elements // block) * block - 1}, but there are only "
@@ -120,6 +126,11 @@ def _wrong_offsets(index: int, want, stored, loaded, n_elements: int, block: int
         idea += f" Is the 4 of the example in your code? BLOCK is {block} here."
     elif not stored:
         idea = "Its mask is False everywhere, or it never reaches `tl.store`."
+        if index:
+            idea += (
+                f" The offsets of program {index} should be {ranges(want)}, all of them below `n_elements`, "
+                f"{n_elements}. What are yours, and what does your mask compare them with?"
+            )
     return Mistake(what, case=case, idea=idea)
 
 

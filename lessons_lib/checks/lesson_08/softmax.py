@@ -299,6 +299,11 @@ def _why(name: str, got: tuple[torch.Tensor, ...], step: Step) -> str:
         )
     if bool(found.isinf().any()):
         return "An exponential overflowed. Every exponent is something minus the new maximum, so it's never above 0."
+    if name == "row_sum" and bool((total == 0).any()) and _same(found, total.masked_fill(total == 0, 1.0)):
+        return (
+            "A row that hasn't seen a key keeps the sum 0: no weight was added to it. Is the 1 there to avoid 0 / 0? "
+            "Nothing is divided in this function."
+        )
     rescale = (row_max - reference).exp2()
     up = rescale.reciprocal()
     natural = (row_max - reference).exp()

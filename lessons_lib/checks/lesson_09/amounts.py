@@ -139,10 +139,14 @@ def compare_blocks(twins: "Twins", got) -> None:
                 "as tokens are scheduled."
             )
         else:
+            had = len(twins.held[sequence])
             idea = (
-                "It needs blocks for the tokens computed so far and those of this step: "
-                "`blocks_for(num_computed_tokens + count, block_size)`."
+                "For the tokens computed so far and those of this step, it needs "
+                f"`blocks_for(num_computed_tokens + count, block_size)` = {due} in all. It had {had}: subtract them, "
+                "and allocate the rest."
             )
+            if had and held == had + blocks_for(count, size):
+                idea += " Did you count blocks for this step's tokens alone? The last block may have room for them."
         raise Mistake(what, case=twins.now(), idea=idea)
     lost = len(twins.want.pool.free_queue) - len(twins.mine.pool.free_queue)
     if lost:

@@ -57,6 +57,10 @@ def _check_new_sequences(attempt) -> None:
     twins.add("D")
     _steps(twins, 5)
     requests = {"A": (13, 9, 9), "F": (40, 9, 9), "C": (3, 9, 9)}
+    case = "blocks of 4, budget 32, four batch slots; A (prompt 13) and C (prompt 3) wait."
+    twins = Twins(attempt, requests, case, **large)  # both prompts fit whole
+    twins.add("A", "C")
+    _steps(twins, 1)
     twins = Twins(
         attempt, requests, "blocks of 4, budget 32, four batch slots; A (prompt 13) and F (prompt 40) wait.", **large
     )

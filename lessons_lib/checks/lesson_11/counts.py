@@ -259,8 +259,8 @@ def _check_free_refused(attempt) -> None:
             [3],
             "freeing block 3, which is free,",
             (
-                "It would be in the queue twice. `super().free` refuses it, if you pass it the block before you change "
-                "anything."
+                "A free block that is freed again would be in the queue twice. `super().free` refuses it, if you pass "
+                "it the block before you change anything."
             ),
         ),
         (

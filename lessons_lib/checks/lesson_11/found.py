@@ -1,7 +1,7 @@
 """Judges 11.3, `PrefixCache`: what is found, what is lost when blocks are allocated, and what is writable."""
 
 from lessons_lib.checks.exercise import Mistake, call, short
-from lessons_lib.checks.lesson_03.books import is_whole, queue_of, refused
+from lessons_lib.checks.lesson_03.books import is_whole, queue_of, refused, used_of
 from lessons_lib.checks.lesson_11.counts import expect, free_all, touch
 from lessons_lib.checks.lesson_11.shared_run import check_random_run
 from lessons_lib.kv_cache.block_pool import OutOfBlocks
@@ -38,14 +38,23 @@ def _filled(attempt, num_blocks: int, num_full: int):
 
 def _match(pool, hashes: list[bytes], want: list[int], case: str, idea: str) -> None:
     ref_count, queue = dict(pool.ref_count), queue_of(pool)
+    given = list(hashes)
     try:
-        got = call(pool.match_prefix, list(hashes), case=case)
+        got = call(lambda: pool.match_prefix(given), case=case)
     except KeyError:
         lookup = (
             "A hash may be unknown: no sequence ever had these tokens, or their block was evicted. Check whether "
             "it is in `self.hash_to_block` first."
         )
         raise Mistake(f"`match_prefix` should return {want}; yours raised KeyError.", case=case, idea=lookup) from None
+    if given != hashes:  # `call` would show the bytes of each hash
+        raise Mistake(
+            f"your code changed its argument `block_hashes`. It was {_letters(hashes)} before the call and is "
+            f"{_letters(given)} after it.",
+            case=case,
+            idea="The caller still uses what it passed in. Go through it with `for`, or make a copy first: "
+            "`list(block_hashes)`.",
+        )
     if not isinstance(got, list) or not all(is_whole(block) for block in got):
         raise Mistake(
             f"`match_prefix` should return a list of blocks, {want}; yours returned {short(got)}.",
@@ -73,7 +82,13 @@ def _match(pool, hashes: list[bytes], want: list[int], case: str, idea: str) -> 
 def _nothing_found(pool, hashes: list[bytes], want: list[int]) -> str:
     if want[0] == 0 and list(call(pool.match_prefix, hashes[1:2], case="")) == want[1:2]:
         return " Is there a test such as `if not block`? Block 0 is a block, too."
+    if not used_of(pool) & set(want):
+        return " While these blocks were in use, yours found them. Does it test whether a block is in use?"
     return " Do you look the hash up in `hash_to_block`?"
+
+
+def _letters(hashes: list[bytes]) -> str:
+    return f"[{', '.join(LETTERS.get(one, '?') for one in hashes)}]"
 
 
 def _kind_idea(got, idea: str) -> str:

@@ -157,7 +157,7 @@ def _check_one(attempt, logits, settings, case: str) -> None:
 def _asked(attempt, logits, settings, case: str) -> tuple[torch.Tensor, torch.Tensor]:
     try:
         got = call(attempt, logits.clone(), *_tensors(settings), case=case)
-    except (IndexError, RuntimeError) as error:
+    except (IndexError, RuntimeError, ValueError) as error:
         idea = _why_raised(str(error), logits, settings)
         if not idea:
             raise
@@ -173,8 +173,10 @@ def _why_raised(error: str, logits, settings) -> str | None:
     if len(logits) > 1 and "size of tensor" in error:
         return "Each setting has one value per row, [N]. `[:, None]` makes it [N, 1], which broadcasts over [N, vocabulary]."  # noqa: E501
     # The cases before the first with so large a `top_k` raise nothing.
-    if "out of" in error and max(settings[1]) > logits.shape[-1]:
-        return "`top_k` may be larger than the vocabulary; then it cuts nothing. An index needs a limit."
+    top_k, size = max(settings[1]), logits.shape[-1]
+    if top_k > size and ("out of" in error or len(logits) == 1):
+        limit = " An index needs a limit." * ("out of" in error)
+        return f"`top_k` may be larger than the vocabulary, {top_k} of {size} tokens here; then it cuts nothing.{limit}"
     return None
 
 

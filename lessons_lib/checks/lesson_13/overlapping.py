@@ -180,6 +180,11 @@ def _why(got: list[str], want: list[str], earlier: list[str], lacks: bool) -> st
     )
     if len(launches) > 1:
         return "One call launches one step."
+    if lacks and len(set(reads)) < len(reads):
+        return (
+            "Each step's tokens are read once. `finish_in_flight` reads those of the step in flight, and after it "
+            "`loop.in_flight` is None. Was the step saved before that call, and processed again?"
+        )
     if any(f"read {number}" in earlier for number in reads) or len(set(reads)) < len(reads):
         return "Each step's tokens are read once. `loop.in_flight` must be the newest step, or None."
     if set(reads) & set(launches):
@@ -192,7 +197,8 @@ def _why(got: list[str], want: list[str], earlier: list[str], lacks: bool) -> st
     if launches and not placeholders:
         return (
             "A sequence whose token is in flight needs a placeholder, and its tokens must count as computed. Otherwise "
-            "the next step computes the same again. `loop.append_placeholders(step)` does both."
+            "the next step computes the same again. `loop.append_placeholders(step)` does both. Is it called for the "
+            "step that has just been launched?"
         )
     if sorted(got) == sorted(want):
         return (

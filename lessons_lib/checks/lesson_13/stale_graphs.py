@@ -139,6 +139,12 @@ def _dropped(attempt) -> None:
     bench.run(2, "B", torch.tensor(5.0), lambda: (engine["cache"],))
     if old() is not None:  # it may be part of a cycle
         gc.collect()
+    if old() is not None and bench.store.has(2, "A"):
+        raise bench.mistake(
+            'the old cache is still held after its graph was captured again, and `has(2, "A")` is still True.',
+            "There is one graph for each size: a new one takes the place of the old one, and nothing of that stays, "
+            "since a cache takes most of the GPU's memory. Is the key part of what you store graphs by?",
+        )
     if old() is not None:
         raise bench.mistake(
             "the old cache is still held after its graph was captured again.",

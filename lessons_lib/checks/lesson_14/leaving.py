@@ -203,7 +203,7 @@ def _refuse_deaf(scene: Scene, was_listening: bool, before: str, after: str) -> 
             "last, in a task of its own. To ask now and then is not enough.",
         )
     raise Mistake(
-        f"`receive` has told that the client has left, and your coroutine still {after or 'runs'}.",
+        f"`receive` has said that the client has left, and your coroutine still {after or 'runs'}.",
         case=scene.case,
         idea="The one that listens must end the work, whatever it waits for: cancel its task.",
     )
