@@ -24,6 +24,10 @@ class Broken(AssertionError):
     """The engine violates the contract. The message names what was expected, what came, and the case."""
 
 
+class BrokenRule(Broken):
+    """The engine broke a rule that holds for every request, whatever the item is about."""
+
+
 class NotOffered(Exception):
     """The engine doesn't have what this item judges."""
 
@@ -199,10 +203,17 @@ class Run:
         served.tokens += event.token_ids
         served.text += event.text
         if len(served.tokens) > served.params.max_tokens:
-            raise Broken(
+            told = (
                 f"{where}: token {len(served.tokens)} came, and max_tokens is {served.params.max_tokens}. The step "
                 f"returned {event.token_ids}."
             )
+            for before, tokens in self.returned:
+                if before.request_id == name and tokens and event.token_ids[:-1] == tokens:
+                    raise BrokenRule(
+                        f"{told} The step before returned {tokens}. Are these the same tokens again? A step returns "
+                        "only the tokens that are new."
+                    )
+            raise Broken(told)
         served.finish_reason = served.finish_reason or event.finish_reason
 
     def run_out(self, after_step: Callable[[], object] | None = None) -> None:
@@ -303,7 +314,7 @@ def check_answer(family: str, name: str, served: Served, company: int = 1) -> No
     if served.finish_reason == "error":
         raise Broken(f"{case} ended with 'error'; nothing had failed.")
     if served.given not in (None, served.prompt):
-        raise Broken(
+        raise BrokenRule(
             f"{case}: the engine changed the caller's list `prompt_ids`: it has {len(served.given or ())} tokens now. "
             "Append to a list of your own."
         )
@@ -314,7 +325,7 @@ def check_answer(family: str, name: str, served: Served, company: int = 1) -> No
         )
         raise Broken(
             f"{case}: `generate` gives {_shown(right, same)}, the engine gave {_shown(served.tokens, same)}. "
-            f"{_difference(same, len(served.tokens), len(right))}{_ended_at_end_token(served, same, len(right))}"
+            f"{_difference(same, len(served.tokens), len(right))}{_why_it_ended(served, same, right)}"
         )
     ends = (*params.stop_token_ids, *(() if params.ignore_eos else (END,)))
     reason = "stop" if right[-1] in ends else "length"
@@ -331,10 +342,22 @@ def _difference(same: int, got: int, wanted: int) -> str:
     return f"{told} the same; then they differ." if same else "The first token differs."
 
 
-def _ended_at_end_token(served: Served, same: int, wanted: int) -> str:
-    is_cut = 0 < same == len(served.tokens) < wanted
-    if is_cut and served.params.ignore_eos and served.tokens[-1] == END:
+def _why_it_ended(served: Served, same: int, right: list[int]) -> str:
+    """Why an answer that is right so far may have ended too early or too late; "" if nothing tells."""
+    params, length = served.params, len(served.prompt) + len(served.tokens)
+    is_cut = 0 < same == len(served.tokens) < len(right)
+    if is_cut and params.ignore_eos and served.tokens[-1] == END:
         return f" The last one that came is {END}, the end token, and the request has `ignore_eos`."
+    if is_cut and served.finish_reason == "length" and length == params.max_tokens:
+        return (
+            f" It ended with 'length', and the prompt and the answer are {len(served.prompt)} + {len(served.tokens)} = "
+            f"{length} tokens. Does max_tokens count the prompt in your engine? It limits the answer alone."
+        )
+    if same == len(right) < len(served.tokens) and right[-1] == END:
+        told = f" {END} is the end token"
+        if params.ignore_eos and END in params.stop_token_ids:
+            told += ", and here also a stop token of the request. `ignore_eos` says nothing of its stop tokens"
+        return f"{told}."
     return ""
 
 

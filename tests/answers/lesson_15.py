@@ -234,6 +234,11 @@ def counts_only_the_new_tokens(request, token_ids):
     )
 
 
+def counts_the_prompt(request, token_ids):
+    made = request_to_go_on(request, token_ids)
+    return None if made and len(request["prompt"]) + len(made["output_token_ids"]) >= request["max_tokens"] else made
+
+
 def one_token_too_early(request, token_ids):
     made = request_to_go_on(request, token_ids)
     return None if made and len(made["output_token_ids"]) + 1 >= request["max_tokens"] else made
@@ -653,6 +658,10 @@ def no_number_without_a_gap(block_hashes, replica):
             return count
 
 
+def first_gap(block_hashes, replica):
+    return next(i for i, block in enumerate(block_hashes) if block not in replica.sent_blocks)
+
+
 def counts_up_to_a_gap(block_hashes, replicas, imbalance_limit):
     counts = [no_number_without_a_gap(block_hashes, replica) for replica in replicas]
     best = max(range(len(replicas)), key=lambda i: (counts[i], -replicas[i].load, -replicas[i].num_sent, -i))
@@ -736,6 +745,7 @@ WRONG = {
         Wrong("counts behind gaps", counts_behind_gaps, "stop at the first block that is missing"),
         Wrong("counts all blocks", counts_all_blocks, "Count only the blocks of *this* prompt"),
         Wrong("None without a gap", counts_up_to_a_gap, "For replica 1, no block of the prompt is missing"),
+        Wrong("no default", routed(num_matched=first_gap), "For replica 1, no block of the prompt is missing. Does"),
         Wrong("knows it or not", only_knows_or_not, "The longer beginning saves more"),
         Wrong("a strict limit", strict_limit, "not *more than* 3"),
         Wrong("an absolute limit", absolute_limit, "about the *difference*"),
@@ -774,7 +784,8 @@ WRONG = {
         Wrong("the caller's list", extends_the_callers_list, "the same list object"),
         Wrong("never complete", never_complete, "no replica has anything left to generate"),
         Wrong("counts new tokens only", counts_only_the_new_tokens, "Three tokens before this request"),
-        Wrong("complete too early", one_token_too_early, "yours returned None"),
+        Wrong("max_tokens counts the prompt", counts_the_prompt, "does your code count those, too?"),
+        Wrong("complete too early", one_token_too_early, "it has fewer than `max_tokens` tokens"),
         Wrong("the last new token only", last_new_token_only, "none since: that is all of them"),
         Wrong("nothing without tokens", fails_without_tokens, "failed before its first token"),
         Wrong("output_token_ids is None", no_output_tokens_as_none, '"output_token_ids" is None'),

@@ -2,6 +2,8 @@
 
 import copy
 
+from operator import itemgetter, methodcaller
+
 import torch
 
 from answers import Wrong
@@ -142,6 +144,14 @@ def always_float32(weight, bias, cut, rank, world_size):
 
 def halves_only(weight, bias, cut, rank, world_size):
     return cut_linear(weight, bias, cut, rank % 2, 2)
+
+
+def always_a_bias(change):
+    def attempt(weight, bias, cut, rank, world_size):
+        change(bias)
+        return cut_linear(weight, bias, cut, rank, world_size)
+
+    return attempt
 
 
 def with_chunk(weight, bias, cut, rank, world_size):
@@ -385,6 +395,13 @@ def with_padding(tensor, worker):
         worker.send(rank - 1 if rank else size - 1, rows[(rank - 1 + step) % size])
         rows[(rank + step) % size] = worker.receive((rank + 1) % size)
     return rows.flatten()[: tensor.numel()].clone().view(tensor.shape)
+
+
+def keeps_the_padding(tensor, worker):
+    length = -(-tensor.numel() // worker.world_size) * worker.world_size
+    if length == tensor.numel():
+        return with_padding(tensor, worker)
+    return with_padding(torch.nn.functional.pad(tensor.flatten(), (0, length - tensor.numel())), worker)
 
 
 def with_slices(tensor, worker):
@@ -720,6 +737,8 @@ WRONG = {
         Wrong("two parts only", halves_only, "yours has [3, 4]"),
         Wrong("refuses an uneven bias", refuses_a_bias_that_is_uneven, "one process adds all of it"),
         Wrong("refuses a short part only", refuses_a_short_part_only, "No rank may go on alone"),
+        Wrong("slices a bias of None", always_a_bias(itemgetter(slice(2))), "the weight has no bias"),
+        Wrong("clones a bias of None", always_a_bias(methodcaller("clone")), "the weight has no bias"),
         Wrong("the arguments for one process", nothing_new_for_one, "One process gets the whole layer"),
     ],
     "16.2": [
@@ -777,6 +796,7 @@ WRONG = {
             in_a_ring(cut=lambda flat, size: list(flat.view(size, -1)), join=lambda parts, tensor: torch.cat(parts)),
             "so no N equal parts are possible. Parts may differ by one in length",
         ),
+        Wrong("keeps the padding", keeps_the_padding, "Then cut the result off after its first 5 elements"),
         Wrong("equal parts only", in_a_ring(cut=equal_parts_only, join=lambda parts, tensor: torch.cat(parts)), "[4]"),
         Wrong("the rest isn't added", loses_the_rest_of_the_sum, "Does some part get lost"),
         Wrong("in place", in_a_ring(copy=lambda tensor: tensor.flatten()), "The parts of a tensor are views"),
@@ -817,6 +837,7 @@ WRONG = {
         Wrong("only the MLP", in_a_layer(columns=FIRST[3:], rows=SECOND[1:], sums=SECOND[1:]), "It was not cut"),
         Wrong("no sum", in_a_layer(sums=()), "this forward pass: 0"),
         Wrong("one sum", in_a_layer(sums=SECOND[1:]), "the norm before the MLP"),
+        Wrong("one sum of the layer's output", in_a_layer(sums=("",)), "Is it the layer's output that you add up?"),
         Wrong("the whole layer's output", in_a_layer(sums=(SECOND[0], "")), "the residual counts for every process"),
         Wrong("a sum of every matrix", in_a_layer(sums=(*FIRST, *SECOND)), "only those of a row cut"),
         Wrong("a sum on top", in_a_layer(sums=(*SECOND, "mlp")), "are added up, once"),

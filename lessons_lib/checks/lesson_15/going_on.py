@@ -35,14 +35,17 @@ def _go_on(attempt, request: dict, token_ids: list[int]):
     return got, case
 
 
-def _expect(attempt, request: dict, token_ids: list[int]) -> None:
+TOO_FEW = "The completion isn't complete: it has fewer than `max_tokens` tokens."
+
+
+def _expect(attempt, request: dict, token_ids: list[int], if_none: str = TOO_FEW) -> None:
     want = {**request, "output_token_ids": [*request.get("output_token_ids", ()), *token_ids]}
     got, case = _go_on(attempt, request, token_ids)
     if got is None:
         raise Mistake(
             "expected a request; yours returned None.",
             case=case,
-            idea="The completion isn't complete: it has fewer than `max_tokens` tokens.",
+            idea=if_none,
         )
     if not want["output_token_ids"]:
         got = {"output_token_ids": [], **got}  # an empty list may be left out
@@ -177,6 +180,11 @@ def _check_limit(attempt) -> None:
                 since = "two since: the completion has all five" if token_ids else "none since: that is all of them"
                 idea = f"Three tokens before this request and {since}. {idea}"
             raise Mistake(f"expected None; yours returned {short(got)}.", case=case, idea=idea)
+    prompt = (
+        "The completion has one of four tokens. The prompt has more: does your code count those, too? `max_tokens` "
+        "limits the completion alone."
+    )
+    _expect(attempt, {**REQUEST, "prompt": [5, 6, 7, 5, 6], "max_tokens": 4}, [8], if_none=prompt)
     _expect(attempt, {**REQUEST, "max_tokens": 3}, [8, 9])
     _expect(attempt, {**REQUEST, "max_tokens": 5, "output_token_ids": [1, 2]}, [8])
 

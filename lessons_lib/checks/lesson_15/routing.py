@@ -57,6 +57,16 @@ def _called(attempt, prompt: list[bytes], replicas: list[Replica], limit: int, c
             idea="Something is None where a number is needed. For replica "
             f"{whole[0]}, no block of the prompt is missing: what does your count return then?",
         ) from None
+    except StopIteration:
+        whole = [index for index, one in enumerate(replicas) if all(block in one.sent_blocks for block in prompt)]
+        if not whole:
+            raise
+        raise Mistake(
+            "your code raised StopIteration: a `next` found nothing.",
+            case=case,
+            idea=f"For replica {whole[0]}, no block of the prompt is missing. Does your code look for the first one "
+            "that is? `next(..., default)` returns the default if there is none.",
+        ) from None
     if [id(one) for one in given] != [id(one) for one in replicas]:
         raise Mistake(
             "your code changed the list `replicas`.",

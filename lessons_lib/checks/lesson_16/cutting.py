@@ -31,6 +31,15 @@ def _cut(attempt, weight, bias, cut: str, rank: int, world_size: int, case: str 
             idea=f"Colwise divides the {outputs} outputs, rowwise the {inputs} inputs. Does your code test the number "
             "that this cut divides?",
         ) from None
+    except (TypeError, AttributeError) as error:
+        if bias is not None or "NoneType" not in str(error):
+            raise
+        raise Mistake(
+            f"your code raised {type(error).__name__}: {error}.",
+            case=case,
+            idea="`bias` is None here: the weight has no bias. Does your code cut or copy it all the same? Then the "
+            "part has no bias, either: return None for it.",
+        ) from None
     if not (isinstance(got, tuple) and len(got) == 2):
         raise Mistake(
             f"expected a tuple (weight, bias); yours returned {short(got, 60)}.", case=case, idea="Return both parts."

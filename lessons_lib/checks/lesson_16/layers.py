@@ -338,14 +338,20 @@ def _why_not_the_same(parts, results: list[torch.Tensor], num_sums: int, has_bia
         return "The first forward pass was right. Is something done only once? A hook must stay, for all passes."
     if num_sums == 0:
         return "Each process has only a part of every sum. Where do the parts have to be added up?"
+    is_same = all(torch.allclose(got, results[0]) for got in results)
     if num_sums == 1:
-        return (
+        idea = (
             "One sum isn't enough. The results of attention and of the MLP are both sums over all processes, and the "
             "norm before the MLP needs the whole result of attention, so they can't be added up in one go."
         )
+        if is_same:
+            idea += (
+                " Is it the layer's output that you add up? The residual is in it, and would count for each process."
+            )
+        return idea
     if num_sums > 2:
         return "The results of a column cut are complete as they are; only those of a row cut are added up, once."
-    if any(not torch.allclose(got, results[0]) for got in results):
+    if not is_same:
         return (
             "The ranks return different tensors. What a hook returns takes the place of the module's output, and a row "
             "cut without a sum leaves each rank with its own part. Is it the *output* of each row cut that you add up, "

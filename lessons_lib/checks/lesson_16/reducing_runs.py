@@ -116,6 +116,9 @@ def _check_kind(got, tensor: torch.Tensor, rank: int, case: str) -> None:
             else "A tensor without dimensions is one number, and `flatten` makes a list of it: `.view(tensor.shape)` "
             "works here, too."
             if not tensor.dim()
+            else "Your result has more elements than the tensor. Did you fill up the tensor, to get equal parts? Then "
+            f"cut the result off after its first {tensor.numel()} elements."
+            if got.numel() > tensor.numel()
             else "If the number of workers doesn't divide the length, some parts are one element longer than others.",
         )
     if got.dtype != tensor.dtype:

@@ -1,7 +1,7 @@
 """The checks of the engine of lesson 17: the items of its levels, up to the first that doesn't hold."""
 
 from lessons_lib.checks.exercise import Mistake, current_case
-from lessons_lib.conformance.driver import Bench, Broken, MakeEngine, NotOffered
+from lessons_lib.conformance.driver import Bench, Broken, BrokenRule, MakeEngine, NotOffered
 from lessons_lib.conformance.items import Item
 from lessons_lib.conformance.levels import levels_up_to
 from lessons_lib.conformance.oracle import a_prompt
@@ -83,9 +83,8 @@ def _not_offered(item: Item, make_engine: MakeEngine) -> str:
     try:
         item.test(bench)
     except Broken as error:
-        raise Mistake(
-            f"`{item.name}` is broken. {item.sentence}.", case=str(error), idea=f"Lesson {item.lesson} has it."
-        ) from error
+        idea = "" if isinstance(error, BrokenRule) else f"Lesson {item.lesson} has it."
+        raise Mistake(f"`{item.name}` is broken. {item.sentence}.", case=str(error), idea=idea) from error
     except NotOffered as error:
         return f"{item.name}: {error}"
     finally:

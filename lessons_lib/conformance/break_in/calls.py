@@ -14,28 +14,36 @@ class Calls:
 
     Attributes:
         told: those calls, in words.
+        early: requests that got tokens before they were aborted.
     """
 
     def __init__(self) -> None:
         self.told: list[str] = []
+        self.early: list[str] = []
 
     def noted_of(self, make_engine: Callable[..., Any]) -> Callable[..., Any]:
         def making(**limits: int) -> Any:
-            engine, told = make_engine(**limits), list[str]()
+            engine, told, served, early = make_engine(**limits), list[str](), set[str](), list[str]()
             for name in ("add_request", "step", "abort"):
-                setattr(engine, name, self._noted(name, getattr(engine, name), told))
+                setattr(engine, name, self._noted(name, getattr(engine, name), told, served, early))
             return engine
 
         return making
 
-    def _noted(self, name: str, method: Callable[..., Any], told: list[str]) -> Callable[..., Any]:
+    def _noted(
+        self, name: str, method: Callable[..., Any], told: list[str], served: set[str], early: list[str]
+    ) -> Callable[..., Any]:
         def noting(*args: Any, **named: Any) -> Any:
-            self.told = told
+            self.told, self.early = told, early
             returned = method(*args, **named)
             if name == "step":
                 told.append(f"step gave {_events(returned)}")
+                served.update(event.request_id for event in returned if event.token_ids)
             else:
-                told.append(f"{name} of {(args[0] if args else named.get('request_id'))!r}")
+                request_id = args[0] if args else named.get("request_id")
+                told.append(f"{name} of {request_id!r}")
+                if name == "abort" and request_id in served:
+                    early.append(request_id)
             return returned
 
         return noting
@@ -43,12 +51,13 @@ class Calls:
     def __str__(self) -> str:
         """As the end of a sentence; nothing if there was no call."""
         all_told = [each + (f", {n} times" if (n := len(list(same))) > 1 else "") for each, same in groupby(self.told)]
-        shown = []
+        shown, last = [], ""
         for index, each in enumerate(all_told):
-            if not MOST_SHOWN / 2 <= index < len(all_told) - MOST_SHOWN / 2 or each.startswith("abort"):
+            if not MOST_SHOWN / 2 <= index < len(all_told) - MOST_SHOWN / 2 or "abort of" in (each + last):
                 shown.append(each)
             elif shown[-1] != "…":
                 shown.append("…")
+            last = each
         return f". Until then: {'; '.join(shown)}" if shown else ""
 
 

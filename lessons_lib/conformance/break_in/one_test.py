@@ -82,6 +82,11 @@ def _failed(name: str, outcome: Outcome, calls: Calls, idea: str) -> Mistake:
     """What is wrong with a test that a right engine fails."""
     error = outcome.error
     what = (str(error) or "its assertion has no message").removesuffix(".")
+    if name == "the course's engine" and calls.early and calls.told[-1].startswith("step"):
+        idea += (
+            f" Request {calls.early[0]!r} got tokens before its abort, and none after it. Does your test count those "
+            "from before, or those of another request?"
+        )
     if isinstance(error, TooManySteps):
         idea = "Step while `has_unfinished()` is True, or a fixed number of times."
     if isinstance(error, TypeError):
