@@ -749,7 +749,7 @@ from lessons_lib.measuring import recorded_short_decodes
 
 show_source(merge_if_last)
 provenance, short_decodes = recorded_short_decodes()
-print("recorded:", provenance)
+print(provenance)
 Table(
     ["query heads, KV heads, head size", "sequences", "keys of each", "two kernels, µs", "one kernel, µs", "ratio"],
     [

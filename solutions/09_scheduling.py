@@ -554,7 +554,7 @@ def row_of_latency(name, run):
 
 
 Table(
-    columns=["policy", "mean latency, s", "p99 latency, s", "longest queue time, s", "mean latency, tier 0", "tier 1"],
+    columns=["policy", "mean latency, s", "p99 latency, s", "longest queue time, s", "mean latency of tier 0, s", "of tier 1, s"],
     rows=[row_of_latency(name, run) for name, run in large.items()],
     caption="100,000 requests",
 )

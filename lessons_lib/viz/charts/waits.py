@@ -19,6 +19,7 @@ _MARGIN, _GUTTER, _LEFT, _HEIGHT = 16, 24, 46, 180
 _BINS = 60
 _MOST_POINTS = 300  # in a panel; more requests are drawn as bins
 _GRID = "#E6E6E6"
+_LINE = 16
 
 
 @dataclass(frozen=True)
@@ -61,8 +62,8 @@ class _Panel:
 def draw_waits(runs: Mapping[str, Simulation], tiers: Mapping[str, int], title: str = "") -> Picture:
     """Queue time against arrival time, per tier, with all panels on the same axes.
 
-    A few requests are drawn as points. Many are binned by arrival time: a line for each bin's mean, and a pale band up
-    to its longest wait.
+    A few requests are drawn as points. Many are binned by arrival time: a thick line for each bin's mean, and a pale
+    band up to a thin line, its longest wait.
 
     Args:
         tiers: sequence id -> tier, for every sequence of the runs.
@@ -75,12 +76,13 @@ def draw_waits(runs: Mapping[str, Simulation], tiers: Mapping[str, int], title: 
     last_arrival, longest = np.concatenate([np.zeros((1, 2)), *everything]).max(axis=0).tolist()
     columns = min(max(len(runs), 1), 2)
     width = (WIDTH - 2 * _MARGIN - (columns - 1) * _GUTTER) / columns
+    head = 24 + _LINE * max(map(len, waits.values()), default=1)  # a line for each tier
     d = Drawing()
     d.text(_MARGIN, 20, title or "Queue time against time of arrival", 15, bold=True)
     y = 36.0
     for index, (name, by_tier) in enumerate(waits.items()):
         left = _MARGIN + (index % columns) * (width + _GUTTER)
-        panel = _Panel(left + _LEFT, left + width, y + 40, last_arrival, longest)
+        panel = _Panel(left + _LEFT, left + width, y + head, last_arrival, longest)
         _head(d, name, by_tier, left, y)
         _axes(d, panel)
         if _is_many(by_tier):
@@ -135,11 +137,12 @@ def _is_many(by_tier: dict[int, np.ndarray]) -> bool:
 
 def _head(d: Drawing, name: str, by_tier: dict[int, np.ndarray], left: float, y: float) -> None:
     d.text(left, y + 6, name, 13.5, bold=True)
-    told = (
+    told = [
         f"tier {tier}: mean {say_seconds(_mean(points))}, longest {say_seconds(_longest(points))}"
         for tier, points in by_tier.items()
-    )
-    d.text(left, y + 24, "; ".join(told) or "no request was served", 12, fill=SOFT_INK)
+    ]
+    for line, words in enumerate(told or ["no request was served"]):
+        d.text(left, y + 24 + _LINE * line, words, 12, fill=SOFT_INK)
 
 
 def _axes(d: Drawing, panel: _Panel) -> None:
@@ -203,7 +206,7 @@ def _legend(d: Drawing, tiers: list[int], is_binned: bool, y: float) -> float:
         d.text(x + 26, y + 8, f"tier {tier}" + (", the best" if tier == 0 else ""), 12)
         x += 60 + sans_width(f"tier {tier}, the best", 12)
     how = (
-        "line: mean of the requests that arrived then; pale band: from the mean to the longest wait"
+        "thick line: mean of the requests that arrived then; thin line: their longest wait"
         if is_binned
         else "queue time, each request"
     )

@@ -82,6 +82,10 @@ def draw_layer(
     for line in textwrap.wrap(reading, 64):
         d.text(_LEFT, bottom + 16, line, 12.5, bold=True)
         bottom += 18
+    if bool((mask & ~wanted).any()):
+        words = "Colored: attends. ✕: attends, and a rule that is off would forbid it."
+        d.text(_LEFT, bottom + 16, words, 12, fill=SOFT_INK)
+        bottom += 18
     low = _texts(d, names, tokens, answers, right)
     d.height = max(bottom, low) + 14
     return d.picture(_describe(mask, wanted, names, layer, answers, right, reading))

@@ -219,5 +219,7 @@ def _footer(d: Drawing, step: PagedStep, reader: str | None, y: float) -> float:
         d.text(x + 25, y, text, 12, fill=SOFT_INK)
         x += 46 + 6.1 * len(text)
     if cells:
-        d.text(x, y, f"{sample} 2: the second block of {sample}", 12, fill=SOFT_INK)
+        longest = max(step.tables, key=lambda name: len(step.tables[name]), default=sample)
+        which = "2: the second" if len(step.tables.get(longest, ())) > 1 else "1: the first"
+        d.text(x, y, f"{longest} {which} block of {longest}", 12, fill=SOFT_INK)
     return draw_faults(d, access_faults(step), _LEFT, y) + 20

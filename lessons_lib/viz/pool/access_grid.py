@@ -190,9 +190,10 @@ def _cells(d: Drawing, lot: Lot, block: _Block, offsets: range, x: float, y: flo
         d.rect(left, y + edge / 2, width, height - edge, block.colour, INK, edge)
     middle, numbered = x + (lot.cell - 1) / 2, lot.cell >= _NUMBER_CELL
     if block.is_read and filled:
-        dots = y + (height - 4.5 if numbered else height / 2)
+        # beside the number, in the corner
+        first, dots = (x + lot.cell - 5.5, y + 4) if numbered else (middle, y + height / 2)
         d.lines(
-            f"M{number(middle)} {number(dots)}h{number((filled - 1) * lot.cell + 0.5)}",
+            f"M{number(first)} {number(dots)}h{number((filled - 1) * lot.cell + 0.5)}",
             INK,
             max(1.6, min(lot.cell / 4, 4)),
             dots=lot.cell,

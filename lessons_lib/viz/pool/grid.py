@@ -203,7 +203,7 @@ def _tables(d: Drawing, state: PoolState, y: float) -> float:
     d.text(
         x,
         y + 8,
-        "block tables, blocks in the order of the tokens" if state.tables else "block tables: none",
+        "block tables, in the order of the tokens" if state.tables else "block tables: none",
         12,
         fill=SOFT_INK,
     )

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from lessons_lib.recording.replica_streams import StreamRecord
+from lessons_lib.viz.drawing.notes import sans_width
 from lessons_lib.viz.drawing.palette import EDGE, INK, NEUTRAL, SOFT_INK, color_of
 from lessons_lib.viz.drawing.picture import Picture
 from lessons_lib.viz.drawing.svg import WIDTH, Drawing, number
@@ -37,8 +39,9 @@ def draw_streams(streams: Sequence[StreamRecord], num_replicas: int, lost: tuple
         _draw_loss(d, lost, tops, per, band, length)
     for row, stream in enumerate(streams):
         _draw_stream(d, stream, row, tops, per)
+    _draw_moves(d, streams, tops, per, band)
     d.height = tops[-1] + band + 34
-    moved = " Arrow: the stream goes on in another replica." if _has_moved(streams) else ""
+    moved = " Arrow: these streams go on in another replica." if _has_moved(streams) else ""
     words = f"Time →, a box for each chunk that a reader gets. ✓: the stream is complete.{moved}"
     d.text(_LEFT, d.height - 14, words, 12, fill=SOFT_INK)
     return d.picture(_describe(streams, lost))
@@ -58,17 +61,10 @@ def _draw_loss(d: Drawing, lost: tuple[int, int], tops: Sequence[float], per: fl
 
 
 def _draw_stream(d: Drawing, stream: StreamRecord, row: int, tops: Sequence[float], per: float) -> None:
-    colour, before = color_of(stream.name), None
+    colour = color_of(stream.name)
     for index, (time, replica) in enumerate(stream.tokens):
         x, y = _LEFT + per * time, tops[replica] + row * _ROW + 3
-        d.rect(x + 0.5, y, per - 1, _ROW - 6, colour, title=f"{stream.name}: token {index}, by replica {replica}")
-        if before and before[1] != replica:
-            start = tops[before[1]] + row * _ROW + _ROW / 2
-            last = _LEFT + per * (before[0] + 1)
-            end = y - 2 if replica > before[1] else y + _ROW
-            path = f"M{number(last)} {number(start)}L{number(x + per / 2)} {number(end)}"
-            d.lines(path, INK, 1.5, arrow=True)
-        before = time, replica
+        d.rect(x + 0.75, y, per - 1.5, _ROW - 6, colour, title=f"{stream.name}: token {index}, by replica {replica}")
     if stream.end:
         time, reason = stream.end
         place = tops[stream.tokens[-1][1]] if stream.tokens else tops[0]
@@ -76,6 +72,24 @@ def _draw_stream(d: Drawing, stream: StreamRecord, row: int, tops: Sequence[floa
         fill, sign = (INK, "!") if reason == "error" else (colour, "✓")
         d.rect(x + 2, y, _ROW - 6, _ROW - 6, fill, INK, radius=3, title=f"{stream.name} ends: {reason}")
         d.text(x + 2 + (_ROW - 6) / 2, y + (_ROW - 6) / 2, sign, 12, "middle", bold=True, on=fill)
+
+
+def _draw_moves(d: Drawing, streams: Sequence[StreamRecord], tops: Sequence[float], per: float, band: float) -> None:
+    """One arrow, from band to band, for all streams that move at the same time, with their names beside it."""
+    moves: dict[tuple[int, int, int], list[str]] = {}
+    for stream in streams:
+        for (_, before), (time, after) in pairwise(stream.tokens):
+            if before != after:
+                moves.setdefault((time, before, after), []).append(stream.name)
+    right = 0.0  # the end of the last arrow's names: no arrow is drawn over them
+    for (time, before, after), names in sorted(moves.items()):
+        x = max(_LEFT + per * (time + 0.5), right)
+        goes_down, words = after > before, ", ".join(names)
+        start, end = (tops[before] + band, tops[after] - 3) if goes_down else (tops[before], tops[after] + band + 3)
+        d.lines(f"M{number(x)} {number(start)}V{number(end)}", INK, 2, arrow=True)
+        near = start + (_BAND_GAP if goes_down else -_BAND_GAP) / 2
+        d.text(x + 10, near, words, 12, bold=True)
+        right = x + 20 + 1.1 * sans_width(words, 12)
 
 
 def _describe(streams: Sequence[StreamRecord], lost: tuple[int, int] | None) -> str:

@@ -51,9 +51,12 @@ def draw_heat_table(
     """
     width = min(_WIDEST, (WIDTH - left - _RIGHT) / max(len(columns), 1))
     d.text(left - 10, y + 8, corner, 12, "end", fill=SOFT_INK)
-    for index, name in enumerate(columns):
-        d.text(left + (index + 0.5) * width, y + 8, name, 12, "middle", bold=True)
-    y += 22
+    is_narrow = any(1.1 * sans_width(name, 12) > width - 10 for name in columns)  # bold letters are a tenth wider
+    heads = [name.replace(", ", ",\n").split("\n") if is_narrow else [name] for name in columns]
+    for index, lines in enumerate(heads):
+        for row, line in enumerate(lines):
+            d.text(left + (index + 0.5) * width, y + 8 + 15 * row, line, 12, "middle", bold=True)
+    y += 7 + 15 * max(map(len, heads), default=1)
     for name, line in zip(rows, cells):
         d.text(left - 10, y + _ROW / 2, name, 12, "end", bold=True)
         for index, cell in enumerate(line):
