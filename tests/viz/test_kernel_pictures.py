@@ -325,6 +325,18 @@ def test_the_faster_the_darker():
     )
 
 
+@pytest.mark.parametrize("combinations", [2, 4, 6, 8])
+def test_the_heads_of_many_columns_stay_apart(combinations):
+    kinds = [(warps, stages) for warps in (2, 4, 8, 16) for stages in (2, 3)][:combinations]
+    picture = draw_sweep([tile(16, 32, *kind, 20.0) for kind in kinds])
+    heads = [label_box(e) for e in elements(picture, "text") if re.match(r"\d+ (warps|stages)", e.text)]
+    lines = {round(head.top) for head in heads}
+    assert len(lines) == 2
+    for line in lines:
+        row = sorted((head for head in heads if round(head.top) == line), key=lambda head: head.left)
+        assert all(head.right + 8 < following.left for head, following in zip(row, row[1:]))
+
+
 def test_the_chosen_combination_says_so_and_must_have_a_time():
     chosen = {"rows": 16, "keys": 32, "warps": 4, "stages": 2}
     picture = draw_sweep(SWEEP, chosen=chosen)

@@ -36,6 +36,16 @@ def test_a_stream_moves_to_the_band_of_the_other_replica():
     assert "Replica" not in draw_streams([moved], 2).alt.split(".")[1]
 
 
+def test_streams_that_move_together_share_an_arrow():
+    def stream(name, *replicas):
+        return StreamRecord(name, list(enumerate(replicas)), None)
+
+    streams = [stream("A", 0, 1, 1), stream("B", 1, 1, 1), stream("C", 0, 1, 0), stream("D", 0, 1, 1)]
+    picture = draw_streams(streams, 2)
+    assert ">A, C, D</text>" in picture.svg and ">C</text>" in picture.svg
+    assert picture.svg.count("arrow-") == 3  # the definition, one for three streams, and one for C's way back
+
+
 def test_streams_without_tokens_are_refused():
     with pytest.raises(ValueError, match="no stream has a token"):
         draw_streams([StreamRecord("A")], 2)
