@@ -420,7 +420,7 @@ How much does each step write, and how much did lesson 05 copy in the same step?
 
 # %%
 written = [step.tokens_computed * per_token / 1024 for step in paged.trace.steps]
-reveal("06.a", copied[59] / written[59], unit="times as much")
+reveal("06.a", copied[59] / written[59], unit="times as much in step 60")
 steps = len(copied)
 print(f"whole run: lesson 05 copied {sum(copied) / 1024:,.0f} MiB; lesson 06 wrote {sum(written) / 1024:.1f} MiB and copied {paged.trace.bytes_copied} bytes within the cache")
 line_chart(

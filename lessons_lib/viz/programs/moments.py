@@ -19,7 +19,7 @@ from lessons_lib.viz.programs.touched_cells import Touched, touched
 from lessons_lib.viz.programs.words import ids_text, program_name, sentences
 from lessons_lib.viz.stepper import Stepper
 
-NOW = SERIES[4]
+NOW = SERIES[0]  # as strong as LOADED is pale
 _LEFT, _MIDDLE, _TOP = 16, 440, 62  # x of the code and of the memory; y of both
 _CODE, _LINE, _MOST_LINES = 10.5, 14.5, 25
 _LABEL, _ROW = 92, 20  # width of a tensor's name; height of its strip
