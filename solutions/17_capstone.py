@@ -131,7 +131,8 @@ item.)
 
 **Your task: `make_engine(model, limits, tokenizer)`.** Return your engine. With the file, that's one line:
 `return engine_of("my_serving")(model, limits, tokenizer)`. The check tries every item of `answers`, up to the first
-that doesn't hold. Then it adds three requests at once.
+that doesn't hold. Then it adds three requests at once, calls `step` without any, and adds a prompt that fills the
+context.
 """
 
 # %% exercise="17.1"

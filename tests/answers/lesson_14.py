@@ -538,7 +538,22 @@ class SleepsByAnImportedName(Right):
         return items
 
 
+async def take_closed_after_the_wait(self):
+    while not self._items and not self.is_closed:
+        self._has_news.clear()
+        await self._has_news.wait()
+        if self.is_closed:
+            return []
+    items, self._items = self._items, []
+    return items
+
+
 MAILBOXES = [
+    Wrong(
+        "loses what comes with the end",
+        mailbox("ClosedAfterTheWait", take=take_closed_after_the_wait),
+        "The last tokens and the end come together",
+    ),
     Wrong("asks whether any is true", mailbox("AnyIsTrue", take=take_if_any_is_true), "as `any` does"),
     Wrong("equal items once", mailbox("Unequal", take=take_unequal), "also those that are equal"),
     Wrong("sleeps by an imported name", SleepsByAnImportedName, "`sleep`, which is `time.sleep`, was called"),

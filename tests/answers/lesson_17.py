@@ -192,6 +192,8 @@ class Alone:
         self.model, self.limits, self.queue = model, limits, deque()
 
     def add_request(self, request_id, prompt_ids, params):
+        if len(prompt_ids) >= self.limits.max_model_len and self.mistake != "no room":
+            raise ValueError("no room for an answer")
         if self.mistake == "appends first":
             self.queue.append((request_id, list(prompt_ids), [], params))
         if len(prompt_ids) + params.max_tokens > self.limits.max_model_len - (self.mistake == "one too few"):
@@ -204,7 +206,7 @@ class Alone:
 
     @torch.inference_mode()
     def step(self):
-        if not self.queue:
+        if not self.queue and self.mistake != "none to step":
             return []
         request_id, prompt, answer, params = self.queue[0]
         logits = self.model(input_ids=torch.tensor([prompt + answer])).logits[0]
@@ -238,6 +240,8 @@ class Alone:
         is_full = counted >= params.max_tokens
         if self.mistake != "past the context":
             is_full = is_full or len(prompt) + len(answer) == self.limits.max_model_len
+        if self.mistake == "length at the context first" and len(prompt) + len(answer) == self.limits.max_model_len:
+            return "length"
         if self.mistake == "length first" and is_full:
             return "length"
         if self.mistake == "eos as a reason" and is_ended:
@@ -378,6 +382,13 @@ class WithACache:
 WRONG["17.1"] = [
     Wrong("returns nothing", no_engine, "returned NoneType, which has no `add_request`"),
     Wrong("the first position", alone("first position"), "The first 2 tokens are the same; then they differ"),
+    Wrong(
+        "length before stop where the context ends",
+        alone("length at the context first"),
+        "a stop token there says `stop`",
+    ),
+    Wrong("a prompt that fills the context", alone("no room"), "a prompt of 64 tokens, with a context of 64"),
+    Wrong("a step without requests", alone("none to step"), "Without requests, step() returns []"),
     Wrong("max_tokens counts the prompt", alone("counts the prompt"), "Does max_tokens count the prompt"),
     Wrong("appends to the caller's list", alone("the caller's list"), "it has 15 tokens now"),
     Wrong("all tokens again", alone("all again"), "Are these the same tokens again?"),

@@ -121,9 +121,7 @@ def test_starvation_is_a_line_that_climbs_while_the_other_stays_low():
         "tier 1, 2,000 served: mean wait 40 s, of the first third 13.3 s, of the last third 66.7 s, longest 80 s"
         in picture.alt
     )
-    assert "thick line: mean of the requests that arrived then; thin line: their longest wait" in texts(
-        picture
-    )
+    assert "thick line: mean of the requests that arrived then; thin line: their longest wait" in texts(picture)
 
 
 def test_a_hundred_thousand_requests_are_drawn_with_as_few_elements_as_ten_thousand():

@@ -24,6 +24,7 @@ from lessons_lib.checks.lesson_14.mailbox_cancelling import (
 from lessons_lib.checks.lesson_14.mailbox_closing import (
     check_closed,
     check_closed_while_waiting,
+    check_last_item_while_waiting,
     check_put_after_close,
     check_says_closed,
 )
@@ -338,6 +339,7 @@ STORIES = (
     _no_reader,
     check_closed,
     check_closed_while_waiting,
+    check_last_item_while_waiting,
     check_put_after_close,
     check_cancelled,
     check_cancelled_after_taking,

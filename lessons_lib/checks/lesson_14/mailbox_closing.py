@@ -69,6 +69,25 @@ def check_closed_while_waiting(attempt) -> None:
     play(story, case, NEVER_ENDS, SPINNING)
 
 
+def check_last_item_while_waiting(attempt) -> None:
+    case = 'a reader waits; put("dog"), close(), both before it runs again; then take().'
+
+    async def story():
+        box = new_box(attempt, case)
+        reading = asyncio.ensure_future(take_items(box, case))
+        await settle()
+        put_items(box, "dog", case=case)
+        close_box(box, case)
+        idea = (
+            "The last tokens and the end come together. [] says that nothing follows, so it may come only when the "
+            "mailbox is closed *and* empty. What does your code look at first when it wakes up?"
+        )
+        expect_items(await reading, ["dog"], case, idea)
+        expect_items(await take_items(box, case), [], case, "Closed and empty: nothing follows.")
+
+    play(story, case, NEVER_ENDS, SPINNING)
+
+
 def check_put_after_close(attempt) -> None:
     case = 'close(), put("late"), take().'
 

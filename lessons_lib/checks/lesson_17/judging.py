@@ -8,10 +8,16 @@ from lessons_lib.conformance.oracle import a_prompt
 from lessons_lib.conformance.texts import byte_tokenizer
 
 
+# Items of later levels that an engine of one request at a time has to hold as well.
+_EDGES = ("batches.idle", "manners.too_long_a_prompt")
+
+
 def check_first_level(make_engine: MakeEngine) -> None:
-    """Try the items of `answers`, and requests that wait; see `check_up_to`."""
+    """Try the items of `answers`, requests that wait, no request, and a prompt without room; see `check_up_to`."""
     check_up_to("answers", make_engine)
     _check_waiting(make_engine)
+    for item in (item for level in levels_up_to("small") for item in level.items if item.name in _EDGES):
+        _not_offered(item, make_engine)
 
 
 def check_small_size(make_engine: MakeEngine) -> None:

@@ -86,10 +86,12 @@ def stop_token(bench: Bench) -> None:
     _alone(run, prompt_that_ends("qwen2", 2), 8, stop_token_ids=(END,), ignore_eos=True)
 
 
-@LEVEL.item("A prompt and its answer may fill the context to the last token", "00")
+@LEVEL.item("Prompt and answer may fill the context to the last token; a stop token there says `stop`", "00")
 def full_context(bench: Bench) -> None:
     limit = bench.run().limits.max_model_len
     _in_all_families(bench, (a_prompt(limit - 1), 1), (a_prompt(40), limit - 40), ([3], limit - 1))
+    last = expected("qwen2", a_prompt(limit - 1), 1, ignore_eos=True)[0]
+    _alone(bench.run(), a_prompt(limit - 1), 1, ignore_eos=True, stop_token_ids=(last,))
 
 
 @LEVEL.item("What does not fit in the context is refused, or ends with `length` where the context ends", "12")
