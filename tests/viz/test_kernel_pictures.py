@@ -4,6 +4,7 @@ labels.
 
 import math
 import re
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -334,7 +335,7 @@ def test_the_heads_of_many_columns_stay_apart(combinations):
     assert len(lines) == 2
     for line in lines:
         row = sorted((head for head in heads if round(head.top) == line), key=lambda head: head.left)
-        assert all(head.right + 8 < following.left for head, following in zip(row, row[1:]))
+        assert all(head.right + 8 < following.left for head, following in pairwise(row))
 
 
 def test_the_chosen_combination_says_so_and_must_have_a_time():

@@ -7,7 +7,6 @@ from lessons_lib.conformance.levels import levels_up_to
 from lessons_lib.conformance.oracle import a_prompt
 from lessons_lib.conformance.texts import byte_tokenizer
 
-
 # Items of later levels that an engine of one request at a time has to hold as well.
 _EDGES = ("batches.idle", "manners.too_long_a_prompt")
 
