@@ -16,12 +16,12 @@ class UnknownExercise(LookupError):
 
 def lesson_numbers() -> list[str]:
     """Every lesson that has exercises, such as ["00", "01"], in order."""
-    return list(_lesson_numbers())
+    return list(_lesson_numbers(tuple(sys.modules[__package__].__path__)))
 
 
 @cache
-def _lesson_numbers() -> tuple[str, ...]:
-    names = (module.name for module in pkgutil.iter_modules(sys.modules[__package__].__path__))
+def _lesson_numbers(folders: tuple[str, ...]) -> tuple[str, ...]:
+    names = (module.name for module in pkgutil.iter_modules(folders))
     return tuple(sorted(name.removeprefix("lesson_") for name in names if name.startswith("lesson_")))
 
 
