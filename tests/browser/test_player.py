@@ -4,6 +4,7 @@ import base64
 import re
 
 import pytest
+from browser import CHROMIUM_FLAGS, find_chromium
 
 import lessons_lib.viz.stepper as stepper_module
 from lessons_lib.viz.drawing.palette import EDGE, NEUTRAL, color_of, in_the_dark, outline
@@ -155,6 +156,22 @@ def test_a_tall_picture_scrolls_in_its_place_and_keeps_its_scale(chromium, tmp_p
         "document.querySelector('lessons-player').shadowRoot.querySelector('.sheet').scrollTop > 300"
     )
     page.close()
+
+
+def test_a_bar_below_a_wide_picture_takes_nothing_from_its_height(chromium, file):
+    shows_bars = dict(args=CHROMIUM_FLAGS, ignore_default_args=["--hide-scrollbars"])
+    with chromium.browser_type.launch(executable_path=find_chromium(), **shows_bars) as browser:
+        page = browser.new_page(viewport={"width": 600, "height": 800})
+        page.goto(file.as_uri())
+        page.locator("lessons-player output").first.wait_for()
+        bar, hidden = page.evaluate(
+            """() => {
+                 const player = document.querySelector('lessons-player'), sheet = player.shadowRoot.querySelector('.sheet');
+                 player.go(2);  // one of the tallest
+                 return [sheet.offsetHeight - sheet.clientHeight, sheet.scrollHeight - sheet.clientHeight];
+               }"""
+        )
+    assert bar > 0 and hidden == 0
 
 
 def test_without_scripts_there_is_the_still_picture(chromium, file):

@@ -220,9 +220,9 @@ class LessonsPlayer extends (globalThis.HTMLElement ?? Object) {
         </select>
         <select class="lessons-stepper-follow"></select>
       </div>
-      <div class="sheet lessons-stepper-picture" role="region" style="height: ${height}">
+      <div class="sheet lessons-stepper-picture" role="region"><div style="height: ${height}">
         <svg role="img" style="max-width: ${mostWidth}"><defs>${defs}</defs><g font-family="Helvetica, Arial, 'DejaVu Sans', sans-serif"></g></svg>
-      </div>`;
+      </div></div>`;
     /** @param {string} selector @returns {any} */
     const part = (selector) => root.querySelector(selector);
     this.playButton = part(".lessons-stepper-play");
