@@ -162,9 +162,14 @@ def _jit(value):
 
 
 def _swap(owner, of: Collection[str] | None = None) -> list[tuple[object, str, object]]:
-    """In a module, a class or a dict of globals; there, of the names that a function reads.
+    """Put compiled functions in the place of interpreted ones.
 
-    Returns (owner, name, previous value) of everything that was replaced.
+    Args:
+        owner: a module, a class, or a function's globals.
+        of: the names to look at; None: all.
+
+    Returns:
+        (owner, name, previous value) of everything that was replaced.
     """
     names = owner if isinstance(owner, dict) else vars(owner)
     found = [(name, value, _interpreted(value)) for name, value in list(names.items()) if of is None or name in of]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -52,7 +53,7 @@ def draw_heat_table(
     width = min(_WIDEST, (WIDTH - left - _RIGHT) / max(len(columns), 1))
     d.text(left - 10, y + 8, corner, 12, "end", fill=SOFT_INK)
     is_narrow = any(1.1 * sans_width(name, 12) > width - 10 for name in columns)  # bold letters are a tenth wider
-    heads = [name.replace(", ", ",\n").split("\n") if is_narrow else [name] for name in columns]
+    heads = [re.split("(?<=,) ", name) if is_narrow else [name] for name in columns]  # a line up to each comma
     for index, lines in enumerate(heads):
         for row, line in enumerate(lines):
             d.text(left + (index + 0.5) * width, y + 8 + 15 * row, line, 12, "middle", bold=True)
