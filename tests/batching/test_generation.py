@@ -3,6 +3,7 @@
 import functools
 
 import pytest
+from how_many import by_day
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracle import END, TINY_TOKENIZER, generate_alone, ragged_requests
@@ -19,6 +20,7 @@ from lessons_lib.models.tiny_models import VOCAB_SIZE, tiny_model
 from lessons_lib.recording.serving import record_run
 
 FAMILIES = ["gpt2", "llama", "qwen2"]
+STORY_REQUESTS = by_day(14, 36)  # of the bundled model
 
 
 @functools.cache
@@ -28,11 +30,11 @@ def bundled():
 
 @functools.cache
 def story_requests():
-    """36 ragged requests: parts of the six stories, limits from 1 to 30, and a few answers that end by themselves."""
+    """Ragged requests: parts of the six stories, limits from 1 to 30, and a few answers that end by themselves."""
     _, tokenizer = bundled()
     texts = [tokenizer(prompt).input_ids for prompt in PROMPTS]
-    prompts = [texts[index % 6][: 1 + (index * 7) % len(texts[index % 6])] for index in range(36)]
-    return prompts, [150 if index % 12 == 2 else 1 + (index * 23) % 30 for index in range(36)]
+    prompts = [texts[index % 6][: 1 + (index * 7) % len(texts[index % 6])] for index in range(STORY_REQUESTS)]
+    return prompts, [150 if index % 12 == 2 else 1 + (index * 23) % 30 for index in range(STORY_REQUESTS)]
 
 
 @functools.cache
@@ -45,7 +47,7 @@ def expected_stories():
 
 def test_requests_are_ragged():
     prompts, max_tokens_each = story_requests()
-    assert len(prompts) >= 30 and len({len(ids) for ids in prompts}) > 10 and len(set(max_tokens_each)) > 20
+    assert len({len(ids) for ids in prompts}) > STORY_REQUESTS / 3 and len(set(max_tokens_each)) > STORY_REQUESTS / 2
     assert min(len(ids) for ids in prompts) == 1
     assert any(len(answer) < max_tokens for answer, max_tokens in zip(expected_stories(), max_tokens_each)), (
         "no answer ends by itself"
@@ -168,7 +170,7 @@ def test_batching_changes_no_token(family, shapes, batch_size, prefill_step):
     max_num_seqs=st.integers(1, 5),
 )
 def test_the_order_of_arrival_changes_no_token(family, arrivals, max_num_seqs):
-    """Some of the hundred requests, in any order, each at a step of its own."""
+    """Some of the requests, in any order, each at a step of its own."""
     prompts, max_tokens_each, expected = tiny_requests(family)
     requests = {number: Request(str(number), prompts[number], max_tokens_each[number], END) for number, _ in arrivals}
     batch = RaggedBatch(tiny_model(family, seed=3), max_num_seqs)

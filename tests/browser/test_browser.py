@@ -1,15 +1,18 @@
 """The lessons as a learner meets them: JupyterLab, a real browser, mouse and keyboard.
 
-Lesson 07, a quick one, is run whole. Of the others, the cells that show something to play with are run, and those that
-they need.
+Lesson 07, a quick one, is run whole. Of others, the cells that show something which Python answers are run, and those
+that they need. Recorded pictures need no kernel: those of the solved notebooks are played from a file.
 """
 
 import re
 
 import pytest
-from browser import ROOT, Dashboard, Explorer, Playground
+from browser import ROOT, Dashboard, Explorer, Playground, Stepper
 from mask_page import MaskPage
 from notebook_cells import cells_that_show
+
+from lessons_lib.viz.stepper import PLAYER
+from tools.bench_players import players_of
 
 LESSON = "07_triton_kernel.ipynb"
 
@@ -92,7 +95,7 @@ def test_the_next_day_the_pictures_still_play(lab, first_lesson):
 
 @pytest.fixture(scope="module")
 def pool_lesson(lab):
-    return open_part(lab, "03", {"Stepper", "draw_pool"}, {"PoolPlayground"})
+    return open_part(lab, "03", {"PoolPlayground"})
 
 
 @pytest.fixture(scope="module")
@@ -101,24 +104,23 @@ def mask_lesson(lab):
 
 
 @pytest.fixture(scope="module")
-def packed_lesson(lab):
-    return open_part(lab, "05", {"Stepper", "draw_packed_step"}, {"watch_packing"})
+def recorded(chromium, tmp_path_factory):
+    """recorded("05"): the steppers of that lesson's solved notebook, as committed."""
 
+    def steppers(lesson):
+        [notebook] = (ROOT / "solutions").glob(f"{lesson}_*.ipynb")
+        script = f'<script type="module">{PLAYER.read_text(encoding="utf-8")}</script>'
+        path = tmp_path_factory.mktemp("recorded") / f"{lesson}.html"
+        path.write_text(
+            f"<!doctype html><meta charset='utf-8'>{''.join(players_of(notebook))}{script}", encoding="utf-8"
+        )
+        page = chromium.new_page(viewport={"width": 1280, "height": 800})
+        page.goto(path.as_uri())
+        players = page.locator("lessons-player")
+        players.locator("output").nth(players.count() - 1).wait_for()
+        return [Stepper(page, players.nth(index)) for index in range(players.count())]
 
-@pytest.fixture(scope="module")
-def paged_lesson(lab):
-    """Its steppers: a small pool, the six stories, the online softmax, the softmax with bare exponentials."""
-    return open_part(lab, "06", {"Stepper", "draw_pool_access"}, {"Stepper", "draw_softmax_step"})
-
-
-@pytest.fixture(scope="module")
-def scheduling_lesson(lab):
-    return open_part(lab, "09", {"Stepper", "draw_gantts"})
-
-
-@pytest.fixture(scope="module")
-def pressure_lesson(lab):
-    return open_part(lab, "10", {"Stepper", "draw_pressure"})
+    return steppers
 
 
 def check_that_it_steps(stepper):
@@ -134,8 +136,8 @@ def check_that_it_steps(stepper):
     return f"answered its button in {forward.milliseconds:.0f} ms and an arrow key in {back.milliseconds:.0f} ms"
 
 
-def test_the_pool_is_replayed_step_by_step(pool_lesson, record_property):
-    record_property("measured", f"pool stepper {check_that_it_steps(pool_lesson.steppers()[0])}")
+def test_the_pool_is_replayed_step_by_step(recorded, record_property):
+    record_property("measured", f"pool stepper {check_that_it_steps(recorded('03')[0])}")
 
 
 def test_the_pool_can_be_driven_by_hand(pool_lesson, record_property):
@@ -189,16 +191,16 @@ def test_ends_of_the_mask_are_dragged(mask_lesson):
     assert explorer.words().startswith("Mask of 9 queries")
 
 
-def test_the_packed_row_is_stepped_through(packed_lesson, record_property):
-    steppers = packed_lesson.steppers()
+def test_the_packed_row_is_stepped_through(recorded, record_property):
+    steppers = recorded("05")
     packing = next(stepper for stepper in steppers if stepper.words().startswith("A rectangle: "))
     check_that_it_steps(packing)
     stepper = next(stepper for stepper in steppers if stepper.words().startswith("One row of "))
     record_property("measured", f"packed row {check_that_it_steps(stepper)}")
 
 
-def test_the_softmax_is_stepped_through_block_by_block(paged_lesson, record_property):
-    steppers = [stepper for stepper in paged_lesson.steppers() if stepper.words().startswith("Block ")]
+def test_the_softmax_is_stepped_through_block_by_block(recorded, record_property):
+    steppers = [stepper for stepper in recorded("06") if stepper.words().startswith("Block ")]
     online, naive = steppers
     record_property("measured", f"softmax stepper {check_that_it_steps(online)}")
     naive.press("End")
@@ -207,8 +209,8 @@ def test_the_softmax_is_stepped_through_block_by_block(paged_lesson, record_prop
     assert "Output / sum = attention" in online.words() and "not a number" not in online.words()
 
 
-def test_writes_and_reads_on_the_pool_are_stepped_through(paged_lesson, record_property):
-    small, stories = [stepper for stepper in paged_lesson.steppers() if "written" in stepper.words()]
+def test_writes_and_reads_on_the_pool_are_stepped_through(recorded, record_property):
+    small, stories = [stepper for stepper in recorded("06") if "written" in stepper.words()]
     assert "Nothing was there before." in small.words()
     record_property(
         "measured", f"small pool {check_that_it_steps(small)}; the six stories' {check_that_it_steps(stories)}"
@@ -229,8 +231,8 @@ def test_a_kernel_is_stepped_through_program_by_program(kernel_lesson, record_pr
     assert decoded.part("picture").locator("svg title").first.text_content()
 
 
-def test_the_gantt_charts_are_stepped_through(scheduling_lesson, record_property):
-    stepper = next(stepper for stepper in scheduling_lesson.steppers() if stepper.words().startswith("Gantt charts"))
+def test_the_gantt_charts_are_stepped_through(recorded, record_property):
+    stepper = next(stepper for stepper in recorded("09") if stepper.words().startswith("Gantt charts"))
     stepper.click_next()
     assert re.search(r"\d of \d+ finished\. At ", stepper.words())
     record_property("measured", f"Gantt charts {check_that_it_steps(stepper)}")
@@ -239,8 +241,8 @@ def test_the_gantt_charts_are_stepped_through(scheduling_lesson, record_property
     assert "finished" in stepper.part("picture").locator("svg title").last.text_content()
 
 
-def test_the_pool_under_pressure_is_stepped_through(pressure_lesson, record_property):
-    stepper = pressure_lesson.steppers()[0]
+def test_the_pool_under_pressure_is_stepped_through(recorded, record_property):
+    stepper = recorded("10")[0]
     record_property("measured", f"pool under pressure {check_that_it_steps(stepper)}")
     stepper.press("Home")
     assert stepper.words().startswith("Step 1 computes ")

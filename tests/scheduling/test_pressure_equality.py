@@ -9,6 +9,7 @@ import random
 from collections import Counter
 
 import pytest
+from how_many import by_day
 from oracle import END, generate_alone
 
 from lessons_lib.engine.model_runner import ModelRunner
@@ -30,7 +31,8 @@ from lessons_lib.scheduling.scheduler import conservative, optimistic
 from lessons_lib.scheduling.sequence import Sequence
 from lessons_lib.scheduling.shared_blocks import fork
 
-WORKLOADS = 102  # of each family
+MOST_WORKLOADS = 102
+WORKLOADS = by_day(34, MOST_WORKLOADS)  # of each family
 LONGEST = 20  # answers
 MOST_STEPS = 3000
 
@@ -234,7 +236,7 @@ def play(family, seed):
     return workload.happened
 
 
-# About half of what happens, so that a change of the random numbers is no failure, and workloads that prove nothing are
+# About half of what happens in all of them, so that a change of the random numbers is no failure, and workloads that prove nothing are
 # one.
 LEAST = {
     "preemptions": 90,
@@ -258,7 +260,8 @@ def test_no_answer_changes_under_pressure(family, record_property):
     happened = Counter()
     for seed in range(WORKLOADS):
         happened += play(family, seed)
-    few = {what: happened[what] for what, least in LEAST.items() if happened[what] < least}
+    share = 1 if WORKLOADS == MOST_WORKLOADS else WORKLOADS / MOST_WORKLOADS / 2  # a few differ more from the mean
+    few = {what: happened[what] for what, least in LEAST.items() if happened[what] < int(least * share)}
     assert not few, "the workloads do not put the pool under the pressure that they should"
     record_property(
         "measured", f"{WORKLOADS} workloads: " + ", ".join(f"{count} {what}" for what, count in happened.items())
