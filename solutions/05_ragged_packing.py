@@ -78,11 +78,10 @@ print(f"in all: {slots.trace.forward_calls} passes, {slots.trace.tokens_computed
 
 # %% [markdown]
 """
-Look at step 2. A decode pass is a rectangle, so it covers all four slots with one token each. Only A needs it: a step
-of lesson 02 computes one prompt, and it's B's turn. Its 62 tokens don't fit into a rectangle one token wide, so a
-second pass computes them and reads all weights again. (B's 63 are those 62 and its one token in the rectangle.) In step
-80, two slots have no request and are computed anyway. All of this comes from the shape. With a single row, that
-constraint is gone.
+Look at step 2. A decode pass is a rectangle: one token in each of the four slots, and only A needs it. B's prompt of 62
+tokens doesn't fit into it, so a second pass computes the prompt and reads all weights again. (B's 63 are those 62 and
+its one token in the rectangle.) In step 80, two slots have no request and are computed anyway. With a single row, all
+of this is gone.
 
 ## Predict
 
@@ -107,9 +106,8 @@ predict("05.a", ...)  # forward passes
 
 A sequence is everything a request has so far, prompt and answer.
 
-Here is a whole run of C, E and A: short answers, and at most two requests at a time. Step through it. In the first
-step, the row holds two prompts. After that, each request has one token in the row. When C gets its last token, it
-leaves, and the next row holds one token of E followed by A's prompt.
+Here is a whole run of C, E and A: short answers, and at most two requests at a time. Step through it, and watch the row
+when C has left and A's prompt comes in.
 """
 
 # %%
@@ -187,8 +185,8 @@ print("unpacked:    ", [tokenizer.decode(part) for part in parts])
 
 Each request keeps its own cache, so that it can leave at any time. But a pass takes a single one. So before every pass,
 `concatenate_caches` joins the caches of the row's requests, and the model appends the new keys and values at the end.
-With 3 cached tokens of C and 5 of E, and one more token of C and two of E in the row, the order is this, with a letter
-and a position for each token:
+Say the row is C3 E5 E6, with a letter and a position for each token: one token of C, which has 3 in the cache, and two
+of E, which has 5. Then the keys are in this order:
 
 ```
 C0 C1 C2  E0 E1 E2 E3 E4  C3  E5 E6
@@ -198,27 +196,22 @@ C0 C1 C2  E0 E1 E2 E3 E4  C3  E5 E6
 After the pass, `scatter_cache` gives C its own C0 to C3 again, and E its E0 to E6. (Both functions are provided;
 `scatter_cache` is exercise 05.2, in "Further".) C's keys aren't adjacent during the pass. That's all right: the mask
 compares sequence ids and positions, so it doesn't matter where a key is stored. `packed_mask(packed)` builds it by the
-rule above, with a column for each key in this order.
-
-In lesson 01 the model got a batch of several rows. Now there's a single row, but the model still expects a batch axis
-in front, here of size 1.
-
-| argument of `model(...)` | what the model reads from it |
-|---|---|
-| `input_ids` | the tokens of the row |
-| `position_ids` | each token's position |
-| `attention_mask` | bool, an axis each for batch, heads, queries and keys: which keys a token may attend to, the same for all heads |
-| `past_key_values` | a cache; the model appends the row's keys and values to it |
-| `logits_to_keep` | a one-dimensional int64 tensor: the indices in the row of the tokens whose logits it computes. Without this argument, it computes all T |
+rule above: bool, a row for each new token, a column for each key in this order.
 
 **Exercise 05.3.** Write `packed_forward(model, packed, cache)`. It calls the model once and returns the logits `[N,
-vocabulary]`: row *i* has those after sequence *i*'s last token. The model computes no other logits: for each token,
-they'd be a number for every entry of the vocabulary. Pass the arguments by name, because their order differs from model
-to model. The model may be on a GPU; the tensors of a `PackedBatch` and the mask are on the CPU. The logits stay on the
-model's device.
+vocabulary]`: row *i* has those after sequence *i*'s last token. Afterwards `cache` also holds the row's tokens.
 
-For the row of the example, C3 E5 E6, after a cache of 3 + 5 tokens, the mask has 3 × 11 cells, the logits are those at
-indices 0 and 2, and the result is [2, vocabulary].
+- Pass the model's arguments by name, because their order differs from model to model: `input_ids`, `position_ids`,
+  `attention_mask`, `past_key_values`, `logits_to_keep`.
+- The model expects a batch, here of one row. And it wants a mask with four axes: batch, heads (all share one mask),
+  queries, keys.
+- It must compute no other logits: for each token, they'd be a number for every entry of the vocabulary. So tell it in
+  `logits_to_keep`, a one-dimensional int64 tensor, at which indices of the row you want them.
+- The model may be on a GPU; the tensors of a `PackedBatch` and the mask are on the CPU. The logits stay on the model's
+  device.
+
+Example: for the row C3 E5 E6, the model gets token ids and positions of shape [1, 3], and a mask of [1, 1, 3, 11]. It
+computes logits at the indices 0 and 2, of shape [1, 2, vocabulary], and you return [2, vocabulary].
 """
 
 # %% exercise="05.3"
@@ -227,7 +220,7 @@ from lessons_lib.attention.packing import packed_forward
 # %% [markdown]
 """
 Let's run your pass. The prompts of C and E are in a joined cache. C gets one more token, E gets two. Then each goes
-through the model alone, so that we can compare the logits.
+through the model alone.
 """
 
 # %%
@@ -241,12 +234,11 @@ def prefill_alone(name):
 more = {"C": tokenizer(" was").input_ids, "E": tokenizer(" Tom was").input_ids}
 packed = pack(list(more.values()), cached_lens=[len(prompt_ids[name]) for name in more])
 joined = concatenate_caches([prefill_alone(name) for name in more])
-logits = packed_forward(model, packed, joined)
-for name, packed_logits in zip(more, logits):
+for name, logits in zip(more, packed_forward(model, packed, joined)):
     with torch.inference_mode():
-        alone_logits = model(input_ids=torch.tensor([prompt_ids[name] + more[name]], device=model.device)).logits[0, -1]
-    same = torch.allclose(packed_logits, alone_logits, atol=1e-3)
-    print(f"{name}: next token {tokenizer.decode(packed_logits.argmax())!r}, alone {tokenizer.decode(alone_logits.argmax())!r}; all logits within 0.001: {same}")
+        alone_logits = model(input_ids=torch.tensor([prompt_ids[name] + more[name]])).logits[0, -1]
+    same = torch.allclose(logits, alone_logits, atol=1e-3)
+    print(f"{name}: next token {tokenizer.decode(logits.argmax())!r}, alone {tokenizer.decode(alone_logits.argmax())!r}; all logits within 0.001: {same}")
 
 # %% [markdown]
 """
@@ -291,51 +283,6 @@ from lessons_lib.batching.ragged_batching import ragged_step
 
 # %% [markdown]
 """
-## One row or a loop?
-
-You could also call the model in a Python loop, once per request, each time with the request's own cache. The library
-has such a loop, `loop_forward`; your step can run with it in place of `forward`. It needs no mask, never joins caches,
-and gives the same tokens. But it reads all the weights for each request, for a single token. The packed row reads them
-once, for all requests: that's batching. **Guess first:** if eight requests decode, how many times as long does a step
-take with the loop?
-"""
-
-# %% tags=["measured"]
-MINE = dict(packed_forward=packed_forward)
-WAYS = {"one row": forward, "a loop": loop_forward}
-
-
-def step_milliseconds(request_counts, rounds=7):
-    """Median time of a decode step, for each way and each count. The ways alternate, so a temporary slowdown affects all equally."""
-    batches = {(name, count): RaggedBatch(model, max_num_seqs=count, **MINE) for count in request_counts for name in WAYS}
-    for (_, count), batch in batches.items():
-        for i in range(count):
-            batch.submit(Request(str(i), prompt_ids[NAMES[i % 6]], max_new_tokens=100))
-        ragged_step(batch)  # computes the prompts
-    taken = {key: [] for key in batches}
-    for _ in range(rounds):
-        for (name, count), batch in batches.items():
-            started = perf_counter()
-            ragged_step(batch, forward=WAYS[name])
-            taken[name, count].append(1000 * (perf_counter() - started))
-    return {name: [median(taken[name, count]) for count in request_counts] for name in WAYS}
-
-
-request_counts = (1, 2, 4, 8)
-milliseconds = step_milliseconds(request_counts)
-summary = "; ".join(f"{name}: " + ", ".join(f"{t:.0f}" for t in times) for name, times in milliseconds.items())
-print(f"ms per step with {', '.join(map(str, request_counts))} requests: {summary}")
-line_chart(
-    request_counts, milliseconds, xlabel="requests that decode in the step", ylabel="ms per step",
-    alt=f"Time per step in ms, with {', '.join(map(str, request_counts))} requests: {summary}.",
-)
-
-# %% [markdown]
-"""
-The loop's time grows with the number of requests, because each of them takes a pass of its own. The packed row's time
-grows far more slowly: the tokens of many requests go through the weights together. ("Further" counts passes, operators
-and bytes.)
-
 ## The six stories
 
 `ragged_generate` makes the requests, submits them all at the start, and calls your step until all of them have
@@ -355,6 +302,7 @@ print("tokens in the prompts:", {name: len(ids) for name, ids in prompt_ids.item
 predict("05.c", ...)  # copied tokens for each token of an answer
 
 # %%
+MINE = dict(packed_forward=packed_forward)
 ragged = record_run(ragged_generate, model, tokenizer, **SIX, max_num_seqs=4, step=ragged_step, **MINE)
 copied, answered = sum(copied_tokens(step.packed) for step in ragged.packed), sum(len(answer) for answer in ragged.outputs)
 print(f"{ragged.trace.tokens_computed} tokens computed, {ragged.trace.tokens_computed - ragged.trace.tokens_useful} of them wasted")
@@ -373,10 +321,8 @@ one of those copies changes a number in them. Remember that when lesson 06 bring
 
 ## Prove it
 
-The claim: every request gets the same tokens as from Hugging Face `generate` on its prompt alone. First the six
-stories, then forty random requests on a small random model. It writes nonsense, but a bug in a mask or a position is
-likely to change it. The requests arrive in shuffled order and at random moments. ("Further" does this on three families
-of models.)
+The claim: every request gets the same tokens as from Hugging Face `generate` on its prompt alone. ("Further" also tries
+forty random requests, which arrive at random moments, on three families of models.)
 """
 
 # %%
@@ -390,31 +336,6 @@ def alone(model, ids, max_tokens, end):
 
 oracle = [alone(model, prompt_ids[story.name], story.max_new_tokens, tokenizer.eos_token_id) for story in STORIES]
 print(f"{sum(a == b for a, b in zip(ragged.outputs, oracle))} of 6 answers equal `generate`")
-
-
-END = 24  # with a random model, any token can serve as the end token
-rng = random.Random(5)
-ragged_requests = [([rng.randrange(VOCAB_SIZE) for _ in range(rng.choice((1, 2, 5, 17, 40)))], rng.choice((1, 2, 5, 20))) for _ in range(40)]
-
-
-def serve_arrivals(model, requests, rng, max_num_seqs):
-    """Submit the requests one by one between steps, at random moments."""
-    batch, arriving = RaggedBatch(model, max_num_seqs, **MINE), deque(requests)
-    while arriving or batch.running:
-        while arriving and (not batch.running or rng.random() < 0.4):
-            batch.submit(arriving.popleft())
-        ragged_step(batch)
-
-
-def equal_to_generate(family, max_num_seqs):
-    """How many of the requests get what they get alone."""
-    tiny = tiny_model(family)
-    requests = [Request(str(i), ids, max_tokens, END) for i, (ids, max_tokens) in enumerate(ragged_requests)]
-    serve_arrivals(tiny, rng.sample(requests, k=len(requests)), rng, max_num_seqs)
-    return sum(request.output_ids == alone(tiny, *asked, END) for request, asked in zip(requests, ragged_requests))
-
-
-print(f"{equal_to_generate('llama', max_num_seqs=8)} of {len(ragged_requests)} random requests equal `generate`")
 
 # %% [markdown]
 """
@@ -469,11 +390,69 @@ ledger(model, tokenizer, "05", with_cache_only=True)
 
 # %% [markdown]
 """
-Read the last row. It computes as few tokens as one request at a time with a KV cache, and all of them are useful. No
-other row has fewer forward calls. But it copies the most per step, and it saves few passes: the six stories have only
-six prompts. So don't expect the row to beat the slots here. It does with many short requests ("Further" measures it),
-and lesson 06 gets rid of the copies. (Each speed comes from a single run. The rows of 02 and 03 run the same
-computation, so any speed may be off by as much as they differ, or more.)
+No method computes fewer tokens or makes fewer forward calls. But none copies more per step, and it saves few passes:
+the six stories have only six prompts. So don't expect the row to beat the slots here. (Each speed comes from a single
+run, and varies from run to run: the rows of 02 and 03 run the same computation.)
+
+## Many short requests
+
+With many prompts and short answers, there's more to save. Here are sixteen requests cut from the stories, most with
+short answers and three with long ones. First four run at a time, then all sixteen. The row runs with your step.
+"""
+
+# %%
+rng = random.Random(2)
+prompts = [" ".join(rng.choice(PROMPTS).split()[: rng.randint(3, 40)]) for _ in range(16)]
+max_tokens_each = [40, 30, 20] + [rng.randint(4, 8) for _ in range(13)]
+rng.shuffle(max_tokens_each)
+LOAD = dict(prompts=prompts, max_new_tokens=max_tokens_each)
+METHODS = {
+    "static, 01": lambda n: record_run(static_generate, model, tokenizer, **LOAD, batch_size=n),
+    "slots, 02": lambda n: record_run(batch_generate, model, tokenizer, **LOAD, batch_size=n),
+    "ragged, 05": lambda n: record_run(ragged_generate, model, tokenizer, **LOAD, max_num_seqs=n, step=ragged_step, **MINE),
+}
+
+
+def timed(method, n):
+    started = perf_counter()
+    run = METHODS[method](n)
+    return run, perf_counter() - started
+
+
+runs = {(method, n): timed(method, n) for n in (4, 16) for method in METHODS}
+answers = runs["static, 01", 4][0].outputs
+print("all answers the same:", all(run.outputs == answers for run, _ in runs.values()))
+traces = {key: run.trace for key, (run, _) in runs.items()}
+Table(
+    columns=["at a time", "method", "steps", "forward passes", "tokens computed", "wasted"],
+    rows=[[str(n), how, len(t.steps), t.forward_calls, t.tokens_computed, f"{t.waste:.0%}"] for (how, n), t in traces.items()],
+    caption="Sixteen requests: steps, passes and tokens",
+)
+
+# %% [markdown]
+"""
+With your row, every computed token is needed. With slots, each prompt takes its own pass, and the waste grows with
+their number: most of the sixteen slots are soon empty, but the rectangle stays. **Guess first:** is the row faster than
+the slots at four requests, at sixteen, or at both?
+"""
+
+# %% tags=["measured"]
+load_tokens = sum(len(answer) for answer in answers)
+taken = {key: [seconds] for key, (_, seconds) in runs.items()}
+for key in [*runs] * 2:  # the methods alternate, so a temporary slowdown affects them all
+    taken[key].append(timed(*key)[1])
+speed = {key: load_tokens / median(seconds) for key, seconds in taken.items()}
+Table(
+    columns=["at a time", "method", "tokens/s", "× static", "× slots"],
+    rows=[[str(n), how, now, now / speed["static, 01", n], now / speed["slots, 02", n]] for (how, n), now in speed.items()],
+    caption=f"The same runs, timed: {load_tokens} new tokens, medians of three runs on this machine",
+)
+
+# %% [markdown]
+"""
+Packing saves passes, and copying eats part of what it saves. At four the slots waste little, so the row should be
+further ahead at sixteen. (If all sixteen start at once, static batching makes as few passes as the row, although it
+wastes more.)
 
 ## What is still wrong
 
@@ -495,8 +474,7 @@ keys will fit in memory. With the block pool of lesson 03, it can.
   flat `input_ids` and `positions`, `query_start_loc` (our `cu_seqlens_q`), `seq_lens` (our `context_lens`) and
   `logits_indices`, which are `query_start_loc[1:] - 1`. Its scheduler doesn't distinguish prefill from decode either:
   each request gets tokens from `num_computed_tokens` on. That's your step, plus a limit on the tokens per step.
-- **Hugging Face transformers** does the same in `generation/continuous_batching/input_outputs.py`, with `position_ids`,
-  `cumulative_seqlens_q` and `logits_indices`.
+- **Hugging Face transformers** does the same in `generation/continuous_batching/input_outputs.py`.
 - **FlashAttention** has `flash_attn_varlen_func(q, k, v, cu_seqlens_q, cu_seqlens_k, ...)`. It takes the packed row and
   the cumulative lengths, and no mask tensor: the kernel computes each sequence separately.
 
@@ -637,81 +615,36 @@ chunk_scoreboard(chunked_step)
 
 # %% [markdown]
 """
-### Measured against slots and static batching
-
-We compare with lessons 01 and 02 on a workload like lesson 02's: sixteen requests cut from the stories, most with
-short answers and three with long ones. First four at a time, then all sixteen.
-"""
-
-# %%
-rng = random.Random(2)
-prompts = [" ".join(rng.choice(PROMPTS).split()[: rng.randint(3, 40)]) for _ in range(16)]
-max_tokens_each = [40, 30, 20] + [rng.randint(4, 8) for _ in range(13)]
-rng.shuffle(max_tokens_each)
-LOAD = dict(prompts=prompts, max_new_tokens=max_tokens_each)
-METHODS = {
-    "static, 01": lambda n: record_run(static_generate, model, tokenizer, **LOAD, batch_size=n),
-    "slots, 02": lambda n: record_run(batch_generate, model, tokenizer, **LOAD, batch_size=n),
-    "ragged, 05": lambda n: record_run(ragged_generate, model, tokenizer, **LOAD, max_num_seqs=n, step=ragged_step, **MINE),
-}
-
-
-def timed(method, n):
-    started = perf_counter()
-    run = METHODS[method](n)
-    return run, perf_counter() - started
-
-
-runs = {(method, n): timed(method, n) for n in (4, 16) for method in METHODS}
-answers = runs["static, 01", 4][0].outputs
-print("all answers the same:", all(run.outputs == answers for run, _ in runs.values()))
-traces = {key: run.trace for key, (run, _) in runs.items()}
-Table(
-    columns=["at a time", "method", "steps", "forward passes", "tokens computed", "wasted"],
-    rows=[[str(n), how, len(t.steps), t.forward_calls, t.tokens_computed, f"{t.waste:.0%}"] for (how, n), t in traces.items()],
-    caption="Sixteen requests: steps, passes and tokens",
-)
-
-# %% [markdown]
-"""
-With the packed row, every computed token is needed, however many requests run. With slots, the waste grows with their
-number: most of the sixteen slots are soon empty, but the rectangle stays.
-
-How much faster is the row? **Packing saves passes, and copying eats part of what it saves.** With slots, each prompt
-takes its own pass, and at sixteen more than half of the computed tokens are wasted; the row has neither. But it copies
-its caches in every step. **Guess first:** is it faster than the slots at four requests, at sixteen, or at both? Single
-runs vary, so the table has medians of three.
-"""
-
-# %% tags=["measured"]
-load_tokens = sum(len(answer) for answer in answers)
-taken = {key: [seconds] for key, (_, seconds) in runs.items()}
-for key in [*runs] * 2:  # the methods alternate, so a temporary slowdown affects them all
-    taken[key].append(timed(*key)[1])
-speed = {key: load_tokens / median(seconds) for key, seconds in taken.items()}
-Table(
-    columns=["at a time", "method", "tokens/s", "× static", "× slots"],
-    rows=[[str(n), how, now, now / speed["static, 01", n], now / speed["slots, 02", n]] for (how, n), now in speed.items()],
-    caption=f"The same runs, timed: {load_tokens} new tokens, medians of three runs on this machine",
-)
-
-# %% [markdown]
-"""
-At four the slots waste little, so the packed row should be further ahead at sixteen. If all sixteen start at once,
-static batching makes as few passes as the packed row. So it may beat the slots there, although it wastes more.
-
-In this workload little is cached, and with many prompts many passes are saved. The six stories have few prompts and
-long answers, so there the packed row isn't necessarily faster than the slots; the ledger above has both.
-"""
-
-# %% [markdown]
-"""
 ### Random requests on three families
 
-GPT-2 adds positions to the embeddings, and Llama and Qwen2 rotate queries and keys by them. The row works for each:
+Forty random requests arrive in shuffled order and at random moments. The small random models write nonsense, but a bug
+in a mask or a position is likely to change it. GPT-2 adds positions to the embeddings, and Llama and Qwen2 rotate
+queries and keys by them.
 """
 
 # %%
+END = 24  # with a random model, any token can serve as the end token
+rng = random.Random(5)
+ragged_requests = [([rng.randrange(VOCAB_SIZE) for _ in range(rng.choice((1, 2, 5, 17, 40)))], rng.choice((1, 2, 5, 20))) for _ in range(40)]
+
+
+def serve_arrivals(model, requests, rng, max_num_seqs):
+    """Submit the requests one by one between steps, at random moments."""
+    batch, arriving = RaggedBatch(model, max_num_seqs, **MINE), deque(requests)
+    while arriving or batch.running:
+        while arriving and (not batch.running or rng.random() < 0.4):
+            batch.submit(arriving.popleft())
+        ragged_step(batch)
+
+
+def equal_to_generate(family, max_num_seqs):
+    """How many of the requests get what they get alone."""
+    tiny = tiny_model(family)
+    requests = [Request(str(i), ids, max_tokens, END) for i, (ids, max_tokens) in enumerate(ragged_requests)]
+    serve_arrivals(tiny, rng.sample(requests, k=len(requests)), rng, max_num_seqs)
+    return sum(request.output_ids == alone(tiny, *asked, END) for request, asked in zip(requests, ragged_requests))
+
+
 for family in ("gpt2", "llama", "qwen2"):
     for max_num_seqs in (3, 8):
         print(f"{family:>6}, at most {max_num_seqs} per row: {equal_to_generate(family, max_num_seqs)} of {len(ragged_requests)} equal `generate`")
@@ -784,10 +717,50 @@ for request in (c, e, a):
 """
 E was in the very next row, together with C. A had to wait, and got into the row in the step after C's last token.
 
-### The loop, counted
+### One row or a loop?
 
-For four decoding requests: how often is the model called, how many operators does PyTorch run, and how many bytes of
-weights are read?
+You could also call the model in a Python loop, once per request, each time with the request's own cache. The library
+has such a loop, `loop_forward`; your step can run with it in place of `forward`. It needs no mask, never joins caches,
+and gives the same tokens. But it reads all the weights for each request, for a single token. The packed row reads them
+once, for all requests: that's batching. **Guess first:** if eight requests decode, how many times as long does a step
+take with the loop?
+"""
+
+# %% tags=["measured"]
+MINE = dict(packed_forward=packed_forward)
+WAYS = {"one row": forward, "a loop": loop_forward}
+
+
+def step_milliseconds(request_counts, rounds=7):
+    """Median time of a decode step, for each way and each count. The ways alternate, so a temporary slowdown affects all equally."""
+    batches = {(name, count): RaggedBatch(model, max_num_seqs=count, **MINE) for count in request_counts for name in WAYS}
+    for (_, count), batch in batches.items():
+        for i in range(count):
+            batch.submit(Request(str(i), prompt_ids[NAMES[i % 6]], max_new_tokens=100))
+        ragged_step(batch)  # computes the prompts
+    taken = {key: [] for key in batches}
+    for _ in range(rounds):
+        for (name, count), batch in batches.items():
+            started = perf_counter()
+            ragged_step(batch, forward=WAYS[name])
+            taken[name, count].append(1000 * (perf_counter() - started))
+    return {name: [median(taken[name, count]) for count in request_counts] for name in WAYS}
+
+
+request_counts = (1, 2, 4, 8)
+milliseconds = step_milliseconds(request_counts)
+summary = "; ".join(f"{name}: " + ", ".join(f"{t:.0f}" for t in times) for name, times in milliseconds.items())
+print(f"ms per step with {', '.join(map(str, request_counts))} requests: {summary}")
+line_chart(
+    request_counts, milliseconds, xlabel="requests that decode in the step", ylabel="ms per step",
+    alt=f"Time per step in ms, with {', '.join(map(str, request_counts))} requests: {summary}.",
+)
+
+# %% [markdown]
+"""
+The loop's time grows with the number of requests, because each of them takes a pass of its own. The packed row's time
+grows far more slowly: the tokens of many requests go through the weights together. For four decoding requests: how
+often is the model called, how many operators does PyTorch run, and how many bytes of weights are read?
 
 > **operator**: a single PyTorch operation on tensors, such as a matrix product, an addition or a concatenation. A
 > forward pass is a chain of a few hundred of them.

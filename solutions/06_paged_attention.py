@@ -15,7 +15,6 @@ stay there, and attention finds them through the block table.
 
 # %%
 import random
-from math import isinf
 from types import SimpleNamespace
 
 import torch
@@ -82,33 +81,28 @@ KV_HEADS, HEAD_DIM = kv_head_size(model.config)
 """
 ## The problem: everything is copied, almost nothing is new
 
-Here are an early and a late step of the six stories, served by lesson 05's loop.
+Here's a late step of the six stories, served by lesson 05's loop.
 """
 
 # %%
 ragged = record_run(ragged_generate, model, tokenizer, **SIX, max_num_seqs=4)
-per_token = cache_bytes_per_token(model.config, model.dtype.itemsize)
-copied = [step.bytes_copied / 1024 for step in ragged.trace.steps]
-early, late = (ragged.packed[number - 1].packed for number in (2, 60))
-print(f"step 2: {sum(early.new_lens)} new tokens, {sum(early.cached_lens)} cached tokens, {copied[1]:,.0f} KiB copied")
+late = ragged.packed[59].packed
 print(f"step 60: {sum(late.new_lens)} new tokens, {sum(late.cached_lens)} cached tokens")
 
 # %% [markdown]
 """
-Keys don't change once they're computed. So why copy them? Because the model's own attention wants one contiguous tensor
-per layer with all the keys in it. Lesson 05 concatenated all caches before the pass and split them afterwards.
+The model's own attention wants one contiguous tensor with all the keys. So lesson 05 copied the keys and values of
+every cached token three times (to join the caches, to append the new tokens, to split the caches), and those of the new
+tokens once. But keys don't change once they're computed.
 
 Lesson 03 gave every token a fixed cache slot: block id × block size + offset. (In this lesson, *slot* alone means a
 cache slot.) If a pass wrote its new keys and values to their slots, and if attention could read from slots, nothing
 else would have to move.
 
-**Predict 06.a** Suppose that step 60 writes only its new keys and values. How many times as much did lesson 05 copy in
-this step? Guess first. Then work it out: what the next cell prints about the model tells you how many tokens' keys and
-values were copied in step 2.
+**Predict 06.a** How many times as much did lesson 05 copy in step 60 as there were new keys and values?
 """
 
 # %%
-print(f"{NUM_LAYERS} layers, {KV_HEADS} KV heads, head size {HEAD_DIM}, {model.dtype.itemsize} bytes per element, for keys and for values")
 predict("06.a", ...)
 
 # %% [markdown]
@@ -119,8 +113,7 @@ predict("06.a", ...)
 > anywhere in one pool.
 
 The next cell serves C, E and A with short answers, at most two at a time, from a pool of seven blocks of four tokens.
-The pool has been in use for a while, so its free blocks are in no particular order. For now the code comes from the
-library; by the end of the lesson you'll have written the core of it. Step through it.
+The pool has been in use for a while, so its free blocks are in no particular order. Step through it.
 """
 
 # %%
@@ -140,8 +133,8 @@ Stepper(lambda i: draw_pool_access(small.accesses[i]), count=len(small.accesses)
 # %% [markdown]
 """
 Each new token is written to one slot. Each request reads the slots of its own tokens, block by block in the order of
-its table, wherever the blocks are. C finishes after step 3 and its two blocks go back to the pool. In step 4 the last
-token of A's prompt goes into one of them; in step 5 E gets the other.
+its table. C finishes after step 3. In step 4 the last token of A's prompt goes into one of C's two blocks; in step 5 E
+gets the other.
 
 You'll build three parts: a cache in blocks, a softmax computed one block at a time, and attention through a block
 table. Then your code serves the six stories.
@@ -149,16 +142,14 @@ table. Then your code serves the six stories.
 ## Build 1: a cache in blocks
 
 Each layer has one tensor of keys and one of values, each with the shape `[num_blocks, block_size, KV heads, head
-size]`. `keys[3][7, 2]` is the key at offset 2 of block 7, in layer 3. The tensor doesn't say which request owns that
-key. The block tables do.
+size]`. `keys[3][7, 2]` is the key at offset 2 of block 7, in layer 3. Which request owns it? Only the block tables say.
 
 **Your task: `write(layer, keys, values, slot_mapping)`** puts token *t* into slot `slot_mapping[t]` of this layer,
-without a loop over tokens or blocks. Slots come in any order. Write into the existing tensors. (The `ValueError` in the
-docstring is the library's; yours needn't check shapes.) `__init__` and `read` are given. `read` returns what one
-sequence has cached, in the order of its tokens.
+without a loop over tokens or blocks. Slots come in any order. Write into the existing tensors. You needn't check
+shapes or raise the `ValueError`. `__init__` and `read` are given.
 
 Example, with blocks of 4 and `slot_mapping` [8, 9, 10, 11, 4]: five tokens of one sequence are written to block 2 and
-to offset 0 of block 1. Then `read(layer, [2, 1], 5)` returns the five tokens.
+to offset 0 of block 1. Then `read(layer, [2, 1], 5)` returns the five tokens in their order.
 """
 
 # %% exercise="06.1" given="__init__ read"
@@ -185,16 +176,15 @@ attention =  ──────────────────────�
              sum over the keys of exp(score)
 ```
 
-These are two sums, and a sum can be accumulated in parts, in any order. So take a block of keys, compute its scores,
-add to both sums, and go on to the next block. Divide at the end. The state between two blocks is a `Partial`. For Q
-queries at once, and values of D elements, it has
+Both sums can be accumulated block by block, with one division at the end. The state between two blocks is a `Partial`.
+For Q queries at once, and values of D elements, it has
 
 - `total`, [Q]: the denominator,
 - `output`, [Q, D]: the numerator,
-- `maximum`, [Q]: the largest score so far, −∞ before the first key. We'll need it later.
+- `maximum`, [Q]: the largest score so far, −∞ before the first key. You'll need it soon.
 
 `nothing_seen(num_queries, head_size, dtype)` is the state before the first key, and `attention_of(seen)` does the
-division. Here's a direct translation of the formula for a block:
+division. Here's a block, straight from the formula:
 """
 
 # %%
@@ -202,8 +192,8 @@ show_source(add_block_naive)
 
 # %% [markdown]
 """
-Let's try it on real scores: those of the last token of D's prompt, in layer 1 and query head 3. Four query heads share
-two KV heads, so query head 3 uses KV head 1, all counted from 0.
+Let's try it on real scores: those of the last token of D's prompt, in layer 1 and query head 3. (It uses KV head 1:
+four query heads share two KV heads. All are counted from 0.)
 """
 
 # %%
@@ -221,49 +211,41 @@ def in_blocks(add, scores, values, block_size=BLOCK):
     return seen
 
 
+for block, own_scores in enumerate(scores[0].split(BLOCK), start=1):
+    print(f"D's scores in block {block}:", " ".join(f"{score:5.1f}" for score in own_scores.tolist()))
 naive, expected = attention_of(in_blocks(add_block_naive, scores, values)), scores.softmax(dim=1) @ values
-print(f"{scores.shape[1]} scores; block by block, the attention is correct up to rounding: {torch.allclose(naive, expected, atol=1e-5)}")
+print(f"float32: correct up to rounding: {torch.allclose(naive, expected, atol=1e-5)}; exp(88) is {torch.tensor(88.0).exp():.1e}, exp(89) is {torch.tensor(89.0).exp()}")
+naive = attention_of(in_blocks(add_block_naive, scores.half(), values.half()))
+print(f"float16: the first elements are {naive[0, :4].tolist()}; exp(11) is {torch.tensor(11.0).half().exp():.0f}, exp(12) is {torch.tensor(12.0).half().exp()}")
 
 # %% [markdown]
 """
-It works for these scores. But every float type has a largest value, and exponentials grow fast.
-
 > **overflow**: a result that is too large for its float type. It becomes infinity, and infinity divided by infinity is
 > NaN.
 
-**Predict 06.b** Multiply all of D's scores by five. In which block does `add_block_naive` overflow? A pencil is enough.
-"""
+In float16, exp(12) already overflows, and all of D's scores are larger than that. In float32 it happens from 89 on. The
+opposite direction fails too: if all scores are far below zero, every exponential is 0, and 0 / 0 is NaN.
 
-# %%
-print(f"the largest float32 is {torch.finfo(torch.float32).max:.1e}; exp(88) is {torch.tensor(88.0).exp():.1e}, exp(89) is {torch.tensor(89.0).exp()}")
-print(f"in float16, exp(11) is {torch.tensor(11.0).half().exp():.0f}, exp(12) is {torch.tensor(12.0).half().exp()}")
-for block, own_scores in enumerate(scores[0].split(BLOCK), start=1):
-    print(f"D's scores in block {block}:", " ".join(f"{score:5.1f}" for score in own_scores.tolist()))
-predict("06.b", ...)
+Here's the fix. Subtract the same constant from all scores of a query. This divides both sums by e to the power of that
+constant, so attention doesn't change. The best choice is the **largest score**: no exponential exceeds 1, and one of
+them is exactly 1, so the denominator isn't 0.
 
-# %%
-large = record_blocks(5 * scores, values, BLOCK, add_block_naive)
-reveal("06.b", next(step.block for step in large if isinf(step.total)))
-print("the first elements of the attention:", attention_of(in_blocks(add_block_naive, 5 * scores, values))[0, :4].tolist())
-
-# %% [markdown]
-"""
-Nothing in most models keeps their scores below 89. And float16 overflows much earlier: exp(12) is too large for it, and
-the smallest of D's real scores is larger than that. The opposite direction fails too: if all scores are far below zero,
-every exponential is 0, and 0 / 0 is NaN.
-
-Here's the fix. Subtract the same constant from all scores of a query. This divides every term in the numerator and in
-the denominator by the same factor, e to the power of that constant, so attention doesn't change. The best choice is the
-**largest score**: no exponential exceeds 1, so nothing overflows. And one of them is exactly 1, so the denominator
-isn't 0.
-
-But if we go block by block, we don't know the largest score until the last block. So we use the largest score *so far*.
-When a larger one shows up, the sums that we have contain exp(score − old maximum), and they should contain exp(score −
-new maximum). The old scores are gone by then. What can you still do to the sums? Work it out on paper before you write
-code.
+But block by block, we don't know the largest score until the last block. So we use the largest score *so far*. When a
+larger one shows up, the sums that we have contain exp(score − old maximum), and they should contain exp(score − new
+maximum). The old scores are gone by then.
 
 > **online softmax**: a softmax that takes its scores one block at a time. It keeps the largest score so far, and its
 > sums are always relative to that.
+
+**Predict 06.b** D's scores are printed above. In how many of the blocks 2 to 6 must the sums so far be corrected?
+"""
+
+# %%
+predict("06.b", ...)
+
+# %% [markdown]
+"""
+How can you correct the sums without the old scores? Work it out on paper before you write code.
 
 **Your task: `add_block(seen, scores, values)`**, for Q queries and K keys at once. Return a new `Partial` over the keys
 seen so far and those of this block, with both sums relative to the new maximum. Each query has its own maximum. Don't
@@ -282,37 +264,36 @@ from lessons_lib.attention.online_softmax import add_block
 
 # %% [markdown]
 """
-One factor corrects the sums, whatever they were made of, since exp(score − new) = exp(score − old) × exp(old − new). In
-the example it's exp(2 − 3) = 0.368: 0.368 × 1.368 + 1 = 1.503.
+One factor corrects both sums, since exp(score − new) = exp(score − old) × exp(old − new). In the example it's
+exp(2 − 3) = 0.368: 0.368 × 1.368 + 1 = 1.503.
 
-Here's your function on D's real scores, in the block with the largest one:
+Here's your function on D's scores, in the block with the largest one:
 """
 
 # %%
 recorded = record_blocks(scores, values, BLOCK, add_block)
 larger = [step.block for step in recorded[2:] if step.factor < 1]
+reveal("06.b", len(larger), unit="blocks")
 print(f"after the first block, only blocks {' and '.join(map(str, larger))} brought a larger score")
+mine = attention_of(in_blocks(add_block, scores.half(), values.half()))
+print("in float16, your function is within 0.02 of float32:", torch.allclose(mine.float(), expected, rtol=0, atol=0.02))
 draw_softmax_step(recorded, 5, tokens)
 
 # %% [markdown]
 """
 ## Build 3: paged attention
 
-`add_block` doesn't ask where its keys come from. They may be in any block of the pool, as long as we can read one block
-without copying it. PyTorch can: indexing with one integer, `keys[7]`, gives a view of block 7, and so does a slice.
-Indexing with a list, `keys[[7, 2]]`, gathers.
+`add_block` doesn't ask where its keys come from. So go through the block table, read one block at a time, and add it to
+a `Partial`. That's paged attention. And a block can be read in place: `keys[7]` is a view of block 7, and so is a slice
+of it. (`keys[[7, 2]]`, with a list, gathers.)
 
-So go through the block table, read one block at a time in place, and add it to a `Partial`. That's paged attention.
+**Your task: `attention_in_place(query, keys, values, blocks, num_tokens, scale)`**, for one sequence in one layer. The
+shapes are in the docstring.
 
-**Your task: `attention_in_place(query, keys, values, blocks, num_tokens, scale)`**, for one sequence in one layer.
-
-- `query`, `[Q, query heads, head size]`, belongs to the *last* Q tokens of the sequence. A decode has one, a prompt has
-  all its tokens, and a chunk something in between.
-- `keys` and `values`, `[num_blocks, block_size, KV heads, head size]`, are this layer's whole cache. The keys and
-  values of the new tokens have been written already.
-- `blocks` is a list of block ids in the order of the tokens. It may be longer than needed: a batch keeps all its block
-  tables in one tensor, and fills up the shorter ones with zeros.
-- `num_tokens` counts the cached and the new tokens. A score is query · key × `scale`.
+- `query` belongs to the *last* Q tokens of the sequence. A decode has one, a prompt has all its tokens, and a chunk
+  something in between. `num_tokens` counts cached and new ones. All their keys and values are in the cache already.
+- `blocks` may be longer than needed: a batch pads its block tables with zeros.
+- A score is query · key × `scale`. Your `add_block`, with `nothing_seen` and `attention_of`, does the softmax.
 
 Return the attention, with the shape and dtype of `query`. Four rules:
 
@@ -324,7 +305,7 @@ Return the attention, with the shape and dtype of `query`. Four rules:
 4. Don't gather: for a given number of queries, no tensor of keys, values or scores may grow with the context. The check
    measures the largest one.
 
-Your `add_block`, with `nothing_seen` and `attention_of`, does the softmax.
+Start with one new token and one head. Add the other heads, and last the hidden keys.
 
 Example: six tokens in blocks [2, 0] of four slots, the last two tokens new, so Q is 2. `#` is a key that the token
 attends to, `.` one that it doesn't, and `-` a slot that must not be read.
@@ -342,26 +323,25 @@ from lessons_lib.attention.plain_attention import attention_in_place
 
 # %% [markdown]
 """
-One function computes prompts, chunks and decodes. It never holds more than one block's scores, and no copy of the
-context's keys. A GPU kernel has the same loop (lesson 07).
+One function computes prompts, chunks and decodes, and never holds more than one block's scores. A GPU kernel has the
+same loop (lesson 07).
 
 ## Plugging it into a real model
 
 A Hugging Face model looks up its attention function by name. `AttentionInterface.register("paged", function)` registers
-yours, and `model.set_attn_implementation("paged")` makes a model use it. This works for almost every model in
-transformers. The library's function does two things in each layer. First it writes the new keys and values to their
-slots; a new token attends to itself too, so its key must be there. Then it calls `attend`, which comes from a backend:
+one, and `model.set_attn_implementation("paged")` makes a model use it. The library's function does two things in each
+layer. It writes the new keys and values to their slots, because a new token attends to itself too. Then it calls
+`attend`, which comes from a backend:
 
 > **attention backend**: the code that computes attention for a packed batch. An engine has several and picks one that
 > suits the hardware.
 
-Here a backend is called once per pass, with the packed batch, its block tables and the block size. It returns `attend`,
-which every layer calls with its queries and its part of the cache. The one in the next cell takes the sequences one
-after the other and calls your `attention_in_place` for each.
+Here a backend is called once per pass. It returns `attend`, which every layer calls with its queries and its part of
+the cache. The backend in the next cell calls your `attention_in_place` for one sequence after the other.
 
-The loop itself is lesson 05's. Only a request's cache is different: it's a `BlockTable`, created when the request joins
-and released when it leaves. A request joins only if the pool could hold it and all running requests at their
-`max_tokens` limits, so no request runs out of blocks. ("Further" has the code of all this, and what that rule costs.)
+The loop itself is lesson 05's, with a `BlockTable` for each request instead of a cache. A request joins only if the
+pool could hold it and all running requests at their `max_tokens` limits, so no request runs out of blocks. ("Further"
+has the code of all this, and what that rule costs.)
 
 The cache, the softmax and the attention are yours. Run the six stories, four at a time.
 """
@@ -388,25 +368,20 @@ print(f"in {len(paged.accesses)} steps, with a pool of {paged.accesses[0].num_bl
 
 The claim: every request gets the same tokens as in lesson 05, which were compared with `generate`. We run twenty
 requests with random prompts and limits on three small models, in a pool so small that requests have to wait for blocks.
-One token acts as the end token, so an answer may end before its limit. ("Further" shows that a step changes the slots
-of its new tokens and nothing else.)
+("Further" shows that a step changes the slots of its new tokens and nothing else.)
 """
 
 # %%
-END = 24  # any token can act as the end token of a random model
-plain = SimpleNamespace(pad_token_id=0, eos_token_id=END)
+plain = SimpleNamespace(pad_token_id=0, eos_token_id=24)  # any token can act as the end token of a random model
 rng = random.Random(6)
 prompts = [[rng.randrange(VOCAB_SIZE) for _ in range(rng.choice((1, 2, 4, 5, 16, 17, 40)))] for _ in range(20)]
 LOAD = dict(prompts=prompts, max_new_tokens=[rng.choice((1, 2, 5, 17)) for _ in prompts], max_num_seqs=8)
 for family in ("gpt2", "llama", "qwen2"):
     tiny = tiny_model(family)
-    expected = ragged_generate(tiny, plain, **LOAD)
-    for block_size in (4, 16):
-        num_blocks = 2 * blocks_for(40 + 17 - 1, block_size)  # room for two requests of the largest size
-        run = record_run(paged_generate, tiny, plain, **LOAD, block_size=block_size, num_blocks=num_blocks, **MINE)
-        same = sum(a == b for a, b in zip(run.outputs, expected))
-        waited = sum(bool(step.waiting) and len(step.names) < 8 for step in run.packed)
-        print(f"{family:>6}, blocks of {block_size:2}: {same} of 20 answers equal; waited for blocks in {waited} of {len(run.packed)} steps")
+    run = record_run(paged_generate, tiny, plain, **LOAD, block_size=4, num_blocks=28, **MINE)
+    same = sum(a == b for a, b in zip(run.outputs, ragged_generate(tiny, plain, **LOAD)))
+    waited = sum(bool(step.waiting) and len(step.names) < 8 for step in run.packed)
+    print(f"{family:>6}: {same} of 20 answers equal; waited for blocks in {waited} of {len(run.packed)} steps")
 
 
 # %% [markdown]
@@ -419,6 +394,8 @@ How much does each step write, and how much did lesson 05 copy in the same step?
 """
 
 # %%
+per_token = cache_bytes_per_token(model.config, model.dtype.itemsize)
+copied = [step.bytes_copied / 1024 for step in ragged.trace.steps]
 written = [step.tokens_computed * per_token / 1024 for step in paged.trace.steps]
 reveal("06.a", copied[59] / written[59], unit="times as much in step 60")
 steps = len(copied)
@@ -430,8 +407,8 @@ line_chart(
 
 # %% [markdown]
 """
-In every step lesson 05 copies all that's cached, and does so three times. Its line climbs while the stories grow, and
-drops when one leaves. Yours stays flat, however long they get; only the prompts stick out.
+Lesson 05's line climbs while the stories grow, and drops when one leaves. Yours stays flat, however long they get; only
+the prompts stick out.
 
 ### The ledger
 """
@@ -442,15 +419,14 @@ ledger(model, tokenizer, "06", with_cache_only=True)
 # %% [markdown]
 """
 The last row was measured with the library's backend, which is faster than your loop. Compare it with the row of lesson
-05: the same tokens in the same number of forward calls, but "copied per step" is 0, because nothing is moved within the
-cache. "Cache reserved" counts the blocks in use, which have a few more slots than there are tokens: the empty ones in
-the last block of each request. The speed may not differ much: the stories are short, and short caches are copied
-quickly.
+05: the same tokens in the same number of forward calls, but "copied per step" is 0. "Cache reserved" counts the blocks
+in use, including the empty slots in the last block of each request. The speed may not differ much: short caches are
+copied quickly.
 
 ### Longer contexts
 
-Now sixteen requests decode, all with the same context length. `decoding_ragged` and `decoding_paged` fill the caches
-with zeros, which saves us thousands of prompt tokens: the time of a step doesn't depend on what is cached.
+Now sixteen requests decode, all with the same context length. (`decoding_ragged` and `decoding_paged` fill the caches
+with zeros. The time of a step doesn't depend on what is cached.)
 
 **Guess first:** what happens to the time of a step, in lesson 05 and now, when the context gets four times as long?
 """
@@ -480,26 +456,25 @@ Table(
 """
 Both get slower, because attention has more keys to process. With blocks the increase is smaller: lesson 05's three
 copies are gone. (The library's backend for CPUs still copies one layer's keys and values at a time.) With short
-contexts there's little to copy, and the advantage varies from run to run.
+contexts, the advantage varies from run to run.
 
 ## What production does
 
-- **vLLM** has both halves in `vllm/v1/attention/backends/flash_attn.py`. `do_kv_cache_update` writes:
-  `reshape_and_cache_flash(key, value, key_cache, value_cache, slot_mapping, ...)`. The forward method reads:
-  `flash_attn_varlen_func(q=..., k=key_cache, v=value_cache, ..., seqused_k=..., block_table=...)`, where `seqused_k`
-  counts each sequence's tokens. The kernel walks the block table itself, as your `attention_in_place` does.
+- **vLLM** has both halves in `vllm/v1/attention/backends/flash_attn.py`. It writes with `reshape_and_cache_flash(key,
+  value, key_cache, value_cache, slot_mapping, ...)`, and reads with `flash_attn_varlen_func(q=..., k=key_cache,
+  v=value_cache, ..., seqused_k=..., block_table=...)`, where `seqused_k` counts each sequence's tokens. The kernel walks
+  the block table itself, as your `attention_in_place` does.
 - **Hugging Face transformers** has `PagedAttentionCache` in `generation/continuous_batching/cache.py`. Its `update`
-  writes with a `write_index` and gathers with a `read_index`. With a block table, FlashAttention's kernel reads the
-  cache in place.
+  writes with a `write_index` and gathers with a `read_index`.
 
 ## What is still wrong
 
-**The Python loop.** It reads in place, but starts many small operators, one after another, and is too slow to serve. On
-CPUs the library serves with a backend that gathers keys after all, for one layer at a time ("Further" times both). In
-lesson 07 you'll write a kernel with the same loop inside.
+**The Python loop.** It starts many small operators, one after another, and is too slow to serve. On CPUs the library
+gathers keys after all, for one layer at a time ("Further" times both). In lesson 07 you'll write a kernel with your
+loop inside.
 
-**Shared keys are read twice.** Two query heads share a KV head here. If your loop takes one query head at a time, it
-reads every key once for each of the two. So does the kernel of lesson 07; that of lesson 08 reads it once for both.
+**Shared keys are read twice.** A loop over the query heads reads every key once for each of the two heads that share it.
+So does the kernel of lesson 07; that of lesson 08 reads it once for both.
 
 **Promised blocks.** Blocks are promised up to the limit, as if every answer were that long. Lesson 09 is about which
 requests to admit, and lesson 10 about what to do when the pool really is empty.
@@ -627,10 +602,11 @@ Stepper(lambda i: draw_softmax_step(recorded, i, tokens), count=len(recorded), s
 
 # %% [markdown]
 """
-Now the bare exponentials, on five times these scores. Watch the sum overflow.
+Now the bare exponentials, on five times these scores. Watch the sum overflow in float32.
 """
 
 # %%
+large = record_blocks(5 * scores, values, BLOCK, add_block_naive)
 Stepper(lambda i: draw_softmax_step(large, i, tokens), count=len(large), start=1, still=5)
 
 # %% [markdown]

@@ -53,8 +53,9 @@ EXERCISES = [
         reference="lessons_lib.attention.packing:packed_forward",
         test=check_packed_forward,
         hints=(
-            "Which field of `packed` answers each row of the table? Compare its shape with the one in the table: what "
-            "is missing? And which of the six fields says where the last token of each sequence is in the row?",
+            "Where does each argument of the model come from: a field of `packed`, a function, or `cache`? Compare its "
+            "shape with the one in the example: what is missing? And which of the six fields says where the "
+            "last token of each sequence is in the row?",
             "Five arguments: `input_ids`, `positions`, `packed_mask(packed)`, the cache, and `logits_index`. "
             "`tensor[None]` adds an axis in front: tokens and positions get one, the mask two. `.to(model.device)` "
             "moves a tensor. The `.logits` of the result have a batch axis in front; remove it.",

@@ -232,7 +232,7 @@ def _check_arguments(seen: Seen, packed: PackedBatch, joined, case: str) -> None
             f"you passed {by_position} arguments to the model without their names.",
             case=case,
             idea="Their order differs from model to model: the second one is the mask in a Llama and the cache in a "
-            "GPT-2. Name them, as in the table above.",
+            "GPT-2. Pass them by name.",
         )
     inputs = seen.passes[-1] if seen.passes else {}
     ids, positions, mask = inputs.get("input_ids"), inputs.get("position_ids"), inputs.get("attention_mask")
