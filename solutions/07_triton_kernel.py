@@ -6,8 +6,8 @@
 
 85 minutes · difficulty: hard · routes: kernels · prerequisites: lesson 03 (blocks, slots) and lesson 06 (softmax block by block)
 
-Lesson 06 left keys and values in their blocks. But the library's backend for a CPU still copies them in each layer,
-because PyTorch's attention wants contiguous tensors. In this lesson you write the attention kernel yourself, in three
+Lesson 06 left keys and values in their blocks. But the library's PyTorch backend still copies them in each layer,
+because PyTorch's fast attention can't read through a block table. A kernel of your own can. You write it in three
 steps: addition, attention over a block table, and all sequences and heads at once. You don't need a GPU: without one,
 Triton's interpreter runs every kernel. Triton supports Linux only: on Windows use WSL, on macOS a container.
 """
@@ -21,15 +21,15 @@ import torch
 import lessons_lib.kernels.triton_setup  # before Triton: decides whether kernels are compiled or interpreted
 import triton
 import triton.language as tl
-from lessons_lib.attention import attention_in_place, paged_attention, plan_attention, plan_groups
+from lessons_lib.attention import add_block, attention_in_place, plan_attention, plan_groups
 from lessons_lib.batching import paged_generate
 from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, solution
 from lessons_lib.checks.lesson_07.scoreboard import reading_scoreboard
-from lessons_lib.kernels import decode_heads, gather_kernel, how_kernels_run, kernel_device, single_head_kernel, softmax_kernel, write_cache
+from lessons_lib.kernels import decode_heads, gather_kernel, how_kernels_run, kernel_device, single_head_kernel, write_cache
 from lessons_lib.kv_cache import BlockPool, PagedKVCache, slot_mapping
-from lessons_lib.measuring import MAX_NEW_TOKENS, NAMES, PROMPTS, recorded_attention
-from lessons_lib.models import VOCAB_SIZE, cache_bytes_per_token, kv_head_size, load_model, tiny_model
-from lessons_lib.recording import OutOfBounds, record_kernel
+from lessons_lib.measuring import NAMES, PROMPTS, recorded_attention
+from lessons_lib.models import VOCAB_SIZE, kv_head_size, load_model, tiny_model
+from lessons_lib.recording import OutOfBounds, Recorder, decode_inputs, record_kernel
 from lessons_lib.viz.programs import draw_program, watch
 from lessons_lib.viz.source import show_source
 
@@ -43,49 +43,12 @@ print(how_kernels_run())
 
 # %% [markdown]
 """
-## The problem: the remaining copy
-
-In lesson 06 your attention read keys in place, in a Python loop that is too slow to serve. PyTorch's
-`scaled_dot_product_attention` is fast, but can't read through a block table. So the library's PyTorch backend gathers:
-in each layer it copies all running requests' keys and values into new memory, uses them once, and drops them. Here is
-how much that is in one step with the six stories:
-"""
-
-# %%
-needed, gathered = [], []
-
-
-def counting_backend(packed, block_tables, block_size):
-    groups = plan_groups(packed.cu_seqlens_q, packed.context_lens, block_tables, block_size)
-    needed.append(int(packed.context_lens.sum()))
-    gathered.append(sum(group.slots.numel() for group in groups))
-    return lambda query, keys, values, scale: paged_attention(query, keys, values, groups, scale)
-
-
-paged_generate(model, tokenizer, PROMPTS, max_new_tokens=MAX_NEW_TOKENS, names=NAMES, max_num_seqs=4, backend=counting_backend)
-KIB_PER_TOKEN = cache_bytes_per_token(model.config, model.dtype.itemsize) / 1024
-need, copied = (tokens[59] * KIB_PER_TOKEN for tokens in (needed, gathered))
-print(f"step 60, all layers: attention needs {need:,.0f} KiB of keys and values; {copied:,.0f} KiB are gathered for it")
-
-# %% [markdown]
-"""
-Attention has to read the keys and values once. What is gathered is read from the pool, written to new memory, and read
-again. And sequences of different lengths are gathered into one rectangle, padded to the longest.
-
-The keys are already in memory. If *we* say which address to read, nothing has to be copied. That takes a kernel of our
-own:
+## A first kernel
 
 > **kernel**: a function that runs on a GPU. It is launched once, from Python, and runs many times in parallel, on
 > different parts of the data.
 
 > **program**: one of these runs of a kernel. All programs of a launch execute the same code.
-
-> **program id**: the index of a program, which tells it what part of the data to work on.
-
-> **grid**: the number of programs of a launch, along one, two or three axes. A grid of (3, 4) has twelve programs, each
-> with two ids.
-
-## A first kernel
 
 **Triton** is a language for kernels that looks like Python. Here is a complete kernel, written from the point of view
 of one program. It doubles a vector, four elements per program:
@@ -106,6 +69,11 @@ print(out.tolist())
 
 # %% [markdown]
 """
+> **program id**: the index of a program, which tells it what part of the data to work on.
+
+> **grid**: the number of programs of a launch, along one, two or three axes. A grid of (3, 4) has twelve programs, each
+> with two ids.
+
 > **tile**: an array that one program works on at once: `[N]`, or a rectangle `[M, N]`. Its sides are constant powers of
 > two.
 
@@ -122,18 +90,17 @@ print(out.tolist())
 | `tl.store(out + offsets, tile)` | writes the elements of `tile` to `out`, at these offsets; a kernel returns nothing |
 | `BLOCK: tl.constexpr` | a compile-time constant, written in capitals and passed by name |
 
-The grid is in brackets: `[(3,)]` launches three programs. `DEVICE` says where the tensors must be. (A CUDA kernel, in
-C++, says what one *thread* does with scalars; a Triton kernel says what one program does with tiles.)
-
-Without a GPU, Triton's **interpreter** runs the same source in Python, one program after another. It shows whether a
-kernel's results are right, and nothing about speed. What did each program touch? `record_kernel` runs a kernel in the
-interpreter, on any machine, and keeps every load and store:
+The grid is in brackets: `[(3,)]` launches three programs. What did each of them touch? `record_kernel` runs a kernel in
+Triton's **interpreter**, in Python, one program after another, and keeps every load and store:
 """
 
 # %%
-doubled = record_kernel(double_kernel, (3,), x, torch.zeros_like(x), BLOCK=4)
-for program in doubled.programs:
-    print(f"program {program.ids[0]}:", "; ".join(f"{access.kind}s {access.tensor}{list(access.offsets)}" for access in program.accesses))
+def print_accesses(recording):
+    for program in recording.programs:
+        print(f"program {program.ids[0]}:", "; ".join(f"{access.kind}s {access.tensor}{list(access.offsets)}" for access in program.accesses))
+
+
+print_accesses(record_kernel(double_kernel, (3,), x, torch.zeros_like(x), BLOCK=4))
 
 # %% [markdown]
 """
@@ -149,8 +116,8 @@ except OutOfBounds as error:
 # %% [markdown]
 """
 This error comes from the recorder. Triton checks no bounds: a GPU would have read whatever follows `x`, and would have
-written past the end of `out`, perhaps into another tensor. The process may crash with an *illegal memory access*, some
-time later and somewhere else. Or some other result is wrong, unnoticed.
+written past the end of `out`. The process may crash with an *illegal memory access*, some time later and somewhere
+else. Or another tensor is overwritten, unnoticed.
 
 > **mask of a load or store**: a tile of booleans, `mask=` of `tl.load` and `tl.store`. Where it is False, nothing is
 > read or written.
@@ -163,9 +130,8 @@ as above: the recorder doesn't see Triton's block pointers.)
 
 Example: ten elements with BLOCK = 4 take three programs, and the last one adds elements 8 and 9.
 
-While you try things out, use `record_kernel(add_kernel, (3,), x, x, out, 10, BLOCK=4)` instead of a launch, where a
-wrong address can crash the Python process. It fills `out` too, but checks every address first. `print(offsets)` inside
-the kernel shows a tile's contents there.
+To try things out, use `record_kernel(add_kernel, (3,), x, x, out, 10, BLOCK=4)` instead of a launch: it fills `out`
+too, but checks every address first. `print(offsets)` inside the kernel shows a tile's contents there.
 
 The interpreter accepts more than the compiler does. So once your results are right, `check` also asks the compiler
 whether it accepts your kernel for an NVIDIA GPU, which need not be there. The compiler rejects a `print`, so remove
@@ -185,16 +151,43 @@ draw_program(added, 2)
 """
 Of the last program's tile, only two elements were loaded and stored.
 
+## An address from a table
+
+So far, each program knew from its id what to read. This kernel has to look it up: it copies row `index[i]` of `source`
+to row i of `out`. And memory has no rows: it's one long array, so the kernel also needs to know how far apart they are.
+
+> **stride**: the distance in memory, in elements, between two neighbors along one axis of a tensor. `tensor.stride()`
+> has one entry per axis.
+"""
+
+# %%
+@triton.jit
+def gather_rows(source, index, out, stride_row, COLUMNS: tl.constexpr):
+    i, column = tl.program_id(0), tl.arange(0, COLUMNS)
+    row = tl.load(index + i)
+    values = tl.load(source + row * stride_row + column)
+    tl.store(out + i * COLUMNS + column, values)
+
+
+source, index = torch.zeros(6, 2), torch.tensor([4, 1])
+print("strides of source", source.stride())
+print_accesses(record_kernel(gather_rows, (2,), source, index, torch.zeros(2, 2), source.stride(0), COLUMNS=2))
+
+# %% [markdown]
+"""
+The first load gets an index, a scalar, and the second uses it in its address. That is all there is to paging. A block
+table is just such an index: its entry *j* says which block of the pool holds block *j* of a sequence. A kernel that can
+look up an address doesn't need a contiguous copy.
+
 ## Real keys
 
-For the attention kernels we take data from a real run: C, E and A in a pool with blocks of eight tokens. The pool has
-been in use for a while, so its free blocks are in no order. We keep what attention gets, and use the last layer of the
-last step.
+C, E and A decode in a pool with blocks of eight tokens. The pool has been in use for a while, so its free blocks are in
+no order. `decode_inputs` serves the three with the library's PyTorch backend and keeps what attention gets. We use the
+last layer of the last step. How much does that backend copy there?
 """
 
 # %%
 BLOCK_SIZE = 8
-reads = []
 
 
 class UsedPool(BlockPool):
@@ -203,86 +196,22 @@ class UsedPool(BlockPool):
         random.Random(26).shuffle(self.free_queue)
 
 
-def noting_backend(packed, block_tables, block_size):
-    groups = plan_groups(packed.cu_seqlens_q, packed.context_lens, block_tables, block_size)
-
-    def attend(query, keys, values, scale):
-        reads.append((query, keys.clone(), values.clone(), block_tables.int(), packed.context_lens.int(), scale))
-        return paged_attention(query, keys, values, groups, scale)
-
-    return attend
-
-
 three = [PROMPTS[NAMES.index(name)] for name in "CEA"]
 THREE = dict(prompts=three, names="CEA", max_new_tokens=5, max_num_seqs=3, block_size=BLOCK_SIZE, num_blocks=10, make_pool=UsedPool)
-by_torch = paged_generate(model, tokenizer, **THREE, backend=noting_backend)
-query, k_cache, v_cache, block_tables, context_lens, scale = reads[-1]
+by_torch, noted = decode_inputs(model, tokenizer, **THREE)
+query, k_cache, v_cache, block_tables, context_lens, scale = noted[-1]
 C, E, A = range(3)
 print("queries", list(query.shape), "(sequences, query heads, head size); keys", list(k_cache.shape), "(blocks, slots of a block, KV heads, head size)")
 for name, table, context in zip("CEA", block_tables.tolist(), context_lens.tolist()):
     print(f"{name}: {context} tokens, block table {table[: -(-context // BLOCK_SIZE)]}")
 
-# %% [markdown]
-"""
-## One block: strides, reductions, masks
-
-C fits into one block, so its attention needs no block table and no loop. ("Further" has the kernel for this block as an
-exercise, 07.2. Do it first if Build 2 looks like too large a step.) Three things are new.
-
-**Strides.** Memory has no rows: it's one long array.
-
-> **stride**: the distance in memory, in elements, between two neighbors along one axis of a tensor. `tensor.stride()`
-> has one entry per axis.
-
-The keys of one KV head in C's block are a view of the cache, with the other head's keys in between. The shape doesn't
-tell you that, so a kernel gets the stride as an argument. A column of row starts and a row of elements combine to a
-rectangle of offsets:
-"""
-
-# %%
-C_block = block_tables[C, 0].item()
-k_block, v_block = k_cache[C_block, :, 0], v_cache[C_block, :, 0]
-print("keys of KV head 0 in C's block: shape", list(k_block.shape), "strides", k_block.stride())
-
-slot, dim, stride_slot = torch.arange(4), torch.arange(8), 100  # small numbers, to see the rectangle
-print(slot[:, None] * stride_slot + dim[None, :])
+groups = plan_groups(torch.arange(4), context_lens.cpu(), block_tables.cpu(), BLOCK_SIZE)
+print(f"keys that attention needs: {context_lens.sum()}; keys that are copied: {sum(group.slots.numel() for group in groups)}")
 
 # %% [markdown]
 """
-**Reductions.** `tl.max(tile, axis=0)` and `tl.sum(tile, axis=0)` reduce a tile `[N]` to a scalar. Of a rectangle
-`[M, N]`, axis 1 goes along the rows and leaves `[M]`; axis 0 goes down the columns and leaves `[N]`. `tl.exp` works
-element by element.
-
-**What a masked element is.** `tl.load(..., mask=m, other=value)` puts `value` where the mask is False; without `other`
-it may be anything. Here is a softmax of each row of a matrix. A masked element takes part in the maximum and in the
-sum. What must it be, so that it changes neither?
-"""
-
-# %%
-show_source(softmax_kernel)
-
-# %% [markdown]
-"""
-Minus infinity is never the maximum, and its exponential is 0. `tl.where(condition, a, b)` chooses elementwise. A
-rectangle's mask is a rectangle, or a column `[:, None]`.
-
-## An address from a table
-
-So far, each program knew from its id what to read. This kernel has to look it up. It copies row `index[i]` of `source`
-to row i of `out`:
-"""
-
-# %%
-show_source(gather_kernel)
-
-# %% [markdown]
-"""
-The first load gets an index, a scalar, and the second uses it in its address. That is all there is to paging. A block
-table is just such an index: its entry *j* says which block of the pool holds block *j* of a sequence. A kernel that can
-look up an address doesn't need a contiguous copy.
-
-For the last step of C, E and A, one program per sequence and query head will load keys and values block by block,
-through the table. A key or a value of one head has 64 elements of 4 bytes.
+The copy is a rectangle, padded to the longest sequence. Your kernel will load each key from its block instead, with one
+program per sequence and query head. A key or a value of one head has 64 elements of 4 bytes.
 
 **Predict 07.a** How many KiB of keys and values does the program for query head 0 of A load?
 """
@@ -292,43 +221,81 @@ predict("07.a", ...)
 
 # %% [markdown]
 """
+## One block: strides, reductions, masks
+
+C fits into one block, so its scores need no table and no loop. For one KV head, that block is a rectangle: 8 slots of
+64 elements, with the other head's keys in between. A column of slots and a row of elements combine to a rectangle of
+offsets:
+"""
+
+# %%
+@triton.jit
+def scores_kernel(q, k_block, out, num_tokens, scale, stride_slot, HEAD_DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr):
+    slot, dim = tl.arange(0, BLOCK_SIZE), tl.arange(0, HEAD_DIM)
+    query = tl.load(q + dim)
+    offsets = slot[:, None] * stride_slot + dim[None, :]  # [BLOCK_SIZE, HEAD_DIM]
+    is_key = slot < num_tokens
+    keys = tl.load(k_block + offsets, mask=is_key[:, None], other=0.0)
+    scores = tl.sum(query[None, :] * keys, axis=1) * scale  # [BLOCK_SIZE]
+    tl.store(out + slot, scores)
+
+
+C_block = block_tables[C, 0].item()
+k_block, v_block = k_cache[C_block, :, 0], v_cache[C_block, :, 0]
+print("keys of KV head 0 in C's block: shape", list(k_block.shape), "strides", k_block.stride())
+scores = torch.empty(BLOCK_SIZE, device=DEVICE)
+for name, own_query in (("C's query", query[C, 0].contiguous()), ("the opposite", -query[C, 0])):
+    scores_kernel[(1,)](own_query, k_block, scores, context_lens[C].item(), scale, k_block.stride(0), HEAD_DIM=HEAD_DIM, BLOCK_SIZE=BLOCK_SIZE)
+    print(f"{name}: scores", [round(score, 1) for score in scores.tolist()], f"softmax of slot 7: {scores.softmax(dim=0)[7]:.4f}")
+
+# %% [markdown]
+"""
+Slot 7 holds no token. Its key was loaded as zeros, so its score is 0: a score like any other. The softmax gives it a
+little weight, and, where all real scores are negative, most of it. Which score would never be the maximum, and get no
+weight? Minus infinity: `tl.where(is_key, scores, float("-inf"))`.
+
+| in a kernel | what it is |
+|---|---|
+| `tl.load(..., mask=m, other=0.0)` | 0 where the mask is False; without `other` it may be anything |
+| `tl.sum(tile, axis=1)`, `tl.max(tile, axis=1)` | along the rows: `[M, N]` becomes `[M]` |
+| `tl.sum(tile, axis=0)`, `tl.max(tile, axis=0)` | down the columns: `[M, N]` becomes `[N]`, and `[N]` a scalar |
+| `tl.where(condition, a, b)` | elementwise a or b |
+| `tl.exp(a)`, `tl.maximum(a, b)` | elementwise; also on scalars |
+| `tl.zeros([N], tl.float32)` | a tile of zeros |
+| `a.to(tl.int64)` | `a`, converted |
+
+("Further" has the rest of this kernel as an exercise, 07.2. Do it first if Build 2 looks like too large a step.)
+
 ## Build 2: attention over a block table
 
 Now the kernel that this lesson is named after: the loop of lesson 06's `attention_in_place`, for one query and one
-head. The softmax is that of `add_block`; the three fields of `Partial` become variables of the loop. (The library calls
-them `row_max`, `row_sum` and `acc`.) Three things are new.
+head. Its softmax is that of `add_block`; the three fields of `Partial` become variables of the loop. (The library calls
+them `row_max`, `row_sum` and `acc`.)
+"""
+
+# %%
+show_source(attention_in_place, add_block)
+
+# %% [markdown]
+"""
+`range` works in a kernel. Two things are new.
 
 **Variables that a loop updates keep their dtype and shape.** The compiler fixes both before the first iteration. A sum
 that starts as `0` is an integer, and the compiler rejects the loop if it turns the sum into a float.
-`tl.zeros([...], tl.float32)` makes a tile.
 
-**The block comes from the table.** Entry `p // BLOCK_SIZE` tells you which block position p is in. The entry is the
-*physical* block, an index into the pool. That block starts at offset block × `stride_block`. The cache may be a view of
-a larger tensor, so `stride_block` need not be BLOCK_SIZE × `stride_slot`.
-
-**Offsets can be large.** The block table holds 32-bit integers, a stride is passed as one if it fits, and the product
-of two 32-bit integers has 32 bits as well. In a large cache, block × `stride_block` doesn't fit into them ("Further"
-has a case). So convert the block to a 64-bit integer *before* you multiply: `.to(tl.int64)`.
+**The block comes from the table.** Entry `p // BLOCK_SIZE` is the block of position p, and that block starts at offset
+block × `stride_block`. The entry is a 32-bit integer, and so may the stride be; in a large cache, their product doesn't
+fit into 32 bits. So convert the block to a 64-bit integer *before* you multiply.
 
 **Your task: `attend_blocks`**, a function that a kernel calls. It is decorated with `@triton.jit` too, but it returns
-its result: a tile `[HEAD_DIM]` of float32.
-
-| argument | shape | what it is |
-|---|---|---|
-| `query` | [HEAD_DIM] | the query itself, a tile of float32, not a pointer |
-| `keys`, `values` | [BLOCK_SIZE, HEAD_DIM] per block | pointers to the KV head's first element; the cache may have another dtype |
-| `table` | [M] | pointer to int32; entry j is the block of positions j × BLOCK_SIZE and on |
-| `num_tokens` | | tokens of the sequence, the new one included; at least 1 |
-| `scale` | | factor of the scores |
-| `stride_block`, `stride_slot` | | elements from one block or slot to the next, in keys and in values |
+its result: a tile `[HEAD_DIM]` of float32. The stub's docstring describes the arguments.
 
 - The last block may be partly full. Don't load its other slots: they may hold anything, even NaN (0 × NaN is NaN).
 - Table entries past the blocks in use may be anything, and there may be none, so don't read them.
+- The cache may be a view of a larger tensor, so `stride_block` need not be BLOCK_SIZE × `stride_slot`.
 - Scores may be near 200 or near −100,000.
-- The query is float32, so everything computed with it is float32 as well, whatever the cache's dtype. Keep it so:
-  convert nothing to the cache's dtype.
-
-`range` works in a kernel, and `tl.maximum(a, b)` is the larger of two scalars.
+- `query` is the query itself, a tile of float32, not a pointer. Everything computed with it is float32 as well,
+  whatever the cache's dtype. Keep it so: convert nothing to the cache's dtype.
 
 Example: 6 tokens, BLOCK_SIZE = 4, table [3, 1, ...]. The first iteration reads all slots of block 3, the second one
 slots 0 and 1 of block 1.
@@ -377,11 +344,11 @@ One program computes one query head of one sequence. Now we launch a grid of (se
 computes query head h of sequence i. The loop doesn't change.
 
 GROUP neighboring query heads share one KV head: with 4 query heads and 2 KV heads, GROUP is 2, and query heads 0, 1, 2,
-3 use KV heads 0, 0, 1, 1. You can move a pointer: `k_cache + n` points n elements further. The stub's docstring has the
-shapes and the strides; along each last axis the stride is 1.
+3 use KV heads 0, 0, 1, 1. You can move a pointer: `k_cache + n` points n elements further.
 
 **Your task: `decode_heads_kernel`.** Call your `attend_blocks`, with its arguments in order, HEAD_DIM and BLOCK_SIZE
-included. It expects the query itself, a tile, as float32 even if `q` is float16: `tl.load(...).to(tl.float32)`.
+included. It expects the query itself, a tile, as float32 even if `q` is float16: `tl.load(...).to(tl.float32)`. The
+stub's docstring has the shapes and the strides; along each last axis the stride is 1.
 
 Example: for C, E and A, program (2, 3) computes A's query head 3, over KV head 1. It reads entry 2 of `context_lens`
 and row 2 of `block_tables`, and stores the 64 elements of out[2, 3].
@@ -392,27 +359,21 @@ from lessons_lib.kernels.simple_paged import decode_heads_kernel
 
 # %% [markdown]
 """
-## Which program reads what
-
-Here is your kernel on the last step of C, E and A, recorded:
+`decode_heads` launches your kernel; `Recorder` stands in for it there and records it. How much do all programs load?
 """
 
 # %%
-on_cpu = [tensor.cpu().contiguous() for tensor in (query, k_cache, v_cache, block_tables, context_lens)]
-q, k, v, tables, lens = on_cpu
-strides = (*q.stride()[:2], *k.stride()[:3], tables.stride(0))
-constants = dict(GROUP=QUERY_HEADS // KV_HEADS, HEAD_DIM=HEAD_DIM, BLOCK_SIZE=BLOCK_SIZE)
-recorded = record_kernel(decode_heads_kernel, (3, QUERY_HEADS), *on_cpu, torch.empty_like(q), scale, *strides, **constants)
+mine = Recorder(decode_heads_kernel)
+decode_heads(query, k_cache, v_cache, block_tables, context_lens, scale, mine)
+recorded = mine.recording
 loaded = sum(cache_bytes(recorded, program) for program in recorded.programs)
-necessary = sum(lens.tolist()) * KV_HEADS * 2 * HEAD_DIM * 4
+necessary = int(context_lens.sum()) * KV_HEADS * 2 * HEAD_DIM * 4
 print(f"{len(recorded.programs)} programs load {loaded:,} bytes of keys and values; the cache holds {necessary:,}, so {loaded / necessary:.0f} times")
-of_cache = lambda ids: [a.offsets for p in recorded.programs if p.ids == ids for a in p.accesses if a.tensor in ("k_cache", "v_cache")]
-print("programs (2, 0) and (2, 1), A's query heads 0 and 1, load the same elements:", of_cache((2, 0)) == of_cache((2, 1)))
 
 # %% [markdown]
 """
-Both heads use KV head 0: each key is loaded GROUP times. On a GPU, the second load may find the key in one of the GPU's
-caches, or may not. Lesson 08 gives all query heads of a KV head to one program, which loads each key once.
+Nothing is copied. But each key is loaded GROUP times, once for each query head that uses it. On a GPU, the second load
+may find the key in one of the GPU's caches, or may not. Lesson 08 loads each key once.
 
 ## Prove it
 
@@ -458,19 +419,16 @@ on an H200, whose 132 *processors* run the programs:
 h200 = recorded_attention()
 
 
-def attention_us(case):
-    """Recorded time of lesson 07's kernel."""
-    return h200.case(case).microseconds["lesson 07's kernel"]
-
-
-def reading(num_seqs, context, heads, head_dim=128, itemsize=2):
-    """Microseconds that the H200 takes to read keys and values of so many heads."""
-    return 2 * num_seqs * context * heads * head_dim * itemsize / h200.machine.bytes_per_s * 1e6
+def times_of(case):
+    """Microseconds that the H200 takes to read the keys and values once, and that lesson 07's kernel took (recorded)."""
+    found = h200.case(f"decode 32,8,128; {case}")
+    return found.kv_bytes / h200.machine.bytes_per_s * 1e6, found.microseconds["lesson 07's kernel"]
 
 
 print(h200.provenance)
-print(f"each key and value read once: {reading(1, 8192, heads=8):,.0f} µs; once for each query head: {reading(1, 8192, heads=32):,.0f} µs")
-print(f"recorded: {attention_us('decode 32,8,128; batch 1, context 8192'):,.0f} µs, in {8192 // 16} iterations of 32 programs")
+least, taken = times_of("batch 1, context 8192")
+print(f"each key and value read once: {least:,.0f} µs; once for each of 4 query heads: {4 * least:,.0f} µs")
+print(f"recorded: {taken:,.0f} µs, in {8192 // 16} iterations of 32 programs")
 
 # %% [markdown]
 """
@@ -478,24 +436,23 @@ Even if each query head's loads went to memory, the bytes would explain little o
 iteration asks for a table entry, waits, asks for 16 keys and values, waits, and computes.
 
 **Predict 07.c** Now eight such sequences decode in one launch: eight times the bytes, and 256 programs instead of 32. A
-processor can run several programs at the same time. How many microseconds does the launch take? Up to 25% off counts as
-right.
+processor can run several programs at the same time, and while they wait, they wait together. How many microseconds does
+the launch take? Up to 25% off counts as right.
 """
 
 # %%
 predict("07.c", ...)
 
 # %%
-reveal("07.c", attention_us("decode 32,8,128; batch 8, context 8192"), unit="µs", tolerance=0.25)
-for case, num_seqs, context in (("batch 1, context 8192", 1, 8192), ("batch 8, context 8192", 8, 8192), ("batch 64, context 2048", 64, 2048)):
-    least, taken = reading(num_seqs, context, heads=8), attention_us(f"decode 32,8,128; {case}")
+reveal("07.c", times_of("batch 8, context 8192")[1], unit="µs", tolerance=0.25)
+for case in ("batch 1, context 8192", "batch 8, context 8192", "batch 64, context 2048"):
+    least, taken = times_of(case)
     print(f"{case}: at least {least:,.0f} µs, recorded {taken:,.0f} µs: {least / taken:.0%} of the bandwidth")
 
 # %% [markdown]
 """
-Eight times the work takes hardly longer: the programs wait at the same time. But even 64 sequences, with 2,048
-programs, leave most of the bandwidth unused. Lesson 08 starts from these numbers. (This lesson adds no row to the
-ledger.)
+Eight times the work takes hardly longer. But even 64 sequences, with 2,048 programs, leave most of the bandwidth
+unused. Lesson 08 starts from these numbers. (This lesson adds no row to the ledger.)
 
 ## What production does
 
@@ -556,6 +513,8 @@ What the lesson doesn't need. It isn't part of its 85 minutes. It has two more e
 # %% [markdown]
 """
 ### Exercise: attention over one block
+
+`scores_kernel` above, with its softmax and its values.
 
 **Your task (optional): `one_block_kernel`.** One program computes attention of one query over the first `num_tokens`
 slots of a block: the scores are query · key × `scale`, their softmax weighs the values. `k_block` and `v_block` are
@@ -713,7 +672,7 @@ for family in ("gpt2", "llama", "qwen2"):
 ### An embedding is a gather
 
 The first thing a language model computes is a gather: the embedding has one row per token of the vocabulary, and the
-token ids are the index. Here it is with `gather_kernel`:
+token ids are the index. Here it is with the library's `gather_kernel`, which is `gather_rows` with a mask:
 """
 
 # %%

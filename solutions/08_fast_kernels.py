@@ -7,8 +7,8 @@
 85 minutes · difficulty: hard · routes: kernels · prerequisites: lesson 07 (programs, masks, strides, a kernel over a block table)
 
 You rewrite lesson 07's kernel so that one program serves all query heads that share keys, and reads many keys at a
-time. On any machine you can count how the bytes and the iterations fall. Recordings on a GPU show what the ideas save
-in time. The result is a kernel of one screen that comes close to those used in production.
+time. The result is a kernel of one screen that comes close to those used in production. Counts and correctness are
+computed here, on your machine. Speed needs a GPU, so the course ships with times measured on one, labeled *recorded*.
 """
 
 # %%
@@ -20,11 +20,15 @@ import triton
 import triton.language as tl
 from IPython.display import display
 
+from lessons_lib.attention import plan_attention
+from lessons_lib.batching import paged_generate
 from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, solution
-from lessons_lib.kernels import VARIANTS, decode_groups, decode_heads, decode_heads_kernel, decode_splits, how_kernels_run, kernel_device, with_functions
-from lessons_lib.measuring import ANY_GPU, HOPPER, OURS, Work, attainable, attention_work, recorded_attention, recorded_ladder, recorded_production
-from lessons_lib.recording import Recorder
+from lessons_lib.kernels import VARIANTS, attend_blocks, decode_groups, decode_heads, decode_heads_kernel, decode_splits, how_kernels_run, kernel_device, with_functions
+from lessons_lib.measuring import ANY_GPU, HOPPER, NAMES, OURS, PROMPTS, Work, attainable, attention_work, recorded_attention, recorded_ladder, recorded_production
+from lessons_lib.models import kv_head_size, load_model
+from lessons_lib.recording import Recorder, decode_inputs
 from lessons_lib.viz.charts import draw_bars
+from lessons_lib.viz.programs import watch
 from lessons_lib.viz.source import show_source
 from lessons_lib.viz.tables import Table
 
@@ -33,33 +37,21 @@ print(how_kernels_run())
 
 # %% [markdown]
 """
-You can measure speed only on a GPU, and you may not have one. So the course ships with results measured on one;
-wherever they're shown, they're labeled *recorded*. Counts and correctness are computed here, on your machine.
-"""
-
-# %%
-recorded = recorded_attention()
-machine = recorded.machine
-print(recorded.provenance)
-print(f"{recorded.processors} processors; reads {machine.bytes_per_s / 1e12:.2f} TB/s")
-
-# %% [markdown]
-"""
-The rate was measured in the same run, with a kernel that reads 8 GB once and sums it.
-
 ## The problem: correct, and slow
 
 Here is the attention of one layer, in three decodes. "32,8,128" means 32 query heads, 8 KV heads, head size 128: the
 shapes of a Llama with 8 billion parameters. "14,2,64" are those of a small Qwen2. Blocks hold 16 tokens and are
 scattered over the pool. All keys and values must be read once, so bytes divided by read bandwidth is a lower bound for
-any kernel. (The cases were timed with many block tables in turn, so that nothing was left in the GPU's caches.)
+any kernel. (The GPU's caches held none of them. The bandwidth is that of a kernel that reads 8 GB once and sums it.)
 """
 
 # %%
+recorded = recorded_attention()
+machine = recorded.machine
 alone = recorded.case("decode 32,8,128; batch 1,")
 even = recorded.case("decode 32,8,128; batch 64, context 2048")
 small_heads = recorded.case("decode 14,2,64; batch 256")
-mixed, long = recorded.case("mixed"), recorded.case("prefill 32")
+SEVEN = "lesson 07's kernel"
 
 
 def reading(case):
@@ -67,81 +59,87 @@ def reading(case):
     return case.kv_bytes / machine.bytes_per_s * 1e6
 
 
-SEVEN = "lesson 07's kernel"
-Table(
-    columns=["recorded", "keys and values, MB", "reading them, µs", "lesson 07's kernel, µs", "times as long"],
-    rows=[
-        [case.name.removeprefix("decode "), case.kv_bytes / 1e6, reading(case), case.microseconds[SEVEN], case.microseconds[SEVEN] / reading(case)]
-        for case in (alone, even, small_heads)
-    ],
-    caption="Decode attention of one layer on an H200",
-)
+print(recorded.provenance)
+print(f"{recorded.processors} processors; reads {machine.bytes_per_s / 1e12:.2f} TB/s")
+rows = [
+    [case.name.removeprefix("decode "), case.kv_bytes / 1e6, reading(case), case.microseconds[SEVEN], case.microseconds[SEVEN] / reading(case)]
+    for case in (alone, even, small_heads)
+]
+display(Table(["recorded", "keys and values, MB", "reading them, µs", "lesson 07's kernel, µs", "times as long"], rows, "Decode attention of one layer"))
+iterations, taken = 8192 // 16, alone.microseconds[SEVEN]
+print(f"first row: {iterations} iterations, {taken / iterations:.2f} µs per iteration, for 16 keys and 16 values of one head")
 
 # %% [markdown]
 """
-All three take far longer than reading their keys and values. Where does the time go? Take the first row, one sequence
-of 8,192 tokens. A program goes through its blocks one after another, 16 tokens per iteration of the loop:
-"""
-
-# %%
-iterations = 8192 // 16
-taken = alone.microseconds[SEVEN]
-print(f"{iterations} iterations in {taken:.0f} µs (recorded): {taken / iterations:.2f} µs per iteration, for 16 keys and 16 values of one head")
-
-# %% [markdown]
-"""
-An iteration requests an entry of the block table, waits for it, requests the keys and values, waits, computes. In all
-that time it reads and computes very little. Much of it is *latency*, the time from a request to the arrival of the
-data, and a GPU that waits reads nothing. Every idea in this lesson does one of three things: **read and compute less,
-work in larger units, or keep enough loads in flight**.
+An iteration requests an entry of the block table, waits for it, requests the keys and values, waits, computes. Much of
+that time is *latency*, the time from a request to the arrival of the data, and a GPU that waits reads nothing. Every
+idea in this lesson does one of three things: **read and compute less, work in larger units, or keep enough loads in
+flight**.
 
 > **streaming multiprocessor**: one of the many processors of a GPU (SM), with its own arithmetic units and its own
 > small, fast memory. A program runs on one of them, and each runs several programs at the same time. We simply call it
 > a *processor*.
 
-## Count first
+## Idea 1: read each key once
 
-What does lesson 07's kernel do on real keys? C, D and B decode, and we keep the inputs of one layer's attention.
+Query heads that share a KV head use the same keys. In lesson 07 each of them had its own program, so each key was read
+once per query head. Instead, let one program compute **all query heads of one KV head**. What was one query becomes a
+tile of queries, one *row* per query head, and each key that the program reads serves all rows: 4 with the shapes of a
+Llama, 7 with a Qwen2's 14 over 2.
+
+```diff
+- grid (sequences, query heads); query [HEAD_DIM]; row_max and row_sum scalars; acc [HEAD_DIM]
++ grid (KV heads, sequences); queries [BLOCK_M, HEAD_DIM]; row_max and row_sum [BLOCK_M]; acc [BLOCK_M, HEAD_DIM]
+```
+
+So each iteration gets a tile of scores, [rows, keys], and each row has its own maximum, its own sum, and its own row of
+`acc`. That's the part to build first.
+
+## Build 1: the softmax of a tile
+
+One thing changes besides the rows: the base. A GPU has an instruction for 2ˣ, but none for eˣ, and Triton 3.6 compiles
+`tl.exp2` to one instruction and `tl.exp` to five. They run for every score. But the scores are multiplied by `scale`
+anyway, so the function that launches the kernel passes scale × log₂ e. From then on scores and maxima are in base 2,
+and the weights come out the same.
+
+**Your task: `online_softmax(scores, row_max, row_sum, acc)`**, a function that kernels call. Decorate it with
+`@triton.jit`, as in the stub. Its docstring has the shapes. Weights are powers of 2.
+
+Return four tiles of float32, in this order: the weights of these keys, [rows, keys]; the new maximum, [rows]; the new
+sum, [rows]; and `acc`, **rescaled** to the new maximum. Do *not* add the values of these keys. The kernel does that
+afterwards, with a product of weights and values.
+
+A row may not have seen a key yet, and may not see any of these either: the engine's prefill kernel calls the same
+function. The maximum of such a row stays minus infinity, and its weights and its sum are 0, not NaN.
+
+Example, one row: `row_max` 2, `row_sum` 1.5, `acc` 20; scores [3, 1]. The new maximum is 3 and the factor 2⁻¹ = 0.5.
+The weights are [1, 0.25], the new sum is 0.75 + 1.25 = 2, and `acc` is 10.
 """
 
-# %%
-from lessons_lib.attention import plan_attention
-from lessons_lib.batching import paged_generate
-from lessons_lib.measuring import NAMES, PROMPTS
-from lessons_lib.models import kv_head_size, load_model
-
-model, tokenizer = load_model(device="cpu")
-KV_HEADS, HEAD_DIM = kv_head_size(model.config)
-BLOCK_SIZE = 16
-noted = []
-
-
-def noting_backend(packed, block_tables, block_size):
-    """Lesson 06's PyTorch backend; in steps with only decodes, it also keeps the attention inputs of every layer."""
-    attend = plan_attention("torch", torch.device("cpu"))(packed, block_tables, block_size)
-
-    def attend_and_note(query, keys, values, scale):
-        if set(packed.new_lens) == {1}:
-            inputs = (query, keys, values, block_tables.int(), packed.context_lens.int(), scale)
-            noted.append(tuple(x.clone() if isinstance(x, torch.Tensor) else x for x in inputs))
-        return attend(query, keys, values, scale)
-
-    return attend_and_note
-
-
-stories = [PROMPTS[NAMES.index(name)] for name in "CDB"]
-paged_generate(model, tokenizer, stories, max_new_tokens=4, names="CDB", block_size=BLOCK_SIZE, backend=noting_backend)
-query, keys, values, tables, contexts, scale = noted[0]
-print("queries", list(query.shape), "| keys and values", list(keys.shape), "| contexts", contexts.tolist())
-print("block tables", tables.tolist())
+# %% exercise="08.1"
+from lessons_lib.kernels.paged_flash import online_softmax
 
 # %% [markdown]
 """
-Lesson 07's `record_kernel` runs a kernel through the interpreter and records its loads. The library's functions launch
-kernels with `kernel[grid](...)`; `Recorder` stands in for the kernel there, and records its loads.
+## Count first
+
+What does lesson 07's kernel do on real keys? C, D and B decode in blocks of 16, and we keep the inputs of one layer's
+attention. `decode_heads` launches the kernel; `Recorder` stands in for it there, runs it through the interpreter, and
+records its loads.
 """
 
 # %%
+model, tokenizer = load_model(device="cpu")
+KV_HEADS, HEAD_DIM = kv_head_size(model.config)
+BLOCK_SIZE = 16
+stories = [PROMPTS[NAMES.index(name)] for name in "CDB"]
+load = dict(prompts=stories, max_new_tokens=4, names="CDB", block_size=BLOCK_SIZE)
+_, noted = decode_inputs(model, tokenizer, **load)
+query, keys, values, tables, contexts, scale = inputs = noted[0]
+print("queries", list(query.shape), "| keys and values", list(keys.shape), "| contexts", contexts.tolist())
+print("block tables", tables.tolist())
+
+
 def count(recorder):
     """(programs, iterations: loads of keys in all programs, bytes of keys and values that they load)"""
     recording = recorder.recording
@@ -151,7 +149,6 @@ def count(recorder):
     return len(recording.programs), sum(access.tensor == "k_cache" for access in loads), loaded
 
 
-inputs = (query, keys, values, tables, contexts, scale)
 seven = Recorder(decode_heads_kernel)
 by_seven = decode_heads(*inputs, kernel=seven)
 necessary = 2 * int(contexts.sum()) * KV_HEADS * HEAD_DIM * keys.element_size()
@@ -160,98 +157,27 @@ print(f"lesson 07: {programs} programs, {iterations} iterations, {loaded:,} byte
 
 # %% [markdown]
 """
-## Idea 1: read each key once
-
-Query heads that share a KV head use the same keys. In lesson 07 each of them had its own program, so each key was read
-once per query head. Instead, let one program compute **all query heads of one KV head**. What was one query becomes a
-tile of queries, one *row* per query head, and each key that the program reads serves all rows. With the shapes of a
-Llama, a key serves 4 query heads; with a Qwen2's 14 over 2, it serves 7.
-
-```diff
-- grid (sequences, query heads); query [HEAD_DIM]; row_max and row_sum scalars; acc [HEAD_DIM]
-+ grid (KV heads, sequences); queries [BLOCK_M, HEAD_DIM]; row_max and row_sum [BLOCK_M]; acc [BLOCK_M, HEAD_DIM]
-```
-
-`BLOCK_M` is the number of rows, a power of two and at least 16 (Idea 3 says why). Rows past the last query head are
-padding.
-
-How much time does Idea 1 save? A *ladder* of kernels was timed on the H200, each rung with one idea more, on the three
-decodes from the beginning. The first rung is Idea 1 alone. It still computes as lesson 07 does: products element by
-element, then a sum. (Without Idea 3, four rows are enough for four query heads.)
-
-**Predict 08.e** The first decode, one sequence of 8,192 tokens with 32 query heads, takes lesson 07's kernel 929 µs,
-in 32 programs. (Above it was 901: the ladder was timed in a run of its own.) With Idea 1 there are 8 programs, and
-they read a quarter of the bytes. How many µs do they take? Nothing above settles it: weigh a quarter of the bytes
-against a quarter of the programs. Up to 30% off counts as right.
-"""
-
-# %%
-predict("08.e", ...)  # microseconds
-
-# %%
-ladder_provenance, ladder = recorded_ladder()
-THREE = [next(name for name in ladder if name.startswith(wanted.name)) for wanted in (alone, even, small_heads)]
-
-
-def rungs(*names):
-    """Microseconds of these kernels on the three decodes; registers of a thread, in the second."""
-    of_second = ladder[THREE[1]]
-    return Table(
-        ["kernel", *(f"{name.removeprefix('decode ')}, µs" for name in THREE), "registers of a thread", "spilled"],
-        [[name, *(ladder[case][name]["us"] for case in THREE), of_second[name]["registers"], of_second[name]["spilled"]] for name in names],
-        ladder_provenance,
-    )
-
-
-ONE = "Idea 1, 16 keys per tile"
-reveal("08.e", round(ladder[THREE[0]][ONE]["us"]), unit="µs", tolerance=0.3)
-rungs("lesson 07's kernel", ONE)
-
-# %% [markdown]
-"""
-It got slower: 1.7 times as long, for a quarter of the bytes. So it isn't bytes that this kernel waits for. Its eight
-programs keep 8 of the GPU's 132 processors busy, where 32 were busy before, and in each iteration a program now
-computes four heads' scores, one product at a time. In the second case, which has 512 programs, Idea 1 gains a factor
-of 1.8. The last two columns will matter in a moment.
+28 iterations: 4 query heads × (1 + 2 + 4) blocks.
 
 ## Idea 2: a tile of several blocks
 
-A block has 16 tokens. That's a good size for memory (lesson 03), but a small one for an iteration, which spends most of
-its time waiting. Luckily, an iteration needn't be one block. A tile may have 64 positions, each of which looks up **its
-own** block, with one `tl.load` of 64 table entries. Many of these addresses are the same, but that doesn't matter: the
-result is one block index per position, and from these you compute where each key is.
-
-```diff
-- a step of BLOCK_SIZE; one table entry per iteration; keys [BLOCK_SIZE, HEAD_DIM]
-+ a step of BLOCK_N; one table entry per position, [BLOCK_N]; keys [BLOCK_N, HEAD_DIM]
-```
-
-Four times as many keys per iteration: what do they gain? Guess before you run the cell.
+A block has 16 tokens. That's a good size for memory (lesson 03), but a small one for an iteration. Luckily, an
+iteration needn't be one block. A tile may have 32 positions, each of which looks up **its own** block, with one
+`tl.load` of 32 table entries. Here is the second tile of B:
 """
 
 # %%
-rungs(ONE, "Ideas 1 and 2, 32 keys per tile", "Ideas 1 and 2, 64 keys per tile")
+position = 32 + torch.arange(32)
+print("blocks", tables[2][position // BLOCK_SIZE].tolist())
+print("slots ", (position % BLOCK_SIZE).tolist())
 
 # %% [markdown]
 """
-A quarter of the iterations, and next to nothing gained: the second case even gets slower, nearly as slow as lesson
-07's. So with Idea 1, the single sequence doesn't spend most of its time waiting for one load after the other. For the
-second case, the last columns say why.
+Many of these entries are the same, but that doesn't matter: each position has a block and a slot, and from these you
+compute where its key is.
 
-> **warp**: 32 threads of a GPU that execute the same instruction together. A Triton program is run by several warps,
-> usually 4 or 8.
-
-> **shared memory**: the small memory inside each processor, about 200 KB on an H200, where tiles wait until they're
-> used. Even closer to the arithmetic units are the *registers*, which hold the values currently in use.
-
-All products of a tile, rows × keys × head size, exist at once before they're summed, in registers. A thread has 255 at
-most. What doesn't fit is *spilled*: written to memory, and read back. And a processor has 65,536 registers for all the
-programs that it runs. A program of 4 warps has 128 threads; with 128 registers each, four such programs fit, with 255
-only two, so fewer loads are in flight. A larger tile needs another way to multiply.
-
-**Predict 08.a** C, D and B have contexts of 4, 22 and 63 tokens, in blocks of 16, with 4 query heads over 2 KV heads.
-Lesson 07's kernel needed 28 iterations, as counted above: 4 heads × (1 + 2 + 4) blocks. With both ideas, one program
-per KV head and tiles of 32 keys, how many iterations will all programs need together?
+**Predict 08.a** With both ideas, one program per KV head (there are 2) and tiles of 32 keys, how many iterations will
+all programs need together? The contexts are printed above. Lesson 07's kernel needed 28.
 """
 
 # %%
@@ -266,83 +192,28 @@ predict("08.a", ...)
 
 In lesson 07 a score was `tl.sum(query * keys, axis=1)`: products element by element, then a sum. Now a program has
 several query heads, so the queries [rows, head size] and the keys, transposed to [head size, keys], are two matrices,
-and `tl.dot` of them gives all scores. In 16 bits, that runs on tensor cores. The output is another product, of the
-weights and the values.
+and one product of them gives all scores. The output is another product, of the weights and the values.
 
-```diff
-- a tile of products, summed along one axis
-+ tl.dot of two tiles: for the scores, and for the output
-```
+| in a kernel | what it is |
+|---|---|
+| `tl.dot(a, b)` | the product of two tiles of the same dtype, in float32; in 16 bits it runs on tensor cores |
+| `tl.dot(a, b, acc)` | the same, added to `acc` |
+| `input_precision="ieee"` | to pass to both: without it, a GPU rounds the factors of a float32 product to 10 bits |
+| `tl.trans(a)` | `a` with its axes swapped |
 
-`tl.dot` needs at least 16 rows here. A Llama has 4 query heads per KV head, so 12 rows are padding. The padding costs
-arithmetic but no bytes.
+`tl.dot` needs at least 16 rows here. So `BLOCK_M`, the number of rows, is a power of two and at least 16, and rows past
+the last query head are padding: with the 4 of a Llama, 12 rows. Padding costs arithmetic but no bytes.
 
-## Idea 4: powers of two
+## Build 2: a group of heads, a tile of keys
 
-A GPU has an instruction for 2ˣ, but none for eˣ. `tl.exp(x)` is computed as 2 to the power of x × log₂ e. Triton 3.6
-compiles `tl.exp2` to one instruction, and `tl.exp` to five. They run for every score. But the scores are multiplied by
-`scale` anyway, so the function that launches the kernel passes scale × log₂ e. From then on scores and maxima are in
-base 2, and the weights come out the same.
-
-```diff
-- tl.exp, and scale
-+ tl.exp2, and scale × log₂ e
-```
+Now the kernel: lesson 07's, with the three ideas and your `online_softmax`. Here is what you start from:
 """
 
 # %%
-print(f"products of a tile of 128 keys, in float32: {4 * 128 * 128 * 4 / 1024:.0f} KiB; all registers of a processor: {65_536 * 4 / 1024:.0f} KiB")
-display(rungs(ONE, "Ideas 1, 3 and 4, 16 keys per tile", "Ideas 1 to 4, 64 keys per tile", "Ideas 1 to 4, 128 keys per tile"))
-LADDER = (SEVEN, ONE, "Ideas 1 and 2, 64 keys per tile", "Ideas 1, 3 and 4, 16 keys per tile", "Ideas 1 to 4, 64 keys per tile")
-of_second = {name: ladder[THREE[1]][name]["us"] for name in LADDER}
-draw_bars(of_second, "µs", THREE[1], ladder_provenance, limit=("at least", reading(even)))
+show_source(attend_blocks, decode_heads_kernel)
 
 # %% [markdown]
 """
-With 4 query heads and head size 128, the products of 128 keys would fill all registers of a processor. `tl.dot` doesn't
-need the products one by one, so its tiles fit. In the second case, the one in the chart, Ideas 3 and 4 make Idea 1's
-kernel 4 times as fast, and *now* larger tiles pay: no register is spilled, even with 128 keys. Together the ideas make
-the second case 12 times as fast as lesson 07's kernel, and the third 23 times. Idea 2 was worth next to nothing without
-Idea 3. The single sequence is 7 times as fast, and could still be much faster: it has 8 programs. That's Idea 5, in
-"Further".
-
-## Build 1: the softmax of a tile
-
-In lesson 07, `attend_blocks` had one query, with one maximum and one sum. Now a program has several rows. Each
-iteration gets a tile of scores, [rows, keys], and each row has its own maximum, its own sum, and its own row of `acc`.
-
-**Your task: `online_softmax(scores, row_max, row_sum, acc)`**, a function that kernels call. Decorate it with
-`@triton.jit`, as in the stub.
-
-| argument | shape | what it is |
-|---|---|---|
-| `scores` | [rows, keys] | already multiplied by scale × log₂ e; minus infinity for keys that a row may not see |
-| `row_max` | [rows] | largest score so far; minus infinity before the first key |
-| `row_sum` | [rows] | sum of the weights so far, relative to `row_max` |
-| `acc` | [rows, head size] | sum of weight × value so far, relative to `row_max` |
-
-It returns four tiles of float32, in this order: the weights of these keys, [rows, keys]; the new maximum, [rows]; the
-new sum, [rows]; and `acc`, **rescaled** to the new maximum. It does *not* add the values of these keys. The kernel does
-that afterwards, with a `tl.dot` of weights and values.
-
-A row may not have seen a key yet, and may not see any of these either: the engine's prefill kernel calls the same
-function. The maximum of such a row stays minus infinity, and its weights and its sum are 0, not NaN.
-
-Example, one row: `row_max` 2, `row_sum` 1.5, `acc` 20; scores [3, 1]. The new maximum is 3 and the factor 2⁻¹ = 0.5.
-The weights are [1, 0.25], the new sum is 0.75 + 1.25 = 2, and `acc` is 10.
-
-"""
-
-# %% exercise="08.1"
-from lessons_lib.kernels.paged_flash import online_softmax
-
-# %% [markdown]
-"""
-## Build 2: a group of heads, a tile of keys
-
-Now the kernel. You have all the parts: lesson 07's `decode_heads_kernel` and the loop of its `attend_blocks`, the four
-ideas, and your `online_softmax`.
-
 **Your task: `decode_groups_kernel`.** Program (h, i) computes **all query heads of KV head h**, for sequence i: axis 0
 of the grid counts KV heads, axis 1 sequences. As in lesson 07, neighboring query heads share a KV head. The stub's
 docstring describes the parameters; the ones in capitals are constants.
@@ -358,9 +229,7 @@ docstring describes the parameters; the ones in capitals are constants.
   be off by 0.005, and in float32 by 0.0001. (To try 16 bits without a GPU, take float16: Triton's interpreter takes the
   bits of a bfloat16 tile for integers.)
 
-`tl.dot(a, b)` multiplies two tiles of the same dtype and returns float32; `tl.dot(a, b, acc)` adds the product to
-`acc`. `tl.trans` swaps the axes of a tile. For float32, pass `input_precision="ieee"` to both, or a GPU rounds the
-factors to 10 bits. The check also counts your loads, and asks the compiler.
+The check also counts your loads, and asks the compiler.
 
 Example: 6 query heads over 2 KV heads, contexts [40, 17], BLOCK_SIZE = 8 and BLOCK_N = 16. The grid is (2, 2). Program
 (1, 0) computes the query heads 3, 4 and 5 of sequence 0, in 3 iterations. Its second tile has the positions 16 to 31,
@@ -372,13 +241,11 @@ from lessons_lib.kernels.group_decode import decode_groups_kernel
 
 # %% [markdown]
 """
-Now count again: first with tiles of one block, so with Idea 1 only, then with larger ones. `decode_groups` launches
-your kernel.
+Count again: first with tiles of one block, so without Idea 2, then with larger ones. `decode_groups` launches your
+kernel.
 """
 
 # %%
-from lessons_lib.viz.programs import watch
-
 rows = [["lesson 07", *count(seven), "–"]]
 for keys_per_tile in (16, 32, 64):
     mine = Recorder(decode_groups_kernel, moments_of=(0, 2))
@@ -392,9 +259,8 @@ watch(mine.recording, ["KV head", "sequence"])
 
 # %% [markdown]
 """
-Half as many programs, half the bytes, and as the tiles grow, fewer iterations. (Twice as many keys per tile don't quite
-halve them: a sequence's last tile is rarely full.) For B, one `tl.load` now reads keys from four blocks: step through
-its program above.
+Half as many programs, half the bytes, and as the tiles grow, fewer iterations. For B, one `tl.load` now reads keys from
+four blocks: step through its program above.
 
 ## Prove it
 
@@ -414,36 +280,73 @@ def my_backend(packed, block_tables, block_size):
     return lambda query, keys, values, scale: decode_groups(query, keys, values, tables, lens, scale, kernel=decode_groups_kernel)
 
 
-load = dict(prompts=stories, max_new_tokens=4, names="CDB", block_size=BLOCK_SIZE)
 model = model.to(device)
 same = paged_generate(model, tokenizer, **load, backend=my_backend) == paged_generate(model, tokenizer, **load, backend="torch")
 print(f"C, D and B: the same tokens as with PyTorch: {same}")
 
 # %% [markdown]
 """
-## Measure
+## Which idea makes it fast?
 
-Here are the recorded times of a kernel like yours, the solution of 08.2, and of the library's `decode_kernel`. Its
-loop is that of your kernel; around it are lines for packed batches and for models that yours doesn't serve. And it
-splits the keys of a sequence among more programs, in all three cases ("Further", Idea 5).
+A *ladder* of kernels was timed on the three decodes from the beginning, with one idea more on each rung. All but lesson
+07's use `online_softmax`. Those without Idea 3 compute as lesson 07 does: products element by element, then a sum.
 
-How do others compare? PyTorch's kernels were timed in the same run. Its dense attention, SDPA
-(`scaled_dot_product_attention`), appears twice: "flash", and the kernel from NVIDIA's cuDNN library. "Dense" and
-"packed" read contiguous keys, without a block table: the kind of cache that lesson 03 got rid of. The kernels marked *
-were timed in another run on the same kind of machine.
+> **warp**: 32 threads of a GPU that execute the same instruction together. A Triton program is run by several warps,
+> usually 4 or 8.
+
+What a thread is working on is in its *registers*, of 4 bytes each. It has 255 at most. What doesn't fit is *spilled*:
+written to memory, and read back. Without Idea 3, all products of a tile, rows × keys × head size, exist at once before
+they're summed.
+
+**Predict 08.e** Take 4 query heads (without `tl.dot`, 4 rows are enough), tiles of 64 keys, and head size 128, in a
+program of 4 warps. How many registers of each thread would the products of one tile fill, in float32? (And which of the
+three ideas will pay most? Decide before you run the next cell.)
 """
 
 # %%
-display(
-    Table(
-        columns=["recorded", "at least, µs", "lesson 07, µs", "08.2 with 64 keys per tile, µs", "library, µs", "share of the limit: 08.2", "library"],
-        rows=[
-            [case.name, least_us := reading(case), *(times := [ladder[name][kernel]["us"] for kernel in (SEVEN, "Ideas 1 to 4, 64 keys per tile", "the library's kernel")]), *(f"{least_us / us:.0%}" for us in times[1:])]
-            for case, name in zip((alone, even, small_heads), THREE)
-        ],
-        caption=ladder_provenance,
-    )
-)
+predict("08.e", ...)
+
+# %%
+reveal("08.e", 4 * 64 * 128 // (4 * 32), unit="registers")
+ladder_provenance, ladder = recorded_ladder()
+THREE = [next(name for name in ladder if name.startswith(wanted.name)) for wanted in (alone, even, small_heads)]
+of_second = ladder[THREE[1]]
+shown = {name: name.replace(", 3 and 4", " and 3").replace("1 to 4", "1 to 3") for name in of_second}  # base 2 was Idea 4 then
+rows = [[shown[name], *(ladder[case][name]["us"] for case in THREE), step.get("registers", ""), step.get("spilled", "")] for name, step in of_second.items()]
+rows.append(["at least", *map(reading, (alone, even, small_heads)), "", ""])
+heads = ["kernel", *(f"{name.removeprefix('decode ')}, µs" for name in THREE), "registers of a thread", "spilled"]
+display(Table(heads, rows, f"{ladder_provenance}. Registers: in the second case"))
+own = [shown["Ideas 1 to 4, 64 keys per tile"]]  # the solution of 08.2
+draw_bars({shown[name]: step["us"] for name, step in of_second.items()}, "µs", THREE[1], ladder_provenance, own, ("at least", reading(even)))
+
+# %% [markdown]
+"""
+**Idea 1 alone** makes the single sequence slower, 1.7 times as long for a quarter of the bytes: its 8 programs keep 8
+of 132 processors busy, where 32 were busy before. So it isn't bytes that this kernel waits for. The second case has 512
+programs, and gets 1.8 times as fast.
+
+**Idea 2 on top of it** gains next to nothing. With 64 keys the products don't fit, and the second case is nearly as
+slow as lesson 07's. Even with 32 keys a thread needs 255 registers. A processor has 65,536 for all the programs that it
+runs: enough for four programs of 128 threads with 128 registers each, but for only two with 255. So fewer loads are in
+flight.
+
+**Idea 3** doesn't need the products one by one. It makes the second case 4 times as fast as Idea 1, and *now* larger
+tiles pay: no register is spilled, even with 128 keys. Together the ideas make the second case 12 times as fast as
+lesson 07's kernel, and the third 23 times: close to the time it takes to read the keys and values. There the kernel of
+Build 2, with 64 keys per tile (highlighted; the solution of 08.2 was timed), is as good as the library's, or a little
+better: it has no lines for anything else.
+
+The single sequence is 7 times as fast, and far from its limit: eight programs can't read as fast as 132 processors. The
+library's kernel splits a sequence among more programs. That's Idea 4, in "Further".
+
+## Measure
+
+How do others compare? Here are more kernels on the second case, and the library's, "this course". PyTorch's dense
+attention, SDPA (`scaled_dot_product_attention`), appears twice: "flash", and the kernel from NVIDIA's cuDNN library.
+"Dense" and "packed" read contiguous keys, without a block table: the kind of cache that lesson 03 got rid of.
+"""
+
+# %%
 production = recorded_production()
 print(production.provenance)
 
@@ -460,13 +363,9 @@ bars(even, reading(even))
 
 # %% [markdown]
 """
-Near 100%, a kernel runs about as fast as this machine can read. In the last two cases a kernel of one screen is as
-good as the library's, or a little better: it has no lines for anything else, and no parts to merge. In the first,
-eight programs can't read as fast as 132 processors.
-
-In the chart FlashInfer, FlashAttention-3 and cuDNN's dense kernel come close to our time, and a difference of a few
-percent may change from run to run. cuDNN's, a little ahead in this one, reads contiguous keys, without a table. In
-prefills the order is different ("Further").
+FlashInfer, FlashAttention-3 and cuDNN's dense kernel come close to our time, and a difference of a few percent may
+change from run to run. cuDNN's, a little ahead in this one, reads contiguous keys, without a table. In prefills the
+order is different ("Further").
 
 This lesson adds no row to the ledger: tokens, bytes and forward passes are those of lesson 06.
 
@@ -474,8 +373,7 @@ This lesson adds no row to the ledger: tokens, bytes and forward passes are thos
 
 - **vLLM** has this kernel in Triton as well: `kernel_unified_attention` in
   `vllm/v1/attention/ops/triton_unified_attention.py`, in version 0.33, whose times are in the chart above. You'll
-  recognize it: `BLOCK_M` is our `BLOCK_M`, and `TILE_SIZE` our `BLOCK_N`. One kernel serves prefills and decodes, with
-  16 rows in most cases.
+  recognize it: `BLOCK_M` is our `BLOCK_M`, and `TILE_SIZE` our `BLOCK_N`. One kernel serves prefills and decodes.
 - On NVIDIA GPUs vLLM usually uses **FlashAttention** or **FlashInfer** instead, most of whose kernels are written in
   CUDA C++. FlashAttention's `flash_attn_with_kvcache` takes a `block_table`.
 - **FlashInfer** looks at the lengths of all requests once per step, in `plan(...)`, and distributes the work evenly
@@ -490,7 +388,7 @@ one row per query head. The engine's two kernels are in "Further".
 **Keys in 16 bits.** Keys and values in 8 bits need half as many bytes. Engines do that (FP8), with a scale factor per
 head or tensor to keep the range.
 
-**Few programs.** With one long sequence, most processors have nothing to do: Idea 5, in "Further".
+**Few programs.** With one long sequence, most processors have nothing to do: Idea 4, in "Further".
 
 **Launches.** Every layer of every step launches kernels, and each launch takes the CPU some time. That can be saved
 (lesson 13):
@@ -499,11 +397,8 @@ head or tensor to keep the range.
 > each kernel. During capture, nothing may wait for the GPU.
 
 **Shared prefixes are read again and again.** If many requests start with the same text, they can share its blocks
-(lesson 11). Each program then reads the shared keys for its own sequence. Reading them once for all of these requests
-is called *cascade attention*: the stretch task in "Further".
-
-**Attention is one part.** Whether a step has one long prefill or many decodes is decided earlier, by the scheduler:
-lesson 09.
+(lesson 11), but each program still reads them for its own sequence. Reading them once for all is called *cascade
+attention*: the stretch task in "Further".
 
 ## Quiz
 """
@@ -542,7 +437,7 @@ kernels are called. It isn't part of its 85 minutes. It has three more exercises
 
 # %% [markdown]
 """
-### Idea 5: split one sequence across many processors
+### Idea 4: split one sequence across many processors
 
 How many programs are there? One per KV head of each sequence. Here's what that means for a GPU with as many processors
 as the recorded one.
@@ -816,6 +711,7 @@ Some of the benchmark's cases, counted with your function:
 from lessons_lib.measuring import CASES
 
 SHAPES = {case.name: case for case in CASES}
+mixed, long = recorded.case("mixed"), recorded.case("prefill 32")
 
 
 def work_of(name):
@@ -1005,7 +901,7 @@ prices(*((long, name, ANY_GPU) for name in (*IN_PREFILLS[:3], "64-bit offsets"))
 
 # %% [markdown]
 """
-**Natural exponentials** take out Idea 4; the launcher then passes the scale without log₂ e. Four extra instructions per
+**Natural exponentials** take out base 2; the launcher then passes the scale without log₂ e. Four extra instructions per
 score is a lot: the tensor cores do the products, and the other arithmetic units only a handful of instructions per
 score, for scaling, maximum, exponential and sum.
 
@@ -1020,6 +916,9 @@ whole.
 constant. Registers are scarce in the prefill kernel.
 
 ### Choose tiles once, on purpose
+
+> **shared memory**: the small memory inside each processor, about 200 KB on an H200, where tiles wait until they're
+> used. Even closer to the arithmetic units are the *registers*, which hold the values currently in use.
 
 Larger tiles have a price: registers and shared memory. Keys can be requested only once their block indices have
 arrived, which makes two waits in a row per iteration. Triton hides part of this by itself: with `num_stages=2`, an

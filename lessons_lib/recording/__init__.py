@@ -20,6 +20,7 @@ from lessons_lib.torch_installed import HAS_TORCH
 
 if HAS_TORCH:
     from lessons_lib.recording.cache_growth import CacheStep, record_steps
+    from lessons_lib.recording.decode_inputs import decode_inputs
     from lessons_lib.recording.forward_passes import attention_inputs, count_operators, watch_forwards
     from lessons_lib.recording.kernel_accesses import OutOfBounds, Recorder, record_kernel
     from lessons_lib.recording.mask_text import mask_text, read_pair, read_row
@@ -44,6 +45,7 @@ __all__ = [
     "contiguous_use",
     "count_operators",
     "counted_in_blocks",
+    "decode_inputs",
     "final_tokens",
     "mask_text",
     "packed_text",

@@ -33,7 +33,7 @@ EXERCISES = [
         reference="lessons_lib.kernels.simple_paged:one_block_kernel",
         test=check_one_block_kernel,
         hints=(
-            "The row softmax in the middle, with a rectangle of keys before it and a rectangle of values after it. "
+            "`scores_kernel` has the scores. Then come a softmax, and the sum of weights times values. "
             "Which of the tiles are `[HEAD_DIM]`, which `[BLOCK_SIZE]`, which have both sides?",
             "Offsets, keys and values are `[BLOCK_SIZE, HEAD_DIM]`; the query and the result `[HEAD_DIM]`; mask, "
             "scores and weights `[BLOCK_SIZE]`. Load keys and values with `other=0.0`. A key of zeros has a score of "
