@@ -8,9 +8,9 @@ answers?**
 85 minutes · difficulty: medium · routes: serving · prerequisites: lesson 09 (the scheduler), lesson 10 (memory
 pressure) and lesson 11 (prefix sharing)
 
-The parts can serve requests, but something has to drive them. In this lesson an engine does that, and it adds what
-users expect: sampling, text instead of token ids, and answers that can be read as they grow and stopped halfway. Then
-we break the engine on purpose, and you write the step that survives it.
+The parts can serve requests, but something has to drive them. Here an engine does that, and it adds what users expect:
+sampling, and answers that can be read as they grow and stopped halfway. Then we break the engine on purpose, and you
+write the step that survives it.
 """
 
 # %%
@@ -22,7 +22,6 @@ from lessons_lib.batching import generate_one_by_one
 from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, solution
 from lessons_lib.checks.my_engine import by_lesson, my_engine
 from lessons_lib.engine import EngineConfig, LLMEngine, ModelRunner, SamplingParams, random_numbers
-from lessons_lib.engine.race import mixed
 from lessons_lib.kv_cache import PrefixCache, audit
 from lessons_lib.measuring import MAX_NEW_TOKENS, NAMES, PROMPTS, STORIES, ledger
 from lessons_lib.models import load_model
@@ -60,9 +59,9 @@ for sequence in sequences:
 It works, if you know all the parts. But to add a request later, to show a word before the end or to stop one sequence,
 you have to change the loop. Decoding is always greedy. And what if an exception comes in the middle?
 
-Here are all six stories with an engine. `SamplingParams` holds the settings of a request; here, only the maximum length
-of its answer. `EngineConfig` holds the sizes of the engine: batch slots, token budget, blocks. The finish reason
-`length` means that an answer has its maximum of tokens.
+With an engine, a user writes this. `SamplingParams` holds the settings of a request; here, only the maximum length of
+its answer. `EngineConfig` holds the sizes of the engine: batch slots, token budget, blocks. The finish reason `length`
+means that an answer has its maximum of tokens.
 """
 
 # %%
@@ -120,9 +119,8 @@ predict("12.a", ...)
 > **completion**: one answer to a request. A request may ask for several (`n` above 1). A `RequestOutput` has all of
 > them.
 
-A step schedules first. Then it copies blocks, because the forward pass writes into blocks whose old contents must have
-been saved by then. And no token reaches a reader before the whole pass has succeeded. In Build 2 you'll write this
-step, and what it does if something in the middle fails.
+Blocks are copied before the forward pass, because it writes into blocks whose old contents must have been saved by
+then. And no token reaches a reader before the whole pass has succeeded. In Build 2 you'll write this step.
 
 Here are the first three steps of the six stories. A *listener* is called with a record of each step.
 """
@@ -142,9 +140,9 @@ reveal("12.a", steps[0].new_tokens)
 
 # %% [markdown]
 """
-A's prompt takes 13 of the 64 tokens, and B gets the other 51 for a part of its prompt. Two batch slots stay free: C and
-D aren't admitted, because the budget is used up. Only A gets a new token. B has a row of logits too, but it predicts a
-token that is already in B's prompt, so it isn't used.
+A's prompt takes 13 of the 64 tokens, and B gets the other 51 for a part of its prompt. The budget is used up, so two
+batch slots stay free. Only A gets a new token. B has a row of logits too, but it predicts a token that is already in
+B's prompt, so it isn't used.
 
 ## Choosing a token
 
@@ -168,26 +166,18 @@ thousands of tokens that don't fit. Each is unlikely, but there are so many that
 
 ## Build 1: what to draw from
 
-The rows of logits belong to different requests, each with its own settings. So temperature, top-k and top-p are tensors
-with one value per row.
+**Your task: `token_probabilities(logits, temperature, top_k, top_p)`**, for N requests at once, each with its own
+settings: a row of `logits` and one value of each setting. Return the pair (probabilities, tokens), both
+[N, vocabulary]: `tokens[i, j]` is drawn with `probabilities[i, j]`. The likeliest token comes first in each row; of two
+equally likely ones, the smaller token id.
 
-**Your task: `token_probabilities(logits, temperature, top_k, top_p)`**, for N requests at once. Return the pair
-(probabilities, tokens), both [N, vocabulary]: `tokens[i, j]` is drawn with `probabilities[i, j]`. The likeliest token
-comes first in each row; of two equally likely ones, the smaller token id.
-
-| argument | shape | meaning |
-|---|---|---|
-| `logits` | [N, vocabulary], any float dtype | a row for each request; −∞ for a token that must not be drawn, but never in a whole row |
-| `temperature` | [N], float above 0 | divides the logits |
-| `top_k` | [N], int from 1 on | this many of the likeliest tokens stay; it may be larger than the vocabulary |
-| `top_p` | [N], float above 0, at most 1 | of the probabilities *that `top_k` leaves*, this share stays |
-
-- Temperature comes first, then `top_k`, then `top_p`. What each cut leaves adds up to 1 again.
+- Temperature comes first, then `top_k`, then `top_p`: a share of what `top_k` leaves. What each cut leaves adds up to 1
+  again. `top_k` may be larger than the vocabulary.
 - `top_p` cuts a token if the tokens before it already add up to `top_p` or more. So the token that reaches `top_p`
-  stays, and so does the likeliest. (With `top_p` 1, rounding may cut a few of the least likely tokens, or none.)
+  stays, and so does the likeliest.
 - A token that is cut stays in its row, with the probability 0. The order of the tokens with 0 doesn't matter.
-- Rounding must not show, whatever the dtype of the logits: bfloat16 has two to three digits. Return float32 or float64;
-  what you compute in float64 may be returned as float32. Don't change the arguments.
+- `logits` may have any float dtype. A logit of −∞ means that the token must not be drawn; a row never has only those.
+- Compute in float64, so that rounding doesn't show, and return float64 or float32. Don't change the arguments.
 
 Example: four tokens 0 to 3 with the probabilities 0.15, 0.5, 0.05, 0.3 at temperature 1. Their order is 1, 3, 0, 2.
 With `top_k` 3 they get 0.526, 0.316, 0.158, 0. With `top_p` 0.6 as well, token 3 stays, since 0.526 is less than 0.6;
@@ -231,14 +221,13 @@ probability.
 ## Draw a token
 
 Lay the probabilities end to end, and see on which of them a random number between 0 and 1 falls. That draws a token,
-but it takes the sums of the whole row. Other models have 150,000 tokens, and 256 requests draw at once. There is a way
-that needs no sums:
+but it takes the sums of the whole row, and other models have 150,000 tokens. There is a way that needs no sums:
 
 > **exponential race**: each token gets a random time: an exponential random number, divided by the token's probability.
 > The token with the smallest time wins, and is drawn. Each token wins with exactly its own probability.
 
-An exponential random number is `-log(1 - number)`, for an evenly distributed `number` between 0 and 1. A token that is
-twice as likely has half the time on average. Does it win twice as often? Here are 200,000 races of three tokens:
+An exponential random number is `-log(1 - number)`, for an evenly distributed `number` between 0 and 1. Does a token
+that is twice as likely win twice as often? Here are 200,000 races of three tokens:
 """
 
 # %%
@@ -259,37 +248,14 @@ It does. ("The race and the cuts" in "Further" says why no sum is needed, and ho
 
 ### The same seed, the same text
 
-Where do the random numbers come from? Usually from a generator: an object with a state, from which each call takes the
-next number.
-
 > **seed**: a number that determines all random numbers of a request. The same seed should give the same answer again. A
 > request without one gets a random seed.
 
-A single generator for the whole engine can't do that: which number comes next depends on the other requests. With one
-for each request, each row of the batch is a call of its own, and a preempted request must keep its state. There is a
-way that needs no state: the random number of a token is a hash of the seed, of the position in the answer, and of the
-token's id.
-
-The simplest choice is `hash(hash(seed + position) + token id)`. The hash is a good one: if its argument changes by 1,
-about half of its 64 bits change. The inner hash is the same for all tokens of a position. One user asks with seed 7,
-another with seed 8, and each gets an answer of 20 tokens.
-
-**12.b** How many of the 20 inner hashes of the second answer also occur in the first?
-"""
-
-# %%
-predict("12.b", ...)  # hashes
-
-# %%
-seed_7, seed_8 = (mixed(seed + torch.arange(20)).tolist() for seed in (7, 8))  # `mixed` is the engine's hash
-reveal("12.b", len(set(seed_7) & set(seed_8)), unit="hashes")
-
-# %% [markdown]
-"""
-8 + 0 is 7 + 1: seed 8 draws with the numbers of seed 7, each one position earlier. A perfect hash doesn't help against
-equal arguments. So the seed is hashed first, and then the result plus the position: `hash(seed) + 1` is nothing like
-`hash(seed + 1)`. The engine's `random_numbers` hashes `hash(hash(seed) + position)` plus a multiple of the token id,
-and turns 32 bits of the result into a number between 0 and 1. The numbers at position 5 don't need those at 0 to 4.
+A random number generator has a state, from which each call takes the next number. If all requests share one, a
+request's numbers depend on the others. If each has its own, a preempted request must keep its state. There is a way
+that needs no state: the random number of a token is a *hash* of the seed, of the position in the answer, and of the
+token's id. The numbers at position 5 don't need those at 0 to 4. ("Neighboring seeds" in "Further" shows how such a
+hash can go wrong.)
 
 Now all parts of a draw are here. This is the simplest possible loop, without cache, batch or engine: your
 probabilities, the race, and these numbers.
@@ -344,16 +310,14 @@ Table(
 # %% [markdown]
 """
 One caveat: the rest of the batch changes the last digits of the logits, because sums are computed in a different order.
-If the two smallest times are that close, a different token is drawn: in float32 hardly ever, in bfloat16, with its two
-to three digits, now and then.
+If the two smallest times are that close, a different token is drawn: in float32 hardly ever, in bfloat16 now and then.
 
 ## Streaming
 
 > **streaming**: returning an answer piece by piece as it grows.
 
-`engine.stream(...)` is a Python generator. Each iteration of the `for` loop runs as many steps as it takes to get one
-more token, and the steps serve all other requests in the engine too. (A token may hold only part of a character; see
-"Text, character by character" in "Further".) Here the reader stops after the second period.
+`engine.stream(...)` is a Python generator. Each iteration of the `for` loop runs steps until this answer has one more
+token, and the steps serve all other requests too. Here the reader stops after the second period.
 """
 
 # %%
@@ -372,8 +336,7 @@ print(f"D: {aborted.finish_reason} after {len(aborted.token_ids)} tokens; blocks
 # %% [markdown]
 """
 Leaving the loop closed the generator, and that aborted E: its blocks are free again, and no more of its tokens are
-computed. (A generator that you keep in a variable stays open until you call its `close()`.) D kept getting tokens the
-whole time. `abort` ends a request from anywhere else.
+computed. D kept getting tokens the whole time. `abort` ends a request from anywhere else.
 
 ## When something breaks
 
@@ -382,21 +345,20 @@ A step can break in the middle, in three ways that are no bug of the engine.
 The first is user code: the callback that receives each token. Its error ends its own request, and no other ("A callback
 that fails" in "Further").
 
-The second is the model, or the copying of blocks: memory runs out, or a kernel refuses its input. (If the GPU itself is
-lost, so is the process. Lesson 15 is about that.) By then the scheduler has allocated blocks for the step. Here is the
-loop from the beginning of the lesson. Its fifth pass fails, and the obvious handler tells the readers of the three
-stories, and forgets their sequences:
+The second is the model, or the copying of blocks: memory runs out, or a kernel refuses its input. By then the scheduler
+has allocated blocks for the step. Here is the loop from the beginning of the lesson. Its fifth pass fails, and the
+obvious handler tells the readers of the three stories, and forgets their sequences:
 """
 
 # %%
-def fails_in_call(number, error, function):
-    """The function, but its call with this number raises the error once its work is done."""
+def fails_in_call(number, function):
+    """The function, but its call with this number fails once its work is done."""
     calls = count(1)
 
     def call(*args):
         result = function(*args)
         if next(calls) == number:
-            raise error
+            raise MemoryError("out of memory")
         return result
 
     return call
@@ -406,7 +368,7 @@ pool, runner = PrefixCache(32, 16), ModelRunner(model, 32, 16)
 scheduler = PreemptiveScheduler(pool, max_num_seqs=4, max_num_batched_tokens=64)
 for name in "ACD":
     scheduler.add(Sequence(name, prompt_ids[name], 12, frozenset({END})))
-forward = fails_in_call(5, MemoryError("out of memory"), runner.forward)
+forward = fails_in_call(5, runner.forward)
 while scheduler.has_unfinished():
     scheduler_output = scheduler.schedule()
     try:
@@ -419,20 +381,20 @@ while scheduler.has_unfinished():
 
 # %% [markdown]
 """
-**12.c** Nothing runs any more. How many of the 32 blocks, of 16 tokens each, are lost: not free, and in no sequence
+**12.b** Nothing runs any more. How many of the 32 blocks, of 16 tokens each, are lost: not free, and in no sequence
 that the scheduler knows? (The prompts of A, C and D have 13, 3 and 21 tokens. The first pass computes all three of
 them.)
 """
 
 # %%
-predict("12.c", ...)  # blocks
+predict("12.b", ...)  # blocks
 
 # %%
 try:
     audit(scheduler)  # checks that each block is free or in a sequence that the scheduler knows (lesson 10)
 except Exception as error:
     print(f"{type(error).__name__}: {error}")
-reveal("12.c", len(pool.used), unit="blocks")
+reveal("12.b", len(pool.used), unit="blocks")
 
 # %% [markdown]
 """
@@ -440,48 +402,44 @@ A's prompt and four more tokens need two blocks, and the second was allocated fo
 will ever free these blocks. After a few such failures, the engine could admit nothing.
 
 What should a failed step do instead? It could try again, because a request can always be computed anew from its tokens.
-But if one request makes the model fail, every step fails, for ever. So the step ends its requests, with their blocks:
-we can't tell what the failed pass has written there. It leaves all others alone.
+But if one request makes the model fail, every step fails, for ever. So the step ends its requests, and frees their
+blocks: we can't tell what the failed pass has written there. It leaves all others alone.
 
 ## Build 2: the step, whole or failed
 
 **Your task: `run_step(engine)`**, one step for all requests of an `LLMEngine`. It returns nothing; `engine.step()`
-calls it, and collects the outputs. These are the calls that you need, in alphabetical order:
+calls it. You need these calls, here in alphabetical order:
 
-| call | what it does |
+| call of `engine` | what it does |
 |---|---|
-| `engine.completions_with_token(scheduler_output, gets_token, tokens, logits)` | returns the completions that get a token; with `n` above 1, the other completions begin here, on the blocks of the prompt |
-| `engine.compute(scheduler_output)` | forward pass and sampling; returns `tokens, logits`: a token and a row for each scheduled sequence, in order, even in the middle of a prompt |
-| `engine.copy_blocks(block_copies)` | carries out `scheduler_output.block_copies` |
-| `engine.fail(sequences, error)` | takes the requests of these sequences out with all their blocks, and ends each with this error |
-| `engine.pass_on(completions)` | text and callbacks; ends the requests that have finished |
-| `engine.record_step(scheduler_output, num_sampled, new_tokens)` | metrics and listeners |
-| `engine.schedule()` | returns the scheduler output of this step; its blocks are allocated |
-| `engine.update(scheduler_output, tokens)` | counts the computed tokens, appends the new ones, and frees the blocks of what has finished |
+| `completions_with_token(scheduler_output, gets_token, tokens, logits)` | returns the completions that get a token; with `n` above 1, the other completions begin here, on the blocks of the prompt |
+| `compute(scheduler_output)` | forward pass and sampling; returns `tokens, logits`, a token and a row for each scheduled sequence, even in the middle of a prompt |
+| `copy_blocks(block_copies)` | carries out `scheduler_output.block_copies` |
+| `fail(sequences, error)` | takes the requests of these sequences out with all their blocks, and ends each with this error |
+| `pass_on(completions)` | text and callbacks; ends the requests that have finished |
+| `record_step(scheduler_output, num_sampled, new_tokens)` | metrics and listeners: how many sequences get a token, and how many completions |
+| `schedule()` | returns the scheduler output of this step; its blocks are allocated |
+| `update(scheduler_output, tokens)` | counts the computed tokens, appends the new ones, and frees the blocks of what has finished |
 
-The whole step:
+**The whole step.** The picture in "The idea" has the order. Find the place of `completions_with_token`: it needs the
+logits, and the blocks that `update` may free. Record last: a listener must see a complete step.
 
-- The picture in "The idea" has the order. `completions_with_token` isn't in it: it needs the logits, and the blocks
-  that `update` may free. A listener that looks at the engine must see a complete step.
-- `gets_token` is a list with a bool for each scheduled sequence, in order: whether all its known tokens are computed
-  once this step is counted. `scheduler_output.num_scheduled_tokens` is a dict, as in lesson 09: sequence → tokens that
-  this step computes. A sequence has `num_tokens` and `num_computed_tokens`, which only `update` changes.
-- `num_sampled` is the number of sequences that get a token, `new_tokens` that of the completions that do. Both may be
-  0: the step is recorded all the same.
-- If nothing is scheduled (`num_scheduled_tokens` is empty), there may still be blocks to copy. The model isn't called
-  then, and nothing is recorded.
+- `gets_token` has a bool for each scheduled sequence, in order: are all its known tokens computed once this step is
+  counted? `scheduler_output.num_scheduled_tokens` is a dict sequence → count (lesson 09). A sequence has `num_tokens`
+  and `num_computed_tokens`; only `update` changes them.
+- A step in which no sequence gets a token is recorded like any other.
+- If nothing is scheduled (the dict is empty), there may still be blocks to copy. The model isn't called then, and
+  nothing is recorded.
 
-The failed step: `copy_blocks` or `compute` raises an `Exception`.
+**The failed step.** If `copy_blocks` or `compute` raises an `Exception`, each request whose cache is now in doubt ends
+with this error, and no other. Nothing is recorded, `run_step` returns, and the next step goes on with the others.
+Any other error goes through: `KeyboardInterrupt` isn't an `Exception`, and an error of another call is a bug.
 
-- Each request whose cache is in doubt now ends with this error, and no other. Nothing is recorded. The next step goes
-  on with the others.
 - Which are in doubt? That depends on what failed, and on what it writes: the pass, or one of the three kinds of block
-  copies. What this step preempts is in `scheduler_output.preempted`. Some of it is recomputed, and some swapped out:
-  then its `swapped` (lesson 10) isn't empty.
-- `copy_blocks` doesn't tell which copies it made before it failed. So if it fails, every scheduled sequence counts as
-  in doubt. Whether others do, too, is for you to find out.
-- `run_step` raises nothing then. It lets any other error through: an interrupt (`KeyboardInterrupt` isn't an
-  `Exception`), and errors of the other calls, which would be bugs of the engine.
+  copies. `copy_blocks` doesn't tell which copies it made, so if it fails, every scheduled sequence is in doubt. Whether
+  others are, too, is for you to find out.
+- `scheduler_output.preempted` lists what this step preempts. If a sequence's `swapped` (lesson 10) isn't empty, it is
+  swapped out; otherwise it will be recomputed.
 
 Example: there are two batch slots, A and B run, and C waits. If `compute` raises an error, the outputs of A and B have
 that error and the tokens of the steps before. Their blocks are free, and the next step admits C.
@@ -505,10 +463,10 @@ class YourEngine(LLMEngine):
             run_step(self)
 
 
-def serve_six(engine, on_token_of_b=None):
+def serve_six(engine, **on_token):
     """Serve the six stories; `audit` checks the pool after every step (lesson 10)."""
     for story, params in zip(STORIES, AS_ASKED):
-        engine.add_request(story.prompt, params, request_id=story.name, on_token=on_token_of_b if story.name == "B" else None)
+        engine.add_request(story.prompt, params, request_id=story.name, on_token=on_token.get(story.name))
     outputs = {}
     while engine.has_unfinished():
         outputs |= {output.request_id: output for output in engine.step()}
@@ -521,7 +479,7 @@ def serve_six(engine, on_token_of_b=None):
 
 
 engine = YourEngine(model, tokenizer, SMALL)
-engine.runner.forward = fails_in_call(5, MemoryError("out of memory"), engine.runner.forward)
+engine.runner.forward = fails_in_call(5, engine.runner.forward)
 serve_six(engine)
 
 # %% [markdown]
@@ -529,21 +487,18 @@ serve_six(engine)
 ### Ctrl-C
 
 The third way is Ctrl-C. `KeyboardInterrupt` may come at any line: for example, after a block has left the free queue,
-and before it is in a block table. No request is to blame, so none should end. The requests have their tokens, and
-everything else can be computed from those:
+and before it is in a block table. No request is to blame, so none should end:
 
 > **recover**: after an interrupt, drop all blocks and put every unfinished sequence back in the queue, with the tokens
-> that it has.
+> that it has. Everything else can be computed from those.
 
-"Interrupted anywhere" in "Further" shows how the engine notices, and interrupts 40 runs of your step, each at another
-line.
+"Interrupted anywhere" in "Further" interrupts 20 runs of your step, each at another line.
 
 ## The engine, live
 
-Drive an engine yourself. "step" runs one step. "run" runs until no request is left or you press "pause". (The clock
-goes on, so a pause counts in the times to the first and to the next token, TTFT and ITL.) Type the beginning of a
-story, and add it while the others run. Then choose a trouble and make it: a crowd, a long prompt, a reader that leaves,
-a model that fails once.
+Drive an engine yourself. "step" runs one step, "run" runs until no request is left or you press "pause". (The clock
+goes on, so a pause counts in TTFT and ITL, the times to the first and to the next token.) Type the beginning of a story
+and add it. Then make trouble: a crowd, a long prompt, a reader that leaves, a model that fails once.
 """
 
 # %% tags=["measured"]
@@ -560,8 +515,8 @@ cockpit
 ## Your own engine
 
 Whenever a check passes, your answer is kept in the folder `work`, next to this notebook. `my_engine` builds an engine
-of your answers where you have solved the exercise, and of the reference where you haven't, or where your answer no
-longer passes. (In the solved notebook, only the answers of this lesson are kept, because each lesson is run alone.)
+of your answers. Where one is missing or no longer passes, it takes the reference's. (The solved notebook has only the
+answers of this lesson.)
 """
 
 # %%
@@ -577,7 +532,7 @@ from above):
 # %%
 own_answers = [output.token_ids for output in yours.generate(PROMPTS, AS_ASKED)]
 print("the same tokens as the reference engine:", own_answers == [output.token_ids for output in engine_answers])
-drawn = [LLMEngine(model, tokenizer, SMALL), my_engine(model, tokenizer, SMALL)]
+drawn = [LLMEngine(model, tokenizer, SMALL), yours]
 drawn = [[output.token_ids for output in engine.generate(PROMPTS, SamplingParams(max_tokens=20, seed=7, **SETTING))] for engine in drawn]
 print("the same drawn tokens as the reference engine:", drawn[0] == drawn[1])
 
@@ -589,12 +544,11 @@ The last row is your engine, with the same six requests as the row above it.
 """
 
 # %% tags=["measured"]
-ledger(model, tokenizer, "12", with_cache_only=True, my_engine=my_engine)
+ledger(model, tokenizer, "12", with_cache_only=True, since="10", my_engine=my_engine)
 
 # %% [markdown]
 """
-The engine computes no unneeded tokens, copies nothing, and reserves little more cache than it uses. On six short
-stories the slots of lesson 02 are about as fast. What the engine has gained is memory: room for more requests.
+The engine computes no unneeded tokens, copies nothing, and reserves little more cache than it uses.
 
 ## What is still wrong
 
@@ -655,6 +609,7 @@ from IPython.display import display
 from lessons_lib.checks.lesson_12.deadlines import deadline_scoreboard
 from lessons_lib.engine import IncrementalDetokenizer, choose_tokens, draw, fused_runner
 from lessons_lib.engine.prometheus import prometheus_text
+from lessons_lib.engine.race import mixed
 from lessons_lib.engine.recovery import recover
 from lessons_lib.measuring import DESIGNS, Workload, hugging_face_continuous, median_ms, recorded_ways, skewed_workload, ways_table
 from lessons_lib.recording import count_operators
@@ -734,7 +689,7 @@ def failing_callback(token):
         raise ConnectionError("the reader is gone")
 
 
-serve_six(YourEngine(model, tokenizer, SMALL), failing_callback)
+serve_six(YourEngine(model, tokenizer, SMALL), B=failing_callback)
 
 # %% [markdown]
 """
@@ -755,7 +710,7 @@ tokens, with nothing computed, and adds them to the queue. Their keys and values
 in lesson 10. A request that had its output already (`result`) keeps it: `hand_in` puts it where the caller looks.
 
 Does that hold at any line? The six stories, with 6 tokens each, run through thousands of lines of your step, the
-engine, the scheduler and the cache. Let's interrupt each of 40 runs at one of them, drawn at random. (That's a sample,
+engine, the scheduler and the cache. Let's interrupt each of 20 runs at one of them, drawn at random. (That's a sample,
 not a proof. `recover` itself runs only after an interrupt, so none of its lines is drawn.)
 """
 
@@ -780,7 +735,7 @@ def six_tokens(interrupt_at=None):
         return on_line
 
     while engine.has_unfinished():
-        sys.settrace(on_line)  # Python calls it for each line that runs
+        sys.settrace(None if struck else on_line)  # Python calls it for each line that runs
         try:
             outputs = engine.step()
         except KeyboardInterrupt:
@@ -793,7 +748,7 @@ def six_tokens(interrupt_at=None):
 
 
 lines, _, uninterrupted = six_tokens()
-runs = [six_tokens(interrupt_at=place) for place in random.Random(0).sample(range(1, lines), 40)]
+runs = [six_tokens(interrupt_at=place) for place in random.Random(0).sample(range(1, lines), 20)]
 print(f"{lines:,} lines; interrupted in {', '.join(sorted({struck for _, struck, _ in runs})[:12])}, …")
 print(f"the same tokens for all six: {sum(answers == uninterrupted for *_, answers in runs)} of {len(runs)} runs")
 
@@ -942,6 +897,32 @@ the engine's own (`lessons_lib/checks/stand_ins.py`). That's slower.
 
 # %% [markdown]
 """
+### Neighboring seeds
+
+How are seed, position and token id combined? The simplest choice is `hash(hash(seed + position) + token id)`. The hash
+is a good one: if its argument changes by 1, about half of its 64 bits change. The inner hash is the same for all tokens
+of a position. One user asks with seed 7, another with seed 8, and each gets an answer of 20 tokens.
+
+**12.c** How many of the 20 inner hashes of the second answer also occur in the first?
+"""
+
+# %%
+predict("12.c", ...)  # hashes
+
+# %%
+seed_7, seed_8 = (mixed(seed + torch.arange(20)).tolist() for seed in (7, 8))  # `mixed` is the engine's hash
+reveal("12.c", len(set(seed_7) & set(seed_8)), unit="hashes")
+
+# %% [markdown]
+"""
+8 + 0 is 7 + 1: seed 8 draws with the numbers of seed 7, each one position earlier. A perfect hash doesn't help against
+equal arguments. So the seed is hashed first, and then the result plus the position: `hash(seed) + 1` is nothing like
+`hash(seed + 1)`. The engine's `random_numbers` hashes `hash(hash(seed) + position)` plus a multiple of the token id,
+and turns 32 bits of the result into a number between 0 and 1.
+"""
+
+# %% [markdown]
+"""
 ### Several answers, and how likely they are
 
 `n=3` asks for three answers. The prompt is computed once. Then the sequence is forked (lesson 11): all three share the
@@ -1026,17 +1007,17 @@ that, without an order. If the winner is cut, so is every token after it; the ra
 with the same times. (With logarithms of everything, the race is called the *Gumbel-max trick*.)
 
 `token_probabilities` and `draw` sort; the engine's `choose_tokens` runs the race, and your own engine draws from your
-function. Here are the times of one step of 16 requests with a vocabulary of 151,936, on this CPU:
+function. Here are the times of one step of 8 requests with a vocabulary of 151,936, on this CPU:
 """
 
 # %% tags=["measured"]
-REQUESTS, LARGE = 16, 151_936
+REQUESTS, LARGE = 8, 151_936
 wide = torch.randn(REQUESTS, LARGE, generator=torch.Generator().manual_seed(0))
 
 
-def by_sorting(top_p):
-    columns = torch.tensor([1.0]).expand(REQUESTS), torch.tensor([LARGE]).expand(REQUESTS), torch.tensor([top_p]).expand(REQUESTS)
-    return draw(*token_probabilities(wide, *columns), torch.rand(REQUESTS, dtype=torch.float64))
+def by_sorting():
+    settings = [torch.tensor([value]).expand(REQUESTS) for value in (1.0, LARGE, 0.95)]
+    return draw(*token_probabilities(wide, *settings), torch.rand(REQUESTS, dtype=torch.float64))
 
 
 def by_the_engine(**setting):
@@ -1045,13 +1026,12 @@ def by_the_engine(**setting):
 
 ways = {
     "greedy: the largest logit": lambda: by_the_engine(),
-    "sort and line": lambda: by_sorting(1.0),
     "race": lambda: by_the_engine(temperature=1.0),
-    "sort and line, top-p 0.95": lambda: by_sorting(0.95),
+    "sort and line, top-p 0.95": by_sorting,
     "race, top-p 0.95": lambda: by_the_engine(temperature=1.0, top_p=0.95),
     "race, top-k 50": lambda: by_the_engine(temperature=1.0, top_k=50),
 }
-Table(columns=["tokens of 16 requests", "ms"], rows=[[name, f"{ms:.1f}"] for name, ms in zip(ways, median_ms(list(ways.values()), repeat=3))])
+Table(columns=["tokens of 8 requests", "ms"], rows=[[name, f"{ms:.1f}"] for name, ms in zip(ways, median_ms(list(ways.values()), repeat=3))])
 
 # %% [markdown]
 """
@@ -1091,11 +1071,9 @@ OTHER_SETTINGS = [
     ("temperature 1, seed 3", dict(temperature=1.0, seed=3)),
     ("… only tokens at least 0.2 times as likely as the likeliest", dict(temperature=1.0, seed=3, min_p=0.2)),
 ]
-engine = LLMEngine(model, tokenizer, SMALL)
-rows = []
-for what, setting in OTHER_SETTINGS:
-    (output,) = engine.generate(["The old dog"], SamplingParams(max_tokens=24, **setting))
-    rows.append([", ".join(setting) or "–", what, output.text.replace("\n", " ")])
+params = [SamplingParams(max_tokens=24, **setting) for _, setting in OTHER_SETTINGS]
+outputs = LLMEngine(model, tokenizer, SMALL).generate(["The old dog"] * len(params), params)
+rows = [[", ".join(setting) or "–", what, output.text.replace("\n", " ")] for (what, setting), output in zip(OTHER_SETTINGS, outputs)]
 Table(columns=["setting", "what it does", "The old dog …"], rows=rows)
 
 # %% [markdown]

@@ -4,7 +4,7 @@
 
 **On a GPU, the model runs faster than the Python that drives it. How do we keep the GPU busy?**
 
-90 minutes · difficulty: hard · routes: kernels · prerequisites: lesson 08 (fast kernels, CUDA graphs); lesson 12 (the
+85 minutes · difficulty: hard · routes: kernels · prerequisites: lesson 08 (fast kernels, CUDA graphs); lesson 12 (the
 engine) helps
 
 You don't need a GPU for this lesson. The engine also runs on a CPU, where you can check that not a single token
@@ -14,9 +14,8 @@ aren't known yet, and the loop whose steps overlap.
 
 # %%
 import time
-from concurrent.futures import ThreadPoolExecutor
+from collections import Counter
 from functools import partial
-from types import SimpleNamespace
 from unittest.mock import patch
 
 import torch
@@ -27,6 +26,7 @@ from lessons_lib.engine import GPUModelRunner, GraphKey, OverlappedSteps, captur
 from lessons_lib.kv_cache import BlockPool, PrefixCache
 from lessons_lib.measuring import MAX_NEW_TOKENS, PROMPTS, STORIES, recorded_engine, recorded_workloads
 from lessons_lib.models import load_model
+from lessons_lib.recording.thread_device import ThreadDevice
 from lessons_lib.scheduling import PreemptiveScheduler, Scheduler, SchedulerOutput, Sequence
 from lessons_lib.viz.charts import draw_bars
 from lessons_lib.viz.tables import Table
@@ -43,9 +43,8 @@ A decode step of a small model gives a large GPU very little to compute. It stil
 launches, and for each one the CPU spends tens of microseconds running Python and PyTorch code. So the GPU waits for the
 CPU.
 
-Four ideas turn that around: CUDA graphs, compilation, tokens kept on the device, and overlapped steps. The chart shows
-a recorded run with 256 requests that all arrive at the start. Each bar keeps what the bar above it has and adds what
-its name says.
+Four ideas turn that around. In this recorded run, 256 requests arrive at the start. Each bar keeps what the bar above
+it has, and adds what its name says.
 """
 
 # %%
@@ -57,7 +56,7 @@ draw_bars(
 )
 
 # %%
-PARTS = {"whole step": "all", "wait for the GPU": "wait", "CPU work": "own"} | {part: part for part in ("schedule", "prepare", "launch", "update")}
+PARTS = {"whole step": "all", "CPU work": "own", "launching alone": "launch", "waiting for the GPU": "wait"}
 Table(
     columns=["milliseconds", *PARTS, "warm-up, s"],
     rows=[[mode["name"], *(f"{mode['decode_ms'][part]:.2f}" for part in PARTS.values()), f"{mode['warm_up_s']:.0f}"] for mode in recording.modes],
@@ -66,11 +65,10 @@ Table(
 
 # %% [markdown]
 """
-Read the first row of the table. Nearly the whole step goes into launching. When the CPU asks for the tokens, the GPU
-has already finished: it was idle most of the time. In the second row, launching takes less than half a millisecond, and
-now the CPU waits for the GPU. In the fourth row the CPU does its own work while the GPU computes, so it waits less.
-(Its own work took less time too, so the two rows don't tell exactly what overlap brings.) The last row is the whole
-engine, with requests, sampling parameters and metrics; in the rows above it, a bare scheduler drives the model.
+In the first row nearly the whole step is launching. When the CPU asks for the tokens, the GPU has already finished: it
+was idle most of the time. With graphs, launching takes less than half a millisecond, and now the CPU waits for the GPU.
+With overlap, the CPU works while the GPU computes, so it waits less. The last row is the whole engine, with requests,
+sampling parameters and metrics; the rows above it drive the model with a bare scheduler.
 
 The last column is the price: time before the first request. Compilation takes most of it. (The rows below "compiled
 too" found the compiled code ready.)
@@ -114,9 +112,8 @@ print("37 decodes are padded to", next_size(37, sizes))
 # %% [markdown]
 """
 A graph doesn't hold tensors, only addresses. If a weight, the cache or an input has been moved since the capture, a
-replay still reads and writes the old addresses, and no error is raised. A [report for
-SGLang](https://github.com/sgl-project/sglang/pull/27140) describes the symptom: after a weight update, the graphs still
-used the old addresses of some buffers, and the text was garbled, without a crash or an error.
+replay still reads and writes the old addresses, and no error is raised. ([SGLang had such a
+bug](https://github.com/sgl-project/sglang/pull/27140): after a weight update, the text was garbled.)
 
 You can see it without a GPU. In place of a capture, `rerun` holds on to the tensors of the first run, as a graph holds
 on to their addresses. It returns a function that replays the step, and the tensor that a replay writes to. Before you
@@ -150,22 +147,17 @@ predict("13.a", ...)  # captures
 """
 ## Build: graphs that are never stale
 
-**Your task: the class `GraphStore`.** It keeps one graph for each size of a batch. `__init__` is given.
+**Your task: the class `GraphStore`.** It keeps one graph for each size of a batch. `__init__` is given, and the
+docstrings say what each method gets and returns.
 
-- `key_of(inputs, weights, settings)` returns the key of a step, as everything is now: any object that `==` compares.
-  `inputs` are the buffers and the caches. Each may get other memory, or be replaced by another tensor, even by one of
-  another shape, with other strides or of another dtype at the same address. One that isn't replaced is the same object
-  at each call. `weights` keep their shape, strides and dtype, but a Parameter may get other memory. `settings` are
-  whatever else decides which kernels run. They are new objects at each call: compare them as values.
-- A key must change whenever a replay would do something other than the step. A changed *value* at the same address is
-  no reason to capture again: a replay reads it.
-- `has(size, key)` returns whether there is a graph of this size that was captured with this key.
-- `run(size, key, step, keeps)` returns the output of the step, always from a graph. If there is none with this size and
-  key, it captures `step` first: `self.capture(step)` returns the pair (`replay`, `output`). A capture computes nothing:
-  `replay()` does, and writes to `output`. A new graph takes the place of the old one of its size, and of no other.
-  `self.num_captured` counts captures.
-- `keeps()` returns the tensors of the key. The store has to hold on to them for as long as it has the graph, and no
-  longer.
+- The key must change whenever a replay would do something other than the step. An input may get other memory, or be
+  replaced by another tensor, even by one of another shape, with other strides or of another dtype at the same address.
+  A weight may only get other memory. `settings` are new objects at each call: compare them as values.
+- A changed *value* at the same address is no reason to capture again: a replay reads it.
+- `self.capture(step)` returns the pair (`replay`, `output`). A capture computes nothing: `replay()` does, and writes to
+  `output`. So `run` always returns the output of a replay. `self.num_captured` counts captures.
+- A new graph takes the place of the old one of its size, and of no other. As long as the store has a graph, it has to
+  hold on to what `keeps()` returned at its capture, and no longer.
 - A capture may raise an error. It goes on to the caller, and the next call must not find a graph that was never
   captured.
 
@@ -298,15 +290,14 @@ print("on the device:", replace_placeholders(torch.tensor(host_ids), previous_to
 C has index 2 in the step in flight, so its token is −1 − 2 = −3. Where C is in the *next* step doesn't matter. B is in
 the step in flight too, but its tokens are known.
 
-The second line is the GPU's half: inside the graph, `replace_placeholders` puts the tokens in the place of the negative
-ids, without a loop or an `if`, since no value may go to the CPU. (It's an exercise under "Further".)
+The second line is the GPU's half: `replace_placeholders` runs inside the graph. (It's an exercise under "Further".)
 
 ## Steps that overlap
 
 Placeholders also make overlap possible. Scheduling the next step doesn't require knowing *which* token a sequence gets,
 only that it gets one. So the loop is: schedule and launch the next step, then process the results of the previous one.
-Results arrive one step later. If one of them turns out to be the end token, one token too many has been computed for
-that sequence, and it is thrown away.
+If one of them turns out to be the end token, one token too many has been computed for that sequence, and it is thrown
+away.
 
 One case needs care. A preempted sequence is recomputed from its tokens, so all of them must be known. If the next step
 might run out of blocks, the loop first waits for the in-flight step.
@@ -350,37 +341,6 @@ device 30 ms. Two requests get 10 tokens each, so there are 10 steps. One after 
 predict("13.b", ...)  # milliseconds
 
 # %% tags=["measured"]
-class Device:
-    """A runner without a model. `launch` takes the CPU some time, and then a step takes a thread some time."""
-
-    def __init__(self, cpu_ms, device_ms):
-        self.ms, self.thread = {"CPU": cpu_ms, "device": device_ms}, ThreadPoolExecutor(1)
-        self.spans = {"CPU": [], "device": []}  # when each worked, in seconds
-
-    def launch(self, scheduler_output):
-        self.work("CPU")
-        return SimpleNamespace(wait=self.thread.submit(self.compute, dict(scheduler_output.num_scheduled_tokens)).result)
-
-    def compute(self, scheduled):
-        self.work("device")
-        return [7] * len(scheduled)
-
-    def work(self, side):
-        started = time.perf_counter()
-        time.sleep(self.ms[side] / 1000)
-        self.spans[side].append((started, time.perf_counter()))
-
-    def draw(self):
-        """A line each for the CPU and the device, a digit for every 5 ms: the step that it works on."""
-        first = self.spans["CPU"][0][0]
-        for side, spans in self.spans.items():
-            line = ""
-            for number, (start, end) in enumerate(spans, 1):
-                line = line.ljust(round(200 * (start - first)), "·")
-                line += str(number % 10) * (round(200 * (end - first)) - len(line))
-            print(f"{side:>6} {line}")
-
-
 def serve(device):
     """Two requests with 10 tokens each. Returns the milliseconds."""
     scheduler = Scheduler(BlockPool(32, 16), max_num_seqs=2, max_num_batched_tokens=8)
@@ -392,7 +352,7 @@ def serve(device):
     return 1000 * (time.perf_counter() - started)
 
 
-slow, fast = Device(20, 30), Device(20, 15)
+slow, fast = ThreadDevice(cpu_ms=20, device_ms=30), ThreadDevice(cpu_ms=20, device_ms=15)
 times = [serve(slow), serve(fast)]
 reveal("13.b", times[0], unit="ms", tolerance=0.05)
 slow.draw()
@@ -411,9 +371,9 @@ CPU's part has to be short too.
 """
 ## Prove it
 
-All four ideas are in `GPUModelRunner` and `OverlappedSteps`. `OverlappedEngine` is lesson 12's engine with the same
-four. They run without a GPU too, though no faster: nothing is compiled, and `rerun` replaces the capture. You can still
-check that the answers are right: they must be the same as when each request runs alone, as in lesson 00.
+All four ideas are in `GPUModelRunner` and `OverlappedSteps`. (`OverlappedEngine` is lesson 12's engine with the same
+four.) They run without a GPU too, though no faster: nothing is compiled, and `rerun` replaces the capture. But the
+answers must be the same as when each request runs alone.
 
 Your code takes part: `patch` puts your two functions in the place of the library's, and the runner gets your store.
 """
@@ -423,13 +383,15 @@ alone = generate_one_by_one(model, tokenizer, PROMPTS, max_new_tokens=MAX_NEW_TO
 
 
 class CountingStore(GraphStore):
-    """Your store; it counts its replays."""
+    """Your store; it counts the replays of each size."""
 
-    num_replayed = 0
+    def __init__(self, capture):
+        super().__init__(capture)
+        self.replays = Counter()
 
-    def run(self, *args):
-        self.num_replayed += 1
-        return super().run(*args)
+    def run(self, size, *args):
+        self.replays[size] += 1
+        return super().run(size, *args)
 
 
 gpu_model_runner = GPUModelRunner(model, 32, 16, max_num_seqs=4, max_model_len=192, compiled=False, capture=rerun)
@@ -442,13 +404,16 @@ with (
 ):
     overlapped = serve_overlapped(gpu_model_runner, scheduler, stories)
 print(f"the same tokens as one at a time: {overlapped == alone}; blocks in use: {len(scheduler.pool.used)}")
-print(f"steps: {gpu_model_runner.store.num_replayed}, each a replay; captures: {gpu_model_runner.store.num_captured}")
+store = gpu_model_runner.store
+print(f"steps: {store.replays.total()}, each a replay; captures: {store.num_captured}")
+for size, count in store.replays.items():
+    print(f"{count:4} × {size}")
 gpu_model_runner.close()
 
 # %% [markdown]
 """
-Four graphs served every step: two for decodes only, of 2 and of 4 sequences, and two for steps with a prompt, of 16 and
-of 64 tokens. On this model, a replay takes the place of about 300 launches. ("Further" counts them.)
+Four graphs served every step: two with prompts, padded to 16 or 64 tokens, and two for decodes only. On this model, a
+replay takes the place of about 300 launches. ("Further" counts them.)
 
 Here each token was an `argmax`, which runs on the GPU. A token that is *drawn* has to be drawn there as well: if the
 CPU had to look at the logits first, it couldn't launch the next step before this one is done. "Further" has that draw
@@ -468,9 +433,8 @@ print(both.peers_provenance)
 
 # %% [markdown]
 """
-Read this with care. The model is small and all sampling is greedy, so the work of the CPU counts more than usual, and
-our engine does little in a step. vLLM (0.26.0 here) does more, for more kinds of models and requests, and its rate
-moves with the CPU of the machine. ("Further" has more engines.)
+Read this with care. The model is small and all sampling is greedy, so the work of the CPU counts more than usual. vLLM
+(0.26.0 here) does more in a step, for more kinds of models and requests. ("Further" has more engines.)
 
 ## What is still wrong
 
@@ -506,7 +470,7 @@ quiz("13")
 """
 ## Further (optional)
 
-What the lesson doesn't need. It isn't part of its 90 minutes.
+What the lesson doesn't need. It isn't part of its 85 minutes.
 """
 
 # %%

@@ -169,7 +169,7 @@ assert [show(answer, piece, "</end>") for piece in pieces] == ["It ", "<b>rained
 """,
     ),
     design(
-        "12", "The same seed, the same text", "same_seed_other_company",
+        "12", "Neighboring seeds", "same_seed_other_company",
         "An engine keeps no state for its draws: a token's random number is `hash(hash(seed + position) + token id)`, "
         "with a good hash. The position counts from the start of the answer. What is wrong with it?",
         ("Requests with seeds 7 and 8 share nearly all of their numbers", "8 + 0 is 7 + 1: seed 8 draws with seed 7's "

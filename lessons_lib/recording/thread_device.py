@@ -1,0 +1,47 @@
+"""Lesson 13: a device that is a thread, to watch how a loop's steps overlap. It needs neither a model nor a GPU."""
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+
+from lessons_lib.scheduling.scheduler import SchedulerOutput
+
+DIGITS_PER_SECOND = 200  # a digit for every 5 ms
+TOKEN = 7  # of every sequence in every step
+
+
+class ThreadDevice:
+    """A runner without a model. `launch` takes the CPU some time, and then a step takes a thread some time.
+
+    Attributes:
+        spans: of the "CPU" and of the "device": start and end of its work on each step, in seconds.
+    """
+
+    def __init__(self, cpu_ms: float, device_ms: float):
+        self.ms = {"CPU": cpu_ms, "device": device_ms}
+        self.spans: dict[str, list[tuple[float, float]]] = {"CPU": [], "device": []}
+        self.thread = ThreadPoolExecutor(1)
+
+    def launch(self, scheduler_output: SchedulerOutput) -> SimpleNamespace:
+        """Start a step. `wait()` of what it returns waits for the tokens."""
+        self.work("CPU")
+        return SimpleNamespace(wait=self.thread.submit(self.compute, len(scheduler_output.num_scheduled_tokens)).result)
+
+    def compute(self, num_seqs: int) -> list[int]:
+        self.work("device")
+        return [TOKEN] * num_seqs
+
+    def work(self, side: str) -> None:
+        started = time.perf_counter()
+        time.sleep(self.ms[side] / 1000)
+        self.spans[side].append((started, time.perf_counter()))
+
+    def draw(self) -> None:
+        """Print a line each for the CPU and the device: for every 5 ms the last digit of the step that it works on."""
+        first = self.spans["CPU"][0][0]
+        for side, spans in self.spans.items():
+            line = ""
+            for number, (start, end) in enumerate(spans, 1):
+                line = line.ljust(round(DIGITS_PER_SECOND * (start - first)), "·")
+                line += str(number % 10) * (round(DIGITS_PER_SECOND * (end - first)) - len(line))
+            print(f"{side:>6} {line}")
