@@ -598,7 +598,7 @@ same, up to rounding. All models need the mask.
 
 # %% [markdown]
 """
-### How much faster is your loop?
+### Your loop at other batch sizes
 
 Sixteen requests, with prompts drawn from the six stories and limits of 3, 6, 12 or 24 tokens, in waves of 1, 2, 4 and
 8:
