@@ -4,12 +4,12 @@
 
 **How can several requests share one forward pass, and what does it cost to start and finish them together?**
 
-90 minutes · difficulty: easy · routes: *ideas* (00–06, 17), *serving* (00–03, 05, 06, 09–12, 14–17) · prerequisites:
+85 minutes · difficulty: easy · routes: *ideas* (00–06, 17), *serving* (00–03, 05, 06, 09–12, 14–17) · prerequisites:
 lesson 00 (prefill, decode step, KV cache)
 
 You'll put requests of unequal length into one rectangle and write the loop that continues all of them at once. Each
-request gets the same tokens as if it were served alone. Then you'll measure how much faster your loop is than one
-request at a time, and count what it wastes.
+request gets the same tokens as if it were served alone. Then your loop serves eight requests together, several times as
+fast as one after the other, until one long answer spoils it.
 
 Cells that say `raise NotImplementedError()` are yours to fill in. If you skip an exercise, the cell after it returns a
 working version.
@@ -18,6 +18,7 @@ working version.
 # %%
 import random
 from statistics import median
+from time import perf_counter
 
 import torch
 from transformers import DynamicCache
@@ -39,8 +40,7 @@ prompt_ids = [tokenizer(prompt).input_ids for prompt in PROMPTS]
 """
 ## The problem: one at a time is slow
 
-Here are the six stories of lesson 00, served one after the other. Each request has the model to itself, so every
-forward pass after its prefill computes one token.
+Here are the six stories of lesson 00, served one after the other, with one forward pass for each token.
 """
 
 # %%
@@ -89,11 +89,7 @@ Compare the third column with the first. Computed one after the other, eight row
 one batch they take less, because reading the weights and launching the operations are paid once per step.
 
 So we want many rows in every step. Two things stand in the way: the prompts differ in length, and so do the answers.
-This lesson takes the simplest way around both.
-"""
 
-# %% [markdown]
-"""
 ## Prompts of unequal length: padding
 
 A tensor is a rectangle of *cells*, and prompts are ragged. So we fill up the short ones.
@@ -130,17 +126,13 @@ print(f"{attention_mask.numel()} cells computed in the prefill of A, C, D and E,
 Padding goes through every layer of the model just like the tokens: the mask hides its results, but it saves no work.
 
 Padding also shifts a short prompt to the right. Served alone, C's first token has position 0. In the rectangle it's in
-a later *column*, and by default the model takes the column as the position. So our loop passes the right positions.
+a later *column*, and by default the model takes the column as the position. Some models, such as GPT-2, would then give
+another answer. (Does ours? "Further" lets you predict it.) So our loop passes the right positions.
 
 > **position ids**: for each input token, its index in its own sequence, counted from 0. They tell the model the order
 > of the tokens.
 
-> **context**: the tokens of one sequence that the model can look at, prompt and answer together. Its length is limited:
-> the model wasn't trained on longer ones.
-
-A row that counts its padding reaches the end of the context sooner. And some models, such as GPT-2, would give another
-answer. (Does ours? "Further" lets you predict it.) `positions_from_mask` computes the positions. (It's given; it is
-exercise 01.2, in "Further".)
+`positions_from_mask` computes them. (It's given; it is exercise 01.2, in "Further".)
 """
 
 # %%
@@ -160,8 +152,8 @@ own position.
 """
 ## Answers of unequal length: the batch barrier
 
-Now the batch runs. Every forward pass gives each row one token, and some answers finish early. What happens to
-their rows? In static batching, nothing: every row stays in the batch until the last one is done.
+Every forward pass gives each row one token, and some answers finish early. What happens to their rows? In static
+batching, nothing: every row stays in the batch until the last one is done.
 
 > **wave**: requests that go through the model together. They start with the same prefill and leave together.
 
@@ -190,8 +182,8 @@ draw_timeline(example.trace, title="One wave: answers of 20, 30, 40 and 60 token
 The frames in step 1 are the prefill. G gets its last token in step 20. From then on its row is hatched: the model
 still computes it in every pass, but the result is thrown away. G's answer is returned after step 60, together with J's.
 
-**Predict 01.a.** Now serve the six stories in waves of four: first A to D, then E and F. Here are their lengths. Assume
-that every answer reaches its limit. How many forward passes are there, including the prefills?
+**Predict 01.a.** Now serve the six stories in waves of four: first A to D, then E and F. Assume that every answer
+reaches its limit. How many forward passes are there, including the prefills?
 """
 
 # %%
@@ -236,34 +228,8 @@ Table(
 
 # %% [markdown]
 """
-D has its last token first, but its answer is returned only when C is done: that is the barrier. In the steps of the
-last column, the request's batch slot does nothing useful. Meanwhile E and F wait for the whole first wave: that is
-head-of-line blocking.
-
-## The cells of a wave
-
-> **useful token**: a computed token that its request needed: a token of its prompt, or a new token that is fed back to
-> get the next one.
-
-The other cells that a wave computes are wasted: padding before the shorter prompts, and cells of rows that have
-finished.
-
-**Predict 01.b.** What percentage of the computed cells is useful, over both waves of the six stories? Their lengths are
-in a table above. Guess a number from 0 to 100 before you calculate.
-"""
-
-# %%
-predict("01.b", ...)
-
-# %% [markdown]
-"""
-A wave computes one cell per row in each column: the padded prompts, then one more column in each later step. The last
-token of an answer is never fed back. So
-
-**cells computed by a wave = rows × (longest prompt + longest answer - 1).**
-
-E and F are two rows: 2 × (40 + 80 - 1) = 238 cells. E needs its own 5 + 80 - 1 = 84 of them, and F 79: together 68 %.
-Does the first wave raise that percentage or lower it? The measurement below tells.
+D has its last token first, but its answer is returned only when C is done: that is the barrier. Meanwhile E and F wait
+for the whole first wave: that is head-of-line blocking.
 
 ## Build: the loop
 
@@ -273,6 +239,9 @@ one list of ints per row.
 
 > **max_tokens**: the maximum number of new tokens of a request. An answer ends at this limit or at the end token,
 > whichever comes first.
+
+> **context**: the tokens of one sequence that the model can look at, prompt and answer together. Its length is limited:
+> the model wasn't trained on longer ones.
 
 It's the loop of lesson 00 with several rows. Each pass calls the model with four inputs and returns an output whose
 `.logits` have shape `[rows, tokens, vocabulary]`:
@@ -313,17 +282,28 @@ Stepper(lambda i: draw_timeline(six.trace, upto=i, title="The six stories in wav
 
 # %% [markdown]
 """
-The next cell counts what the picture shows, and checks your `wave_steps`:
+How many of the cells that this run computed were needed?
+
+> **useful token**: a computed token that its request needed: a token of its prompt, or a new token that is fed back to
+> get the next one.
+
+The other cells are wasted: padding before the shorter prompts, and rows that have finished. A wave computes one cell
+per row in each column: the padded prompts, then one more column in each later step. The last token of an answer is
+never fed back. So
+
+**cells computed by a wave = rows × (longest prompt + longest answer - 1).**
+
+The next cell counts them, and checks your `wave_steps`:
 """
 
 # %%
-reveal("01.b", 100 * six.trace.tokens_useful / six.trace.tokens_computed, "%", tolerance=0.1)
 times = request_times(six.trace, in_steps=True)
 seen = [[t.admitted, t.done, t.returned] for t in times.values()]
 print("`wave_steps` is right for every request:", list(map(list, predicted)) == seen)
 padding = sum(row.wasted for step in six.trace.steps for row in step.rows if row.phase == "prefill")
 finished = sum(row.wasted for step in six.trace.steps for row in step.rows if row.phase == "finished")
-print(f"useful: {six.trace.tokens_useful}, padding: {padding}, rows that have finished: {finished}")
+useful, computed = six.trace.tokens_useful, six.trace.tokens_computed
+print(f"useful: {useful} of {computed} cells, {useful / computed:.0%}; padding: {padding}; rows that have finished: {finished}")
 
 # %% [markdown]
 """
@@ -348,7 +328,71 @@ for size in (2, 4, 6):
 
 # %% [markdown]
 """
-## Measure: the ledger
+## Measure: eight stories at once
+
+Here are eight more requests for your loop, in one wave. Put in openings of your own if you like.
+"""
+
+# %%
+openings = ["A cat", "The king", "One night", "The robot", "Her mom", "A frog", "The snow", "My boat"]
+eight = [tokenizer(opening).input_ids for opening in openings]
+# No end token is passed, so every answer reaches its limit.
+for opening, answer in zip(openings, generate_wave(model, eight, [40] * 8, tokenizer.pad_token_id)):
+    print(f"{opening}{tokenizer.decode(answer)}".replace("\n", " ")[:110])
+
+# %% [markdown]
+"""
+How much faster is one wave of eight than eight waves of one?
+"""
+
+# %% tags=["measured"]
+def seconds_in_waves(limits, batch_size):
+    """The seconds your loop takes to serve the eight requests in waves of this size: the faster of two runs."""
+    taken = []
+    for _ in range(2):
+        started = perf_counter()
+        for ids, max_tokens in zip(waves(eight, batch_size), waves(limits, batch_size)):
+            generate_wave(model, ids, max_tokens, tokenizer.pad_token_id)
+        taken.append(perf_counter() - started)
+    return min(taken)
+
+def one_wave(name, limits):
+    alone_s, wave_s = (seconds_in_waves(limits, size) for size in (1, 8))
+    alone_passes, wave_passes = (wave_steps(limits, size)[-1][2] for size in (1, 8))
+    return [name, sum(limits), alone_passes, f"{alone_s:.2f}", wave_passes, f"{wave_s:.2f}", f"{alone_s / wave_s:.1f} ×"]
+
+equal_answers = one_wave("eight of 40", [40] * 8)
+print("One at a time: {} passes in {} s. In one wave: {} passes in {} s, {} as fast.".format(*equal_answers[2:]))
+
+# %% [markdown]
+"""
+The wave makes 8 times fewer passes, but a pass over eight rows takes longer than one over a single row:
+
+**speedup = times fewer passes / times longer passes.**
+
+**Predict 01.b.** The same eight requests want 320 tokens again, but now seven of them want 20 tokens each and one wants
+180. How many times as fast as one at a time is the wave? How much longer a pass over eight rows takes is in the table
+at the beginning of this lesson.
+"""
+
+# %%
+predict("01.b", ...)
+
+# %% tags=["measured"]
+one_long_answer = one_wave("seven of 20, one of 180", [20] * 7 + [180])
+reveal("01.b", float(one_long_answer[-1].removesuffix(" ×")), "times as fast", tolerance=0.25)
+Table(
+    ["limits", "new tokens", "passes, one at a time", "seconds, one at a time", "passes, one wave", "seconds, one wave", "speedup"],
+    [equal_answers, one_long_answer],
+    caption="Your loop, one request at a time and in one wave of eight",
+)
+
+# %% [markdown]
+"""
+The wave lasts as long as its longest answer. In 160 of its 180 passes, seven of the eight rows have finished. They give
+no token, but they make each pass longer. That takes away most or all of what batching gained.
+
+## The ledger: the six stories
 
 > **ledger**: the table of this course that compares, for the same six stories, what each way of serving them computes,
 > stores and copies.
@@ -361,27 +405,17 @@ ledger(model, tokenizer, "01", with_cache_only=True)
 
 # %% [markdown]
 """
-Compare the last row with the one above it. Waves of four don't divide the forward calls by four: rows that have
-finished give no token, nor do the two batch slots that the second wave leaves empty. And the speed gains less than
-that, because a pass over several rows takes longer: *speedup = times fewer passes / times longer passes*. ("Further"
-measures both at several batch sizes.)
-
-*Useful* is the percentage of 01.b. A finished row costs less time than a pass of its own would, because the pass is
-needed for the other rows anyway. But it takes a *batch slot*, in which another request could have gotten a token from
-the same pass. The cache holds the padding and the finished rows too, and all of it is copied in each step, because a
-`DynamicCache` makes room for a new column by writing the whole cache to a new tensor.
+Compare the last row with the one above it. The cache holds the padding and the finished rows too, and all of it is
+copied in each step: a `DynamicCache` makes room for a new column by writing the whole cache to a new tensor.
 
 ## What production does
 
-- **Hugging Face** `model.generate` on a padded batch is your loop. In `src/transformers/generation/utils.py`,
-  `GenerationMixin._sample` keeps a tensor `unfinished_sequences`, feeds the padding token to finished rows, and stops
-  when all rows have finished. One `max_new_tokens` applies to the whole batch.
-- **Batchers in front of a model**, such as the dynamic batcher of NVIDIA Triton Inference Server
-  (`max_queue_delay_microseconds` in a model's `config.pbtxt`), collect requests for a moment and send them off as one
-  batch. This suits a model that answers in one pass, such as a classifier.
-- **vLLM** has no waves. Before every step, `Scheduler.schedule` in `vllm/v1/core/sched/scheduler.py` decides which
-  requests take part. It doesn't pad to the longest prompt either: the tokens of all requests are packed end to end
-  (lesson 05).
+- **Hugging Face** `model.generate` on a padded batch is your loop: `GenerationMixin._sample` in
+  `src/transformers/generation/utils.py` feeds the padding token to finished rows and stops when all have finished.
+- **Batchers in front of a model**, such as the dynamic batcher of NVIDIA Triton Inference Server, collect requests for
+  a moment and send them off as one batch. This suits a model that answers in one pass, such as a classifier.
+- **vLLM** has no waves: before every step, `Scheduler.schedule` in `vllm/v1/core/sched/scheduler.py` decides which
+  requests take part.
 
 ## What is still wrong
 
@@ -415,7 +449,7 @@ quiz("01")
 """
 ## Further (optional)
 
-What the lesson doesn't need. It isn't part of its 90 minutes.
+What the lesson doesn't need. It isn't part of its 85 minutes.
 """
 
 # %% [markdown]
@@ -564,7 +598,7 @@ same, up to rounding. All models need the mask.
 
 # %% [markdown]
 """
-### How much faster is your loop?
+### Your loop at other batch sizes
 
 Sixteen requests, with prompts drawn from the six stories and limits of 3, 6, 12 or 24 tokens, in waves of 1, 2, 4 and
 8:

@@ -4,7 +4,7 @@
 
 **Can a new request join the batch while the others keep running?**
 
-90 minutes · difficulty: medium · routes: ideas, kernels, serving · prerequisites: lesson 00 (prefill, decode, KV
+85 minutes · difficulty: medium · routes: ideas, kernels, serving · prerequisites: lesson 00 (prefill, decode, KV
 cache); lesson 01 (static batching, masks, positions) helps
 
 In lesson 01, a wave of requests went through the model together and left together. In this lesson you build the loop
@@ -51,44 +51,15 @@ Here are the six stories again, served in waves of four. Look at slot 3, which D
 
 # %%
 static = record_run(static_generate, model, tokenizer, **SIX, batch_size=4)
-draw_timeline(static.trace, title="Static batching, waves of four")
-
-# %%
 times = request_times(static.trace, in_steps=True)
 print(f"D gets its last token in step {times['D'].done}. Its slot stays occupied until step {times['D'].returned}.")
 print(f"E and F wait in the queue for {times['E'].admitted} steps.")
+draw_timeline(static.trace, title="Static batching, waves of four")
 
 # %% [markdown]
 """
 What keeps E out is the batch barrier of lesson 01: a wave starts and ends as a whole.
 
-## Predict
-
-Now we remove the barrier. The batch has four **slots**, one row each. When a request finishes, the next one in the
-queue gets its slot in the following step.
-
-A new request's prompt has to be computed while the others decode. It is computed in pieces:
-
-> **chunk**: a limited number of adjacent prompt tokens of one request, computed in one forward pass; here, at most 64.
-
-In every step:
-
-- each request whose prompt is done gets one token;
-- the model also computes one chunk of *one* prompt. Of the requests whose prompts aren't done, it is the one that was
-  admitted first, that is, got its slot first. The chunk that completes a prompt also gives that request its first
-  token.
-
-Every prompt here fits in one chunk. The answers are limited to 30 (A), 60 (B), 100 (C), 20 (D), 80 (E) and 40 (F)
-tokens. Assume that every request reaches its limit. How many steps do the six stories take with four slots?
-"""
-
-# %%
-print("prompt tokens:", {name: len(ids) for name, ids in prompt_ids.items()})
-print(f"Static batching took {len(static.trace.steps)} steps.")
-predict("02.a", ...)  # steps
-
-# %% [markdown]
-"""
 ## The idea
 
 > **continuous batching**: batching in which each request joins and leaves the batch on its own, between any two
@@ -97,9 +68,19 @@ predict("02.a", ...)  # steps
 > **batch slot**: one row of the batch, that is, one row of the input tensors and one row of the KV cache. It belongs
 > to one request at a time.
 
-In this lesson, *slot* always means a batch slot.
+In this lesson, *slot* always means a batch slot. When a request finishes, the next one in the queue gets its slot in
+the following step. Its prompt has to be computed while the others decode, so it is computed in pieces:
 
-Start with a small case: three stories, D, B and F, and two slots, above with static batching and below with slots.
+> **chunk**: a limited number of adjacent prompt tokens of one request, computed in one forward pass.
+
+In every step,
+
+- each request whose prompt is done gets one token;
+- the model also computes one chunk of *one* prompt. Of the requests whose prompts aren't done, it is the one that was
+  admitted first, that is, got its slot first. The chunk that completes a prompt also gives that request its first
+  token.
+
+Here are three stories, D, B and F, and two slots, above with static batching and below with slots.
 """
 
 # %%
@@ -119,37 +100,24 @@ for B.
 its slot, but D's prompt comes first. The hatched end of slot 0 shows that the *decode pass*, the forward pass for the
 requests that are decoding, covers both rows, also one without a request.
 
-You'll build three parts: a mask for rows of unequal length, the chunk, and the step.
+**Predict 02.a.** Now the six stories, with four slots and chunks of 64 tokens: every prompt fits in one chunk. Assume
+that every answer reaches its limit: 30 (A), 60 (B), 100 (C), 20 (D), 80 (E) and 40 (F) tokens. Static batching took 180
+steps. How many does it take now?
 """
+
+# %%
+predict("02.a", ...)  # steps
 
 # %% [markdown]
 """
-## A request and its states
+You'll build three parts: a mask for rows of unequal length, the chunk, and the step.
 
-In a wave, all rows are at the same stage. Now one request waits, one is in the middle of its prompt, one is decoding.
-
-```
-waiting ──▶ prefilling ──▶ decoding ──▶ finished
-                 └──────────────────────────▲
-```
-
-A request can go straight from prefilling to finished, because the prefill gives the first token of the answer, which
-may also be the last. `move_to(state)` refuses any other transition. `append_token(token)` adds a token to the answer
-and sets the state that follows from it: decoding, or finished after the end token or the last token allowed. Both are
-given. (They are exercise 02.1, in "Further".)
-
-## Slots, and the cache: one row per slot
-
-A slot is an index: it selects a row of the batch and the same row of the cache. If two requests got the same row, they
-would overwrite each other's keys, and both would keep producing fluent but wrong text. `SlotManager` keeps track:
-`acquire(id)` takes a slot for the request with that id out of the list `free` and returns it, and `release(id)` puts it
-back. It's given. (It is exercise 02.2, in "Further".)
+## The cache: one row per slot
 
 In lesson 01, the cache grew by one column per step, for all rows at once. Here the rows have different lengths. So we
-reserve the whole cache at the start and never move it: in each layer one tensor for the keys and one for the values, of
-shape `[slots, KV heads, max_seq_len, head size]`. Here `max_seq_len`, the number of columns, is 256. Column *c* of a
-row holds the token at position *c* of the request in that slot. There is no padding, and nothing is copied when a row
-grows.
+reserve the whole cache at the start and never move it. Each layer has one tensor for the keys and one for the values,
+of shape `[slots, KV heads, max_seq_len, head size]`. Column *c* of a row holds the token at position *c* of the request
+in that slot. There is no padding, and nothing is copied when a row grows.
 """
 
 # %%
@@ -174,9 +142,9 @@ draw_slot_rows(slots.trace, 22, max_seq_len=256)
 Row 0 holds F's columns, followed by what is left of D's, hatched. F must not see that part; it will overwrite it token
 by token. Most of both rows is dashed: reserved but never written.
 
-**Predict.** The six stories have four rows, so room for 4 × 256 = 1,024 tokens is reserved at all times. How much of it
-holds keys and values that a request still needs, in percent, averaged over the steps? A pencil helps: how many tokens
-does a request hold on average, between its prompt and its end? Within ten percentage points is a good answer.
+**Predict 02.b.** For the six stories, four rows of 256 columns are reserved, and their prompts have 24 tokens on
+average. What percentage of these columns holds tokens of running requests, averaged over the steps? A rough number will
+do.
 """
 
 # %%
@@ -218,13 +186,13 @@ for name, length, row in zip("ABCD", lengths, mask.flatten(0, 2)):
 
 # %% [markdown]
 """
-B is the longest, so it sees every column of this pass. C sees only a few; the dots are columns that C hasn't reached.
+B is the longest, so it sees every column of this pass. The dots are columns that a row hasn't reached.
 
 ### What happens without the mask
 
-What does the mask protect? There are two slots. C runs for a long time in slot 0. Slot 1 goes to F first, then to E.
-We run `batch_generate`, the loop of this lesson, twice: with your mask, and with a careless mask, by which every row
-sees all columns of a decode pass. (The chunk and the step are still the library's; you'll write them next.)
+There are two slots. C runs for a long time in slot 0. Slot 1 goes to F first, then to E. The library's loop,
+`batch_generate`, serves them twice: with your mask, and with a careless mask, by which every row sees all columns of a
+decode pass.
 
 **Guess first:** what does the careless mask make of E's answer? An error, gibberish, or a story? If a story, whose?
 Words between » and « differ from the right answer.
@@ -252,9 +220,9 @@ print(f"careless mask:\n   {PROMPTS[4]} {marked(tokenizer.decode(right), tokeniz
 
 # %% [markdown]
 """
-Nothing crashes, every shape is right, and the wrong answer is a good story. You couldn't tell from that answer alone.
-But it's about a grandma, a word of F's prompt and not of E's. C is two tokens ahead of E, so a pass reads two columns
-more than E has, and that is enough. ("Further" watches the word come in.)
+Nothing crashes, every shape is right, and the wrong answer is a good story. But it's about a grandma, a word of F's
+prompt and not of E's. C is two tokens ahead of E, so a pass reads two columns more than E has, and that is enough.
+("Further" watches the word come in.)
 
 > **cross-talk**: keys of one request influencing the answer to another, because the second one could see columns that
 > aren't its own.
@@ -263,12 +231,24 @@ In a server, that is one user's text in another user's answer.
 
 ## Build 2: one chunk of a prompt
 
-We could compute a long prompt in one pass, as in lesson 00. But all the other requests would wait for that pass, and
-their users would see the text freeze. So a step computes only one chunk, alongside the decoding of the others. Small
-chunks keep every step short; large ones bring the new request's first token sooner. ("Further" tries three sizes.)
+While a long prompt is computed in one pass, all other requests wait, and their users see the text freeze. So a step
+computes only one chunk. Small chunks keep every step short; large ones bring the new request's first token sooner.
+("Further" tries three sizes.)
 
 > **chunked prefill**: computing a prompt chunk by chunk, in several passes, so that other requests get tokens in
 > between.
+
+In a wave, all rows are at the same stage. Now each request has a state of its own, `RequestState.WAITING` and so on:
+
+```
+waiting ──▶ prefilling ──▶ decoding ──▶ finished
+                 └──────────────────────────▲
+```
+
+A `Request` has an `id`, its `prompt_ids`, its `output_ids` so far, and `num_computed_tokens`: how many of its tokens
+have their keys and values in the cache. `move_to(state)` makes a transition. `append_token(token)` adds a token to the
+answer and makes the transition that follows from it: to decoding, or to finished after the end token or the last token
+allowed. (Both are given; they are exercise 02.1, in "Further".)
 
 One object, `batch`, holds everything that the loop has to remember:
 
@@ -276,12 +256,9 @@ One object, `batch`, holds everything that the loop has to remember:
 |---|---|
 | `batch.waiting` | queue (`deque`) of requests without a slot |
 | `batch.running` | dict: slot → the request in it, in order of admission |
-| `batch.slots` | a `SlotManager` |
+| `batch.slots` | a `SlotManager`, used in exercise 02.5 |
 | `batch.slots_in(state)` | list of the slots whose request is in that state, in order of admission |
 | `batch.prefill_step` | the largest number of prompt tokens computed in one step |
-
-A `Request` has an `id` (the one that `acquire` and `release` take), its `prompt_ids`, its `output_ids` so far, and
-`num_computed_tokens`: how many of its tokens have their keys and values in the cache.
 
 One function runs the model: `forward(batch, slots, tokens, positions, num_keys)`. `slots` is a range of rows,
 `tokens` and `positions` contain one list per row, and `num_keys` is the number of columns that the pass reads. It makes
@@ -290,8 +267,7 @@ changes no request.
 
 The decode pass is given. It covers *all* slots at once, because a batch is a rectangle: empty and prefilling slots
 are computed too, with a dummy token, and their output is discarded. Look at what it feeds: the last token of every
-decoding request, at position `num_computed_tokens`. (What a dummy token writes to the cache is overwritten before any
-token may see it.)
+decoding request, at position `num_computed_tokens`.
 """
 
 # %%
@@ -314,6 +290,9 @@ from lessons_lib.batching.continuous_batching import prefill_chunk
 # %% [markdown]
 """
 ## Build 3: the step
+
+`batch.slots.acquire(id)` takes a slot for the request with that id out of the list `batch.slots.free` and returns it.
+`batch.slots.release(id)` puts it back. (`SlotManager` is given; it is exercise 02.2, in "Further".)
 
 **Exercise 02.5.** Write `step(batch)`, one step of the loop. You have `decode_all` and `prefill_chunk`. What a step
 must achieve:
@@ -343,21 +322,19 @@ from lessons_lib.batching.continuous_batching import step
 
 # %% [markdown]
 """
-Now your parts serve the six stories. `batch_generate` makes a `Request` for each prompt, and the cache. In short, its
-loop is `while batch.has_work(): step(batch)`. From here on, every run of continuous batching uses `MINE`. The stepper
-shows the whole run, below the waves of lesson 01.
+Now your parts serve the six stories. In short, the loop of `batch_generate` is `while batch.has_work(): step(batch)`.
+From here on, every run of continuous batching uses `MINE`. The stepper shows the whole run below the
+waves of lesson 01.
 """
 
 # %%
 MINE = PARTS | dict(step=step)
 continuous = record_run(batch_generate, model, tokenizer, **SIX, max_seq_len=256, batch_size=4, prefill_step=64, **MINE)
 reveal("02.a", len(continuous.trace.steps), unit="steps")
-Stepper(lambda i: draw_compare(static.trace, continuous.trace, i), count=len(static.trace.steps), start=len(static.trace.steps) - 1)
-
-# %%
 before, after = request_times(static.trace, in_steps=True), request_times(continuous.trace, in_steps=True)
 print("The step in which each answer is returned, static → continuous:")
 print(", ".join(f"{name} {before[name].returned} → {after[name].returned}" for name in NAMES))
+Stepper(lambda i: draw_compare(static.trace, continuous.trace, i), count=len(static.trace.steps), start=len(static.trace.steps) - 1)
 
 # %% [markdown]
 """
@@ -366,8 +343,8 @@ nothing, and now its prompt waits for the chunks of A and B.
 
 ## Prove it
 
-Requests come and go while others are running, in rows that still contain old keys. The claim is that none of this
-affects the answers: each is, token for token, what Hugging Face `generate` gives for that prompt alone.
+Requests come and go while others are running, in rows that still contain old keys. Each answer must still be, token for
+token, what Hugging Face `generate` gives for that prompt alone.
 """
 
 
@@ -379,7 +356,7 @@ def alone(name, max_tokens):
 
 
 oracle = [alone(story.name, story.max_new_tokens) for story in STORIES]
-for batch_size, prefill_step in ((2, 64), (4, 64), (4, 7), (6, 16)):
+for batch_size, prefill_step in ((2, 64), (4, 64), (4, 7)):
     how = dict(batch_size=batch_size, prefill_step=prefill_step, **MINE)
     result = record_run(batch_generate, model, tokenizer, **SIX, **how)
     same, steps = sum(a == b for a, b in zip(result.outputs, oracle)), len(result.trace.steps)
@@ -387,13 +364,9 @@ for batch_size, prefill_step in ((2, 64), (4, 64), (4, 7), (6, 16)):
 
 # %% [markdown]
 """
-Six slots take two steps more than four here: with chunks of 16, the prompts of A and B take five steps before C's turn,
-and then C has 100 tokens to get.
-
 ## Measure
 
-Throughput matters to the operator, latency and queue time to the user. We measure throughput in the ledger, and
-everything else in steps.
+Throughput matters to the operator, latency and queue time to the user.
 
 > **throughput**: answer tokens per second, over all requests together.
 
@@ -403,7 +376,7 @@ everything else in steps.
 
 > **slot utilization**: the share of slots × steps in which the slot computed something that a request needed.
 
-The workload is 24 requests that arrive together. Most have short answers, three have long ones.
+The workload is 24 requests that arrive together. Most have short answers, three have long ones (60, 40 and 30 tokens).
 """
 
 # %%
@@ -416,7 +389,6 @@ WORKLOAD = dict(prompts=prompts, max_new_tokens=max_tokens_each)
 methods = {"static": partial(record_run, static_generate), "continuous": partial(record_run, batch_generate, **MINE)}
 keys = [("static", 1), *((kind, n) for n in (4, 8) for kind in methods)]
 runs = {(kind, n): [methods[kind](model, tokenizer, **WORKLOAD, batch_size=n)] for kind, n in keys}
-print("max_new_tokens:", max_tokens_each)
 equal = all(run[0].outputs == runs["static", 1][0].outputs for run in runs.values())
 print("all answers equal those of one request at a time:", equal)
 
@@ -437,10 +409,11 @@ Table(
 # %% [markdown]
 """
 Continuous batching needs fewer steps than static batching of the same size, and slot utilization shows why. At 8 slots,
-compare the number of steps with the largest `max_new_tokens`: no run can be shorter than its longest request.
+the longest answer alone takes 60 of the 65 steps.
 
 Steps aren't seconds, though: a step over more rows takes longer, and a step that decodes and computes a chunk makes
-two passes. The ledger times the six stories. ("Further" times these 24 requests, and shows where the time goes.)
+two passes. The ledger measures the speed, throughput relative to one request at a time, for the six stories. ("Further"
+times the 24 requests, and shows where the time goes.)
 """
 
 # %% tags=["measured"]
@@ -448,22 +421,18 @@ ledger(model, tokenizer, "02", with_cache_only=True)
 
 # %% [markdown]
 """
-Compare the last row with the one above it. Fewer token positions are computed, a larger share of them is
-useful, and nothing is copied: the cache stays where it is, and each step writes only its new keys and values. But look
-at "cache reserved": no other row reserves as much. (The speeds differ from run to run, and so from lesson to lesson:
-compare them within one table.)
+Compare the last row with the one above it. Fewer token positions are computed, a larger share of them is useful, and
+nothing is copied: each step writes only its new keys and values. But no other row reserves as much cache. (Speeds
+differ from run to run: compare them within one table.)
 
 ## What production does
 
-- The paper behind this lesson is **Orca** (Yu et al., 2022). It calls the idea *iteration-level scheduling*: the
-  scheduler decides before every iteration of the model, not once per batch. **Sarathi-Serve** (Agrawal et al., 2024)
-  puts the chunk into the same batch as the decodes.
-- **vLLM** (version 1 of its engine) keeps `waiting` and `running` in the `Scheduler` of
-  `vllm/v1/core/sched/scheduler.py`. It doesn't separate prefill and decode: each request has `num_computed_tokens`,
-  and gets as many new tokens as it still needs and the step's budget allows (`max_num_batched_tokens`). Our
-  `batch_size` is its `max_num_seqs`.
-- **Hugging Face transformers** has `generation/continuous_batching/`, with states like ours in its `requests.py`. Like
-  vLLM, it doesn't reserve whole rows of cache: both divide the cache into blocks, for the reason that follows.
+- **Orca** (Yu et al., 2022) is the paper behind this lesson. It calls the idea *iteration-level scheduling*.
+  **Sarathi-Serve** (Agrawal et al., 2024) puts the chunk into the same batch as the decodes.
+- **vLLM** keeps `waiting`, `running` and each request's `num_computed_tokens` too: see `Scheduler` in
+  `vllm/v1/core/sched/scheduler.py`. Our `batch_size` is its `max_num_seqs`.
+- **Hugging Face transformers** has `generation/continuous_batching/`. Like vLLM, it divides the cache into blocks
+  instead of reserving whole rows, for the reason that follows.
 
 ## What is still wrong
 """
@@ -471,22 +440,20 @@ compare them within one table.)
 # %%
 reveal("02.b", 100 * (1 - continuous.trace.cache_waste), unit="%")
 for name, run in {"six stories, 4 slots": continuous, "24 requests, 8 slots": runs["continuous", 8][0]}.items():
-    trace, fullest = run.trace, max(step.cache_used / step.cache_reserved for step in run.trace.steps)
-    wasted, two = trace.tokens_computed - trace.tokens_useful, sum(step.forward_calls == 2 for step in trace.steps)
-    print(f"{name}: reserved cache empty: {trace.cache_waste:.0%} on average, {1 - fullest:.0%} in the fullest step;")
-    print(f"    {wasted} of {trace.tokens_computed} token positions wasted; {two} of {len(trace.steps)} steps made two passes")
+    trace, two = run.trace, sum(step.forward_calls == 2 for step in run.trace.steps)
+    wasted = 1 - trace.tokens_useful / trace.tokens_computed
+    print(f"{name}: reserved cache empty: {trace.cache_waste:.0%} on average; computed positions wasted: {wasted:.0%};")
+    print(f"    {two} of {len(trace.steps)} steps made two passes")
 
 # %% [markdown]
 """
-**Every slot reserves room for `max_seq_len` tokens, whichever request is in it.** We have to reserve for the longest
-request that might come, and most requests are short. On a GPU, the memory for the cache limits the number of slots,
-yet most of that memory stays empty. Lesson 03 allocates small blocks instead of whole rows.
+**Every slot reserves room for `max_seq_len` tokens**, enough for the longest request that might come, and most requests
+are short. On a GPU, the memory for the cache limits the number of slots, yet most of it stays empty. Lesson 03
+allocates small blocks instead of whole rows.
 
-**Idle rows still take time.** The decode pass is a rectangle over all slots.
-
-**A step that decodes and prefills makes two forward passes**, one for the rectangle and one for the chunk, so the
-weights are read twice. Lesson 04 builds the mask that lets tokens of different requests share one row. Lesson 05 packs
-decodes and chunks into that row: one pass, no idle slots.
+**Idle rows still take time, and a step that decodes and prefills makes two passes**, so it reads the weights twice.
+Lesson 04 builds the mask that lets tokens of different requests share one row. Lesson 05 packs decodes and chunks into
+that row: one pass, no idle slots.
 
 ## Quiz
 """
@@ -498,7 +465,7 @@ quiz("02")
 """
 ## Further (optional)
 
-What the lesson doesn't need. It isn't part of its 90 minutes.
+What the lesson doesn't need. It isn't part of its 85 minutes.
 
 ### Stretch: which request gets the free slot?
 
