@@ -158,7 +158,7 @@ def _hovers(d: Drawing, grid: _Grid) -> None:
     x, width = grid.span(len(keys) - 1, len(keys))
     for query, kinds in enumerate((grid.mask.int() * 2 + own.int()).tolist()):
         told = [
-            _say(*divmod(kind, 2), [key for key, its in zip(keys, kinds) if its == kind], grid.names)
+            _say(kind // 2, kind % 2, [key for key, its in zip(keys, kinds) if its == kind], grid.names)
             for kind in sorted({*kinds}, reverse=True)
         ]
         asker = f"{grid.names[packed.seq_ids[query]]}, position {int(packed.positions[query])}"
