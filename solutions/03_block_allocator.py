@@ -413,7 +413,10 @@ for name, steps in (("rows", rows), ("blocks of 16", blocks)):
 done = [float("nan")] * (len(rows) - len(blocks))  # the curve ends when all requests are done
 curves = {"rows of 256": [step.running for step in rows], "blocks of 16": [step.running for step in blocks] + done}
 told = f"Rows: at most 2 requests, done after {len(rows)} steps. Blocks: all done after {len(blocks)} steps."
-line_chart(range(1, len(rows) + 1), curves, xlabel="step", ylabel="requests that run", alt=told)
+line_chart(
+    range(1, len(rows) + 1), curves, xlabel="step", ylabel="requests that run", title="Requests that run at once",
+    alt=told,
+)  # fmt: skip
 
 
 # %%

@@ -753,6 +753,7 @@ summary = "; ".join(f"{name}: " + ", ".join(f"{t:.0f}" for t in times) for name,
 print(f"ms per step with {', '.join(map(str, request_counts))} requests: {summary}")
 line_chart(
     request_counts, milliseconds, xlabel="requests that decode in the step", ylabel="ms per step",
+    title="Time of a decode step",
     alt=f"Time per step in ms, with {', '.join(map(str, request_counts))} requests: {summary}.",
 )
 
@@ -828,6 +829,7 @@ written = [step.tokens_computed * per_token / 1024 for step in ragged.trace.step
 summary = f"{moved[0]:,.0f} in the first step, {moved[1]:,.0f} in the second, {max(moved):,.0f} at most, {moved[-1]:,.0f} in the last"
 line_chart(
     range(1, len(moved) + 1), {"copied": moved, "new keys and values": written}, xlabel="step", ylabel="KiB per step",
+    title="What each step copies",
     alt=f"KiB copied in each step: {summary}. New keys and values: {written[0]:,.0f} in the first step, then {written[1]:,.0f} in most.",
 )
 

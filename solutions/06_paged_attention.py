@@ -402,6 +402,7 @@ steps = len(copied)
 print(f"whole run: lesson 05 copied {sum(copied) / 1024:,.0f} MiB; lesson 06 wrote {sum(written) / 1024:.1f} MiB and copied {paged.trace.bytes_copied} bytes within the cache")
 line_chart(
     range(1, steps + 1), {"05: copied": copied, "06: written": written}, xlabel="step", ylabel="KiB per step",
+    title="What each step copies or writes",
     alt="KiB in each step. In step " + "; in step ".join(f"{n}: {copied[n - 1]:,.0f} copied, {written[n - 1]:,.0f} written" for n in (2, 60)) + ".",
 )  # fmt: skip
 
@@ -443,6 +444,7 @@ described = "; ".join(f"{name}: " + ", ".join(f"{time:.0f}" for time in times) f
 display(
     line_chart(
         contexts, taken, xlabel="cached tokens per request, 16 requests", ylabel="ms per step",
+        title="Time of a step, by context",
         alt=f"Time of a step in ms, with {', '.join(map(str, contexts))} cached tokens per request: {described}.",
     )
 )  # fmt: skip

@@ -95,7 +95,10 @@ def with_a_long_prompt(budget):
 shown = {"whole prompts": with_a_long_prompt(1024)[:40], "at most 32 tokens": with_a_long_prompt(32)[:40]}
 in_words = "; ".join(f"{name}: median step {median(ms):.0f} ms, longest {max(ms):.0f} ms" for name, ms in shown.items())
 print(in_words)
-line_chart(range(1, 41), shown, xlabel="step", ylabel="ms (log scale)", log="y", alt=f"Time of each step. {in_words}.")
+line_chart(
+    range(1, 41), shown, xlabel="step", ylabel="ms (log scale)", log="y", title="Time of each step",
+    alt=f"Time of each step. {in_words}.",
+)  # fmt: skip
 
 # %% [markdown]
 """
@@ -423,7 +426,8 @@ waits_of_l, longest = zip(*map(prompt_of_l, budgets))
 in_words = "; ".join(f"budget {b}: {w:.1f} ms to L's first token, {most:.1f} ms a step" for b, w, most in zip(budgets, waits_of_l, longest))
 line_chart(
     budgets, {"longest wait for a token of A, C, D and E": longest, "L's first token": waits_of_l},
-    xlabel="budget, tokens (log scale)", ylabel="ms (log scale)", log="xy", alt=f"Two times. {in_words}.",
+    xlabel="budget, tokens (log scale)", ylabel="ms (log scale)", log="xy", title="What the budget changes",
+    alt=f"Two times. {in_words}.",
 )  # fmt: skip
 
 # %% [markdown]
@@ -554,7 +558,10 @@ def row_of_latency(name, run):
 
 
 Table(
-    columns=["policy", "mean latency, s", "p99 latency, s", "longest queue time, s", "mean latency of tier 0, s", "of tier 1, s"],
+    columns=[
+        "policy", "mean latency, s", "p99 latency, s", "longest queue time, s", "mean latency of tier 0, s",
+        "of tier 1, s",
+    ],
     rows=[row_of_latency(name, run) for name, run in large.items()],
     caption="100,000 requests",
 )

@@ -807,7 +807,8 @@ results = {name: [run(size) for size in sizes] for name, run in strategies.items
 rates = {name: [round(results[name][i][0]) for i in range(len(sizes))] for name in ("conservative", "recompute")}
 in_words = "; ".join(f"{name}: {', '.join(f'{rate:,}' for rate in values)}" for name, values in rates.items())
 alt = f"answer tokens/s with {', '.join(map(str, sizes))} blocks. {in_words}."
-line_chart(sizes, rates, xlabel="blocks in the pool", ylabel="answer tokens/s", alt=alt)
+title = "Throughput, by the size of the pool"
+line_chart(sizes, rates, xlabel="blocks in the pool", ylabel="answer tokens/s", title=title, alt=alt)
 
 # %% [markdown]
 """

@@ -451,7 +451,10 @@ for name, before in (("instructions", SYSTEM), ("instructions and examples", f"{
     name = f"{name}: {len(tokenizer(before).input_ids)} tokens"
     rows.append([name, apart, shared, f"{apart / shared:.1f}", apart_ms, shared_ms, f"{apart_ms / shared_ms:.1f}"])
 Table(
-    columns=["common beginning", "tokens computed", "tokens, with sharing", "ratio of tokens", "ms", "ms, with sharing", "ratio of ms"],
+    columns=[
+        "common beginning", "tokens computed", "tokens, with sharing", "ratio of tokens", "ms", "ms, with sharing",
+        "ratio of ms",
+    ],
     rows=rows,
     caption="Twelve requests with a common beginning",
 )

@@ -37,10 +37,9 @@ def reveal(key: str, measured: float, unit: str = "", tolerance: float = EXACT) 
     progress.save(record)
     guess = record["predictions"].get(key)
     far = None if guess is None else how_far(guess, measured, unit, tolerance)
-    unit = f" {unit}" if unit else ""
     if guess is None:
-        return Panel("note", f"Measured: {_number(measured)}{unit}", ["You made no prediction for this one."]).show()
-    Panel("note", f"Measured: {_number(measured)}{unit}. You predicted {_number(guess)}{unit}.", [far]).show()
+        return Panel("note", f"Measured: {_with_unit(measured, unit)}", ["You made no prediction for this one."]).show()
+    Panel("note", f"Measured: {_with_unit(measured, unit)}. You predicted {_with_unit(guess, unit)}.", [far]).show()
 
 
 def how_far(guess: float, measured: float, unit: str = "", tolerance: float = EXACT) -> str:
@@ -70,6 +69,14 @@ def _points(guess: float, measured: float, tolerance: float) -> str:
     return f"{points} percentage point{'' if points == 1 else 's'} too {side}."
 
 
+def _with_unit(value: float, unit: str) -> str:
+    """Percentages, which are compared in whole points, with one decimal."""
+    number = _number(round(value, 1) if unit == "%" else value)
+    return f"{number} {unit}" if unit else number
+
+
 def _number(value: float) -> str:
-    """Four significant digits below 1000, else rounded to an integer: 0.1235, 12,345."""
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+    """Four significant digits below 1000, else rounded to an integer: 0.1235, 12,345, −6.7."""
+    size = abs(value)
+    text = f"{size:,.0f}" if size >= 1000 else f"{size:.4g}"
+    return f"−{text}" if value < 0 else text

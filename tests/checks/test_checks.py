@@ -313,7 +313,7 @@ def test_a_prediction_is_shown_with_the_measured_number(capsys):
 
 
 @pytest.mark.parametrize(
-    "guess, says", [(60, "Correct."), (66, "10% too high."), (0, "Off by -60."), (-5, "Off by -65.")]
+    "guess, says", [(60, "Correct."), (66, "10% too high."), (0, "Off by −60."), (-5, "Off by −65.")]
 )
 def test_how_far_off_a_prediction_is(guess, says, capsys):
     predict("77.a", guess)
@@ -342,6 +342,14 @@ def test_a_predicted_share_may_be_near(guess, says, capsys):
     predict("77.a", guess)
     reveal("77.a", 53, "%", tolerance=0.1)
     assert says in capsys.readouterr().out
+
+
+def test_percentages_have_one_decimal_and_negative_numbers_a_minus_sign(capsys):
+    predict("77.a", -12.345)
+    reveal("77.a", -6.7064, "%")
+    assert "Measured: −6.7 %. You predicted −12.3 %." in capsys.readouterr().out
+    reveal("77.a", -0.02, "%")
+    assert "Measured: 0 %." in capsys.readouterr().out
 
 
 def test_large_numbers_are_written_out(capsys):

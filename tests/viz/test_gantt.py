@@ -20,7 +20,7 @@ from lessons_lib.scheduling.simulator import (
     simulate_static,
 )
 from lessons_lib.viz.charts.time_axis import round_ticks, say_seconds
-from lessons_lib.viz.drawing.palette import color_of, tint
+from lessons_lib.viz.drawing.palette import INK, ON_COLOR, color_of, tint
 from lessons_lib.viz.timelines.gantt import draw_gantt, draw_gantts
 from lessons_lib.viz.timelines.gantt_rows import DECODE, HELD, PREFILL, STALLED, WAITING, Span, gantt_rows
 
@@ -174,6 +174,12 @@ def test_signs_do_not_hang_on_colour_alone():
     assert len(thick) == 1 + 1 and "stalled: no block is free" in texts(draw_gantt(STALLED_RUN))
     assert "stalled: no block is free" not in texts(draw_gantt(SMALL))
     assert "no token: no budget left" in texts(draw_gantt(HELD_RUN))
+
+
+def test_the_legend_shows_a_frame_for_each_look_that_it_has_on_a_dark_page():
+    run = run_of(*((name, 0, 3, 2, 9) for name in "ABGH"))
+    inks = [rect.get("stroke") for rect in elements(draw_gantt(run), "rect") if rect.get("stroke-width") == "2"]
+    assert inks[:-2].count(INK) == inks[:-2].count(ON_COLOR) == 2 and inks[-2:] == [ON_COLOR, INK]
 
 
 def test_narrow_chunks_share_a_frame():

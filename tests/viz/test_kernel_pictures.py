@@ -143,6 +143,18 @@ def test_points_of_a_series_that_cover_each_other_share_a_label():
     )
 
 
+def test_a_point_under_another_is_larger_and_is_seen():
+    points = [
+        RooflinePoint("prefill", Work(10**9, 4 * 10**9), seconds, series)
+        for seconds, series in ((2e-3, "ours"), (2.02e-3, "theirs"), (9e-3, "others"))
+    ]
+    picture = draw_roofline(MACHINE, points)
+    sizes = {title.split(",")[0]: box(e)[2] for e, title in titled(picture) if "µs" in title}
+    assert list(sizes) == ["others", "theirs", "ours"]  # the upper one is drawn last
+    assert sizes["others"] == sizes["ours"] == 16 and sizes["theirs"] > 24
+    assert any("m-9.35 -9.35h18.7v18.7h-18.7z" in p.get("d") for p in elements(picture, "path"))
+
+
 @pytest.mark.parametrize(
     "series, beginning",
     [
@@ -403,6 +415,19 @@ def test_hollow_bars_are_only_outlined():
         for e, title in titled(draw_bars({"a": 1.0, "b": 2.0, "c": 3.0}, "µs", own=["a"], hollow=["b"]))
     }
     assert looks["b"][0] == PAPER and len({fill for fill, _ in looks.values()}) == 3
+
+
+def test_long_names_take_several_lines_and_leave_room_for_the_bars():
+    name = "static batches of 128, all of them padded to the longest (144,462 output tokens)"
+    picture = draw_bars({name: 10.0, "short": 5.0, "other": 1.0}, "tokens/s", own=[name])
+    lines = [e for e in elements(picture, "text") if e.text and e.text in name and e.get("text-anchor") == "end"]
+    assert len(lines) == 2 and " ".join(e.text for e in lines) == name
+    x, y, width, height = bars(picture)[name]
+    assert width > 400 and name in picture.alt
+    tops = [float(e.get("y")) for e in lines]
+    assert sum(tops) / 2 - 0.35 * 13 == pytest.approx(y + height / 2)
+    first, *others = sorted(box[1] for box in bars(picture).values())
+    assert others[0] - first > 30 and max(tops) < others[0]
 
 
 def test_bars_need_values_that_have_a_length():

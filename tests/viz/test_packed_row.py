@@ -171,40 +171,72 @@ def test_a_long_row_is_one_strip_with_a_run_for_each_sequence():
 # --- the mask
 
 
-def mask_runs(step):
-    """(box, query, keys, whether it may attend) of every piece of the mask that says what it is."""
+def mask_rows(step):
+    """(box, query, what it says of keys: the keys, whether it may attend, why) of every row of the mask."""
     found = []
     for rect in elements(step, "rect"):
-        said = re.fullmatch(
-            r"(\w+), position (\d+), (may|may not) attend to (.*): (.*)\.", rect.findtext(SVG + "title") or ""
-        )
+        said = re.fullmatch(r"(\w+), position (\d+), may attend to (.*)\.", rect.findtext(SVG + "title") or "")
         if said:
-            keys = set()
-            for part in said[4].split(", "):
-                name, first, last = re.fullmatch(r"(\w+) (\d+)(?: to (\d+))?", part).groups()
-                keys |= {(name, position) for position in range(int(first), int(last or first) + 1)}
-            found.append((box(rect), (said[1], int(said[2])), keys, said[3] == "may", said[5]))
+            told = []
+            for n, part in enumerate(said[3].split("; not to ")):
+                named, why = part.split(": ")
+                keys = []
+                for run in named.split(", "):
+                    name, first, last = re.fullmatch(r"(\w+) (\d+)(?: to (\d+))?", run).groups()
+                    keys += [(name, position) for position in range(int(first), int(last or first) + 1)]
+                told.append((keys, n == 0, why))
+            found.append((box(rect), (said[1], int(said[2])), told))
     return found
+
+
+def columns(step):
+    """Left edge and width of every key's column, as the heads say it."""
+    places = {}
+    for rect in elements(step, "rect"):
+        said = re.fullmatch(r"(\w+) (\d+)(?: to (\d+))?", rect.findtext(SVG + "title") or "")
+        if said:
+            x, _, width, _ = box(rect)
+            first, last = int(said[2]), int(said[3] or said[2])
+            each = width / (last - first + 1)
+            places |= {(said[1], n): (x + (n - first) * each, each) for n in range(first, last + 1)}
+    return places
 
 
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(st.lists(st.tuples(st.integers(1, 12), st.integers(0, 30)), min_size=1, max_size=4))
-def test_the_pieces_say_of_every_cell_what_the_mask_says(sizes):
+def test_the_rows_say_of_every_cell_what_the_mask_says(sizes):
     step = step_of([new for new, _ in sizes], [cached for _, cached in sizes])
     tags = key_tags(step.packed)
     keys = [(step.names[seq_id], position) for seq_id, position in zip(tags.seq_ids.tolist(), tags.positions.tolist())]
     queries = keys[len(keys) - len(step.packed.input_ids) :]
     told = {}
-    for _, query, covered, may, why in mask_runs(step):
-        for key in covered:
-            assert (query, key) not in told
-            told[query, key] = may
-            own, past = key[0] == query[0], key[1] <= query[1]
-            assert why == (
-                "same sequence, not in the future" if own and past else "in the future" if own else "another sequence"
-            )
+    for _, query, parts in mask_rows(step):
+        for covered, may, why in parts:
+            for key in covered:
+                assert (query, key) not in told
+                told[query, key] = may
+                own, past = key[0] == query[0], key[1] <= query[1]
+                assert why == (
+                    "same sequence, not in the future"
+                    if own and past
+                    else "in the future"
+                    if own
+                    else "another sequence"
+                )
     mask = packed_mask(step.packed)
     assert told == {(query, key): bool(mask[i, j]) for i, query in enumerate(queries) for j, key in enumerate(keys)}
+
+
+def test_a_row_says_all_of_it_in_one_text():
+    step = step_of([13, 62, 3, 21], [0] * 4)
+    told = [title for title in titles(step) if title.startswith("B, position 12,")]
+    assert told == [
+        "B, position 12, may attend to B 0 to 12: same sequence, not in the future; not to B 13 to 61: in the future; "
+        "not to A 0 to 12, C 0 to 2, D 0 to 20: another sequence."
+    ]
+    assert "Z, position 9, may attend to Z 0 to 9: same sequence, not in the future; not to 275 keys of 25 other " in (
+        "".join(titles(step_of([1] * 26, [10] * 25 + [9])))
+    )
 
 
 def filled(step):
@@ -224,24 +256,25 @@ def filled(step):
     ids=["mixed", "prefills", "decodes"],
 )
 def test_what_may_attend_is_filled_in_the_colour_of_its_sequence(step):
-    expected = [(query[0], box) for box, query, _, may, _ in mask_runs(step) if may]
-    assert sorted(filled(step)) == sorted(expected)
-    right = max(x + width for _, (x, _, width, _) in expected)
-    assert right <= WIDTH
+    places, rows = columns(step), mask_rows(step)
+    expected = {(query, key) for _, query, told in rows for keys, may, _ in told for key in keys if may}
+    found = []
+    for name, (x, y, width, height) in filled(step):
+        [query] = [query for (_, top, _, its), query, _ in rows if (top, its) == (y, height) and query[0] == name]
+        found += [(query, key) for key, (left, each) in places.items() if x < left + each / 2 < x + width]
+    assert len(found) == len(set(found)) and set(found) == expected
+    assert max(x + width for x, width in places.values()) <= WIDTH
+    edges = min(x for x, _ in places.values()), max(x + width for x, width in places.values())
+    assert all((x, x + width) == pytest.approx(edges, abs=0.1) for (x, _, width, _), _, _ in rows)
 
 
 def test_cached_keys_lie_on_the_left_then_a_gap_then_the_new_ones():
     for step in (MIXED, step_of([3], [5])):
         new = {(name, position) for _, _, name, position in token_cells(step)}
-        rows = {}
-        for (x, _, width, _), query, keys, _, _ in mask_runs(step):
-            assert keys <= new or not keys & new  # no piece crosses the gap
-            rows.setdefault(query, []).append((x, x + width, keys <= new))
-        for pieces in rows.values():
-            pieces.sort()
-            gaps = [(round(other[0] - one[1]), one[2] != other[2]) for one, other in itertools.pairwise(pieces)]
-            assert [gap for gap, _ in gaps if gap] == [16]
-            assert all(bool(gap) == part_ends for gap, part_ends in gaps)
+        pieces = sorted((x, x + width, key in new) for key, (x, width) in columns(step).items())
+        gaps = [(round(other[0] - one[1]), one[2] != other[2]) for one, other in itertools.pairwise(pieces)]
+        assert [gap for gap, _ in gaps if gap] == [16]
+        assert all(bool(gap) == part_ends for gap, part_ends in gaps)
     assert {
         "cached",
         "new keys",
@@ -285,14 +318,14 @@ def test_four_decodes_are_as_legible_as_a_hundred_tokens():
         step_of([1], [400]),
         step_of([13, 62, 3, 21], [0] * 4),
     ):
-        boxes = [run[0] for run in mask_runs(step)]
+        boxes = [row[0] for row in mask_rows(step)]
         assert all(height >= 4 for *_, height in boxes)
         assert max(y + height for _, y, _, height in boxes) - min(y for _, y, _, _ in boxes) <= 400
 
 
 def test_a_mask_of_many_queries_is_drawn_without_words_and_fits():
     step = step_of([60] * 12, [5] * 12)
-    assert mask_runs(step) == []
+    assert mask_rows(step) == []
     pieces = filled(step)
     assert len(pieces) == 2 * 12 * 60  # cached and new keys of every query
     assert max(x + width for _, (x, _, width, _) in pieces) <= WIDTH

@@ -47,9 +47,19 @@ def height(picture):
 
 
 def told(picture):
-    """Slot -> what the mouse reads there, of all cells that have a text of their own."""
-    found = [re.fullmatch(r"slot (\d+): block (\d+), offset (\d+); (.*)", title) for title in titles(picture)]
-    return {int(m[1]): m[4] for m in found if m}
+    """Slot -> what the mouse reads there of this slot; of several side by side, each has its own position."""
+    cells = {}
+    for title in titles(picture):
+        found = re.fullmatch(r"slots? (\d+)(?: to (\d+))?: block \d+, offsets? (\d+)(?: to (\d+))?; (.*)", title)
+        if found:
+            first, last = int(found[1]), int(found[2] or found[1])
+            assert int(found[4] or found[3]) - int(found[3]) == last - first
+            for n in range(last - first + 1):
+                assert first + n not in cells
+                cells[first + n] = re.sub(
+                    r"positions? (\d+)( to \d+)?", lambda m: f"position {int(m[1]) + n}", found[5]
+                )
+    return cells
 
 
 def dots(picture):
@@ -117,6 +127,18 @@ def test_the_mouse_reads_cells_and_blocks():
     assert told(only_b)[22] == "A, position 6, written by this row and not read by B"
     assert "block 2: the 1st of A, positions 0 to 3, not read by B" in titles(only_b)
     assert told(only_b)[5] == "B, position 5, written by this row and read"
+
+
+def test_small_cells_share_a_text_where_they_are_alike():
+    step = PagedStep(62, 16, {"A": (2, 5)}, {"A": (84, 85)}, {"A": 22})
+    assert [title for title in titles(draw_pool_access(step)) if title.startswith("slot")] == [
+        "slots 32 to 39: block 2, offsets 0 to 7; A, positions 0 to 7, read",
+        "slots 40 to 47: block 2, offsets 8 to 15; A, positions 8 to 15, read",
+        "slots 80 to 83: block 5, offsets 0 to 3; A, positions 16 to 19, read",
+        "slots 84 to 85: block 5, offsets 4 to 5; A, positions 20 to 21, written by this row and read",
+        "slots 86 to 87: block 5, offsets 6 to 7; A, unused, kept for positions 22 to 23",
+        "slots 88 to 95: block 5, offsets 8 to 15; A, unused, kept for positions 24 to 31",
+    ]
 
 
 def test_what_is_written_stands_out_from_what_is_read():

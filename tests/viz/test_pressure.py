@@ -269,3 +269,9 @@ def test_a_long_name_stands_where_it_has_room():
 def test_a_hostile_name_is_only_text():
     picture = draw_pressure(pool(4, {0: ("<b>",)}, admitted=("<b>",), waiting=("<b>",)))
     assert "<b>" not in picture.svg
+
+
+@pytest.mark.parametrize("num_blocks", [12, 24, 40, 96])
+def test_a_pool_without_swap_space_is_no_taller_than_a_player_shows(num_blocks):
+    """556 pixels at the least width of 820; wider, a picture shrinks."""
+    assert height(draw_pressure(pool(num_blocks, {1: ("A",)}))) * 820 / WIDTH <= 556

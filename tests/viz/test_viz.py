@@ -220,6 +220,11 @@ def test_a_logarithmic_axis_writes_large_and_small_numbers_out():
     assert {"0.01", "1", "100", "1,000,000"} <= set(shown), shown
 
 
+def test_a_logarithmic_axis_of_few_decades_has_plain_numbers_between_its_powers():
+    shown = texts(line_chart([1, 2, 3], {"a": [12, 80, 310]}, xlabel="x", ylabel="y", alt="x", log="y"))
+    assert {"20", "50", "100", "200"} <= set(shown), shown
+
+
 def test_charts_refuse_series_of_another_length():
     with pytest.raises(ValueError, match="'a' has 1 values; x has 2"):
         line_chart([1, 2], {"a": [1]}, xlabel="x", ylabel="y", alt="x")
@@ -311,6 +316,20 @@ def test_prefill_is_framed():
     decode = Trace([step(RowWork("A", "decode", 1, 1))])
     prefill = Trace([step(RowWork("A", "prefill", 1, 1))])
     assert frames(prefill) == frames(decode) + 1
+
+
+@pytest.mark.parametrize("names", ["A", "G", "AG", "GHIBA"])
+def test_the_legend_shows_the_frame_that_the_prefills_have(names):
+    """A frame on the color of A to F stays dark on a dark page, one on another color turns pale."""
+    prefills = Trace([step(*(RowWork(name, "prefill", 1, 1) for name in names))])
+    decodes = Trace([step(*(RowWork(name, "decode", 1, 1) for name in names))])
+
+    def frames(trace):
+        rects = (e for e in ET.fromstring(draw_timeline(trace).svg).iter(SVG + "rect") if e.get("fill") == "none")
+        return [e.get("stroke") for e in rects if e.get("stroke-width") == "2"]
+
+    assert set(frames(decodes)) == set(frames(prefills)) <= {palette.ON_COLOR, palette.INK}
+    assert len(frames(decodes)) == len(set(frames(prefills)))  # in the legend, one for each look
 
 
 def test_the_picture_does_not_grow_while_stepping():
@@ -460,6 +479,24 @@ def test_a_caption_stays_in_sight_where_the_table_scrolls():
     [caption] = styled(Table(("idea",), [("one",)], "The `ledger`"), "caption")
     assert caption.find("code").text == "ledger"
     assert "sticky" in caption.get("style") and "max-width:calc(100vw" in caption.get("style")
+
+
+def test_a_caption_has_room_above_a_narrow_table():
+    def least(words):
+        [caption] = styled(Table(("n",), [(1,)], words), "caption")
+        return int(re.search(r"min-width:min\((\d+)em,calc\(100vw - 4em\)\)", caption.get("style"))[1])
+
+    assert least("elements that the busiest worker sends") == 20
+    assert least("word " * 50) == least("word " * 100) == 26
+    assert least("ms") == 2  # a short one widens no table
+
+
+def test_a_name_of_several_words_keeps_room_in_a_narrow_window():
+    [name, long, _] = [
+        styled(Table(("policy", "ms"), [(words, 1)]), "tbody/tr/th")[0].get("style")
+        for words in ("longest prefix first", "one after another, in the order of arrival", "A")
+    ]
+    assert "min-width:9em" in name and "min-width:12em" in long
 
 
 def test_a_long_path_may_go_on_in_the_next_line():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 
 from lessons_lib.viz.drawing.notes import sans_width, write_note
@@ -10,6 +11,7 @@ from lessons_lib.viz.drawing.picture import Picture
 from lessons_lib.viz.drawing.svg import WIDTH, Drawing, number
 
 _BAR, _GAP, _SIZE = 24, 8, 13
+_NAMES, _LINE = 325, 15  # pixels: longer names take several lines, so that bars have room
 
 
 def draw_bars(
@@ -40,7 +42,8 @@ def draw_bars(
         raise ValueError(f"values are {dict(values)}; at least one is needed, and each must be 0 or more.")
     scale = max(min(value, most or value) for value in values.values())
     scale = max(scale, limit[1] if limit else 0.0) or 1.0
-    left = 28 + max(sans_width(name, _SIZE) for name in values)
+    lines = {name: _wrapped(name) for name in values}
+    left = 28 + max(sans_width(line, _SIZE) for name in values for line in lines[name] or [""])
     right = WIDTH - 30 - max(sans_width(f"{_text(value)} {unit}", _SIZE) for value in values.values())
     d = Drawing()
     if title:
@@ -50,7 +53,9 @@ def draw_bars(
     for name, value in values.items():
         is_cut = most is not None and value > most
         length = per * (most if is_cut else value)
-        d.text(left - 10, y + _BAR / 2, name, _SIZE, "end", bold=name in own)
+        middle = y + _BAR / 2
+        for row, line in enumerate(lines[name]):
+            d.text(left - 10, middle + _LINE * (row - (len(lines[name]) - 1) / 2), line, _SIZE, "end", bold=name in own)
         fill, edge = (PAPER, EDGE) if name in hollow else (SERIES[0] if name in own else NEUTRAL, None)
         d.rect(left, y, max(length, 1), _BAR, fill, edge, 1.5, title=_hover(name, value, values, unit, limit))
         if is_cut:  # two slanted lines: the bar is cut
@@ -59,8 +64,8 @@ def draw_bars(
                 f"M{x} {number(y + _BAR + 2)}l8 -{_BAR + 4}m6 0l-8 {_BAR + 4}",
                 *((EDGE, 1.5) if name in hollow else (PAPER, 3)),
             )
-        d.text(left + max(length, 1) + 7, y + _BAR / 2, f"{_text(value)} {unit}", _SIZE, bold=name in own)
-        y += _BAR + _GAP
+        d.text(left + max(length, 1) + 7, middle, f"{_text(value)} {unit}", _SIZE, bold=name in own)
+        y += max(_BAR, _LINE * len(lines[name])) + _GAP
     d.lines(f"M{number(left)} {number(top - 4)}V{number(y - _GAP + 4)}", SOFT_INK)
     if limit:
         x, words = left + per * limit[1], f"{limit[0]}: {_text(limit[1])} {unit}"
@@ -68,6 +73,14 @@ def draw_bars(
         d.text(min(x, WIDTH - 16 - sans_width(words, 12)), top - 15, words, 12, fill=SOFT_INK)
     d.height = write_note(d, y + 2, note) + 8
     return d.picture(_describe(values, unit, title, note, limit))
+
+
+def _wrapped(name: str) -> list[str]:
+    """As few lines as fit, of about equal length."""
+    most = int(_NAMES / sans_width("x", _SIZE))
+    count = len(textwrap.wrap(name, most))
+    least = next(width for width in range(1, most + 1) if len(textwrap.wrap(name, width)) <= count)
+    return textwrap.wrap(name, least)
 
 
 def _text(value: float) -> str:

@@ -93,8 +93,7 @@ def line_chart(
             ax.set_xscale("log", base=2)
             ax.xaxis.set_major_formatter("{x:g}")
         if "y" in log:
-            ax.set_yscale("log")
-            ax.yaxis.set_major_formatter("{x:,.10g}")
+            _log_y(ax)
         else:
             ax.set_ylim(bottom=min(0, ax.get_ylim()[0]))
         if len(series) > 1:
@@ -147,6 +146,17 @@ def bar_chart(
             fig.legend(loc="outside upper right", ncols=len(series))
         _label(ax, xlabel, ylabel, title)
     return Picture.from_figure(fig, alt)
+
+
+def _log_y(ax: Axes) -> None:
+    """A logarithmic scale with plain numbers: 50, 100, 200, not 2 × 10²."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
+    ax.set_yscale("log")
+    low, high = ax.get_ylim()
+    ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 1000 * low else (1,)))
+    ax.yaxis.set_major_formatter("{x:,.10g}")
+    ax.yaxis.set_minor_formatter(NullFormatter())
 
 
 def _label(ax: Axes, xlabel: str, ylabel: str, title: str) -> None:

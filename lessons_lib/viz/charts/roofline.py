@@ -17,6 +17,7 @@ from lessons_lib.viz.drawing.svg import WIDTH, Drawing, flow, number
 _LEFT, _RIGHT, _HEIGHT = 74, 24, 400
 _LABEL = 12
 _NEAR = 12  # pixels; closer signs overlap
+_HIDDEN, _LARGER = 5, 1.7  # pixels; of signs this close only the upper one would be seen, so the lower one is larger
 _GRID = "#E6E6E6"
 _PERCENT = "percent: the share of the machine's limit that is reached"
 
@@ -208,8 +209,13 @@ def _points(
         end = box.left - 2 if box.left > x else box.right + 2
         if abs(end - x) > 16 or abs(middle - y) > 8:
             d.lines(f"M{number(x)} {number(y)}L{number(end)} {number(middle)}", SOFT_INK, 1.2)
-    for point in reversed(points):  # the first series is drawn on top
-        draw_sign(d, *place(point), series.index(point.series), _hover(point, machine))
+    drawn = [*reversed(points)]
+    drawn.sort(key=lambda point: -series.index(point.series))  # the first series is on top
+    for index, point in enumerate(drawn):
+        above = (place(other) for other in drawn[index + 1 :] if other.series != point.series)
+        is_hidden = any(math.dist(place(point), other) < _HIDDEN for other in above)
+        size = _LARGER if is_hidden else 1
+        draw_sign(d, *place(point), series.index(point.series), _hover(point, machine), size)
     for (x, _), box, label in zip(places, boxes, labels):
         is_right = box.left > x
         d.text(

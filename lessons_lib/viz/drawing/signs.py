@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from lessons_lib.viz.drawing.palette import PAPER, SERIES
 from lessons_lib.viz.drawing.svg import Drawing, number
 
@@ -11,12 +13,22 @@ _LINES = ("m-5 -5l10 10m0 -10l-10 10", "m-7 0h14", "m-5 0a5 5 0 1 0 10 0a5 5 0 1
 RADIUS = 8
 
 
-def draw_sign(d: Drawing, x: float, y: float, index: int, title: str) -> None:
-    """The sign of series number `index`, its middle at (x, y); `title` answers the mouse."""
+def draw_sign(d: Drawing, x: float, y: float, index: int, title: str, size: float = 1) -> None:
+    """The sign of series number `index`, its middle at (x, y), `size` times as large as usual; `title` answers the
+    mouse.
+    """
     colour, kind = SERIES[index % len(SERIES)], index % (len(_AREAS) + len(_LINES))
-    start = f"M{number(x)} {number(y)}"
+    path, start = _scaled((*_AREAS, *_LINES)[kind], size), f"M{number(x)} {number(y)}"
     if kind < len(_AREAS):
-        d.lines(start + _AREAS[kind], PAPER, 1.2, fill=colour)
+        d.lines(start + path, PAPER, 1.2, fill=colour)
     else:
-        d.lines(start + _LINES[kind - len(_AREAS)], colour, 3)
-    d.rect(x - RADIUS, y - RADIUS, 2 * RADIUS, 2 * RADIUS, "transparent", title=title)
+        d.lines(start + path, colour, 3)
+    radius = RADIUS * size
+    d.rect(x - radius, y - radius, 2 * radius, 2 * radius, "transparent", title=title)
+
+
+def _scaled(path: str, size: float) -> str:
+    if size == 1:
+        return path
+    halves = path.replace(" 0 1 0 ", " 0 0 0 ")  # of half a circle, the flag for the larger arc means nothing
+    return re.sub(r"-?[\d.]+", lambda found: number(float(found[0]) * size), halves)

@@ -150,23 +150,21 @@ def _row_labels(d: Drawing, grid: _Grid) -> None:
 
 
 def _hovers(d: Drawing, grid: _Grid) -> None:
-    """Invisible hover areas: row by row, one for each run of cells of one kind."""
+    """Invisible hover areas: one for each row, whose text tells all of it. One for each run of cells would be several
+    times as many elements, more than a player can exchange in a frame.
+    """
     packed, keys = grid.packed, grid.keys
     own = same_sequence(Tags(packed.seq_ids, packed.positions), key_tags(packed))
-    kinds = grid.mask.int() * 2 + own.int()
-    for query, (bounds, row_kinds) in enumerate(zip(_run_bounds(kinds, grid.cached), kinds.tolist())):
+    x, width = grid.span(len(keys) - 1, len(keys))
+    for query, kinds in enumerate((grid.mask.int() * 2 + own.int()).tolist()):
+        told = [
+            _say(kind // 2, kind % 2, [key for key, its in zip(keys, kinds) if its == kind], grid.names)
+            for kind in sorted({*kinds}, reverse=True)
+        ]
         asker = f"{grid.names[packed.seq_ids[query]]}, position {int(packed.positions[query])}"
-        for start, end in pairwise(bounds):
-            may, is_own = divmod(row_kinds[start], 2)
-            x, width = grid.span(start, end)
-            d.rect(
-                x,
-                grid.y(query),
-                width,
-                grid.square,
-                PAPER,
-                title=f"{asker}, {_say(may, is_own, keys[start:end], grid.names)}.",
-            )
+        d.rect(
+            grid.left, grid.y(query), x + width - grid.left, grid.square, PAPER, title=f"{asker}, {'; '.join(told)}."
+        )
 
 
 def _run_bounds(kinds: torch.Tensor, divider: int) -> list[list[int]]:
@@ -183,10 +181,10 @@ def _run_bounds(kinds: torch.Tensor, divider: int) -> list[list[int]]:
 def _say(may: int, is_own: int, keys: list[tuple[int, int]], names: Sequence[str]) -> str:
     """What a query may or may not do with keys of one kind, and why."""
     count = len({seq_id for seq_id, _ in keys})
-    targets = ranges(keys, names) if count <= _MOST_NAMED else f"{len(keys)} keys of {count} other sequences"
+    targets = ranges(sorted(keys), names) if count <= _MOST_NAMED else f"{len(keys)} keys of {count} other sequences"
     if may:
         return f"may attend to {targets}: {reason(same_sequence)[0]}, {reason(not_in_the_future)[0]}"
-    return f"may not attend to {targets}: {reason(not_in_the_future if is_own else same_sequence)[1]}"
+    return f"not to {targets}: {reason(not_in_the_future if is_own else same_sequence)[1]}"
 
 
 def _fills(d: Drawing, grid: _Grid) -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import pairwise
 
 from lessons_lib.recording.paged_steps import PagedStep
 from lessons_lib.viz.drawing.palette import EDGE, INK, NEUTRAL, PAPER, SOFT_INK, color_of, mix, outline
 from lessons_lib.viz.drawing.svg import Drawing, number
-from lessons_lib.viz.pool.access_words import access_block_title, access_cell_title, pool_after
+from lessons_lib.viz.pool.access_words import access_block_title, access_cells_title, pool_after
 from lessons_lib.viz.pool.lot import GAP, HEAD, LOT_WIDTH, Lot, lay_out
 from lessons_lib.viz.pool.words import Holding, holdings
 
@@ -26,7 +27,7 @@ class _Block:
     held     its owner, and the owner's tokens in it; with several owners, the reader
     owners   all of them, by name
     written  the offsets that the row writes
-    titles   hover texts of its cells, if they are large enough
+    titles   offsets side by side and their hover text, if cells are large enough
     """
 
     number: int
@@ -36,7 +37,7 @@ class _Block:
     is_read: bool
     written: frozenset[int]
     title: str
-    titles: tuple[str, ...]
+    titles: tuple[tuple[range, str], ...]
 
     @property
     def tokens(self) -> int:
@@ -64,7 +65,7 @@ def draw_access_grid(d: Drawing, step: PagedStep, reader: str | None, x: float, 
         reader: the request that reads; all requests if None.
     """
     lot, squares = lay_out(step.num_blocks, step.block_size), drawn_as_squares(step)
-    blocks = _blocks(step, reader, with_cells=lot.cell >= _HOVER_CELL and not squares)
+    blocks = _blocks(step, reader, lot if lot.cell >= _HOVER_CELL and not squares else None)
     if squares:
         return _squares(d, blocks, x, y)
     width, height = lot.bay
@@ -75,7 +76,7 @@ def draw_access_grid(d: Drawing, step: PagedStep, reader: str | None, x: float, 
     return lot.height
 
 
-def _blocks(step: PagedStep, reader: str | None, with_cells: bool) -> list[_Block]:
+def _blocks(step: PagedStep, reader: str | None, lot: Lot | None) -> list[_Block]:
     owners, size, blocks = holdings(pool_after(step)), step.block_size, []
     written: dict[int, set[int]] = {}
     for slots in step.written.values():
@@ -84,11 +85,8 @@ def _blocks(step: PagedStep, reader: str | None, with_cells: bool) -> list[_Bloc
     for block in range(step.num_blocks):
         own, new = owners.get(block, []), frozenset(written.get(block, ()))
         held = next((holder for holder in own if holder.request == reader), own[0] if own else None)
-        titles = (
-            [access_cell_title(block, n, held, step, reader, n in new) for n in range(size)]
-            if held and with_cells
-            else []
-        )
+        runs = _alike(lot, size, held.tokens, new) if held and lot else []
+        titles = [(run, access_cells_title(block, run, held, step, reader, run.start in new)) for run in runs]
         blocks.append(
             _Block(
                 number=block,
@@ -102,6 +100,18 @@ def _blocks(step: PagedStep, reader: str | None, with_cells: bool) -> list[_Bloc
             )
         )
     return blocks
+
+
+def _alike(lot: Lot, size: int, tokens: int, new: frozenset[int]) -> list[range]:
+    """Offsets that share a hover text: where cells are small, a run in one line, since a text for each cell would be
+    a thousand elements, more than a player can exchange in a frame.
+    """
+    starts = [
+        n
+        for n in range(size)
+        if n % lot.per_line == 0 or lot.cell >= _NUMBER_CELL or n == tokens or (n in new) != (n - 1 in new)
+    ]
+    return [range(start, end) for start, end in pairwise([*starts, size])]
 
 
 def _squares(d: Drawing, blocks: list[_Block], x: float, y: float) -> float:
@@ -209,8 +219,9 @@ def _cells(d: Drawing, lot: Lot, block: _Block, offsets: range, x: float, y: flo
                 bold=start + n in new,
                 on=block.colour if start + n in new else block.shade,
             )
-    if block.titles:
-        d.hover_grid(x, y, lot.cell, height, [block.titles[start : offsets.stop]])
+    for run, title in block.titles:
+        if run.start in offsets:
+            d.rect(x + (run.start - start) * lot.cell, y, len(run) * lot.cell, height, "transparent", title=title)
 
 
 def _path(d: Drawing, lot: Lot, first: int, end: int, x: float, y: float, fill: str, edge: str) -> None:

@@ -52,17 +52,22 @@ def access_block_title(block: int, held: Holding | None, step: PagedStep, reader
     return told + (f", {count(empty, 'slot')} unused" if empty else "")
 
 
-def access_cell_title(
-    block: int, offset: int, held: Holding, step: PagedStep, reader: str | None, is_written: bool
+def access_cells_title(
+    block: int, offsets: range, held: Holding, step: PagedStep, reader: str | None, is_written: bool
 ) -> str:
-    slot, position = block * step.block_size + offset, held.start + offset
-    where = f"slot {slot}: block {block}, offset {offset}; {held.request}"
-    if offset >= held.tokens:
-        return f"{where}, unused, kept for position {position}" if not is_written else f"{where}, written by this row"
+    """The hover text of slots side by side that are alike: all written or none, all with a token or none."""
+    first, length = offsets.start, len(offsets)
+    slots, positions = (
+        _span("slot", block * step.block_size + first, length),
+        _span("position", held.start + first, length),
+    )
+    where = f"{slots}: block {block}, {_span('offset', first, length)}; {held.request}"
+    if first >= held.tokens:
+        return f"{where}, unused, kept for {positions}" if not is_written else f"{where}, written by this row"
     done = ["written by this row"] * is_written + (
         ["read"] if reader in (None, held.request) else [f"not read by {reader}"]
     )
-    return f"{where}, position {position}, {' and '.join(done)}"
+    return f"{where}, {positions}, {' and '.join(done)}"
 
 
 def access_faults(step: PagedStep) -> list[str]:

@@ -125,4 +125,4 @@ def _footer(d: Drawing, step: MemoryStep, y: float) -> float:
             d.rect(x + 10, y - 8, 8, 16, other)
         d.text(x + 24, y, text, 12, fill=SOFT_INK)
         x += 44 + 6.1 * len(text)
-    return draw_faults(d, faults(step), _LEFT, y) + 20
+    return draw_faults(d, faults(step), _LEFT, y) + 16

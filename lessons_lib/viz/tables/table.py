@@ -17,6 +17,7 @@ _LONG_TEXT = 30  # characters; a shorter text needs no room of its own
 _SHORT_NAME = 16  # characters; names of rows that are no longer stay in one line
 # Where a wide table scrolls, its caption stays in sight, in as many lines as the window needs.
 _CAPTION_STYLE = "text-align:left;position:sticky;left:0;max-width:calc(100vw - 4em)"
+_CAPTION_EM = 26  # a narrow table leaves a long caption so much room, a short one half a letter's height per letter
 _LONG_NAME = re.compile(r"[\w./]{21,}")  # a path or a name of code that makes a column wider than its words need
 
 
@@ -60,7 +61,7 @@ class Table:
         return {"text/plain": str(self), "text/html": self._html()}
 
     def _html(self) -> str:
-        caption = f'<caption style="{_CAPTION_STYLE}">{code_as_html(self.caption)}</caption>' if self.caption else ""
+        caption = self._caption() if self.caption else ""
         aligns = ["text-align:right" if right else "text-align:left" for right in self._flush_right()]
         head = "".join(f'<th scope="col" style="{align}">{escape(n)}</th>' for n, align in zip(self.columns, aligns))
         styles = [align + room for align, room in zip(aligns, self._rooms())]
@@ -71,13 +72,20 @@ class Table:
             body += f"<tr>{first}{rest}</tr>"
         return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
+    def _caption(self) -> str:
+        least = min(len(self.caption) // 2 + 1, _CAPTION_EM)
+        style = f"{_CAPTION_STYLE};min-width:min({least}em,calc(100vw - 4em))"
+        return f'<caption style="{style}">{code_as_html(self.caption)}</caption>'
+
     def _rooms(self) -> list[str]:
         """How the cells of each column take their lines; the column's name may always take several."""
         longest = [max(map(len, column), default=0) for column in self._columns()]
         return [
             ";white-space:nowrap"  # a number stays beside its unit, and a short name is read at once
             if right or (index == 0 and length <= _SHORT_NAME)
-            else ";min-width:12em" * (length >= _LONG_TEXT)
+            else ";min-width:12em"
+            if length >= _LONG_TEXT
+            else ";min-width:9em" * (index == 0)  # a name of two lines, not of a word a line
             for index, (right, length) in enumerate(zip(self._flush_right(), longest))
         ]
 

@@ -25,6 +25,7 @@ from lessons_lib.viz.timelines.gantt_words import (
     say_request,
     say_span,
 )
+from lessons_lib.viz.timelines.samples import sample_colors
 
 _MARGIN, _GUTTER = 16, 26
 _TALLEST, _HIGHEST_ROW, _LOWEST_ROW = 520, 20, 9
@@ -235,14 +236,19 @@ def _legend(d: Drawing, charts: Mapping[str, list[Row]], y: float, asked: Mappin
     d.lines(f"M{_MARGIN} {number(y)}H{WIDTH - _MARGIN}", EDGE)
     y += 10
     words = [*(_SIGNS[state] for state in states), "finished"]
-    places = flow([52 + sans_width(text, 12) for text in words], WIDTH - 2 * _MARGIN)
-    for state, text, (line, x) in zip([*states, None], words, places):
+    samples = sample_colors(row.name for rows in charts.values() for row in rows)
+    fills = {state: [NEUTRAL] for state in states} | {PREFILL: samples, DECODE: samples[:1], None: []}
+    signs = [*states, None]  # None: finished
+    widths = [24 + 28 * max(len(fills[state]), 1) + sans_width(text, 12) for state, text in zip(signs, words)]
+    places = flow(widths, WIDTH - 2 * _MARGIN)
+    for state, text, (line, x) in zip(signs, words, places):
         left, top = _MARGIN + x, y + 24 * line
         if state is None:
             d.rect(left + 10, top, 3, 18, INK)
-        else:
+        for index, fill in enumerate(fills[state]):
+            left = _MARGIN + x + 28 * index
             d.cell(
-                left, top, 24, 18, NEUTRAL, framed=state == PREFILL, hatched=float(state == WAITING), pale=tint(NEUTRAL)
+                left, top, 24, 18, fill, framed=state == PREFILL, hatched=float(state == WAITING), pale=tint(NEUTRAL)
             )
         if state in (HELD, STALLED):
             d.rect(left, top, 24, 18, tint(NEUTRAL))

@@ -13,6 +13,7 @@ from lessons_lib.recording.trace import RowWork, Step, Trace
 from lessons_lib.viz.drawing.palette import EDGE, INK, NEUTRAL, PAPER, SOFT_INK, color_of, tint
 from lessons_lib.viz.drawing.picture import Picture
 from lessons_lib.viz.drawing.svg import WIDTH, Drawing, number, share_text
+from lessons_lib.viz.timelines.samples import sample_colors
 
 _LEFT = 72  # room for "slot 0"
 _RIGHT = 16
@@ -221,10 +222,11 @@ def _legend(d: Drawing, requests: tuple[str, ...], y: float) -> float:
     d.lines(f"M16 {number(y)}H{WIDTH - 16}", EDGE)
     y += 14
     x = 16.0
+    samples = sample_colors(requests)
     signs = (
-        ("prefill", dict(framed=True)),
-        ("decode", dict()),
-        ("computed, not needed", dict(hatched=1.0, pale=PAPER)),
+        ("prefill", samples, dict(framed=True)),
+        ("decode", samples[:1], dict()),
+        ("computed, not needed", [NEUTRAL], dict(hatched=1.0, pale=PAPER)),
     )
     d.text(x, y + 10, "requests", 12, fill=SOFT_INK)
     x += 62
@@ -234,9 +236,12 @@ def _legend(d: Drawing, requests: tuple[str, ...], y: float) -> float:
             break
         with d.marked([(name,)]):
             x += d.request_chip(x, y, name) + 4
-    x = 440.0
-    for text, style in signs:
-        d.cell(x, y, 20, 20, NEUTRAL, **style)
+    x = 440.0 - 22 * (len(samples) - 1)
+    for text, fills, style in signs:
+        for fill in fills:
+            d.cell(x, y, 20, 20, fill, **style)
+            x += 22
+        x -= 22
         d.text(x + 26, y + 10, text, 12, fill=SOFT_INK)
         x += 40 + 6.6 * len(text)
     d.rect(x + 0.5, y + 0.5, 19, 19, "none", EDGE, dashed=True)
