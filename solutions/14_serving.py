@@ -5,13 +5,13 @@
 **One engine, one process, one caller at a time. How do we turn that into a URL that many clients use at once, and that
 holds up when too many come and when some leave?**
 
-90 minutes · difficulty: hard · routes: serving · prerequisites: lesson 12 (the engine); lesson 09 (arrivals and waiting times) helps
+85 minutes · difficulty: hard · routes: serving · prerequisites: lesson 12 (the engine); lesson 09 (arrivals and waiting times) helps
 
 At the end of this lesson, your own parts form a server that answers `curl`, hears when a client hangs up, and
 withstands three times the load that it can serve.
 
 If `async def` and `await` are new to you, first read the beginning of [Coroutines and
-Tasks](https://docs.python.org/3/library/asyncio-task.html): a quarter of an hour, which the 90 minutes don't include.
+Tasks](https://docs.python.org/3/library/asyncio-task.html): a quarter of an hour, which the 85 minutes don't include.
 """
 
 # %%
@@ -98,7 +98,7 @@ print("heartbeats from the first token to the last:", sum(order[0][1] < beat < o
 C waited for all of A, and the heartbeats stopped. `for token in engine.stream(...)` runs the model in the event loop's
 thread, without an `await`. So the loop couldn't run anything else: no second client, no new connection, no timeout.
 
-More `await`s alone don't mend it. `engine.stream` takes a step only when its reader asks for a token: while A's reader
+More `await`s don't mend it. `engine.stream` takes a step only when its reader asks for a token: while A's reader
 pauses, no step is taken, and C gets nothing either. ("Further" lets you predict it.) A thread for each client would be
 no better: two threads must not be in one engine at once.
 
@@ -469,8 +469,8 @@ print(f"16 requests, all at once, took {burst:.2f} s")
 > **open loop**: requests are sent at their times, whatever the server does. In a *closed loop*, each client waits for
 > its answer first, so a slow server gets fewer requests, and looks fine.
 
-Now an open loop: three times as many arrive in the same time. 48 requests, evenly spaced over the seconds that the 16
-took. None is refused: they queue, first come, first served.
+Now an open loop: three times as many arrive in the same time. 48 requests, evenly spaced over the seconds that
+the 16 took. None is refused: they queue, first come, first served.
 
 **14.b** How many seconds does the last one wait for its first token?
 """
@@ -513,7 +513,7 @@ Table(columns=["", "refused", "in time", "too late", "longest wait", "goodput"],
 # %% [markdown]
 """
 The server that refuses serves more requests in time, and the clients that it refuses know at once. Try a `LIMIT` of 4,
-12 and 24: only the last row of the table is measured again.
+12 and 24: only the last row is measured again. From where on is the promise broken?
 
 To measure another server: `python -m lessons_lib.serving.load --help`. It works with any OpenAI-compatible server.
 
@@ -563,7 +563,7 @@ quiz("14")
 """
 ## Further (optional)
 
-What the lesson doesn't need. It isn't part of its 90 minutes.
+What the lesson doesn't need. It isn't part of its 85 minutes.
 """
 
 # %% [markdown]

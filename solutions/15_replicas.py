@@ -7,8 +7,8 @@
 85 minutes · difficulty: hard · routes: serving · prerequisites: lesson 11 (prefix sharing) and lesson 14 (serving)
 
 A second GPU can hold a copy of the model. Two questions follow: which copy gets which request, and what happens to the
-requests of a copy that dies? We build the core of both answers. You need neither a GPU nor a cluster: at
-the end, two server processes on this machine are your replicas, and you kill one.
+requests of a copy that dies? We build the core of both answers. At the end, two server processes on
+this machine are your replicas, and you kill one of them. You need neither a GPU nor a cluster.
 """
 
 # %%
@@ -342,8 +342,8 @@ for name, text, tokens in zip(requests, texts, alone):
 """
 The next cell starts two servers (lesson 14): two processes, each with a model and an engine of its own. `ProcessReplica`
 turns the events of a server into chunks. The readers take turns: in each round, each of them, from A to F, takes one
-chunk. After nine rounds, the process of replica 1 is killed, as the operating system kills one when memory runs out.
-Whatever happens, both processes end with the cell. It takes about ten seconds, most of it for starting the servers.
+chunk. After nine rounds, the process of replica 1 is killed, as the operating system does when memory runs out. Both
+processes end with the cell, also after an error. It takes about ten seconds, most of them to start the servers.
 
 Which streams will replica 1 serve? Decide before you run it.
 """
@@ -373,12 +373,11 @@ draw_streams(records, 2, lost=(1, LOST_AT))
 
 # %% [markdown]
 """
-Four of six streams lose their process in the middle, and each reader still gets exactly the greedy tokens. What it
-notices is one longer wait: a new connection, and the prefill of the prompt and the tokens so far. (Boxes of replica 1
-after the dotted line had left it before it died.)
+Four of six streams lose their server in the middle, and each reader still gets exactly the tokens of a server that
+lives. What it notices is one longer wait: for a new connection, and for the prefill of the prompt and the tokens so
+far. (Boxes of replica 1 behind the dotted line: these tokens were on their way when it died.)
 
-Now set `MOVES` to 0, and run the cell again: that's what clients get without your `relay`. Then try other values of
-`LOST_AT`.
+Now set `MOVES` to 0 and run the cell again: without a second replica to go to, who gets what?
 
 A goes to replica 0, and so does B, which begins alike. C would follow, but replica 0 has two requests by then and
 replica 1 has none. D's beginning is new, so only the load counts, and E and F follow D.
