@@ -5,13 +5,13 @@
 **One engine, one process, one caller at a time. How do we turn that into a URL that many clients use at once, and that
 holds up when too many come and when some leave?**
 
-90 minutes · difficulty: hard · routes: serving · prerequisites: lesson 12 (the engine); lesson 09 (arrivals and waiting times) helps
+85 minutes · difficulty: hard · routes: serving · prerequisites: lesson 12 (the engine); lesson 09 (arrivals and waiting times) helps
 
-At the end of this lesson, your own parts form a server that answers `curl`, hears when a client hangs up, and knows
-when to say no.
+At the end of this lesson, your own parts form a server that answers `curl`, hears when a client hangs up, and
+withstands three times the load that it can serve.
 
 If `async def` and `await` are new to you, first read the beginning of [Coroutines and
-Tasks](https://docs.python.org/3/library/asyncio-task.html): a quarter of an hour, which the 90 minutes don't include.
+Tasks](https://docs.python.org/3/library/asyncio-task.html): a quarter of an hour, which the 85 minutes don't include.
 """
 
 # %%
@@ -43,12 +43,13 @@ from lessons_lib.serving.http.chat_events import DONE, ChatChunks, sse_events
 from lessons_lib.serving.http.server_process import ServerProcess
 from lessons_lib.serving.http.server_thread import ServerThread
 from lessons_lib.serving.http.small_app import SmallApp
+from lessons_lib.serving.load.client import open_loop
 from lessons_lib.serving.load.goodput import Target, goodput
-from lessons_lib.serving.load.knee import find_knee, keeps_goodput
+from lessons_lib.serving.load.http_client import ChatClient
 from lessons_lib.serving.load.records import LoadLog
-from lessons_lib.serving.load.simulated import SimulatedServer, simulate
+from lessons_lib.serving.load.shapes import LoadRequest
 from lessons_lib.serving.messages import AddRequest, NewTokens, RequestEnded
-from lessons_lib.viz.serving import LoadPoint, draw_drain, draw_laps, draw_load, draw_path
+from lessons_lib.viz.serving import draw_drain, draw_laps, draw_path
 from lessons_lib.viz.source import show_source
 from lessons_lib.viz.tables import Table
 
@@ -97,7 +98,7 @@ print("heartbeats from the first token to the last:", sum(order[0][1] < beat < o
 C waited for all of A, and the heartbeats stopped. `for token in engine.stream(...)` runs the model in the event loop's
 thread, without an `await`. So the loop couldn't run anything else: no second client, no new connection, no timeout.
 
-More `await`s alone don't mend it. `engine.stream` takes a step only when its reader asks for a token: while A's reader
+More `await`s don't mend it. `engine.stream` takes a step only when its reader asks for a token: while A's reader
 pauses, no step is taken, and C gets nothing either. ("Further" lets you predict it.) A thread for each client would be
 no better: two threads must not be in one engine at once.
 
@@ -121,8 +122,6 @@ no better: two threads must not be in one engine at once.
 
 > **backpressure**: a slow consumer makes its producer wait. That's right for copying a file. It's wrong for an engine
 > whose steps serve many readers at once.
-
-A mailbox without a limit isn't dangerous here: a request has at most `max_tokens` tokens.
 """
 
 # %% [markdown]
@@ -269,7 +268,7 @@ print("the heartbeat went on:", len(beats) > 20)
 All six get their tokens in turn. (A begins: a step takes at most 64 tokens of prompts, so B's and F's prompts end in
 later steps.) A's slow client holds up no other, and the heartbeat goes on.
 
-`AsyncEngine` is these two parts with the bookkeeping around them. (vLLM calls it `AsyncLLM`.) If `front` is one,
+`AsyncEngine` is these two parts with the bookkeeping around them. If `front` is one,
 `await front.add(prompt, params)` returns a stream once the engine has *accepted* the request. A bad request raises
 there, before anything has been sent to the client.
 
@@ -381,102 +380,6 @@ and the blocks are free.
 
 # %% [markdown]
 """
-## Too many
-
-What if requests arrive faster than the server can serve them? If none is refused, they queue, and each waits longer
-than the one before. Clients don't wait that long: they give up and ask again.
-
-Lesson 09's admission control decided when a waiting request may start. The remedy here goes by the same name, but it
-decides at arrival which requests the server takes on at all, and refuses the others at once. `AdmissionControl` limits
-the requests in flight, waiting or running, and the tokens of their prompts: many short prompts fill the queue, and a
-few long ones hold up all the others.
-
-## Measured: what clients get
-
-Is refusing better than waiting? Throughput can't tell: it counts tokens that come too late like any others.
-
-> **goodput**: requests per second that were served within the promised times.
-
-> **open loop**: requests are sent at their times, whatever the server does. In a *closed loop*, each client waits for
-> its answer first, so a slow server gets fewer requests, and looks fine.
-
-`simulate` computes instead of waiting: requests arrive at random times in an open loop, and each step takes as long as
-a formula says. The promise: the first token within half a second. (In the code, `ttft` is the time to first token.)
-
-> **knee**: the highest rate at which a server still keeps its promise; here, for 90 % of the requests.
-"""
-
-# %%
-TARGET, NUM_REQUESTS = Target(ttft=0.5), 3000
-
-
-def run(rate, admission=None):
-    return simulate(rate, num_requests=NUM_REQUESTS, server=SimulatedServer(admission=admission))
-
-
-def point(rate, log):
-    ttfts = sorted(record.ttft for record in log.records if record.succeeded)
-    return LoadPoint(rate, goodput(log, TARGET), ttfts[int(0.99 * (len(ttfts) - 1))])
-
-
-knee = find_knee(run, keeps_goodput(TARGET, 0.9), 20.0)
-print(f"the knee: {knee.rate:.1f} requests per second")
-busy = run(3 * knee.rate).records
-served = NUM_REQUESTS / max(record.end_time for record in busy)
-print(f"as fast as it can, the server serves {served:.1f} requests per second")
-print(
-    f"three times the knee: {3 * knee.rate:.0f} requests per second, so {NUM_REQUESTS:,} requests in {NUM_REQUESTS / (3 * knee.rate):.0f} s"
-)
-
-# %% [markdown]
-"""
-Now three times the knee. All 3,000 requests are taken and served in the order of their arrival. As long as the queue is
-short, requests are good. How long does that last?
-
-**14.b** How many of the 3,000 get their first token within half a second? From half to one and a half times the
-measured number is a hit.
-"""
-
-# %%
-predict("14.b", ...)  # requests
-
-# %% [markdown]
-"""
-A second server has an `AdmissionControl` in front: at most 32 requests, and 2,048 prompt tokens. Here are both, under
-more and more load:
-"""
-
-# %%
-rates = [round(knee.rate * factor) for factor in (0.25, 0.5, 0.75, 0.9, 1, 1.15, 1.3, 1.6, 2, 2.5, 3)]
-curves = {
-    "all are taken": [point(rate, run(rate)) for rate in rates],
-    "at most 32 requests, 2,048 prompt tokens": [point(rate, run(rate, AdmissionControl(32, 2048))) for rate in rates],
-}
-draw_load(curves, target=0.5, knee=knee.rate, title="A simulated server under more and more load")
-
-# %%
-good = sum(record.succeeded and record.ttft <= TARGET.ttft for record in busy)
-reveal("14.b", good, "requests", tolerance=0.5)
-print(f"so many arrive in {good / (3 * knee.rate):.2f} s")
-print(f"the last first token came {max(record.ttft for record in busy):.0f} s after its request")
-at_knee, refused = goodput(knee.log, TARGET), run(3 * knee.rate, AdmissionControl(32, 2048)).records
-print(f"with a limit: {sum(record.status == 429 for record in refused) / NUM_REQUESTS:.0%} are refused")
-for name, points in curves.items():
-    print(
-        f"at 3 times the knee, {name}: goodput {points[-1].goodput:.1f}, {points[-1].goodput / at_knee:.0%} of the knee's"
-    )
-
-# %% [markdown]
-"""
-The queue grows by more than 80 requests a second, so after a third of a second a new request already waits longer than
-was promised. Nothing has crashed, and the server computes as many tokens per second as ever. They come too late.
-
-The second server refuses more than half of the requests, and serves even more in time than at the knee: it always has
-work, and short prompts find room more easily. On the right, 99 % of the served requests get their first token within
-the time shown.
-
-To measure a real server: `python -m lessons_lib.serving.load --help`. It works with any OpenAI-compatible server.
-
 ## Your server
 
 `SmallApp` puts the parts together: a small web application around an engine. Its `front` sorts events into mailboxes,
@@ -484,14 +387,8 @@ like `deliver` above. (The file: `lessons_lib/serving/http/small_app.py`.) These
 """
 
 # %%
-parts = {
-    "mailbox": Mailbox,
-    "own": own_engine,
-    "events": sse_events,
-    "until_gone": stream_until_gone,
-    "admission": AdmissionControl,
-}
-for part in parts.values():
+parts = {"mailbox": Mailbox, "own": own_engine, "events": sse_events, "until_gone": stream_until_gone}
+for part in [*parts.values(), AdmissionControl]:
     print(f"{part.__name__}: {'the reference' if part.__module__.startswith('lessons_lib') else 'yours'}")
 
 # %% [markdown]
@@ -500,8 +397,6 @@ for part in parts.values():
 Most clients speak OpenAI's API, so our server does too. With `"stream": true`, an answer comes piece by piece:
 
 > **server-sent events** (SSE): a format for streams over HTTP. An event is a line `data: …`, followed by an empty line.
-
-`curl` asks first. The server takes two requests at a time, and refuses a third.
 """
 
 
@@ -516,7 +411,7 @@ def post(host, path, body):
 CHAT = {"messages": [{"role": "user", "content": "The old dog"}], "max_tokens": 4, "temperature": 0, "stream": True}
 FOUR = EngineConfig(max_num_seqs=4, max_num_batched_tokens=64, num_blocks=64)
 engine = LLMEngine(model, tokenizer, FOUR)
-app = SmallApp(engine, **{**parts, "admission": AdmissionControl(max_requests=2)})
+app = SmallApp(engine, **parts)
 mine = ServerThread(app)
 curl = ["curl", "-sN", "--noproxy", "*", mine.url + "/v1/chat/completions", "-d", json.dumps(CHAT)]
 print(shlex.join(curl), "\n")
@@ -528,20 +423,16 @@ else:
 # %% [markdown]
 """
 The first event names the role. The next ones have a *delta*, the text that is new; the last of them has a
-`finish_reason`. `[DONE]` says that the stream ended in order: the connection wasn't cut. ("Further" has the generator
-that decides which event is due when, as an exercise.)
+`finish_reason`. `[DONE]` says that the stream ended in order: the connection wasn't cut.
 
 The command works in your terminal too, until the next cell closes the server. So does OpenAI's client,
-`openai.OpenAI(base_url=mine.url + "/v1", api_key="none")`. In the next cell, two clients read long answers, a third is
-one too many, and then the two hang up. A refusal has status 429, and the header `Retry-After` says when to try again.
+`openai.OpenAI(base_url=mine.url + "/v1", api_key="none")`. In the next cell, two clients read the beginning of a long
+answer, and then hang up.
 """
 
 # %%
 LONG_CHAT = CHAT | {"max_tokens": 900, "ignore_eos": True}
 readers = [post(mine.host, "/v1/chat/completions", LONG_CHAT) for _ in range(2)]
-_, refused = post(mine.host, "/v1/chat/completions", CHAT)
-print("a third one:", refused.status, "| Retry-After:", refused.getheader("Retry-After"))
-print(json.loads(refused.read())["error"]["message"])
 for connection, response in readers:
     response.close()
     connection.close()
@@ -554,6 +445,78 @@ audit(engine.scheduler)
 
 # %% [markdown]
 """
+## Too many
+
+What if requests come faster than your server can serve them? Let's overload it. First, what can it serve? 16 clients
+ask at once, each for 24 tokens. Four requests run at a time, the others wait.
+"""
+
+
+# %% tags=["measured"]
+async def offer(times, max_requests=None):
+    """A new server gets a request at each of these times, whatever it does meanwhile."""
+    app = SmallApp(LLMEngine(model, tokenizer, FOUR), **parts, admission=AdmissionControl(max_requests))
+    with ServerThread(app) as server:
+        client = ChatClient(server.url, extra_body={"temperature": 0, "ignore_eos": True})
+        return await open_loop(client.send, [LoadRequest("The old dog", 0, 24)] * len(times), times)
+
+
+burst = (await offer([0.0] * 16)).duration
+print(f"16 requests, all at once, took {burst:.2f} s")
+
+# %% [markdown]
+"""
+> **open loop**: requests are sent at their times, whatever the server does. In a *closed loop*, each client waits for
+> its answer first, so a slow server gets fewer requests, and looks fine.
+
+Now an open loop: three times as many arrive in the same time. 48 requests, evenly spaced over the seconds that
+the 16 took. None is refused: they queue, first come, first served.
+
+**14.b** How many seconds does the last one wait for its first token?
+"""
+
+# %%
+predict("14.b", ...)  # seconds
+
+# %% tags=["measured"]
+times = [burst * number / 48 for number in range(48)]
+everything = await offer(times)
+reveal("14.b", everything.records[-1].ttft, unit="s", tolerance=0.25)
+
+# %% [markdown]
+"""
+What arrives in one burst's time takes three to serve, so the last one waits for two. Nothing has crashed, and the
+server computes as many tokens per second as ever: its throughput looks fine. But the tokens come too late. Clients
+don't wait that long: they give up, and ask again.
+
+> **goodput**: requests per second that were served within the promised times.
+
+The remedy is to refuse *at once* what can't be served in time, so that a client can ask elsewhere. `AdmissionControl`
+limits the requests in flight, waiting or running. (It can also limit the tokens of their prompts: a few long ones hold
+up all others.) What should the limit be? Say we promise the first token within half the time of the burst. 16 requests
+at once had all ended after the whole time, so 8 have ended after half of it:
+"""
+
+# %% tags=["measured"]
+LIMIT, PROMISE = 8, burst / 2
+
+rows = []
+for name, log in {"all are taken": everything, f"at most {LIMIT} in flight": await offer(times, LIMIT)}.items():
+    waits = [record.ttft for record in log.records if record.succeeded]
+    in_time, refused = sum(wait <= PROMISE for wait in waits), [each for each in log.records if each.status == 429]
+    good = goodput(log, Target(ttft=PROMISE))
+    rows.append([name, len(refused), in_time, len(waits) - in_time, f"{max(waits):.2f} s", f"{good:.1f}"])
+print("a refusal has status 429:", refused[0].error if refused else None)
+caption = f"48 requests; the promise: the first token within {PROMISE:.2f} s"
+Table(columns=["", "refused", "in time", "too late", "longest wait", "goodput"], rows=rows, caption=caption)
+
+# %% [markdown]
+"""
+The server that refuses serves more requests in time, and the clients that it refuses know at once. Try a `LIMIT` of 4,
+12 and 24: only the last row is measured again. From where on is the promise broken?
+
+To measure another server: `python -m lessons_lib.serving.load --help`. It works with any OpenAI-compatible server.
+
 ## What production does
 
 - vLLM's `RequestOutputCollector` merges the outputs that come while its reader is away, and hands them over at once, as
@@ -600,7 +563,7 @@ quiz("14")
 """
 ## Further (optional)
 
-What the lesson doesn't need. It isn't part of its 90 minutes.
+What the lesson doesn't need. It isn't part of its 85 minutes.
 """
 
 # %% [markdown]
@@ -674,7 +637,7 @@ from lessons_lib.serving.admission import AdmissionControl
 
 # %% [markdown]
 """
-Run the cells of "Your server" once more: they now use your generator and your admission control too.
+Run the cells of "Your server" and "Too many" once more: they now use your generator and your admission control too.
 """
 
 # %% [markdown]
@@ -701,6 +664,45 @@ from lessons_lib.serving.load.goodput import goodput
 
 # %% [markdown]
 """
+### More and more load, simulated
+
+> **knee**: the highest rate at which a server still keeps its promise; here, for 90 % of the requests.
+
+`simulate` computes instead of waiting: 3,000 requests of different lengths arrive at random times, and each step takes
+as long as a formula says. The promise: the first token within half a second. One server takes all requests, the other
+has an `AdmissionControl`: at most 32 requests, and 2,048 prompt tokens.
+"""
+
+# %%
+from lessons_lib.serving.load.knee import find_knee, keeps_goodput
+from lessons_lib.serving.load.simulated import SimulatedServer, simulate
+from lessons_lib.viz.serving import LoadPoint, draw_load
+
+TARGET = Target(ttft=0.5)
+
+
+def run(rate, admission=None):
+    return simulate(rate, num_requests=3000, server=SimulatedServer(admission=admission))
+
+
+def point(rate, log):
+    ttfts = sorted(record.ttft for record in log.records if record.succeeded)
+    return LoadPoint(rate, goodput(log, TARGET), ttfts[int(0.99 * (len(ttfts) - 1))])
+
+
+knee = find_knee(run, keeps_goodput(TARGET, 0.9), 20.0)
+rates = [round(knee.rate * factor) for factor in (0.25, 0.5, 0.75, 0.9, 1, 1.15, 1.3, 1.6, 2, 2.5, 3)]
+curves = {
+    "all are taken": [point(rate, run(rate)) for rate in rates],
+    "at most 32 requests, 2,048 prompt tokens": [point(rate, run(rate, AdmissionControl(32, 2048))) for rate in rates],
+}
+draw_load(curves, target=0.5, knee=knee.rate, title="A simulated server under more and more load")
+
+# %% [markdown]
+"""
+The server with a limit serves even more in time than at the knee: it always has work, and short prompts find room more
+easily. On the right, 99 % of the served requests get their first token within the time shown.
+
 ### A reader that sets the pace
 
 A's client reads three tokens and then takes a break of 0.1 s, with an `await`. The event loop is free, and C is in the
@@ -731,28 +733,6 @@ reading.close()
 # %% [markdown]
 """
 C stands still, because no reader asks for a token.
-
-### Too many, with a pencil
-
-A server can serve 10 requests per second. For 20 seconds, 30 per second arrive, evenly spaced. None is refused: they
-queue, first come, first served.
-
-**14.d** A request arrives at the end of these 20 seconds. How many seconds does it wait?
-"""
-
-# %%
-predict("14.d", ...)  # seconds
-
-# %%
-free_at = 0.0
-for number in range(30 * 20 + 1):
-    wait = max(0.0, free_at - number / 30)
-    free_at = number / 30 + wait + 1 / 10
-reveal("14.d", round(wait, 1), "s")
-
-# %% [markdown]
-"""
-In 20 seconds 600 requests arrive, and 200 are served. 400 still wait, and take 40 seconds.
 
 ### A slow reader
 
@@ -1058,9 +1038,7 @@ tokens. It returns whether to take the request.
 
 The scoreboard runs your rule next to the reference, on seeds that you haven't seen. 100 % is the goodput at the knee.
 The last two columns show what a rule does to short and to long prompts. The rule below doesn't look at the length, and
-its two columns differ by eight points all the same, so small differences mean nothing. (A run here has 400 requests
-instead of 3,000. So those from the start of the run, the only ones served in time if all are taken, are a larger
-share.) Is your rule one that you would want to be served by?
+its two columns differ by eight points all the same, so small differences mean nothing. Is your rule one that you would want to be served by?
 """
 
 

@@ -7,12 +7,13 @@
 85 minutes · difficulty: hard · routes: serving · prerequisites: lesson 11 (prefix sharing) and lesson 14 (serving)
 
 A second GPU can hold a copy of the model. Two questions follow: which copy gets which request, and what happens to the
-requests of a copy that dies? We build the core of both answers. You need neither a GPU nor a cluster: the replicas are
-engines in this process.
+requests of a copy that dies? We build the core of both answers. At the end, two server processes on
+this machine are your replicas, and you kill one of them. You need neither a GPU nor a cluster.
 """
 
 # %%
 import json
+import os
 from functools import partial
 
 from lessons_lib.batching import generate_one_by_one
@@ -22,9 +23,11 @@ from lessons_lib.engine import EngineConfig, LLMEngine, SamplingParams
 from lessons_lib.measuring import PROMPTS, STORIES
 from lessons_lib.measuring.published import FOLDER as RECORDED
 from lessons_lib.models import load_model
+from lessons_lib.models.loading import BUNDLED_MODEL
 from lessons_lib.recording.prefix_places import record_places
-from lessons_lib.recording.replica_streams import KIND, NIGHT, EngineReplica, compare_answers, record_streams
+from lessons_lib.recording.replica_streams import KIND, NIGHT, ProcessReplica, compare_answers, record_streams
 from lessons_lib.serving.failover import stream_once
+from lessons_lib.serving.http.server_process import ServerProcess, start_together
 from lessons_lib.serving.router import PrefixAffinity, Replica, RoundRobin, TwoChoices, hash_prompt
 from lessons_lib.serving.routing_simulation import chat_prompts, simulate_routing
 from lessons_lib.viz.replicas import draw_prefix_places, draw_streams
@@ -36,7 +39,9 @@ BLOCK = 16
 
 
 def new_engine(max_num_seqs=6):
-    return LLMEngine(model, tokenizer, EngineConfig(max_num_seqs=max_num_seqs, max_num_batched_tokens=256, num_blocks=64))
+    return LLMEngine(
+        model, tokenizer, EngineConfig(max_num_seqs=max_num_seqs, max_num_batched_tokens=256, num_blocks=64)
+    )
 
 
 # %% [markdown]
@@ -92,7 +97,9 @@ draw_prefix_places(places, num_blocks)
 turns = [list(range(64 * turn)) for turn in range(1, 6)]
 found = simulate_routing(turns, RoundRobin(), 2).cached_tokens
 reveal("15.a", found, unit="tokens")
-print(f"with prefix affinity: {simulate_routing(turns, PrefixAffinity(4), 2).cached_tokens} of {sum(map(len, turns))} prompt tokens")
+print(
+    f"with prefix affinity: {simulate_routing(turns, PrefixAffinity(4), 2).cached_tokens} of {sum(map(len, turns))} prompt tokens"
+)
 
 # %% [markdown]
 """
@@ -148,7 +155,9 @@ one replica served at a time.
 # %%
 policies = {"round robin": RoundRobin, "two choices": TwoChoices}
 for limit in (0, 1, 2, 4, 8, 1000):
-    policies[f"affinity, limit {limit}" if limit < 1000 else "affinity, no limit"] = partial(PrefixAffinity, limit, choose_replica)
+    policies[f"affinity, limit {limit}" if limit < 1000 else "affinity, no limit"] = partial(
+        PrefixAffinity, limit, choose_replica
+    )
 prompts = chat_prompts(seed=0)
 rows = []
 for name, policy in policies.items():
@@ -253,7 +262,10 @@ from lessons_lib.serving.failover import request_to_go_on
 for name, fields in cases.items():
     request = dict(prompt=ids, max_tokens=LENGTH, **fields)
     again = request_to_go_on(request, uncut_answers[name][:CUT])
-    print(f"{name}: the same tokens:", compare_answers(answer(output_ids=again.pop("output_token_ids"), **again), uncut_answers[name]))
+    print(
+        f"{name}: the same tokens:",
+        compare_answers(answer(output_ids=again.pop("output_token_ids"), **again), uncut_answers[name]),
+    )
 
 # %% [markdown]
 """
@@ -288,14 +300,13 @@ show_source(stream_once)
 """
 **Exercise 15.3.** Write `relay`, with the other rows too. Use `stream_once`, or do it your own way.
 
-| when | what `relay` does |
-|---|---|
-| at the beginning | If the request has no seed (missing or None), draw a random int; all replicas get the same one. |
-| a chunk comes | Pass it on as it is, before the next one is read. One with a `finish_reason` is the last. |
-| after a loss | Send what `request_to_go_on` returns to one of the replicas that haven't been lost. |
-| `request_to_go_on` returns None, or the request arrives complete | Ask no replica; end with `Chunk([], "length")`. |
-| the next replica is asked, or the reader leaves | The stream before is closed, and its replica's load lowered. |
-| always | Change neither `request` nor the list `replicas`. If a replica must be asked and the list is empty, the reader gets an error, too. |
+- If the request has no seed (missing or None), draw a random int. All replicas get the same one.
+- Pass each chunk on as it is, before you read the next one. One with a `finish_reason` is the last.
+- After a loss, send what `request_to_go_on` returns to one of the replicas that haven't been lost. If it returns None,
+  or if the request arrives complete, ask no replica: end with `Chunk([], "length")`.
+- Before the next replica is asked, and when the reader leaves, the stream is closed and its replica's load lowered.
+- Change neither `request` nor the list `replicas`. If a replica must be asked and the list is empty, the reader gets an
+  error, too.
 
 The cell imports what you need; `MAX_MOVES` is 2.
 """
@@ -312,49 +323,67 @@ from lessons_lib.serving.failover import relay
 """
 ### Kill one
 
-Two replicas, each a real engine. Six streams, A to F, are read at the same time, with your `relay` and your
-`choose_replica` with a limit of 1. The readers take turns: in each round, each of them, in this order, takes one chunk
-of one token. After nine rounds, `LOST_AT`, replica 1 is lost.
-
-The prompts of A, B and C begin with one text, those of D, E and F with another; each of the two texts fills two blocks
-and a part of a third. Which streams will replica 1 serve?
+Now for real. Six streams, A to F, with your `relay` and your `choose_replica` with a limit of 1. The prompts of A, B
+and C begin with one text, those of D, E and F with another; each of the two fills two blocks and a part of a third.
+First, what the answers should be: 48 greedy tokens for each, from an engine that serves it alone.
 """
 
 # %%
-LOST_AT = 9
 texts = [(KIND if story.name in "ABC" else NIGHT) + story.prompt for story in STORIES]
-max_tokens = [min(story.max_new_tokens, 40) for story in STORIES]
-requests = {story.name: dict(prompt=tokenizer(text).input_ids, max_tokens=most) for story, text, most in zip(STORIES, texts, max_tokens)}
-for beginning in (KIND, NIGHT):
-    print(f"{len(tokenizer(beginning).input_ids)} tokens begin the prompts of", *(name for name, text in zip(requests, texts) if text.startswith(beginning)))
+requests = {
+    story.name: dict(prompt=tokenizer(text).input_ids, max_tokens=48, ignore_eos=True)
+    for story, text in zip(STORIES, texts)
+}
+alone = [answer(request["prompt"], max_tokens=48) for request in requests.values()]
+for name, text, tokens in zip(requests, texts, alone):
+    print(f"{name}: {text[:20]}… {tokenizer.decode(tokens)[:50]!r}…")
+
+# %% [markdown]
+"""
+The next cell starts two servers (lesson 14): two processes, each with a model and an engine of its own. `ProcessReplica`
+turns the events of a server into chunks. The readers take turns: in each round, each of them, from A to F, takes one
+chunk. After nine rounds, the process of replica 1 is killed, as the operating system does when memory runs out. Both
+processes end with the cell, also after an error. It takes about ten seconds, most of them to start the servers.
+
+Which streams will replica 1 serve? Decide before you run it.
+"""
+
+# %% tags=["measured"]
+LOST_AT, MOVES = 9, 2
 
 
 def start_reader(request):
     block_hashes = hash_prompt(request["prompt"], BLOCK)
-    return relay(request, replicas, lambda remaining: choose_replica(block_hashes, remaining, 1))
+    return relay(request, replicas, lambda remaining: choose_replica(block_hashes, remaining, 1), MOVES)
 
 
-alone = generate_one_by_one(model, tokenizer, texts, max_new_tokens=max_tokens)
-replicas = [EngineReplica(new_engine()), EngineReplica(new_engine())]
-records = record_streams({name: start_reader(request) for name, request in requests.items()}, replicas, lost=1, lost_at=LOST_AT)
-print(f"tokens of the answers without a failure: {[len(tokens) for tokens in alone]}, {sum(map(len, alone))} in all")
+options = ("--model", BUNDLED_MODEL, "--device", "cpu", "--engine", "thread", "--num-blocks", 64)
+servers = [ServerProcess(*options, env={"OMP_NUM_THREADS": "1"}) for _ in range(2)]
+with start_together(*servers):
+    print("this process:", os.getpid(), "| replicas 0 and 1:", *(server.process.pid for server in servers))
+    replicas = [ProcessReplica(server.url, BLOCK) for server in servers]
+    readers = {name: start_reader(request) for name, request in requests.items()}
+    records = record_streams(readers, replicas, LOST_AT, lose=servers[1].process.kill)
+print("exit status of replica 1:", servers[1].process.returncode)
+print("moved to the other replica:", *[record.name for record in records if record.has_moved])
+print("ended with an error:", *[record.name for record in records if record.end[1] == "error"] or ["none"])
 print("the same tokens as without a failure:", [record.token_ids for record in records] == alone)
-print("prompt tokens found in the cache, per replica:", [replica.engine.metrics.cached_tokens for replica in replicas])
+print("longest wait for a chunk, ms:", *(f"{record.name} {1000 * record.longest_wait:.0f}" for record in records))
 draw_streams(records, 2, lost=(1, LOST_AT))
 
 # %% [markdown]
 """
-Two thirds of the streams lose their replica, and no reader notices: each gets the tokens that it would have got without
-the failure. Change `LOST_AT` and run the cell again: the picture changes, the tokens don't. (The picture counts chunks:
-the pause for a prefill doesn't show.)
+Four of six streams lose their server in the middle, and each reader still gets exactly the tokens of a server that
+lives. What it notices is one longer wait: for a new connection, and for the prefill of the prompt and the tokens so
+far. (Boxes of replica 1 behind the dotted line: these tokens were on their way when it died.)
+
+Now set `MOVES` to 0 and run the cell again: without a second replica to go to, who gets what?
 
 A goes to replica 0, and so does B, which begins alike. C would follow, but replica 0 has two requests by then and
-replica 1 has none. D's beginning is new, so only the load counts, and E and F follow D. The cache helps with the moves,
-too: C finds its beginning on replica 0, because A and B have it, and D's is computed once for D, E and F.
+replica 1 has none. D's beginning is new, so only the load counts, and E and F follow D.
 
-`lessons_lib/serving/balancer.py` does the same over HTTP. It also asks each replica's `/health` every half second, and
-so notices one that *hangs*. `python -m tools.replicas`, in a terminal in the course's folder, kills a real server under
-load, and compares what the readers got. (Not on Windows.)
+`lessons_lib/serving/balancer.py` is the whole balancer, a server itself. It also asks each replica's `/health` every
+half second, and so notices one that *hangs*.
 
 ## What is still wrong
 
@@ -423,6 +452,7 @@ scored on conversations that you can't see, with 4 replicas. No replica may ever
 Under the same bound, the reference is `choose_replica` with a limit of 2. There is room above it.
 """
 
+
 # %%
 def my_rule(block_hashes, replicas):
     return choose_replica(block_hashes, replicas, 2)  # replace this
@@ -484,7 +514,17 @@ def try_ray(seconds=240):
 
     if importlib.util.find_spec("ray") is None:
         return 'Ray is not installed: pip install "ray[serve]". Nothing below needs it.'
-    command = [sys.executable, "-m", "lessons_lib.serving.ray_app", "--port", "8015", "--replicas", "2", "--start-timeout", str(seconds)]
+    command = [
+        sys.executable,
+        "-m",
+        "lessons_lib.serving.ray_app",
+        "--port",
+        "8015",
+        "--replicas",
+        "2",
+        "--start-timeout",
+        str(seconds),
+    ]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
         started = server.stdout.readline()  # "Serving on …", or why not
@@ -492,7 +532,11 @@ def try_ray(seconds=240):
             return started or "Ray didn't start. Nothing below needs it."
         import httpx
 
-        reply = httpx.post("http://127.0.0.1:8015/v1/completions", json={"model": None, "prompt": PROMPTS[0], "max_tokens": 20, "temperature": 0}, timeout=120)
+        reply = httpx.post(
+            "http://127.0.0.1:8015/v1/completions",
+            json={"model": None, "prompt": PROMPTS[0], "max_tokens": 20, "temperature": 0},
+            timeout=120,
+        )
         return f"{started.strip()}\n{reply.status_code}: {reply.text[:200]}"
     except Exception as error:
         return f"Ray started, but gave no answer ({type(error).__name__}: {error}). Nothing below needs it."
@@ -508,7 +552,10 @@ Table(
     rows=[
         ["two replicas ready after", f"{ray['ready_s']} s"],
         ["memory", f"{ray['memory_gib']} GiB"],
-        *[[f"tokens per second, streams at a time: {streams}", f"{rate:,}"] for streams, rate in ray["tokens_per_s"].items()],
+        *[
+            [f"tokens per second, streams at a time: {streams}", f"{rate:,}"]
+            for streams, rate in ray["tokens_per_s"].items()
+        ],
         ["a request whose client has left is aborted after", f"{ray['abort_s']} s"],
         ["after a kill, two replicas are ready again in", f"{ray['whole_again_s']} s"],
         ["streams that were complete, and equal to those without a kill", ray["streams_complete"]],

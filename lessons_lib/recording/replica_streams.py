@@ -1,13 +1,15 @@
-"""Streams through the loss of a replica: replicas that are engines in this process, and what their readers got."""
+"""Streams through the loss of a replica: replicas that are server processes, and what their readers got."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import http.client
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
-from typing import Any
+from time import perf_counter
+from typing import Any, Protocol
 
-from lessons_lib.engine.llm_engine import LLMEngine
-from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.serving.failover import Chunk, ReplicaLost
 from lessons_lib.serving.router import Replica, hash_prompt
 
@@ -30,41 +32,62 @@ class StreamRecord:
         tokens: (time, replica) of each token, in order.
         end: (time, reason) of the last chunk, or None if there was none.
         token_ids: the tokens themselves.
+        longest_wait: for a chunk after the first one, in seconds.
     """
 
     name: str
     tokens: list[tuple[int, int]] = field(default_factory=list)
     end: tuple[int, str] | None = None
     token_ids: list[int] = field(default_factory=list)
+    longest_wait: float = 0.0
+
+    @property
+    def has_moved(self) -> bool:
+        """Whether more than one replica has computed its tokens."""
+        return len({replica for _, replica in self.tokens}) > 1
 
 
-class EngineReplica(Replica):
-    """An engine in this process as a replica. Set `is_alive` to False, and it is lost.
+class ProcessReplica(Replica):
+    """A server process as a replica: its events as chunks. If the connection breaks, it is lost.
 
     Attributes:
+        host: such as "127.0.0.1:8001".
         num_chunks: how many it has streamed.
     """
 
-    def __init__(self, engine: LLMEngine, block_size: int = 16):
+    def __init__(self, url: str, block_size: int = 16):
         super().__init__()
-        self.engine, self.block_size = engine, block_size
-        self.is_alive, self.num_chunks = True, 0
+        self.host, self.block_size, self.num_chunks = url.removeprefix("http://"), block_size, 0
 
     def stream(self, request: dict[str, Any]) -> Iterator[Chunk]:
-        """The chunks of a request. Raises ReplicaLost as soon as the replica isn't alive."""
-        fields = dict(request)
-        prompt, so_far = fields.pop("prompt"), fields.pop("output_token_ids", ())
-        self._refuse_if_lost()
-        self.num_sent += 1
-        self.sent_blocks.add(hash_prompt(prompt, self.block_size))
-        for token in self.engine.stream(prompt, SamplingParams(**fields), output_ids=so_far):
-            self._refuse_if_lost()
-            self.num_chunks += 1
-            yield Chunk([token.token], token.finish_reason)
+        """The chunks of a request, which is greedy if it has no temperature.
 
-    def _refuse_if_lost(self) -> None:
-        if not self.is_alive:
-            raise ReplicaLost("the replica doesn't answer")
+        Raises:
+            ReplicaLost: there is no connection (any more).
+            ValueError: the server refuses the request; the message says why.
+        """
+        self.num_sent += 1
+        self.sent_blocks.add(hash_prompt(request["prompt"], self.block_size))
+        asked = {"temperature": 0, **request, "stream": True, "return_token_ids": True}
+        try:
+            with closing(http.client.HTTPConnection(self.host, timeout=60)) as connection:
+                connection.request("POST", "/v1/completions", json.dumps(asked), {"Content-Type": "application/json"})
+                with connection.getresponse() as response:
+                    yield from self._chunks(response)
+        except (OSError, http.client.HTTPException) as error:
+            raise ReplicaLost(f"the connection broke ({type(error).__name__})") from error
+
+    def _chunks(self, response: http.client.HTTPResponse) -> Iterator[Chunk]:
+        if response.status != 200:
+            raise ValueError(json.loads(response.read())["error"]["message"])
+        for line in response:
+            if line.startswith(b"data: {") and line.endswith(b"\n"):  # not half an event
+                event = json.loads(line.removeprefix(b"data: "))
+                if "error" in event:
+                    raise ReplicaLost(event["error"]["message"])
+                for choice in event["choices"]:
+                    self.num_chunks += 1
+                    yield Chunk(choice["token_ids"], choice["finish_reason"])
 
 
 def compare_answers(answer: Sequence[int], expected: Sequence[int]) -> str:
@@ -77,19 +100,26 @@ def compare_answers(answer: Sequence[int], expected: Sequence[int]) -> str:
     return f"no: {same} of {len(expected)} tokens are"
 
 
+class CountedReplica(Protocol):
+    """A replica that counts the chunks that it has streamed."""
+
+    num_chunks: int
+
+
 def record_streams(
-    readers: Mapping[str, Iterator[Chunk]], replicas: Sequence[EngineReplica], lost: int, lost_at: int
+    readers: Mapping[str, Iterator[Chunk]], replicas: Sequence[CountedReplica], lost_at: int, lose: Callable[[], None]
 ) -> list[StreamRecord]:
     """Read all streams, a chunk of each in turn, until they have ended.
 
     Args:
         readers: name -> the stream that a reader gets.
-        lost, lost_at: the index of the replica that is lost, and after how many rounds.
+        lost_at: after how many rounds `lose` is called, which ends a replica.
     """
     records = {name: StreamRecord(name) for name in readers}
     time = 0
     while any(record.end is None for record in records.values()):
-        replicas[lost].is_alive = time < lost_at
+        if time == lost_at:
+            lose()
         for name, record in records.items():
             if record.end is None:
                 _read_chunk(record, readers[name], replicas, time)
@@ -97,9 +127,11 @@ def record_streams(
     return list(records.values())
 
 
-def _read_chunk(record: StreamRecord, reader: Iterator[Chunk], replicas: Sequence[EngineReplica], time: int) -> None:
-    before = [replica.num_chunks for replica in replicas]
+def _read_chunk(record: StreamRecord, reader: Iterator[Chunk], replicas: Sequence[CountedReplica], time: int) -> None:
+    before, start = [replica.num_chunks for replica in replicas], perf_counter()
     chunk = next(reader)
+    if time:
+        record.longest_wait = max(record.longest_wait, perf_counter() - start)
     # However the relay is written, the replica that computed the chunk has counted it.
     computed = [index for index, replica in enumerate(replicas) if replica.num_chunks > before[index]]
     record.token_ids += chunk.token_ids

@@ -89,8 +89,8 @@ QUIZ = [
         ),
     ),
     Question(
-        text="A server has run at three times its knee for an hour, and has refused nothing. It serves as many tokens "
-        "per second as at the knee, and its goodput is near 0. How can that be?",
+        text="For an hour, a server was asked for three times what it can serve, and refused nothing. It serves as "
+        "many tokens per second as ever, and its goodput is near 0. How can that be?",
         choices=(
             Choice(
                 "The tokens are wrong: an overloaded engine makes mistakes.",

@@ -10,6 +10,8 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -143,3 +145,18 @@ class ServerProcess:
     def _end_of_log(self) -> str:
         lines = self.log().splitlines()[-LAST_LINES:]
         return "Its last lines:\n" + "\n".join(lines) if lines else "It has written nothing."
+
+
+@contextlib.contextmanager
+def start_together(*servers: ServerProcess) -> Iterator[None]:
+    """Start several servers at the same time. All of them end with the block, however it ends.
+
+    Raises:
+        ServerFailed: one of them didn't start. No process is left.
+    """
+    with contextlib.ExitStack() as ending:
+        for server in servers:
+            ending.callback(server.close)
+        with ThreadPoolExecutor(len(servers)) as pool:
+            list(pool.map(ServerProcess.start, servers))
+        yield

@@ -27,6 +27,8 @@ class CompletionsClient:
         timeout: seconds after which a request is given up.
     """
 
+    route = "/v1/completions"
+
     def __init__(
         self,
         url: str,
@@ -74,15 +76,14 @@ class CompletionsClient:
         return [str(model["id"]) for model in json.loads(body)["data"]]
 
     async def _stream(self, request: LoadRequest, record: LoadRecord, now: Now) -> None:
-        fields = {
-            "prompt": request.prompt,
+        fields = self._question(request) | {
             "max_tokens": request.max_tokens,
             "stream": True,
             "stream_options": {"include_usage": True},
         }
         model = {} if self.model is None else {"model": self.model}
         body = json.dumps(model | fields | self.extra_body).encode()
-        reader, writer = await self._request("POST", "/v1/completions", body)
+        reader, writer = await self._request("POST", self.route, body)
         try:
             record.status, headers = await read_head(reader)
             if record.status != 200:
@@ -98,6 +99,9 @@ class CompletionsClient:
         finally:
             writer.close()
 
+    def _question(self, request: LoadRequest) -> dict[str, Any]:
+        return {"prompt": request.prompt}
+
     async def _request(
         self, method: str, path: str, body: bytes = b""
     ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
@@ -108,6 +112,15 @@ class CompletionsClient:
             head.append(f"authorization: Bearer {self.api_key}")
         writer.write("\r\n".join([*head, "", ""]).encode() + body)
         return reader, writer
+
+
+class ChatClient(CompletionsClient):
+    """The same for `/v1/chat/completions`; a prompt is a text, and the only message."""
+
+    route = "/v1/chat/completions"
+
+    def _question(self, request: LoadRequest) -> dict[str, Any]:
+        return {"messages": [{"role": "user", "content": request.prompt}]}
 
 
 def take_event(event: dict[str, Any], record: LoadRecord, time: float) -> None:

@@ -11,20 +11,20 @@ from hypothesis import strategies as st
 from scripted_server import DONE, STREAM, SetClock, chunked, event, scripted_server, usage
 
 from lessons_lib.serving.load.client import open_loop
-from lessons_lib.serving.load.http_client import CompletionsClient, CutStream, error_message, read_events
+from lessons_lib.serving.load.http_client import ChatClient, CompletionsClient, CutStream, error_message, read_events
 from lessons_lib.serving.load.records import LoadRecord
 from lessons_lib.serving.load.shapes import LoadRequest
 
 REQUEST = LoadRequest([5, 6, 7], 3, 8)
 
 
-def served(answer, request=REQUEST, **options):
+def served(answer, request=REQUEST, client=CompletionsClient, **options):
     """The record of one request, and what the server got."""
 
     async def main():
         async with scripted_server(answer) as (url, requests):
             record = LoadRecord("0", 0.0, 0.0, request.prompt_tokens, request.max_tokens)
-            await CompletionsClient(url, **options).send(request, record, time.perf_counter)
+            await client(url, **options).send(request, record, time.perf_counter)
             return record, requests
 
     return asyncio.run(main())
@@ -90,6 +90,18 @@ def test_what_is_sent():
         "stream": True,
         "stream_options": {"include_usage": True},
         "ignore_eos": True,
+    }
+
+
+def test_a_chat_is_asked_for_by_its_own_route():
+    parts = [STREAM, chunked(event("a", "stop")), chunked(DONE), chunked(b"")]
+    record, [(head, body)] = served(answers(*parts), LoadRequest("Tell me", 0, 8), ChatClient)
+    assert record.succeeded and head.startswith("POST /v1/chat/completions HTTP/1.1\r\n")
+    assert json.loads(body) == {
+        "messages": [{"role": "user", "content": "Tell me"}],
+        "max_tokens": 8,
+        "stream": True,
+        "stream_options": {"include_usage": True},
     }
 
 
