@@ -377,7 +377,7 @@ Four of six streams lose their server in the middle, and each reader still gets 
 lives. What it notices is one longer wait: for a new connection, and for the prefill of the prompt and the tokens so
 far. (Boxes of replica 1 behind the dotted line: these tokens were on their way when it died.)
 
-Now set `MOVES` to 0 and run the cell again: without a second replica to go to, who gets what?
+Now set `MOVES` to 0 and run the cell again: without a second replica to go to, what does each stream get?
 
 A goes to replica 0, and so does B, which begins alike. C would follow, but replica 0 has two requests by then and
 replica 1 has none. D's beginning is new, so only the load counts, and E and F follow D.
