@@ -430,35 +430,6 @@ for policy in (FirstComeFirstServed, ShortestJobFirst, StrictPriority):
 The second isn't known in advance, so `expected_tokens` is an estimate, from a small model or from similar requests.
 Here, the estimates are exact.
 
-**09.c** A, B, C and D arrive at the same moment, in this order, and one runs at a time. They need 9, 1, 2 and 4
-seconds. First come, first served, they'd wait 7.75 seconds on average: (0 + 9 + 10 + 12) / 4. How long do they wait on
-average under shortest job first, in seconds?
-"""
-
-# %%
-predict("09.c", ...)
-
-# %%
-NEEDS = {"A": (9, 1), "B": (1, 1), "C": (2, 0), "D": (4, 1)}  # request: seconds, tier
-STEPS = StepCost(base=1, per_token=0, per_context_token=0)  # every step takes one second, and an answer a step per token
-needs = [Arrival(name, 0, 1, seconds, 16, tier=tier, expected_tokens=seconds) for name, (seconds, tier) in NEEDS.items()]
-
-
-def one_at_a_time(policy):
-    scheduler = Scheduler(BlockPool(8, 16), max_num_seqs=1, max_num_batched_tokens=32, policy=policy)
-    return simulate(scheduler, needs, STEPS, keep_steps=True)
-
-
-small = {policy.name: one_at_a_time(policy()) for policy in (FirstComeFirstServed, ShortestJobFirst, StrictPriority)}
-reveal("09.c", mean(times_of(small["shortest job first"], "queue_time")), unit="s")
-draw_gantts(small, requests=needs)
-
-# %% [markdown]
-"""
-First come, first served suffers from lesson 01's head-of-line blocking: B waits nine seconds to run for one. Shortest
-job first makes only A wait longer. If one request runs at a time and all are there at the start, no other order has a
-smaller mean wait. Otherwise it's only a good heuristic. ("Further" has a larger example to step through.)
-
 ### Requests that are never served
 
 > **starvation**: a request waits without end because others keep being served before it.
@@ -468,17 +439,13 @@ classic fix is to let waiting time count.
 
 > **aging**: raising the priority of a request the longer it waits, so that every request is served eventually.
 
-`PriorityWithAgeing` makes each tier worth `patience` seconds of waiting. With a patience of 10 s, a tier-1 request that
-has waited for 10 seconds has the same rank as a tier-0 request that arrives now. All waiting requests age at the same
-rate, so the order of two never changes, and one rank is enough, on arrival: `arrival_time + tier * patience`.
-
 ## Measure: a hundred thousand requests
 
 Load shows what a policy is worth. Requests arrive at random, 480 a second on average (the gaps between them are
 exponentially distributed: a *Poisson* process). This machine can't serve much more, so queues form. Most are short and
-a few are very long: a skew like that of real traffic, though real answers are longer. One in five is tier 0, the others
-are tier 1. There are 32 batch slots, a budget of 256, and blocks for all, so `optimistic`, which is cheaper to compute,
-will do. Your scheduler serves them all, once under each policy.
+a few are very long: a skew like that of real traffic, though real answers are longer. There are 32 batch slots, a
+budget of 256, and blocks for all, so `optimistic`, which is cheaper to compute, will do. Your scheduler serves them
+all, first come, first served, and then shortest job first.
 """
 
 # %%
@@ -494,42 +461,28 @@ def at_large(policy, requests=many):
     return simulate(scheduler, requests, COST)
 
 
-policies = (FirstComeFirstServed(), ShortestJobFirst(), StrictPriority(), PriorityWithAgeing(0.5))
-large = {policy.name: at_large(policy) for policy in policies}
+large = {policy.name: at_large(policy) for policy in (FirstComeFirstServed(), ShortestJobFirst())}
 
 # %% [markdown]
 """
-A mean hides the requests that fared badly, so the table also shows the 99th percentile.
+A mean hides the requests that fared badly, so we also look at the 99th percentile.
 
 > **99th percentile**: the value that 99 of 100 values don't exceed, p99 for short. One request in a hundred fares
 > worse.
 
 **Guess first:** compared with first come, first served, which of these does shortest job first make better, and which
-worse: the mean latency, the 99th percentile, the longest queue time?
+worse: the mean latency, the 99th percentile, the longest latency?
 """
 
 # %%
-def row_of_latency(name, run):
-    latency, longest_wait = spread(times_of(run, "latency")), max(times_of(run, "queue_time"))
-    best, others = (
-        mean(run.times[request.id].latency for request in many if (request.tier == 0) == is_best)
-        for is_best in (True, False)
-    )
-    return [name, *(f"{seconds:,.2f}" for seconds in (latency.mean, latency.p99, longest_wait, best, others))]
-
-
-Table(
-    columns=["policy", "mean latency, s", "p99 latency, s", "longest queue time, s", "mean latency of tier 0, s", "of tier 1, s"],
-    rows=[row_of_latency(name, run) for name, run in large.items()],
-    caption="100,000 requests",
-)
+for name, run in large.items():
+    latency = spread(times_of(run, "latency"))
+    print(f"{name}: mean latency {latency.mean:.2f} s, p99 {latency.p99:.2f} s, longest {latency.worst:.2f} s")
 
 # %% [markdown]
 """
-**Shortest job first** has the smallest mean latency, less than half that of first come, first served. The longest
-answers pay for it: the p99 is the worst of the four, and the longest wait is dozens of times that of first come, first
-served. That request nearly starved. **Strict priority** and **aging** hardly change the mean over both tiers: what tier
-0 gains, tier 1 loses.
+Shortest job first has less than half of the mean latency. The longest answers pay for it: the p99 is worse, and one
+request took almost a minute. It nearly starved.
 
 ## Build 3: a policy of your own
 
@@ -560,7 +513,7 @@ keeps: 0% is the mean of first come, first served, 100% that of shortest job fir
 """
 
 # %%
-policy_scoreboard(ShortestWithAgeing(2), at_large, {policy.name: large[policy.name] for policy in policies})
+policy_scoreboard(ShortestWithAgeing(2), at_large, large)
 
 # %% [markdown]
 """
@@ -623,6 +576,40 @@ quiz("09")
 ## Further (optional)
 
 What the lesson doesn't need. It isn't part of its 85 minutes.
+"""
+
+# %% [markdown]
+"""
+### Four requests, one at a time
+
+**09.c** A, B, C and D arrive at the same moment, in this order, and one runs at a time. They need 9, 1, 2 and 4
+seconds. First come, first served, they'd wait 7.75 seconds on average: (0 + 9 + 10 + 12) / 4. How long do they wait on
+average under shortest job first, in seconds?
+"""
+
+# %%
+predict("09.c", ...)
+
+# %%
+NEEDS = {"A": (9, 1), "B": (1, 1), "C": (2, 0), "D": (4, 1)}  # request: seconds, tier
+STEPS = StepCost(base=1, per_token=0, per_context_token=0)  # every step takes one second, and an answer a step per token
+needs = [Arrival(name, 0, 1, seconds, 16, tier=tier, expected_tokens=seconds) for name, (seconds, tier) in NEEDS.items()]
+
+
+def one_at_a_time(policy):
+    scheduler = Scheduler(BlockPool(8, 16), max_num_seqs=1, max_num_batched_tokens=32, policy=policy)
+    return simulate(scheduler, needs, STEPS, keep_steps=True)
+
+
+small = {policy.name: one_at_a_time(policy()) for policy in (FirstComeFirstServed, ShortestJobFirst, StrictPriority)}
+reveal("09.c", mean(times_of(small["shortest job first"], "queue_time")), unit="s")
+draw_gantts(small, requests=needs)
+
+# %% [markdown]
+"""
+First come, first served suffers from lesson 01's head-of-line blocking: B waits nine seconds to run for one. Shortest
+job first makes only A wait longer. If one request runs at a time and all are there at the start, no other order has a
+smaller mean wait. Otherwise it's only a good heuristic.
 """
 
 # %% [markdown]
@@ -804,8 +791,13 @@ first to be admitted after A and B, although it's offline.
 ### A stream of short requests
 
 Take a single batch slot. Short tier-0 requests arrive one after the other, a little faster than they can be served.
-Near the beginning, one longer tier-1 request arrives; we call it the odd one. Here are streams of 25, 50 and 100 short
-requests:
+Near the beginning, one longer tier-1 request arrives; we call it the odd one.
+
+`PriorityWithAgeing` makes each tier worth `patience` seconds of waiting. With a patience of 10 s, a tier-1 request that
+has waited for 10 seconds has the same rank as a tier-0 request that arrives now. All waiting requests age at the same
+rate, so the order of two never changes, and one rank is enough, on arrival: `arrival_time + tier * patience`.
+
+Here are streams of 25, 50 and 100 short requests:
 """
 
 # %%
@@ -1027,6 +1019,35 @@ short requests are served about as fast as they arrive, so one second of arrival
 
 # %% [markdown]
 """
+### Tiers, on a hundred thousand requests
+
+One request in five is tier 0, the others are tier 1.
+"""
+
+# %%
+policies = (FirstComeFirstServed(), ShortestJobFirst(), StrictPriority(), PriorityWithAgeing(0.5))
+large |= {policy.name: at_large(policy) for policy in policies[2:]}
+
+
+def row_of_latency(name, run):
+    latency, longest_wait = spread(times_of(run, "latency")), max(times_of(run, "queue_time"))
+    best, others = (
+        mean(run.times[request.id].latency for request in many if (request.tier == 0) == is_best)
+        for is_best in (True, False)
+    )
+    return [name, *(f"{seconds:,.2f}" for seconds in (latency.mean, latency.p99, longest_wait, best, others))]
+
+
+Table(
+    columns=["policy", "mean latency, s", "p99 latency, s", "longest queue time, s", "mean latency of tier 0, s", "of tier 1, s"],
+    rows=[row_of_latency(name, run) for name, run in large.items()],
+    caption="100,000 requests",
+)
+
+# %% [markdown]
+"""
+Strict priority and aging hardly change the mean over both tiers: what tier 0 gains, tier 1 loses.
+
 ### Is the waiting time shared fairly?
 
 > **time per output token**: the average time for each token after the first, TPOT for short.
