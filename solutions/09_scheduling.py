@@ -427,8 +427,9 @@ for policy in (FirstComeFirstServed, ShortestJobFirst, StrictPriority):
 
 # %% [markdown]
 """
-The second isn't known in advance, so `expected_tokens` is an estimate, from a small model or from similar requests.
-Here, the estimates are exact.
+These are **first come, first served**, **shortest job first** and **strict priority**. The length of an answer isn't
+known in advance, so `expected_tokens` is an estimate, from a small model or from similar requests. Here, the estimates
+are exact.
 
 ### Requests that are never served
 
@@ -442,10 +443,9 @@ classic fix is to let waiting time count.
 ## Measure: a hundred thousand requests
 
 Load shows what a policy is worth. Requests arrive at random, 480 a second on average (the gaps between them are
-exponentially distributed: a *Poisson* process). This machine can't serve much more, so queues form. Most are short and
-a few are very long: a skew like that of real traffic, though real answers are longer. There are 32 batch slots, a
-budget of 256, and blocks for all, so `optimistic`, which is cheaper to compute, will do. Your scheduler serves them
-all, first come, first served, and then shortest job first.
+exponentially distributed: a *Poisson* process). This machine can't serve much more, so queues form. As in real traffic,
+most are short and a few are very long. There are 32 batch slots, a budget of 256, and blocks for all, so `optimistic`,
+which is cheaper to compute, will do. Your scheduler serves them all, once under each of two policies.
 """
 
 # %%
