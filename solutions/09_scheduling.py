@@ -4,12 +4,12 @@
 
 **A step has room for a limited number of tokens, sequences and blocks. Which requests get in?**
 
-90 minutes · difficulty: medium · routes: serving · prerequisites: lessons 02 (continuous batching), 03 (blocks) and 06
+85 minutes · difficulty: medium · routes: serving · prerequisites: lessons 02 (continuous batching), 03 (blocks) and 06
 (paged attention)
 
 So far, requests were served in the order of arrival, and nothing limited what a step computes for all of them together.
 In this lesson you'll write the part of a server that decides what each step computes: the scheduler. Then you'll run it
-on a hundred thousand requests, without a model.
+on a hundred thousand requests, without a model, and try a policy of your own.
 """
 
 # %%
@@ -67,9 +67,8 @@ max_tokens_each = dict(zip(NAMES, MAX_NEW_TOKENS))
 ## The problem: one long prompt delays every answer
 
 A, C, D and E are decoding. After ten steps, a request with a prompt of 600 tokens arrives; we'll call it L. In lesson
-06, L's whole prompt would go into the next step. The function below limits each step to `budget` tokens; with a large
-`budget`, it does the same as lesson 06. It uses the finished code of this lesson, so look only at the loop: schedule,
-forward pass, update.
+06, L's whole prompt would go into the next step. The function below limits each step to `budget` tokens. It uses the
+finished code of this lesson, so look only at the loop: schedule, forward pass, update.
 """
 
 # %% tags=["measured"]
@@ -102,13 +101,12 @@ line_chart(
 
 # %% [markdown]
 """
-With whole prompts, the step that contains L's prompt stands out. A, C, D and E each get one token in it, but only once
-the whole prompt has been computed: to a reader, all four streams pause. With the limit, the prompt is spread over many
-steps, each of them far shorter than that one.
+With whole prompts, one step stands out: the one with L's prompt. A, C, D and E each get one token in it, but only once
+the whole prompt has been computed, so all four streams pause. With the limit, the prompt is spread over many short
+steps.
 
-L pays for that: with whole prompts, its first token comes at the end of the step in which it arrives. With the limit,
-each step has room for 28 tokens of L, so its 600 tokens take 22 steps. Further down you'll choose the limit yourself,
-on a machine where a token costs less.
+L pays for that. With whole prompts, its first token comes at the end of the step in which it arrives. With the limit,
+each step has room for 28 tokens of L, so its 600 tokens take 22 steps. Further down you'll choose the limit yourself.
 
 > **inter-token latency**: the time between two consecutive tokens of an answer, ITL for short. If the sequence gets a
 > token in every step, its ITL is the duration of a step.
@@ -167,17 +165,8 @@ computed again. These aren't different kinds of work. Prefill, chunk, decode and
 When all known tokens of a sequence are computed, the logits of the last one give the next token. Then one more token is
 known.
 
-A `Sequence` in the library is little more than that. These attributes matter here:
-
-| attribute | meaning |
-|---|---|
-| `prompt_ids`, `output_ids` | tokens of the prompt, and of the answer so far |
-| `num_tokens` | known tokens |
-| `num_computed_tokens` | computed tokens, always the first ones |
-| `blocks` | the blocks allocated to it |
-| `max_new_tokens` | its limit, `max_tokens` |
-| `most_tokens` | the most tokens it can ever have in the cache: prompt + `max_tokens` − 1, since the last token is never computed |
-| `arrival_time`, `tier`, `expected_tokens` | for policies, later in this lesson |
+In the library, a `Sequence` counts both: `num_tokens` are known, and the first `num_computed_tokens` of them are
+computed.
 
 ## Build 1: share the budget
 
@@ -211,12 +200,11 @@ reveal("09.a", shares["E"], unit="tokens")
 
 # %% [markdown]
 """
-F gets nothing in this step. The next steps complete E, then F: the one admitted first is completed first, so that its
-answer can begin or, like E's, go on.
+F gets nothing in this step. The next steps complete E, then F, in the order of admission.
 
 ## Schedule, forward, update
 
-A step has three parts. The scheduler does the first and the last:
+The scheduler does the first and the last part of a step:
 
 ```
 scheduler.schedule()  ──▶  SchedulerOutput  ──▶  runner.forward(scheduler_output)  ──▶  logits
@@ -225,24 +213,22 @@ scheduler.schedule()  ──▶  SchedulerOutput  ──▶  runner.forward(sche
 ```
 
 A `SchedulerOutput` has three fields: `num_scheduled_tokens`, the dict from Build 1; `admitted`, the sequences that
-start running in this step; and `stalled`, the running sequences for which there weren't enough free blocks.
-`scheduler_output.num_tokens` is the total number of scheduled tokens.
+start in this step; and `stalled`, those for which there weren't enough free blocks.
 
-The runner is lesson 06's forward pass and makes no decisions. It packs the tokens, looks up their cache slots, and runs
-the model on one packed batch. It returns logits for every scheduled sequence. In the middle of a prompt they predict a
-token that is already known, so `update` ignores them.
+The runner is lesson 06's forward pass. It makes no decisions, and returns logits for every scheduled sequence. In the
+middle of a prompt they predict a token that is already known, so `update` ignores them.
 
 ## Which requests may start
 
-A new request needs three things before it can start: a batch slot (`max_num_seqs`), some budget, and memory.
+A waiting request needs a batch slot (`max_num_seqs`), some budget, and memory.
 
 > **admission control**: the rule by which a server decides whether a waiting request may start.
 
 Only memory is hard to check, because the length of an answer isn't known in advance. There are two approaches.
 
-**Conservative.** Promise every sequence the most blocks it may ever need, those for its `most_tokens`. Admit a request
-if all promises can be kept at once, however many blocks are held right now. Lesson 06 did that. ("Further" has it as an
-exercise.)
+**Conservative.** Promise every sequence the most blocks it may ever need, those for its `most_tokens`: prompt +
+`max_tokens` − 1, since the last token is never computed. Admit a request if all promises can be kept at once. Lesson 06
+did that.
 
 **Optimistic.** Look at what is free now. Admit a request if there are blocks for its known tokens, and hope that other
 sequences finish before it grows.
@@ -251,22 +237,20 @@ sequences finish before it grows.
 > blocks soon.
 
 Optimism has a price. A running sequence whose last block is full needs another one, and there may be none left. Then it
-**stalls**: it gets no token in this step. It can go on once another sequence finishes. But if all running sequences
+**stalls**: it gets no token in this step, and goes on once another sequence finishes. But if all running sequences
 stall, none will ever finish.
 
 > **deadlock**: a state in which each of several parties waits for something that another one holds, so none can ever
 > continue.
 
-A watermark only makes that less likely ("Further" counts how often). To rule it out, a scheduler must be able to take
-blocks back from a running sequence, which is the subject of lesson 10. Until then, `conservative` is the default.
+A watermark only makes that less likely. To rule it out, a scheduler must take blocks back from a running sequence:
+lesson 10. Until then, `conservative` is the default. ("Further" has it as an exercise, and counts deadlocks.)
 
 ## Build 2: the scheduler
 
-The scheduler makes two decisions: which waiting sequences join the step, and whether there are blocks for the tokens
-that it schedules. Here is an example, made by the library's scheduler. The pool has 6 blocks of 4 tokens, the budget is
-8 tokens, there are three batch slots, and admission is optimistic. P (a prompt of 6 tokens, `max_tokens` 6), Q (10, 4)
-and R (3, 2) wait, in this order. The running sequences share the budget as in Build 1, and those that wait get what is
-left, in order.
+Which waiting sequences join a step? Here is an example, made by the library's scheduler: 6 blocks of 4 tokens, a budget
+of 8 tokens, three batch slots, optimistic admission. P (a prompt of 6 tokens, `max_tokens` 6), Q (10, 4) and R (3, 2)
+wait, in this order. The running sequences share the budget as in Build 1; those that wait get what is left, in order.
 
 **Guess first:** in which step does R join? Then read the table row by row. Which sequence stalls in step 4, and why
 only that one?
@@ -298,10 +282,10 @@ its two blocks and gets no token. R finishes in that step, and in the next one P
 Now see a deadlock: change R's `max_tokens` from 2 to 9 in the cell above, and run it again. R doesn't finish in step 4,
 so no block is freed. In step 6 all three need one, and the scheduler raises `Deadlock`. Then change it back.
 
-**Exercise 09.3.** Write these two decisions, `schedule_waiting` and `allocate_slots`. `schedule` is given: it
-schedules the running sequences, then the waiting ones, and raises a `Deadlock` if no running sequence can continue.
-`SchedulerBase` has the rest: it holds what is in the table, takes requests with `add`, and counts what was computed in
-`update`. (`OutputT` is the class of what `schedule` returns; here it's `SchedulerOutput`.)
+**Exercise 09.3.** Write `schedule_waiting(scheduler_output)`. It admits what it can, and schedules their first tokens
+in the same step. The rest is given: `allocate_slots` schedules `count` tokens of a sequence if there are blocks for
+them, and otherwise the sequence stalls. (`OutputT` is the class of what `schedule` returns; here it's
+`SchedulerOutput`.)
 
 | you have | what it is |
 |---|---|
@@ -309,12 +293,7 @@ schedules the running sequences, then the waiting ones, and raises a `Deadlock` 
 | `self.admit(scheduler_output, sequence)` | takes a sequence out of the queue and appends it to `self.running` and `scheduler_output.admitted` |
 | `self.admission(self, sequence)` | whether there is memory for it, beside those in `self.running`. So it has to be asked before `admit` |
 | `self.max_num_seqs`, `self.max_num_batched_tokens` | at most so many running sequences, and so many tokens in a step |
-| `scheduler_output.num_tokens` | tokens that the step has scheduled so far |
-| `scheduler_output.num_scheduled_tokens`, `.stalled` | dict: sequence → tokens; list |
-| `self.pool.free_queue`, `self.pool.allocate(n)` | the free blocks; a list of n blocks that belong to the caller, n from 0 |
-| `blocks_for(tokens, self.pool.block_size)` | blocks for so many tokens, rounded up |
-
-`schedule_waiting(scheduler_output)` admits what it can, and schedules their first tokens in the same step:
+| `scheduler_output.num_tokens`, `.stalled` | tokens that the step has scheduled so far; the list of sequences that stalled in it |
 
 - An admitted sequence gets what it wants, or what is left of the budget. (If it has run before, part of its answer is
   known, and some of its tokens may still be computed.) Without a token for it, or without a batch slot, it isn't
@@ -323,14 +302,9 @@ schedules the running sequences, then the waiting ones, and raises a `Deadlock` 
   Otherwise small ones could keep it waiting forever.
 - If a running sequence has stalled in this step, none is admitted: it would take the blocks that the stalled one waits
   for.
-
-`allocate_slots(scheduler_output, sequence, count)` schedules all `count` tokens of a sequence, or none. It needs
-blocks for all tokens that will be in the cache after the step. It may have some of them already; new ones go behind
-those in `sequence.blocks`. If too few are free, it stalls, and nothing else changes. (`update` counts the tokens as
-computed later.)
 """
 
-# %% exercise="09.3" given="schedule schedule_running"
+# %% exercise="09.3" given="schedule schedule_running allocate_slots"
 from lessons_lib.scheduling.scheduler import OutputT, SchedulerBase
 
 from lessons_lib.scheduling.scheduler import Scheduler
@@ -340,9 +314,9 @@ from lessons_lib.scheduling.scheduler import Scheduler
 ## Prove it
 
 A scheduler decides *when* a token is computed, and must never change *which* token. The oracle is lesson 05's packed
-batch with whole prompts. We try your scheduler on a small model with random weights: every budget from 4 to 64, up to 4
-batch slots, and an arbitrary token as the end token. Each budget runs twice: with `conservative`, which never stalls,
-and with `optimistic` and a pool so small that sequences stall. (`serve_greedily` is the loop of the opening.)
+batch with whole prompts. Your scheduler serves a small random model with every budget from 4 to 64, up to 4 batch
+slots, and an arbitrary end token: once with `conservative`, which never stalls, and once with `optimistic` and a pool
+so small that sequences stall. (`serve_greedily` is the loop of the opening.)
 """
 
 # %%
@@ -379,20 +353,19 @@ print(f"the longest step takes {max(ms) / median(ms):.1f} times as long as the m
 """
 ## Time
 
-What does a step cost? Part of its work is done once, whatever the step contains: reading the weights, launching the
-operators. Part is done for each token: the matrix products. And attention reads each token in the cache.
+What does a step cost? Part of it is paid once, whatever the step contains: reading the weights, launching operators.
+Part is paid for each token: the matrix products. And attention reads the cache.
 
 > **context tokens**: the tokens that a step attends to, counted once per sequence: all tokens that the sequence has in
 > the cache after the step.
 
-So a rough model of a step's time is a sum of three terms: a constant, one per token, and one per context token.
-("Further" fits it to your machine.) Here: 5 ms per step, 20 µs per token, and 0.2 µs per context token. That's in the
-range of a model with a few billion parameters on one GPU; the numbers are round, not measured.
+So a rough model of a step's time is a sum of three terms. Here: 5 ms per step, 20 µs per token, and 0.2 µs per context
+token, in the range of a model with a few billion parameters on one GPU. (The numbers are round, not measured; "Further"
+fits them to your machine.)
 
-With such a formula we need no model. What a scheduler does depends only on lengths, not on the text. So from here on we
-use a simulator: it runs the loop above with *your* scheduler, skips the forward pass, and lets the formula say how long
-each step takes. An `Arrival` is a request for the simulator. Besides what a server knows, it contains the length of the
-answer, which only the simulator looks at.
+With such a formula we need no model: what a scheduler does depends on lengths, not on the text. From here on, a
+simulator runs the loop above with *your* scheduler, skips the forward pass, and lets the formula say how long each step
+takes. An `Arrival` is a request for the simulator, which also knows how long the answer will be.
 """
 
 # %%
@@ -432,13 +405,10 @@ line_chart(
 
 # %% [markdown]
 """
-A larger budget helps L a lot at first, and then less and less. L's tokens cost the same with every budget, but each
-step costs 5 ms before it has computed anything, and with small chunks L pays that many times. For A, C, D and E it's
-the other way round: at first a larger budget costs them little, and then more and more. The turning point lies where
-the tokens of a step cost as much as the step itself: 5 ms / 20 µs = 250 tokens. So a budget follows from two numbers of
-the machine, and from what readers are promised.
-
-With a clock, we can compute the usual metrics for each request:
+A larger budget helps L a lot at first, and then less and less: its tokens cost the same with every budget, but each
+step costs 5 ms before it has computed anything. For A, C, D and E it's the other way round. The turning point lies
+where the tokens of a step cost as much as the step itself: 5 ms / 20 µs = 250 tokens. So a budget follows from two
+numbers of the machine, and from what readers are promised.
 
 > **time to first token**: the time from arrival to the first token of the answer, TTFT for short.
 
@@ -450,7 +420,7 @@ When a batch slot becomes free, which waiting request gets it?
 
 > **policy**: a rule that orders the waiting requests.
 
-Here, a policy is a class with one method, `rank(sequence)`. The smallest rank goes first. If two ranks are equal, the
+Here, a policy is a class with one method, `rank(sequence)`. The smallest rank goes first. Of two equal ones, the
 sequence that was added to the queue first goes first. A request's **tier** says what the customer pays for: tier 0 is
 the best.
 """
@@ -461,40 +431,9 @@ for policy in (FirstComeFirstServed, ShortestJobFirst, StrictPriority):
 
 # %% [markdown]
 """
-**First come, first served** looks only at the arrival time. **Shortest job first** looks at the length of the answer.
-That isn't known in advance, so `expected_tokens` is an estimate: it may come from a small model, or from the lengths of
-the answers to similar requests. Here, the estimates are exact. **Strict priority** looks at the tier.
-
-**09.c** A, B, C and D arrive at the same moment, in this order, and one runs at a time. They need 9, 1, 2 and 4
-seconds. First come, first served, they'd wait 7.75 seconds on average: (0 + 9 + 10 + 12) / 4. How long do they wait on
-average under shortest job first, in seconds?
-"""
-
-# %%
-predict("09.c", ...)
-
-# %%
-NEEDS = {"A": (9, 1), "B": (1, 1), "C": (2, 0), "D": (4, 1)}  # request: seconds, tier
-STEPS = StepCost(base=1, per_token=0, per_context_token=0)  # every step takes one second, and an answer a step per token
-needs = [Arrival(name, 0, 1, seconds, 16, tier=tier, expected_tokens=seconds) for name, (seconds, tier) in NEEDS.items()]
-
-
-def one_at_a_time(policy):
-    scheduler = Scheduler(BlockPool(8, 16), max_num_seqs=1, max_num_batched_tokens=32, policy=policy)
-    return simulate(scheduler, needs, STEPS, keep_steps=True)
-
-
-small = {policy.name: one_at_a_time(policy()) for policy in (FirstComeFirstServed, ShortestJobFirst, StrictPriority)}
-reveal("09.c", mean(times_of(small["shortest job first"], "queue_time")), unit="s")
-draw_gantts(small, requests=needs)
-
-# %% [markdown]
-"""
-The chart shows why. First come, first served suffers from lesson 01's head-of-line blocking: B waits nine seconds to
-run for one. Shortest job first makes only A wait longer. If one request runs at a time and all are there at the start,
-no other order has a smaller mean wait. With several batch slots and later arrivals, it's only a good heuristic.
-
-Strict priority serves C first, the only one of tier 0. ("Further" has a larger example to step through.)
+These are **first come, first served**, **shortest job first** and **strict priority**. The length of an answer isn't
+known in advance, so `expected_tokens` is an estimate, from a small model or from similar requests. Here, the estimates
+are exact.
 
 ### Requests that are never served
 
@@ -505,19 +444,12 @@ classic fix is to let waiting time count.
 
 > **aging**: raising the priority of a request the longer it waits, so that every request is served eventually.
 
-`PriorityWithAgeing` makes each tier worth `patience` seconds of waiting. With a patience of 10 s, a tier-1 request that
-has waited for 10 seconds has the same rank as a tier-0 request that arrives now. All waiting requests age at the same
-rate, so the order of two requests never changes, and it's enough to rank a request once, when it arrives:
-`arrival_time + tier * patience`. ("Further" shows it at work, and has an exercise with one more idea.)
-
 ## Measure: a hundred thousand requests
 
-Small examples show how a policy works. Load shows what it's worth. Requests arrive at random, 480 a second on average
-(the gaps between them are exponentially distributed: a *Poisson* process). This machine can't serve much more, so
-queues form. Most are short and a few are very long: a skew like that of real traffic, though real answers are longer.
-One in five is tier 0, the others are tier 1. There are 32 batch slots and a budget of 256, and the pool is so large
-that no request waits for memory (so `optimistic`, which is cheaper to compute, will do). Your scheduler serves them
-all, once under each policy.
+Load shows what a policy is worth. Requests arrive at random, 480 a second on average (the gaps between them are
+exponentially distributed: a *Poisson* process). This machine can't serve much more, so queues form. As in real traffic,
+most are short and a few are very long. There are 32 batch slots, a budget of 256, and blocks for all, so `optimistic`,
+which is cheaper to compute, will do. Your scheduler serves them all, once under each of two policies.
 """
 
 # %%
@@ -533,75 +465,81 @@ def at_large(policy, requests=many):
     return simulate(scheduler, requests, COST)
 
 
-policies = (FirstComeFirstServed(), ShortestJobFirst(), StrictPriority(), PriorityWithAgeing(0.5))
-large = {policy.name: at_large(policy) for policy in policies}
+large = {policy.name: at_large(policy) for policy in (FirstComeFirstServed(), ShortestJobFirst())}
 
 # %% [markdown]
 """
-A mean hides the requests that fared badly, so the table also shows the 99th percentile.
+A mean hides the requests that fared badly, so we also look at the 99th percentile.
 
 > **99th percentile**: the value that 99 of 100 values don't exceed, p99 for short. One request in a hundred fares
 > worse.
 
 **Guess first:** compared with first come, first served, which of these does shortest job first make better, and which
-worse: the mean latency, the 99th percentile, the longest queue time?
+worse: the mean latency, the 99th percentile, the longest latency?
 """
 
 # %%
-def row_of_latency(name, run):
-    latency, longest_wait = spread(times_of(run, "latency")), max(times_of(run, "queue_time"))
-    best, others = (
-        mean(run.times[request.id].latency for request in many if (request.tier == 0) == is_best)
-        for is_best in (True, False)
-    )
-    return [name, *(f"{seconds:,.2f}" for seconds in (latency.mean, latency.p99, longest_wait, best, others))]
-
-
-Table(
-    columns=[
-        "policy", "mean latency, s", "p99 latency, s", "longest queue time, s", "mean latency of tier 0, s",
-        "of tier 1, s",
-    ],
-    rows=[row_of_latency(name, run) for name, run in large.items()],
-    caption="100,000 requests",
-)
+for name, run in large.items():
+    latency = spread(times_of(run, "latency"))
+    print(f"{name}: mean latency {latency.mean:.2f} s, p99 {latency.p99:.2f} s, longest {latency.worst:.2f} s")
 
 # %% [markdown]
 """
-**Shortest job first** has the smallest mean latency, less than half that of first come, first served. The longest
-answers pay for it: the p99 is the worst of the four, and the longest wait is dozens of times that of first come,
-first served. That request nearly starved.
+Shortest job first has less than half of the mean latency. The longest answers pay for it: the p99 is worse, and one
+request took almost a minute. It nearly starved.
 
-**Strict priority** and **aging** hardly change the mean over both tiers. What tier 0 gains, tier 1 loses: the last two
-columns.
+## Build 3: a policy of your own
 
-"Further" has more metrics and a measure of fairness for the same runs, and compares them with static batching.
+Can a policy keep most of what shortest job first gains, and still let no request wait without end? And is the length of
+the answer the right measure? A token of a prompt takes 20 µs. A token of an answer takes as much, and its share of a
+step's 5 ms: with 32 in a batch, 156 µs more. Here, the average prompt has 40 tokens, and the average answer 7.
 
-## Stretch (optional): a policy of your own
+**Exercise 09.5.** Write `rank` of `ShortestWithAgeing`, from a sequence's `arrival_time`, `expected_tokens` and
+`len(sequence.prompt_ids)`. Both lengths are from 1 to 512, and `self.patience`, in seconds, is above 0. It must keep
+three promises, whatever else differs:
 
-Shortest job first has the best mean and the worst p99. Write a policy whose p99 latency is below that of shortest job
-first, while its mean stays below that of first come, first served. Aging does that too, but it gains hardly anything.
-The score is the share of the gain that your policy keeps: 0% is the mean of first come, first served, 100% that of
-shortest job first. `rank` gets a sequence; `arrival_time`, `expected_tokens`, `tier` and `prompt_ids` are among its
-attributes, and in this traffic the estimates are exact. Look at the last column of the scoreboard, too: would you offer
-your policy to customers?
+- Of two that arrive at the same time, one whose prompt and expected answer are both shorter goes first.
+- None is overtaken by one that arrived more than `self.patience` seconds after it.
+- A short one (prompt 1, expected answer 1) overtakes a long one (500, 500) that arrived less than half of
+  `self.patience` before it.
 
-The scoreboard serves the hundred thousand requests once more, with your policy. The cell starts out with first come,
-first served.
+Example with a patience of 2 s: A (500, 500) arrives at 10 s, B (20, 20) also at 10 s, C (1, 1) at 10.9 s, and D (1, 1)
+at 12.1 s. B and C go before A, and D goes after it. Whether C goes before B is up to you, like everything else.
+"""
+
+# %% exercise="09.5" given="__init__"
+from lessons_lib.scheduling.policies import ShortestWithAgeing
+
+# %% [markdown]
+"""
+Your policy serves the hundred thousand requests, with a patience of 2 s. The score is the share of the gain that it
+keeps: 0% is the mean of first come, first served, 100% that of shortest job first.
 """
 
 # %%
-class MyPolicy:
-    name = "mine"
-
-    def rank(self, sequence):
-        return sequence.arrival_time  # replace this
-
-
-policy_scoreboard(MyPolicy(), at_large, {policy.name: large[policy.name] for policy in policies})
+policy_scoreboard(ShortestWithAgeing(2), at_large, large)
 
 # %% [markdown]
 """
+Which patience would you offer to customers? Here are five, on the first 20,000 requests:
+"""
+
+# %%
+patiences = (1 / 8, 1 / 2, 2, 8, 32)
+latencies = [spread(times_of(at_large(ShortestWithAgeing(patience), many[:20_000]), "latency")) for patience in patiences]
+curves = {name: [getattr(each, key) for each in latencies] for name, key in (("mean", "mean"), ("p99", "p99"), ("longest", "worst"))}
+in_words = "; ".join(f"{name}: {', '.join(f'{value:.2f}' for value in values)}" for name, values in curves.items())
+line_chart(
+    patiences, curves, xlabel="patience, s (log scale)", ylabel="latency, s (log scale)", log="xy",
+    alt=f"Latency in seconds, for a patience of {', '.join(map(str, patiences))} s. {in_words}.",
+)  # fmt: skip
+
+# %% [markdown]
+"""
+The larger the patience, the more the policy may reorder. The mean falls, and the longest latency is what you pay for it.
+
+**Stretch (optional).** Keep the patience at 2 s, change your `rank`, and raise the score. The library's policy has 66%.
+
 ## What is still wrong
 
 **Conservative admission wastes memory.** Most answers end long before `max_tokens`, so most of what it promises stays
@@ -641,7 +579,41 @@ quiz("09")
 """
 ## Further (optional)
 
-What the lesson doesn't need. It isn't part of its 90 minutes.
+What the lesson doesn't need. It isn't part of its 85 minutes.
+"""
+
+# %% [markdown]
+"""
+### Four requests, one at a time
+
+**09.c** A, B, C and D arrive at the same moment, in this order, and one runs at a time. They need 9, 1, 2 and 4
+seconds. First come, first served, they'd wait 7.75 seconds on average: (0 + 9 + 10 + 12) / 4. How long do they wait on
+average under shortest job first, in seconds?
+"""
+
+# %%
+predict("09.c", ...)
+
+# %%
+NEEDS = {"A": (9, 1), "B": (1, 1), "C": (2, 0), "D": (4, 1)}  # request: seconds, tier
+STEPS = StepCost(base=1, per_token=0, per_context_token=0)  # every step takes one second, and an answer a step per token
+needs = [Arrival(name, 0, 1, seconds, 16, tier=tier, expected_tokens=seconds) for name, (seconds, tier) in NEEDS.items()]
+
+
+def one_at_a_time(policy):
+    scheduler = Scheduler(BlockPool(8, 16), max_num_seqs=1, max_num_batched_tokens=32, policy=policy)
+    return simulate(scheduler, needs, STEPS, keep_steps=True)
+
+
+small = {policy.name: one_at_a_time(policy()) for policy in (FirstComeFirstServed, ShortestJobFirst, StrictPriority)}
+reveal("09.c", mean(times_of(small["shortest job first"], "queue_time")), unit="s")
+draw_gantts(small, requests=needs)
+
+# %% [markdown]
+"""
+First come, first served suffers from lesson 01's head-of-line blocking: B waits nine seconds to run for one. Shortest
+job first makes only A wait longer. If one request runs at a time and all are there at the start, no other order has a
+smaller mean wait. Otherwise it's only a good heuristic.
 """
 
 # %% [markdown]
@@ -823,8 +795,13 @@ first to be admitted after A and B, although it's offline.
 ### A stream of short requests
 
 Take a single batch slot. Short tier-0 requests arrive one after the other, a little faster than they can be served.
-Near the beginning, one longer tier-1 request arrives; we call it the odd one. Here are streams of 25, 50 and 100 short
-requests:
+Near the beginning, one longer tier-1 request arrives; we call it the odd one.
+
+`PriorityWithAgeing` makes each tier worth `patience` seconds of waiting. With a patience of 10 s, a tier-1 request that
+has waited for 10 seconds has the same rank as a tier-0 request that arrives now. All waiting requests age at the same
+rate, so the order of two never changes, and one rank is enough, on arrival: `arrival_time + tier * patience`.
+
+Here are streams of 25, 50 and 100 short requests:
 """
 
 # %%
@@ -1046,6 +1023,35 @@ short requests are served about as fast as they arrive, so one second of arrival
 
 # %% [markdown]
 """
+### Tiers, on a hundred thousand requests
+
+One request in five is tier 0, the others are tier 1.
+"""
+
+# %%
+policies = (FirstComeFirstServed(), ShortestJobFirst(), StrictPriority(), PriorityWithAgeing(0.5))
+large |= {policy.name: at_large(policy) for policy in policies[2:]}
+
+
+def row_of_latency(name, run):
+    latency, longest_wait = spread(times_of(run, "latency")), max(times_of(run, "queue_time"))
+    best, others = (
+        mean(run.times[request.id].latency for request in many if (request.tier == 0) == is_best)
+        for is_best in (True, False)
+    )
+    return [name, *(f"{seconds:,.2f}" for seconds in (latency.mean, latency.p99, longest_wait, best, others))]
+
+
+Table(
+    columns=["policy", "mean latency, s", "p99 latency, s", "longest queue time, s", "mean latency of tier 0, s", "of tier 1, s"],
+    rows=[row_of_latency(name, run) for name, run in large.items()],
+    caption="100,000 requests",
+)
+
+# %% [markdown]
+"""
+Strict priority and aging hardly change the mean over both tiers: what tier 0 gains, tier 1 loses.
+
 ### Is the waiting time shared fairly?
 
 > **time per output token**: the average time for each token after the first, TPOT for short.
@@ -1201,11 +1207,11 @@ Table(columns=AT_LARGE, rows=rows, caption="Mean / p99 of 100,000 requests; Jain
 
 # %% [markdown]
 """
-**Balanced lengths** has a better mean and a better p99 than first come, first served. Judged by these two, it would do
-well in the stretch task. But its longest wait is almost as bad as that of shortest job first: a request far from the
-target waits until the running sequences offset it. So its slowdowns are the least even. It was designed for TPOT, but
-its TPOT is about the same as the others', because under this cost model a large cache makes a step only slightly more
-expensive. On another machine that may differ.
+**Balanced lengths** has a better mean and a better p99 than first come, first served. Judged by these two, it does
+well. But its longest wait is almost as bad as that of shortest job first: a request far from the target waits until the
+running sequences offset it. So its slowdowns are the least even. It was designed for TPOT, but its TPOT is about the
+same as the others', because under this cost model a large cache makes a step only slightly more expensive. On another
+machine that may differ.
 """
 
 # %% [markdown]

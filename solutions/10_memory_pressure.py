@@ -4,7 +4,7 @@
 
 **A sequence needs a block and none is free. Now what?**
 
-90 minutes · difficulty: medium · routes: serving · prerequisites: lesson 03 (blocks), lesson 06 (paged attention) and
+85 minutes · difficulty: medium · routes: serving · prerequisites: lesson 03 (blocks), lesson 06 (paged attention) and
 lesson 09 (the scheduler)
 
 Lesson 09 had two ways to admit a sequence. Conservative admission promises blocks that mostly go unused. Optimistic
@@ -107,11 +107,11 @@ for sequence in scheduler.running:
 # %% [markdown]
 """
 With conservative admission, one sequence runs alone most of the time, and more than half of the pool is unused. With
-optimistic admission, all six start. Then each of them fills its last block and waits for another one to free a block.
-None of them ever will.
+optimistic admission, all six start. Then each fills its last block and waits for another one to free a block. None ever
+will.
 
-To break a deadlock, one sequence has to give its blocks back. That's less drastic than it sounds: all it loses is its
-keys and values, and we can get those back.
+To break a deadlock, one sequence has to give its blocks back. All it loses is its keys and values, and we can get those
+back.
 
 > **preemption**: taking the blocks of a running sequence so that another one can continue. The preempted sequence
 > returns to the waiting queue and continues later.
@@ -139,9 +139,8 @@ When a sequence needs a block and none is free, the scheduler makes room:
 3. **Put it back in the waiting queue**, with the same rank as before. The tokens it has generated so far are kept: they
    have already been sent.
 
-The third point is why preemption is so easy to add. A waiting sequence that already has part of an answer is nothing
-special: lesson 09's rule computes every known token that hasn't been computed yet, whether it belongs to the prompt or
-to the answer.
+A waiting sequence that already has part of an answer is nothing special: lesson 09's rule computes every known token
+that hasn't been computed yet, whether it belongs to the prompt or to the answer.
 
 ## Build 1: the victim
 
@@ -195,15 +194,15 @@ print(f"the same requests with your rule: {preemptions} preemptions, {gave_way} 
 
 # %% [markdown]
 """
-Your rule never acts against the policy, at about the same number of steps as "newest". It also guarantees progress. The
-running sequence that the policy serves first is never the victim while others run, so it gets its blocks in every step
-and finishes; then the next one is first. Under first come, first served, every sequence therefore finishes: no later
-arrival ever ranks ahead of it. Under strict priority or shortest job first a sequence can starve, as in lesson 09.
+Your rule never acts against the policy. It also guarantees progress: the running sequence that the policy serves first
+is never the victim while others run, so it gets its blocks in every step and finishes; then the next one is first.
+Under first come, first served, every sequence therefore finishes. Under strict priority or shortest job first one can
+starve, as in lesson 09.
 
 ## Build 2: preemption
 
-The library's `PreemptiveScheduler` is a subclass of lesson 09's `Scheduler`. What matters most is its `allocate_slots`:
-if a running sequence can't get its blocks, it preempts a victim and tries again.
+In the library's `PreemptiveScheduler`, a subclass of lesson 09's `Scheduler`, a running sequence that can't get its
+blocks no longer stalls: `allocate_slots` preempts a victim and tries again.
 """
 
 # %%
@@ -295,8 +294,8 @@ print("the step computes tokens of:", *(sequence.id for sequence in scheduler_ou
 Not six, and not three. F's two blocks go to A and B, E's to C and D. Then nothing is left to do for E and F: victims
 need no blocks.
 
-A step that preempts a sequence doesn't admit any. A sequence admitted now would take the blocks that have just been
-freed. Under first come, first served it would also rank behind every running sequence, so it would be the next victim.
+A step that preempts a sequence doesn't admit any. One admitted now would take the blocks that have just been freed,
+and, under first come, first served, be the next victim.
 
 Now let's serve the six stories from the pool in which they deadlocked, with your two functions. The picture starts one
 step before the first preemption: go one step further, and look at the waiting queue and the victim's blocks. The
@@ -358,9 +357,9 @@ The alternative is to keep the victim's keys and values somewhere else.
 
 > **swap space**: that other memory, divided into blocks of the same size, with a block pool of its own.
 
-Then nothing has to be recomputed. The price is two copies, out and in. The scheduler itself copies nothing: before it
-calls your `preempt_sequence`, it allocates blocks of the swap space, `victim.swapped`, and adds `BlockCopy`s to its
-output. They are carried out before the forward pass. If the swap space is full, the victim's cache is dropped instead.
+Then nothing has to be recomputed, at the price of two copies. The scheduler itself copies nothing: before it calls your
+`preempt_sequence`, it allocates blocks of the swap space, `victim.swapped`, and adds `BlockCopy`s to its output. They
+are carried out before the forward pass. If the swap space is full, the victim's cache is dropped instead.
 """
 
 # %%
@@ -373,14 +372,10 @@ print("the first of them:", block_copies[0])
 
 # %% [markdown]
 """
-Only blocks that hold computed tokens are copied. A sequence that was swapped out in the middle of its prefill resumes
-where it left off.
-
 ## When is swapping cheaper?
 
-This was recorded on a GPU, with a model of Llama 3.1's shape (8 billion parameters, 32 layers). A layer's keys are
-gathered into one buffer, and its values into another, before they are sent, so each direction takes 64 transfers,
-however many blocks there are. "Prefill" is a step that computes the victim's tokens and nothing else.
+This was recorded on a GPU, with a model of Llama 3.1's shape (8 billion parameters, 32 layers). "Prefill" is a step
+that computes the victim's tokens and nothing else.
 """
 
 # %%
@@ -394,12 +389,10 @@ Table(columns=["tokens", "MB", "GB/s", "swap out and in, ms", "prefill, ms"], ro
 
 # %% [markdown]
 """
-The times of a swap lie on a straight line, or nearly. A prefill's don't quite: the longer it is, the more a token
-costs, since it attends to more of them. The line from the first row to the last will do here. But neither line starts
-at 0. A swap takes a millisecond or two however few bytes it moves, and that has to be paid. A step has a base as well:
-all weights are read, however few tokens it computes. That need not be paid, if a victim comes back in a step that runs
-anyway, for the other sequences. From how many tokens on is swapping cheaper: about a hundred, or about a thousand?
-Guess, then find out.
+Both times lie roughly on a straight line, and neither line starts at 0. A swap takes a millisecond or two however few
+bytes it moves, and that has to be paid. A step has a base as well: all weights are read, however few tokens it
+computes. That need not be paid, if a victim comes back in a step that runs anyway, for the other sequences. From how
+many tokens on is swapping cheaper: about a hundred, or about a thousand? Guess, then find out.
 
 ## Build 3: swap or recompute
 
@@ -447,19 +440,19 @@ print(f"the shortest victim that is swapped has {break_even} tokens")
 
 # %% [markdown]
 """
-Long victims are clearly cheaper to swap here. ("Further" has a measurement that shows whether it was right to ignore
-the base of a step.) But the break-even is a fact about one machine and one model. So measure.
+Long victims are clearly cheaper to swap here. But the break-even is a fact about one machine and one model. So measure.
+("Further" has a measurement that shows whether it was right to ignore the base of a step.)
 
 ## Watermarks and thrashing
 
 A pool that is always full has another problem. Suppose a sequence is admitted with the last free blocks, and in the
-next step a running sequence needs a block. Under first come, first served the new sequence ranks last, so it is the
-victim, and its prefill was wasted. It waits, some blocks become free, it is admitted again, and so on.
+next step a running sequence needs a block. The new one ranks last, so it is the victim, and its prefill was wasted. It
+waits, some blocks become free, it is admitted again, and so on.
 
 > **thrashing**: spending more and more work on restoring what was thrown out a moment ago.
 
-There are two remedies: run fewer sequences at a time, or use lesson 09's watermark. We try them in the simulator. 100
-requests with short prompts and long answers are all present from the start; the pool has 96 blocks of 16 tokens.
+There are two remedies: run fewer sequences at a time, or use lesson 09's watermark. We try them in the simulator, with
+100 requests that are all present from the start, and 96 blocks of 16 tokens.
 """
 
 # %%
@@ -479,17 +472,17 @@ first, last = recording.rows[0], recording.rows[-1]
 GPU = StepCost(recording.step_s, (last["recompute_s"] - first["recompute_s"]) / (last["tokens"] - first["tokens"]), 0)
 SLOW = StepCost(base=5e-3, per_token=1e-3, per_context_token=0)
 WAYS = {"32 at a time": {}, "32, watermark 20": dict(watermark=20), "6 at a time": dict(max_num_seqs=6)}
-
-
-def row_of_way(name, way):
-    scheduler, run = in_96_blocks(GPU, **way)
-    return [name, scheduler.num_preempted, run.computed_tokens - needed, run.num_steps]
-
-
+ways = {name: in_96_blocks(GPU, **way) for name, way in WAYS.items()}
+_, plain = ways["32 at a time"]
+rows = []
+for name, (scheduler, run) in ways.items():
+    more, saved = run.num_steps - plain.num_steps, plain.computed_tokens - run.computed_tokens
+    per_step = f"{saved / more:.0f}" if more else "–"
+    rows.append([name, scheduler.num_preempted, run.computed_tokens - needed, run.num_steps, per_step])
 print(f"a step of the GPU above takes {1000 * GPU.base:.2f} ms with 32 sequences, and {1e6 * GPU.per_token:.1f} µs more for each token")
 Table(
-    columns=["sequences that may run", "preemptions", "tokens computed twice", "steps"],
-    rows=[row_of_way(*way) for way in WAYS.items()],
+    columns=["sequences that may run", "preemptions", "tokens computed twice", "steps", "tokens saved per added step"],
+    rows=rows,
     caption=f"100 requests in 96 blocks; {needed:,} tokens are needed anyway",
 )
 
@@ -501,17 +494,17 @@ more steps.
 
 ### Predict
 
-**10.c** On the GPU above, how many percent more answer tokens per second come out with a watermark of 20 than without
-one? (Fewer: a negative number.)
+**10.c** On the GPU above, how many tokens that are computed twice cost as much time as one more step?
+
+So which remedy is worth it there?
 """
 
 # %%
-predict("10.c", ...)  # %
+predict("10.c", ...)  # tokens
 
 # %%
 rates = {name: [answer_tokens / in_96_blocks(cost, **way)[1].seconds for cost in (GPU, SLOW)] for name, way in WAYS.items()}
-without, with_watermark = (rates[name][0] for name in ("32 at a time", "32, watermark 20"))
-reveal("10.c", 100 * (with_watermark / without - 1), unit="%", tolerance=0.5)
+reveal("10.c", GPU.base / GPU.per_token, unit="tokens", tolerance=0.1)
 Table(
     columns=["sequences that may run", "the GPU above", f"a step of {1000 * SLOW.base:.0f} ms and {1000 * SLOW.per_token:.0f} ms per token"],
     rows=[[name, *(f"{rate:,.0f}" for rate in both)] for name, both in rates.items()],
@@ -520,11 +513,11 @@ Table(
 
 # %% [markdown]
 """
-With these costs, thrashing is nearly free. A step reads 16 GB of weights, whatever it computes, and the 14,500 tokens
-that the watermark saves cost less than the 320 steps that it adds. So the watermark makes it slower, and running only
-six at a time a lot slower. Where a token costs a fifth of a step, as in the last column, the order is the opposite.
+Neither. A step reads 16 GB of weights whatever it computes, and costs as much as 258 tokens; the watermark saves 45 for
+each step that it adds, and running six at a time 19. On the machine of the last column, a step costs as much as 5
+tokens, and the order is the opposite.
 
-Does a swap space help here? We give the GPU one, and your `should_swap` decides for each victim:
+Does a swap space help on the GPU? Your `should_swap` decides for each victim:
 """
 
 # %%
@@ -536,9 +529,9 @@ for name, options in {"always recompute": {}, "your choice": dict(swap_space=Blo
 # %% [markdown]
 """
 Your function recomputes most victims: the last in rank has often just been admitted, and is shorter than the
-break-even. The longer ones are swapped, and most of the work that was done twice goes away. But it was cheap: without
-it, the run is half a second shorter, and the swaps, at about 2 ms each, take half of that back. vLLM's current engine
-always recomputes.
+break-even. The longer ones are swapped, and most of the work that was done twice goes away. But it was cheap: the run
+is half a second shorter, and the swaps, at about 2 ms each, take half of that back. vLLM's current engine always
+recomputes.
 
 ## Prove it
 
@@ -610,7 +603,7 @@ quiz("10")
 """
 ## Further (optional)
 
-What the lesson doesn't need. It isn't part of its 90 minutes.
+What the lesson doesn't need. It isn't part of its 85 minutes.
 """
 
 # %% [markdown]
@@ -687,9 +680,10 @@ small blocks, swapping is slow because of the many small transfers (see the next
 """
 ### Many small transfers
 
-What if blocks aren't gathered? We can estimate both costs (`PreemptionCost` does). Swapping copies bytes, out and in:
-each block takes the time to start its copy, and that of its bytes. Recomputing adds some tokens to a step that runs
-anyway.
+In the recording, a layer's keys are gathered into one buffer, and its values into another, before they are sent: 64
+transfers in each direction, however many blocks there are. What if they aren't gathered? We can estimate both costs
+(`PreemptionCost` does). Swapping copies bytes, out and in: each block takes the time to start its copy, and that of its
+bytes. Recomputing adds some tokens to a step that runs anyway.
 
 Take lesson 09's cost of a step, and the cache of a model with 8 billion parameters: 32 layers, 8 KV heads of 128
 elements in bfloat16. Assume a bandwidth of 50 GB/s between CPU and GPU memory. A block isn't contiguous: every layer

@@ -12,6 +12,7 @@ from lessons_lib.scheduling.policies import (
     FirstComeFirstServed,
     PriorityWithAgeing,
     ShortestJobFirst,
+    ShortestWithAgeing,
     StrictPriority,
     WaitingQueue,
 )
@@ -51,6 +52,7 @@ __all__ = [
     "SchedulerOutput",
     "Sequence",
     "ShortestJobFirst",
+    "ShortestWithAgeing",
     "StepCost",
     "StrictPriority",
     "WaitingQueue",

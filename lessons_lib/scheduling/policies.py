@@ -79,6 +79,30 @@ class PriorityWithAgeing:
         return sequence.arrival_time + sequence.tier * self.patience - head_start
 
 
+class ShortestWithAgeing:
+    """Short requests first, but waiting counts too: none is overtaken by one that arrives more than `patience` later.
+
+    Attributes:
+        patience: seconds, above 0.
+
+    Raises:
+        ValueError: `patience` isn't above 0.
+    """
+
+    name = "shortest first with aging"
+
+    def __init__(self, patience: float):
+        if not patience > 0:
+            raise ValueError(f"patience is {patience} seconds; it must be above 0.")
+        self.patience = patience
+
+    def rank(self, sequence: Sequence) -> float:
+        answer = sequence.max_new_tokens if sequence.expected_tokens is None else sequence.expected_tokens
+        cost = len(sequence.prompt_ids) + 8 * answer  # in prompt tokens
+        # Grows fast among short requests, since most are short, and never reaches 1.
+        return sequence.arrival_time + self.patience * cost / (cost + 60)
+
+
 class BalancedLengths:
     """Among the first few waiting sequences, the one that brings the mean length of the running ones closest to a
     target.

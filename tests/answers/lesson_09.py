@@ -1,10 +1,11 @@
 """Answers to the exercises of lesson 09: what learners get wrong, and other ways to be right."""
 
+import math
 import time
 
 from answers import Wrong
 from lessons_lib.kv_cache.block_pool import blocks_for
-from lessons_lib.scheduling.policies import PriorityWithAgeing
+from lessons_lib.scheduling.policies import PriorityWithAgeing, ShortestWithAgeing
 from lessons_lib.scheduling.scheduler import Deadlock, Scheduler, conservative, share_budget
 
 
@@ -672,6 +673,68 @@ def rank_of_floats(self, sequence):
     """Turns the arrival time into an equal float."""
     sequence.arrival_time = float(sequence.arrival_time)
     return PriorityWithAgeing.rank(self, sequence)
+
+
+# 09.5 ShortestWithAgeing
+
+
+def shortest(rank):
+    return type("ShortestWithAgeing", (ShortestWithAgeing,), {"rank": rank})
+
+
+def later_by(part):
+    """The arrival time, later by a part of the patience."""
+    return shortest(lambda self, s: s.arrival_time + self.patience * part(s.expected_tokens))
+
+
+def in_windows(self, s):
+    return s.arrival_time // self.patience, s.expected_tokens
+
+
+def postpones_the_arrival(self, s):
+    s.arrival_time += self.patience * s.expected_tokens / 512
+    return s.arrival_time
+
+
+def uses_up_the_patience(self, s):
+    self.patience /= 2
+    return s.arrival_time + self.patience * s.expected_tokens / 512
+
+
+def counts_its_calls(self, s):
+    self.calls = getattr(self, "calls", 0) + 1e-9
+    return s.arrival_time + self.patience * s.expected_tokens / 512 - self.calls
+
+
+def rank_linear(self, s):
+    return s.arrival_time + self.patience * s.expected_tokens / 512
+
+
+def rank_by_a_reciprocal(self, s):
+    return s.arrival_time + self.patience * (1 - 1 / s.expected_tokens)
+
+
+def rank_by_a_logarithm(self, s):
+    return s.arrival_time + self.patience * math.log(s.expected_tokens, 512)
+
+
+def rank_by_cost(self, s):
+    cost = len(s.prompt_ids) + 8 * s.expected_tokens
+    return s.arrival_time + self.patience * cost / (cost + 60)
+
+
+def rank_by_prompt_and_answer(self, s):
+    return s.arrival_time + self.patience * (len(s.prompt_ids) + s.expected_tokens) / 1024
+
+
+def rank_by_a_root(self, s):
+    return 1000 * (s.arrival_time - self.patience * (1 - math.sqrt(s.expected_tokens / 512)))
+
+
+def rank_as_a_pair(self, s):
+    """Grows in a few steps; within a step, the number of tokens decides."""
+    step = sum(s.expected_tokens > most for most in (2, 8, 32, 128))
+    return s.arrival_time + self.patience * step / 4, s.expected_tokens
 
 
 def in_order_of_arrival(running, budget):
@@ -1375,6 +1438,46 @@ WRONG = {
         Wrong("head start taken away", aging(takes_the_head_start_away), "your code changed the policy"),
         Wrong("patience shortened", aging(shortens_the_patience), "your code changed the policy"),
     ],
+    "09.5": [
+        Wrong("arrival only", shortest(lambda self, s: s.arrival_time), "the same for short and long requests"),
+        Wrong("length only", shortest(lambda self, s: s.expected_tokens), "ignores the arrival time"),
+        Wrong("a pair", shortest(lambda self, s: (s.arrival_time, s.expected_tokens)), "A tuple (arrival, length)"),
+        Wrong(
+            "length first",
+            shortest(lambda self, s: (s.expected_tokens, s.arrival_time)),
+            "B arrived more than `patience`",
+        ),
+        Wrong("windows", shortest(in_windows), "divide time into windows"),
+        Wrong("long ones first", later_by(lambda n: -n / 512), "Here the longer request goes first"),
+        Wrong(
+            "newest first", shortest(lambda self, s: s.expected_tokens / 512 - s.arrival_time), "the newest goes first"
+        ),
+        Wrong(
+            "seconds for tokens",
+            shortest(lambda self, s: s.arrival_time + s.expected_tokens / 100),
+            "doesn't use `self.patience`",
+        ),
+        Wrong("patience per token", later_by(lambda n: n), "your rank grows by 1,022 s from the shortest"),
+        Wrong("too little", later_by(lambda n: n / 2000), "your rank grows by 0.499 s from 1 to 500 tokens"),
+        Wrong("a limit", later_by(lambda n: min(1, n / 100)), "Both have the same rank"),
+        Wrong("rounded", shortest(lambda self, s: round(rank_linear(self, s), 1)), "Both have the same rank"),
+        Wrong(
+            "its own limit",
+            shortest(lambda self, s: s.arrival_time + self.patience * s.expected_tokens / s.max_new_tokens),
+            "depends on `max_new_tokens`",
+        ),
+        Wrong(
+            "a part for the prompt and one for the answer",
+            shortest(lambda self, s: s.arrival_time + self.patience * (s.expected_tokens + len(s.prompt_ids)) / 512),
+            "your rank grows by 3.992 s from the shortest",
+        ),
+        Wrong("tiers", shortest(lambda self, s: rank_linear(self, s) + s.tier * self.patience), "depends on the tier"),
+        Wrong("the clock", shortest(lambda self, s: rank_linear(self, s) - time.perf_counter()), "leave the clock out"),
+        Wrong("another rank each time", shortest(counts_its_calls), "should never change"),
+        Wrong("moves the arrival", shortest(postpones_the_arrival), "your code changed the sequence"),
+        Wrong("changes the patience", shortest(uses_up_the_patience), "your code changed the policy"),
+        Wrong("nothing returned", shortest(lambda self, s: None), "yours returned None"),
+    ],
 }
 
 RANKS = (
@@ -1385,9 +1488,19 @@ RANKS = (
     rank_in_ms,
     rank_of_floats,
 )
+SHORTEST = (
+    rank_linear,
+    rank_by_a_reciprocal,
+    rank_by_a_logarithm,
+    rank_by_cost,
+    rank_by_prompt_and_answer,
+    rank_by_a_root,
+    rank_as_a_pair,
+)
 RIGHT = {
     "09.1": [sharing(decodes_first), in_two_dicts, in_one_dict_in_order],
     "09.2": [subtracts_one_by_one, counts_what_is_still_to_come],
     "09.3": [scheduling(schedule=schedule_in_one_method), scheduling(allocate_slots=allocate_block_by_block)],
     "09.4": [aging(rank) for rank in RANKS],
+    "09.5": [shortest(rank) for rank in SHORTEST],
 }

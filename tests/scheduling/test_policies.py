@@ -13,6 +13,7 @@ from lessons_lib.scheduling.policies import (
     FirstComeFirstServed,
     PriorityWithAgeing,
     ShortestJobFirst,
+    ShortestWithAgeing,
     StrictPriority,
     WaitingQueue,
     expected_length,
@@ -236,6 +237,32 @@ def test_patience_and_head_start_are_not_negative():
             PriorityWithAgeing(*numbers)
 
 
+@settings(max_examples=100, deadline=None)
+@given(customers, SECONDS.filter(bool))
+def test_shortest_with_aging_keeps_its_promises(sequences, patience):
+    queue = list(queue_of(ShortestWithAgeing(patience), sequences))
+
+    def lengths(sequence):
+        answer = sequence.max_new_tokens if sequence.expected_tokens is None else sequence.expected_tokens
+        return len(sequence.prompt_ids), answer
+
+    for place, passed in enumerate(queue):
+        for other in queue[:place]:
+            assert other.arrival_time <= passed.arrival_time + patience
+            is_longer = all(one > two for one, two in zip(lengths(other), lengths(passed)))
+            assert not (is_longer and other.arrival_time == passed.arrival_time)
+
+
+def test_shortest_with_aging_lies_between_first_come_first_served_and_shortest_job_first():
+    rng = random.Random(1)
+    sequences = [a_sequence(str(n), 3, 99, arrival_time=n, expected_tokens=rng.randrange(1, 99)) for n in range(40)]
+    assert list(queue_of(ShortestWithAgeing(1), sequences)) == list(queue_of(FirstComeFirstServed(), sequences))
+    assert list(queue_of(ShortestWithAgeing(1e6), sequences)) == list(queue_of(ShortestJobFirst(), sequences))
+    for patience in (0, -1):
+        with pytest.raises(ValueError, match=f"patience is {patience} seconds; it must be above 0"):
+            ShortestWithAgeing(patience)
+
+
 def test_policies_have_names_of_their_own():
     kinds = {type(policy): policy.name for policy in POLICIES}
-    assert len(set(kinds.values())) == len(kinds) == 5
+    assert len(set(kinds.values())) == len(kinds) == 6

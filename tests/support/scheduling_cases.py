@@ -6,6 +6,7 @@ from lessons_lib.scheduling.policies import (
     FirstComeFirstServed,
     PriorityWithAgeing,
     ShortestJobFirst,
+    ShortestWithAgeing,
     StrictPriority,
 )
 from lessons_lib.scheduling.scheduler import Scheduler
@@ -13,7 +14,7 @@ from lessons_lib.scheduling.sequence import Sequence
 
 POLICIES = [
     FirstComeFirstServed(), ShortestJobFirst(), StrictPriority(), PriorityWithAgeing(2, head_start=1),
-    BalancedLengths(20), BalancedLengths(5, window=2),
+    ShortestWithAgeing(3), BalancedLengths(20), BalancedLengths(5, window=2),
 ]  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""The exercises and the quiz of lesson 09: sharing the budget, admission, the scheduler, and priority with aging."""
+"""The exercises and the quiz of lesson 09: sharing the budget, admission, the scheduler, two policies with aging."""
 
 from lessons_lib.checks.exercise import Exercise
 from lessons_lib.checks.lesson_09.admission import check_conservative
@@ -6,6 +6,7 @@ from lessons_lib.checks.lesson_09.aging import check_priority_with_aging
 from lessons_lib.checks.lesson_09.quiz import QUIZ
 from lessons_lib.checks.lesson_09.scheduling import check_scheduler
 from lessons_lib.checks.lesson_09.share import check_share_budget
+from lessons_lib.checks.lesson_09.shortest import check_shortest_with_aging
 
 __all__ = ["EXERCISES", "QUIZ"]
 
@@ -48,19 +49,16 @@ EXERCISES = [
         test=check_scheduler,
         hints=(
             "`schedule_waiting` is a loop. Which conditions can you check before you know the next sequence, and which "
-            "only afterwards? In `allocate_slots`, compute how many blocks are missing before you change anything.",
+            "only afterwards?",
             "`schedule_waiting`: return if `scheduler_output.stalled` isn't empty. The budget is the limit minus the "
             "tokens scheduled so far. While a sequence waits, budget is left and a batch slot is free: get the next "
             "sequence; if the admission rule says no, stop; admit it; schedule what it wants or what is left; subtract "
-            "that from the budget. `allocate_slots`: compute the blocks for computed + count tokens, minus the blocks "
-            "it has. If more are missing than are free, append the sequence to `stalled` and return.",
+            "that from the budget.",
             "`if scheduler_output.stalled: return`. `while self.waiting and budget and len(self.running) < "
             "self.max_num_seqs:`, and in the loop `sequence = self.waiting.next(self.running)` and `if not "
-            "self.admission(self, sequence): break`. In `allocate_slots`: `missing = "
-            "blocks_for(sequence.num_computed_tokens + count, self.pool.block_size) - len(sequence.blocks)`; if that "
-            "is more than `len(self.pool.free_queue)`, `scheduler_output.stalled.append(sequence)` and return; `if "
-            "missing > 0: sequence.blocks += self.pool.allocate(missing)`; "
-            "`scheduler_output.num_scheduled_tokens[sequence] = count`.",
+            "self.admission(self, sequence): break`; `self.admit(scheduler_output, sequence)`; `count = "
+            "min(sequence.num_tokens - sequence.num_computed_tokens, budget)`; `self.allocate_slots(scheduler_output, "
+            "sequence, count)`; `budget -= count`.",
         ),
         points=3,
     ),
@@ -78,5 +76,21 @@ EXERCISES = [
             "sequence.tier * self.patience - head_start`",
         ),
         points=1,
+    ),
+    Exercise(
+        id="09.5",
+        title="a policy of your own",
+        reference="lessons_lib.scheduling.policies:ShortestWithAgeing",
+        test=check_shortest_with_aging,
+        hints=(
+            "Let each sequence rank as if it had arrived later than it did. How much later may the longest one be, so "
+            "that none overtakes it that arrived more than `patience` after it? And the shortest?",
+            "The rank is the arrival time plus a part of `self.patience`. The part depends on the lengths only: near 0 "
+            "for the shortest request, at most 1 for the longest, and larger with every token. What does a request "
+            "cost the machine?",
+            "`cost = len(sequence.prompt_ids) + 8 * sequence.expected_tokens`; `return sequence.arrival_time + "
+            "self.patience * part`, with `part = cost / 4608`. That keeps all three promises. `cost / (cost + 60)` "
+            "does too, and orders short requests better.",
+        ),
     ),
 ]

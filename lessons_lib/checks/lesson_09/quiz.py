@@ -69,29 +69,6 @@ QUIZ = [
         ),
     ),
     Question(
-        text="Priority with aging, patience 10 s. P (tier 1) arrived at 100 s; Q (tier 0) arrives at 112 s. Both "
-        "wait. Which goes first, and can that change while they wait?",
-        choices=(
-            Choice(
-                "Q, as tier 0 always goes first.",
-                "That is strict priority. Here a tier is worth 10 seconds, and P has waited 12 seconds longer.",
-            ),
-            Choice(
-                "Q at first; after some seconds of waiting, P passes it.",
-                "Q ages too, at the same rate. The difference between the two never changes.",
-            ),
-            Choice(
-                "P, and that doesn't change: both age at the same rate.",
-                "P ranks as if it had arrived at 110 s, Q as if at 112 s. These two ranks never change.",
-                right=True,
-            ),
-            Choice(
-                "P at first; then Q passes it, because its tier is better.",
-                "A tier is always worth the same: 10 seconds, once.",
-            ),
-        ),
-    ),
-    Question(
         text="Blocks of 16, a budget of 64, two blocks free. A decodes: its next token would be the first of a new "
         "block. B has computed 20 of the 60 tokens of its prompt, and has two blocks. C, a prompt of 8 tokens, waits. "
         "How many tokens does the next step compute, by the scheduler of this lesson?",
