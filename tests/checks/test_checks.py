@@ -17,7 +17,11 @@ LESSON = """
 from lessons_lib.checks.exercise import Exercise, Mistake, call
 
 def test_double(attempt):
-    if call(attempt, [1, 2], case="double([1, 2])") != [2, 4]:
+    try:
+        got = call(attempt, [1, 2], case="double([1, 2])")
+    except KeyError:
+        raise Mistake("double([1, 2]) should look nothing up.", idea="Every element is doubled.") from None
+    if got != [2, 4]:
         raise Mistake("double([1, 2]) should give [2, 4].", case="two numbers", idea="Every element is doubled.")
 
 HINTS = ("idea", "outline", "nearly")
@@ -128,6 +132,24 @@ def test_a_wrong_attempt_gets_a_message_and_the_reference(attempt, says, capsys)
     printed = capsys.readouterr()
     assert "✗ 77.1 `double`" in printed.out and says in printed.out
     assert printed.err == ""
+
+
+def looks_up(numbers):
+    return {}[numbers[0]]
+
+
+def misuses_what_it_was_given(numbers):
+    try:
+        return {}[numbers[0]]
+    except KeyError:
+        raise Mistake("what the check handed in was called wrongly.") from None
+
+
+def test_an_explained_exception_is_shown_with_its_line(capsys):
+    check("77.1", looks_up)
+    assert "of your cell: `return {}[numbers[0]]`\nEvery element" in capsys.readouterr().out
+    check("77.1", misuses_what_it_was_given)
+    assert "of your cell" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("attempt, says", WRONG)
