@@ -47,6 +47,16 @@ def _match(pool, hashes: list[bytes], want: list[int], case: str, idea: str) -> 
             "it is in `self.hash_to_block` first."
         )
         raise Mistake(f"`match_prefix` should return {want}; yours raised KeyError.", case=case, idea=lookup) from None
+    except (IndexError, StopIteration, ValueError) as error:
+        if len(want) < len(hashes):
+            raise
+        end = (
+            "All of these hashes are known. Does your code look for the first unknown one, or go on until it meets "
+            "one? It also has to stop at the end of the list."
+            if hashes
+            else "There are no hashes here. Does your code take the first one all the same?"
+        )
+        raise Mistake(f"your code raised {type(error).__name__}: {error}.", case=case, idea=end) from None
     if given != hashes:  # `call` would show the bytes of each hash
         raise Mistake(
             f"your code changed its argument `block_hashes`. It was {_letters(hashes)} before the call and is "
