@@ -1,16 +1,23 @@
 """`check`: judges an attempt, says what is wrong with it, and always returns something usable."""
 
+import inspect
 import os
 import sys
 import traceback
+from dataclasses import FrozenInstanceError
 
 from lessons_lib.checks import progress
 from lessons_lib.checks.endless import files_of, is_cell, place_of
-from lessons_lib.checks.exercise import Exercise, Mistake, current_case
+from lessons_lib.checks.exercise import Exercise, Mistake, current_case, short
 from lessons_lib.checks.kept import keep
 from lessons_lib.checks.panel import Panel
 from lessons_lib.checks.registry import UnknownExercise, get_exercise
 from lessons_lib.checks.sandbox import TOTAL, Outcome, Stopwatch, TimeLimit, run_guarded
+
+FROZEN = (
+    "This object is frozen: its fields are set once, when it is made. Compute them first, or make a changed copy: "
+    "`dataclasses.replace(old, field=new)`."
+)
 
 
 class CheckFailed(AssertionError):
@@ -106,7 +113,8 @@ def describe(exercise: Exercise, outcome: Outcome, case: str, attempt: object = 
     if error is None:
         return Panel("right", f"{label}: correct.")
     if isinstance(error, Mistake):
-        lines = ([f"Smallest case: {error.case}"] if error.case else []) + ([error.idea] if error.idea else [])
+        lines = [f"Smallest case: {error.case}"] if error.case else []
+        lines += _where_explained(error, attempt) + ([error.idea] if error.idea else [])
         if exercise.in_parts:
             lines.append(f"{exercise.points * error.earned:g} of {exercise.points} points so far.")
         return Panel("wrong", f"{label}: {error.what}", [*reached, *lines, further], printed)
@@ -114,7 +122,10 @@ def describe(exercise: Exercise, outcome: Outcome, case: str, attempt: object = 
         line = f'The cells below use the reference for now. `hint("{exercise.id}")` gets you started.'
         return Panel("open", f"{label}: not written yet.", [line])
     what = f"{label}: your code raised {type(error).__name__}: {str(error)[:300]}"
-    return Panel("wrong", what, [*reached, *smallest, *_where(error, attempt), further], printed)
+    lines = [*reached, *(smallest or _called_with(error, attempt)), *_where(error, attempt)]
+    if isinstance(error, FrozenInstanceError):
+        lines.append(FROZEN)
+    return Panel("wrong", what, [*lines, further], printed)
 
 
 def where_stuck(outcome: Outcome, attempt: object) -> str:
@@ -157,6 +168,26 @@ def _where(error: BaseException, attempt: object) -> list[str]:
     own = files_of(attempt)
     frames = [f for f in traceback.extract_tb(error.__traceback__) if is_cell(f.filename) or f.filename in own]
     return [f"Line {frames[-1].lineno} of your cell: `{frames[-1].line}`"] if frames and frames[-1].line else []
+
+
+def _called_with(error: BaseException, attempt: object) -> list[str]:
+    """In place of a case, where the check has named none: its call of the learner's code, with the arguments."""
+    own = files_of(attempt)
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    for frame in (each for each in frames if is_cell(each.f_code.co_filename) or each.f_code.co_filename in own):
+        values = inspect.getargvalues(frame)
+        told = [f"{name}={short(values.locals.get(name), 60)}" for name in values.args if name != "self"]
+        return [f"Smallest case: `{frame.f_code.co_name}({', '.join(told)})`"]
+    return []
+
+
+def _where_explained(mistake: Mistake, attempt: object) -> list[str]:
+    """The same for a mistake that explains an exception which the check has caught. One that is raised below the
+    learner's code, as by a stand-in that is called, explains none: the learner's code may be handling another."""
+    error = mistake.__context__
+    if error is None or isinstance(error, Mistake) or _where(mistake, attempt):
+        return []
+    return _where(error, attempt)
 
 
 def _put_reference_in_cells(exercise: Exercise, attempt: object) -> None:

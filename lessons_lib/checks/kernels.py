@@ -221,11 +221,11 @@ def run_through(attempt, kernel, grid, *args, case: str, explain=lambda error: "
             explain(error)
             or "Look at the mask and at the strides. On a GPU nothing stops this: it reads or overwrites other tensors."
         )
-        raise Mistake(what, case=_with_line(case, error, attempt), idea=idea) from None
+        raise Mistake(what, case=case, idea=idea) from None
     except Exception as error:
         if idea := _explained(error):
             what = f"Triton refuses your code: {type(error).__name__}: {str(error)[:160]}"
-            raise Mistake(what, case=_with_line(case, error, attempt), idea=idea) from None
+            raise Mistake(what, case=case, idea=idea) from None
         raise
 
 
@@ -267,13 +267,6 @@ def _builtin_of(error: Exception) -> str:
     lines = [frame.line or "" for frame in traceback.extract_tb(error.__traceback__)]
     own = [found for line in lines for found in re.findall(r"(?<![\w.])(max|min|sum)\(", line)]
     return own[-1] if own else ""
-
-
-def _with_line(case: str, error: Exception, attempt) -> str:
-    """The case, and the line of the attempt in which the error occurred."""
-    file = attempt.fn.__code__.co_filename
-    lines = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file and frame.line]
-    return f"{case} In your line `{lines[-1].line}`." if lines and "ipykernel" in file else case
 
 
 def touched(recording: KernelRecording, program: ProgramRun, kind: str, tensor: str) -> list[int]:

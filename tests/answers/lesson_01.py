@@ -29,6 +29,14 @@ def repeats_one_row(prompt_ids, pad_token_id):
     return torch.tensor(rows), pad_left(prompt_ids, pad_token_id)[1]
 
 
+def masks_in_one_list(prompt_ids, pad_token_id):
+    input_ids, _ = pad_left(prompt_ids, pad_token_id)
+    mask = [[1] * input_ids.shape[1]] * len(prompt_ids)
+    for row, ids in zip(mask, prompt_ids):
+        row[: len(row) - len(ids)] = [0] * (len(row) - len(ids))
+    return input_ids, torch.tensor(mask)
+
+
 def mask_inverted(prompt_ids, pad_token_id):
     input_ids, mask = pad_left(prompt_ids, pad_token_id)
     return input_ids, (mask == 0).long()
@@ -829,6 +837,7 @@ WRONG = {
     "01.1": [
         Wrong("pads on the right", pads_right, says="pad on the right"),
         Wrong("mask inverted", mask_inverted, says="mask is inverted"),
+        Wrong("one list for all masks", masks_in_one_list, says="All rows of your mask are equal, and the prompts"),
         Wrong("mask never filled", mask_never_filled, says="0 everywhere"),
         Wrong("mask begins a column late", ones_begin_late, says="The ones begin one column too late"),
         Wrong("pads to a fixed length", pads_to_fixed_length, says="a `+ 1` or a fixed length"),
@@ -837,7 +846,7 @@ WRONG = {
         Wrong("mask of float", mask_is_float, says="torch.float32"),
         Wrong("mask of one row", mask_of_one_row, says="the shape of `input_ids`"),
         Wrong("drops tokens", cuts_to_shortest, says="No token may be lost"),
-        Wrong("mask of ones", all_ones, says="1 everywhere"),
+        Wrong("mask of ones", all_ones, says="1 everywhere, so the model would read the padding as text"),
         Wrong("mask by comparing with the padding token", mask_by_comparing, says="compare tokens with `pad_token_id`"),
         Wrong("mask on the other side", mask_on_the_other_side, says="your mask says that they are on the left"),
         Wrong("pads with 0", pads_with_zero, says="should be `pad_token_id`, here 9"),

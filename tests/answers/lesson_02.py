@@ -728,6 +728,13 @@ def with_barrier(batch):
     compute(batch)
 
 
+def releases_when_all_have_finished(batch):
+    if len(batch.slots_in(FINISHED)) == len(batch.running):
+        release_finished(batch)
+        admit(batch)
+    compute(batch)
+
+
 def never_releases(batch):
     admit(batch)
     compute(batch)
@@ -1426,6 +1433,9 @@ WRONG = {
         Wrong("one for every free slot", one_for_every_free_slot, says="only A is waiting"),
         Wrong("the newest to the front", newest_to_the_front, says="step 1 should compute A's chunk"),
         Wrong("admits only when the batch is empty", with_barrier, says="batch barrier"),
+        Wrong(
+            "releases when all have finished", releases_when_all_have_finished, says="not only when all have finished"
+        ),
         Wrong("never releases", never_releases, says="A still has it"),
         Wrong("admits before it releases", admits_before_releasing, says="its slot should go to B. It is empty"),
         Wrong("never admits", never_admits, says="While a request is waiting and a slot is free"),

@@ -1697,7 +1697,7 @@ WRONG = {
             says="You put them at the front of the queue. They go to the end",
         ),
         Wrong("sorts the queue", SortsTheQueue, says="or sorted it"),
-        Wrong("sorts the freed blocks", SortsTheFreed, says="the freed blocks are sorted by id"),
+        Wrong("sorts the freed blocks", SortsTheFreed, says="7, 8]; `free([2, 8, 1])`"),
         Wrong("reverses the caller's list", ReversesInPlace, says="your code changed its argument `blocks`"),
         Wrong("leaves freed blocks in used", StaysUsed, says="`used` should be {3}"),
         Wrong("loses freed blocks", LosesBlocks, says="the free queue should contain [4, 2, 1, 0]; yours contains [4]"),

@@ -219,6 +219,13 @@ def right_mask(queries, keys):
     return token(queries, keys) & own(queries, keys) & past(queries, keys)
 
 
+def without_the_last_sequence(queries, keys):
+    mask = torch.zeros(len(queries), len(keys), dtype=torch.bool)
+    for seq_id in range(int(keys.seq_ids.max())):
+        mask |= right_mask(queries, keys) & (keys.seq_ids == seq_id)
+    return mask
+
+
 def stops_at_a_forbidden_key(queries, keys):
     """Right only as long as the keys of a sequence are next to each other."""
     right = right_mask(queries, keys)
@@ -1015,10 +1022,12 @@ WRONG = {
             says="In int8, 256 becomes 0",
         ),
         Wrong("changes the tags", shifts_the_positions, says="changed the tags"),
+        Wrong("without the last sequence", without_the_last_sequence, says="does the loop leave out the last one?"),
         Wrong("always False", lambda queries, keys: everything(queries, keys) & False, says="nothing is allowed"),
     ],
     "04.3": [
         Wrong("sees later tokens", varlen_with(may=lambda p, k: k >= 0), says="also sees later tokens"),
+        Wrong("one key too many", varlen_with(may=lambda p, k: k <= p + 1), says="Yours sees one key too many"),
         Wrong("is_causal", with_is_causal, says="for its position 0. The queries are those of its *last*"),
         Wrong("not itself", varlen_with(may=lambda p, k: k < p), says="is NaN"),
         Wrong("one softmax over the row", over_the_whole_row, says="score cells; the sequences' own are"),
@@ -1174,6 +1183,11 @@ WRONG = {
             "the last token only",
             packed(split=lambda logits, lengths: [part[-1] for part in logits.split(lengths)]),
             says="You keep only the last token's logits",
+        ),
+        Wrong(
+            "all tokens but the last",
+            packed(split=lambda logits, lengths: [part[:-1] for part in logits.split(lengths)]),
+            says="The logits of one token are missing",
         ),
         Wrong(
             "keeps the batch axis",

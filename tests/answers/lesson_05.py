@@ -533,6 +533,17 @@ def admits_from_the_back(batch):
     admit(batch)
 
 
+def counts_what_goes_on(batch, forward=forward):
+    rows = [known(request)[request.num_computed_tokens :] for request in batch.running]
+    tokens = forward(batch, pack(rows, [r.num_computed_tokens for r in batch.running])).argmax(-1).tolist()
+    for request, row, token in zip(batch.running, rows, tokens):
+        request.append_token(token)
+        if request.state is not RequestState.FINISHED:
+            request.num_computed_tokens += len(row)
+    retire(batch)
+    admit(batch)
+
+
 def retires_in_the_loop(batch, forward=forward):
     rows = [known(request)[request.num_computed_tokens :] for request in batch.running]
     tokens = forward(batch, pack(rows, [r.num_computed_tokens for r in batch.running])).argmax(-1).tolist()
@@ -1118,6 +1129,7 @@ WRONG = {
         Wrong("prefill and decode by cases", step_by_cases, says="neither the whole prompt nor just the last token"),
         Wrong("cached length always 0", stepping(cached=lambda _: 0), says="you passed 0 to `pack`"),
         Wrong("counts nothing", stepping(count=lambda r, _: r.num_computed_tokens), says="It hasn't changed"),
+        Wrong("counts what goes on", counts_what_goes_on, says="Does your code count only requests that go on"),
         Wrong(
             "counts one token a step",
             stepping(count=lambda r, _: r.num_computed_tokens + 1),

@@ -921,6 +921,12 @@ def adds_bare_values(seen, scores, values):
     return dataclasses.replace(right, output=rescale[:, None] * seen.output + values.sum(dim=0))
 
 
+def begins_again_after_a_hidden_block(seen, scores, values):
+    if (scores == NONE).all():
+        return nothing_seen(*seen.output.shape)
+    return add_block(seen, scores, values)
+
+
 def takes_a_maximum_per_key(seen, scores, values):
     right = add_block(seen, scores, values)
     return dataclasses.replace(right, maximum=torch.maximum(seen.maximum, scores.max(dim=0).values))
@@ -1141,6 +1147,7 @@ WRONG = {
         ),
         Wrong("1 for each block", adds_1_to_the_total, "This block adds exactly 1 to the total"),
         Wrong("keys counted", counts_the_keys, "keys were counted"),
+        Wrong("empty after a hidden block", begins_again_after_a_hidden_block, "begin again with an empty state"),
         Wrong("values without weights", adds_bare_values, "without their weights"),
         Wrong("largest score of each key", takes_a_maximum_per_key, "along `dim=0` the queries"),
         Wrong("bare exponentials", add_block_naive, "The maximum did not change"),

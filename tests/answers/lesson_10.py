@@ -673,6 +673,11 @@ WRONG = {
             "the first in the list. Does",
         ),
         Wrong(
+            "never the first, even if alone",
+            lambda candidates, policy: max(reversed(candidates[1:]), key=policy.rank),
+            "There is one candidate here. Does your code leave one out",
+        ),
+        Wrong(
             "never the last",
             lambda c, policy: max(reversed(c[:-1] or c), key=policy.rank),
             "the last in the list. Does",

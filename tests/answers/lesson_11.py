@@ -218,6 +218,11 @@ def first_sixteen(parent, token_ids):
     return block_hash(parent, token_ids[:16])
 
 
+def one_hasher(parent, token_ids, hasher=hashlib.sha256()):
+    hasher.update(parent + array("q", token_ids).tobytes())
+    return hasher.digest()
+
+
 def first_and_last(parent, token_ids):
     return block_hash(parent, [token_ids[0], token_ids[-1]])
 
@@ -673,6 +678,13 @@ def tests_a_block_for_truth(self, hashes):
 
 def finds_free_blocks_only(self, hashes):
     return [self.hash_to_block[one] for one in hashes if self.hash_to_block.get(one) in self.free_queue]
+
+
+def finds_past_the_end(self, hashes):
+    blocks = []
+    while hashes[len(blocks)] in self.hash_to_block:
+        blocks.append(self.hash_to_block[hashes[len(blocks)]])
+    return blocks
 
 
 def finds_and_pops(self, hashes):
@@ -1202,6 +1214,7 @@ WRONG = {
         Wrong("Python's hash, hashed again", python_hash_hashed_again, "in every process"),
         Wrong("as many bytes as needed", bytes_as_needed, "where one token ends and the next begins"),
         Wrong("16 tokens only", first_sixteen, "A block may have any size"),
+        Wrong("one hasher for all calls", one_hasher, "Does each call make a hasher of its own?"),
         Wrong("the first and the last token only", first_and_last, "those between the first and the last"),
     ],
     "11.2": [
@@ -1328,6 +1341,7 @@ WRONG = {
         ),
         Wrong("a block as a truth value", caching(match_prefix=tests_a_block_for_truth), "Block 0 is a block, too"),
         Wrong("only free blocks", caching(match_prefix=finds_free_blocks_only), "are in use or free"),
+        Wrong("past the end", caching(match_prefix=finds_past_the_end), "It also has to stop at the end of the list"),
         Wrong("takes hashes out", caching(match_prefix=finds_and_pops), "`match_prefix` has changed `hash_to_block`"),
         Wrong("None for the unknown hash", caching(match_prefix=finds_the_unknown_one), "adds nothing to the list"),
         Wrong("None if nothing is found", caching(match_prefix=finds_nothing_is_none), "Return a list in every case"),

@@ -260,6 +260,16 @@ class IgnoresSize(GraphStore):
         return super().run(0, key, step, keeps)
 
 
+class SetsTheFieldsLater(GraphStore):
+    def run(self, size, key, step, keeps=tuple):
+        if not self.has(size, key):
+            graph = self.graphs[size] = Graph(key, keeps(), None, None)
+            graph.replay, graph.output = self.capture(step)
+            self.num_captured += 1
+        self.graphs[size].replay()
+        return self.graphs[size].output
+
+
 class NotesTheKeyFirst(GraphStore):
     def __init__(self, capture):
         super().__init__(capture)
@@ -1587,6 +1597,7 @@ WRONG = {
         Wrong("keeps the tensors of all graphs", KeepsAllTensors, "nothing of the old one stays"),
         Wrong("one graph for all sizes", OneGraph, "Each size keeps its graph"),
         Wrong("ignores the size", IgnoresSize, "Equal keys don't make sizes equal"),
+        Wrong("sets the fields later", SetsTheFieldsLater, "This object is frozen"),
         Wrong("notes the key first", NotesTheKeyFirst, "must not be noted"),
         Wrong("swallows errors", SwallowsErrors, "should go on to the caller"),
         Wrong("counts nothing", CountsNothing, "`num_captured` should be 1"),

@@ -57,6 +57,12 @@ last_of_equals = routed(tie=lambda replica, i: (-replica.load, -replica.num_sent
 busiest_of_equals = routed(tie=lambda replica, i: (replica.load, -i))
 
 
+def least_loaded_of_the_others(block_hashes, replicas, imbalance_limit):
+    best = ignores_the_limit(block_hashes, replicas, imbalance_limit)
+    least = min((i for i in range(len(replicas)) if i != best), key=lambda i: (replicas[i].load, replicas[i].num_sent))
+    return best if replicas[best].load <= replicas[least].load + imbalance_limit else least
+
+
 def best_within_the_limit(block_hashes, replicas, imbalance_limit):
     low = replicas[least_loaded(replicas)].load
     allowed = [i for i in range(len(replicas)) if replicas[i].load <= low + imbalance_limit]
@@ -750,6 +756,7 @@ WRONG = {
         Wrong("a strict limit", strict_limit, "not *more than* 3"),
         Wrong("an absolute limit", absolute_limit, "about the *difference*"),
         Wrong("the mean plus the limit", limit_to_the_mean, "not with the mean"),
+        Wrong("a single replica", least_loaded_of_the_others, "Does your code leave the best one out when it looks"),
         Wrong("the best within the limit", best_within_the_limit, "even if another one was sent a shorter beginning"),
         Wrong("the first of equals", first_of_equals, "only the load counts"),
         Wrong("ignores num_sent", ignores_num_sent, "send everything to the first replica"),

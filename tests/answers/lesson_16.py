@@ -268,6 +268,21 @@ def everything_through_worker_0(tensor, worker):
     return total
 
 
+def collected_by_worker_0(tensor, worker):
+    rank, size = worker.rank, worker.world_size
+    parts, others = tensor.flatten().tensor_split(size), [each for each in range(size) if each != rank]
+    for other in others:
+        worker.send(other, parts[other])
+    own = sum((worker.receive(other) for other in others), parts[rank].clone())
+    if rank:
+        worker.send(0, own)
+        return worker.receive(0)
+    total = torch.cat([own, *(worker.receive(other) for other in others)]).view(tensor.shape)
+    for other in others:
+        worker.send(other, total)
+    return total
+
+
 def only_worker_0_gets_it(tensor, worker):
     if worker.rank:
         return worker.send(0, tensor)
@@ -810,6 +825,7 @@ WRONG = {
         Wrong("each in its own order", whole_tensors_in_a_ring, "adds in an order of its own"),
         Wrong("every tensor to every worker", every_tensor_to_every_worker, "Whole tensors are sent"),
         Wrong("all through worker 0", everything_through_worker_0, "its link is the slowest"),
+        Wrong("collected by worker 0", collected_by_worker_0, "Worker 0 sends more than the others. Are the finished"),
         Wrong("rounds to bfloat16", adds_in_bfloat16, "three float32 additions round by at most"),
         Wrong("sends float32", in_float32, "takes twice the bytes"),
         Wrong("sends float64", in_float64, "in a wider type than the tensor's"),

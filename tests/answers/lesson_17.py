@@ -859,6 +859,10 @@ def looks_at_has_unfinished_only(make_engine):
         assert not engine_after_an_abort(make_engine, steps).has_unfinished()
 
 
+def asks_for_more_than_the_context(make_engine):
+    make_engine().add_request("a", [3, 5, 7], Params(max_tokens=100, ignore_eos=True))
+
+
 def counts_tokens_from_before(make_engine):
     engine = make_engine(max_num_seqs=2)
     engine.add_request("a", [5, 7], Params(max_tokens=9, ignore_eos=True))
@@ -881,6 +885,7 @@ WRONG["17.5"] = [
         "looks at has_unfinished only", looks_at_has_unfinished_only, "But that is only what an engine says of itself"
     ),
     Wrong("counts tokens from before", counts_tokens_from_before, "Does your test count those from before"),
+    Wrong("asks for too much", asks_for_more_than_the_context, "`add_request` refuses what can't be served"),
     Wrong("wants both to run", wants_both_to_run, "the test fails on an engine that serves one request at a time"),
     Wrong("asserts a tuple", as_a_cell(A_TUPLE, "asserts_a_tuple"), "is a tuple, which counts as true"),
     Wrong("yields", yields, "Your test contains `yield`"),

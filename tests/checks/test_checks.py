@@ -1,6 +1,8 @@
 """The checks themselves: the two modes, the time limit, hints, progress, predictions and quizzes."""
 
+import dataclasses
 import json
+import operator
 import sys
 import threading
 import time
@@ -10,6 +12,7 @@ import pytest
 import lessons_lib.checks as checks
 from lessons_lib.checks import CheckFailed, check, hint, predict, progress, quiz, reset, reveal, solution
 from lessons_lib.checks.exercise import Mistake, call, short
+from lessons_lib.checks.judge import describe, judge
 from lessons_lib.checks.registry import UnknownExercise, exercises_of, get_exercise, lesson_numbers
 from lessons_lib.checks.sandbox import TimeLimit, run_guarded
 
@@ -17,7 +20,11 @@ LESSON = """
 from lessons_lib.checks.exercise import Exercise, Mistake, call
 
 def test_double(attempt):
-    if call(attempt, [1, 2], case="double([1, 2])") != [2, 4]:
+    try:
+        got = call(attempt, [1, 2], case="double([1, 2])")
+    except KeyError:
+        raise Mistake("double([1, 2]) should look nothing up.", idea="Every element is doubled.") from None
+    if got != [2, 4]:
         raise Mistake("double([1, 2]) should give [2, 4].", case="two numbers", idea="Every element is doubled.")
 
 HINTS = ("idea", "outline", "nearly")
@@ -128,6 +135,30 @@ def test_a_wrong_attempt_gets_a_message_and_the_reference(attempt, says, capsys)
     printed = capsys.readouterr()
     assert "✗ 77.1 `double`" in printed.out and says in printed.out
     assert printed.err == ""
+
+
+def looks_up(numbers):
+    return {}[numbers[0]]
+
+
+def misuses_what_it_was_given(numbers):
+    try:
+        return {}[numbers[0]]
+    except KeyError:
+        raise Mistake("what the check handed in was called wrongly.") from None
+
+
+def test_an_explained_exception_is_shown_with_its_line(capsys):
+    check("77.1", looks_up)
+    assert "of your cell: `return {}[numbers[0]]`\nEvery element" in capsys.readouterr().out
+    check("77.1", misuses_what_it_was_given)
+    assert "of your cell" not in capsys.readouterr().out
+
+
+def test_an_exception_without_a_case_is_shown_with_the_arguments():
+    exercise = dataclasses.replace(get_exercise("77.1"), test=operator.methodcaller("__call__", [1, 2]))
+    panel = describe(exercise, *judge(exercise, looks_up), looks_up)
+    assert panel.lines[0] == "Smallest case: `looks_up(numbers=[1, 2])`"
 
 
 @pytest.mark.parametrize("attempt, says", WRONG)

@@ -7,6 +7,7 @@ from lessons_lib.checks.exercise import Mistake, call, short
 from lessons_lib.checks.lesson_01.words import count, kind
 
 PAD = 9  # not 0, so that a hard-coded 0 shows
+ONE_LIST = "Is one list repeated, as in `[[0] * n] * rows`? Then what is written to one row is in all of them."
 
 # Smallest first.
 PAD_CASES = (
@@ -164,7 +165,10 @@ def _name_wrong_mask(prompts, pad, got, want, case: str) -> None:
     row = next(r for r in range(len(want)) if got[r] != want[r])
     what = f"row {row} of `attention_mask` should be {want[row]}; yours is {got[row]}."
     if all(value == 1 for mask_row in got for value in mask_row):
-        idea = "Your mask is 1 everywhere, so the model would read the padding as text. It should be 0 on padding."
+        idea = (
+            "Your mask is 1 everywhere, so the model would read the padding as text. It should be 0 on padding. "
+            f"{ONE_LIST}"
+        )
     elif not any(value for mask_row in got for value in mask_row):
         idea = "Your mask is 0 everywhere, so the model would see no token. It should be 1 on tokens."
     elif all(g == 1 - w for got_row, want_row in zip(got, want) for g, w in zip(got_row, want_row)):
@@ -178,6 +182,11 @@ def _name_wrong_mask(prompts, pad, got, want, case: str) -> None:
             f"You seem to compare tokens with `pad_token_id`. This prompt contains token {pad} as text, which must "
             "stay visible. "
             "Derive the mask from the lengths of the prompts, not from the tokens."
+        )
+    elif len(got) > 1 and all(got_row == got[0] for got_row in got):
+        idea = (
+            f"All rows of your mask are equal, and the prompts have different lengths. {ONE_LIST} Or do the ones of "
+            "this row begin too late?"
         )
     elif got[row] == [0, *want[row][:-1]] or got[row] == [0] * (want[row].count(0) + 1) + [1] * (sum(want[row]) - 1):
         idea = "The ones begin one column too late, so the first token of this prompt is hidden."

@@ -307,6 +307,11 @@ def _check_which_prompt(attempt) -> None:
     _check_beside_decoding(attempt)
 
 
+_AMONG_THE_PREFILLING = (
+    "`batch.running` also holds requests that are decoding. Choose among `batch.slots_in(RequestState.PREFILLING)`."
+)
+
+
 def _check_beside_decoding(attempt) -> None:
     case = "A was admitted first, into slot 0, and is decoding; B, in slot 1, is prefilling. prefill_step is 4."
     first, second = a_request("A", 3), a_request("B", 5)
@@ -316,10 +321,15 @@ def _check_beside_decoding(attempt) -> None:
     with watch_slot_passes(batch) as seen:
         try:
             call(attempt, batch, case=case)
-        except (RuntimeError, LookupError, ValueError):
+        except (RuntimeError, LookupError, ValueError) as error:
             if second.num_computed_tokens:
                 raise
-            seen.clear()
+            raise Mistake(
+                "the chunk should be B's, because A's prompt is done; your code computed none, and raised "
+                f"{type(error).__name__}: {str(error)[:160]}",
+                case=case,
+                idea=_AMONG_THE_PREFILLING,
+            ) from None
     if second.num_computed_tokens in (1, 2, 3) and first.output_ids == [7] and all(fed.slots == [1] for fed in seen):
         raise Mistake(
             f"B's chunk should have 4 tokens; yours has {second.num_computed_tokens}.",
@@ -331,8 +341,7 @@ def _check_beside_decoding(attempt) -> None:
             "the chunk should be B's, because A's prompt is done; "
             f"yours computed {second.num_computed_tokens} of B's tokens.",
             case=case,
-            idea="`batch.running` also holds requests that are decoding. Choose among "
-            "`batch.slots_in(RequestState.PREFILLING)`.",
+            idea=_AMONG_THE_PREFILLING,
         )
 
 

@@ -1,7 +1,7 @@
 """Judges 02.1, `Request`: which states may follow each other, and when an answer finishes."""
 
 from lessons_lib.batching.request import NEXT_STATES, IllegalTransition, RequestState
-from lessons_lib.checks.exercise import Mistake, call, short
+from lessons_lib.checks.exercise import Mistake, call, current_case, short
 from lessons_lib.viz.words import marked
 
 WAITING, PREFILLING, DECODING, FINISHED = RequestState
@@ -20,6 +20,7 @@ def _word(state) -> str:
 
 
 def _request_in(attempt, state: RequestState, answer=(), max_tokens: int = 4, eos: int | None = 9):
+    current_case.text = f"Request(id='A', prompt_ids=[5, 17, 42], max_new_tokens={max_tokens}, eos_token_id={eos})."
     request = attempt(id="A", prompt_ids=[5, 17, 42], max_new_tokens=max_tokens, eos_token_id=eos)
     request.state, request.output_ids = state, list(answer)
     return request

@@ -129,6 +129,7 @@ def check_slot_is_released(attempt) -> None:
     run_step(attempt, batch, case)
     running = [request.id for request in batch.running.values()]
     if running != ["B"]:
+        check_no_barrier(attempt)  # is a slot released once all have finished, or only if a request is waiting?
         raise Mistake(
             f"only B should have a slot after step 2; yours has {', '.join(running) or 'no request'} in "
             "`batch.running`.",
@@ -152,6 +153,13 @@ def check_no_barrier(attempt) -> None:
     for _ in range(4):
         seen = run_step(attempt, batch, case)
     if requests[2].state is RequestState.WAITING:
+        if requests[1] in batch.running.values():
+            raise Mistake(
+                "B finished in step 3, so its slot should go to C in step 4, while A keeps decoding. B still has it.",
+                case=case,
+                idea="That is the batch barrier of static batching. Release the slot of each finished request in the "
+                "next step, not only when all have finished.",
+            )
         raise Mistake(
             "B's slot is free from step 4 on, so C should be in it while A keeps decoding. C is still waiting.",
             case=case,

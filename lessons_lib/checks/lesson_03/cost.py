@@ -79,24 +79,24 @@ for _name in (
 
 def check_cost(attempt) -> None:
     """With 500 free blocks and 500 used ones, neither method gets slower. Counted, not timed."""
-    for method in ("allocate", "free"):
+    for method, doing in (("allocate", "`allocate(1)`"), ("free", "`free([0])`")):
         pool = attempt(1000, 16)
-        call(pool.allocate, 500, case="")
+        call(pool.allocate, 500, case="pool = BlockPool(1000, 16); `allocate(500)`.")
+        case = f"pool = BlockPool(1000, 16) with 500 blocks allocated; {doing}."
         queue = used = None  # containers other than the given ones are not watched
         if type(pool.free_queue) is deque:
             queue = pool.free_queue = _WatchedQueue(pool.free_queue)
         if type(pool.used) is set:
             used = pool.used = _WatchedSet(pool.used)
         if method == "allocate":
-            call(pool.allocate, 1, case="")
+            call(pool.allocate, 1, case=case)
             whole_queue = search = (
                 "`popleft()` takes the first block without looking at the rest. Don't copy or slice the queue."
             )
         else:
-            call(pool.free, [0], case="")
+            call(pool.free, [0], case=case)
             whole_queue = "Don't build another queue: `extend` adds at the end of the existing one."
             search = "To see whether a block is allocated, look in `used`: a set finds it without a search."
-        doing = "`allocate(1)`" if method == "allocate" else "`free([0])`"
         if queue is not None:
             rebuilt = pool.free_queue is not queue
             _refuse_walk(
@@ -131,21 +131,22 @@ def _check_all_ids(attempt) -> None:
     size = 100_000
     for method, doing in (("allocate", "`allocate(1)`"), ("free", "`free([0])`")):
         pool = attempt(size, 16)
-        call(pool.allocate, 1, case="")
+        call(pool.allocate, 1, case=f"pool = BlockPool({size}, 16); `allocate(1)`.")
+        case = f"pool = BlockPool({size}, 16) with 1 block allocated; {doing}."
         if type(pool.used) is not set:
             continue
         used = pool.used = _AskedSet(pool.used)
-        memory = _memory_of(pool.allocate, 1) if method == "allocate" else _memory_of(pool.free, [0])
+        memory = _memory_of(pool.allocate, 1, case) if method == "allocate" else _memory_of(pool.free, [0], case)
         if memory > 8 * size or used.lookups > 100:  # a list or a set of all ids takes 8 bytes for each, or more
             raise Mistake(
                 f"your pool is correct but slow: {doing} goes over the ids of all {size:,} blocks, to move one.",
-                case=f"pool = BlockPool({size}, 16) with 1 block allocated; {doing}.",
+                case=case,
                 idea="`len(self.free_queue)` is the number of free blocks, and `used` knows which are allocated: "
                 "neither needs `range(self.num_blocks)`. The time must not depend on the size of the pool.",
             )
 
 
-def _memory_of(method, argument) -> int:
+def _memory_of(method, argument, case: str) -> int:
     """The bytes that the call had in use at most, beyond those from before."""
     is_tracing = tracemalloc.is_tracing()
     if not is_tracing:
@@ -153,7 +154,7 @@ def _memory_of(method, argument) -> int:
     try:
         tracemalloc.reset_peak()
         before = tracemalloc.get_traced_memory()[0]
-        call(method, argument, case="")
+        call(method, argument, case=case)
         return tracemalloc.get_traced_memory()[1] - before
     finally:
         if not is_tracing:

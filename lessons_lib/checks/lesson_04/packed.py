@@ -150,6 +150,11 @@ def _why_shape(shape: list[int], length: int, total: int) -> str:
         return "The batch axis is still there. The batch has just one row: use `.logits[0]`."
     if shape == [total, VOCAB_SIZE]:
         return "Each tensor covers the whole row. Split it: `logits.split(lengths)`."
+    if length == total and shape == [length - 1, VOCAB_SIZE]:
+        return (
+            "The logits of one token are missing. Does a slice such as `[:-1]` leave it out? Row i has the logits "
+            "after token i, and the caller needs every row: the last one chooses the next token."
+        )
     if len(shape) == 2 and shape[1] != VOCAB_SIZE:
         return "You split along the vocabulary. The tokens are the first axis of `.logits[0]`."
     return "Split by the lengths of the sequences, in their order: `logits.split(lengths)`."

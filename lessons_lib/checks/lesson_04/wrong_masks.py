@@ -163,6 +163,11 @@ KNOWN = (
         "padding attends to the sequences",
         "The sequence rule holds for a padding query too: no key of a sequence has its id.",
     ),
+    WrongRule(
+        lambda q, k: _right(q, k) & (k.seq_ids < k.seq_ids.max()),
+        "no token attends to a key of the sequence with the largest id, even if it is the only sequence",
+        "If your code loops over the sequences: does the loop leave out the last one? `range(n)` ends at n - 1.",
+    ),
 )
 UNKNOWN = WrongRule(
     _right,

@@ -92,6 +92,11 @@ WRONG_WAYS = (
         lambda *args: dense(*args, may=lambda query, key, first: True),
     ),
     (
+        "Yours sees one key too many, that of the next token. Is the diagonal of your mask one too far? With n queries "
+        "and s keys, query i sees keys 0 to s - n + i, its own.",
+        lambda *args: dense(*args, may=lambda query, key, first: key <= query + 1),
+    ),
+    (
         "Yours takes the first query of a sequence for its position 0. The queries are those of its *last* tokens. "
         "(`is_causal=True` counts from the first, too.)",
         lambda *args: dense(*args, may=lambda query, key, first: key <= query - first),

@@ -6,7 +6,7 @@ import torch
 
 from lessons_lib.attention.packing import PackedBatch
 from lessons_lib.batching.ragged_batching import RaggedBatch, forward
-from lessons_lib.batching.request import Request
+from lessons_lib.batching.request import Request, RequestState
 from lessons_lib.checks.exercise import Mistake, call, short
 from lessons_lib.viz.words import marked
 
@@ -169,6 +169,11 @@ def check_request(request: Request, want: list[int], computed: int, case: str) -
             idea = (
                 "You counted the new token as well. Its key and value are computed in the next step, when it goes "
                 "into the row."
+            )
+        elif request.num_computed_tokens == 0 and request.state is RequestState.FINISHED:
+            idea = (
+                f"It hasn't changed, and {request.id} has finished. Does your code count only requests that go on, or "
+                "count after `retire` has removed it from `batch.running`? Count for every request in the row."
             )
         elif computed and request.num_computed_tokens == 0:
             idea = (

@@ -6,6 +6,7 @@ from lessons_lib.attention.online_softmax import Partial, add_block, nothing_see
 from lessons_lib.checks.exercise import Mistake, call
 from lessons_lib.checks.lesson_06.partials import (
     FILLED_IN,
+    HIDDEN_BLOCK,
     NONE,
     NOT_QUITE_0,
     check_is_partial,
@@ -186,6 +187,9 @@ def _why(wrong: str, found, expected, seen: Partial, scores, values, got: Partia
             return apart
         if bool(((maximum == NONE) & found.isfinite()).any()):
             return "Return −∞ itself where no key was seen. A finite number, however small, could be a score."
+        if bool((block_maximum == NONE).all()) and same(found, block_maximum):
+            return HIDDEN_BLOCK  # an earlier case has shown that it takes the larger maximum
+        of_all = "Each query has its own maximum: take the largest score along `dim=1`, not of the whole block."
         for guess, idea in (
             (
                 block_maximum,
@@ -197,14 +201,8 @@ def _why(wrong: str, found, expected, seen: Partial, scores, values, got: Partia
                 "The maximum did not change. It should be the largest score of all keys so far, including "
                 "this block's.",
             ),
-            (
-                scores.max().expand_as(found),
-                "Each query has its own maximum: take the largest score along `dim=1`, not of the whole block.",
-            ),
-            (
-                maximum.max().expand_as(found),
-                "Each query has its own maximum: take the largest score along `dim=1`, not of the whole block.",
-            ),
+            (scores.max().expand_as(found), of_all),
+            (maximum.max().expand_as(found), of_all),
             (scores.min(dim=1).values, "That is the smallest score of the block."),
         ):
             if same(found, guess):

@@ -4,7 +4,7 @@ from random import Random
 
 import torch
 
-from lessons_lib.checks.exercise import Mistake, call, short
+from lessons_lib.checks.exercise import Mistake, call, current_case, short
 from lessons_lib.checks.lesson_06.cache_uses import check_uses
 from lessons_lib.checks.lesson_06.operators import CountOperators
 from lessons_lib.models.loading import kv_head_size
@@ -45,6 +45,7 @@ def _codes(count: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 def _new_cache(attempt, fill: bool):
     """A cache in which every slot is marked: as empty, or with its own index."""
+    current_case.text = f"a new cache: PagedKVCache(config, {NUM_BLOCKS}, {BLOCK_SIZE})."
     cache = attempt(_config(), NUM_BLOCKS, BLOCK_SIZE)
     for keys, values in zip(cache.keys, cache.values):
         keys.fill_(EMPTY), values.fill_(EMPTY)

@@ -16,6 +16,11 @@ NOT_QUITE_0 = (
     "Every block would add it again. The division comes last, in `attention_of`."
 )
 
+HIDDEN_BLOCK = (
+    "A block whose keys are all masked adds nothing: maximum, total and output stay as they were. Does your code begin "
+    "again with an empty state if a query sees no key of the block?"
+)
+
 
 def partial(maximum, total, output) -> Partial:
     return Partial(*(torch.tensor(field, dtype=torch.float32) for field in (maximum, total, output)))

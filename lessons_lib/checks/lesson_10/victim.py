@@ -54,7 +54,17 @@ def _choose(
 ) -> None:
     """Let the attempt choose, and explain a wrong choice by the sequence it chose, or by `ideas["None"]`."""
     given = list(candidates)
-    got = call(lambda: attempt(given, policy), case=case)
+    try:
+        got = call(lambda: attempt(given, policy), case=case)
+    except (ValueError, IndexError) as error:
+        if len(candidates) > 1:
+            raise
+        raise Mistake(
+            f"your code raised {type(error).__name__}: {error}.",
+            case=case,
+            idea="There is one candidate here. Does your code leave one out, such as the first, or take a second one "
+            "for granted? Every candidate may be the victim, even if it is the only one.",
+        ) from None
     changed = len(given) != len(candidates) or any(one is not other for one, other in zip(given, candidates))
     if changed:
         what = f"your code changed `candidates`: it was {_ids(candidates)} and is {_ids(given)} afterwards."

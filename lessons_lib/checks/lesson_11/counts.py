@@ -122,7 +122,7 @@ def free_all(pool, blocks: list[int], case: str) -> None:
 def _used(attempt, num_blocks: int, count: int):
     """A pool whose first `count` blocks one sequence uses."""
     pool = attempt(num_blocks, 16)
-    pool.allocate(count)
+    call(pool.allocate, count, case=f"a new pool of {num_blocks} blocks; `allocate({count})`.")
     return pool
 
 

@@ -47,6 +47,16 @@ def _match(pool, hashes: list[bytes], want: list[int], case: str, idea: str) -> 
             "it is in `self.hash_to_block` first."
         )
         raise Mistake(f"`match_prefix` should return {want}; yours raised KeyError.", case=case, idea=lookup) from None
+    except (IndexError, StopIteration, ValueError) as error:
+        if len(want) < len(hashes):
+            raise
+        end = (
+            "All of these hashes are known. Does your code look for the first unknown one, or go on until it meets "
+            "one? It also has to stop at the end of the list."
+            if hashes
+            else "There are no hashes here. Does your code take the first one all the same?"
+        )
+        raise Mistake(f"your code raised {type(error).__name__}: {error}.", case=case, idea=end) from None
     if given != hashes:  # `call` would show the bytes of each hash
         raise Mistake(
             f"your code changed its argument `block_hashes`. It was {_letters(hashes)} before the call and is "
@@ -222,13 +232,14 @@ def _check_allocate(attempt) -> None:
     _allocate(pool, 2, [1, 0], case)
     _expect_hashes(pool, {}, 3, case)
     pool = _filled(attempt, 3, 1)
-    free_all(pool, [0], "")
-    call(pool.allocate, 3, case="")
+    case = "three blocks; block 0 has the hash a and is freed; `allocate(3)`."
+    free_all(pool, [0], case)
+    call(pool.allocate, 3, case=case)
     case = "three blocks; block 0 had the hash a and was allocated again. Now block 2 gets the hash a."
     call(pool.cache_full_block, 2, a, case=case)
     _expect_hashes(pool, {2: a}, 1, case)
     pool = _filled(attempt, 2, 1)
-    call(pool.allocate, 1, case="")
+    call(pool.allocate, 1, case="two blocks; 0 has the hash a; `allocate(1)`.")
     case = "two blocks; 0 has the hash a, 1 has none; 0 was freed, then 1, so the queue is [0, 1]; `allocate(1)`."
     free_all(pool, [0], case)
     free_all(pool, [1], case)

@@ -129,6 +129,11 @@ def _check_same_again(attempt) -> None:
             "The hash must depend only on the parent and the tokens: not on which list object it gets, not on the "
             "time, a counter or a random number. Otherwise no block is ever found again."
         )
+        if len({*one, *two}) == 4:
+            idea += (
+                " Does each call make a hasher of its own? `update` adds to all that a hasher has got before, so one "
+                "that is made outside of the function, or as a default value, goes on from the earlier calls."
+            )
         raise Mistake(
             "equal tokens after the same parent should give the same hash; yours gives two different ones.",
             case=case,

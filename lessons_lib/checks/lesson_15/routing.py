@@ -57,6 +57,15 @@ def _called(attempt, prompt: list[bytes], replicas: list[Replica], limit: int, c
             idea="Something is None where a number is needed. For replica "
             f"{whole[0]}, no block of the prompt is missing: what does your count return then?",
         ) from None
+    except (ValueError, IndexError) as error:
+        if len(replicas) > 1:
+            raise
+        raise Mistake(
+            f"your code raised {type(error).__name__}: {error}.",
+            case=case,
+            idea="There is only one replica here. Does your code leave the best one out when it looks for the least "
+            "loaded? The best one may itself be the least loaded: take the minimum over all.",
+        ) from None
     except StopIteration:
         whole = [index for index, one in enumerate(replicas) if all(block in one.sent_blocks for block in prompt)]
         if not whole:

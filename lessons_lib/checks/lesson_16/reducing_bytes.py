@@ -47,6 +47,11 @@ def _why_bytes(sent: list[int], length: int, world_size: int) -> str:
         return "One worker does the work of all, and its link is the slowest. Let each add up a part of the tensor."
     if min(sent) >= (world_size - 1) * length and not any(count % length for count in sent):
         return "Whole tensors are sent. A worker that adds up one part only needs that part from the others."
+    if length % world_size == 0 and sent.count(max(sent)) == 1:
+        return (
+            f"Worker {sent.index(max(sent))} sends more than the others. Are the finished parts collected in it, and "
+            "sent on from there? Each worker can send its own finished part to all others."
+        )
     if length % world_size and max(sent) > min(sent):
         return "The parts aren't equally long: the worker with the longest one sends it to all others. Are they as even as possible?"  # noqa: E501
     return (

@@ -14,6 +14,7 @@ from lessons_lib.conformance.break_in.engine import TooManySteps
 from lessons_lib.conformance.break_in.grading import Test, error_of
 from lessons_lib.conformance.break_in.silent import why_silent
 from lessons_lib.conformance.contract import Params
+from lessons_lib.models.prompts import BadRequest
 
 
 def test_an_abort(make_engine: "Callable[..., Any]") -> None:
@@ -89,6 +90,11 @@ def _failed(name: str, outcome: Outcome, calls: Calls, idea: str) -> Mistake:
         )
     if isinstance(error, TooManySteps):
         idea = "Step while `has_unfinished()` is True, or a fixed number of times."
+    if isinstance(error, BadRequest):
+        idea = (
+            "The contract asks for this: `add_request` refuses what can't be served, such as a prompt and `max_tokens` "
+            "that don't fit into the context together. Ask for something that can be served."
+        )
     if isinstance(error, TypeError):
         idea = "Is it your test's own error? Limits are given by name: `make_engine(max_num_seqs=2)`."
     return Mistake(
