@@ -7,8 +7,8 @@
 85 minutes · difficulty: medium · routes: ideas, kernels, serving · prerequisites: lesson 00 (prefill, decode, KV
 cache); lesson 01 (static batching, masks, positions) helps
 
-In lesson 01, a wave of requests went through the model together and left together. In this lesson you build the loop
-that serving systems use instead: a request leaves the batch in the step after its last token, and the next one in the
+In lesson 01 (*static batching*), a wave of requests went through the model together and left together. In this lesson
+you build the loop that serving systems use instead: a request leaves the batch in the step after its last token, and the next one in the
 queue takes its slot right away.
 """
 
@@ -79,6 +79,9 @@ In every step,
 - the model also computes one chunk of *one* prompt. Of the requests whose prompts aren't done, it is the one that was
   admitted first, that is, got its slot first. The chunk that completes a prompt also gives that request its first
   token.
+
+So a step is no longer one forward pass, as in lesson 01. It can make two: one for the requests that decode, one for the
+chunk.
 
 Here are three stories, D, B and F, and two slots, above with static batching and below with slots.
 """
@@ -216,7 +219,8 @@ def answer_of_e(**parts):
 
 right, careless = answer_of_e(), answer_of_e(mask=careless_mask)
 print(f"your mask:\n   {PROMPTS[4]}{tokenizer.decode(right)}\n")
-print(f"careless mask:\n   {PROMPTS[4]} {marked(tokenizer.decode(right), tokenizer.decode(careless))}")
+print(f"careless mask:\n   {PROMPTS[4]} {marked(tokenizer.decode(right), tokenizer.decode(careless))}\n")
+print(f"F's prompt:\n   {PROMPTS[5]}")
 
 # %% [markdown]
 """
@@ -250,7 +254,7 @@ have their keys and values in the cache. `move_to(state)` makes a transition. `a
 answer and makes the transition that follows from it: to decoding, or to finished after the end token or the last token
 allowed. (Both are given; they are exercise 02.1, in "Further".)
 
-One object, `batch`, holds everything that the loop has to remember:
+One object, `batch`, holds the model, the cache and everything else that the loop has to remember. You need these fields:
 
 | field | what it is |
 |---|---|
@@ -267,7 +271,8 @@ changes no request.
 
 The decode pass is given. It covers *all* slots at once, because a batch is a rectangle: empty and prefilling slots
 are computed too, with a dummy token, and their output is discarded. Look at what it feeds: the last token of every
-decoding request, at position `num_computed_tokens`.
+decoding request, at position `num_computed_tokens`. **Guess first:** the pass also writes the dummy token's key to the
+cache. Why does that do no harm?
 """
 
 # %%
@@ -275,6 +280,9 @@ show_source(decode_all)
 
 # %% [markdown]
 """
+The dummy's key is in the column that the request's next token gets, or in column 0 of an empty slot. Computing that
+token overwrites the column before anything may read it.
+
 **Exercise 02.4.** Write `prefill_chunk(batch)`. One call computes one chunk of one request: of those that are
 prefilling, the one that was admitted first. If no request is prefilling, it does nothing. The call that computes the
 end of the prompt also gives the request its first token.
@@ -297,9 +305,11 @@ from lessons_lib.batching.continuous_batching import prefill_chunk
 **Exercise 02.5.** Write `step(batch)`, one step of the loop. You have `decode_all` and `prefill_chunk`. What a step
 must achieve:
 
-- A request that got its last token in one step gives its slot back in the next one, not in the same step.
+- A request that got its last token in one step gives its slot back in the next one, not in the same step. So the code
+  that calls `step` still finds it in `batch.running`.
 - A slot never stays empty during a step while a request is waiting, and no request overtakes another in the queue.
-- A slot belongs to one request for the whole step. An admitted request is prefilling.
+- A slot belongs to one request for the whole step.
+- A request that is admitted is prefilling from then on.
 - Every request that was decoding when the step began gets exactly one token, and one chunk of one prompt is computed,
   possibly that of a request admitted in this very step. No request gets two tokens in one step.
 - After the step, `batch.running` and `batch.slots` agree on which request has which slot, and `batch.running` is in
@@ -323,8 +333,8 @@ from lessons_lib.batching.continuous_batching import step
 # %% [markdown]
 """
 Now your parts serve the six stories. In short, the loop of `batch_generate` is `while batch.has_work(): step(batch)`.
-From here on, every run of continuous batching uses `MINE`. The stepper shows the whole run below the
-waves of lesson 01.
+From here on, every run of continuous batching uses `MINE`. The stepper shows the whole run below the waves of
+lesson 01.
 """
 
 # %%
@@ -377,6 +387,7 @@ Throughput matters to the operator, latency and queue time to the user.
 > **slot utilization**: the share of slots × steps in which the slot computed something that a request needed.
 
 The workload is 24 requests that arrive together. Most have short answers, three have long ones (60, 40 and 30 tokens).
+**Guess first:** which takes fewer steps, static batching with 8 rows or continuous batching with 4 slots?
 """
 
 # %%
@@ -408,8 +419,8 @@ Table(
 
 # %% [markdown]
 """
-Continuous batching needs fewer steps than static batching of the same size, and slot utilization shows why. At 8 slots,
-the longest answer alone takes 60 of the 65 steps.
+Four slots that are refilled beat eight rows that aren't: 76 steps instead of 108, at half the mean latency. Slot
+utilization shows why. With 8 slots, the longest answer alone takes 60 of the 65 steps.
 
 Steps aren't seconds, though: a step over more rows takes longer, and a step that decodes and computes a chunk makes
 two passes. The ledger measures the speed, throughput relative to one request at a time, for the six stories. ("Further"
@@ -435,6 +446,8 @@ differ from run to run: compare them within one table.)
   instead of reserving whole rows, for the reason that follows.
 
 ## What is still wrong
+
+You predicted how much of the reserved cache is in use. Here is the answer, and two other kinds of waste:
 """
 
 # %%
