@@ -6,8 +6,8 @@
 
 85 minutes · difficulty: hard · routes: kernels · prerequisites: lesson 03 (blocks, slots) and lesson 06 (softmax block by block)
 
-Lesson 06 left keys and values in their blocks. But the library's PyTorch backend still copies them in each layer,
-because PyTorch's fast attention can't read through a block table. A kernel of your own can. You write it in three
+Lesson 06 left keys and values in their blocks. But the library's PyTorch backend still copies them in each layer:
+it calls `scaled_dot_product_attention`, which can't read through a block table. A kernel of your own can. You write it in three
 steps: addition, attention over a block table, and all sequences and heads at once. You don't need a GPU: without one,
 Triton's interpreter runs every kernel. Triton supports Linux only: on Windows use WSL, on macOS a container.
 """
@@ -134,8 +134,8 @@ To try things out, use `record_kernel(add_kernel, (3,), x, x, out, 10, BLOCK=4)`
 too, but checks every address first. `print(offsets)` inside the kernel shows a tile's contents there.
 
 The interpreter accepts more than the compiler does. So once your results are right, `check` also asks the compiler
-whether it accepts your kernel for an NVIDIA GPU, which need not be there. The compiler rejects a `print`, so remove
-yours when you're done, and an `if` on a tile.
+whether it accepts your kernel for an NVIDIA GPU, which need not be there. The compiler rejects an `if` on a tile. It
+also rejects a `print` of a bare value, so remove yours when you're done.
 """
 
 # %% exercise="07.1"
@@ -251,7 +251,7 @@ for name, own_query in (("C's query", query[C, 0].contiguous()), ("the opposite"
 # %% [markdown]
 """
 Slot 7 holds no token. Its key was loaded as zeros, so its score is 0: a score like any other. The softmax gives it a
-little weight, and, where all real scores are negative, most of it. Which score would never be the maximum, and get no
+little weight, and most of it for the opposite query, whose real scores are all far below 0. Which score would never be the maximum, and get no
 weight? Minus infinity: `tl.where(is_key, scores, float("-inf"))`.
 
 | in a kernel | what it is |
@@ -306,12 +306,12 @@ from lessons_lib.kernels.simple_paged import attend_blocks
 
 # %% [markdown]
 """
-The kernel that calls it is given: `single_head_kernel` loads the query, calls your function, and stores the result.
-Let's run it on A's query head 0 over KV head 0, compare it with lesson 06's `attention_in_place`, and count what it
+Here is the kernel that calls it. Let's run it on A's query head 0 over KV head 0, compare it with lesson 06's `attention_in_place`, and count what it
 loads:
 """
 
 # %%
+show_source(single_head_kernel)
 own_keys, own_values = (cache[:, :, 0] for cache in (k_cache, v_cache))
 num_tokens, own_table, own_query = context_lens[A].item(), block_tables[A].contiguous(), query[A, 0].contiguous()
 own_out = torch.empty(HEAD_DIM, device=DEVICE)
@@ -373,7 +373,7 @@ print(f"{len(recorded.programs)} programs load {loaded:,} bytes of keys and valu
 # %% [markdown]
 """
 Nothing is copied. But each key is loaded GROUP times, once for each query head that uses it. On a GPU, the second load
-may find the key in one of the GPU's caches, or may not. Lesson 08 loads each key once.
+may find the key in one of the GPU's own caches, or may not. Lesson 08 loads each key once.
 
 ## Prove it
 
@@ -433,11 +433,11 @@ print(f"recorded: {taken:,.0f} µs, in {8192 // 16} iterations of 32 programs")
 # %% [markdown]
 """
 Even if each query head's loads went to memory, the bytes would explain little of the time. The likely reason: an
-iteration asks for a table entry, waits, asks for 16 keys and values, waits, and computes.
+iteration asks for a table entry, waits, asks for 16 keys and values, waits, and computes. (Lesson 08 finds out how much
+of it is waiting.)
 
 **Predict 07.c** Now eight such sequences decode in one launch: eight times the bytes, and 256 programs instead of 32. A
-processor can run several programs at the same time, and while they wait, they wait together. How many microseconds does
-the launch take? Up to 25% off counts as right.
+processor can run several programs at the same time. How many microseconds does the launch take? Up to 25% off counts as right.
 """
 
 # %%

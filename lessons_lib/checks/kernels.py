@@ -113,7 +113,13 @@ REFUSALS = (
     (
         "loop-carried variable",
         "What a loop updates keeps the dtype and the shape that it starts with. Start with 0.0, not with the integer "
-        "0; and with a tile of zeros, not with a scalar, where the loop makes a tile.",
+        "0; and where the loop makes a tile, with a tile: `tl.zeros(...)`, or for a maximum "
+        '`tl.full([...], float("-inf"), tl.float32)`.',
+    ),
+    (
+        "must be same dtype",
+        "Both factors of `tl.dot` need the same dtype. A 16-bit tile times a scalar argument such as `scale` is float32 "
+        "to the compiler, though not to the interpreter. Multiply the scores instead, which are float32 anyway.",
     ),
     (
         "re-assigned to",

@@ -808,6 +808,7 @@ BLOCKS = "blocks = tl.load(block_tables + seq * stride_table + position // BLOCK
 SLOTS = "blocks.to(tl.int64) * stride_block + position % BLOCK_SIZE * stride_slot + kv_head * stride_head"
 KEYS = "keys = tl.load(k_cache + elements, mask=is_key[:, None], other=0.0)"
 VALUES = "values = tl.load(v_cache + elements, mask=is_key[:, None], other=0.0)"
+LOAD_Q = "queries = tl.load(q + offsets, mask=is_row[:, None], other=0.0)"
 SCORES = 'scores = tl.dot(queries, tl.trans(keys), input_precision="ieee") * scale'
 HIDDEN = 'scores = tl.where(is_key[None, :], scores, float("-inf"))'
 STEP = "weights, row_max, row_sum, acc = online_softmax(scores, row_max, row_sum, acc)"
@@ -1089,7 +1090,12 @@ GROUPS = [
     Wrong(
         "a scalar maximum",
         groups(('row_max = tl.full([BLOCK_M], float("-inf"), tl.float32)', 'row_max = float("-inf")')),
-        "with a tile of zeros, not with a scalar",
+        "where the loop makes a tile, with a tile",
+    ),
+    Wrong(
+        "queries scaled before the loop",
+        groups((LOAD_Q, f"{LOAD_Q} * scale"), (SCORES, SCORES.replace(" * scale", ""))),
+        "ultiply the scores instead",
     ),
     Wrong("not scaled", groups((SCORES, SCORES.replace(" * scale", ""))), "aren't multiplied by `scale`"),
     Wrong("not divided", groups((DIVIDED, "acc")), "isn't divided by `row_sum`"),

@@ -17,8 +17,8 @@ EXERCISES = [
         reference="lessons_lib.kernels.basics:add_kernel",
         test=check_add_kernel,
         hints=(
-            "All programs run the same code. A program's id tells it which part is its own, and the last program "
-            "leaves out offsets past the end.",
+            "Start from `double_kernel`. Which of its lines touch memory, and which offsets of program 2 would be "
+            "wrong with ten elements?",
             "Four steps: the offsets of this program's tile, a mask that is True where an offset is below "
             "`n_elements`, the sum of two loads, a store. All loads and stores use the same offsets and the same "
             "mask.",

@@ -85,8 +85,8 @@ QUIZ = [
                 "The interpreter runs Python, one program after another. Its time says nothing about a GPU's.",
             ),
             Choice(
-                "It reads the right addresses and computes the right results. Whether it compiles, and how fast it is, "
-                "must be tested separately.",
+                "In these tests, its addresses and its arithmetic are right, up to rounding. Whether it compiles, how "
+                "a GPU rounds, and how fast it is must be tested separately.",
                 "Tests show the first, and the compiler tells you the second, even without a GPU. The third takes a "
                 "GPU.",
                 right=True,

@@ -17,8 +17,8 @@ EXERCISES = [
         reference="lessons_lib.kernels.paged_flash:online_softmax",
         test=check_online_softmax,
         hints=(
-            "It's `add_block` of lesson 06 for a tile, with two differences: powers of 2 instead of powers of e, and "
-            "the caller adds the values.",
+            "Write down the shape of every intermediate result. Which of them are columns when they meet `scores` or "
+            "`acc`? Then: which difference becomes NaN in a row that has seen nothing?",
             "The new maximum of each row. What you subtract: that maximum, or 0 where it's minus infinity. Weights and "
             "factor are `tl.exp2` of differences. Return the weights, the new maximum, the sum times the factor plus "
             "the sum of the weights, and acc times the factor.",

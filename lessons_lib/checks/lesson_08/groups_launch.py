@@ -38,8 +38,9 @@ def small_launch(dtype) -> tuple[tuple, dict]:
 def _why_dot(message: str) -> str:
     if "same dtype" in message:
         return (
-            "Both factors of `tl.dot` need the same dtype. Queries and keys have it as they are loaded. The weights "
-            "are float32; convert them to the dtype of the values: `weights.to(values.dtype)`."
+            "Both factors of `tl.dot` need the same dtype. Queries and keys have it as they are loaded: a 16-bit tile "
+            "times a scalar argument such as `scale` is float32, so multiply the scores instead. The weights are "
+            "float32; convert them to the dtype of the values: `weights.to(values.dtype)`."
         )
     if "shape" in message or "dimensions" in message:
         return (

@@ -291,7 +291,7 @@ def _why(name: str, got: tuple[torch.Tensor, ...], step: Step) -> str:
         if bool((new_max == NONE).any()):
             return (
                 "A row that hasn't seen a key has the maximum −∞, and −∞ − (−∞) is NaN. Where the new maximum is minus "
-                'infinity, subtract 0 instead: `tl.where(new_max == float("-inf"), 0.0, new_max)`.'
+                "infinity, subtract 0 instead."
             )
         return (
             "NaN comes from ∞ − ∞, 0 × ∞ or 0 / 0. Exponents are a score minus the new maximum, and the old maximum "
