@@ -371,7 +371,7 @@ def mask_that_checks_the_query(queries, keys):
     )
 
 
-# 04.3 varlen_attention
+# 04.4 varlen_attention
 
 
 def varlen_with(may=lambda position, key: key <= position, scale=0.25):
@@ -737,7 +737,7 @@ def additive_by_index(mask, dtype=torch.float32):
     return values
 
 
-# 04.4 packed_logits: each mistake changes one input or the split
+# 04.3 packed_logits: each mistake changes one input or the split
 
 
 def one_pass(model, sequences, mask, positions=None, attention=None):
@@ -1017,7 +1017,7 @@ WRONG = {
         Wrong("changes the tags", shifts_the_positions, says="changed the tags"),
         Wrong("always False", lambda queries, keys: everything(queries, keys) & False, says="nothing is allowed"),
     ],
-    "04.3": [
+    "04.4": [
         Wrong("sees later tokens", varlen_with(may=lambda p, k: k >= 0), says="also sees later tokens"),
         Wrong("is_causal", with_is_causal, says="for its position 0. The queries are those of its *last*"),
         Wrong("not itself", varlen_with(may=lambda p, k: k < p), says="is NaN"),
@@ -1101,7 +1101,7 @@ WRONG = {
         ),
         Wrong("two axes only", additive_of_two_axes, says="It works with two axes"),
     ],
-    "04.4": [
+    "04.3": [
         Wrong("no positions", without_positions, says="given no `position_ids`"),
         Wrong("merges equal sequences", merges_equal_sequences, says="Are they merged, as in a dict or a set?"),
         Wrong(
@@ -1221,7 +1221,7 @@ WRONG = {
 RIGHT = {
     "04.1": [tags_of_tensors, tags_by_concatenation],
     "04.2": [mask_by_loops, mask_that_checks_the_query],
-    "04.3": [
+    "04.4": [
         varlen_by_offsets,
         varlen_by_sdpa,
         varlen_by_einsum,
@@ -1229,5 +1229,5 @@ RIGHT = {
         varlen_by_equal_lengths,
     ],
     "04.5": [additive_by_multiplication, additive_by_where, additive_by_index],
-    "04.4": [packed_with_an_additive_mask, packed_by_concatenation],
+    "04.3": [packed_with_an_additive_mask, packed_by_concatenation],
 }
