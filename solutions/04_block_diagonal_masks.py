@@ -8,8 +8,9 @@
 (positions, padding) helps
 
 A batch usually has a row for each request, filled up with padding. In this lesson all requests share a single row. An
-attention mask keeps them apart, and it needs only two integers per token. By the end, the six stories run in one row
-without padding, and each gets the same tokens as it would alone.
+attention mask keeps them apart, and it needs only two integers per token. First, you run the six stories in one row
+without padding, and each gets the same tokens as it would alone. Then you compute the same attention without the mask,
+as fast kernels do.
 """
 
 # %%
@@ -39,7 +40,7 @@ from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, sol
 from lessons_lib.checks.lesson_04.scoreboard import counted_scores, window_scoreboard
 from lessons_lib.measuring import MAX_NEW_TOKENS, NAMES, PROMPTS, STORIES, ledger
 from lessons_lib.models import load_model, tiny_model
-from lessons_lib.recording import mask_text, read_pair, read_row
+from lessons_lib.recording import mask_text, read_row
 from lessons_lib.viz.masks import MaskExplorer, draw_mask, watch_rules
 from lessons_lib.viz.source import show_source
 from lessons_lib.viz.tables import Table
@@ -93,10 +94,9 @@ show_text("C after F:", "C", after_f, alone)
 """
 Anna, her grandma and the old dog belong to two different users. The model sees a single text of 43 tokens, though,
 and in causal attention a token attends to every token before it. So C attends to F. Lesson 02 called this cross-talk:
-keys of one request influence the answer to another. (F itself isn't affected, because it comes first.)
-
-There's a second difference. C's first token should be at position 0, but here the model puts it at position 40.
-Whether that matters is your second prediction.
+keys of one request influence the answer to another. (F itself isn't affected, because it comes first.) There's a second
+difference: C's first token should be at position 0, and here it's at position 40. Further down, you'll see when that
+matters.
 
 ## Predict
 
@@ -114,19 +114,6 @@ predict("04.a", ...)  # percentage of the mask's cells that are True
 
 # %% [markdown]
 """
-For the second question, suppose the mask is right but the positions are wrong: they don't restart in each story, but
-run on through the whole row, 0 to 143 for the prompts. There's no cache, so every new token means computing the whole
-row again. The model's positions are *rotary* (lesson 01): before a query is multiplied with a key, both are rotated,
-each by an angle proportional to its position. Each of the six stories is continued by 20 tokens.
-
-**04.b** How many of the six answers change?
-"""
-
-# %%
-predict("04.b", ...)  # how many of the six answers change
-
-# %% [markdown]
-"""
 ## The idea: two integers per token
 
 > **packed row**: a row that holds the tokens of several sequences one after another, with no padding in between. A
@@ -134,17 +121,8 @@ predict("04.b", ...)  # how many of the six answers change
 
 > **sequence id**: an integer, attached to each token of a packed row, that says which sequence the token belongs to.
 
-Every token carries its sequence id and its position in its own sequence. In attention, a token's *query* is compared
-with the *keys* of all tokens (lesson 00). So each cell of the mask belongs to one query and one key, and three rules
-decide whether it's True:
-
-| rule | True if the key ... | keeps out |
-|---|---|---|
-| padding | isn't padding: its sequence id is not `PADDING`, which is -1 | tokens that only fill up a row |
-| causal | is at the query's position or earlier | the future |
-| sequence | has the query's sequence id | the other stories |
-
-Each rule is a single comparison. That's the whole idea; the rest of the lesson shows that it's enough.
+Every token carries its sequence id and its position in its own sequence. These two integers are enough to decide about
+every cell of the mask. That's the whole idea.
 
 ## The tags
 
@@ -165,75 +143,27 @@ show_source(Tags)
 `starts` is for sequences whose first tokens are in the KV cache instead of in this row. In the second example, sequence
 0 has three tokens in the cache, at positions 0, 1 and 2, and adds one new token at position 3.
 
-## The rules, one at a time
-
-In code, each rule is a function. It takes the tags of the queries and the tags of the keys (here both are the same
-tokens) and returns a mask. The functions are `not_padding`, `not_in_the_future` for the causal rule, and
-`same_sequence`. In the pictures, a row is a query and a column is a key. Hover over a cell to see why it's True or
-False under the rules passed in `rules`. We start with the causal rule alone, on the row of C and E.
-"""
-
-# %%
-tags = tag_tokens([len(prompt_ids[name]) for name in "CE"])
-draw_mask(not_in_the_future(tags, tags), tags, tags, "CE", rules=[not_in_the_future], title="The causal rule alone")
-
-# %% [markdown]
-"""
-Two of the four quadrants are right: C attending to C (top left) and E attending to E (bottom right). The other two
-are cross-talk. E's position 0 attends to C's position 0, because 0 isn't later than 0. It happens in the other
-direction too: C comes first in the row and still attends to E. Positions restart in every sequence, so they can't
-tell the stories apart.
-"""
-
-# %%
-draw_mask(same_sequence(tags, tags), tags, tags, "CE", rules=[same_sequence], title="The sequence rule alone")
-
-# %% [markdown]
-"""
-Now the stories are separate, but inside each one every token sees every other token, including later ones. Combine
-both rules cell by cell with `&`, and each story gets its own staircase:
-"""
-
-# %%
-mask = not_in_the_future(tags, tags) & same_sequence(tags, tags)
-draw_mask(mask, tags, tags, "CE", row=5, title="Both rules")
-
-# %% [markdown]
-"""
-> **block-diagonal mask**: a mask that lets a token attend to its own sequence only. If queries and keys are the same
-> tokens in the same order, it's True only inside square blocks along the diagonal, one per sequence. Inside its block,
-> each sequence has its usual causal mask.
-
-Here is the same mask as text and in words, for terminals and screen readers: `#` attends, `.` doesn't, and the letters
-name the sequences.
-"""
-
-# %%
-print(mask_text(mask, tags, tags, "CE"))
-print(read_pair(tags, tags, 5, 1, "CE"))
-print(read_row(mask, tags, tags, 5, "CE"))
-
-# %% [markdown]
-"""
-The third rule, padding, isn't needed for this row: a packed row has no padding. But some programs want rows of a fixed
-length and pad the end. To the sequence rule, all padding tokens with the id -1 look like one more sequence. With the
-padding rule, their rows are empty. ("Further" shows what harm an empty row can do.)
-
 ## Build 1: the mask
 
-**Exercise 04.2.** Write `block_diagonal_mask(queries, keys)` without the three rule functions above. Both arguments are
-`Tags`. Return a bool tensor `[queries, keys]`, True where all three rules allow it. With `tag_tokens([3, 2])` for both,
-it is
+In attention, a token's *query* is compared with the *keys* of all tokens (lesson 00). So a row of the mask is a query,
+and a column is a key. Three rules have to allow a cell:
 
-    #....
+- **sequence rule**: a query attends to its own sequence only.
+- **causal rule**: it attends to its own token and to earlier ones.
+- **padding rule**: nothing attends to padding. (Some programs want rows of a fixed length and fill up the end with it.
+  Padding has the sequence id `PADDING`, which is -1.)
+
+**Exercise 04.2.** Write `block_diagonal_mask(queries, keys)`. Both arguments are `Tags`. Return a bool tensor
+`[queries, keys]`, True where all three rules allow it. The row of a padding query is all False.
+
+Three examples, with `#` for True. On the left, queries and keys are both `tag_tokens([3, 2])`. But they don't have to
+be the same tokens, and the keys can come in any order: a key's index tells you nothing.
+
+    #....       query C 3, and keys C 0, C 1, C 2, C 3, E 0:     ####.
     ##...
-    ###..
+    ###..       query C 1, and keys C 2, E 0, C 1, C 0:          ..##
     ...#.
     ...##
-
-Queries and keys don't have to be the same tokens. For one query, C at position 3, and the five keys C 0, C 1, C 2, C
-3, E 0, the mask is `####.`. The keys can come in any order, so a key's index tells you nothing. The row of a padding
-query is all False.
 """
 
 # %% exercise="04.2"
@@ -249,6 +179,171 @@ reveal("04.a", 100 * allowed.sum().item() / allowed.numel(), "%")
 
 # %% [markdown]
 """
+Here is your mask for the row of C and E. Hover over a cell to see why it's True or False:
+"""
+
+# %%
+tags = tag_tokens([len(prompt_ids[name]) for name in "CE"])
+draw_mask(block_diagonal_mask(tags, tags), tags, tags, "CE", row=5, title="Your mask")
+
+# %% [markdown]
+"""
+> **block-diagonal mask**: a mask that lets a token attend to its own sequence only. If queries and keys are the same
+> tokens in the same order, it's True only inside square blocks along the diagonal, one per sequence. Inside its block,
+> each sequence has its usual causal mask.
+
+## Build 2: one pass
+
+Now use the mask in a model. A Hugging Face model takes `input_ids`, `position_ids` and `attention_mask`. Pass them by
+name, because their order differs from model to model. Each has the batch as its first axis, and here the batch is a
+single row. The mask has four axes: batch, heads, queries, keys. The axis of the heads may have size 1: then all heads
+share one mask. (A boolean mask with four axes is used as is. One with two would be taken for one that marks padding,
+as in lesson 01.) The `.logits` of what the model returns have the axes batch, tokens, vocabulary.
+
+**Exercise 04.3.** Write `packed_logits(model, sequences, mask=block_diagonal_mask)`. `sequences` is a list of lists
+of token ids, none of them empty. They go into the row in the order of the list. It makes **one** forward pass and
+returns a list (or tuple) with one tensor of logits per sequence, of shape `[tokens, vocabulary]`. No cache is needed.
+
+The argument `mask` is a function; call it as `mask(tags, tags)`, with the tags of the row. Further down we pass masks
+with a rule missing.
+
+Example: for the prompts of C and E, return two tensors of shape `[3, 4096]` and `[5, 4096]`. The last row of each
+gives that story's next token.
+"""
+
+# %% exercise="04.3"
+import torch
+
+from lessons_lib.batching.packed_logits import packed_logits
+
+# %% [markdown]
+"""
+## The rules, one at a time
+
+What goes wrong without the rules? (A row without padding needs only two of them. "Further" has the third.) Step from a
+row without rules to a row with both. A cross marks a cell that a missing rule would forbid. On the right, your
+`packed_logits` continues both stories. Find the rain in the dog's story. And with the causal rule alone ("not in the
+future"), C attends to E, although C comes first in the row. Why?
+"""
+
+# %%
+CE = [prompt_ids["C"], prompt_ids["E"]]
+
+
+def answers_with(mask):
+    answers = generate_packed(
+        model, CE, [12, 12], tokenizer.eos_token_id, packed_logits=partial(packed_logits, mask=mask)
+    )
+    return [tokenizer.decode(answer) for answer in answers]
+
+
+watch_rules("CE", [[tokenizer.decode(token) for token in ids] for ids in CE], answers_with)
+
+# %% [markdown]
+"""
+Positions restart in every sequence. To the causal rule, E's position 0 isn't later than C's, so positions can't tell
+the stories apart.
+
+## Prove it
+
+The claim: in a packed row, every story gets the same tokens as when Hugging Face `generate` runs it alone. Its logits
+needn't be equal to the last digit: the packed row adds the same products in another order, and floats round after every
+step. ("Further" compares logits on random mixes of sequences and four models.) `generate_packed` calls your
+`packed_logits` in a loop. Each iteration appends one token to each story and recomputes the whole row; a story that
+ends leaves the row.
+"""
+
+
+# %%
+def oracle(name, max_tokens):
+    ids = torch.tensor([prompt_ids[name]])
+    out = model.generate(
+        ids,
+        attention_mask=torch.ones_like(ids),
+        max_new_tokens=max_tokens,
+        do_sample=False,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    return out[0, ids.shape[1] :].tolist()
+
+
+expected = {story.name: oracle(story.name, story.max_new_tokens) for story in STORIES}
+answers = generate_packed(
+    model, list(prompt_ids.values()), MAX_NEW_TOKENS, tokenizer.eos_token_id, packed_logits=packed_logits
+)
+for name, answer in zip(NAMES, answers):
+    print(f"{name}: {len(answer):3} tokens, equal to `generate`: {answer == expected[name]}")
+
+# %% [markdown]
+"""
+## Do positions have to restart?
+
+The mask is right. Now suppose the positions are wrong: they don't restart in each story, but run on through the whole
+row, 0 to 143 for the prompts. The model's positions are *rotary* (lesson 01): before a query is multiplied with a key,
+both are rotated, each by an angle proportional to its position. Each of the six stories is continued by 20 tokens.
+There's no cache, so every new token means computing the whole row again.
+
+**04.b** How many of the six answers change?
+"""
+
+# %%
+predict("04.b", ...)  # how many of the six answers change
+
+
+# %%
+def in_one_row(names, packed_logits, max_tokens=30):
+    """The answers of stories that share a row, `max_tokens` tokens each."""
+    prompts = [prompt_ids[name] for name in names]
+    return generate_packed(
+        model, prompts, [max_tokens] * len(names), tokenizer.eos_token_id, packed_logits=packed_logits
+    )
+
+
+def positions_run_on(model, sequences):
+    return logits_at(model, sequences, torch.arange(sum(map(len, sequences))))
+
+
+short = in_one_row("ABCDEF", positions_run_on, max_tokens=20)
+reveal("04.b", sum(answer != expected[name][:20] for name, answer in zip(NAMES, short)), "stories")
+
+# %% [markdown]
+"""
+None: in a rotary model, only distances matter. If all tokens of a story are shifted by the same amount, no distance
+changes. (In floats, only the last digits do.)
+
+So is there no need to restart positions? With a cache, there is. A key is rotated by its position when it's computed,
+and it keeps that rotation. In the next pass the row is different, and the story starts at a different index. A new
+token that takes its index in the row as its position is then shifted differently from the cached keys.
+
+The next cell imitates this for E, which comes after B: the prompts have the right positions, and each new token has its
+index in the row. **Guess first:** E's prompt is "It was raining." Will its answer be the right one, or be about B's
+story, or something else?
+"""
+
+
+# %%
+def new_tokens_counted_through_the_row(model, sequences):
+    """The right mask, and the right positions for the prompts; a new token's position is its index in the row."""
+    positions, start = [], 0
+    for ids in sequences:
+        prompt_len = next(len(prompt) for prompt in prompt_ids.values() if ids[: len(prompt)] == prompt)
+        positions += [*range(prompt_len), *range(start + prompt_len, start + len(ids))]
+        start += len(ids)
+    return logits_at(model, sequences, torch.tensor(positions))
+
+
+right = expected["E"][:30]
+show_text("E alone:", "E", right)
+show_text("E after B:", "E", in_one_row("BE", new_tokens_counted_through_the_row)[1], right)
+
+# %% [markdown]
+"""
+The mask is right, so E can't attend to B. But to the new tokens E's prompt is far away, and the rain is forgotten.
+Nothing crashed, and the text is fluent. ("Further" has three such answers. Can you tell which bug made which?)
+
+Some models, such as GPT-2, don't rotate but add a learned vector for each position. There, any shift changes the
+logits.
+
 ## With a cache: more keys than queries
 
 In a decode step, we compute only the newest token of each sequence. It provides the query; all earlier tokens are in
@@ -290,21 +385,14 @@ for n in (8, 16, 32, 64):
 Doubling the number of sequences gives four times the cells, but only twice as many True ones. And a plain attention
 function computes a score for every cell, in every head of every layer, before the mask throws most of them away. That's
 why fast attention kernels (a kernel is a program that runs on the GPU) never build the mask. They're told where each
-sequence begins and ends, and compute only the blocks on the diagonal. You'll write such kernels in lessons 07 and 08,
-for a GPU. Here you write in PyTorch what they compute.
+sequence begins and ends, and compute only the blocks on the diagonal. You'll write such kernels in lessons 07 and 08.
+Here you write in PyTorch what they compute.
 
-## Build 2: attention without the mask
+## Build 3: attention without the mask
 
-**Exercise 04.3.** Write `varlen_attention(q, k, v, query_lens, seq_lens)`, named after `flash_attn_varlen_func` of
+**Exercise 04.4.** Write `varlen_attention(q, k, v, query_lens, seq_lens)`, named after `flash_attn_varlen_func` of
 FlashAttention, the best-known of these kernels. It computes what attention with your mask computes, for several
-sequences in one row:
-
-| argument | shape | |
-|---|---|---|
-| `q` | [heads, sum of `query_lens`, head_dim] | the queries, sequence by sequence |
-| `k`, `v` | [heads, sum of `seq_lens`, head_dim] | the keys and values, sequence by sequence |
-| `query_lens` | list of ints | how many queries each sequence has. They are those of its *last* tokens |
-| `seq_lens` | list of ints | how many tokens each sequence has, and so how many keys; never fewer than its queries |
+sequences in one row. The docstring in the cell says what the arguments are.
 
 - The result is a tensor like `q`: for each query, the values weighted by the softmax of its scores. A score is q · k
   divided by √head_dim (lesson 00). Some scores may be in the hundreds. All tensors have the same dtype, float16 or
@@ -320,7 +408,7 @@ To compare: `F.scaled_dot_product_attention(q, k, v, attn_mask=mask)` is attenti
 you know that your mask is right.
 """
 
-# %% exercise="04.3"
+# %% exercise="04.4"
 import torch
 
 from lessons_lib.attention.varlen import varlen_attention
@@ -383,150 +471,6 @@ for name, way in ways.items():
 """
 The unneeded scores cost more than the Python loop does. A kernel has no such loop: it gives the sequences to different
 cores of the GPU.
-
-From here on, this lesson uses the mask again: a Hugging Face model takes one, and you can look at it.
-
-## Build 3: one pass
-
-Now for the forward pass over a packed row of `T` tokens. A Hugging Face model takes three inputs here. Pass them by
-name, because their order differs from model to model:
-
-- `input_ids`, `[1, T]`: the tokens of all sequences, one sequence after another. The 1 is the batch size: there's a
-  single row.
-- `position_ids`, `[1, T]`: the positions from the tags.
-- `attention_mask`, `[1, 1, T, T]`: batch, heads (all share one mask), queries, keys. A boolean mask with four
-  axes is used as is. A mask with two axes would be taken for one that marks padding (lesson 01).
-
-The model returns logits for all tokens, `.logits`, of shape `[1, T, vocabulary]`.
-
-**Exercise 04.4.** Write `packed_logits(model, sequences, mask=block_diagonal_mask)`. `sequences` is a list of lists
-of token ids, none of them empty. They go into the row in the order of the list. It makes **one** forward pass and
-returns a list (or tuple) with one tensor of logits per sequence, of shape `[tokens, vocabulary]`. No cache is needed.
-
-The argument `mask` is a function; call it as `mask(tags, tags)`. Further down we pass masks with a rule missing.
-
-Example: for the prompts of C and E, return two tensors of shape `[3, 4096]` and `[5, 4096]`. The last row of each
-gives that story's next token.
-"""
-
-# %% exercise="04.4"
-import torch
-
-from lessons_lib.batching.packed_logits import packed_logits
-
-# %% [markdown]
-"""
-A row without padding needs two of the rules. What goes wrong without them? Step from a row without rules to a row with
-both. A cross marks a cell that a missing rule would forbid. On the right, your `packed_logits` continues both stories.
-Find the rain in the dog's story.
-"""
-
-# %%
-CE = [prompt_ids["C"], prompt_ids["E"]]
-
-
-def answers_with(mask):
-    answers = generate_packed(
-        model, CE, [12, 12], tokenizer.eos_token_id, packed_logits=partial(packed_logits, mask=mask)
-    )
-    return [tokenizer.decode(answer) for answer in answers]
-
-
-watch_rules("CE", [[tokenizer.decode(token) for token in ids] for ids in CE], answers_with)
-
-# %% [markdown]
-"""
-## Prove it
-
-The claim: in a packed row, every story gets the same tokens as when Hugging Face `generate` runs it alone. Its logits
-needn't be equal to the last digit: the packed row adds the same products in another order, and floats round after every
-step. ("Further" compares logits on random mixes of sequences and four models.) `generate_packed` calls your
-`packed_logits` in a loop. Each iteration appends one token to each story and recomputes the whole row; a story that
-ends leaves the row.
-"""
-
-
-# %%
-def oracle(name, max_tokens):
-    ids = torch.tensor([prompt_ids[name]])
-    out = model.generate(
-        ids,
-        attention_mask=torch.ones_like(ids),
-        max_new_tokens=max_tokens,
-        do_sample=False,
-        pad_token_id=tokenizer.pad_token_id,
-    )
-    return out[0, ids.shape[1] :].tolist()
-
-
-expected = {story.name: oracle(story.name, story.max_new_tokens) for story in STORIES}
-answers = generate_packed(
-    model, list(prompt_ids.values()), MAX_NEW_TOKENS, tokenizer.eos_token_id, packed_logits=packed_logits
-)
-for name, answer in zip(NAMES, answers):
-    print(f"{name}: {len(answer):3} tokens, equal to `generate`: {answer == expected[name]}")
-
-# %% [markdown]
-"""
-## Do positions have to restart?
-
-The mask is right, and now the positions run on through the row, as in your second prediction:
-"""
-
-
-# %%
-def in_one_row(names, packed_logits, max_tokens=30):
-    """The answers of stories that share a row, `max_tokens` tokens each."""
-    prompts = [prompt_ids[name] for name in names]
-    return generate_packed(
-        model, prompts, [max_tokens] * len(names), tokenizer.eos_token_id, packed_logits=packed_logits
-    )
-
-
-def positions_run_on(model, sequences):
-    return logits_at(model, sequences, torch.arange(sum(map(len, sequences))))
-
-
-short = in_one_row("ABCDEF", positions_run_on, max_tokens=20)
-reveal("04.b", sum(answer != expected[name][:20] for name, answer in zip(NAMES, short)), "stories")
-
-# %% [markdown]
-"""
-None: in a rotary model, only distances matter. If all tokens of a story are shifted by the same amount, no distance
-changes. (In floats, only the last digits do.)
-
-So is there no need to restart positions? With a cache, there is. A key is rotated by its position when it's computed,
-and it keeps that rotation. In the next pass the row is different, and the story starts at a different index. A new
-token that takes its index in the row as its position is then shifted differently from the cached keys.
-
-The next cell imitates this for E, which comes after B: the prompts have the right positions, and each new token has its
-index in the row. **Guess first:** E's prompt is "It was raining." Will its answer be the right one, or be about B's
-story, or something else?
-"""
-
-
-# %%
-def new_tokens_counted_through_the_row(model, sequences):
-    """The right mask, and the right positions for the prompts; a new token's position is its index in the row."""
-    positions, start = [], 0
-    for ids in sequences:
-        prompt_len = next(len(prompt) for prompt in prompt_ids.values() if ids[: len(prompt)] == prompt)
-        positions += [*range(prompt_len), *range(start + prompt_len, start + len(ids))]
-        start += len(ids)
-    return logits_at(model, sequences, torch.tensor(positions))
-
-
-right = expected["E"][:30]
-show_text("E alone:", "E", right)
-show_text("E after B:", "E", in_one_row("BE", new_tokens_counted_through_the_row)[1], right)
-
-# %% [markdown]
-"""
-The mask is right, so E can't attend to B. But to the new tokens E's prompt is far away, and the rain is forgotten.
-Nothing crashed, and the text is fluent. ("Further" has three such answers. Can you tell which bug made which?)
-
-Some models, such as GPT-2, don't rotate but add a learned vector for each position. There, any shift changes the
-logits.
 
 ## The ledger
 

@@ -20,7 +20,7 @@ from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, sol
 from lessons_lib.engine import ModelRunner
 from lessons_lib.checks.lesson_11.scoreboard import eviction_scoreboard
 from lessons_lib.kv_cache import COPY, BlockCopy, BlockPool, PagedKVCache, PrefixCache, SharedBlockPool, blocks_for, copy_blocks
-from lessons_lib.measuring import STORIES, ledger, median_ms
+from lessons_lib.measuring import STORIES, ledger, median_ms, recorded_first_tokens
 from lessons_lib.models import VOCAB_SIZE, load_model, tiny_model
 from lessons_lib.recording import queue_state, recorded_step, serve_recorded
 from lessons_lib.scheduling import (
@@ -76,10 +76,7 @@ print(f"stored by each sequence separately: {len(together) * full} blocks; store
 """
 The keys and values of these tokens are the same in all six sequences, so storing them once is enough. Block tables make
 that possible: two tables may contain the same block.
-"""
 
-# %% [markdown]
-"""
 ## The idea
 
 Sharing takes three things:
@@ -108,8 +105,7 @@ for layer, (keys, other_keys) in enumerate(zip(one, other)):
 
 # %% [markdown]
 """
-In the first layer, a key depends only on its own token and position. In every later layer it depends on all tokens
-before it. So a block's identifier has to cover all tokens up to the end of that block. Storing all of them for each
+In the first layer, a key depends only on its own token and position. So a block's identifier has to cover all tokens up to the end of that block. Storing all of them for each
 block would be wasteful. A hash is short, and hashes can be chained.
 
 > **block hash**: the hash of a full block's tokens together with the hash of the block before it. Equal hashes mean
@@ -357,12 +353,8 @@ differ in its last digits. So the rule has no exception.) Y gets a copy of the b
 > keep the original.
 
 Copies are rare: shared blocks are usually full, and new tokens go into a block after them that belongs to one sequence
-only. Several samples of one prompt need copies too. "Further" has them, and both functions as exercises:
-`copy_before_write` is 11.4, and `take_cached` is 11.5.
-"""
+only. ("Further" has a case with more copies, and exercises in which you write `copy_before_write` and `take_cached`.)
 
-# %% [markdown]
-"""
 ### The six stories with a common beginning
 
 Four at a time, at most 64 tokens per step, and plenty of blocks. This run uses your `block_hash`, and your
@@ -423,9 +415,9 @@ Stepper(lambda i: draw_pressure(all_steps[i]), count=len(all_steps), start=comes
 """
 ## Measure
 
-How much time does sharing save? We serve twelve requests with and without sharing, in alternating rounds. Each has a
-common beginning, then a story, and an answer of four tokens. First the beginning is the one from above. Then it is nine
-times as long: the instructions, and the six stories that the model has just told as examples.
+How much time does sharing save? We serve twelve requests with and without sharing. Each has a common beginning, then a
+story, and an answer of four tokens. The beginning is the one from above, or nine times as long: the instructions, and
+the six stories that the model has just told as examples.
 """
 
 # %% tags=["measured"]
@@ -461,9 +453,53 @@ Table(
 
 # %% [markdown]
 """
-The longer the common beginning, the more there is to save. The time shrinks less than the tokens do, because a step
-takes time even if it computes little. Each story comes twice; the second one also finds full blocks of its own part of
-the prompt, if they have been computed by the time it is admitted.
+The time shrinks less than the tokens do, because a step takes time even if it computes little. (Each story comes twice;
+the second one may also find full blocks of its own part of the prompt.)
+
+### The first token, with eight billion parameters
+
+What a user notices is how long the first token takes. These times were recorded on a GPU, with a model of Llama 3.1's
+shape. A request consists of a document and a question of 64 tokens, and finds nothing in the cache:
+"""
+
+# %%
+provenance, recorded = recorded_first_tokens()
+print(provenance)
+for row in recorded:
+    print(f"a document of {row['beginning']:6,} tokens: first token after {1000 * row['first_token_s']:5,.0f} ms")
+
+# %% [markdown]
+"""
+Then comes a second question about the same document. **Guess first:** when does its first token come, for the longest
+document? In the next cell, *your* pool schedules both requests; the milliseconds are from the recording.
+"""
+
+# %%
+def tokens_of_first_step(scheduler, prompt_ids):
+    scheduler.add(Sequence("question", prompt_ids, 1))
+    scheduler_output = scheduler.schedule()
+    scheduler.update(scheduler_output, [0])  # no model computes it, so any token will do
+    return scheduler_output.num_tokens
+
+
+rows = []
+for row in recorded:
+    pool = PrefixCache(blocks_for(row["beginning"] + 2 * 64, BLOCK), BLOCK)
+    scheduler = PreemptiveScheduler(pool, max_num_seqs=1, max_num_batched_tokens=row["computed"], **YOURS)
+    first, second = (tokens_of_first_step(scheduler, [*range(row["beginning"]), *[word] * 64]) for word in (1, 2))
+    assert (first, second) == (row["computed"], row["computed_after_hit"]), "the recorded run computed other tokens"
+    before, after = 1000 * row["first_token_s"], 1000 * row["first_token_after_hit_s"]
+    rows.append([f"{row['beginning']:,}", f"{first:,}", second, f"{before:,.0f}", f"{after:.0f}", f"{before / after:.0f}"])
+Table(
+    columns=["tokens of the document", "first question: computed", "second question: computed", "first: ms", "second: ms", "ratio of ms"],
+    rows=rows,
+    caption="A question about a document, then another one: tokens computed and time to the first token",
+)
+
+# %% [markdown]
+"""
+The first question pays for the document, and those after it don't. Their first token still comes later if the document
+is longer: their 64 tokens attend to all of it, and the pool has to find all of its blocks.
 
 ## What is still wrong
 

@@ -1,4 +1,4 @@
-"""Lessons 08 and 13: results recorded on a GPU, which ship with the course for readers without one."""
+"""Lessons 08, 10, 11 and 13: results recorded on a GPU, which ship with the course for readers without one."""
 
 import json
 from dataclasses import dataclass
@@ -190,6 +190,19 @@ def recorded_swaps() -> RecordedSwaps:
     facts = json.loads((FOLDER / "h200_swapping.json").read_text(encoding="utf-8"))
     sizes = (facts[name] for name in ("shape", "others", "context", "step_s"))
     return RecordedSwaps(_provenance(facts), *sizes, tuple(facts["swapping"]))
+
+
+@cache
+def recorded_first_tokens() -> tuple[str, list[dict]]:
+    """A prompt whose beginning is in the prefix cache, on one H100: `python -m tools.gpu_bench.shared_prefix`.
+
+    Returns:
+        (machine, versions, command and date in one line; per length of the common "beginning" the tokens "computed" and
+        "first_token_s" of a request that finds nothing, "computed_after_hit" and "first_token_after_hit_s" of one that
+        finds the beginning).
+    """
+    facts = json.loads((FOLDER / "h100_first_token.json").read_text(encoding="utf-8"))
+    return _provenance(facts), facts["rows"]
 
 
 @dataclass(frozen=True)

@@ -378,7 +378,7 @@ def mask_that_checks_the_query(queries, keys):
     )
 
 
-# 04.3 varlen_attention
+# 04.4 varlen_attention
 
 
 def varlen_with(may=lambda position, key: key <= position, scale=0.25):
@@ -744,7 +744,7 @@ def additive_by_index(mask, dtype=torch.float32):
     return values
 
 
-# 04.4 packed_logits: each mistake changes one input or the split
+# 04.3 packed_logits: each mistake changes one input or the split
 
 
 def one_pass(model, sequences, mask, positions=None, attention=None):
@@ -1025,7 +1025,7 @@ WRONG = {
         Wrong("without the last sequence", without_the_last_sequence, says="does the loop leave out the last one?"),
         Wrong("always False", lambda queries, keys: everything(queries, keys) & False, says="nothing is allowed"),
     ],
-    "04.3": [
+    "04.4": [
         Wrong("sees later tokens", varlen_with(may=lambda p, k: k >= 0), says="also sees later tokens"),
         Wrong("one key too many", varlen_with(may=lambda p, k: k <= p + 1), says="Yours sees one key too many"),
         Wrong("is_causal", with_is_causal, says="for its position 0. The queries are those of its *last*"),
@@ -1110,7 +1110,7 @@ WRONG = {
         ),
         Wrong("two axes only", additive_of_two_axes, says="It works with two axes"),
     ],
-    "04.4": [
+    "04.3": [
         Wrong("no positions", without_positions, says="given no `position_ids`"),
         Wrong("merges equal sequences", merges_equal_sequences, says="Are they merged, as in a dict or a set?"),
         Wrong(
@@ -1235,7 +1235,7 @@ WRONG = {
 RIGHT = {
     "04.1": [tags_of_tensors, tags_by_concatenation],
     "04.2": [mask_by_loops, mask_that_checks_the_query],
-    "04.3": [
+    "04.4": [
         varlen_by_offsets,
         varlen_by_sdpa,
         varlen_by_einsum,
@@ -1243,5 +1243,5 @@ RIGHT = {
         varlen_by_equal_lengths,
     ],
     "04.5": [additive_by_multiplication, additive_by_where, additive_by_index],
-    "04.4": [packed_with_an_additive_mask, packed_by_concatenation],
+    "04.3": [packed_with_an_additive_mask, packed_by_concatenation],
 }

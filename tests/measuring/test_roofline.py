@@ -21,6 +21,7 @@ from lessons_lib.measuring.attention_cases import CASES
 from lessons_lib.measuring.attention_peers import PEERS
 from lessons_lib.measuring.published import (
     recorded_attention,
+    recorded_first_tokens,
     recorded_ladder,
     recorded_production,
     recorded_short_decodes,
@@ -147,6 +148,14 @@ def test_a_case_is_found_by_the_beginning_of_its_name():
         recording.case("nothing")
     with pytest.raises(KeyError, match="7 recorded cases start with 'decode'"):
         recording.case("decode")
+
+
+def test_a_beginning_that_is_found_brings_the_first_token_sooner():
+    provenance, rows = recorded_first_tokens()
+    assert "H100" in provenance and "python -m tools.gpu_bench.shared_prefix" in provenance and len(rows) == 4
+    for row in rows:
+        assert (row["computed"], row["computed_after_hit"]) == (row["beginning"] + 64, 64)
+        assert row["first_token_after_hit_s"] < row["first_token_s"]
 
 
 def test_short_decodes_were_recorded_where_one_kernel_is_chosen_and_is_faster():

@@ -1,4 +1,4 @@
-"""The exercises and the quiz of lesson 04: tags, the mask, attention without it, and one pass over a packed row."""
+"""The exercises and the quiz of lesson 04: tags, the mask, one pass over a packed row, attention without the mask."""
 
 from lessons_lib.checks.exercise import Exercise
 from lessons_lib.checks.lesson_04.additive import check_additive_mask
@@ -32,11 +32,11 @@ EXERCISES = [
         reference="lessons_lib.attention.masks:block_diagonal_mask",
         test=check_block_diagonal_mask,
         hints=(
-            "Start with the sequence rule, for one query: compare its id with the ids of all keys. That's one row of "
+            "Start with the sequence ids, for one query: compare its id with the ids of all keys. That's one row of "
             "the mask. Which shape must the queries' ids have so that a single comparison gives all rows?",
             "You need to compare every query with every key. So give the queries' tensors a second axis of size 1: "
             "`queries.positions[:, None]` has shape [queries, 1], and comparing it with `keys.positions`, of shape "
-            "[keys], gives [queries, keys]. Do the same with the sequence ids. The padding rule depends only on the "
+            "[keys], gives [queries, keys]. Do the same with the sequence ids. Padding depends only on the "
             "key. Combine masks with `&`, since Python's `and` doesn't work on tensors.",
             "`keys.seq_ids != PADDING`, `keys.seq_ids == queries.seq_ids[:, None]` and "
             "`keys.positions <= queries.positions[:, None]`, joined by `&`. Put parentheses around each comparison: "
@@ -45,24 +45,6 @@ EXERCISES = [
     ),
     Exercise(
         id="04.3",
-        title="attention without a mask over the row",
-        reference="lessons_lib.attention.varlen:varlen_attention",
-        test=check_varlen_attention,
-        hints=(
-            "Go sequence by sequence. Where do its queries begin in q, and its keys in k? And at which position of "
-            "its sequence is its first query?",
-            "`q.split(query_lens, dim=1)` cuts q into one part for each sequence, and k and v likewise. In a sequence, "
-            "the queries are at the positions `seq_len - query_len` to `seq_len - 1`, and the keys at 0 to "
-            "`seq_len - 1`: compare the two, and fill −∞ in where the key is later. Softmax, times the values, and "
-            "`torch.cat` joins the parts. What does it join if there is none?",
-            "For one sequence: `scores = own_q @ own_k.mT / q.shape[-1] ** 0.5`; `position = torch.arange(seq_len - "
-            "query_len, seq_len)[:, None]`; `scores.masked_fill(torch.arange(seq_len) > position, float('-inf'))"
-            ".softmax(dim=-1) @ own_v`. Begin the list of parts with the empty `q[:, :0]`.",
-        ),
-        points=3,
-    ),
-    Exercise(
-        id="04.4",
         title="several sequences in one forward pass",
         reference="lessons_lib.batching.packed_logits:packed_logits",
         test=check_packed_logits,
@@ -77,6 +59,24 @@ EXERCISES = [
             "attention_mask=mask(tags, tags)[None, None], use_cache=False).logits[0]`, where "
             "`row = [token for sequence in sequences for token in sequence]`. Then `return "
             "list(logits.split(lengths))`.",
+        ),
+        points=3,
+    ),
+    Exercise(
+        id="04.4",
+        title="attention without a mask over the row",
+        reference="lessons_lib.attention.varlen:varlen_attention",
+        test=check_varlen_attention,
+        hints=(
+            "Go sequence by sequence. Where do its queries begin in q, and its keys in k? And at which position of "
+            "its sequence is its first query?",
+            "`q.split(query_lens, dim=1)` cuts q into one part for each sequence, and k and v likewise. In a sequence, "
+            "the queries are at the positions `seq_len - query_len` to `seq_len - 1`, and the keys at 0 to "
+            "`seq_len - 1`: compare the two, and fill −∞ in where the key is later. Softmax, times the values, and "
+            "`torch.cat` joins the parts. What does it join if there is none?",
+            "For one sequence: `scores = own_q @ own_k.mT / q.shape[-1] ** 0.5`; `position = torch.arange(seq_len - "
+            "query_len, seq_len)[:, None]`; `scores.masked_fill(torch.arange(seq_len) > position, float('-inf'))"
+            ".softmax(dim=-1) @ own_v`. Begin the list of parts with the empty `q[:, :0]`.",
         ),
         points=3,
     ),

@@ -1,4 +1,4 @@
-"""Judges 04.4, `packed_logits`: one forward pass over one row, and for every sequence the logits that it gets alone."""
+"""Judges 04.3, `packed_logits`: one forward pass over one row, and for every sequence the logits that it gets alone."""
 
 from random import Random
 

@@ -1,4 +1,4 @@
-"""Judges 04.3, `varlen_attention`: what the masked row gives, and not one score between two sequences is computed."""
+"""Judges 04.4, `varlen_attention`: what the masked row gives, and not one score between two sequences is computed."""
 
 from collections.abc import Callable
 from functools import partial

@@ -1,4 +1,4 @@
-"""The right output of 04.3 by a mask over the whole row, and wrong outputs that the check recognizes."""
+"""The right output of 04.4 by a mask over the whole row, and wrong outputs that the check recognizes."""
 
 from collections.abc import Callable
 
