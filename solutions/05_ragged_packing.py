@@ -203,14 +203,13 @@ vocabulary]`: row *i* has those after sequence *i*'s last token. Afterwards `cac
 
 - Pass the model's arguments by name, because their order differs from model to model: `input_ids`, `position_ids`,
   `attention_mask`, `past_key_values`, `logits_to_keep`.
-- The model expects a batch, here of one row. And it wants a mask with four axes: batch, heads (all share one mask),
-  queries, keys.
-- It must compute no other logits: for each token, they'd be a number for every entry of the vocabulary. So tell it in
-  `logits_to_keep`, a one-dimensional int64 tensor, at which indices of the row you want them.
+- It must compute no logits but those that you return. `logits_to_keep`, a one-dimensional int64 tensor, tells it at
+  which indices of the row.
 - The model may be on a GPU; the tensors of a `PackedBatch` and the mask are on the CPU. The logits stay on the model's
   device.
 
-Example: for the row C3 E5 E6, the model gets token ids and positions of shape [1, 3], and a mask of [1, 1, 3, 11]. It
+Example: for the row C3 E5 E6, the model gets token ids and positions of shape [1, 3], and a mask of [1, 1, 3, 11]
+(batch, heads, queries, keys). It
 computes logits at the indices 0 and 2, of shape [1, 2, vocabulary], and you return [2, vocabulary].
 """
 
@@ -268,7 +267,7 @@ requests in `batch.running`, with a single call of `forward(batch, packed)`. Row
   int, and updates the request's state, also if the token is the last one;
 - `request.num_computed_tokens` is the number of tokens in its cache again, whether the row had a whole prompt, the rest
   of a prompt that is partly in the cache already, or a single token (also for a request that finishes);
-- finished requests have left, and waiting ones have taken their places, so that the next row is full.
+- finished requests have left, and waiting ones have taken their places, so that no place stays empty while a request waits.
 
 At least one request is running whenever the step is called. The check also passes another function as `forward`, so
 call the one that you get.
@@ -292,14 +291,14 @@ Joining and splitting caches has a price. Every step copies all cached keys and 
 joined; when the model appends the new tokens, since a `DynamicCache` allocates larger tensors for them; and when the
 caches are split.
 
-**Predict 05.c** How many tokens' keys and values does the whole run copy *for each token of an answer*? A pencil
+**Predict 05.b** How many tokens' keys and values does the whole run copy *for each token of an answer*? A pencil
 estimate will do; the next cell prints the lengths of the prompts, and the limits are above. A guess is a hit if it's
 off by no more than half of the measured number.
 """
 
 # %%
 print("tokens in the prompts:", {name: len(ids) for name, ids in prompt_ids.items()})
-predict("05.c", ...)  # copied tokens for each token of an answer
+predict("05.b", ...)  # copied tokens for each token of an answer
 
 # %%
 MINE = dict(packed_forward=packed_forward)
@@ -311,13 +310,13 @@ masks = [packed_mask(step.packed) for step in ragged.packed]
 cells, attended = sum(mask.numel() for mask in masks), sum(int(mask.sum()) for mask in masks)
 print(f"cells in the masks of all steps: {cells:,}; of these True: {attended:,}")
 reveal("05.a", ragged.trace.forward_calls, unit="forward passes")
-reveal("05.c", copied / answered, unit="tokens", tolerance=0.5)
+reveal("05.b", copied / answered, unit="tokens", tolerance=0.5)
 
 # %% [markdown]
 """
 C gets one token in each pass and needs 100, so fewer passes aren't possible. No step makes a second pass, and no
-computed token is wasted. But for each token that an answer gets, the keys and values of about 160 are copied, and not
-one of those copies changes a number in them. Remember that when lesson 06 brings it to zero.
+computed token is wasted. But for each answer token, the keys and values of about 160 tokens are copied, and not one
+number in them changes. In lesson 06, your own attention copies none.
 
 ## Prove it
 
@@ -344,11 +343,11 @@ print(f"{sum(a == b for a, b in zip(ragged.outputs, oracle))} of 6 answers equal
 Only the sequence ids keep the requests apart. Leave them out, and the mask compares positions alone. A is first in
 every row, until it finishes.
 
-**Predict 05.d** How many of the six answers change without the sequence ids?
+**Predict 05.c** How many of the six answers change without the sequence ids?
 """
 
 # %%
-predict("05.d", ...)  # answers
+predict("05.c", ...)  # answers
 
 # %%
 class Changed:
@@ -372,7 +371,7 @@ def without_ids(_, packed, cache):
 broken = ragged_generate(model, tokenizer, **SIX_PROMPTS, max_num_seqs=4, packed_forward=without_ids)
 for title, answers in (("with the ids", oracle), ("without", broken)):
     print(f"A's answer {title:>12}: {tokenizer.decode(answers[0])[:60]!r}")
-reveal("05.d", sum(got != right for got, right in zip(broken, oracle)), unit="answers")
+reveal("05.c", sum(got != right for got, right in zip(broken, oracle)), unit="answers")
 
 # %% [markdown]
 """
@@ -450,8 +449,8 @@ Table(
 
 # %% [markdown]
 """
-Packing saves passes, and copying eats part of what it saves. At four the slots waste little, so the row should be
-further ahead at sixteen. (If all sixteen start at once, static batching makes as few passes as the row, although it
+Packing saves passes, and copying eats part of what it saves, or all of it. At four, expect a close race. At sixteen the
+row computes less than half as many tokens as well, so it should be ahead. (If all sixteen start at once, static batching makes as few passes as the row, although it
 wastes more.)
 
 ## What is still wrong
@@ -459,8 +458,8 @@ wastes more.)
 **Copies.** Every step copies the whole cache three times. Lesson 06 leaves keys and values where they are, in the
 blocks of lesson 03, and attention finds them through the block table.
 
-**The dense mask.** It has a cell for every query and every key. Most cells are False, and attention computes their
-scores anyway.
+**The dense mask.** It has a cell for every query and every key: 78,122 for the six stories, and only 21,087 are True.
+Attention computes the scores of all of them.
 
 **A long prompt goes in whole.** Something has to decide how many tokens a step may compute, and whose. That's the
 scheduler of lesson 09, with its token budget.
@@ -476,7 +475,7 @@ keys will fit in memory. With the block pool of lesson 03, it can.
   each request gets tokens from `num_computed_tokens` on. That's your step, plus a limit on the tokens per step.
 - **Hugging Face transformers** does the same in `generation/continuous_batching/input_outputs.py`.
 - **FlashAttention** has `flash_attn_varlen_func(q, k, v, cu_seqlens_q, cu_seqlens_k, ...)`. It takes the packed row and
-  the cumulative lengths, and no mask tensor: the kernel computes each sequence separately.
+  the cumulative lengths, and no mask tensor: the kernel (a GPU program) computes each sequence separately.
 
 ## Quiz
 """
@@ -563,7 +562,7 @@ C0 C1 C2  E0 E1 E2 E3 E4  C3  E5 E6
 └── cached, all seqs ──┘  └─ new, all
 ```
 
-**Your task (optional):** write `scatter_cache(joined, packed)`. Give each sequence its own cache again: its old tokens,
+**Exercise 05.2** (optional). Write `scatter_cache(joined, packed)`. Give each sequence its own cache again: its old tokens,
 then its new ones. In the example, C gets C0 C1 C2 C3, and E gets E0 to E6. Return a list of N caches, in the order of
 the row. They may share memory with `joined`, which isn't used afterwards. N is at least 1.
 

@@ -144,7 +144,7 @@ table. Then your code serves the six stories.
 Each layer has one tensor of keys and one of values, each with the shape `[num_blocks, block_size, KV heads, head
 size]`. `keys[3][7, 2]` is the key at offset 2 of block 7, in layer 3. Which request owns it? Only the block tables say.
 
-**Your task: `write(layer, keys, values, slot_mapping)`** puts token *t* into slot `slot_mapping[t]` of this layer,
+**Exercise 06.1: `write(layer, keys, values, slot_mapping)`** puts token *t* into slot `slot_mapping[t]` of this layer,
 without a loop over tokens or blocks. Slots come in any order. Write into the existing tensors. You needn't check
 shapes or raise the `ValueError`. `__init__` and `read` are given.
 
@@ -179,9 +179,11 @@ attention =  ──────────────────────�
 Both sums can be accumulated block by block, with one division at the end. The state between two blocks is a `Partial`.
 For Q queries at once, and values of D elements, it has
 
+- `maximum`, [Q]: the largest score so far, −∞ before the first key (you'll need it soon),
 - `total`, [Q]: the denominator,
-- `output`, [Q, D]: the numerator,
-- `maximum`, [Q]: the largest score so far, −∞ before the first key. You'll need it soon.
+- `output`, [Q, D]: the numerator.
+
+Make one by name: `Partial(maximum=..., total=..., output=...)`.
 
 `nothing_seen(num_queries, head_size, dtype)` is the state before the first key, and `attention_of(seen)` does the
 division. Here's a block, straight from the formula:
@@ -221,7 +223,7 @@ print(f"float16: the first elements are {naive[0, :4].tolist()}; exp(11) is {tor
 # %% [markdown]
 """
 > **overflow**: a result that is too large for its float type. It becomes infinity, and infinity divided by infinity is
-> NaN.
+> NaN (*not a number*).
 
 In float16, exp(12) already overflows, and all of D's scores are larger than that. In float32 it happens from 89 on. The
 opposite direction fails too: if all scores are far below zero, every exponential is 0, and 0 / 0 is NaN.
@@ -247,7 +249,7 @@ predict("06.b", ...)
 """
 How can you correct the sums without the old scores? Work it out on paper before you write code.
 
-**Your task: `add_block(seen, scores, values)`**, for Q queries and K keys at once. Return a new `Partial` over the keys
+**Exercise 06.2: `add_block(seen, scores, values)`**, for Q queries and K keys at once. Return a new `Partial` over the keys
 seen so far and those of this block, with both sums relative to the new maximum. Each query has its own maximum. Don't
 modify `seen`.
 
@@ -287,7 +289,7 @@ draw_softmax_step(recorded, 5, tokens)
 a `Partial`. That's paged attention. And a block can be read in place: `keys[7]` is a view of block 7, and so is a slice
 of it. (`keys[[7, 2]]`, with a list, gathers.)
 
-**Your task: `attention_in_place(query, keys, values, blocks, num_tokens, scale)`**, for one sequence in one layer. The
+**Exercise 06.3: `attention_in_place(query, keys, values, blocks, num_tokens, scale)`**, for one sequence in one layer. The
 shapes are in the docstring.
 
 - `query` belongs to the *last* Q tokens of the sequence. A decode has one, a prompt has all its tokens, and a chunk
@@ -302,8 +304,8 @@ Return the attention, with the shape and dtype of `query`. Four rules:
 2. A token attends to the keys at its own position and before.
 3. Slots without a token of this sequence may hold anything, even NaN. A hidden key has weight 0, but 0 × NaN is NaN. So
    don't read them.
-4. Don't gather: for a given number of queries, no tensor of keys, values or scores may grow with the context. The check
-   measures the largest one.
+4. Don't gather: for a given number of queries, no tensor of keys, values, scores or score masks may grow with the
+   context. The check measures the largest one.
 
 Start with one new token and one head. Add the other heads, and last the hidden keys.
 
@@ -330,8 +332,8 @@ same loop (lesson 07).
 
 A Hugging Face model looks up its attention function by name. `AttentionInterface.register("paged", function)` registers
 one, and `model.set_attn_implementation("paged")` makes a model use it. The library's function does two things in each
-layer. It writes the new keys and values to their slots, because a new token attends to itself too. Then it calls
-`attend`, which comes from a backend:
+layer. It writes the new keys and values to their slots, and then it calls `attend`, which comes from a backend. (Why in
+this order?)
 
 > **attention backend**: the code that computes attention for a packed batch. An engine has several and picks one that
 > suits the hardware.
@@ -343,7 +345,8 @@ The loop itself is lesson 05's, with a `BlockTable` for each request instead of 
 pool could hold it and all running requests at their `max_tokens` limits, so no request runs out of blocks. ("Further"
 has the code of all this, and what that rule costs.)
 
-The cache, the softmax and the attention are yours. Run the six stories, four at a time.
+The cache, the softmax and the attention are yours. (A new token attends to itself too, so its key must be written
+first.) Run the six stories, four at a time.
 """
 
 # %%
@@ -360,7 +363,7 @@ def my_backend(packed, block_tables, block_size):
 MINE = dict(backend=my_backend, make_cache=PagedKVCache)
 paged = record_run(paged_generate, model, tokenizer, **SIX, max_num_seqs=4, block_size=16, **MINE)
 print("same answers as lesson 05:", paged.outputs == ragged.outputs)
-print(f"in {len(paged.accesses)} steps, with a pool of {paged.accesses[0].num_blocks} blocks of 16")
+print(f"in {len(paged.accesses)} steps, with a pool of {paged.accesses[0].num_blocks} blocks of 16: as many as the four largest requests may need")
 
 # %% [markdown]
 """
@@ -420,9 +423,12 @@ ledger(model, tokenizer, "06", with_cache_only=True)
 # %% [markdown]
 """
 The last row was measured with the library's backend, which is faster than your loop. Compare it with the row of lesson
-05: the same tokens in the same number of forward calls, but "copied per step" is 0. "Cache reserved" counts the blocks
-in use, including the empty slots in the last block of each request. The speed may not differ much: short caches are
-copied quickly.
+05: the same tokens in the same number of forward calls, but "copied per step" is 0, because nothing is moved from one
+cache to another. (To be fast on a CPU, the library's backend makes temporary copies in each layer, and drops them. Your
+attention makes none. "Further" counts them.)
+
+The slots of lesson 02 may still be the fastest row here: six prompts leave few passes to save. But they reserve 8,192
+KiB of cache, and the blocks 1,649: in the same memory, five times as many such requests could run.
 
 ### Longer contexts
 
@@ -685,7 +691,7 @@ Every layer calls the function named "paged" with these arguments:
 | `paged` | our `PagedPass` |
 | `**kwargs` | whatever else some models' layers pass; you don't need it here (see "Scores with more terms") |
 
-**Your task (optional): `paged_attention_forward`.** Return the attention of the whole packed batch, `[1, T, query
+**Exercise 06.4 (optional): `paged_attention_forward`.** Return the attention of the whole packed batch, `[1, T, query
 heads, head size]`, and None in place of the attention weights. Each new token attends to the tokens of its own
 sequence, cached and new, up to itself. Afterwards this layer's cache holds the new tokens' keys and values, and no
 other layer has changed.
@@ -774,7 +780,7 @@ A long sequence has many blocks, and the loop takes them one after another. Coul
 blocks? Each would end up with a `Partial`. All we need is a way to merge the two: rescale the sums of both to the same
 maximum, then add.
 
-**Your task: `merge(one, other)`.** `one` and `other` are `Partial`s for the same Q queries, over disjoint sets of keys.
+**Exercise 06.5: `merge(one, other)`.** `one` and `other` are `Partial`s for the same Q queries, over disjoint sets of keys.
 Return the `Partial` over all these keys, and don't modify the inputs. Which of the two has the larger maximum may
 differ from query to query. For some query, one part may have seen no key (maximum −∞, total 0, output 0): then the
 result is the other part's state. If neither has seen a key, the result is that empty state again.

@@ -124,7 +124,7 @@ else. Or another tensor is overwritten, unnoticed.
 
 ## Build 1: addition
 
-**Your task: `add_kernel`**, `out = x + y`. Program i adds the BLOCK elements starting at i × BLOCK, leaving out offsets
+**Exercise 07.1: `add_kernel`**, `out = x + y`. Program i adds the BLOCK elements starting at i × BLOCK, leaving out offsets
 that aren't below `n_elements`. The tensors may be longer than `n_elements`; the rest must stay untouched. (Use pointers
 as above: the recorder doesn't see Triton's block pointers.)
 
@@ -287,7 +287,7 @@ that starts as `0` is an integer, and the compiler rejects the loop if it turns 
 block × `stride_block`. The entry is a 32-bit integer, and so may the stride be; in a large cache, their product doesn't
 fit into 32 bits. So convert the block to a 64-bit integer *before* you multiply.
 
-**Your task: `attend_blocks`**, a function that a kernel calls. It is decorated with `@triton.jit` too, but it returns
+**Exercise 07.3: `attend_blocks`**, a function that a kernel calls. It is decorated with `@triton.jit` too, but it returns
 its result: a tile `[HEAD_DIM]` of float32. The stub's docstring describes the arguments.
 
 - The last block may be partly full. Don't load its other slots: they may hold anything, even NaN (0 × NaN is NaN).
@@ -346,7 +346,7 @@ computes query head h of sequence i. The loop doesn't change.
 GROUP neighboring query heads share one KV head: with 4 query heads and 2 KV heads, GROUP is 2, and query heads 0, 1, 2,
 3 use KV heads 0, 0, 1, 1. You can move a pointer: `k_cache + n` points n elements further.
 
-**Your task: `decode_heads_kernel`.** Call your `attend_blocks`, with its arguments in order, HEAD_DIM and BLOCK_SIZE
+**Exercise 07.4: `decode_heads_kernel`.** Call your `attend_blocks`, with its arguments in order, HEAD_DIM and BLOCK_SIZE
 included. It expects the query itself, a tile, as float32 even if `q` is float16: `tl.load(...).to(tl.float32)`. The
 stub's docstring has the shapes and the strides; along each last axis the stride is 1.
 
@@ -516,7 +516,7 @@ What the lesson doesn't need. It isn't part of its 85 minutes. It has two more e
 
 `scores_kernel` above, with its softmax and its values.
 
-**Your task (optional): `one_block_kernel`.** One program computes attention of one query over the first `num_tokens`
+**Exercise 07.2 (optional): `one_block_kernel`.** One program computes attention of one query over the first `num_tokens`
 slots of a block: the scores are query · key × `scale`, their softmax weighs the values. `k_block` and `v_block` are
 `[BLOCK_SIZE, HEAD_DIM]` with rows `stride_slot` apart. The other slots may hold anything, even NaN, and 0 × NaN is NaN.
 Scores may be near 200, where a bare exponential overflows, or near −100,000.
@@ -603,7 +603,7 @@ size]`. For a kernel that writes them, a token is one vector of KV heads × head
 each cache slot holds one such vector. Slots are numbered across the whole pool: slot = block × block size + offset in
 the block. So the slot times one stride gives the start of its vector.
 
-**Your task: `write_kernel`.** Program i writes new token i, with all its heads, to the slot that `slot_mapping` holds
+**Exercise 07.5: `write_kernel`.** Program i writes new token i, with all its heads, to the slot that `slot_mapping` holds
 for it, a 64-bit integer. Nothing else in the cache may change. The cache may be large, so the product of slot and
 stride needs 64 bits too.
 

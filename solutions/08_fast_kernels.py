@@ -102,7 +102,7 @@ One thing changes besides the rows: the base. A GPU has an instruction for 2ˣ, 
 anyway, so the function that launches the kernel passes scale × log₂ e. From then on scores and maxima are in base 2,
 and the weights come out the same.
 
-**Your task: `online_softmax(scores, row_max, row_sum, acc)`**, a function that kernels call. Decorate it with
+**Exercise 08.1: `online_softmax(scores, row_max, row_sum, acc)`**, a function that kernels call. Decorate it with
 `@triton.jit`, as in the stub. Its docstring has the shapes. Weights are powers of 2.
 
 Return four tiles of float32, in this order: the weights of these keys, [rows, keys]; the new maximum, [rows]; the new
@@ -215,7 +215,7 @@ show_source(attend_blocks, decode_heads_kernel)
 
 # %% [markdown]
 """
-**Your task: `decode_groups_kernel`.** Program (h, i) computes **all query heads of KV head h**, for sequence i: axis 0
+**Exercise 08.2: `decode_groups_kernel`.** Program (h, i) computes **all query heads of KV head h**, for sequence i: axis 0
 of the grid counts KV heads, axis 1 sequences. As in lesson 07, neighboring query heads share a KV head. The stub's
 docstring describes the parameters; the ones in capitals are constants.
 
@@ -546,7 +546,7 @@ them. The shorter the sequence, the larger the share of that round trip.
 
 ### Build 3 (optional): merge
 
-**Your task: `merge_kernel`.** Program (h, i) merges query head h of sequence i: axis 0 of the grid counts query heads,
+**Exercise 08.3: `merge_kernel`.** Program (h, i) merges query head h of sequence i: axis 0 of the grid counts query heads,
 axis 1 sequences. There are `tl.num_programs(0)` query heads. The stub's docstring describes the parameters; T is the
 number of new tokens in the batch.
 
@@ -688,7 +688,7 @@ GFLOP is 10⁹ of these operations, a TFLOP 10¹².
 
 ### Build 4 (optional): count
 
-**Your task: `attention_work(q_lens, context_lens, q_heads, kv_heads, head_dim, bytes_per_element=2)`** for a packed
+**Exercise 08.4: `attention_work(q_lens, context_lens, q_heads, kv_heads, head_dim, bytes_per_element=2)`** for a packed
 batch over the KV cache of one layer. It returns `Work(bytes=..., flop=...)`. `q_lens` and `context_lens` are lists with
 one int per sequence: its new tokens, and all its tokens, the new ones included.
 
@@ -843,7 +843,7 @@ for tile in range(num_tiles):
 """
 ### Build 5 (optional): find the sequence of a tile
 
-**Your task: `find_seq_idx(tile, cu_seqlens_q, num_seqs, BLOCK_Q)`**, a function that kernels call. `tile` is an int,
+**Exercise 08.5: `find_seq_idx(tile, cu_seqlens_q, num_seqs, BLOCK_Q)`**, a function that kernels call. `tile` is an int,
 `cu_seqlens_q` a pointer to `num_seqs` + 1 integers, `BLOCK_Q` a constant. Return the index of the sequence: the
 **last** one whose first tile, cu_seqlens_q[i] // BLOCK_Q + i, is at most `tile`. (The rule also holds for a tile that
 finds no tokens.)

@@ -166,7 +166,7 @@ thousands of tokens that don't fit. Each is unlikely, but there are so many that
 
 ## Build 1: what to draw from
 
-**Your task: `token_probabilities(logits, temperature, top_k, top_p)`**, for N requests at once, each with its own
+**Exercise 12.1: `token_probabilities(logits, temperature, top_k, top_p)`**, for N requests at once, each with its own
 settings: a row of `logits` and one value of each setting. Return the pair (probabilities, tokens), both
 [N, vocabulary]: `tokens[i, j]` is drawn with `probabilities[i, j]`. The likeliest token comes first in each row; of two
 equally likely ones, the smaller token id.
@@ -407,7 +407,7 @@ blocks: we can't tell what the failed pass has written there. It leaves all othe
 
 ## Build 2: the step, whole or failed
 
-**Your task: `run_step(engine)`**, one step for all requests of an `LLMEngine`. It returns nothing; `engine.step()`
+**Exercise 12.3: `run_step(engine)`**, one step for all requests of an `LLMEngine`. It returns nothing; `engine.step()`
 calls it. You need these calls, here in alphabetical order:
 
 | call of `engine` | what it does |
@@ -788,7 +788,7 @@ stop string, and "Every" can be shown.
 
 ### Optional: what can be shown
 
-**Your task: `releasable(text, stop)`.** `text` is the text so far. `stop` is a tuple of stop strings, none of them
+**Exercise 12.2: `releasable(text, stop)`.** `text` is the text so far. `stop` is a tuple of stop strings, none of them
 empty; the tuple itself may be empty. Return the pair (length, stopped): `text[:length]` can be shown.
 
 - If a complete stop string is *anywhere* in the text, the answer ends where it begins: return that index, and True. If

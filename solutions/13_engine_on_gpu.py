@@ -147,7 +147,7 @@ predict("13.a", ...)  # captures
 """
 ## Build: graphs that are never stale
 
-**Your task: the class `GraphStore`.** It keeps one graph for each size of a batch. `__init__` is given, and the
+**Exercise 13.1: the class `GraphStore`.** It keeps one graph for each size of a batch. `__init__` is given, and the
 docstrings say what each method gets and returns.
 
 - The key must change whenever a replay would do something other than the step. An input may get other memory, or be
@@ -242,7 +242,7 @@ placeholder.
 
 ## Build: tokens that aren't known yet
 
-**Your task: `next_tokens(scheduler_output, previous_rows)`.** It returns the ids of all tokens that a step computes, as
+**Exercise 13.2: `next_tokens(scheduler_output, previous_rows)`.** It returns the ids of all tokens that a step computes, as
 one list: for each sequence in `scheduler_output.num_scheduled_tokens` (sequence → count, in the order of the packed
 row), its next `count` tokens.
 
@@ -304,7 +304,7 @@ might run out of blocks, the loop first waits for the in-flight step.
 
 ### Build: one turn of the loop
 
-**Your task: `overlapped_step(loop)`.** It launches the next step, if there is something to compute, and deals with the
+**Exercise 13.3: `overlapped_step(loop)`.** It launches the next step, if there is something to compute, and deals with the
 step that was in flight, if there was one. It returns the list of the sequences that have finished. `loop` has:
 
 | | |
@@ -493,7 +493,7 @@ from lessons_lib.viz.source import show_source
 """
 ### Optional: placeholders on the GPU
 
-**Your task: `replace_placeholders(input_ids, previous_tokens)`.** `input_ids` is what the CPU wrote, int64 [T].
+**Exercise 13.4: `replace_placeholders(input_ids, previous_tokens)`.** `input_ids` is what the CPU wrote, int64 [T].
 `previous_tokens` holds the tokens of the step in flight, int64 [as many as that step has sequences, or more]. Return a
 new tensor, int64 [T], in which each negative id −1 − *i* is replaced by `previous_tokens[i]`.
 
@@ -518,7 +518,7 @@ Lesson 12's race needs no order, no sums and no state: each token of a row gets 
 token's weight exp(logit / temperature), and the smallest time wins. The number *u* is a hash of the request's seed, the
 position in its answer, and the token's id. Requests without top-k, top-p and min_p need nothing else.
 
-**Your task: `draw_on_device(logits, temperature, seeds, positions)`**, for N rows at once. Return int64 [N].
+**Exercise 13.7: `draw_on_device(logits, temperature, seeds, positions)`**, for N rows at once. Return int64 [N].
 
 - `logits` [N, vocabulary] are of any floating-point dtype, and may be large. A token whose logit is −inf must not be
   drawn.
@@ -833,7 +833,7 @@ predict("13.g", ...)  # tokens
 
 # %% [markdown]
 """
-**Your task: `least_padding(histogram, max_graphs)`.** `histogram` is a dict: tokens of a step → how many steps have so
+**Exercise 13.5: `least_padding(histogram, max_graphs)`.** `histogram` is a dict: tokens of a step → how many steps have so
 many. Return at most `max_graphs` sizes, as an ascending list of ints. The last one must have room for every step. Each
 step is padded to the smallest size that has room for it. Make the sum of the padding of all steps as small as possible.
 If several lists reach that, any of them will do. There may be hundreds of different numbers of tokens, and a dozen
@@ -938,7 +938,7 @@ show_source(engine_fits)
 One try takes seconds, or minutes with a large model, so we don't want to try every size from 1 to 64. If one size
 fits, all smaller ones do.
 
-**Your task: `largest_that_fits(fits, most)`.** `fits(size)` returns True or False. If it is True for a size, it is True
+**Exercise 13.6: `largest_that_fits(fits, most)`.** `fits(size)` returns True or False. If it is True for a size, it is True
 for all smaller sizes. `most` is the largest size worth trying, 1 or more. Return the largest size from 1 to `most` that
 fits, as an int, or 0 if not even 1 fits.
 

@@ -128,7 +128,7 @@ no better: two threads must not be in one engine at once.
 """
 ## Build 1: the mailbox
 
-**Your task: `take` of the class `Mailbox`.** A mailbox belongs to one event loop, and has one reader.
+**Exercise 14.1: `take` of the class `Mailbox`.** A mailbox belongs to one event loop, and has one reader.
 
 - `await take()` returns a list of *all* items that have arrived since the last call, in order. If there are none, it
   waits. Once the mailbox is closed and empty, it returns `[]`.
@@ -189,7 +189,7 @@ print("open requests:", engine.open, "| blocks in use:", len(engine.engine.sched
 It never rests. And cancelling a coroutine ends its waiting, not the thread that it waits for: the thread went on in the
 engine, and A keeps its blocks for good.
 
-**Your task: the coroutine `own_engine(engine, commands, deliver, executor)`**, an owner without these faults. The
+**Exercise 14.2: the coroutine `own_engine(engine, commands, deliver, executor)`**, an owner without these faults. The
 executor has one thread.
 
 - It takes turns while requests are open (`engine.open`) or commands have arrived. Otherwise it waits.
@@ -324,7 +324,7 @@ And a request that waits in the queue sends nothing at all. So the server has to
 
 ## Build 3: a client that leaves
 
-**Your task: the coroutine `stream_until_gone(add, receive, send)`**, which notices. It returns True if all tokens were
+**Exercise 14.3: the coroutine `stream_until_gone(add, receive, send)`**, which notices. It returns True if all tokens were
 sent, and False if the client left. You may use `send_all`.
 
 - The client may leave at any time, also while `add` or `send` waits. The work then ends *at once*. Messages of other
@@ -580,7 +580,7 @@ for event in (chunks.role(), chunks.text(" ran", "stop"), chunks.usage(1), chunk
 
 # %% [markdown]
 """
-**Your task: `sse_events(head, batches, prompt_tokens=None)`**, a generator that decides which event is due when, for
+**Exercise 14.4: `sse_events(head, batches, prompt_tokens=None)`**, a generator that decides which event is due when, for
 one chat. `head` is for `ChatChunks`. `batches` yields lists of `NewToken`, like those of a stream of `AsyncEngine`, but
 in a plain loop: each token has `.text` and `.finish_reason`, which is None for all but the very last token.
 
@@ -608,7 +608,7 @@ from lessons_lib.serving.http.chat_events import sse_events
 """
 ### Optional: what to refuse
 
-**Your task: two methods of `AdmissionControl`.** It counts the requests in flight, waiting or running, and the tokens
+**Exercise 14.5: two methods of `AdmissionControl`.** It counts the requests in flight, waiting or running, and the tokens
 of their prompts. Both have a limit: many short prompts fill the queue, and a few long ones hold up all the others.
 `None` is no limit, and a limit may be reached.
 
@@ -649,7 +649,7 @@ A `LoadRecord` has `ttft` (time to first token), `tpot` (mean time per output to
 end), all in seconds, and `succeeded`: whether the whole answer came. A `Target` has the same three times as limits;
 `None` promises nothing.
 
-**Your task: `goodput(log, target)`**: good requests per second of the window. A request is good if it succeeded and
+**Exercise 14.6: `goodput(log, target)`**: good requests per second of the window. A request is good if it succeeded and
 each of its times is at most the limit. One that ended after the window counts like any other.
 
 Example: in a window of 4 s, 6 requests were offered. One was refused, one had its first token after 0.7 s, four after

@@ -77,7 +77,7 @@ Only two sums in each layer have to be sent:
 `torch.nn.Linear` stores its weight as `[outputs, inputs]` and computes `x @ weight.T + bias`. The names of the cuts
 refer to the transposed weight in this formula.
 
-**Your task: `cut_linear(weight, bias, cut, rank, world_size)`.** Return the tuple (weight, bias) of one process. `rank`
+**Exercise 16.1: `cut_linear(weight, bias, cut, rank, world_size)`.** Return the tuple (weight, bias) of one process. `rank`
 is its index, and `world_size` the number of processes, 1 or more. `bias` is a tensor or None. `cut` is always one of
 these two:
 
@@ -234,7 +234,7 @@ predict("16.b", ...)  # elements
 
 # %% [markdown]
 """
-**Your task: `all_reduce(tensor, worker)`.** All workers call it at the same time, each with its own tensor; the shapes
+**Exercise 16.2: `all_reduce(tensor, worker)`.** All workers call it at the same time, each with its own tensor; the shapes
 and types are equal. Return the sum.
 
 - The result is a new tensor of the same shape and type, also if there is only one worker. Everything that was sent has
@@ -289,7 +289,7 @@ x = x + o_proj(attend(q_proj(norm(x)), k_proj(norm(x)), v_proj(norm(x))))
 x = x + down_proj(silu(gate_proj(norm(x))) * up_proj(norm(x)))
 ```
 
-**Your task: `cut_layer(layer, rank, world_size, all_reduce)`.** Change the layer in place, so that it computes with the
+**Exercise 16.3: `cut_layer(layer, rank, world_size, all_reduce)`.** Change the layer in place, so that it computes with the
 part of one process, and still returns what the whole layer returned. All processes do so at the same time, each with a
 copy of the same layer.
 

@@ -129,7 +129,7 @@ judge_package("answers")
 `python -m lessons_lib.conformance my_serving.engine --size answers`. With `--only answers.end_token` it tries a single
 item.)
 
-**Your task: `make_engine(model, limits, tokenizer)`.** Return your engine. With the file, that's one line:
+**Exercise 17.1: `make_engine(model, limits, tokenizer)`.** Return your engine. With the file, that's one line:
 `return engine_of("my_serving")(model, limits, tokenizer)`. The check tries every item of `answers`, up to the first
 that doesn't hold. Then it adds three requests at once, calls `step` without any, and adds a prompt that fills the
 context.
@@ -223,7 +223,7 @@ draw_compare(mine.timelines()[0], small.timelines()[0], names=("make_engine", "s
 The suite has tested you. A suite finds what it looks for, so now you write a test of your own. The contract says of
 `abort`: *no token follows*. Engines break that in more than one way.
 
-**Your task: `test_an_abort(make_engine)`.** It raises if an engine gives tokens to a request after its abort; an
+**Exercise 17.5: `test_an_abort(make_engine)`.** It raises if an engine gives tokens to a request after its abort; an
 `assert` is enough. `make_engine(max_num_seqs=2)` makes a small model's engine with these `Limits`, and you may make
 several. Every engine that keeps the contract must pass, whatever it does otherwise. The check tries your test on five
 right engines, and on wrong ones of two kinds.
@@ -330,7 +330,7 @@ judge_package("small")
 
 # %% [markdown]
 """
-**Your task: `make_engine(model, limits, tokenizer)`** once more. The check tries every item of the small size, up to
+**Exercise 17.6: `make_engine(model, limits, tokenizer)`** once more. The check tries every item of the small size, up to
 the first that doesn't hold.
 """
 
@@ -410,7 +410,7 @@ break_in([test_one_request]).table()
 """
 The last column is all that you get: what can be seen from outside.
 
-**Your task: `break_in_tests()`.** Return a list of tests that kills all twelve. An error counts as a failed assertion
+**Exercise 17.2: `break_in_tests()`.** Return a list of tests that kills all twelve. An error counts as a failed assertion
 does, if the right engine doesn't raise it. An engine refuses to take more than 600 steps, so that a loop ends. Each
 mutant is worth a point. `break_in(break_in_tests()).table()` shows where you are.
 """
@@ -462,7 +462,7 @@ try_design(Design())
 
 # %% [markdown]
 """
-**Your task: `design(machine)`.** Return a `Design` that the machine can hold. The check serves the workloads of four
+**Exercise 17.3: `design(machine)`.** Return a `Design` that the machine can hold. The check serves the workloads of four
 other seeds. There are three parts of the points: for a goodput above the defaults', for one above the second design's,
 and for one within 5 % of the third's. A request that misses its target counts for nothing, and a deadlock ends the run:
 this machine doesn't preempt.
@@ -508,7 +508,7 @@ has an entry for each *event*, and a server may put several tokens into one: `ou
 has completed if its status is 200, there's no error, tokens came, and `finish_reason` isn't None: a stream that was cut
 has none.
 
-**Your task: `load_report(log, ttft_ms, tpot_ms)`.** Return a dict of nine numbers that can be written as JSON. The
+**Exercise 17.4: `load_report(log, ttft_ms, tpot_ms)`.** Return a dict of nine numbers that can be written as JSON. The
 docstring has their names, and per what each one is. Percentiles are those of `np.percentile`. The check computes every
 number again from the log, first for logs of a few requests. If one differs, it says which rule would give yours.
 """

@@ -119,7 +119,7 @@ def ragged_step(batch: "RaggedBatch", forward: "Callable[..., torch.Tensor]" = f
     """One step: pack the uncomputed tokens of every running request, compute them, and append one token to each.
 
     For a request that was just admitted, that is its whole prompt; for the others it is the token of the previous step.
-    A finished request leaves in the same step, and the first in the queue takes its batch slot.
+    A finished request leaves in the same step, and the first in the queue takes its place.
 
     Args:
         batch: a RaggedBatch with at least one running request.

@@ -284,6 +284,8 @@ def _check_arguments(seen: Seen, packed: PackedBatch, joined, case: str) -> None
             "The axes are batch, heads, queries, keys: `packed_mask(packed)[None, None]`. The model treats a mask "
             "with two axes as a padding mask, as in lesson 01."
         )
+        if isinstance(mask, torch.Tensor) and mask.dim() == 3:
+            idea = "One axis is missing. Batch and heads both come in front: `packed_mask(packed)[None, None]`."
         if isinstance(mask, torch.Tensor) and mask.dim() == 4:
             idea = (
                 "A row for each new token, and a column for each key, cached and new: "

@@ -71,13 +71,13 @@ QUIZ = [
             ),
             Choice(
                 "Four prompts of 1,000 tokens, each with an answer of 1 token.",
-                "The slots take a pass for each prompt, and the row takes one for all four. Nothing was cached before "
-                "it, so there is little to copy.",
+                "The slots take sixteen passes, of 64 tokens, for each prompt; the row takes one for all four. Nothing "
+                "was cached before it, so there is little to copy.",
             ),
             Choice(
                 "Prompts of 200 tokens, each with an answer of 10.",
-                "Four prompts come for about every nine decode passes: with slots, nearly a third of all passes "
-                "compute a prompt. The row saves them.",
+                "With slots, a prompt of 200 tokens takes four passes, so they make more passes for prompts than for "
+                "decoding. The row saves most of them.",
             ),
         ),
     ),

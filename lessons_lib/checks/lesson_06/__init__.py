@@ -54,8 +54,8 @@ EXERCISES = [
         reference="lessons_lib.attention.plain_attention:attention_in_place",
         test=check_attention_in_place,
         hints=(
-            "Start with one new token and one head: a loop over the blocks, and three lines in it. Then add the heads "
-            "around it, and last the hidden keys, for more than one new token.",
+            "For block i of the table: at which position is its first key, and how many of its slots hold tokens? And "
+            "at which position is query j of Q? These three numbers say what to read and what to hide.",
             "For each query head: start with `nothing_seen`, and go through the blocks with the position at which each "
             "of them starts, 0, block_size, 2 × block_size, …, below `num_tokens`. In each: how many slots are filled? "
             "The scores are query @ keys.T × scale; they are minus infinity where a key's position is larger "

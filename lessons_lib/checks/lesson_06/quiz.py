@@ -85,7 +85,7 @@ QUIZ = [
             ),
             Choice(
                 "Those of all caches, three times, as in lesson 05.",
-                "Caches are no longer concatenated or split: the ledger says that 0 KiB are copied.",
+                "Caches are no longer concatenated or split: each step writes only its new keys and values.",
             ),
             Choice(
                 "In each layer, temporarily, that layer's keys and values.",
