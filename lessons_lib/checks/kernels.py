@@ -118,8 +118,8 @@ REFUSALS = (
     ),
     (
         "must be same dtype",
-        "Both factors of `tl.dot` need the same dtype. A 16-bit tile times a scalar argument such as `scale` is "
-        "float32 to the compiler, though not to the interpreter. Multiply the scores instead, which are float32 anyway.",
+        "Both factors of `tl.dot` need the same dtype. A 16-bit tile times a scalar such as `scale` is float32 to the "
+        "compiler, though not to the interpreter. Multiply the scores instead, which are float32 anyway.",
     ),
     (
         "re-assigned to",
