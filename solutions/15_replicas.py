@@ -283,7 +283,7 @@ Now we put it together, as a generator: **`relay(request, replicas, choose, max_
 | A is lost after 11 and 12 | 11, 12, 13, "length" | A, then B with `output_token_ids` [11, 12] |
 | A is lost after 13, before the reason came | 11, 12, 13, then `Chunk([], "length")` | A only: no token is missing |
 | each is lost before its first token | `Chunk([], "error", "…")` with a message of yours | A, B, C: at most `max_moves` after the first, because the request itself may kill them |
-| A raises `ValueError("too long")` | `Chunk([], "error", "too long")` | A only: any exception but `ReplicaLost` is a refusal, and all would refuse |
+| A raises `ValueError("too long")` | `Chunk([], "error", "too long")` | A only: any exception but `ReplicaLost` is a refusal; it goes to the reader |
 
 - A `Chunk` has `token_ids`, `finish_reason` (None, except in the last one) and `error`. Some servers send the reason in
   a chunk without tokens.
@@ -323,7 +323,8 @@ from lessons_lib.serving.failover import relay
 """
 ### Kill one
 
-Now for real. Six streams, A to F, with your `relay` and your `choose_replica` with a limit of 1. The prompts of A, B
+Now for real. Six streams, A to F, with your `relay` and your `choose_replica` (the reference's, if yours fails its check) with a
+limit of 1. The prompts of A, B
 and C begin with one text, those of D, E and F with another; each of the two fills two blocks and a part of a third.
 First, what the answers should be: 48 greedy tokens for each, from an engine that serves it alone.
 """
@@ -365,7 +366,7 @@ with start_together(*servers):
     readers = {name: start_reader(request) for name, request in requests.items()}
     records = record_streams(readers, replicas, LOST_AT, lose=servers[1].process.kill)
 print("exit status of replica 1:", servers[1].process.returncode)
-print("moved to the other replica:", *[record.name for record in records if record.has_moved])
+print("moved to the other replica:", *[record.name for record in records if record.has_moved] or ["none"])
 print("ended with an error:", *[record.name for record in records if record.end[1] == "error"] or ["none"])
 print("the same tokens as without a failure:", [record.token_ids for record in records] == alone)
 print("longest wait for a chunk, ms:", *(f"{record.name} {1000 * record.longest_wait:.0f}" for record in records))
@@ -373,14 +374,16 @@ draw_streams(records, 2, lost=(1, LOST_AT))
 
 # %% [markdown]
 """
-Four of six streams lose their server in the middle, and each reader still gets exactly the tokens of a server that
-lives. What it notices is one longer wait: for a new connection, and for the prefill of the prompt and the tokens so
-far. (Boxes of replica 1 behind the dotted line: these tokens were on their way when it died.)
-
-Now set `MOVES` to 0 and run the cell again: without a second replica to go to, what does each stream get?
-
 A goes to replica 0, and so does B, which begins alike. C would follow, but replica 0 has two requests by then and
 replica 1 has none. D's beginning is new, so only the load counts, and E and F follow D.
+
+So four of six streams lose their server in the middle, and each reader still gets exactly the tokens that it would have
+got if no server had died. What it notices is one longer wait: for a new connection, and for the prefill of the prompt
+and the tokens so far. (Boxes of replica 1 behind the dotted line: these tokens were on their way when it died. A and B
+hardly ever wait: their tokens have arrived before their turn comes.)
+
+Now set `MOVES` to 0, predict what each stream gets, and run the cell again. (A and B get all 48 tokens; C to F get what
+replica 1 had sent, and then an error.)
 
 `lessons_lib/serving/balancer.py` is the whole balancer, a server itself. It also asks each replica's `/health` every
 half second, and so notices one that *hangs*.
@@ -391,6 +394,9 @@ half second, and so notices one that *hangs*.
 drops blocks, and routers such as NVIDIA Dynamo's follow them.
 
 **The balancer itself can die,** and takes all streams with it. Two of them would have to share what they know.
+
+**A full replica refuses, and `relay` gives up.** Status 429 (lesson 14) means that another replica may have room. The
+whole balancer asks the next one then.
 
 **An end can get lost.** Only `max_tokens` tells `relay` that no token is missing. If a replica is lost between a stop
 token and its `finish_reason`, the next one refuses, and the reader of a complete answer gets an error.

@@ -88,6 +88,8 @@ def test_a_killed_process_is_a_lost_replica_and_nothing_is_left_of_it():
             next(replica.stream(request | {"max_tokens": -1}))
         stream = replica.stream(request)
         first = next(stream)
+        nothing_yet = replica.stream(request | {"max_tokens": 3, "output_token_ids": []})
+        assert [chunk.token_ids for chunk in nothing_yet] == [chunk.token_ids for chunk in whole]
         assert first.token_ids[:1] == whole[0].token_ids[:1]
         server.process.kill()
         with pytest.raises(ReplicaLost):

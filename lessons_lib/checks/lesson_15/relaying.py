@@ -40,7 +40,7 @@ def check_relay(attempt) -> None:
         _check_reason,
     ):
         check(attempt)
-    with reached("A stream is passed on if its replica isn't lost. This is about the other rows of the table."):
+    with reached("(Streams without a loss are right already. This is about a loss or a refusal.)"):
         for check in (
             check_lost_anywhere, check_connection_cut, check_opening, check_lost_twice, check_begun,
             check_larger_chunks, check_chosen_again, check_after_the_last_token, check_none_left, check_max_moves,

@@ -172,7 +172,7 @@ class SamplingFields(Fields):
     return_token_ids: bool | None = None
     return_tokens_as_token_ids: bool | None = None
     # This server's own: tokens that another replica has computed. The stream goes on behind them; a balancer needs it.
-    output_token_ids: TokenIds | None = None
+    output_token_ids: list[TokenId] | None = None
 
     def sampling_params(self, max_tokens: int | None, logprobs: int | None, **own: Any) -> SamplingParams:
         """As the engine takes them.
