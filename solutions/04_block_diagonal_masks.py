@@ -279,7 +279,7 @@ for name, answer in zip(NAMES, answers):
 ## Do positions have to restart?
 
 The mask is right. Now suppose the positions are wrong: they don't restart in each story, but run on through the whole
-row, 0 to 143 for the prompts. The model's positions are *rotary* (lesson 01): before a query is multiplied with a key,
+row, 0 to 143 for the prompts. The model's positions are *rotary* (see "Further" of lesson 01): before a query is multiplied with a key,
 both are rotated, each by an angle proportional to its position. Each of the six stories is continued by 20 tokens.
 There's no cache, so every new token means computing the whole row again.
 
@@ -312,23 +312,25 @@ None: in a rotary model, only distances matter. If all tokens of a story are shi
 changes. (In floats, only the last digits do.)
 
 So is there no need to restart positions? With a cache, there is. A key is rotated by its position when it's computed,
-and it keeps that rotation. In the next pass the row is different, and the story starts at a different index. A new
-token that takes its index in the row as its position is then shifted differently from the cached keys.
+and it keeps that rotation. Suppose a program counts positions through the row of all tokens, cached ones included. E
+comes after B, and both grow, so E's start moves by one in every pass, and its cached keys don't.
 
-The next cell imitates this for E, which comes after B: the prompts have the right positions, and each new token has its
-index in the row. **Guess first:** E's prompt is "It was raining." Will its answer be the right one, or be about B's
+The next cell computes what E then gets: the prompts have the right positions, and each new token has the index that it
+had in its own pass. **Guess first:** E's prompt is "It was raining." Will its answer be the right one, or be about B's
 story, or something else?
 """
 
 
 # %%
 def new_tokens_counted_through_the_row(model, sequences):
-    """The right mask, and the right positions for the prompts; a new token's position is its index in the row."""
-    positions, start = [], 0
-    for ids in sequences:
+    """The right mask, and the right positions for the prompts; a new token has the index of its own pass."""
+    positions, prompts_before = [], 0
+    for number, ids in enumerate(sequences):
         prompt_len = next(len(prompt) for prompt in prompt_ids.values() if ids[: len(prompt)] == prompt)
-        positions += [*range(prompt_len), *range(start + prompt_len, start + len(ids))]
-        start += len(ids)
+        start = prompts_before + prompt_len
+        # In the pass of new token i, each of the `number` sequences before this one has i + 1 new tokens, too.
+        positions += [*range(prompt_len), *(start + number * (i + 1) + i for i in range(len(ids) - prompt_len))]
+        prompts_before += prompt_len
     return logits_at(model, sequences, torch.tensor(positions))
 
 
@@ -385,7 +387,7 @@ for n in (8, 16, 32, 64):
 Doubling the number of sequences gives four times the cells, but only twice as many True ones. And a plain attention
 function computes a score for every cell, in every head of every layer, before the mask throws most of them away. That's
 why fast attention kernels (a kernel is a program that runs on the GPU) never build the mask. They're told where each
-sequence begins and ends, and compute only the blocks on the diagonal. You'll write such kernels in lessons 07 and 08.
+sequence begins and ends, and compute only its own part. You'll write such kernels in lessons 07 and 08.
 Here you write in PyTorch what they compute.
 
 ## Build 3: attention without the mask
@@ -395,9 +397,9 @@ FlashAttention, the best-known of these kernels. It computes what attention with
 sequences in one row. The docstring in the cell says what the arguments are.
 
 - The result is a tensor like `q`: for each query, the values weighted by the softmax of its scores. A score is q · k
-  divided by √head_dim (lesson 00). Some scores may be in the hundreds. All tensors have the same dtype, float16 or
+  divided by √head_dim (lesson 00). Some scores may be in the hundreds, where `exp` overflows. All tensors have the same dtype, float16 or
   wider.
-- For a sequence with m queries and n keys, you may compute m × n scores and no more. There is nothing to compute
+- For a sequence with m queries, of its *last* m tokens, and n keys, you may compute m × n scores and no more. There is nothing to compute
   between two sequences.
 - A sequence may have no queries in a step, and the row may have no sequence at all.
 
@@ -456,7 +458,8 @@ call, here with a mask that is ready. **Guess first:** which of the two takes lo
 q, k, v = (torch.randn(4, tokens, 32) for tokens in (64, 64 * 500, 64 * 500))
 mask = block_diagonal_mask(tag_tokens([1] * 64, starts=[499] * 64), tag_tokens([500] * 64))
 ways = {
-    "with the mask": partial(F.scaled_dot_product_attention, q, k, v, attn_mask=mask),
+    # With four axes, as a model calls it, PyTorch takes its fast path.
+    "with the mask": partial(F.scaled_dot_product_attention, q[None], k[None], v[None], attn_mask=mask[None, None]),
     "without it": partial(varlen_attention, q, k, v, [1] * 64, [500] * 64),
 }
 for name, way in ways.items():
@@ -469,8 +472,8 @@ for name, way in ways.items():
 
 # %% [markdown]
 """
-The unneeded scores cost more than the Python loop does. A kernel has no such loop: it gives the sequences to different
-cores of the GPU.
+On a quiet machine, the unneeded scores cost more than the Python loop does. A kernel has no such loop: it gives the
+sequences to different cores of the GPU.
 
 ## The ledger
 

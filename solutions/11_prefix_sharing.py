@@ -82,7 +82,7 @@ that possible: two tables may contain the same block.
 Sharing takes three things:
 
 1. **Find.** A new sequence looks for blocks that already hold its first tokens. Each full block gets a hash,
-   a few bytes that are computed from its tokens, and a table maps hashes to blocks.
+   a few bytes that are computed from its tokens and all tokens before them, and a table maps hashes to blocks.
 2. **Count.** Several sequences may use a block, so it becomes free only when the last of them is done with it.
 3. **Copy.** A sequence must not write to a block that others use. It gets a copy of its own first.
 
@@ -105,8 +105,9 @@ for layer, (keys, other_keys) in enumerate(zip(one, other)):
 
 # %% [markdown]
 """
-In the first layer, a key depends only on its own token and position. So a block's identifier has to cover all tokens up to the end of that block. Storing all of them for each
-block would be wasteful. A hash is short, and hashes can be chained.
+In the first layer (layer 0), a key depends only on its own token and position. In all later layers it also depends on
+the tokens before it. So a block's identifier has to cover all tokens up to the end of that block. Storing all of them
+for each block would be wasteful. A hash is short, and hashes can be chained.
 
 > **block hash**: the hash of a full block's tokens together with the hash of the block before it. Equal hashes mean
 > equal tokens from the start of the sequence to the end of the block.
@@ -116,7 +117,7 @@ Only full blocks have a hash. The contents of a block that is still being filled
 ## Build 1: block hashes
 
 A hash function maps any number of bytes to a small, fixed number of them. `hashlib.sha256(data).digest()` returns 32
-bytes, and there is no known way to find two inputs with the same result. That matters: anyone who could write a prompt
+bytes, and no one knows how to find two inputs with the same result. That matters: anyone who could write a prompt
 with the same block hash as another user's prompt would read from that user's cache.
 
 **Exercise 11.1.** Write `block_hash(parent, token_ids)`. `parent` is the hash of the previous block, 32 bytes, or `b""`
@@ -212,7 +213,7 @@ A `SharedBlockPool` is a `BlockPool` with these attributes:
 
 - `touch(blocks)`: one more sequence uses each of these blocks. They are different blocks of this pool; each may be free
   or in use.
-- `free(blocks)`: one sequence, given its blocks in the order of its tokens, no longer uses them. Blocks that no
+- `free(blocks)`: one sequence no longer uses these blocks; they are in the order of its tokens. Blocks that no
   sequence uses anymore join the end of the free queue, the *last* block of the sequence first. If a block is not in
   use, or appears twice in the list, raise `ValueError` and change nothing at all.
 
@@ -251,7 +252,7 @@ A `PrefixCache` is a `SharedBlockPool`, yours from above, with three more attrib
 
 The other methods are given. `cache_full_block` gives a block in use its hash, once the block is full and computed.
 `touch` refuses a free block that has no hash, since it contains nothing to share, and otherwise calls yours.
-`forget_contents` is for the engine of lesson 12.
+`forget_contents` is called by the library's engine (lesson 12).
 
 **Exercise 11.3.** Write `match_prefix`, `allocate` and `is_writable`.
 
@@ -358,7 +359,7 @@ only. ("Further" has a case with more copies, and exercises in which you write `
 ### The six stories with a common beginning
 
 Four at a time, at most 64 tokens per step, and plenty of blocks. This run uses your `block_hash`, and your
-`PrefixCache` with your `SharedBlockPool` in it. A sequence looks for cached blocks once, when it is admitted.
+`PrefixCache`, which is built on your `SharedBlockPool`. A sequence looks for cached blocks once, when it is admitted.
 
 All six wait from the start, and all begin with the same three full blocks, 48 tokens. A's prompt and the beginning of
 B's fit into the first step.
@@ -393,7 +394,8 @@ print(f"prefill tokens: {prompt_tokens} without sharing, {prompt_tokens - saved}
 Not 5 × 48 = 240. A found nothing, because it was the first. B found nothing either: it was admitted in the same step as
 A, and a block gets its hash only once it has been computed. So B computed and stored the common beginning again, in
 three blocks of its own, which get no hashes: A's blocks have them (see `cache_full_block`). C to F start with A's three
-blocks.
+blocks. (That's our choice. vLLM enters a block in its table as soon as it is scheduled, so B could share A's blocks in
+the same step: each layer writes all new keys before it computes attention.)
 
 In that run, the sequences overlapped. But the beginning is also found when no sequence uses it anymore. Let B come back
 for four tokens after all six have ended:
@@ -417,7 +419,9 @@ Stepper(lambda i: draw_pressure(all_steps[i]), count=len(all_steps), start=comes
 
 How much time does sharing save? We serve twelve requests with and without sharing. Each has a common beginning, then a
 story, and an answer of four tokens. The beginning is the one from above, or nine times as long: the instructions, and
-the six stories that the model has just told as examples.
+the six stories that the model has just told as examples. (Counted alone, the instructions have 49 tokens. The last is a
+space, which belongs to the next word's token once a story follows.) **Guess first:** with the long beginning, sharing
+computes about a seventh of the tokens. Does it also take a seventh of the time?
 """
 
 # %% tags=["measured"]
@@ -453,7 +457,7 @@ Table(
 
 # %% [markdown]
 """
-The time shrinks less than the tokens do, because a step takes time even if it computes little. (Each story comes twice;
+The time shrinks less than the tokens do: a step takes time even if it computes little. (Each story comes twice;
 the second one may also find full blocks of its own part of the prompt.)
 
 ### The first token, with eight billion parameters

@@ -49,8 +49,8 @@ EXERCISES = [
         reference="lessons_lib.batching.packed_logits:packed_logits",
         test=check_packed_logits,
         hints=(
-            "The model takes three inputs: the tokens of all sequences one after another, a position for each, and the "
-            "mask over all pairs. After that, you only split the result by sequence.",
+            "You need the list of lengths twice, before the pass and after it. For what? And which axes does the model "
+            "expect that your tensors don't have yet?",
             "`tag_tokens` of the lengths gives the positions, and `mask(tags, tags)` the mask. The model expects a "
             "batch axis: `[1, T]` for tokens and positions, and `[1, 1, T, T]` for the mask, which also has an axis "
             "for the heads. Its `.logits[0]` is `[T, vocabulary]`, and `tensor.split(lengths)` splits that: "

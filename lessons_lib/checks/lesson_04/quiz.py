@@ -79,22 +79,21 @@ QUIZ = [
         ),
     ),
     Question(
-        text="Half as many sequences, each twice as long: the row has as many tokens as before. How do the number of "
-        "cells in the mask and the number of allowed cells change?",
+        text="One sequence has 100 tokens, of which 3 are new. You call attention for it with `is_causal=True`, by which "
+        "query i attends to the keys 0 to i. What goes wrong?",
         choices=(
             Choice(
-                "The cells quadruple, and the allowed cells double.",
-                "The mask has one cell per pair of tokens, and there are as many tokens as before.",
+                "Nothing: there is only one sequence.",
+                "That makes the sequence rule unnecessary. But query 0 is the token at position 97, not at 0.",
             ),
             Choice(
-                "The cells stay the same, and about twice as many are allowed.",
-                "A sequence's triangle of allowed cells grows with the square of its length: half as many triangles, "
-                "each about four times as large.",
+                "The three queries see 1, 2 and 3 keys instead of 98, 99 and 100.",
+                "The queries are the last tokens of the sequence, and `is_causal` counts them from its first key.",
                 right=True,
             ),
             Choice(
-                "Both stay the same.",
-                "A token may now attend to up to twice as many earlier tokens, since its own sequence is longer.",
+                "Each query also sees keys of later tokens.",
+                "It sees too few keys, not too many: query i stops at key i.",
             ),
         ),
     ),

@@ -19,8 +19,8 @@ EXERCISES = [
         reference="lessons_lib.kv_cache.prefix_cache:block_hash",
         test=check_block_hash,
         hints=(
-            "A hash function takes one piece of data. What has to be in it, so that nothing about the beginning of the "
-            "sequence is lost?",
+            "SHA-256 takes bytes, and you have 32 bytes and a list of ints. How can ints become bytes so that [1, 12] "
+            "and [11, 2], or 1 and 65,537, don't become the same?",
             '`array("q", token_ids)` holds the tokens as ints of eight bytes each, and its `tobytes()` returns them. '
             "`hashlib.sha256(data).digest()` hashes bytes. `+` concatenates bytes.",
             '`return hashlib.sha256(parent + array("q", token_ids).tobytes()).digest()`.',

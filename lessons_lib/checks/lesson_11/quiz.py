@@ -29,7 +29,7 @@ QUIZ = [
     ),
     Question(
         text="A pool of four blocks of 16 tokens. X has 32 tokens in two full blocks with hashes, and ends. Then Y, "
-        "which begins differently, allocates three blocks. How many tokens does a sequence find that begins like X?",
+        "which begins differently, allocates three blocks. How many tokens does a sequence that begins like X find?",
         choices=(
             Choice(
                 "None: X has ended, and its blocks were given back.",
