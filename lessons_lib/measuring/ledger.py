@@ -162,7 +162,7 @@ def ledger_rows(
 
     The baseline is always included. It takes many seconds: in a notebook, a line says which row is being measured.
     """
-    every = [*METHODS]
+    every: list[tuple[str, str, Callable[..., RecordedRun]]] = [*METHODS]
     if my_engine:
         # With the reference's attention. The learner's computes one sequence and block after another; it is several
         # times slower, which says nothing about the engine.
