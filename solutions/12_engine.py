@@ -9,7 +9,7 @@ answers?**
 pressure) and lesson 11 (prefix sharing)
 
 The parts can serve requests, but something has to drive them. Here an engine does that, and it adds what users expect:
-sampling, and answers that can be read as they grow and stopped halfway. Then we break the engine on purpose, and you
+sampling, and answers that can be read while they grow, and stopped early. Then we break the engine on purpose, and you
 write the step that survives it.
 """
 
@@ -107,7 +107,8 @@ predict("12.a", ...)
    compute       forward pass: one row of logits for each sequence                lessons 05 to 08
                  sample: a token from each row, by its request's parameters       this lesson
    update        tokens to their sequences, blocks to the pool                    lesson 09
-   pass on       text, callbacks, metrics                                       this lesson
+   pass on       text, callbacks                                                  this lesson
+   record        metrics, listeners                                               this lesson
                     │
                     ▼
  on_token / stream / RequestOutput                                                this lesson
@@ -120,7 +121,7 @@ predict("12.a", ...)
 > them.
 
 Blocks are copied before the forward pass, because it writes into blocks whose old contents must have been saved by
-then. And no token reaches a reader before the whole pass has succeeded. In Build 2 you'll write this step.
+then. And no token reaches a reader before the whole pass has succeeded.
 
 Here are the first three steps of the six stories. A *listener* is called with a record of each step.
 """
@@ -161,8 +162,8 @@ A softmax of the logits gives these probabilities. Three settings change them.
 > **top-p**: only the smallest set of likeliest tokens whose probabilities add up to at least p may be drawn. Also
 > called *nucleus sampling*.
 
-A temperature of 0.5 squares the ratio of two probabilities: 2 : 1 becomes 4 : 1. The two cuts remove the long tail,
-thousands of tokens that don't fit. Each is unlikely, but there are so many that one would be drawn now and then.
+A temperature of 0.5 squares the ratio of two probabilities: 2 : 1 becomes 4 : 1. The two cuts remove the long tail:
+thousands of tokens that don't fit, one of which would be drawn now and then.
 
 ## Build 1: what to draw from
 
@@ -171,13 +172,14 @@ settings: a row of `logits` and one value of each setting. Return the pair (prob
 [N, vocabulary]: `tokens[i, j]` is drawn with `probabilities[i, j]`. The likeliest token comes first in each row; of two
 equally likely ones, the smaller token id.
 
-- Temperature comes first, then `top_k`, then `top_p`: a share of what `top_k` leaves. What each cut leaves adds up to 1
-  again. `top_k` may be larger than the vocabulary.
+- Temperature comes first, then `top_k`, then `top_p`, which is a share of what `top_k` leaves. What each cut leaves adds
+  up to 1 again. `top_k` may be larger than the vocabulary.
 - `top_p` cuts a token if the tokens before it already add up to `top_p` or more. So the token that reaches `top_p`
   stays, and so does the likeliest.
 - A token that is cut stays in its row, with the probability 0. The order of the tokens with 0 doesn't matter.
 - `logits` may have any float dtype. A logit of −∞ means that the token must not be drawn; a row never has only those.
-- Compute in float64, so that rounding doesn't show, and return float64 or float32. Don't change the arguments.
+- Compute in float64, or in float32 if you sort logits (close probabilities round to the same number). Return either
+  dtype. Don't change the arguments.
 
 Example: four tokens 0 to 3 with the probabilities 0.15, 0.5, 0.05, 0.3 at temperature 1. Their order is 1, 3, 0, 2.
 With `top_k` 3 they get 0.526, 0.316, 0.158, 0. With `top_p` 0.6 as well, token 3 stays, since 0.526 is less than 0.6;
@@ -211,9 +213,8 @@ draw_token_bars(names, dict(zip(SETTINGS, probabilities[:, :10].tolist())), titl
 
 # %% [markdown]
 """
-Temperature keeps every token possible. At 2, "all others" have 82 % of the probability, so here about four draws in
-five would be a token outside the ten likeliest. The cuts rule tokens out, and the remaining tokens share their
-probability.
+Temperature keeps every token possible. At 1, a third of the draws are outside these ten; at 2, 82 %. The cuts rule
+tokens out, and the remaining tokens share their probability.
 """
 
 # %% [markdown]
@@ -223,8 +224,11 @@ probability.
 Lay the probabilities end to end, and see on which of them a random number between 0 and 1 falls. That draws a token,
 but it takes the sums of the whole row, and other models have 150,000 tokens. There is a way that needs no sums:
 
-> **exponential race**: each token gets a random time: an exponential random number, divided by the token's probability.
-> The token with the smallest time wins, and is drawn. Each token wins with exactly its own probability.
+> **exponential race**: each token gets a random time: an exponential random number, divided by the token's weight
+> exp(logit / temperature). The token with the smallest time wins, and is drawn. Each token wins with exactly its own
+> probability.
+
+Anything proportional to the weights will do, such as the probabilities: a common factor doesn't change the winner.
 
 An exponential random number is `-log(1 - number)`, for an evenly distributed `number` between 0 and 1. Does a token
 that is twice as likely win twice as often? Here are 200,000 races of three tokens:
@@ -244,7 +248,7 @@ print("drawn:        ", [round(each, 4) for each in (winners.bincount() / RACES)
 
 # %% [markdown]
 """
-It does. ("The race and the cuts" in "Further" says why no sum is needed, and how the engine cuts without a sort.)
+It does. ("The race and the cuts" in "Further" says why, and how the engine cuts without a sort.)
 
 ### The same seed, the same text
 
@@ -254,11 +258,9 @@ It does. ("The race and the cuts" in "Further" says why no sum is needed, and ho
 A random number generator has a state, from which each call takes the next number. If all requests share one, a
 request's numbers depend on the others. If each has its own, a preempted request must keep its state. There is a way
 that needs no state: the random number of a token is a *hash* of the seed, of the position in the answer, and of the
-token's id. The numbers at position 5 don't need those at 0 to 4. ("Neighboring seeds" in "Further" shows how such a
-hash can go wrong.)
+token's id. ("Neighboring seeds" in "Further" shows how such a hash can go wrong.)
 
-Now all parts of a draw are here. This is the simplest possible loop, without cache, batch or engine: your
-probabilities, the race, and these numbers.
+Here are all parts of a draw in the simplest possible loop, without cache, batch or engine:
 """
 
 # %%
@@ -281,8 +283,8 @@ print("The old dog" + tokenizer.decode(expected))
 
 # %% [markdown]
 """
-Now the engine, with the same seed: alone; with five other requests in the batch, each with its own seed; and in a pool
-so small that sequences are preempted, and recomputed or swapped. C is added last, so it's preempted first.
+Now the engine, with the same seed: alone, with five others in the batch, and in a pool so small that sequences are
+preempted. C is added last, so it's preempted first.
 """
 
 # %%
@@ -336,7 +338,7 @@ print(f"D: {aborted.finish_reason} after {len(aborted.token_ids)} tokens; blocks
 # %% [markdown]
 """
 Leaving the loop closed the generator, and that aborted E: its blocks are free again, and no more of its tokens are
-computed. D kept getting tokens the whole time. `abort` ends a request from anywhere else.
+computed. `abort` ends a request from anywhere else.
 
 ## When something breaks
 
@@ -347,7 +349,7 @@ that fails" in "Further").
 
 The second is the model, or the copying of blocks: memory runs out, or a kernel refuses its input. By then the scheduler
 has allocated blocks for the step. Here is the loop from the beginning of the lesson. Its fifth pass fails, and the
-obvious handler tells the readers of the three stories, and forgets their sequences:
+obvious handler tells the three callers, and forgets their sequences:
 """
 
 # %%
@@ -402,13 +404,13 @@ A's prompt and four more tokens need two blocks, and the second was allocated fo
 will ever free these blocks. After a few such failures, the engine could admit nothing.
 
 What should a failed step do instead? It could try again, because a request can always be computed anew from its tokens.
-But if one request makes the model fail, every step fails, for ever. So the step ends its requests, and frees their
+But if one request makes the model fail, every step fails, forever. So the step ends its requests, and frees their
 blocks: we can't tell what the failed pass has written there. It leaves all others alone.
 
 ## Build 2: the step, whole or failed
 
-**Exercise 12.3: `run_step(engine)`**, one step for all requests of an `LLMEngine`. It returns nothing; `engine.step()`
-calls it. You need these calls, here in alphabetical order:
+**Exercise 12.3: `run_step(engine)`**, one step for all requests of an `LLMEngine`. (12.2 is optional, in "Further".) It
+returns nothing; `engine.step()` calls it. You need these calls, here in alphabetical order:
 
 | call of `engine` | what it does |
 |---|---|
@@ -422,7 +424,7 @@ calls it. You need these calls, here in alphabetical order:
 | `update(scheduler_output, tokens)` | counts the computed tokens, appends the new ones, and frees the blocks of what has finished |
 
 **The whole step.** The picture in "The idea" has the order. Find the place of `completions_with_token`: it needs the
-logits, and the blocks that `update` may free. Record last: a listener must see a complete step.
+logits, and the blocks that `update` may free.
 
 - `gets_token` has a bool for each scheduled sequence, in order: are all its known tokens computed once this step is
   counted? `scheduler_output.num_scheduled_tokens` is a dict sequence → count (lesson 09). A sequence has `num_tokens`
@@ -496,9 +498,9 @@ and before it is in a block table. No request is to blame, so none should end:
 
 ## The engine, live
 
-Drive an engine yourself. "step" runs one step, "run" runs until no request is left or you press "pause". (The clock
-goes on, so a pause counts in TTFT and ITL, the times to the first and to the next token.) Type the beginning of a story
-and add it. Then make trouble: a crowd, a long prompt, a reader that leaves, a model that fails once.
+Drive an engine yourself. "step" runs one step, "run" runs until no request is left or you press "pause". (A pause
+counts in TTFT and ITL.) Type the beginning of a story and add it. Then make trouble: a crowd, a long prompt, a reader
+that leaves, a model that fails once.
 """
 
 # %% tags=["measured"]
@@ -525,8 +527,7 @@ by_lesson(yours.parts)
 
 # %% [markdown]
 """
-Your functions take the places of the reference's, so the tokens should be the same, drawn ones too (with the caveat
-from above):
+The tokens should be the reference engine's, drawn ones too (with the caveat from above):
 """
 
 # %%
@@ -540,7 +541,8 @@ print("the same drawn tokens as the reference engine:", drawn[0] == drawn[1])
 """
 ### The ledger
 
-The last row is your engine, with the same six requests as the row above it.
+The last row is your engine, with the same six requests as the row above it. Only its attention is the reference's,
+since lesson 06's computes one sequence and block after another.
 """
 
 # %% tags=["measured"]
@@ -548,9 +550,13 @@ ledger(model, tokenizer, "12", with_cache_only=True, since="10", my_engine=my_en
 
 # %% [markdown]
 """
-The engine computes no unneeded tokens, copies nothing, and reserves little more cache than it uses.
+The engine computes no unneeded tokens, copies nothing, and reserves little more cache than it uses. One run can't rank
+the last rows by speed, but the counts are exact: 468 tokens and not 647, since it has as many blocks as it needs.
 
 ## What is still wrong
+
+**One bad request takes its neighbors along.** A failed step ends all requests in it: the engine can't tell which one
+was to blame.
 
 **One caller.** `stream` runs the steps itself. A lock lets one call in at a time, so callers in two threads wait for
 each other, and between calls nothing runs.
@@ -890,9 +896,9 @@ take the places of the reference's.
 How does your `blocks_for` get into a scheduler that imports the reference's? `my_engine` executes the scheduler's
 source once more, in a copy of its module's names, where `blocks_for` is your function; see
 `lessons_lib/checks/linking.py`. The original stays as it is. `yours.parts` has a row for each exercise. The engine
-doesn't call `slot_mapping`, `attention_in_place` and `token_probabilities` itself: it computes slots and attention of
-many sequences at once, and draws without a sort. If one of them is yours, a function that calls it takes the place of
-the engine's own (`lessons_lib/checks/stand_ins.py`). That's slower.
+doesn't call `slot_mapping`, `add_block`, `attention_in_place` and `token_probabilities` itself: it computes slots and
+attention of many sequences at once, and draws without a sort. If one of them is yours, a function that calls it takes
+the place of the engine's own (`lessons_lib/checks/stand_ins.py`). That's slower, with lesson 06's several times.
 """
 
 # %% [markdown]
@@ -1000,8 +1006,9 @@ deadline_scoreboard(give_up)
 """
 ### The race and the cuts
 
-If all times are multiplied by the same factor, the same token wins. So without cuts the race needs no probabilities,
-only `exp(logit / temperature)`, and no sum. And with cuts? If the winner's rank is below `top_k`, and the tokens before
+Why does each token win with its own probability? As long as no time has come, the chance that a token's time is the
+next one is proportional to its rate, which is its weight. So token i wins with the probability wᵢ / Σ wⱼ. That is the
+softmax, though no sum was computed. And with cuts? If the winner's rank is below `top_k`, and the tokens before
 it have less than `top_p`, then it would have won among the remaining tokens alone, too. Counting and adding up answers
 that, without an order. If the winner is cut, so is every token after it; the race is run again among those before it,
 with the same times. (With logarithms of everything, the race is called the *Gumbel-max trick*.)

@@ -4,12 +4,12 @@
 
 **On a GPU, the model runs faster than the Python that drives it. How do we keep the GPU busy?**
 
-85 minutes · difficulty: hard · routes: kernels · prerequisites: lesson 08 (fast kernels, CUDA graphs); lesson 12 (the
-engine) helps
+85 minutes · difficulty: hard · routes: kernels · prerequisites: lesson 08 (fast kernels, CUDA graphs); lessons
+09, 10 and 12 (scheduler, preemption, engine) help
 
 You don't need a GPU for this lesson. The engine also runs on a CPU, where you can check that not a single token
-changes. The speeds were recorded on an NVIDIA H200. You write the store of the graphs, the placeholders for tokens that
-aren't known yet, and the loop whose steps overlap.
+changes. You write the store of the graphs, the placeholders for tokens that aren't known yet, and the loop whose steps
+overlap.
 """
 
 # %%
@@ -43,8 +43,8 @@ A decode step of a small model gives a large GPU very little to compute. It stil
 launches, and for each one the CPU spends tens of microseconds running Python and PyTorch code. So the GPU waits for the
 CPU.
 
-Four ideas turn that around. In this recorded run, 256 requests arrive at the start. Each bar keeps what the bar above
-it has, and adds what its name says.
+Four ideas turn that around. In this recorded run, 256 requests arrive at the start. Each bar adds what its name says to
+the bar above.
 """
 
 # %%
@@ -65,13 +65,14 @@ Table(
 
 # %% [markdown]
 """
-In the first row nearly the whole step is launching. When the CPU asks for the tokens, the GPU has already finished: it
-was idle most of the time. With graphs, launching takes less than half a millisecond, and now the CPU waits for the GPU.
-With overlap, the CPU works while the GPU computes, so it waits less. The last row is the whole engine, with requests,
-sampling parameters and metrics; the rows above it drive the model with a bare scheduler.
+In the first row nearly the whole step is launching. With graphs, launching takes about half a millisecond, and now the
+CPU waits for the GPU. The same kernels take the GPU about 4 ms, so in the first row it was idle for more than 80 % of
+the step. With overlap, the CPU works while the GPU computes. The last row is the whole engine, with requests, sampling
+parameters and metrics instead of a bare scheduler. Its CPU works 0.4 ms more, and the step takes no longer: that time
+is hidden behind the GPU.
 
-The last column is the price: time before the first request. Compilation takes most of it. (The rows below "compiled
-too" found the compiled code ready.)
+The last column is the price: the time to get ready, with a trial run of 40 requests. Compilation adds about 35 s. (The
+rows below "compiled too" found the compiled code ready.)
 
 ## The idea
 
@@ -90,7 +91,7 @@ overlapped
 ```
 
 - **CUDA graphs** replace about a thousand launches with a single one.
-- **Compilation** fuses small operations, so there are fewer kernels to run. ("Further" says what stands in its way.)
+- **Compilation** fuses small operations, so there are fewer kernels to run.
 - **Tokens kept on the device**: the next step reads its input tokens on the GPU, where the last step wrote them.
 - **Overlap**: schedule and launch the next step, then process the results of the previous one.
 
@@ -155,7 +156,7 @@ docstrings say what each method gets and returns.
   A weight may only get other memory. `settings` are new objects at each call: compare them as values.
 - A changed *value* at the same address is no reason to capture again: a replay reads it.
 - `self.capture(step)` returns the pair (`replay`, `output`). A capture computes nothing: `replay()` does, and writes to
-  `output`. So `run` always returns the output of a replay. `self.num_captured` counts captures.
+  `output`. So `run` always returns the output of a replay. `self.num_captured` counts the captures that succeeded.
 - A new graph takes the place of the old one of its size, and of no other. As long as the store has a graph, it has to
   hold on to what `keeps()` returned at its capture, and no longer.
 - A capture may raise an error. It goes on to the caller, and the next call must not find a graph that was never
@@ -191,7 +192,7 @@ careless, yours = GraphStore(rerun), GraphStore(rerun)
 rows = []
 
 
-def run_step(what):
+def try_all(what):
     inputs, cache, weight = tensors = tuple(state.values())
     step = partial(torch.addcmul, cache, inputs, weight)  # cache + inputs × weight
     key = yours.key_of([inputs, cache], [weight], ())
@@ -199,12 +200,12 @@ def run_step(what):
     rows.append([what, *(str(output.tolist()) for output in outputs), careless.num_captured, yours.num_captured])
 
 
-run_step("nothing yet")
+try_all("nothing yet")
 state["inputs"] += 1
-run_step("new values in the inputs")
+try_all("new values in the inputs")
 for name in ("weight", "cache", "inputs"):
     state[name] = 2 * state[name]
-    run_step(f"another tensor: {name}")
+    try_all(f"another tensor: {name}")
 Table(columns=["what has changed", "right", "careless key", "your key", "captures: careless", "yours"], rows=rows)
 
 # %%
@@ -225,8 +226,7 @@ reveal("13.a", store.num_captured, unit="captures")
 # %% [markdown]
 """
 At first each of the three sizes is captured once. After the change two of them are captured again, when a step needs
-them. The stale graph of 16 stays unused: no step has its size. (Steps with prompts are padded to one of a few numbers
-of tokens; "Further" has an example.)
+them. The stale graph of 16 stays unused: no step has its size.
 
 ## Tokens kept on the device
 
@@ -234,25 +234,25 @@ The token that this step produces is the input of the next one. The next step ca
 trip through the CPU. But the CPU builds the packed batch, and it doesn't know the token yet. So it writes a
 placeholder.
 
-> **in-flight step**: a step that has been launched, and whose tokens the CPU hasn't read yet.
+> **step in flight**: a step that has been launched, and whose tokens the CPU hasn't read yet.
 
-> **placeholder**: a stand-in for a token that the in-flight step will produce. The sequence only counts it, in
+> **placeholder**: a stand-in for a token that the step in flight will produce. The sequence only counts it, in
 > `num_placeholders`. In the packed batch it is the value −1 − *i*: the token of sequence *i* of that step. On the GPU
 > it is replaced by the token itself.
 
 ## Build: tokens that aren't known yet
 
-**Exercise 13.2: `next_tokens(scheduler_output, previous_rows)`.** It returns the ids of all tokens that a step computes, as
-one list: for each sequence in `scheduler_output.num_scheduled_tokens` (sequence → count, in the order of the packed
-row), its next `count` tokens.
+**Exercise 13.2: `next_tokens(scheduler_output, previous_rows)`.** The *scheduler output* says what a step computes
+(lesson 09): `num_scheduled_tokens` is a dict sequence → count, in the order of the packed row. Return the ids of these
+tokens as one list: for each sequence, its next `count` tokens.
 
 A sequence's tokens are its `prompt_ids`, then its `output_ids`. `num_computed_tokens` of them are in the cache, or will
 be once the step in flight has ended. If that step is about to produce a token for it, that token comes last, and a
 placeholder stands for it. `previous_rows` maps *every* sequence of the step in flight to its index *i* there. Don't
 change any sequence.
 
-A sequence may start its prompt in this step, go on with it, decode, or compute its prompt and output again after it was
-preempted.
+A sequence may start its prompt in this step, go on with it, or decode. Or it was *preempted* (lesson 10): when blocks
+ran out, it lost its batch slot and its blocks. Now it computes its prompt and output again.
 
 Example: `new` has the prompt 11, 12, 13, of which two tokens are scheduled. `old` has the prompt 21, 22 and the output
 31, all three computed, one placeholder, and index 4 in the step in flight. The result is `[11, 12, -5]`.
@@ -265,7 +265,7 @@ from lessons_lib.engine.input_batch import next_tokens
 
 # %% [markdown]
 """
-The in-flight step computes A, B and C, in this order. A decodes, B's part of the step is a chunk of its prompt, but not
+The step in flight computes A, B and C, in this order. A decodes, B's part of the step is a chunk of its prompt, but not
 the last one, and C's is the end of its prompt. The next step computes C, B and A, in this order:
 """
 
@@ -295,12 +295,12 @@ The second line is the GPU's half: `replace_placeholders` runs inside the graph.
 ## Steps that overlap
 
 Placeholders also make overlap possible. Scheduling the next step doesn't require knowing *which* token a sequence gets,
-only that it gets one. So the loop is: schedule and launch the next step, then process the results of the previous one.
-If one of them turns out to be the end token, one token too many has been computed for that sequence, and it is thrown
-away.
+only that it gets one. If that turns out to be the end token, one token too many has been computed for that sequence,
+and it is thrown away. Its blocks are free by then, and the step in flight may still write to them. That does no harm:
+the GPU runs launches in order, so whatever the next owner writes comes later.
 
-One case needs care. A preempted sequence is recomputed from its tokens, so all of them must be known. If the next step
-might run out of blocks, the loop first waits for the in-flight step.
+A preempted sequence is recomputed from its tokens, so all of them must be known. If the next step might run out of
+blocks, the loop first waits for the step in flight.
 
 ### Build: one turn of the loop
 
@@ -312,12 +312,13 @@ step that was in flight, if there was one. It returns the list of the sequences 
 | `loop.in_flight` | the step that was launched last and whose tokens haven't been read, or None. You keep it up to date |
 | `loop.launch()` | schedules a step and starts it, without waiting for it. Returns the step, or None if there is nothing to compute |
 | `loop.process_results(step)` | waits for a step's tokens, and gives each to its sequence, whose placeholder goes away. Returns the sequences that have finished |
-| `loop.append_placeholders(step)` | the step's tokens count as computed, and each sequence that gets one from it has a placeholder |
+| `loop.append_placeholders(step)` | the step's tokens count as computed, and each sequence that gets a token from it and goes on has a placeholder. Sequences that have finished are skipped |
 | `loop.finish_in_flight()` | processes the step in flight, if there is one, so that all tokens are known; then `in_flight` is None. Returns the sequences that have finished |
 | `loop.may_lack_blocks()` | whether the next step may have to preempt a sequence |
 
 - The device must never wait for the CPU to read tokens, unless blocks may run out.
-- A sequence has one placeholder at most, also if one of its tokens is in flight and the next step has been launched.
+- A sequence never has more than one placeholder, even while one of its tokens is in flight and the next step has been
+  launched.
 
 Example: a request gets three tokens. The first call launches step 1. The second launches step 2 and reads the token of
 step 1, the third launches step 3 and reads that of step 2. The fourth has nothing to launch; it reads the last token,
@@ -362,9 +363,8 @@ fast.draw()
 # %% [markdown]
 """
 Each digit is 5 ms of a step, and a dot is 5 ms of waiting. Only the first launch has nothing to overlap with:
-20 + 10 × 30 = 320 ms. (A busy machine adds a little.) With a device twice as fast, the CPU is the slower side:
-10 × 20 + 15 = 215 ms, and not half of 320. The device waits a quarter of the time. Overlap alone isn't enough: the
-CPU's part has to be short too.
+20 + 10 × 30 = 320 ms. With a device twice as fast, the CPU is the slower side: 10 × 20 + 15 = 215 ms. The device waits
+a quarter of the time. Overlap alone isn't enough: the CPU's part has to be short too.
 """
 
 # %% [markdown]
@@ -372,10 +372,10 @@ CPU's part has to be short too.
 ## Prove it
 
 All four ideas are in `GPUModelRunner` and `OverlappedSteps`. (`OverlappedEngine` is lesson 12's engine with the same
-four.) They run without a GPU too, though no faster: nothing is compiled, and `rerun` replaces the capture. But the
+four.) Without a GPU three of them run, though no faster: nothing is compiled, and `rerun` replaces the capture. But the
 answers must be the same as when each request runs alone.
 
-Your code takes part: `patch` puts your two functions in the place of the library's, and the runner gets your store.
+`patch` puts your two functions in the place of the library's, and the runner gets your store.
 """
 
 # %%
@@ -434,12 +434,13 @@ print(both.peers_provenance)
 # %% [markdown]
 """
 Read this with care. The model is small and all sampling is greedy, so the work of the CPU counts more than usual. vLLM
-(0.26.0 here) does more in a step, for more kinds of models and requests. ("Further" has more engines.)
+does more in a step, for more kinds of models and requests, and it ran in one process, its slower mode. ("Further" has
+both, and more engines.) The first chart's requests were others of the same kind: 133,966 tokens in 2.1 s, here 145,849
+in 2.0 s.
 
 ## What is still wrong
 
-**No server.** Requests can come only from inside this Python process. Lesson 14 puts an HTTP server in front of the
-engine.
+**No server.** Requests come only from this Python process. Lesson 14 puts an HTTP server in front.
 
 **Large steps aren't captured.** A step with more than 2,048 tokens is launched kernel by kernel. The more the GPU has
 to do in it, the less that matters.

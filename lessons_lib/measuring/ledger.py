@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from lessons_lib.attention.paged_attention import plan_torch
 from lessons_lib.batching.continuous_batching import batch_generate
 from lessons_lib.batching.greedy import generate_one_by_one, greedy_without_cache
 from lessons_lib.batching.packed_logits import packed_generate
@@ -66,9 +67,10 @@ def under_pressure(model, tokenizer, share_prefixes: bool = False) -> RecordedRu
     return RecordedRun([sequence.output_ids for sequence in sequences], trace)
 
 
-def by_engine(model, tokenizer, new_engine: Callable[..., LLMEngine] = LLMEngine) -> RecordedRun:
+def by_engine(model, tokenizer, new_engine: Callable[..., LLMEngine] = LLMEngine, **settings: Any) -> RecordedRun:
     """All six at a time, with as many blocks as they need."""
-    engine = new_engine(model, tokenizer, EngineConfig(max_num_seqs=6, max_num_batched_tokens=64, num_blocks=64))
+    sizes: dict[str, Any] = dict(max_num_seqs=6, max_num_batched_tokens=64, num_blocks=64)
+    engine = new_engine(model, tokenizer, EngineConfig(**sizes, **settings))
     with record_schedule(engine.scheduler) as trace:
         outputs = engine.generate(PROMPTS, [SamplingParams(max_tokens=max_tokens) for max_tokens in MAX_NEW_TOKENS])
     return RecordedRun([output.token_ids for output in outputs], trace)
@@ -160,10 +162,15 @@ def ledger_rows(
 
     The baseline is always included. It takes many seconds: in a notebook, a line says which row is being measured.
     """
-    yours = [(upto, "yours, 6 requests", partial(by_engine, new_engine=my_engine))] if my_engine else []
+    every: list[tuple[str, str, Callable[..., RecordedRun]]] = [*METHODS]
+    if my_engine:
+        # With the reference's attention. The learner's computes one sequence and block after another; it is several
+        # times slower, which says nothing about the engine.
+        own = partial(by_engine, new_engine=my_engine, backend=plan_torch)
+        every.append((upto, "yours, 6 requests", own))
     methods = [
         (lesson, method, serve)
-        for lesson, method, serve in [*METHODS, *yours]
+        for lesson, method, serve in every
         if method == BASELINE or (since <= lesson <= upto and not (with_cache_only and method.endswith(NO_CACHE)))
     ]
     return [_row(*each, model, tokenizer) for each in with_progress(methods, lambda each: f"{each[1]} ({each[0]})")]
@@ -179,7 +186,7 @@ def ledger(
         upto: the last lesson to include, such as "01".
         with_cache_only: leave out the ways without a cache, which take most of the time.
         since: leave out earlier lessons, except for the baseline.
-        my_engine: a function like LLMEngine, for a last row with the learner's own engine.
+        my_engine: a function like LLMEngine, for a last row with the learner's own engine, but for its attention.
     """
     rows = ledger_rows(model, tokenizer, upto, with_cache_only, since, my_engine)
     base = next(row for row in rows if row.method == BASELINE)

@@ -24,7 +24,7 @@ QUIZ = [
                 "Nothing has been passed on yet: `pass_on` comes after `update`.",
             ),
             Choice(
-                "The same step is tried again, for ever.",
+                "The same step is tried again, forever.",
                 "The requests of the step have ended, so the next step has others.",
             ),
         ),
