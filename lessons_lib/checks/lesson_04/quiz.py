@@ -79,8 +79,8 @@ QUIZ = [
         ),
     ),
     Question(
-        text="One sequence has 100 tokens, of which 3 are new. You call attention for it with `is_causal=True`, by which "
-        "query i attends to the keys 0 to i. What goes wrong?",
+        text="One sequence has 100 tokens, of which 3 are new. You call attention for it with `is_causal=True`, by "
+        "which query i attends to the keys 0 to i. What goes wrong?",
         choices=(
             Choice(
                 "Nothing: there is only one sequence.",
