@@ -181,7 +181,8 @@ answer's length.
 ## Attention, on four tokens
 
 Which part of that work has to be repeated? To answer that, look inside the model. It turns each token into a vector and
-passes the vectors through a stack of layers.
+passes the vectors through a stack of layers. After the last one, a matrix turns each vector into logits: it scores the
+vocabulary.
 
 > **layer**: one stage of a model, with weights of its own. It takes one vector per token and returns one vector per
 > token. The layers run one after the other.
@@ -199,7 +200,7 @@ of weights, which gives three shorter vectors:
 > **causal attention**: attention in which a token sees itself and the tokens before it, never a later one.
 
 Here is one head over four tokens, in six lines. A real model has learned its numbers. Here we choose small ones, so
-that you can check them with a pencil: each token is a vector of three numbers, and the head size is two.
+that you can check queries, keys and values with a pencil: each token is a vector of three numbers, and the head size is two.
 
 **Guess first.** Suppose the first three tokens were computed earlier, and the fourth is new. Which rows of `q`, `k`,
 `v` and `attention_weights` does the last row of `output` need?
@@ -232,8 +233,8 @@ it. (They are not the model's weights: every text gives others.) The output is t
 The empty cells are the causal rule.
 
 The colors show what the output of `time` needs: only one query, one row of attention weights, and *all* keys and
-values. And since no earlier token sees `time`, the earlier keys and values are what they were. The next cell keeps
-those of the first three tokens, and computes only the row of the fourth:
+values. Each key and value is computed from its own token's vector alone, so the earlier ones are what they were. The
+next cell keeps those of the first three tokens, and computes only the row of the fourth:
 """
 
 # %%
@@ -252,8 +253,9 @@ token may see everything.
 
 ## The idea: keep the keys and values
 
-Does this hold for a whole model, whose layers are stacked? The output of a token in one layer depends only on tokens up
-to itself. So the same is true of its vector in the next layer, and of its keys and values there. The next cell computes
+Does this hold for a whole model, whose layers are stacked? Because of the causal rule, the output of a token in one
+layer depends only on tokens up to itself. So the same is true of its vector in the next layer, and of its keys and
+values there. The next cell computes
 the prompt once by itself and once followed by four more tokens, and compares the keys of the prompt's tokens in the
 last layer. (`prefill`, explained below, makes one pass. Its second result holds the keys and values of every layer.)
 
@@ -299,8 +301,8 @@ show_source(prefill)
 """
 ## Build: one decode step
 
-**Exercise 00.2.** What goes in, and what comes out? Fill in the question marks in your head. The model continues 5, 17,
-42 with 74, 91, 74:
+**Exercise 00.2.** What goes in, and what comes out? Fill in the question marks in your head: is the last token of the
+text in the cache? The model continues 5, 17, 42 with 74, 91, 74:
 
 | pass | tokens in the cache before | ids that go in | tokens in the cache after | token that comes out |
 |---|---|---|---|---|
@@ -382,8 +384,8 @@ Prefill and decode call the same model, but they stress different parts of a mac
 
 - **Operations.** Each *token* uses every weight of every layer once, for one multiplication and one addition. Attention
   adds a little.
-- **Bytes.** Each *pass* reads every weight from memory once, no matter how many tokens share it. It reads the cache
-  too.
+- **Bytes.** Each *pass* reads every weight from memory once, no matter how many tokens share it. It also reads the
+  cache, and writes the keys and values of the new tokens to it.
 
 Below, *decode at 64* is a decode step with 64 tokens in the cache, and *prefill of 64* is a prefill of 64 tokens.
 
@@ -407,41 +409,43 @@ The bytes change little from row to row, because nearly all of them are weights.
 new tokens, and so does the intensity. (A prefill of 64 tokens does somewhat less than 64 times the operations of a
 decode step, mostly because both score the vocabulary once, for the last position.)
 
-A decode step does half an operation per byte. Is that low? It depends on the machine. A machine has a peak rate of
+A decode step does half an operation per byte, in float32. Is that low? It depends on the machine. A machine has a peak rate of
 operations per second and a peak rate of bytes per second, its memory bandwidth. Their ratio is the intensity that keeps
 both busy.
 
 > **memory-bound**: limited by memory bandwidth. There are so few operations per byte that the arithmetic units wait for
-> memory, so the work takes as long as moving its bytes.
+> memory, so the work takes about as long as moving its bytes.
 
 > **compute-bound**: limited by arithmetic. There are so many operations per byte that memory waits for the arithmetic
-> units, so the work takes as long as doing its operations.
+> units, so the work takes about as long as doing its operations.
 
-Which of the two is a decode step? Here is a model of 8 billion parameters that serves one request on a GPU, recorded:
+Which of the two is a decode step? Here is a recording of one request to a model of 8 billion parameters, in bfloat16,
+on an H200:
 """
 
 # %%
 from lessons_lib.measuring import PassShape, pass_seconds, recorded_workloads
 
-one = next(each for each in recorded_workloads().workloads if each["name"] == "Llama-3.1-8B: one request, 128 + 512")
-print(recorded_workloads().provenance)
+recorded = recorded_workloads()
+one = next(each for each in recorded.workloads if each["name"] == "Llama-3.1-8B: one request, 128 + 512")
+print(recorded.provenance)
 print(f"each new token takes {1e3 / one['best']:.1f} ms")
-print(f"reading the weights and the cache at full bandwidth: {1e3 / one['limit']:.1f} ms")
+print(f"reading {one['weight_bytes'] / 1e9:.1f} GB of weights, and the cache, at {recorded.bytes_per_s:.2g} bytes/s: {1e3 / one['limit']:.1f} ms")
 operations = one["weight_bytes"]  # two for each weight, and each weight has two bytes
-print(f"the operations at the peak rate, which is that of the H100: {1e3 * operations / 989e12:.2f} ms")
-print(f"an NVIDIA H100 SXM keeps both busy at 989e12 operations/s / 3.35e12 bytes/s = {989e12 / 3.35e12:.0f} operations per byte")
+print(f"the operations at 989e12 per second: {1e3 * operations / 989e12:.2f} ms")
+print(f"this GPU keeps both busy at 989e12 / {recorded.bytes_per_s:.2g} = {989e12 / recorded.bytes_per_s:.0f} operations per byte")
 
 # %% [markdown]
 """
 Reading alone needs most of the time, and the operations need only a small part of it: this decode step is memory-bound.
-(The H200 has the arithmetic units of the H100, and faster memory.)
 A pass over 64 tokens would read the weights once, too, and do 64 times as many operations: still less time than the
 reading. So decoding one story leaves most of the arithmetic units idle. ("Further" measures your own machine.)
 
 ## Measure: a step as the text grows
 
-Now compare the two loops. One step without a cache computes all tokens; one step with a cache computes one. **Guess
-first:** at 512 tokens, how many times faster is the step with the cache? (Times vary from cell to cell, because the
+Now compare the two loops, on this machine's CPU. For each byte that it can read, it can do far fewer operations than a
+GPU, so arithmetic counts sooner. One step without a cache computes all tokens; one step with a cache computes one.
+**Guess first:** at 512 tokens, how many times faster is the step with the cache? (Times vary from cell to cell, because the
 machine does other things too. Compare those of one cell.)
 """
 
@@ -464,8 +468,9 @@ line_chart(
 
 # %% [markdown]
 """
-A step that computes 512 tokens doesn't take 512 times as long as one that computes a single token: both read the
-weights once. But it takes longer and longer as the text grows, and the step with the cache hardly does.
+A step that computes 512 tokens doesn't take 512 times as long as one that computes a single token. Every pass pays some
+costs once: it reads the weights and, what counts more on our small model, it has a *fixed overhead*, such as running
+Python and starting hundreds of small operations. But it takes longer and longer as the text grows, and the step with the cache hardly does.
 
 ## What the cache costs
 
@@ -506,8 +511,8 @@ reveal("00.b", total / cache.get_seq_length(), "bytes")
 """
 **bytes per token = 2 (key and value) × layers × KV heads × head size × bytes per element**
 
-These numbers are in a model's configuration. (If it doesn't state the head size, the query heads divide the length of a
-token's vector between layers, `hidden_size`, among them.) `cache_bytes_per_token` reads them there. It's given; it is
+These numbers are in a model's configuration. (If it doesn't state the head size, that is `hidden_size`, the length of a
+token's vector between the layers, divided by the number of query heads.) `cache_bytes_per_token` reads them there. It's given; it is
 exercise 00.4, in "Further". It needs no weights, so we can apply it to models that wouldn't fit on this machine, using
 their published shapes.
 """

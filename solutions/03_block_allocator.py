@@ -72,11 +72,12 @@ Pale: reserved, and the request will use it later. Hatched: reserved, and never 
 > no other request can use it.
 
 > **internal fragmentation**: memory that belongs to a request and that it never uses: here the end of its row, because
-> it finishes first.
+> its answer ends before the row is full.
 
 ## Predict
 
-Rows are too long because we don't know how long an answer will be. So suppose we did: an oracle tells us. C's prompt
+Rows are too long because we don't know how long an answer will be. So suppose we did: an oracle tells us. (Lesson 00's oracle was
+a reference to compare with. This one knows the future.) C's prompt
 has 3 tokens, and its answer 100. (The last of them is never fed back, so it takes no slot.) From C's first step to its
 last, we reserve 102 slots for it in one piece (*contiguous* memory). C will fill every one of them.
 
@@ -166,8 +167,8 @@ from lessons_lib.kv_cache.block_pool import BlockPool
 """
 Why does the last block go into the queue first? Freed blocks aren't erased. If a later request starts with the same
 text, it can use the keys in them (lesson 11). But in every layer except the first, a token's key depends on all the
-tokens *before* it, so a block is useless without the blocks before it. The beginning of a request should survive
-longest. ("Further" tries both orders.)
+tokens *before* it, so a block fits only behind the same text. A server looks up a prompt's blocks from its beginning, and
+stops at the first that is gone. So the beginning of a request should survive longest. ("Further" tries both orders.)
 
 ## How requests use the blocks
 
@@ -320,7 +321,7 @@ that block. Nothing in the tensor says whose a number is. Only the tables do, so
 mistake.
 
 Is all of that right over whole runs? We replay the six stories, and a run of 32 other requests, with your pool and
-tables and with the reference, in six block sizes, and compare picture by picture.
+tables and with the reference, in six block sizes, and compare the pool and all tables after every change.
 """
 
 # %%
@@ -464,7 +465,7 @@ ledger(model, tokenizer, "03", with_cache_only=True)
 # %% [markdown]
 """
 The last row is the run of lesson 02 once more. What is new is its "cache reserved": **counted**, by replaying the
-recording with block tables, as you did above. (The speed of one and the same run varies a little.) The model hasn't
+recording with block tables, as you did above. (The speed of one and the same run varies by several percent.) The model hasn't
 read a key from a block yet.
 
 ## What production does
@@ -475,8 +476,8 @@ read a key from a block yet.
   first, for the reason you saw.
 - vLLM's tables on the GPU are one tensor with a row per request, and `compute_slot_mapping` does there what your
   `slot_mapping` does: `BlockTable` in `vllm/v1/worker/block_table.py`.
-- **Hugging Face transformers** (5.23) calls blocks pages: `CachePool` in `cache_pool.py` of
-  `generation/continuous_batching/cache_allocators/` keeps the free ones.
+- **Hugging Face transformers** (5.23) has blocks, too; the part of a block that belongs to one layer is a *page* there.
+  `CachePool` in `cache_pool.py` of `generation/continuous_batching/cache_allocators/` keeps the free ones.
 
 ## What is still wrong
 
@@ -742,7 +743,7 @@ Table(
 The last column counts everything that holds no token, as the paper behind this lesson does (Kwon et al., 2023). In its
 experiments with contiguous memory, only 20.4 to 38.2% of the memory held tokens; the rest was wasted.
 
-The oracle brings "never used" to zero, and only that one. Blocks of 16 waste less than half of what the oracle wastes,
+Of the three losses, the oracle removes only "never used". Blocks of 16 waste less than half of what the oracle wastes,
 and they need no oracle: each request wastes less than one block. Even blocks of 64, longer than most of these requests,
 waste only a little more than the oracle. Smaller blocks waste less, down to nothing with one token per block.
 Why not use those? "What small blocks cost" counts and times it.
@@ -798,7 +799,7 @@ for what, order in (("tail first", [2, 1, 0]), ("beginning first", [0, 1, 2])):
 # %% [markdown]
 """
 With the tail first, block 0 survives, which holds A's first 16 tokens. In the other order it's block 2, with the keys
-of tokens 32 to 47, which no request can use on their own.
+of tokens 32 to 47, which the look-up never reaches.
 
 ### Shouldn't it be under 4%?
 
@@ -990,12 +991,11 @@ queue takes little time compared with a step of the model.
 ## References
 
 - W. Kwon et al.: *Efficient Memory Management for Large Language Model Serving with PagedAttention*, SOSP 2023:
-  section 3.1 on the three kinds of waste, figure 2 for 20.4 to 38.2%, section 4 on blocks and tables, section 6.1 on
-  the three ways to reserve, figure 11 for the lengths, section 7.1 on the attention kernel, section 7.2 on the block
+  section 3.1 on the three kinds of waste, figure 2 for 20.4 to 38.2%, section 4 on blocks and tables, figure 11 for the lengths, section 7.1 on the attention kernel, section 7.2 on the block
   size. <https://arxiv.org/abs/2309.06180>
-- vLLM team: *vLLM: Easy, Fast, and Cheap LLM Serving with PagedAttention*, 2023, for "60% – 80%" and "under 4%".
+- vLLM team: *vLLM: Easy, Fast, and Cheap LLM Serving with PagedAttention*, 2023, for "under 4%".
   <https://blog.vllm.ai/2023/06/20/vllm.html>
-- vLLM: `vllm/v1/core/block_pool.py`, `kv_cache_utils.py`, `kv_cache_manager.py`, `single_type_kv_cache_manager.py`,
+- vLLM: `vllm/v1/core/block_pool.py`, `kv_cache_utils.py`, `single_type_kv_cache_manager.py`,
   and `vllm/v1/worker/block_table.py`. <https://github.com/vllm-project/vllm>
 - Hugging Face transformers: `src/transformers/generation/continuous_batching/cache_allocators/`.
   <https://github.com/huggingface/transformers>

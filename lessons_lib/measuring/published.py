@@ -211,6 +211,7 @@ class RecordedWorkloads:
 
     Attributes:
         provenance: machine, versions, command and date, in one line.
+        bytes_per_s: that the machine reads, measured.
         workloads: per workload "name", "best" and "median" tokens per second, "counts" (which tokens), "limit" (of
             memory, or None), "warm_up_s"; see `tools.gpu_bench.workloads`.
         peers: name of a workload -> tokens per second of vLLM.
@@ -218,6 +219,7 @@ class RecordedWorkloads:
     """
 
     provenance: str
+    bytes_per_s: float
     workloads: tuple[dict, ...]
     peers: dict[str, float]
     peers_provenance: str
@@ -238,7 +240,13 @@ def recorded_workloads() -> RecordedWorkloads:
         json.loads((FOLDER / name).read_text(encoding="utf-8"))
         for name in ("h200_workloads.json", "h200_workloads_peers.json")
     )
-    return RecordedWorkloads(_provenance(facts), tuple(facts["workloads"]), peers["tokens_per_s"], peers["provenance"])
+    return RecordedWorkloads(
+        _provenance(facts),
+        facts["read_bytes_per_s"],
+        tuple(facts["workloads"]),
+        peers["tokens_per_s"],
+        peers["provenance"],
+    )
 
 
 @dataclass(frozen=True)

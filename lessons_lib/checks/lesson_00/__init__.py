@@ -19,8 +19,8 @@ EXERCISES = [
         reference="lessons_lib.batching.greedy:greedy_without_cache",
         test=test_greedy_without_cache,
         hints=(
-            "The model maps a sequence to logits, one row per position. The row of the last position predicts the "
-            "next token. Take the best one, append it to the sequence, and call the model again.",
+            "After the first pass, what does the input of the second one consist of? And which row of the logits do "
+            "you need, however long the sequence is?",
             "Copy the prompt into a list. In a loop, make a tensor of shape [1, length] from the list, call the model, "
             "take the "
             "argmax at the last position, and append it. Leave the loop when there are max_new_tokens new tokens, or "
@@ -54,8 +54,8 @@ EXERCISES = [
         reference="lessons_lib.batching.greedy:greedy_with_cache",
         test=test_greedy_with_cache,
         hints=(
-            "The prompt goes through the model once. After that, each step feeds the one token that the step before "
-            "produced.",
+            "You have one token before the loop starts. Which two tests does it have to pass before the first decode "
+            "step?",
             "`prefill` returns the first new token and the cache. Start the answer with that token. While the answer "
             "is shorter "
             "than max_new_tokens and its last token is not eos_token_id, run one decode step and append what it "

@@ -19,8 +19,8 @@ EXERCISES = [
         reference="lessons_lib.kv_cache.block_pool:BlockPool",
         test=check_block_pool,
         hints=(
-            "Every block is either in `free_queue` or in `used`. Both methods move blocks from one to the other, and "
-            "only after everything that could be wrong has been checked.",
+            "Three rows of the table make `free` raise. Which of them does the test 'is it in `used`?' catch, and "
+            "which does it miss?",
             "`allocate`: refuse a negative count, and refuse more than `len(self.free_queue)`. Then take that many "
             "from the front, add them to `used`, and return the list. `free`: refuse a block that is not in `used`, "
             "and refuse a list that contains a block twice. Then remove the blocks from `used` and put them at the end "
