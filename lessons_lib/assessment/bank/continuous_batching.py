@@ -217,7 +217,7 @@ assert seen[2] == {0: ("C", 4), 1: ("B", 3)} and seen[3] == {0: ("C", 3), 1: ("B
         ("4,000 tokens", "A step that computes a long chunk takes long, and all who decode wait for its end."),
     ),
     design(
-        "02", "Slots, and the cache: one row per slot", "slots_or_room",
+        "02", "The cache: one row per slot", "slots_or_room",
         "Memory is full with 8 slots of 2,048 tokens. One request in a thousand needs 2,000 tokens, the others 300. "
         "What can the cache of lesson 02 do for the long queue?",
         ("32 slots of 512 tokens, without the long requests", "Every slot reserves the same room, so more slots are "

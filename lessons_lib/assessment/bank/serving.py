@@ -10,7 +10,7 @@ from lessons_lib.serving.load.simulated import simulate
 from lessons_lib.viz.serving import LoadPoint, draw_load
 
 
-@item("14", "picture", "Measured: what clients get")
+@item("14", "picture", "More and more load, simulated")
 def knee_in_picture(draw: random.Random) -> Asked:
     target, seed = Target(ttft=0.25), draw.randrange(1000)
     rates, points = draw.choice(([20.0, 30.0, 40.0, 50.0], [30.0, 40.0, 50.0, 65.0])), []
@@ -91,7 +91,7 @@ def goodput_of_a_log(draw: random.Random) -> Asked:
     )  # fmt: skip
 
 
-@item("14", "compute", "Too many, with a pencil")
+@item("14", "compute", "Too many")
 def wait_of_a_queue(draw: random.Random) -> Asked:
     capacity, seconds = draw.choice((10, 20, 25)), draw.choice((30, 60))
     rate = capacity + draw.choice((2, 4, 5))
@@ -118,7 +118,7 @@ ITEMS = [
     goodput_of_a_log,
     wait_of_a_queue,
     bug(
-        "14", "Measured: what clients get", "measured_under_load",
+        "14", "More and more load, simulated", "measured_under_load",
         task="`load` tests a server at `rate` requests per second, in an open loop, and returns the latencies.",
         code="""
 async def load(requests, rate, send, clock):

@@ -34,7 +34,7 @@ def longer_answer_in_picture(draw: random.Random) -> Asked:
     )  # fmt: skip
 
 
-@item("01", "compute", "The cells of a wave")
+@item("01", "compute", "Build: the loop")
 def computed_cells(draw: random.Random) -> Asked:
     prompts, answers = draw.sample(range(4, 20), 3), draw.sample(range(3, 12), 3)
     _, mask = pad_left([[1] * length for length in prompts], 0)
@@ -113,7 +113,7 @@ assert positions == [[0, 0, 1, 2], [0, 1, 2, 3]]
 """,
     ),
     bug(
-        "01", "The cells of a wave", "positions_of_all_waves",
+        "01", "Build: the loop", "positions_of_all_waves",
         task="`computed` returns how many token positions static batching computes until all answers are complete. "
         "`prompts` and `limits` are the lengths of the prompts and of the answers.",
         code="""
@@ -141,7 +141,7 @@ assert computed([4, 2, 5], [3, 1, 1], 2) == 2 * 4 + 2 * 2 + 5
 """,
     ),
     design(
-        "01", "The cells of a wave", "sort_the_queue",
+        "01", "Build: the loop", "sort_the_queue",
         "A nightly job runs 10,000 prompts through static batching in waves of 16. Prompts have 100 to 8,000 tokens, "
         "answers 10 to 400, and the two are unrelated. The lengths of both are known. A prefill takes up to 2 s, and a "
         "decode step 30 ms. Which order saves the most time?",
