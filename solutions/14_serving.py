@@ -449,7 +449,7 @@ audit(engine.scheduler)
 ## Too many
 
 What if requests come faster than your server can serve them? Let's overload it. First, what can it serve? 16 clients
-ask at once, each for 24 tokens. Four requests run at a time, the others wait.
+ask at once, each for 16 tokens. Four requests run at a time, the others wait.
 """
 
 
@@ -459,7 +459,7 @@ async def offer(times, max_requests=None):
     app = SmallApp(LLMEngine(model, tokenizer, FOUR), **parts, admission=AdmissionControl(max_requests))
     with ServerThread(app) as server:
         client = ChatClient(server.url, extra_body={"temperature": 0, "ignore_eos": True})
-        log = await open_loop(client.send, [LoadRequest("The old dog", 0, 24)] * len(times), times)
+        log = await open_loop(client.send, [LoadRequest("The old dog", 0, 16)] * len(times), times)
     failed = [record for record in log.records if not record.succeeded and record.status != 429]
     assert not failed, failed[0].error
     return log
@@ -473,8 +473,8 @@ print(f"16 requests, all at once, took {burst:.2f} s")
 > **open loop**: requests are sent at their times, whatever the server does. In a *closed loop*, each client waits for
 > its answer first, so a slow server gets fewer requests, and looks fine.
 
-Now an open loop: three times as many arrive in the same time. 48 requests, evenly spaced over the seconds that
-the 16 took. None is refused: they queue, first come, first served.
+Now an open loop: three times as many as the server can serve. 96 requests arrive, evenly spaced over twice the time
+that the 16 took. None is refused: they queue, first come, first served.
 
 **14.a** How many seconds does the last one wait for its first token?
 """
@@ -483,16 +483,16 @@ the 16 took. None is refused: they queue, first come, first served.
 predict("14.a", ...)  # seconds
 
 # %% tags=["measured"]
-times = [burst * number / 48 for number in range(48)]
+times = [burst * number / 48 for number in range(96)]
 everything = await offer(times)
 reveal("14.a", everything.records[-1].ttft, unit="s", tolerance=0.25)
 
 # %% [markdown]
 """
-Four at a time, 48 requests take twelve turns, each a quarter of the burst's time. The last four start after eleven of
-them, at 2¾ bursts, and the last request came at 1: it waits for about 1¾. Nothing has crashed, and the server computes
-as many tokens per second as ever: its throughput looks fine. But the tokens come too late. Clients don't wait that
-long: they give up, and ask again.
+Four at a time, 96 requests take 24 turns, each a quarter of the burst's time. The last four start after 23 of them, at
+5¾ bursts, and the last request came at 2: it waits for about 3¾. Nothing has crashed, and the server computes as many
+tokens per second as ever: its throughput looks fine. But the tokens come too late. Clients don't wait that long: they
+give up, and ask again.
 
 > **goodput**: requests per second that were served within the promised times.
 
@@ -513,14 +513,13 @@ for name, log in {"all are taken": everything, f"at most {LIMIT} in flight": awa
     good = goodput(log, Target(ttft=PROMISE))
     rows.append([name, len(refused), in_time, len(waits) - in_time, f"{max(waits):.2f} s", f"{good:.1f}"])
 print("a refusal has status 429:", refused[0].error if refused else None)
-caption = f"48 requests; the promise: the first token within {PROMISE:.2f} s"
+caption = f"96 requests; the promise: the first token within {PROMISE:.2f} s"
 Table(columns=["", "refused", "in time", "too late", "longest wait", "goodput"], rows=rows, caption=caption)
 
 # %% [markdown]
 """
-The server that refuses serves more requests in time, and the clients that it refuses know at once. (Its goodput may be
-above the 16 requests per burst that it can do: those in flight at the end are counted too.) Without a limit only about
-the first twelve are in time, however long the overload goes on: after that, every token comes too late.
+The server that refuses serves more requests in time, and the clients that it refuses know at once. Without a limit only
+about the first twelve are in time, however long the overload goes on: after that, every token comes too late.
 
 Try a `LIMIT` of 4, 10, 16 and 24: only the last row is measured again. From where on is the promise broken? (10 keeps
 it, on a quiet machine. From 16 on, most of those that are taken come too late.)
