@@ -8,7 +8,7 @@ you know that it's right?**
 80 minutes · then a project of about 110, in one or two further sittings · difficulty: hard · routes: ideas, serving · prerequisites: lessons 00 to 02; lesson 05 for the project; 09 to 12 and 14 for its larger sizes
 
 In this lesson you start from a file with empty methods. You get a contract and a *conformance suite*: a program that
-judges any engine by what it does. The same suite judges this course's engines and, through adapters, others.
+judges any engine by what it does.
 
 You write the first level of an engine, race it, and write a test that finds wrong engines. The rest of a small engine,
 with batch slots and ragged packing, is the project in "Further".
@@ -51,9 +51,9 @@ write an engine, write down what it must guarantee.
 > **contract**: what every caller may rely on, and nothing about how it's done. Here it is five methods, and what must
 > hold of each.
 
-It is in `lessons_lib/conformance/contract.py`: what a request asks for, what a step returns, and the methods. Here is
-all but the fifth, `stream`, which the project needs. Read it with three questions: What ends an answer, and for which
-reason? Which requests does a step have to serve? What may come after an abort?
+It is in `lessons_lib/conformance/contract.py`. Here is all but the fifth method, `stream`, which the project needs.
+Read it with three questions: What ends an answer, and for which reason? Which requests does a step have to serve? What
+may come after an abort?
 """
 
 # %%
@@ -82,8 +82,8 @@ Table(
 
 # %% [markdown]
 """
-For greedy requests, the right answer is always the same: the tokens that Hugging Face `generate` gives the prompt
-alone, whatever else runs, up to the end that the contract names.
+For greedy requests, the right answer is the tokens that Hugging Face `generate` gives the prompt alone, whatever else
+runs, up to the end that the contract names.
 
 ## Predict
 
@@ -104,7 +104,7 @@ predict("17.b", ...)  # steps
 ## Begin: an empty file
 
 This cell makes a folder `my_serving` next to the notebook, with the file `engine.py`: the contract's methods with their
-docstrings, and nothing in them. If the file is there already, it stays as it is.
+docstrings, and nothing in them.
 """
 
 # %%
@@ -227,8 +227,7 @@ draw_compare(mine.timelines()[0], small.timelines()[0], names=("make_engine", "s
 """
 ## Build: one test
 
-The suite has tested you. Now you write a test of your own. The contract says of `abort`: *no token follows*. Engines
-break that in more than one way.
+The suite has tested you. Now you write a test of your own. The contract says of `abort`: *no token follows*.
 
 **Exercise 17.5: `test_an_abort(make_engine)`.** It raises if an engine gives tokens to a request after its abort; an
 `assert` is enough. In it, `make_engine(max_num_seqs=2)` makes an engine with these `Limits` and a small model, whose
@@ -489,8 +488,8 @@ try_design(design(Machine()))
 """
 ### A load report (60 minutes)
 
-Here is a raw log: what the load generator of lesson 14 wrote of each request. First read one record, then compute the
-report yourself.
+A number in a report is worth as much as the rule behind it. Here is a raw log: what the load generator of lesson 14
+wrote of each request. First read one record, then compute the report yourself.
 """
 
 # %%
@@ -527,8 +526,8 @@ check_numbers(load_report(log, TTFT_MS, TPOT_MS), log)
 
 # %% [markdown]
 """
-Start the server with `make serve`. (`make chat-model` gets a chat model for it; without one it serves the small model
-of the course.) Then load it from another terminal:
+Now measure for yourself. Start the server with `make serve`. (`make chat-model` gets a chat model for it; without one
+it serves the small model of the course.) Then load it from another terminal:
 
     python -m lessons_lib.serving.load --rate 5 --num-requests 60 --save run.json
 
