@@ -5,11 +5,11 @@
 **What if the model doesn't fit on one GPU? And if it does, is a second GPU better as a replica or as one half of the
 model?**
 
-85 minutes · difficulty: hard · routes: serving · prerequisites: lesson 08 (what a step reads) and lesson 14 (serving); lesson 15 (replicas) for the comparison
+85 minutes · difficulty: hard · routes: serving · prerequisites: lesson 00 (a decode step reads all weights) and lesson 14 (serving); lesson 15 for the comparison; lessons 08 and 13 for the last section of "Further"
 
 To use two GPUs for one model, every matrix is cut, and the results of both halves are added up. You build the cut, the
-sum, and a layer from the two; at the end, a model runs on all three. You need no GPU: the halves are processes or
-threads on your CPU.
+sum, and from both a layer; at the end, a whole model runs on them. You need no GPU: the halves are processes or threads
+on your CPU.
 """
 
 # %%
@@ -43,9 +43,8 @@ recorded = json.loads((RECORDED / "replicas.json").read_text(encoding="utf-8"))
 Lesson 15 served one model by several replicas. That doesn't help if a single copy doesn't fit: 70 billion parameters in
 bfloat16 take 140 GB, and an H100 has 80.
 
-So it has to be spread over several GPUs. You could give each GPU some of the layers: *pipeline parallelism*. But a
-token goes through the layers one after the other. Several batches under way keep all GPUs busy, but no step gets
-faster. The other way is to cut every layer.
+You could give each GPU some of the layers: *pipeline parallelism*. But a token goes through the layers one after the
+other. Several batches under way keep all GPUs busy, but no step gets faster. The other way is to cut every layer.
 
 > **tensor parallelism**: several processes, each with a GPU, compute every layer together. Each has a part of every
 > large matrix.
@@ -66,7 +65,7 @@ draw_cut_matrices(num_tokens=4, inputs=12, inner=16, outputs=12)
 Nothing is sent between the two matrices. Attention works the same way: its "elements" are the heads. A process computes
 queries, keys and values of its own heads, attends with them, and multiplies by its rows of the output matrix. So its
 cache holds only its own KV heads. A head can't be cut in half, so the number of processes must divide the number of KV
-heads. (In vLLM, several processes may hold a copy of the same head.)
+heads.
 
 Only two sums in each layer have to be sent:
 
@@ -77,9 +76,9 @@ Only two sums in each layer have to be sent:
 `torch.nn.Linear` stores its weight as `[outputs, inputs]` and computes `x @ weight.T + bias`. The names of the cuts
 refer to the transposed weight in this formula.
 
-**Exercise 16.1: `cut_linear(weight, bias, cut, rank, world_size)`.** Return the tuple (weight, bias) of one process. `rank`
-is its index, and `world_size` the number of processes, 1 or more. `bias` is a tensor or None. `cut` is always one of
-these two:
+**Exercise 16.1: `cut_linear(weight, bias, cut, rank, world_size)`.** Return the tuple (weight, bias) of one process.
+`rank` is its index, and `world_size` the number of processes, 1 or more. `bias` is a tensor or None. `cut` is always
+one of these two:
 
 - `cut == "colwise"`: the *outputs* are divided among the processes, rank 0 first. The results of all processes, side by
   side, are the layer's output.
@@ -121,8 +120,8 @@ for world_size in (2, 4):
 Suppose the model *does* fit on one GPU, and you have two. You can run two replicas, each of which serves half of the
 requests. Or you can cut the model in two, and both GPUs work on all requests. Both ways were measured with the course's
 engine on two H100 GPUs, with 64 requests at a time, for a model with 8 billion parameters and 32 layers, and for one
-with 0.5 billion and 24 layers. (In "Further", you run that engine in two processes on your CPU.) Which way decodes
-faster, and is it the same for both models? The steps of *one* GPU were measured too:
+with 0.5 billion and 24 layers. Which way decodes faster, and is it the same for both models? The steps of *one* GPU
+were measured too:
 """
 
 # %%
@@ -135,10 +134,10 @@ for name, shape in NAMES.items():
 # %% [markdown]
 """
 Take the 8 billion. A replica has 32 of the 64 requests, so its step is somewhere between these two. The cut model has
-all 64. What changes in its step? This is what you need for an estimate:
+all 64. For an estimate of its step:
 
 - The layers have 7 of the 8 billion parameters, 14 GB in bfloat16. The 64 requests have 3.2 GB of keys and values.
-- An H100 reads up to 3,350 GB/s. Take what a step does besides reading as it is.
+- An H100 reads up to 3,350 GB/s. Assume that everything else in a step takes as long as before.
 - A sum takes about 7 µs. ("Further" estimates that.)
 
 Predict the ratio in decode steps: tokens per second of one model on two GPUs, divided by those of two replicas. Above
@@ -152,19 +151,33 @@ predict("16.a", ...)  # times
 
 # %%
 reveal("16.a", decode_ratio(two_gpus[NAMES["8 billion"]]), "times", tolerance=0.05)
-print(f"the same ratio with 0.5 billion parameters: {decode_ratio(two_gpus[NAMES['0.5 billion']])}")
+
+# %% [markdown]
+"""
+With the pencil: each GPU reads half of the 14 GB and half of the 3.2 GB, which takes 2.6 ms less; two sums in each of
+32 layers take 0.4 ms more; 10.97 ms become about 8.85; measured: 8.84. Replicas gain little: each still reads all
+weights, and a step for 32 requests takes 9.99 ms.
+
+**16.c** With 0.5 billion? Its 24 layers have 0.36 billion parameters, and the 64 requests 0.3 GB of keys and values.
+"""
+
+# %%
+predict("16.c", ...)  # times
+
+# %%
+reveal("16.c", decode_ratio(two_gpus[NAMES["0.5 billion"]]), "times", tolerance=0.05)
 two_gpus_table(two_gpus, NAMES)
 
 # %% [markdown]
 """
-Replicas don't make a step much faster: each still reads all weights, and a step for 32 requests takes 9.99 ms, one for
-64 10.97. So two GPUs that share the large model decode faster than two replicas. With the pencil: each GPU reads half
-of the 14 GB and half of the 3.2 GB, which takes 2.6 ms less; two sums in each of 32 layers take 0.4 ms more; 10.97 ms
-become about 8.8. For the small model it's the other way around. Its sums cost more than the cut saves: two GPUs that
-share it are slower than *one*.
+The small model's sums cost more than the cut saves: two GPUs that share it are slower than *one*. The cut pays while
+half of the bytes over the bandwidth is more than 2 × layers × 7 µs. And for a single request, replicas change nothing;
+the cut makes the large model's step 20 % shorter.
 
-The last column is of the whole run, prompts included: in a prefill, each sum carries the results of thousands of
-tokens.
+The last column is of the whole run, prompts included. There the cut gains only 6 % for the large model, and loses 19 %
+for the small one. Beyond the decode steps it takes about 0.13 s longer than the replicas in *both* models, though the
+large one's sums carry six times the bytes. So the sums' length is not the main reason; the recording doesn't say what
+is.
 
 Two replicas of the large model keep 2 × (80 - 16) = 128 GB for their caches; the cut model about 142 GB, since only its
 embedding and last matrix, 1 GB each, are there twice. But nothing has to be sent between replicas, and if one is lost,
@@ -175,8 +188,8 @@ the other remains. Large installations do both: replicas, each over several GPUs
 """
 ## Build 2: the sum over all workers
 
-The sums are what a cut adds to each step. The `sum(...)` after Build 1 was too easy, since all parts were in one place.
-In the simplest all-reduce, every process sends its tensor to process 0, which adds them up and sends the sum back.
+The `sum(...)` after Build 1 was too easy, since all parts were in one place. In the simplest all-reduce, every process
+sends its tensor to process 0, which adds them up and sends the sum back.
 
 Here it is for *workers*, which are threads, so that all of them run in this notebook. Workers communicate only through
 these methods:
@@ -234,8 +247,8 @@ predict("16.b", ...)  # elements
 
 # %% [markdown]
 """
-**Exercise 16.2: `all_reduce(tensor, worker)`.** All workers call it at the same time, each with its own tensor; the shapes
-and types are equal. Return the sum.
+**Exercise 16.2: `all_reduce(tensor, worker)`.** All workers call it at the same time, each with its own tensor; the
+shapes and types are equal. Return the sum.
 
 - The result is a new tensor of the same shape and type, also if there is only one worker. Everything that was sent has
   been received. What is sent has the type of the tensor.
@@ -245,7 +258,7 @@ and types are equal. Return the sum.
   last bit could choose different tokens. (Rounding may put them a little off the exact sum.)
 
 Example: two workers with [1, 2, 3, 4] and [10, 20, 30, 40]. Both return [11, 22, 33, 44], and each sends two elements
-twice. If all workers wait for each other, the check says where.
+twice.
 """
 
 # %% exercise="16.2"
@@ -272,9 +285,8 @@ draw_all_reduce(record_all_reduce(all_reduce, 4))
 
 # %% [markdown]
 """
-However many workers there are, none sends more than two tensors, apart from rounding up. ("Further" counts.) What grows
-is the number of messages that follow one another: 2 (N - 1) in a ring. For short tensors, the waits count more than the
-bytes.
+However many workers there are, none sends more than two tensors, apart from rounding up. What grows is the number of
+messages that follow one another: 2 (N - 1) in a ring. For short tensors, the waits count more than the bytes.
 """
 
 # %% [markdown]
@@ -289,9 +301,9 @@ x = x + o_proj(attend(q_proj(norm(x)), k_proj(norm(x)), v_proj(norm(x))))
 x = x + down_proj(silu(gate_proj(norm(x))) * up_proj(norm(x)))
 ```
 
-**Exercise 16.3: `cut_layer(layer, rank, world_size, all_reduce)`.** Change the layer in place, so that it computes with the
-part of one process, and still returns what the whole layer returned. All processes do so at the same time, each with a
-copy of the same layer.
+**Exercise 16.3: `cut_layer(layer, rank, world_size, all_reduce)`.** Change the layer in place, so that it computes with
+the part of one process, and still returns what the whole layer returned. All processes do so at the same time, each
+with a copy of the same layer.
 
 - Each of the seven matrices is a `torch.nn.Linear`, with a bias or `bias = None`. Afterwards it holds only the part of
   this process, from your `cut_linear`. The norms stay whole, and nothing else has to know of the cut: attention finds
@@ -347,8 +359,8 @@ for what, (*_, third) in {"your sums": answers[0], "no sums, worker 0": without_
 Half a layer computes without an error. But it returns only a part of every sum, and the layers after it take that for
 the whole.
 
-With the sums, what does each worker send for one token of a pass? The model has 8 layers, its hidden states have 256
-elements, and an element has four bytes.
+With the sums, what does each worker send for one token of a pass? The model has 8 layers, a token's vector between
+layers has 256 elements, and an element has four bytes.
 """
 
 # %%
@@ -362,7 +374,7 @@ print(f"bytes that each has sent for one token: {[round(worker.sent_bytes / num_
 """
 Two sums in each of 8 layers: 16. Each adds up 256 elements a token, and a worker sends 2 (N - 1) / N = 1 times as many:
 16 × 256 × 4 = 16,384 bytes. A worker has a little more than half of the layers' parameters, because the norms stay
-whole; the embedding and the last matrix aren't cut at all.
+whole.
 """
 
 # %% [markdown]
@@ -374,11 +386,9 @@ lesson 15, the group is one replica.
 
 **All wait for the slowest.** One slow GPU or link slows down every sum, and so every step.
 
-**The last matrix isn't cut.** Each process computes all logits itself. vLLM cuts the embedding and the last matrix,
-too.
+**The last matrix isn't cut.** Each process computes all logits itself. vLLM cuts it, and the embedding.
 
-**A model in parts helps only as long as the sums are quicker than the work that is saved.** Between machines, where
-links are slower than inside one, pipeline parallelism is the usual choice.
+**Between machines, links are slower** than inside one. There, pipeline parallelism is the usual choice.
 
 ## Quiz
 """
@@ -460,8 +470,8 @@ Table(columns=["workers", "through worker 0", "your all_reduce"], rows=rows, cap
 ### Where do the milliseconds go?
 
 Take the steps with one request from the table of GPUs and replicas. A decode step reads all weights once, and the bytes
-over the bandwidth are a lower bound for its time (lesson 08). The bound is far below the measured step, and halving the
-bytes doesn't halve the time. Why?
+over the bandwidth are a lower bound for its time (lessons 00 and 08). The bound is far below the measured step, and
+halving the bytes doesn't halve the time. Why?
 
 The recording has only the times of whole steps. But it has two models whose layers do the same operations, on matrices
 of very different sizes. In the small model, reading takes little of the step. So what *its* steps take beyond the
@@ -541,8 +551,7 @@ What the estimate does explain is why two GPUs aren't twice as fast: only the fi
   `torchrun`, cuts a model by a plan in its configuration (`base_model_tp_plan`). For Llama, the plan's cuts are yours,
   and those of `CUTS` in `lessons_lib/serving/tensor_parallel.py`.
 - **vLLM**, cuts: `ColumnParallelLinear` and `RowParallelLinear` in `vllm/model_executor/layers/linear.py`; the sum is
-  `tensor_model_parallel_all_reduce`. It also cuts the embedding and the last matrix. `--tensor-parallel-size 2` is all
-  you have to say.
+  `tensor_model_parallel_all_reduce`. `--tensor-parallel-size 2` is all you have to say.
 - **vLLM**, processes: one scheduler for all of them. `vllm/v1/executor/multiproc_executor.py` sends its decisions to
   the workers. Ours lets every process schedule for itself, and checks that all did the same.
 

@@ -5,14 +5,13 @@
 **You have built parts of an engine, each inside a frame that was given. Can you write an engine of your own, and how do
 you know that it's right?**
 
-80 minutes · then a project of about 110, in one or two further sittings · difficulty: hard · routes: ideas, serving · prerequisites: lesson 05 (ragged packing); lessons 09 to 12 and 14 for the larger sizes of the project
+80 minutes · then a project of about 110, in one or two further sittings · difficulty: hard · routes: ideas, serving · prerequisites: lessons 00 to 02; lesson 05 for the project; 09 to 12 and 14 for its larger sizes
 
 In this lesson you start from a file with empty methods. You get a contract and a *conformance suite*: a program that
-judges any engine by what it does. The same suite judges this course's engines, and it runs on Hugging Face's,
-nano-vllm's and vLLM's through adapters.
+judges any engine by what it does.
 
 You write the first level of an engine, race it, and write a test that finds wrong engines. The rest of a small engine,
-with batch slots and ragged packing, is the project in "Further". Nothing in the lesson needs it.
+with batch slots and ragged packing, is the project in "Further".
 """
 
 # %%
@@ -45,15 +44,16 @@ from lessons_lib.viz.timelines import draw_compare
 """
 ## The problem: when is an engine right?
 
-A wrong engine rarely crashes. It gives one token too many after an abort, loses a request when two end in the same
-step, or answers correctly as long as memory suffices. So before you write an engine, fix what it must keep.
+A wrong engine rarely crashes. It gives one token too many after an abort (a client has left, so its request is ended
+early), loses a request when two end in the same step, or answers correctly as long as memory suffices. So before you
+write an engine, write down what it must guarantee.
 
 > **contract**: what every caller may rely on, and nothing about how it's done. Here it is five methods, and what must
 > hold of each.
 
-It is in `lessons_lib/conformance/contract.py`: what a request asks for, what a step returns, and the methods. Here is
-all but the fifth, `stream`, which the project needs. Read it with three questions: What ends an answer, and for which
-reason? Which requests does a step have to serve? What may come after an abort? You'll come back to it for the rest.
+It is in `lessons_lib/conformance/contract.py`. Here is all but the fifth method, `stream`, which the project needs.
+Read it with three questions: What ends an answer, and for which reason? Which requests does a step have to serve? What
+may come after an abort?
 """
 
 # %%
@@ -63,24 +63,27 @@ for part in (contract.Limits, contract.Params, contract.NewTokens, *methods):
 
 # %% [markdown]
 """
-> **conformance suite**: tests of the contract alone. Any engine can be judged by it, since it looks at nothing of the
-> engine but these methods and its calls of the model.
+An answer ends with "stop" after the end token or a stop token, with "length" after `max_tokens` or a full context, or
+with "abort" or "error". A step may serve some of the requests or all. After an abort, no token comes; a notice may.
+
+> **conformance suite**: tests of the contract alone. It looks at nothing of an engine but these methods and its calls
+> of the model, so it can judge any.
 
 Its tests, the *items*, come in levels. An engine has reached a level when at least half of its items were shown to
-hold, and nothing up to it is broken:
+hold, and nothing up to it is broken. Levels make up three sizes of engine: up to `manners` it is a small one, up to
+`memory` a medium one, with all of them a large one.
 """
 
 # %%
-last_of = {last: size for size, last in SIZES.items()}
 Table(
-    columns=["level", "what it judges", "items", "ends the size"],
-    rows=[[level.name, level.title, len(level.items), last_of.get(level.name)] for level in LEVELS],
+    columns=["level", "what it judges", "items"],
+    rows=[[level.name, level.title, len(level.items)] for level in LEVELS],
 )
 
 # %% [markdown]
 """
-For greedy requests, the right answer is always the same: the tokens that Hugging Face `generate` gives the prompt
-alone, whatever else runs, up to the end that the contract names.
+For greedy requests, the right answer is the tokens that Hugging Face `generate` gives the prompt alone, whatever else
+runs, up to the end that the contract names.
 
 ## Predict
 
@@ -101,7 +104,7 @@ predict("17.b", ...)  # steps
 ## Begin: an empty file
 
 This cell makes a folder `my_serving` next to the notebook, with the file `engine.py`: the contract's methods with their
-docstrings, and nothing in them. If the file is there already, it stays as it is.
+docstrings, and nothing in them.
 """
 
 # %%
@@ -114,7 +117,8 @@ print(start_capstone("small"))
 One request at a time, without a cache: each step computes a whole sequence again. It is slow, and the easiest engine to
 get right. For one sequence, `model(input_ids=torch.tensor([tokens])).logits[0, -1]` is all you need of the models,
 which are GPT-2, Llama and Qwen2. A whole sequence fits into `max_num_batched_tokens` here. Requests that come meanwhile
-wait. The work is in the ends: the end token, stop tokens, `max_tokens`, the full context.
+wait. The work is in the ends: the end token, stop tokens (further tokens that end an answer), `max_tokens`, the full
+context.
 
 Write `add_request`, `step` and `has_unfinished` in `engine.py`, and run the next cell after every change. It reads your
 file anew, tries the items of the level, and explains the first that don't hold.
@@ -158,12 +162,12 @@ print(f"with the long one first: {steps_of(make_small_engine, wanted[::-1], max_
 """
 Continuous batching saves nothing over waves here: the long request starts in the third step either way. With the long
 one first, its 12 tokens take 12 steps, all others fit into the two slots beside it, and only the waves still take 14.
-So the order of arrival decides what a scheduler can gain, and lesson 09 changes it.
+So the order of arrival decides what a scheduler can gain. Lesson 09's policies serve requests in another order.
 
 ## Measure: the scoreboard
 
-Right comes first; then: how good is it? Sixteen requests arrive while others run. Every answer is compared with
-`generate` again.
+Your engine is right. How fast is it? Sixteen requests arrive while others run. Every answer is compared with `generate`
+again.
 """
 
 # %%
@@ -175,7 +179,8 @@ print(f"in all {sum(each.num_prompt for each in arrivals)} + {sum(each.max_token
 """
 An engine with a cache computes each token once, except the last of each answer: 272 + 236 − 16 = 492.
 
-**17.c** How many does the engine without one compute? One request in your head, and a rough sum: within 30 % is a hit.
+**17.c** How many does the engine without one compute? Work out one typical request in your head and multiply; within
+30 % is a hit.
 """
 
 # %%
@@ -205,12 +210,14 @@ small.table()
 # %% [markdown]
 """
 An engine without a cache computes fourteen times the tokens in three times the steps. It isn't fourteen times as slow:
-the model is tiny, so most of a step is Python. With a larger model, more of a step is computing. For the same reason,
-the small engine may be ahead of the course's, which also samples, makes text and keeps metrics (lesson 12), shares
-prefixes (11) and preempts (10), in the lines that the last row counts. Times compare only within one run.
+the model is tiny, so most of a step is Python. For the same reason, the small engine may be ahead of the course's,
+which also samples, makes text and keeps metrics (lesson 12), shares prefixes (11) and preempts (10). The last row
+counts the lines that this takes. Times compare only within one run.
 
-And this is when the requests ran. A request is drawn from the step of its first token on, since no more can be seen
-from outside:
+The memory row compares the blocks in use at the peak with what an engine without blocks must be ready to fill: a whole
+context for each request that ran at the same time.
+
+This is when the requests ran, each from the step of its first token on:
 """
 
 # %%
@@ -220,13 +227,14 @@ draw_compare(mine.timelines()[0], small.timelines()[0], names=("make_engine", "s
 """
 ## Build: one test
 
-The suite has tested you. A suite finds what it looks for, so now you write a test of your own. The contract says of
-`abort`: *no token follows*. Engines break that in more than one way.
+The suite has tested you. Now you write a test of your own. The contract says of `abort`: *no token follows*.
 
 **Exercise 17.5: `test_an_abort(make_engine)`.** It raises if an engine gives tokens to a request after its abort; an
-`assert` is enough. `make_engine(max_num_seqs=2)` makes a small model's engine with these `Limits`, and you may make
-several. Every engine that keeps the contract must pass, whatever it does otherwise. The check tries your test on five
-right engines, and on wrong ones of two kinds.
+`assert` is enough. In it, `make_engine(max_num_seqs=2)` makes an engine with these `Limits` and a small model, whose
+tokens are 0 to 96; you may make several. A request is
+`engine.add_request("a", [5, 7], Params(max_tokens=6, ignore_eos=True))`. Every engine that keeps the contract must
+pass, whatever it does otherwise. The check tries your test on five right engines, and on wrong ones of two kinds. (17.2
+to 17.4 and 17.6 are in "Further".)
 """
 
 # %% exercise="17.5"
@@ -238,8 +246,8 @@ from lessons_lib.conformance.break_in.one_test import test_an_abort
 
 # %% [markdown]
 """
-Does your own engine pass it, too? If its `abort` isn't written yet, write it now, and run the cells from `make_engine`
-on once more.
+Does your own engine pass it, too? If its `abort` isn't written yet, write it now: the next cell reads your file anew.
+(If 17.1 hasn't passed, run its two cells first.)
 """
 
 # %%
@@ -254,14 +262,13 @@ print("your engine:", "passes" if error is None else f"fails: {error}")
 """
 ## What is still wrong
 
-**A suite finds what it looks for.** It has items for the mistakes that engines are known to make. Passing is evidence,
-not proof: the course's own engine also serves random workloads for hours (`make soak`).
+**A suite finds what it looks for.** Passing is evidence, not proof: the course's own engine also serves random
+workloads for hours (`make soak`).
 
-**Your engine serves one request at a time,** and computes every token again and again. The project ends that: slots and
-caches first, then refusals, aborts, streams and faults.
+**Your engine serves one request at a time,** and computes every token again and again. The project ends that.
 
-**The small engine copies every cache in every step**, and each may grow to a whole context. A pool of blocks (lessons
-03 and 06) ends that, then a scheduler (09) and preemption (10): the medium size.
+**The small engine copies every cache in every step**, and each may grow to a whole context. The medium size replaces
+this with a pool of blocks (03, 06), a scheduler (09) and preemption (10).
 
 **It runs on one CPU.** Lesson 13 says what changes on a GPU.
 
@@ -271,8 +278,7 @@ Most of what this course builds exists in production engines, often under a simi
 code, and read it with one question: what does it have to handle that yours doesn't?
 
 To begin with one: `_prepare_inputs` in vLLM's `vllm/v1/worker/gpu_model_runner.py` is lesson 05's `pack`. Here is the
-map of vLLM. "Further" has those of SGLang, TensorRT-LLM and transformers, and ten kinds of a first issue in such a
-project.
+map of vLLM. "Further" has more maps, and ten kinds of a first issue in such a project.
 """
 
 # %%
@@ -301,9 +307,8 @@ quiz("17")
 """
 ## Further (optional)
 
-What the lesson doesn't need. It isn't part of its 80 minutes. The first section is the project. The three after it are
-tasks of an hour each, graded without a stopwatch. Each can be done without the others, and a class gets points for
-parts of it.
+None of this is part of the lesson's 80 minutes. The first section is the project. The three after it are tasks of an
+hour each, graded without a stopwatch. Each can be done without the others, and a class gets points for parts of it.
 """
 
 # %% [markdown]
@@ -330,8 +335,8 @@ judge_package("small")
 
 # %% [markdown]
 """
-**Exercise 17.6: `make_engine(model, limits, tokenizer)`** once more. The check tries every item of the small size, up to
-the first that doesn't hold.
+**Exercise 17.6: `make_engine(model, limits, tokenizer)`** once more. The check tries every item of the small size, up
+to the first that doesn't hold.
 """
 
 # %% exercise="17.6"
@@ -353,11 +358,7 @@ result.table()
 
 # %% [markdown]
 """
-The memory row compares two different things: the blocks in use at the peak, and for an engine that doesn't count
-blocks, a whole context for each request that ran at the same time. That is room which it must be ready to fill,
-whatever it keeps there.
-
-The larger sizes are homework of days. They are the same package, and the same suite, which goes further:
+The larger sizes are homework of days, with the same package and the same suite:
 """
 
 # %%
@@ -370,8 +371,8 @@ Table(
 """
 ### Break in (60 minutes)
 
-So far the suite tested you. Now you test: here are twelve engines with one mistake each, called *mutants*. They lose a
-block, end a stream twice, or share a prefix that isn't one. You don't get to see them.
+Here are twelve engines with one mistake each, called *mutants*. They lose a block, end a stream twice, or share a
+prefix that isn't one. You don't get to see them.
 
 > **mutation testing**: to judge tests by programs with a mistake. A test *kills* a mutant by failing on it. A mutant
 > that passes all tests *survives*, and shows what they don't look at.
@@ -410,9 +411,9 @@ break_in([test_one_request]).table()
 """
 The last column is all that you get: what can be seen from outside.
 
-**Exercise 17.2: `break_in_tests()`.** Return a list of tests that kills all twelve. An error counts as a failed assertion
-does, if the right engine doesn't raise it. An engine refuses to take more than 600 steps, so that a loop ends. Each
-mutant is worth a point. `break_in(break_in_tests()).table()` shows where you are.
+**Exercise 17.2: `break_in_tests()`.** Return a list of tests that kills all twelve. An error counts as a failed
+assertion does, if the right engine doesn't raise it. An engine refuses to take more than 600 steps, so that a loop
+ends. Each mutant is worth a point. `break_in(break_in_tests()).table()` shows where you are.
 """
 
 # %% exercise="17.2"
@@ -431,8 +432,8 @@ tokens, and long documents now and then. The target: a chat's first token within
 both at most 25 ms per further token. Goodput counts the requests that meet it. Which design serves the most?
 
 You choose how many replicas the devices form, the slots, token budget and blocks of each, the policy, the admission,
-how long a queue may get, and the routing. You know these parts from lessons 09 and 15. Everything runs on the simulated
-clock of lesson 09, without a model. This is what is fixed, and what you choose:
+how long a queue may get, and the routing. Everything runs on the simulated clock of lesson 09, without a model. This is
+what is fixed, and what you choose:
 """
 
 # %%
@@ -462,10 +463,10 @@ try_design(Design())
 
 # %% [markdown]
 """
-**Exercise 17.3: `design(machine)`.** Return a `Design` that the machine can hold. The check serves the workloads of four
-other seeds. There are three parts of the points: for a goodput above the defaults', for one above the second design's,
-and for one within 5 % of the third's. A request that misses its target counts for nothing, and a deadlock ends the run:
-this machine doesn't preempt.
+**Exercise 17.3: `design(machine)`.** Return a `Design` that the machine can hold. The check serves the workloads of
+four other seeds. There are three parts of the points: for a goodput above the defaults', for one above the second
+design's, and for one within 5 % of the third's. A request that misses its target counts for nothing, and a deadlock
+ends the run: this machine doesn't preempt.
 
 Before you type: which choice do you expect to matter most? Try your design with `try_design(design(Machine()))`.
 """

@@ -43,7 +43,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("engine", metavar="module:make_engine", help="function (model, limits, tokenizer) -> engine")
     parser.add_argument("--size", default="large", help=f"{', '.join(SIZES)}, or a level: {levels}")
-    parser.add_argument("--only", default="", help="items whose name contains this")
+    parser.add_argument("--only", default="", help="the item of this name, or else items whose name contains it")
     parser.add_argument("--seconds", type=float, default=60.0, help="an item that computes longer is broken")
     options = parser.parse_args(arguments)
     try:
@@ -51,7 +51,9 @@ def main(arguments: list[str] | None = None) -> int:
     except ValueError as error:
         parser.error(str(error))
     if options.only:
-        wanted = [Level(each.name, each.title, [i for i in each.items if options.only in i.name]) for each in wanted]
+        names = [item.name for level in wanted for item in level.items]
+        chosen = {name for name in names if options.only == name} or {name for name in names if options.only in name}
+        wanted = [Level(each.name, each.title, [i for i in each.items if i.name in chosen]) for each in wanted]
     began = time.monotonic()
     report = judge(make_engine, wanted, lambda verdict: print(verdict, flush=True), options.seconds)
     reached = report.reached

@@ -67,6 +67,8 @@ It has reached its size when it reaches the level `{SIZES[size]}`:
 from collections.abc import Iterator
 from typing import Any
 
+import torch
+
 from lessons_lib.conformance.contract import Limits, NewTokens, Params
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from lessons_lib.conformance.capstone import engine_of
 from lessons_lib.conformance.driver import MakeEngine
 from lessons_lib.conformance.levels import LEVELS, levels_up_to
-from lessons_lib.conformance.report import BROKEN, HELD, NOT_OFFERED, SIGNS, Report, is_reached, judge
+from lessons_lib.conformance.report import BROKEN, HELD, NOT_OFFERED, SIGNS, Report, Verdict, is_reached, judge
 from lessons_lib.viz.tables.table import Table
 from lessons_lib.viz.words import code_as_html
 
@@ -60,14 +60,22 @@ class Judged:
         if (level := self.next_level) is None:
             return []
         verdicts = self.report.verdicts[level]
-        broken = [each for each in verdicts if each.status == BROKEN] or [v for v in verdicts if v.status != HELD]
-        broken = list({each.reason: each for each in reversed(broken)}.values())[::-1]  # the first of each reason
+        broken = [each for each in verdicts if each.status == BROKEN]
+        failed = broken or [each for each in verdicts if each.status != HELD]
+        first_of_reason: dict[str, Verdict] = {}
+        for each in failed:
+            first_of_reason.setdefault(each.reason, each)
+        told = list(first_of_reason.values())[:MOST_TOLD]
         lines = [
             f"{SIGNS[each.status]} {each.item.name} (lesson {each.item.lesson}): {each.item.sentence}.\n{each.reason}"
-            for each in broken[:MOST_TOLD]
+            for each in told
         ]
-        if len(broken) > MOST_TOLD:
-            lines.append(f"… and {len(broken) - MOST_TOLD} more of this level. Begin with the first.")
+        if len(failed) > len(told):
+            lines.append(f"… and {len(failed) - len(told)} more of this level. Begin with the first.")
+        num_held = sum(each.status == HELD for each in verdicts)
+        if broken and 2 * num_held >= len(verdicts):  # the level is under way: what to write first is written
+            left = f"{len(broken)} of its {len(verdicts)} items {'is' if len(broken) == 1 else 'are'} broken."
+            return [*lines, f"Level {level}: {left}"]
         return [*lines, f"Next, {level}: {NEXT_STEPS[level]}"]
 
     def __str__(self) -> str:

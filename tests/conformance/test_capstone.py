@@ -38,6 +38,7 @@ def raced():
 def test_the_empty_package_has_the_contract_s_methods_and_nothing_in_them(folder, size):
     assert f"Size {size}" in start_capstone(size)
     engine = engine_of()(None, None, None)
+    assert "\nimport torch\n" in template(size)  # the models take tensors
     names = {name for name in vars(Engine) if not name.startswith("_")}
     for name in names | (set() if size == "small" else {"num_free_blocks", "block_tables"}):
         method = getattr(engine, name)
@@ -90,6 +91,21 @@ def test_failures_are_told_in_the_table():
     assert "`step`, <2>" in str(judged) and "<3>" not in str(judged) and "and 2 more" in str(judged)
     assert "<code>step</code>, &lt;2&gt;" in judged._repr_mimebundle_()["text/html"]
     assert Judged("mine", Report({"answers": [Verdict(item, "held")]})).told() == []
+
+
+def test_each_reason_is_told_once_at_its_first_item_in_the_suite_s_order():
+    items, reasons = LEVELS[0].items, ("first", "second", "first", "third", "fourth", "first")
+    verdicts = [Verdict(item, "broken", reason) for item, reason in zip(items, reasons)]
+    told = Judged("mine", Report({"answers": verdicts})).told()
+    assert [line.split(" (")[0] for line in told[:3]] == [f"✗ {items[index].name}" for index in (0, 1, 3)]
+    assert "and 3 more of this level" in told[3] and "Next, answers: Serve one request" in told[4]
+
+
+def test_once_half_of_a_level_holds_it_says_what_is_broken_and_not_how_to_begin():
+    items = LEVELS[0].items
+    verdicts = [Verdict(items[0], "broken", "wrong"), *(Verdict(item, "held") for item in items[1:])]
+    told = Judged("mine", Report({"answers": verdicts})).told()
+    assert len(told) == 2 and told[1] == f"Level answers: 1 of its {len(items)} items is broken."
 
 
 def test_the_scoreboard_compares_engines_on_the_same_requests(raced):

@@ -135,6 +135,16 @@ def test_the_command(tmp_path):
     assert "✗ manners.abort_anywhere" in done.stdout and "Levels reached: none yet." in done.stdout
 
 
+@pytest.mark.parametrize("only, tried", [("answers.end_token", 1), ("answers.end_t", 3), ("answers.no_such", 0)])
+def test_the_command_tries_the_item_of_a_name_or_those_that_contain_it(tmp_path, monkeypatch, capsys, only, tried):
+    (tmp_path / "none_offered.py").write_text(
+        "def make_engine(model, limits, tokenizer):\n    raise NotImplementedError('nothing is written yet')\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    main(["none_offered", "--size", "answers", "--only", only])
+    assert capsys.readouterr().out.count("nothing is written yet") == tried
+
+
 def test_an_engine_that_offers_nothing_has_not_passed(tmp_path, monkeypatch, capsys):
     (tmp_path / "unwritten.py").write_text(
         "def make_engine(model, limits, tokenizer):\n    raise NotImplementedError('nothing is written yet')\n"
