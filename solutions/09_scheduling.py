@@ -106,7 +106,7 @@ the whole prompt has been computed, so all four streams pause. With the limit, t
 steps.
 
 L pays for that. With whole prompts, its first token comes at the end of the step in which it arrives. With the limit,
-each step has room for 28 tokens of L, so its 600 tokens take 22 steps. Further down you'll choose the limit yourself.
+each step has room for 28 tokens of L, so its 600 tokens take 22 steps.
 
 > **inter-token latency**: the time between two consecutive tokens of an answer, ITL for short. If the sequence gets a
 > token in every step, its ITL is the duration of a step.
@@ -200,7 +200,7 @@ reveal("09.a", shares["E"], unit="tokens")
 
 # %% [markdown]
 """
-F gets nothing in this step. The next steps complete E, then F, in the order of admission.
+F gets nothing in this step. The next one has room for the rest of E and for all of F.
 
 ## Schedule, forward, update
 
@@ -224,7 +224,7 @@ A waiting request needs a batch slot (`max_num_seqs`), some budget, and memory.
 
 > **admission control**: the rule by which a server decides whether a waiting request may start.
 
-Only memory is hard to check, because the length of an answer isn't known in advance. There are two approaches.
+Only memory is hard to check, because the length of an answer isn't known in advance.
 
 **Conservative.** Promise every sequence the most blocks it may ever need, those for its `most_tokens`: prompt +
 `max_tokens` − 1, since the last token is never computed. Admit a request if all promises can be kept at once. Lesson 06
@@ -236,9 +236,9 @@ sequences finish before it grows.
 > **watermark**: the number of blocks that optimistic admission keeps free, because running sequences will need more
 > blocks soon.
 
-Optimism has a price. A running sequence whose last block is full needs another one, and there may be none left. Then it
-**stalls**: it gets no token in this step, and goes on once another sequence finishes. But if all running sequences
-stall, none will ever finish.
+A running sequence whose last block is full needs another one, and there may be none left. Then it **stalls**: it gets
+no token in this step, and goes on once another sequence finishes. But if all running sequences stall, none will ever
+finish.
 
 > **deadlock**: a state in which each of several parties waits for something that another one holds, so none can ever
 > continue.
@@ -248,9 +248,9 @@ lesson 10. Until then, `conservative` is the default. ("Further" has it as an ex
 
 ## Build 2: the scheduler
 
-Which waiting sequences join a step? Here is an example, made by the library's scheduler: 6 blocks of 4 tokens, a budget
-of 8 tokens, three batch slots, optimistic admission. P (a prompt of 6 tokens, `max_tokens` 6), Q (10, 4) and R (3, 2)
-wait, in this order. The running sequences share the budget as in Build 1; those that wait get what is left, in order.
+Here is an example, made by the library's scheduler: 6 blocks of 4 tokens, a budget of 8 tokens, three batch slots,
+optimistic admission. P (a prompt of 6 tokens, `max_tokens` 6), Q (10, 4) and R (3, 2) wait, in this order. The running
+sequences share the budget as in Build 1; those that wait get what is left, in order.
 
 **Guess first:** in which step does R join? Then read the table row by row. Which sequence stalls in step 4, and why
 only that one?
@@ -341,8 +341,8 @@ for admission, num_blocks in ((conservative, 8), (optimistic, 3)):
 
 # %% [markdown]
 """
-And the opening again, now with your scheduler: A, C, D and E decode, L arrives, and a step computes at most 32 tokens.
-Compare with the two numbers for whole prompts, printed above the chart of the opening.
+And the opening again, with your scheduler and at most 32 tokens a step. Compare with the two numbers for whole prompts,
+printed above its chart.
 """
 
 # %% tags=["measured"]
@@ -374,8 +374,8 @@ print(f"a prompt of 600 tokens at once: {1000 * COST.seconds(600, 600):.2f} ms")
 
 # %% [markdown]
 """
-Back to the requests of the opening, now on this formula's machine. Four sequences decode, and L arrives with its
-prompt of 600 tokens. No reader of the four should wait longer than 8 ms for the next token.
+Back to the opening, now on this formula's machine: four sequences decode, and L arrives with its 600 tokens. No reader
+of the four should wait longer than 8 ms for the next token.
 
 **09.b** What is the largest budget that keeps this promise? Leave out the context tokens: they cost little here.
 """
@@ -405,10 +405,10 @@ line_chart(
 
 # %% [markdown]
 """
-A larger budget helps L a lot at first, and then less and less: its tokens cost the same with every budget, but each
-step costs 5 ms before it has computed anything. For A, C, D and E it's the other way round. The turning point lies
-where the tokens of a step cost as much as the step itself: 5 ms / 20 µs = 250 tokens. So a budget follows from two
-numbers of the machine, and from what readers are promised.
+The 7 tokens missing from 150 are the context tokens that you left out. A larger budget helps L a lot at first, and then
+less and less: its tokens cost the same with every budget, but each step costs 5 ms before it has computed anything. For
+A, C, D and E it's the other way round. The turning point lies where the tokens of a step cost as much as the step
+itself: 5 ms / 20 µs = 250 tokens.
 
 > **time to first token**: the time from arrival to the first token of the answer, TTFT for short.
 
@@ -420,9 +420,9 @@ When a batch slot becomes free, which waiting request gets it?
 
 > **policy**: a rule that orders the waiting requests.
 
-Here, a policy is a class with one method, `rank(sequence)`. The smallest rank goes first. Of two equal ones, the
-sequence that was added to the queue first goes first. A request's **tier** says what the customer pays for: tier 0 is
-the best.
+Here, a policy is a class with one method, `rank(sequence)`. The smallest rank goes first. The queue asks for a rank
+once, when a sequence is added, so a rank can't depend on the current time. Of two equal ones, the sequence that was
+added first goes first. A request's **tier** says what the customer pays for: tier 0 is the best.
 """
 
 # %%
@@ -446,10 +446,10 @@ classic fix is to let waiting time count.
 
 ## Measure: a hundred thousand requests
 
-Load shows what a policy is worth. Requests arrive at random, 480 a second on average (the gaps between them are
-exponentially distributed: a *Poisson* process). This machine can't serve much more, so queues form. As in real traffic,
-most are short and a few are very long. There are 32 batch slots, a budget of 256, and blocks for all, so `optimistic`,
-which is cheaper to compute, will do. Your scheduler serves them all, once under each of two policies.
+Requests arrive at random, 480 a second on average (the gaps between them are exponentially distributed: a *Poisson*
+process). This machine can't serve much more, so queues form. As in real traffic, most are short and a few are very
+long. There are 32 batch slots, a budget of 256, and blocks for all, so `optimistic`, which is cheaper to compute, will
+do. Your scheduler serves them all, once under each of two policies.
 """
 
 # %%
@@ -471,8 +471,7 @@ large = {policy.name: at_large(policy) for policy in (FirstComeFirstServed(), Sh
 """
 A mean hides the requests that fared badly, so we also look at the 99th percentile.
 
-> **99th percentile**: the value that 99 of 100 values don't exceed, p99 for short. One request in a hundred fares
-> worse.
+> **99th percentile**: the value that 99 of 100 values don't exceed, p99 for short.
 
 **Guess first:** compared with first come, first served, which of these does shortest job first make better, and which
 worse: the mean latency, the 99th percentile, the longest latency?
@@ -486,13 +485,13 @@ for name, run in large.items():
 # %% [markdown]
 """
 Shortest job first has less than half of the mean latency. The longest answers pay for it: the p99 is worse, and one
-request took almost a minute. It nearly starved.
+request took almost a minute.
 
 ## Build 3: a policy of your own
 
 Can a policy keep most of what shortest job first gains, and still let no request wait without end? And is the length of
 the answer the right measure? A token of a prompt takes 20 µs. A token of an answer takes as much, and its share of a
-step's 5 ms: with 32 in a batch, 156 µs more. Here, the average prompt has 40 tokens, and the average answer 7.
+step's 5 ms: with 32 in a batch, 156 µs more.
 
 **Exercise 09.5.** Write `rank` of `ShortestWithAgeing`, from a sequence's `arrival_time`, `expected_tokens` and
 `len(sequence.prompt_ids)`. Both lengths are from 1 to 512, and `self.patience`, in seconds, is above 0. It must keep
@@ -504,7 +503,7 @@ three promises, whatever else differs:
   `self.patience` before it.
 
 Example with a patience of 2 s: A (500, 500) arrives at 10 s, B (20, 20) also at 10 s, C (1, 1) at 10.9 s, and D (1, 1)
-at 12.1 s. B and C go before A, and D goes after it. Whether C goes before B is up to you, like everything else.
+at 12.1 s. B and C go before A, and D goes after it. Whether C goes before B is up to you.
 """
 
 # %% exercise="09.5" given="__init__"
@@ -513,7 +512,8 @@ from lessons_lib.scheduling.policies import ShortestWithAgeing
 # %% [markdown]
 """
 Your policy serves the hundred thousand requests, with a patience of 2 s. The score is the share of the gain that it
-keeps: 0% is the mean of first come, first served, 100% that of shortest job first.
+keeps: 0% is the mean of first come, first served, 100% that of shortest job first. It counts only if the p99 is below
+that of shortest job first.
 """
 
 # %%
@@ -521,6 +521,9 @@ policy_scoreboard(ShortestWithAgeing(2), at_large, large)
 
 # %% [markdown]
 """
+Ordering by cost alone has 121%, and a better p99 than first come, first served: two requests with the same answer can
+differ by 500 prompt tokens. Its longest latency is 47 s, though. Your policy has to buy that back.
+
 Which patience would you offer to customers? Here are five, on the first 20,000 requests:
 """
 
@@ -536,20 +539,19 @@ line_chart(
 
 # %% [markdown]
 """
-The larger the patience, the more the policy may reorder. The mean falls, and the longest latency is what you pay for it.
+The larger the patience, the more the policy may reorder. The mean falls; the p99 and the longest latency are what you
+pay for it.
 
-**Stretch (optional).** Keep the patience at 2 s, change your `rank`, and raise the score. The library's policy has 66%.
+**Stretch (optional).** Keep the patience at 2 s, and raise the score. The library's policy has 66%; 84% is possible.
+Print what your `rank` adds to the arrival time of a median request (prompt 24, answer 4), and of one twice as long. How
+many seconds lie between them?
 
 ## What is still wrong
 
 **Conservative admission wastes memory.** Most answers end long before `max_tokens`, so most of what it promises stays
 idle.
 
-**Optimistic admission gets stuck.** With `optimistic`, a deadlock is a matter of luck, and a watermark only improves
-the odds. In lesson 10, the scheduler takes blocks back.
-
-**Nothing is shared.** A thousand requests that begin with the same page compute and store that page a thousand times.
-Lesson 11 fixes that.
+**Optimistic admission gets stuck.** A watermark only improves the odds. In lesson 10, the scheduler takes blocks back.
 
 **There is only greedy decoding, and the loop is yours.** `serve_greedily` takes the likeliest token, and all its
 sequences have to be there at the start. In lesson 12 you'll build an engine that takes requests at any time.

@@ -706,6 +706,18 @@ def counts_its_calls(self, s):
     return s.arrival_time + self.patience * s.expected_tokens / 512 - self.calls
 
 
+def later_by_sequence(part):
+    return shortest(lambda self, s: s.arrival_time + self.patience * part(s))
+
+
+def cost_of(s):
+    return len(s.prompt_ids) + 8 * s.expected_tokens
+
+
+def rank_from_0_to_1(self, s):
+    return s.arrival_time + self.patience * (s.expected_tokens - 1) / 511
+
+
 def rank_linear(self, s):
     return s.arrival_time + self.patience * s.expected_tokens / 512
 
@@ -1455,7 +1467,7 @@ WRONG = {
         Wrong(
             "seconds for tokens",
             shortest(lambda self, s: s.arrival_time + s.expected_tokens / 100),
-            "doesn't use `self.patience`",
+            "With a patience of 2 s and of 50 s your rank is the same",
         ),
         Wrong("patience per token", later_by(lambda n: n), "your rank grows by 1,022 s from the shortest"),
         Wrong("too little", later_by(lambda n: n / 2000), "your rank grows by 0.499 s from 1 to 500 tokens"),
@@ -1471,6 +1483,49 @@ WRONG = {
             shortest(lambda self, s: s.arrival_time + self.patience * (s.expected_tokens + len(s.prompt_ids)) / 512),
             "your rank grows by 3.992 s from the shortest",
         ),
+        Wrong(
+            "a limit in seconds",
+            shortest(lambda self, s: s.arrival_time + min(self.patience, cost_of(s) * 20e-6)),
+            "With a patience of 2 s and of 50 s your rank is the same",
+        ),
+        Wrong("almost half, a tie", later_by(lambda n: 0.45 * min(1, (n - 1) / 499)), "your rank grows by 0.9 s"),
+        Wrong("almost half, at once", later_by(lambda n: 0.49 * (n > 1) + n / 1e6), "your rank grows by 0.981 s"),
+        Wrong("499 thousandths", later_by(lambda n: 0.4985 * (n - 1) / 499), "your rank grows by 0.997 s"),
+        Wrong("beyond the patience", later_by(lambda n: n / 503), "your rank grows by 2.032 s"),
+        Wrong(
+            "answer minus prompt",
+            shortest(lambda self, s: s.arrival_time + self.patience * (s.expected_tokens - len(s.prompt_ids)) / 512),
+            "the same whenever prompt and answer are equally long",
+        ),
+        Wrong(
+            "answer over prompt",
+            shortest(lambda self, s: s.arrival_time + self.patience * s.expected_tokens / len(s.prompt_ids) / 512),
+            "the same whenever prompt and answer are equally long",
+        ),
+        Wrong(
+            "interactive first",
+            shortest(lambda self, s: rank_linear(self, s) - 0.1 * self.patience * s.is_interactive),
+            "depends on `is_interactive`",
+        ),
+        Wrong(
+            "interactive last",
+            shortest(lambda self, s: rank_linear(self, s) * (1 + s.is_interactive / 1000)),
+            "depends on `is_interactive`",
+        ),
+        Wrong(
+            "all known tokens",
+            shortest(
+                lambda self, s: s.arrival_time + self.patience * (s.num_tokens + 8 * s.expected_tokens) / (9 * 512)
+            ),
+            "depends on the answer so far",
+        ),
+        Wrong(
+            "what is left of the answer",
+            later_by_sequence(lambda s: (s.expected_tokens - len(s.output_ids)) / 512),
+            "depends on the answer so far",
+        ),
+        Wrong("text", shortest(lambda self, s: f"{rank_linear(self, s):09.4f}"), "should return a number"),
+        Wrong("not a number", shortest(lambda self, s: float("nan")), "should return a number; yours returned nan"),
         Wrong("tiers", shortest(lambda self, s: rank_linear(self, s) + s.tier * self.patience), "depends on the tier"),
         Wrong("the clock", shortest(lambda self, s: rank_linear(self, s) - time.perf_counter()), "leave the clock out"),
         Wrong("another rank each time", shortest(counts_its_calls), "should never change"),
@@ -1490,6 +1545,7 @@ RANKS = (
 )
 SHORTEST = (
     rank_linear,
+    rank_from_0_to_1,
     rank_by_a_reciprocal,
     rank_by_a_logarithm,
     rank_by_cost,

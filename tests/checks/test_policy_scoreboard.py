@@ -27,7 +27,7 @@ class Mixed:
     [
         (FirstComeFirstServed(), "its mean isn't below that of first come, first served"),
         (ShortestJobFirst(), "its p99 isn't below that of shortest job first"),
-        (Mixed(0.01), "% of what shortest job first gains in the mean, and a better p99"),
+        (Mixed(0.01), "% of what shortest job first gains in the mean, with a better p99 than shortest job first"),
         (object(), "Your policy raised AttributeError"),
     ],
 )
@@ -35,4 +35,6 @@ def test_what_is_said_of_a_policy(policy, says):
     runs = {each.name: serve(each) for each in (FirstComeFirstServed(), ShortestJobFirst())}
     table = policy_scoreboard(policy, serve, runs)
     assert says in table.caption
-    assert [row[0] for row in table.rows] == ["first come, first served", "shortest job first", "yours"]
+    cost = "least cost first (prompt + 8 × answer)"
+    assert [row[0] for row in table.rows] == ["first come, first served", "shortest job first", cost, "yours"]
+    assert [row[-1] for row in table.rows[:2]] == ["0%", "100%"]

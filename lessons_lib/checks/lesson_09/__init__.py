@@ -17,8 +17,7 @@ EXERCISES = [
         reference="lessons_lib.scheduling.scheduler:share_budget",
         test=check_share_budget,
         hints=(
-            "What a sequence wants is one subtraction: known tokens minus computed tokens. Nothing else about it "
-            "matters.",
+            "Which sequences are served first depends on one number, not on their place in the list. Which?",
             "Make two passes over `running`. In the first, each sequence that wants exactly one token gets it while "
             "there is budget. In the second, each of the others, in order, gets what it wants or what is left, "
             "whichever is smaller. Leave out sequences that would get 0.",

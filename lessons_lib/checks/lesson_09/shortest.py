@@ -17,14 +17,20 @@ CASES = (
     (2, (10, 1, 1), (10, 2, 2), TOGETHER),
     (2, (10, 500, 500), (12.1, 1, 1), BOUND),
     (2, (10, 20, 20), (14, 1, 1), BOUND),
+    (2, (10, 512, 512), (12.002, 1, 1), BOUND),
     (2, (10.9, 1, 1), (10, 500, 500), OVERTAKES),
     (2, (11.5, 1, 1), (10.6, 500, 500), OVERTAKES),
+    (2, (10.998, 1, 1), (10, 500, 500), OVERTAKES),
     (2, (10, 300, 300), (10, 400, 400), TOGETHER),
     (2, (10, 511, 511), (10, 512, 512), TOGETHER),
     (2, (10, 3, 200), (10, 300, 201), TOGETHER),
     (2, (10, 200, 3), (10, 201, 300), TOGETHER),
     (2, (10, 20, 20, {"max_tokens": 20}), (10, 40, 40, {"max_tokens": 512}), TOGETHER),
     (2, (10, 20, 20, {"tier": 1}), (10, 40, 40, {"tier": 0}), TOGETHER),
+    (2, (10, 39, 39, {"interactive": False}), (10, 40, 40, {"interactive": True}), TOGETHER),
+    (2, (10, 39, 39, {"interactive": True}), (10, 40, 40, {"interactive": False}), TOGETHER),
+    (2, (10, 20, 60, {"answered": 50}), (10, 40, 61, {"answered": 0}), TOGETHER),
+    (2, (10, 20, 60, {"answered": 0}), (10, 40, 61, {"answered": 50}), TOGETHER),
     (2, (10, 40, 40, {"tier": 3}), (12.5, 40, 40, {"tier": 0}), BOUND),
     (0.25, (10, 512, 512), (10.26, 1, 1), BOUND),
     (0.25, (10, 512, 1), (10.26, 1, 1), BOUND),
@@ -52,9 +58,14 @@ def _random_pair(rng: Random):
     prompts, answers = (sorted(rng.sample(range(1, MOST + 1), 2)) for _ in range(2))
     promise = rng.choice((TOGETHER, BOUND, OVERTAKES))
     if promise == BOUND:
-        return patience, (arrival, prompts[0], answers[1]), (arrival + patience * 1.02, prompts[1], answers[0]), promise
+        return (
+            patience,
+            (arrival, prompts[0], answers[1]),
+            (arrival + patience * 1.001, prompts[1], answers[0]),
+            promise,
+        )
     if promise == OVERTAKES:
-        return patience, (arrival + patience * 0.49, 1, 1), (arrival, 500, 500), promise
+        return patience, (arrival + patience * 0.499, 1, 1), (arrival, 500, 500), promise
     return patience, (arrival, prompts[0], answers[0]), (arrival, prompts[1], answers[1]), promise
 
 
@@ -87,7 +98,12 @@ def _sequence(name: str, arrival: float, prompt: int, expected: int, more: dict 
 
 
 def _told(arrival: float, prompt: int, expected: int, more: dict | None = None) -> str:
-    told = {"max_tokens": "`max_new_tokens` {}", "tier": "tier {}"}
+    told = {
+        "max_tokens": "`max_new_tokens` {}",
+        "tier": "tier {}",
+        "interactive": "`is_interactive` {}",
+        "answered": "{} tokens of its answer in `output_ids`",
+    }
     parts = [told[name].format(value) for name, value in (more or {}).items()]
     return ", ".join([f"arrived at {arrival:.6g} s", f"prompt {prompt}", f"expected answer {expected}", *parts])
 
@@ -118,6 +134,13 @@ def _rank(policy, sequence, case: str):
             case=case,
             idea="The queue sorts by what `rank` returns, so end with `return ...`.",
         )
+    parts = rank if isinstance(rank, tuple | list) else (rank,)
+    if isinstance(rank, str) or any(part != part for part in parts):
+        raise Mistake(
+            f"`rank` should return a number; yours returned {short(rank)}.",
+            case=case,
+            idea="Text is sorted letter by letter, and NaN is neither smaller nor larger than any number.",
+        )
     return rank
 
 
@@ -130,12 +153,14 @@ def _is_before(one, other, case: str) -> bool:
 
 
 def _why(attempt, promise: str, is_tie: bool) -> str:
-    def rank(patience, arrival, tokens, **more):
-        return attempt(patience).rank(_sequence("A", arrival, tokens, tokens, more))
+    def rank(patience, arrival, tokens, expected=None, **more):
+        return attempt(patience).rank(_sequence("A", arrival, tokens, expected or tokens, more))
 
     lengths = (1, 4, 20, 400, 512)
-    if len({rank(2, 10, tokens) for tokens in lengths}) == 1:
-        return "Your rank is the same for short and long requests. A short one must get a smaller rank."
+    if all(rank(2, 10, tokens) == rank(2, 10, 1) for tokens in lengths):
+        if rank(2, 10, 1, 20) == rank(2, 10, 20, 1) == rank(2, 10, 1):
+            return "Your rank is the same for short and long requests. A short one must get a smaller rank."
+        return "Your rank is the same whenever prompt and answer are equally long. A short request needs a smaller one."
     if rank(2, 10, 20) == rank(2, 1000, 20):
         return (
             "Your rank ignores the arrival time, so a long request can be overtaken forever. Start from "
@@ -148,6 +173,8 @@ def _why(attempt, promise: str, is_tie: bool) -> str:
     for what, one, two in (
         ("`max_new_tokens`", {"max_tokens": 64}, {"max_tokens": 512}),
         ("the tier", {"tier": 0}, {"tier": 2}),
+        ("`is_interactive`", {"interactive": False}, {"interactive": True}),
+        ("the answer so far (`num_tokens` counts it too)", {"answered": 0}, {"answered": 10}),
     ):
         if rank(2, 10, 20, **one) != rank(2, 10, 20, **two):
             return f"Your rank depends on {what}. The promises hold whatever that is."
@@ -157,8 +184,11 @@ def _why(attempt, promise: str, is_tie: bool) -> str:
             "seconds, and add them to the arrival time."
         )
     if all(rank(2, 10, tokens) == rank(50, 10, tokens) for tokens in lengths):
-        return "Your rank doesn't use `self.patience`: the most seconds by which the length may move a sequence back."
-    if is_tie:
+        return (
+            "With a patience of 2 s and of 50 s your rank is the same. Let the length move a sequence back by a part "
+            "of `self.patience`: hardly any of it for the shortest request, and more than half for a long one."
+        )
+    if is_tie and promise == TOGETHER:
         return (
             "Both have the same rank. A limit such as `min`, or rounding, makes different lengths equal: let the rank "
             "grow a little with every token, up to 512."
