@@ -304,8 +304,8 @@ Return the attention, with the shape and dtype of `query`. Four rules:
 2. A token attends to the keys at its own position and before.
 3. Slots without a token of this sequence may hold anything, even NaN. A hidden key has weight 0, but 0 × NaN is NaN. So
    don't read them.
-4. Don't gather: for a given number of queries, no tensor of keys, values, scores or score masks may grow with the
-   context. The check measures the largest one.
+4. Don't gather: for a given number of queries, no tensor of keys, values or scores may grow with the context. The check
+   measures the largest one. (A mask of floats counts; one of booleans, or a list of positions, doesn't.)
 
 Start with one new token and one head. Add the other heads, and last the hidden keys.
 

@@ -44,7 +44,7 @@ def check_one_block_at_a_time(attempt: Callable) -> None:
         )
         idea = (
             "No tensor of keys, values or scores may grow with the context. `keys[block]` with one integer is a view; "
-            "a list of blocks, `torch.cat` and a row of all scores are new memory. Add one block to the state, then "
+            "a list of blocks, `torch.cat`, a row of all scores and a float mask over all keys are new memory. Add one block to the state, then "
             "forget its scores."
         )
         raise Mistake(what, case=_many_words(many), idea=idea)
