@@ -44,8 +44,8 @@ def check_one_block_at_a_time(attempt: Callable) -> None:
         )
         idea = (
             "No tensor of keys, values or scores may grow with the context. `keys[block]` with one integer is a view; "
-            "a list of blocks, `torch.cat`, a row of all scores and a float mask over all keys are new memory. Add one block to the state, then "
-            "forget its scores."
+            "a list of blocks, `torch.cat`, a row of all scores and a float mask over all keys are new memory. Add one "
+            "block to the state, then forget its scores."
         )
         raise Mistake(what, case=_many_words(many), idea=idea)
     check_shape(got, many)
