@@ -1013,6 +1013,14 @@ WRONG = {
             "No budget is left",
         ),
         Wrong(
+            "one token for each running sequence",
+            waiting_with(
+                limit=lambda self, scheduler_output: self.max_num_batched_tokens - len(self.running),
+                goes_on=lambda self, budget: self.waiting and budget > 0 and len(self.running) < self.max_num_seqs,
+            ),
+            "A running sequence may take more than one token",
+        ),
+        Wrong(
             "whole prompt",
             waiting_with(count=lambda sequence, budget: wanted(sequence)),
             "A new sequence gets at most what is left",
@@ -1470,6 +1478,16 @@ WRONG = {
             "With a patience of 2 s and of 50 s your rank is the same",
         ),
         Wrong("patience per token", later_by(lambda n: n), "your rank grows by 1,022 s from the shortest"),
+        Wrong(
+            "the arrival time counts twice",
+            shortest(lambda self, s: s.arrival_time * self.patience + (len(s.prompt_ids) + s.expected_tokens) / 1024),
+            "a second of arrival moves your rank by 2, not by 1",
+        ),
+        Wrong(
+            "the arrival time in patiences",
+            shortest(lambda self, s: s.expected_tokens + s.arrival_time / self.patience),
+            "a second of arrival moves your rank by 0.5, not by 1",
+        ),
         Wrong("too little", later_by(lambda n: n / 2000), "your rank grows by 0.499 s from 1 to 500 tokens"),
         Wrong("a limit", later_by(lambda n: min(1, n / 100)), "Both have the same rank"),
         Wrong("rounded", shortest(lambda self, s: round(rank_linear(self, s), 1)), "Both have the same rank"),

@@ -204,6 +204,13 @@ def _too_many(twins: "Twins", extra, got, missing) -> str:
             "No budget is left, so the sequence would get no token and still occupy a batch slot. Continue "
             "only while there is budget left."
         )
+    before = {name: count for name, count in counts.items() if name not in extra}
+    if sum(before.values()) >= twins.mine.max_num_batched_tokens:
+        taken = " + ".join(f"{name} {count}" for name, count in before.items())
+        return (
+            f"No budget is left: {taken} = {sum(before.values())}. A running sequence may take more than one token. "
+            "Does your code subtract `scheduler_output.num_tokens` from the budget?"
+        )
     first = next(iter(twins.want.waiting))
     if first.id in extra:
         return f"The admission rule says no to {first.id}: call `self.admission(self, sequence)` before you admit."

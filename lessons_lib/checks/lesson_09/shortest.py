@@ -194,6 +194,15 @@ def _why(attempt, promise: str, is_tie: bool) -> str:
             "grow a little with every token, up to 512."
         )
     try:
+        moved = float(rank(2, 1010, 20) - rank(2, 10, 20)) / 1000
+    except TypeError:
+        moved = 1.0
+    if abs(moved - 1) > 1e-6 and rank(2, 10.001, 20) != rank(2, 10, 20):  # otherwise it divides time into windows
+        return (
+            f"With a patience of 2 s, a second of arrival moves your rank by {moved:.4g}, not by 1. Keep the arrival "
+            "time in seconds, and add seconds to it: a part of `self.patience`."
+        )
+    try:
         grows = float(rank(2, 10, 500) - rank(2, 10, 1)), float(rank(2, 10, 512) - rank(2, 10, 1))
     except TypeError:
         grows = 1.5, 1.5
