@@ -574,6 +574,10 @@ def append_a_tensor(request, token):
     request.append_token(torch.tensor(token))
 
 
+def append_a_tensor_of_one(request, token):
+    request.append_token(torch.tensor([token]))
+
+
 def counts_the_decodes(batch):
     """Takes the tokens of the decoding requests from the budget of a chunk, as vLLM does."""
     chunked(length=batch.prefill_step - len(batch.slots_in(DECODING)))(batch)
@@ -890,6 +894,21 @@ def forgets_the_chunk(batch):
     release_finished(batch)
     admit(batch)
     decode_all(batch)
+
+
+def overwrites_the_entry(batch):
+    finished = batch.slots_in(FINISHED)
+    for slot in finished:
+        batch.slots.release(batch.running[slot].id)
+    while batch.waiting and batch.slots.free:
+        request = batch.waiting.popleft()
+        request.move_to(PREFILLING)
+        batch.running[batch.slots.acquire(request.id)] = request
+    for slot in finished:
+        if slot in batch.slots.free:
+            del batch.running[slot]
+    decode_all(batch)
+    prefill_chunk(batch)
 
 
 def step_by_copies(batch):
@@ -1396,6 +1415,7 @@ WRONG = {
         Wrong("row 0", chunked(slots=lambda batch: range(1)), says="A's row of the cache; yours computed slot 0."),
         Wrong("all rows", chunked(slots=lambda batch: range(batch.slots.num_slots)), says="yours computed slots 0, 1."),
         Wrong("appends a tensor", chunked(append=append_a_tensor), says="convert it with `int(...)`"),
+        Wrong("appends a tensor of one", chunked(append=append_a_tensor_of_one), says="[tensor([63])], a list with"),
         Wrong("appends by hand", chunked(append=append_by_hand), says="Use it instead of `output_ids.append`"),
         Wrong(
             "IndexError when no request is prefilling",
@@ -1460,6 +1480,7 @@ WRONG = {
         Wrong("releases a slot", releases_slots, says="`release` takes the request's id"),
         Wrong("acquires with the request", acquires_for_requests, says="`acquire` takes the request's id"),
         Wrong("sorts the running by slot", sorts_the_running, says="keeps the order of admission"),
+        Wrong("overwrites a finished entry", overwrites_the_entry, says="a slot whose old entry is still there"),
         Wrong("returns if nothing waits", returns_if_nothing_waits, says="This step computed nothing at all"),
         Wrong("admits without a free slot", admits_without_a_free_slot, says="`batch.slots.free` isn't empty"),
         Wrong("never releases a slot", admits_by_running_and_never_releases, says="but still has its slot"),

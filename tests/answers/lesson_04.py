@@ -794,6 +794,12 @@ def masked_through_the_row(model, sequences, mask=block_diagonal_mask):
     return packed()(model, sequences, through_the_row)
 
 
+def masks_each_by_itself(model, sequences, mask=block_diagonal_mask):
+    each = [tag_tokens([len(sequence)]) for sequence in sequences]
+    joined = torch.block_diag(*(mask(own, own) for own in each)).bool()
+    return packed_logits(model, sequences, lambda queries, keys: joined)
+
+
 def without_positions(model, sequences, mask=block_diagonal_mask):
     tags = tag_tokens([len(sequence) for sequence in sequences])
     row = torch.tensor([[token for sequence in sequences for token in sequence]])
@@ -1111,6 +1117,7 @@ WRONG = {
         Wrong("two axes only", additive_of_two_axes, says="It works with two axes"),
     ],
     "04.3": [
+        Wrong("masks by sequence", masks_each_by_itself, says="Do you call `mask` for each sequence by itself?"),
         Wrong("no positions", without_positions, says="given no `position_ids`"),
         Wrong("merges equal sequences", merges_equal_sequences, says="Are they merged, as in a dict or a set?"),
         Wrong(

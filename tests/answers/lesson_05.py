@@ -95,6 +95,11 @@ def needs_a_sequence(new_tokens, cached_lens):
     return pack(new_tokens, cached_lens)
 
 
+def joins_no_parts(new_tokens, cached_lens):
+    packed = pack(new_tokens, cached_lens)
+    return dataclasses.replace(packed, input_ids=torch.cat([torch.tensor(tokens) for tokens in new_tokens]))
+
+
 def float_when_empty(new_tokens, cached_lens):
     packed = pack(new_tokens, cached_lens)
     return packed if new_tokens else dataclasses.replace(packed, seq_ids=torch.tensor([]))
@@ -773,6 +778,7 @@ def zero_times_infinity(packed, cache):
 
 WRONG = {
     "05.1": [
+        Wrong("joins no parts", joins_no_parts, says="Without sequences there is nothing to join"),
         Wrong(
             "positions count from 0 in every part",
             packing(positions=lambda new, _: flat(range(len(t)) for t in new)),

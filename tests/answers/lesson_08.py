@@ -266,6 +266,15 @@ def softmax_by_methods(scores, row_max, row_sum, acc):
     return weights, best, tl.fma(row_sum, shrink, weights.sum(axis=1)), acc * shrink[:, None]
 
 
+@triton.jit
+def overwrites_the_maximum(scores, row_max, row_sum, acc):
+    row_max = tl.maximum(row_max, tl.max(scores, axis=1))
+    reference = tl.where(row_max == float("-inf"), 0.0, row_max)
+    weights = tl.exp2(scores - reference[:, None])
+    rescale = tl.exp2(row_max - reference)
+    return weights, row_max, row_sum * rescale + tl.sum(weights, axis=1), acc * rescale[:, None]
+
+
 SOFTMAX = [
     Wrong(
         "sum 1 of a row without keys",
@@ -341,6 +350,7 @@ SOFTMAX = [
     ),
     Wrong("acc not rescaled", softmax((f"{SUM}, {ACC}", f"{SUM}, acc")), "`acc` isn't rescaled"),
     Wrong("sum not rescaled", softmax((SUM, "row_sum + tl.sum(weights, axis=1)")), "The old sum isn't rescaled"),
+    Wrong("the maximum overwritten first", overwrites_the_maximum, "is `row_max` overwritten before the factor"),
     Wrong("sum starts anew", softmax((SUM, "tl.sum(weights, axis=1)")), "The sum so far is lost"),
     Wrong(
         "the new weights rescaled too",

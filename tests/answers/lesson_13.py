@@ -295,6 +295,12 @@ class SwallowsErrors(GraphStore):
             return step()
 
 
+class HashAsKey(GraphStore):
+    def key_of(self, inputs, weights, settings):
+        described = tuple((tensor.data_ptr(), id(tensor)) for tensor in inputs)
+        return hash((described, tuple(weight.data_ptr() for weight in weights), settings))
+
+
 class SwallowsRuntimeErrors(GraphStore):
     def run(self, size, key, step, keeps=tuple):
         try:
@@ -1569,6 +1575,7 @@ WRONG = {
         Wrong("only ids", OnlyIds, "a weight was moved"),
         Wrong("ids of inputs, addresses of weights", InputsWithoutAddresses, "the old memory of a tensor"),
         Wrong("forgets weights", ForgetsWeights, "Are all weights in your key"),
+        Wrong("a hash as the key", HashAsKey, "`settings` may contain lists"),
         Wrong("forgets settings", ForgetsSettings, "Settings decide which kernels run"),
         Wrong("forgets strides", ForgetsStrides, "its transpose"),
         Wrong("counts elements", CountsElements, "Is the shape itself in your key"),
@@ -1592,7 +1599,7 @@ WRONG = {
         Wrong("keeps nothing", KeepsNothing, "what it returned was dropped"),
         Wrong("keeps the function", KeepsTheFunction, "`keeps()` wasn't called"),
         Wrong("keeps the latest only", KeepsTheLatest, '`run(4, "B", …)`'),
-        Wrong("drops all graphs", DropsAllGraphs, "3 captures should have been made; yours made 4"),
+        Wrong("drops all graphs", DropsAllGraphs, "Where did the graph of size 4 go?"),
         Wrong("keeps old graphs", KeepsOldGraphs, "Is the key part of what you store graphs by?"),
         Wrong("keeps the tensors of all graphs", KeepsAllTensors, "nothing of the old one stays"),
         Wrong("one graph for all sizes", OneGraph, "Each size keeps its graph"),

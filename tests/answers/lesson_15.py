@@ -654,8 +654,12 @@ def goes_on_from_the_last_request(request, replicas, choose, max_moves=2):
     yield from relaying(go_on=go_on)(request, replicas, choose, max_moves)
 
 
-def overlooks_the_last_block(block_hashes, replica):
-    return matched(block_hashes[:-1], replica)
+def counts_the_gap(block_hashes, replica):
+    count = 0
+    for count, block in enumerate(block_hashes, 1):  # noqa: B007 - it is returned
+        if block not in replica.sent_blocks:
+            break
+    return count
 
 
 def no_number_without_a_gap(block_hashes, replica):
@@ -730,7 +734,11 @@ def false_if_complete(request, token_ids):
 
 WRONG = {
     "15.1": [
-        Wrong("the last block", routed(num_matched=overlooks_the_last_block), "look at the first and the last block"),
+        Wrong(
+            "one more than it has, up to the whole prompt: the same choices as without the last block",
+            routed(num_matched=counts_the_gap),
+            "look at the first and the last block? Or does it count the block at which it stops",
+        ),
         Wrong(
             "the least loaded by num_sent",
             routed(fallback=lambda replicas: min(range(len(replicas)), key=lambda i: replicas[i].num_sent)),
@@ -804,7 +812,7 @@ WRONG = {
     ],
     "15.3": [
         Wrong("a list", returns_a_list, "returned a list"),
-        Wrong("step 1 only", step_1_only, "A stream is passed on if its replica isn't lost"),
+        Wrong("step 1 only", step_1_only, "(Streams without a loss are right already."),
         Wrong("nothing returned", returns_nothing, "returned None"),
         Wrong("tokens instead of chunks", yields_tokens, "expected Chunks"),
         Wrong("buffered", relaying(buffered=True), "and your code has read 6 from the replica"),
@@ -890,7 +898,7 @@ WRONG = {
         ),
         Wrong("refused after a move", relaying(refused="move later"), "replica C was asked too"),
         Wrong("other streams aren't counted", relaying(counts_others=False), "its load should be 4; it is 1"),
-        Wrong("asked for a complete request", relaying(asks_if_complete=True), "no replica should be asked; A was"),
+        Wrong("asked for a complete request", relaying(asks_if_complete=True), "be asked; A was.\nSmallest case"),
         Wrong("a random float as a seed", relaying(seed=seed_of_a_fraction), "but a seed is an int"),
         Wrong("the load is put back", relaying(puts_load_back=True), "don't put back what it was before"),
         Wrong("the load drops at the end", tidying_up_at_the_end(streams=False), "the load of A should be 0; it is 1"),

@@ -247,7 +247,7 @@ def _check_after_chunk(
         )
     if isinstance(request.output_ids[0], torch.Tensor):
         raise Mistake(
-            f"A's answer should be [{first_token}]; yours is [tensor({first_token})], a list with a tensor in it.",
+            f"A's answer should be [{first_token}]; yours is {list(request.output_ids)}, a list with a tensor in it.",
             case=case,
             idea="A token id is a plain int. `argmax` returns a tensor: convert it with `int(...)` or `.item()`.",
         )

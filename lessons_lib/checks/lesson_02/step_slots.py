@@ -10,6 +10,12 @@ _ORDER_OF_ADMISSION = (
     "new requests at its end; don't sort it by slot."
 )
 
+_OLD_PLACE = (
+    "`batch.running` keeps the order of admission, and `prefill_chunk` serves the first prefilling request in it: new "
+    "requests go to its end. Do you sort it, or assign to a slot whose old entry is still there? A dict key keeps its "
+    "place; remove the entry first."
+)
+
 
 def check_all_slots_filled(attempt) -> None:
     case = "three slots; A, B, C, D and E are waiting, in this order; the first step."
@@ -193,7 +199,7 @@ def check_order_of_admission(attempt) -> None:
             "of B and "
             f"{third.num_computed_tokens} of C.",
             case=case,
-            idea=_ORDER_OF_ADMISSION,
+            idea=_ORDER_OF_ADMISSION if _sorts(attempt) else _OLD_PLACE,
         )
     if third.state is RequestState.WAITING:
         raise Mistake(
@@ -201,6 +207,16 @@ def check_order_of_admission(attempt) -> None:
             case=case,
             idea="Admit whenever a slot is free, also while another request is prefilling.",
         )
+
+
+def _sorts(attempt) -> bool:
+    """Whether a step changes the order of two requests that keep their slots."""
+    batch = make_batch(running={1: a_request("A", 6), 0: a_request("B", 6)}, num_slots=2)
+    try:
+        run_step(attempt, batch, "")
+    except Exception:  # noqa: BLE001 - it fails in another way there
+        return False
+    return list(batch.running) == [0, 1]
 
 
 def check_two_leave(attempt) -> None:

@@ -234,10 +234,13 @@ def _check_own_mask(attempt) -> None:
 def _check_tags(calls: list[tuple[Tags, Tags]], sequences: list[list[int]], case: str) -> None:
     """The mask function must get each token's own tags: without the sequence rule, a wrong position goes unnoticed."""
     want = [position for sequence in sequences for position in range(len(sequence))]
+    idea = "A mask with a rule missing depends on them. Pass the tags of `tag_tokens`, for queries and keys."
+    if [tags[0].positions.tolist() for tags in calls] == [list(range(len(sequence))) for sequence in sequences]:
+        idea = "Do you call `mask` for each sequence by itself? Call it once, with the tags of the whole row."
     for tags in calls[0]:
         if tags.positions.tolist() != want:
             raise Mistake(
                 f"the tags given to `mask` should have the positions {want}; yours are {tags.positions.tolist()}.",
                 case=case,
-                idea="A mask with a rule missing depends on them. Pass the tags of `tag_tokens`, for queries and keys.",
+                idea=idea,
             )

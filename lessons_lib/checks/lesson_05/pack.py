@@ -256,7 +256,13 @@ def _sums(lengths: list[int]) -> list[int]:
 
 def _check_empty(attempt) -> None:
     case = "no sequences: `pack([], [])`."
-    got = _packed(attempt, [], [], case)
+    try:
+        got = _packed(attempt, [], [], case)
+    except (RuntimeError, ValueError) as error:
+        if "non-empty" not in str(error):
+            raise
+        idea = "Without sequences there is nothing to join: all fields are empty, but for `cu_seqlens_q`, which is [0]."
+        raise Mistake(f"your code raised {type(error).__name__}: {error}", case=case, idea=idea) from None
     for name in FIELDS:
         field, want = getattr(got, name), [0] if name == "cu_seqlens_q" else []
         if not isinstance(field, torch.Tensor) or field.tolist() != want:

@@ -238,6 +238,10 @@ NOT_QUITE_0 = {
     "would add it again.",
 }
 RESCALED_TOO = "Rescale only the old sum. The weights are relative to the new maximum already."
+NO_FACTOR = (
+    " `acc` isn't either. Is the factor missing, or is `row_max` overwritten before the factor is computed from it? "
+    "Then it's 1."
+)
 OLD_MAXIMUM = "You subtract the old maximum. The weights are relative to the new one."
 # Right and wrong ideas all differ here: a larger score than before.
 SEEN = Step.of([[3, 1]], [2], [1.5], [[20]])
@@ -343,7 +347,8 @@ def _why(name: str, got: tuple[torch.Tensor, ...], step: Step) -> str:
         guesses = (
             (
                 row_sum + weights.sum(dim=1),
-                "The old sum isn't rescaled. It's relative to the old maximum: multiply it by exp2(row_max − new_max).",
+                "The old sum isn't rescaled. It's relative to the old maximum: multiply it by exp2(row_max − new_max)."
+                + NO_FACTOR * _same(got[3], acc),
             ),
             (
                 weights.sum(dim=1),

@@ -183,7 +183,13 @@ def check_key(attempt, case: KeyCase) -> None:
 
 
 def _key(store, tensors: Tensors, case: str):
-    key = store.key_of(list(tensors.inputs), list(tensors.weights), tensors.settings)
+    try:
+        key = store.key_of(list(tensors.inputs), list(tensors.weights), tensors.settings)
+    except TypeError as error:
+        if "unhashable type: 'list'" not in str(error):
+            raise
+        idea = "`settings` may contain lists, and a list has no hash. A key only needs `==`, not a hash."
+        raise Mistake(f"your code raised TypeError: {error}", case=case, idea=idea) from None
     if key is None:
         raise Mistake("`key_of` returned None.", case=case, idea="Return what `has` will compare, with `==`.")
     return key

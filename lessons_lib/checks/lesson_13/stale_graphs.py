@@ -15,7 +15,7 @@ from lessons_lib.engine.cuda_graphs import GraphStore
 def check_graph_store(attempt) -> None:
     for case in KEY_CASES:
         check_key(attempt, case)
-    for story in (_first_run, _second_run, _other_key, _sizes, _asked, _kept, _dropped, _capture_fails):
+    for story in (_first_run, _second_run, _other_key, _sizes, _asked, _kept, _dropped, _others_stay, _capture_fails):
         story(attempt)
     for seed in range(20):
         _random(attempt, seed)
@@ -150,6 +150,18 @@ def _dropped(attempt) -> None:
             "the old cache is still held after its graph was captured again.",
             "There is one graph for each size. When a new one takes its place, nothing of the old one stays: a cache "
             "takes most of the GPU's memory.",
+        )
+
+
+def _others_stay(attempt) -> None:
+    bench = Bench(attempt, '`run(2, "A", …)`, `run(4, "A", …)`, `run(2, "B", …)`.')
+    for size, key in ((2, "A"), (4, "A"), (2, "B")):
+        bench.run(size, key, torch.tensor(1.0))
+    if not bench.store.has(4, "A"):
+        raise bench.mistake(
+            'the graph of size 4 is gone: `has(4, "A")` is False.',
+            "Where did the graph of size 4 go? The new graph takes the place of the one of its own size, 2. The others "
+            "stay, whatever their keys are.",
         )
 
 

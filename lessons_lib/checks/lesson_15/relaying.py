@@ -44,10 +44,12 @@ def check_relay(attempt) -> None:
         for check in (
             check_lost_anywhere, check_connection_cut, check_opening, check_lost_twice, check_begun,
             check_larger_chunks, check_chosen_again, check_after_the_last_token, check_none_left, check_max_moves,
-            check_refused, check_refused_late, check_refused_between, check_error_chunk, check_message, check_seed,
-            check_drawn_seeds, check_over_before_the_next, check_arrives_complete, _check_last_with_tokens,
+            check_refused, check_refused_late, check_refused_between, check_message, check_seed,
+            check_over_before_the_next,
         ):  # fmt: skip
             check(attempt)
+    for check in (check_error_chunk, check_drawn_seeds, check_arrives_complete, _check_last_with_tokens):
+        check(attempt)
 
 
 def _check_one(attempt) -> None:

@@ -118,7 +118,8 @@ def _check_longest(attempt) -> None:
     knows = "It was sent this prompt before, so its cache holds the blocks. The other would compute all of them."
     _choose(attempt, BLOCKS[:4], [_replica(0, []), _replica(0, BLOCKS[:4])], 2, 1, knows)
     single = (
-        "The prompt has one full block, and replica 1 was sent it. Does your code look at the first and the last block?"
+        "The prompt has one full block. Replica 1 was sent it, and replica 0 was sent none. Does your code look at the "
+        "first and the last block? Or does it count the block at which it stops, too?"
     )
     _choose(attempt, BLOCKS[:1], [_replica(0, []), _replica(0, BLOCKS[:1])], 2, 1, single)
     longer = "Replica 1 was sent two blocks of this prompt, replica 0 only one. The longer beginning saves more."
