@@ -830,7 +830,7 @@ At which length does a pass stop being nearly free? Both axes of the chart are l
 # %% tags=["measured"]
 lengths = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512]
 seconds = pass_seconds(model, [PassShape(new=n) for n in lengths], repeat=7)
-print(f"A pass over 16 tokens takes {seconds[4] / seconds[0]:.1f} times as long as a pass over 1, and a pass over 512 takes {seconds[9] / seconds[4]:.1f} times as long as one over 16.")
+print(f"A pass over 16 tokens takes {seconds[4] / seconds[0]:.1f} times as long as a pass over 1,\nand a pass over 512 takes {seconds[9] / seconds[4]:.1f} times as long as one over 16.")
 line_chart(
     lengths,
     {"one pass": [1e3 * s for s in seconds], "per token": [1e3 * s / n for s, n in zip(seconds, lengths)]},

@@ -534,6 +534,7 @@ curves = {name: [getattr(each, key) for each in latencies] for name, key in (("m
 in_words = "; ".join(f"{name}: {', '.join(f'{value:.2f}' for value in values)}" for name, values in curves.items())
 line_chart(
     patiences, curves, xlabel="patience, s (log scale)", ylabel="latency, s (log scale)", log="xy",
+    title="What patience changes",
     alt=f"Latency in seconds, for a patience of {', '.join(map(str, patiences))} s. {in_words}.",
 )  # fmt: skip
 
@@ -1067,7 +1068,7 @@ divide each request's latency by the latency it would have had on an empty machi
 
 # %%
 def mean_and_p99(spread):
-    return f"{spread.mean:,.2f} / {spread.p99:,.2f}"
+    return " / ".join(f"{value:,.2f}" if value < 100 else f"{value:,.0f}" for value in (spread.mean, spread.p99))
 
 
 def row_at_large(name, run, requests=many):

@@ -584,7 +584,8 @@ small = EngineConfig(max_num_seqs=4, num_blocks=64, max_num_batched_tokens=64, m
 sampled = SamplingParams(temperature=0.8, seed=1, max_tokens=30)
 yours, reference = my_engine(model, tokenizer, small, kind=OverlappedEngineOnCPU), LLMEngine(model, tokenizer, small)
 texts = [[output.text for output in engine.generate(PROMPTS, sampled)] for engine in (yours, reference)]
-print("the same texts:", texts[0] == texts[1], "|", PROMPTS[0] + texts[0][0].replace("\n", " "), "…")
+print("the same texts:", texts[0] == texts[1])
+print(PROMPTS[0] + texts[0][0].replace("\n", " "), "…")
 Table(columns=yours.parts.columns, rows=[row for row in yours.parts.rows if row[0].startswith("13")])
 
 # %% [markdown]
@@ -753,7 +754,7 @@ of_churn = {
     "steps with prompts too": workloads.best("Qwen2.5-0.5B: churn, 1,024 × 10–200 + 10–200"),
     "vLLM 0.26.0": workloads.peers["Qwen2.5-0.5B: churn, 1,024 × 10–200 + 10–200"],
 }
-print(f"{of_churn['steps with prompts too'] / of_churn['only decodes from graphs']:.1f} times as fast. vLLM: {workloads.peers_provenance}")
+print(f"{of_churn['steps with prompts too'] / of_churn['only decodes from graphs']:.1f} times as fast.\nvLLM: {workloads.peers_provenance}")
 draw_bars(of_churn, "tokens/s", title="Output tokens a second, 1,024 short requests", note=workloads.provenance, own=["steps with prompts too"])
 
 # %% [markdown]

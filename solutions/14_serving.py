@@ -514,7 +514,7 @@ for name, log in {"all are taken": everything, f"at most {LIMIT} in flight": awa
     rows.append([name, len(refused), in_time, len(waits) - in_time, f"{max(waits):.2f} s", f"{good:.1f}"])
 print("a refusal has status 429:", refused[0].error if refused else None)
 caption = f"96 requests; the promise: the first token within {PROMISE:.2f} s"
-Table(columns=["", "refused", "in time", "too late", "longest wait", "goodput"], rows=rows, caption=caption)
+Table(columns=["", "refused", "in time", "too late", "longest wait", "goodput, requests/s"], rows=rows, caption=caption)
 
 # %% [markdown]
 """

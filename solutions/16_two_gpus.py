@@ -512,7 +512,7 @@ parts["the rest: not explained"] = [whole - sum(part[gpu] for part in parts.valu
 parts["the step (measured)"] = step["8 billion"]
 waits = {mode["name"]: mode["decode_ms"]["wait"] for mode in recorded_engine().modes}
 graphs, compiled = waits["decodes from CUDA graphs"], waits["compiled too"]
-print(f"0.5 billion parameters, 256 requests, one H200 (lesson 13): the CPU waits for the GPU {graphs:.2f} ms in a step; {compiled:.2f} ms if compiled")
+print(f"0.5 billion parameters, 256 requests, one H200 (lesson 13):\nthe CPU waits for the GPU {graphs:.2f} ms in a step; {compiled:.2f} ms if compiled")
 Table(
     columns=["8 billion parameters, 1 request, ms", "one GPU", "two GPUs, one model"],
     rows=[[name, *(f"{each:.2f}" for each in part)] for name, part in parts.items()],

@@ -386,8 +386,8 @@ from lessons_lib.conformance.break_in.engine import ChatEngine, right_engine
 from lessons_lib.conformance.break_in.grading import break_in
 from lessons_lib.engine.sampling_params import SamplingParams
 
-for method in (right_engine, ChatEngine.events, ChatEngine.text_of):
-    print(inspect.getdoc(method), end="\n\n")
+for each in (right_engine, ChatEngine.events, ChatEngine.text_of):
+    print(f"{each.__qualname__}: {inspect.getdoc(each)}", end="\n\n")
 
 # %% [markdown]
 """
@@ -441,7 +441,7 @@ from lessons_lib.conformance.design.grading import try_design
 from lessons_lib.conformance.design.machine import Design, Machine
 
 for each in (Machine, Design):
-    print(inspect.getdoc(each), end="\n\n")
+    print(f"{each.__qualname__}: {inspect.getdoc(each)}", end="\n\n")
 
 machine = Machine()
 Table(

@@ -5,7 +5,7 @@
 
 import re
 from collections.abc import Sequence
-from difflib import SequenceMatcher
+from difflib import Match, SequenceMatcher
 from html import escape
 from itertools import pairwise
 
@@ -63,9 +63,12 @@ def marks_as_html(escaped: str) -> str:
 
 def _parts(right: list[str], other: list[str]) -> list[tuple[int, int, bool, int]]:
     """The parts of `other`: (start, end, whether it is equal, how many words are missing there)."""
-    blocks = SequenceMatcher(None, right, other, autojunk=False).get_matching_blocks()
-    # An equal beginning is no chance, and neither is an equal end if it is longer.
-    equal = [block for block in blocks[:-1] if block.size > CHANCE or block.a == block.b == 0]
+    # An equal beginning is no chance, however short; the matcher would prefer a longer match further on.
+    differ = (index for index, pair in enumerate(zip(right, other)) if pair[0] != pair[1])
+    begin = next(differ, min(len(right), len(other)))
+    blocks = SequenceMatcher(None, right[begin:], other[begin:], autojunk=False).get_matching_blocks()
+    equal = [Match(0, 0, begin)] * (begin > 0)
+    equal += [Match(block.a + begin, block.b + begin, block.size) for block in blocks[:-1] if block.size > CHANCE]
     borders = [(0, 0), *((block.a, block.b) for block in equal for _ in (0, 1)), (len(right), len(other))]
     for index, block in enumerate(equal):
         borders[2 * index + 2] = block.a + block.size, block.b + block.size

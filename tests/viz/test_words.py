@@ -23,6 +23,7 @@ STORY = "The old dog ran to the river and saw a big red boat"
         (STORY + " there", STORY + " »there«"),
         ("", "»ends here«"),
         ("The dog dog dog ran", "The »dog dog dog ran«"),
+        ("The " + STORY, "The »The« " + STORY.removeprefix("The ")),
     ],
 )
 def test_words(other, says):

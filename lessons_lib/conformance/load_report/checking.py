@@ -91,7 +91,7 @@ def check_numbers(
         for name in FIELDS
     ]
     caption = f"{len(FIELDS) - len(wrong)} of {len(FIELDS)} numbers are those of the log"
-    return Table(["number", "reported", "from the log", "likely cause"], rows, caption=caption)
+    return Table(["number", "reported", "from the log", "✓, or the likely cause"], rows, caption=caption)
 
 
 def check_load_report(load_report: Callable[..., Any]) -> None:

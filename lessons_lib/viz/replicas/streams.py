@@ -42,7 +42,9 @@ def draw_streams(streams: Sequence[StreamRecord], num_replicas: int, lost: tuple
     _draw_moves(d, streams, tops, per, band)
     d.height = tops[-1] + band + 34
     moved = " Arrow: these streams go on in another replica." if _has_moved(streams) else ""
-    words = f"Time →, a box for each chunk that a reader gets. ✓: the stream is complete.{moved}"
+    words = f"Rounds →, a box for each chunk that a reader gets. ✓: the stream is complete.{moved}"
+    if lost:
+        words += " In the hatched part: already on their way."
     d.text(_LEFT, d.height - 14, words, 12, fill=SOFT_INK)
     return d.picture(_describe(streams, lost))
 

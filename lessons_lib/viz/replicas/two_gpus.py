@@ -25,7 +25,7 @@ def two_gpus_table(recorded: Mapping[str, Any], models: Mapping[str, str]) -> Ta
             rows.append([name, way, *steps, f"{found['64']['tokens_per_s']:,.0f}"])
     columns = [
         "parameters",
-        "",
+        "setup",
         "a step, 1 request",
         "a step, 16 requests",
         "a step, 64 requests",
