@@ -373,7 +373,7 @@ The wave makes 8 times fewer passes, but a pass over eight rows takes longer tha
 
 **Predict 01.b.** The same eight requests want 320 tokens again, but now seven of them want 20 tokens each and one wants
 180. How many times as fast as one at a time is the wave? First work out how much longer a pass over eight rows takes,
-from the speedup printed above.
+from the speedup printed above. (As the caches grow, a pass takes longer still: half as much again is a hit.)
 """
 
 # %%
@@ -381,7 +381,7 @@ predict("01.b", ...)
 
 # %% tags=["measured"]
 one_long_answer = one_wave("seven of 20, one of 180", [20] * 7 + [180])
-reveal("01.b", float(one_long_answer[-1].removesuffix(" ×")), "times as fast", tolerance=0.25)
+reveal("01.b", float(one_long_answer[-1].removesuffix(" ×")), "times as fast", tolerance=0.5)
 Table(
     ["limits", "new tokens", "passes, one at a time", "seconds, one at a time", "passes, one wave", "seconds, one wave", "speedup"],
     [equal_answers, one_long_answer],

@@ -450,8 +450,8 @@ Table(
 # %% [markdown]
 """
 Packing saves passes, and copying eats part of what it saves, or all of it. At four, expect a close race. At sixteen the
-row computes less than half as many tokens as well, so it should be ahead. (If all sixteen start at once, static batching makes as few passes as the row, although it
-wastes more.)
+row computes less than half as many tokens as well, so it should be ahead. (If all sixteen start at once, static
+batching makes as few passes as the row, although it wastes more.)
 
 ## What is still wrong
 
