@@ -148,8 +148,8 @@ predict("13.a", ...)  # captures
 """
 ## Build: graphs that are never stale
 
-**Exercise 13.1: the class `GraphStore`.** It keeps one graph for each size of a batch. `__init__` is given, and the
-docstrings say what each method gets and returns.
+**Exercise 13.1: the class `GraphStore`.** It keeps one graph for each size of a batch. `__init__` is given. Write
+`key_of`, `has` and `run`; their docstrings say what they get and return.
 
 - The key must change whenever a replay would do something other than the step. An input may get other memory, or be
   replaced by another tensor, even by one of another shape, with other strides or of another dtype at the same address.

@@ -16,7 +16,7 @@ MAIN_PICTURES = {
     "01": ("draw_timeline(", (230, 42, 420, 136)),
     "02": ("draw_compare(", (66, 40, 700, 220)),
     "03": ("draw_pool(", (12, 55, 600, 240)),
-    "04": ('title="Both rules"', (14, 40, 360, 320)),
+    "04": ('title="Your mask"', (14, 40, 360, 320)),
     "05": ("draw_packed_step(", (100, 100, 640, 340)),
     "06": ("draw_softmax_step(", (400, 110, 490, 200)),
     "07": ("draw_program(recorded", (130, 150, 720, 220)),

@@ -124,12 +124,13 @@ def _check_same_again(attempt) -> None:
     first = [5, 6, 7, 8]  # kept alive, so that another list can't get its address
     second = [*first]
     two = [bytes(call(attempt, PARENT, tokens, case=case)) for tokens in (first, second)]
+    again = bytes(call(attempt, PARENT, first, case=case))
     if len({*one, *two}) > 1:
         idea = (
             "The hash must depend only on the parent and the tokens: not on which list object it gets, not on the "
             "time, a counter or a random number. Otherwise no block is ever found again."
         )
-        if len({*one, *two}) == 4:
+        if again != two[0]:  # of the same list
             idea += (
                 " Does each call make a hasher of its own? `update` adds to all that a hasher has got before, so one "
                 "that is made outside of the function, or as a default value, goes on from the earlier calls."
