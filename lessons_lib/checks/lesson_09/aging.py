@@ -6,6 +6,7 @@ from random import Random
 from lessons_lib.checks.exercise import Mistake, call, short
 from lessons_lib.checks.lesson_09.aging_words import why
 from lessons_lib.checks.lesson_09.made_up import a_sequence, state_of
+from lessons_lib.checks.lesson_09.ranks import is_before, refuse_no_number
 from lessons_lib.scheduling.policies import PriorityWithAgeing, WaitingQueue
 
 INTERACTIVE = True
@@ -112,21 +113,8 @@ def _rank(policy, sequence, case: str):
                 "sequence in a local variable."
             ),
         )
-    if rank is None:
-        raise Mistake(
-            "`rank` should return a number; yours returned None.",
-            case=case,
-            idea="The queue sorts by what `rank` returns, so end with `return ...`.",
-        )
+    refuse_no_number(rank, case)
     return rank
-
-
-def _is_before(one, other, case: str) -> bool:
-    try:
-        return bool(one < other)
-    except TypeError:
-        what = f"the ranks {short(one)} and {short(other)} can't be compared."
-        raise Mistake(what, case=case, idea="Return a number for every sequence: the smaller one goes first.") from None
 
 
 def _made(attempt, patience: float, head_start: float):
@@ -154,7 +142,7 @@ def _check_pair(attempt, patience: float, head_start: float, first, other) -> No
             case=case,
             idea="Add and subtract seconds. A setting of 0 seconds then has no effect on the order.",
         ) from None
-    if not _is_before(*ranks, case):
+    if not is_before(*ranks, case):
         a_, b_ = (_counts_as(sequence, patience, head_start) for sequence in (a, b))
         what = (
             f"A should go first: A ranks as if it had arrived at {a_:g} s, B as if at {b_:g} s. "
@@ -187,7 +175,7 @@ def _check_lengths(attempt) -> None:
     a = a_sequence("A", 40, max_tokens=90, arrival=1, expected=60)
     b = a_sequence("B", 3, max_tokens=8, arrival=2, expected=5)
     ranks = _rank(policy, a, case), _rank(policy, b, case)
-    if not _is_before(*ranks, case):
+    if not is_before(*ranks, case):
         what = f"A should go first, since it arrived first. Your ranks are {short(ranks[0])} and {short(ranks[1])}."
         idea = (
             "How long a request is makes no difference here: only its arrival time, its tier and `is_interactive` do."

@@ -5,6 +5,7 @@ from random import Random
 
 from lessons_lib.checks.exercise import Mistake, call, short
 from lessons_lib.checks.lesson_09.made_up import a_sequence, state_of
+from lessons_lib.checks.lesson_09.ranks import is_before, refuse_no_number
 
 MOST = 512  # tokens of the longest prompt, and of the longest answer expected
 TOGETHER = "they arrive at the same time, and A has the shorter prompt and the shorter answer."
@@ -74,7 +75,7 @@ def _check_pair(attempt, patience: float, first, other, promise: str) -> None:
     a, b = _sequence("A", *first), _sequence("B", *other)
     case = f"patience {patience} s. A: {_told(*first)}. B: {_told(*other)}."
     ranks = _rank(policy, a, case), _rank(policy, b, case)
-    if not _is_before(*ranks, case):
+    if not is_before(*ranks, case):
         what = f"A should go first: {promise} Your ranks are {short(ranks[0])} for A and {short(ranks[1])} for B."
         raise Mistake(what, case=case, idea=_why(attempt, promise, ranks[0] == ranks[1]))
 
@@ -128,28 +129,8 @@ def _rank(policy, sequence, case: str):
                 case=case,
                 idea="`rank` only reads: compute the rank from the arrival time and the lengths, and return it.",
             )
-    if rank is None:
-        raise Mistake(
-            "`rank` should return a number; yours returned None.",
-            case=case,
-            idea="The queue sorts by what `rank` returns, so end with `return ...`.",
-        )
-    parts = rank if isinstance(rank, tuple | list) else (rank,)
-    if isinstance(rank, str) or any(part != part for part in parts):
-        raise Mistake(
-            f"`rank` should return a number; yours returned {short(rank)}.",
-            case=case,
-            idea="Text is sorted letter by letter, and NaN is neither smaller nor larger than any number.",
-        )
+    refuse_no_number(rank, case)
     return rank
-
-
-def _is_before(one, other, case: str) -> bool:
-    try:
-        return bool(one < other)
-    except TypeError:
-        what = f"the ranks {short(one)} and {short(other)} can't be compared."
-        raise Mistake(what, case=case, idea="Return a number for every sequence: the smaller one goes first.") from None
 
 
 def _why(attempt, promise: str, is_tie: bool) -> str:
