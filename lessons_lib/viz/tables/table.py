@@ -80,14 +80,8 @@ class Table:
     def _rooms(self) -> list[str]:
         """How the cells of each column take their lines; the column's name may always take several."""
         longest = [max(map(len, column), default=0) for column in self._columns()]
-        return [
-            ";white-space:nowrap"  # a number stays beside its unit, and a short name is read at once
-            if right or (index == 0 and length <= _SHORT_NAME)
-            else ";min-width:12em"
-            if length >= _LONG_TEXT
-            else ";min-width:9em" * (index == 0)  # a name of two lines, not of a word a line
-            for index, (right, length) in enumerate(zip(self._flush_right(), longest))
-        ]
+        flush_right = self._flush_right()
+        return [_room(index == 0, right, length) for index, (right, length) in enumerate(zip(flush_right, longest))]
 
     def _texts(self) -> list[tuple[str, ...]]:
         return [tuple(_text(cell) for cell in row) for row in self.rows]
@@ -98,6 +92,15 @@ class Table:
     def _flush_right(self) -> list[bool]:
         said = [[cell for cell in column if cell not in _NOTHING] for column in self._columns()]
         return [_is_numeric(cells, _NUMBER if index else _ONLY_A_NUMBER) for index, cells in enumerate(said)]
+
+
+def _room(is_first: bool, is_flush_right: bool, longest: int) -> str:
+    """The style of a column's cells; `longest`: characters of the longest."""
+    if is_flush_right or (is_first and longest <= _SHORT_NAME):
+        return ";white-space:nowrap"  # a number stays beside its unit, and a short name is read at once
+    if longest >= _LONG_TEXT:
+        return ";min-width:12em"
+    return ";min-width:9em" if is_first else ""  # a name of two lines, not of a word a line
 
 
 def _cell_as_html(text: str) -> str:
