@@ -110,4 +110,6 @@ def _running_cell() -> object:
     shell = sys.modules["IPython"].get_ipython()
     if shell is None or not hasattr(shell, "get_parent"):
         return "no notebook"
-    return shell.get_parent().get("metadata", {}).get("cellId") or shell.execution_count
+    request = shell.get_parent()
+    # Some clients name no cell, nor do all of them count what they execute; each request has an id.
+    return request.get("metadata", {}).get("cellId") or request.get("header", {}).get("msg_id")
