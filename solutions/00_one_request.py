@@ -200,7 +200,8 @@ of weights, which gives three shorter vectors:
 > **causal attention**: attention in which a token sees itself and the tokens before it, never a later one.
 
 Here is one head over four tokens, in six lines. A real model has learned its numbers. Here we choose small ones, so
-that you can check queries, keys and values with a pencil: each token is a vector of three numbers, and the head size is two.
+that you can check queries, keys and values with a pencil: each token is a vector of three numbers, and the head size is
+two.
 
 **Guess first.** Suppose the first three tokens were computed earlier, and the fourth is new. Which rows of `q`, `k`,
 `v` and `attention_weights` does the last row of `output` need?
@@ -409,9 +410,9 @@ The bytes change little from row to row, because nearly all of them are weights.
 new tokens, and so does the intensity. (A prefill of 64 tokens does somewhat less than 64 times the operations of a
 decode step, mostly because both score the vocabulary once, for the last position.)
 
-A decode step does half an operation per byte, in float32. Is that low? It depends on the machine. A machine has a peak rate of
-operations per second and a peak rate of bytes per second, its memory bandwidth. Their ratio is the intensity that keeps
-both busy.
+A decode step does half an operation per byte, in float32. Is that low? It depends on the machine. A machine has a peak
+rate of operations per second and a peak rate of bytes per second, its memory bandwidth. Their ratio is the intensity
+that keeps both busy.
 
 > **memory-bound**: limited by memory bandwidth. There are so few operations per byte that the arithmetic units wait for
 > memory, so the work takes about as long as moving its bytes.
@@ -445,8 +446,8 @@ reading. So decoding one story leaves most of the arithmetic units idle. ("Furth
 
 Now compare the two loops, on this machine's CPU. For each byte that it can read, it can do far fewer operations than a
 GPU, so arithmetic counts sooner. One step without a cache computes all tokens; one step with a cache computes one.
-**Guess first:** at 512 tokens, how many times faster is the step with the cache? (Times vary from cell to cell, because the
-machine does other things too. Compare those of one cell.)
+**Guess first:** at 512 tokens, how many times faster is the step with the cache? (Times vary from cell to cell, because
+the machine does other things too. Compare those of one cell.)
 """
 
 # %% tags=["measured"]
@@ -470,7 +471,8 @@ line_chart(
 """
 A step that computes 512 tokens doesn't take 512 times as long as one that computes a single token. Every pass pays some
 costs once: it reads the weights and, what counts more on our small model, it has a *fixed overhead*, such as running
-Python and starting hundreds of small operations. But it takes longer and longer as the text grows, and the step with the cache hardly does.
+Python and starting hundreds of small operations. But it takes longer and longer as the text grows, and the step with
+the cache hardly does.
 
 ## What the cache costs
 
@@ -512,9 +514,9 @@ reveal("00.b", total / cache.get_seq_length(), "bytes")
 **bytes per token = 2 (key and value) × layers × KV heads × head size × bytes per element**
 
 These numbers are in a model's configuration. (If it doesn't state the head size, that is `hidden_size`, the length of a
-token's vector between the layers, divided by the number of query heads.) `cache_bytes_per_token` reads them there. It's given; it is
-exercise 00.4, in "Further". It needs no weights, so we can apply it to models that wouldn't fit on this machine, using
-their published shapes.
+token's vector between the layers, divided by the number of query heads.) `cache_bytes_per_token` reads them there. It's
+given; it is exercise 00.4, in "Further". It needs no weights, so we can apply it to models that wouldn't fit on this
+machine, using their published shapes.
 """
 
 # %%

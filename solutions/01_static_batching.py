@@ -240,8 +240,8 @@ for the whole first wave: that is head-of-line blocking.
 > the model wasn't trained on longer ones.
 
 **Exercise 01.4.** Write `generate_wave`. It takes the model, the prompts of one wave, a list `max_tokens_each` with the
-maximum number of new tokens of each row (at least 1), the padding token and the end token. It returns the new tokens of each row, as
-one list of ints per row.
+maximum number of new tokens of each row (at least 1), the padding token and the end token. It returns the new tokens of
+each row, as one list of ints per row.
 
 It's the loop of lesson 00 with several rows. Each pass calls the model with four inputs and returns an output whose
 `.logits` have shape `[rows, tokens, vocabulary]`:

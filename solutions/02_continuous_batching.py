@@ -8,8 +8,8 @@
 cache); lesson 01 (static batching, masks, positions) helps
 
 In lesson 01 (*static batching*), a wave of requests went through the model together and left together. In this lesson
-you build the loop that serving systems use instead: a request leaves the batch in the step after its last token, and the next one in the
-queue takes its slot right away.
+you build the loop that serving systems use instead: a request leaves the batch in the step after its last token, and
+the next one in the queue takes its slot right away.
 """
 
 # %%
@@ -254,7 +254,8 @@ have their keys and values in the cache. `move_to(state)` makes a transition. `a
 answer and makes the transition that follows from it: to decoding, or to finished after the end token or the last token
 allowed. (Both are given; they are exercise 02.1, in "Further".)
 
-One object, `batch`, holds the model, the cache and everything else that the loop has to remember. You need these fields:
+One object, `batch`, holds the model, the cache and everything else that the loop has to remember. You need these
+fields:
 
 | field | what it is |
 |---|---|

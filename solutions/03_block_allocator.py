@@ -76,10 +76,10 @@ Pale: reserved, and the request will use it later. Hatched: reserved, and never 
 
 ## Predict
 
-Rows are too long because we don't know how long an answer will be. So suppose we did: an oracle tells us. (Lesson 00's oracle was
-a reference to compare with. This one knows the future.) C's prompt
-has 3 tokens, and its answer 100. (The last of them is never fed back, so it takes no slot.) From C's first step to its
-last, we reserve 102 slots for it in one piece (*contiguous* memory). C will fill every one of them.
+Rows are too long because we don't know how long an answer will be. So suppose we did: an oracle tells us. (Lesson 00's
+oracle was a reference to compare with. This one knows the future.) C's prompt has 3 tokens, and its answer 100. (The
+last of them is never fed back, so it takes no slot.) From C's first step to its last, we reserve 102 slots for it in
+one piece (*contiguous* memory). C will fill every one of them.
 
 **03.a** Averaged over C's steps, what percentage of the 102 slots is empty?
 """
@@ -167,8 +167,9 @@ from lessons_lib.kv_cache.block_pool import BlockPool
 """
 Why does the last block go into the queue first? Freed blocks aren't erased. If a later request starts with the same
 text, it can use the keys in them (lesson 11). But in every layer except the first, a token's key depends on all the
-tokens *before* it, so a block fits only behind the same text. A server looks up a prompt's blocks from its beginning, and
-stops at the first that is gone. So the beginning of a request should survive longest. ("Further" tries both orders.)
+tokens *before* it, so a block fits only behind the same text. A server looks up a prompt's blocks from its beginning,
+and stops at the first that is gone. So the beginning of a request should survive longest. ("Further" tries both
+orders.)
 
 ## How requests use the blocks
 
@@ -465,8 +466,8 @@ ledger(model, tokenizer, "03", with_cache_only=True)
 # %% [markdown]
 """
 The last row is the run of lesson 02 once more. What is new is its "cache reserved": **counted**, by replaying the
-recording with block tables, as you did above. (The speed of one and the same run varies by several percent.) The model hasn't
-read a key from a block yet.
+recording with block tables, as you did above. (The speed of one and the same run varies by several percent.) The model
+hasn't read a key from a block yet.
 
 ## What production does
 

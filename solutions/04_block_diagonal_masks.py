@@ -279,9 +279,9 @@ for name, answer in zip(NAMES, answers):
 ## Do positions have to restart?
 
 The mask is right. Now suppose the positions are wrong: they don't restart in each story, but run on through the whole
-row, 0 to 143 for the prompts. The model's positions are *rotary* (see "Further" of lesson 01): before a query is multiplied with a key,
-both are rotated, each by an angle proportional to its position. Each of the six stories is continued by 20 tokens.
-There's no cache, so every new token means computing the whole row again.
+row, 0 to 143 for the prompts. The model's positions are *rotary* (see "Further" of lesson 01): before a query is
+multiplied with a key, both are rotated, each by an angle proportional to its position. Each of the six stories is
+continued by 20 tokens. There's no cache, so every new token means computing the whole row again.
 
 **04.b** How many of the six answers change?
 """
@@ -397,10 +397,10 @@ FlashAttention, the best-known of these kernels. It computes what attention with
 sequences in one row. The docstring in the cell says what the arguments are.
 
 - The result is a tensor like `q`: for each query, the values weighted by the softmax of its scores. A score is q · k
-  divided by √head_dim (lesson 00). Some scores may be in the hundreds, where `exp` overflows. All tensors have the same dtype, float16 or
-  wider.
-- For a sequence with m queries, of its *last* m tokens, and n keys, you may compute m × n scores and no more. There is nothing to compute
-  between two sequences.
+  divided by √head_dim (lesson 00). Some scores may be in the hundreds, where `exp` overflows. All tensors have the same
+  dtype, float16 or wider.
+- For a sequence with m queries, of its *last* m tokens, and n keys, you may compute m × n scores and no more. There is
+  nothing to compute between two sequences.
 - A sequence may have no queries in a step, and the row may have no sequence at all.
 
 Example: C has 3 tokens in the cache and E 5, and each has one new token. Then `query_lens` is [1, 1] and `seq_lens` is

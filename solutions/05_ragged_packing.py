@@ -267,7 +267,8 @@ requests in `batch.running`, with a single call of `forward(batch, packed)`. Row
   int, and updates the request's state, also if the token is the last one;
 - `request.num_computed_tokens` is the number of tokens in its cache again, whether the row had a whole prompt, the rest
   of a prompt that is partly in the cache already, or a single token (also for a request that finishes);
-- finished requests have left, and waiting ones have taken their places, so that no place stays empty while a request waits.
+- finished requests have left, and waiting ones have taken their places, so that no place stays empty while a request
+  waits.
 
 At least one request is running whenever the step is called. The check also passes another function as `forward`, so
 call the one that you get.
@@ -562,9 +563,9 @@ C0 C1 C2  E0 E1 E2 E3 E4  C3  E5 E6
 └── cached, all seqs ──┘  └─ new, all
 ```
 
-**Exercise 05.2** (optional). Write `scatter_cache(joined, packed)`. Give each sequence its own cache again: its old tokens,
-then its new ones. In the example, C gets C0 C1 C2 C3, and E gets E0 to E6. Return a list of N caches, in the order of
-the row. They may share memory with `joined`, which isn't used afterwards. N is at least 1.
+**Exercise 05.2** (optional). Write `scatter_cache(joined, packed)`. Give each sequence its own cache again: its old
+tokens, then its new ones. In the example, C gets C0 C1 C2 C3, and E gets E0 to E6. Return a list of N caches, in the
+order of the row. They may share memory with `joined`, which isn't used afterwards. N is at least 1.
 
 `packed.cached_lens` and `packed.new_lens` are lists of N ints that follow from its tensors, here [3, 5] and [1, 2]. A
 cached length may be 0. `joined.layers[i].keys` and `.values` are the tensors of layer *i*. `cache_of([(keys, values),

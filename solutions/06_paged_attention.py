@@ -249,9 +249,9 @@ predict("06.b", ...)
 """
 How can you correct the sums without the old scores? Work it out on paper before you write code.
 
-**Exercise 06.2: `add_block(seen, scores, values)`**, for Q queries and K keys at once. Return a new `Partial` over the keys
-seen so far and those of this block, with both sums relative to the new maximum. Each query has its own maximum. Don't
-modify `seen`.
+**Exercise 06.2: `add_block(seen, scores, values)`**, for Q queries and K keys at once. Return a new `Partial` over the
+keys seen so far and those of this block, with both sums relative to the new maximum. Each query has its own maximum.
+Don't modify `seen`.
 
 A key that a query may not see has the score −∞. A query that hasn't been allowed to see any key keeps its state:
 maximum −∞, total 0, output 0. (Beware: −∞ − (−∞) is NaN.)
@@ -289,8 +289,8 @@ draw_softmax_step(recorded, 5, tokens)
 a `Partial`. That's paged attention. And a block can be read in place: `keys[7]` is a view of block 7, and so is a slice
 of it. (`keys[[7, 2]]`, with a list, gathers.)
 
-**Exercise 06.3: `attention_in_place(query, keys, values, blocks, num_tokens, scale)`**, for one sequence in one layer. The
-shapes are in the docstring.
+**Exercise 06.3: `attention_in_place(query, keys, values, blocks, num_tokens, scale)`**, for one sequence in one layer.
+The shapes are in the docstring.
 
 - `query` belongs to the *last* Q tokens of the sequence. A decode has one, a prompt has all its tokens, and a chunk
   something in between. `num_tokens` counts cached and new ones. All their keys and values are in the cache already.
@@ -470,8 +470,8 @@ contexts, the advantage varies from run to run.
 
 - **vLLM** has both halves in `vllm/v1/attention/backends/flash_attn.py`. It writes with `reshape_and_cache_flash(key,
   value, key_cache, value_cache, slot_mapping, ...)`, and reads with `flash_attn_varlen_func(q=..., k=key_cache,
-  v=value_cache, ..., seqused_k=..., block_table=...)`, where `seqused_k` counts each sequence's tokens. The kernel walks
-  the block table itself, as your `attention_in_place` does.
+  v=value_cache, ..., seqused_k=..., block_table=...)`, where `seqused_k` counts each sequence's tokens. The kernel
+  walks the block table itself, as your `attention_in_place` does.
 - **Hugging Face transformers** has `PagedAttentionCache` in `generation/continuous_batching/cache.py`. Its `update`
   writes with a `write_index` and gathers with a `read_index`.
 
@@ -481,8 +481,8 @@ contexts, the advantage varies from run to run.
 gathers keys after all, for one layer at a time ("Further" times both). In lesson 07 you'll write a kernel with your
 loop inside.
 
-**Shared keys are read twice.** A loop over the query heads reads every key once for each of the two heads that share it.
-So does the kernel of lesson 07; that of lesson 08 reads it once for both.
+**Shared keys are read twice.** A loop over the query heads reads every key once for each of the two heads that share
+it. So does the kernel of lesson 07; that of lesson 08 reads it once for both.
 
 **Promised blocks.** Blocks are promised up to the limit, as if every answer were that long. Lesson 09 is about which
 requests to admit, and lesson 10 about what to do when the pool really is empty.
@@ -780,8 +780,8 @@ A long sequence has many blocks, and the loop takes them one after another. Coul
 blocks? Each would end up with a `Partial`. All we need is a way to merge the two: rescale the sums of both to the same
 maximum, then add.
 
-**Exercise 06.5: `merge(one, other)`.** `one` and `other` are `Partial`s for the same Q queries, over disjoint sets of keys.
-Return the `Partial` over all these keys, and don't modify the inputs. Which of the two has the larger maximum may
+**Exercise 06.5: `merge(one, other)`.** `one` and `other` are `Partial`s for the same Q queries, over disjoint sets of
+keys. Return the `Partial` over all these keys, and don't modify the inputs. Which of the two has the larger maximum may
 differ from query to query. For some query, one part may have seen no key (maximum −∞, total 0, output 0): then the
 result is the other part's state. If neither has seen a key, the result is that empty state again.
 

@@ -6,10 +6,10 @@
 
 85 minutes · difficulty: hard · routes: kernels · prerequisites: lesson 03 (blocks, slots) and lesson 06 (softmax block by block)
 
-Lesson 06 left keys and values in their blocks. But the library's PyTorch backend still copies them in each layer:
-it calls `scaled_dot_product_attention`, which can't read through a block table. A kernel of your own can. You write it in three
-steps: addition, attention over a block table, and all sequences and heads at once. You don't need a GPU: without one,
-Triton's interpreter runs every kernel. Triton supports Linux only: on Windows use WSL, on macOS a container.
+Lesson 06 left keys and values in their blocks. But the library's PyTorch backend still copies them in each layer: it
+calls `scaled_dot_product_attention`, which can't read through a block table. A kernel of your own can. You write it in
+three steps: addition, attention over a block table, and all sequences and heads at once. You don't need a GPU: without
+one, Triton's interpreter runs every kernel. Triton supports Linux only: on Windows use WSL, on macOS a container.
 """
 
 # %%
@@ -124,9 +124,9 @@ else. Or another tensor is overwritten, unnoticed.
 
 ## Build 1: addition
 
-**Exercise 07.1: `add_kernel`**, `out = x + y`. Program i adds the BLOCK elements starting at i × BLOCK, leaving out offsets
-that aren't below `n_elements`. The tensors may be longer than `n_elements`; the rest must stay untouched. (Use pointers
-as above: the recorder doesn't see Triton's block pointers.)
+**Exercise 07.1: `add_kernel`**, `out = x + y`. Program i adds the BLOCK elements starting at i × BLOCK, leaving out
+offsets that aren't below `n_elements`. The tensors may be longer than `n_elements`; the rest must stay untouched. (Use
+pointers as above: the recorder doesn't see Triton's block pointers.)
 
 Example: ten elements with BLOCK = 4 take three programs, and the last one adds elements 8 and 9.
 
@@ -251,8 +251,8 @@ for name, own_query in (("C's query", query[C, 0].contiguous()), ("the opposite"
 # %% [markdown]
 """
 Slot 7 holds no token. Its key was loaded as zeros, so its score is 0: a score like any other. The softmax gives it a
-little weight, and most of it for the opposite query, whose real scores are all far below 0. Which score would never be the maximum, and get no
-weight? Minus infinity: `tl.where(is_key, scores, float("-inf"))`.
+little weight, and most of it for the opposite query, whose real scores are all far below 0. Which score would never be
+the maximum, and get no weight? Minus infinity: `tl.where(is_key, scores, float("-inf"))`.
 
 | in a kernel | what it is |
 |---|---|
@@ -287,8 +287,8 @@ that starts as `0` is an integer, and the compiler rejects the loop if it turns 
 block × `stride_block`. The entry is a 32-bit integer, and so may the stride be; in a large cache, their product doesn't
 fit into 32 bits. So convert the block to a 64-bit integer *before* you multiply.
 
-**Exercise 07.3: `attend_blocks`**, a function that a kernel calls. It is decorated with `@triton.jit` too, but it returns
-its result: a tile `[HEAD_DIM]` of float32. The stub's docstring describes the arguments.
+**Exercise 07.3: `attend_blocks`**, a function that a kernel calls. It is decorated with `@triton.jit` too, but it
+returns its result: a tile `[HEAD_DIM]` of float32. The stub's docstring describes the arguments.
 
 - The last block may be partly full. Don't load its other slots: they may hold anything, even NaN (0 × NaN is NaN).
 - Table entries past the blocks in use may be anything, and there may be none, so don't read them.
@@ -306,8 +306,8 @@ from lessons_lib.kernels.simple_paged import attend_blocks
 
 # %% [markdown]
 """
-Here is the kernel that calls it. Let's run it on A's query head 0 over KV head 0, compare it with lesson 06's `attention_in_place`, and count what it
-loads:
+Here is the kernel that calls it. Let's run it on A's query head 0 over KV head 0, compare it with lesson 06's
+`attention_in_place`, and count what it loads:
 """
 
 # %%
@@ -346,9 +346,10 @@ computes query head h of sequence i. The loop doesn't change.
 GROUP neighboring query heads share one KV head: with 4 query heads and 2 KV heads, GROUP is 2, and query heads 0, 1, 2,
 3 use KV heads 0, 0, 1, 1. You can move a pointer: `k_cache + n` points n elements further.
 
-**Exercise 07.4: `decode_heads_kernel`.** Call your `attend_blocks`, with its arguments in order, HEAD_DIM and BLOCK_SIZE
-included. It expects the query itself, a tile, as float32 even if `q` is float16: `tl.load(...).to(tl.float32)`. The
-stub's docstring has the shapes and the strides; along each last axis the stride is 1.
+**Exercise 07.4: `decode_heads_kernel`.** Call your `attend_blocks`, with its arguments in order, HEAD_DIM and
+BLOCK_SIZE included. It expects the query itself, a tile, as float32 even if `q` is float16:
+`tl.load(...).to(tl.float32)`. The stub's docstring has the shapes and the strides; along each last axis the stride is
+1.
 
 Example: for C, E and A, program (2, 3) computes A's query head 3, over KV head 1. It reads entry 2 of `context_lens`
 and row 2 of `block_tables`, and stores the 64 elements of out[2, 3].
@@ -437,7 +438,8 @@ iteration asks for a table entry, waits, asks for 16 keys and values, waits, and
 of it is waiting.)
 
 **Predict 07.c** Now eight such sequences decode in one launch: eight times the bytes, and 256 programs instead of 32. A
-processor can run several programs at the same time. How many microseconds does the launch take? Up to 25% off counts as right.
+processor can run several programs at the same time. How many microseconds does the launch take? Up to 25% off counts as
+right.
 """
 
 # %%
@@ -516,10 +518,10 @@ What the lesson doesn't need. It isn't part of its 85 minutes. It has two more e
 
 `scores_kernel` above, with its softmax and its values.
 
-**Exercise 07.2 (optional): `one_block_kernel`.** One program computes attention of one query over the first `num_tokens`
-slots of a block: the scores are query · key × `scale`, their softmax weighs the values. `k_block` and `v_block` are
-`[BLOCK_SIZE, HEAD_DIM]` with rows `stride_slot` apart. The other slots may hold anything, even NaN, and 0 × NaN is NaN.
-Scores may be near 200, where a bare exponential overflows, or near −100,000.
+**Exercise 07.2 (optional): `one_block_kernel`.** One program computes attention of one query over the first
+`num_tokens` slots of a block: the scores are query · key × `scale`, their softmax weighs the values. `k_block` and
+`v_block` are `[BLOCK_SIZE, HEAD_DIM]` with rows `stride_slot` apart. The other slots may hold anything, even NaN, and 0
+× NaN is NaN. Scores may be near 200, where a bare exponential overflows, or near −100,000.
 
 Example: two tokens with scores 0 and 1, values [1, 0] and [0, 1]. The weights before the division are 0.368 and 1, the
 result is [0.269, 0.731].
@@ -603,8 +605,8 @@ size]`. For a kernel that writes them, a token is one vector of KV heads × head
 each cache slot holds one such vector. Slots are numbered across the whole pool: slot = block × block size + offset in
 the block. So the slot times one stride gives the start of its vector.
 
-**Exercise 07.5: `write_kernel`.** Program i writes new token i, with all its heads, to the slot that `slot_mapping` holds
-for it, a 64-bit integer. Nothing else in the cache may change. The cache may be large, so the product of slot and
+**Exercise 07.5: `write_kernel`.** Program i writes new token i, with all its heads, to the slot that `slot_mapping`
+holds for it, a 64-bit integer. Nothing else in the cache may change. The cache may be large, so the product of slot and
 stride needs 64 bits too.
 
 Example: with `slot_mapping` = [6, 1], program 0 copies row 0 of `new` to slot 6, and program 1 copies row 1 to slot 1.

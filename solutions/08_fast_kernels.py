@@ -8,7 +8,8 @@
 
 You rewrite lesson 07's kernel so that one program serves all query heads that share keys, and reads many keys at a
 time. The result is a kernel of one screen that, for large batches, comes close to those used in production. Counts and
-correctness are computed here, on your machine. Speed needs a GPU, so the course ships with times measured on one, labeled *recorded*.
+correctness are computed here, on your machine. Speed needs a GPU, so the course ships with times measured on one,
+labeled *recorded*.
 """
 
 # %%
@@ -73,8 +74,8 @@ print(f"first row: {iterations} iterations, {taken / iterations:.2f} µs per ite
 """
 An iteration requests an entry of the block table, waits for it, requests the keys and values, waits, computes. Much of
 that time is *latency*, the time from a request to the arrival of the data. A program that waits has only one tile on
-its way. Every idea in this lesson does one of three things: **read and compute less, work in larger units, or keep enough loads in
-flight**.
+its way. Every idea in this lesson does one of three things: **read and compute less, work in larger units, or keep
+enough loads in flight**.
 
 > **streaming multiprocessor**: one of the many processors of a GPU (SM), with its own arithmetic units and its own
 > small, fast memory. A program runs on one of them, and each runs several programs at the same time. We simply call it
@@ -202,8 +203,8 @@ and one product of them gives all scores. The output is another product, of the 
 | `tl.trans(a)` | `a` with its axes swapped |
 | `tl.full([N], float("-inf"), tl.float32)` | a tile with this value everywhere; what a loop updates starts as a tile, not as a scalar |
 
-A tensor core multiplies 16 rows at a time. So `BLOCK_M`, the number of rows, is a power of two and at least 16, and rows
-past the last query head are padding: with the 4 of a Llama, 12 rows. Padding costs arithmetic but no bytes.
+A tensor core multiplies 16 rows at a time. So `BLOCK_M`, the number of rows, is a power of two and at least 16, and
+rows past the last query head are padding: with the 4 of a Llama, 12 rows. Padding costs arithmetic but no bytes.
 
 ## Build 2: a group of heads, a tile of keys
 
@@ -215,9 +216,9 @@ show_source(attend_blocks, decode_heads_kernel)
 
 # %% [markdown]
 """
-**Exercise 08.2: `decode_groups_kernel`.** Program (h, i) computes **all query heads of KV head h**, for sequence i: axis 0
-of the grid counts KV heads, axis 1 sequences. As in lesson 07, neighboring query heads share a KV head. The stub's
-docstring describes the parameters; the ones in capitals are constants.
+**Exercise 08.2: `decode_groups_kernel`.** Program (h, i) computes **all query heads of KV head h**, for sequence i:
+axis 0 of the grid counts KV heads, axis 1 sequences. As in lesson 07, neighboring query heads share a KV head. The
+stub's docstring describes the parameters; the ones in capitals are constants.
 
 - Load every key and every value of the sequence exactly once, BLOCK_N positions per iteration, in one `tl.load` of keys
   and one of values. Load no slot that holds no token: it may contain NaN.
@@ -327,9 +328,9 @@ draw_bars({name: step["us"] for name, step in of_second.items()}, "µs", THREE[1
 
 # %% [markdown]
 """
-**Idea 1 alone** makes the single sequence slower, for a quarter of the bytes. Each program still has 512 iterations, and
-each now computes four rows: 3.1 µs instead of 1.8. The arithmetic that 32 processors shared is left to 8. The second
-case has 512 programs, enough for all processors, and gets 1.8 times as fast.
+**Idea 1 alone** makes the single sequence slower, for a quarter of the bytes. Each program still has 512 iterations,
+and each now computes four rows: 3.1 µs instead of 1.8. The arithmetic that 32 processors shared is left to 8. The
+second case has 512 programs, enough for all processors, and gets 1.8 times as fast.
 
 **Idea 2 on top of it** doesn't pay: with 32 keys the second case gets 17% slower, the third 13% faster. In the single
 sequence an iteration takes 3.1, 6.0 and 12.3 µs for 16, 32 and 64 keys: about 190 ns per key, whatever the tile. So
@@ -546,9 +547,9 @@ them. The shorter the sequence, the larger the share of that round trip.
 
 ### Build 3 (optional): merge
 
-**Exercise 08.3: `merge_kernel`.** Program (h, i) merges query head h of sequence i: axis 0 of the grid counts query heads,
-axis 1 sequences. There are `tl.num_programs(0)` query heads. The stub's docstring describes the parameters; T is the
-number of new tokens in the batch.
+**Exercise 08.3: `merge_kernel`.** Program (h, i) merges query head h of sequence i: axis 0 of the grid counts query
+heads, axis 1 sequences. There are `tl.num_programs(0)` query heads. The stub's docstring describes the parameters; T is
+the number of new tokens in the batch.
 
 Both partial tensors are contiguous. So the index of a split in `partial_lse` is (token × query heads + head) ×
 NUM_SPLITS + split, and its attention starts at HEAD_DIM times that in `partial_out`.
@@ -843,8 +844,8 @@ for tile in range(num_tiles):
 """
 ### Build 5 (optional): find the sequence of a tile
 
-**Exercise 08.5: `find_seq_idx(tile, cu_seqlens_q, num_seqs, BLOCK_Q)`**, a function that kernels call. `tile` is an int,
-`cu_seqlens_q` a pointer to `num_seqs` + 1 integers, `BLOCK_Q` a constant. Return the index of the sequence: the
+**Exercise 08.5: `find_seq_idx(tile, cu_seqlens_q, num_seqs, BLOCK_Q)`**, a function that kernels call. `tile` is an
+int, `cu_seqlens_q` a pointer to `num_seqs` + 1 integers, `BLOCK_Q` a constant. Return the index of the sequence: the
 **last** one whose first tile, cu_seqlens_q[i] // BLOCK_Q + i, is at most `tile`. (The rule also holds for a tile that
 finds no tokens.)
 

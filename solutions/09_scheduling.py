@@ -733,8 +733,8 @@ Here are eight requests, two batch slots, and a budget of 32.
 
 > **interactive request**: a request with a user who is waiting for the answer and reads it as it is generated.
 
-The others are *offline*, such as a job that runs overnight. E is an offline request from a customer who pays for tier 0.
-F is the opposite: interactive, but tier 1. None of the three policies looks at whether a request is interactive.
+The others are *offline*, such as a job that runs overnight. E is an offline request from a customer who pays for tier
+0. F is the opposite: interactive, but tier 1. None of the three policies looks at whether a request is interactive.
 """
 
 # %%

@@ -719,8 +719,8 @@ Stepper(lambda i: draw_pressure(fork_steps[i]), count=len(fork_steps), start=0, 
 # %% [markdown]
 """
 The last sequence that still uses the old block is its only user, and needs no copy. The first three blocks of the
-prompt are stored once. The fourth has room for the first tokens of the answer, so it differs, and so does the fifth: 3 +
-4 × 2 = 11.
+prompt are stored once. The fourth has room for the first tokens of the answer, so it differs, and so does the fifth: 3
++ 4 × 2 = 11.
 """
 
 # %%

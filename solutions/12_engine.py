@@ -172,8 +172,8 @@ settings: a row of `logits` and one value of each setting. Return the pair (prob
 [N, vocabulary]: `tokens[i, j]` is drawn with `probabilities[i, j]`. The likeliest token comes first in each row; of two
 equally likely ones, the smaller token id.
 
-- Temperature comes first, then `top_k`, then `top_p`, which is a share of what `top_k` leaves. What each cut leaves adds
-  up to 1 again. `top_k` may be larger than the vocabulary.
+- Temperature comes first, then `top_k`, then `top_p`, which is a share of what `top_k` leaves. What each cut leaves
+  adds up to 1 again. `top_k` may be larger than the vocabulary.
 - `top_p` cuts a token if the tokens before it already add up to `top_p` or more. So the token that reaches `top_p`
   stays, and so does the likeliest.
 - A token that is cut stays in its row, with the probability 0. The order of the tokens with 0 doesn't matter.

@@ -304,8 +304,8 @@ blocks, the loop first waits for the step in flight.
 
 ### Build: one turn of the loop
 
-**Exercise 13.3: `overlapped_step(loop)`.** It launches the next step, if there is something to compute, and deals with the
-step that was in flight, if there was one. It returns the list of the sequences that have finished. `loop` has:
+**Exercise 13.3: `overlapped_step(loop)`.** It launches the next step, if there is something to compute, and deals with
+the step that was in flight, if there was one. It returns the list of the sequences that have finished. `loop` has:
 
 | | |
 |---|---|
@@ -835,11 +835,11 @@ predict("13.g", ...)  # tokens
 
 # %% [markdown]
 """
-**Exercise 13.5: `least_padding(histogram, max_graphs)`.** `histogram` is a dict: tokens of a step → how many steps have so
-many. Return at most `max_graphs` sizes, as an ascending list of ints. The last one must have room for every step. Each
-step is padded to the smallest size that has room for it. Make the sum of the padding of all steps as small as possible.
-If several lists reach that, any of them will do. There may be hundreds of different numbers of tokens, and a dozen
-graphs: too many choices to try them all.
+**Exercise 13.5: `least_padding(histogram, max_graphs)`.** `histogram` is a dict: tokens of a step → how many steps have
+so many. Return at most `max_graphs` sizes, as an ascending list of ints. The last one must have room for every step.
+Each step is padded to the smallest size that has room for it. Make the sum of the padding of all steps as small as
+possible. If several lists reach that, any of them will do. There may be hundreds of different numbers of tokens, and a
+dozen graphs: too many choices to try them all.
 
 Example: for `{1: 1, 2: 1, 10: 1}` and two graphs, the answer is `[2, 10]`: one token of padding. `[1, 10]` would pad
 eight.
@@ -940,9 +940,9 @@ show_source(engine_fits)
 One try takes seconds, or minutes with a large model, so we don't want to try every size from 1 to 64. If one size
 fits, all smaller ones do.
 
-**Exercise 13.6: `largest_that_fits(fits, most)`.** `fits(size)` returns True or False. If it is True for a size, it is True
-for all smaller sizes. `most` is the largest size worth trying, 1 or more. Return the largest size from 1 to `most` that
-fits, as an int, or 0 if not even 1 fits.
+**Exercise 13.6: `largest_that_fits(fits, most)`.** `fits(size)` returns True or False. If it is True for a size, it is
+True for all smaller sizes. `most` is the largest size worth trying, 1 or more. Return the largest size from 1 to `most`
+that fits, as an int, or 0 if not even 1 fits.
 
 Call `fits` only with integers from 1 to `most`, and never twice with the same one. Halve the remaining range with each
 try: for `most` = 64, seven tries are always enough. (The check allows one more.)

@@ -324,8 +324,8 @@ And a request that waits in the queue sends nothing at all. So the server has to
 
 ## Build 3: a client that leaves
 
-**Exercise 14.3: the coroutine `stream_until_gone(add, receive, send)`**, which notices. It returns True if all tokens were
-sent, and False if the client left. You may use `send_all`.
+**Exercise 14.3: the coroutine `stream_until_gone(add, receive, send)`**, which notices. It returns True if all tokens
+were sent, and False if the client left. You may use `send_all`.
 
 - The client may leave at any time, also while `add` or `send` waits. The work then ends *at once*. Messages of other
   types mean nothing here.
@@ -498,9 +498,9 @@ give up, and ask again.
 
 The remedy is to refuse *at once* what can't be served in time, so that a client can ask elsewhere. `AdmissionControl`
 limits the requests in flight, waiting or running. (It can also limit the tokens of their prompts: a few long ones hold
-up all others.) What should the limit be? Say we promise the first token (`ttft` in the code) within half the time of the
-burst. Four run at a time, so the last of N requests in flight waits until N - 4 have ended. Half a burst ends 8. So 12
-is the very edge; we take 8, and keep a margin:
+up all others.) What should the limit be? Say we promise the first token (`ttft` in the code) within half the time of
+the burst. Four run at a time, so the last of N requests in flight waits until N - 4 have ended. Half a burst ends 8. So
+12 is the very edge; we take 8, and keep a margin:
 """
 
 # %% tags=["measured"]
@@ -589,9 +589,9 @@ for event in (chunks.role(), chunks.text(" ran", "stop"), chunks.usage(1), chunk
 
 # %% [markdown]
 """
-**Exercise 14.4: `sse_events(head, batches, prompt_tokens=None)`**, a generator that decides which event is due when, for
-one chat. `head` is for `ChatChunks`. `batches` yields lists of `NewToken`, like those of a stream of `AsyncEngine`, but
-in a plain loop: each token has `.text` and `.finish_reason`, which is None for all but the very last token.
+**Exercise 14.4: `sse_events(head, batches, prompt_tokens=None)`**, a generator that decides which event is due when,
+for one chat. `head` is for `ChatChunks`. `batches` yields lists of `NewToken`, like those of a stream of `AsyncEngine`,
+but in a plain loop: each token has `.text` and `.finish_reason`, which is None for all but the very last token.
 
 - No event goes out before the first batch is there. Then comes the role, and one text event for each batch, as soon as
   it is there.
@@ -617,9 +617,9 @@ from lessons_lib.serving.http.chat_events import sse_events
 """
 ### Optional: what to refuse
 
-**Exercise 14.5: two methods of `AdmissionControl`.** It counts the requests in flight, waiting or running, and the tokens
-of their prompts. Both have a limit: many short prompts fill the queue, and a few long ones hold up all the others.
-`None` is no limit, and a limit may be reached.
+**Exercise 14.5: two methods of `AdmissionControl`.** It counts the requests in flight, waiting or running, and the
+tokens of their prompts. Both have a limit: many short prompts fill the queue, and a few long ones hold up all the
+others. `None` is no limit, and a limit may be reached.
 
 - `_check_room(num_prompt_tokens)`: if that many more tokens would bring `self.num_prompt_tokens` above its limit, it
   raises `self._overloaded(what, 0, too_many)`. `too_many` is by how many, and `what` is a text for people.
@@ -1047,7 +1047,8 @@ tokens. It returns whether to take the request.
 
 The scoreboard runs your rule next to the reference, on seeds that you haven't seen. 100 % is the goodput at the knee.
 The last two columns show what a rule does to short and to long prompts. The rule below doesn't look at the length, and
-its two columns differ by eight points all the same, so small differences mean nothing. Is your rule one that you would want to be served by?
+its two columns differ by eight points all the same, so small differences mean nothing. Is your rule one that you would
+want to be served by?
 """
 
 

@@ -135,8 +135,8 @@ replica; then the least loaded one gets it. In both cases ties go to the smaller
 then to the first. Change nothing.
 
 Example: the prompt has blocks a, b, c, and the limit is 2. Replica 0 was sent a, b and serves 5 requests. Replica 1 was
-sent b, c and serves 3. Replica 0 matches two blocks; replica 1 matches none, because a is missing. 5 is not more than 3 +
-2, so the answer is 0. With a limit of 1 it is 1.
+sent b, c and serves 3. Replica 0 matches two blocks; replica 1 matches none, because a is missing. 5 is not more than 3
++ 2, so the answer is 0. With a limit of 1 it is 1.
 """
 
 # %% exercise="15.1"
@@ -323,10 +323,10 @@ from lessons_lib.serving.failover import relay
 """
 ### Kill one
 
-Now for real. Six streams, A to F, with your `relay` and your `choose_replica` (the reference's, if yours fails its check) with a
-limit of 1. The prompts of A, B
-and C begin with one text, those of D, E and F with another; each of the two fills two blocks and a part of a third.
-First, what the answers should be: 48 greedy tokens for each, from an engine that serves it alone.
+Now for real. Six streams, A to F, with your `relay` and your `choose_replica` (the reference's, if yours fails its
+check) with a limit of 1. The prompts of A, B and C begin with one text, those of D, E and F with another; each of the
+two fills two blocks and a part of a third. First, what the answers should be: 48 greedy tokens for each, from an engine
+that serves it alone.
 """
 
 # %%
@@ -341,10 +341,11 @@ for name, text, tokens in zip(requests, texts, alone):
 
 # %% [markdown]
 """
-The next cell starts two servers (lesson 14): two processes, each with a model and an engine of its own. `ProcessReplica`
-turns the events of a server into chunks. The readers take turns: in each round, each of them, from A to F, takes one
-chunk. After nine rounds, the process of replica 1 is killed, as the operating system does when memory runs out. Both
-processes end with the cell, also after an error. It takes about ten seconds, most of them to start the servers.
+The next cell starts two servers (lesson 14): two processes, each with a model and an engine of its own.
+`ProcessReplica` turns the events of a server into chunks. The readers take turns: in each round, each of them, from A
+to F, takes one chunk. After nine rounds, the process of replica 1 is killed, as the operating system does when memory
+runs out. Both processes end with the cell, also after an error. It takes about ten seconds, most of them to start the
+servers.
 
 Which streams will replica 1 serve? Decide before you run it.
 """
