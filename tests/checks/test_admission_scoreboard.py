@@ -33,5 +33,5 @@ def test_the_limits_never_run_out_and_a_rule_in_between_does():
 def test_what_is_said():
     table = admission_scoreboard(limits_fit)
     assert table.rows[0][1:] == table.rows[1][1:] and table.rows[1][2] == "0"
-    assert "admitted nothing" in admission_scoreboard(lambda *_: False).caption
-    assert "doesn't fit" in admission_scoreboard(lambda *_: True).caption
+    assert "admitted nothing" in admission_scoreboard(lambda *_: False).verdict
+    assert "doesn't fit" in admission_scoreboard(lambda *_: True).verdict

@@ -27,5 +27,5 @@ def test_the_caches_can_be_read_by_kernels_only():
         assert torch.isnan(k_cache).all()
         return q * v_cache.sum()
 
-    assert "the attention is wrong" in bytes_scoreboard(gathers).caption
-    assert "100%" in bytes_scoreboard(by_groups).caption
+    assert "the attention is wrong" in bytes_scoreboard(gathers).verdict
+    assert "100%" in bytes_scoreboard(by_groups).verdict

@@ -117,4 +117,4 @@ def test_the_table():
     whole, pieces, yours = chunk_scoreboard(RIGHT["shortest first"]).rows
     assert pieces[2:4] == yours[2:4] == [32, 32] < whole[2:4] and float(yours[4]) < float(pieces[4])
     table = chunk_scoreboard(lambda batch, limit, forward=forward: ragged_step(batch, forward))
-    assert table.rows[-1][1:] == ["–"] * 4 and "more than 3" in table.caption
+    assert table.rows[-1][1:] == ["–"] * 4 and "more than 3" in table.verdict

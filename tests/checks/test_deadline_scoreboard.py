@@ -29,4 +29,4 @@ def test_what_a_rule_gets():
 def test_giving_up_what_is_too_late_helps_and_an_error_is_told():
     requests = workload(31)
     assert served_in_time(requests, too_late)[0] > served_in_time(requests, nothing)[0]
-    assert "raised ZeroDivisionError" in deadline_scoreboard(lambda requests: 1 // 0).caption
+    assert "raised ZeroDivisionError" in deadline_scoreboard(lambda requests: 1 // 0).verdict

@@ -33,5 +33,5 @@ def test_what_a_rule_gets_and_what_is_said():
     seen = []
     eviction_scoreboard(lambda block: seen.append(block) or 0)
     assert all(block.uses >= 1 and 1 <= block.last_use <= block.first_use for block in seen)
-    assert "+0.0 percentage points" in eviction_scoreboard(least_recently_used).caption
-    assert "raised ZeroDivisionError" in eviction_scoreboard(lambda block: 1 // 0).caption
+    assert "+0.0 percentage points" in eviction_scoreboard(least_recently_used).verdict
+    assert "raised ZeroDivisionError" in eviction_scoreboard(lambda block: 1 // 0).verdict

@@ -92,7 +92,7 @@ def test_counted_and_computed_positions_agree():
     ],
 )
 def test_wrong_answers_to_questions(answer_all, says):
-    assert says in questions_scoreboard(answer_all).caption
+    assert says in questions_scoreboard(answer_all).verdict
 
 
 def test_the_score_of_waves():
@@ -129,4 +129,4 @@ def test_a_rule_that_looks_at_both_lengths_beats_the_others():
     ],
 )
 def test_wrong_waves(rule, says):
-    assert says in waves_scoreboard(rule).caption
+    assert says in waves_scoreboard(rule).verdict

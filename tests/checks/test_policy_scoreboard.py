@@ -34,7 +34,7 @@ class Mixed:
 def test_what_is_said_of_a_policy(policy, says):
     runs = {each.name: serve(each) for each in (FirstComeFirstServed(), ShortestJobFirst())}
     table = policy_scoreboard(policy, serve, runs)
-    assert says in table.caption
+    assert says in table.verdict
     cost = "least cost first (prompt + 8 × answer)"
     assert [row[0] for row in table.rows] == ["first come, first served", "shortest job first", cost, "yours"]
     assert [row[-1] for row in table.rows[:2]] == ["0%", "100%"]

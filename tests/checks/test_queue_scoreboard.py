@@ -37,5 +37,5 @@ def test_it_counts_what_the_loop_does():
 def test_what_is_said():
     assert queue_scoreboard(first_come).rows[0][1:] == queue_scoreboard(first_come).rows[1][1:]
     longest_last = queue_scoreboard(lambda waiting: waiting.index(min(waiting, key=lambda r: r.max_new_tokens)))
-    assert "by -" in longest_last.caption and "waits longer than" in longest_last.caption
-    assert "IndexError: it returned 99" in queue_scoreboard(lambda waiting: 99).caption
+    assert "by -" in longest_last.verdict and "waits longer than" in longest_last.verdict
+    assert "IndexError: it returned 99" in queue_scoreboard(lambda waiting: 99).verdict

@@ -38,4 +38,4 @@ def test_a_function_that_loads_less_scores_better_but_not_better_than_one_that_k
     ],
 )
 def test_what_is_wrong_is_said(pair, says):
-    assert says in reading_scoreboard(changed(attend_blocks, pair)).caption
+    assert says in reading_scoreboard(changed(attend_blocks, pair)).verdict

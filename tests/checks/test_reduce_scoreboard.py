@@ -26,7 +26,7 @@ def test_neither_way_is_the_best_for_all_sizes():
     table = all_reduce_scoreboard(everything_to_everyone)
     (_, *ring), (_, *yours) = [[row[0], *(float(cell.split()[0]) for cell in row[1:])] for row in table.rows]
     assert yours[0] < ring[0] and yours[1] > ring[1]
-    assert "one decode, 8 KB: " in table.caption
+    assert "one decode, 8 KB: " in table.verdict
 
 
 @pytest.mark.parametrize(
@@ -39,4 +39,4 @@ def test_neither_way_is_the_best_for_all_sizes():
     ],
 )
 def test_what_is_wrong_is_said(function, says):
-    assert says in all_reduce_scoreboard(function).caption
+    assert says in all_reduce_scoreboard(function).verdict

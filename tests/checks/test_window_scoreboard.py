@@ -102,4 +102,4 @@ def test_the_table():
     assert name == "yours" and int(pieces.replace(",", "")) < int(calls.replace(",", "")) < int(mask.replace(",", ""))
     assert int(operators) < 60 and share.endswith("%") and 0.3 < float(largest) < 4
     table = window_scoreboard(WRONG["no window"])
-    assert table.rows[-1][1:] == ["–"] * 4 and "no window" in table.caption
+    assert table.rows[-1][1:] == ["–"] * 4 and "no window" in table.verdict

@@ -505,6 +505,23 @@ def test_a_long_path_may_go_on_in_the_next_line():
     assert "".join(long.itertext()) == name and len(long.findall("wbr")) == 4 and not short.findall("wbr")
 
 
+def test_a_verdict_stands_below_the_rows():
+    bundle = Table(("way", "steps"), [("yours", 3)], "Two ways", verdict="Yours: `3` of <4>.")._repr_mimebundle_()
+    assert bundle["text/plain"].splitlines()[-1] == "Yours: `3` of <4>."
+    html = bundle["text/html"]
+    assert html.index("</table>") < html.index("Yours: <code>3</code> of &lt;4&gt;.")
+    assert "<p>" not in Table(("n",), [(1,)])._repr_mimebundle_()["text/html"]
+
+
+def test_a_line_of_a_list_of_short_items_ends_between_two_of_them():
+    def words_of(*cells):
+        return [td.text for td in styled(Table(("step", *"abc"), [(1, *cells)]), "tbody/tr/td")]
+
+    listed, sentence, single = words_of("A 17, B 5", "A decodes, and B is in its prompt", "A 17")
+    assert listed == "A\N{NO-BREAK SPACE}17, B\N{NO-BREAK SPACE}5"
+    assert sentence == "A decodes, and B is in its prompt" and single == "A 17"
+
+
 def styled(table, path):
     return ET.fromstring(table._repr_mimebundle_()["text/html"]).findall(path)
 

@@ -114,6 +114,6 @@ def questions_scoreboard(answer_all: Callable[..., list[list[int]]]) -> Table:
             ["yours", yours],
             ["fewest possible", f"{sum(map(fewest_positions, sets)):,}"],
         ],
-        caption=f"{len(SEEDS)} hidden documents of {DOCUMENT_TOKENS} tokens, {len(sets[0].questions)} questions each. "
-        f"{verdict}",
+        caption=f"{len(SEEDS)} hidden documents of {DOCUMENT_TOKENS} tokens, {len(sets[0].questions)} questions each",
+        verdict=verdict,
     )

@@ -97,9 +97,10 @@ def waves_scoreboard(rule: Rule) -> Table:
     try:
         yours, verdict = _scores_of(rule), ""
     except Exception as error:
-        yours, verdict = ["–"] * 3, f" Yours raised {type(error).__name__}: {error}"
+        yours, verdict = ["–"] * 3, f"Yours raised {type(error).__name__}: {error}"
     return Table(
         ["waves", "wasted cells", "wasted, if half of the answers end early", "steps until an answer is returned"],
         [["in order of arrival", *arrival], ["sorted by max_tokens", *by_limit], ["yours", *yours]],
-        caption=f"{len(SEEDS)} hidden workloads of {NUM_REQUESTS} requests, {BATCH_SIZE} batch slots.{verdict}",
+        caption=f"{len(SEEDS)} hidden workloads of {NUM_REQUESTS} requests, {BATCH_SIZE} batch slots",
+        verdict=verdict,
     )

@@ -131,5 +131,6 @@ def queue_scoreboard(next_request: Rule) -> Table:
     return Table(
         columns=["rule", "mean queue time, steps", "longest queue time, steps"],
         rows=rows,
-        caption=f"{len(SEEDS)} hidden workloads of {NUM_REQUESTS} requests, {NUM_SLOTS} slots. {verdict}",
+        caption=f"{len(SEEDS)} hidden workloads of {NUM_REQUESTS} requests, {NUM_SLOTS} slots",
+        verdict=verdict,
     )

@@ -138,6 +138,6 @@ def admission_scoreboard(may_admit: Rule) -> Table:
     return Table(
         columns=["a request is admitted when", "steps", "restarts"],
         rows=rows,
-        caption=f"{len(SEEDS)} hidden workloads of {NUM_REQUESTS} requests, {NUM_BLOCKS} blocks of {BLOCK_SIZE}. "
-        + verdict,
+        caption=f"{len(SEEDS)} hidden workloads of {NUM_REQUESTS} requests, {NUM_BLOCKS} blocks of {BLOCK_SIZE}",
+        verdict=verdict,
     )

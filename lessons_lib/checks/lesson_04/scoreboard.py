@@ -210,8 +210,8 @@ def window_scoreboard(attention: Attention) -> Table:
     return Table(
         columns=["way", "score cells computed", "of these visible", "operators", "largest tensor, MiB"],
         rows=[*([name, *_cells(counts, visible)] for name, counts in rows.items()), ["yours", *cells]],
-        caption=f"{len(lengths)} sequences, {sum(lengths):,} tokens, window {WINDOW}; {visible:,} cells are visible. "
-        + verdict,
+        caption=f"{len(lengths)} sequences, {sum(lengths):,} tokens, window {WINDOW}; {visible:,} cells are visible",
+        verdict=verdict,
     )
 
 

@@ -101,7 +101,8 @@ def reading_scoreboard(attend) -> Table:
             ["every key, fewest values (knows the weights)", *_cells(fewest)],
         ],
         caption=f"Bytes of keys and values loaded, as a share of those in the cache; {NUM_TOKENS} tokens in blocks of "
-        f"{BLOCK_SIZE}. {verdict}",
+        f"{BLOCK_SIZE}",
+        verdict=verdict,
     )
 
 

@@ -129,11 +129,11 @@ def bytes_scoreboard(decode: Callable) -> Table:
     try:
         scores["yours"] = [batch.bytes_of(decode) for batch in batches]
         share = sum(scores["yours"]) / sum(scores["one program per group"])
-        caption = f"Yours moves {share:.0%} of the bytes of one program per group"
+        verdict = f"Yours moves {share:.0%} of the bytes of one program per group."
     except NotImplementedError:
-        caption = "Your kernel isn't written yet"
+        verdict = "Your kernel isn't written yet."
     except Exception as error:
-        caption = f"Yours raised {type(error).__name__}: {error}"
+        verdict = f"Yours raised {type(error).__name__}: {error}"
     columns = [f"{len(rest)} sequences, {shared} shared blocks" for shared, rest in BATCHES]
     rows = [[name, *counts, sum(counts)] for name, counts in scores.items()]
-    return Table(columns=["bytes loaded and stored", *columns, "all"], rows=rows, caption=caption)
+    return Table(columns=["bytes loaded and stored", *columns, "all"], rows=rows, verdict=verdict)

@@ -46,7 +46,7 @@ def policy_scoreboard(policy: Any, serve: Callable[[Any], Any], runs: Mapping[st
             if outcome.timed_out
             else f"Your policy raised {type(error).__name__}: {error}"
         )
-    return Table(["policy", "mean latency, s", "p99 latency, s", "longest latency, s", "score"], rows, verdict)
+    return Table(["policy", "mean latency, s", "p99 latency, s", "longest latency, s", "score"], rows, verdict=verdict)
 
 
 def _row(name: str, latency: Spread, found: Mapping[str, Spread]) -> list[str]:

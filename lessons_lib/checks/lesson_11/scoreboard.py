@@ -155,5 +155,6 @@ def eviction_scoreboard(rank: Callable[[CachedBlock], Any]) -> Table:
             ["yours", cell],
             ["farthest next use (knows the future)", f"{best:.1f} %"],
         ],
-        caption=f"{len(SEEDS)} hidden workloads of {NUM_REQUESTS} requests, {NUM_BLOCKS} blocks. {verdict}",
+        caption=f"{len(SEEDS)} hidden workloads of {NUM_REQUESTS} requests, {NUM_BLOCKS} blocks",
+        verdict=verdict,
     )

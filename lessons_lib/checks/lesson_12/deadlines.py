@@ -146,7 +146,8 @@ def deadline_scoreboard(rule: Rule) -> Table:
     return Table(
         columns=["given up", "answered in time", "tokens computed for the others"],
         rows=rows,
-        caption=f"{count} requests in {len(SEEDS)} hidden workloads. {verdict}",
+        caption=f"{count} requests in {len(SEEDS)} hidden workloads",
+        verdict=verdict,
     )
 
 

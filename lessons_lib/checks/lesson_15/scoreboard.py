@@ -65,5 +65,6 @@ def routing_scoreboard(rule: Callable[..., Any]) -> Table:
     return Table(
         columns=["rule", "prompt tokens found", "highest load"],
         rows=rows,
-        caption=f"{NUM_REPLICAS} replicas, {len(SEEDS)} hidden workloads. {verdict}",
+        caption=f"{NUM_REPLICAS} replicas, {len(SEEDS)} hidden workloads",
+        verdict=verdict,
     )

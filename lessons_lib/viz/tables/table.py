@@ -15,6 +15,7 @@ _ONLY_A_NUMBER = re.compile(r"^[-+−]?[\d.,]+( ?%)?$")
 _NOTHING = ("", "-", "–", "—")
 _LONG_TEXT = 30  # characters; a shorter text needs no room of its own
 _SHORT_NAME = 16  # characters; names of rows that are no longer stay in one line
+_SHORT_ITEM = 12  # characters; in a list of items that are no longer, such as "A 17, B 5", a line ends between two
 # Where a wide table scrolls, its caption stays in sight, in as many lines as the window needs.
 _CAPTION_STYLE = "text-align:left;position:sticky;left:0;max-width:calc(100vw - 4em)"
 _CAPTION_EM = 26  # a narrow table leaves a long caption so much room, a short one half a letter's height per letter
@@ -29,6 +30,7 @@ class Table:
     rows     one sequence of cells per row, one cell per column; the first cell names the row.
              Integers are written with thousands separators, floats with three significant digits, None as "–".
     caption  what the table is about; text in `backticks` is shown as code
+    verdict  what follows from the rows, in a sentence below them
 
     Columns of numbers (or of text that starts with a digit, such as "33 s") are right-aligned; the names of the rows
     only if they are nothing but numbers. Long texts keep a width that can be read in a narrow window, where the table
@@ -38,6 +40,7 @@ class Table:
     columns: Sequence[str]
     rows: Sequence[Sequence[Any]]
     caption: str = ""
+    verdict: str = ""
 
     def __post_init__(self) -> None:
         for n, row in enumerate(self.rows):
@@ -55,7 +58,8 @@ class Table:
             return "  ".join(padded).rstrip()
 
         head = [self.caption] if self.caption else []
-        return "\n".join([*head, line(self.columns), line(["-" * w for w in widths]), *map(line, texts)])
+        foot = [self.verdict] if self.verdict else []
+        return "\n".join([*head, line(self.columns), line(["-" * w for w in widths]), *map(line, texts), *foot])
 
     def _repr_mimebundle_(self, include=None, exclude=None) -> dict[str, str]:
         return {"text/plain": str(self), "text/html": self._html()}
@@ -70,7 +74,8 @@ class Table:
             first = f'<th scope="row" style="{styles[0]}">{_cell_as_html(cells[0])}</th>' if cells else ""
             rest = "".join(f'<td style="{style}">{_cell_as_html(c)}</td>' for c, style in zip(cells[1:], styles[1:]))
             body += f"<tr>{first}{rest}</tr>"
-        return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        verdict = f"<p><strong>{code_as_html(self.verdict)}</strong></p>" if self.verdict else ""
+        return f"<table>{caption}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{verdict}"
 
     def _caption(self) -> str:
         least = min(len(self.caption) // 2 + 1, _CAPTION_EM)
@@ -104,7 +109,10 @@ def _room(is_first: bool, is_flush_right: bool, longest: int) -> str:
 
 
 def _cell_as_html(text: str) -> str:
-    """A long path or name may go on in the next line after each `/` and `_`."""
+    """A long path or name may go on in the next line after each `/` and `_`, a list of short items between two."""
+    items = text.split(", ")
+    if len(items) > 1 and max(map(len, items)) <= _SHORT_ITEM:
+        text = ", ".join(item.replace(" ", "\N{NO-BREAK SPACE}") for item in items)
     breakable = _LONG_NAME.sub(lambda name: re.sub(r"([/_])(?=\w)", r"\1<wbr/>", name[0]), escape(text))
     return marks_as_html(breakable)
 
