@@ -276,6 +276,8 @@ def test_cells_with_processors_without_work_and_only_they_are_hatched():
     assert hatched[0] == by_title["1 sequence"] and len(hatched) == 2  # the other is the legend's
     fills = [e.get("fill") for e, t in titled(picture)]
     assert len(set(fills)) == 2 and fills[0] == fills[1] != fills[2]  # from one program a processor on, more are darker
+    legend = [e.get("fill") for e in elements(picture, "rect") if e.get("height") == "18"]
+    assert legend.count(fills[0]) == 2, "one is hatched, the other isn't"
 
 
 @pytest.mark.parametrize("batches, contexts, processors", [([], [1], 1), ([1], [], 1), ([1], [1], 0)])

@@ -96,6 +96,7 @@ def _legend(d: Drawing, y: float, kv_heads: int, processors: int) -> float:
     x = 16.0
     for heat, hatched, words in (
         (0.0, True, "fewer programs than processors"),
+        (0.0, False, "1 for each processor"),
         (_DARKEST, False, f"{_ENOUGH} and more for each processor"),
     ):
         draw_heat_cell(d, x, y + 24, 22, 18, HeatCell("", heat, "", hatched=hatched))
