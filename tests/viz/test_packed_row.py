@@ -109,6 +109,15 @@ def test_every_token_has_a_cell_with_its_tag():
         assert text in shown
 
 
+def test_in_a_long_row_a_tag_stands_where_a_sequence_or_a_line_begins_or_ends_and_every_fifth():
+    step = step_of([1, 70], [7, 3])
+    row = itertools.takewhile(lambda text: "a tag counts on" not in text, (text or "" for text in texts(step)))
+    shown = [text for text in row if re.fullmatch(r"[AB] \d+", text)]
+    begins_or_ends = {3, 22, 42, 62, 72}  # 20 cells a line, and the first is A's
+    assert shown == ["A 7", *(f"B {p}" for p in range(3, 73) if p % 5 == 0 or p in begins_or_ends)]
+    assert "a tag counts on" in draw_packed_step(step, decode).svg and "a tag counts on" not in draw_packed_step(MIXED, decode).svg
+
+
 def test_the_last_token_of_each_sequence_is_marked_and_its_new_token_stands_above_it():
     marked = [title for title in titles(MIXED) if "its logits are kept" in title]
     assert [title.split(" of")[0] for title in marked] == ["index 0", "index 1", "index 4"]

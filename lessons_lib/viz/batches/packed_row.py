@@ -16,6 +16,8 @@ _ROOM = WIDTH - _LEFT - _RIGHT
 _HEIGHT = 36  # of a token's cell
 _NARROWEST, _WIDEST = 39.0, 72.0
 _MOST_CELLS = 120  # a longer row is drawn as one strip, one run per sequence
+_MOST_TAGS = 60  # in a longer row, a tag is written where a sequence or a line begins or ends, and every so often
+_TAG_EVERY = 5
 _MOST_ENTRIES = 12  # with more requests, each gets a shorter entry
 _OUTPUT, _TICKS = 28, 18  # heights of the bands above and below a line of cells
 
@@ -37,6 +39,7 @@ def draw_packed_step(step: PackedStep, decode: Callable[[int], str]) -> Picture:
         y = _cells(d, step, [show_token(decode(token)) for token in step.packed.input_ids.tolist()], outputs, y + 8)
         lines = math.ceil(count / _columns(count)[0])
         sign = (f"one row, drawn in {lines} lines · " if lines > 1 else "") + "framed"
+        sign = ("a tag counts on up to the next one · " if count > _MOST_TAGS else "") + sign
     else:
         y, sign = _strip(d, step, outputs, y + 8), "with an edge"
     d.text(
@@ -121,9 +124,12 @@ def _cells(d: Drawing, step: PackedStep, tokens: list[str], outputs: list[str], 
         d.text(_LEFT - 10, y + 26, "its tag", 11, "end", fill=SOFT_INK)
         for index in indices:
             x, name = _LEFT + (index - start) * width, step.names[owners[index]]
+            is_last, begins = index in output_of, index == start or index in bounds
             with d.marked([(name,)]):
-                _token_cell(d, name, tokens[index], positions[index], index, index in output_of, x, y, width - 1.5)
-            if index in output_of:
+                _token_cell(d, name, tokens[index], positions[index], index, is_last, x, y, width - 1.5)
+                if len(tokens) <= _MOST_TAGS or begins or is_last or positions[index] % _TAG_EVERY == 0:
+                    _tag(d, name, positions[index], x, y, width - 1.5)
+            if is_last:
                 new, output = output_of[index]
                 # The chip may extend left over its own sequence's cells, but not over another's.
                 room = width * min(new, index - start + 1) - 1.5
@@ -150,7 +156,7 @@ def _on_line(bound: int, indices: range, count: int) -> bool:
 def _token_cell(
     d: Drawing, name: str, token: str, position: int, index: int, is_last: bool, x: float, y: float, width: float
 ) -> None:
-    fill = mix(color_of(name), "#FFFFFF", 0.35)
+    fill = _pale(name)
     last = "; the last of its sequence, its logits are kept" if is_last else ""
     d.rect(
         x,
@@ -164,16 +170,16 @@ def _token_cell(
         d.lines(f"M{number(x + 1)} {number(y + 1)}h{number(width - 2)}v{_HEIGHT - 2}h{number(2 - width)}z", INK, 2)
     size = _text_size(width)
     d.text(x + width / 2, y + 12, _shorten(token, width - 1, size), size, "middle", on=fill, mono=True)
+
+
+def _tag(d: Drawing, name: str, position: int, x: float, y: float, width: float) -> None:
     tag = f"{name} {position}"
-    d.text(
-        x + width / 2,
-        y + 27,
-        tag if 6.4 * len(tag) < width else str(position),
-        11,
-        "middle",
-        bold=True,
-        on=fill,
-    )
+    text = tag if 6.4 * len(tag) < width else str(position)
+    d.text(x + width / 2, y + 27, text, 11, "middle", bold=True, on=_pale(name))
+
+
+def _pale(name: str) -> str:
+    return mix(color_of(name), "#FFFFFF", 0.35)
 
 
 def _output_chip(d: Drawing, name: str, token: str, right: float, y: float, room: float, arrow: float) -> None:
@@ -208,7 +214,7 @@ def _strip(d: Drawing, step: PackedStep, outputs: list[str], y: float) -> float:
     d.text(_LEFT - 10, y + _OUTPUT + _HEIGHT / 2, "tokens", 11, "end", fill=SOFT_INK)
     y += _OUTPUT
     for name, output, start, end in zip(step.names, outputs, bounds, bounds[1:]):
-        x, size, fill = _LEFT + start * width, (end - start) * width, mix(color_of(name), "#FFFFFF", 0.35)
+        x, size, fill = _LEFT + start * width, (end - start) * width, _pale(name)
         title = (
             f"indices {start} to {end - 1} of the row: request {name}, positions {positions[start]} to "
             f"{positions[end - 1]}; new token '{output}'"
