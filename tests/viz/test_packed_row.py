@@ -115,7 +115,10 @@ def test_in_a_long_row_a_tag_stands_where_a_sequence_or_a_line_begins_or_ends_an
     shown = [text for text in row if re.fullmatch(r"[AB] \d+", text)]
     begins_or_ends = {3, 22, 42, 62, 72}  # 20 cells a line, and the first is A's
     assert shown == ["A 7", *(f"B {p}" for p in range(3, 73) if p % 5 == 0 or p in begins_or_ends)]
-    assert "a tag counts on" in draw_packed_step(step, decode).svg and "a tag counts on" not in draw_packed_step(MIXED, decode).svg
+    assert (
+        "a tag counts on" in draw_packed_step(step, decode).svg
+        and "a tag counts on" not in draw_packed_step(MIXED, decode).svg
+    )
 
 
 def test_the_last_token_of_each_sequence_is_marked_and_its_new_token_stands_above_it():
