@@ -21,6 +21,7 @@ from lessons_lib.recording.serving import record_run
 
 FAMILIES = ["gpt2", "llama", "qwen2"]
 STORY_REQUESTS = by_day(14, 36)  # of the bundled model
+TINY_REQUESTS = by_day(30, 50)  # of each small model
 
 
 @functools.cache
@@ -96,7 +97,7 @@ def test_one_row_on_the_bundled_model():
 
 @functools.cache
 def tiny_requests(family):
-    prompts, max_tokens_each = ragged_requests(50, seed=3)
+    prompts, max_tokens_each = ragged_requests(TINY_REQUESTS, seed=3)
     return (
         prompts,
         max_tokens_each,
@@ -165,7 +166,10 @@ def test_batching_changes_no_token(family, shapes, batch_size, prefill_step):
 @given(
     family=st.sampled_from(FAMILIES),
     arrivals=st.lists(
-        st.tuples(st.integers(0, 49), st.integers(0, 60)), min_size=1, max_size=12, unique_by=lambda arrival: arrival[0]
+        st.tuples(st.integers(0, TINY_REQUESTS - 1), st.integers(0, 60)),
+        min_size=1,
+        max_size=12,
+        unique_by=lambda arrival: arrival[0],
     ),
     max_num_seqs=st.integers(1, 5),
 )

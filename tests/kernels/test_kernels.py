@@ -17,6 +17,7 @@ import torch
 import triton
 import triton.language as tl
 from compiled import Compiled
+from how_many import by_day
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracle import TINY_TOKENIZER, ragged_requests
@@ -48,7 +49,7 @@ from lessons_lib.recording.kernel_accesses import Recorder
 DEVICE = kernel_device()
 DTYPES = [torch.float32, torch.float16] + [torch.bfloat16] * (DEVICE == "cuda")
 TOLERANCE = {torch.float32: 2e-6, torch.float16: 2e-3, torch.bfloat16: 1e-2}
-EXAMPLES = 40 if DEVICE == "cpu" else 12  # on a GPU, nearly every example compiles kernels of its own
+EXAMPLES = by_day(20, 40) if DEVICE == "cpu" else 12  # on a GPU, nearly every example compiles kernels of its own
 
 # name -> arguments of make_case
 CASES = {
