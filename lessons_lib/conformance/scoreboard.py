@@ -20,6 +20,7 @@ from lessons_lib.viz.tables.table import Table
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWX"
 REFERENCE = "the course's engine"
+EXAMPLES = "lessons_lib.conformance.examples"
 
 
 @dataclass(frozen=True)
@@ -120,21 +121,29 @@ class Race:
 
 
 def race(
-    make_engine: MakeEngine, name: str = "your engine", *, seed: int = 0, num_requests: int = 16, rounds: int = 3
+    make_engine: MakeEngine,
+    name: str = "your engine",
+    *,
+    against: tuple[str, MakeEngine] = (REFERENCE, make_reference),
+    seed: int = 0,
+    num_requests: int = 16,
+    rounds: int = 3,
 ) -> Race:
     """Serve one workload with an engine and with the reference, in turns.
 
     Args:
         make_engine: function (model, limits, tokenizer) -> engine.
+        against: name and `make_engine` of the reference.
         seed, num_requests: of the workload.
         rounds: how often each serves it; times are medians.
 
     Raises:
         Broken: an answer isn't that of `generate`, or a request was lost.
     """
-    scores = {name: Score(), REFERENCE: Score()}
+    reference, make_other = against
+    scores = {name: Score(), reference: Score()}
     for _ in range(rounds + 1):  # the first one warms up
-        for score, make in zip(scores.values(), (make_engine, make_reference)):
+        for score, make in zip(scores.values(), (make_engine, make_other)):
             serve(make, workload(seed, num_requests), Limits(), score)
     for score in scores.values():
         del score.rates[0], score.waits[0]
@@ -233,7 +242,8 @@ class _Slots:
 def own_lines(engine: Any) -> int | None:
     """Lines of code of an engine: those of its class's file, or package, and of what they import from `lessons_lib`.
 
-    The contract and other parts of the suite aren't counted. None for a class without a file, such as a notebook's.
+    Of the suite, only the files of an example's classes are counted. None for a class without a file, such as one of a
+    notebook.
     """
     kind = type(engine.engine if isinstance(engine, CourseEngine) else engine)
     try:
@@ -243,7 +253,9 @@ def own_lines(engine: Any) -> int | None:
     if not file.exists():
         return None
     is_own_package = (file.parent / "__init__.py").exists() and not kind.__module__.startswith("lessons_lib.")
-    sources = [each.read_text(encoding="utf-8") for each in (file.parent.rglob("*.py") if is_own_package else [file])]
+    bases = {inspect.getfile(each) for each in kind.__mro__[1:] if each.__module__.startswith(f"{EXAMPLES}.")}
+    files = file.parent.rglob("*.py") if is_own_package else [file, *map(Path, bases - {str(file)})]
+    sources = [each.read_text(encoding="utf-8") for each in files]
     imported: dict[str, int] = {}
     for source in sources:
         for module in imported_modules(source):

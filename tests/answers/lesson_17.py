@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 from fake_peers import FakeVllm
+from transformers import DynamicCache
 
 from answers import Wrong
 from lessons_lib.conformance.adapters import course
@@ -430,6 +431,90 @@ WRONG["17.1"] = [
     Wrong("appends before it checks", alone("appends first"), "a request that was refused is still there"),
 ]
 RIGHT["17.1"] = [alone("none"), of(WithACache), of(SmallEngine)]
+
+
+# 17.7: the cache
+
+
+class Cached(Alone):
+    """A cache by request id, dropped where a request ends; `flaw` is the mistake that it makes."""
+
+    flaw = ""
+
+    def __init__(self, model, limits):
+        super().__init__(model, limits)
+        self.caches = {}
+
+    @torch.inference_mode()
+    def step(self):
+        if not self.queue and self.flaw != "none to step":
+            return []
+        request_id, prompt, answer, params = self.queue[0]
+        key = None if self.flaw == "one cache" else request_id
+        cache = self.caches.setdefault(key, DynamicCache(config=self.model.config))
+        new = answer[-1:] or prompt
+        if self.flaw == "the token before":
+            new = [*prompt, *answer][-2:-1] if answer else prompt
+        if self.flaw == "the last two":
+            new = answer[-2:] or prompt
+        logits = self.model(input_ids=torch.tensor([new]), past_key_values=cache).logits
+        answer.append(token := int(logits[0, -1].argmax()))
+        reason = self.reason(token, prompt, answer, params)
+        if reason:
+            self.queue.popleft()
+            if self.flaw != "kept by id":
+                self.caches.pop(key if self.flaw != "one cache" else "", None)
+        return [NewTokens(request_id, [token], reason)]
+
+
+class DroppedAtTheEnd(Cached):
+    """One cache, which the end of a request empties, but no abort."""
+
+    flaw = "one cache"
+
+    def step(self):
+        events = super().step()
+        if any(each.finish_reason for each in events):
+            self.caches.clear()
+        return events
+
+    def abort(self, request_id):
+        self.queue = deque(each for each in self.queue if each[0] != request_id)
+
+
+class LooksAhead(Cached):
+    """Computes the last token of an answer, too, which nothing needs."""
+
+    @torch.inference_mode()
+    def step(self):
+        for each in (events := super().step()):
+            if each.finish_reason:
+                self.model(input_ids=torch.tensor([each.token_ids]))
+        return events
+
+
+def cached(flaw):
+    return of(type("Cached", (Cached,), {"flaw": flaw}))
+
+
+class CachedWithAbort(Cached):
+    def abort(self, request_id):
+        self.queue = deque(each for each in self.queue if each[0] != request_id)
+        self.caches.pop(request_id, None)
+
+
+WRONG["17.7"] = [
+    Wrong("returns nothing", no_engine, "returned NoneType, which has no `add_request`"),
+    Wrong("no cache", alone("none"), "step 2 of a request computed 6 tokens; 1 would do"),
+    Wrong("the last two tokens", cached("the last two"), "step 3 of a request computed 2 tokens; 1 would do"),
+    Wrong("the token before the newest", cached("the token before"), "Which token does the newest pass continue?"),
+    Wrong("one cache for all", cached("one cache"), "With which one does this one begin?"),
+    Wrong("a cache that is never dropped", cached("kept by id"), "Its id may come again"),
+    Wrong("dropped at the end only", of(DroppedAtTheEnd), "What becomes of it when the request is aborted?"),
+    Wrong("computes the last token", of(LooksAhead), "step 4 of a request computed 2 tokens; 1 would do"),
+    Wrong("a step without requests", cached("none to step"), "Callers may step an engine that has nothing to do"),
+]
+RIGHT["17.7"] = [of(Cached), of(CachedWithAbort), of(WithACache), of(SmallEngine)]
 
 
 # 17.2: the break-in

@@ -13,6 +13,8 @@ from lessons_lib.conformance import production_map
 from lessons_lib.conformance.capstone import engine_of, start_capstone, template
 from lessons_lib.conformance.contract import Engine, Limits
 from lessons_lib.conformance.driver import Broken
+from lessons_lib.conformance.examples.cached_engine import make_cached_engine
+from lessons_lib.conformance.examples.slow_engine import make_engine as make_slow_engine
 from lessons_lib.conformance.examples.small_engine import SmallEngine, make_engine
 from lessons_lib.conformance.export import class_scoreboard, export_page, read_export
 from lessons_lib.conformance.level_table import Judged, judge_package
@@ -132,6 +134,14 @@ def test_wasted_work_shows():
     ]
     assert slow.num_computed > 3 * slow.trace.tokens_useful
     assert slow.trace.tokens_computed == slow.num_computed
+
+
+def test_a_race_against_another_engine():
+    raced = race(make_cached_engine, "mine", against=("slow", make_slow_engine), num_requests=3, rounds=1)
+    mine, slow = raced.scores.values()
+    assert list(raced.scores) == ["mine", "slow"] and mine.num_steps == slow.num_steps
+    assert mine.num_computed == mine.trace.tokens_useful < slow.num_computed / 3
+    assert 0 < mine.num_lines - slow.num_lines < 25  # with those of the class that it extends
 
 
 def test_a_wrong_answer_loses_the_race():

@@ -1,7 +1,7 @@
 """The checks of the engine of lesson 17: the items of its levels, up to the first that doesn't hold."""
 
 from lessons_lib.checks.exercise import Mistake, current_case
-from lessons_lib.conformance.driver import Bench, Broken, BrokenRule, MakeEngine, NotOffered
+from lessons_lib.conformance.driver import Bench, Broken, BrokenRule, MakeEngine, NotOffered, Run
 from lessons_lib.conformance.items import Item
 from lessons_lib.conformance.levels import levels_up_to
 from lessons_lib.conformance.oracle import a_prompt
@@ -16,7 +16,79 @@ def check_first_level(make_engine: MakeEngine) -> None:
     check_up_to("answers", make_engine)
     _check_waiting(make_engine)
     for item in (item for level in levels_up_to("small") for item in level.items if item.name in _EDGES):
-        _not_offered(item, make_engine)
+        try:
+            _not_offered(item, make_engine)
+        except (Mistake, NotImplementedError):
+            raise
+        except Exception as error:
+            raise Mistake(
+                f"your engine raised {type(error).__name__}: {error}.",
+                case=current_case.text,
+                idea="Callers may step an engine that has nothing to do, and offer it a prompt that doesn't fit. "
+                "`step` returns [] then, and `add_request` raises ValueError.",
+            ) from error
+
+
+def check_cached_engine(make_engine: MakeEngine) -> None:
+    """Requests one after the other: each token is computed once, and no cache outlives its request. Then as above."""
+    bench = Bench(_checked(make_engine), byte_tokenizer())
+    try:
+        run = bench.run()
+        _serve_and_count(run, "a", 5, "the first request of an engine", "Which token does the newest pass continue?")
+        own = "A cache belongs to one request. "
+        _serve_and_count(run, "b", 6, "the second request of an engine", f"{own}With which one does this one begin?")
+        again = f"{own}What becomes of it when the request ends? Its id may come again."
+        _serve_and_count(run, "a", 7, "a request with the id of one that has ended", again)
+        if _can_abort(run):
+            after = f"{own}What becomes of it when the request is aborted?"
+            _serve_and_count(run, "d", 8, "the request after one that was aborted while it ran", after)
+    finally:
+        bench.close()
+    check_first_level(make_engine)
+
+
+def _serve_and_count(run: Run, name: str, num_prompt: int, what: str, idea: str) -> None:
+    """Serve a request that wants four tokens; a step may compute the tokens that no step before has computed."""
+    case = f"{what}: a prompt of {num_prompt} tokens, and an answer of 4"
+    current_case.text = case
+    prompt, passes = a_prompt(num_prompt, ord(name)), run.watch.passes
+    passes.clear()
+    first_step = run.steps
+    computed_before = 0
+    try:
+        run.add(prompt, 4, name=name, ignore_eos=True)
+        served = run.requests[name]
+
+        def check_passes() -> None:
+            nonlocal computed_before
+            needed = num_prompt + max(0, len(served.tokens) - 1)
+            if sum(passes) > needed:
+                raise Mistake(
+                    f"step {run.steps - first_step} of a request computed {sum(passes) - computed_before} tokens; "
+                    f"{needed - computed_before} would do.",
+                    case=case,
+                    idea="Give the model the tokens that its cache doesn't hold yet, and no others: first the prompt, "
+                    "then the newest token alone. The last token of an answer is never computed.",
+                )
+            computed_before = sum(passes)
+
+        run.run_out(check_passes)
+        run.check_answers()
+    except Broken as error:
+        raise Mistake(f"{what} doesn't get its answer. {error}", case=case, idea=idea) from error
+
+
+def _can_abort(run: Run) -> bool:
+    """Abort a request after its second step; False if the engine can't yet."""
+    run.add(a_prompt(5, 1), 4, name="c", ignore_eos=True)
+    run.step()
+    run.step()
+    try:
+        run.abort("c")
+    except (AttributeError, NotImplementedError):
+        run.run_out()
+        return False
+    return True
 
 
 def check_small_size(make_engine: MakeEngine) -> None:
@@ -88,7 +160,7 @@ def _not_offered(item: Item, make_engine: MakeEngine) -> str:
     try:
         item.test(bench)
     except Broken as error:
-        idea = "" if isinstance(error, BrokenRule) else f"Lesson {item.lesson} has it."
+        idea = "" if isinstance(error, BrokenRule) else f"Lesson {item.lesson} is about this."
         raise Mistake(f"`{item.name}` is broken. {item.sentence}.", case=str(error), idea=idea) from error
     except NotOffered as error:
         return f"{item.name}: {error}"

@@ -25,7 +25,7 @@ class SlowEngine:
         if not self.requests:
             return []
         request_id, prompt, answer, params = self.requests[0]
-        token = int(self.model(input_ids=torch.tensor([prompt + answer])).logits[0, -1].argmax())
+        token = self.next_token(prompt, answer)
         answer.append(token)
         is_end = token in params.stop_token_ids or (token == self.limits.eos_token_id and not params.ignore_eos)
         is_full = len(answer) == params.max_tokens or len(prompt) + len(answer) == self.limits.max_model_len
@@ -33,6 +33,9 @@ class SlowEngine:
         if reason:
             self.requests.popleft()
         return [NewTokens(request_id, [token], reason)]
+
+    def next_token(self, prompt: list[int], answer: list[int]) -> int:
+        return int(self.model(input_ids=torch.tensor([prompt + answer])).logits[0, -1].argmax())
 
     def abort(self, request_id: str) -> None:
         self.requests = deque(each for each in self.requests if each[0] != request_id)
