@@ -4,8 +4,9 @@
 
 **What does a model compute to write one token, and how much of that has it computed before?**
 
-90 minutes · difficulty: easy · routes: *ideas* (00–06, 17), *kernels* (00, 02–08, 13), *serving* (00–03, 05, 06, 09–12, 14–17) · you need: Python and a
-little PyTorch (what a tensor's shape is, what `argmax` does). You don't need to know anything about serving.
+90 minutes · difficulty: easy · routes: *ideas* (00–06, 17), *kernels* (00, 02–08, 13), *serving* (00–03, 05, 06,
+09–12, 14–17) · you need: Python and a little PyTorch (what a tensor's shape is, what `argmax` does). You don't need to
+know anything about serving.
 
 You'll write a loop that continues a text, twice. The first version recomputes everything for every token. In between,
 you'll see on four tokens why most of that is unnecessary. The second version keeps what it has computed, and writes the
@@ -39,6 +40,9 @@ print(f"{model.num_parameters():,} weights, {tokenizer.vocab_size:,} tokens in t
 Each weight of this model is a *float32*, a number of 4 bytes. On GPUs, *bfloat16*, with 2 bytes, is more common.
 
 ## The problem
+
+A model writes one token per call, and every token depends on the whole text before it. So does each call have to read
+the whole text again? For a long text, that decides whether an answer takes seconds or a minute.
 
 Six requests, A to F, each ask this model to continue a story. They stay with us through the whole course, and each
 keeps its color in every picture. Their prompts differ in length, and so does the number of new tokens they want.
@@ -113,8 +117,7 @@ predict("00.a", ...)
 tokens, without the prompt.
 
 Each new token takes one pass over the whole sequence so far: a tensor of shape `[1, tokens]`, one row. The caller's
-list must stay as it is. Also pass `use_cache=False` to the model. Otherwise every pass fills a cache that is never
-read. The tokens stay the same, but it costs time and memory.
+list must stay as it is. Also pass `use_cache=False`; otherwise every pass fills a cache that is never read.
 
 The answer ends when it has `max_new_tokens` tokens (at least 1), or with `eos_token_id`, which stays in the answer.
 `eos_token_id` may be `None`; then only the limit ends the answer. No pass is made for a token that isn't returned.
@@ -214,7 +217,7 @@ W_k = torch.tensor([[0.0, 1], [1, 0], [1, 0]])
 W_v = torch.tensor([[2.0, 0], [0, 1], [1, 3]])
 
 q, k, v = x @ W_q, x @ W_k, x @ W_v  # [4 tokens, head size 2] each
-scores = q @ k.T / k.shape[1] ** 0.5  # [4, 4]: each query with each key; the root evens out the size of a head
+scores = q @ k.T / k.shape[1] ** 0.5  # [4, 4]: each query with each key; the root makes up for the head size
 later = torch.ones(4, 4).triu(diagonal=1).bool()  # what a token must not see
 scores = scores.masked_fill(later, float("-inf"))
 attention_weights = scores.softmax(dim=1)  # exp of each score, divided by their sum in the row: -inf becomes 0
@@ -256,9 +259,11 @@ token may see everything.
 
 Does this hold for a whole model, whose layers are stacked? Because of the causal rule, the output of a token in one
 layer depends only on tokens up to itself. So the same is true of its vector in the next layer, and of its keys and
-values there. The next cell computes
-the prompt once by itself and once followed by four more tokens, and compares the keys of the prompt's tokens in the
-last layer. (`prefill`, explained below, makes one pass. Its second result holds the keys and values of every layer.)
+values there. The next cell computes the prompt three times: by itself, followed by four more tokens, and with another
+first token. The other twelve tokens of the prompt are the same each time. Are their keys in the last layer the same,
+too? (`prefill`, explained below, makes one pass. Its second result holds the keys and values of every layer.)
+
+**Guess first:** in which of the two changed texts do these keys differ?
 
 > **KV head**: one head of keys and values in one layer. Our model has fewer KV heads than heads of queries; "What the
 > cache costs" explains why.
@@ -267,18 +272,19 @@ last layer. (`prefill`, explained below, makes one pass. Its second result holds
 # %%
 from lessons_lib.batching import prefill
 
-_, short = prefill(model, prompt_ids)
-_, long = prefill(model, prompt_ids + answer[:4])
-alone, followed = short.layers[-1].keys, long.layers[-1].keys[:, :, : len(prompt_ids)]
-print("keys of the last layer [rows, KV heads, tokens, head size]:", list(alone.shape), "and", list(long.layers[-1].keys.shape))
-print(f"the prompt's keys: values up to {alone.abs().max():.0f}; all differences below 0.00001: {bool((alone - followed).abs().max() < 1e-5)}")
+caches = [prefill(model, ids)[1] for ids in (prompt_ids, prompt_ids + answer[:4], answer[:1] + prompt_ids[1:])]
+keys = [cache.layers[-1].keys for cache in caches]
+print("keys of the last layer [rows, KV heads, tokens, head size]:", *(list(each.shape) for each in keys))
+alone, followed, other_first = (each[:, :, 1 : len(prompt_ids)] for each in keys)
+print(f"keys of the prompt's tokens but the first: values up to {alone.abs().max():.0f}")
+print(f"four more tokens after them: all differences below 0.00001: {bool((alone - followed).abs().max() < 1e-5)}")
+print(f"another token before them: differences up to {(alone - other_first).abs().max():.1f}")
 
 # %% [markdown]
 """
-They are the same, up to rounding: PyTorch may sum the terms in another order when the tensor has another shape, so the
-last of a float32's seven digits may differ. A key that had really changed would differ in its first digits.
-
-So compute them once and keep them.
+Later tokens change nothing, up to rounding: PyTorch may sum the terms in another order when the tensor has another
+shape, so the last of a float32's seven digits may differ. An earlier token changes the keys after it. So as long as a
+text grows only at its end, compute keys and values once and keep them.
 
 > **KV cache**: the keys and values of all tokens so far, in every layer, kept for later steps. Queries aren't kept:
 > only the query of a new token is ever used.
@@ -326,7 +332,8 @@ from lessons_lib.batching.greedy import decode_step
 **Exercise 00.3.** Combine `prefill` and `decode_step`. The function takes the same arguments as `greedy_without_cache`
 and returns the same result. Again, `max_new_tokens` is at least 1.
 
-Count the passes before you write: 3 new tokens take one prefill and **two** decode steps.
+(The table's last row: 5, 17, 42, 74 are in the cache, 91 goes in and joins them, 74 comes out.) Count the passes before
+you write: 3 new tokens take one prefill and **two** decode steps.
 """
 
 # %% exercise="00.3"
@@ -352,10 +359,41 @@ print(f"{len(cached_passes)} passes, {with_cache} positions computed: {computed 
 """
 ## Prove it
 
-Saving work is worth nothing if it changes the text. Our reference, or *oracle*, is Hugging Face transformers'
-`generate` with greedy decoding. Both functions must write exactly the same tokens for all six requests. Reading the
-stories wouldn't do: a loop that feeds the wrong tokens raises no error, and its story may read well. ("Further" tries
-three such loops.) The six stop at their limits, before the story ends. A seventh request reaches the end token.
+Saving work is worth nothing if it changes the text. Would you notice? A model raises no error if it gets the wrong
+tokens: it continues whatever it gets. The next cell feeds it three wrong inputs in each decode step: the token *before*
+the newest one; the newest token, but without the cache; and the whole text again, with the cache. **Guess first:**
+which of them can you tell from a good story? Words that differ from the right story are marked.
+"""
+
+# %%
+@torch.inference_mode()
+def continue_with(feed, keep=True):
+    token, cache = prefill(model, prompt_ids)
+    new = [token]
+    while len(new) < A.max_new_tokens:
+        ids = torch.tensor([feed(prompt_ids + new)])
+        new.append(int(model(input_ids=ids, past_key_values=cache if keep else None).logits[0, -1].argmax()))
+    return new
+
+
+right = continue_with(lambda text: text[-1:])
+wrong = {
+    "the token before it": continue_with(lambda text: text[-2:-1]),
+    "the last token, but no cache": continue_with(lambda text: text[-1:], keep=False),
+    "the whole text again": continue_with(lambda text: text),
+}
+rows = [("the last token: right", None, tokenizer.decode(right)[:110])]
+for variant, new in wrong.items():
+    first = next((i for i, pair in enumerate(zip(new, right), start=1) if pair[0] != pair[1]), None)
+    rows.append((variant, first, marked(tokenizer.decode(right)[:110], tokenizer.decode(new)[:110])))
+Table(["input of each decode step", "first wrong token", "continuation of story A"], rows)
+
+# %% [markdown]
+"""
+The first two are obvious: the same question is asked twice, or each step sees a single word. The third isn't: the whole
+text joins the cache again and again, and the story still reads well. So don't judge a loop by its story. Compare it
+with a reference, or *oracle*: here Hugging Face transformers' `generate` with greedy decoding. Both your functions must
+write exactly its tokens. The six requests stop at their limits, before the story ends; a seventh reaches the end token.
 """
 
 # %%
@@ -407,12 +445,11 @@ Table(["pass", "new tokens", "cached", "million operations", "million bytes", "o
 # %% [markdown]
 """
 The bytes change little from row to row, because nearly all of them are weights. The operations grow with the number of
-new tokens, and so does the intensity. (A prefill of 64 tokens does somewhat less than 64 times the operations of a
-decode step, mostly because both score the vocabulary once, for the last position.)
+new tokens, and so does the intensity. (The factor is below 64, mostly because both passes score the vocabulary once.)
 
-A decode step does half an operation per byte, in float32. Is that low? It depends on the machine. A machine has a peak
-rate of operations per second and a peak rate of bytes per second, its memory bandwidth. Their ratio is the intensity
-that keeps both busy.
+A decode step does half an operation per byte: two operations for each weight of four bytes. Is that low? It depends on
+the machine. A machine has a peak rate of operations per second and a peak rate of bytes per second, its memory
+bandwidth. Their ratio is the intensity that keeps both busy.
 
 > **memory-bound**: limited by memory bandwidth. There are so few operations per byte that the arithmetic units wait for
 > memory, so the work takes about as long as moving its bytes.
@@ -439,8 +476,9 @@ print(f"this GPU keeps both busy at 989e12 / {recorded.bytes_per_s:.2g} = {989e1
 # %% [markdown]
 """
 Reading alone needs most of the time, and the operations need only a small part of it: this decode step is memory-bound.
-A pass over 64 tokens would read the weights once, too, and do 64 times as many operations: still less time than the
-reading. So decoding one story leaves most of the arithmetic units idle. ("Further" measures your own machine.)
+In bfloat16, one token does one operation per byte of weights. So about 210 tokens could share a pass before their
+arithmetic took as long as the reading. Decoding one story leaves most of the arithmetic units idle. ("Further" measures
+your own machine.)
 
 ## Measure: a step as the text grows
 
@@ -471,13 +509,26 @@ line_chart(
 """
 A step that computes 512 tokens doesn't take 512 times as long as one that computes a single token. Every pass pays some
 costs once: it reads the weights and, what counts more on our small model, it has a *fixed overhead*, such as running
-Python and starting hundreds of small operations. But it takes longer and longer as the text grows, and the step with
-the cache hardly does.
+Python and starting hundreds of small operations. But without a cache, a step takes longer and longer as the text grows;
+with a cache, it hardly does.
 
+Large models read longer texts. Here is the same comparison for the recorded one, after 8,192 tokens, by arithmetic.
+(Its cache then takes 1 GiB, as the next section computes.)
+"""
+
+# %%
+without_s = 8192 * operations / 989e12  # the whole text again, at the peak rate
+with_s = 1 / one["best"] + 2**30 / recorded.bytes_per_s  # as recorded, and reading 1 GiB of cache
+print(f"one more token: at least {1e3 * without_s:.0f} ms without a cache, about {1e3 * with_s:.1f} ms with one")
+print(f"an answer of 500 tokens: at least {500 * without_s:.0f} s, or about {500 * with_s:.1f} s")
+
+# %% [markdown]
+"""
 ## What the cache costs
 
-The cache trades memory for time. How much memory? In the original design of attention, each head has its own queries,
-keys and values. Most models of today keep fewer keys and values than that.
+Without a cache, nobody would wait for the end of such an answer. The cache trades memory for time. How much memory? In
+the original design of attention, each head has its own queries, keys and values. Most models of today keep fewer keys
+and values than that.
 
 > **grouped-query attention**: several heads of queries, the *query heads*, share one KV head. The cache then holds
 > fewer heads than the model has query heads.
@@ -539,7 +590,7 @@ Table(["model", "layers", "query heads", "KV heads", "head size", "per token", "
 # %% [markdown]
 """
 Compare Llama-2-7B with Llama-3-8B: the same number of layers and query heads, a quarter of the KV heads, a quarter of
-the cache. (GPT-2 and Llama-2-7B can't have a conversation of 8,192 tokens: their longest texts are 1,024 and 4,096.)
+the cache. (The longest texts of GPT-2 and Llama-2-7B are shorter than 8,192 tokens.)
 
 **Predict.** A GPU has 80 GB, that is, 80 × 10⁹ bytes. Llama-3-8B has 8.03 billion weights, in bfloat16 too. How many
 conversations of 8,192 tokens does the GPU have room for, beside the weights?
@@ -578,10 +629,7 @@ ledger(model, tokenizer, "00")
 """
 In the first row, one request at a time without a cache, most of the positions had been computed before. In the second
 row, every position is computed only once, and each is needed. The price is memory, and a copy of the cache in every
-step.
-
-The first row computes far more positions, but it doesn't take as many times as long: both rows make the same number of
-passes, and each pass has the same fixed overhead, which is a large part of a pass over so few tokens.
+step. On texts this short, the speed differs less than the work: both rows pay the fixed overhead of 330 passes.
 """
 
 # %% [markdown]
@@ -663,47 +711,6 @@ def answer_all(model, document_ids, questions, max_new_tokens):
 
 
 questions_scoreboard(answer_all)
-
-# %% [markdown]
-"""
-### What if you feed the wrong tokens?
-
-No error is raised: the model continues whatever it gets. The next cell feeds story A three wrong inputs in each decode
-step: the token *before* the newest one; the newest token, but without the cache; and the whole text again, with the
-cache. **Guess first:** which of them can you tell from a good story? Words that differ from the right story are marked.
-"""
-
-# %%
-@torch.inference_mode()
-def continue_with(feed, keep=True):
-    token, cache = prefill(model, prompt_ids)
-    new = [token]
-    while len(new) < A.max_new_tokens:
-        ids = torch.tensor([feed(prompt_ids + new)])
-        new.append(int(model(input_ids=ids, past_key_values=cache if keep else None).logits[0, -1].argmax()))
-    return new
-
-
-right = continue_with(lambda text: text[-1:])
-wrong = {
-    "the token before it": continue_with(lambda text: text[-2:-1]),
-    "the last token, but no cache": continue_with(lambda text: text[-1:], keep=False),
-    "the whole text again": continue_with(lambda text: text),
-}
-rows = [("the last token: right", None, tokenizer.decode(right)[:110])]
-for variant, new in wrong.items():
-    first = next((i for i, pair in enumerate(zip(new, right), start=1) if pair[0] != pair[1]), None)
-    rows.append((variant, first, marked(tokenizer.decode(right)[:110], tokenizer.decode(new)[:110])))
-Table(["input of each decode step", "first wrong token", "continuation of story A"], rows)
-
-# %% [markdown]
-"""
-Some mistakes are obvious. Feeding the token before the newest one asks the same question twice: the model has already
-said what follows that token and usually says it again, hence the stutter. Without the cache, each step sees a single
-word, and whatever often follows that word comes next. Other mistakes don't show: in the last row the whole text was
-added to the cache again and again, and the story still reads well. So reading the output proves nothing. You have to
-compare it with the oracle, token for token.
-"""
 
 # %% [markdown]
 """

@@ -7,9 +7,9 @@
 85 minutes · difficulty: easy · routes: *ideas* (00–06, 17), *serving* (00–03, 05, 06, 09–12, 14–17) · prerequisites:
 lesson 00 (prefill, decode step, KV cache)
 
-You'll put requests of unequal length into one rectangle and write the loop that continues all of them at once. Each
-request gets the same tokens as if it were served alone. Then your loop serves eight requests together, several times as
-fast as one after the other, until one long answer spoils it.
+You'll put requests of unequal length into one rectangle, decide which of them go together, and write the loop that
+continues all of them at once. Each request gets the same tokens as if it were served alone. Then your loop serves eight
+requests together, several times as fast as one after the other, until one long answer spoils it.
 
 Cells that say `raise NotImplementedError()` are yours to fill in. If you skip an exercise, the cell after it returns a
 working version.
@@ -17,7 +17,8 @@ working version.
 
 # %%
 import random
-from statistics import median
+from itertools import permutations
+from statistics import mean, median
 from time import perf_counter
 
 import torch
@@ -60,13 +61,13 @@ to compute a single token (lesson 00). What if a pass computed one token for eac
 > **batch**: several requests in the same forward pass, one row of the input tensor each. The weights are read once for
 > all rows.
 
-Here is one decode step over batches of 1, 2, 4 and 8 rows: the median of 25 steps, which start with 64 tokens of each
-row in the cache. **Guess first:** how many times as long as with one row does it take with eight?
+Here is one decode step over batches of 1, 2, 4 and 8 rows, with 64 tokens or a few more of each row in the cache.
+**Guess first:** how many times as long as with one row does it take with eight?
 """
 
 # %% tags=["measured"]
 @torch.inference_mode()
-def decode_ms(batch_size, cached=64, repeats=25):
+def decode_ms(batch_size, cached=64, repeats=10):
     """Median time of one decode step, in milliseconds."""
     cache = DynamicCache(config=model.config)
     model(input_ids=torch.full((batch_size, cached), 5), past_key_values=cache)
@@ -76,7 +77,8 @@ def decode_ms(batch_size, cached=64, repeats=25):
     return 1000 * median(forward.seconds for forward in passes)
 
 decode_ms(1)  # warm-up: the first passes of a process are slower
-measured = {size: decode_ms(size) for size in (1, 2, 4, 8)}
+rounds = [{size: decode_ms(size) for size in (1, 2, 4, 8)} for _ in range(5)]  # a slow moment spoils only one of them
+measured = {size: min(each[size] for each in rounds) for size in (1, 2, 4, 8)}
 Table(
     ["rows", "ms per step", "relative to 1 row", "ms per token"],
     [[size, ms, f"{ms / measured[1]:.2f} ×", ms / size] for size, ms in measured.items()],
@@ -231,6 +233,44 @@ Table(
 D has its last token first, but its answer is returned only when C is done: that is the barrier. Meanwhile E and F wait
 for the whole first wave: that is head-of-line blocking.
 
+### Decide: which requests go together?
+
+Your `wave_steps` can compare plans before anything is served. Suppose you may choose the order of the six stories: the
+first four letters are the first wave, the other two the second. Every answer reaches its limit, as before.
+
+**Decide.** Which order takes the fewest steps? And in which order do the answers return earliest, on average? Use a
+pencil, put in both orders, and compare them with the best of all 720.
+"""
+
+# %%
+fewest_steps = "ABCDEF"  # replace this with your order
+earliest_answers = "ABCDEF"  # and this
+
+def plan(order):
+    """All steps of this order, and the step in which an answer returns: the mean."""
+    times = wave_steps([MAX_NEW_TOKENS[NAMES.index(name)] for name in order], batch_size=4)
+    return times[-1][2], mean(returned for _, _, returned in times)
+
+all_plans = [plan(order) for order in permutations(NAMES)]
+Table(
+    ["order", "steps", "an answer returns in step (mean)"],
+    [
+        ["yours, for the fewest steps", *plan(fewest_steps)],
+        ["best of all orders", *min(all_plans)],
+        ["yours, for the earliest answers", *plan(earliest_answers)],
+        ["best of all orders", *min(all_plans, key=lambda each: each[1])],
+    ],
+)
+
+# %% [markdown]
+"""
+No order is best at both. The fewest steps: let the longest answers share a wave, C, E, B and F before A and D. The
+earliest answers: serve the four shortest first, D, A, F and B. That takes 30 steps more, but answers return 17 steps
+earlier on average.
+
+Both plans use something that a server doesn't know: how long each answer will be. It knows only a limit. And even the
+best plan takes 130 steps, though C, the longest answer, needs only 100. Finished rows still occupy the batch.
+
 ## Build: the loop
 
 > **max_tokens**: the maximum number of new tokens of a request. An answer ends at this limit or at the end token,
@@ -293,8 +333,8 @@ never fed back. So
 
 **cells computed by a wave = rows × (longest prompt + longest answer - 1).**
 
-**Guess first:** by this formula the two waves compute 882 cells. The six prompts have 144 tokens and the answers 330.
-What share of the cells was needed? The next cell counts, and checks your `wave_steps`:
+By this formula the two waves compute 882 cells. The six prompts have 144 tokens and the answers 330. **With a pencil:**
+what share of the cells was needed? The next cell counts them. It also compares your `wave_steps` with the run.
 """
 
 # %%
@@ -373,7 +413,7 @@ The wave makes 8 times fewer passes, but a pass over eight rows takes longer tha
 
 **Predict 01.b.** The same eight requests want 320 tokens again, but now seven of them want 20 tokens each and one wants
 180. How many times as fast as one at a time is the wave? First work out how much longer a pass over eight rows takes,
-from the speedup printed above. (As the caches grow, a pass takes longer still: half as much again is a hit.)
+from the speedup printed above. (As the caches grow, a pass takes longer still. 50 % more or less is a hit.)
 """
 
 # %%
@@ -390,8 +430,9 @@ Table(
 
 # %% [markdown]
 """
-The wave lasts as long as its longest answer. In 160 of its 180 passes, seven of the eight rows have finished. They give
-no token, but they make each pass longer. That takes away most or all of what batching gained.
+The wave lasts as long as its longest answer: 320 / 180 = 1.8 times fewer passes instead of 8 times. And each pass still
+takes longer than one with a single row, although in 160 of the 180, seven of the eight rows have finished and give no
+token. Most or all of the gain from batching is gone.
 
 ## The ledger: the six stories
 
@@ -406,8 +447,9 @@ ledger(model, tokenizer, "01", with_cache_only=True)
 
 # %% [markdown]
 """
-Compare the last row with the one above it. The cache holds the padding and the finished rows too, and all of it is
-copied in each step: a `DynamicCache` makes room for a new column by writing the whole cache to a new tensor.
+Compare the two rows: 1.8 times fewer forward calls, but 1.9 times as many tokens computed, and 5.8 times the cache. The
+cache holds the padding and the finished rows too, and all of it is copied in each step: a `DynamicCache` makes room for
+a new column by writing the whole cache to a new tensor.
 
 ## What production does
 
@@ -420,9 +462,10 @@ copied in each step: a `DynamicCache` makes room for a new column by writing the
 
 ## What is still wrong
 
-A finished row is still computed while a request that could use its batch slot waits. What if a request left the batch
-in the step after its last token, and the next one joined immediately? Then the rows of a batch would be at different
-points: one in its prompt, another far into its answer. Lesson 02 builds that.
+A finished row is still computed while a request that could use its batch slot waits, and no order of the waves cures
+that. What if a request left the batch in the step after its last token, and the next one joined immediately? The
+server wouldn't have to know any length in advance. But the rows of a batch would be at different points: one in its
+prompt, another far into its answer. Lesson 02 builds that.
 
 ## Quiz
 """

@@ -21,10 +21,10 @@ from time import perf_counter
 
 import torch
 
-from lessons_lib.batching import SlotBatch, SlotCache, SlotLayer, SlotManager, batch_generate, decode_all, static_generate
-from lessons_lib.batching.continuous_batching import forward
+from lessons_lib.batching import SlotBatch, SlotCache, SlotLayer, SlotManager, batch_generate, static_generate
+from lessons_lib.batching.continuous_batching import decode_all, forward
 from lessons_lib.batching.continuous_batching import step as library_step
-from lessons_lib.batching.request import RequestState
+from lessons_lib.batching.request import Request, RequestState
 from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, solution
 from lessons_lib.checks.lesson_02.scoreboard import queue_scoreboard
 from lessons_lib.measuring import MAX_NEW_TOKENS, NAMES, PROMPTS, STORIES, batch_metrics, ledger, request_times
@@ -119,8 +119,8 @@ You'll build three parts: a mask for rows of unequal length, the chunk, and the 
 
 In lesson 01, the cache grew by one column per step, for all rows at once. Here the rows have different lengths. So we
 reserve the whole cache at the start and never move it. Each layer has one tensor for the keys and one for the values,
-of shape `[slots, KV heads, max_seq_len, head size]`. Column *c* of a row holds the token at position *c* of the request
-in that slot. There is no padding, and nothing is copied when a row grows.
+of shape `[slots, KV heads, max_seq_len, head size]`. Column *c* of a row belongs to the token at position *c* of
+the request in that slot. There is no padding, and nothing is copied when a row grows.
 """
 
 # %%
@@ -189,7 +189,7 @@ for name, length, row in zip("ABCD", lengths, mask.flatten(0, 2)):
 
 # %% [markdown]
 """
-B is the longest, so it sees every column of this pass. The dots are columns that a row hasn't reached.
+B is the longest, so it sees every column of this pass.
 
 ### What happens without the mask
 
@@ -333,9 +333,8 @@ from lessons_lib.batching.continuous_batching import step
 
 # %% [markdown]
 """
-Now your parts serve the six stories. In short, the loop of `batch_generate` is `while batch.has_work(): step(batch)`.
-From here on, every run of continuous batching uses `MINE`. The stepper shows the whole run below the waves of
-lesson 01.
+Now your parts serve the six stories. From here on, every run of continuous batching uses `MINE`. The stepper shows the
+whole run below the waves of lesson 01.
 """
 
 # %%
@@ -351,6 +350,42 @@ Stepper(lambda i: draw_compare(static.trace, continuous.trace, i), count=len(sta
 """
 Five answers come back sooner. C's comes a little later: it had the longest answer of its wave, so the barrier cost it
 nothing, and now its prompt waits for the chunks of A and B.
+
+## Join a running batch
+
+So far, all requests were in the queue before step 1. In a server, they arrive at any time. Here the same six stories
+are running, and your own request arrives after step 40. In waves, it would start with E and F in step 101, and its
+answer would be returned after step 180.
+
+**Guess first:** in which step does it get its first token now? The numbers above tell. Then try an opening of your own.
+"""
+
+# %%
+OPENING, ARRIVES = "Lily found a tiny door in the garden.", 40  # another opening, or another step, up to 100
+
+end = tokenizer.eos_token_id
+stories = [Request(story.name, prompt_ids[story.name], story.max_new_tokens, end) for story in STORIES]
+yours = Request("yours", tokenizer(OPENING).input_ids, 30, end)
+batch = SlotBatch(model, SlotCache(model, 4, 256), SlotManager(4), 64, deque(stories), mask=cache_mask)
+steps, shown = 0, None
+while batch.has_work():  # the loop of `batch_generate`, and one request that arrives later
+    if steps == ARRIVES:
+        batch.waiting.append(yours)
+    step(batch)
+    steps += 1
+    slots_now = "".join(f"{batch.running[slot].id if slot in batch.running else '-':6}" for slot in range(4))
+    line = f"slots: {slots_now} waiting: {' '.join(request.id for request in batch.waiting) or '-'}"
+    if line != shown:
+        print(f"step {steps:3}   {line}")
+        shown = line
+print(f"\n{OPENING}{tokenizer.decode(yours.output_ids)}\n")
+same = [request.output_ids for request in stories] == continuous.outputs
+print("the answers to the six stories are the same as without your request:", same)
+
+# %% [markdown]
+"""
+B gets its last token in step 61. Your request takes B's slot in step 62 and gets its first token in the same step,
+since its prompt fits in one chunk. It is done before C and E, and neither of them waits for it.
 
 ## Prove it
 
@@ -434,8 +469,8 @@ ledger(model, tokenizer, "02", with_cache_only=True)
 # %% [markdown]
 """
 Compare the last row with the one above it. Fewer token positions are computed, a larger share of them is useful, and
-nothing is copied: each step writes only its new keys and values. But no other row reserves as much cache. (Speeds
-differ from run to run: compare them within one table.)
+nothing is copied: each step writes only its new keys and values. And there are 108 forward calls instead of 180. But no
+other row reserves as much cache. (Speeds differ from run to run: compare them within one table.)
 
 ## What production does
 

@@ -65,23 +65,39 @@ prompt_ids = {story.name: tokenizer(story.prompt).input_ids for story in STORIES
 """
 ## The problem: what is left of the rectangle
 
-Here are the six stories again in four slots, as in lesson 02. What was computed in each slot?
+Here are the six stories again in four slots, as in lesson 02. What was computed in step 2?
 """
 
 # %%
 slots = record_run(batch_generate, model, tokenizer, **SIX, batch_size=4)
-for number in (2, 80):
-    step = slots.trace.steps[number - 1]
-    computed = " · ".join(f"{row.request or 'empty'} {row.computed}" for row in step.rows)
-    print(f"step {number:2}: forward passes: {step.forward_calls}; {computed}: {step.tokens_computed} tokens computed, {step.tokens_useful} needed")
+step = slots.trace.steps[1]
+computed = " · ".join(f"{row.request} {row.computed}" for row in step.rows)
+print(f"step 2: forward passes: {step.forward_calls}; {computed}: {step.tokens_computed} tokens computed, {step.tokens_useful} needed")
 print(f"in all: {slots.trace.forward_calls} passes, {slots.trace.tokens_computed} tokens computed, {slots.trace.tokens_useful} needed")
 
 # %% [markdown]
 """
-Look at step 2. A decode pass is a rectangle: one token in each of the four slots, and only A needs it. B's prompt of 62
-tokens doesn't fit into it, so a second pass computes the prompt and reads all weights again. (B's 63 are those 62 and
-its one token in the rectangle.) In step 80, two slots have no request and are computed anyway. With a single row, all
-of this is gone.
+A decode pass is a rectangle: one token in each of the four slots, and only A needs it. B's prompt of 62 tokens doesn't
+fit into it, so a second pass computes the prompt and reads all weights again. (B's 63 are those 62 and its one token in
+the rectangle.)
+
+Here are sixteen requests cut from the stories, three of them with long answers, in sixteen slots:
+"""
+
+# %%
+rng = random.Random(2)
+prompts = [" ".join(rng.choice(PROMPTS).split()[: rng.randint(3, 40)]) for _ in range(16)]
+max_tokens_each = [40, 30, 20] + [rng.randint(4, 8) for _ in range(13)]
+rng.shuffle(max_tokens_each)
+LOAD = dict(prompts=prompts, max_new_tokens=max_tokens_each)
+crowd = record_run(batch_generate, model, tokenizer, **LOAD, batch_size=16).trace
+print(f"{crowd.forward_calls} passes in {len(crowd.steps)} steps")
+print(f"{crowd.tokens_computed} tokens computed, {crowd.tokens_useful} needed")
+
+# %% [markdown]
+"""
+Nearly every prompt takes a pass of its own, and more than half of the computed tokens aren't needed: empty slots are
+computed, too. With a single row, all of this is gone.
 
 ## Predict
 
@@ -209,8 +225,8 @@ vocabulary]`: row *i* has those after sequence *i*'s last token. Afterwards `cac
   device.
 
 Example: for the row C3 E5 E6, the model gets token ids and positions of shape [1, 3], and a mask of [1, 1, 3, 11]
-(batch, heads, queries, keys). It
-computes logits at the indices 0 and 2, of shape [1, 2, vocabulary], and you return [2, vocabulary].
+(batch, heads, queries, keys). It computes logits at the indices 0 and 2, of shape [1, 2, vocabulary], and you return
+[2, vocabulary].
 """
 
 # %% exercise="05.3"
@@ -218,8 +234,9 @@ from lessons_lib.attention.packing import packed_forward
 
 # %% [markdown]
 """
-Let's run your pass. The prompts of C and E are in a joined cache. C gets one more token, E gets two. Then each goes
-through the model alone.
+Let's run your pass on this very row. The prompts of C and E are in a joined cache; C gets one more token, E gets two.
+Then each goes through the model alone. **With a pencil first:** draw the mask of this pass, three rows and eleven
+columns. How many of its 33 cells are True?
 """
 
 # %%
@@ -232,16 +249,21 @@ def prefill_alone(name):
 
 more = {"C": tokenizer(" was").input_ids, "E": tokenizer(" Tom was").input_ids}
 packed = pack(list(more.values()), cached_lens=[len(prompt_ids[name]) for name in more])
+mask = packed_mask(packed)
+print("\n".join("".join("#" if may else "." for may in query) for query in mask.tolist()))
+print(f"{int(mask.sum())} of {mask.numel()} cells are True\n")
 joined = concatenate_caches([prefill_alone(name) for name in more])
 for name, logits in zip(more, packed_forward(model, packed, joined)):
     with torch.inference_mode():
         alone_logits = model(input_ids=torch.tensor([prompt_ids[name] + more[name]])).logits[0, -1]
     same = torch.allclose(logits, alone_logits, atol=1e-3)
-    print(f"{name}: next token {tokenizer.decode(logits.argmax())!r}, alone {tokenizer.decode(alone_logits.argmax())!r}; all logits within 0.001: {same}")
+    both = f"next token {tokenizer.decode(logits.argmax())!r}, alone {tokenizer.decode(alone_logits.argmax())!r}"
+    print(f"{name}: {both}; all logits within 0.001: {same}")
 
 # %% [markdown]
 """
-The logits agree up to rounding: with different shapes, the terms of a sum may be added in a different order.
+C3 attends to C0, C1 and C2 at the left and to itself near the right, and to nothing in between. The logits agree up to
+rounding: with different shapes, the terms of a sum may be added in a different order.
 
 ## Build 3: the step
 
@@ -302,7 +324,7 @@ print("tokens in the prompts:", {name: len(ids) for name, ids in prompt_ids.item
 predict("05.b", ...)  # copied tokens for each token of an answer
 
 # %%
-MINE = dict(packed_forward=packed_forward)
+MINE = dict(packed_forward=packed_forward)  # your own
 ragged = record_run(ragged_generate, model, tokenizer, **SIX, max_num_seqs=4, step=ragged_step, **MINE)
 copied, answered = sum(copied_tokens(step.packed) for step in ragged.packed), sum(len(answer) for answer in ragged.outputs)
 print(f"{ragged.trace.tokens_computed} tokens computed, {ragged.trace.tokens_computed - ragged.trace.tokens_useful} of them wasted")
@@ -341,8 +363,8 @@ print(f"{sum(a == b for a, b in zip(ragged.outputs, oracle))} of 6 answers equal
 """
 ## Break it
 
-Only the sequence ids keep the requests apart. Leave them out, and the mask compares positions alone. A is first in
-every row, until it finishes.
+Only the sequence ids keep the requests apart. Leave them out, and the mask compares positions alone: those of the row's
+tokens with those of all keys, cached ones first (`key_tags`). A is first in every row, until it finishes.
 
 **Predict 05.c** How many of the six answers change without the sequence ids?
 """
@@ -379,33 +401,13 @@ reveal("05.c", sum(got != right for got, right in zip(broken, oracle)), unit="an
 All six, A included. Being first in the row doesn't help: every sequence has its own position 0, so A's token at
 position 13 attends to all tokens of B, C and D at positions 0 to 13, in the row or in the cache.
 
-## The ledger
-
-The six stories, with each method so far that has a cache. **Guess first:** on this model, is the row faster than the
-four slots? It makes fewer passes, but it copies.
-"""
-
-# %% tags=["measured"]
-ledger(model, tokenizer, "05", with_cache_only=True)
-
-# %% [markdown]
-"""
-No method computes fewer tokens or makes fewer forward calls. But none copies more per step, and it saves few passes:
-the six stories have only six prompts. So don't expect the row to beat the slots here. (Each speed comes from a single
-run, and varies from run to run: the rows of 02 and 03 run the same computation.)
-
 ## Many short requests
 
-With many prompts and short answers, there's more to save. Here are sixteen requests cut from the stories, most with
-short answers and three with long ones. First four run at a time, then all sixteen. The row runs with your step.
+Here are the sixteen requests from the beginning again. First four run at a time, then all sixteen. The row runs with
+your step.
 """
 
 # %%
-rng = random.Random(2)
-prompts = [" ".join(rng.choice(PROMPTS).split()[: rng.randint(3, 40)]) for _ in range(16)]
-max_tokens_each = [40, 30, 20] + [rng.randint(4, 8) for _ in range(13)]
-rng.shuffle(max_tokens_each)
-LOAD = dict(prompts=prompts, max_new_tokens=max_tokens_each)
 METHODS = {
     "static, 01": lambda n: record_run(static_generate, model, tokenizer, **LOAD, batch_size=n),
     "slots, 02": lambda n: record_run(batch_generate, model, tokenizer, **LOAD, batch_size=n),
@@ -431,9 +433,9 @@ Table(
 
 # %% [markdown]
 """
-With your row, every computed token is needed. With slots, each prompt takes its own pass, and the waste grows with
-their number: most of the sixteen slots are soon empty, but the rectangle stays. **Guess first:** is the row faster than
-the slots at four requests, at sixteen, or at both?
+With your row, every computed token is needed. If every pass took the same time, the row would be 63/47 = 1.34 times as
+fast as the slots at four, and 55/40 = 1.38 times as fast at sixteen. But the slots waste tokens, and the row copies
+caches. **Guess first:** how many times as fast is the row at four, and at sixteen?
 """
 
 # %% tags=["measured"]
@@ -450,9 +452,24 @@ Table(
 
 # %% [markdown]
 """
-Packing saves passes, and copying eats part of what it saves, or all of it. At four, expect a close race. At sixteen the
-row computes less than half as many tokens as well, so it should be ahead. (If all sixteen start at once, static
-batching makes as few passes as the row, although it wastes more.)
+If your numbers are above those ratios, the wasted tokens cost more than the copies; if they are below, the copies cost
+more. (If all sixteen start at once, static batching makes as few passes as the row, but computes more than three times
+as many tokens.)
+
+## The ledger
+
+Now the six stories, with each method so far that has a cache. The slots make 108 passes here, and the row 100.
+**Guess first:** which of the two is faster?
+"""
+
+# %% tags=["measured"]
+ledger(model, tokenizer, "05", with_cache_only=True)
+
+# %% [markdown]
+"""
+No method computes fewer tokens or makes fewer forward calls, but none copies more per step. With six prompts there are
+few passes to save, so don't expect the row to beat the slots here. (Each speed comes from a single run: the rows of 02
+and 03 run the same computation.)
 
 ## What is still wrong
 
@@ -474,7 +491,6 @@ keys will fit in memory. With the block pool of lesson 03, it can.
   flat `input_ids` and `positions`, `query_start_loc` (our `cu_seqlens_q`), `seq_lens` (our `context_lens`) and
   `logits_indices`, which are `query_start_loc[1:] - 1`. Its scheduler doesn't distinguish prefill from decode either:
   each request gets tokens from `num_computed_tokens` on. That's your step, plus a limit on the tokens per step.
-- **Hugging Face transformers** does the same in `generation/continuous_batching/input_outputs.py`.
 - **FlashAttention** has `flash_attn_varlen_func(q, k, v, cu_seqlens_q, cu_seqlens_k, ...)`. It takes the packed row and
   the cumulative lengths, and no mask tensor: the kernel (a GPU program) computes each sequence separately.
 

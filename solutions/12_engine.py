@@ -8,22 +8,23 @@ answers?**
 85 minutes · difficulty: medium · routes: serving · prerequisites: lesson 09 (the scheduler), lesson 10 (memory
 pressure) and lesson 11 (prefix sharing)
 
-The parts can serve requests, but something has to drive them. Here an engine does that, and it adds what users expect:
-sampling, and answers that can be read while they grow, and stopped early. Then we break the engine on purpose, and you
-write the step that survives it.
+An engine drives the parts, and adds what users expect: sampling, and answers that can be read while they grow, and
+stopped early. Then we break the engine on purpose, and you write the step that survives it.
 """
 
 # %%
 from itertools import count
+from time import perf_counter
 
 import torch
 
+from lessons_lib.attention.paged_attention import plan_torch
 from lessons_lib.batching import generate_one_by_one
 from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, solution
 from lessons_lib.checks.my_engine import by_lesson, my_engine
 from lessons_lib.engine import EngineConfig, LLMEngine, ModelRunner, SamplingParams, random_numbers
 from lessons_lib.kv_cache import PrefixCache, audit
-from lessons_lib.measuring import MAX_NEW_TOKENS, NAMES, PROMPTS, STORIES, ledger
+from lessons_lib.measuring import MAX_NEW_TOKENS, NAMES, PROMPTS, STORIES, ledger, skewed_workload
 from lessons_lib.models import load_model
 from lessons_lib.scheduling import PreemptiveScheduler, Sequence
 from lessons_lib.viz.charts import draw_token_bars
@@ -67,7 +68,7 @@ means that an answer has its maximum of tokens.
 # %%
 SMALL = EngineConfig(max_num_seqs=4, max_num_batched_tokens=64, num_blocks=32)
 AS_ASKED = [SamplingParams(max_tokens=max_tokens) for max_tokens in MAX_NEW_TOKENS]
-answers = engine_answers = LLMEngine(model, tokenizer, SMALL).generate(PROMPTS, AS_ASKED)
+answers = LLMEngine(model, tokenizer, SMALL).generate(PROMPTS, AS_ASKED)
 for name, output in zip(NAMES, answers):
     print(f"{name}: {len(output.token_ids)} tokens, {output.finish_reason}: …{output.text[:80]!r}")
 
@@ -79,15 +80,9 @@ print("the same tokens as one at a time (lesson 00):", [output.token_ids for out
 """
 ## Predict
 
-All six stories are added to this engine at once: four batch slots, 64 tokens a step, and an empty pool that is large
-enough. These are the lengths of the prompts:
-"""
+All six stories are added to this engine at once, while its pool is empty. It has four batch slots and a token budget of
+64 a step. The prompts of A to F have 13, 62, 3, 21, 5 and 40 tokens.
 
-# %%
-print({name: len(ids) for name, ids in prompt_ids.items()})
-
-# %% [markdown]
-"""
 **12.a** How many new tokens does the first step produce, over all requests together?
 """
 
@@ -178,8 +173,8 @@ equally likely ones, the smaller token id.
   stays, and so does the likeliest.
 - A token that is cut stays in its row, with the probability 0. The order of the tokens with 0 doesn't matter.
 - `logits` may have any float dtype. A logit of −∞ means that the token must not be drawn; a row never has only those.
-- Compute in float64, or in float32 if you sort logits (close probabilities round to the same number). Return either
-  dtype. Don't change the arguments.
+- Compute in float64, since close probabilities round to the same number in a narrower dtype. Don't change the
+  arguments.
 
 Example: four tokens 0 to 3 with the probabilities 0.15, 0.5, 0.05, 0.3 at temperature 1. Their order is 1, 3, 0, 2.
 With `top_k` 3 they get 0.526, 0.316, 0.158, 0. With `top_p` 0.6 as well, token 3 stays, since 0.526 is less than 0.6;
@@ -222,33 +217,14 @@ tokens out, and the remaining tokens share their probability.
 ## Draw a token
 
 Lay the probabilities end to end, and see on which of them a random number between 0 and 1 falls. That draws a token,
-but it takes the sums of the whole row, and other models have 150,000 tokens. There is a way that needs no sums:
+but it takes the sums of the whole row. The engine needs no sums:
 
-> **exponential race**: each token gets a random time: an exponential random number, divided by the token's weight
-> exp(logit / temperature). The token with the smallest time wins, and is drawn. Each token wins with exactly its own
-> probability.
+> **exponential race**: each token gets a random time: an exponential random number, divided by the token's probability.
+> The token with the smallest time wins, and is drawn. Each token wins with exactly its own probability.
 
-Anything proportional to the weights will do, such as the probabilities: a common factor doesn't change the winner.
-
-An exponential random number is `-log(1 - number)`, for an evenly distributed `number` between 0 and 1. Does a token
-that is twice as likely win twice as often? Here are 200,000 races of three tokens:
-"""
-
-# %%
-def race(probabilities, numbers):
-    """The index with the smallest time in each row. `numbers` [N, vocabulary]: one for each token."""
-    return (-torch.log1p(-numbers) / probabilities).argmin(dim=-1)
-
-
-RACES = 200_000
-three = torch.tensor([[0.6, 0.3, 0.1]]).expand(RACES, -1)
-winners = race(three, torch.rand(RACES, 3, generator=torch.Generator().manual_seed(0)))
-print("probabilities:", [round(each, 4) for each in three[0].tolist()])
-print("drawn:        ", [round(each, 4) for each in (winners.bincount() / RACES).tolist()])
-
-# %% [markdown]
-"""
-It does. ("The race and the cuts" in "Further" says why, and how the engine cuts without a sort.)
+A token that is cut has the probability 0, so its time is infinite. An exponential random number is `-log(1 - number)`,
+for an evenly distributed `number` between 0 and 1. ("The race and the cuts" in "Further" runs 200,000 races, and says
+why the probabilities come out right.)
 
 ### The same seed, the same text
 
@@ -260,16 +236,21 @@ request's numbers depend on the others. If each has its own, a preempted request
 that needs no state: the random number of a token is a *hash* of the seed, of the position in the answer, and of the
 token's id. ("Neighboring seeds" in "Further" shows how such a hash can go wrong.)
 
-Here are all parts of a draw in the simplest possible loop, without cache, batch or engine:
+Here are all parts of a draw, with your function, in the simplest possible loop, without cache, batch or engine:
 """
 
 # %%
 SETTING = dict(temperature=0.9, top_k=50, top_p=0.95)
 
 
-def by_hand(token_ids, seed, count):
+def race(probabilities, numbers):
+    """The index with the smallest time in each row. `numbers` [N, vocabulary]: one for each token."""
+    return (-torch.log1p(-numbers) / probabilities).argmin(dim=-1)
+
+
+def by_hand(token_ids, seed, count, **setting):
     """Sample `count` tokens after `token_ids`."""
-    settings = [torch.tensor([SETTING[name]]) for name in ("temperature", "top_k", "top_p")]
+    settings = [torch.tensor([setting[name]]) for name in ("temperature", "top_k", "top_p")]
     answer = []
     while len(answer) < count:
         probabilities, tokens = token_probabilities(next_logits(token_ids + answer), *settings)
@@ -278,13 +259,21 @@ def by_hand(token_ids, seed, count):
     return answer
 
 
-expected = by_hand(prompt_ids["C"], seed=7, count=20)
-print("The old dog" + tokenizer.decode(expected))
+for setting in (
+    dict(temperature=2.0, top_k=V, top_p=1.0),
+    dict(temperature=2.0, top_k=3, top_p=1.0),
+    SETTING,
+):
+    told = tokenizer.decode(by_hand(prompt_ids["C"], seed=7, count=20, **setting))
+    print(", ".join(f"{name} {value}" for name, value in setting.items() if value not in (V, 1.0)))
+    print(f"  The old dog{told}")
+expected = by_hand(prompt_ids["C"], seed=7, count=20, **SETTING)
 
 # %% [markdown]
 """
-Now the engine, with the same seed: alone, with five others in the batch, and in a pool so small that sequences are
-preempted. C is added last, so it's preempted first.
+At a temperature of 2, the tail ruins the story; `top_k` 3 cuts it off. Now the engine, with the last setting and the
+same seed: alone, with five others in the batch, and in a pool so small that sequences are preempted. C is added last,
+so it's preempted first.
 """
 
 # %%
@@ -311,8 +300,8 @@ Table(
 
 # %% [markdown]
 """
-One caveat: the rest of the batch changes the last digits of the logits, because sums are computed in a different order.
-If the two smallest times are that close, a different token is drawn: in float32 hardly ever, in bfloat16 now and then.
+One caveat: the rest of the batch changes the last digits of the logits. If the two smallest times are that close, a
+different token is drawn: in float32 hardly ever, in bfloat16 now and then.
 
 ## Streaming
 
@@ -430,8 +419,7 @@ logits, and the blocks that `update` may free.
   counted? `scheduler_output.num_scheduled_tokens` is a dict sequence → count (lesson 09). A sequence has `num_tokens`
   and `num_computed_tokens`; only `update` changes them.
 - A step in which no sequence gets a token is recorded like any other.
-- If nothing is scheduled (the dict is empty), there may still be blocks to copy. The model isn't called then, and
-  nothing is recorded.
+- If nothing is scheduled (the dict is empty), there may still be blocks to copy. Such a step copies them, and is done.
 
 **The failed step.** If `copy_blocks` or `compute` raises an `Exception`, each request whose cache is now in doubt ends
 with this error, and no other. Nothing is recorded, `run_step` returns, and the next step goes on with the others.
@@ -522,27 +510,39 @@ answers of this lesson.)
 """
 
 # %%
-yours = my_engine(model, tokenizer, SMALL)
+MANY = EngineConfig(max_num_seqs=32, max_num_batched_tokens=256, num_blocks=512, backend=plan_torch)
+yours = my_engine(model, tokenizer, MANY)
 by_lesson(yours.parts)
 
 # %% [markdown]
 """
-The tokens should be the reference engine's, drawn ones too (with the caveat from above):
+What is it worth? Here are 32 requests, most with short answers and some with long ones. They are served one at a time,
+as in lesson 00, and then together, by your engine. (The `backend` is the reference's attention, since lesson 06's
+computes one sequence and block after another.) **Guess first:** how many times as fast is your engine?
 """
 
-# %%
-own_answers = [output.token_ids for output in yours.generate(PROMPTS, AS_ASKED)]
-print("the same tokens as the reference engine:", own_answers == [output.token_ids for output in engine_answers])
-drawn = [LLMEngine(model, tokenizer, SMALL), yours]
-drawn = [[output.token_ids for output in engine.generate(PROMPTS, SamplingParams(max_tokens=20, seed=7, **SETTING))] for engine in drawn]
-print("the same drawn tokens as the reference engine:", drawn[0] == drawn[1])
+# %% tags=["measured"]
+load = skewed_workload(32)
+limits = [SamplingParams(max_tokens=max_tokens) for max_tokens in load.max_new_tokens]
+started = perf_counter()
+one_at_a_time = generate_one_by_one(model, tokenizer, load.prompts, max_new_tokens=load.max_new_tokens)
+between = perf_counter()
+together = [output.token_ids for output in yours.generate(load.prompts, limits)]
+ended = perf_counter()
+number = sum(map(len, together))
+alone_speed, own_speed = number / (between - started), number / (ended - between)
+print(f"{number:,} new tokens, the same both ways: {together == one_at_a_time}")
+print(f"one at a time: {alone_speed:,.0f} tokens/s; your engine: {own_speed:,.0f} tokens/s")
+print(f"your engine is {own_speed / alone_speed:.1f} times as fast")
 
 # %% [markdown]
 """
+The model and the machine are the same; the lessons in between make the difference. ("The designs side by side" in
+"Further" compares all of them, and Hugging Face's continuous batching.)
+
 ### The ledger
 
-The last row is your engine, with the same six requests as the row above it. Only its attention is the reference's,
-since lesson 06's computes one sequence and block after another.
+Six stories keep an engine less busy. The last row is yours, with the same attention as the row above it.
 """
 
 # %% tags=["measured"]
@@ -550,8 +550,8 @@ ledger(model, tokenizer, "12", with_cache_only=True, since="10", my_engine=my_en
 
 # %% [markdown]
 """
-The engine computes no unneeded tokens, copies nothing, and reserves little more cache than it uses. One run can't rank
-the last rows by speed, but the counts are exact: 468 tokens and not 647, since it has as many blocks as it needs.
+Both compute only tokens that are needed, copy nothing, and reserve little more cache than they use. (One run can't rank
+the last rows by speed.)
 
 ## What is still wrong
 
@@ -608,7 +608,6 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
-from time import perf_counter
 
 from IPython.display import display
 
@@ -617,7 +616,7 @@ from lessons_lib.engine import IncrementalDetokenizer, choose_tokens, draw, fuse
 from lessons_lib.engine.prometheus import prometheus_text
 from lessons_lib.engine.race import mixed
 from lessons_lib.engine.recovery import recover
-from lessons_lib.measuring import DESIGNS, Workload, hugging_face_continuous, median_ms, recorded_ways, skewed_workload, ways_table
+from lessons_lib.measuring import DESIGNS, Workload, hugging_face_continuous, median_ms, recorded_ways, ways_table
 from lessons_lib.recording import count_operators
 from lessons_lib.viz.charts import draw_step_parts
 from lessons_lib.viz.source import show_source
@@ -899,7 +898,15 @@ source once more, in a copy of its module's names, where `blocks_for` is your fu
 doesn't call `slot_mapping`, `add_block`, `attention_in_place` and `token_probabilities` itself: it computes slots and
 attention of many sequences at once, and draws without a sort. If one of them is yours, a function that calls it takes
 the place of the engine's own (`lessons_lib/checks/stand_ins.py`). That's slower, with lesson 06's several times.
+
+The tokens should still be the reference engine's, drawn ones too (with the caveat from "The same seed, the same text"):
 """
+
+# %%
+engines = LLMEngine(model, tokenizer, SMALL), my_engine(model, tokenizer, SMALL)
+for what, params in (("greedy", AS_ASKED), ("drawn", SamplingParams(max_tokens=20, seed=7, **SETTING))):
+    reference, own = ([output.token_ids for output in engine.generate(PROMPTS, params)] for engine in engines)
+    print(f"the same {what} tokens:", own == reference)
 
 # %% [markdown]
 """
@@ -1005,6 +1012,21 @@ deadline_scoreboard(give_up)
 # %% [markdown]
 """
 ### The race and the cuts
+
+Does a token that is twice as likely win twice as often? Here are 200,000 races of three tokens:
+"""
+
+# %%
+RACES = 200_000
+three = torch.tensor([[0.6, 0.3, 0.1]]).expand(RACES, -1)
+winners = race(three, torch.rand(RACES, 3, generator=torch.Generator().manual_seed(0)))
+print("probabilities:", [round(each, 4) for each in three[0].tolist()])
+print("drawn:        ", [round(each, 4) for each in (winners.bincount() / RACES).tolist()])
+
+# %% [markdown]
+"""
+It does. Anything proportional to the probabilities will do, such as the weights exp(logit / temperature): a common
+factor doesn't change the winner. So the engine doesn't even need the softmax.
 
 Why does each token win with its own probability? As long as no time has come, the chance that a token's time is the
 next one is proportional to its rate, which is its weight. So token i wins with the probability wᵢ / Σ wⱼ. That is the

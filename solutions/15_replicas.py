@@ -48,16 +48,37 @@ def new_engine(max_num_seqs=6):
 """
 ## The problem: one engine is full
 
-An engine that runs four sequences at a time gets twelve requests: four run, eight wait. A larger batch helps until
-memory runs out or each step takes too long. Then you need a second engine with a model of its own.
-
 > **replica**: one of several servers with the same model. Any of them can serve any request.
 
 > **load balancer**: what clients talk to. It chooses a replica for each request and passes the answer on.
 
-Two replicas are not as good as one engine that is twice as large. Each has its own waiting queue, so one can be full
-while the other is idle. And each has its own prefix cache (lesson 11): what one has computed is unknown to the other.
-So the choice matters.
+An engine that runs four sequences at a time gets twelve requests. Every other one is long: 60 tokens, 10 tokens, 60, 10
+and so on. Four run, eight wait. A larger batch helps, until memory runs out or each step takes too long. Then you need
+a second engine with a model of its own. Here two replicas are used in turn:
+"""
+
+
+# %%
+def steps_to_serve(limits, max_num_seqs):
+    engine, steps = new_engine(max_num_seqs), 0
+    for limit in limits:
+        engine.add_request(tokenizer(PROMPTS[0]).input_ids, SamplingParams(max_tokens=limit, ignore_eos=True))
+    while engine.has_unfinished():
+        engine.step()
+        steps += 1
+    return steps
+
+
+limits = [60, 10] * 6
+print("one engine, 4 at a time:", steps_to_serve(limits, 4), "steps")
+print("two replicas in turn, 4 at a time each:", *(steps_to_serve(limits[first::2], 4) for first in (0, 1)), "steps")
+print("one engine, 8 at a time:", steps_to_serve(limits, 8), "steps")
+
+# %% [markdown]
+"""
+Replica 0 got the long ones. From step 20 to 60, two requests wait in its queue while replica 1 is idle. So two replicas
+are not as good as one engine that is twice as large: each has its own waiting queue. And each has its own prefix cache
+(lesson 11): what one has computed is unknown to the other. So the choice matters.
 
 ## Predict
 
@@ -150,6 +171,8 @@ still running. Each replica's cache has 400 blocks.
 
 In the table, "found" is the share of the prompt tokens that were in a cache, and "highest load" the most requests that
 one replica served at a time.
+
+**Decide first:** you have four replicas, and each has memory for six requests. Which limit do you set: 0, 1, 2, 4 or 8?
 """
 
 # %%
@@ -174,8 +197,12 @@ Table(
 Round robin and two choices get *worse* with more replicas: the more there are, the less likely the right one is chosen
 by chance. Affinity with a limit of 2 or more doesn't: with four replicas and a limit of 4, 22% of the prompt tokens are
 left to compute; with round robin it is 48%. And the limit is a trade-off: a small one keeps the load even, a large one
-finds more. The step from 0 to 1 buys the most. ("Further" derives the highest load with a pencil, and has a scoreboard
-for a rule of your own.)
+finds more. With memory for six requests, 2 is the best of these. ("Further" derives the highest load with a pencil, and
+has a scoreboard for a rule of your own.)
+
+Limit 0 is no better than round robin: it always takes a least loaded replica, and here there is nearly always just one.
+Nor is two choices, because here the oldest request always ends first, so taking turns keeps the loads even. In the
+first example, where lengths differ, it doesn't.
 """
 
 # %% [markdown]
@@ -186,8 +213,8 @@ A process is killed, a machine loses power, a GPU reports an error. The streams 
 of a word. The balancer has three options:
 
 1. **An error.** The stream ends with a message. The client sends its request again, and pays for everything twice.
-2. **Begin again** on another replica. The balancer drops as many tokens as the client has received, and hopes that they
-   are the same ones. Each of them takes a step again.
+2. **Begin again** on another replica. Each token that the client has received takes a step again and is dropped, in
+   the hope that it's the same one.
 3. **Go on elsewhere.** The balancer has passed every token on, so it knows them all. Another replica can continue,
    after a single prefill.
 
@@ -216,7 +243,8 @@ cases = {
 
 def answer(prompt, output_ids=(), **fields):
     engine = new_engine()
-    engine.add_request(prompt, SamplingParams(ignore_eos=True, **fields), request_id="cut", output_ids=output_ids)
+    params = SamplingParams(**{"ignore_eos": True, **fields})
+    engine.add_request(prompt, params, request_id="cut", output_ids=output_ids)
     while engine.has_unfinished():
         done = engine.step()
     return done[0].token_ids
@@ -304,7 +332,8 @@ show_source(stream_once)
 - Pass each chunk on as it is, before you read the next one. One with a `finish_reason` is the last.
 - After a loss, send what `request_to_go_on` returns to one of the replicas that haven't been lost. If it returns None,
   or if the request arrives complete, ask no replica: end with `Chunk([], "length")`.
-- Before the next replica is asked, and when the reader leaves, the stream is closed and its replica's load lowered.
+- Before the next replica is asked, and when the reader leaves (it calls `close()` on your generator), the stream is
+  closed and its replica's load lowered.
 - Change neither `request` nor the list `replicas`. If a replica must be asked and the list is empty, the reader gets an
   error, too.
 
@@ -325,27 +354,33 @@ from lessons_lib.serving.failover import relay
 
 Now for real. Six streams, A to F, with your `relay` and your `choose_replica` (the reference's, if yours fails its
 check) with a limit of 1. The prompts of A, B and C begin with one text, those of D, E and F with another; each of the
-two fills two blocks and a part of a third. First, what the answers should be: 48 greedy tokens for each, from an engine
-that serves it alone.
+two fills two blocks and a part of a third. C and E have a temperature and a seed, D has a penalty, and the others are
+greedy. First, what the answers should be: 48 tokens for each, from an engine that serves it alone. And which of them
+would survive a cut after ten tokens as a longer prompt?
 """
 
 # %%
 texts = [(KIND if story.name in "ABC" else NIGHT) + story.prompt for story in STORIES]
+sampled = dict(temperature=1.0, seed=5)
+how = {"C": sampled, "D": dict(presence_penalty=1.5), "E": sampled}
 requests = {
-    story.name: dict(prompt=tokenizer(text).input_ids, max_tokens=48, ignore_eos=True)
+    story.name: dict(prompt=tokenizer(text).input_ids, max_tokens=48, ignore_eos=True) | how.get(story.name, {})
     for story, text in zip(STORIES, texts)
 }
-alone = [answer(request["prompt"], max_tokens=48) for request in requests.values()]
-for name, text, tokens in zip(requests, texts, alone):
+alone = [answer(**request) for request in requests.values()]
+survive = []
+for (name, request), text, tokens in zip(requests.items(), texts, alone):
     print(f"{name}: {text[:20]}… {tokenizer.decode(tokens)[:50]!r}…")
+    rest = answer(**request | dict(prompt=request["prompt"] + tokens[:CUT], max_tokens=48 - CUT))
+    survive += [name] if tokens[:CUT] + rest == tokens else []
+print("the same tokens as a longer prompt:", *survive)
 
 # %% [markdown]
 """
 The next cell starts two servers (lesson 14): two processes, each with a model and an engine of its own.
 `ProcessReplica` turns the events of a server into chunks. The readers take turns: in each round, each of them, from A
 to F, takes one chunk. After nine rounds, the process of replica 1 is killed, as the operating system does when memory
-runs out. Both processes end with the cell, also after an error. It takes about ten seconds, most of them to start the
-servers.
+runs out. Both processes end with the cell, also after an error. It takes about ten seconds.
 
 Which streams will replica 1 serve? Decide before you run it.
 """
@@ -379,12 +414,12 @@ A goes to replica 0, and so does B, which begins alike. C would follow, but repl
 replica 1 has none. D's beginning is new, so only the load counts, and E and F follow D.
 
 So four of six streams lose their server in the middle, and each reader still gets exactly the tokens that it would have
-got if no server had died. What it notices is one longer wait: for a new connection, and for the prefill of the prompt
-and the tokens so far. (Boxes of replica 1 behind the dotted line: these tokens were on their way when it died. A and B
-hardly ever wait: their tokens have arrived before their turn comes.)
+got if no server had died, also in C, D and E, which a longer prompt would have changed. What it notices is one longer
+wait: for a new connection, and for the prefill of the prompt and the tokens so far. (Boxes of replica 1 behind the
+dotted line: these tokens were on their way when it died. A and B hardly ever wait: their tokens have arrived before
+their turn comes.)
 
-Now set `MOVES` to 0, predict what each stream gets, and run the cell again. (A and B get all 48 tokens; C to F get what
-replica 1 had sent, and then an error.)
+(Optional: with `MOVES` set to 0, A and B get all 48 tokens; C to F get what replica 1 had sent, and then an error.)
 
 `lessons_lib/serving/balancer.py` is the whole balancer, a server itself. It also asks each replica's `/health` every
 half second, and so notices one that *hangs*.
@@ -399,8 +434,8 @@ drops blocks, and routers such as NVIDIA Dynamo's follow them.
 **A full replica refuses, and `relay` gives up.** Status 429 (lesson 14) means that another replica may have room. The
 whole balancer asks the next one then.
 
-**An end can get lost.** Only `max_tokens` tells `relay` that no token is missing. If a replica is lost between a stop
-token and its `finish_reason`, the next one refuses, and the reader of a complete answer gets an error.
+**An end can get lost.** If a replica is lost between a stop token and its `finish_reason`, the next one refuses, and
+the reader of a complete answer gets an error.
 
 **Replicas don't make a stream faster,** and they don't help if a single copy of the model doesn't fit. Lesson 16 cuts a
 model in two.

@@ -5,11 +5,12 @@
 **What if the model doesn't fit on one GPU? And if it does, is a second GPU better as a replica or as one half of the
 model?**
 
-85 minutes · difficulty: hard · routes: serving · prerequisites: lesson 00 (a decode step reads all weights) and lesson 14 (serving); lesson 15 for the comparison; lessons 08 and 13 for the last section of "Further"
+85 minutes · difficulty: hard · routes: serving · prerequisites: lesson 00 (a decode step reads all weights) and lesson
+14 (serving); lesson 15 for the comparison; lessons 08 and 13 for the last section of "Further"
 
-To use two GPUs for one model, every matrix is cut, and the results of both halves are added up. You build the cut, the
-sum, and from both a layer; at the end, a whole model runs on them. You need no GPU: the halves are processes or threads
-on your CPU.
+To run one model on two GPUs, you cut the matrices of every layer and add up the results of both halves. You build the
+cut, the sum, and a layer from both, until a whole model runs on them. At the end, you decide how eight GPUs should
+serve a model that doesn't fit on one. You need no GPU: the halves are processes or threads on your CPU.
 """
 
 # %%
@@ -44,7 +45,8 @@ Lesson 15 served one model by several replicas. That doesn't help if a single co
 bfloat16 take 140 GB, and an H100 has 80.
 
 You could give each GPU some of the layers: *pipeline parallelism*. But a token goes through the layers one after the
-other. Several batches under way keep all GPUs busy, but no step gets faster. The other way is to cut every layer.
+other. Several batches under way keep all GPUs busy, but each token takes as long as before. The other way is to cut
+every layer.
 
 > **tensor parallelism**: several processes, each with a GPU, compute every layer together. Each has a part of every
 > large matrix.
@@ -138,7 +140,7 @@ all 64. For an estimate of its step:
 
 - The layers have 7 of the 8 billion parameters, 14 GB in bfloat16. The 64 requests have 3.2 GB of keys and values.
 - An H100 reads up to 3,350 GB/s. Assume that everything else in a step takes as long as before.
-- A sum takes about 7 µs. ("Further" estimates that.)
+- A sum takes about 7 µs. (This is an estimate from steps of the small model with one request; "Further" shows how.)
 
 Predict the ratio in decode steps: tokens per second of one model on two GPUs, divided by those of two replicas. Above
 1, the cut wins; below 1, the replicas do.
@@ -156,7 +158,7 @@ reveal("16.a", decode_ratio(two_gpus[NAMES["8 billion"]]), "times", tolerance=0.
 """
 With the pencil: each GPU reads half of the 14 GB and half of the 3.2 GB, which takes 2.6 ms less; two sums in each of
 32 layers take 0.4 ms more; 10.97 ms become about 8.85; measured: 8.84. Replicas gain little: each still reads all
-weights, and a step for 32 requests takes 9.99 ms.
+weights, and a step for 32 requests takes 9.99 ms. 9.99 / 8.84 = 1.13.
 
 **16.c** With 0.5 billion? Its 24 layers have 0.36 billion parameters, and the 64 requests 0.3 GB of keys and values.
 """
@@ -170,18 +172,17 @@ two_gpus_table(two_gpus, NAMES)
 
 # %% [markdown]
 """
-The small model's sums cost more than the cut saves: two GPUs that share it are slower than *one*. The cut pays while
-half of the bytes over the bandwidth is more than 2 × layers × 7 µs. And for a single request, replicas change nothing;
-the cut makes the large model's step 20 % shorter.
+The small model's sums cost more than the cut saves: two GPUs that share it are slower than *one*. A cut in two shortens
+a step only if reading half of the bytes takes longer than all the sums, 2 × layers × 7 µs. To beat replicas, it must
+also make up for their smaller batches: 1.0 ms for the large model. For a single request, replicas change nothing; the
+cut makes the large model's step 20 % shorter.
 
 The last column is of the whole run, prompts included. There the cut gains only 6 % for the large model, and loses 19 %
-for the small one. Beyond the decode steps it takes about 0.13 s longer than the replicas in *both* models, though the
-large one's sums carry six times the bytes. So the sums' length is not the main reason; the recording doesn't say what
-is.
+for the small one. (Prefills weren't timed on their own, so the recording doesn't say why.)
 
 Two replicas of the large model keep 2 × (80 - 16) = 128 GB for their caches; the cut model about 142 GB, since only its
 embedding and last matrix, 1 GB each, are there twice. But nothing has to be sent between replicas, and if one is lost,
-the other remains. Large installations do both: replicas, each over several GPUs.
+the other remains.
 """
 
 # %% [markdown]
@@ -285,8 +286,8 @@ draw_all_reduce(record_all_reduce(all_reduce, 4))
 
 # %% [markdown]
 """
-However many workers there are, none sends more than two tensors, apart from rounding up. What grows is the number of
-messages that follow one another: 2 (N - 1) in a ring. For short tensors, the waits count more than the bytes.
+However many workers there are, none sends more than twice its tensor, apart from rounding up. What grows is the number
+of messages that follow one another: 2 (N - 1) in a ring. For short tensors, the waits count more than the bytes.
 """
 
 # %% [markdown]
@@ -375,6 +376,61 @@ print(f"bytes that each has sent for one token: {[round(worker.sent_bytes / num_
 Two sums in each of 8 layers: 16. Each adds up 256 elements a token, and a worker sends 2 (N - 1) / N = 1 times as many:
 16 × 256 × 4 = 16,384 bytes. A worker has a little more than half of the layers' parameters, because the norms stay
 whole.
+
+## Decide: eight GPUs for 70 billion parameters
+
+Back to the model that doesn't fit on one GPU. It has 80 layers and 8 KV heads. You have eight H100s and 64 requests of
+4,096 tokens, prompt and answer together, with 86 GB of keys and values. You can form groups of GPUs, and cut one
+replica of the model over each group: eight groups of 1, four of 2, two of 4, or one of 8.
+
+**Guess first:** which of these hold the model and all requests? And which of those decodes fastest? The next cell
+computes both from sizes alone. Its steps are lower bounds: reading at full bandwidth and the sums, nothing else.
+"""
+
+# %%
+layers, width, keys, inner, vocabulary = 80, 8192, 1024, 28672, 128256  # Llama with 70 billion parameters, bfloat16
+layers_gb = 2e-9 * layers * (2 * width * width + 2 * width * keys + 3 * width * inner)
+last_gb = 2e-9 * width * vocabulary  # the last matrix, which isn't cut; the embedding is as large
+caches_gb = 2e-9 * 2 * layers * keys * 4096 * 64
+
+
+def step_ms(group, sum_us):
+    """A decode step of groups of this size, if a sum takes so many microseconds."""
+    gb_read = layers_gb / group + caches_gb / 8 + last_gb  # an eighth of the caches, however grouped
+    return gb_read / 3.35 + 2 * layers * sum_us / 1000
+
+
+rows = []
+for group in (1, 2, 4, 8):
+    stored_gb = layers_gb / group + caches_gb / 8 + 2 * last_gb
+    steps = [f"{step_ms(group, sum_us):.1f}" for sum_us in (7, 3.5 * 2 * (group - 1))]
+    rows.append([f"{8 // group} × {group}", f"{stored_gb:.0f}", *(steps if stored_gb < 80 else ["doesn't fit"] * 2)])
+Table(
+    columns=["groups × GPUs", "GB on each GPU", "step, ms, with sums of 7 µs", "step, ms, with 3.5 µs a message"],
+    rows=rows,
+    caption="70 billion parameters, 64 requests of 4,096 tokens, eight H100s: computed, not measured",
+)
+
+# %% [markdown]
+"""
+Each GPU has an eighth of the caches in any case, but groups of 2 don't have enough room next to the weights. Of the
+two setups that fit, the group of 8 wins clearly if its sums take no longer than those of two GPUs. But in a ring of 8,
+a sum is 14 messages one after the other instead of 2. If each takes half of the 7 µs (last column), the lead is nearly
+gone.
+
+**With a pencil:** how long may a sum in the group of 8 take before two groups of 4, with sums of 7 µs, are as fast?
+Start from the third column: how large is the difference, and how many sums share it?
+"""
+
+# %%
+lead = step_ms(4, 7) - step_ms(8, 7)
+print(f"{lead:.1f} ms for {2 * layers} sums: {1000 * lead / (2 * layers):.0f} µs more than 7 µs for each")
+
+# %% [markdown]
+"""
+So one measurement decides: the time of a sum over your GPUs. If the eight are in two machines with a slow link between
+them, two groups of 4 may well win. And where both are nearly equal, two groups have an advantage that no step shows: if
+a GPU is lost, half of the streams go on.
 """
 
 # %% [markdown]
@@ -469,8 +525,8 @@ Table(columns=["workers", "through worker 0", "your all_reduce"], rows=rows, cap
 """
 ### Where do the milliseconds go?
 
-Take the steps with one request from the table of GPUs and replicas. A decode step reads all weights once, and the bytes
-over the bandwidth are a lower bound for its time (lessons 00 and 08). The bound is far below the measured step, and
+Take the steps with one request from the table of GPUs and replicas. A decode step reads all weights once, so bytes
+divided by bandwidth is a lower bound for its time (lessons 00 and 08). The bound is far below the measured step, and
 halving the bytes doesn't halve the time. Why?
 
 The recording has only the times of whole steps. But it has two models whose layers do the same operations, on matrices

@@ -176,6 +176,11 @@ def test_what_lesson_08_says_of_the_ladder():
     assert 0.95 < many["Ideas 1 and 2, 64 keys per tile"] / many[seven] < 1
     assert round(many[one] / many["Ideas 1 and 3, 16 keys per tile"]) == 4
     assert [round(case[seven] / case[best]) for case in (single, many, small_heads)] == [7, 12, 23]
+    yours = "Ideas 1 to 3, 64 keys per tile"
+    assert [round(case[seven] / case[yours]) for case in (single, many, small_heads)] == [4, 12, 22]
+    library = "the library's kernel"
+    assert round(single[library]) == 18 and round(single[seven] / single[library]) == 52
+    assert many[library] > many[yours] and small_heads[library] > small_heads[yours]
     steps = list(ladder.values())[1]
     assert [steps[f"Ideas 1 and 2, {keys} keys per tile"]["registers"] for keys in (32, 64)] == [255, 255]
     assert steps[one]["registers"] == 128 and steps[best]["spilled"] == 0
