@@ -9,8 +9,8 @@
 
 A batch usually has a row for each request, filled up with padding. In this lesson all requests share a single row. An
 attention mask keeps them apart, and it needs only two integers per token. First, you run the six stories in one row
-without padding, and each gets the same tokens as it would alone. Then you compute the same attention without the mask,
-as fast kernels do.
+without padding, and each gets the same tokens as it would alone. Then you write the attention that fast kernels
+compute, and the model runs on it without any mask.
 """
 
 # %%
@@ -18,12 +18,11 @@ import math
 import random
 import textwrap
 from functools import partial
-from statistics import median
-from time import perf_counter
 
 import torch
 import torch.nn.functional as F
 from torch.nn.attention.flex_attention import create_block_mask, create_mask
+from transformers import AttentionInterface
 
 from lessons_lib.attention import (
     PADDING,
@@ -40,9 +39,8 @@ from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, sol
 from lessons_lib.checks.lesson_04.scoreboard import counted_scores, window_scoreboard
 from lessons_lib.measuring import MAX_NEW_TOKENS, NAMES, PROMPTS, STORIES, ledger
 from lessons_lib.models import load_model, tiny_model
-from lessons_lib.recording import mask_text, read_row
+from lessons_lib.recording import mask_text
 from lessons_lib.viz.masks import MaskExplorer, draw_mask, watch_rules
-from lessons_lib.viz.source import show_source
 from lessons_lib.viz.tables import Table
 from lessons_lib.viz.words import marked
 
@@ -51,7 +49,7 @@ prompt_ids = {story.name: tokenizer(story.prompt).input_ids for story in STORIES
 
 
 def show_text(label, name, answer, right=None):
-    """Print a label, then the last words of a story's prompt followed by its answer; » « mark what isn't in the right one."""
+    """Print a label, then the last words of a story's prompt and its answer; » « mark what isn't in the right one."""
     words = PROMPTS[NAMES.index(name)].split()
     prompt = ("... " if len(words) > 8 else "") + " ".join(words[-8:])
     print(label)
@@ -126,14 +124,10 @@ every cell of the mask. That's the whole idea.
 
 ## The tags
 
-One small object holds both values for all tokens of a row:
-"""
+`Tags(seq_ids, positions)` holds both for all tokens of a row, as int64 tensors with one element per token.
+`tags.seq_ids` and `tags.positions` are these tensors, `len(tags)` is the number of tokens, and
+`tags.followed_by(others)` joins two rows.
 
-# %%
-show_source(Tags)
-
-# %% [markdown]
-"""
 `tag_tokens(lengths, starts=None)` makes the tags of a row. (It's given; writing it is exercise 04.1, in "Further".)
 `lengths[i]` is the number of tokens that sequence `i` has in the row, and `i` is its id:
 
@@ -311,37 +305,32 @@ reveal("04.b", sum(answer != expected[name][:20] for name, answer in zip(NAMES, 
 None: in a rotary model, only distances matter. If all tokens of a story are shifted by the same amount, no distance
 changes. (In floats, only the last digits do.)
 
-So is there no need to restart positions? With a cache, there is. A key is rotated by its position when it's computed,
-and it keeps that rotation. Suppose a program counts positions through the row of all tokens, cached ones included. E
-comes after B, and both grow, so E's start moves by one in every pass, and its cached keys don't.
+So is there no need to restart positions? With a cache, there is: a key is rotated when it's computed, and it keeps that
+rotation. Suppose E's prompt has been computed at the right positions, 0 to 4, and its keys are in the cache. Now B's 62
+tokens are before it in the row, and the program takes a token's index in the row for its position. So E's new tokens
+get the positions 67, 68, 69 and so on.
 
-The next cell computes what E then gets: the prompts have the right positions, and each new token has the index that it
-had in its own pass. **Guess first:** E's prompt is "It was raining." Will its answer be the right one, or be about B's
-story, or something else?
+The next cell computes what E then gets. (B's tokens can be left out of the row: the mask is right, so E attends to none
+of them.) **Guess first:** E's prompt is "It was raining." Will its answer be the right one, or something else?
 """
 
 
 # %%
-def new_tokens_counted_through_the_row(model, sequences):
-    """The right mask, and the right positions for the prompts; a new token has the index of its own pass."""
-    positions, prompts_before = [], 0
-    for number, ids in enumerate(sequences):
-        prompt_len = next(len(prompt) for prompt in prompt_ids.values() if ids[: len(prompt)] == prompt)
-        start = prompts_before + prompt_len
-        # In the pass of new token i, each of the `number` sequences before this one has i + 1 new tokens, too.
-        positions += [*range(prompt_len), *(start + number * (i + 1) + i for i in range(len(ids) - prompt_len))]
-        prompts_before += prompt_len
+def new_tokens_behind_b(model, sequences):
+    """Logits of E: its prompt has the right positions, and its new tokens are 62 positions too far on."""
+    prompt_len, length, before = len(prompt_ids["E"]), len(sequences[0]), len(prompt_ids["B"])
+    positions = [*range(prompt_len), *range(before + prompt_len, before + length)]
     return logits_at(model, sequences, torch.tensor(positions))
 
 
 right = expected["E"][:30]
 show_text("E alone:", "E", right)
-show_text("E after B:", "E", in_one_row("BE", new_tokens_counted_through_the_row)[1], right)
+show_text("E after B:", "E", in_one_row("E", new_tokens_behind_b)[0], right)
 
 # %% [markdown]
 """
-The mask is right, so E can't attend to B. But to the new tokens E's prompt is far away, and the rain is forgotten.
-Nothing crashed, and the text is fluent. ("Further" has three such answers. Can you tell which bug made which?)
+To the new tokens E's prompt is far away, and the rain is forgotten. Nothing crashed, and the text is fluent. ("Further"
+has three such answers. Can you tell which bug made which?)
 
 Some models, such as GPT-2, don't rotate but add a learned vector for each position. There, any shift changes the
 logits.
@@ -361,8 +350,6 @@ cached, new = [3, 5, 0], [1, 1, 4]
 queries = tag_tokens(new, starts=cached)
 keys = tag_tokens(cached).followed_by(queries)
 mask = block_diagonal_mask(queries, keys)
-print(mask_text(mask, queries, keys, "CED"))
-print(read_row(mask, queries, keys, 1, "CED"))
 draw_mask(mask, queries, keys, "CED", title="Two decodes and a prefill in one pass")
 
 # %% [markdown]
@@ -374,21 +361,14 @@ the cached ones first and the new ones after them (lesson 05), sequence by seque
 
 ## What the mask costs
 
-A mask has one cell per query-key pair, and most cells are False. Take a row of n sequences with 40 tokens each:
-"""
+A mask has one cell per query-key pair, and most cells are False: 85% for the six prompts. With more requests it gets
+worse: twice as many sequences of the same length have four times the cells, but only twice as many True ones. And a
+plain attention function computes a score for every cell, in every head of every layer, before the mask throws most of
+them away.
 
-# %%
-for n in (8, 16, 32, 64):
-    cells, allowed_cells = (40 * n) ** 2, n * (40 * 41) // 2
-    print(f"n = {n:2}: {cells:9,} cells ({cells / 2**20:3.1f} MiB as bool), {allowed_cells:6,} True")
-
-# %% [markdown]
-"""
-Doubling the number of sequences gives four times the cells, but only twice as many True ones. And a plain attention
-function computes a score for every cell, in every head of every layer, before the mask throws most of them away. That's
-why fast attention kernels (a kernel is a program that runs on the GPU) never build the mask. They're told where each
-sequence begins and ends, and compute only its own part. You'll write such kernels in lessons 07 and 08.
-Here you write in PyTorch what they compute.
+That's why fast attention kernels (a kernel is a program that runs on the GPU) never build the mask. They're told where
+each sequence begins and ends, and compute only its own part. You'll write such kernels in lessons 07 and 08. Here you
+write in PyTorch what they compute.
 
 ## Build 3: attention without the mask
 
@@ -417,10 +397,10 @@ from lessons_lib.attention.varlen import varlen_attention
 
 # %% [markdown]
 """
-What does it save? Three steps are compared: the prefill of the six prompts, a decode step of the six, and a decode step
-of 64 sequences with 500 tokens each.
+What does it save? Two steps are compared: the prefill of the six prompts, and a decode step of 64 sequences with 500
+tokens each.
 
-**04.c** In the last of the three, how many scores does the mask version compute for each one that `varlen_attention`
+**04.c** In the decode step, how many scores does the mask version compute for each one that `varlen_attention`
 computes?
 """
 
@@ -437,8 +417,8 @@ def with_the_mask(q, k, v, query_lens, seq_lens):
 
 
 lengths = [len(ids) for ids in prompt_ids.values()]
-steps = {"prefill of the six": (lengths, lengths), "decode of the six": ([1] * 6, [length + 1 for length in lengths])}
-for name, (query_lens, seq_lens) in (steps | {"decode of 64 × 500": ([1] * 64, [500] * 64)}).items():
+steps = {"prefill of the six": (lengths, lengths), "decode of 64 × 500": ([1] * 64, [500] * 64)}
+for name, (query_lens, seq_lens) in steps.items():
     row = [torch.randn(2, sum(tokens), 16) for tokens in (query_lens, seq_lens, seq_lens)]
     dense, dense_cells = counted_scores(with_the_mask, *row, query_lens, seq_lens)
     ours, our_cells = counted_scores(varlen_attention, *row, query_lens, seq_lens)
@@ -449,31 +429,48 @@ reveal("04.c", dense_cells / our_cells, "times")
 # %% [markdown]
 """
 In a decode step, the mask version computes each query's scores with the keys of all sequences, so its work grows with
-the number of sequences squared. Without the mask it grows with the number of tokens in the cache. But fewer scores
-aren't less time yet: your function is Python code that goes through the sequences, and the mask version is a single
-call, here with a mask that is ready. **Guess first:** which of the two takes longer for 64 × 500 on this machine?
+the number of sequences squared. Without the mask it grows with the number of tokens in the cache. (Fewer scores aren't
+always less time: your function goes through the sequences in Python, one after another. A kernel has no such loop. It
+gives the sequences to different cores of the GPU.)
+
+## The model without a mask
+
+So far your function has seen random numbers only. Now the model runs on it. A Hugging Face model looks up its attention
+function by name, and `AttentionInterface.register` adds one. It's called in each layer. In this model a head of k and v
+serves two heads of q, so k and v are repeated first. The model gets no mask, only the tokens and their positions:
 """
 
-# %% tags=["measured"]
-q, k, v = (torch.randn(4, tokens, 32) for tokens in (64, 64 * 500, 64 * 500))
-mask = block_diagonal_mask(tag_tokens([1] * 64, starts=[499] * 64), tag_tokens([500] * 64))
-ways = {
-    # With four axes, as a model calls it, PyTorch takes its fast path.
-    "with the mask": partial(F.scaled_dot_product_attention, q[None], k[None], v[None], attn_mask=mask[None, None]),
-    "without it": partial(varlen_attention, q, k, v, [1] * 64, [500] * 64),
-}
-for name, way in ways.items():
-    taken = []
-    for _ in range(5):
-        started = perf_counter()
-        way()
-        taken.append(1000 * (perf_counter() - started))
-    print(f"{name}: {median(taken):.1f} ms")
+# %%
+lengths_now = []  # of the sequences in the row that is being computed
+
+
+def attend(layer, q, k, v, mask, **_):
+    """What each layer calls: [1, heads, tokens, head_dim] in, [1, tokens, heads, head_dim] out."""
+    assert mask is None, "the model has made a mask"
+    k, v = (x[0].repeat_interleave(layer.num_key_value_groups, dim=0) for x in (k, v))
+    return varlen_attention(q[0], k, v, lengths_now, lengths_now).transpose(0, 1)[None], None
+
+
+@torch.inference_mode()
+def logits_without_a_mask(model, sequences):
+    lengths_now[:] = [len(ids) for ids in sequences]
+    positions = tag_tokens(lengths_now).positions
+    row = torch.tensor([sum(sequences, [])])
+    return model(input_ids=row, position_ids=positions[None], use_cache=False).logits[0].split(lengths_now)
+
+
+AttentionInterface.register("varlen", attend)
+model.set_attn_implementation("varlen")
+try:
+    for name, answer in zip(NAMES, in_one_row("ABCDEF", logits_without_a_mask, max_tokens=20)):
+        print(f"{name}: {tokenizer.decode(answer)!r}, equal to `generate`: {answer == expected[name][:20]}")
+finally:
+    model.set_attn_implementation("sdpa")  # the default
 
 # %% [markdown]
 """
-On a quiet machine, the unneeded scores cost more than the Python loop does. A kernel has no such loop: it gives the
-sequences to different cores of the GPU.
+No mask was made in any layer, and not a token has changed. The two integers per token have become a list of lengths for
+the kernel, and the positions for the rotation. This is what an engine gives FlashAttention.
 
 ## The ledger
 
@@ -487,14 +484,14 @@ ledger(model, tokenizer, "04")
 """
 Compare the last row with the first, "alone, no cache". Both compute the same tokens, and both compute all of them
 again in every step. But the last row needs fewer forward calls, because each call serves every story that's still
-running. It has no padding, yet only a small share of its tokens is useful.
+running. It has no padding. Still, only 3% of its tokens are useful: all others were computed in an earlier step, too.
 
 ## What is still wrong
 
-Nothing is kept from one step to the next. Every step puts the whole row through the model again, prompts and answers,
-while "alone, KV cache" computes each token once. The mask is ready for a cache: the keys include the cached tokens, and
-the queries are only the new ones. What's missing is the rest: a row made of whole prompts and single new tokens, and a
-way to join the caches of all its sequences for the pass and split them again afterwards. Lesson 05 packs with caches.
+Nothing is kept from one step to the next, while "alone, KV cache" computes each token once. Your mask and your
+attention are ready for a cache: the keys include the cached tokens, and the queries are only the new ones. What's
+missing is the rest: a row made of whole prompts and single new tokens, and a way to join the caches of all its
+sequences for the pass and split them again afterwards. Lesson 05 packs with caches.
 
 ## What production does
 
@@ -587,6 +584,18 @@ right answer, and three wrong ones. Each wrong one has a bug of its own:
 
 # %%
 from lessons_lib.attention.masks import RULES, combine  # `combine` joins some of the rules with `&`
+
+
+def new_tokens_counted_through_the_row(model, sequences):
+    """The right mask, and the right positions for the prompts; a new token has the index of its own pass."""
+    positions, prompts_before = [], 0
+    for number, ids in enumerate(sequences):
+        prompt_len = next(len(prompt) for prompt in prompt_ids.values() if ids[: len(prompt)] == prompt)
+        start = prompts_before + prompt_len
+        # In the pass of new token i, each of the `number` sequences before this one has i + 1 new tokens, too.
+        positions += [*range(prompt_len), *(start + number * (i + 1) + i for i in range(len(ids) - prompt_len))]
+        prompts_before += prompt_len
+    return logits_at(model, sequences, torch.tensor(positions))
 
 
 def without(rule):

@@ -14,7 +14,6 @@ overlap.
 
 # %%
 import time
-from collections import Counter
 from functools import partial
 from unittest.mock import patch
 
@@ -22,7 +21,15 @@ import torch
 
 from lessons_lib.batching import generate_one_by_one
 from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, solution
-from lessons_lib.engine import GPUModelRunner, GraphKey, OverlappedSteps, captured_batch_sizes, next_size, rerun, serve_overlapped
+from lessons_lib.engine import (
+    GPUModelRunner,
+    GraphKey,
+    OverlappedSteps,
+    captured_batch_sizes,
+    next_size,
+    rerun,
+    serve_overlapped,
+)
 from lessons_lib.kv_cache import BlockPool, PrefixCache
 from lessons_lib.measuring import MAX_NEW_TOKENS, PROMPTS, STORIES, recorded_engine, recorded_workloads
 from lessons_lib.models import load_model
@@ -39,12 +46,15 @@ END = tokenizer.eos_token_id
 """
 ## The problem: the GPU waits for the CPU
 
-A decode step of a small model gives a large GPU very little to compute. It still takes about a thousand kernel
-launches, and for each one the CPU spends tens of microseconds running Python and PyTorch code. So the GPU waits for the
-CPU.
+Here is one decode step of 256 requests, on a model of half a billion parameters and an H200. It launches about a
+thousand kernels, one after another. For each launch the CPU needs about 20 µs, in Python and PyTorch. For each kernel
+the GPU needs about 4 µs.
 
-Four ideas turn that around. In this recorded run, 256 requests arrive at the start. Each bar adds what its name says to
-the bar above.
+**Guess first:** For what share of the step does the GPU compute? And how many times faster could the step be if
+launching cost nothing?
+
+Below is a recorded run of such steps: 256 requests arrive at the start. Each bar adds what its name says to the bar
+above.
 """
 
 # %%
@@ -52,27 +62,30 @@ recording = recorded_engine()
 speeds = {mode["name"]: mode["tokens_per_s"] for mode in recording.modes}
 last = recording.modes[-1]["name"]
 draw_bars(
-    speeds, "tokens/s", title="Output tokens a second, 256 requests, a model of half a billion parameters", note=recording.provenance, own=[last]
+    speeds,
+    "tokens/s",
+    title="Output tokens a second, 256 requests, a model of half a billion parameters",
+    note=recording.provenance,
+    own=[last],
 )
 
 # %%
+graphs, compiled = (f"{recording.modes[mode]['warm_up_s']:.0f} s" for mode in (1, 2))
 PARTS = {"whole step": "all", "CPU work": "own", "launching alone": "launch", "waiting for the GPU": "wait"}
 Table(
-    columns=["milliseconds", *PARTS, "warm-up, s"],
-    rows=[[mode["name"], *(f"{mode['decode_ms'][part]:.2f}" for part in PARTS.values()), f"{mode['warm_up_s']:.0f}"] for mode in recording.modes],
-    caption=f"One step of {recording.modes[-1]['decode_ms']['running']} decodes, median; the same recorded run",
+    columns=["milliseconds", *PARTS],
+    rows=[[mode["name"], *(f"{mode['decode_ms'][part]:.2f}" for part in PARTS.values())] for mode in recording.modes],
+    caption=f"One step of {recording.modes[-1]['decode_ms']['running']} decodes, median; the same recorded run. "
+    f"Ready after {graphs} with graphs, {compiled} if compiled",
 )
 
 # %% [markdown]
 """
-In the first row nearly the whole step is launching. With graphs, launching takes about half a millisecond, and now the
-CPU waits for the GPU. The same kernels take the GPU about 4 ms, so in the first row it was idle for more than 80 % of
-the step. With overlap, the CPU works while the GPU computes. The last row is the whole engine, with requests, sampling
-parameters and metrics instead of a bare scheduler. Its CPU works 0.4 ms more, and the step takes no longer: that time
-is hidden behind the GPU.
-
-The last column is the price: the time to get ready, with a trial run of 40 requests. Compilation adds about 35 s. (The
-rows below "compiled too" found the compiled code ready.)
+In the first row nearly the whole step is launching: the GPU computes for a fifth of it. With graphs, launching takes
+less than half a millisecond, and now the CPU waits for the GPU. The step is 4.6 times as fast; free launches would give
+a factor of 5. With overlap, the CPU works while the GPU computes. The last row is the whole engine, with requests,
+sampling parameters and metrics instead of a bare scheduler. Its CPU works 0.4 ms more, and the step takes no longer:
+that time is hidden behind the GPU.
 
 ## The idea
 
@@ -91,7 +104,8 @@ overlapped
 ```
 
 - **CUDA graphs** replace about a thousand launches with a single one.
-- **Compilation** fuses small operations, so there are fewer kernels to run.
+- **Compilation** fuses small operations, so there are fewer kernels to run. In the recorded run it takes more than half
+  a minute at the start.
 - **Tokens kept on the device**: the next step reads its input tokens on the GPU, where the last step wrote them.
 - **Overlap**: schedule and launch the next step, then process the results of the previous one.
 
@@ -148,28 +162,32 @@ predict("13.a", ...)  # captures
 """
 ## Build: graphs that are never stale
 
-**Exercise 13.1: the class `GraphStore`.** It keeps one graph for each size of a batch. `__init__` is given. Write
-`key_of`, `has` and `run`; their docstrings say what they get and return.
+**Exercise 13.1: the class `GraphStore`.** It keeps one graph for each size of a batch. `__init__` and `has` are given.
+Write `key_of` and `run`; their docstrings say what they get and return.
 
-- The key must change whenever a replay would do something other than the step. An input may get other memory, or be
+`key_of` decides what your graphs depend on:
+
+- Keys must differ whenever a replay would do something other than the step. An input may get other memory, or be
   replaced by another tensor, even by one of another shape, with other strides or of another dtype at the same address.
   A weight may only get other memory. `settings` are new objects at each call: compare them as values.
 - A changed *value* at the same address is no reason to capture again: a replay reads it.
+
+`run` captures and replays:
+
 - `self.capture(step)` returns the pair (`replay`, `output`). A capture computes nothing: `replay()` does, and writes to
   `output`. So `run` always returns the output of a replay. `self.num_captured` counts the captures that succeeded.
 - A new graph takes the place of the old one of its size, and of no other. As long as the store has a graph, it has to
   hold on to what `keeps()` returned at its capture, and no longer.
-- A capture may raise an error. It goes on to the caller, and the next call must not find a graph that was never
-  captured.
+- An error in a capture goes on to the caller. The next call must not find a graph that was never captured.
 
 `tensor.data_ptr()` is a tensor's address, and `id(tensor)` tells one object from another.
-`Graph(key, keeps, replay, output)` is a dataclass that you may use.
+`Graph(key, keeps, replay, output)` is a dataclass for what the store has of a graph.
 
 Example: `run(2, "A", step, keeps)` on a new store captures and replays. A second such call only replays.
 `run(2, "B", step, keeps)` captures again, and drops the graph of "A".
 """
 
-# %% exercise="13.1" given="__init__"
+# %% exercise="13.1" given="__init__ has"
 from collections.abc import Callable, Hashable
 from typing import Any
 
@@ -182,31 +200,8 @@ from lessons_lib.engine.cuda_graphs import GraphStore
 Why hold on to the tensors? Once a tensor is freed, a new one may get the same `id` and the same address, with another
 shape. A key of ids and addresses would still fit, but the graph takes that memory for the old tensor.
 
-Here is your store, and a careless one, whose key says only how many sequences the batch has. One thing changes before
-each row:
+Now the steps of your prediction, with your store:
 """
-
-# %%
-state = {"inputs": torch.tensor([10.0, 20.0]), "cache": torch.tensor([1.0, 1.0]), "weight": torch.tensor([1.0, 2.0])}
-careless, yours = GraphStore(rerun), GraphStore(rerun)
-rows = []
-
-
-def try_all(what):
-    inputs, cache, weight = tensors = tuple(state.values())
-    step = partial(torch.addcmul, cache, inputs, weight)  # cache + inputs × weight
-    key = yours.key_of([inputs, cache], [weight], ())
-    outputs = [step(), careless.run(2, "2 sequences", step), yours.run(2, key, step, lambda: tensors)]
-    rows.append([what, *(str(output.tolist()) for output in outputs), careless.num_captured, yours.num_captured])
-
-
-try_all("nothing yet")
-state["inputs"] += 1
-try_all("new values in the inputs")
-for name in ("weight", "cache", "inputs"):
-    state[name] = 2 * state[name]
-    try_all(f"another tensor: {name}")
-Table(columns=["what has changed", "right", "careless key", "your key", "captures: careless", "yours"], rows=rows)
 
 # %%
 store = GraphStore(rerun)
@@ -266,7 +261,8 @@ from lessons_lib.engine.input_batch import next_tokens
 # %% [markdown]
 """
 The step in flight computes A, B and C, in this order. A decodes, B's part of the step is a chunk of its prompt, but not
-the last one, and C's is the end of its prompt. The next step computes C, B and A, in this order:
+the last one, and C's is the end of its prompt. The next step computes C, B and A, in this order. **Guess first:** which
+ids does the CPU write?
 """
 
 # %%
@@ -335,7 +331,8 @@ from lessons_lib.engine.overlap import overlapped_step
 Here is your loop on a device that is a thread. For each step the CPU works 20 ms (it schedules and launches), and the
 device 30 ms. Two requests get 10 tokens each, so there are 10 steps. One after the other, they take 10 × 50 = 500 ms.
 
-**13.b** How many milliseconds pass from the beginning to the last token if the steps overlap? Draw the two lines.
+**13.b** How many milliseconds pass from the beginning to the last token if the steps overlap? Draw the two lines. Then
+guess what a device with 15 ms for each step would change.
 """
 
 # %%
@@ -363,8 +360,32 @@ fast.draw()
 # %% [markdown]
 """
 Each digit is 5 ms of a step, and a dot is 5 ms of waiting. Only the first launch has nothing to overlap with:
-20 + 10 × 30 = 320 ms. With a device twice as fast, the CPU is the slower side: 10 × 20 + 15 = 215 ms. The device waits
-a quarter of the time. Overlap alone isn't enough: the CPU's part has to be short too.
+20 + 10 × 30 = 320 ms. With a device twice as fast, the CPU is the slower side: 10 × 20 + 15 = 215 ms, and the device
+waits a quarter of the time. So an overlapped step takes as long as the *slower* of the two.
+
+### Decide: what next?
+
+Back to the table at the top. In its last row the CPU still waits for the GPU in each step. You have time for one
+project: kernels that take half the time, or Python code that takes half the time. **Guess first:** which one, and how
+many times as fast does it make the step?
+"""
+
+# %%
+cpu, gpu = (recording.modes[-1]["decode_ms"][part] for part in ("own", "all"))  # the GPU computes during the whole step
+for project, cpu_ms, gpu_ms in (
+    ("as recorded", cpu, gpu),
+    ("the CPU's work halved", cpu / 2, gpu),
+    ("the kernels twice as fast", cpu, gpu / 2),
+    ("both", cpu / 2, gpu / 2),
+):
+    step_ms = max(cpu_ms, gpu_ms)
+    faster = f"{gpu / step_ms:.1f} times as fast"
+    print(f"{project:26} CPU {cpu_ms:.2f} ms, GPU {gpu_ms:.2f} ms: step {step_ms:.2f} ms, {faster}")
+
+# %% [markdown]
+"""
+Halving the CPU's work changes nothing, because it's hidden. Faster kernels do help, but not by a factor of two: the CPU
+becomes the limit again. On a larger model the kernels take longer, and the CPU matters less.
 """
 
 # %% [markdown]
@@ -381,39 +402,26 @@ answers must be the same as when each request runs alone.
 # %%
 alone = generate_one_by_one(model, tokenizer, PROMPTS, max_new_tokens=MAX_NEW_TOKENS)
 
-
-class CountingStore(GraphStore):
-    """Your store; it counts the replays of each size."""
-
-    def __init__(self, capture):
-        super().__init__(capture)
-        self.replays = Counter()
-
-    def run(self, size, *args):
-        self.replays[size] += 1
-        return super().run(size, *args)
-
-
 gpu_model_runner = GPUModelRunner(model, 32, 16, max_num_seqs=4, max_model_len=192, compiled=False, capture=rerun)
-gpu_model_runner.store = CountingStore(rerun)
+gpu_model_runner.store = GraphStore(rerun)
 scheduler = PreemptiveScheduler(PrefixCache(32, 16), max_num_seqs=4, max_num_batched_tokens=64)
-stories = [Sequence(s.name, prompt_ids[s.name], s.max_new_tokens, frozenset({END}), arrival_time=i) for i, s in enumerate(STORIES)]
+stories = [
+    Sequence(s.name, prompt_ids[s.name], s.max_new_tokens, frozenset({END}), arrival_time=i)
+    for i, s in enumerate(STORIES)
+]
 with (
     patch("lessons_lib.engine.input_batch.next_tokens", next_tokens),
     patch("lessons_lib.engine.overlap.overlapped_step", overlapped_step),
 ):
     overlapped = serve_overlapped(gpu_model_runner, scheduler, stories)
 print(f"the same tokens as one at a time: {overlapped == alone}; blocks in use: {len(scheduler.pool.used)}")
-store = gpu_model_runner.store
-print(f"steps: {store.replays.total()}, each a replay; captures: {store.num_captured}")
-for size, count in store.replays.items():
-    print(f"{count:4} × {size}")
+print(f"captures: {gpu_model_runner.store.num_captured}; graphs:", *gpu_model_runner.store.graphs, sep="\n    ")
 gpu_model_runner.close()
 
 # %% [markdown]
 """
-Four graphs served every step: two with prompts, padded to 16 or 64 tokens, and two for decodes only. On this model, a
-replay takes the place of about 300 launches. ("Further" counts them.)
+Every step of the six stories was a replay of one of these graphs: two for steps with prompts, padded to 16 or 64
+tokens, and two for decodes only. On this model, a replay saves about 300 launches. ("Further" counts them.)
 
 Here each token was an `argmax`, which runs on the GPU. A token that is *drawn* has to be drawn there as well: if the
 CPU had to look at the logits first, it couldn't launch the next step before this one is done. "Further" has that draw
@@ -433,10 +441,9 @@ print(both.peers_provenance)
 
 # %% [markdown]
 """
-Read this with care. The model is small and all sampling is greedy, so the work of the CPU counts more than usual. vLLM
-does more in a step, for more kinds of models and requests, and it ran in one process, its slower mode. ("Further" has
-both, and more engines.) The first chart's requests were others of the same kind: 133,966 tokens in 2.1 s, here 145,849
-in 2.0 s.
+Read this with care: the model is small and all sampling is greedy, so the CPU's work counts more than usual. vLLM does
+more in a step, for more kinds of models and requests, and it ran in one process, its slower mode. ("Further" has both,
+and more engines.) The requests aren't those of the first chart.
 
 ## What is still wrong
 
@@ -653,6 +660,36 @@ reveal("13.d", sum(next_size(num_seqs, sizes) - num_seqs for num_seqs in range(3
 The padding runs from 0 decodes up to 15: 0 + 1 + … + 15 = 120, out of 16 × 48 = 768. More captured sizes would mean
 less padding and a longer start.
 """
+
+# %% [markdown] folded=true
+"""
+### A careless key
+
+Here is your store, and a careless one, whose key says only how many sequences the batch has. One thing changes before
+each row:
+"""
+
+# %%
+state = {"inputs": torch.tensor([10.0, 20.0]), "cache": torch.tensor([1.0, 1.0]), "weight": torch.tensor([1.0, 2.0])}
+careless, yours = GraphStore(rerun), GraphStore(rerun)
+rows = []
+
+
+def try_all(what):
+    inputs, cache, weight = tensors = tuple(state.values())
+    step = partial(torch.addcmul, cache, inputs, weight)  # cache + inputs × weight
+    key = yours.key_of([inputs, cache], [weight], ())
+    outputs = [step(), careless.run(2, "2 sequences", step), yours.run(2, key, step, lambda: tensors)]
+    rows.append([what, *(str(output.tolist()) for output in outputs), careless.num_captured, yours.num_captured])
+
+
+try_all("nothing yet")
+state["inputs"] += 1
+try_all("new values in the inputs")
+for name in ("weight", "cache", "inputs"):
+    state[name] = 2 * state[name]
+    try_all(f"another tensor: {name}")
+Table(columns=["what has changed", "right", "careless key", "your key", "captures: careless", "yours"], rows=rows)
 
 # %% [markdown]
 """

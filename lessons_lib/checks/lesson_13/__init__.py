@@ -25,10 +25,9 @@ EXERCISES = [
             "the same address apart, which `id` does for the inputs; and the settings. `run` captures if `has` says "
             "no. It notes the key together with the graph, after the capture has succeeded, and replays in any case.",
             "`key_of`: `addresses = [tensor.data_ptr() for tensor in [*inputs, *weights]]`, then `return "
-            "addresses, [id(tensor) for tensor in inputs], settings`. `has`: `size in self.graphs and "
-            "self.graphs[size].key == key`. `run`: if it hasn't one, `replay, output = self.capture(step)`, "
-            "`self.graphs[size] = Graph(key, keeps(), replay, output)` and `self.num_captured += 1`; then "
-            "`self.graphs[size].replay()` and `return self.graphs[size].output`.",
+            "addresses, [id(tensor) for tensor in inputs], settings`. `run`: if `has` says no, `replay, output = "
+            "self.capture(step)`, `self.graphs[size] = Graph(key, keeps(), replay, output)` and `self.num_captured += "
+            "1`; then `self.graphs[size].replay()` and `return self.graphs[size].output`.",
         ),
         points=3,
     ),
