@@ -285,29 +285,42 @@ draw_softmax_step(recorded, 5, tokens)
 """
 ## Build 3: paged attention
 
-`add_block` doesn't ask where its keys come from. So go through the block table, read one block at a time, and add it to
-a `Partial`. That's paged attention. And a block can be read in place: `keys[7]` is a view of block 7, and so is a slice
-of it. (`keys[[7, 2]]`, with a list, gathers.)
+Here's the attention of one sequence in one layer, as you'd write it with a gather. The queries belong to the *last*
+tokens of the sequence: a decode has one, a prompt has all its tokens, and a chunk something in between.
+"""
 
-**Exercise 06.3: `attention_in_place(query, keys, values, blocks, num_tokens, scale)`**, for one sequence in one layer.
-The shapes are in the docstring.
+# %%
+def attention_gathered(query, keys, values, blocks, num_tokens, scale):
+    """Attention of the last len(query) tokens of a sequence, over a copy of all its keys and values."""
+    q_heads, block_size, kv_heads = query.shape[1], *keys.shape[1:3]
+    used = blocks[: blocks_for(num_tokens, block_size)]  # a batch pads its block tables with zeros
+    own_keys, own_values = (cache[used].flatten(0, 1)[:num_tokens] for cache in (keys, values))
+    position = torch.arange(num_tokens)
+    is_later = position > position[-len(query) :, None]
+    out = torch.empty_like(query)
+    for head in range(q_heads):
+        kv_head = head * kv_heads // q_heads  # neighboring query heads share a KV head
+        scores = (query[:, head] @ own_keys[:, kv_head].T * scale).masked_fill(is_later, float("-inf"))
+        out[:, head] = scores.softmax(dim=1) @ own_values[:, kv_head]
+    return out
 
-- `query` belongs to the *last* Q tokens of the sequence. A decode has one, a prompt has all its tokens, and a chunk
-  something in between. `num_tokens` counts cached and new ones. All their keys and values are in the cache already.
-- `blocks` may be longer than needed: a batch pads its block tables with zeros.
-- A score is query · key × `scale`. Your `add_block`, with `nothing_seen` and `attention_of`, does the softmax.
 
-Return the attention, with the shape and dtype of `query`. Four rules:
+# %% [markdown]
+"""
+It copies the whole context, and holds a score for every key of it. But `add_block` doesn't ask where its keys come
+from. So go through the block table, read one block at a time, and add it to a `Partial`. That's paged attention. And a
+block can be read in place: `keys[7]` is a view of block 7, and so is a slice of it. (`keys[[7, 2]]`, with a list,
+gathers.)
 
-1. Neighboring query heads share a KV head. With 4 query heads and 2 KV heads, query heads 0 to 3 use KV heads 0, 0, 1,
-   1.
-2. A token attends to the keys at its own position and before.
-3. Slots without a token of this sequence may hold anything, even NaN. A hidden key has weight 0, but 0 × NaN is NaN. So
-   don't read them.
-4. Don't gather: for a given number of queries, no tensor of keys, values or scores may grow with the context. The check
+**Exercise 06.3: `attention_in_place(query, keys, values, blocks, num_tokens, scale)`** returns what
+`attention_gathered` returns for the same arguments, up to rounding. Your `add_block`, with `nothing_seen` and
+`attention_of`, does the softmax. The shapes are in the docstring. `num_tokens` counts cached and new tokens; all their
+keys and values are in the cache already. `blocks` may be longer than needed. Two rules:
+
+1. Don't gather: for a given number of queries, no tensor of keys, values or scores may grow with the context. The check
    measures the largest one. (A mask of floats counts; one of booleans, or a list of positions, doesn't.)
-
-Start with one new token and one head. Add the other heads, and last the hidden keys.
+2. Slots without a token of this sequence may hold anything, even NaN. A hidden key has weight 0, but 0 × NaN is NaN. So
+   don't read them.
 
 Example: six tokens in blocks [2, 0] of four slots, the last two tokens new, so Q is 2. `#` is a key that the token
 attends to, `.` one that it doesn't, and `-` a slot that must not be read.
@@ -332,8 +345,8 @@ same loop (lesson 07).
 
 A Hugging Face model looks up its attention function by name. `AttentionInterface.register("paged", function)` registers
 one, and `model.set_attn_implementation("paged")` makes a model use it. The library's function does two things in each
-layer. It writes the new keys and values to their slots, and then it calls `attend`, which comes from a backend. (Why in
-this order?)
+layer. It writes the new keys and values to their slots, and then it calls `attend`, which comes from a backend. The
+order matters: a new token attends to itself too.
 
 > **attention backend**: the code that computes attention for a packed batch. An engine has several and picks one that
 > suits the hardware.
@@ -343,10 +356,9 @@ the cache. The backend in the next cell calls your `attention_in_place` for one 
 
 The loop itself is lesson 05's, with a `BlockTable` for each request instead of a cache. A request joins only if the
 pool could hold it and all running requests at their `max_tokens` limits, so no request runs out of blocks. ("Further"
-has the code of all this, and what that rule costs.)
+has the code of all this.)
 
-The cache, the softmax and the attention are yours. (A new token attends to itself too, so its key must be written
-first.) Run the six stories, four at a time.
+The cache, the softmax and the attention are yours. Run the six stories, four at a time.
 """
 
 # %%
@@ -428,7 +440,30 @@ cache to another. (To be fast on a CPU, the library's backend makes temporary co
 attention makes none. "Further" counts them.)
 
 The slots of lesson 02 may still be the fastest row here: six prompts leave few passes to save. But they reserve 8,192
-KiB of cache, and the blocks 1,649: in the same memory, five times as many such requests could run.
+KiB for four requests.
+
+### The same memory
+
+Give the 8,192 KiB to a pool, and serve each story three times. **Guess first:** how many of these eighteen requests
+run at once? (With four running, the blocks *in use* were 1,649 KiB on average.)
+"""
+
+# %%
+in_slots = 8192 * 1024 // (16 * per_token)  # lesson 02's memory, in blocks of 16
+names = [name + number for number in "123" for name in NAMES]
+eighteen = record_run(
+    paged_generate, model, tokenizer, 3 * PROMPTS, max_new_tokens=3 * MAX_NEW_TOKENS, names=names, max_num_seqs=18,
+    num_blocks=in_slots, block_size=16,
+)  # fmt: skip
+together = max(len(step.names) for step in eighteen.packed)
+most = max(sum(map(len, access.tables.values())) for access in eighteen.accesses)
+print(f"up to {together} requests at once; at most {most} of {in_slots} blocks in use")
+
+# %% [markdown]
+"""
+Twelve, three times as many as in the slots. Why not five times, 8,192 / 1,649? A request joins only if all blocks that
+it *may* need are left, and those of two rounds of stories are exactly 64. But the stories never need them all at the
+same time, because they end one by one.
 
 ### Longer contexts
 
@@ -484,8 +519,8 @@ loop inside.
 **Shared keys are read twice.** A loop over the query heads reads every key once for each of the two heads that share
 it. So does the kernel of lesson 07; that of lesson 08 reads it once for both.
 
-**Promised blocks.** Blocks are promised up to the limit, as if every answer were that long. Lesson 09 is about which
-requests to admit, and lesson 10 about what to do when the pool really is empty.
+**Promised blocks.** Blocks are promised up to the limit, as if all requests reached it at the same time. Lesson 09 is
+about which requests to admit, and lesson 10 about what to do when the pool really is empty.
 
 ## Quiz
 """
@@ -905,7 +940,7 @@ A `Group` is a rectangle of S sequences, with up to Q queries and K keys each. `
 query in the packed row. `slots`, [S, K], is the slot of each key. The mask is True where a query may attend to a key.
 
 Look at E in the first group. It has 6 keys, but the rectangle is as wide as D's context. The padding repeats the slot
-of E's first key, and the mask hides it. Why a real key? Because of 0 × NaN, as in your rule 3.
+of E's first key, and the mask hides it. Why a real key? Because of 0 × NaN, as in rule 2 of your exercise.
 
 Indexing with `slots` gathers: a copy of one layer's keys and values, padding included, freed when the layer is done.
 How much is it in the run of the six stories?

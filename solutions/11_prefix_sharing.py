@@ -250,17 +250,14 @@ A `PrefixCache` is a `SharedBlockPool`, yours from above, with three more attrib
 | `hash_to_block`, `block_to_hash` | hash → block and block → hash, for full blocks that have one |
 | `evicted` | how many blocks with a hash have been allocated for something else so far |
 
-The other methods are given. `cache_full_block` gives a block in use its hash, once the block is full and computed.
-`touch` refuses a free block that has no hash, since it contains nothing to share, and otherwise calls yours.
-`forget_contents` is called by the library's engine (lesson 12).
+The other methods are given. `allocate` evicts: new tokens will be written to its blocks, so it removes their old hashes
+from both tables. `cache_full_block` gives a block in use its hash, once the block is full and computed. `touch` also
+refuses a free block that has no hash, since it contains nothing to share. `forget_contents` is for lesson 12.
 
-**Exercise 11.3.** Write `match_prefix`, `allocate` and `is_writable`.
+**Exercise 11.3.** Write `match_prefix` and `is_writable`.
 
 - `match_prefix(block_hashes)`: `block_hashes` is a list of bytes, the hashes of the full blocks of a sequence, in
   order. Return the list of blocks with which the sequence can begin. Blocks after a gap are useless. Change nothing.
-- `allocate(count)`: as in `SharedBlockPool`. New tokens will be written to these blocks, so from now on none of them
-  may be found by its old hash, and the two tables agree. Count those that had one in `evicted`. If `OutOfBlocks` is
-  raised, nothing has changed.
 - `is_writable(block)`, for a block in use: whether a sequence that uses it may write to it. No other sequence may ever
   read what is written.
 
@@ -268,7 +265,7 @@ Example with six blocks. X allocates three and gets [0, 1, 2]; their hashes are 
 whose hashes are a, b, z: `match_prefix([a, b, z])` returns [0, 1].
 """
 
-# %% exercise="11.3" given="__init__ reset touch cache_full_block forget_contents"
+# %% exercise="11.3" given="__init__ reset allocate touch cache_full_block forget_contents"
 from lessons_lib.kv_cache.prefix_cache import PrefixCache
 
 # %% [markdown]
@@ -353,13 +350,73 @@ differ in its last digits. So the rule has no exception.) Y gets a copy of the b
 > **copy-on-write**: sharing something until one of its users wants to change it. That user gets a copy, and the others
 > keep the original.
 
-Copies are rare: shared blocks are usually full, and new tokens go into a block after them that belongs to one sequence
-only. ("Further" has a case with more copies, and exercises in which you write `copy_before_write` and `take_cached`.)
+## Build 4: copy before a write
 
-### The six stories with a common beginning
+A prompt that is entirely in the cache is one case. The other is a request for several samples of one prompt.
 
-Four at a time, at most 64 tokens per step, and plenty of blocks. This run uses your `block_hash`, and your
-`PrefixCache`, which is built on your `SharedBlockPool`. A sequence looks for cached blocks once, when it is admitted.
+> **fork**: creating a second sequence with all the tokens of an existing one. Both use the same blocks, including the
+> last one, which may not be full.
+
+A fork copies nothing. But then the two sequences go on with different tokens, and both would write to the last block.
+
+**Exercise 11.4.** Write `copy_before_write(pool, sequence, index)`. `pool` is a `PrefixCache`. `sequence` is about to
+write to the block `sequence.blocks[index]`, and `pool.is_writable` says that it may not. Afterwards:
+
+- It may write at this place of its table, and the rest of the table is as before. Edit `sequence.blocks` in place or
+  assign a new list; both are fine.
+- Whatever could be read in the old block can still be read there, by other sequences now, and by those that find it
+  later.
+- The pool counts each block exactly as often as tables contain it.
+
+Return `BlockCopy(COPY, source, target)`: the contents of block `source` have to be copied to block `target` before the
+sequence writes. (`copy_blocks` does that, as in lesson 10, before the forward pass; you copy nothing yourself, and
+`source` may be free by then.) If no block is free, raise `OutOfBlocks` and change nothing at all.
+
+Example with four blocks. X and its fork Y have blocks 0 and 1, each with a count of 2, and the free queue is 2, 3. Then
+`copy_before_write(pool, y, 1)` returns `BlockCopy(COPY, 1, 2)`. Now Y has 0 and 2, blocks 1 and 2 have a count of 1,
+and the free queue is 3.
+
+On paper, before you write any code: if X has no fork, but both of its blocks have a hash, what's the free queue after
+`copy_before_write(pool, x, 1)`, and which blocks does a sequence that begins like X find?
+"""
+
+# %% exercise="11.4"
+from lessons_lib.scheduling.shared_blocks import copy_before_write
+
+# %% [markdown]
+"""
+First X and its fork, in the picture, too; then X alone:
+"""
+
+# %%
+pool = PrefixCache(4, BLOCK)
+x = Sequence("X", list(range(30)), 5, blocks=pool.allocate(2), num_computed_tokens=30)
+y = fork(pool, x, "Y")
+states = [queue_state(pool, f"X and its fork Y; is block 1 writable? {pool.is_writable(1)}")]
+block_copy = copy_before_write(pool, y, index=1)
+states.append(queue_state(pool, f"Y gets a copy of block 1: Y has {y.blocks}, X has {x.blocks}"))
+pool.free(x.blocks)
+states.append(queue_state(pool, "X ends"))
+print("X and its fork Y:", block_copy)
+
+pool = PrefixCache(4, BLOCK)
+x = Sequence("X", list(range(32)), 5, blocks=pool.allocate(2), num_computed_tokens=31)
+for block, one in zip(x.blocks, hashes_of(x.prompt_ids)):
+    pool.cache_full_block(block, one)
+copy_before_write(pool, x, index=1)
+print(f"X alone: free queue {list(pool.free_queue)}; found afterwards: {pool.match_prefix(hashes_of(x.prompt_ids))}")
+YOURS["copy_before_write"] = copy_before_write  # for all runs below
+draw_free_queue(states)
+
+# %% [markdown]
+"""
+X alone leaves block 1 free, at the end of the queue, where its hash still finds it. In most runs copies are rare: new
+tokens go into a block after the shared ones. ("Further" has a run with more of them: four samples of one prompt.)
+
+## The six stories with a common beginning
+
+Four at a time, at most 64 tokens per step, and plenty of blocks. This run uses all that you've written. A sequence
+looks for cached blocks once, when it is admitted.
 
 All six wait from the start, and all begin with the same three full blocks, 48 tokens. A's prompt and the beginning of
 B's fit into the first step.
@@ -380,7 +437,7 @@ def serve_stories(share, num_blocks=40, **options):
 
 
 unshared, *_ = serve_stories(False)
-sharing, scheduler, runner, sharing_steps = serve_stories(True)
+sharing, stories, runner, sharing_steps = serve_stories(True)
 print("the same answers:", [one.output_ids for one in unshared] == [one.output_ids for one in sharing])
 prompt_tokens = sum(len(sequence.prompt_ids) for sequence in sharing)
 hits = {id: tokens for step in sharing_steps for id, tokens in step.hits.items()}
@@ -394,18 +451,137 @@ print(f"prefill tokens: {prompt_tokens} without sharing, {prompt_tokens - saved}
 Not 5 × 48 = 240. A found nothing, because it was the first. B found nothing either: it was admitted in the same step as
 A, and a block gets its hash only once it has been computed. So B computed and stored the common beginning again, in
 three blocks of its own, which get no hashes: A's blocks have them (see `cache_full_block`). C to F start with A's three
-blocks. (That's our choice. vLLM enters a block in its table as soon as it is scheduled, so B could share A's blocks in
-the same step: each layer writes all new keys before it computes attention.)
-
-In that run, the sequences overlapped. But the beginning is also found when no sequence uses it anymore. Let B come back
-for four tokens after all six have ended:
+blocks. Here is the step in which F is admitted:
 """
 
 # %%
-print(f"all have ended; {len(scheduler.pool.used)} blocks are in use, {len(sharing_steps[-1].cached)} free ones can still be found")
+draw_pressure(next(step for step in sharing_steps if "F" in step.admitted))
+
+# %% [markdown]
+"""
+## Measure
+
+What a user notices is how long the first token takes. These times were recorded on a GPU, with a model of the shape of
+Llama 3.1 (8 billion parameters). A request consists of a document and a question of 64 tokens, and finds nothing in the
+cache:
+"""
+
+# %%
+provenance, recorded = recorded_first_tokens()
+print(provenance)
+for row in recorded:
+    print(f"a document of {row['beginning']:6,} tokens: first token after {1000 * row['first_token_s']:5,.0f} ms")
+
+# %% [markdown]
+"""
+Then comes a second question about the same document. **Guess first:** when does its first token come, for the longest
+document? In the next cell, *your* pool schedules both requests; the milliseconds are from the recording.
+"""
+
+# %%
+def tokens_of_first_step(scheduler, prompt_ids):
+    scheduler.add(Sequence("question", prompt_ids, 1))
+    scheduler_output = scheduler.schedule()
+    scheduler.update(scheduler_output, [0])  # no model computes it, so any token will do
+    return scheduler_output.num_tokens
+
+
+rows = []
+for row in recorded:
+    pool = PrefixCache(blocks_for(row["beginning"] + 2 * 64, BLOCK), BLOCK)
+    scheduler = PreemptiveScheduler(pool, max_num_seqs=1, max_num_batched_tokens=row["computed"], **YOURS)
+    first, second = (tokens_of_first_step(scheduler, [*range(row["beginning"]), *[word] * 64]) for word in (1, 2))
+    assert (first, second) == (row["computed"], row["computed_after_hit"]), "the recorded run computed other tokens"
+    before, after = 1000 * row["first_token_s"], 1000 * row["first_token_after_hit_s"]
+    rows.append([f"{row['beginning']:,}", f"{first:,}", second, f"{before:,.0f}", f"{after:.0f}", f"{before / after:.0f}"])
+Table(
+    columns=["tokens of the document", "first question: computed", "second question: computed", "first: ms", "second: ms", "ratio of ms"],
+    rows=rows,
+    caption="A question about a document, then another one: tokens computed and time to the first token",
+)
+
+# %% [markdown]
+"""
+The first question pays for the document, and those after it don't. Their first token still comes later if the document
+is longer: their 64 tokens attend to all of it, and the pool has to find all of its blocks. ("Further" times your pool on
+this machine.)
+
+## What is still wrong
+
+**Equal blocks in one step are computed twice.** B's were. vLLM enters a block in its table as soon as it is scheduled,
+so B could share A's: each layer writes all new keys before it computes attention.
+
+**A shared cache can be watched.** If the first token of a prompt comes early, someone has sent its beginning before.
+vLLM can keep users apart with a *salt*, a text that goes into their first hash.
+
+**Every answer is the likeliest one, and comes all at once.** Samples of one prompt would all be the same, and nothing
+can be streamed, stopped or aborted. In lesson 12, we put all parts together into one engine that does all this.
+
+## Quiz
+"""
+
+# %%
+quiz("11")
+
+# %% [markdown]
+"""
+## References
+
+- W. Kwon et al.: *Efficient Memory Management for Large Language Model Serving with PagedAttention*, SOSP 2023;
+  sections 4.3 and 4.4.
+  <https://arxiv.org/abs/2309.06180>
+- L. Zheng et al.: *SGLang: Efficient Execution of Structured Language Model Programs*, NeurIPS 2024; RadixAttention in
+  section 3.
+  <https://arxiv.org/abs/2312.07104>
+- vLLM: automatic prefix caching. <https://docs.vllm.ai/en/latest/design/prefix_caching.html>
+- nano-vllm: `nanovllm/engine/block_manager.py`. <https://github.com/GeeeekExplorer/nano-vllm>
+- Hugging Face transformers: continuous batching. <https://huggingface.co/docs/transformers/main/en/continuous_batching>
+"""
+
+# %% [markdown] folded=true
+"""
+## Further (optional)
+
+What the lesson doesn't need. It isn't part of its 85 minutes.
+"""
+
+# %% [markdown]
+"""
+### What production does
+
+- vLLM's prefix cache: `hash_block_tokens` in `vllm/v1/core/kv_cache_utils.py` hashes the parent's hash, the tokens, and
+  everything else that makes a difference: the adapter, the images, and the salt. `FreeKVCacheBlockQueue` in the same
+  file is our `LruQueue`, written as a linked list; there, too, the tail of a sequence is evicted before its beginning.
+  A comment in `KVCacheManager.get_computed_blocks` is about a prompt that is
+  entirely in the cache: the last token must be computed again. vLLM then uses one block fewer, and computes the whole
+  last block again.
+- vLLM serves n samples of one prompt as n requests that find each other's blocks by hash
+  (`vllm/v1/engine/parallel_sampling.py`).
+- **nano-vllm** has its prefix cache in `nanovllm/engine/block_manager.py`. Its hash has only 64 bits, so it compares
+  the tokens as well.
+- **SGLang** keeps prefixes in a tree of tokens instead of a table of hashes, *RadixAttention*, and evicts the least
+  recently used leaves (`python/sglang/srt/mem_cache/radix_cache.py`). It can also schedule requests with a long cached
+  prefix first.
+- **Hugging Face transformers** shares blocks by hash with `allow_block_sharing` in `generation/continuous_batching`,
+  and its `cache.py` has `prepare_fork_request` for several samples.
+
+The PagedAttention paper describes sharing and copy-on-write in section 4.4.
+"""
+
+# %% [markdown]
+"""
+### B comes back
+
+The sequences of the six stories overlapped. But a beginning is also found when no sequence uses it anymore. Let B come
+back for four tokens after all six have ended:
+"""
+
+# %%
+found = len(sharing_steps[-1].cached)
+print(f"all have ended; {len(stories.pool.used)} blocks are in use, {found} free ones can still be found")
 again = six_stories(SYSTEM)[1]
 again.max_new_tokens = 4
-return_steps = serve_recorded(runner, scheduler, [again], first_index=len(sharing_steps))
+return_steps = serve_recorded(runner, stories, [again], first_index=len(sharing_steps))
 print(f"B again: {return_steps[0].hits['B']} of its {len(again.prompt_ids)} prompt tokens found, {return_steps[0].counts['B']} computed")
 print("the same answer:", again.output_ids == sharing[1].output_ids[:4])
 
@@ -415,7 +591,7 @@ Stepper(lambda i: draw_pressure(all_steps[i]), count=len(all_steps), start=comes
 
 # %% [markdown]
 """
-## Measure
+### Twelve requests, timed
 
 How much time does sharing save? We serve twelve requests with and without sharing. Each has a common beginning, then a
 story, and an answer of four tokens. The beginning is the one from above, or nine times as long: the instructions, and
@@ -459,210 +635,21 @@ Table(
 """
 The time shrinks less than the tokens do: a step takes time even if it computes little. (Each story comes twice;
 the second one may also find full blocks of its own part of the prompt.)
-
-### The first token, with eight billion parameters
-
-What a user notices is how long the first token takes. These times were recorded on a GPU, with a model of Llama 3.1's
-shape. A request consists of a document and a question of 64 tokens, and finds nothing in the cache:
 """
-
-# %%
-provenance, recorded = recorded_first_tokens()
-print(provenance)
-for row in recorded:
-    print(f"a document of {row['beginning']:6,} tokens: first token after {1000 * row['first_token_s']:5,.0f} ms")
-
-# %% [markdown]
-"""
-Then comes a second question about the same document. **Guess first:** when does its first token come, for the longest
-document? In the next cell, *your* pool schedules both requests; the milliseconds are from the recording.
-"""
-
-# %%
-def tokens_of_first_step(scheduler, prompt_ids):
-    scheduler.add(Sequence("question", prompt_ids, 1))
-    scheduler_output = scheduler.schedule()
-    scheduler.update(scheduler_output, [0])  # no model computes it, so any token will do
-    return scheduler_output.num_tokens
-
-
-rows = []
-for row in recorded:
-    pool = PrefixCache(blocks_for(row["beginning"] + 2 * 64, BLOCK), BLOCK)
-    scheduler = PreemptiveScheduler(pool, max_num_seqs=1, max_num_batched_tokens=row["computed"], **YOURS)
-    first, second = (tokens_of_first_step(scheduler, [*range(row["beginning"]), *[word] * 64]) for word in (1, 2))
-    assert (first, second) == (row["computed"], row["computed_after_hit"]), "the recorded run computed other tokens"
-    before, after = 1000 * row["first_token_s"], 1000 * row["first_token_after_hit_s"]
-    rows.append([f"{row['beginning']:,}", f"{first:,}", second, f"{before:,.0f}", f"{after:.0f}", f"{before / after:.0f}"])
-Table(
-    columns=["tokens of the document", "first question: computed", "second question: computed", "first: ms", "second: ms", "ratio of ms"],
-    rows=rows,
-    caption="A question about a document, then another one: tokens computed and time to the first token",
-)
-
-# %% [markdown]
-"""
-The first question pays for the document, and those after it don't. Their first token still comes later if the document
-is longer: their 64 tokens attend to all of it, and the pool has to find all of its blocks.
-
-## What is still wrong
-
-**Every token is still the likeliest one.** So several answers to one prompt would all be the same.
-
-**No token is delivered before the whole answer is done.** There is no streaming, no way to stop at a word, and no way
-to abort a request.
-
-**We can't see what a running server is doing.** In lesson 12, we put all the parts together into one engine that does
-all of this and reports metrics.
-
-## Quiz
-"""
-
-# %%
-quiz("11")
-
-# %% [markdown]
-"""
-## References
-
-- W. Kwon et al.: *Efficient Memory Management for Large Language Model Serving with PagedAttention*, SOSP 2023;
-  sections 4.3 and 4.4.
-  <https://arxiv.org/abs/2309.06180>
-- L. Zheng et al.: *SGLang: Efficient Execution of Structured Language Model Programs*, NeurIPS 2024; RadixAttention in
-  section 3.
-  <https://arxiv.org/abs/2312.07104>
-- vLLM: automatic prefix caching. <https://docs.vllm.ai/en/latest/design/prefix_caching.html>
-- nano-vllm: `nanovllm/engine/block_manager.py`. <https://github.com/GeeeekExplorer/nano-vllm>
-- Hugging Face transformers: continuous batching. <https://huggingface.co/docs/transformers/main/en/continuous_batching>
-"""
-
-# %% [markdown] folded=true
-"""
-## Further (optional)
-
-What the lesson doesn't need. It isn't part of its 85 minutes.
-"""
-
-# %% [markdown]
-"""
-### What production does
-
-- vLLM's prefix cache: `hash_block_tokens` in `vllm/v1/core/kv_cache_utils.py` hashes the parent's hash, the tokens, and
-  everything else that makes a difference: the adapter, the images, and a *salt*, any text that keeps users' blocks
-  apart. `FreeKVCacheBlockQueue` in the same file is our `LruQueue`, written as a linked list; there, too, the tail of a
-  sequence is evicted before its beginning. A comment in `KVCacheManager.get_computed_blocks` is about a prompt that is
-  entirely in the cache: the last token must be computed again. vLLM then uses one block fewer, and computes the whole
-  last block again.
-- vLLM serves n samples of one prompt as n requests that find each other's blocks by hash
-  (`vllm/v1/engine/parallel_sampling.py`).
-- **nano-vllm** has its prefix cache in `nanovllm/engine/block_manager.py`. Its hash has only 64 bits, so it compares
-  the tokens as well.
-- **SGLang** keeps prefixes in a tree of tokens instead of a table of hashes, *RadixAttention*, and evicts the least
-  recently used leaves (`python/sglang/srt/mem_cache/radix_cache.py`). It can also schedule requests with a long cached
-  prefix first.
-- **Hugging Face transformers** shares blocks by hash with `allow_block_sharing` in `generation/continuous_batching`,
-  and its `cache.py` has `prepare_fork_request` for several samples.
-
-The PagedAttention paper describes sharing and copy-on-write in section 4.4.
-"""
-
-# %% [markdown]
-"""
-### Optional: copy before you write
-
-Here the scheduler makes room for a sequence's next tokens. Before a write it calls your `is_writable`, and if the
-answer is no, `copy_before_write`:
-"""
-
-# %%
-show_source(PreemptiveScheduler.needs_copy, PreemptiveScheduler.make_room)
-
-# %% [markdown]
-"""
-One case is a prompt that is *entirely* in the cache. The other is a request for several samples of one prompt.
-
-> **fork**: creating a second sequence with all the tokens of an existing one. Both use the same blocks, including the
-> last one, which may not be full.
-
-Nothing is copied at that moment. A copy is made when one of them writes to the last block.
-"""
-
-# %%
-show_source(fork)
-
-# %% [markdown]
-"""
-**Exercise 11.4** (optional). Write `copy_before_write(pool, sequence, index)`. `pool` is a `PrefixCache`. `sequence` is
-about to write to the block `sequence.blocks[index]`, and `pool.is_writable` says that it may not. Afterwards:
-
-- It may write at this place of its table, and the rest of the table is as before. Edit `sequence.blocks` in place or
-  assign a new list; both are fine.
-- Whatever could be read in the old block can still be read there, by other sequences now, and by those that find it
-  later.
-- The pool counts each block exactly as often as tables contain it.
-
-Return `BlockCopy(COPY, source, target)`: the contents of block `source` have to be copied to block `target` before the
-sequence writes. (`copy_blocks` does that, as in lesson 10, before the forward pass; you copy nothing yourself, and
-`source` may be free by then.) If no block is free, raise `OutOfBlocks` and change nothing at all.
-
-Two examples with four blocks, 0 to 3. In the first, X and its fork Y use blocks 0 and 1, and Y writes. In the second, X
-is alone, both of its blocks have a hash, and X writes. Fill in the free queue of the second one with a pencil before
-you write any code:
-
-| | X's table | Y's table | count of 0, 1, 2 | free queue |
-|---|---|---|---|---|
-| X and its fork Y | 0, 1 | 0, 1 | 2, 2, 0 | 2, 3 |
-| `copy_before_write(pool, y, 1)` returns `BlockCopy(COPY, 1, 2)` | 0, 1 | 0, 2 | 2, 1, 1 | 3 |
-| X alone | 0, 1 | | 1, 1, 0 | 2, 3 |
-| `copy_before_write(pool, x, 1)` returns `BlockCopy(COPY, 1, 2)` | 0, 2 | | 1, 0, 1 | ? |
-"""
-
-# %% exercise="11.4"
-from lessons_lib.scheduling.shared_blocks import copy_before_write
-
-# %% [markdown]
-"""
-Here is the first example, before and after, and then X ends:
-"""
-
-# %%
-pool = PrefixCache(4, BLOCK)
-x = Sequence("X", list(range(30)), 5, blocks=pool.allocate(2), num_computed_tokens=30)
-y = fork(pool, x, "Y")
-states = [queue_state(pool, f"X and its fork Y; is block 1 writable? {pool.is_writable(1)}")]
-block_copy = copy_before_write(pool, y, index=1)
-states.append(queue_state(pool, f"Y gets a copy of block 1: Y has {y.blocks}, X has {x.blocks}"))
-pool.free(x.blocks)
-states.append(queue_state(pool, "X ends"))
-print(block_copy)
-draw_free_queue(states)
-
-# %% [markdown]
-"""
-And the second one:
-"""
-
-# %%
-pool = PrefixCache(4, BLOCK)
-x = Sequence("X", list(range(32)), 5, blocks=pool.allocate(2), num_computed_tokens=31)
-for block, one in zip(x.blocks, hashes_of(x.prompt_ids)):
-    pool.cache_full_block(block, one)
-copy_before_write(pool, x, index=1)
-print("the free queue:", list(pool.free_queue), "| found afterwards:", pool.match_prefix(hashes_of(x.prompt_ids)))
-
-# %% [markdown]
-"""
-No sequence uses block 1 anymore, so it joins the end of the free queue. It keeps its hash, and can still be found
-there.
-"""
-
-# %%
-YOURS["copy_before_write"] = copy_before_write  # for the runs below, and those above if you run their cells once more
 
 # %% [markdown]
 """
 ### Several samples of one prompt
 
+Here the scheduler makes room for a sequence's next tokens. Before a write it calls your `is_writable`, and if the
+answer is no, your `copy_before_write`. And `fork` only counts:
+"""
+
+# %%
+show_source(PreemptiveScheduler.needs_copy, PreemptiveScheduler.make_room, fork)
+
+# %% [markdown]
+"""
 B's prompt has 62 tokens. We want four samples of its answer: four sequences with the same prompt, and answers that
 differ from their first token on. Each of them now has 70 tokens, 69 of them computed. If each had its own blocks, they
 would use 4 × 5 = 20 blocks of 16.

@@ -232,15 +232,15 @@ def _why(wrong: str, found, expected, seen: Partial, scores, values, got: Partia
     for guess, idea in (
         (
             old + own,
-            f"The old {wrong} was not rescaled. It is relative to the old maximum: multiply it by exp(old "
-            "maximum − new maximum).",
+            f"The old {wrong} was not rescaled. Its exponentials are exp(score − old maximum), and the block's are "
+            "exp(score − new maximum). By which factor do the two differ, whatever the score is?",
         ),
         (own, f"The old sum is gone. The new {wrong} is the old one, rescaled, plus the block's own sum."),
         (old * by, "The block's own sum is missing."),
         (
             old / by + own,
-            "The factor is upside down: exp(old maximum − new maximum), which is at most 1. A larger maximum "
-            "makes the old sums count for less.",
+            "The factor is upside down. A larger maximum makes every exponential smaller, so the old sums can only "
+            "shrink: the factor is at most 1.",
         ),
         (
             old * by + of_block,

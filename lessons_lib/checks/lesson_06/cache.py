@@ -200,8 +200,8 @@ def _check_no_loop(attempt) -> None:
         raise Mistake(
             what,
             case=case,
-            idea="Is there a loop over the tokens, or over their blocks? Write all rows at once: "
-            "`tensor[slot_mapping] = rows`, on the flattened view. Every layer of every pass calls this method.",
+            idea="Is there a loop over the tokens, or over their blocks? Every layer of every pass "
+            "calls this method. Write all rows at once: an index with many slots may also stand on the left of `=`.",
         )
 
 

@@ -51,19 +51,18 @@ EXERCISES = [
         reference="lessons_lib.kv_cache.prefix_cache:PrefixCache",
         test=check_prefix_cache,
         hints=(
-            "Which method of this class makes a hash untrue? That is where it has to go, from both tables. And what "
-            "would a reader of a block notice if another sequence wrote to it?",
+            "Which sequences read a block now, and which may read it later? One of the pool's tables answers the first "
+            "question, another one the second.",
             "`match_prefix`: a loop over the hashes that ends at the first one that isn't in `hash_to_block`. "
-            "`allocate`: call `super().allocate` first, since it may raise; then go through its blocks, and remove "
-            "the hash of each that has one. `is_writable`: two conditions, the count and the hash.",
-            "`if block in self.block_to_hash: del self.hash_to_block[self.block_to_hash.pop(block)]`, and raise "
-            "`self.evicted` by one. `return self.ref_count.get(block) == 1 and block not in self.block_to_hash`.",
+            "`is_writable`: two conditions, the count and the hash.",
+            "`if block_hash not in self.hash_to_block: break`. `return self.ref_count.get(block) == 1 and block not in "
+            "self.block_to_hash`.",
         ),
         points=3,
     ),
     Exercise(
         id="11.4",
-        title="copy before a write (optional)",
+        title="copy before a write",
         reference="lessons_lib.scheduling.shared_blocks:copy_before_write",
         test=check_copy_before_write,
         hints=(
