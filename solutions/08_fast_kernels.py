@@ -24,7 +24,7 @@ from IPython.display import display
 from lessons_lib.attention import plan_attention
 from lessons_lib.batching import paged_generate
 from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, solution
-from lessons_lib.kernels import VARIANTS, attend_blocks, decode_groups, decode_heads, decode_heads_kernel, decode_splits, how_kernels_run, kernel_device, with_functions
+from lessons_lib.kernels import VARIANTS, attend_blocks, decode_groups, decode_heads, decode_heads_kernel, decode_splits, decode_splits_kernel, how_kernels_run, kernel_device, with_functions
 from lessons_lib.measuring import ANY_GPU, HOPPER, NAMES, OURS, PROMPTS, Work, attainable, attention_work, recorded_attention, recorded_ladder, recorded_production
 from lessons_lib.models import kv_head_size, load_model
 from lessons_lib.recording import Recorder, decode_inputs
@@ -40,10 +40,10 @@ print(how_kernels_run())
 """
 ## The problem: correct, and slow
 
-Here is the attention of one layer, in three decodes. "32,8,128" means 32 query heads, 8 KV heads, head size 128: the
-shapes of a Llama with 8 billion parameters. "14,2,64" are those of a small Qwen2. Blocks hold 16 tokens and are
-scattered over the pool. All keys and values must be read once, so bytes divided by read bandwidth is a lower bound for
-any kernel. (The GPU's caches held none of them. The bandwidth is that of a kernel that reads 8 GB once and sums it.)
+Here is the attention of one layer, in three decodes. All keys and values must be read once, so bytes divided by read
+bandwidth is a lower bound for any kernel. "32,8,128" means 32 query heads, 8 KV heads, head size 128: the shapes of a
+Llama with 8 billion parameters. "14,2,64" are those of a small Qwen2. Blocks hold 16 tokens and are scattered over the
+pool. (The GPU's caches held none of them. The bandwidth is that of a kernel that reads 8 GB once and sums it.)
 """
 
 # %%
@@ -52,7 +52,8 @@ machine = recorded.machine
 alone = recorded.case("decode 32,8,128; batch 1,")
 even = recorded.case("decode 32,8,128; batch 64, context 2048")
 small_heads = recorded.case("decode 14,2,64; batch 256")
-SEVEN = "lesson 07's kernel"
+THREE = {"one sequence": alone, "64 sequences": even, "256 sequences": small_heads}
+SEVEN, LIBRARY = "lesson 07's kernel", "the library's kernel"
 
 
 def reading(case):
@@ -63,19 +64,35 @@ def reading(case):
 print(recorded.provenance)
 print(f"{recorded.processors} processors; reads {machine.bytes_per_s / 1e12:.2f} TB/s")
 rows = [
-    [case.name.removeprefix("decode "), case.kv_bytes / 1e6, reading(case), case.microseconds[SEVEN], case.microseconds[SEVEN] / reading(case)]
-    for case in (alone, even, small_heads)
+    [name, case.name.removeprefix("decode "), case.kv_bytes / 1e6, reading(case), us := case.microseconds[SEVEN], us / reading(case)]
+    for name, case in THREE.items()
 ]
-display(Table(["recorded", "keys and values, MB", "reading them, µs", "lesson 07's kernel, µs", "times as long"], rows, "Decode attention of one layer"))
-iterations, taken = 8192 // 16, alone.microseconds[SEVEN]
-print(f"first row: {iterations} iterations, {taken / iterations:.2f} µs per iteration, for 16 keys and 16 values of one head")
+columns = ["recorded", "shapes", "keys and values, MB", "reading them, µs", f"{SEVEN}, µs", "times as long"]
+display(Table(columns, rows, "Decode attention of one layer"))
+iterations, programs = 8192 // 16, 32  # of each program; one program per query head
+taken = alone.microseconds[SEVEN] / iterations  # µs
+tile = 2 * 16 * 128 * 2  # bytes: 16 keys and 16 values of one head, in bfloat16
+print(f"one sequence: {iterations} iterations of {taken:.2f} µs, one after another")
+print(f"in each of them, {programs} programs load {tile:,} bytes: {programs * tile / taken / 1e6:.2f} TB/s")
 
 # %% [markdown]
 """
-An iteration requests an entry of the block table, waits for it, requests the keys and values, waits, computes. Much of
-that time is *latency*, the time from a request to the arrival of the data. A program that waits has only one tile on
-its way. Every idea in this lesson does one of three things: **read and compute less, work in larger units, or keep
-enough loads in flight**.
+For one sequence, a program has 512 iterations. In each it requests an entry of the block table, waits for it, requests
+keys and values, waits again, and computes. While it waits, it has nothing else *in flight*, on its way from memory. So
+all 32 programs together get far fewer bytes than the memory could deliver. The time of a program is
+
+> **number of iterations × time of one iteration**
+
+and this lesson has four ideas to change that product, or the number of bytes:
+
+| idea | what it changes |
+|---|---|
+| 1: one program for all query heads that share keys | each key is read once: fewer bytes |
+| 2: tiles of several blocks | fewer iterations |
+| 3: matrix products on tensor cores | a shorter iteration |
+| 4: several programs for one sequence | fewer iterations in each of them, more loads in flight |
+
+Which of them pays most for one sequence, and which for 64? Write down your order now. The times come after Build 2.
 
 > **streaming multiprocessor**: one of the many processors of a GPU (SM), with its own arithmetic units and its own
 > small, fast memory. A program runs on one of them, and each runs several programs at the same time. We simply call it
@@ -96,12 +113,21 @@ Llama, 7 with a Qwen2's 14 over 2.
 So each iteration gets a tile of scores, [rows, keys], and each row has its own maximum, its own sum, and its own row of
 `acc`. That's the part to build first.
 
+**Predict 08.f** Take Idea 1 alone: still 16 keys per iteration, and suppose that an iteration takes as long as before.
+For one sequence, the kernel now reads a quarter of the bytes. How many percent of lesson 07's time does that save?
+"""
+
+# %%
+predict("08.f", ...)
+
+# %% [markdown]
+"""
 ## Build 1: the softmax of a tile
 
-One thing changes besides the rows: the base. A GPU has an instruction for 2ˣ, but none for eˣ, and Triton 3.6 compiles
-`tl.exp2` to one instruction and `tl.exp` to five. They run for every score. But the scores are multiplied by `scale`
-anyway, so the function that launches the kernel passes scale × log₂ e. From then on scores and maxima are in base 2,
-and the weights come out the same.
+One thing changes besides the rows: the base. A GPU has an instruction for 2ˣ, but none for eˣ, so `tl.exp` takes more
+instructions than `tl.exp2`, for every score. But the scores are multiplied by `scale` anyway, so the function that
+launches the kernel passes scale × log₂ e. From then on scores and maxima are in base 2, and the weights come out the
+same.
 
 **Exercise 08.1: `online_softmax(scores, row_max, row_sum, acc)`**, a function that kernels call. Decorate it with
 `@triton.jit`, as in the stub. Its docstring has the shapes. Weights are powers of 2.
@@ -142,23 +168,24 @@ print("block tables", tables.tolist())
 
 
 def count(recorder):
-    """(programs, iterations: loads of keys in all programs, bytes of keys and values that they load)"""
+    """(programs, iterations of all, bytes of keys and values that they load, iterations of the longest program)"""
     recording = recorder.recording
     size = {name: layout.itemsize for name, layout in recording.tensors.items()}
     loads = [access for program in recording.programs for access in program.accesses if access.tensor in ("k_cache", "v_cache")]
     loaded = sum(len(access.offsets) * size[access.tensor] for access in loads)
-    return len(recording.programs), sum(access.tensor == "k_cache" for access in loads), loaded
+    iterations = [sum(access.tensor == "k_cache" for access in program.accesses) for program in recording.programs]
+    return len(recording.programs), sum(iterations), loaded, max(iterations)
 
 
 seven = Recorder(decode_heads_kernel)
 by_seven = decode_heads(*inputs, kernel=seven)
 necessary = 2 * int(contexts.sum()) * KV_HEADS * HEAD_DIM * keys.element_size()
-programs, iterations, loaded = count(seven)
+programs, iterations, loaded, longest = count(seven)
 print(f"lesson 07: {programs} programs, {iterations} iterations, {loaded:,} bytes of keys and values; necessary: {necessary:,}, so {loaded / necessary:.0f} times")
 
 # %% [markdown]
 """
-28 iterations: 4 query heads × (1 + 2 + 4) blocks.
+28 iterations: 4 query heads × (1 + 2 + 4) blocks. The longest programs, those of B, have 4.
 
 ## Idea 2: a tile of several blocks
 
@@ -208,7 +235,7 @@ rows past the last query head are padding: with the 4 of a Llama, 12 rows. Paddi
 
 ## Build 2: a group of heads, a tile of keys
 
-Now the kernel: lesson 07's, with the three ideas and your `online_softmax`. Here is what you start from:
+Now the kernel: lesson 07's, with these three ideas and your `online_softmax`. Here is what you start from:
 """
 
 # %%
@@ -253,16 +280,19 @@ for keys_per_tile in (16, 32, 64):
     mine = Recorder(decode_groups_kernel, moments_of=(0, 2))
     difference = (decode_groups(*inputs, keys_per_tile, kernel=mine) - by_seven).abs().max()
     rows.append([f"yours, {keys_per_tile} keys per tile", *count(mine), f"{difference:.0e}"])
+    if keys_per_tile == 16:
+        reveal("08.f", 100 * (1 - count(mine)[3] / count(seven)[3]), unit="%")
     if keys_per_tile == 32:
         reveal("08.a", count(mine)[1], unit="iterations")
-columns = ["kernel", "programs", "iterations", "bytes of keys and values", "largest difference"]
+columns = ["kernel", "programs", "iterations", "bytes loaded", "iterations of the longest program", "largest difference"]
 display(Table(columns, rows, caption=f"C, D and B, one layer; necessary: {necessary:,} bytes"))
 watch(mine.recording, ["KV head", "sequence"])
 
 # %% [markdown]
 """
-Half as many programs, half the bytes, and as the tiles grow, fewer iterations. For B, one `tl.load` now reads keys from
-four blocks: step through its program above.
+Half as many programs, half the bytes. But with 16 keys per tile the longest program has 4 iterations, as in lesson 07:
+Idea 1 alone doesn't shorten it, however many bytes it saves. Idea 2 does. For B, one `tl.load` now reads keys from four
+blocks: step through its program above.
 
 ## Prove it
 
@@ -290,9 +320,9 @@ print(f"C, D and B: the same tokens as with PyTorch: {same}")
 """
 ## Which idea makes it fast?
 
-A *ladder* of kernels was timed on the three decodes from the beginning (in another run, so the times of lesson 07's
-kernel differ a little), with one idea more on each rung. All but lesson
-07's use `online_softmax`. Those without Idea 3 compute as lesson 07 does: products element by element, then a sum.
+Here is a *ladder* of kernels, with one idea more on each rung, timed on the three decodes from the beginning. (It's
+another run, so the times of lesson 07's kernel differ a little.) The rungs with Idea 3 are your kernel; its reference
+solution was timed. The ones without Idea 3 compute as lesson 07 does: products element by element, then a sum.
 
 > **warp**: 32 threads of a GPU that execute the same instruction together. A Triton program is run by several warps,
 > usually 4 or 8.
@@ -302,8 +332,7 @@ written to memory, and read back. Without Idea 3, all products of a tile, rows �
 they're summed.
 
 **Predict 08.e** Take 4 query heads (without `tl.dot`, 4 rows are enough), tiles of 64 keys, and head size 128, in a
-program of 4 warps. How many registers of each thread would the products of one tile fill, in float32? (And which of the
-three ideas will pay most? Decide before you run the next cell.)
+program of 4 warps. How many registers of each thread would the products of one tile fill, in float32?
 """
 
 # %%
@@ -312,69 +341,113 @@ predict("08.e", ...)
 # %%
 reveal("08.e", 4 * 64 * 128 // (4 * 32), unit="registers")
 ladder_provenance, ladder = recorded_ladder()
-THREE = [next(name for name in ladder if name.startswith(wanted.name)) for wanted in (alone, even, small_heads)]
-of_second = ladder[THREE[1]]
-keys_of = dict(zip(of_second, (16, 16, 32, 64, 16, 64, 128)))  # per iteration; the library's kernel splits the sequence
+steps = [next(steps for case, steps in ladder.items() if case.startswith(wanted.name)) for wanted in THREE.values()]
+keys_of = dict(zip(steps[0], (16, 16, 32, 64, 16, 64, 128)))  # per iteration; the library's kernel splits the sequence
+label = {name: name.replace("3,", "3: yours,") for name in steps[0]}  # the rungs with Idea 3
 rows = []
-for name, step in of_second.items():
-    us = [ladder[case][name]["us"] for case in THREE]
+for name, step in steps[1].items():
+    us = [case[name]["us"] for case in steps]
     per_iteration = f"{us[0] / (8192 / keys_of[name]):.1f}" if name in keys_of else ""
-    rows.append([name, *us, per_iteration, step.get("registers", ""), step.get("spilled", "")])
-rows.append(["at least", *map(reading, (alone, even, small_heads)), "", "", ""])
-columns = ["kernel", *(f"{name.removeprefix('decode ')}, µs" for name in THREE), "first case, µs per iteration", "registers of a thread", "spilled"]
-display(Table(columns, rows, f"{ladder_provenance}. Registers: in the second case"))
-own = ["Ideas 1 to 3, 64 keys per tile"]  # the solution of 08.2
-draw_bars({name: step["us"] for name, step in of_second.items()}, "µs", THREE[1], ladder_provenance, own, ("at least", reading(even)))
+    rows.append([label[name], *us, per_iteration, step.get("registers", ""), step.get("spilled", "")])
+rows.append(["at least", *map(reading, THREE.values()), "", "", ""])
+columns = ["kernel", *(f"{name}, µs" for name in THREE), "one sequence, µs per iteration", "registers", "spilled"]
+display(Table(columns, rows, f"{ladder_provenance}. Registers of a thread: with 64 sequences"))
+own = "Ideas 1 to 3, 64 keys per tile"
+times = {label[name]: step["us"] for name, step in steps[1].items()}
+draw_bars(times, "µs", f"64 sequences: {even.name}", ladder_provenance, [label[own]], ("at least", reading(even)))
 
 # %% [markdown]
 """
-**Idea 1 alone** makes the single sequence slower, for a quarter of the bytes. Each program still has 512 iterations,
-and each now computes four rows: 3.1 µs instead of 1.8. The arithmetic that 32 processors shared is left to 8. The
-second case has 512 programs, enough for all processors, and gets 1.8 times as fast.
+**Idea 1 alone** makes one sequence slower, for a quarter of the bytes. Its programs still have 512 iterations, and each
+iteration computes four rows: 3.1 µs instead of 1.8. The arithmetic that 32 processors shared is left to 8. With 64
+sequences there are 512 programs, enough for all processors, and the kernel gets 1.8 times as fast.
 
-**Idea 2 on top of it** doesn't pay: with 32 keys the second case gets 17% slower, the third 13% faster. In the single
-sequence an iteration takes 3.1, 6.0 and 12.3 µs for 16, 32 and 64 keys: about 190 ns per key, whatever the tile. So
-this loop spends its time on the products and sums of each key, not on waiting for loads. And larger tiles have a price:
-with 32 keys a thread needs 255 registers. A processor has 65,536, enough for only two such programs of 128 threads
-instead of four. With 64 keys, registers are spilled.
+**Idea 2 on top of it** doesn't pay: with 32 keys, 64 sequences get 17% slower, and 256 get 13% faster. For one sequence
+an iteration takes 3.1, 6.0 and 12.3 µs with 16, 32 and 64 keys: about 190 ns per key, whatever the tile. There are
+fewer iterations, but each takes longer by about the same factor: this loop spends its time on the products and sums of
+each key. And larger tiles have a price: with 32 keys a thread needs 255 registers. A processor has 65,536, enough for
+only two such programs of 128 threads instead of four. With 64 keys the products alone would fill 256, and registers are
+spilled.
 
 **Idea 3** computes the same products on tensor cores: 1.1 µs for 16 keys. An iteration with 128 keys takes only 2.1 µs.
 What is left is mostly the wait, and a larger tile waits less often. *Now* Idea 2 pays, and no register is spilled.
 
-With 64 keys per tile (highlighted; the solution of 08.2 was timed), the ideas make the second case 12 times as fast as
-lesson 07's kernel, and the third 22 times: close to the time it takes to read the keys and values. There it is as good
-as the library's, or a little better: it has no lines for anything else. The single sequence is 4 times as fast, and far
-from its limit: eight programs can't read as fast as 132 processors. The library's kernel splits a sequence among more
-programs. That's Idea 4, in "Further".
+With 64 keys per tile (highlighted), your kernel is 12 times as fast as lesson 07's for 64 sequences, and 22 times for
+256: close to the time it takes to read the keys and values. For one sequence it's 4 times as fast, and takes 29 times
+as long as reading. What is missing there? Eight programs, one per KV head, can't keep 132 processors busy.
+
+## Idea 4: split the sequence
+
+The loop over the keys needn't be one loop. Let several programs take a part of the keys each, and merge their results
+as the online softmax merges tiles: rescale the sums to the same maximum, then add. So a third axis of the grid counts
+**splits**. Program (h, i, s) computes KV head h of sequence i, over the keys s × SPLIT_SIZE to (s + 1) × SPLIT_SIZE − 1
+only.
+
+> **split-KV**: splitting the keys of one sequence among several programs that run at the same time, and merging their
+> results. Known as *Flash-Decoding*.
+
+**Predict 08.c** One sequence of 8,192 tokens, with 8 KV heads, is split into parts of 512 keys. How many programs does
+the launch have?
+"""
+
+# %%
+predict("08.c", ...)
+
+# %% [markdown]
+"""
+`decode_splits_kernel` is your kernel with a few lines more (they're in "Further"), and `with_functions` makes a copy of
+it that calls your softmax. First the three stories in splits of 16 keys, so that D and B are split even though they're
+short; then the recorded times of one sequence.
+"""
+
+# %%
+my_splits_kernel = with_functions(decode_splits_kernel, online_softmax=online_softmax)
+split = Recorder(my_splits_kernel)
+by_splits = decode_splits(*inputs, split_size=16, keys_per_tile=16, kernel=split)
+print("split and merged, equal to lesson 07 up to rounding:", torch.allclose(by_splits, by_seven, atol=1e-5))
+programs, _, loaded, longest = count(split)
+print(f"grid {split.recording.grid}; iterations of the longest program: {longest}; bytes loaded: {loaded:,}")
+reveal("08.c", 8 * triton.cdiv(8192, 512), unit="programs")
+us = {label[name]: steps[0][name]["us"] for name in (SEVEN, own, "Ideas 1 to 3, 128 keys per tile", LIBRARY)}
+draw_bars(us, "µs", f"one sequence: {alone.name}", ladder_provenance, [label[own]], ("at least", reading(alone)))
+
+# %% [markdown]
+"""
+The library's kernel has all four ideas, and 128 keys per tile. It splits this sequence into parts of 512 keys: 128
+programs with 4 iterations each, instead of 8 with 64. Four iterations of 2.1 µs make 8 µs; starting, storing and
+merging take the rest of its 18 µs. Lesson 07's kernel takes 929, 52 times as long.
+
+Compare with the order that you wrote down. Idea 3 paid most where programs are many, and Idea 4 pays where they are
+few. With 64 or 256 sequences there are enough programs anyway, and the library's kernel is no faster than yours.
 
 ## Measure
 
-How do others compare? Here are more kernels on the second case, and the library's, "this course". PyTorch's dense
-attention, SDPA (`scaled_dot_product_attention`), appears twice: "flash", and the kernel from NVIDIA's cuDNN library.
-"Dense" and "packed" read contiguous keys, without a block table: the kind of cache that lesson 03 got rid of.
+How do others compare, with 64 sequences? PyTorch's dense attention, SDPA (`scaled_dot_product_attention`), appears
+twice: "flash", and the kernel from NVIDIA's cuDNN library. "Dense" and "packed" read contiguous keys, without a block
+table: the kind of cache that lesson 03 got rid of.
 """
 
 # %%
 production = recorded_production()
 print(production.provenance)
-print("solution of 08.2:", ladder_provenance)
+print("yours:", ladder_provenance)
 
 
 def bars(case, least_us, others=()):
     others = {f"{name} *": us for name, us in (production.microseconds[case.name] | dict(others)).items()}
-    times = {name: us for name, us in {**case.microseconds, **others}.items() if name != SEVEN}
+    times = {LIBRARY if name == OURS else name: us for name, us in (case.microseconds | others).items() if name != SEVEN}
     note = f"{recorded.provenance}. Outlined, with *: other runs, see the lines printed above"
     limit = ("at least", least_us)
-    return draw_bars(dict(sorted(times.items(), key=lambda item: item[1])), "µs", case.name, note, (OURS,), limit, 8 * limit[1], list(others))
+    return draw_bars(dict(sorted(times.items(), key=lambda item: item[1])), "µs", case.name, note, (LIBRARY,), limit, 8 * limit[1], list(others))
 
 
-bars(even, reading(even), {"the solution of 08.2": ladder[THREE[1]][own[0]]["us"]})
+bars(even, reading(even), {"yours, 64 keys per tile": steps[1][own]["us"]})
 
 # %% [markdown]
 """
-FlashInfer, FlashAttention-3 and cuDNN's dense kernel come close to our time, and a difference of a few percent may
-change from run to run. cuDNN's, a little ahead in this one, reads contiguous keys, without a table. In prefills the
-order is different ("Further").
+Your kernel, the library's, FlashInfer, FlashAttention-3 and cuDNN's dense kernel are within about a tenth of one
+another, and a difference of a few percent may change from run to run. cuDNN's reads contiguous keys, without a table.
+In prefills the order is different ("Further").
 
 This lesson adds no row to the ledger: tokens, bytes and forward passes are those of lesson 06.
 
@@ -391,13 +464,11 @@ This lesson adds no row to the ledger: tokens, bytes and forward passes are thos
 
 ## What is still wrong
 
-**Decodes only, and head sizes that are powers of two.** A step of a real batch has prefills too, and your kernel has
-one row per query head. The library's two kernels are in "Further".
+**Decodes only, and head sizes that are powers of two.** A step of a real batch has prefills too. The library has a
+second kernel for them ("Further").
 
 **Keys in 16 bits.** Keys and values in 8 bits need half as many bytes. Engines do that (FP8), with a scale factor per
 head or tensor to keep the range.
-
-**Few programs.** With one long sequence, most processors have nothing to do: Idea 4, in "Further".
 
 **Launches.** Every layer of every step launches kernels, and each launch takes the CPU some time. That can be saved
 (lesson 13):
@@ -440,13 +511,13 @@ quiz("08")
 """
 ## Further (optional)
 
-What the lesson doesn't need: long sequences split among programs, the roofline, the prefill kernel, tiles, and how the
+What the lesson doesn't need: the size of splits and their merge, the roofline, the prefill kernel, tiles, and how the
 kernels are called. It isn't part of its 85 minutes. It has three more exercises and a stretch task.
 """
 
 # %% [markdown]
 """
-### Idea 4: split one sequence across many processors
+### How large is a split?
 
 How many programs are there? One per KV head of each sequence. Here's what that means for a GPU with as many processors
 as the recorded one.
@@ -463,35 +534,25 @@ draw_programs(BATCHES, CONTEXTS, 8, recorded.processors, lambda batch, context: 
 Hatched cells have fewer programs than processors. And one program per processor is still few: while a program waits for
 memory, the processor can switch to another, if it has one.
 
-Attention over one sequence can be split, and the parts can be merged: rescale the sums of both to the same maximum,
-then add (`merge`, in lesson 06's "Further"). So a third axis of the grid counts **splits**. Program (h, i, s) computes
-KV head h of sequence i, over the keys s × SPLIT_SIZE to (s + 1) × SPLIT_SIZE − 1 only.
-
-> **split-KV**: splitting the keys of one sequence among several programs that run at the same time, and merging their
-> results. Known as *Flash-Decoding*.
-
 These are the lines that change in the kernel of Build 2:
 """
 
 # %%
-from lessons_lib.kernels import decode_splits_kernel, group_decode
+from lessons_lib.kernels import group_decode
 from lessons_lib.kernels.ablations import Variant
 
 print(Variant("split", decode_splits_kernel, ((group_decode.decode_groups_kernel, decode_splits_kernel),)).diff())
 
 # %% [markdown]
 """
-Here is what the idea saves, for one long sequence, and for a batch that has enough programs without splits:
+Here is what Idea 4 saves, for one long sequence, and for a batch that has enough programs without splits:
 """
 
 # %%
-FULL = "the full kernel"
-
-
 def prices(*rows):
     """Each row: (case, variant) or (case, variant, what to compare it with). Times of the variant and of the other."""
     table = []
-    for case, variant, other in ((*row, FULL)[:3] for row in rows):
+    for case, variant, other in ((*row, LIBRARY)[:3] for row in rows):
         before = case.without.get(other, case.microseconds[OURS])
         table.append([case.name, variant, case.without[variant], other, before, f"{case.without[variant] / before:.2f}"])
     columns = ["case", "variant", "µs", "compared with", "its µs", "times as long"]
@@ -505,15 +566,6 @@ prices((alone, "sequences not split"), (recorded.case("decode 32,8,128; batch 64
 The lengths of the ragged batch run from 100 to 8,000, and the longest sequences are still running when the others have
 finished. Splits even that out.
 
-**Predict 08.c** Take the first case: one sequence of 8,192 tokens, 8 KV heads. It's split into parts of 512 keys. How
-many programs does the launch have?
-"""
-
-# %%
-predict("08.c", ...)
-
-# %% [markdown]
-"""
 How many keys should a split have? With too many keys per split, some processors have no work. With too few, starting
 and merging take too large a share of the time. And all sequences get splits of the same size, so that a long one among
 short ones doesn't delay the end of the launch. The library's rule aims at eight programs per processor, but gives each
@@ -531,7 +583,6 @@ def splits(batch, context):
     return triton.cdiv(context, keys_per_split(batch, 8, context, recorded.processors))
 
 
-reveal("08.c", 8 * splits(1, 8192), unit="programs")
 draw_programs(BATCHES, CONTEXTS, 8, recorded.processors, splits, title="Split: programs per processor")
 
 # %% [markdown]
@@ -572,13 +623,11 @@ from lessons_lib.kernels.paged_flash import merge_kernel
 
 # %% [markdown]
 """
-Your merge after a kernel with your softmax: the same three stories in splits of 16 keys, so that D and B are split even
-though they're short. (The library's smallest split is usually 512.) `with_functions` makes a copy of a kernel that
-calls other functions: yours.
+Your merge after a kernel with your softmax: the same three stories in splits of 16 keys. (The library's smallest split
+is usually 512.)
 """
 
 # %%
-my_splits_kernel = with_functions(decode_splits_kernel, online_softmax=online_softmax)
 split, merged = Recorder(my_splits_kernel, moments_of=(0, 2, 1)), Recorder(merge_kernel)
 by_splits = decode_splits(*inputs, split_size=16, keys_per_tile=16, kernel=split, merge=merged)
 print("split and merged, equal up to rounding:", torch.allclose(by_splits, by_seven, atol=1e-5))
@@ -677,7 +726,7 @@ prices((even, EARLY), (small_heads, EARLY))
 
 # %% [markdown]
 """
-In the first case it's a little slower, though by more than the difference between two timings of the same kernel (see
+With 64 sequences it's a little slower, though by more than the difference between two timings of the same kernel (see
 "Choose tiles" below). With the small heads of a Qwen2 and 256 sequences it gains a few percent. We left it out: that's
 too small a gain for lines that every reader has to think through.
 
@@ -784,8 +833,8 @@ print("operations per byte:", ", ".join(f"{new} new: {intensity(new):.1f}" for n
 The keys and values stay the same, and each new token uses them once more. So the intensity grows by about 4 per token,
 until queries and outputs begin to matter.
 
-Now the chart, with three ways to compute attention: the kernels that this lesson leads to ("this course"); gathering
-the blocks into a dense copy and then running PyTorch's own attention ("gather + SDPA"); and lesson 07's kernel, which
+Now the chart, with three ways to compute attention: the library's kernels, to which this lesson leads; gathering the
+blocks into a dense copy and then running PyTorch's own attention ("gather + SDPA"); and lesson 07's kernel, which
 can only decode.
 """
 
@@ -795,7 +844,7 @@ from lessons_lib.viz.charts import RooflinePoint, draw_roofline
 WAYS = (OURS, "gather + SDPA", SEVEN)
 shown = {"1 × 8,192": alone, "64 × 2,048": even, "mixed": mixed, "prefill": long}
 points = [
-    RooflinePoint(name, work_of(case.name), case.microseconds[way] / 1e6, way)
+    RooflinePoint(name, work_of(case.name), case.microseconds[way] / 1e6, LIBRARY if way == OURS else way)
     for name, case in shown.items()
     for way in WAYS
     if way in case.microseconds
@@ -1113,6 +1162,8 @@ for family in ("gpt2", "llama", "qwen2"):
 # %% [markdown]
 """
 ### Measure on your GPU, if you have one
+
+"This course" is the library's kernel.
 """
 
 # %% tags=["measured"]
@@ -1155,7 +1206,7 @@ def least(case):
 
 
 Table(
-    columns=["recorded", "at least, µs", "lesson 08, µs", "share of the limit"],
+    columns=["recorded", "at least, µs", f"{LIBRARY}, µs", "share of the limit"],
     rows=[[case.name, least(case), case.microseconds[OURS], f"{least(case) / case.microseconds[OURS]:.0%}"] for case in recorded.cases],
 )
 
@@ -1174,7 +1225,7 @@ for case in (mixed, long):
 
 # %% [markdown]
 """
-All cases, relative to our times: below 1 is faster. Each row names the fastest of the others that start from blocks
+All cases, relative to the library's times: below 1 is faster. Each row names the fastest of the others that start from blocks
 ("gather + SDPA" includes the gathering), and the fastest of those that need contiguous keys.
 """
 
@@ -1183,7 +1234,7 @@ CONTIGUOUS = ("dense SDPA, flash", "dense SDPA, cuDNN", "packed FlashAttention-2
 
 
 def fastest(case, contiguous):
-    """The fastest of the others that need contiguous keys, or of those that don't: its time relative to this course's, and its name."""
+    """The fastest of the others that need contiguous keys, or of those that don't: its time relative to the library's, and its name."""
     times = {name: us for name, us in case.microseconds.items() if name not in (OURS, SEVEN)}
     times |= {f"{name} *": us for name, us in production.microseconds.get(case.name, {}).items()}
     name, us = min(((name, us) for name, us in times.items() if (name in CONTIGUOUS) == contiguous), key=lambda pair: pair[1])
@@ -1191,9 +1242,9 @@ def fastest(case, contiguous):
 
 
 Table(
-    columns=["recorded", f"{OURS}, µs", "fastest from blocks", "fastest on contiguous keys"],
+    columns=["recorded", f"{LIBRARY}, µs", "fastest from blocks", "fastest on contiguous keys"],
     rows=[[case.name, case.microseconds[OURS], fastest(case, False), fastest(case, True)] for case in recorded.cases],
-    caption="Times relative to this course's. * another run on the same kind of machine",
+    caption="Times relative to those of the library's kernels. * another run on the same kind of machine",
 )
 
 # %% [markdown]
@@ -1206,7 +1257,7 @@ generation, and FlashInfer has kernels of that kind. Some of their warps only fe
 tiles; others compute; the softmax of one tile overlaps with the products of the next. The kernel that you read is plain
 Triton, and its warps do all of that in sequence.
 
-So on a Hopper GPU the engine uses another kernel for long prefills, and the times of "this course" above include it.
+So on a Hopper GPU the engine uses another kernel for long prefills, and the library's times above include it.
 `lessons_lib/kernels/hopper_prefill.py` is written in Gluon, Triton's language one level below: one warp fetches, and
 three groups of four compute. Here are both kernels, in the same run:
 """

@@ -194,10 +194,10 @@ print(f"the same requests with your rule: {preemptions} preemptions, {gave_way} 
 
 # %% [markdown]
 """
-Your rule never acts against the policy. It takes a few more steps than "newest" (998, not 981): keeping the order has
-a price, and it's small. It also guarantees progress: the running sequence that the policy serves first is never the
-victim while others run, so it gets its blocks in every step and finishes; then the next one is first. Under first come,
-first served, every sequence therefore finishes. Under strict priority or shortest job first one can starve.
+Your rule never acts against the policy. Here that takes a few more steps than "newest" (998, not 981). It also
+guarantees progress: the running sequence that the policy serves first is never the victim while others run, so it gets
+its blocks in every step and finishes; then the next one is first. Under first come, first served, every sequence
+therefore finishes. Under strict priority or shortest job first one can starve.
 
 ## Build 2: preemption
 
@@ -235,34 +235,57 @@ to lose them:
 > **recompute**: dropping a victim's cache. When the victim is admitted again, all its known tokens are prefilled,
 > prompt and answer alike.
 
-**Exercise 10.2.** Write `preempt_sequence(scheduler, scheduler_output, victim)`. It turns a running sequence into one
-that waits as if it had never run, except that its tokens stay: some of them have been sent. Return nothing.
+Here is a first try: out of the running sequences, into the queue, and the blocks back into the pool. The six stories go
+through the pool in which they deadlocked. (`PrefixCache` is a block pool with an ability that is turned off here, by
+`share_prefixes=False`; lesson 11 shows it.)
+"""
 
-Take the state before a call, with blocks of 4, and none free. A and B run, C and D wait, first come, first served. B
-has 5 prompt tokens and 4 answer tokens, and 8 of these 9 are computed. The step has scheduled B's decode, and has taken
-a third block for it. Then A, whose prompt is still being computed, needs a block, and B is the victim:
+# %%
+def first_try(scheduler, scheduler_output, victim):
+    scheduler.running.remove(victim)
+    scheduler.waiting.add(victim)  # where its rank belongs
+    scheduler.pool.free(victim.blocks)
+    victim.blocks = []
+    scheduler_output.preempted.append(victim)
 
-| | before | after |
-|---|---|---|
-| `scheduler.running`, a list | A, B | A |
-| `scheduler.waiting`, a queue; `add(sequence)` puts a sequence where its rank belongs | C, D | B, C, D |
-| `scheduler.pool`; `free(blocks)` | no block is free | ? |
-| `scheduler_output.num_scheduled_tokens`, a dict: sequence to tokens | B: 1 | ? |
-| `scheduler_output.preempted`, a list in the order of preemption | – | B |
-| `victim.num_computed_tokens` | 8 | ? |
-| `victim.prompt_ids`, `victim.output_ids` | 5, 4 tokens | 5, 4 tokens |
 
-A block that has been given back must not be computed into, nor given back twice. And a call doesn't always find all of
-this. In each of these cases, decide what "as if it had never run" means:
+trial = dict(choose_victim=last_in_rank, preempt_sequence=first_try, share_prefixes=False)
+scheduler, tried = PreemptiveScheduler(PrefixCache(NUM_BLOCKS, BLOCK), **trial, **LIMITS), six_stories()
+serve(scheduler, tried)
+print(f"no deadlock, no error, {scheduler.num_preempted} preemptions. Wrong answers:")
+for sequence in tried:
+    if sequence.output_ids != expected[sequence.id]:
+        for way, ids in (("alone:    ", expected[sequence.id]), ("first try:", sequence.output_ids)):
+            print(f"  {sequence.id} {way} {tokenizer.decode(ids[:24])!r} …")
 
-- The step has scheduled no token of the victim yet, or it has preempted others before.
-- The victim waits already, and has blocks all the same (lesson 11 has such sequences). It keeps its place, and is
-  listed in `preempted` too.
-- `victim.swapped`, a list of blocks of another memory, isn't empty: its keys and values have been copied there. Its
-  blocks are taken just the same, but it will go on where it was.
+# %% [markdown]
+"""
+Every request finishes, and nothing raises an error. But some answers change in the middle, and things from other
+stories turn up, such as a balloon or a duck: text for one user, computed from the keys of another. Why? And is that all
+that is wrong?
 
-Free the blocks in any order, and leave alone everything else. (The scheduler's own `release` would also free the copies
-in other memory.)
+**Exercise 10.2.** Write `preempt_sequence(scheduler, scheduler_output, victim)`, which turns a victim into a sequence
+that waits as if it had never run, except that its tokens stay: some of them have been sent. It returns nothing.
+Afterwards
+
+- the victim waits where its rank belongs, and has no blocks. Its blocks are free, in any order;
+- this step computes nothing of it, and lists it in `scheduler_output.preempted`, after those preempted before;
+- once it's admitted again, it goes on with the answer that it would have given alone;
+- everything else is as it was. (The scheduler's own `release` does too much: it also frees copies in other memory.)
+
+Victims differ in three ways, and in any combination:
+
+- The step may have scheduled tokens of the victim already: `scheduler_output.num_scheduled_tokens` is a dict, sequence
+  to tokens.
+- It runs, or it waits and has blocks all the same (lesson 11 has such sequences). Then it keeps its place in the queue.
+- `victim.swapped`, a list of blocks of another memory, is empty, or the victim's keys and values have been copied
+  there. Then its blocks are taken just the same, but it will go on where it was.
+
+Example: blocks of 4, none is free, first come, first served. A and B run, C and D wait. B has 5 prompt tokens and 4
+answer tokens, 8 of these 9 are computed, and the step has scheduled the ninth, and has taken a third block for it. Then
+A needs a block, and B is the victim. Afterwards A runs, the queue is B, C, D, three blocks are free, and the step
+computes nothing of B. When B is admitted again, with enough budget, that step computes all 9 tokens. (If B's keys and
+values had been copied to `victim.swapped`, it would compute 1.)
 """
 
 # %% exercise="10.2"
@@ -272,8 +295,7 @@ from lessons_lib.scheduling.preemption import preempt_sequence
 
 # %% [markdown]
 """
-Here is the step of the prediction, with your two functions. (`PrefixCache` is a block pool with an ability that is
-turned off here, by `share_prefixes=False`; lesson 11 shows it.)
+Here is the step of the prediction, with your two functions:
 """
 
 # %%
@@ -297,8 +319,8 @@ need no blocks.
 A step that preempts a sequence doesn't admit any. One admitted now would take the blocks that have just been freed,
 and, under first come, first served, be the next victim.
 
-Now let's serve the six stories from the pool in which they deadlocked, with your two functions. The picture starts one
-step before the first preemption: go one step further, and look at the waiting queue and the victim's blocks. The
+Now the six stories again, with your two functions, and with an audit of the pool after every step. The picture starts
+one step before the first preemption: go one step further, and look at the waiting queue and the victim's blocks. The
 colored part of a block shows how full it is.
 """
 
@@ -389,20 +411,28 @@ Table(columns=["tokens", "MB", "GB/s", "swap out and in, ms", "prefill, ms"], ro
 
 # %% [markdown]
 """
-Swaps lie on a straight line, prefills only roughly, and neither line starts at 0. A swap takes a millisecond or two
-however few bytes it moves, and that has to be paid. A step has a base as well: all weights are read, however few tokens
-it computes. That need not be paid, if a victim comes back in a step that runs anyway, for the other sequences. From how
-many tokens on is swapping cheaper: about a hundred, or about a thousand? Guess, then find out.  ## Build 3: swap or
-recompute  Let's decide from such measurements, for each victim.  **Exercise 10.3.** Write `swap_if_cheaper(recorded)`.
-`recorded` is a list of two or more measurements like the rows above, the shortest first: dicts with `tokens`, `bytes`
-(not needed), `swap_out_s`, `swap_in_s` and `recompute_s`, the time of a step that computes these tokens and nothing
-else. Return a function `should_swap(scheduler, victim)` that a scheduler can call: it returns True if swapping adds
-less time than recomputing.  - Every time is on the straight line through the first and the last measurement. The
-measured tokens fill their blocks. - Swapping copies the blocks that hold computed tokens, out and in, and each block as
-a whole.   `scheduler.pool.block_size` may be any size. - A victim has at least one computed token. If both ways add the
-same time, either answer will do.  Example: 1,000 and 10,000 tokens were measured. Swapping takes 11 and 20 ms in all, a
-prefill 52 and 70 ms. A victim with 1,600 computed tokens, in 100 full blocks, is recomputed: swapping it takes 11.6 ms,
-and recomputing it makes the step 3.2 ms longer. One with 16,000 is swapped: 26 ms, compared with 32 ms.
+A swap takes a millisecond or two however few bytes it moves, and that has to be paid. A step has a base as well: all
+weights are read, however few tokens it computes. That needn't be paid if a victim comes back in a step that runs
+anyway, for the other sequences. So where does swapping begin to pay: at about a hundred tokens, or at about a thousand?
+
+## Build 3: swap or recompute
+
+Let's decide from such measurements, for each victim.
+
+**Exercise 10.3.** Write `swap_if_cheaper(recorded)`. `recorded` is a list of two or more measurements like the rows
+above, the shortest first: dicts with `tokens`, `bytes` (not needed), `swap_out_s`, `swap_in_s` and `recompute_s`, the
+time of a step that computes these tokens and nothing else. Return a function `should_swap(scheduler, victim)` that a
+scheduler can call: it returns True if swapping adds less time than recomputing.
+
+- Every time is on the straight line through the first and the last measurement. The measured tokens fill their blocks.
+- Swapping copies the blocks that hold computed tokens, out and in, and each block as a whole.
+  `scheduler.pool.block_size` may be any size.
+- The victim comes back in a step that runs anyway.
+- A victim has at least one computed token. If both ways add the same time, either answer will do.
+
+Example: 1,000 and 10,000 tokens were measured. Swapping takes 11 and 20 ms in all, a prefill 52 and 70 ms. A victim
+with 1,600 computed tokens, in 100 full blocks, is recomputed: swapping it takes 11.6 ms, and recomputing it makes the
+step 3.2 ms longer. One with 16,000 is swapped: 26 ms, compared with 32 ms.
 """
 
 # %% exercise="10.3"
@@ -432,8 +462,9 @@ print(f"the shortest victim that is swapped has {break_even} tokens")
 
 # %% [markdown]
 """
-Long victims are clearly cheaper to swap here. But the break-even is a fact about one machine and one model. So measure.
-("Further" has a measurement that shows whether it was right to ignore the base of a step.)
+Long victims are clearly cheaper to swap here. But the break-even is a fact about one machine and one model, so measure;
+and it's below the shortest row of the table, where nothing was measured. ("Further" shows whether it was right to
+ignore the base of a step.)
 
 ## Watermarks and thrashing
 
@@ -509,22 +540,8 @@ Neither. A step reads 16 GB of weights whatever it computes, and costs as much a
 each step that it adds, and running six at a time 19. On the machine of the last column, a step costs as much as 5
 tokens, and the order is the opposite.
 
-Does a swap space help on the GPU? Your `should_swap` decides for each victim:
-"""
-
-# %%
-for name, options in {"always recompute": {}, "your choice": dict(swap_space=BlockPool(1000, BLOCK), should_swap=should_swap)}.items():
-    scheduler, run = in_96_blocks(GPU, **options)
-    twice = f"{run.computed_tokens - needed:,} tokens computed twice"
-    print(f"{name}: {scheduler.num_swapped} of {scheduler.num_preempted} victims swapped; {twice}; {run.seconds:.1f} s, not counting the swaps")
-swap_s = scheduler.num_swapped * (first["swap_out_s"] + first["swap_in_s"])
-print(f"the swaps take about {swap_s:.1f} s more, if each takes as long as one of {first['tokens']} tokens in the recording")
-
-# %% [markdown]
-"""
-Your function recomputes most victims: the last in rank has often just been admitted, and is shorter than the
-break-even. The longer ones are swapped, and most of the work that was done twice goes away. But it was cheap: the run
-is half a second shorter, and the swaps take half of that back. vLLM's current engine always recomputes.
+A swap space helps less than one would think: your `should_swap` recomputes most victims here, since the last in rank
+has often just been admitted ("Further" has the numbers). vLLM's current engine always recomputes.
 
 ## Prove it
 
@@ -602,6 +619,25 @@ What the lesson doesn't need. It isn't part of its 85 minutes.
 
 # %% [markdown]
 """
+### Does a swap space help on the GPU?
+
+The requests of "Watermarks and thrashing" again. Your `should_swap` decides for each victim:
+"""
+
+# %%
+for name, options in {"always recompute": {}, "your choice": dict(swap_space=BlockPool(1000, BLOCK), should_swap=should_swap)}.items():
+    scheduler, run = in_96_blocks(GPU, **options)
+    twice = f"{run.computed_tokens - needed:,} tokens computed twice"
+    print(f"{name}: {scheduler.num_swapped} of {scheduler.num_preempted} victims swapped; {twice}; {run.seconds:.1f} s, not counting the swaps")
+swap_s = scheduler.num_swapped * (first["swap_out_s"] + first["swap_in_s"])
+print(f"the swaps take about {swap_s:.1f} s more, if each takes as long as one of {first['tokens']} tokens in the recording")
+
+# %% [markdown]
+"""
+Your function recomputes most victims: the last in rank has often just been admitted, and is shorter than the
+break-even. The longer ones are swapped, and most of the work that was done twice goes away. But it was cheap: the run
+is half a second shorter, and the swaps take half of that back.
+
 ### How the scheduler decides about a swap
 
 `preempt` calls `should_swap`, and `swap_out` looks for room. (`_forks` belongs to a later extension of the library.)
