@@ -43,6 +43,44 @@ print(how_kernels_run())
 
 # %% [markdown]
 """
+## The problem: a copy in each layer
+
+C, E and A decode in a pool with blocks of eight tokens. The pool has been in use for a while, so its free blocks are in
+no order. `decode_inputs` serves the three with the library's PyTorch backend and keeps what attention gets. We use the
+last layer of the last step. How much does that backend copy there?
+"""
+
+# %%
+BLOCK_SIZE = 8
+
+
+class UsedPool(BlockPool):
+    def reset(self):
+        super().reset()
+        random.Random(26).shuffle(self.free_queue)
+
+
+three = [PROMPTS[NAMES.index(name)] for name in "CEA"]
+THREE = dict(prompts=three, names="CEA", max_new_tokens=5, max_num_seqs=3)
+THREE |= dict(block_size=BLOCK_SIZE, num_blocks=10, make_pool=UsedPool)
+by_torch, noted = decode_inputs(model, tokenizer, **THREE)
+query, k_cache, v_cache, block_tables, context_lens, scale = noted[-1]
+C, E, A = range(3)
+print("queries", list(query.shape), "(sequences, query heads, head size)")
+print("keys", list(k_cache.shape), "(blocks, slots of a block, KV heads, head size)")
+for name, table, context in zip("CEA", block_tables.tolist(), context_lens.tolist()):
+    print(f"{name}: {context} tokens, block table {table[: -(-context // BLOCK_SIZE)]}")
+
+groups = plan_groups(torch.arange(4), context_lens.cpu(), block_tables.cpu(), BLOCK_SIZE)  # what the backend copies
+copied = sum(group.slots.numel() for group in groups)
+print(f"keys that attention needs: {context_lens.sum()}; keys that are copied: {copied}")
+
+# %% [markdown]
+"""
+The copy is a rectangle, padded to the longest sequence. And the padding isn't the worst of it: a key is read from its
+block, written to the copy, and read again by attention. That's three times the memory traffic, and a decode is
+memory-bound (lesson 00). A kernel that follows the block table reads keys where they are.
+
 ## A first kernel
 
 > **kernel**: a function that runs on a GPU. It is launched once, from Python, and runs many times in parallel, on
@@ -179,39 +217,8 @@ The first load gets an index, a scalar, and the second uses it in its address. T
 table is just such an index: its entry *j* says which block of the pool holds block *j* of a sequence. A kernel that can
 look up an address doesn't need a contiguous copy.
 
-## Real keys
-
-C, E and A decode in a pool with blocks of eight tokens. The pool has been in use for a while, so its free blocks are in
-no order. `decode_inputs` serves the three with the library's PyTorch backend and keeps what attention gets. We use the
-last layer of the last step. How much does that backend copy there?
-"""
-
-# %%
-BLOCK_SIZE = 8
-
-
-class UsedPool(BlockPool):
-    def reset(self):
-        super().reset()
-        random.Random(26).shuffle(self.free_queue)
-
-
-three = [PROMPTS[NAMES.index(name)] for name in "CEA"]
-THREE = dict(prompts=three, names="CEA", max_new_tokens=5, max_num_seqs=3, block_size=BLOCK_SIZE, num_blocks=10, make_pool=UsedPool)
-by_torch, noted = decode_inputs(model, tokenizer, **THREE)
-query, k_cache, v_cache, block_tables, context_lens, scale = noted[-1]
-C, E, A = range(3)
-print("queries", list(query.shape), "(sequences, query heads, head size); keys", list(k_cache.shape), "(blocks, slots of a block, KV heads, head size)")
-for name, table, context in zip("CEA", block_tables.tolist(), context_lens.tolist()):
-    print(f"{name}: {context} tokens, block table {table[: -(-context // BLOCK_SIZE)]}")
-
-groups = plan_groups(torch.arange(4), context_lens.cpu(), block_tables.cpu(), BLOCK_SIZE)
-print(f"keys that attention needs: {context_lens.sum()}; keys that are copied: {sum(group.slots.numel() for group in groups)}")
-
-# %% [markdown]
-"""
-The copy is a rectangle, padded to the longest sequence. Your kernel will load each key from its block instead, with one
-program per sequence and query head. A key or a value of one head has 64 elements of 4 bytes.
+Now back to C, E and A. Your kernel loads each key from its block, with one program per sequence and query head. A key
+or a value of one head has 64 elements of 4 bytes.
 
 **Predict 07.a** How many KiB of keys and values does the program for query head 0 of A load?
 """
@@ -278,24 +285,23 @@ show_source(attention_in_place, add_block)
 
 # %% [markdown]
 """
-`range` works in a kernel. Two things are new.
+`range` works in a kernel. Two things are new:
 
-**Variables that a loop updates keep their dtype and shape.** The compiler fixes both before the first iteration. A sum
-that starts as `0` is an integer, and the compiler rejects the loop if it turns the sum into a float.
-
-**The block comes from the table.** Entry `p // BLOCK_SIZE` is the block of position p, and that block starts at offset
-block × `stride_block`. The entry is a 32-bit integer, and so may the stride be; in a large cache, their product doesn't
-fit into 32 bits. So convert the block to a 64-bit integer *before* you multiply.
+- **What a loop updates keeps its dtype and shape.** The compiler fixes both before the first iteration. (The integer
+  `0` isn't a float.)
+- **The block comes from the table.** The block of position p is entry `p // BLOCK_SIZE`, a 32-bit integer, and it
+  starts at offset block × `stride_block`. In a large cache that offset doesn't fit into 32 bits, although both factors
+  do.
 
 **Exercise 07.3: `attend_blocks`**, a function that a kernel calls. It is decorated with `@triton.jit` too, but it
 returns its result: a tile `[HEAD_DIM]` of float32. The stub's docstring describes the arguments.
 
-- The last block may be partly full. Don't load its other slots: they may hold anything, even NaN (0 × NaN is NaN).
-- Table entries past the blocks in use may be anything, and there may be none, so don't read them.
+- The last block may be partly full. Don't load its other slots: they may hold anything, even NaN.
+- Don't read table entries past the blocks in use: there may be none.
 - The cache may be a view of a larger tensor, so `stride_block` need not be BLOCK_SIZE × `stride_slot`.
 - Scores may be near 200 or near −100,000.
-- `query` is the query itself, a tile of float32, not a pointer. Everything computed with it is float32 as well,
-  whatever the cache's dtype. Keep it so: convert nothing to the cache's dtype.
+- `query` is the query itself, a tile of float32, not a pointer. Compute in float32 throughout, whatever the cache's
+  dtype.
 
 Example: 6 tokens, BLOCK_SIZE = 4, table [3, 1, ...]. The first iteration reads all slots of block 3, the second one
 slots 0 and 1 of block 1.
@@ -344,12 +350,11 @@ One program computes one query head of one sequence. Now we launch a grid of (se
 computes query head h of sequence i. The loop doesn't change.
 
 GROUP neighboring query heads share one KV head: with 4 query heads and 2 KV heads, GROUP is 2, and query heads 0, 1, 2,
-3 use KV heads 0, 0, 1, 1. You can move a pointer: `k_cache + n` points n elements further.
+3 use KV heads 0, 0, 1, 1.
 
-**Exercise 07.4: `decode_heads_kernel`.** Call your `attend_blocks`, with its arguments in order, HEAD_DIM and
-BLOCK_SIZE included. It expects the query itself, a tile, as float32 even if `q` is float16:
-`tl.load(...).to(tl.float32)`. The stub's docstring has the shapes and the strides; along each last axis the stride is
-1.
+**Exercise 07.4: `decode_heads_kernel`.** Call your `attend_blocks`, with its arguments in order. It expects pointers to
+where *its* sequence and KV head begin, and a query of float32 even if `q` is float16. The stub's docstring has the
+shapes and the strides; along each last axis the stride is 1.
 
 Example: for C, E and A, program (2, 3) computes A's query head 3, over KV head 1. It reads entry 2 of `context_lens`
 and row 2 of `block_tables`, and stores the 64 elements of out[2, 3].
@@ -429,13 +434,15 @@ def times_of(case):
 print(h200.provenance)
 least, taken = times_of("batch 1, context 8192")
 print(f"each key and value read once: {least:,.0f} µs; once for each of 4 query heads: {4 * least:,.0f} µs")
-print(f"recorded: {taken:,.0f} µs, in {8192 // 16} iterations of 32 programs")
+iterations = 8192 // 16
+per_iteration = taken / iterations
+print(f"recorded: {taken:,.0f} µs. Each of the 32 programs has {iterations} iterations: {per_iteration:.2f} µs for each")
 
 # %% [markdown]
 """
-Even if each query head's loads went to memory, the bytes would explain little of the time. The likely reason: an
-iteration asks for a table entry, waits, asks for 16 keys and values, waits, and computes. (Lesson 08 finds out how much
-of it is waiting.)
+Even if each query head's loads went to memory, the bytes would explain little of the time. The iterations explain it:
+the 32 programs run at the same time, but the iterations of a program follow each other. An iteration asks for a table
+entry, waits, asks for 16 keys and values, waits, and computes. (Lesson 08 finds out how much of it is waiting.)
 
 **Predict 07.c** Now eight such sequences decode in one launch: eight times the bytes, and 256 programs instead of 32. A
 processor can run several programs at the same time. How many microseconds does the launch take? Up to 25% off counts as
@@ -449,12 +456,15 @@ predict("07.c", ...)
 reveal("07.c", times_of("batch 8, context 8192")[1], unit="µs", tolerance=0.25)
 for case in ("batch 1, context 8192", "batch 8, context 8192", "batch 64, context 2048"):
     least, taken = times_of(case)
-    print(f"{case}: at least {least:,.0f} µs, recorded {taken:,.0f} µs: {least / taken:.0%} of the bandwidth")
+    by_iterations = int(case.split()[-1]) // 16 * per_iteration
+    print(f"{case}: by bytes {least:,.0f} µs, by iterations {by_iterations:,.0f} µs, recorded {taken:,.0f} µs", end="")
+    print(f" ({least / taken:.0%} of the bandwidth)")
 
 # %% [markdown]
 """
-Eight times the work takes hardly longer. But even 64 sequences, with 2,048 programs, leave most of the bandwidth
-unused. Lesson 08 starts from these numbers. (This lesson adds no row to the ledger.)
+Eight times the work takes hardly longer: all 256 programs run at the same time, too. In the last row that no longer
+works. Its 2,048 programs are about 16 for each processor, so they slow each other down or take turns. Even so, most of
+the bandwidth is unused. Lesson 08 starts from these numbers. (This lesson adds no row to the ledger.)
 
 ## What production does
 
@@ -471,16 +481,15 @@ unused. Lesson 08 starts from these numbers. (This lesson adds no row to the led
 **The tensor cores sit idle.** A GPU has units that multiply whole matrices, its *tensor cores*. They need several
 queries at once, and a program here has one.
 
-**Sizes must be powers of two.** A head size of 80 or 96, or a block of 24 slots, needs one more mask, as in Build 1.
+**One block per iteration, one program per sequence and head.** An iteration loads little, and then waits for it. With
+few sequences, most of a GPU's processors have nothing to do.
 
-**One block per iteration.** An iteration loads little, and then waits for it.
+**Not everything goes through it.** Prompts go through PyTorch, and a head size of 80 or a block of 24 slots needs one
+more mask, as in Build 1.
 
-**One program per sequence and head.** With few sequences, most of a GPU's processors have nothing to do.
-
-**Prompts go through PyTorch**, and their keys and values are still gathered for it.
-
-Lesson 08 fixes these one at a time, some of them in its "Further", and shows what most of the fixes gain. It isn't
-always what you'd think.
+Lesson 08 fixes these one at a time, some of them in its "Further". **Guess before you go there:** one program per KV
+head would load each key once, a quarter of the bytes. How much of the single sequence's 901 µs would that save? Lesson
+08 has it recorded.
 
 ## Quiz
 """

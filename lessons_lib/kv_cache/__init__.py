@@ -16,8 +16,10 @@ from lessons_lib.kv_cache.block_pool import (
     slot_of,
 )
 from lessons_lib.kv_cache.block_serving import (
+    AdmissionView,
     CachedRequest,
     CacheStep,
+    may_admit,
     serve_in_blocks,
     step_in_blocks,
     step_with_oracle,
@@ -34,6 +36,7 @@ __all__ = [
     "COPY",
     "SWAP_IN",
     "SWAP_OUT",
+    "AdmissionView",
     "BlockCopy",
     "BlockPool",
     "BlockTable",
@@ -51,6 +54,7 @@ __all__ = [
     "blocks_for",
     "blocks_in_budget",
     "copy_blocks",
+    "may_admit",
     "serve_in_blocks",
     "slot_mapping",
     "slot_of",

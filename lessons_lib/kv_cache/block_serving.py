@@ -76,6 +76,36 @@ def step_with_oracle(waiting: "deque[CachedRequest]", running: "list[CachedReque
 
 
 @dataclass(frozen=True)
+class AdmissionView:
+    """What an admission rule knows about a request.
+
+    Attributes:
+        prompt_tokens: length of the prompt.
+        max_new_tokens: the most tokens that its answer may have. Most answers are shorter.
+        num_tokens: how many tokens it holds now; 0 if it is waiting.
+        num_blocks: in how many blocks.
+    """
+
+    prompt_tokens: int
+    max_new_tokens: int
+    num_tokens: int
+    num_blocks: int
+
+
+def may_admit(request: "AdmissionView", running: "list[AdmissionView]", num_free: int, block_size: int) -> bool:
+    """Whether the first waiting request is admitted now.
+
+    Args:
+        request: has `prompt_tokens` and `max_new_tokens`, the most tokens that its answer may have.
+        running: list of the running requests. Each also has `num_tokens` and `num_blocks`, what it holds now.
+        num_free: number of free blocks.
+        block_size: slots per block.
+    """
+    soon = 2 * len(running)  # blocks that the running requests will need, more or less
+    return blocks_for(request.prompt_tokens, block_size) + soon <= num_free
+
+
+@dataclass(frozen=True)
 class CacheStep:
     """The cache after one step.
 

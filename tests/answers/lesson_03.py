@@ -19,7 +19,7 @@ from lessons_lib.kv_cache.block_pool import (
     slot_of,
 )
 from lessons_lib.kv_cache.cache_slots import slot_mapping
-from lessons_lib.kv_cache.block_serving import step_in_blocks
+from lessons_lib.kv_cache.block_serving import may_admit, step_in_blocks
 from lessons_lib.models.loading import cache_bytes_per_token, kv_head_size
 
 # 03.1 BlockPool: each mistake is the reference with one method of its own
@@ -31,6 +31,17 @@ class TakesFromTheEnd(BlockPool):
             return super().allocate(count)
         blocks = [self.free_queue.pop() for _ in range(count)]
         self.used.update(blocks)
+        return blocks
+
+
+class SlicesTheQueue(BlockPool):
+    def allocate(self, count):
+        if count > len(self.free_queue):
+            raise OutOfBlocks(f"{count} needed")
+        blocks = list(self.free_queue)[:count]
+        for block in blocks:
+            self.free_queue.remove(block)
+            self.used.add(block)
         return blocks
 
 
@@ -1637,6 +1648,81 @@ def table_slots_by_repeating(blocks, block_size, start, end):
     return (firsts + torch.arange(block_size).repeat(len(blocks)))[start:end]
 
 
+# 03.7 may_admit
+
+
+def fits(request, running, num_free, block_size):
+    return blocks_for(request.prompt_tokens, block_size) <= num_free
+
+
+def room_to_its_limit(request, block_size):
+    return blocks_for(request.prompt_tokens + request.max_new_tokens - 1, block_size)
+
+
+def admits_up_to_limits(request, running, num_free, block_size):
+    most = sum(room_to_its_limit(each, block_size) for each in [*running, request])
+    return most <= num_free + sum(each.num_blocks for each in running)
+
+
+def admits_without_a_return(request, running, num_free, block_size):
+    if fits(request, running, num_free - len(running), block_size):
+        return True
+
+
+def admits_with_a_reserve_for_nobody(request, running, num_free, block_size):
+    return fits(request, running, num_free - 8, block_size)
+
+
+def admits_into_tokens(request, running, num_free, block_size):
+    return request.prompt_tokens <= 16 * (num_free - len(running))
+
+
+def admits_when_few_run(request, running, num_free, block_size):
+    return len(running) < 8
+
+
+def admits_with_a_small_reserve(request, running, num_free, block_size):
+    return fits(request, running, num_free - 3 * bool(running), block_size)
+
+
+def admits_with_a_large_reserve(request, running, num_free, block_size):
+    return fits(request, running, num_free - 16 * bool(running), block_size)
+
+
+def admits_and_sorts(request, running, num_free, block_size):
+    running.append(request)
+    return fits(request, running, num_free - len(running) + 1, block_size)
+
+
+def keeps_eight_blocks(request, running, num_free, block_size):
+    return fits(request, running, num_free - (8 if running else 0), block_size)
+
+
+def keeps_one_for_each(request, running, num_free, block_size):
+    return num_free - len(running) >= -(-request.prompt_tokens // block_size)
+
+
+def keeps_half_of_what_is_left(request, running, num_free, block_size):
+    left = sum(room_to_its_limit(each, block_size) - each.num_blocks for each in running)
+    return fits(request, running, num_free - left // 2, block_size)
+
+
+def looks_ahead(request, running, num_free, block_size):
+    """Never starts over: at each later step, those that haven't reached their limits fit."""
+    pool = num_free + sum(each.num_blocks for each in running)
+    ends = [(each.num_tokens, each.prompt_tokens + each.max_new_tokens - 1) for each in running]
+    ends.append((request.prompt_tokens, request.prompt_tokens + request.max_new_tokens - 1))
+    steps = max(end - now for now, end in ends)
+    return all(
+        sum(blocks_for(now + step, block_size) for now, end in ends if now + step <= end) <= pool
+        for step in range(steps + 1)
+    )
+
+
+def gives_numpy(request, running, num_free, block_size):
+    return np.bool_(may_admit(request, running, num_free, block_size))
+
+
 WRONG = {
     "03.1": [
         Wrong("takes from the end of the queue", TakesFromTheEnd, says="the front of the queue; yours returned [2, 1]"),
@@ -1680,6 +1766,7 @@ WRONG = {
             TakesNegativeCounts,
             says="allocating -1 blocks should raise ValueError",
         ),
+        Wrong("slices with a negative count", SlicesTheQueue, says="`[:-1]` is all but the last"),
         Wrong(
             "returns them reversed",
             CountsDown,
@@ -2014,6 +2101,17 @@ WRONG = {
         Wrong("loses what doesn't fit", serving(admit=drops_what_does_not_fit), says="in neither `running`"),
         Wrong("grows backwards", serving(grow=grows_backwards), says="grow in order of admission"),
     ],
+    "03.7": [
+        Wrong("the rule of the step", fits, says="That is the rule of the given step"),
+        Wrong("the safe rule", admits_up_to_limits, says="That is the safe rule"),
+        Wrong("no return", admits_without_a_return, says="it returned None"),
+        Wrong("a reserve although nothing runs", admits_with_a_reserve_for_nobody, says="stands still for good"),
+        Wrong("blocks of 16, always", admits_into_tokens, says="compare blocks of `block_size`"),
+        Wrong("counts requests only", admits_when_few_run, says="are free; your rule admits it"),
+        Wrong("a small reserve", admits_with_a_small_reserve, says="keep more of them free"),
+        Wrong("a large reserve", admits_with_a_large_reserve, says="Keep fewer"),
+        Wrong("changes the list", admits_and_sorts, says="changed its argument `running`"),
+    ],
 }
 
 RIGHT = {
@@ -2029,4 +2127,5 @@ RIGHT = {
         serving_with_recursion,
         serving_with_the_reference,
     ],
+    "03.7": [keeps_eight_blocks, keeps_one_for_each, keeps_half_of_what_is_left, looks_ahead, gives_numpy],
 }

@@ -1,7 +1,8 @@
 """The exercises and the quiz of lesson 03: the pool, the boundary, the block table, the slot mapping, the
-budget, the step."""
+budget, the step, the rule of admission."""
 
 from lessons_lib.checks.exercise import Exercise
+from lessons_lib.checks.lesson_03.admitting import check_may_admit
 from lessons_lib.checks.lesson_03.budget import check_blocks_in_budget
 from lessons_lib.checks.lesson_03.counting import check_blocks_for
 from lessons_lib.checks.lesson_03.mapping import check_slot_mapping
@@ -52,10 +53,9 @@ EXERCISES = [
         hints=(
             "Don't think about when a block gets full. Compute how many blocks *all* the tokens need, the stored ones "
             "and the new ones, and allocate what is missing.",
-            "`append`: refuse a negative count. Compute the new number of tokens and, with `blocks_for`, the blocks "
+            "Refuse a negative count. Compute the new number of tokens and, with `blocks_for`, the blocks "
             "needed. Raise `TableFull` if there is a limit and they exceed it. Allocate the missing blocks from the "
-            "pool in one call; only then change `num_tokens`. `release`: pass `self.blocks` to `pool.free`, then start "
-            "over with an empty list and 0 tokens.",
+            "pool in one call; only then change `num_tokens`.",
             "`needed = blocks_for(num_tokens, self.pool.block_size)`; `self.blocks += self.pool.allocate(needed - "
             "len(self.blocks))`; `self.num_tokens = num_tokens`. `allocate` itself raises `OutOfBlocks`, before "
             "anything has changed. The limit: `if self.max_blocks is not None and needed > self.max_blocks`.",
@@ -107,5 +107,20 @@ EXERCISES = [
             "copy: `for request in [each for each in running if each.finished]`.",
         ),
         time_limit=10.0,
+    ),
+    Exercise(
+        id="03.7",
+        title="when to admit",
+        reference="lessons_lib.kv_cache.block_serving:may_admit",
+        test=check_may_admit,
+        hints=(
+            "Why do requests start over? Not because of their own prompts. What will the running requests need in the "
+            "next steps, and what does the rule of the step leave for them?",
+            "Ask for more free blocks than the prompt needs. How many more? A fixed number, or one that grows with "
+            "`running`, for each request one or two blocks. If nothing runs, ask only for the prompt.",
+            "`blocks_for(request.prompt_tokens, block_size) + soon <= num_free`. Begin with `soon = len(running)`, "
+            "look at steps and restarts, and try others.",
+        ),
+        time_limit=20.0,
     ),
 ]

@@ -145,7 +145,8 @@ def _check_too_many(attempt) -> None:
         ValueError, pool.allocate, -1,
         doing="allocating -1 blocks",
         case=case,
-        idea="A loop over `range(-1)` silently does nothing, and the caller's mistake shows up somewhere else.",
+        idea="Python accepts a negative count silently: `range(-1)` is empty, and `[:-1]` is all but the last. The "
+        "caller's mistake then shows up somewhere else.",
         unchanged=lambda: _check_containers(pool, [0, 1, 2, 3], set(), case),
     )  # fmt: skip
 

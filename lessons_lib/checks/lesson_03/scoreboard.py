@@ -1,6 +1,4 @@
-"""The stretch task of lesson 03: when should a waiting request be admitted? Scored on requests that the learner hasn't
-seen.
-"""
+"""The scoreboard of exercise 03.7, on requests that the learner hasn't seen: when is a waiting one admitted?"""
 
 import random
 from collections import deque
@@ -8,27 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from lessons_lib.kv_cache.block_pool import blocks_for
+from lessons_lib.kv_cache.block_serving import AdmissionView
+from lessons_lib.kv_cache.block_serving import may_admit as reference
 from lessons_lib.viz.tables.table import Table
 
 SEEDS = (31, 32, 33)
 NUM_REQUESTS, NUM_BLOCKS, BLOCK_SIZE = 100, 32, 16
-
-
-@dataclass(frozen=True)
-class AdmissionView:
-    """What a rule knows about a request.
-
-    Attributes:
-        prompt_tokens: length of the prompt.
-        max_new_tokens: the most tokens that its answer may have. Most answers are shorter.
-        num_tokens: how many tokens it holds now; 0 if it is waiting.
-        num_blocks: in how many blocks.
-    """
-
-    prompt_tokens: int
-    max_new_tokens: int
-    num_tokens: int
-    num_blocks: int
+PRICE = 10  # a restart costs as much as so many steps
+GOAL = 4500  # a good rule costs less, on all workloads together
 
 
 @dataclass(eq=False)
@@ -50,17 +35,17 @@ class _Request:
         return AdmissionView(self.prompt_tokens, self.max_new_tokens, self.num_tokens, self.num_blocks)
 
 
-Rule = Callable[[AdmissionView, list[AdmissionView], int], bool]
+Rule = Callable[[AdmissionView, list[AdmissionView], int, int], bool]
 
 
-def prompt_fits(request: AdmissionView, running: list[AdmissionView], num_free: int) -> bool:
+def prompt_fits(request: AdmissionView, running: list[AdmissionView], num_free: int, block_size: int) -> bool:
     """As in exercise 03.6."""
-    return blocks_for(request.prompt_tokens, BLOCK_SIZE) <= num_free
+    return blocks_for(request.prompt_tokens, block_size) <= num_free
 
 
-def limits_fit(request: AdmissionView, running: list[AdmissionView], num_free: int) -> bool:
+def limits_fit(request: AdmissionView, running: list[AdmissionView], num_free: int, block_size: int) -> bool:
     """Even if every answer reaches its limit, there are enough blocks."""
-    most = [blocks_for(each.prompt_tokens + each.max_new_tokens - 1, BLOCK_SIZE) for each in [*running, request]]
+    most = [blocks_for(each.prompt_tokens + each.max_new_tokens - 1, block_size) for each in [*running, request]]
     return sum(most) <= num_free + sum(each.num_blocks for each in running)
 
 
@@ -103,7 +88,7 @@ def count_steps(requests: list[tuple[int, int, int]], rule: Rule) -> tuple[int, 
                 last.num_tokens = 0
                 waiting.appendleft(last)
                 restarts += 1
-        while waiting and rule(waiting[0].view(), [request.view() for request in running], num_free()):
+        while waiting and rule(waiting[0].view(), [request.view() for request in running], num_free(), BLOCK_SIZE):
             request = waiting.popleft()
             request.num_tokens = request.prompt_tokens
             running.append(request)
@@ -115,28 +100,34 @@ def count_steps(requests: list[tuple[int, int, int]], rule: Rule) -> tuple[int, 
     return steps, restarts
 
 
+def steps_and_restarts(rule: Rule) -> tuple[int, int]:
+    """Of all workloads together. Raises what `count_steps` raises."""
+    steps, restarts = zip(*(count_steps(admission_workload(seed), rule) for seed in SEEDS))
+    return sum(steps), sum(restarts)
+
+
 def admission_scoreboard(may_admit: Rule) -> Table:
     """The rule next to that of exercise 03.6, and to one that keeps room for every limit.
 
     Args:
-        may_admit: function (request, running, num_free) -> whether the first waiting request is admitted.
+        may_admit: function (request, running, num_free, block_size) -> whether the first waiting request is admitted.
     """
-    workloads = [admission_workload(seed) for seed in SEEDS]
 
     def row(name: str, rule: Rule) -> list[str]:
-        counts = [count_steps(requests, rule) for requests in workloads]
-        return [name, *(f"{sum(each):,}" for each in zip(*counts))]
+        steps, restarts = steps_and_restarts(rule)
+        return [name, f"{steps:,}", f"{restarts:,}", f"{steps + PRICE * restarts:,}"]
 
     rows = [row("its limit fits, like the limits of all that run", limits_fit)]
-    verdict = "A rule that never runs out has 0 restarts."
+    verdict = f"The goal: cost less than {GOAL:,}."
+    name = "the reference says so" if may_admit is reference else "yours says so"
     try:
-        rows.append(row("yours", may_admit))
+        rows.append(row(name, may_admit))
     except Exception as error:
-        rows.append(["yours", "–", "–"])
+        rows.append([name, "–", "–", "–"])
         verdict = f"Your rule raised {type(error).__name__}: {error}"
-    rows.append(row("its prompt fits (exercise 03.6)", prompt_fits))
+    rows.append(row("its prompt fits (the given step)", prompt_fits))
     return Table(
-        columns=["a request is admitted when", "steps", "restarts"],
+        columns=["a request is admitted when", "steps", "restarts", f"cost: steps + {PRICE} × restarts"],
         rows=rows,
         caption=f"{len(SEEDS)} hidden workloads of {NUM_REQUESTS} requests, {NUM_BLOCKS} blocks of {BLOCK_SIZE}",
         verdict=verdict,
