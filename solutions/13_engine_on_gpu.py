@@ -30,12 +30,14 @@ from lessons_lib.engine import (
     rerun,
     serve_overlapped,
 )
+from lessons_lib.engine.cuda_graphs import CudaCapture
 from lessons_lib.kv_cache import BlockPool, PrefixCache
 from lessons_lib.measuring import MAX_NEW_TOKENS, PROMPTS, STORIES, recorded_engine, recorded_workloads
 from lessons_lib.models import load_model
 from lessons_lib.recording.thread_device import ThreadDevice
 from lessons_lib.scheduling import PreemptiveScheduler, Scheduler, SchedulerOutput, Sequence
 from lessons_lib.viz.charts import draw_bars
+from lessons_lib.viz.source import show_source
 from lessons_lib.viz.tables import Table
 
 model, tokenizer = load_model(device="cpu")  # float32, so answers can be compared token for token
@@ -53,8 +55,8 @@ the GPU needs about 4 µs.
 **Guess first:** For what share of the step does the GPU compute? And how many times faster could the step be if
 launching cost nothing?
 
-Below is a recorded run of such steps: 256 requests arrive at the start. Each bar adds what its name says to the bar
-above.
+Below is a recorded run: 256 requests arrive at the start, and the batch shrinks as they finish. So the whole run has
+fewer tokens/s than its full steps. Each bar adds what its name says to the bar above.
 """
 
 # %%
@@ -76,16 +78,20 @@ Table(
     columns=["milliseconds", *PARTS],
     rows=[[mode["name"], *(f"{mode['decode_ms'][part]:.2f}" for part in PARTS.values())] for mode in recording.modes],
     caption=f"One step of {recording.modes[-1]['decode_ms']['running']} decodes, median; the same recorded run. "
+    f"Launching is part of the CPU's work; work and waiting make up the step. "
     f"Ready after {graphs} with graphs, {compiled} if compiled",
 )
 
 # %% [markdown]
 """
-In the first row nearly the whole step is launching: the GPU computes for a fifth of it. With graphs, launching takes
-less than half a millisecond, and now the CPU waits for the GPU. The step is 4.6 times as fast; free launches would give
-a factor of 5. With overlap, the CPU works while the GPU computes. The last row is the whole engine, with requests,
-sampling parameters and metrics instead of a bare scheduler. Its CPU works 0.4 ms more, and the step takes no longer:
-that time is hidden behind the GPU.
+In the first row nearly the whole step is launching. The second row runs the same kernels in at most 4.9 ms, so here
+the GPU computes for about a fifth of the step. With graphs, launching takes less than half a millisecond, and now the
+CPU waits for the GPU. The step is 4.6 times as fast; free launches would give a factor of about 5. With overlap, the
+CPU works while the GPU computes. The last row is the whole engine, with requests, sampling parameters and metrics
+instead of a bare scheduler. Its CPU work takes 0.4 ms more, but the step is no longer: that time is hidden behind the
+GPU. From the first bar to the last, the engine became 12 times as fast.
+
+(The CPU's times vary from run to run. In the third row even scheduling took longer, which compilation doesn't touch.)
 
 ## The idea
 
@@ -104,8 +110,7 @@ overlapped
 ```
 
 - **CUDA graphs** replace about a thousand launches with a single one.
-- **Compilation** fuses small operations, so there are fewer kernels to run. In the recorded run it takes more than half
-  a minute at the start.
+- **Compilation** fuses small operations, so there are fewer kernels to run.
 - **Tokens kept on the device**: the next step reads its input tokens on the GPU, where the last step wrote them.
 - **Overlap**: schedule and launch the next step, then process the results of the previous one.
 
@@ -113,7 +118,7 @@ overlapped
 
 Lesson 08 introduced the term: a recording of GPU work that is replayed with a single launch. The engine captures one
 graph for each of its *captured batch sizes*. A graph has fixed shapes, so a step that consists of decodes only is
-padded to the next of these sizes.
+padded to the next of these sizes. Steps with prompts have graphs of their own, for a few numbers of tokens ("Further").
 
 > **null block**: a block of the cache that belongs to no sequence. Padding writes its keys and values there, and
 > nothing ever reads them.
@@ -127,8 +132,9 @@ print("37 decodes are padded to", next_size(37, sizes))
 # %% [markdown]
 """
 A graph doesn't hold tensors, only addresses. If a weight, the cache or an input has been moved since the capture, a
-replay still reads and writes the old addresses, and no error is raised. ([SGLang had such a
-bug](https://github.com/sgl-project/sglang/pull/27140): after a weight update, the text was garbled.)
+replay still reads and writes the old addresses, and no error is raised. ([Reported for
+SGLang](https://github.com/sgl-project/sglang/pull/27140): around a weight update, state buffers of a model got new
+memory. The graphs didn't know, and the text was garbled.)
 
 You can see it without a GPU. In place of a capture, `rerun` holds on to the tensors of the first run, as a graph holds
 on to their addresses. It returns a function that replays the step, and the tensor that a replay writes to. Before you
@@ -144,8 +150,8 @@ print("right:", (inputs * weight).tolist(), "| replayed:", output.tolist())
 
 # %% [markdown]
 """
-> **graph key**: everything that a graph depends on, as it was at its capture. The engine looks the key up again before
-> each step, and replays the graph only if the key is still the same. Otherwise it captures the step again.
+> **graph key**: everything that a graph depends on, as it was at its capture. The engine computes the key again
+> before each step, and replays the graph only if the key is still the same. Otherwise it captures the step again.
 
 ### Predict
 
@@ -169,7 +175,7 @@ Write `key_of` and `run`; their docstrings say what they get and return.
 
 - Keys must differ whenever a replay would do something other than the step. An input may get other memory, or be
   replaced by another tensor, even by one of another shape, with other strides or of another dtype at the same address.
-  A weight may only get other memory. `settings` are new objects at each call: compare them as values.
+  Of a weight, only the memory can change. `settings` are new objects at each call: compare them as values.
 - A changed *value* at the same address is no reason to capture again: a replay reads it.
 
 `run` captures and replays:
@@ -177,7 +183,8 @@ Write `key_of` and `run`; their docstrings say what they get and return.
 - `self.capture(step)` returns the pair (`replay`, `output`). A capture computes nothing: `replay()` does, and writes to
   `output`. So `run` always returns the output of a replay. `self.num_captured` counts the captures that succeeded.
 - A new graph takes the place of the old one of its size, and of no other. As long as the store has a graph, it has to
-  hold on to what `keeps()` returned at its capture, and no longer.
+  hold on to what `keeps()` returned at its capture, and no longer. (Once a tensor is freed, a new one may get the same
+  `id` and the same address. Then the old key would fit by accident.)
 - An error in a capture goes on to the caller. The next call must not find a graph that was never captured.
 
 `tensor.data_ptr()` is a tensor's address, and `id(tensor)` tells one object from another.
@@ -197,14 +204,22 @@ from lessons_lib.engine.cuda_graphs import GraphStore
 
 # %% [markdown]
 """
-Why hold on to the tensors? Once a tensor is freed, a new one may get the same `id` and the same address, with another
-shape. A key of ids and addresses would still fit, but the graph takes that memory for the old tensor.
+On a GPU the store gets the `capture` below instead of `rerun`. It warms up, records the step in a graph, and returns
+what starts the graph and the tensor that it writes to:
+"""
 
+# %%
+show_source(CudaCapture.__call__)
+
+# %% [markdown]
+"""
 Now the steps of your prediction, with your store:
 """
 
 # %%
 store = GraphStore(rerun)
+if torch.cuda.is_available():  # then your store captures real graphs
+    store, inputs, weight = GraphStore(CudaCapture()), inputs.cuda(), weight.cuda()
 
 
 def run_decodes(*steps):
@@ -221,7 +236,8 @@ reveal("13.a", store.num_captured, unit="captures")
 # %% [markdown]
 """
 At first each of the three sizes is captured once. After the change two of them are captured again, when a step needs
-them. The stale graph of 16 stays unused: no step has its size.
+them. No step needs the stale graph of 16, but it still holds the old weights, and so their memory. An engine that
+replaces a large cache should drop all its graphs first.
 
 ## Tokens kept on the device
 
@@ -260,9 +276,9 @@ from lessons_lib.engine.input_batch import next_tokens
 
 # %% [markdown]
 """
-The step in flight computes A, B and C, in this order. A decodes, B's part of the step is a chunk of its prompt, but not
-the last one, and C's is the end of its prompt. The next step computes C, B and A, in this order. **Guess first:** which
-ids does the CPU write?
+The step in flight computes A, B and C, in this order. A decodes. B has the prompt 3, 4, 5, 6, 7, 8, and the step
+computes its first four tokens. C's prompt ends in this step. The next step computes C, B and A, in this order: two
+tokens of B, one each of C and A. **Guess first:** which four ids does the CPU write?
 """
 
 # %%
@@ -308,7 +324,7 @@ the step that was in flight, if there was one. It returns the list of the sequen
 | `loop.in_flight` | the step that was launched last and whose tokens haven't been read, or None. You keep it up to date |
 | `loop.launch()` | schedules a step and starts it, without waiting for it. Returns the step, or None if there is nothing to compute |
 | `loop.process_results(step)` | waits for a step's tokens, and gives each to its sequence, whose placeholder goes away. Returns the sequences that have finished |
-| `loop.append_placeholders(step)` | the step's tokens count as computed, and each sequence that gets a token from it and goes on has a placeholder. Sequences that have finished are skipped |
+| `loop.append_placeholders(step)` | the step's tokens count as computed, and each sequence that will get a token from it gets a placeholder. Sequences that have finished are skipped |
 | `loop.finish_in_flight()` | processes the step in flight, if there is one, so that all tokens are known; then `in_flight` is None. Returns the sequences that have finished |
 | `loop.may_lack_blocks()` | whether the next step may have to preempt a sequence |
 
@@ -331,8 +347,8 @@ from lessons_lib.engine.overlap import overlapped_step
 Here is your loop on a device that is a thread. For each step the CPU works 20 ms (it schedules and launches), and the
 device 30 ms. Two requests get 10 tokens each, so there are 10 steps. One after the other, they take 10 × 50 = 500 ms.
 
-**13.b** How many milliseconds pass from the beginning to the last token if the steps overlap? Draw the two lines. Then
-guess what a device with 15 ms for each step would change.
+**13.b** How many milliseconds pass from the beginning to the last token if the steps overlap? Draw the lines of CPU and
+device, as above. Then guess what a device with 15 ms for each step would change.
 """
 
 # %%
@@ -360,8 +376,9 @@ fast.draw()
 # %% [markdown]
 """
 Each digit is 5 ms of a step, and a dot is 5 ms of waiting. Only the first launch has nothing to overlap with:
-20 + 10 × 30 = 320 ms. With a device twice as fast, the CPU is the slower side: 10 × 20 + 15 = 215 ms, and the device
-waits a quarter of the time. So an overlapped step takes as long as the *slower* of the two.
+20 + 10 × 30 = 320 ms. With a device twice as fast, the CPU is the slower side: 10 × 20 + 15 = 215 ms (more on a busy
+machine), and the device waits at least a quarter of the time. So an overlapped step takes as long as the *slower* of
+the two.
 
 ### Decide: what next?
 
@@ -392,9 +409,8 @@ becomes the limit again. On a larger model the kernels take longer, and the CPU 
 """
 ## Prove it
 
-All four ideas are in `GPUModelRunner` and `OverlappedSteps`. (`OverlappedEngine` is lesson 12's engine with the same
-four.) Without a GPU three of them run, though no faster: nothing is compiled, and `rerun` replaces the capture. But the
-answers must be the same as when each request runs alone.
+All four ideas are in `GPUModelRunner` and `OverlappedSteps`. Here they run on the CPU, so no faster: nothing is
+compiled, and `rerun` replaces the capture. But the answers must be the same as when each request runs alone.
 
 `patch` puts your two functions in the place of the library's, and the runner gets your store.
 """
@@ -421,7 +437,7 @@ gpu_model_runner.close()
 # %% [markdown]
 """
 Every step of the six stories was a replay of one of these graphs: two for steps with prompts, padded to 16 or 64
-tokens, and two for decodes only. On this model, a replay saves about 300 launches. ("Further" counts them.)
+tokens, and two for decodes only. ("Further" counts the launches that this saves.)
 
 Here each token was an `argmax`, which runs on the GPU. A token that is *drawn* has to be drawn there as well: if the
 CPU had to look at the logits first, it couldn't launch the next step before this one is done. "Further" has that draw
@@ -441,9 +457,10 @@ print(both.peers_provenance)
 
 # %% [markdown]
 """
-Read this with care: the model is small and all sampling is greedy, so the CPU's work counts more than usual. vLLM does
-more in a step, for more kinds of models and requests, and it ran in one process, its slower mode. ("Further" has both,
-and more engines.) The requests aren't those of the first chart.
+By default vLLM overlaps its steps, too (*async scheduling*), and none of the settings above turns that off. Still, read
+this with care: the model is small and all sampling is greedy, so the CPU's work counts more than usual. vLLM does more
+in a step, for more kinds of models and requests, and it ran in one process, its slower mode (by about 7% in another
+run, see "Further"). The requests aren't those of the first chart.
 
 ## What is still wrong
 
@@ -495,7 +512,6 @@ from lessons_lib.measuring import block_size_costs, engine_fits, padding, skewed
 from lessons_lib.measuring.memory_limit import memory_limit
 from lessons_lib.measuring.operations import CountOperations
 from lessons_lib.models import cache_bytes_per_token
-from lessons_lib.viz.source import show_source
 
 # %% [markdown]
 """
@@ -711,7 +727,7 @@ Now 60 decode steps: 20 with four sequences and 20 with three, which are padded 
 addresses, and 20 more steps have four sequences. A replay is one launch. A capture computes nothing, but the CPU goes
 through all operations of the step: it takes as long as launching them, so count it the same.
 
-**13.e** How many times fewer launches are that with your store than one by one?
+**13.e** By what factor does your store reduce the launches?
 """
 
 # %%
@@ -1066,8 +1082,8 @@ engine first: accept no new requests, wait until the last one finishes, then sta
 
 One thing the compiler doesn't do by itself. A layer multiplies the same hidden states by three weights for queries,
 keys and values, and by two in the MLP. For a few tokens, each product takes about as long as starting it.
-`join_projections` puts the weights below each other in memory, so that one product computes all three, and a small pass
-of the compiler removes the other two:
+`join_projections` stacks the weights in memory, so that one product computes all three, and a small pass of the
+compiler removes the other two:
 """
 
 # %%

@@ -64,7 +64,8 @@ def _points(guess: float, measured: float, tolerance: float) -> str:
     if points == 0 or abs(guess - measured) <= EXACT * abs(measured):
         return "Correct."
     if abs(guess - measured) <= tolerance * abs(measured):
-        return f"A hit: within {tolerance:.0%} of the measured number."
+        within = round(tolerance * abs(measured))
+        return f"A hit: within {within} percentage point{'' if within == 1 else 's'}."
     side = "high" if guess > measured else "low"
     return f"{points} percentage point{'' if points == 1 else 's'} too {side}."
 

@@ -130,7 +130,7 @@ class GraphStore:
 
         Args:
             size: of the batch, padding included; whatever it is, one graph is kept for it.
-            key: see `key_of`, looked up for this call.
+            key: see `key_of`, computed for this call.
             step: the work, without arguments: its inputs are at fixed addresses.
             keeps: function () -> the tensors of the key, for a new graph to keep alive.
 

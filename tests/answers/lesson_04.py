@@ -315,6 +315,10 @@ def lower_triangle(queries, keys):
     return torch.ones(len(queries.seq_ids), len(keys.seq_ids), dtype=torch.bool).tril()
 
 
+def own_by_index(queries, keys):
+    return own(queries, keys) & lower_triangle(queries, keys)
+
+
 def zero_is_padding(queries, keys):
     return (keys.seq_ids > 0) & own(queries, keys) & past(queries, keys)
 
@@ -477,6 +481,11 @@ def a_list_of_parts(q, k, v, query_lens, seq_lens):
 def nothing_to_join(q, k, v, query_lens, seq_lens):
     parts = own_parts(q, k, v, query_lens, seq_lens)
     return torch.cat([varlen_attention(*own, [n], [s]) for n, s, *own in parts], 1)
+
+
+def joins_those_with_queries(q, k, v, query_lens, seq_lens):
+    parts = own_parts(q, k, v, query_lens, seq_lens)
+    return torch.cat([varlen_attention(*own, [n], [s]) for n, s, *own in parts if n], 1)
 
 
 def tokens_first(q, k, v, query_lens, seq_lens):
@@ -978,6 +987,7 @@ WRONG = {
         Wrong("<= for == of sequences", up_to_the_own_sequence, says="labels without an order"),
         Wrong("compares indices in the row", indices_in_the_row, says="compared by their index in the row. "),
         Wrong("compares indices aligned at the end of the row", indices_from_the_end, says="counted from the end. "),
+        Wrong("own, by index", own_by_index, says="compared by their index in the row, not by their positions"),
         Wrong("a lower triangle", lower_triangle, says="the causal mask of a single text"),
         Wrong("treats sequence 0 as padding", zero_is_padding, says="sequence 0 is treated as padding"),
         Wrong("padding sees itself", padding_sees_itself, says="is all False"),
@@ -1046,6 +1056,7 @@ WRONG = {
         Wrong("padded", padded_to_the_longest, says="Are some sequences padded"),
         Wrong("a list of parts", a_list_of_parts, says="Join the sequences' outputs"),
         Wrong("nothing to join", nothing_to_join, says="The row may hold no sequence. Then there are no parts"),
+        Wrong("no part without queries", joins_those_with_queries, says="No sequence has a query here"),
         Wrong("tokens first", tokens_first, says="The axes are heads, tokens, head_dim"),
         Wrong("float32", in_float32, says="the dtype of q"),
         Wrong("exp without the maximum", with_exp_alone, says="exp(1024) is beyond the largest float"),

@@ -367,7 +367,7 @@ def test_shares_differ_by_points(capsys):
 
 @pytest.mark.parametrize(
     "guess, says",
-    [(53, "Correct."), (58, "A hit: within 10% of"), (48, "A hit:"), (59, "6 percentage points too high.")],
+    [(53, "Correct."), (58, "A hit: within 5 percent"), (48, "A hit:"), (59, "6 percentage points too high.")],
 )
 def test_a_predicted_share_may_be_near(guess, says, capsys):
     predict("77.a", guess)

@@ -193,10 +193,10 @@ def _name_wrong_mask(attempt, got, want, case: MaskCase) -> Mistake:
     queries, keys = case.tags()
     here = [known for known in KNOWN if torch.equal(got, known.mask(queries, keys))]
     everywhere = [known for known in here if all(_agrees(attempt, known, other) for other in MASK_CASES)]
-    known = next(iter(everywhere + here), UNKNOWN)
+    known = everywhere[0] if everywhere else here[0] if len(here) == 1 else UNKNOWN
     where, idea = "in your mask", known.idea
     if not everywhere:  # a match in this case alone may have another cause
-        where, idea = "in this case" if here else where, f"{UNKNOWN.idea} {case.note}".strip()
+        where, idea = "in this case" if here else where, case.note or UNKNOWN.idea
     if case is LONG:  # all cases with small positions were right
         where, known = "in your mask", UNKNOWN
         idea = (

@@ -171,6 +171,8 @@ def _check_case(
 def _why_raised(error: str, q: torch.Tensor, seq_lens: list[int]) -> str:
     if not seq_lens and "non-empty" in error:
         return "The row may hold no sequence. Then there are no parts to join, and the result is as empty as q."
+    if not q.shape[1] and "non-empty" in error:
+        return "No sequence has a query here, so there is nothing to join. Which shape should the result have?"
     if q.dtype == torch.float16 and "without overflow" in error:
         return "The largest float16 is 65,504: a value such as -1e9 is beyond it. Every float dtype has minus infinity."
     return ""

@@ -119,6 +119,11 @@ KNOWN = (
         _USE_POSITIONS,
     ),
     WrongRule(
+        lambda q, k: _own(q, k) & _by_index(q, k),
+        "tokens are compared by their index in the row, not by their positions",
+        _USE_POSITIONS,
+    ),
+    WrongRule(
         _by_index,
         "each token attends to all tokens before it in the row",
         "That is the causal mask of a single text. Compare both tags, the sequence ids and the positions.",

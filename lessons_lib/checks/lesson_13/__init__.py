@@ -23,7 +23,7 @@ EXERCISES = [
             "the tensors changes: the address, the object, or only the values?",
             "The key has three parts: the addresses of all inputs and weights, in order; something that tells views at "
             "the same address apart, which `id` does for the inputs; and the settings. `run` captures if `has` says "
-            "no. It notes the key together with the graph, after the capture has succeeded, and replays in any case.",
+            "no. It stores the key together with the graph, after the capture has succeeded, and replays in any case.",
             "`key_of`: `addresses = [tensor.data_ptr() for tensor in [*inputs, *weights]]`, then `return "
             "addresses, [id(tensor) for tensor in inputs], settings`. `run`: if `has` says no, `replay, output = "
             "self.capture(step)`, `self.graphs[size] = Graph(key, keeps(), replay, output)` and `self.num_captured += "
@@ -39,7 +39,7 @@ EXERCISES = [
         hints=(
             "For each sequence, which of its tokens are scheduled: from which index to which? And how many of them "
             "have an id already?",
-            "Put the prompt and the output behind each other, and take `count` of them from `num_computed_tokens` on. "
+            "Join the prompt and the output, and take `count` of them from `num_computed_tokens` on. "
             "If that gives fewer tokens than are scheduled, the missing one is in flight, and gets a placeholder.",
             "For each `sequence, count` of `scheduler_output.num_scheduled_tokens.items()`: `start = "
             "sequence.num_computed_tokens`; `known = sequence.token_ids[start : start + count]`; add `known` to the "
@@ -55,9 +55,9 @@ EXERCISES = [
         hints=(
             "Draw two lines, the CPU's and the device's. At which moments does the device have nothing to do, and "
             "which of your calls make it wait? And whose placeholder does `process_results` take away?",
-            "If blocks may run out, finish what is in flight first. Launch. Note the step that was in flight, and put "
-            "the new one in its place. Process the old one, if there was one; then give the new one's placeholders, if "
-            "there is one. Collect what has finished from both places.",
+            "If blocks may run out, finish what is in flight first. Launch. Keep the step that was in flight, and put "
+            "the new one in its place. Process the old one, if there was one; then append the new one's placeholders, "
+            "if there is one. Collect what has finished from both places.",
             "`finished = loop.finish_in_flight() if loop.may_lack_blocks() else []`; `launched = loop.launch()`; "
             "`previous, loop.in_flight = loop.in_flight, launched`; `if previous: finished += "
             "loop.process_results(previous)`; `if launched: loop.append_placeholders(launched)`.",

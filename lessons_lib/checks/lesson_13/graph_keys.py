@@ -121,7 +121,7 @@ KEY_CASES = (
         lambda tensors: tensors.put(tensors.inputs, 1, tensors.inputs[1].t()),
         False,
         "The elements are at other places now. If you compare shapes, strides and dtypes belong to them; the `id` of "
-        "an input covers all three.",
+        "an input covers all three (as long as the graph holds on to that input).",
     ),
     KeyCase(
         "`inputs[1]` was `rows[:2]` of a tensor [4, 2], and is now `rows[:, :1]`: the same address and strides.",
@@ -135,7 +135,7 @@ KEY_CASES = (
         lambda tensors: tensors.put(tensors.inputs, 1, tensors.inputs[1].view(torch.int32)),
         False,
         "The same bytes mean other numbers now. If you compare shapes, strides and dtypes belong to them; the `id` of "
-        "an input covers all three.",
+        "an input covers all three (as long as the graph holds on to that input).",
     ),
     KeyCase(
         "a setting has changed, from (True, [1, 64]) to (True, [1, 128]).",

@@ -202,8 +202,8 @@ def _why(got: list[str], want: list[str], earlier: list[str], lacks: bool) -> st
         )
     if sorted(got) == sorted(want):
         return (
-            "A sequence has one placeholder at a time, and reading takes it away. If the new step's placeholder came "
-            "before that, it's gone."
+            "A sequence has one placeholder at a time, and reading takes it away. The new step's placeholder comes "
+            "after that. Otherwise it would be taken away."
         )
     return (
         "Each call launches one step, if there is something to compute, and reads the tokens of the step that was in "

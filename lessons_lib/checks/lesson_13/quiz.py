@@ -44,7 +44,7 @@ QUIZ = [
             ),
             Choice(
                 "An error: those sequences have ended.",
-                "A graph knows no sequences. It writes to any slot that stands in its buffers.",
+                "A graph knows no sequences. It writes to any slot in its buffers.",
             ),
             Choice(
                 "The 5 real sequences attend to padding.",
