@@ -4,7 +4,7 @@
 
 **Can one forward pass compute what all requests need, and nothing else?**
 
-85 minutes · difficulty: medium · routes: ideas, kernels, serving · prerequisites: lesson 02 (request states, the step)
+75 minutes · difficulty: medium · routes: ideas, kernels, serving · prerequisites: lesson 02 (request states, the step)
 and lesson 01 (padding). Lesson 04 (tags and masks) helps, but what we need from it is repeated here. The last sections
 mention the blocks of lesson 03.
 
@@ -170,10 +170,11 @@ and its `positions` [2, 0, 1, 2, 4]. Its `cu_seqlens_q` are [0, 1, 4, 5]: the pr
 row. The `logits_index` is [0, 3, 4], and the `context_lens` are [3, 3, 5].
 
 **Exercise 05.1.** Write `pack(new_tokens, cached_lens)`. It returns `PackedBatch(input_ids=..., positions=..., ...)`
-with all six fields passed by name. Each field is a one-dimensional int64 tensor (int32 is accepted), also without any
-sequence: then `cu_seqlens_q` is [0], and the others are empty. Lesson 04's `tag_tokens(lengths, starts)` may help: it
-returns an object with `seq_ids` and `positions`, tensors `[T]`, in which the positions of sequence *i* begin at
-`starts[i]`. (The `ValueError` in the docstring is the library's; yours needn't check its arguments.)
+with all six fields passed by name. Each field is a one-dimensional int64 tensor (int32 is accepted). With no sequences
+at all, `cu_seqlens_q` is [0], and the other five are empty, but still integers. Lesson 04's
+`tag_tokens(lengths, starts)` may help: it returns an object with `seq_ids` and `positions`, tensors `[T]`, in which the
+positions of sequence *i* begin at `starts[i]`. (The `ValueError` in the docstring is the library's; yours needn't check
+its arguments.)
 """
 
 # %% exercise="05.1"
@@ -212,21 +213,20 @@ C0 C1 C2  E0 E1 E2 E3 E4  C3  E5 E6
 After the pass, `scatter_cache` gives C its own C0 to C3 again, and E its E0 to E6. (Both functions are provided;
 `scatter_cache` is exercise 05.2, in "Further".) C's keys aren't adjacent during the pass. That's all right: the mask
 compares sequence ids and positions, so it doesn't matter where a key is stored. `packed_mask(packed)` builds it by the
-rule above: bool, a row for each new token, a column for each key in this order.
+rule above: bool, a row for each new token, a column for each key in this order. (Bool is right for this model's
+attention, PyTorch's `sdpa`. Hugging Face's `eager` would add it to the scores, and nothing would warn you.)
 
 **Exercise 05.3.** Write `packed_forward(model, packed, cache)`. It calls the model once and returns the logits `[N,
 vocabulary]`: row *i* has those after sequence *i*'s last token. Afterwards `cache` also holds the row's tokens.
 
 - Pass the model's arguments by name, because their order differs from model to model: `input_ids`, `position_ids`,
-  `attention_mask`, `past_key_values`, `logits_to_keep`.
-- It must compute no logits but those that you return. `logits_to_keep`, a one-dimensional int64 tensor, tells it at
-  which indices of the row.
+  `attention_mask` (its axes are batch, heads, queries and keys), `past_key_values`, and `logits_to_keep`, the indices
+  at which to compute logits. It must compute no logits but those that you return.
 - The model may be on a GPU; the tensors of a `PackedBatch` and the mask are on the CPU. The logits stay on the model's
   device.
 
-Example: for the row C3 E5 E6, the model gets token ids and positions of shape [1, 3], and a mask of [1, 1, 3, 11]
-(batch, heads, queries, keys). It computes logits at the indices 0 and 2, of shape [1, 2, vocabulary], and you return
-[2, vocabulary].
+Example: for the row C3 E5 E6, the model computes 3 tokens over 11 keys, but logits after only 2 of them, and you return
+[2, vocabulary]. To the model, the row is a batch with a single sequence: which shapes must its arguments have?
 """
 
 # %% exercise="05.3"
@@ -286,9 +286,9 @@ requests in `batch.running`, with a single call of `forward(batch, packed)`. Row
 *i*. After the step:
 
 - each of these requests has one new token, the one with the highest logit. `request.append_token(token)` appends it, an
-  int, and updates the request's state, also if the token is the last one;
-- `request.num_computed_tokens` is the number of tokens in its cache again, whether the row had a whole prompt, the rest
-  of a prompt that is partly in the cache already, or a single token (also for a request that finishes);
+  int, and updates the request's state, even if the token is the last one;
+- `request.num_computed_tokens` again equals the number of tokens in its cache, whether the row had a whole prompt, the
+  rest of a prompt that is partly in the cache already, or a single token, and even if the request finishes;
 - finished requests have left, and waiting ones have taken their places, so that no place stays empty while a request
   waits.
 
@@ -316,7 +316,7 @@ caches are split.
 
 **Predict 05.b** How many tokens' keys and values does the whole run copy *for each token of an answer*? A pencil
 estimate will do; the next cell prints the lengths of the prompts, and the limits are above. A guess is a hit if it's
-off by no more than half of the measured number.
+off by no more than half of the number that `copied_tokens` counts by this rule.
 """
 
 # %%
@@ -364,7 +364,8 @@ print(f"{sum(a == b for a, b in zip(ragged.outputs, oracle))} of 6 answers equal
 ## Break it
 
 Only the sequence ids keep the requests apart. Leave them out, and the mask compares positions alone: those of the row's
-tokens with those of all keys, cached ones first (`key_tags`). A is first in every row, until it finishes.
+tokens with those of all keys. `key_tags(packed)` gives the tags of the keys in the order of the mask's columns; it
+assumes that the cached keys are in the order of the row. A is first in every row, until it finishes.
 
 **Predict 05.c** How many of the six answers change without the sequence ids?
 """
@@ -399,7 +400,8 @@ reveal("05.c", sum(got != right for got, right in zip(broken, oracle)), unit="an
 # %% [markdown]
 """
 All six, A included. Being first in the row doesn't help: every sequence has its own position 0, so A's token at
-position 13 attends to all tokens of B, C and D at positions 0 to 13, in the row or in the cache.
+position 13 attends to all tokens of B, C and D at positions 0 to 13, in the row or in the cache. The others attend to
+foreign keys in the same way. (Other logits needn't change an answer, but here they change each of the six.)
 
 ## Many short requests
 
@@ -452,9 +454,13 @@ Table(
 
 # %% [markdown]
 """
-If your numbers are above those ratios, the wasted tokens cost more than the copies; if they are below, the copies cost
-more. (If all sixteen start at once, static batching makes as few passes as the row, but computes more than three times
-as many tokens.)
+If your numbers are above those ratios, the slots' wasted tokens cost more than what the row adds: the copies, the dense
+mask, and the operators that pack the row, join the caches and split them. If they are below, those cost more; lesson 06
+removes the copies. (Three runs are few, so numbers close to the ratios say little. If all sixteen start at once, static
+batching makes as few passes as the row, but computes more than three times as many tokens.)
+
+> **operator**: a single PyTorch operation on tensors, such as a matrix product, an addition or a concatenation. A
+> forward pass is a chain of a few hundred of them.
 
 ## The ledger
 
@@ -523,7 +529,7 @@ quiz("05")
 """
 ## Further (optional)
 
-What the lesson doesn't need. It isn't part of its 85 minutes.
+What the lesson doesn't need. It isn't part of its 75 minutes.
 """
 
 # %% [markdown]
@@ -778,9 +784,6 @@ line_chart(
 The loop's time grows with the number of requests, because each of them takes a pass of its own. The packed row's time
 grows far more slowly: the tokens of many requests go through the weights together. For four decoding requests: how
 often is the model called, how many operators does PyTorch run, and how many bytes of weights are read?
-
-> **operator**: a single PyTorch operation on tensors, such as a matrix product, an addition or a concatenation. A
-> forward pass is a chain of a few hundred of them.
 
 > **kernel launch**: telling the GPU to run one kernel, which is a small program. Almost every operator is one launch,
 > and a launch costs a few microseconds of CPU time, no matter how little work the kernel does.

@@ -5,7 +5,7 @@
 **We have a scheduler, a paged cache and a model. How do we turn them into an engine that takes requests and streams
 answers?**
 
-85 minutes · difficulty: medium · routes: serving · prerequisites: lesson 09 (the scheduler), lesson 10 (memory
+75 minutes · difficulty: medium · routes: serving · prerequisites: lesson 09 (the scheduler), lesson 10 (memory
 pressure) and lesson 11 (prefix sharing)
 
 An engine drives the parts, and adds what users expect: sampling, and answers that can be read while they grow, and
@@ -62,7 +62,7 @@ you have to change the loop. Decoding is always greedy. And what if an exception
 
 With an engine, a user writes this. `SamplingParams` holds the settings of a request; here, only the maximum length of
 its answer. `EngineConfig` holds the sizes of the engine: batch slots, token budget, blocks. The finish reason `length`
-means that an answer has its maximum of tokens.
+means that an answer has reached its maximum length.
 """
 
 # %%
@@ -173,8 +173,8 @@ equally likely ones, the smaller token id.
   stays, and so does the likeliest.
 - A token that is cut stays in its row, with the probability 0. The order of the tokens with 0 doesn't matter.
 - `logits` may have any float dtype. A logit of −∞ means that the token must not be drawn; a row never has only those.
-- Compute in float64, since close probabilities round to the same number in a narrower dtype. Don't change the
-  arguments.
+- Compute in float32 or float64, and don't change the arguments. Of two tokens with nearly equal logits, the one with
+  the larger logit comes first, even if their probabilities round to the same number.
 
 Example: four tokens 0 to 3 with the probabilities 0.15, 0.5, 0.05, 0.3 at temperature 1. Their order is 1, 3, 0, 2.
 With `top_k` 3 they get 0.526, 0.316, 0.158, 0. With `top_p` 0.6 as well, token 3 stays, since 0.526 is less than 0.6;
@@ -217,14 +217,14 @@ tokens out, and the remaining tokens share their probability.
 ## Draw a token
 
 Lay the probabilities end to end, and see on which of them a random number between 0 and 1 falls. That draws a token,
-but it takes the sums of the whole row. The engine needs no sums:
+but it takes running sums along the whole row, sorted if there are cuts. The engine's way needs neither:
 
 > **exponential race**: each token gets a random time: an exponential random number, divided by the token's probability.
 > The token with the smallest time wins, and is drawn. Each token wins with exactly its own probability.
 
-A token that is cut has the probability 0, so its time is infinite. An exponential random number is `-log(1 - number)`,
-for an evenly distributed `number` between 0 and 1. ("The race and the cuts" in "Further" runs 200,000 races, and says
-why the probabilities come out right.)
+An exponential random number is `-log(1 - number)`, for an evenly distributed `number` between 0 and 1, but never 0: a
+token that is cut has the probability 0 and so an infinite time, while 0 / 0 would be NaN. ("The race and the cuts" in
+"Further" runs 200,000 races, and says why the probabilities come out right.)
 
 ### The same seed, the same text
 
@@ -308,7 +308,8 @@ different token is drawn: in float32 hardly ever, in bfloat16 now and then.
 > **streaming**: returning an answer piece by piece as it grows.
 
 `engine.stream(...)` is a Python generator. Each iteration of the `for` loop runs steps until this answer has one more
-token, and the steps serve all other requests too. Here the reader stops after the second period.
+token, and the steps serve all other requests too. Here E's reader stops after the second period, with 23 tokens. D was
+added before, and nothing reads it. **With a pencil first:** how many tokens does D have by then?
 """
 
 # %%
@@ -326,8 +327,11 @@ print(f"D: {aborted.finish_reason} after {len(aborted.token_ids)} tokens; blocks
 
 # %% [markdown]
 """
-Leaving the loop closed the generator, and that aborted E: its blocks are free again, and no more of its tokens are
-computed. `abort` ends a request from anywhere else.
+D has 23 as well: both prompts fit into the first step, and each step that E's reader ran computed a token for D.
+
+Only the loop referred to the generator, so leaving the loop closed it, and that aborted E: its blocks are free again,
+and no more of its tokens are computed. If you keep the generator in a variable, call its `close()`. `abort` ends a
+request from anywhere else.
 
 ## When something breaks
 
@@ -393,8 +397,8 @@ A's prompt and four more tokens need two blocks, and the second was allocated fo
 will ever free these blocks. After a few such failures, the engine could admit nothing.
 
 What should a failed step do instead? It could try again, because a request can always be computed anew from its tokens.
-But if one request makes the model fail, every step fails, forever. So the step ends its requests, and frees their
-blocks: we can't tell what the failed pass has written there. It leaves all others alone.
+But if one request makes the model fail, every step fails, forever. One could retry each request alone, a few times. We
+keep it simple: the step ends its requests, frees their blocks, and leaves all others alone.
 
 ## Build 2: the step, whole or failed
 
@@ -406,7 +410,7 @@ returns nothing; `engine.step()` calls it. You need these calls, here in alphabe
 | `completions_with_token(scheduler_output, gets_token, tokens, logits)` | returns the completions that get a token; with `n` above 1, the other completions begin here, on the blocks of the prompt |
 | `compute(scheduler_output)` | forward pass and sampling; returns `tokens, logits`, a token and a row for each scheduled sequence, even in the middle of a prompt |
 | `copy_blocks(block_copies)` | carries out `scheduler_output.block_copies` |
-| `fail(sequences, error)` | takes the requests of these sequences out with all their blocks, and ends each with this error |
+| `fail(sequences, error)` | ends the requests of these sequences with this error, and frees all their blocks |
 | `pass_on(completions)` | text and callbacks; ends the requests that have finished |
 | `record_step(scheduler_output, num_sampled, new_tokens)` | metrics and listeners: how many sequences get a token, and how many completions |
 | `schedule()` | returns the scheduler output of this step; its blocks are allocated |
@@ -427,7 +431,8 @@ Any other error goes through: `KeyboardInterrupt` isn't an `Exception`, and an e
 
 - Which are in doubt? That depends on what failed, and on what it writes: the pass, or one of the three kinds of block
   copies. `copy_blocks` doesn't tell which copies it made, so if it fails, every scheduled sequence is in doubt. Whether
-  others are, too, is for you to find out.
+  others are, too, is for you to find out. (A step swaps a sequence in, or copies a block before a sequence writes to
+  it, only if it also schedules this sequence.)
 - `scheduler_output.preempted` lists what this step preempts. If a sequence's `swapped` (lesson 10) isn't empty, it is
   swapped out; otherwise it will be recomputed.
 
@@ -505,8 +510,7 @@ cockpit
 ## Your own engine
 
 Whenever a check passes, your answer is kept in the folder `work`, next to this notebook. `my_engine` builds an engine
-of your answers. Where one is missing or no longer passes, it takes the reference's. (The solved notebook has only the
-answers of this lesson.)
+of your answers. Where one is missing or no longer passes, it takes the reference's.
 """
 
 # %%
@@ -516,9 +520,12 @@ by_lesson(yours.parts)
 
 # %% [markdown]
 """
+A part of yours may have no work in this engine, and then its row says why. The `backend` here is the reference's
+attention, since lesson 06's computes one sequence and block after another. Some parts are for another policy or
+admission rule, or for lesson 13's engine.
+
 What is it worth? Here are 32 requests, most with short answers and some with long ones. They are served one at a time,
-as in lesson 00, and then together, by your engine. (The `backend` is the reference's attention, since lesson 06's
-computes one sequence and block after another.) **Guess first:** how many times as fast is your engine?
+as in lesson 00, and then together, by your engine. **Guess first:** how many times as fast is your engine?
 """
 
 # %% tags=["measured"]
@@ -542,21 +549,27 @@ The model and the machine are the same; the lessons in between make the differen
 
 ### The ledger
 
-Six stories keep an engine less busy. The last row is yours, with the same attention as the row above it.
+Six stories keep an engine less busy, and runs this short can't rank engines by speed: compare tokens, passes and
+copies. The last row is yours, with the same attention as the row above it. First, does your engine tell these stories
+as the reference's does?
 """
+
+# %%
+own = [output.token_ids for output in yours.generate(PROMPTS, AS_ASKED)]
+print("six stories, token for token as the reference's engine:", own == [output.token_ids for output in answers])
 
 # %% tags=["measured"]
 ledger(model, tokenizer, "12", with_cache_only=True, since="10", my_engine=my_engine)
 
 # %% [markdown]
 """
-Both compute only tokens that are needed, copy nothing, and reserve little more cache than they use. (One run can't rank
-the last rows by speed.)
+Both engines compute only tokens that are needed, copy nothing, and reserve little more cache than they use.
 
 ## What is still wrong
 
 **One bad request takes its neighbors along.** A failed step ends all requests in it: the engine can't tell which one
-was to blame.
+was to blame. And after some errors on a GPU, such as an illegal memory access, the process can't use the device any
+more, whatever it catches.
 
 **One caller.** `stream` runs the steps itself. A lock lets one call in at a time, so callers in two threads wait for
 each other, and between calls nothing runs.
@@ -598,7 +611,7 @@ quiz("12")
 """
 ## Further (optional)
 
-What the lesson doesn't need. It isn't part of its 85 minutes.
+What the lesson doesn't need. It isn't part of its 75 minutes.
 """
 
 # %%
@@ -620,32 +633,6 @@ from lessons_lib.measuring import DESIGNS, Workload, hugging_face_continuous, me
 from lessons_lib.recording import count_operators
 from lessons_lib.viz.charts import draw_step_parts
 from lessons_lib.viz.source import show_source
-
-# %% [markdown]
-"""
-### What production does
-
-- **vLLM**: `EngineCore.step` in `vllm/v1/engine/core.py` is our `run_step`: `schedule`, `execute_model`,
-  `sample_tokens`, `update_from_output`. `LLMEngine` in `vllm/v1/engine/llm_engine.py` is the user-facing side. The two
-  run in separate processes, so that turning tokens into text doesn't hold up the GPU.
-- `vllm/v1/sample/sampler.py` documents the order of all sampling settings: first those that can change which token is
-  likeliest, then temperature, min-p, top-k and top-p. Our order is the same. Its penalties work on tensors of counts
-  for the whole batch; ours handle one sequence after another. By default its log-probabilities are computed before any
-  of these, like ours. A request with a seed has its own `torch.Generator`, which has a state that must be kept. It
-  draws by the race as well (`random_sample` in `vllm/v1/sample/ops/topk_topp_sampler.py`).
-- **FlashInfer** draws without a sort, too: a token that is cut is rejected, and the next draw is among those above it.
-  Unlike ours, each draw is on the line, with a new random number.
-- `vllm/v1/engine/detokenizer.py` always holds back the same number of characters: the length of the longest stop string
-  minus one. That is simpler than `releasable`, and shows everything a little later.
-- In vLLM, n answers are n requests (`vllm/v1/engine/parallel_sampling.py`), with the seeds seed, seed + 1, …. They
-  share the prompt through the prefix cache.
-- Metrics: `vllm/v1/metrics/loggers.py` exports histograms like ours to Prometheus, such as
-  `vllm:time_to_first_token_seconds`.
-- **nano-vllm**: a request has a temperature and no other sampling setting; `nanovllm/sampling_params.py` refuses 0 with
-  "greedy sampling is not permitted".
-- **Hugging Face transformers**: `ContinuousBatchingManager` in `generation/continuous_batching/continuous_api.py` has
-  `add_request`, `get_result` and a thread that runs the steps. `generate_batch` is our `generate`.
-"""
 
 # %% [markdown]
 """
@@ -1035,8 +1022,9 @@ it have less than `top_p`, then it would have won among the remaining tokens alo
 that, without an order. If the winner is cut, so is every token after it; the race is run again among those before it,
 with the same times. (With logarithms of everything, the race is called the *Gumbel-max trick*.)
 
-`token_probabilities` and `draw` sort; the engine's `choose_tokens` runs the race, and your own engine draws from your
-function. Here are the times of one step of 8 requests with a vocabulary of 151,936, on this CPU:
+`token_probabilities` sorts, and `draw`, a function of the library, lays the probabilities end to end: the row "sort and
+line" below. The engine's `choose_tokens` runs the race, and your own engine draws from your function. Here are the
+times of one step of 8 requests with a vocabulary of 151,936, on this CPU:
 """
 
 # %% tags=["measured"]
@@ -1292,4 +1280,30 @@ ways_table(recorded_ways().results)
 With 64 requests the differences are clearer. With 64 batch slots no request waits, and everything gains from that
 except the loop and the dense slots. The engine is no slower than "paged row", although it schedules every step, looks
 for shared prefixes and is ready to preempt. With the fused model it is the fastest of all.
+"""
+
+# %% [markdown]
+"""
+### What production does
+
+- **vLLM**: `EngineCore.step` in `vllm/v1/engine/core.py` is our `run_step`: `schedule`, `execute_model`,
+  `sample_tokens`, `update_from_output`. `LLMEngine` in `vllm/v1/engine/llm_engine.py` is the user-facing side. The two
+  run in separate processes, so that turning tokens into text doesn't hold up the GPU.
+- `vllm/v1/sample/sampler.py` documents the order of all sampling settings: first those that can change which token is
+  likeliest, then temperature, min-p, top-k and top-p. Our order is the same. Its penalties work on tensors of counts
+  for the whole batch; ours handle one sequence after another. By default its log-probabilities are computed before any
+  of these, like ours. A request with a seed has its own `torch.Generator`, which has a state that must be kept. It
+  draws by the race as well (`random_sample` in `vllm/v1/sample/ops/topk_topp_sampler.py`).
+- **FlashInfer** draws without a sort, too: a token that is cut is rejected, and the next draw is among those above it.
+  Unlike ours, each draw lays the probabilities end to end, with a new random number.
+- `vllm/v1/engine/detokenizer.py` always holds back the same number of characters: the length of the longest stop string
+  minus one. That is simpler than `releasable`, and shows everything a little later.
+- In vLLM, n answers are n requests (`vllm/v1/engine/parallel_sampling.py`), with the seeds seed, seed + 1, …. They
+  share the prompt through the prefix cache.
+- Metrics: `vllm/v1/metrics/loggers.py` exports histograms like ours to Prometheus, such as
+  `vllm:time_to_first_token_seconds`.
+- **nano-vllm**: a request has a temperature and no other sampling setting; `nanovllm/sampling_params.py` refuses 0 with
+  "greedy sampling is not permitted".
+- **Hugging Face transformers**: `ContinuousBatchingManager` in `generation/continuous_batching/continuous_api.py` has
+  `add_request`, `get_result` and a thread that runs the steps. `generate_batch` is our `generate`.
 """

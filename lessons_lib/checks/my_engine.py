@@ -7,6 +7,7 @@ in a short trial. `my_parts` says which parts are yours.
 import time
 from collections.abc import Callable, Mapping
 from functools import cache
+from types import MappingProxyType
 from typing import Any
 
 from lessons_lib.checks.engine_trial import engine_of, serve_trial
@@ -18,6 +19,9 @@ from lessons_lib.checks.registry import exercises_of, lesson_numbers
 from lessons_lib.checks.sandbox import Outcome, run_guarded
 from lessons_lib.engine.config import EngineConfig
 from lessons_lib.engine.llm_engine import LLMEngine
+from lessons_lib.engine.overlapped_engine import OverlappedEngine
+from lessons_lib.scheduling.policies import PriorityWithAgeing
+from lessons_lib.scheduling.scheduler import conservative
 from lessons_lib.viz.tables.table import Table
 
 STAND_INS = "lessons_lib.checks.stand_ins"
@@ -97,13 +101,15 @@ def my_engine(
     If the config has a `make_runner` or `backend`, it is used as it is, in place of the parts of lesson 06.
 
     Returns:
-        an engine with one more attribute: `parts`, what `my_parts` returns.
+        an engine with one more attribute: `parts`, what `my_parts` returns, and which parts of yours the engine can't
+        call.
     """
     answers = kept_answers()
     states = states_of(answers)
     linked = link(LINKS, {target: answers[target] for target, state in states.items() if state == YOURS})
-    engine = engine_of(linked, model, tokenizer, config or EngineConfig(), clock, kind)
-    engine.parts = table_of(states)
+    config = config or EngineConfig()
+    engine = engine_of(linked, model, tokenizer, config, clock, kind)
+    engine.parts = table_of(states, not_called(config, kind, on_gpu=engine.model.device.type == "cuda"))
     return engine
 
 
@@ -146,16 +152,51 @@ def states_of(answers: Mapping[str, str]) -> dict[str, str]:
     return states
 
 
-def table_of(states: Mapping[str, str]) -> Table:
-    """A row for each exercise of the lessons that have a part in the engine."""
+def not_called(config: EngineConfig, kind: type[LLMEngine] = LLMEngine, on_gpu: bool = False) -> dict[str, str]:
+    """Name of a part -> what keeps an engine from calling it, whatever its requests are."""
+    attention = ("add_block", "attention_in_place")
+    found: dict[str, str] = {}
+    if not issubclass(kind, OverlappedEngine):
+        found |= dict.fromkeys(("GraphStore", "overlapped_step", "replace_placeholders"), f"by `{kind.__name__}`")
+    elif not config.make_runner:  # its runner computes attention by an operator of its own, whatever the backend
+        found |= dict.fromkeys(attention, f"by `{kind.__name__}`")
+    if callable(config.backend) or config.backend == "triton" or (config.backend is None and on_gpu):
+        found |= dict.fromkeys(attention, "with this `backend`")
+    if config.make_runner:
+        of_runner = ("slot_mapping", *attention, "paged_attention_forward", "next_tokens")
+        found |= dict.fromkeys((*of_runner, "GraphStore", "replace_placeholders"), "with this `make_runner`")
+        if not config.num_swap_blocks:
+            found["PagedKVCache"] = "with this `make_runner`"
+    if type(config.policy) is not PriorityWithAgeing:
+        found["PriorityWithAgeing"] = "with this `policy`"
+    if config.admission is conservative:
+        found |= dict.fromkeys(("last_in_rank", "preempt_sequence"), "with this `admission`")
+    else:
+        found["conservative"] = "with this `admission`"
+    if not config.share_prefixes:
+        found["take_cached"] = "with this `share_prefixes`"
+    return found
+
+
+def table_of(states: Mapping[str, str], unused: Mapping[str, str] = MappingProxyType({})) -> Table:
+    """A row for each exercise of the lessons that have a part in the engine.
+
+    Args:
+        unused: what `not_called` returns.
+    """
     lessons = {exercise.id.split(".")[0] for exercise in part_exercises().values()}
-    rows = [
-        [exercise.id, f"{exercise.name}: {exercise.title}", states.get(exercise.reference, NOT_A_PART)]
-        for exercise in _all_exercises()
-        if exercise.id.split(".")[0] in lessons
-    ]
-    count = sum(state == YOURS for state in states.values())
-    return Table(["exercise", "part", "in the engine"], rows, f"Your engine: {count} of {len(states)} parts are yours")
+    rows, num_unused = [], 0
+    for exercise in _all_exercises():
+        if exercise.id.split(".")[0] not in lessons:
+            continue
+        state = states.get(exercise.reference, NOT_A_PART)
+        if state == YOURS and (why := unused.get(exercise.name)):
+            state, num_unused = f"{YOURS}; not called {why}", num_unused + 1
+        rows.append([exercise.id, f"{exercise.name}: {exercise.title}", state])
+    caption = f"Your engine: {sum(state == YOURS for state in states.values())} of {len(states)} parts are yours"
+    if num_unused:
+        caption += f"; this engine never calls {num_unused} of them"
+    return Table(["exercise", "part", "in the engine"], rows, caption)
 
 
 def by_lesson(parts: Table) -> Table:

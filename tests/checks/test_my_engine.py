@@ -5,13 +5,14 @@ import linecache
 import textwrap
 
 import pytest
-from answers import lesson_03, lesson_10, lesson_12
+from answers import lesson_03, lesson_06, lesson_10, lesson_12
 from other_answers import ANSWERS
 
 from lessons_lib.attention import hf_backend
+from lessons_lib.attention.paged_attention import plan_torch
 from lessons_lib.checks import check
 from lessons_lib.checks import my_engine as module
-from lessons_lib.checks.engine_trial import Letters
+from lessons_lib.checks.engine_trial import Letters, _serve
 from lessons_lib.checks.kept import NoSource, keep, kept_answer, kept_file, standalone_source
 from lessons_lib.checks.linking import link, load, used_by
 from lessons_lib.checks.my_engine import (
@@ -25,11 +26,15 @@ from lessons_lib.checks.my_engine import (
     states_of,
 )
 from lessons_lib.checks.registry import get_exercise
+from lessons_lib.checks.stand_ins import OverlappedEngineOnCPU
+from lessons_lib.engine import fused_runner
 from lessons_lib.engine.config import EngineConfig
 from lessons_lib.engine.llm_engine import LLMEngine
 from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.kv_cache.block_pool import blocks_for
 from lessons_lib.models.tiny_models import tiny_model
+from lessons_lib.scheduling.policies import PriorityWithAgeing
+from lessons_lib.scheduling.scheduler import conservative
 from tools.own_engine import other_answers, reference_answers, run, variants
 
 BLOCKS_FOR = "lessons_lib.kv_cache.block_pool:blocks_for"
@@ -129,6 +134,34 @@ def raising(target):
 @pytest.mark.parametrize("target", PARTS, ids=short_name)
 def test_the_trial_uses_each_part(target):
     assert problem_with({target: raising(target)}) == "raises ZeroDivisionError: division by zero"
+
+
+AGEING = dict(num_swap_blocks=8, policy=PriorityWithAgeing(2.0, 1.0))
+
+
+@pytest.mark.parametrize(
+    "settings, kind",
+    [
+        ({}, LLMEngine),
+        (AGEING, LLMEngine),
+        (AGEING, OverlappedEngineOnCPU),
+        (dict(backend=plan_torch), LLMEngine),
+        (dict(backend="torch", admission=conservative), LLMEngine),
+        (dict(make_runner=fused_runner), LLMEngine),
+        (dict(make_runner=fused_runner, num_swap_blocks=8), LLMEngine),
+        (dict(share_prefixes=False), LLMEngine),
+    ],
+)
+def test_parts_that_an_engine_never_calls_are_known(settings, kind):
+    sizes = dict(block_size=4, num_blocks=16, max_num_seqs=4, max_num_batched_tokens=10, max_model_len=45, probe=False)
+    config, unused = EngineConfig(**sizes | settings), set()
+    for target in PARTS:
+        try:
+            _serve(link(LINKS, {target: raising(target)}), config, kind)
+            unused.add(short_name(target))
+        except ZeroDivisionError:
+            pass
+    assert unused == set(module.not_called(config, kind))
 
 
 def test_nothing_outside_the_engine_changes():
@@ -231,6 +264,11 @@ def test_my_engine_says_which_parts_are_yours():
     assert rows["03.3"] == "not part of the engine" and rows["09.1"] == "reference: not solved yet"
     assert f"2 of {len(PARTS)} parts are yours" in str(engine.parts) and "00.1" not in rows
     assert str(my_parts()) == str(engine.parts)
+    check("06.2", lesson_06.add_with_where)
+    engine = my_engine(tiny_model("qwen2", seed=3), Letters(), EngineConfig(num_blocks=16, backend=plan_torch))
+    assert ["06", "add_block", "yours; not called with this `backend`"] in by_lesson(engine.parts).rows
+    assert "parts are yours; this engine never calls 1 of them" in str(engine.parts)
+    assert "never calls" not in str(my_parts())
     folded = by_lesson(engine.parts).rows
     assert ["12", "releasable", YOURS] in folded and ["03", "blocks_for", YOURS] in folded
     assert sum(len(names.split(", ")) for _, names, _ in folded) == len(PARTS)

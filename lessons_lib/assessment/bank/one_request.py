@@ -166,7 +166,7 @@ assert torch.allclose(rows, whole, atol=1e-5)
 """,
     ),
     design(
-        "00", "Measure: two regimes", "which_regime",
+        "00", "Measure: what limits a pass", "which_regime",
         "A GPU keeps memory and arithmetic both busy at 300 operations per byte. It serves a bfloat16 model to one "
         "user at a time, with prompts of 60 to 100 tokens. You can have a GPU with twice the bandwidth, or one with "
         "twice the arithmetic. Which passes gain from which?",

@@ -16,9 +16,7 @@ EXERCISES = [
         reference="lessons_lib.attention.packing:pack",
         test=check_pack,
         hints=(
-            "Three fields have one entry per token of the row, the other three are about whole sequences. The first "
-            "three are the parts of the sequences, one after another; the others follow from each sequence's number "
-            "of new tokens.",
+            "Which single list, computed once, do all fields but `input_ids` follow from, together with `cached_lens`?",
             "`lengths` is the number of new tokens of each sequence. `tag_tokens(lengths, starts=cached_lens)` "
             "gives positions and sequence ids. The running sum of the lengths gives the index where each sequence "
             "ends in the row; with a 0 in front, it gives where each begins.",
@@ -53,9 +51,8 @@ EXERCISES = [
         reference="lessons_lib.attention.packing:packed_forward",
         test=check_packed_forward,
         hints=(
-            "Where does each argument of the model come from: a field of `packed`, a function, or `cache`? Compare its "
-            "shape with the one in the example: what is missing? And which of the six fields says where the "
-            "last token of each sequence is in the row?",
+            "The model computes batches, and its batch is a single row here. Which axes does each tensor lack for "
+            "that, which axis do its logits have that yours shouldn't, and which tensors may be on another device?",
             "Five arguments: `input_ids`, `positions`, `packed_mask(packed)`, the cache, and `logits_index`. "
             "`tensor[None]` adds an axis in front: tokens and positions get one, the mask two. `.to(model.device)` "
             "moves a tensor. The `.logits` of the result have a batch axis in front; remove it.",

@@ -17,8 +17,8 @@ EXERCISES = [
         reference="lessons_lib.engine.sampling:token_probabilities",
         test=check_token_probabilities,
         hints=(
-            "If the rows are sorted before anything is cut, what do both cuts keep of a row? And which sum decides "
-            "whether a token stays: the one with the token itself, or the one without it?",
+            "Sort each row first. Then both cuts keep a beginning of it, so each cut is one comparison per rank: of "
+            "the rank itself, or of a running sum.",
             "`temperature[:, None]` is [N, 1] and broadcasts over [N, vocabulary]. Divide, then `values, tokens = "
             "scaled.sort(dim=-1, descending=True, stable=True)`. Make a `rank` 0, 1, 2, … with `torch.arange`; put "
             "−∞ where `rank >= top_k` (`x.masked_fill(mask, value)`); softmax, which gives 0 there. The tokens before "
@@ -55,9 +55,9 @@ EXERCISES = [
         reference="lessons_lib.engine.step:run_step",
         test=check_run_step,
         hints=(
-            "Go through the calls that may fail. Where does each of them write, and whose keys and values are in doubt "
-            "if it stops halfway? And which calls can't fail because of the model, so that they belong after the "
-            "`try`?",
+            "Take the two calls one at a time. When `compute` fails, are the copies of this step complete? When "
+            "`copy_blocks` fails, which sequences have given up their blocks without being scheduled? And which calls "
+            "can't fail because of the model, so that they belong after the `try`?",
             "Schedule. In a `try`: the block copies, a return if nothing is scheduled, and `compute`. In its `except "
             "Exception as error`: `engine.fail`, then a return. The scheduled sequences are in doubt in either case; "
             "if copying failed, so is what this step swaps out: keep a list, and change it once copying is done. "

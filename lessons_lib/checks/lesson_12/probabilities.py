@@ -316,7 +316,7 @@ RULES = (
     (dict(scale="ignore"), "That is the result without temperature. Divide the logits by it."),
     (dict(scale="multiply"), "You multiplied the logits by the temperature. Divide by it: below 1, the likeliest tokens become even likelier."),  # noqa: E501
     (dict(scale="probabilities"), "You divided probabilities by the temperature. Divide the logits, before the softmax."),  # noqa: E501
-    (dict(reach="dropped at the border"), "You cut a token though those before it add up to less than `top_p`. Is the token itself in your sum, or is `top_p` made smaller? Look at the sum *before* each token: `cumsum` minus its own probability."),  # noqa: E501
+    (dict(reach="dropped at the border"), "You cut a token though those before it add up to less than `top_p`. Is the token itself in your sum? Look at the sum *before* each token: `cumsum` minus its own probability."),  # noqa: E501
     (dict(reach="exactly reached, kept"), "The tokens before this one add up to exactly `top_p`. That is enough, so this one is cut: `>=` instead of `>`."),  # noqa: E501
     (dict(ties="kept"), "You kept every token that is as likely as the last of the `top_k`. Exactly `top_k` stay: cut by rank, not by value."),  # noqa: E501
     (dict(more=1), "One token too many is left. Exactly `top_k` tokens may be drawn: ranks 0 to `top_k` − 1."),

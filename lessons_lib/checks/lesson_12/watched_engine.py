@@ -306,7 +306,7 @@ class Watched(LLMEngine):
         if "update" not in self.events:
             self.stop(
                 "your step called `pass_on` before `update`.",
-                "`pass_on` passes on the newest token of each completion; `update` appends it. Is it called?",
+                "`pass_on` passes on the newest token of each completion; `update` appends it. Call `update` first.",
             )
         if "pass_on" in self.events:
             self.stop("your step called `pass_on` twice.", "Readers would hear of each token twice.")
