@@ -2,7 +2,7 @@
 """
 # 00 · One request: prefill, decode, KV cache
 
-**What does a model compute to write one token, and how much of that has it computed before?**
+**What does a model compute to write one token, and how much of that had it computed already?**
 
 90 minutes · difficulty: easy · routes: *ideas* (00–06, 17), *kernels* (00, 02–08, 13), *serving* (00–03, 05, 06,
 09–12, 14–17) · you need: Python and a little PyTorch (what a tensor's shape is, what `argmax` does). You don't need to
@@ -107,7 +107,7 @@ tokens counts as 20, no matter how often they were computed before.
 """
 
 # %%
-predict("00.a", ...)
+predict("00.a", ...)  # positions
 
 # %% [markdown]
 """
@@ -159,8 +159,8 @@ Stepper(lambda i: draw_cache_growth(plain, i, name="A"), len(plain))
 # %% [markdown]
 """
 In every step after the first, the input is one token longer, and everything else in it was computed in the step before.
-Let's count what that adds up to. The last printed line is arithmetic, not a run: it sums the pass lengths for A's
-prompt with answers of 30, 60 and 120 tokens.
+Let's count what that adds up to. The third line is arithmetic, not a run: it sums the pass lengths for A's prompt with
+answers of 30, 60 and 120 tokens.
 """
 
 # %%
@@ -252,8 +252,8 @@ assert torch.allclose(last_row, output[3:])
 
 # %% [markdown]
 """
-The same numbers, without the first three queries, rows of weights, or outputs. No mask is needed either: the newest
-token may see everything.
+The same numbers, without the first three queries, rows of attention weights, or outputs. No mask is needed either: the
+newest token may see everything.
 
 ## The idea: keep the keys and values
 
@@ -390,10 +390,11 @@ Table(["input of each decode step", "first wrong token", "continuation of story 
 
 # %% [markdown]
 """
-The first two are obvious: the same question is asked twice, or each step sees a single word. The third isn't: the whole
-text joins the cache again and again, and the story still reads well. So don't judge a loop by its story. Compare it
-with a reference, or *oracle*: here Hugging Face transformers' `generate` with greedy decoding. Both your functions must
-write exactly its tokens. The six requests stop at their limits, before the story ends; a seventh reaches the end token.
+The first two are obvious. In the first, each step asks again what the step before has asked, so words come twice. In
+the second, each step sees a single token. The third isn't obvious: the whole text joins the cache again and again, and
+the story still reads well. So don't judge a loop by its story. Compare it with a reference, or *oracle*: here Hugging
+Face transformers' `generate` with greedy decoding. Both your functions must write exactly its tokens. The six requests
+stop at their limits, before the story ends; a seventh reaches the end token.
 """
 
 # %%
@@ -417,7 +418,7 @@ Table(["request", "limit", "new tokens", "stopped by", "without a cache", "with 
 
 # %% [markdown]
 """
-## Measure: two regimes
+## Measure: what limits a pass
 
 Prefill and decode call the same model, but they stress different parts of a machine. Count what one pass needs:
 
@@ -457,8 +458,19 @@ bandwidth. Their ratio is the intensity that keeps both busy.
 > **compute-bound**: limited by arithmetic. There are so many operations per byte that memory waits for the arithmetic
 > units, so the work takes about as long as doing its operations.
 
-Which of the two is a decode step? Here is a recording of one request to a model of 8 billion parameters, in bfloat16,
-on an H200:
+Which of the two is a decode step? Take a model of 8 billion weights in bfloat16, on an H200. By its data sheet, the GPU
+does at most 989 × 10¹² operations per second in bfloat16. It reads about 4.7 × 10¹² bytes per second, measured.
+
+**00.d** With a pencil: how many tokens could share one pass before the arithmetic takes as long as the reading? Leave
+out the cache; within 10 % is a hit.
+"""
+
+# %%
+predict("00.d", ...)  # tokens
+
+# %% [markdown]
+"""
+Here is a recording of one request to such a model, which decodes a single token per pass:
 """
 
 # %%
@@ -472,20 +484,21 @@ print(f"reading {one['weight_bytes'] / 1e9:.1f} GB of weights, and the cache, at
 operations = one["weight_bytes"]  # two for each weight, and each weight has two bytes
 print(f"the operations at 989e12 per second: {1e3 * operations / 989e12:.2f} ms")
 print(f"this GPU keeps both busy at 989e12 / {recorded.bytes_per_s:.2g} = {989e12 / recorded.bytes_per_s:.0f} operations per byte")
+reveal("00.d", 989e12 / recorded.bytes_per_s, "tokens", tolerance=0.1)
 
 # %% [markdown]
 """
 Reading alone needs most of the time, and the operations need only a small part of it: this decode step is memory-bound.
-In bfloat16, one token does one operation per byte of weights. So about 210 tokens could share a pass before their
-arithmetic took as long as the reading. Decoding one story leaves most of the arithmetic units idle. ("Further" measures
-your own machine.)
+In bfloat16, one token does one operation per byte of weights, so about 210 tokens could share a pass. Decoding one
+story leaves most of the arithmetic units idle. (It reads 15.0 GB and not 16: of the table that turns token ids into
+vectors, a pass reads only its tokens' rows. "Further" measures your own machine.)
 
 ## Measure: a step as the text grows
 
 Now compare the two loops, on this machine's CPU. For each byte that it can read, it can do far fewer operations than a
 GPU, so arithmetic counts sooner. One step without a cache computes all tokens; one step with a cache computes one.
-**Guess first:** at 512 tokens, how many times faster is the step with the cache? (Times vary from cell to cell, because
-the machine does other things too. Compare those of one cell.)
+**Guess first:** at 512 tokens, is the step with the cache nearly 512 times faster, or far less? Why? (Times vary from
+cell to cell, because the machine does other things too. Compare those of one cell.)
 """
 
 # %% tags=["measured"]
@@ -509,7 +522,7 @@ line_chart(
 """
 A step that computes 512 tokens doesn't take 512 times as long as one that computes a single token. Every pass pays some
 costs once: it reads the weights and, what counts more on our small model, it has a *fixed overhead*, such as running
-Python and starting hundreds of small operations. But without a cache, a step takes longer and longer as the text grows;
+Python and launching hundreds of small operations. But without a cache, a step takes longer and longer as the text grows;
 with a cache, it hardly does.
 
 Large models read longer texts. Here is the same comparison for the recorded one, after 8,192 tokens, by arithmetic.
@@ -526,9 +539,8 @@ print(f"an answer of 500 tokens: at least {500 * without_s:.0f} s, or about {500
 """
 ## What the cache costs
 
-Without a cache, nobody would wait for the end of such an answer. The cache trades memory for time. How much memory? In
-the original design of attention, each head has its own queries, keys and values. Most models of today keep fewer keys
-and values than that.
+The cache trades memory for time. How much memory? In the original design of attention, each head has its own queries,
+keys and values. Most current models keep fewer keys and values.
 
 > **grouped-query attention**: several heads of queries, the *query heads*, share one KV head. The cache then holds
 > fewer heads than the model has query heads.
@@ -546,7 +558,7 @@ print(f"{config.num_hidden_layers} layers, {config.num_attention_heads} query he
 """
 
 # %%
-predict("00.b", ...)
+predict("00.b", ...)  # bytes
 
 # %% [markdown]
 """
@@ -674,8 +686,8 @@ progress("00")
   https://doi.org/10.1145/1498765.1498785
 - Pope et al. 2022, *Efficiently Scaling Transformer Inference*, section 2: what prefill and decode cost.
   https://arxiv.org/abs/2211.05102
-- NVIDIA, *H100 Tensor Core GPU Data Sheet*: the two peak rates of the SXM version, without sparsity.
-  https://www.nvidia.com/en-us/data-center/h100/
+- NVIDIA, *H100* and *H200 Tensor Core GPU Data Sheets*: the peak rates of the SXM versions, without sparsity.
+  https://www.nvidia.com/en-us/data-center/h100/ and https://www.nvidia.com/en-us/data-center/h200/
 - Hugging Face, *Caching*, in the transformers documentation. https://huggingface.co/docs/transformers/cache_explanation
 """
 
@@ -741,7 +753,7 @@ assert total == len(prompt_ids) * cache_bytes_per_token(model.config, model.dtyp
 
 # %% [markdown]
 """
-### Two regimes on your machine
+### What limits a pass on your machine
 
 Let's measure this machine: a large matrix product for the operations, a large copy for the bytes. For comparison, we
 print the ratio of a GPU from its data sheet.
@@ -859,7 +871,7 @@ a pass; on a large model, it goes into reading the weights. On the right the cur
 the time, and each further token costs its share. Decode is at the left end and prefill at the right.
 
 A note on the peak rates: a copy has to write what it reads, while a pass over weights only reads them. So "ms for its
-bytes" in "Two regimes on your machine" and the share of peak bytes/s are rough guides. And the ratio of the GPU there
-is for bfloat16, the usual dtype for serving on it; our model computes in float32, whose elements take twice as many
-bytes.
+bytes" in "What limits a pass on your machine" and the share of peak bytes/s are rough guides. And the ratio of the GPU
+there is for bfloat16, the usual dtype for serving on it; our model computes in float32, whose elements take twice as
+many bytes.
 """

@@ -226,6 +226,11 @@ class Run:
                 after_step()
             if self.steps - began > MAX_STEPS or idle > most_idle:
                 left = [name for name, each in self.requests.items() if not (each.finish_reason or each.is_aborted)]
+                if not left:
+                    raise Broken(
+                        f"every request has ended, but has_unfinished() is still True, {idle} steps later. "
+                        "None of these steps returned anything."
+                    )
                 raise Broken(
                     f"after {self.steps - began} steps has_unfinished() is still True, and these have not ended: "
                     f"{left}. The last {idle} steps returned nothing."

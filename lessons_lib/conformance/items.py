@@ -13,7 +13,7 @@ class Item:
     Attributes:
         name: "level.what".
         sentence: what must hold.
-        lesson: where it is taught.
+        lesson: where it is taught: a lesson's number, or the part of the contract that says it, such as "Engine.step".
         test: returns if it holds; raises Broken if it doesn't, NotOffered if the engine doesn't have it.
     """
 
@@ -21,6 +21,11 @@ class Item:
     sentence: str
     lesson: str
     test: Callable[[Bench], None]
+
+    @property
+    def where(self) -> str:
+        """`lesson` in words: "lesson 00", or "contract: Engine.step"."""
+        return f"{'lesson ' if self.lesson.isdigit() else 'contract: '}{self.lesson}"
 
 
 @dataclass

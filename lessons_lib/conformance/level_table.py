@@ -67,7 +67,7 @@ class Judged:
             first_of_reason.setdefault(each.reason, each)
         told = list(first_of_reason.values())[:MOST_TOLD]
         lines = [
-            f"{SIGNS[each.status]} {each.item.name} (lesson {each.item.lesson}): {each.item.sentence}.\n{each.reason}"
+            f"{SIGNS[each.status]} {each.item.name} ({each.item.where}): {each.item.sentence}.\n{each.reason}"
             for each in told
         ]
         if len(failed) > len(told):
@@ -102,6 +102,5 @@ def judge_package(size: str = "small", package: str = "my_serving") -> Judged:
     try:
         make_engine = engine_of(package)
     except Exception as error:
-        place = f" (line {error.lineno})" if isinstance(error, SyntaxError) else ""
-        return Judged(package, Report({}), f"✗ {package} can't be imported: {type(error).__name__}: {error}{place}")
+        return Judged(package, Report({}), f"✗ {package} can't be imported: {type(error).__name__}: {error}")
     return judge_size(make_engine, size, package)

@@ -30,7 +30,7 @@ class Verdict:
         if self.status == NOT_OFFERED:
             return f"{SIGNS[self.status]} {self.item.name}: {self.reason}"
         line = f"{SIGNS[self.status]} {self.item.name}: {self.item.sentence}"
-        lesson = f" (lesson {self.item.lesson})" if self.status == BROKEN else ""
+        lesson = f" ({self.item.where})" if self.status == BROKEN else ""
         return line + (f"\n    {self.reason}{lesson}" if self.reason else "")
 
 

@@ -348,6 +348,11 @@ class UnfinishedWhileItRuns(Alone):
         return self.runs
 
 
+class AlwaysUnfinished(Alone):
+    def has_unfinished(self):
+        return True
+
+
 class WithACache:
     """A cache for each request, which take turns; the end is told one step after the last token."""
 
@@ -380,7 +385,12 @@ class WithACache:
         return bool(self.requests or self.ends)
 
 
+def imports_a_broken_file(model, limits, tokenizer):
+    return compile("x = 1\ndef step(self)\n", "my_serving/engine.py", "exec")
+
+
 WRONG["17.1"] = [
+    Wrong("a file with a mistake", imports_a_broken_file, "line 2 of engine.py can't be read: expected ':'"),
     Wrong("returns nothing", no_engine, "returned NoneType, which has no `add_request`"),
     Wrong("the first position", alone("first position"), "The first 2 tokens are the same; then they differ"),
     Wrong(
@@ -399,6 +409,7 @@ WRONG["17.1"] = [
     Wrong("the first stop token only", of(FirstStopToken), "the answer should have ended there"),
     Wrong("one list for all", of(OneList), "step 2 returned its tokens [59], and step 3 has changed that list"),
     Wrong("one queue for all engines", of(QueueOfTheClass), "has_unfinished() of the second is True"),
+    Wrong("always unfinished", of(AlwaysUnfinished), "every request has ended, but has_unfinished() is still True"),
     Wrong("no reason", of(NoReason), "it got 8 tokens and no finish_reason. These are all"),
     Wrong("no reason at the context's end", of(NoReasonAtTheContext), "The context of 64 tokens is full"),
     Wrong("no reason at the end token", of(NoReasonAtTheEndToken), "Its last token ends it"),
@@ -413,7 +424,7 @@ WRONG["17.1"] = [
     ),
     Wrong("the end token isn't told", alone("hidden"), "tokens are right, and 1 missing"),
     Wrong("another reason", alone("eos as a reason"), "finish_reason is 'eos'"),
-    Wrong("length before stop", alone("length first"), "answers.end_token_at_the_limit"),
+    Wrong("length before stop", alone("length first"), "The contract says it: read `NewTokens` in"),
     Wrong("an end token in the prompt", alone("end token anywhere"), "answers.end_token_in_the_prompt"),
     Wrong(
         "no stop tokens",
@@ -503,7 +514,30 @@ class CachedWithAbort(Cached):
         self.caches.pop(request_id, None)
 
 
+class KeptAfterAnAbort(Cached):
+    """A cache by request id, dropped where a request ends by itself; an abort leaves it."""
+
+    def abort(self, request_id):
+        self.queue = deque(each for each in self.queue if each[0] != request_id)
+
+
+class CachedWithNotices(CachedWithAbort):
+    """Says "abort" in the next step."""
+
+    notices = ()
+
+    def abort(self, request_id):
+        if any(each[0] == request_id for each in self.queue):
+            self.notices = (*self.notices, NewTokens(request_id, [], "abort"))
+        super().abort(request_id)
+
+    def step(self):
+        notices, self.notices = list(self.notices), ()
+        return notices + super().step()
+
+
 WRONG["17.7"] = [
+    Wrong("kept by id after an abort", of(KeptAfterAnAbort), "a request with the id of one that was aborted"),
     Wrong("returns nothing", no_engine, "returned NoneType, which has no `add_request`"),
     Wrong("no cache", alone("none"), "step 2 of a request computed 6 tokens; 1 would do"),
     Wrong("the last two tokens", cached("the last two"), "step 3 of a request computed 2 tokens; 1 would do"),
@@ -514,7 +548,7 @@ WRONG["17.7"] = [
     Wrong("computes the last token", of(LooksAhead), "step 4 of a request computed 2 tokens; 1 would do"),
     Wrong("a step without requests", cached("none to step"), "Callers may step an engine that has nothing to do"),
 ]
-RIGHT["17.7"] = [of(Cached), of(CachedWithAbort), of(WithACache), of(SmallEngine)]
+RIGHT["17.7"] = [of(CachedWithNotices), of(Cached), of(CachedWithAbort), of(WithACache), of(SmallEngine)]
 
 
 # 17.2: the break-in

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import lessons_lib
-from lessons_lib.conformance import production_map
+from lessons_lib.conformance import contract, production_map
 from lessons_lib.conformance.capstone import engine_of, start_capstone, template
 from lessons_lib.conformance.contract import Engine, Limits
 from lessons_lib.conformance.driver import Broken
@@ -83,7 +83,19 @@ def test_an_empty_package_reaches_nothing_and_hears_what_to_do_first(folder):
 def test_a_package_with_an_error_is_told(folder):
     start_capstone()
     Path("my_serving/engine.py").write_text("def make_engine(:\n")
-    assert "SyntaxError" in str(judge_package()) and "line 1" in str(judge_package())
+    assert "SyntaxError" in str(judge_package()) and str(judge_package()).count("line 1") == 1
+
+
+def test_a_failure_says_where_to_read():
+    items = {item.name: item for level in LEVELS for item in level.items}
+    assert items["answers.one_request"].where == "lesson 00"
+    assert items["answers.full_context"].where == "contract: NewTokens"
+    for item in items.values():
+        if not item.lesson.isdigit():  # a name of the contract
+            kind, _, method = item.lesson.partition(".")
+            assert method in vars(getattr(contract, kind)) if method else hasattr(contract, kind)
+    # The first level sends the learner to no lesson after the capstone's own prerequisites.
+    assert {item.lesson for item in LEVELS[0].items if item.lesson.isdigit()} == {"00"}
 
 
 def test_failures_are_told_in_the_table():

@@ -1,5 +1,7 @@
 """The checks of the engine of lesson 17: the items of its levels, up to the first that doesn't hold."""
 
+from pathlib import Path
+
 from lessons_lib.checks.exercise import Mistake, current_case
 from lessons_lib.conformance.driver import Bench, Broken, BrokenRule, MakeEngine, NotOffered, Run
 from lessons_lib.conformance.items import Item
@@ -42,6 +44,9 @@ def check_cached_engine(make_engine: MakeEngine) -> None:
         if _can_abort(run):
             after = f"{own}What becomes of it when the request is aborted?"
             _serve_and_count(run, "d", 8, "the request after one that was aborted while it ran", after)
+            # Only now the same id again: a notice of the abort may come in the step after it.
+            after = f"{after} Its id may come again."
+            _serve_and_count(run, "c", 9, "a request with the id of one that was aborted while it ran", after)
     finally:
         bench.close()
     check_first_level(make_engine)
@@ -160,7 +165,7 @@ def _not_offered(item: Item, make_engine: MakeEngine) -> str:
     try:
         item.test(bench)
     except Broken as error:
-        idea = "" if isinstance(error, BrokenRule) else f"Lesson {item.lesson} is about this."
+        idea = "" if isinstance(error, BrokenRule) else _where(item)
         raise Mistake(f"`{item.name}` is broken. {item.sentence}.", case=str(error), idea=idea) from error
     except NotOffered as error:
         return f"{item.name}: {error}"
@@ -169,11 +174,25 @@ def _not_offered(item: Item, make_engine: MakeEngine) -> str:
     return ""
 
 
+def _where(item: Item) -> str:
+    """What to read about an item."""
+    if item.lesson.isdigit():
+        return f"Lesson {item.lesson} is about this."
+    return f"The contract says it: read `{item.lesson}` in `lessons_lib/conformance/contract.py`."
+
+
 def _checked(make_engine: MakeEngine) -> MakeEngine:
     """`make_engine`, which must return an engine."""
 
     def made(*arguments: object) -> object:
-        engine = make_engine(*arguments)
+        try:
+            engine = make_engine(*arguments)
+        except SyntaxError as error:  # of a file that `make_engine` imports
+            raise Mistake(
+                f"line {error.lineno} of {Path(error.filename or '').name} can't be read: {error.msg}.",
+                case=(error.text or "").strip(),
+                idea="Mend it in the file. Your cell can stay as it is.",
+            ) from error
         if not hasattr(engine, "add_request"):
             raise Mistake(
                 f"`make_engine` returned {type(engine).__name__}, which has no `add_request`.",

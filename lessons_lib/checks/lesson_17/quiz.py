@@ -4,25 +4,26 @@ from lessons_lib.checks.exercise import Choice, Question
 
 QUIZ = [
     Question(
-        text="An engine passes every item of `answers` and `batches`. Then `add_request` gets a prompt that is too "
-        "long, raises ValueError, and `has_unfinished()` is True forever. What went wrong?",
+        text="An engine with a cache passes every item of `answers`. Then a running request is aborted, its id comes "
+        "again with another prompt, and the first token of the new answer is wrong. What of the old request was left?",
         choices=(
             Choice(
-                "`add_request` put the request into a list before it had checked all of it.",
-                "A refusal changes nothing: check first, then append. The suite compares the engine before and after.",
+                "Its place in the queue",
+                "Then the old request itself would go on, and get tokens after its abort.",
+            ),
+            Choice(
+                "Its `max_tokens`",
+                "Then the new answer might end too early or too late. Its first token would be right.",
+            ),
+            Choice(
+                "Its cache, kept under the id",
+                "The new prompt joins keys and values of another text, and the model continues both. Drop the cache "
+                "however a request ends, or make a new one wherever a request begins.",
                 right=True,
             ),
             Choice(
-                "The engine should have cut the prompt to fit instead.",
-                "Then the caller gets an answer to a question that was never asked, and no error says so.",
-            ),
-            Choice(
-                "ValueError is the wrong exception.",
-                "ValueError is what the contract asks for. The state after it is the fault.",
-            ),
-            Choice(
-                "`has_unfinished` should leave out requests that were refused.",
-                "It should never meet one: a refused request must be in no list at all.",
+                "Nothing: greedy answers differ from run to run.",
+                "Nothing in greedy decoding is random. The same prompt alone gets the same first token.",
             ),
         ),
     ),
@@ -41,47 +42,49 @@ QUIZ = [
         ),
     ),
     Question(
-        text="The model raises in one pass. What may an engine do with the requests of that pass?",
+        text='After `abort("a")`, an engine\'s next step returns `[NewTokens("a", [], "abort")]`, and nothing more '
+        "comes for it. Your test fails on this engine. Whose mistake is it?",
         choices=(
             Choice(
-                "End them with `error`, or compute the pass again and finish them with the right tokens.",
-                "Either way their readers learn the end. The suite accepts both, and then sends new requests.",
+                "The engine's: nothing may follow an abort.",
+                "No *token* may follow, and none does: `token_ids` is empty.",
+            ),
+            Choice(
+                "The engine's: without requests, `step` returns [].",
+                "The contract has a place for this: the next `step` may return such a notice, and needn't.",
+            ),
+            Choice(
+                "The contract's: it allows an engine with this notice and one without.",
+                "A contract fixes what callers rely on, and leaves the rest open. They don't rely on the notice.",
+            ),
+            Choice(
+                "The test's: it forbids more than the contract does.",
+                "It would fail on an engine that is right. Look at `token_ids`, not at whether an event comes.",
                 right=True,
-            ),
-            Choice(
-                "Remove them: their tokens can't be right any more.",
-                "Removed without a word, they never end for their readers, which wait forever.",
-            ),
-            Choice(
-                "Return the tokens of the last pass again.",
-                "Then the stream has a token twice, and the answer is wrong from there on.",
-            ),
-            Choice(
-                "Nothing: a model that fails once will fail always.",
-                "Out of memory, for one, may be gone in the next step. And other requests wait.",
             ),
         ),
     ),
     Question(
-        text="Your engine makes 1.3 times the tokens per second of the course's, on the tiny model of the scoreboard. "
-        "What does that say?",
+        text="A request has `max_tokens=8`, and its eighth token is one of its stop tokens. The engine returns that "
+        'token with the reason "length". What is wrong?',
         choices=(
             Choice(
-                "It will be 1.3 times as fast on a GPU with a large model.",
-                "There, a step's time is mostly in the model, and copying caches costs much more than here.",
-            ),
-            Choice(
-                "It does less work outside the model than the course's engine, which does more for each request.",
-                "On a model this small, most of a step is Python. Blocks, sampling, metrics and text cost something.",
+                'The reason: it must be "stop".',
+                'If both hold after the same token, "stop" comes before "length". So a client learns that the answer '
+                "wasn't cut.",
                 right=True,
             ),
             Choice(
-                "Its attention is better.",
-                "Both call the same model, on as many tokens: the table says so.",
+                "The token: a stop token isn't part of the answer.",
+                "Here it is: the contract says that the token that ends the answer is one of `token_ids`.",
             ),
             Choice(
-                "Nothing, since times can't be compared.",
-                "Both served the same requests in the same run, in turns. The ratio is sound, for this workload.",
+                "The end: the limit doesn't hold for stop tokens.",
+                "`max_tokens` is the most tokens of the answer, whichever they are. And a stop token ends it anyway.",
+            ),
+            Choice(
+                "Nothing: both reasons hold, so the engine may choose.",
+                "Where an engine may choose, the contract says so. Here it says which comes first.",
             ),
         ),
     ),

@@ -17,7 +17,7 @@ from lessons_lib.conformance.contract import Params
 from lessons_lib.models.prompts import BadRequest
 
 
-def test_an_abort(make_engine: "Callable[..., Any]") -> None:
+def test_an_abort(make_engine: Callable[..., Any]) -> None:
     """Raises if an engine gives tokens to a request after its abort.
 
     Args:

@@ -20,5 +20,5 @@ class CachedEngine(SlowEngine):
 
 
 def make_cached_engine(model: Any, limits: Limits, tokenizer: Any) -> Any:
-    """A new engine that computes each token once. It has this model for itself."""
+    """A new engine that computes each token once. It has the model to itself."""
     return CachedEngine(model, limits)

@@ -45,5 +45,5 @@ class SlowEngine:
 
 
 def make_engine(model: Any, limits: Limits, tokenizer: Any) -> Any:
-    """A new engine that serves one request at a time. It has this model for itself."""
+    """A new engine that serves one request at a time. It has the model to itself."""
     return SlowEngine(model, limits)

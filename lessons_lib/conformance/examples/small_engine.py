@@ -169,5 +169,5 @@ class SmallEngine:
 
 
 def make_engine(model: Any, limits: Limits, tokenizer: Any) -> Any:
-    """A new engine that keeps the contract. It has this model for itself, and stays within these limits."""
+    """A new engine that keeps the contract. It has the model to itself, and stays within these limits."""
     return SmallEngine(model, limits)

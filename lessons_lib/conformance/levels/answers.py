@@ -47,7 +47,7 @@ def one_token_answer(bench: Bench) -> None:
     _in_all_families(bench, (a_prompt(9), 1), ([7], 1))
 
 
-@LEVEL.item("The end token ends the answer and is part of it; the reason is `stop`", "12")
+@LEVEL.item("The end token ends the answer and is part of it; the reason is `stop`", "NewTokens")
 def end_token(bench: Bench) -> None:
     for family in FAMILIES:
         run = bench.run(family)
@@ -55,26 +55,26 @@ def end_token(bench: Bench) -> None:
             _alone(run, prompt_that_ends(family, after), 10)
 
 
-@LEVEL.item("An end token that is also the last allowed token: the reason is `stop`", "12")
+@LEVEL.item("An end token that is also the last allowed token: the reason is `stop`", "NewTokens")
 def end_token_at_the_limit(bench: Bench) -> None:
     run = bench.run()
     _alone(run, prompt_that_ends("qwen2", 3), 3)
 
 
-@LEVEL.item("`ignore_eos` goes on after the end token", "12")
+@LEVEL.item("`ignore_eos` goes on after the end token", "Params")
 def ignore_eos(bench: Bench) -> None:
     run = bench.run()
     _alone(run, prompt_that_ends("qwen2", 2), 8, ignore_eos=True)
 
 
-@LEVEL.item("An end token inside the prompt ends nothing", "12")
+@LEVEL.item("An end token inside the prompt ends nothing", "NewTokens")
 def end_token_in_the_prompt(bench: Bench) -> None:
     run = bench.run()
     _alone(run, [3, END, 5, END], 6, ignore_eos=True)
     _alone(run, [8, 9, END], 6)
 
 
-@LEVEL.item("A stop token of the request ends its answer and is part of it; the reason is `stop`", "12")
+@LEVEL.item("A stop token of the request ends its answer and is part of it; the reason is `stop`", "Params")
 def stop_token(bench: Bench) -> None:
     run = bench.run()
     answer = expected("qwen2", a_prompt(9), 8, ignore_eos=True)
@@ -86,7 +86,7 @@ def stop_token(bench: Bench) -> None:
     _alone(run, prompt_that_ends("qwen2", 2), 8, stop_token_ids=(END,), ignore_eos=True)
 
 
-@LEVEL.item("Prompt and answer may fill the context to the last token; a stop token there says `stop`", "00")
+@LEVEL.item("Prompt and answer may fill the context to the last token; a stop token there says `stop`", "NewTokens")
 def full_context(bench: Bench) -> None:
     limit = bench.run().limits.max_model_len
     _in_all_families(bench, (a_prompt(limit - 1), 1), (a_prompt(40), limit - 40), ([3], limit - 1))
@@ -94,7 +94,10 @@ def full_context(bench: Bench) -> None:
     _alone(bench.run(), a_prompt(limit - 1), 1, ignore_eos=True, stop_token_ids=(last,))
 
 
-@LEVEL.item("What does not fit in the context is refused, or ends with `length` where the context ends", "12")
+@LEVEL.item(
+    "What does not fit in the context is refused, or ends with `length` where the context ends",
+    "Engine.add_request",
+)
 def beyond_the_context(bench: Bench) -> None:
     run = bench.run()
     limit = run.limits.max_model_len

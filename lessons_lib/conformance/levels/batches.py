@@ -206,7 +206,7 @@ def passes_are_shared(bench: Bench) -> None:
         )
 
 
-@LEVEL.item("Without requests, step() returns [], and the engine can be used again", "12")
+@LEVEL.item("Without requests, step() returns [], and the engine can be used again", "Engine.step")
 def idle(bench: Bench) -> None:
     run = bench.run()
     for _ in range(2):

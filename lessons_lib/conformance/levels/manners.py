@@ -28,31 +28,31 @@ def _refuses(bench: Bench, what: str, prompt: Any, **params: Any) -> None:
     run.check_answers()
 
 
-@LEVEL.item("An empty prompt is refused", "12")
+@LEVEL.item("An empty prompt is refused", "Engine.add_request")
 def empty_prompt(bench: Bench) -> None:
     _refuses(bench, "a prompt without tokens", [])
 
 
-@LEVEL.item("A token outside the vocabulary is refused", "12")
+@LEVEL.item("A token outside the vocabulary is refused", "Engine.add_request")
 def unknown_token(bench: Bench) -> None:
     _refuses(bench, f"a prompt with token {VOCAB_SIZE}, of a vocabulary of {VOCAB_SIZE}", [3, VOCAB_SIZE])
     _refuses(bench, "a prompt with token -1", [-1, 3])
 
 
-@LEVEL.item("A prompt that fills the context, so that no answer fits, is refused", "12")
+@LEVEL.item("A prompt that fills the context, so that no answer fits, is refused", "Engine.add_request")
 def too_long_a_prompt(bench: Bench) -> None:
     limit = bench.run().limits.max_model_len
     _refuses(bench, f"a prompt of {limit} tokens, with a context of {limit}", a_prompt(limit), max_tokens=1)
     _refuses(bench, f"a prompt of {limit + 5} tokens, with a context of {limit}", a_prompt(limit + 5), max_tokens=1)
 
 
-@LEVEL.item("`max_tokens` below 1 is refused", "12")
+@LEVEL.item("`max_tokens` below 1 is refused", "Engine.add_request")
 def no_tokens(bench: Bench) -> None:
     _refuses(bench, "max_tokens 0", [3, 4], max_tokens=0)
     _refuses(bench, "max_tokens -1", [3, 4], max_tokens=-1)
 
 
-@LEVEL.item("An id that is in use is refused, and its first request goes on", "12")
+@LEVEL.item("An id that is in use is refused, and its first request goes on", "Engine.add_request")
 def id_in_use(bench: Bench) -> None:
     run = bench.run()
     name = run.add(a_prompt(5), 8, ignore_eos=True)
@@ -63,7 +63,7 @@ def id_in_use(bench: Bench) -> None:
     run.check_answers()
 
 
-@LEVEL.item("An id can be used again once its request has ended", "12")
+@LEVEL.item("An id can be used again once its request has ended", "Engine.add_request")
 def id_again(bench: Bench) -> None:
     run = bench.run()
     for index in range(3):
@@ -79,7 +79,7 @@ def id_again(bench: Bench) -> None:
     run.check_answers()
 
 
-@LEVEL.item("The engine keeps no list of the caller, and gives away none of its own", "12")
+@LEVEL.item("The engine keeps no list of the caller, and gives away none of its own", "Engine.step")
 def lists_are_copied(bench: Bench) -> None:
     run = bench.run()
     prompt = a_prompt(6)
@@ -93,7 +93,7 @@ def lists_are_copied(bench: Bench) -> None:
     run.check_answers()
 
 
-@LEVEL.item("abort ends a request wherever it is, and no other answer changes", "12")
+@LEVEL.item("abort ends a request wherever it is, and no other answer changes", "Engine.abort")
 def abort_anywhere(bench: Bench) -> None:
     for after in range(9):
         run = bench.run(max_num_seqs=2)
@@ -106,7 +106,7 @@ def abort_anywhere(bench: Bench) -> None:
         run.check_all_free(f"abort after {after} steps")
 
 
-@LEVEL.item("A request that was aborted before its first step gets no token", "12")
+@LEVEL.item("A request that was aborted before its first step gets no token", "Engine.abort")
 def abort_before_the_first_step(bench: Bench) -> None:
     run = bench.run()
     only = run.add(a_prompt(5), 4)
@@ -118,7 +118,7 @@ def abort_before_the_first_step(bench: Bench) -> None:
     run.check_all_free("after the abort")
 
 
-@LEVEL.item("abort frees the batch slot", "12")
+@LEVEL.item("abort frees the batch slot", "Engine.abort")
 def abort_frees_the_slot(bench: Bench) -> None:
     run = bench.run(max_num_seqs=1)
     first = run.add(a_prompt(5), 50, ignore_eos=True)
@@ -134,7 +134,7 @@ def abort_frees_the_slot(bench: Bench) -> None:
         )
 
 
-@LEVEL.item("abort of an unknown, an ended or an aborted request changes nothing", "12")
+@LEVEL.item("abort of an unknown, an ended or an aborted request changes nothing", "Engine.abort")
 def abort_of_nothing(bench: Bench) -> None:
     run = bench.run()
     names = [run.add(a_prompt(4, index), 3 + 4 * index, ignore_eos=True) for index in range(3)]
@@ -151,7 +151,7 @@ def abort_of_nothing(bench: Bench) -> None:
     run.check_all_free("at the end")
 
 
-@LEVEL.item("All can be aborted at once, and the engine serves on", "12")
+@LEVEL.item("All can be aborted at once, and the engine serves on", "Engine.abort")
 def abort_all(bench: Bench) -> None:
     run = bench.run(max_num_seqs=3)
     names = [run.add(a_prompt(7, index), 30, ignore_eos=True) for index in range(6)]
@@ -180,7 +180,7 @@ def _stream(run: Run, name: str, prompt: list[int], max_tokens: int) -> Any:
     return run.engine.stream(name, list(prompt), Params(max_tokens, ignore_eos=True))
 
 
-@LEVEL.item("A stream yields the answer, token by token", "12")
+@LEVEL.item("A stream yields the answer, token by token", "Engine.stream")
 def stream(bench: Bench) -> None:
     run = bench.run(needs=(STREAM,))
     for index, max_tokens in enumerate((1, 7)):
@@ -192,7 +192,7 @@ def stream(bench: Bench) -> None:
         raise Broken("the stream has ended, and has_unfinished() is True.")
 
 
-@LEVEL.item("Streams and steps serve each other's requests, and no token is lost", "12")
+@LEVEL.item("Streams and steps serve each other's requests, and no token is lost", "Engine.stream")
 def streams_beside_steps(bench: Bench) -> None:
     run = bench.run(needs=(STREAM,))
     for index in range(3):  # with the two streams more than there are batch slots
@@ -223,7 +223,7 @@ def streams_beside_steps(bench: Bench) -> None:
     run.check_answers()
 
 
-@LEVEL.item("What a stream computed for others is unfinished until step() has returned it", "12")
+@LEVEL.item("What a stream computed for others is unfinished until step() has returned it", "Engine.stream")
 def tokens_kept_for_step(bench: Bench) -> None:
     run = bench.run(needs=(STREAM,))
     run.add(a_prompt(4), 3, ignore_eos=True)
@@ -262,7 +262,7 @@ def _id_again_before_the_end_is_told(run: Run) -> None:
         )
 
 
-@LEVEL.item("Tokens kept for step() go with their request when it is aborted", "12")
+@LEVEL.item("Tokens kept for step() go with their request when it is aborted", "Engine.abort")
 def nothing_kept_after_abort(bench: Bench) -> None:
     run = bench.run(needs=(STREAM,))
     other = run.add(a_prompt(4), 20, ignore_eos=True)
@@ -276,7 +276,7 @@ def nothing_kept_after_abort(bench: Bench) -> None:
     run.check_all_free("after the abort")
 
 
-@LEVEL.item("A stream that is closed before its first token leaves no request behind", "14")
+@LEVEL.item("A stream that is closed before its first token leaves no request behind", "Engine.stream")
 def stream_never_read(bench: Bench) -> None:
     run = bench.run(needs=(STREAM,))
     reader = _stream(run, "unread", a_prompt(6), 40)
@@ -289,7 +289,7 @@ def stream_never_read(bench: Bench) -> None:
     _check_gone(run, what, "after the stream was closed")
 
 
-@LEVEL.item("A reader that leaves its stream early ends the request", "14")
+@LEVEL.item("A reader that leaves its stream early ends the request", "Engine.stream")
 def stream_left_early(bench: Bench) -> None:
     run = bench.run(needs=(STREAM,))
     reader = _stream(run, "left", a_prompt(6), 40)
@@ -326,7 +326,7 @@ def _closed_late(run: Run) -> None:
     run.check_answers()
 
 
-@LEVEL.item("A stream ends when its request is aborted", "14")
+@LEVEL.item("A stream ends when its request is aborted", "Engine.stream")
 def stream_aborted(bench: Bench) -> None:
     run = bench.run(needs=(STREAM,))
     reader = _stream(run, "gone", a_prompt(6), 40)
@@ -364,7 +364,7 @@ def _nothing_unread_after_abort(run: Run) -> None:
         )
 
 
-@LEVEL.item("A stream of a request that makes no sense is refused", "14")
+@LEVEL.item("A stream of a request that makes no sense is refused", "Engine.stream")
 def stream_refused(bench: Bench) -> None:
     run = bench.run(needs=(STREAM,))
     with contextlib.suppress(ValueError, TypeError):
@@ -390,7 +390,7 @@ def _fail_once(run: Run, at_pass: int) -> None:
         )
 
 
-@LEVEL.item("After a pass of the model that fails, each request is right or ends with `error`", "12")
+@LEVEL.item("After a pass of the model that fails, each request is right or ends with `error`", "Engine.step")
 def a_pass_fails(bench: Bench) -> None:
     for at_pass in (1, 2, 5):
         run = bench.run(needs=(MODEL,))
@@ -407,7 +407,7 @@ def a_pass_fails(bench: Bench) -> None:
         run.check_all_free(f"after a failed pass (the {at_pass}.)")
 
 
-@LEVEL.item("A pass that fails ends no request that wasn't in it", "12")
+@LEVEL.item("A pass that fails ends no request that wasn't in it", "Engine.step")
 def waiting_survive_a_fault(bench: Bench) -> None:
     run = bench.run(max_num_seqs=2, needs=(MODEL, STEPS))  # in a thread of its own, more would have run by then
     names = [run.add(a_prompt(5, index), 6, ignore_eos=True) for index in range(5)]
@@ -438,7 +438,7 @@ def _kept_through_a_fault(run: Run) -> None:
     run.check_answers(may_fail=True)
 
 
-@LEVEL.item("After a pass of the model that fails, the engine serves new requests", "12")
+@LEVEL.item("After a pass of the model that fails, the engine serves new requests", "Engine.step")
 def serves_on_after_a_fault(bench: Bench) -> None:
     for at_pass in (1, 3):
         run = bench.run(needs=(MODEL,))
@@ -452,7 +452,10 @@ def serves_on_after_a_fault(bench: Bench) -> None:
         run.check_answers(but=old)
 
 
-@LEVEL.item("A stream in a pass that fails goes on with the right tokens, ends, or raises; it doesn't wait", "14")
+@LEVEL.item(
+    "A stream in a pass that fails goes on with the right tokens, ends, or raises; it doesn't wait",
+    "Engine.stream",
+)
 def stream_in_a_failed_pass(bench: Bench) -> None:
     for at_pass in (1, 3):
         run = bench.run(needs=(MODEL, STREAM))
