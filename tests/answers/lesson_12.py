@@ -1247,7 +1247,7 @@ WRONG = {
         Wrong("indices", step_with(listed=as_indices), "Are yours indices or counts?"),
         Wrong("completions in the try", completions_in_the_try, "`completions_with_token` raised an error, and your"),
         Wrong("update first", in_parts("ucpr"), "`update` before `completions_with_token`"),
-        Wrong("passes on first", in_parts("cpur"), "`pass_on` before `update`"),
+        Wrong("passes on first", in_parts("cpur"), "Call `update` first"),
         Wrong("records first", in_parts("crup"), "recorded before its tokens"),
         Wrong("never passed on", in_parts("cu"), "yours called it with nothing"),
         Wrong("updates twice", in_parts("cuupr"), "updated the scheduler twice"),

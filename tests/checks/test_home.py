@@ -99,7 +99,7 @@ def test_a_footer_shows_predictions_beside_measurements():
     reveal("03.a", 60, "steps")
     note_exercise("03.1", passed=True)
     text = str(Footer("03"))
-    assert "1 of 3 solved" in text and "60 steps" in text and "Too low by a factor of 2.0." in text
+    assert "1 of 4 solved" in text and "60 steps" in text and "Too low by a factor of 2.0." in text
     assert "02.a" not in text and "Quiz: 0 of" in text
     assert "Start page" in Footer("03")._repr_html_()
 
