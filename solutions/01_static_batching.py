@@ -56,13 +56,13 @@ print(f"\n{alone.trace.forward_calls} forward passes for {sum(map(len, alone.out
 # %% [markdown]
 """
 F is last in the queue: it waits for every token of the other five answers. And each of these passes reads all weights
-to compute a single token (lesson 00). What if a pass computed one token for each of eight requests?
+for a single new token (lesson 00). What if a pass computed one token for each of eight requests?
 
 > **batch**: several requests in the same forward pass, one row of the input tensor each. The weights are read once for
 > all rows.
 
 Here is one decode step over batches of 1, 2, 4 and 8 rows, with 64 tokens or a few more of each row in the cache.
-**Guess first:** how many times as long as with one row does it take with eight?
+**Guess first:** with eight rows, does a step take about 8 times as long as with one, about 4 times, or hardly longer?
 """
 
 # %% tags=["measured"]
@@ -129,12 +129,13 @@ Padding goes through every layer of the model just like the tokens. The mask hid
 
 Padding also shifts a short prompt to the right. Served alone, C's first token has position 0. In the rectangle it's in
 a later *column*, and by default the model takes the column as the position. Some models, such as GPT-2, would then give
-another answer. (Does ours? "Further" lets you predict it.) So our loop passes the right positions.
+another answer. (Does ours? That's a prediction in "Further".) Our loop should work for all of them, so it passes the
+right positions.
 
 > **position ids**: for each input token, its index in its own sequence, counted from 0. They tell the model the order
 > of the tokens.
 
-`positions_from_mask` computes them. (It's given; it is exercise 01.2, in "Further".)
+`positions_from_mask` computes them. It's given. (You can write it yourself in "Further": exercise 01.2.)
 """
 
 # %%
@@ -334,7 +335,8 @@ never fed back. So
 **cells computed by a wave = rows × (longest prompt + longest answer - 1).**
 
 By this formula the two waves compute 882 cells. The six prompts have 144 tokens and the answers 330. **With a pencil:**
-what share of the cells was needed? The next cell counts them. It also compares your `wave_steps` with the run.
+what share of the cells was needed? The next cell counts them. It also compares your `wave_steps` with the run, in which
+every answer does reach its limit.
 """
 
 # %%
@@ -348,6 +350,8 @@ print(f"useful: {useful} of {computed} cells, {useful / computed:.0%}; padding: 
 
 # %% [markdown]
 """
+Needed were 144 + 330 - 6 = 468 cells: the last token of each of the six answers is never fed back.
+
 ## Prove: batching changes nothing
 
 A story must not depend on which other requests share its batch. The oracle is Hugging Face `generate`, greedy, one
@@ -387,20 +391,19 @@ How much faster is one wave of eight than eight waves of one?
 """
 
 # %% tags=["measured"]
-def seconds_in_waves(limits, batch_size):
-    """The seconds your loop takes to serve the eight requests in waves of this size: the faster of two runs."""
-    taken = []
-    for _ in range(2):
-        started = perf_counter()
-        for ids, max_tokens in zip(waves(eight, batch_size), waves(limits, batch_size)):
-            generate_wave(model, ids, max_tokens, tokenizer.pad_token_id)
-        taken.append(perf_counter() - started)
-    return min(taken)
-
-def one_wave(name, limits):
-    alone_s, wave_s = (seconds_in_waves(limits, size) for size in (1, 8))
-    alone_passes, wave_passes = (wave_steps(limits, size)[-1][2] for size in (1, 8))
-    return [name, sum(limits), alone_passes, f"{alone_s:.2f}", wave_passes, f"{wave_s:.2f}", f"{alone_s / wave_s:.1f} ×"]
+def one_wave(name, limits, rounds=3):
+    """A row of the table below: your loop serves the eight requests in waves of one, and in one wave of eight."""
+    seconds = {1: [], 8: []}
+    for _ in range(rounds):  # in turn, so that a slow moment hits both; the fastest of each counts
+        for batch_size, taken in seconds.items():
+            started = perf_counter()
+            for ids, max_tokens in zip(waves(eight, batch_size), waves(limits, batch_size)):
+                generate_wave(model, ids, max_tokens, tokenizer.pad_token_id)
+            taken.append(perf_counter() - started)
+    alone_s, wave_s = map(min, seconds.values())
+    alone_passes, wave_passes = (wave_steps(limits, batch_size)[-1][2] for batch_size in seconds)
+    speedup = f"{alone_s / wave_s:.1f} ×"
+    return [name, sum(limits), alone_passes, f"{alone_s:.2f}", wave_passes, f"{wave_s:.2f}", speedup]
 
 equal_answers = one_wave("eight of 40", [40] * 8)
 print("One at a time: {} passes in {} s. In one wave: {} passes in {} s, {} as fast.".format(*equal_answers[2:]))
@@ -410,6 +413,8 @@ print("One at a time: {} passes in {} s. In one wave: {} passes in {} s, {} as f
 The wave makes 8 times fewer passes, but a pass over eight rows takes longer than one over a single row:
 
 **speedup = times fewer passes / times longer passes.**
+
+(If the speedup printed above is 8 or more, another program disturbed the measurement: run the cell again.)
 
 **Predict 01.b.** The same eight requests want 320 tokens again, but now seven of them want 20 tokens each and one wants
 180. How many times as fast as one at a time is the wave? First work out how much longer a pass over eight rows takes,
@@ -449,7 +454,8 @@ ledger(model, tokenizer, "01", with_cache_only=True)
 """
 Compare the two rows: 1.8 times fewer forward calls, but 1.9 times as many tokens computed, and 5.8 times the cache. The
 cache holds the padding and the finished rows too, and all of it is copied in each step: a `DynamicCache` makes room for
-a new column by writing the whole cache to a new tensor.
+a new column by writing the whole cache to a new tensor. So expect a speedup below 1.8. That is static batching: fewer
+passes, paid for with 414 cells that no request needs.
 
 ## What production does
 
@@ -531,7 +537,7 @@ for variant, name in (("no mask", "attention_mask"), ("no positions", "position_
 for story, right, *answers in zip(STORIES, expected, *variants.values()):
     print(f"{story.name}: ...{story.prompt[-40:]}\n    right        | {' '.join(tokenizer.decode(right)[:80].split())}")
     for variant, answer in zip(variants, answers):
-        text = "the same" if answer == right else marked(tokenizer.decode(right)[:80], tokenizer.decode(answer)[:80])
+        text = "the same" if answer == right else marked(tokenizer.decode(right), tokenizer.decode(answer), limit=80)
         print(f"    {variant:12} | {text}")
 for key, answers in zip(("01.c", "01.d"), variants.values()):
     reveal(key, sum(answer != right for answer, right in zip(answers, expected)), "answers")
@@ -604,7 +610,7 @@ with patch.object(static_batching, "pad_left", pad_right):
     padded_right = static_batching.generate_wave(model, prompt_ids, MAX_NEW_TOKENS, tokenizer.pad_token_id, tokenizer.eos_token_id)
 for story, right, answer in zip(STORIES, expected, padded_right):
     print(f"{story.name}  right        | {' '.join(tokenizer.decode(right)[:80].split())}")
-    print(f"   padded right | {marked(tokenizer.decode(right)[:80], tokenizer.decode(answer)[:80])}")
+    print(f"   padded right | {marked(tokenizer.decode(right), tokenizer.decode(answer), limit=80)}")
 
 # %% [markdown]
 """

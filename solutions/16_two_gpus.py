@@ -6,7 +6,7 @@
 model?**
 
 85 minutes · difficulty: hard · routes: serving · prerequisites: lesson 00 (a decode step reads all weights) and lesson
-14 (serving); lesson 15 for the comparison; lessons 08 and 13 for the last section of "Further"
+14 (serving); lesson 15 for the comparison; lessons 08 and 13 for "Where do the milliseconds go?" in "Further"
 
 To run one model on two GPUs, you cut the matrices of every layer and add up the results of both halves. You build the
 cut, the sum, and a layer from both, until a whole model runs on them. At the end, you decide how eight GPUs should
@@ -45,8 +45,7 @@ Lesson 15 served one model by several replicas. That doesn't help if a single co
 bfloat16 take 140 GB, and an H100 has 80.
 
 You could give each GPU some of the layers: *pipeline parallelism*. But a token goes through the layers one after the
-other. Several batches under way keep all GPUs busy, but each token takes as long as before. The other way is to cut
-every layer.
+other, so each token takes as long as before. The other way is to cut every layer.
 
 > **tensor parallelism**: several processes, each with a GPU, compute every layer together. Each has a part of every
 > large matrix.
@@ -66,8 +65,8 @@ draw_cut_matrices(num_tokens=4, inputs=12, inner=16, outputs=12)
 """
 Nothing is sent between the two matrices. Attention works the same way: its "elements" are the heads. A process computes
 queries, keys and values of its own heads, attends with them, and multiplies by its rows of the output matrix. So its
-cache holds only its own KV heads. A head can't be cut in half, so the number of processes must divide the number of KV
-heads.
+cache holds only its own KV heads. With this cut, the number of processes must divide the number of KV heads. (If there
+are more processes, vLLM copies KV heads.)
 
 Only two sums in each layer have to be sent:
 
@@ -119,28 +118,27 @@ for world_size in (2, 4):
 """
 ## Two replicas, or one model on two GPUs?
 
-Suppose the model *does* fit on one GPU, and you have two. You can run two replicas, each of which serves half of the
-requests. Or you can cut the model in two, and both GPUs work on all requests. Both ways were measured with the course's
-engine on two H100 GPUs, with 64 requests at a time, for a model with 8 billion parameters and 32 layers, and for one
-with 0.5 billion and 24 layers. Which way decodes faster, and is it the same for both models? The steps of *one* GPU
-were measured too:
+Suppose the model *does* fit on one GPU, and you have two. You can run two replicas, each with half of the requests. Or
+you can cut the model in two, and both GPUs work on all requests. Both ways were measured with the course's engine on
+two H100 GPUs, with 64 requests at a time, for a model with 8 billion parameters and 32 layers, and for one with 0.5
+billion and 24 layers. Which way decodes faster? Here are the steps of *one* GPU, and those of the replicas:
 """
 
 # %%
 two_gpus = recorded["two_gpus"]
 NAMES = {"8 billion": "llama_8_billion", "0.5 billion": "qwen_half_billion"}
 for name, shape in NAMES.items():
-    few, many = (two_gpus[shape]["one GPU"][count]["decode_ms"] for count in ("16", "64"))
-    print(f"{name} parameters, a decode step on one GPU: {few:.2f} ms for 16 requests, {many:.2f} ms for 64")
+    one, replica = (two_gpus[shape][way]["64"]["decode_ms"] for way in ("one GPU", "two replicas"))
+    print(f"{name} parameters, a decode step: {one:.2f} ms for 64 requests; on a replica, {replica:.2f} ms for 32")
 
 # %% [markdown]
 """
-Take the 8 billion. A replica has 32 of the 64 requests, so its step is somewhere between these two. The cut model has
-all 64. For an estimate of its step:
+Take the 8 billion. The cut model has all 64 requests in one step. Estimate how long it takes, from the step of one GPU:
 
 - The layers have 7 of the 8 billion parameters, 14 GB in bfloat16. The 64 requests have 3.2 GB of keys and values.
-- An H100 reads up to 3,350 GB/s. Assume that everything else in a step takes as long as before.
-- A sum takes about 7 µs. (This is an estimate from steps of the small model with one request; "Further" shows how.)
+- An H100 reads up to 3,350 GB/s. Assume that everything else in a step takes as long as on one GPU.
+- A sum takes 7 µs. This is an assumption: the small model's steps give it, for a tensor of 2 KB ("Further" shows how).
+  Here a sum adds up 0.5 MB.
 
 Predict the ratio in decode steps: tokens per second of one model on two GPUs, divided by those of two replicas. Above
 1, the cut wins; below 1, the replicas do.
@@ -156,9 +154,9 @@ reveal("16.a", decode_ratio(two_gpus[NAMES["8 billion"]]), "times", tolerance=0.
 
 # %% [markdown]
 """
-With the pencil: each GPU reads half of the 14 GB and half of the 3.2 GB, which takes 2.6 ms less; two sums in each of
-32 layers take 0.4 ms more; 10.97 ms become about 8.85; measured: 8.84. Replicas gain little: each still reads all
-weights, and a step for 32 requests takes 9.99 ms. 9.99 / 8.84 = 1.13.
+With the pencil: each GPU reads half of 17.2 GB, which takes 2.57 ms less. The 64 sums, two in each layer, take 0.45 ms
+more. 10.97 ms become about 8.85. Measured: 8.84. A part of that agreement is luck, since neither assumption is exact.
+The replicas, which still read all weights, take 9.99 ms: 9.99 / 8.84 = 1.13.
 
 **16.c** With 0.5 billion? Its 24 layers have 0.36 billion parameters, and the 64 requests 0.3 GB of keys and values.
 """
@@ -172,17 +170,10 @@ two_gpus_table(two_gpus, NAMES)
 
 # %% [markdown]
 """
-The small model's sums cost more than the cut saves: two GPUs that share it are slower than *one*. A cut in two shortens
-a step only if reading half of the bytes takes longer than all the sums, 2 × layers × 7 µs. To beat replicas, it must
-also make up for their smaller batches: 1.0 ms for the large model. For a single request, replicas change nothing; the
-cut makes the large model's step 20 % shorter.
-
-The last column is of the whole run, prompts included. There the cut gains only 6 % for the large model, and loses 19 %
-for the small one. (Prefills weren't timed on their own, so the recording doesn't say why.)
-
-Two replicas of the large model keep 2 × (80 - 16) = 128 GB for their caches; the cut model about 142 GB, since only its
-embedding and last matrix, 1 GB each, are there twice. But nothing has to be sent between replicas, and if one is lost,
-the other remains.
+Here the halves save 0.15 ms, and 48 sums cost 0.34 ms: 3.21 ms become 3.39 (measured: 3.33). 3.10 / 3.33 = 0.93. Two
+GPUs that share the small model are slower than *one*. A cut in two shortens a step only if reading half of the bytes
+takes longer than all the sums. To beat replicas, it must also make up for their smaller batches. (The last column is of
+the whole run, prompts included. There the cut gains only 6 % for the large model, and loses 19 % for the small one.)
 """
 
 # %% [markdown]
@@ -251,15 +242,18 @@ predict("16.b", ...)  # elements
 **Exercise 16.2: `all_reduce(tensor, worker)`.** All workers call it at the same time, each with its own tensor; the
 shapes and types are equal. Return the sum.
 
-- The result is a new tensor of the same shape and type, also if there is only one worker. Everything that was sent has
-  been received. What is sent has the type of the tensor.
-- **Bytes**: a worker sends at most 2 (N - 1) / N of the bytes of its tensor. If N doesn't divide its number of elements
-  n, round up: 2 (N - 1) * ceil(n / N) elements. n may be less than N.
+- The result is a new tensor of the same shape and type, also if there is only one worker. The worker's own tensor
+  doesn't change. Everything that was sent has been received. What is sent has the type of the tensor.
+- **Bytes**: a worker sends at most 2 (N - 1) * ceil(n / N) elements, where n is the number of elements of its tensor. n
+  may be less than N.
 - **Bits**: every worker returns the same bits. Float sums depend on their order, and two workers that differ in the
   last bit could choose different tokens. (Rounding may put them a little off the exact sum.)
 
 Example: two workers with [1, 2, 3, 4] and [10, 20, 30, 40]. Both return [11, 22, 33, 44], and each sends two elements
 twice.
+
+`tensor.flatten().tensor_split(N)` returns N parts, which are views, of at most ceil(n / N) elements each. Some are
+empty if n is less than N. `torch.cat(parts).view(tensor.shape)` puts them together again.
 """
 
 # %% exercise="16.2"
@@ -286,8 +280,10 @@ draw_all_reduce(record_all_reduce(all_reduce, 4))
 
 # %% [markdown]
 """
-However many workers there are, none sends more than twice its tensor, apart from rounding up. What grows is the number
-of messages that follow one another: 2 (N - 1) in a ring. For short tensors, the waits count more than the bytes.
+However many workers there are, none sends more than twice its tensor, apart from rounding up. What grows in a ring is
+the number of messages that wait for one another: 2 (N - 1). If yours sends each part straight to its owner, only the
+second round waits for the first. (The picture shows one message of each worker in a step, so it hides the difference.)
+For short tensors, the waits count more than the bytes.
 """
 
 # %% [markdown]
@@ -358,79 +354,67 @@ for what, (*_, third) in {"your sums": answers[0], "no sums, worker 0": without_
 # %% [markdown]
 """
 Half a layer computes without an error. But it returns only a part of every sum, and the layers after it take that for
-the whole.
-
-With the sums, what does each worker send for one token of a pass? The model has 8 layers, a token's vector between
-layers has 256 elements, and an element has four bytes.
-"""
-
-# %%
-own, whole = (sum(each.numel() for each in one.model.layers.parameters()) for one in (halves[0], model))
-print(f"parameters of the layers: {own:,} of {whole:,} in each worker")
-# The last token of an answer goes through no pass.
-num_tokens = sum(len(tokenizer(prompt).input_ids) + len(answer) - 1 for prompt, answer in zip(PROMPTS, answers[0]))
-print(f"bytes that each has sent for one token: {[round(worker.sent_bytes / num_tokens) for worker in workers]}")
-
-# %% [markdown]
-"""
-Two sums in each of 8 layers: 16. Each adds up 256 elements a token, and a worker sends 2 (N - 1) / N = 1 times as many:
-16 × 256 × 4 = 16,384 bytes. A worker has a little more than half of the layers' parameters, because the norms stay
-whole.
+the whole. The two workers' parts differ, so each writes its own gibberish.
 
 ## Decide: eight GPUs for 70 billion parameters
 
 Back to the model that doesn't fit on one GPU. It has 80 layers and 8 KV heads. You have eight H100s and 64 requests of
-4,096 tokens, prompt and answer together, with 86 GB of keys and values. You can form groups of GPUs, and cut one
+5,120 tokens, prompt and answer together, with 107 GB of keys and values. You can form groups of GPUs, and cut one
 replica of the model over each group: eight groups of 1, four of 2, two of 4, or one of 8.
 
 **Guess first:** which of these hold the model and all requests? And which of those decodes fastest? The next cell
-computes both from sizes alone. Its steps are lower bounds: reading at full bandwidth and the sums, nothing else.
+computes both from sizes alone. Reading is at full bandwidth, so its column is a lower bound. The sums are an
+assumption: the same 7 µs, and the bytes that each GPU sends at 450 GB/s, the data sheet's NVLink in one direction.
 """
 
 # %%
 layers, width, keys, inner, vocabulary = 80, 8192, 1024, 28672, 128256  # Llama with 70 billion parameters, bfloat16
 layers_gb = 2e-9 * layers * (2 * width * width + 2 * width * keys + 3 * width * inner)
 last_gb = 2e-9 * width * vocabulary  # the last matrix, which isn't cut; the embedding is as large
-caches_gb = 2e-9 * 2 * layers * keys * 4096 * 64
+caches_gb = 2e-9 * 2 * layers * keys * 5120 * 64 / 8  # on each GPU, however they are grouped
 
 
-def step_ms(group, sum_us):
-    """A decode step of groups of this size, if a sum takes so many microseconds."""
-    gb_read = layers_gb / group + caches_gb / 8 + last_gb  # an eighth of the caches, however grouped
-    return gb_read / 3.35 + 2 * layers * sum_us / 1000
+def read_ms(group):
+    """What a decode step reads on each GPU, in groups of this size."""
+    return (layers_gb / group + caches_gb + last_gb) / 3.35
+
+
+def sums_ms(group):
+    sent = 2 * (group - 1) / group * 2 * width * 8 * group  # bytes, for 8 requests on each GPU of the group
+    return 2 * layers * (7 + sent / 450e3) / 1000
 
 
 rows = []
 for group in (1, 2, 4, 8):
-    stored_gb = layers_gb / group + caches_gb / 8 + 2 * last_gb
-    steps = [f"{step_ms(group, sum_us):.1f}" for sum_us in (7, 3.5 * 2 * (group - 1))]
+    stored_gb = layers_gb / group + caches_gb + 2 * last_gb
+    steps = [f"{read_ms(group):.1f}", f"{read_ms(group) + sums_ms(group):.1f}"]
     rows.append([f"{8 // group} × {group}", f"{stored_gb:.0f}", *(steps if stored_gb < 80 else ["doesn't fit"] * 2)])
 Table(
-    columns=["groups × GPUs", "GB on each GPU", "step, ms, with sums of 7 µs", "step, ms, with 3.5 µs a message"],
+    columns=["groups × GPUs", "GB on each GPU", "reading, ms", "reading and sums, ms"],
     rows=rows,
-    caption="70 billion parameters, 64 requests of 4,096 tokens, eight H100s: computed, not measured",
+    caption="70 billion parameters, 64 requests of 5,120 tokens, eight H100s: computed, not measured",
 )
 
 # %% [markdown]
 """
-Each GPU has an eighth of the caches in any case, but groups of 2 don't have enough room next to the weights. Of the
-two setups that fit, the group of 8 wins clearly if its sums take no longer than those of two GPUs. But in a ring of 8,
-a sum is 14 messages one after the other instead of 2. If each takes half of the 7 µs (last column), the lead is nearly
-gone.
+Each GPU has an eighth of the caches in any case, but groups of 2 don't have enough room for that next to the weights.
+Of the two setups that fit, the group of 8 wins clearly, if its sums hardly take longer than those of a group of 4. But
+in a ring of 8, a sum is 14 messages one after the other, and in a ring of 4 only 6.
 
-**With a pencil:** how long may a sum in the group of 8 take before two groups of 4, with sums of 7 µs, are as fast?
-Start from the third column: how large is the difference, and how many sums share it?
+**With a pencil:** how much longer may a sum take in the group of 8 than in the groups of 4, before both setups are as
+fast? Start from the third column: how large is the difference, and how many sums share it?
 """
 
 # %%
-lead = step_ms(4, 7) - step_ms(8, 7)
-print(f"{lead:.1f} ms for {2 * layers} sums: {1000 * lead / (2 * layers):.0f} µs more than 7 µs for each")
+lead = read_ms(4) - read_ms(8)
+print(f"{lead:.1f} ms for {2 * layers} sums: {1000 * lead / (2 * layers):.0f} µs for each")
 
 # %% [markdown]
 """
-So one measurement decides: the time of a sum over your GPUs. If the eight are in two machines with a slow link between
-them, two groups of 4 may well win. And where both are nearly equal, two groups have an advantage that no step shows: if
-a GPU is lost, half of the streams go on.
+If a message takes half of the 7 µs, eight more take 28 µs: in rings, the lead would be nearly gone. Engines avoid rings
+inside one host ("What production does", at the end). So one measurement decides: the time of a sum over your GPUs. If
+the eight are in two machines with a slow link between them, two groups of 4 may well win. And where both are nearly
+equal, two groups have an advantage that no step shows: if a GPU is lost, half of the streams go on.
 """
 
 # %% [markdown]
@@ -469,10 +453,11 @@ quiz("16")
 
 ### Beat the ring
 
-Write an all-reduce that is faster than the ring for both sizes: the short tensor of a single decode and the long one of
-a prefill. Eight workers are timed on simulated links. Each message costs its sender 2 µs and its bytes at 50 GB/s, and
-arrives 5 µs later. The limit on the bytes doesn't apply here, but all workers must still return the same bits. Which of
-these numbers matters most for which size?
+Eight workers are timed on simulated links. Each message costs its sender 2 µs and its bytes at 50 GB/s, and arrives
+5 µs later. There are two baselines: the ring, and an all-reduce that sends each part straight to its owner. Write one
+that is faster than both for the short tensor of a single decode, and not slower than the faster one for the long tensor
+of a prefill. The limit on the bytes doesn't apply here, but all workers must still return the same bits. Which of these
+numbers matters most for which size?
 """
 
 # %%
@@ -506,9 +491,26 @@ with parallel_engine(partial(load_model, None), config) as engine:
 
 # %% [markdown]
 """
-### What the busiest worker sends
+### What a worker sends
 
-Is a ring worth the trouble? For a tensor of 4096 elements:
+When your code ran the whole model in two halves, what did each worker send for one token of a pass? The model has 8
+layers, a token's vector between layers has 256 elements, and an element has four bytes.
+"""
+
+# %%
+own, whole = (sum(each.numel() for each in one.model.layers.parameters()) for one in (halves[0], model))
+print(f"parameters of the layers: {own:,} of {whole:,} in each worker")
+# The last token of an answer goes through no pass.
+num_tokens = sum(len(tokenizer(prompt).input_ids) + len(answer) - 1 for prompt, answer in zip(PROMPTS, answers[0]))
+print(f"bytes that each has sent for one token: {[round(worker.sent_bytes / num_tokens) for worker in workers]}")
+
+# %% [markdown]
+"""
+Two sums in each of 8 layers: 16. Each adds up 256 elements a token, and a worker sends 2 (N - 1) / N = 1 times as many:
+16 × 256 × 4 = 16,384 bytes. A worker has a little more than half of the layers' parameters, because the norms stay
+whole.
+
+Is an even division worth the trouble? For a tensor of 4096 elements:
 """
 
 # %%
@@ -608,6 +610,9 @@ What the estimate does explain is why two GPUs aren't twice as fast: only the fi
   and those of `CUTS` in `lessons_lib/serving/tensor_parallel.py`.
 - **vLLM**, cuts: `ColumnParallelLinear` and `RowParallelLinear` in `vllm/model_executor/layers/linear.py`; the sum is
   `tensor_model_parallel_all_reduce`. `--tensor-parallel-size 2` is all you have to say.
+- **vLLM**, short tensors inside one host: `CustomAllreduce` in
+  `vllm/distributed/device_communicators/custom_all_reduce.py` takes the place of a ring. GPUs read each other's tensors
+  directly, in one or two rounds.
 - **vLLM**, processes: one scheduler for all of them. `vllm/v1/executor/multiproc_executor.py` sends its decisions to
   the workers. Ours lets every process schedule for itself, and checks that all did the same.
 

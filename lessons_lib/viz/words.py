@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from difflib import Match, SequenceMatcher
 from html import escape
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 START, END = "»", "«"
 CHANCE = 2  # so few equal words between two differences are equal by chance
@@ -17,22 +17,28 @@ SHOWN = 12  # tokens that a long list shows of a difference
 STYLE = "background:#FFC48C;color:#111;padding:0 0.15em;border-radius:0.2em"
 
 
-def marked(right: str | Sequence[object], other: str | Sequence[object]) -> str:
+def marked(right: str | Sequence[object], other: str | Sequence[object], limit: int | None = None) -> str:
     """Another text, with the words marked in which it differs from the right one; or another list of tokens.
 
     Args:
         right, other: two texts, or two lists of tokens. A long list is cut where it is equal, and has no marks where
             nothing is equal.
+        limit: if `other` is a text with more characters, compare and show only so many, in whole words. A text that
+            was cut doesn't end.
 
     Returns:
         `other`, with `»` and `«` around each difference. Where words of `right` are missing, it says so;
         but a list just ends.
     """
     if isinstance(right, str) and isinstance(other, str):
-        words = other.split()
+        right_words, words = right.split(), other.split()
+        is_cut = limit is not None and len(" ".join(words)) > limit
+        if limit is not None and is_cut:
+            right_words, words = _beginning(right_words, limit), _beginning(words, limit)
         return " ".join(
             part if is_equal else f"{START}{part}{END}"
-            for start, end, is_equal, missing in _parts(right.split(), words)
+            for start, end, is_equal, missing in _parts(right_words, words)
+            if start < len(words) or not is_cut
             for part in [" ".join(words[start:end]) or _told(missing, end == len(words))]
         )
     texts = list(map(repr, other))
@@ -77,6 +83,12 @@ def _parts(right: list[str], other: list[str]) -> list[tuple[int, int, bool, int
         if (a, b) != (next_a, next_b):
             parts.append((b, next_b, index % 2 == 1, next_a - a if b == next_b else 0))
     return parts
+
+
+def _beginning(words: list[str], limit: int) -> list[str]:
+    """As many of the words as fit in so many characters, with the spaces between them."""
+    ends = accumulate(len(word) + 1 for word in words)
+    return words[: sum(end - 1 <= limit for end in ends)]
 
 
 def _told(missing: int, is_end: bool) -> str:

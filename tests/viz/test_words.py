@@ -49,6 +49,23 @@ def test_tokens(right, other, says):
     assert marked(right, other) == says
 
 
+@pytest.mark.parametrize(
+    "other, says",
+    [
+        (STORY, "The old dog ran"),
+        (STORY.removesuffix(" and saw a big red boat"), "The old dog ran"),
+        ("The old dog ran", "The old dog ran »ends here«"),
+        (STORY.replace("river", "house"), "The old dog ran"),
+        (STORY.replace("ran", "wandered"), "The old dog"),  # "wandered" is cut off, so nothing ends
+        ("The cat sat down and slept", "The »cat sat down«"),
+        (STORY.replace("to the river and saw a", ""), "The old dog ran"),
+        ("Then a big red boat came", "»Then a big red«"),  # as in the part of the right text that is shown
+    ],
+)
+def test_a_text_that_is_cut_does_not_end(other, says):
+    assert marked(STORY, other, limit=17) == says
+
+
 def test_without_the_marks_the_text_is_the_same():
     for other in (STORY.replace("dog", "cat"), "The river", STORY[::-1], STORY + STORY):
         assert re.sub("[»«]", "", marked(STORY, other)).removesuffix(" ends here") == other

@@ -79,13 +79,13 @@ def _run_wave(attempt, case: WaveCase, want):
             return call(attempt, model, *arguments, case=str(case)), seen
         except (RuntimeError, ValueError, IndexError, TypeError, AttributeError) as error:
             if not isinstance(error, NotImplementedError):
-                name_wrong_inputs(
-                    case,
-                    want,
-                    seen,
-                    len(seen.shapes),
-                    f" PyTorch said: {str(error)[:120]}" if _is_from_pytorch(error) else "",
-                )
+                said = f" PyTorch said: {str(error)[:120]}" if _is_from_pytorch(error) else ""
+                try:
+                    name_wrong_inputs(case, want, seen, len(seen.shapes), said)
+                except Mistake as mistake:
+                    if not said:
+                        mistake.__context__ = None  # `error` only followed from it, and in another line
+                    raise
                 _name_endless_wave(case, want, seen)
                 _name_wrong_argmax(case, seen, error)
             raise

@@ -40,8 +40,7 @@ EXERCISES = [
             "finished parts. In a ring, each worker sends only to the one on its right and receives only from the one "
             "on its left, and a round has N - 1 steps. Start by sending part `rank`; in the next step, send the part "
             "that you have just received and added to. After N - 1 steps, the part that you added to last is "
-            "complete. The second round goes on the same way, but what arrives *replaces* the part. "
-            "`tensor.flatten().tensor_split(N)` makes N parts that differ by at most one element.",
+            "complete. The second round goes on the same way, but what arrives *replaces* the part.",
             "`parts = list(tensor.flatten().tensor_split(size))`. First round, for `step in range(size - 1)`: "
             "`worker.send(right, parts[(rank - step) % size])`; then `own = (rank - step - 1) % size` and `parts[own] "
             "= parts[own] + worker.receive(left)`. Second round, the same range: `worker.send(right, parts[(rank + 1 - "
