@@ -4,7 +4,7 @@
 
 **Many requests begin with the same text. Does each of them have to compute and store it?**
 
-85 minutes · difficulty: hard · routes: serving · prerequisites: lesson 10 (memory pressure)
+85 minutes · difficulty: medium · routes: serving · prerequisites: lesson 10 (memory pressure)
 
 Lesson 10 took blocks back when there were too few of them. It's better to need fewer. In this lesson, sequences with
 the same beginning (the same *prefix*) share the blocks that hold it: the pool finds blocks by their contents, counts
@@ -33,11 +33,13 @@ from lessons_lib.scheduling import (
     always_swap,
     fork,
     never_swap,
+    take_cached,
 )
 from lessons_lib.viz.stepper import Stepper
 from lessons_lib.viz.pressure import draw_free_queue, draw_pressure
 from lessons_lib.viz.source import show_source
 from lessons_lib.viz.tables import Table
+from lessons_lib.viz.words import marked
 
 model, tokenizer = load_model(device="cpu")  # float32, so that answers can be compared token by token
 END = frozenset({tokenizer.eos_token_id})
@@ -86,28 +88,10 @@ Sharing takes three things:
 2. **Count.** Several sequences may use a block, so it becomes free only when the last of them is done with it.
 3. **Copy.** A sequence must not write to a block that others use. It gets a copy of its own first.
 
-Why can't a block be found by its 16 tokens alone? Because from the second layer on, a key depends on all tokens before
-it:
-"""
-
-# %%
-def second_block_keys(token_ids):
-    """Keys of tokens 16 to 31 of a sequence, in all layers."""
-    runner, sequence = ModelRunner(model, 2, BLOCK), Sequence("A", token_ids, 1, blocks=[0, 1])
-    runner.forward(SchedulerOutput(num_scheduled_tokens={sequence: 32}))
-    return [keys[1] for keys in runner.cache.keys]
-
-
-tail = beginning[16:32]
-one, other = second_block_keys(beginning[:16] + tail), second_block_keys(beginning[1:16] + beginning[:1] + tail)
-for layer, (keys, other_keys) in enumerate(zip(one, other)):
-    print(f"layer {layer}: keys of the same 16 tokens after two different beginnings differ by up to {(keys - other_keys).abs().max():.1f}")
-
-# %% [markdown]
-"""
-In the first layer (layer 0), a key depends only on its own token and position. In all later layers it also depends on
-the tokens before it. So a block's identifier has to cover all tokens up to the end of that block. Storing all of them
-for each block would be wasteful. A hash is short, and hashes can be chained.
+Why can't a block be found by its 16 tokens alone? In the first layer, a key depends only on its own token and position.
+In all later layers it also depends on the tokens before it. So a block's identifier has to cover all tokens up to the
+end of that block. (You'll see what happens otherwise.) Storing all of them for each block would be wasteful. A hash is
+short, and hashes can be chained.
 
 > **block hash**: the hash of a full block's tokens together with the hash of the block before it. Equal hashes mean
 > equal tokens from the start of the sequence to the end of the block.
@@ -122,8 +106,9 @@ with the same block hash as another user's prompt would read from that user's ca
 
 **Exercise 11.1.** Write `block_hash(parent, token_ids)`. `parent` is the hash of the previous block, 32 bytes, or `b""`
 for the first block. `token_ids` is a list of ints, the tokens of one full block, of any size. Return the hash, 32
-`bytes`. It must depend on all of `parent`, on every token and its position, and on nothing else: the same arguments
-give the same hash in every call and in every process. Token ids may be as large as 200,000. Don't change the list.
+`bytes`, by SHA-256. It must depend on all of `parent`, on every token and its position, and on nothing else: the same
+arguments give the same hash in every call and in every process. Token ids may be as large as 200,000. Don't change the
+list.
 
 Example: the blocks `[1, 2, 34, 5]`, `[5, 34, 2, 1]` and `[12, 3, 4, 5]` have three different hashes after the same
 parent. After another parent, `[1, 2, 34, 5]` has a fourth.
@@ -139,24 +124,6 @@ from lessons_lib.kv_cache.prefix_cache import block_hash
 
 # %% [markdown]
 """
-Here are the hashes of all full blocks of three of the prompts, the first eight hex digits of each:
-"""
-
-# %%
-def hashes_of(token_ids):
-    hashes = []
-    for start in range(0, len(token_ids) // BLOCK * BLOCK, BLOCK):
-        hashes.append(block_hash(hashes[-1] if hashes else b"", token_ids[start : start + BLOCK]))
-    return hashes
-
-
-for sequence in together[1::2]:
-    print(f"{sequence.id}: {len(sequence.prompt_ids)} tokens:", *(one.hex()[:8] for one in hashes_of(sequence.prompt_ids)))
-
-# %% [markdown]
-"""
-The first three hashes are the same. From the fourth block on, the stories differ, and so do their hashes.
-
 ## Build 2: count the users
 
 In lesson 03's pool, every block in use belonged to one request. Now several sequences may use the same block, so the
@@ -237,8 +204,8 @@ from lessons_lib.kv_cache.prefix_cache import SharedBlockPool
 Your pool keeps the contents of free blocks, but it doesn't know what they are. Now each full block that has been
 computed gets its hash, and two tables lead from blocks to hashes and back.
 
-> **prefix cache**: full blocks that can be found by their hashes, whether or not a sequence uses them, so that a new
-> sequence can begin with the blocks that hold its first tokens.
+> **prefix cache**: full blocks that can be found by their hashes (*cached blocks*), whether or not a sequence uses
+> them, so that a new sequence can begin with the blocks that hold its first tokens.
 
 > **eviction**: losing the contents of a cached block because the block is allocated for something else. The usual order
 > is *least recently used* first, which is the order of your free queue.
@@ -313,7 +280,8 @@ X ended, then b's. The first block of the beginning, a's, would be evicted last.
 ## Start from what is cached
 
 A new sequence starts with the blocks that `match_prefix` has found for it: they are touched, they become its first
-blocks, and their tokens count as computed. The library's `take_cached` does that.
+blocks, and their tokens count as computed. The library's `take_cached` does that. (You can write
+it yourself in "Further".)
 
 Let's serve a prompt of exactly three blocks, the first 48 tokens of the common beginning, with your hashes and your
 pool. X computes it and ends. Then Y comes with the same prompt, and all three blocks are still there.
@@ -342,13 +310,68 @@ print("the same answer:", x.output_ids == y.output_ids)
 If all 48 tokens counted as computed, nothing would be left to compute. But then there are no logits to choose the first
 token of the answer from! Engines have crashed here ([vLLM](https://github.com/vllm-project/vllm/issues/53706),
 [nano-vllm](https://github.com/GeeeekExplorer/nano-vllm/issues/144)). So the last known token is always computed.
+Look at the `min` in the last line:
+"""
 
+# %%
+show_source(take_cached)
+
+# %% [markdown]
+"""
 And why the copy? The key of token 47 goes to a cache slot in the third block. That block has a hash, so your
-`is_writable` says no: other sequences may find it and read it. (Would an equal key do harm? In another batch it may
-differ in its last digits. So the rule has no exception.) Y gets a copy of the block, and writes there.
+`is_writable` says no: other sequences may find it and read it. (Would the same key do harm? In another batch its last
+digits may differ, so an answer could depend on who came later. The rule has no exception.) Y gets a copy of the block,
+and writes there.
 
 > **copy-on-write**: sharing something until one of its users wants to change it. That user gets a copy, and the others
 > keep the original.
+
+### What happens with a careless hash
+
+Tom's story and Lily's differ in their first block, and go on with the same second one. A careless hash covers the
+tokens of its own block and leaves out `parent`. Tom's story is served first, then the beginning of Lily's, then all of it.
+
+**Guess first:** Lily's story now begins with her own first block, followed by Tom's second one. Does the careless hash
+give an error, gibberish, or a story? Words between » and « differ from the right answer.
+"""
+
+# %%
+tom, lily, rain = (
+    tokenizer(text).input_ids[:BLOCK]
+    for text in (
+        "Tom was a big brown dog. He lived in a house with a red door",
+        "Lily was a small white cat. She lived in a box with a blue roof",
+        " One day it began to rain. It rained and rained, and there",
+    )
+)
+then = tokenizer(" Then").input_ids
+
+
+def answers_with(block_hash):
+    limits = dict(max_num_seqs=1, max_num_batched_tokens=64)
+    scheduler = PreemptiveScheduler(PrefixCache(12, BLOCK), **limits, block_hash=block_hash)
+    runner, answers = ModelRunner(model, 12, BLOCK), []
+    for prompt in (tom + rain + then, lily + then, lily + rain + then):
+        sequence = Sequence("one", prompt, 18, END)
+        steps = serve_recorded(runner, scheduler, [sequence])
+        answers.append(tokenizer.decode(sequence.output_ids))
+    return answers[0], answers[2], steps[0].hits["one"]
+
+
+def careless_hash(parent, token_ids):
+    return block_hash(b"", token_ids)
+
+
+toms, right, found = answers_with(block_hash)
+_, careless, careless_found = answers_with(careless_hash)
+print(f"Tom: {tokenizer.decode(tom + rain + then)}{toms}\n")
+print(f"Lily, your hash, {found} tokens found: {tokenizer.decode(lily + rain + then)}{right}\n")
+print(f"Lily, careless hash, {careless_found} tokens found: … Then {marked(right, careless)}")
+
+# %% [markdown]
+"""
+Nothing crashes. The same tokens are in both second blocks, yet Tom's keys depend on what came before them, and Lily's
+story goes on as his did. In a server, another user's prompt has changed your answer.
 
 ## Build 4: copy before a write
 
@@ -369,8 +392,9 @@ write to the block `sequence.blocks[index]`, and `pool.is_writable` says that it
 - The pool counts each block exactly as often as tables contain it.
 
 Return `BlockCopy(COPY, source, target)`: the contents of block `source` have to be copied to block `target` before the
-sequence writes. (`copy_blocks` does that, as in lesson 10, before the forward pass; you copy nothing yourself, and
-`source` may be free by then.) If no block is free, raise `OutOfBlocks` and change nothing at all.
+sequence writes. (`copy_blocks` does that, as in lesson 10, before the forward pass; you copy nothing yourself. By then,
+`source` may be free, or even belong to another sequence: copies are made in order, and all of them before any new key
+is written.) If no block is free, raise `OutOfBlocks` and change nothing at all.
 
 Example with four blocks. X and its fork Y have blocks 0 and 1, each with a count of 2, and the free queue is 2, 3. Then
 `copy_before_write(pool, y, 1)` returns `BlockCopy(COPY, 1, 2)`. Now Y has 0 and 2, blocks 1 and 2 have a count of 1,
@@ -385,19 +409,16 @@ from lessons_lib.scheduling.shared_blocks import copy_before_write
 
 # %% [markdown]
 """
-First X and its fork, in the picture, too; then X alone:
+Your answer on paper, and the pool's:
 """
 
 # %%
-pool = PrefixCache(4, BLOCK)
-x = Sequence("X", list(range(30)), 5, blocks=pool.allocate(2), num_computed_tokens=30)
-y = fork(pool, x, "Y")
-states = [queue_state(pool, f"X and its fork Y; is block 1 writable? {pool.is_writable(1)}")]
-block_copy = copy_before_write(pool, y, index=1)
-states.append(queue_state(pool, f"Y gets a copy of block 1: Y has {y.blocks}, X has {x.blocks}"))
-pool.free(x.blocks)
-states.append(queue_state(pool, "X ends"))
-print("X and its fork Y:", block_copy)
+def hashes_of(token_ids):
+    hashes = []
+    for start in range(0, len(token_ids) // BLOCK * BLOCK, BLOCK):
+        hashes.append(block_hash(hashes[-1] if hashes else b"", token_ids[start : start + BLOCK]))
+    return hashes
+
 
 pool = PrefixCache(4, BLOCK)
 x = Sequence("X", list(range(32)), 5, blocks=pool.allocate(2), num_computed_tokens=31)
@@ -406,12 +427,61 @@ for block, one in zip(x.blocks, hashes_of(x.prompt_ids)):
 copy_before_write(pool, x, index=1)
 print(f"X alone: free queue {list(pool.free_queue)}; found afterwards: {pool.match_prefix(hashes_of(x.prompt_ids))}")
 YOURS["copy_before_write"] = copy_before_write  # for all runs below
-draw_free_queue(states)
 
 # %% [markdown]
 """
-X alone leaves block 1 free, at the end of the queue, where its hash still finds it. In most runs copies are rare: new
-tokens go into a block after the shared ones. ("Further" has a run with more of them: four samples of one prompt.)
+X alone leaves block 1 free, at the end of the queue, where its hash still finds it.
+
+### Four samples of one prompt
+
+B's prompt has 62 tokens. We want four answers to it, so X, Y and Z are forks of B. Random sampling comes in lesson 12;
+here, each of the four answers begins with a different one of the four likeliest tokens. The last block of the prompt
+has room for two more tokens, and all four sequences are about to write to it.
+
+**11.e** How many block copies does the first step after the fork need?
+
+**11.d** Some steps later, each has 70 tokens, 69 of them computed. Apart, they would use 4 × 5 = 20 blocks of 16. How
+many do the four use together, if everything that can be shared is stored only once?
+"""
+
+# %%
+predict("11.e", ...)  # copies
+predict("11.d", ...)  # blocks
+
+# %%
+pool = PrefixCache(24, BLOCK)
+scheduler = PreemptiveScheduler(pool, max_num_seqs=4, max_num_batched_tokens=64, **YOURS)
+runner = ModelRunner(model, 24, BLOCK)
+b = next(sequence for sequence in six_stories() if sequence.id == "B")
+b.max_new_tokens = 20
+scheduler.add(b)
+scheduler_output = scheduler.schedule()
+likeliest = runner.forward(scheduler_output)[0].topk(4).indices.tolist()
+scheduler.update(scheduler_output, likeliest[:1])
+samples = [b]
+for id, token in zip("XYZ", likeliest[1:]):
+    sample = fork(pool, b, id)  # only counts: one more user of each block
+    sample.output_ids[-1] = token  # chosen, but not computed yet
+    scheduler.add(sample)
+    samples.append(sample)
+first_step = recorded_step(runner, scheduler)
+copies = [f"{block_copy.source} → {block_copy.target}" for block_copy in first_step.block_copies]
+print(f"block copies in the first step after the fork: {', '.join(copies)}")
+reveal("11.e", len(copies), unit="copies")
+while b.num_computed_tokens < 69:
+    recorded_step(runner, scheduler)
+reveal("11.d", len(pool.used), unit="blocks")
+while scheduler.has_unfinished():
+    recorded_step(runner, scheduler)
+for sample in samples:
+    print(f"{sample.id}: …he asked his friend the duck{tokenizer.decode(sample.output_ids)}")
+draw_pressure(first_step)
+
+# %% [markdown]
+"""
+The picture shows the first step after the fork. The last sequence that still uses the old block is its only user, and
+needs no copy. The first three blocks of the prompt are stored once. The fourth has room for the first tokens of the
+answer, so it differs, and so does the fifth: 3 + 4 × 2 = 11.
 
 ## The six stories with a common beginning
 
@@ -451,19 +521,13 @@ print(f"prefill tokens: {prompt_tokens} without sharing, {prompt_tokens - saved}
 Not 5 × 48 = 240. A found nothing, because it was the first. B found nothing either: it was admitted in the same step as
 A, and a block gets its hash only once it has been computed. So B computed and stored the common beginning again, in
 three blocks of its own, which get no hashes: A's blocks have them (see `cache_full_block`). C to F start with A's three
-blocks. Here is the step in which F is admitted:
-"""
+blocks. ("Further" has the whole run, step by step.)
 
-# %%
-draw_pressure(next(step for step in sharing_steps if "F" in step.admitted))
-
-# %% [markdown]
-"""
 ## Measure
 
 What a user notices is how long the first token takes. These times were recorded on a GPU, with a model of the shape of
-Llama 3.1 (8 billion parameters). A request consists of a document and a question of 64 tokens, and finds nothing in the
-cache:
+Llama 3.1 (8 billion parameters). Each request is a document followed by a question of 64 tokens. Nothing is in the
+cache yet:
 """
 
 # %%
@@ -503,8 +567,9 @@ Table(
 # %% [markdown]
 """
 The first question pays for the document, and those after it don't. Their first token still comes later if the document
-is longer: their 64 tokens attend to all of it, and the pool has to find all of its blocks. ("Further" times your pool on
-this machine.)
+is longer: their 64 tokens attend to all of it, and the pool has to find all of its blocks. And no step is free: even 64
+tokens need all weights read from memory once, 16 GB, which takes about 5 ms on this GPU. So a short document saves
+little. ("Further" times twelve requests with and without sharing on this machine.)
 
 ## What is still wrong
 
@@ -567,6 +632,17 @@ What the lesson doesn't need. It isn't part of its 85 minutes.
 
 The PagedAttention paper describes sharing and copy-on-write in section 4.4.
 """
+
+# %% [markdown]
+"""
+### Before a write
+
+Here the scheduler makes room for a sequence's next tokens. Before a write it calls your `is_writable`, and if the
+answer is no, your `copy_before_write`. And `fork` only counts:
+"""
+
+# %%
+show_source(PreemptiveScheduler.needs_copy, PreemptiveScheduler.make_room, fork)
 
 # %% [markdown]
 """
@@ -636,85 +712,6 @@ Table(
 The time shrinks less than the tokens do: a step takes time even if it computes little. (Each story comes twice;
 the second one may also find full blocks of its own part of the prompt.)
 """
-
-# %% [markdown]
-"""
-### Several samples of one prompt
-
-Here the scheduler makes room for a sequence's next tokens. Before a write it calls your `is_writable`, and if the
-answer is no, your `copy_before_write`. And `fork` only counts:
-"""
-
-# %%
-show_source(PreemptiveScheduler.needs_copy, PreemptiveScheduler.make_room, fork)
-
-# %% [markdown]
-"""
-B's prompt has 62 tokens. We want four samples of its answer: four sequences with the same prompt, and answers that
-differ from their first token on. Each of them now has 70 tokens, 69 of them computed. If each had its own blocks, they
-would use 4 × 5 = 20 blocks of 16.
-
-**11.d** How many blocks do the four use together, if everything that can be shared is stored only once?
-"""
-
-# %%
-predict("11.d", ...)  # blocks
-
-# %% [markdown]
-"""
-Now B's prompt with four continuations. Random sampling comes in lesson 12; here, each sample begins with a different
-one of the four likeliest tokens. X, Y and Z are forks of B. The last block of the prompt has room for two more tokens,
-and all four are about to write to it.
-
-**11.e** How many block copies does the first step after the fork need?
-"""
-
-# %%
-predict("11.e", ...)  # copies
-
-# %%
-pool = PrefixCache(24, BLOCK)
-scheduler = PreemptiveScheduler(pool, max_num_seqs=4, max_num_batched_tokens=64, **YOURS)
-runner = ModelRunner(model, 24, BLOCK)
-b = next(sequence for sequence in six_stories() if sequence.id == "B")
-b.max_new_tokens = 20
-scheduler.add(b)
-scheduler_output = scheduler.schedule()
-likeliest = runner.forward(scheduler_output)[0].topk(4).indices.tolist()
-scheduler.update(scheduler_output, likeliest[:1])
-samples = [b]
-for id, token in zip("XYZ", likeliest[1:]):
-    sample = fork(pool, b, id)
-    sample.output_ids[-1] = token  # chosen, but not computed yet
-    scheduler.add(sample)
-    samples.append(sample)
-print(f"after the fork: blocks {b.blocks}, ref_count {pool.ref_count}")
-
-# %%
-fork_steps = [recorded_step(runner, scheduler)]
-copies = [f"{block_copy.source} → {block_copy.target}" for block_copy in fork_steps[0].block_copies]
-print(f"block copies in the first step after the fork: {', '.join(copies)}")
-reveal("11.e", len(copies), unit="copies")
-while b.num_computed_tokens < 69:
-    fork_steps.append(recorded_step(runner, scheduler, index=len(fork_steps)))
-num_used = len(pool.used)
-apart = sum(len(sample.blocks) for sample in samples)
-reveal("11.d", num_used, unit="blocks")
-print(f"together they use {num_used} blocks; if each had its own: {apart}")
-Stepper(lambda i: draw_pressure(fork_steps[i]), count=len(fork_steps), start=0, still=0)
-
-# %% [markdown]
-"""
-The last sequence that still uses the old block is its only user, and needs no copy. The first three blocks of the
-prompt are stored once. The fourth has room for the first tokens of the answer, so it differs, and so does the fifth: 3
-+ 4 × 2 = 11.
-"""
-
-# %%
-while scheduler.has_unfinished():
-    fork_steps.append(recorded_step(runner, scheduler, index=len(fork_steps)))
-for sample in samples:
-    print(f"{sample.id}: …he asked his friend the duck{tokenizer.decode(sample.output_ids)}")
 
 # %% [markdown]
 """
@@ -811,8 +808,8 @@ a victim too.
 """
 ### Prove it
 
-The claim: whatever is shared, copied, preempted, swapped or dropped, every request gets the answer that it would get
-alone, and no block is ever lost. After every step, `audit` checks the pool's bookkeeping: each block is either free or
+The claim: whatever is shared, copied, preempted or swapped, every request gets the answer that it would get alone,
+and no block is ever lost. After every step, `audit` checks the pool's bookkeeping: each block is either free or
 used by exactly as many sequences as its reference count says, hashes and blocks agree, and every sequence has the
 blocks that its tokens need.
 

@@ -45,6 +45,8 @@ class SlotBatch:
         return bool(self.waiting) or len(self.slots_in(RequestState.FINISHED)) < len(self.running)
 
 
+# Above the function, since lesson 02 shows its source with a question: what a prefilling row writes in this pass is
+# overwritten by its next chunk.
 def decode_all(batch: SlotBatch) -> None:
     """Compute the next token of every decoding request, all in one forward pass over all slots.
 
@@ -55,7 +57,6 @@ def decode_all(batch: SlotBatch) -> None:
         return
     tokens, positions = [[0] for _ in range(batch.slots.num_slots)], [[0] for _ in range(batch.slots.num_slots)]
     for slot, request in batch.running.items():
-        # What a prefilling row writes here will be overwritten by its next chunk.
         positions[slot] = [request.num_computed_tokens]
         if slot in decoding:
             tokens[slot] = [request.output_ids[-1]]

@@ -1413,6 +1413,7 @@ WRONG = {
         Wrong("the newest prompt", chunked(pick=-1), says="You took the newest"),
         Wrong("the lowest slot", chunked(pick=min), says="not in numerical order"),
         Wrong("row 0", chunked(slots=lambda batch: range(1)), says="A's row of the cache; yours computed slot 0."),
+        Wrong("a list of slots", chunked(slots=lambda batch: [1]), says="such as `range(2, 3)` for slot 2 alone"),
         Wrong("all rows", chunked(slots=lambda batch: range(batch.slots.num_slots)), says="yours computed slots 0, 1."),
         Wrong("appends a tensor", chunked(append=append_a_tensor), says="convert it with `int(...)`"),
         Wrong("appends a tensor of one", chunked(append=append_a_tensor_of_one), says="[tensor([63])], a list with"),

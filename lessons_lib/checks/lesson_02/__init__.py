@@ -64,11 +64,11 @@ EXERCISES = [
         reference="lessons_lib.batching.continuous_batching:prefill_chunk",
         test=check_prefill_chunk,
         hints=(
-            "`request.num_computed_tokens` is a bookmark in the prompt: the chunk starts there, and you move it to the "
-            "chunk's end.",
+            "In the example's second call, what are `tokens`, `positions` and `num_keys`? Write each in terms of "
+            "`num_computed_tokens` and the length of the chunk.",
             "Find the first prefilling slot, or return. Slice the chunk out of the prompt: at most "
-            "`batch.prefill_step` tokens from the bookmark. Call `forward` for that one slot. Move the bookmark. If it "
-            "has reached the end of the prompt, append the token.",
+            "`batch.prefill_step` tokens from `num_computed_tokens` on. Call `forward` for that one slot. Move "
+            "`num_computed_tokens` to the chunk's end. If that is the end of the prompt, append the token.",
             "`start = request.num_computed_tokens`, `end = start + len(chunk)`, then `logits = forward(batch, "
             "range(slot, slot + 1), [chunk], [list(range(start, end))], num_keys=end)`. The first token is "
             "`int(logits[0].argmax())`, if `end == len(request.prompt_ids)`.",

@@ -43,6 +43,9 @@ def _check_one_prompt(attempt, prompt_length: int, prefill_step: int, max_tokens
             except IllegalTransition as error:
                 _name_second_move(error, request, case)
                 raise
+            except AttributeError as error:
+                _name_no_range(error, case)
+                raise
             except IndexError as error:
                 if seen and seen[0].slots == [1]:
                     _name_wrong_row(error, case)
@@ -98,6 +101,15 @@ def _name_second_move(error: IllegalTransition, request: Request, case: str) -> 
             f"A has its first token and is {request.state.value}, and then your code moved it once more: {error}",
             case=case,
             idea="`request.append_token(token)` has made the transition already. Don't call `move_to` after it.",
+        ) from None
+
+
+def _name_no_range(error: AttributeError, case: str) -> None:
+    if error.name == "start" and isinstance(error.obj, list | tuple | int):
+        raise Mistake(
+            f"`forward` stopped with AttributeError: {error}.",
+            case=case,
+            idea="`slots` is a `range` of rows, such as `range(2, 3)` for slot 2 alone.",
         ) from None
 
 
