@@ -4,7 +4,7 @@
 
 **How can tokens of different requests share one row without affecting each other?**
 
-85 minutes · difficulty: medium · routes: ideas, kernels · prerequisites: lesson 00 (attention, KV cache); lesson 01
+90 minutes · difficulty: medium · routes: ideas, kernels · prerequisites: lesson 00 (attention, KV cache); lesson 01
 (positions, padding) helps
 
 A batch usually has a row for each request, filled up with padding. In this lesson all requests share a single row. An
@@ -546,7 +546,7 @@ quiz("04")
 """
 ## Further (optional)
 
-What the lesson doesn't need. It isn't part of its 85 minutes.
+What the lesson doesn't need. It isn't part of its 90 minutes.
 """
 
 # %% [markdown]

@@ -4,7 +4,7 @@
 
 **How does a GPU kernel read keys and values through a block table?**
 
-85 minutes · difficulty: hard · routes: kernels · prerequisites: lesson 03 (blocks, slots) and lesson 06 (softmax block by block)
+90 minutes · difficulty: hard · routes: kernels · prerequisites: lesson 03 (blocks, slots) and lesson 06 (softmax block by block)
 
 Lesson 06 left keys and values in their blocks. But the library's PyTorch backend still copies them in each layer: it
 calls `scaled_dot_product_attention`, which can't read through a block table. A kernel of your own can. You write it in
@@ -518,7 +518,7 @@ quiz("07")
 """
 ## Further (optional)
 
-What the lesson doesn't need. It isn't part of its 85 minutes. It has two more exercises and a stretch task.
+What the lesson doesn't need. It isn't part of its 90 minutes. It has two more exercises and a stretch task.
 """
 
 # %% [markdown]

@@ -44,6 +44,10 @@ Here is the attention of one layer, in three decodes. All keys and values must b
 bandwidth is a lower bound for any kernel. "32,8,128" means 32 query heads, 8 KV heads, head size 128: the shapes of a
 Llama with 8 billion parameters. "14,2,64" are those of a small Qwen2. Blocks hold 16 tokens and are scattered over the
 pool. (The GPU's caches held none of them. The bandwidth is that of a kernel that reads 8 GB once and sums it.)
+
+> **streaming multiprocessor**: one of the many processors of a GPU (SM), with its own arithmetic units and its own
+> small, fast memory. A program runs on one of them, and each runs several programs at the same time. We simply call it
+> a *processor*.
 """
 
 # %%
@@ -73,13 +77,14 @@ iterations, programs = 8192 // 16, 32  # of each program; one program per query 
 taken = alone.microseconds[SEVEN] / iterations  # µs
 tile = 2 * 16 * 128 * 2  # bytes: 16 keys and 16 values of one head, in bfloat16
 print(f"one sequence: {iterations} iterations of {taken:.2f} µs, one after another")
-print(f"in each of them, {programs} programs load {tile:,} bytes: {programs * tile / taken / 1e6:.2f} TB/s")
+together = programs * tile / taken / 1e6  # TB/s
+print(f"each of {programs} programs loads {tile:,} bytes per iteration: {together:.2f} TB/s in all")
 
 # %% [markdown]
 """
 For one sequence, a program has 512 iterations. In each it requests an entry of the block table, waits for it, requests
-keys and values, waits again, and computes. While it waits, it has nothing else *in flight*, on its way from memory. So
-all 32 programs together get far fewer bytes than the memory could deliver. The time of a program is
+keys and values, waits again, and computes. While it waits or computes, it has little else *in flight*, on its way from
+memory. So all 32 programs together get far fewer bytes than the memory could deliver. The time of a program is
 
 > **number of iterations × time of one iteration**
 
@@ -92,11 +97,8 @@ and this lesson has four ideas to change that product, or the number of bytes:
 | 3: matrix products on tensor cores | a shorter iteration |
 | 4: several programs for one sequence | fewer iterations in each of them, more loads in flight |
 
-Which of them pays most for one sequence, and which for 64? Write down your order now. The times come after Build 2.
-
-> **streaming multiprocessor**: one of the many processors of a GPU (SM), with its own arithmetic units and its own
-> small, fast memory. A program runs on one of them, and each runs several programs at the same time. We simply call it
-> a *processor*.
+Which of them pays most for one sequence, and which for 64? Write down your order now. The times come after Build 2, and
+a table of the four ideas after Idea 4.
 
 ## Idea 1: read each key once
 
@@ -107,7 +109,7 @@ Llama, 7 with a Qwen2's 14 over 2.
 
 ```diff
 - grid (sequences, query heads); query [HEAD_DIM]; row_max and row_sum scalars; acc [HEAD_DIM]
-+ grid (KV heads, sequences); queries [BLOCK_M, HEAD_DIM]; row_max and row_sum [BLOCK_M]; acc [BLOCK_M, HEAD_DIM]
++ grid (KV heads, sequences); queries [rows, HEAD_DIM]; row_max and row_sum [rows]; acc [rows, HEAD_DIM]
 ```
 
 So each iteration gets a tile of scores, [rows, keys], and each row has its own maximum, its own sum, and its own row of
@@ -136,8 +138,8 @@ Return four tiles of float32, in this order: the weights of these keys, [rows, k
 sum, [rows]; and `acc`, **rescaled** to the new maximum. Do *not* add the values of these keys. The kernel does that
 afterwards, with a product of weights and values.
 
-A row may not have seen a key yet, and may not see any of these either: the library's prefill kernel ("Further")
-calls the same function. The maximum of such a row stays minus infinity, and its weights and its sum are 0, not NaN.
+Some rows may have seen no key so far, and see none of these either: the library's prefill kernel ("Further") calls the
+same function. The maximum of such a row stays minus infinity, and its weights and its sum are 0, not NaN.
 
 Example, one row: `row_max` 2, `row_sum` 1.5, `acc` 20; scores [3, 1]. The new maximum is 3 and the factor 2⁻¹ = 0.5.
 The weights are [1, 0.25], the new sum is 0.75 + 1.25 = 2, and `acc` is 10.
@@ -250,15 +252,16 @@ stub's docstring describes the parameters; the ones in capitals are constants.
 - Load every key and every value of the sequence exactly once, BLOCK_N positions per iteration, in one `tl.load` of keys
   and one of values. Load no slot that holds no token: it may contain NaN.
 - BLOCK_N may be larger or smaller than BLOCK_SIZE, which needn't be a power of two.
-- The caches may be views with any strides. They may have more than 2³¹ elements, so a block's offset needs 64 bits.
-  Every other product of an index and a stride fits into 32.
+- The caches may be views: blocks, slots and heads have any strides, and the elements of one head are adjacent. They
+  may have more than 2³¹ elements, so a block's offset needs 64 bits. Every other product of an index and a stride fits
+  into 32.
 - `scale` includes log₂ e, so the scores are in base 2, as your `online_softmax` wants them.
 - Store each query head of the group once, and nothing else.
-- In 16 bits, the tiles of a `tl.dot` may have the dtype of the cache; everything else is float32. The result may then
-  be off by 0.005, and in float32 by 0.0001. (To try 16 bits without a GPU, take float16: Triton's interpreter takes the
-  bits of a bfloat16 tile for integers.)
+- Scores and output are products on tensor cores if the cache has 16 bits: the tiles that go into a `tl.dot` have its
+  dtype, and everything else is float32. The result may then be off by 0.005, and in float32 by 0.0001. (To try 16 bits
+  without a GPU, take float16: Triton's interpreter takes the bits of a bfloat16 tile for integers.)
 
-The check also counts your loads, and asks the compiler.
+The check also counts your loads, and compiles your kernel for an NVIDIA GPU to see how it multiplies. None is needed.
 
 Example: 6 query heads over 2 KV heads, contexts [40, 17], BLOCK_SIZE = 8 and BLOCK_N = 16. The grid is (2, 2). Program
 (1, 0) computes the query heads 3, 4 and 5 of sequence 0, in 3 iterations. Its second tile has the positions 16 to 31,
@@ -358,16 +361,17 @@ draw_bars(times, "µs", f"64 sequences: {even.name}", ladder_provenance, [label[
 
 # %% [markdown]
 """
-**Idea 1 alone** makes one sequence slower, for a quarter of the bytes. Its programs still have 512 iterations, and each
-iteration computes four rows: 3.1 µs instead of 1.8. The arithmetic that 32 processors shared is left to 8. With 64
-sequences there are 512 programs, enough for all processors, and the kernel gets 1.8 times as fast.
+**Idea 1 alone** makes one sequence slower, for a quarter of the bytes. Its programs still have 512 iterations, which
+is why 08.f says 0%. But an iteration doesn't take as long as before. It computes four rows: 3.1 µs instead of 1.8. The
+arithmetic that 32 processors shared is left to 8. With 64 sequences there are 512 programs, enough for all processors,
+and the kernel gets 1.8 times as fast.
 
 **Idea 2 on top of it** doesn't pay: with 32 keys, 64 sequences get 17% slower, and 256 get 13% faster. For one sequence
 an iteration takes 3.1, 6.0 and 12.3 µs with 16, 32 and 64 keys: about 190 ns per key, whatever the tile. There are
 fewer iterations, but each takes longer by about the same factor: this loop spends its time on the products and sums of
-each key. And larger tiles have a price: with 32 keys a thread needs 255 registers. A processor has 65,536, enough for
-only two such programs of 128 threads instead of four. With 64 keys the products alone would fill 256, and registers are
-spilled.
+each key, and little of it waiting for memory. And larger tiles have a price: with 32 keys a thread needs 255 registers.
+A processor has 65,536, enough for only two such programs of 128 threads instead of four. With 64 keys the products
+alone would fill 256, and registers are spilled.
 
 **Idea 3** computes the same products on tensor cores: 1.1 µs for 16 keys. An iteration with 128 keys takes only 2.1 µs.
 What is left is mostly the wait, and a larger tile waits less often. *Now* Idea 2 pays, and no register is spilled.
@@ -395,9 +399,20 @@ predict("08.c", ...)
 
 # %% [markdown]
 """
-`decode_splits_kernel` is your kernel with a few lines more (they're in "Further"), and `with_functions` makes a copy of
-it that calls your softmax. First the three stories in splits of 16 keys, so that D and B are split even though they're
-short; then the recorded times of one sequence.
+Here are the lines that change, from the kernel of Build 2 to `decode_splits_kernel`. `merge_kernel` merges the partial
+results ("Further" has it as an exercise).
+"""
+
+# %%
+from lessons_lib.kernels import group_decode
+from lessons_lib.kernels.ablations import Variant
+
+print(Variant("split", decode_splits_kernel, ((group_decode.decode_groups_kernel, decode_splits_kernel),)).diff())
+
+# %% [markdown]
+"""
+`with_functions` makes a copy of it that calls your softmax. First the three stories in splits of 16 keys, so that D and
+B are split even though they're short. Then all four ideas in the recorded times, each on top of those above it.
 """
 
 # %%
@@ -408,17 +423,23 @@ print("split and merged, equal to lesson 07 up to rounding:", torch.allclose(by_
 programs, _, loaded, longest = count(split)
 print(f"grid {split.recording.grid}; iterations of the longest program: {longest}; bytes loaded: {loaded:,}")
 reveal("08.c", 8 * triton.cdiv(8192, 512), unit="programs")
-us = {label[name]: steps[0][name]["us"] for name in (SEVEN, own, "Ideas 1 to 3, 128 keys per tile", LIBRARY)}
-draw_bars(us, "µs", f"one sequence: {alone.name}", ladder_provenance, [label[own]], ("at least", reading(alone)))
+added = {"1: one program per KV head": "Idea 1, 16 keys per tile", "3: tensor cores": "Ideas 1 and 3, 16 keys per tile"}
+added |= {"2: 128 keys per tile": "Ideas 1 to 3, 128 keys per tile", "4: splits (the library's kernel)": LIBRARY}
+rungs = [SEVEN, *added.values()]
+pairs = zip([*added, "all four"], [*rungs[:-1], SEVEN], [*rungs[1:], LIBRARY])
+rows = [[idea, *(f"{case[before]['us'] / case[after]['us']:.1f}" for case in steps)] for idea, before, after in pairs]
+display(Table(["idea added", *THREE], rows, f"Times as fast as without it. {ladder_provenance}"))
 
 # %% [markdown]
 """
 The library's kernel has all four ideas, and 128 keys per tile. It splits this sequence into parts of 512 keys: 128
-programs with 4 iterations each, instead of 8 with 64. Four iterations of 2.1 µs make 8 µs; starting, storing and
-merging take the rest of its 18 µs. Lesson 07's kernel takes 929, 52 times as long.
+programs with 4 iterations each, instead of 8 with 64, and takes 18 µs instead of 132. If its iterations took 2.1 µs as
+well, four of them would make 8 µs. The other 10 are slower iterations, starting, storing and merging: the recording
+doesn't separate them.
 
-Compare with the order that you wrote down. Idea 3 paid most where programs are many, and Idea 4 pays where they are
-few. With 64 or 256 sequences there are enough programs anyway, and the library's kernel is no faster than yours.
+Compare with the order that you wrote down. For one sequence Idea 4 pays most, for many Idea 3. With 64 or 256 sequences
+there are enough programs anyway, so splits bring nothing. And an idea's gain depends on those below it: Idea 2, worth
+1.5 to 4.4 times here, brought little or nothing before Idea 3.
 
 ## Measure
 
@@ -534,17 +555,6 @@ draw_programs(BATCHES, CONTEXTS, 8, recorded.processors, lambda batch, context: 
 Hatched cells have fewer programs than processors. And one program per processor is still few: while a program waits for
 memory, the processor can switch to another, if it has one.
 
-These are the lines that change in the kernel of Build 2:
-"""
-
-# %%
-from lessons_lib.kernels import group_decode
-from lessons_lib.kernels.ablations import Variant
-
-print(Variant("split", decode_splits_kernel, ((group_decode.decode_groups_kernel, decode_splits_kernel),)).diff())
-
-# %% [markdown]
-"""
 Here is what Idea 4 saves, for one long sequence, and for a batch that has enough programs without splits:
 """
 
@@ -976,7 +986,7 @@ constant. Registers are scarce in the prefill kernel.
 ### Choose tiles once, on purpose
 
 > **shared memory**: the small memory inside each processor, about 200 KB on an H200, where tiles wait until they're
-> used. Even closer to the arithmetic units are the *registers*, which hold the values currently in use.
+> used. Registers are even closer to the arithmetic units.
 
 Larger tiles have a price: registers and shared memory. Keys can be requested only once their block indices have
 arrived, which makes two waits in a row per iteration. Triton hides part of this by itself: with `num_stages=2`, an

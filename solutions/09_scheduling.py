@@ -4,7 +4,7 @@
 
 **A step has room for a limited number of tokens, sequences and blocks. Which requests get in?**
 
-85 minutes · difficulty: medium · routes: serving · prerequisites: lessons 02 (continuous batching), 03 (blocks) and 06
+90 minutes · difficulty: medium · routes: serving · prerequisites: lessons 02 (continuous batching), 03 (blocks) and 06
 (paged attention)
 
 So far, requests were served in the order of arrival, and nothing limited what a step computes for all of them together.
@@ -602,7 +602,7 @@ quiz("09")
 """
 ## Further (optional)
 
-What the lesson doesn't need. It isn't part of its 85 minutes.
+What the lesson doesn't need. It isn't part of its 90 minutes.
 """
 
 # %% [markdown]

@@ -8,8 +8,8 @@
 lesson 09 (the scheduler)
 
 Lesson 09 had two ways to admit a sequence. Conservative admission promises blocks that mostly go unused. Optimistic
-admission can deadlock. In this lesson the scheduler learns to take blocks back from a running sequence. Then it can be
-optimistic, and never deadlocks as long as each sequence alone fits into the pool.
+admission can deadlock. In this lesson the scheduler learns to take blocks back from a running sequence. It can then
+admit optimistically without ever deadlocking, as long as each sequence fits into the pool on its own.
 """
 
 # %%
@@ -279,7 +279,8 @@ Victims differ in three ways, and in any combination:
   to tokens.
 - It runs, or it waits and has blocks all the same (lesson 11 has such sequences). Then it keeps its place in the queue.
 - `victim.swapped`, a list of blocks of another memory, is empty, or the victim's keys and values have been copied
-  there. Then its blocks are taken just the same, but it will go on where it was.
+  there. Its blocks are taken all the same, but when it's admitted again it goes on where it was: nothing is computed
+  twice.
 
 Example: blocks of 4, none is free, first come, first served. A and B run, C and D wait. B has 5 prompt tokens and 4
 answer tokens, 8 of these 9 are computed, and the step has scheduled the ninth, and has taken a third block for it. Then
@@ -411,10 +412,19 @@ Table(columns=["tokens", "MB", "GB/s", "swap out and in, ms", "prefill, ms"], ro
 
 # %% [markdown]
 """
-A swap takes a millisecond or two however few bytes it moves, and that has to be paid. A step has a base as well: all
-weights are read, however few tokens it computes. That needn't be paid if a victim comes back in a step that runs
-anyway, for the other sequences. So where does swapping begin to pay: at about a hundred tokens, or at about a thousand?
+Extrapolate the table to 0 tokens: a swap would still take about 1.5 ms, and every swapped victim pays that. A step has
+such a base as well: all weights are read, however few tokens it computes. That needn't be paid if a victim comes back
+in a step that runs anyway, for the other sequences.
 
+**Predict 10.d** From about how many tokens on does swapping pay on this GPU? Assume straight lines through the first
+and the last row.
+"""
+
+# %%
+predict("10.d", ...)  # tokens
+
+# %% [markdown]
+"""
 ## Build 3: swap or recompute
 
 Let's decide from such measurements, for each victim.
@@ -428,7 +438,8 @@ scheduler can call: it returns True if swapping adds less time than recomputing.
 - Swapping copies the blocks that hold computed tokens, out and in, and each block as a whole.
   `scheduler.pool.block_size` may be any size.
 - The victim comes back in a step that runs anyway.
-- A victim has at least one computed token. If both ways add the same time, either answer will do.
+- A victim has at least one computed token. It may also have known tokens that aren't computed yet; they have to be
+  computed either way. If both ways add the same time, either answer will do.
 
 Example: 1,000 and 10,000 tokens were measured. Swapping takes 11 and 20 ms in all, a prefill 52 and 70 ms. A victim
 with 1,600 computed tokens, in 100 full blocks, is recomputed: swapping it takes 11.6 ms, and recomputing it makes the
@@ -459,12 +470,19 @@ lengths = range(BLOCK, 8192 + 1, BLOCK)
 break_even = next(tokens for tokens in lengths if choice(tokens))
 print("recompute all shorter victims, swap all others:", all(choice(tokens) == (tokens >= break_even) for tokens in lengths))
 print(f"the shortest victim that is swapped has {break_even} tokens")
+reveal("10.d", break_even, unit="tokens", tolerance=0.5)
+first, last = recording.rows[0], recording.rows[-1]
+per_token = (last["recompute_s"] - first["recompute_s"]) / (last["tokens"] - first["tokens"])
+for one in recording.rows[1:-1]:
+    in_table, on_line = one["recompute_s"], first["recompute_s"] + per_token * (one["tokens"] - first["tokens"])
+    print(f"prefill of {one['tokens']:,} tokens: {1000 * in_table:.1f} ms in the table, {1000 * on_line:.1f} on the line")
 
 # %% [markdown]
 """
-Long victims are clearly cheaper to swap here. But the break-even is a fact about one machine and one model, so measure;
-and it's below the shortest row of the table, where nothing was measured. ("Further" shows whether it was right to
-ignore the base of a step.)
+Long victims are clearly cheaper to swap here. The break-even is less certain. It's below the shortest row of the table,
+where nothing was measured, and short prefills take less time than the line says: with the slope between the first two
+rows, it would be about 130 tokens. It's also a fact about one machine and one model, so measure. ("Further" shows
+whether it was right to ignore the base of a step.)
 
 ## Watermarks and thrashing
 
@@ -491,9 +509,8 @@ def in_96_blocks(cost, max_num_seqs=32, **options):
     return scheduler, simulate(scheduler, requests, cost)
 
 
-first, last = recording.rows[0], recording.rows[-1]
-GPU = StepCost(recording.step_s, (last["recompute_s"] - first["recompute_s"]) / (last["tokens"] - first["tokens"]), 0)
-SLOW = StepCost(base=5e-3, per_token=1e-3, per_context_token=0)  # attention left out of both
+GPU = StepCost(recording.step_s, per_token, 0)  # its base includes attention to 32 × 1,024 tokens: more than fit here
+SLOW = StepCost(base=5e-3, per_token=1e-3, per_context_token=0)
 WAYS = {"32 at a time": {}, "32, watermark 20": dict(watermark=20), "6 at a time": dict(max_num_seqs=6)}
 ways = {name: in_96_blocks(GPU, **way) for name, way in WAYS.items()}
 _, plain = ways["32 at a time"]
@@ -517,9 +534,10 @@ more steps.
 
 ### Predict
 
-**10.c** On the GPU above, how many tokens that are computed twice cost as much time as one more step?
+**10.c** On the GPU above, one more step takes as long as computing how many more tokens?
 
-So which remedy is worth it there?
+Compare that with the last column of the table, and decide: which of the three rows has the most answer tokens per
+second there?
 """
 
 # %%
@@ -536,12 +554,14 @@ Table(
 
 # %% [markdown]
 """
-Neither. A step reads 16 GB of weights whatever it computes, and costs as much as 258 tokens; the watermark saves 45 for
-each step that it adds, and running six at a time 19. On the machine of the last column, a step costs as much as 5
-tokens, and the order is the opposite.
+The first: neither remedy pays. A step reads 16 GB of weights whatever it computes, and by this recording costs as much
+as 258 tokens (somewhat fewer here, where contexts are shorter). The watermark saves 45 for each step that it adds, and
+running six at a time 19. On the machine of the last column, a step costs as much as 5 tokens, and the order is the
+opposite.
 
-A swap space helps less than one would think: your `should_swap` recomputes most victims here, since the last in rank
-has often just been admitted ("Further" has the numbers). vLLM's current engine always recomputes.
+A swap space helps little for the same reason: all tokens that are computed twice take 0.6 of 24 seconds there, so even
+free swaps of all victims would save only about 3% ("Further" has the numbers of your `should_swap`). vLLM's current
+engine always recomputes.
 
 ## Prove it
 
@@ -636,7 +656,7 @@ print(f"the swaps take about {swap_s:.1f} s more, if each takes as long as one o
 """
 Your function recomputes most victims: the last in rank has often just been admitted, and is shorter than the
 break-even. The longer ones are swapped, and most of the work that was done twice goes away. But it was cheap: the run
-is half a second shorter, and the swaps take half of that back.
+is half a second shorter, and the swaps take more than half of that back.
 
 ### How the scheduler decides about a swap
 

@@ -4,7 +4,7 @@
 
 **On a GPU, the model runs faster than the Python that drives it. How do we keep the GPU busy?**
 
-85 minutes · difficulty: hard · routes: kernels · prerequisites: lesson 08 (fast kernels, CUDA graphs); lessons
+90 minutes · difficulty: hard · routes: kernels · prerequisites: lesson 08 (fast kernels, CUDA graphs); lessons
 09, 10 and 12 (scheduler, preemption, engine) help
 
 You don't need a GPU for this lesson. The engine also runs on a CPU, where you can check that not a single token
@@ -495,7 +495,7 @@ quiz("13")
 """
 ## Further (optional)
 
-What the lesson doesn't need. It isn't part of its 85 minutes.
+What the lesson doesn't need. It isn't part of its 90 minutes.
 """
 
 # %%

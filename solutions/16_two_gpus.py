@@ -5,7 +5,7 @@
 **What if the model doesn't fit on one GPU? And if it does, is a second GPU better as a replica or as one half of the
 model?**
 
-85 minutes · difficulty: hard · routes: serving · prerequisites: lesson 00 (a decode step reads all weights) and lesson
+90 minutes · difficulty: hard · routes: serving · prerequisites: lesson 00 (a decode step reads all weights) and lesson
 14 (serving); lesson 15 for the comparison; lessons 08 and 13 for "Where do the milliseconds go?" in "Further"
 
 To run one model on two GPUs, you cut the matrices of every layer and add up the results of both halves. You build the

@@ -67,6 +67,37 @@ def rounded_products(kernel, *args, **kwargs) -> int:
     return 0 if isinstance(made, Refusal) else len(re.findall(r"inputPrecision = tf32 : tensor<[\dx]+f32", made))
 
 
+def tensor_core_products(kernel, *args, **kwargs) -> tuple[int, int] | None:
+    """(`tl.dot` that tensor cores compute, `tl.dot` that they don't); None if nothing can be compiled.
+
+    Those in functions that the kernel calls count once per call. A loop counts as one iteration.
+    """
+    if not can_compile():
+        return None
+    try:
+        made = _compiled(kernel, kernel, *args, **kwargs)
+        return None if isinstance(made, Refusal) else _products(made)
+    except Exception:  # noqa: BLE001 - see above
+        return None
+
+
+def _products(module: str) -> tuple[int, int]:
+    bodies = {_NAME.findall(text)[0]: text for text in module.split("tt.func ")[1:]}
+
+    def of(name: str) -> tuple[int, int]:
+        slow = [number == "f32" and "inputPrecision" not in options for options, number in _DOT.findall(bodies[name])]
+        called = [of(_NAME.findall(call)[0]) for call in _CALL.findall(bodies[name])]
+        found = [(slow.count(False), slow.count(True)), *called]
+        return sum(fast for fast, _ in found), sum(others for _, others in found)
+
+    return of(next(iter(bodies)))
+
+
+_NAME = re.compile(r'@("[^"]+"|[\w.$]+)')
+_CALL = re.compile(r"tt\.call (.*)")
+_DOT = re.compile(r"tt\.dot ([^:]*): tensor<[\dx]+x(\w+)>")  # a product in IEEE precision names none
+
+
 @cache
 def can_compile() -> bool:
     """Whether this Triton can compile for a GPU that may not be there; tried once, on a small kernel."""

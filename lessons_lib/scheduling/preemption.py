@@ -51,7 +51,8 @@ def preempt_sequence(
     """Take a victim's blocks, and put it back in the waiting queue with the same rank. Its tokens are kept.
 
     Args:
-        scheduler: has `running`, `waiting` (a WaitingQueue) and `pool`; changed in place.
+        scheduler: has `running`, `waiting` (lesson 09's queue: `add(sequence)` puts a sequence where its rank belongs)
+            and `pool`; changed in place.
         scheduler_output: of the step that is being scheduled: the victim computes nothing in it, and is in `preempted`.
         victim: running, or waiting with blocks. `victim.swapped` is empty if its keys and values are lost.
     """

@@ -939,12 +939,12 @@ def groups_transposed(
     stride_seq, stride_q_head, stride_block, stride_slot, stride_head, stride_table,
     GROUP: tl.constexpr, BLOCK_M: tl.constexpr, HEAD_DIM: tl.constexpr, BLOCK_SIZE: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """Keys loaded as [HEAD_DIM, BLOCK_N], the products in float32, the scale on the queries."""
+    """Keys loaded as [HEAD_DIM, BLOCK_N], a `while` loop, the softmax in the kernel."""
     kv_head, seq = tl.program_id(0), tl.program_id(1)
     is_row = (tl.arange(0, BLOCK_M) < GROUP)[:, None]
     dim = tl.arange(0, HEAD_DIM)
     offsets = seq * stride_seq + (kv_head * GROUP + tl.arange(0, BLOCK_M)[:, None]) * stride_q_head + dim[None, :]
-    queries = tl.load(q + offsets, mask=is_row, other=0.0).to(tl.float32) * scale
+    queries = tl.load(q + offsets, mask=is_row, other=0.0)
     row_max = tl.full([BLOCK_M], float("-inf"), tl.float32)
     row_sum = tl.zeros([BLOCK_M], tl.float32)
     acc = tl.zeros([BLOCK_M, HEAD_DIM], tl.float32)
@@ -955,14 +955,14 @@ def groups_transposed(
         is_key = tl.arange(0, BLOCK_N) < left
         blocks = tl.load(block_tables + seq * stride_table + position // BLOCK_SIZE, mask=is_key, other=0)
         places = cache_offsets(blocks, position, stride_block, stride_slot, BLOCK_SIZE, True) + kv_head * stride_head
-        keys = tl.load(k_cache + places[None, :] + dim[:, None], mask=is_key[None, :], other=0.0).to(tl.float32)
-        values = tl.load(v_cache + places[:, None] + dim[None, :], mask=is_key[:, None], other=0.0).to(tl.float32)
-        scores = tl.where(is_key[None, :], tl.dot(queries, keys, input_precision="ieee"), float("-inf"))
+        keys = tl.load(k_cache + places[None, :] + dim[:, None], mask=is_key[None, :], other=0.0)
+        values = tl.load(v_cache + places[:, None] + dim[None, :], mask=is_key[:, None], other=0.0)
+        scores = tl.where(is_key[None, :], tl.dot(queries, keys, input_precision="ieee") * scale, float("-inf"))
         new_max = tl.maximum(row_max, tl.max(scores, 1))
         weights = tl.exp2(scores - new_max[:, None])
         rescale = tl.exp2(row_max - new_max)
         row_sum = row_sum * rescale + tl.sum(weights, 1)
-        acc = acc * rescale[:, None] + tl.dot(weights, values, input_precision="ieee")
+        acc = acc * rescale[:, None] + tl.dot(weights.to(v_cache.dtype.element_ty), values, input_precision="ieee")
         row_max = new_max
         first += BLOCK_N
         left -= BLOCK_N
@@ -970,6 +970,26 @@ def groups_transposed(
 
 
 GROUPS = [
+    Wrong(
+        "every tile in float32",
+        groups(
+            (LOAD_Q, f"{LOAD_Q}.to(tl.float32)"),
+            (KEYS, f"{KEYS}.to(tl.float32)"),
+            (VALUES, f"{VALUES}.to(tl.float32)"),
+        ),
+        "no tensor core computes 2 of your `tl.dot`",
+    ),
+    Wrong("without `tl.dot`", groups_by_sums, "there is no `tl.dot`"),
+    Wrong(
+        "the output's tiles in float32",
+        groups((ADD, ADD.replace("weights.to(values.dtype), values,", "weights, values.to(tl.float32),"))),
+        "no tensor core computes 1 of your `tl.dot`",
+    ),
+    Wrong(
+        "the output without `tl.dot`",
+        groups((ADD, "acc += tl.sum(weights[:, :, None] * values[None, :, :].to(tl.float32), axis=1)")),
+        "there is only one `tl.dot`",
+    ),
     Wrong(
         "acc in 16 bits",
         groups((ADD, f"{ADD}.to(values.dtype).to(tl.float32)")),
@@ -1060,7 +1080,7 @@ GROUPS = [
     Wrong(
         "factors rounded by a GPU",
         groups((SCORES, SCORES.replace(', input_precision="ieee"', ""))),
-        "on a GPU 1 `tl.dot` of float32 tiles rounds",
+        "on a GPU 1 of your `tl.dot` calls would round its float32 factors",
     ),
     Wrong(
         "as many tiles as blocks",
@@ -1188,8 +1208,14 @@ WRONG = {"08.1": SOFTMAX, "08.2": GROUPS, "08.3": MERGE, "08.4": WORK, "08.5": S
 RIGHT = {
     "08.1": [softmax_by_log2, softmax_by_methods, softmax_with_natural_exponentials],
     "08.2": [
-        groups_by_sums,
         groups_transposed,
+        groups(  # products of float32 tiles, each by three products on tensor cores
+            (LOAD_Q, f"{LOAD_Q}.to(tl.float32)"),
+            (KEYS, f"{KEYS}.to(tl.float32)"),
+            (VALUES, f"{VALUES}.to(tl.float32)"),
+            (SCORES, SCORES.replace("ieee", "tf32x3")),
+            (ADD, ADD.replace("ieee", "tf32x3")),
+        ),
         inline(),
         groups((LOOP, "for first in tl.range(0, context_len, BLOCK_N):")),
         groups(  # the scale on the queries, which enter `tl.dot` in the dtype of the cache

@@ -651,7 +651,7 @@ WRONG = {
             takes_the_first_in_rank,
             "The victim is the one with the largest",
         ),
-        Wrong("the first of two equal ranks", takes_the_first_of_two_alike, "reverse=True)` put the first of several"),
+        Wrong("the first of two equal ranks", takes_the_first_of_two_alike, "Which of several equal ones do `max`"),
         Wrong("the largest id of two equal ranks", breaks_ties_by_id, "not the id"),
         Wrong("the last admitted, whatever its rank", takes_the_last_admitted, "was preempted once"),
         Wrong("only those without an answer", spares_those_with_an_answer, "A has 3 tokens of its answer"),

@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 from lessons_lib.kernels.basics import add_kernel
-from lessons_lib.kernels.compile_check import can_compile, rounded_products, why_not_compiled
+from lessons_lib.kernels.compile_check import can_compile, rounded_products, tensor_core_products, why_not_compiled
 from lessons_lib.kernels.simple_paged import attend_blocks, single_head_kernel
 from lessons_lib.recording.kernel_accesses import record_kernel
 
@@ -90,6 +90,42 @@ def test_methods_of_a_tile_compile():
 def test_products_of_rounded_factors_are_counted(dtype, precision, count):
     x = torch.zeros(16, 16, dtype=getattr(torch, dtype))
     assert rounded_products(largest_of_products, x, torch.zeros(16), PRECISION=precision) == count
+
+
+@pytest.mark.parametrize(
+    "dtype, precision, counted",
+    [
+        ("float32", None, (1, 0)),
+        ("float32", "tf32x3", (1, 0)),
+        ("float32", "ieee", (0, 1)),
+        ("float16", "ieee", (1, 0)),
+    ],
+)
+def test_products_on_tensor_cores_are_counted(dtype, precision, counted):
+    x = torch.zeros(16, 16, dtype=getattr(torch, dtype))
+    assert tensor_core_products(largest_of_products, x, torch.zeros(16), PRECISION=precision) == counted
+
+
+@triton.jit
+def product(a, b):
+    return tl.dot(a, b, input_precision="ieee")
+
+
+@triton.jit
+def product_of_products(x, out):
+    places = tl.arange(0, 16)[:, None] * 16 + tl.arange(0, 16)[None, :]
+    tile = tl.load(x + places)
+    tl.store(out + places, product(product(tile, tile), tl.trans(tile).to(tl.float32)))
+
+
+def test_products_in_functions_that_the_kernel_calls_are_counted():
+    assert tensor_core_products(product_of_products, torch.zeros(16, 16), torch.zeros(16, 16)) == (0, 2)
+    half = torch.zeros(16, 16, dtype=torch.float16)
+    assert tensor_core_products(product_of_products, half, torch.zeros(16, 16)) == (1, 1)
+
+
+def test_a_kernel_without_products():
+    assert tensor_core_products(add_kernel, X, X, X, 8, BLOCK=4) == (0, 0)
 
 
 def test_the_line_of_a_function_that_the_kernel_calls():

@@ -25,7 +25,7 @@ from lessons_lib.checks.lesson_08.groups_loads import check_loads
 from lessons_lib.checks.lesson_08.groups_results import check_result
 from lessons_lib.checks.lesson_08.groups_stores import check_stores
 from lessons_lib.kernels.ablations import with_functions
-from lessons_lib.kernels.compile_check import rounded_products
+from lessons_lib.kernels.compile_check import rounded_products, tensor_core_products
 from lessons_lib.kernels.paged_flash import online_softmax
 
 
@@ -35,6 +35,7 @@ def check_decode_groups_kernel(attempt) -> None:
         attempt = with_functions(attempt, online_softmax=online_softmax)
     compiled_too(lambda: _check_results(attempt), attempt, small_launch(torch.float32), small_launch(torch.float16))
     _check_precision(attempt)
+    _check_tensor_cores(attempt)
 
 
 def _check_precision(attempt) -> None:
@@ -42,11 +43,36 @@ def _check_precision(attempt) -> None:
     arguments, constants = small_launch(torch.float32)
     if rounded := rounded_products(attempt, *arguments, **constants):
         what = (
-            f"right in the interpreter, but on a GPU {rounded} `tl.dot` of float32 tiles "
-            f"round{'s' if rounded == 1 else ''} the factors to 10 bits."
+            f"right in the interpreter, but on a GPU {rounded} of your `tl.dot` calls would round "
+            f"{'its' if rounded == 1 else 'their'} float32 factors to 10 bits after the leading one."
         )
         idea = 'Give every `tl.dot` `input_precision="ieee"`, that of the scores and that of the output.'
         raise Mistake(what, case="compiled for an NVIDIA GPU, which need not be there; float32.", idea=idea)
+
+
+def _check_tensor_cores(attempt) -> None:
+    """In 16 bits, the scores and the output are products on tensor cores."""
+    arguments, constants = small_launch(torch.float16)
+    counted = tensor_core_products(attempt, *arguments, **constants)
+    if counted is None:
+        return
+    fast, slow = counted
+    case = "compiled for an NVIDIA GPU, which need not be there; float16."
+    if slow:
+        what = f"right, but no tensor core computes {slow} of your `tl.dot` calls: their tiles are float32."
+        idea = (
+            "In 16 bits, leave queries, keys and values in the dtype in which they're loaded, and convert the weights "
+            "to that of the values. The result of a `tl.dot` is float32 anyway."
+        )
+        raise Mistake(what, case=case, idea=idea)
+    if fast < 2:
+        found = "there is no `tl.dot`" if not fast else "there is only one `tl.dot`"
+        what = f"right, but {found} in your kernel."
+        idea = (
+            "Idea 3: two products on tensor cores, one for the scores and one for the output. Products element by "
+            "element, and then a sum, run on the other arithmetic units."
+        )
+        raise Mistake(what, case=case, idea=idea)
 
 
 def _check_results(attempt) -> None:

@@ -7,6 +7,10 @@ from lessons_lib.checks.kernels import cells, ranges, touched
 from lessons_lib.checks.lesson_08.groups_cases import Decodes
 
 
+def _calls(count: int) -> str:
+    return "1 call" if count == 1 else f"{count} calls"
+
+
 def check_loads(recording, program, made: Decodes) -> None:
     """The result is right; every key and value must have been loaded once, a tile per iteration."""
     kv_head, seq = program.ids
@@ -16,8 +20,8 @@ def check_loads(recording, program, made: Decodes) -> None:
         loaded, necessary = sum(len(access.offsets) for access in loads), len(want) * head_dim
         times = Counter(offset for access in loads for offset in access.offsets)
         what = (
-            f"the result is right, but program ({kv_head}, {seq}) loads {loaded} elements of {name}, {len(loads)} x "
-            f"`tl.load`. Necessary: {necessary} elements, {-(-len(want) // made.tile)} x `tl.load`."
+            f"the result is right, but program ({kv_head}, {seq}) loads {loaded} elements of {name} in "
+            f"{_calls(len(loads))} of `tl.load`. Necessary: {necessary} elements, {_calls(-(-len(want) // made.tile))}."
         )
         if idea := why_cells(recording, program, tensor, made):
             raise Mistake(what, case=made.text, idea=idea)
@@ -47,8 +51,8 @@ def check_loads(recording, program, made: Decodes) -> None:
     if sum(len(access.offsets) for access in stores) > made.group * head_dim:
         count = sum(len(access.offsets) for access in stores)
         what = (
-            f"the result is right, but program ({kv_head}, {seq}) stores {count} elements, {len(stores)} x `tl.store`. "
-            f"Necessary: {made.group * head_dim} elements, once."
+            f"the result is right, but program ({kv_head}, {seq}) stores {count} elements in "
+            f"{_calls(len(stores))} of `tl.store`. Necessary: {made.group * head_dim} elements, 1 call."
         )
         idea = "Store once, after the loop: bytes that are written count too."
         if len(stores) == 1:

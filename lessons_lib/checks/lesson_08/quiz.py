@@ -8,14 +8,14 @@ QUIZ = [
         "What follows?",
         choices=(
             Choice(
-                "Every key is read more than once.",
-                "That would explain the time, but so would waiting. Bytes divided by bandwidth is a lower bound on the "
-                "time; it doesn't say where the rest goes.",
-            ),
-            Choice(
                 "No kernel can take less than 2,000 µs, so at most a fifth of the time can be saved.",
                 "8 GB at 4 TB/s take 2,000 µs, however the kernel is written, and 500 of 2,500 µs is a fifth.",
                 right=True,
+            ),
+            Choice(
+                "Every key is read more than once.",
+                "That would explain the time, but so would waiting. Bytes divided by bandwidth is a lower bound on the "
+                "time; it doesn't say where the rest goes.",
             ),
             Choice(
                 "The arithmetic takes 500 µs.",
@@ -35,15 +35,15 @@ QUIZ = [
                 "64 keys from 4 blocks",
                 "The tile has the positions 64 to 127, and the sequence ends at 99. What is past it is masked.",
             ),
-            Choice(
-                "36 keys from 3 blocks",
-                "Positions 64 to 99: all of blocks 4 and 5 of the table, and 4 keys of its block 6.",
-                right=True,
-            ),
             Choice("36 keys from 4 blocks", "The fourth block would start at position 112, past the last token."),
             Choice(
                 "16 keys from 1 block",
                 "That's a kernel that goes block by block. Here each of the 64 positions looks up its own block.",
+            ),
+            Choice(
+                "36 keys from 3 blocks",
+                "Positions 64 to 99: all of blocks 4 and 5 of the table, and 4 keys of its block 6.",
+                right=True,
             ),
         ),
     ),
@@ -78,17 +78,17 @@ QUIZ = [
                 "The same attention: the factor cancels in the division.",
                 "A constant added to all scores cancels, a factor doesn't: it changes their differences.",
             ),
+            Choice("NaN", "The largest score is still subtracted, so every exponent is at most 0."),
+            Choice(
+                "Attention with sharper weights.",
+                "That would be a factor of log₂ e too many, 1.44. Here it's missing.",
+            ),
             Choice(
                 "Attention with flatter weights.",
                 "2ˢ is e to the power of 0.69 s. All differences of scores shrink to 69%, so the weights are closer "
                 "together.",
                 right=True,
             ),
-            Choice(
-                "Attention with sharper weights.",
-                "That would be a factor of log₂ e too many, 1.44. Here it's missing.",
-            ),
-            Choice("NaN", "The largest score is still subtracted, so every exponent is at most 0."),
         ),
     ),
     Question(
@@ -101,14 +101,14 @@ QUIZ = [
                 "Each program has a quarter of the iterations, and there are a quarter as many programs.",
             ),
             Choice(
+                "A sixteenth of the bytes, a sixteenth of the iterations.",
+                "Larger tiles don't change the bytes: every key is still loaded once per program.",
+            ),
+            Choice(
                 "A quarter of the bytes, a sixteenth of the iterations.",
                 "4 query heads share what one program loads, so there are 8 programs instead of 32, with 16 iterations "
                 "each instead of 64.",
                 right=True,
-            ),
-            Choice(
-                "A sixteenth of the bytes, a sixteenth of the iterations.",
-                "Larger tiles don't change the bytes: every key is still loaded once per program.",
             ),
             Choice(
                 "The same bytes, a quarter of the iterations.",

@@ -31,9 +31,9 @@ EXERCISES = [
         reference="lessons_lib.scheduling.preemption:preempt_sequence",
         test=check_preempt_sequence,
         hints=(
-            "The first try leaves `num_computed_tokens` as it is. What does the next step then believe about a victim "
-            "that has no blocks? Then go through the three ways in which victims differ: which lines assume that "
-            "the victim runs, or that nothing of it is scheduled yet?",
+            "Follow F through the first try: preempted, waiting, admitted again. Which of its attributes still says "
+            "what was true before? Then go through the three ways in which victims differ: which lines assume that the "
+            "victim runs, or that nothing of it is scheduled yet?",
             "The step: take the victim out of `num_scheduled_tokens` if it is there, and append it to `preempted`. The "
             "scheduler: if the victim is in `running`, remove it there and add it to `waiting`. The pool: free the "
             "victim's blocks; then it has none. The victim: without its cache, no token is computed. Its token ids "

@@ -74,17 +74,18 @@ QUIZ = [
         ),
     ),
     Question(
-        text="A step takes 7 ms on some GPU, and 25 µs more for each of its tokens. For the same requests, scheduler "
+        text="A step takes 3 ms on some GPU, and 100 µs more for each of its tokens. For the same requests, scheduler "
         "A needs 1,000 steps and computes 10,000 tokens twice; B needs 1,100 steps and computes none twice. Which one "
         "is done first?",
         choices=(
             Choice(
-                "A, although it computes so much twice.",
-                "10,000 tokens take 0.25 s, and 100 steps 0.7 s.",
+                "B, although it needs more steps.",
+                "100 steps take 0.3 s, and 10,000 tokens 1 s: each added step costs 30 tokens' time and saves 100.",
                 right=True,
             ),
             Choice(
-                "B, because it wastes nothing.", "It wastes blocks: fewer sequences run in a step, so it needs more."
+                "A, because a step reads all weights, however few tokens it computes.",
+                "That is the 3 ms, as much as 30 tokens. But each step that B adds saves 100.",
             ),
             Choice(
                 "Both at the same time: they send the same tokens.",

@@ -302,8 +302,8 @@ def _check_progress(attempt) -> None:
 
 def _check_alike(attempt) -> None:
     idea = (
-        "If several candidates share the largest rank, take the last of them in the list. `max` and `sorted(..., "
-        "reverse=True)` put the first of several equal ones first, so go through the list from the end."
+        "If several candidates share the largest rank, the victim is the last of them in the list, the one admitted "
+        "last. Which of several equal ones do `max` and `sorted(..., reverse=True)` put first?"
     )
     for count in (2, 3):
         candidates = [_sequence(name, 1.0) for name in "ABC"[:count]]
