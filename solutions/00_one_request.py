@@ -522,8 +522,8 @@ line_chart(
 """
 A step that computes 512 tokens doesn't take 512 times as long as one that computes a single token. Every pass pays some
 costs once: it reads the weights and, what counts more on our small model, it has a *fixed overhead*, such as running
-Python and launching hundreds of small operations. But without a cache, a step takes longer and longer as the text grows;
-with a cache, it hardly does.
+Python and launching hundreds of small operations. But without a cache, a step takes longer and longer as the text
+grows; with a cache, it hardly does.
 
 Large models read longer texts. Here is the same comparison for the recorded one, after 8,192 tokens, by arithmetic.
 (Its cache then takes 1 GiB, as the next section computes.)

@@ -73,9 +73,9 @@ Pale: reserved, and the request will use it later. Hatched: reserved, and never 
 
 ## Predict
 
-Rows are too long because we don't know how long an answer will be. So suppose an oracle tells us. C's prompt has 3 tokens, and its answer 100. (The
-last of them is never fed back, so it takes no slot.) From C's first step to its last, we reserve 102 slots for it in
-one piece (*contiguous* memory). C will fill every one of them.
+Rows are too long because we don't know how long an answer will be. So suppose an oracle tells us. C's prompt has 3
+tokens, and its answer 100. (The last of them is never fed back, so it takes no slot.) From C's first step to its last,
+we reserve 102 slots for it in one piece (*contiguous* memory). C will fill every one of them.
 
 **03.a** Averaged over C's steps, what percentage of the 102 slots is empty?
 """
@@ -84,7 +84,7 @@ one piece (*contiguous* memory). C will fill every one of them.
 predict("03.a", ...)  # percent
 
 # %%
-c_tokens = [now["C"] for now in held if "C" in now]
+c_tokens = [now["C"] for now in held if now.get("C")]
 reveal("03.a", 100 * (1 - mean(c_tokens) / final["C"]), unit="%")
 
 # %% [markdown]
@@ -158,8 +158,8 @@ from lessons_lib.kv_cache.block_pool import BlockPool
 # %% [markdown]
 """
 Why does the last block go into the queue first? Freed blocks aren't erased. If a later request starts with the same
-text, it can use the keys in them (lesson 11), as far as its beginning is still there. So the beginning of a request
-should survive longest. ("Further" tries both orders.)
+text, it can use the keys in them (lesson 11), but only up to the first block that has been overwritten. So the
+beginning of a request should survive longest. ("Further" tries both orders.)
 
 ## How requests use the blocks
 
@@ -177,9 +177,9 @@ draw_pool(early[24])
 
 # %% [markdown]
 """
-On the left is the pool: each box is a block, divided into its cache slots. A hatched slot is empty; only its request can
-use it, later. On the right are the block tables: A's tokens 0 to 15 are in one block, 16 to 31 in the next, and the two
-need not be neighbors. At the bottom are the free blocks, in the order in which they will be allocated.
+On the left is the pool: each box is a block, divided into its cache slots. A hatched slot is empty: only its request
+can use it, now or never. On the right are the block tables: A's tokens 0 to 15 are in one block, 16 to 31 in the next,
+and the two need not be neighbors. At the bottom are the free blocks, in the order in which they will be allocated.
 
 The oracle left half of C's slots empty. And blocks? `blocks_for(num_tokens, block_size)` returns the number of blocks
 that these tokens need. (It's exercise 03.2, in "Further".)
@@ -413,10 +413,12 @@ compare(served)
 """
 In rows, only two requests run at a time, and most of each row stays empty. In blocks of 16, about 16 run at once: each
 holds 24 tokens on average and leaves about half a block empty, and 512 / (24 + 7.5) is 16. So the queue is gone in less
-than a tenth of the steps. Then the curve falls: the long answers go on alone, and no cache makes one request faster.
+than a tenth of the steps. Then the curve falls: the long answers go on alone. (All tokens divided by 16 would give only
+about 60 steps. But the longest answer takes 129 by itself, after it has waited.)
 
 The oracle knows the length of each answer, and reserves all of it. It needs more steps than blocks of 16, which know
-nothing in advance: half of its cache is empty, as half of C's piece was.
+nothing in advance: half of its cache is empty, as half of C's piece was. (Of blocks of 64, only eight fit, so only
+eight requests run.)
 
 Each step reads the weights once, however many requests run, so fewer steps mean a faster server. ("Further" says why
 servers don't use blocks of 1, which need the fewest.)
@@ -459,7 +461,8 @@ admission_scoreboard(may_admit)
 """
 Both given rules lose, for opposite reasons. The safe one makes requests wait next to empty blocks. The bold one gives
 the last free blocks to a new request, just before the running ones need them. The library's rule, one line, keeps two
-free blocks for each running request. Others come close: eight free blocks, or half of what is left to the limits.
+free blocks for each running request, and costs 4,022. Half of what is left to the limits costs 4,102, and eight free
+blocks 4,209. Can you get below 4,100?
 
 What is best depends on the price, and that is a decision, too. If a restart cost only one step, the bold rule would
 cost 4,009, and beat the safe one.

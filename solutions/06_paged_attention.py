@@ -435,17 +435,17 @@ ledger(model, tokenizer, "06", with_cache_only=True)
 # %% [markdown]
 """
 The last row was measured with the library's backend, which is faster than your loop. Compare it with the row of lesson
-05: the same tokens in the same number of forward calls, but "copied per step" is 0, because nothing is moved from one
-cache to another. (To be fast on a CPU, the library's backend makes temporary copies in each layer, and drops them. Your
-attention makes none. "Further" counts them.)
+05: the same tokens in the same number of forward calls, but "copied per step" is 0. It counts copies between caches. To
+be fast on a CPU, the library's backend also gathers about 2,100 KiB a step, one layer at a time, and drops them again.
+Your attention gathers nothing. ("Further" counts both, and times your loop.)
 
 The slots of lesson 02 may still be the fastest row here: six prompts leave few passes to save. But they reserve 8,192
 KiB for four requests.
 
 ### The same memory
 
-Give the 8,192 KiB to a pool, and serve each story three times. **Guess first:** how many of these eighteen requests
-run at once? (With four running, the blocks *in use* were 1,649 KiB on average.)
+Give the 8,192 KiB to a pool, and serve each story three times. That makes 64 blocks of 16. At their limits, A needs 3
+blocks, B 8, C 7, D 3, E 6 and F 5. **Guess first:** how many of these eighteen requests run at once, at most?
 """
 
 # %%
@@ -461,9 +461,9 @@ print(f"up to {together} requests at once; at most {most} of {in_slots} blocks i
 
 # %% [markdown]
 """
-Twelve, three times as many as in the slots. Why not five times, 8,192 / 1,649? A request joins only if all blocks that
-it *may* need are left, and those of two rounds of stories are exactly 64. But the stories never need them all at the
-same time, because they end one by one.
+Twelve, three times as many as in the slots: the limits of two rounds of stories are exactly 64 blocks. By the blocks
+*in use*, more would fit: four running requests used 1,649 KiB on average. But a request joins only if all blocks that
+it *may* need are left.
 
 ### Longer contexts
 
@@ -497,9 +497,8 @@ Table(
 
 # %% [markdown]
 """
-Both get slower, because attention has more keys to process. With blocks the increase is smaller: lesson 05's three
-copies are gone. (The library's backend for CPUs still copies one layer's keys and values at a time.) With short
-contexts, the advantage varies from run to run.
+Both get slower: attention has more keys to process, and the library's backend more to gather. With blocks the increase
+is smaller, since lesson 05's three copies are gone. With short contexts, the advantage varies from run to run.
 
 ## What production does
 
@@ -512,8 +511,8 @@ contexts, the advantage varies from run to run.
 
 ## What is still wrong
 
-**The Python loop.** It starts many small operators, one after another, and is too slow to serve. On CPUs the library
-gathers keys after all, for one layer at a time ("Further" times both). In lesson 07 you'll write a kernel with your
+**The Python loop.** It starts thousands of small operators, one after another, so on a CPU it takes many times as long
+as the backend that gathers ("Further" times both). In lesson 07 you'll write a kernel with your
 loop inside.
 
 **Shared keys are read twice.** A loop over the query heads reads every key once for each of the two heads that share
@@ -626,8 +625,8 @@ for count in (query.shape[1], 3, 1):
 
 # %% [markdown]
 """
-Here's your code's run of the six stories, step by step. In step 31, F's prompt is written in one go, and every other
-request writes one slot.
+Here's your code's run of the six stories, step by step. Go one step further: in step 31, F's prompt is written in one
+go, and every other request writes one slot.
 """
 
 # %%
@@ -855,8 +854,8 @@ print("weighted sum of the two attentions: largest difference", largest_differen
 
 # %% [markdown]
 """
-The second half has nearly all the weight, because it contains the largest scores. Lesson 08's "Further" splits one long
-sequence across many processors of a GPU and merges the parts like this. vLLM's `merge_attn_states`, in
+The second half has nearly all the weight, because it contains the largest scores. Lesson 08 splits one long
+sequence among many programs of a GPU and merges the parts like this. vLLM's `merge_attn_states`, in
 `vllm/v1/attention/ops/merge_attn_states.py`, is `merge` written with log-sum-exps. It's used, for example, when many
 requests share a prefix: attention over the shared prefix is computed once for all requests, attention over the rest for
 each request, and the results are merged (`cascade_attention`). FlashInfer calls an attention output with its

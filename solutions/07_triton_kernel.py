@@ -78,8 +78,8 @@ print(f"keys that attention needs: {context_lens.sum()}; keys that are copied: {
 # %% [markdown]
 """
 The copy is a rectangle, padded to the longest sequence. And the padding isn't the worst of it: a key is read from its
-block, written to the copy, and read again by attention. That's three times the memory traffic, and a decode is
-memory-bound (lesson 00). A kernel that follows the block table reads keys where they are.
+block, written to the copy, and read again by attention. That's three times the memory traffic, even without the
+padding, and a decode is memory-bound (lesson 00). A kernel that follows the block table reads keys where they are.
 
 ## A first kernel
 
@@ -258,8 +258,8 @@ for name, own_query in (("C's query", query[C, 0].contiguous()), ("the opposite"
 # %% [markdown]
 """
 Slot 7 holds no token. Its key was loaded as zeros, so its score is 0: a score like any other. The softmax gives it a
-little weight, and most of it for the opposite query, whose real scores are all far below 0. Which score would never be
-the maximum, and get no weight? Minus infinity: `tl.where(is_key, scores, float("-inf"))`.
+little weight, and for the opposite query, whose real scores are all far below 0, almost all of the weight. Which score
+would never be the maximum, and get no weight? Minus infinity: `tl.where(is_key, scores, float("-inf"))`.
 
 | in a kernel | what it is |
 |---|---|
@@ -276,8 +276,9 @@ the maximum, and get no weight? Minus infinity: `tl.where(is_key, scores, float(
 ## Build 2: attention over a block table
 
 Now the kernel that this lesson is named after: the loop of lesson 06's `attention_in_place`, for one query and one
-head. Its softmax is that of `add_block`; the three fields of `Partial` become variables of the loop. (The library calls
-them `row_max`, `row_sum` and `acc`.)
+head. Its softmax is that of `add_block`; `maximum`, `total` and `output` of `Partial` become variables of the loop.
+(The library calls them `row_max`, `row_sum` and `acc`.) `nothing_seen` and `attention_of` are lesson 06's: what do they
+do?
 """
 
 # %%
@@ -365,7 +366,8 @@ from lessons_lib.kernels.simple_paged import decode_heads_kernel
 
 # %% [markdown]
 """
-`decode_heads` launches your kernel; `Recorder` stands in for it there and records it. How much do all programs load?
+`decode_heads` launches the kernel that it is given. Here it gets a `Recorder`, which runs yours in the interpreter and
+keeps every access. How much do all programs load?
 """
 
 # %%
@@ -440,9 +442,9 @@ print(f"recorded: {taken:,.0f} µs. Each of the 32 programs has {iterations} ite
 
 # %% [markdown]
 """
-Even if each query head's loads went to memory, the bytes would explain little of the time. The iterations explain it:
-the 32 programs run at the same time, but the iterations of a program follow each other. An iteration asks for a table
-entry, waits, asks for 16 keys and values, waits, and computes. (Lesson 08 finds out how much of it is waiting.)
+Even if each query head's loads went to memory, the bytes would explain little of the time. The iterations may explain
+it: the 32 programs run at the same time, but the iterations of a program follow each other. An iteration asks for a
+table entry, waits, asks for 16 keys and values, waits, and computes. (Lesson 08 finds out how much of it is waiting.)
 
 **Predict 07.c** Now eight such sequences decode in one launch: eight times the bytes, and 256 programs instead of 32. A
 processor can run several programs at the same time. How many microseconds does the launch take? Up to 25% off counts as
@@ -462,9 +464,10 @@ for case in ("batch 1, context 8192", "batch 8, context 8192", "batch 64, contex
 
 # %% [markdown]
 """
-Eight times the work takes hardly longer: all 256 programs run at the same time, too. In the last row that no longer
-works. Its 2,048 programs are about 16 for each processor, so they slow each other down or take turns. Even so, most of
-the bandwidth is unused. Lesson 08 starts from these numbers. (This lesson adds no row to the ledger.)
+(The first row agrees by construction; the second is the test.) Eight times the work takes hardly longer: all 256
+programs run at the same time, too. In the last row that no longer works. Its 2,048 programs are about 16 for each
+processor, so they slow each other down or take turns. Even so, most of the bandwidth is unused. Lesson 08 starts from
+these numbers. (This lesson adds no row to the ledger.)
 
 ## What production does
 

@@ -1235,8 +1235,8 @@ for case in (mixed, long):
 
 # %% [markdown]
 """
-All cases, relative to the library's times: below 1 is faster. Each row names the fastest of the others that start from blocks
-("gather + SDPA" includes the gathering), and the fastest of those that need contiguous keys.
+All cases, relative to the library's times: below 1 is faster. Each row names the fastest of the others that start from
+blocks ("gather + SDPA" includes the gathering), and the fastest of those that need contiguous keys.
 """
 
 # %%

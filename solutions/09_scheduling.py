@@ -178,11 +178,11 @@ and each wants at least one token. Return a dict that maps each sequence that ge
 tokens that the next step computes. No sequence gets more than it wants, and all together get at most `budget`, which
 may be 0. If the budget is large enough, each gets all it wants. If not:
 
-- none that wants exactly **one** token goes without while one that wants more gets something. (It makes no difference
-  whether that token is a decode or the last token of a prompt.)
+- no sequence that wants exactly **one** token goes without while one that wants more gets something. (It makes no
+  difference whether that token is a decode or the last token of a prompt.)
 - among those that want one, and among those that want more, a later sequence gets something only if the earlier ones
   got all they want.
-- no budget is left.
+- the whole budget is used.
 
 The order of the dict's keys makes no difference. Don't change the list or the sequences: nothing has been computed yet.
 
@@ -234,7 +234,7 @@ Let's try both on three requests, with the library's scheduler. There are 6 bloc
 and three batch slots. P (a prompt of 6 tokens, `max_tokens` 6), Q (10, 4) and R (3, 2) wait, in this order. The running
 sequences share the budget as in Build 1; those that wait get what is left.
 
-**Guess first:** which of the other two run next to P, under the conservative rule?
+**Guess first:** which of the other two run alongside P, under the conservative rule?
 """
 
 # %%
@@ -293,9 +293,9 @@ all_steps(optimistic, max_tokens_of_r=9)
 > **watermark**: the number of blocks that optimistic admission keeps free, because running sequences will need more
 > blocks soon.
 
-A watermark only makes a deadlock less likely. To rule it out, a scheduler must take blocks back from a running
-sequence: lesson 10. Until then, `conservative` is the default. ("Further" has it as an exercise, and compares the two
-on 3,000 requests.)
+A watermark only makes a deadlock less likely. With optimistic admission, only taking blocks back from a running
+sequence rules it out: lesson 10. Until then, `conservative` is the default. ("Further" has it as an exercise, and
+compares the two on 3,000 requests.)
 
 ## Build 2: the scheduler
 
@@ -314,12 +314,13 @@ returns; here it's `SchedulerOutput`.)
 
 - An admitted sequence gets at least one token: all it wants, or what is left of the budget. (If it has run before, part
   of its answer is known, and some of its tokens may still be computed.)
-- None is overtaken, as in the first table: if there is no memory for the next sequence, none behind it is admitted.
+- None is overtaken, as under `conservative` above: if there is no memory for the next sequence, none behind it is
+  admitted.
 - If a running sequence has stalled in this step, none is admitted: it would take the blocks that the stalled one waits
   for.
 - Otherwise, as many as possible are admitted.
 
-Example: the tables above. In step 3 of the second one, P and Q have a token each, and R is admitted and gets 3.
+Example: the table for `optimistic` above. In step 3, P and Q have a token each, and R is admitted and gets 3.
 """
 
 # %% exercise="09.3" given="schedule schedule_running allocate_slots"
@@ -429,7 +430,7 @@ line_chart(
 """
 The 7 tokens missing from 150 are the context tokens that you left out. A larger budget helps L a lot at first, and then
 less and less: its tokens cost the same with every budget, but each step costs 5 ms before it has computed anything. For
-A, C, D and E it's the other way round. The turning point lies where the tokens of a step cost as much as the step
+A, C, D and E it's the other way round. The curves bend where the tokens of a step cost as much as the step
 itself: 5 ms / 20 µs = 250 tokens.
 
 > **time to first token**: the time from arrival to the first token of the answer, TTFT for short.
@@ -513,11 +514,11 @@ request took almost a minute.
 
 Can a policy keep most of what shortest job first gains, and still let no request wait without end? And is the length of
 the answer the right measure? A token of a prompt takes 20 µs. A token of an answer takes as much, and its share of a
-step's 5 ms: with 32 in a batch, 156 µs more.
+step's 5 ms: with 32 in a batch, 156 µs more. So it costs eight to nine prompt tokens.
 
 **Exercise 09.5.** Write `rank` of `ShortestWithAgeing`, from a sequence's `arrival_time`, `expected_tokens` and
-`len(sequence.prompt_ids)`. Both lengths are from 1 to 512, and `self.patience`, in seconds, is above 0. It must keep
-three promises, whatever else differs:
+`len(sequence.prompt_ids)`. Both lengths are from 1 to 512 (`expected_tokens` is never None here), and `self.patience`,
+in seconds, is above 0. It must keep three promises, whatever else differs:
 
 - Of two that arrive at the same time, one whose prompt and expected answer are both shorter goes first.
 - None is overtaken by one that arrived more than `self.patience` seconds after it.
@@ -546,6 +547,11 @@ policy_scoreboard(ShortestWithAgeing(2), at_large, large)
 Ordering by cost alone has 121%, and a better p99 than first come, first served: two requests with the same answer can
 differ by 500 prompt tokens. Its longest latency is 47 s, though. Your policy has to buy that back.
 
+Is your score below 40%? Most requests are short: prompt 24, answer 4. What does your `rank` add to the arrival time of
+such a request, and of one twice as long? How many seconds lie between them? A part that grows evenly up to 512 + 512
+tells them apart by a few hundredths of `patience`, so among themselves they stay in order of arrival. Let it grow fast
+among short requests, and run the scoreboard again.
+
 Which patience would you choose? Suppose you promise your customers that no request takes longer than 5 s. Under first
 come, first served, the longest takes 3 s. **Guess first:** how much patience does that leave you? Here are four, on the
 first 20,000 requests:
@@ -564,9 +570,8 @@ The larger the patience, the more the policy may reorder. The mean falls; the p9
 pay for it. 5 − 3 = 2 s is a careful guess, and the list says whether your policy can afford more: the patience limits
 which requests may overtake, it isn't itself a wait.
 
-**Stretch (optional).** Keep the patience at 2 s, and raise the score. The library's policy has 66%; 84% is possible.
-Print what your `rank` adds to the arrival time of a median request (prompt 24, answer 4), and of one twice as long. How
-many seconds lie between them?
+**Stretch (optional).** Keep the patience at 2 s, and raise the score further. The library's policy has 66%; 84% is
+possible.
 
 ## What is still wrong
 
@@ -688,7 +693,7 @@ for what in ("prompt_tokens", "answer_tokens"):
 
 # %% [markdown]
 """
-**09.d** How many requests run at the same time with `conservative`? Take all for average ones.
+**09.d** How many requests run at the same time with `conservative`? Treat every request as an average one.
 """
 
 # %%

@@ -329,7 +329,8 @@ and writes there.
 ### What happens with a careless hash
 
 Tom's story and Lily's differ in their first block, and go on with the same second one. A careless hash covers the
-tokens of its own block and leaves out `parent`. Tom's story is served first, then the beginning of Lily's, then all of it.
+tokens of its own block and leaves out `parent`. Tom's story is served first, then the beginning of Lily's, then all of
+it.
 
 **Guess first:** Lily's story now begins with her own first block, followed by Tom's second one. Does the careless hash
 give an error, gibberish, or a story? Words between » and « differ from the right answer.

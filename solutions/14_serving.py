@@ -7,7 +7,7 @@ holds up when too many come and when some leave?**
 
 85 minutes · difficulty: hard · routes: serving · prerequisites: lesson 12 (the engine); lesson 09 (arrivals and waiting times) helps
 
-At the end of this lesson, your own parts form a server that answers `curl`, hears when a client hangs up, and
+By the end of this lesson, your own parts will form a server that answers `curl`, hears when a client hangs up, and
 withstands three times the load that it can serve.
 
 If `async def` and `await` are new to you, first read the beginning of [Coroutines and
@@ -100,8 +100,8 @@ C waited for all of A, and the heartbeats stopped. `for token in engine.stream(.
 thread, without an `await`. So the loop couldn't run anything else: no second client, no new connection, no timeout.
 
 More `await`s don't help. `engine.stream` takes a step only when its reader asks for a token: while A's reader
-pauses, no step is taken, and C gets nothing either. ("Further" lets you predict it.) A thread for each client would be
-no better: two threads must not be in one engine at once.
+pauses, no step is taken, and C gets nothing either. ("Further" lets you predict it.) A thread for each client,
+with a lock around the engine, would be no better: a step would still be taken only when some reader asks for a token.
 
 ## The idea: one owner, and a mailbox for each reader
 
@@ -266,8 +266,9 @@ print("the heartbeat went on:", len(beats) > 20)
 
 # %% [markdown]
 """
-All six get their tokens in turn. (A begins: a step takes at most 64 tokens of prompts, so B's and F's prompts end in
-later steps.) A's slow client holds up no other, and the heartbeat goes on.
+All six get their tokens in turn. (A begins: a step takes at most 64 tokens. The first has room for A's prompt and most
+of B's, so B, C, D and E get their first tokens in the second step, and F in the third.) A's slow client holds up no
+other, and the heartbeat goes on.
 
 `AsyncEngine` is these two parts with the bookkeeping around them. If `front` is one,
 `await front.add(prompt, params)` returns a stream once the engine has *accepted* the request. A bad request raises
@@ -522,7 +523,10 @@ refusal = next(record.error for record in logs[4].records if record.status == 42
 print("a refusal has status 429:", refusal)
 caption = f"96 requests; the promise: the first token within {PROMISE:.2f} s"
 columns = ["limit", "refused", "in time", "too late", "longest wait", "goodput, requests/s"]
-Table(columns=columns, rows=rows, caption=caption)
+again = (await offer([0.0] * 16)).duration
+verdict = f"The 16 requests take {again:.2f} s now, and took {burst:.2f} s before."
+verdict += "" if 0.8 < again / burst < 1.25 else " That's too far apart for this table: run the cells from the burst on again."
+Table(columns=columns, rows=rows, caption=caption, verdict=verdict)
 
 # %% tags=["measured"]
 curves = {}
@@ -541,13 +545,13 @@ line_chart(
 # %% [markdown]
 """
 Four run at a time, so the last of N requests in flight waits until N - 4 have ended. Half a burst ends 8. So 12 is the
-very edge, where chance decides, and a limit below it keeps a margin. From 16 on, most of those that are taken come too
-late. Without a limit, only about the first twelve are in time, however long the overload goes on. (Other programs on
-your machine blur this. If the numbers look odd, run the cells from the burst on once more.)
+very edge, and a request's own first step tips it; a limit below it keeps a margin. From 16 on, most of those that are
+taken come too late. Without a limit, only about the first twelve are in time, however long the overload goes on. (Other
+programs on your machine blur this; the line below the table says if they do.)
 
-Compare 4 and 8: a longer queue serves hardly more requests. The four that run keep the server busy, and the queue only
-has to hold the next one when one of them ends. A request beyond that adds to everyone's wait, and to nothing else. And
-the clients that are refused know at once.
+Compare 4 and 8: the longer queue serves about four more requests, those that are in it when the arrivals end. During
+the overload, the next request is there almost at once when one ends, queue or not. A request beyond that adds to
+everyone's wait, and to nothing else. And the clients that are refused know at once.
 
 To measure another server: `python -m lessons_lib.serving.load --help`. It works with any OpenAI-compatible server.
 
@@ -644,7 +648,7 @@ from lessons_lib.serving.http.chat_events import sse_events
 
 **Exercise 14.5: two methods of `AdmissionControl`.** It counts the requests in flight, waiting or running, and the
 tokens of their prompts. Both have a limit: many short prompts fill the queue, and a few long ones hold up all the
-others. `None` is no limit, and a limit may be reached.
+others. `None` means no limit. A limit may be reached, but not exceeded.
 
 - `_check_room(num_prompt_tokens)`: if that many more tokens would bring `self.num_prompt_tokens` above its limit, it
   raises `self._overloaded(what, 0, too_many)`. `too_many` is by how many, and `what` is a text for people.
@@ -878,7 +882,7 @@ version 0.11):
 | 14 | mailbox of a stream | `RequestOutputCollector`, `vllm/v1/engine/output_processor.py` |
 | 14 | `AsyncEngine` | `AsyncLLM`, `vllm/v1/engine/async_llm.py` |
 | 14 | `EngineProcess` over ZeroMQ | `EngineCoreProc`, `vllm/v1/engine/core.py`; `AsyncMPClient`, `vllm/v1/engine/core_client.py` |
-| 14 | `stream_until_gone` | `with_cancellation`, `vllm/entrypoints/utils.py` |
+| 14 | `stream_until_gone` | `with_cancellation`, `vllm/entrypoints/utils.py`, until the stream begins |
 | 14 | `sse_events`, chat route | `OpenAIServingChat`, `vllm/entrypoints/openai/serving_chat.py` |
 | 14 | the app | `vllm/entrypoints/openai/api_server.py` |
 | 14 | `/metrics` | `vllm/v1/metrics/loggers.py` |
@@ -965,9 +969,9 @@ server.close()
 
 # %% [markdown]
 """
-The stream doesn't just stop: it ends with an error event, as yours does, so a client library doesn't take half an
-answer for a whole one. The server's own process is alive and says 503 from now on, on `/health` too. That's what a load
-balancer or Kubernetes looks at: it sends requests elsewhere and starts a new server.
+The stream doesn't just stop: it ends with an error event, as `sse_events` does in `SmallApp`, so a client library
+doesn't take half an answer for a whole one. The server's own process is alive and says 503 from now on, on `/health`
+too. That's what a load balancer or Kubernetes looks at: it sends requests elsewhere and starts a new server.
 """
 
 # %% [markdown]

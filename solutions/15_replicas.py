@@ -76,8 +76,9 @@ print("one engine, 8 at a time:", steps_to_serve(limits, 8), "steps")
 
 # %% [markdown]
 """
-Replica 0 got the long ones. From step 20 to 60, two requests wait in its queue while replica 1 is idle. So two replicas
-are not as good as one engine that is twice as large: each has its own waiting queue. And each has its own prefix cache
+Replica 0 got the long ones, so a second replica saved only 10 of 130 steps: from step 20 to 60, two requests wait in
+the queue of replica 0 while replica 1 is idle. One engine that is twice as large needs 70, though each of its steps
+takes longer. Two replicas are not as good, because each has its own waiting queue. And each has its own prefix cache
 (lesson 11): what one has computed is unknown to the other. So the choice matters.
 
 ## Predict
@@ -124,7 +125,7 @@ print(
 
 # %% [markdown]
 """
-With round robin, each prompt finds what the prompt *before the last* left behind: 64 + 128 + 192 = 384. And in the
+With round robin, each prompt finds what the prompt two turns earlier left behind: 64 + 128 + 192 = 384. And in the
 picture, every conversation takes up memory in both caches. With affinity, each is in one cache only, and leaves room
 for others.
 
@@ -201,8 +202,8 @@ finds more. With memory for six requests, 2 is the best of these. ("Further" der
 has a scoreboard for a rule of your own.)
 
 Limit 0 is no better than round robin: it always takes a least loaded replica, and here there is nearly always just one.
-Nor is two choices, because here the oldest request always ends first, so taking turns keeps the loads even. In the
-first example, where lengths differ, it doesn't.
+Two choices looks at loads only, so it finds no more than round robin. Here it's even worse at loads: the oldest request
+always ends first, so taking turns keeps them even. In the first example, where lengths differ, taking turns fails.
 """
 
 # %% [markdown]
@@ -213,8 +214,8 @@ A process is killed, a machine loses power, a GPU reports an error. The streams 
 of a word. The balancer has three options:
 
 1. **An error.** The stream ends with a message. The client sends its request again, and pays for everything twice.
-2. **Begin again** on another replica. Each token that the client has received takes a step again and is dropped, in
-   the hope that it's the same one.
+2. **Begin again** on another replica. Each token that the client already has costs another step and is thrown away,
+   in the hope that it's the same one.
 3. **Go on elsewhere.** The balancer has passed every token on, so it knows them all. Another replica can continue,
    after a single prefill.
 
@@ -273,7 +274,8 @@ again and keeps the tokens.
 
 **Exercise 15.2.** Write `request_to_go_on(request, token_ids)`. `request` is a dict, the request that was sent to the
 lost replica: `"prompt"` (token ids), `"max_tokens"`, and any other fields. `token_ids` is a list: the tokens that the
-client has received in answer to it. Return the request for the next replica, a new dict with a list of its own.
+client has received in answer to this request. Return the request for the next replica, a new dict with a list of its
+own.
 
 The next replica continues from `"output_token_ids"`, the list of *all* tokens of the completion so far; a request that
 was moved before already has some. The field may be missing or None. `max_tokens` limits the whole completion; return
@@ -303,7 +305,7 @@ the prompt and the ten tokens together, and gives token 11.
 ## Build 3: the core of a balancer
 
 Now we put it together, as a generator: **`relay(request, replicas, choose, max_moves=MAX_MOVES)`**. What may the
-*reader* of a stream see, the client? Suppose that replicas A, B and C would all answer 11, 12, 13:
+*reader* of a stream, the client, get to see? Suppose that replicas A, B and C would all answer 11, 12, 13:
 
 | what happens | the reader gets | asked |
 |---|---|---|
@@ -317,8 +319,10 @@ Now we put it together, as a generator: **`relay(request, replicas, choose, max_
   a chunk without tokens.
 - `choose(candidates)` gets a list of the replicas that can still be asked, at least one, and returns an index in it.
 
-`stream_once` serves a request by one replica: it covers the first and the last row. It closes the stream and lowers the
-load in every case, also when the reader leaves. It raises `ReplicaLost` if the replica is lost.
+`stream_once` serves a request by one replica: it covers the first and the last row. It raises `ReplicaLost` if the
+replica is lost; a stream that ends without a `finish_reason` is lost, too. It closes the stream and lowers the load
+when it ends *or is closed*. A `for` loop that you leave early doesn't close it; `with closing(stream_once(...)) as
+chunks:` does.
 """
 
 # %%
@@ -326,12 +330,14 @@ show_source(stream_once)
 
 # %% [markdown]
 """
-**Exercise 15.3.** Write `relay`, with the other rows too. Use `stream_once`, or do it your own way.
+**Exercise 15.3.** Write `relay`, with the other rows too. Use `stream_once`, or do it your own way: a replica has
+`load`, which you raise and lower, and `stream(request)`, a generator of chunks.
 
 - If the request has no seed (missing or None), draw a random int. All replicas get the same one.
 - Pass each chunk on as it is, before you read the next one. One with a `finish_reason` is the last.
-- After a loss, send what `request_to_go_on` returns to one of the replicas that haven't been lost. If it returns None,
-  or if the request arrives complete, ask no replica: end with `Chunk([], "length")`.
+- After a loss, send what `request_to_go_on` returns to one of the replicas that haven't been lost. (Give it the first
+  request and *all* tokens so far, or the last request and the tokens that came in answer to *that* one.) If it returns
+  None, or if the request arrives complete, ask no replica: end with `Chunk([], "length")`.
 - Before the next replica is asked, and when the reader leaves (it calls `close()` on your generator), the stream is
   closed and its replica's load lowered.
 - Change neither `request` nor the list `replicas`. If a replica must be asked and the list is empty, the reader gets an
@@ -380,7 +386,7 @@ print("the same tokens as a longer prompt:", *survive)
 The next cell starts two servers (lesson 14): two processes, each with a model and an engine of its own.
 `ProcessReplica` turns the events of a server into chunks. The readers take turns: in each round, each of them, from A
 to F, takes one chunk. After nine rounds, the process of replica 1 is killed, as the operating system does when memory
-runs out. Both processes end with the cell, also after an error. It takes about ten seconds.
+runs out. Both processes end with the cell, also after an error. It takes ten to thirty seconds.
 
 Which streams will replica 1 serve? Decide before you run it.
 """
@@ -415,8 +421,8 @@ replica 1 has none. D's beginning is new, so only the load counts, and E and F f
 
 So four of six streams lose their server in the middle, and each reader still gets exactly the tokens that it would have
 got if no server had died, also in C, D and E, which a longer prompt would have changed. What it notices is one longer
-wait: for a new connection, and for the prefill of the prompt and the tokens so far. (Boxes of replica 1 behind the
-dotted line: these tokens were on their way when it died. A and B hardly ever wait: their tokens have arrived before
+wait: for a new connection, and for the prefill of the prompt and the tokens so far. (Boxes of replica 1 to the right of
+the dotted line: these tokens were on their way when it died. A and B hardly ever wait: their tokens have arrived before
 their turn comes.)
 
 (Optional: with `MOVES` set to 0, A and B get all 48 tokens; C to F get what replica 1 had sent, and then an error.)
@@ -434,8 +440,8 @@ drops blocks, and routers such as NVIDIA Dynamo's follow them.
 **A full replica refuses, and `relay` gives up.** Status 429 (lesson 14) means that another replica may have room. The
 whole balancer asks the next one then.
 
-**An end can get lost.** If a replica is lost between a stop token and its `finish_reason`, the next one refuses, and
-the reader of a complete answer gets an error.
+**An end can get lost.** If a replica is lost between a stop token and its `finish_reason`, the next one is
+asked to go on behind a stop token. It refuses, and the reader of a complete answer gets an error.
 
 **Replicas don't make a stream faster,** and they don't help if a single copy of the model doesn't fit. Lesson 16 cuts a
 model in two.

@@ -114,10 +114,10 @@ EXERCISES = [
         reference="lessons_lib.kv_cache.block_serving:may_admit",
         test=check_may_admit,
         hints=(
-            "Why do requests start over? Not because of their own prompts. What will the running requests need in the "
-            "next steps, and what does the rule of the step leave for them?",
+            "Each running request needs a new block once in 16 steps, and a short one ends before that. With n of them, "
+            "how many blocks will be asked for in the next 16 steps, at most?",
             "Ask for more free blocks than the prompt needs. How many more? A fixed number, or one that grows with "
-            "`running`, for each request one or two blocks. If nothing runs, ask only for the prompt.",
+            "`running`: one or two blocks for each request, say. If nothing runs, ask only for the prompt.",
             "`blocks_for(request.prompt_tokens, block_size) + soon <= num_free`. Begin with `soon = len(running)`, "
             "look at steps and restarts, and try others.",
         ),

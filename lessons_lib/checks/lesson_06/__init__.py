@@ -20,8 +20,8 @@ EXERCISES = [
         reference="lessons_lib.kv_cache.paged_kv_cache:PagedKVCache",
         test=check_paged_cache,
         hints=(
-            "You can do it without a division, too. `read` indexes a tensor with a whole list, on the right of `=`. "
-            "What does such an index do on the left of `=`?",
+            "`read` indexes a tensor with a whole list, on the right of `=`. What does such an index do on the left of "
+            "`=`? (You need no division: flatten first.)",
             "Take this layer's tensor of keys, flatten its first two axes (a view), and assign to "
             "the rows `slot_mapping`; then do the same for the values.",
             "`self.keys[layer].flatten(0, 1)[slot_mapping] = keys`, and the same for the values.",

@@ -4,7 +4,7 @@ from lessons_lib.checks.exercise import Choice, Question
 
 QUIZ = [
     Question(
-        text="Blocks hold 16 tokens. A request with blocks [7, 2] and 20 tokens decodes. Where is its new key "
+        text="Blocks hold 16 tokens. A request with blocks [7, 2] and 20 cached tokens decodes. Where is its new key "
         "written, and what is read?",
         choices=(
             Choice(

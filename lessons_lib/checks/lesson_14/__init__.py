@@ -35,9 +35,8 @@ EXERCISES = [
         reference="lessons_lib.serving.owner:own_engine",
         test=check_own_engine,
         hints=(
-            "Cancelling a coroutine ends its waiting, and not the thread that it waits for. What happens in the "
-            "engine between that moment and the thread's return? Whatever you do about it must not be interrupted "
-            "itself.",
+            "Which `await`s are in your cleanup? A second cancellation can hit each of them. Can you wait for the "
+            "thread without one? The cell above the exercise does.",
             "A `while` over `commands.is_closed`, inside `try … finally`. In the loop: `take` if there are commands, "
             "or if `engine.open` is empty; otherwise the turn gets an empty list. `take` may return an empty list when "
             "the mailbox was closed: then there is nothing to do. In `finally`, without any `await`: "

@@ -162,9 +162,10 @@ def check_nothing_left(replicas, case: str) -> None:
             raise Mistake(
                 f"afterwards, the load of {replica} should be 0; it is {replica.load}.",
                 case=case,
-                idea="It serves nothing any more. If its load stays up, it is never chosen again. `finally` runs in "
-                "every "
-                "case: after the last chunk, after an error, and if the reader leaves."
+                idea="It serves nothing any more. If its load stays up, it is never chosen again. If you use "
+                "`stream_once`, it lowers the load when it ends or is closed, and yours is still open: "
+                "`with closing(stream_once(replica, request)) as chunks:`. If not, `finally` runs in every case: after "
+                "the last chunk, after an error, and if the reader leaves."
                 if replica.load > 0
                 else "Lower the load once for each time that you raised it.",
             )
