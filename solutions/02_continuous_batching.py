@@ -802,7 +802,7 @@ single passes: a decode pass with 1, 2, 4 and 8 rows, and the prefill of one pro
 
 # %% tags=["measured"]
 @torch.inference_mode()
-def pass_times(cases, rounds=41):
+def pass_times(cases, rounds=21):
     """Median seconds of a forward pass for each (rows, new tokens per row).
 
     The cases alternate, so that a brief slowdown of the machine affects all of them equally.

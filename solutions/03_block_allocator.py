@@ -417,8 +417,7 @@ than a tenth of the steps. Then the curve falls: the long answers go on alone. (
 about 60 steps. But the longest answer takes 129 by itself, after it has waited.)
 
 The oracle knows the length of each answer, and reserves all of it. It needs more steps than blocks of 16, which know
-nothing in advance: half of its cache is empty, as half of C's piece was. (Of blocks of 64, only eight fit, so only
-eight requests run.)
+nothing in advance: half of its cache is empty, as half of C's piece was.
 
 Each step reads the weights once, however many requests run, so fewer steps mean a faster server. ("Further" says why
 servers don't use blocks of 1, which need the fewest.)
@@ -470,11 +469,10 @@ cost 4,009, and beat the safe one.
 ## What is still wrong
 
 **The model knows nothing about blocks.** Its attention expects the keys of a request in one piece. Lesson 06 writes
-keys by slot mapping and computes attention through a block table. Before that, lessons 04 and 05 remove the other
-waste of lesson 02: idle rows, and a separate forward pass for every prompt.
+keys by slot mapping and computes attention through a block table.
 
-**The pool can still run out in the middle of an answer.** Your rule makes that rare, not impossible. In lesson 09,
-admission becomes part of a scheduler, and lesson 10 finds cheaper ways to give up blocks.
+**The pool can still run out in the middle of an answer.** Your rule makes that rare, not impossible. Lesson 10
+finds cheaper ways to give up blocks.
 
 **Identical beginnings are stored twice.** Two requests that start with the same text have the same keys for it, each
 in its own blocks. Lesson 11 lets them share.

@@ -4,7 +4,7 @@
 
 **Many requests begin with the same text. Does each of them have to compute and store it?**
 
-85 minutes · difficulty: medium · routes: serving · prerequisites: lesson 10 (memory pressure)
+90 minutes · difficulty: medium · routes: serving · prerequisites: lesson 10 (memory pressure)
 
 Lesson 10 took blocks back when there were too few of them. It's better to need fewer. In this lesson, sequences with
 the same beginning (the same *prefix*) share the blocks that hold it: the pool finds blocks by their contents, counts
@@ -431,22 +431,17 @@ YOURS["copy_before_write"] = copy_before_write  # for all runs below
 
 # %% [markdown]
 """
-X alone leaves block 1 free, at the end of the queue, where its hash still finds it.
-
 ### Four samples of one prompt
 
-B's prompt has 62 tokens. We want four answers to it, so X, Y and Z are forks of B. Random sampling comes in lesson 12;
-here, each of the four answers begins with a different one of the four likeliest tokens. The last block of the prompt
-has room for two more tokens, and all four sequences are about to write to it.
-
-**11.e** How many block copies does the first step after the fork need?
+B's prompt has 62 tokens. We want four answers to it, so X, Y and Z are forks of B. Each begins with a different one of
+the four likeliest tokens. The last block of the prompt has room for two more tokens, and all four sequences are about
+to write to it. **Guess first:** how many block copies does the first step after the fork need?
 
 **11.d** Some steps later, each has 70 tokens, 69 of them computed. Apart, they would use 4 × 5 = 20 blocks of 16. How
 many do the four use together, if everything that can be shared is stored only once?
 """
 
 # %%
-predict("11.e", ...)  # copies
 predict("11.d", ...)  # blocks
 
 # %%
@@ -468,7 +463,6 @@ for id, token in zip("XYZ", likeliest[1:]):
 first_step = recorded_step(runner, scheduler)
 copies = [f"{block_copy.source} → {block_copy.target}" for block_copy in first_step.block_copies]
 print(f"block copies in the first step after the fork: {', '.join(copies)}")
-reveal("11.e", len(copies), unit="copies")
 while b.num_computed_tokens < 69:
     recorded_step(runner, scheduler)
 reveal("11.d", len(pool.used), unit="blocks")
@@ -476,13 +470,12 @@ while scheduler.has_unfinished():
     recorded_step(runner, scheduler)
 for sample in samples:
     print(f"{sample.id}: …he asked his friend the duck{tokenizer.decode(sample.output_ids)}")
-draw_pressure(first_step)
 
 # %% [markdown]
 """
-The picture shows the first step after the fork. The last sequence that still uses the old block is its only user, and
-needs no copy. The first three blocks of the prompt are stored once. The fourth has room for the first tokens of the
-answer, so it differs, and so does the fifth: 3 + 4 × 2 = 11.
+Three copies, not four: the last sequence that still uses the old block is its only user. The first three blocks of the
+prompt are stored once. The fourth has room for the first tokens of the answer, so it differs, and so does the fifth:
+3 + 4 × 2 = 11.
 
 ## The six stories with a common beginning
 
@@ -577,9 +570,6 @@ little. ("Further" times twelve requests with and without sharing on this machin
 **Equal blocks in one step are computed twice.** B's were. vLLM enters a block in its table as soon as it is scheduled,
 so B could share A's: each layer writes all new keys before it computes attention.
 
-**A shared cache can be watched.** If the first token of a prompt comes early, someone has sent its beginning before.
-vLLM can keep users apart with a *salt*, a text that goes into their first hash.
-
 **Every answer is the likeliest one, and comes all at once.** Samples of one prompt would all be the same, and nothing
 can be streamed, stopped or aborted. In lesson 12, we put all parts together into one engine that does all this.
 
@@ -608,7 +598,7 @@ quiz("11")
 """
 ## Further (optional)
 
-What the lesson doesn't need. It isn't part of its 85 minutes.
+What the lesson doesn't need. It isn't part of its 90 minutes.
 """
 
 # %% [markdown]
@@ -616,9 +606,9 @@ What the lesson doesn't need. It isn't part of its 85 minutes.
 ### What production does
 
 - vLLM's prefix cache: `hash_block_tokens` in `vllm/v1/core/kv_cache_utils.py` hashes the parent's hash, the tokens, and
-  everything else that makes a difference: the adapter, the images, and the salt. `FreeKVCacheBlockQueue` in the same
-  file is our `LruQueue`, written as a linked list; there, too, the tail of a sequence is evicted before its beginning.
-  A comment in `KVCacheManager.get_computed_blocks` is about a prompt that is
+  everything else that makes a difference: the adapter, the images, and a *salt* that keeps users apart.
+  `FreeKVCacheBlockQueue` in the same file is our `LruQueue`, written as a linked list; there, too, the tail of a
+  sequence is evicted before its beginning. A comment in `KVCacheManager.get_computed_blocks` is about a prompt that is
   entirely in the cache: the last token must be computed again. vLLM then uses one block fewer, and computes the whole
   last block again.
 - vLLM serves n samples of one prompt as n requests that find each other's blocks by hash
