@@ -114,8 +114,8 @@ EXERCISES = [
         reference="lessons_lib.kv_cache.block_serving:may_admit",
         test=check_may_admit,
         hints=(
-            "Each running request needs a new block once in 16 steps, and a short one ends before that. With n of them, "
-            "how many blocks will be asked for in the next 16 steps, at most?",
+            "Each running request needs a new block once in 16 steps, and a short one ends before that. With n of "
+            "them, how many blocks will be asked for in the next 16 steps, at most?",
             "Ask for more free blocks than the prompt needs. How many more? A fixed number, or one that grows with "
             "`running`: one or two blocks for each request, say. If nothing runs, ask only for the prompt.",
             "`blocks_for(request.prompt_tokens, block_size) + soon <= num_free`. Begin with `soon = len(running)`, "

@@ -88,8 +88,8 @@ EXERCISES = [
             "for the shortest request, at most 1 for the longest, and larger with every token. What does a request "
             "cost the machine?",
             "`cost = len(sequence.prompt_ids) + 8 * sequence.expected_tokens`; `return sequence.arrival_time + "
-            "self.patience * part`, with `part = cost / 4608`. That keeps all three promises, but short requests hardly "
-            "differ. A part that grows fast at first and slowly later can keep them too, and scores far better.",
+            "self.patience * part`, with `part = cost / 4608`. That keeps all three promises, but short requests "
+            "hardly differ. A part that grows fast at first and slowly later can keep them too, and scores far better.",
         ),
     ),
 ]

@@ -97,8 +97,8 @@ def _cancel_twice(attempt, pause: float, when: str, num_breaks: int = 1) -> None
             scene.audit("it was cancelled twice")
         except Mistake as mistake:
             idea = (
-                "The second cancellation hits the `await` of your cleanup. Wait there without one: which call in the cell "
-                "above the exercise blocks until the thread has come back?"
+                "The second cancellation hits the `await` of your cleanup. Wait there without one: which call in the "
+                "cell above the exercise blocks until the thread has come back?"
             )
             raise Mistake(mistake.what, case=case, idea=idea) from None
 

@@ -40,12 +40,15 @@ def draw_streams(streams: Sequence[StreamRecord], num_replicas: int, lost: tuple
     for row, stream in enumerate(streams):
         _draw_stream(d, stream, row, tops, per)
     _draw_moves(d, streams, tops, per, band)
-    d.height = tops[-1] + band + 34
-    moved = " Arrow: these streams go on in another replica." if _has_moved(streams) else ""
-    words = f"Rounds →, a box for each chunk that a reader gets. ✓: the stream is complete.{moved}"
+    words = ["Rounds →, a box for each chunk that a reader gets. ✓: the stream is complete."]
+    if _has_moved(streams):
+        words.append("Arrow: these streams go on in another replica.")
     if lost:
-        words += " In the hatched part: already on their way."
-    d.text(_LEFT, d.height - 14, words, 12, fill=SOFT_INK)
+        words.append("In the hatched part: already on their way.")
+    lines = [words[0], " ".join(words[1:])] if len(words) > 1 else words
+    d.height = tops[-1] + band + 18 + 16 * len(lines)
+    for row, line in enumerate(lines):
+        d.text(_LEFT, tops[-1] + band + 20 + 16 * row, line, 12, fill=SOFT_INK)
     return d.picture(_describe(streams, lost))
 
 
