@@ -56,9 +56,10 @@ EXERCISES = [
             "ways are there in which the stream ends: which of them does `stream_once` show you, and how?",
             "A loop over replicas around a loop over the chunks of `stream_once`. If the inner loop ends by itself, "
             "the reader has had its last chunk. ReplicaLost leads to another round, and `request_to_go_on` gets the "
-            "first request and *all* tokens so far. Keep a list of remaining replicas, and take the chosen one out of it. The outer loop "
-            "ends for one of three reasons, and the last chunk depends on which: no token is missing, no replica is "
-            "left, or no move is left. `with closing(stream_once(...)) as chunks` closes it when the reader leaves.",
+            "first request and *all* tokens so far. Keep a list of remaining replicas, and take the chosen one out "
+            "of it. The outer loop ends for one of three reasons, and the last chunk depends on which: no token is "
+            "missing, no replica is left, or no move is left. `with closing(stream_once(...)) as chunks` closes it "
+            "when the reader leaves.",
             "Before the loop: a seed, `token_ids, remaining = [], list(replicas)`, and `asked = "
             "request_to_go_on(request, [])`. `while asked is not None and remaining and max_moves >= 0`: `replica = "
             "remaining.pop(choose(remaining))`; in `try`: for each chunk `token_ids += chunk.token_ids` and `yield "
