@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from lessons_lib.attention.packing import key_tags, pack, packed_mask
 from lessons_lib.recording.packed_steps import PackedStep
 from lessons_lib.viz.batches.packed_row import draw_packed_step
+from lessons_lib.viz.drawing.notes import sans_width
 from lessons_lib.viz.drawing.palette import color_of
 from lessons_lib.viz.drawing.svg import WIDTH
 
@@ -111,14 +112,12 @@ def test_every_token_has_a_cell_with_its_tag():
 
 def test_in_a_long_row_a_tag_stands_where_a_sequence_or_a_line_begins_or_ends_and_every_fifth():
     step = step_of([1, 70], [7, 3])
-    row = itertools.takewhile(lambda text: "a tag counts on" not in text, (text or "" for text in texts(step)))
+    row = itertools.takewhile(lambda text: "count on" not in text, (text or "" for text in texts(step)))
     shown = [text for text in row if re.fullmatch(r"[AB] \d+", text)]
     begins_or_ends = {3, 22, 42, 62, 72}  # 20 cells a line, and the first is A's
     assert shown == ["A 7", *(f"B {p}" for p in range(3, 73) if p % 5 == 0 or p in begins_or_ends)]
-    assert (
-        "a tag counts on" in draw_packed_step(step, decode).svg
-        and "a tag counts on" not in draw_packed_step(MIXED, decode).svg
-    )
+    [note] = [text for text in texts(step) if "positions count on" in (text or "")]
+    assert 16 + sans_width(note, 12) < WIDTH and "count on" not in draw_packed_step(MIXED, decode).svg
 
 
 def test_the_last_token_of_each_sequence_is_marked_and_its_new_token_stands_above_it():

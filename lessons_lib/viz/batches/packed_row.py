@@ -39,7 +39,6 @@ def draw_packed_step(step: PackedStep, decode: Callable[[int], str]) -> Picture:
         y = _cells(d, step, [show_token(decode(token)) for token in step.packed.input_ids.tolist()], outputs, y + 8)
         lines = math.ceil(count / _columns(count)[0])
         sign = (f"one row, drawn in {lines} lines · " if lines > 1 else "") + "framed"
-        sign = ("a tag counts on up to the next one · " if count > _MOST_TAGS else "") + sign
     else:
         y, sign = _strip(d, step, outputs, y + 8), "with an edge"
     d.text(
@@ -49,6 +48,9 @@ def draw_packed_step(step: PackedStep, decode: Callable[[int], str]) -> Picture:
         12,
         fill=SOFT_INK,
     )
+    if _MOST_TAGS < count <= _MOST_CELLS:
+        y += 16
+        d.text(16, y + 10, "between two tags, positions count on", 12, fill=SOFT_INK)
     d.lines(f"M16 {number(y + 26)}H{WIDTH - 16}", EDGE)
     d.height = draw_pass_mask(d, step.packed, step.names, _LEFT, y + 34) + 14
     return d.picture(f"{_title(step)}. {_describe(step, outputs)} {describe_pass_mask(step.packed)}")
