@@ -320,8 +320,8 @@ show_source(take_cached)
 """
 And why the copy? The key of token 47 goes to a cache slot in the third block. That block has a hash, so your
 `is_writable` says no: other sequences may find it and read it. (Would the same key do harm? In another batch its last
-digits may differ, so an answer could depend on who came later. The rule has no exception.) Y gets a copy of the block,
-and writes there.
+digits may differ, so an answer could depend on requests that came later. The rule has no exception.) Y gets a copy of
+the block, and writes there.
 
 > **copy-on-write**: sharing something until one of its users wants to change it. That user gets a copy, and the others
 > keep the original.

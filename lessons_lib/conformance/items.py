@@ -23,9 +23,14 @@ class Item:
     test: Callable[[Bench], None]
 
     @property
+    def is_in_contract(self) -> bool:
+        """Whether `lesson` is a part of the contract."""
+        return not self.lesson.isdigit()
+
+    @property
     def where(self) -> str:
         """`lesson` in words: "lesson 00", or "contract: Engine.step"."""
-        return f"{'lesson ' if self.lesson.isdigit() else 'contract: '}{self.lesson}"
+        return f"{'contract:' if self.is_in_contract else 'lesson'} {self.lesson}"
 
 
 @dataclass

@@ -227,7 +227,7 @@ def chunk_scoreboard(step: Step) -> Table:
         columns=["way", "steps", "largest row", "longest gap", "wait for the first token, mean"],
         rows=[*rows, ["yours", *yours]],
         caption=f"{len(SEEDS)} hidden workloads of {requests} requests, at most {MAX_SEQS} at a time. "
-        f"Gaps and waits in computed tokens.",
+        "Gaps and waits in computed tokens.",
         verdict=verdict,
     )
 

@@ -183,9 +183,9 @@ def _not_offered(item: Item, make_engine: MakeEngine) -> str:
 
 def _where(item: Item) -> str:
     """What to read about an item."""
-    if item.lesson.isdigit():
-        return f"Lesson {item.lesson} is about this."
-    return f"The contract says it: read `{item.lesson}` in `lessons_lib/conformance/contract.py`."
+    if item.is_in_contract:
+        return f"The contract says it: read `{item.lesson}` in `lessons_lib/conformance/contract.py`."
+    return f"Lesson {item.lesson} is about this."
 
 
 def _checked(make_engine: MakeEngine) -> MakeEngine:
