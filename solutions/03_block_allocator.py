@@ -415,7 +415,7 @@ compare(served)
 In rows, only two requests run at a time, and most of each row stays empty. In blocks of 16, about 16 run at once: each
 holds 24 tokens on average and leaves about half a block empty, and 512 / (24 + 7.5) is 16. So the queue is gone in less
 than a tenth of the steps. Then the curve falls: the long answers go on alone. (All tokens divided by 16 would give only
-about 60 steps. But the longest answer takes 129 by itself, after it has waited.)
+about 60 steps. But the longest answer takes 129, after it has waited.)
 
 The oracle knows the length of each answer, and reserves all of it. It needs more steps than blocks of 16, which know
 nothing in advance: half of its cache is empty, as half of C's piece was.
@@ -460,9 +460,9 @@ admission_scoreboard(may_admit)
 # %% [markdown]
 """
 Both given rules lose, for opposite reasons. The safe one makes requests wait next to empty blocks. The bold one gives
-the last free blocks to a new request, just before the running ones need them. The library's rule, one line, keeps two
+the last free blocks to a new request, just before the running ones need them. The library's rule keeps two
 free blocks for each running request, and costs 4,022. Half of what is left to the limits costs 4,102, and eight free
-blocks 4,209. Can you get below 4,100?
+blocks 4,209.
 
 What is best depends on the price, and that is a decision, too. If a restart cost only one step, the bold rule would
 cost 4,009, and beat the safe one.
