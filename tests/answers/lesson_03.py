@@ -1681,6 +1681,15 @@ def admits_when_few_run(request, running, num_free, block_size):
     return len(running) < 8
 
 
+def admits_by_full_blocks(request, running, num_free, block_size):
+    needed = request.prompt_tokens // block_size
+    return needed <= num_free and (not running or num_free - needed >= 2 * len(running))
+
+
+def admits_all_if_alone(request, running, num_free, block_size):
+    return not running or num_free - blocks_for(request.prompt_tokens, block_size) >= 2 * len(running)
+
+
 def admits_with_a_small_reserve(request, running, num_free, block_size):
     return fits(request, running, num_free - 3 * bool(running), block_size)
 
@@ -2108,6 +2117,8 @@ WRONG = {
         Wrong("a reserve although nothing runs", admits_with_a_reserve_for_nobody, says="stands still for good"),
         Wrong("blocks of 16, always", admits_into_tokens, says="compare blocks of `block_size`"),
         Wrong("counts requests only", admits_when_few_run, says="are free; your rule admits it"),
+        Wrong("rounds down", admits_by_full_blocks, says="needs 3 blocks, and 2 are free; your rule admits it"),
+        Wrong("anything if nothing runs", admits_all_if_alone, says="nothing runs; the first in the queue has a prompt"),
         Wrong("a small reserve", admits_with_a_small_reserve, says="keep more of them free"),
         Wrong("a large reserve", admits_with_a_large_reserve, says="Keep fewer"),
         Wrong("changes the list", admits_and_sorts, says="changed its argument `running`"),

@@ -518,6 +518,17 @@ def fails_on_an_unknown_hash(self, hashes):
     return [self.hash_to_block[one] for one in hashes]
 
 
+def finds_the_end_by_halves(self, block_hashes):
+    low, high = 0, len(block_hashes)
+    while low < high:
+        middle = (low + high) // 2
+        if block_hashes[middle] in self.hash_to_block:
+            low = middle + 1
+        else:
+            high = middle
+    return [self.hash_to_block.get(one) for one in block_hashes[:low]]
+
+
 def finds_all_or_nothing(self, hashes):
     return PrefixCache.match_prefix(self, hashes) if all(one in self.hash_to_block for one in hashes) else []
 
@@ -1279,6 +1290,7 @@ WRONG = {
         Wrong(
             "match_prefix fails on an unknown hash", caching(match_prefix=fails_on_an_unknown_hash), "raised KeyError"
         ),
+        Wrong("a binary search", caching(match_prefix=finds_the_end_by_halves), "`match_prefix([a, x, b, c])`"),
         Wrong("match_prefix returns all or nothing", caching(match_prefix=finds_all_or_nothing), "are still useful"),
         Wrong(
             "match_prefix returns only blocks in use",

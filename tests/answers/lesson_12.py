@@ -998,8 +998,19 @@ def in_float64_rounded_to_float32(logits, temperature, top_k, top_p):
     return probabilities.float(), tokens
 
 
+def multiplies_by_a_mask(logits, temperature, top_k, top_p):
+    """0 times minus infinity is NaN."""
+    scaled, tokens = (logits.double() / temperature[:, None]).sort(dim=-1, descending=True, stable=True)
+    keeps = (torch.arange(logits.shape[-1]) < top_k[:, None]).double()
+    probabilities = (scaled * keeps - 1e9 * (1 - keeps)).softmax(dim=-1)
+    before = probabilities.cumsum(-1) - probabilities
+    probabilities = probabilities.masked_fill(before >= top_p[:, None], 0.0)
+    return probabilities / probabilities.sum(-1, keepdim=True), tokens
+
+
 WRONG = {
     "12.1": [
+        Wrong("a mask that multiplies", multiplies_by_a_mask, "your probabilities contain NaN"),
         Wrong("−1 for tokens that are cut", cut_tokens_leave_their_row, "each token of the vocabulary once"),
         Wrong("sorts float32 probabilities", sorts_probabilities, "token 1 has the larger logit"),
         Wrong("the dtype of the logits", in_the_dtype_of_the_logits, "the probabilities are returned as bfloat16"),

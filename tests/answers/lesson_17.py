@@ -536,8 +536,38 @@ class CachedWithNotices(CachedWithAbort):
         return notices + super().step()
 
 
+class ComputesMostOfThePromptFirst(Alone):
+    """In a step of its own, which returns nothing."""
+
+    cache = None
+
+    @torch.inference_mode()
+    def step(self):
+        if not self.queue:
+            return []
+        request_id, prompt, answer, params = self.queue[0]
+        if self.cache is None and len(prompt) > 1:
+            self.cache = self.model(input_ids=torch.tensor([prompt[:-1]]), use_cache=True).past_key_values
+            return []
+        new = answer[-1:] or prompt[-1:]
+        logits = self.model(input_ids=torch.tensor([new]), past_key_values=self.cache or DynamicCache()).logits
+        answer.append(token := int(logits[0, -1].argmax()))
+        if reason := self.reason(token, prompt, answer, params):
+            self.queue.popleft()
+            self.cache = None
+        return [NewTokens(request_id, [token], reason)]
+
+
+class DropsAllAtAnAbort(Cached):
+    def abort(self, request_id):
+        self.queue = deque(each for each in self.queue if each[0] != request_id)
+        self.caches.clear()
+
+
 WRONG["17.7"] = [
     Wrong("kept by id after an abort", of(KeptAfterAnAbort), "a request with the id of one that was aborted"),
+    Wrong("a first pass without a token", of(ComputesMostOfThePromptFirst), "computed 4 tokens, and no token came of"),
+    Wrong("an abort drops the cache of another", of(DropsAllAtAnAbort), "a request that runs while one that waits is"),
     Wrong("returns nothing", no_engine, "returned NoneType, which has no `add_request`"),
     Wrong("no cache", alone("none"), "step 2 of a request computed 6 tokens; 1 would do"),
     Wrong("the last two tokens", cached("the last two"), "step 3 of a request computed 2 tokens; 1 would do"),

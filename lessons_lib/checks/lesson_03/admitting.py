@@ -57,8 +57,10 @@ def _check_nothing_runs(attempt) -> None:
 
 
 def _check_it_fits(attempt) -> None:
-    for prompt, num_free, size in ((33, 2, 16), (16, 0, 16), (30, 29, 1), (60, 14, 4), (40, 39, 1)):
-        request, running = AdmissionView(prompt, 40, 0, 0), [AdmissionView(5, 40, 2 * size, 2)]
+    cases = ((33, 2, 16), (16, 0, 16), (30, 29, 1), (60, 14, 4), (40, 39, 1))
+    if_alone = ((48, 2, 16), (33, 2, 16), (40, 39, 1))
+    for prompt, num_free, size, num_running in [*((*case, 1) for case in cases), *((*case, 0) for case in if_alone)]:
+        request, running = AdmissionView(prompt, 40, 0, 0), [AdmissionView(5, 40, 2 * size, 2)] * num_running
         case = _told(request, running, num_free, size)
         if _answer(attempt, request, running, num_free, size, case):
             needed = blocks_for(prompt, size)

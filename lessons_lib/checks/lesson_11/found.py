@@ -140,6 +140,7 @@ def _check_match(attempt) -> None:
         "including those that these blocks hold. Stop at the first unknown hash."
     )
     _match(pool, [a, x, c], [0], begin + "`match_prefix([a, x, c])`; x is unknown.", gap)
+    _match(pool, [a, x, b, c], [0], begin + "`match_prefix([a, x, b, c])`; x is unknown.", gap)
     _match(
         pool, [x, y], [], begin + "`match_prefix([x, y])`; both are unknown.", "Nothing is found, so the list is empty."
     )

@@ -67,14 +67,17 @@ def _case(index: int) -> tuple[torch.Tensor, list, str]:
 
 
 def _check_large_logits(attempt) -> None:
-    logits = torch.tensor([[990.0, 1000.0, 980.0]])
-    _check_one(
-        attempt, logits, [[1.0], [3], [1.0]], f"logits {logits.tolist()}; {_settings_told([[1.0], [3], [1.0]])}."
+    none = float("-inf")
+    cases = (
+        ([990.0, 1000.0, 980.0], 3, 1.0),
+        ([0.0, 2.0, none], 3, 1.0),
+        ([0.0, 2.0, none], 2, 1.0),
+        ([0.0, 2.0, none], 3, 0.5),
+        ([none, 0.0, none, 2.0], 1, 0.9),
     )
-    logits = torch.tensor([[0.0, 2.0, float("-inf")]])
-    _check_one(
-        attempt, logits, [[1.0], [3], [1.0]], f"logits {logits.tolist()}; {_settings_told([[1.0], [3], [1.0]])}."
-    )
+    for row, top_k, top_p in cases:
+        settings = [[1.0], [top_k], [top_p]]
+        _check_one(attempt, torch.tensor([row]), settings, f"logits {[row]}; {_settings_told(settings)}.")
 
 
 def _check_many_ties(attempt) -> None:

@@ -1,5 +1,6 @@
 """The checks of the engine of lesson 17: the items of its levels, up to the first that doesn't hold."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 from lessons_lib.checks.exercise import Mistake, current_case
@@ -52,6 +53,8 @@ def check_cached_engine(make_engine: MakeEngine) -> None:
             # Only now the same id again: a notice of the abort may come in the step after it.
             after = f"{after} Its id may come again."
             _serve_and_count(run, "c", 9, "a request with the id of one that was aborted while it ran", after)
+            other = f"{own}Whose is dropped, if the request that is aborted hasn't begun?"
+            _serve_and_count(run, "e", 10, "a request that runs while one that waits is aborted", other, _abort_another)
     except NotOffered as error:
         raise NotImplementedError(str(error)) from error
     finally:
@@ -59,7 +62,15 @@ def check_cached_engine(make_engine: MakeEngine) -> None:
     check_first_level(make_engine)
 
 
-def _serve_and_count(run: Run, name: str, num_prompt: int, what: str, idea: str) -> None:
+def _abort_another(run: Run) -> None:
+    """Add a request behind the one that runs, and abort it before it begins."""
+    run.add(a_prompt(6, 2), 4, name="another", ignore_eos=True)
+    run.abort("another")
+
+
+def _serve_and_count(
+    run: Run, name: str, num_prompt: int, what: str, idea: str, after_first_step: Callable[[Run], None] | None = None
+) -> None:
     """Serve a request that wants four tokens; a step may compute the tokens that no step before has computed."""
     case = f"{what}: a prompt of {num_prompt} tokens, and an answer of 4"
     current_case.text = case
@@ -73,6 +84,8 @@ def _serve_and_count(run: Run, name: str, num_prompt: int, what: str, idea: str)
 
         def check_passes() -> None:
             nonlocal computed_before
+            if after_first_step and run.steps == first_step + 1:
+                after_first_step(run)
             needed = num_prompt + max(0, len(served.tokens) - 1)
             if sum(passes) > needed:
                 raise Mistake(
@@ -81,6 +94,13 @@ def _serve_and_count(run: Run, name: str, num_prompt: int, what: str, idea: str)
                     case=case,
                     idea="Give the model the tokens that its cache doesn't hold yet, and no others: first the prompt, "
                     "then the newest token alone. The last token of an answer is never computed.",
+                )
+            if len(passes) > len(served.tokens):
+                raise Mistake(
+                    f"pass {len(passes)} of a request computed {passes[-1]} tokens, and no token came of it.",
+                    case=case,
+                    idea="The whole prompt fits into one pass, and its last position gives the first token of the "
+                    "answer. So an answer of 4 takes 4 passes.",
                 )
             computed_before = sum(passes)
 
