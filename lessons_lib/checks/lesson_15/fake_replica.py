@@ -56,6 +56,8 @@ class FakeReplica:
 
 
 class FakeStream:
+    """Like the generator that it stands for, it is closed once it has ended or raised."""
+
     def __init__(self, replica: FakeReplica, tokens: list[int]):
         self.replica, self.num_sent, self.is_closed = replica, 0, False
         size = replica.in_chunk
@@ -69,6 +71,13 @@ class FakeStream:
         return self
 
     def __next__(self) -> Chunk:
+        try:
+            return self._next_chunk()
+        except BaseException:
+            self.is_closed = True
+            raise
+
+    def _next_chunk(self) -> Chunk:
         if self.num_sent == self.replica.lost_after:
             self.replica.is_lost = self.replica.how != "refuse"
             if self.replica.how == "end":
@@ -86,8 +95,8 @@ class FakeStream:
 
 
 class AskedAfter(FakeReplica):
-    """Notes, when it is asked, the load of the replica before it and whether that one's streams are closed."""
+    """Notes, when it is asked, the load of the replica before it."""
 
     def stream(self, request):
-        self.found = self.before.load, all(stream.is_closed for stream in self.before.streams)
+        self.load_before = self.before.load
         return super().stream(request)
