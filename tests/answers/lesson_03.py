@@ -2118,7 +2118,9 @@ WRONG = {
         Wrong("blocks of 16, always", admits_into_tokens, says="compare blocks of `block_size`"),
         Wrong("counts requests only", admits_when_few_run, says="are free; your rule admits it"),
         Wrong("rounds down", admits_by_full_blocks, says="needs 3 blocks, and 2 are free; your rule admits it"),
-        Wrong("anything if nothing runs", admits_all_if_alone, says="nothing runs; the first in the queue has a prompt"),
+        Wrong(
+            "anything if nothing runs", admits_all_if_alone, says="nothing runs; the first in the queue has a prompt"
+        ),
         Wrong("a small reserve", admits_with_a_small_reserve, says="keep more of them free"),
         Wrong("a large reserve", admits_with_a_large_reserve, says="Keep fewer"),
         Wrong("changes the list", admits_and_sorts, says="changed its argument `running`"),
