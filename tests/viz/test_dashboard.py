@@ -402,6 +402,15 @@ def test_lanes_show_who_was_in_a_slot_and_the_newest_step_is_at_the_right():
     assert "batch slots in the last 3 steps" in texts(picture) and not curves(picture)
 
 
+@pytest.mark.parametrize("count", [1, 15, 16, 30, 31, 60])
+def test_lanes_begin_at_the_left_and_take_at_least_half_of_their_room_from_eight_steps_on(count):
+    steps = [(Lane("A", "prefill"),), *[(Lane("A", "decode"),)] * (count - 1)]
+    picture = with_lanes(*steps, owners={}, cached=frozenset())
+    x, width = named(picture, "prefill")["A: prefill"]
+    assert x == 16 and width * count <= 548 + 0.5
+    assert count < 8 or width * count >= 548 / 2
+
+
 def test_blocks_have_the_colours_of_their_sequences_and_shared_ones_have_both():
     picture = with_lanes(owners={2: ("A",), 5: ("A", "B/1")}, cached=frozenset({0}))
     assert "blocks: 2 in use, 1 free but cached, of 8" in texts(picture) and "no steps yet" in texts(picture)

@@ -20,7 +20,7 @@ from lessons_lib.scheduling.simulator import (
     simulate_static,
 )
 from lessons_lib.viz.charts.time_axis import round_ticks, say_seconds
-from lessons_lib.viz.drawing.palette import INK, ON_COLOR, color_of, tint
+from lessons_lib.viz.drawing.palette import INK, ON_COLOR, SERIES, color_of, tint
 from lessons_lib.viz.timelines.gantt import draw_gantt, draw_gantts
 from lessons_lib.viz.timelines.gantt_rows import DECODE, HELD, PREFILL, STALLED, WAITING, Span, gantt_rows
 
@@ -205,6 +205,14 @@ def test_nothing_later_is_drawn_and_the_axis_stays(upto):
     assert ticks(part) == ticks(whole) and elements(part, "svg")[0].get("viewBox") == elements(whole, "svg")[0].get(
         "viewBox"
     )
+
+
+def test_the_moment_is_a_line_with_a_head_and_no_mark_of_an_end():
+    x = scale_of(draw_gantt(SMALL), SMALL)(50)
+    blue = [path for path in elements(draw_gantt(SMALL, upto=50), "path") if SERIES[0] in path.attrib.values()]
+    line, head = (path.get("d") for path in blue)
+    assert re.match(r"M([\d.]+) ", line)[1] == re.match(r"M([\d.]+) ", head)[1] and head.endswith("z")
+    assert float(re.match(r"M([\d.]+) ", line)[1]) == pytest.approx(x, abs=0.1)
 
 
 def test_the_words_say_who_does_what():

@@ -349,6 +349,14 @@ def test_the_picture_fits_its_place_and_is_drawn_in_time(num_blocks, block_size)
     assert len(picture.svg) < 450_000
 
 
+@pytest.mark.parametrize("num_blocks", [12, 1000])
+def test_dots_on_a_written_cell_are_seen_in_both_themes(num_blocks):
+    """Its color is the request's, light or dark; the other cells are pale, and turn dark."""
+    picture = draw_pool_access(step_of(num_blocks, 16, {"E": (20, 1)}))
+    colors = {path.get("stroke") for path in elements(picture, "path") if path.get("stroke-dasharray")}
+    assert colors == {palette.INK, palette.text_on(palette.color_of("E"))}
+
+
 def test_a_large_pool_has_a_square_for_each_block():
     step = step_of(1000, 16, {"A": (500, 1), "B": (160, 16)})
     picture = draw_pool_access(step)

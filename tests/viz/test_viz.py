@@ -332,6 +332,13 @@ def test_the_legend_shows_the_frame_that_the_prefills_have(names):
     assert len(frames(decodes)) == len(set(frames(prefills)))  # in the legend, one for each look
 
 
+@pytest.mark.parametrize("width, ink", [(8, palette.INK), (9, palette.ON_COLOR)])
+def test_a_narrow_frame_follows_the_theme_for_it_is_all_that_is_seen_of_its_cell(width, ink):
+    d = Drawing(height=40)
+    d.frame(0, 0, width, 20, palette.color_of("A"))
+    assert set(re.findall(f"{palette.INK}|{palette.ON_COLOR}", d.picture("a frame").svg)) == {ink}
+
+
 def test_the_picture_does_not_grow_while_stepping():
     heads = {re.match(r'<svg[^>]*?viewBox="[^"]*"', draw_compare(STATIC, CONTINUOUS, i).svg)[0] for i in range(5)}
     assert len(heads) == 1
@@ -463,13 +470,15 @@ def test_table_in_html():
 
 def test_names_of_rows_stay_left_though_they_begin_with_a_digit():
     named = Table(("case", "ms"), [("32 at a time", "1 s"), ("6 at a time", "2 s")])
-    counted = Table(("tokens", "ms"), [(1024, 3), (8, None)])
+    counted = Table(("tokens", "ms"), [(1024, 3), (8, float("nan"))])
     assert [th.get("style") for th in styled(named, "tbody/tr/th")] == ["text-align:left;white-space:nowrap"] * 2
     assert [td.get("style") for td in styled(named, "tbody/tr/td")] == ["text-align:right;white-space:nowrap"] * 2
     assert [th.get("style") for th in styled(counted, "tbody/tr/th")] == ["text-align:right;white-space:nowrap"] * 2
 
 
 def test_a_long_text_keeps_room_in_a_narrow_window():
+    sentences = Table(("metric", "what it is"), [("TTFT", "0.4 s until the first token, the median of all")])
+    assert "text-align:left" in styled(sentences, "tbody/tr/td")[0].get("style")
     table = Table(("request", "text"), [("A", "She loved to play outside in the sunshine."), ("B", "Yes.")])
     assert all("min-width" in td.get("style") for td in styled(table, "tbody/tr/td"))
     assert not any("min-width" in th.get("style") for th in styled(table, "tbody/tr/th"))

@@ -97,7 +97,7 @@ def line_chart(
         else:
             ax.set_ylim(bottom=min(0, ax.get_ylim()[0]))
         if len(series) > 1:
-            fig.legend(loc="outside upper right", ncols=len(series))
+            fig.legend(loc="outside upper left", ncols=len(series))
         _label(ax, xlabel, ylabel, title)
     return Picture.from_figure(fig, alt)
 
@@ -143,7 +143,7 @@ def bar_chart(
         ax.tick_params(axis="x", length=0)
         ax.margins(y=0.12)
         if len(series) > 1:
-            fig.legend(loc="outside upper right", ncols=len(series))
+            fig.legend(loc="outside upper left", ncols=len(series))
         _label(ax, xlabel, ylabel, title)
     return Picture.from_figure(fig, alt)
 

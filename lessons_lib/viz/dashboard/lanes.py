@@ -29,7 +29,7 @@ def draw_lanes(
     width: float,
     height: float,
 ) -> None:
-    """One row for each batch slot, one column for each step; the newest step is at the right."""
+    """One row for each batch slot, one column for each step, the newest step last. Few steps get wider columns."""
     count = max((len(step) for step in steps), default=0)
     title = f"batch slots in the last {len(steps)} steps" if len(steps) > 1 else "batch slots"
     d.text(x, y, title, 12, bold=True)
@@ -40,16 +40,16 @@ def draw_lanes(
     if count > shown:
         d.text(x + width, y, f"{count - shown} more slots", 11, "end", fill=SOFT_INK)
     row = min(_TALLEST_LANE, height / shown)
-    cell = width / most_steps
-    begin = x + (most_steps - len(steps)) * cell
+    rooms = (most_steps // 4, most_steps // 2, most_steps)
+    cell = width / next((room for room in rooms if room >= len(steps)), len(steps))
     for lane in range(shown):
         top = y + 16 + lane * row
-        d.lines(f"M{number(begin)} {number(top + row - 1.5)}H{number(x + width)}", EDGE, 0.5)
+        d.lines(f"M{number(x)} {number(top + row - 1.5)}H{number(x + width)}", EDGE, 0.5)
         column = 0
         for state, group in groupby(step[lane] if lane < len(step) else None for step in steps):
             size = len(list(group))
             if state:
-                _stay(d, state, begin + column * cell, top, size * cell, row - 3)
+                _stay(d, state, x + column * cell, top, size * cell, row - 3)
             column += size
 
 

@@ -212,6 +212,8 @@ class Drawing:
             ink, rim = INK, mix(on, PAPER, 0.8)
         else:
             rim = halo_on(on)
+            if width <= 4 * line:  # all of it is frame, and has to be seen on the page
+                ink = INK
         for stroke, inset in ((rim, 2 * line), (ink, line)):
             if stroke and (stroke == ink or width > 4 * line):
                 self._add(

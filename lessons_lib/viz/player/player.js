@@ -50,7 +50,9 @@ const STYLE = `
   input { flex: 1 1 160px; min-width: 120px; height: 32px; accent-color: #2684C4; }
   output { min-width: 110px; overflow-wrap: anywhere; }
   :focus-visible { outline: 3px solid #2684C4; outline-offset: 2px; }
-  .sheet { overflow: auto; background: var(--lessons-ground); border-radius: 6px; }
+  .sheet { overflow: auto; background: var(--lessons-ground); border-radius: 6px;
+    animation: fades linear; animation-timeline: scroll(self inline); } /* at an edge where the picture goes on */
+  @keyframes fades { from, 98% { mask-image: linear-gradient(to left, transparent, #000 2em); } to { mask-image: none } }
   svg { display: block; width: 100%; min-width: ${LEAST_WIDTH}px; }
   svg.follows [data-link]:not(.lit, [opacity]) { opacity: 0.22; }
   .lit { opacity: 1; }

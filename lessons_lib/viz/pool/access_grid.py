@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import groupby, pairwise
 
 from lessons_lib.recording.paged_steps import PagedStep
-from lessons_lib.viz.drawing.palette import EDGE, INK, NEUTRAL, PAPER, SOFT_INK, color_of, mix, outline
+from lessons_lib.viz.drawing.palette import EDGE, INK, NEUTRAL, PAPER, SOFT_INK, color_of, mix, outline, text_on
 from lessons_lib.viz.drawing.svg import Drawing, number
 from lessons_lib.viz.pool.access_words import access_block_title, access_cells_title, pool_after
 from lessons_lib.viz.pool.lot import GAP, HEAD, LOT_WIDTH, Lot, lay_out
@@ -125,7 +125,8 @@ def _squares(d: Drawing, blocks: list[_Block], x: float, y: float) -> float:
         {},
         {},
     ]  # colour -> what is drawn in it: blocks, tokens, blocks that are written
-    free, frames, dots = [], [], []
+    free, frames = [], []
+    dots: dict[str, list[str]] = {}  # color of the dots -> where they are
     for block in blocks:
         left, top = x + block.number % columns * size, y + block.number // columns * size
         if not block.held and not block.written:
@@ -142,12 +143,14 @@ def _squares(d: Drawing, blocks: list[_Block], x: float, y: float) -> float:
                 f"M{number(left + edge / 2)} {number(top + edge / 2)}h{side - edge}v{side - edge}h{edge - side}z"
             )
         if block.is_read:
-            dots.append(f"M{number(left + side / 2)} {number(top + side / 2)}h.5")
+            ink = text_on(block.colour) if block.written else INK
+            dots.setdefault(ink, []).append(f"M{number(left + side / 2)} {number(top + side / 2)}h.5")
     d.lines("".join(free), EDGE)
     for fill, paths in [item for layer in layers for item in layer.items()]:
         d.lines("".join(paths), "none", fill=fill)
     d.lines("".join(frames), INK, edge)
-    d.lines("".join(dots), INK, size / 4, dots=size)
+    for ink, places in dots.items():
+        d.lines("".join(places), ink, size / 4, dots=size)
     if len(blocks) <= _MOST_HOVERS:
         d.hover_grid(
             x,
@@ -201,13 +204,15 @@ def _cells(d: Drawing, lot: Lot, block: _Block, offsets: range, x: float, y: flo
     middle, numbered = x + (lot.cell - 1) / 2, lot.cell >= _NUMBER_CELL
     if block.is_read and filled:
         # beside the number, in the corner
-        first, dots = (x + lot.cell - 5.5, y + 4) if numbered else (middle, y + height / 2)
-        d.lines(
-            f"M{number(first)} {number(dots)}h{number((filled - 1) * lot.cell + 0.5)}",
-            INK,
-            max(1.6, min(lot.cell / 4, 4)),
-            dots=lot.cell,
-        )
+        first, line = (x + lot.cell - 5.5, y + 4) if numbered else (middle, y + height / 2)
+        for is_new, run in groupby(range(filled), lambda n: start + n in block.written):
+            cells = list(run)
+            d.lines(
+                f"M{number(first + cells[0] * lot.cell)} {number(line)}h{number((len(cells) - 1) * lot.cell + 0.5)}",
+                text_on(block.colour) if is_new else INK,
+                max(1.6, min(lot.cell / 4, 4)),
+                dots=lot.cell,
+            )
     if numbered:
         for n in range(filled):
             d.text(

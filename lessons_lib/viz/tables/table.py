@@ -10,7 +10,7 @@ from typing import Any
 
 from lessons_lib.viz.words import code_as_html, marks_as_html
 
-_NUMBER = re.compile(r"^[-+−]?[\d.]")
+_NUMBER = re.compile(r"^([-+−]?[\d.]|nan$)")
 _ONLY_A_NUMBER = re.compile(r"^[-+−]?[\d.,]+( ?%)?$")
 _NOTHING = ("", "-", "–", "—")
 _LONG_TEXT = 30  # characters; a shorter text needs no room of its own
@@ -32,9 +32,9 @@ class Table:
     caption  what the table is about; text in `backticks` is shown as code
     verdict  what follows from the rows, in a sentence below them
 
-    Columns of numbers (or of text that starts with a digit, such as "33 s") are right-aligned; the names of the rows
-    only if they are nothing but numbers. Long texts keep a width that can be read in a narrow window, where the table
-    scrolls, and long paths and names take several lines. What `marked` has marked in a cell is shown in color.
+    Columns of numbers (or of short text that starts with a digit, such as "33 s") are right-aligned; the names of the
+    rows only if they are nothing but numbers. Long texts keep a width that can be read in a narrow window, where the
+    table scrolls, and long paths and names take several lines. What `marked` has marked in a cell is shown in color.
     """
 
     columns: Sequence[str]
@@ -96,7 +96,10 @@ class Table:
 
     def _flush_right(self) -> list[bool]:
         said = [[cell for cell in column if cell not in _NOTHING] for column in self._columns()]
-        return [_is_numeric(cells, _NUMBER if index else _ONLY_A_NUMBER) for index, cells in enumerate(said)]
+        return [
+            _is_numeric(cells, _NUMBER if index else _ONLY_A_NUMBER) and max(map(len, cells)) < _LONG_TEXT
+            for index, cells in enumerate(said)
+        ]
 
 
 def _room(is_first: bool, is_flush_right: bool, longest: int) -> str:

@@ -13,7 +13,7 @@ from lessons_lib.scheduling.arrivals import Arrival
 from lessons_lib.scheduling.simulator import Simulation
 from lessons_lib.viz.charts.time_axis import round_ticks, tick_words, unit_of
 from lessons_lib.viz.drawing.notes import sans_width
-from lessons_lib.viz.drawing.palette import EDGE, INK, NEUTRAL, SOFT_INK, color_of, tint
+from lessons_lib.viz.drawing.palette import EDGE, INK, NEUTRAL, SERIES, SOFT_INK, color_of, tint
 from lessons_lib.viz.drawing.picture import Picture
 from lessons_lib.viz.drawing.svg import WIDTH, Drawing, flow, number
 from lessons_lib.viz.timelines.gantt_rows import DECODE, HELD, PREFILL, STALLED, WAITING, Row, Span, gantt_rows, joined
@@ -165,12 +165,14 @@ def _block(
         _bar(d, row, frame, y, frame.seconds if upto is None else upto)
         y += frame.row + frame.gap
     if upto is not None and 0 <= upto < frame.seconds:
-        d.lines(
-            f"M{number(frame.x(upto))} {number(bottom - len(rows) * (frame.row + frame.gap) - 4)}V{number(bottom + 2)}",
-            INK,
-            2,
-        )
+        _now(d, frame.x(upto), bottom - len(rows) * (frame.row + frame.gap) - 3, bottom + 2)
     return bottom + 24
+
+
+def _now(d: Drawing, x: float, top: float, bottom: float) -> None:
+    """A line with a head: the marks of finished requests have none."""
+    d.lines(f"M{number(x)} {number(top)}V{number(bottom)}", SERIES[0], 2)
+    d.lines(f"M{number(x)} {number(top + 1)}l-5 -7h10z", "none", fill=SERIES[0])
 
 
 def _axis(d: Drawing, frame: _Frame, top: float, bottom: float) -> None:
