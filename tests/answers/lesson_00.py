@@ -115,6 +115,15 @@ def one_pass_for_nothing(model, prompt_ids, max_new_tokens, eos_token_id=None):
         ids.append(token)
 
 
+def feeds_a_column(model, prompt_ids, max_new_tokens, eos_token_id=None):
+    ids = list(prompt_ids)
+    for _ in range(max_new_tokens):
+        ids.append(int(model(input_ids=torch.tensor(ids).unsqueeze(1), use_cache=False).logits[-1, -1].argmax()))
+        if ids[-1] == eos_token_id:
+            break
+    return ids[len(prompt_ids) :]
+
+
 def feeds_two_rows(model, prompt_ids, max_new_tokens, eos_token_id=None):
     ids = list(prompt_ids)
     for _ in range(max_new_tokens):
@@ -324,6 +333,11 @@ def step_that_steps_twice(model, last_token, cache):
 
 def step_of_one_dimension(model, last_token, cache):
     return int(model(input_ids=torch.tensor([last_token]), past_key_values=cache).logits[0, -1].argmax())
+
+
+def step_that_makes_room_first(model, last_token, cache):
+    cache.crop(cache.get_seq_length() - 1)
+    return decode_step(model, last_token, cache)
 
 
 def step_that_replaces_the_newest(model, last_token, cache):
@@ -875,6 +889,11 @@ WRONG = {
             "Do you replace None by 0?",
         ),
         Wrong("stops at a repeated token", stops_at_a_repeated_token, "What ended your loop after 74?"),
+        Wrong(
+            "a row for each token",
+            feeds_a_column,
+            "pass 1 should feed one row of 3 tokens, shape [1, 3]; yours fed shape [3, 1]",
+        ),
         Wrong("feeds a list", feeds_a_list, "it needs a tensor"),
         Wrong("feeds one dimension", feeds_one_dimension, "it needs [rows, tokens]"),
         Wrong("returns the prompt too", loop_without_cache(answer=lambda ids, prompt: ids), "the prompt too"),
@@ -971,6 +990,7 @@ WRONG = {
         Wrong(
             "crops to the old length", step_that_crops_to_the_old_length, "the step leaves `last_token` in the cache"
         ),
+        Wrong("crops before the pass", step_that_makes_room_first, "your code crops the cache before the pass"),
         Wrong("takes its token back", step_that_takes_its_token_back, "remove the token again"),
         Wrong("returns the logit", step(choose=lambda logits: int(logits.max())), "`argmax` instead of `max`"),
         Wrong(

@@ -21,6 +21,29 @@ def pads_right(prompt_ids, pad_token_id):
     return torch.tensor(rows), torch.tensor([[1] * len(ids) + [0] * (longest - len(ids)) for ids in prompt_ids])
 
 
+def pads_to(width):
+    """A correct answer, if the width is."""
+
+    def pad(prompt_ids, pad_token_id):
+        lengths = [(width(prompt_ids) - len(ids), len(ids)) for ids in prompt_ids]
+        rows = [[pad_token_id] * padding + ids for (padding, _), ids in zip(lengths, prompt_ids)]
+        return torch.tensor(rows), torch.tensor([[0] * padding + [1] * real for padding, real in lengths])
+
+    return pad
+
+
+def cuts_to_the_greatest(prompt_ids, pad_token_id):
+    width = len(max(prompt_ids))
+    return pad_left([ids[-width:] for ids in prompt_ids], pad_token_id)
+
+
+def fills_rows_of_the_greatest(prompt_ids, pad_token_id):
+    input_ids = torch.full((len(prompt_ids), len(max(prompt_ids))), pad_token_id)
+    for row, ids in zip(input_ids, prompt_ids):
+        row[len(row) - len(ids) :] = torch.tensor(ids)
+    return input_ids, pad_left(prompt_ids, pad_token_id)[1]
+
+
 def repeats_one_row(prompt_ids, pad_token_id):
     longest = max(map(len, prompt_ids))
     rows = [[pad_token_id] * longest] * len(prompt_ids)
@@ -402,6 +425,16 @@ def steps_by_counting_down(answer_lengths, batch_size):
         for row in rows:
             times[row] = (start, last[row], step)
     return times
+
+
+def closes_an_empty_wave(answer_lengths, batch_size):
+    times, wave = [], []
+    for length in answer_lengths:
+        wave.append(length)
+        if len(wave) == batch_size:
+            times, wave = [*times, *wave], []
+    longest = max(wave)  # of the last wave
+    return wave_steps([*times, *wave], batch_size) if longest else []
 
 
 def steps_by_accumulating(answer_lengths, batch_size):
@@ -868,6 +901,14 @@ WRONG = {
         Wrong("forgets the mask", forgets_the_mask, says="two things"),
         Wrong("changes the prompts", changes_the_prompts, says="changed its argument `prompt_ids`"),
         Wrong("requests in columns", requests_in_columns, says="A request is a row"),
+        Wrong("as wide as the greatest", pads_to(lambda prompts: len(max(prompts))), says="element by element: [5, 6]"),
+        Wrong("fills rows of the greatest", fills_rows_of_the_greatest, says="the greatest here"),
+        Wrong("cuts to the greatest", cuts_to_the_greatest, says="The longest is `max(prompt_ids, key=len)`"),
+        Wrong(
+            "as wide as the last",
+            pads_to(lambda prompts: len(prompts[-1])),
+            says="Pad every row to the longest prompt before",
+        ),
         Wrong("does not pad", does_not_pad, says="rows of unequal length"),
         Wrong("int32", pads_with_int32, says="torch.int32"),
     ],
@@ -938,6 +979,7 @@ WRONG = {
         Wrong("number of the wave", number_of_the_wave, says="Yours is the number of the wave"),
         Wrong("batch_size waves", that_many_waves, says="not the number of waves"),
         Wrong("forgets the last wave", forgets_last_wave, says="last wave is missing"),
+        Wrong("closes an empty wave", closes_an_empty_wave, says="does your code make another, an empty one?"),
         Wrong("fills the last wave", fills_the_last_wave, says="a row without a request"),
         Wrong("one element per wave", one_element_per_wave, says="one element per wave"),
         Wrong("two numbers", barrier(made=lambda s, n, e: (s, e)), says="three numbers"),

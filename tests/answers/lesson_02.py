@@ -527,6 +527,11 @@ def as_lists(positions, num_keys):
     return cache_mask(positions, num_keys).tolist()
 
 
+def rows_for_tokens(positions, num_keys):
+    allowed = torch.arange(num_keys) <= positions.T.unsqueeze(-1)
+    return allowed.reshape(len(positions), 1, positions.shape[1], num_keys)
+
+
 def mask_by_loops(positions, num_keys):
     rows = [[[[column <= position for column in range(num_keys)] for position in row]] for row in positions.tolist()]
     return torch.tensor(rows)
@@ -1333,6 +1338,7 @@ WRONG = {
         Wrong("one mask for all rows: the longest", longest_row_for_all, says="as much as the longest one"),
         Wrong("one mask for all rows: the first", first_row_for_all, says="the mask of row 0"),
         Wrong("no mask", no_mask, says="every token sees every column"),
+        Wrong("mixes up rows and tokens", rows_for_tokens, says="some tokens have the mask of another token"),
         Wrong("no head axis", without_head_axis, says="axis for the heads is missing"),
         Wrong(
             "positions without a last axis",

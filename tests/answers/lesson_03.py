@@ -1698,6 +1698,33 @@ def admits_with_a_large_reserve(request, running, num_free, block_size):
     return fits(request, running, num_free - 16 * bool(running), block_size)
 
 
+def admits_below_the_free(request, running, num_free, block_size):
+    needed = blocks_for(request.prompt_tokens, block_size)
+    return needed < num_free and (not running or num_free - needed >= 2 * len(running))
+
+
+def admits_up_to_its_limit(request, running, num_free, block_size):
+    most = blocks_for(request.prompt_tokens + request.max_new_tokens, block_size)
+    return most <= num_free and fits(request, running, num_free - 2 * len(running), block_size)
+
+
+def keeps_slots_for_blocks(request, running, num_free, block_size):
+    return fits(request, running, num_free - 2 * block_size * len(running), block_size)
+
+
+def gives_what_is_left(request, running, num_free, block_size):
+    return num_free - blocks_for(request.prompt_tokens, block_size) - 2 * len(running)
+
+
+def asks_what_it_holds(request, running, num_free, block_size):
+    return num_free - blocks_for(request.num_tokens, block_size) >= 2 * len(running)
+
+
+def shares_the_rest(request, running, num_free, block_size):
+    left = num_free - blocks_for(request.prompt_tokens, block_size)
+    return left >= 0 and left / len(running) >= 2
+
+
 def admits_and_sorts(request, running, num_free, block_size):
     running.append(request)
     return fits(request, running, num_free - len(running) + 1, block_size)
@@ -2123,6 +2150,14 @@ WRONG = {
         ),
         Wrong("a small reserve", admits_with_a_small_reserve, says="keep more of them free"),
         Wrong("a large reserve", admits_with_a_large_reserve, says="Keep fewer"),
+        Wrong("< for <=", admits_below_the_free, says="Do you compare with `<`, or keep a block free although nothing"),
+        Wrong("its limit must fit", admits_up_to_its_limit, says="With a limit of 1, your rule admits it"),
+        Wrong(
+            "slots for blocks", keeps_slots_for_blocks, says="31 free blocks of 16; one runs with 2 tokens in 1 block"
+        ),
+        Wrong("a number", gives_what_is_left, says="yours returned 0, which counts as False"),
+        Wrong("what it holds", asks_what_it_holds, says="Do you read `request.num_tokens`?"),
+        Wrong("divides by nothing", shares_the_rest, says="Nothing runs, so `running` is empty"),
         Wrong("changes the list", admits_and_sorts, says="changed its argument `running`"),
     ],
 }

@@ -366,6 +366,11 @@ def shifts_the_positions(queries, keys):
     return mask
 
 
+def queries_with_queries(queries, keys):
+    earlier = queries.positions[None, :] <= queries.positions[:, None]
+    return own(queries, keys) & earlier & (keys.seq_ids != PADDING)
+
+
 def mask_by_loops(queries, keys):
     mask = torch.zeros(len(queries.seq_ids), len(keys.seq_ids), dtype=torch.bool)
     for q, (sequence, position) in enumerate(zip(queries.seq_ids.tolist(), queries.positions.tolist())):
@@ -792,6 +797,12 @@ def mask_kept_by_length(model, sequences, mask=block_diagonal_mask, kept={}):  #
     return packed(attention=lambda _: own)(model, sequences, mask)
 
 
+def one_tag_for_the_row(model, sequences, mask=block_diagonal_mask):
+    row = [token for sequence in sequences for token in sequence]
+    logits = packed()(model, [row], mask)[0]
+    return list(logits.split([len(sequence) for sequence in sequences]))
+
+
 def merges_equal_sequences(model, sequences, mask=block_diagonal_mask):
     return packed()(model, [list(sequence) for sequence in dict.fromkeys(map(tuple, sequences))], mask)
 
@@ -1002,6 +1013,7 @@ WRONG = {
         Wrong("inverted", turned_round, says="every cell is inverted"),
         Wrong("stops at a forbidden key", stops_at_a_forbidden_key, says="keys aren't next to each other"),
         Wrong("blocks from counts", blocks_from_counts, says="the number of queries and keys doesn't"),
+        Wrong("queries with queries", queries_with_queries, says="compare the queries' positions with themselves?"),
         Wrong("counts keys", counts_keys, says="keys aren't in the order of their positions"),
         Wrong("padding sees the sequences", padding_sees_the_sequences, says="padding attends to the sequences"),
         Wrong(
@@ -1141,6 +1153,7 @@ WRONG = {
             packed(positions=lambda tags: torch.arange(len(tags))[None]),
             says="as if it were one text",
         ),
+        Wrong("tags of a single sequence", one_tag_for_the_row, says="`tag_tokens([1, 1])`, not `tag_tokens([2])`"),
         Wrong(
             "positions without a batch axis",
             packed(positions=lambda tags: tags.positions),

@@ -559,6 +559,16 @@ def retires_in_the_loop(batch, forward=forward):
         admit(batch)
 
 
+def retires_by_index(batch, forward=forward):
+    rows = [known(request)[request.num_computed_tokens :] for request in batch.running]
+    logits = forward(batch, pack(rows, [r.num_computed_tokens for r in batch.running]))
+    for i, row in enumerate(rows):
+        batch.running[i].num_computed_tokens += len(row)
+        batch.running[i].append_token(int(logits[i].argmax()))
+        retire(batch)
+    admit(batch)
+
+
 def longest_first(batch):
     batch.running.sort(key=lambda request: -len(known(request)[request.num_computed_tokens :]))
     return list(batch.running)
@@ -1153,6 +1163,7 @@ WRONG = {
             says="A token id is a plain int. `request",
         ),
         Wrong("retires in the loop", retires_in_the_loop, says="B was in the row but got no token"),
+        Wrong("retires in the loop, by index", retires_by_index, says="3 requests were in the row; 2 are left in"),
         Wrong("admits from the back", stepping(end=admits_from_the_back), says="from the front of the queue"),
         Wrong("the longest part first", stepping(members=longest_first), says="changed the order of `batch.running`"),
         Wrong(

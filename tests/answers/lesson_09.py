@@ -687,6 +687,10 @@ def later_by(part):
     return shortest(lambda self, s: s.arrival_time + self.patience * part(s.expected_tokens))
 
 
+def counts_windows(self, s):
+    return s.arrival_time // self.patience + (len(s.prompt_ids) + s.expected_tokens) / 1025
+
+
 def in_windows(self, s):
     return s.arrival_time // self.patience, s.expected_tokens
 
@@ -1468,6 +1472,7 @@ WRONG = {
             "B arrived more than `patience`",
         ),
         Wrong("windows", shortest(in_windows), "divide time into windows"),
+        Wrong("windows that are counted", shortest(counts_windows), "divide time into windows"),
         Wrong("long ones first", later_by(lambda n: -n / 512), "Here the longer request goes first"),
         Wrong(
             "newest first", shortest(lambda self, s: s.expected_tokens / 512 - s.arrival_time), "the newest goes first"

@@ -16,6 +16,10 @@ def takes_the_first_in_rank(candidates, policy):
     return min(candidates, key=policy.rank)
 
 
+def compares_pairs(candidates, policy):
+    return max((policy.rank(sequence), sequence) for sequence in candidates)[1]
+
+
 def takes_the_first_of_two_alike(candidates, policy):
     return max(candidates, key=policy.rank)
 
@@ -637,6 +641,7 @@ def between_the_measurements(recorded):
 
 WRONG = {
     "10.1": [
+        Wrong("pairs of rank and sequence", compares_pairs, "compares the sequences, and they have no order"),
         Wrong("whole numbers", rounds_the_ranks, "as they are: rounded to whole numbers, these two are equal"),
         Wrong("whole numbers in pairs", rounds_pairs, "Compare the pairs as they are"),
         Wrong("float32", ranks_in_float32, "as float32, these two are equal"),

@@ -31,6 +31,8 @@ def test_decode_step(attempt) -> None:
                 except ValueError as error:
                     if "`crop`" not in str(error):
                         raise
+                    if not passes:
+                        raise _crops_before_the_pass(held, token, case) from error
                     with reached(
                         "There is nothing to crop: the step leaves `last_token` in the cache, because the next step "
                         "needs its key and value."
@@ -40,6 +42,15 @@ def test_decode_step(attempt) -> None:
             touched = cache.layers[0].keys is not keys
             _name_wrong_step(got, expected, token, before, cache, touched, passes, model, case)
             token = expected
+
+
+def _crops_before_the_pass(held: int, token: int, case: str) -> Mistake:
+    return Mistake(
+        "your code crops the cache before the pass.",
+        case=case,
+        idea=f"There is nothing to crop: the cache holds only the {number_of_tokens(held)} before `last_token`, and "
+        f"each is needed. The key and value of `last_token`, {token}, aren't in it: the pass adds them.",
+    )
 
 
 def _name_wrong_step(got, expected, token, before, cache, touched, passes, model, case) -> None:

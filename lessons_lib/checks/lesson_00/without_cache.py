@@ -106,6 +106,8 @@ def _name_wrong_input_without_cache(got: list[int], passes, case: Case) -> None:
     fed = list(case.prompt)
     relevant = passes[: first_wrong_index(got, case) + 1]
     for pass_number, (forward, token) in enumerate(zip(relevant, case.expected()), start=1):
+        if forward.rows > 1:
+            raise _not_one_row(forward, fed, pass_number, case)
         if forward.input_ids != [fed]:
             what = (
                 f"pass {pass_number} should feed {number_of_tokens(len(fed))}, {short(fed)}; yours fed "
@@ -130,6 +132,21 @@ def _name_wrong_input_without_cache(got: list[int], passes, case: Case) -> None:
                 idea = "Each pass feeds the prompt followed by all new tokens so far."
             raise Mistake(what, case=str(case), idea=idea)
         fed.append(token)
+
+
+def _not_one_row(forward, fed: list[int], pass_number: int, case: Case) -> Mistake:
+    idea = "The sequence is one row: `torch.tensor([ids])`."
+    if forward.tokens == 1:
+        idea = (
+            "Each token is a row of its own, and a row sees nothing of the others. The sequence is one row: "
+            "`torch.tensor([ids])`."
+        )
+    return Mistake(
+        f"pass {pass_number} should feed one row of {number_of_tokens(len(fed))}, shape [1, {len(fed)}]; yours fed "
+        f"shape [{forward.rows}, {forward.tokens}].",
+        case=str(case),
+        idea=idea,
+    )
 
 
 def _name_wrong_position(got: list[int], case: Case) -> None:

@@ -33,6 +33,7 @@ def test_pad_left(attempt) -> None:
         if right_ids and mask.shape == expected_mask.shape and len(prompts) == 1 and not mask.any():
             undecided = prompts, pad, input_ids, mask, expected_ids, expected_mask, case
         elif not right_ids or mask.tolist() != expected_mask.tolist():
+            _refuse_the_greatest(attempt, prompts, input_ids, expected_ids, case)
             _name_padding_mistake(prompts, pad, input_ids, mask, expected_ids, expected_mask, case)
     if undecided:
         _name_padding_mistake(*undecided)
@@ -41,15 +42,51 @@ def test_pad_left(attempt) -> None:
 def _call(attempt, prompts, pad: int, case: str):
     try:
         return call(attempt, [list(ids) for ids in prompts], pad, case=case)
-    except ValueError as error:
-        if "expected sequence of length" not in str(error):
+    except (ValueError, RuntimeError) as error:
+        idea = _width_of_the_greatest(attempt, prompts)
+        what = f"your code raised {type(error).__name__}: {str(error)[:200]}"
+        if "expected sequence of length" in str(error):
+            what = "your code makes a tensor from rows of unequal length."
+            idea = idea or (
+                "A tensor is a rectangle. Pad every row to the longest prompt before `torch.tensor(...)`. PyTorch "
+                f"said: {error}."
+            )
+        if not idea:
             raise
-        raise Mistake(
-            "your code makes a tensor from rows of unequal length.",
-            case=case,
-            idea="A tensor is a rectangle. Pad every row to the longest prompt before `torch.tensor(...)`. PyTorch "
-            f"said: {error}.",
-        ) from error
+        raise Mistake(what, case=case, idea=idea) from error
+
+
+def _width_of_the_greatest(attempt, prompts) -> str:
+    """Why the width is wrong, if it is right wherever the longest prompt is also the greatest list; else ""."""
+
+    def width(prompts: list[list[int]]) -> int:
+        try:
+            return attempt(prompts, PAD)[0].shape[1]
+        except Exception:  # noqa: BLE001 - this attempt is known to be wrong
+            return 0
+
+    if width([[3, 1, 1], [2]]) != 3 or width([[1, 1, 3], [2]]) == 3:
+        return ""
+    return (
+        "Is your width that of the greatest prompt? `max(prompt_ids)` compares lists element by element: "
+        f"{short(max(prompts))} is the greatest here. The longest is `max(prompt_ids, key=len)`."
+    )
+
+
+def _refuse_the_greatest(attempt, prompts, input_ids, expected_ids, case: str) -> None:
+    is_narrow = input_ids.dim() == 2 and input_ids.shape[1] < expected_ids.shape[1]
+    if is_narrow and (idea := _width_of_the_greatest(attempt, prompts)):
+        raise _wrong_width(input_ids, expected_ids, case, idea)
+
+
+def _wrong_width(input_ids, expected_ids, case: str, idea: str) -> Mistake:
+    columns = expected_ids.shape[1]
+    return Mistake(
+        f"the longest prompt has {count(columns, 'token')}, so there should be {count(columns, 'column')}; yours has "
+        f"{input_ids.shape[1]}.",
+        case=case,
+        idea=idea,
+    )
 
 
 def _two_tensors(result, case: str) -> tuple[torch.Tensor, torch.Tensor]:
@@ -112,13 +149,7 @@ def _name_padding_mistake(prompts, pad, input_ids, mask, expected_ids, expected_
             else "Every extra column is computed for all rows and wasted. Is there a `+ 1` or a fixed length? The "
             "rectangle is as wide as the longest prompt."
         )
-        raise Mistake(
-            f"the longest prompt has {count(columns, 'token')}, so there should be {count(columns, 'column')}; yours "
-            "has "
-            f"{input_ids.shape[1]}.",
-            case=case,
-            idea=idea,
-        )
+        raise _wrong_width(input_ids, expected_ids, case, idea)
     if got != want:
         _name_wrong_ids(prompts, pad, got, want, case)
     if mask.shape != expected_mask.shape:

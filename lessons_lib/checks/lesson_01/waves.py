@@ -27,7 +27,7 @@ def test_wave_steps(attempt) -> None:
     answers = []
     for lengths, batch_size in WAVE_CASES:
         case = f"wave_steps({lengths}, batch_size={batch_size})"
-        got = _as_times(call(attempt, list(lengths), batch_size, case=case), lengths, batch_size, case)
+        got = _as_times(_call(attempt, lengths, batch_size, case), lengths, batch_size, case)
         want = wave_steps(lengths, batch_size)
         if got == want:
             answers.append((got, case))
@@ -42,6 +42,21 @@ def test_wave_steps(attempt) -> None:
         )
     for got, case in answers:  # at the end: a wrong number says more than its type
         _refuse_tensors(got, case)
+
+
+def _call(attempt, lengths: list[int], size: int, case: str):
+    try:
+        return call(attempt, list(lengths), size, case=case)
+    except ValueError as error:
+        if "empty" not in str(error) or len(lengths) % size:
+            raise
+        full = "The only wave is full" if len(lengths) == size else "All waves are full"
+        raise Mistake(
+            f"your code raised ValueError: {str(error)[:120]}",
+            case=case,
+            idea=f"{full}, and no request is left: does your code make another, an empty one? It has no longest "
+            "answer.",
+        ) from error
 
 
 def _refuse_tensors(got: Times, case: str) -> None:

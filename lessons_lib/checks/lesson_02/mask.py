@@ -201,7 +201,7 @@ def _name_wrong_mask(attempt, got, positions, num_keys: int, case: str) -> Mista
         if torch.equal(got[:, 0], wrong):
             break
     else:
-        what, idea = (
+        what, idea = _tokens_mixed_up(got[:, 0], columns <= own) or (
             "some entries are wrong",
             "An entry is True if column <= position, with the position of that token. Nothing else limits it: a token "
             "sees column 0, too, however far it is.",
@@ -221,6 +221,17 @@ def _name_wrong_mask(attempt, got, positions, num_keys: int, case: str) -> Mista
         + _compared(columns <= own[row, token], got[row, 0, token]),
         case=case,
         idea=idea,
+    )
+
+
+def _tokens_mixed_up(got, want) -> tuple[str, str] | None:
+    """What the mistake is, if these are the right masks of the tokens, but not each in its place."""
+    if sorted(got.flatten(0, 1).tolist()) != sorted(want.flatten(0, 1).tolist()):
+        return None
+    return (
+        "some tokens have the mask of another token",
+        "Is there a transpose, a reshape or a sort in your code that changes the order of the tokens? "
+        "`positions[:, :, None]` keeps it: [rows, new tokens, 1].",
     )
 
 

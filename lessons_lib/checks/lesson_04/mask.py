@@ -196,7 +196,8 @@ def _name_wrong_mask(attempt, got, want, case: MaskCase) -> Mistake:
     known = everywhere[0] if everywhere else here[0] if len(here) == 1 else UNKNOWN
     where, idea = "in your mask", known.idea
     if not everywhere:  # a match in this case alone may have another cause
-        where, idea = "in this case" if here else where, case.note or UNKNOWN.idea
+        where = "in this case" if here else where
+        idea = _among_the_queries(attempt) or case.note or UNKNOWN.idea
     if case is LONG:  # all cases with small positions were right
         where, known = "in your mask", UNKNOWN
         idea = (
@@ -219,6 +220,26 @@ def _name_wrong_mask(attempt, got, want, case: MaskCase) -> Mistake:
         f"`{drawn(want[query])}`; yours is `{drawn(got[query])}` (# attends, . blocked).",
         case=str(case),
         idea=idea,
+    )
+
+
+def _among_the_queries(attempt) -> str:
+    """Why a mask is wrong, if it compares the positions of the queries with each other; else ""."""
+
+    def seen(queries: tuple[int, int], keys: tuple[int, int]) -> list[list[bool]]:
+        case = MaskCase(_sequence(0, *queries), _sequence(0, *keys), "")
+        return torch.as_tensor(attempt(*case.tags())).tolist()
+
+    try:
+        among_queries = seen((0, 1), (1, 0)) == [[True, False], [True, True]]
+        among_queries &= seen((1, 0), (0, 1)) == [[True, True], [False, True]]
+    except Exception:  # noqa: BLE001 - this attempt is known to be wrong
+        return ""
+    if not among_queries:
+        return ""
+    return (
+        "With other positions of the keys, your mask stays the same. Do you compare the queries' positions with "
+        "themselves? `keys.positions[None, :] <= queries.positions[:, None]`."
     )
 
 

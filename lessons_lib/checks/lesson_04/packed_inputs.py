@@ -89,11 +89,37 @@ def name_wrong_inputs(seen: Seen, sequences: list[list[int]], case: str) -> None
             idea="Their order differs from model to model: the second one is the mask in a Llama and the cache in a "
             "GPT-2. Name them: `position_ids=...`, `attention_mask=...`.",
         )
-    fault = _wrong_positions(inputs.get("position_ids"), sequences, total) or _wrong_mask(
-        inputs.get("attention_mask"), sequences, total
+    mask = inputs.get("attention_mask")
+    fault = (
+        _one_text(inputs.get("position_ids"), mask, sequences, total)
+        or _wrong_positions(inputs.get("position_ids"), sequences, total)
+        or _wrong_mask(mask, sequences, total)
     )
     if fault:
         raise Mistake(fault[0], case=case, idea=fault[1])
+
+
+def _one_text(positions, mask, sequences: list[list[int]], total: int):
+    """If both inputs are those of a single text."""
+    tensors = isinstance(positions, torch.Tensor) and isinstance(mask, torch.Tensor)
+    if len(sequences) == 1 or not tensors or list(mask.shape) != [1, 1, total, total]:
+        return None
+    causal = torch.ones(total, total, dtype=torch.bool).tril()
+    if positions.reshape(-1).tolist() != list(range(total)) or not torch.equal(_allowed(mask), causal):
+        return None
+    lengths = [len(sequence) for sequence in sequences]
+    what = "positions and mask are those of a single text: the positions should be "
+    return (
+        f"{what}{short([tag_tokens(lengths).positions.tolist()])}; yours are {short(positions)}.",
+        "The mask lets tokens attend to the sequences before theirs. Make the tags with a length for each sequence, "
+        f"`tag_tokens({short(lengths)})`, not `tag_tokens([{total}])`, and take both inputs from them.",
+    )
+
+
+def _allowed(mask: torch.Tensor) -> torch.Tensor:
+    """Which keys a mask of four axes allows, [queries, keys]."""
+    mask = mask[0, 0].cpu()
+    return mask if mask.dtype == torch.bool else mask > _HIDES
 
 
 def _wrong_positions(positions, sequences: list[list[int]], total: int):
@@ -155,7 +181,7 @@ def _wrong_mask(mask, sequences: list[list[int]], total: int):
             "A float mask is added to the scores, and 1 or 0 hardly changes them. The form of the mask must match the "
             "attention function: pass the bool mask unchanged, or convert it with `additive_mask`."
         )
-    return _wrong_cells(got if mask.dtype == torch.bool else got > _HIDES, want, tags)
+    return _wrong_cells(_allowed(mask), want, tags)
 
 
 def _wrong_cells(allowed, want, tags: Tags):

@@ -77,6 +77,16 @@ def run_step(
             "least one: in a decode, it is the newest token of the answer."
         )
         raise Mistake(f"`pack` rejected your arguments: {str(error)[:160]}", case=case, idea=idea) from None
+    except IndexError as error:
+        if not seen or len(batch.running) >= len(running):
+            raise
+        raise Mistake(
+            f"your code raised IndexError: {str(error)[:120]}. {len(running)} requests were in the row; "
+            f"{len(batch.running)} are left in `batch.running`.",
+            case=case,
+            idea="Do you retire before every request has its token? Then an index into `batch.running` no longer "
+            "fits the rows of the logits. Append all tokens first, then retire.",
+        ) from None
     for name, (request, before) in prompts.items():
         if request.prompt_ids != before:
             idea = (

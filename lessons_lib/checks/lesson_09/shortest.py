@@ -178,7 +178,13 @@ def _why(attempt, promise: str, is_tie: bool) -> str:
         moved = float(rank(2, 1010, 20) - rank(2, 10, 20)) / 1000
     except TypeError:
         moved = 1.0
-    if abs(moved - 1) > 1e-6 and rank(2, 10.001, 20) != rank(2, 10, 20):  # otherwise it divides time into windows
+    windows = (
+        "Do you divide time into windows? Two that arrive shortly after each other may be in different ones. Add "
+        "seconds to the arrival time instead: few for a short request, up to `patience` for a long one."
+    )
+    if rank(2, 10.001, 20) == rank(2, 10, 20) and promise != TOGETHER:
+        return windows
+    if abs(moved - 1) > 1e-6:
         return (
             f"With a patience of 2 s, a second of arrival moves your rank by {moved:.4g}, not by 1. Keep the arrival "
             "time in seconds, and add seconds to it: a part of `self.patience`."
@@ -199,7 +205,4 @@ def _why(attempt, promise: str, is_tie: bool) -> str:
         )
     if promise == TOGETHER:
         return "Does the rank grow with every token of the prompt, or of the answer, or of both, and never shrink?"
-    return (
-        "Do you divide time into windows? Two that arrive shortly after each other may be in different ones. Add "
-        "seconds to the arrival time instead: few for a short request, up to `patience` for a long one."
-    )
+    return windows

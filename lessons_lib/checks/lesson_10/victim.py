@@ -65,6 +65,16 @@ def _choose(
             idea="There is one candidate here. Does your code leave one out, such as the first, or take a second one "
             "for granted? Every candidate may be the victim, even if it is the only one.",
         ) from None
+    except TypeError as error:
+        if "'Sequence' and 'Sequence'" not in str(error):
+            raise
+        raise Mistake(
+            f"your code raised TypeError: {error}.",
+            case=case,
+            idea="Two candidates have the same rank. A tuple (rank, sequence) then compares the sequences, and they "
+            "have no order. Compare the ranks alone, as with `key=policy.rank`, and let the order in `candidates` "
+            "break a tie.",
+        ) from None
     changed = len(given) != len(candidates) or any(one is not other for one, other in zip(given, candidates))
     if changed:
         what = f"your code changed `candidates`: it was {_ids(candidates)} and is {_ids(given)} afterwards."
