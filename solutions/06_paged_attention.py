@@ -398,9 +398,48 @@ for family in ("gpt2", "llama", "qwen2"):
     waited = sum(bool(step.waiting) and len(step.names) < 8 for step in run.packed)
     print(f"{family:>6}: {same} of 20 answers equal; waited for blocks in {waited} of {len(run.packed)} steps")
 
+# %% [markdown]
+"""
+## Break it
+
+A block table is a list. How much does its order matter to your attention? The next cell serves the six stories again.
+The cache is written as before, but each decode *reads* its blocks in the opposite order: first only those that are full,
+then all of them.
+
+**Guess first:** how many of the six answers change in each case?
+"""
+
+
+# %%
+def reading_backwards(how_many):
+    """A backend that reverses the first `how_many(tokens, block_size)` blocks of each sequence that decodes."""
+
+    def backend(packed, block_tables, block_size):
+        tables = block_tables.clone()
+        for table, new, tokens in zip(tables, packed.new_lens, packed.context_lens.tolist()):
+            if new == 1:
+                table[: how_many(tokens, block_size)] = table[: how_many(tokens, block_size)].flip(0)
+        return my_backend(packed, tables, block_size)
+
+    return backend
+
+
+def full_blocks(tokens, block_size):
+    return tokens // block_size
+
+
+for how_many in (full_blocks, blocks_for):
+    broken = MINE | dict(backend=reading_backwards(how_many))
+    answers = paged_generate(model, tokenizer, **SIX, max_num_seqs=4, block_size=16, **broken)
+    changed = [name for name, one, other in zip(NAMES, answers, paged.outputs) if one != other]
+    print(f"{how_many.__name__} reversed: {len(changed)} of 6 answers change")
 
 # %% [markdown]
 """
+Attention is a quotient of two sums over keys, and a sum doesn't care about their order. A key's position was added
+before it was stored, so any order of full blocks gives the same result. But `num_tokens` says how far the *last* block of
+the list is filled. If that isn't the block being filled, tokens are left out, and slots without a token are read.
+
 ## Measure
 
 ### Bytes
