@@ -2,8 +2,9 @@
 
 The interpreter accepts more than the compiler.
 
-Only the compiler's first stage runs, from Python's syntax tree to Triton's intermediate language: that is where types
-and shapes are checked.
+Of the compiler only the first stage runs, from Python's syntax tree to Triton's intermediate language: that is where
+types and shapes are checked. Lesson 08 asks for the instructions too: `ptx_of` runs the stages up to NVIDIA's assembly
+language.
 """
 
 import inspect
@@ -14,6 +15,7 @@ from collections.abc import Collection
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 from lessons_lib.kernels.interpreter import language_as_imported  # before Triton
 
@@ -81,6 +83,17 @@ def tensor_core_products(kernel, *args, **kwargs) -> tuple[int, int] | None:
         return None
 
 
+def ptx_of(kernel, *args, **kwargs) -> str | None:
+    """`kernel[grid](*args, **kwargs)` in PTX, NVIDIA's assembly language; None if it can't be compiled."""
+    if not can_compile():
+        return None
+    try:
+        made = _compiled(kernel, kernel, *args, down_to="ptx", **kwargs)
+        return None if isinstance(made, Refusal) else made
+    except Exception:  # noqa: BLE001 - see above
+        return None
+
+
 def _products(module: str) -> tuple[int, int]:
     bodies = {_NAME.findall(text)[0]: text for text in module.split("tt.func ")[1:]}
 
@@ -112,8 +125,9 @@ def _copy_kernel(x):
     tl.store(x, tl.load(x))
 
 
-def _compiled(kernel, about, *args, **kwargs) -> Refusal | str:
-    """The kernel in the intermediate language, or why the compiler refuses it."""
+def _compiled(kernel, about, *args, down_to="", **kwargs) -> Refusal | str:
+    """The kernel in the intermediate language, or as the stage `down_to` of the compiler leaves it; or why the compiler
+    refuses it."""
     # Imported here because they change between versions of Triton: if one is missing, `can_compile` returns False.
     from triton._C.libtriton import ir
     from triton.backends.compiler import GPUTarget
@@ -134,16 +148,28 @@ def _compiled(kernel, about, *args, **kwargs) -> Refusal | str:
         signature = {
             name: "constexpr" if name in constants else mangle_type(value) for name, value in arguments.items()
         }
-        source = ASTSource(fn=function, signature=signature, constexprs=constants)
+        aligned = [place for place, name in enumerate(arguments) if name not in constants and _by_16(arguments[name])]
+        attributes = {(place,): [["tt.divisibility", 16]] for place in aligned}
+        source = ASTSource(fn=function, signature=signature, constexprs=constants, attrs=attributes)
         try:
             module = source.make_ir(
                 target, options, backend.get_codegen_implementation(options), backend.get_module_map(), context
             )
+            stages: dict[str, Any] = {}
+            metadata = dict(options.__dict__)
+            backend.add_stages(stages, options, source.language)
+            for stage in list(stages)[: list(stages).index(down_to) + 1 if down_to else 0]:
+                module = stages[stage](module, metadata)
             return str(module)
         except CompilationError as error:
             return _refusal_of(error, JITFunction(about.fn).src)
         except RuntimeError as error:  # the module as a whole was refused
             return Refusal(str(error), "")
+
+
+def _by_16(argument) -> bool:
+    """Whether Triton compiles a kernel for pointers and integers that are multiples of 16, given this one."""
+    return isinstance(argument, torch.Tensor) or (isinstance(argument, int) and argument % 16 == 0)
 
 
 def _refusal_of(error: BaseException | None, source: str) -> Refusal:

@@ -80,7 +80,7 @@ def decode_splits_kernel(
         partial_out: pointer to float32 [N, Hq, NUM_SPLITS, D], contiguous: each split's attention, normalized by its
             own sum. Only splits with keys are written.
         partial_lse: pointer to float32 [N, Hq, NUM_SPLITS], contiguous: each split's log-sum-exp in base 2.
-        SPLIT_SIZE: keys per split. NUM_SPLITS: splits of the longest sequence.
+        SPLIT_SIZE: keys per split. NUM_SPLITS: at least the splits of the longest sequence.
         The rest: see `decode_groups_kernel`.
     """
     kv_head, seq, split = tl.program_id(0), tl.program_id(1), tl.program_id(2)
@@ -156,7 +156,7 @@ def decode_splits(
     q = q.contiguous()
     out = torch.empty_like(q)
     (num_seqs, q_heads, head_dim), kv_heads = q.shape, k_cache.shape[2]
-    num_splits = triton.cdiv(int(context_lens.max()), split_size)
+    num_splits = triton.cdiv(block_tables.shape[1] * k_cache.shape[1], split_size)  # of a table that is full
     partial_out = q.new_empty(num_seqs, q_heads, num_splits, head_dim, dtype=torch.float32)
     partial_lse = q.new_empty(num_seqs, q_heads, num_splits, dtype=torch.float32)
     kernel[(kv_heads, num_seqs, num_splits)](

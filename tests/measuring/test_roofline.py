@@ -25,6 +25,7 @@ from lessons_lib.measuring.published import (
     recorded_ladder,
     recorded_production,
     recorded_short_decodes,
+    recorded_splits,
 )
 from lessons_lib.measuring.roofline import Machine, Work, attainable, attention_work
 from tools.gpu_bench.__main__ import LARGEST_ERROR, SWEPT
@@ -184,3 +185,11 @@ def test_what_lesson_08_says_of_the_ladder():
     steps = list(ladder.values())[1]
     assert [steps[f"Ideas 1 and 2, {keys} keys per tile"]["registers"] for keys in (32, 64)] == [255, 255]
     assert steps[one]["registers"] == 128 and steps[best]["spilled"] == 0
+
+
+def test_what_lesson_08_says_of_the_size_of_a_split():
+    provenance, cases = recorded_splits()
+    one, many = cases.values()
+    assert "H100" in provenance and "python -m tools.gpu_bench.splits" in provenance
+    assert one["not split"] / one["512"] > 6 and 0.95 < one["64"] / one["512"] < 1
+    assert [round(many[size] / many["not split"], 2) for size in ("64", "512")] == [1.19, 1.07]
