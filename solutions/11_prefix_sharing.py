@@ -13,13 +13,24 @@ the sequences that use them, and says which of them a sequence may write to.
 
 # %%
 import random
+from itertools import permutations
 from types import SimpleNamespace
 
 from lessons_lib.batching import ragged_generate
 from lessons_lib.checks import check, hint, predict, progress, quiz, reveal, solution
 from lessons_lib.engine import ModelRunner
 from lessons_lib.checks.lesson_11.scoreboard import eviction_scoreboard
-from lessons_lib.kv_cache import COPY, BlockCopy, BlockPool, PagedKVCache, PrefixCache, SharedBlockPool, blocks_for, copy_blocks
+from lessons_lib.kv_cache import (
+    COPY,
+    BlockCopy,
+    BlockPool,
+    OutOfBlocks,
+    PagedKVCache,
+    PrefixCache,
+    SharedBlockPool,
+    blocks_for,
+    copy_blocks,
+)
 from lessons_lib.measuring import STORIES, ledger, median_ms, recorded_first_tokens
 from lessons_lib.models import VOCAB_SIZE, load_model, tiny_model
 from lessons_lib.recording import queue_state, recorded_step, serve_recorded
@@ -90,8 +101,7 @@ Sharing takes three things:
 
 Why can't a block be found by its 16 tokens alone? In the first layer, a key depends only on its own token and position.
 In all later layers it also depends on the tokens before it. So a block's identifier has to cover all tokens up to the
-end of that block. (You'll see what happens otherwise.) Storing all of them for each block would be wasteful. A hash is
-short, and hashes can be chained.
+end of that block. (You'll see what happens otherwise.)
 
 > **block hash**: the hash of a full block's tokens together with the hash of the block before it. Equal hashes mean
 > equal tokens from the start of the sequence to the end of the block.
@@ -238,13 +248,8 @@ from lessons_lib.kv_cache.prefix_cache import PrefixCache
 # %% [markdown]
 """
 Let the example go on. Y uses the two blocks that it has found, and ends. Then Z arrives, finds nothing, and allocates
-five blocks.
-
-**11.a** How many of X's three blocks can still be found after that?
+five blocks. **Guess first:** which of X's three blocks can still be found after that?
 """
-
-# %%
-predict("11.a", ...)  # blocks
 
 # %%
 pool = PrefixCache(6, BLOCK)
@@ -269,28 +274,28 @@ pool.free(y_blocks)
 note("Y has ended")
 pool.allocate(5)
 note(f"Z allocates five; {pool.evicted} cached blocks are evicted")
-reveal("11.a", len(pool.match_prefix([a, b, c])), unit="block")
+print("still found:", pool.match_prefix([a, b, c]))
 draw_free_queue(states)
 
 # %% [markdown]
 """
-Z's blocks come from the front of the queue: first the three that never contained anything, then c's block, unused since
-X ended, then b's. The first block of the beginning, a's, would be evicted last.
+Z gets the three blocks that never contained anything, then c's, unused since X ended, then b's. The first block of the
+beginning, a's, would be evicted last.
 
 ## Start from what is cached
 
 A new sequence starts with the blocks that `match_prefix` has found for it: they are touched, they become its first
-blocks, and their tokens count as computed. The library's `take_cached` does that. (You can write
-it yourself in "Further".)
+blocks, and their tokens count as computed. The library's `take_cached` does that. (You can write it yourself in
+"Further".)
 
 Let's serve a prompt of exactly three blocks, the first 48 tokens of the common beginning, with your hashes and your
 pool. X computes it and ends. Then Y comes with the same prompt, and all three blocks are still there.
 
-**11.b** How many tokens does Y's first step compute?
+**11.a** How many tokens does Y's first step compute?
 """
 
 # %%
-predict("11.b", ...)  # tokens
+predict("11.a", ...)  # tokens
 
 # %%
 YOURS = dict(block_hash=block_hash)
@@ -302,7 +307,7 @@ y_steps = serve_recorded(runner, scheduler, [y], first_index=len(x_steps))
 for name, first in (("X", x_steps[0]), ("Y", y_steps[0])):
     copies = [f"{one.kind} {one.source} → {one.target}" for one in first.block_copies]
     print(f"{name}'s first step: {first.hits.get(name, 0)} tokens found, {first.counts[name]} computed, block copies: {copies}")
-reveal("11.b", y_steps[0].counts["Y"], unit="token")
+reveal("11.a", y_steps[0].counts["Y"], unit="token")
 print("the same answer:", x.output_ids == y.output_ids)
 
 # %% [markdown]
@@ -318,10 +323,10 @@ show_source(take_cached)
 
 # %% [markdown]
 """
-And why the copy? The key of token 47 goes to a cache slot in the third block. That block has a hash, so your
-`is_writable` says no: other sequences may find it and read it. (Would the same key do harm? In another batch its last
-digits may differ, so an answer could depend on requests that came later. The rule has no exception.) Y gets a copy of
-the block, and writes there.
+And why the copy? The key and value of token 47 go to a slot of the third block. That block has a hash, so your
+`is_writable` says no: other sequences may find it and read it. (Would writing the same key do harm? In another batch
+its last digits may differ, so an answer could depend on requests that came later. The rule has no exception.) Y gets a
+copy of the block, and writes there.
 
 > **copy-on-write**: sharing something until one of its users wants to change it. That user gets a copy, and the others
 > keep the original.
@@ -337,26 +342,22 @@ give an error, gibberish, or a story? Words between » and « differ from the ri
 """
 
 # %%
-tom, lily, rain = (
-    tokenizer(text).input_ids[:BLOCK]
-    for text in (
-        "Tom was a big brown dog. He lived in a house with a red door",
-        "Lily was a small white cat. She lived in a box with a blue roof",
-        " One day it began to rain. It rained and rained, and there",
-    )
+texts = (
+    "Tom was a big brown dog. He lived in a house with a red door",
+    "Lily was a small white cat. She lived in a box with a blue roof",
+    " One day it began to rain. It rained and rained, and there",
 )
+tom, lily, rain = (tokenizer(text).input_ids[:BLOCK] for text in texts)
 then = tokenizer(" Then").input_ids
 
 
 def answers_with(block_hash):
-    limits = dict(max_num_seqs=1, max_num_batched_tokens=64)
-    scheduler = PreemptiveScheduler(PrefixCache(12, BLOCK), **limits, block_hash=block_hash)
-    runner, answers = ModelRunner(model, 12, BLOCK), []
-    for prompt in (tom + rain + then, lily + then, lily + rain + then):
-        sequence = Sequence("one", prompt, 18, END)
+    pool, runner = PrefixCache(12, BLOCK), ModelRunner(model, 12, BLOCK)
+    scheduler = PreemptiveScheduler(pool, max_num_seqs=1, max_num_batched_tokens=64, block_hash=block_hash)
+    sequences = [Sequence("one", prompt, 18, END) for prompt in (tom + rain + then, lily + then, lily + rain + then)]
+    for sequence in sequences:
         steps = serve_recorded(runner, scheduler, [sequence])
-        answers.append(tokenizer.decode(sequence.output_ids))
-    return answers[0], answers[2], steps[0].hits["one"]
+    return tokenizer.decode(sequences[0].output_ids), tokenizer.decode(sequences[2].output_ids), steps[0].hits["one"]
 
 
 def careless_hash(parent, token_ids):
@@ -414,19 +415,13 @@ Your answer on paper, and the pool's:
 """
 
 # %%
-def hashes_of(token_ids):
-    hashes = []
-    for start in range(0, len(token_ids) // BLOCK * BLOCK, BLOCK):
-        hashes.append(block_hash(hashes[-1] if hashes else b"", token_ids[start : start + BLOCK]))
-    return hashes
-
-
 pool = PrefixCache(4, BLOCK)
 x = Sequence("X", list(range(32)), 5, blocks=pool.allocate(2), num_computed_tokens=31)
-for block, one in zip(x.blocks, hashes_of(x.prompt_ids)):
+hashes = [block_hash(b"", [token] * BLOCK) for token in range(2)]
+for block, one in zip(x.blocks, hashes):
     pool.cache_full_block(block, one)
 copy_before_write(pool, x, index=1)
-print(f"X alone: free queue {list(pool.free_queue)}; found afterwards: {pool.match_prefix(hashes_of(x.prompt_ids))}")
+print(f"X alone: free queue {list(pool.free_queue)}; found afterwards: {pool.match_prefix(hashes)}")
 YOURS["copy_before_write"] = copy_before_write  # for all runs below
 
 # %% [markdown]
@@ -437,35 +432,32 @@ B's prompt has 62 tokens. We want four answers to it, so X, Y and Z are forks of
 the four likeliest tokens. The last block of the prompt has room for two more tokens, and all four sequences are about
 to write to it. **Guess first:** how many block copies does the first step after the fork need?
 
-**11.d** Some steps later, each has 70 tokens, 69 of them computed. Apart, they would use 4 × 5 = 20 blocks of 16. How
+**11.b** Some steps later, each has 70 tokens, 69 of them computed. Apart, they would use 4 × 5 = 20 blocks of 16. How
 many do the four use together, if everything that can be shared is stored only once?
 """
 
 # %%
-predict("11.d", ...)  # blocks
+predict("11.b", ...)  # blocks
 
 # %%
 pool = PrefixCache(24, BLOCK)
 scheduler = PreemptiveScheduler(pool, max_num_seqs=4, max_num_batched_tokens=64, **YOURS)
 runner = ModelRunner(model, 24, BLOCK)
-b = next(sequence for sequence in six_stories() if sequence.id == "B")
+b = six_stories()[1]
 b.max_new_tokens = 20
 scheduler.add(b)
 scheduler_output = scheduler.schedule()
 likeliest = runner.forward(scheduler_output)[0].topk(4).indices.tolist()
 scheduler.update(scheduler_output, likeliest[:1])
-samples = [b]
-for id, token in zip("XYZ", likeliest[1:]):
-    sample = fork(pool, b, id)  # only counts: one more user of each block
+samples = [b, *(fork(pool, b, id) for id in "XYZ")]  # only counts: three more users of each block
+for sample, token in zip(samples[1:], likeliest[1:]):
     sample.output_ids[-1] = token  # chosen, but not computed yet
     scheduler.add(sample)
-    samples.append(sample)
-first_step = recorded_step(runner, scheduler)
-copies = [f"{block_copy.source} → {block_copy.target}" for block_copy in first_step.block_copies]
+copies = [f"{one.source} → {one.target}" for one in recorded_step(runner, scheduler).block_copies]
 print(f"block copies in the first step after the fork: {', '.join(copies)}")
 while b.num_computed_tokens < 69:
     recorded_step(runner, scheduler)
-reveal("11.d", len(pool.used), unit="blocks")
+reveal("11.b", len(pool.used), unit="blocks")
 while scheduler.has_unfinished():
     recorded_step(runner, scheduler)
 for sample in samples:
@@ -479,17 +471,10 @@ prompt are stored once. The fourth has room for the first tokens of the answer, 
 
 ## The six stories with a common beginning
 
-Four at a time, at most 64 tokens per step, and plenty of blocks. This run uses all that you've written. A sequence
-looks for cached blocks once, when it is admitted.
-
-All six wait from the start, and all begin with the same three full blocks, 48 tokens. A's prompt and the beginning of
-B's fit into the first step.
-
-**11.c** How many prompt tokens are found in the cache, over all six?
+Four at a time, at most 64 tokens per step, and plenty of blocks. This run uses all that you've written. All six wait
+from the start; A's prompt and the beginning of B's fit into the first step. A sequence looks for cached blocks once,
+when it is admitted. **Guess first:** which of the six find the common beginning in the cache?
 """
-
-# %%
-predict("11.c", ...)  # tokens
 
 # %%
 def serve_stories(share, num_blocks=40, **options):
@@ -505,45 +490,83 @@ sharing, stories, runner, sharing_steps = serve_stories(True)
 print("the same answers:", [one.output_ids for one in unshared] == [one.output_ids for one in sharing])
 prompt_tokens = sum(len(sequence.prompt_ids) for sequence in sharing)
 hits = {id: tokens for step in sharing_steps for id, tokens in step.hits.items()}
-print(f"found in the cache: {hits}")
 saved = sum(hits.values())
-reveal("11.c", saved, unit="tokens")
+print(f"found in the cache: {hits}")
 print(f"prefill tokens: {prompt_tokens} without sharing, {prompt_tokens - saved} with it: {saved / prompt_tokens:.0%} saved")
 
 # %% [markdown]
 """
-Not 5 × 48 = 240. A found nothing, because it was the first. B found nothing either: it was admitted in the same step as
-A, and a block gets its hash only once it has been computed. So B computed and stored the common beginning again, in
-three blocks of its own, which get no hashes: A's blocks have them (see `cache_full_block`). C to F start with A's three
-blocks. ("Further" has the whole run, step by step.)
+A found nothing, because it was the first. B found nothing either: it was admitted in the same step as A, and a block
+gets its hash only once it has been computed. So B computed and stored the common beginning again, in three blocks of
+its own, which get no hashes: A's blocks have them (see `cache_full_block`). C to F start with A's three blocks.
 
-## Measure
+### You choose the order
 
-What a user notices is how long the first token takes. These times were recorded on a GPU, with a model of the shape of
-Llama 3.1 (8 billion parameters). Each request is a document followed by a question of 64 tokens. Nothing is in the
-cache yet:
+An app adds three parts to every prompt: instructions that are always the same, a description of the reader, who is one
+of three children in turn, and the time, which is never the same. It sends twelve prompts, one after the other.
 """
 
 # %%
-provenance, recorded = recorded_first_tokens()
-print(provenance)
-for row in recorded:
-    print(f"a document of {row['beginning']:6,} tokens: first token after {1000 * row['first_token_s']:5,.0f} ms")
+def prompt_of(n, order):
+    name = ("Mia", "Tim", "Ben")[n % 3]
+    parts = {
+        "instructions": SYSTEM.strip(),
+        "reader": f" The reader is {name}, who is five years old. {name} likes dogs and boats, but not the dark, "
+        "and reads with Mom in the evening.",
+        "time": f" It is {8 + n}:30.",
+    }
+    return [token for part in order for token in tokenizer(parts[part]).input_ids]
+
+
+print("tokens in prompt 0:", {part: len(prompt_of(0, [part])) for part in ("instructions", "reader", "time")})
 
 # %% [markdown]
 """
-Then comes a second question about the same document. **Guess first:** when does its first token come, for the longest
-document? In the next cell, *your* pool schedules both requests; the milliseconds are from the recording.
+Change the order in the next cell so that your pool finds as many tokens as possible.
+
+**11.c** How many prompt tokens are found with your order, over all twelve?
 """
 
 # %%
+order = ["reader", "time", "instructions"]  # change this
+predict("11.c", ...)  # tokens
+
+# %%
 def tokens_of_first_step(scheduler, prompt_ids):
-    scheduler.add(Sequence("question", prompt_ids, 1))
+    scheduler.add(Sequence("one", prompt_ids, 1))
     scheduler_output = scheduler.schedule()
     scheduler.update(scheduler_output, [0])  # no model computes it, so any token will do
     return scheduler_output.num_tokens
 
 
+def tokens_found(order):
+    scheduler = PreemptiveScheduler(PrefixCache(200, BLOCK), max_num_seqs=1, max_num_batched_tokens=200, **YOURS)
+    prompts = [prompt_of(n, order) for n in range(12)]
+    return sum(len(prompt) - tokens_of_first_step(scheduler, prompt) for prompt in prompts)
+
+
+reveal("11.c", tokens_found(order), unit="tokens")
+for other in sorted(permutations(sorted(order)), key=tokens_found, reverse=True):
+    print(f"{tokens_found(other):4}  {', '.join(other)}{'  ← yours' if list(other) == list(order) else ''}")
+
+# %% [markdown]
+"""
+What all prompts share goes first, then what some of them share, and last what is new each time. With the time at the
+front, nothing is ever found: a hash covers all tokens before its block too, so one difference changes all hashes from
+there on. With the reader at the front, the first prompt for each reader finds nothing, not even the instructions.
+OpenAI charges less for cached tokens, and [advises the same](https://developers.openai.com/docs/guides/prompt-caching).
+
+## Measure
+
+What a user notices is how long the first token takes. A request is a document followed by a question of 64 tokens, and
+then comes another question about the same document. *Your* pool schedules both; the milliseconds were recorded on a
+GPU, with a model of the shape of Llama 3.1 (8 billion parameters). The longest document has 32,768 tokens, and its
+first question gets its first token after more than a second. **Guess first:** when does the second one get it?
+"""
+
+# %%
+provenance, recorded = recorded_first_tokens()
+print(provenance)
 rows = []
 for row in recorded:
     pool = PrefixCache(blocks_for(row["beginning"] + 2 * 64, BLOCK), BLOCK)
@@ -561,14 +584,17 @@ Table(
 # %% [markdown]
 """
 The first question pays for the document, and those after it don't. Their first token still comes later if the document
-is longer: their 64 tokens attend to all of it, and the pool has to find all of its blocks. And no step is free: even 64
-tokens need all weights read from memory once, 16 GB, which takes about 5 ms on this GPU. So a short document saves
-little. ("Further" times twelve requests with and without sharing on this machine.)
+is longer: their 64 tokens attend to all of it, and the pool has to find all of its blocks. And no step is free: even
+for 64 tokens, all weights are read from memory. So a short document saves little.
+
+The time also tells a user whether the document was in the cache, so whether another user has sent it lately.
+("Further" says how vLLM keeps users apart, and times sharing on this machine.)
 
 ## What is still wrong
 
-**Equal blocks in one step are computed twice.** B's were. vLLM enters a block in its table as soon as it is scheduled,
-so B could share A's: each layer writes all new keys before it computes attention.
+**Two equal prompts that are admitted in the same step are both computed.** A's and B's beginnings were. vLLM enters a
+block in its table as soon as it is scheduled, so B could share A's: each layer writes all new keys before it computes
+attention.
 
 **Every answer is the likeliest one, and comes all at once.** Samples of one prompt would all be the same, and nothing
 can be streamed, stopped or aborted. In lesson 12, we put all parts together into one engine that does all this.
@@ -877,5 +903,5 @@ ledger(model, tokenizer, "11", with_cache_only=True, since="06")
 """
 The last row serves the same requests from the same pool as the row above it, and computes 583 tokens instead of 647.
 Sharing saves a tenth of the tokens here and none of the passes, because these prompts begin differently: only a
-preempted sequence finds blocks, and they are its own. (So most of the difference in speed is noise.)
+preempted sequence finds blocks, and they are its own. (So don't expect a difference in speed.)
 """
