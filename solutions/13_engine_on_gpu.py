@@ -32,7 +32,7 @@ from lessons_lib.engine import (
 )
 from lessons_lib.engine.cuda_graphs import CudaCapture
 from lessons_lib.kv_cache import BlockPool, PrefixCache
-from lessons_lib.measuring import MAX_NEW_TOKENS, PROMPTS, STORIES, recorded_engine, recorded_workloads
+from lessons_lib.measuring import MAX_NEW_TOKENS, PROMPTS, STORIES, recorded_engine
 from lessons_lib.models import load_model
 from lessons_lib.recording.thread_device import ThreadDevice
 from lessons_lib.scheduling import PreemptiveScheduler, Scheduler, SchedulerOutput, Sequence
@@ -86,12 +86,13 @@ Table(
 """
 In the first row nearly the whole step is launching. The second row runs the same kernels in at most 4.9 ms, so here
 the GPU computes for about a fifth of the step. With graphs, launching takes less than half a millisecond, and now the
-CPU waits for the GPU. The step is 4.6 times as fast; free launches would give a factor of about 5. With overlap, the
-CPU works while the GPU computes. The last row is the whole engine, with requests, sampling parameters and metrics
-instead of a bare scheduler. Its CPU work takes 0.4 ms more, but the step is no longer: that time is hidden behind the
-GPU. From the first bar to the last, the engine became 12 times as fast.
+CPU waits for the GPU. The step is 4.6 times as fast, close to the factor of 5 (20 µs / 4 µs) that free launches would
+give. With overlap, the CPU works while the GPU computes. The last row is the whole engine, with requests, sampling
+parameters and metrics instead of a bare scheduler. Its CPU work takes 0.4 ms more, but the step is no longer: that time
+is hidden behind the GPU. From the first bar to the last, the engine became 12 times as fast.
 
-(The CPU's times vary from run to run. In the third row even scheduling took longer, which compilation doesn't touch.)
+(The CPU's times vary from run to run. In the third row even its work without launching takes longer, and compilation
+doesn't touch that.)
 
 ## The idea
 
@@ -137,19 +138,24 @@ SGLang](https://github.com/sgl-project/sglang/pull/27140): around a weight updat
 memory. The graphs didn't know, and the text was garbled.)
 
 You can see it without a GPU. In place of a capture, `rerun` holds on to the tensors of the first run, as a graph holds
-on to their addresses. It returns a function that replays the step, and the tensor that a replay writes to. Before you
-run the cell: what will the replay return after the weight has moved?
+on to their addresses. It returns a function that replays the step, and the tensor that a replay writes to.
+
+Below, the inputs change in place, and the weight is replaced by another tensor. **Guess first:** what will the replay
+return?
 """
 
 # %%
 inputs, weight = torch.tensor([10.0, 20.0]), torch.tensor([1.0, 2.0])
 replay, output = rerun(partial(torch.mul, inputs, weight))
+inputs += 1  # new values at the same address
 weight = torch.tensor([100.0, 200.0])  # new weights at another address
 replay()
 print("right:", (inputs * weight).tolist(), "| replayed:", output.tolist())
 
 # %% [markdown]
 """
+The replay read the new inputs, but the old weight.
+
 > **graph key**: everything that a graph depends on, as it was at its capture. The engine computes the key again
 > before each step, and replays the graph only if the key is still the same. Otherwise it captures the step again.
 
@@ -307,9 +313,10 @@ The second line is the GPU's half: `replace_placeholders` runs inside the graph.
 ## Steps that overlap
 
 Placeholders also make overlap possible. Scheduling the next step doesn't require knowing *which* token a sequence gets,
-only that it gets one. If that turns out to be the end token, one token too many has been computed for that sequence,
-and it is thrown away. Its blocks are free by then, and the step in flight may still write to them. That does no harm:
-the GPU runs launches in order, so whatever the next owner writes comes later.
+only that it gets one. If that turns out to be the end token, one token too many is computed for that sequence, and
+thrown away. (A limit on the number of tokens wastes none: the CPU knows in advance which token is the last.) Its blocks
+are free by then, and the step in flight may still write to them. That does no harm: the GPU runs launches in order, so
+whatever the next owner writes comes later.
 
 A preempted sequence is recomputed from its tokens, so all of them must be known. If the next step might run out of
 blocks, the loop first waits for the step in flight.
@@ -324,7 +331,7 @@ the step that was in flight, if there was one. It returns the list of the sequen
 | `loop.in_flight` | the step that was launched last and whose tokens haven't been read, or None. You keep it up to date |
 | `loop.launch()` | schedules a step and starts it, without waiting for it. Returns the step, or None if there is nothing to compute |
 | `loop.process_results(step)` | waits for a step's tokens, and gives each to its sequence, whose placeholder goes away. Returns the sequences that have finished |
-| `loop.append_placeholders(step)` | the step's tokens count as computed, and each sequence that will get a token from it gets a placeholder. Sequences that have finished are skipped |
+| `loop.append_placeholders(step)` | the step's tokens count as computed, and each sequence that will get a token from it gets a placeholder. (If it's the last token that a sequence may get, it needs none: the sequence isn't scheduled any more.) Sequences that have finished are skipped |
 | `loop.finish_in_flight()` | processes the step in flight, if there is one, so that all tokens are known; then `in_flight` is None. Returns the sequences that have finished |
 | `loop.may_lack_blocks()` | whether the next step may have to preempt a sequence |
 
@@ -380,6 +387,31 @@ Each digit is 5 ms of a step, and a dot is 5 ms of waiting. Only the first launc
 machine), and the device waits at least a quarter of the time. So an overlapped step takes as long as the *slower* of
 the two.
 
+### Break it: one look at a value
+
+While you look for a bug, you add `print(logits.max().item())` right after the launch of a step. `item` needs the value
+on the CPU, so it waits until the GPU has computed it. Your loop stays as it is. **Guess first:** how long do the ten
+steps take now on the faster device, the one with 15 ms?
+"""
+
+# %% tags=["measured"]
+class PeekingDevice(ThreadDevice):
+    def launch(self, scheduler_output):
+        step = super().launch(scheduler_output)
+        step.wait()  # what `item` does
+        return step
+
+
+peeking = PeekingDevice(cpu_ms=20, device_ms=15)
+print(f"with a look at each step: {serve(peeking):.0f} ms")
+peeking.draw()
+
+# %% [markdown]
+"""
+All of the overlap is lost: 10 × (20 + 15) = 350 ms, though your loop still launches before it reads. On a GPU an `if`
+on a tensor, `tolist()` and an index with a mask wait in the same way. Only a capture refuses them. Anywhere else they
+cost time without an error.
+
 ### Decide: what next?
 
 Back to the table at the top. In its last row the CPU still waits for the GPU in each step. You have time for one
@@ -418,49 +450,73 @@ compiled, and `rerun` replaces the capture. But the answers must be the same as 
 # %%
 alone = generate_one_by_one(model, tokenizer, PROMPTS, max_new_tokens=MAX_NEW_TOKENS)
 
-gpu_model_runner = GPUModelRunner(model, 32, 16, max_num_seqs=4, max_model_len=192, compiled=False, capture=rerun)
-gpu_model_runner.store = GraphStore(rerun)
-scheduler = PreemptiveScheduler(PrefixCache(32, 16), max_num_seqs=4, max_num_batched_tokens=64)
-stories = [
-    Sequence(s.name, prompt_ids[s.name], s.max_new_tokens, frozenset({END}), arrival_time=i)
-    for i, s in enumerate(STORIES)
-]
-with (
-    patch("lessons_lib.engine.input_batch.next_tokens", next_tokens),
-    patch("lessons_lib.engine.overlap.overlapped_step", overlapped_step),
-):
-    overlapped = serve_overlapped(gpu_model_runner, scheduler, stories)
-print(f"the same tokens as one at a time: {overlapped == alone}; blocks in use: {len(scheduler.pool.used)}")
-print(f"captures: {gpu_model_runner.store.num_captured}; graphs:", *gpu_model_runner.store.graphs, sep="\n    ")
-gpu_model_runner.close()
+
+def serve_stories(next_tokens):
+    """Serve the six stories with your store and your loop.
+
+    Returns:
+        the tokens of each story, how many captures there were, the graphs' sizes, and how many blocks are in use.
+    """
+    runner = GPUModelRunner(model, 32, 16, max_num_seqs=4, max_model_len=192, compiled=False, capture=rerun)
+    runner.store = GraphStore(rerun)
+    scheduler = PreemptiveScheduler(PrefixCache(32, 16), max_num_seqs=4, max_num_batched_tokens=64)
+    stories = [
+        Sequence(s.name, prompt_ids[s.name], s.max_new_tokens, frozenset({END}), arrival_time=i)
+        for i, s in enumerate(STORIES)
+    ]
+    with (
+        patch("lessons_lib.engine.input_batch.next_tokens", next_tokens),
+        patch("lessons_lib.engine.overlap.overlapped_step", overlapped_step),
+    ):
+        answers = serve_overlapped(runner, scheduler, stories)
+    graph_sizes = list(runner.store.graphs)
+    runner.close()
+    return answers, runner.store.num_captured, graph_sizes, len(scheduler.pool.used)
+
+
+overlapped, captures, graph_sizes, in_use = serve_stories(next_tokens)
+print(f"the same tokens as one at a time: {overlapped == alone}; blocks in use: {in_use}")
+print(f"captures: {captures}; graphs:", *graph_sizes, sep="\n    ")
+print("tokens of each story:", {story.name: len(tokens) for story, tokens in zip(STORIES, overlapped)})
 
 # %% [markdown]
 """
 Every step of the six stories was a replay of one of these graphs: two for steps with prompts, padded to 16 or 64
 tokens, and two for decodes only. ("Further" counts the launches that this saves.)
 
-Here each token was an `argmax`, which runs on the GPU. A token that is *drawn* has to be drawn there as well: if the
-CPU had to look at the logits first, it couldn't launch the next step before this one is done. "Further" has that draw
-as an exercise, and then an engine of all your parts.
+Here each token was an `argmax`, which the GPU can compute. A token that is *drawn* has to be drawn there as well: if
+the CPU had to look at the logits first, it couldn't launch the next step before this one is done. "Further" has that
+draw as an exercise, then an engine of all your parts, and a comparison with vLLM.
 
-## Measure: other engines
+### Break it: whose token?
 
-vLLM was timed beside this engine, in one run on one machine:
+What if `next_tokens` used a sequence's index in the *new* step, instead of the step in flight? No error is raised, and
+as long as no request leaves, the two are the same.
+
+Four stories run at a time, A, B, C and D first. When one leaves, those after it move up, and the next story comes last.
+The number of tokens that each gets is printed above. **Guess first:** which of the six stories come out right?
 """
 
 # %%
-NANO, both = "Qwen2.5-0.5B: nano-vllm, greedy", recorded_workloads()
-ours = next(each["best"] for each in both.workloads if each["name"] == NANO)
-theirs = both.peers[NANO]
-print(f"vLLM {theirs:,.0f} tokens/s, this engine {ours:,.0f}: {ours / theirs:.1f} times as many")
-print(both.peers_provenance)
+def with_new_index(scheduler_output, previous_rows):
+    new_rows = {sequence: row for row, sequence in enumerate(scheduler_output.num_scheduled_tokens)}
+    return next_tokens(scheduler_output, new_rows)
+
+
+rows = []
+for story, tokens, right in zip(STORIES, serve_stories(with_new_index)[0], alone):
+    wrong = next((i for i, (token, other) in enumerate(zip(tokens, right)) if token != other), None)
+    texts = [tokenizer.decode(each[wrong - 6 : wrong + 6]) if wrong else "" for each in (right, tokens)]
+    rows.append([story.name, "–" if wrong is None else wrong + 1, *(repr(text)[1:-1] for text in texts)])
+print(f"A ends with {tokenizer.decode(alone[0][-1:])!r}")
+Table(columns=["story", "first wrong token", "right", "with the new index"], rows=rows)
 
 # %% [markdown]
 """
-By default vLLM overlaps its steps, too (*async scheduling*), and none of the settings above turns that off. Still, read
-this with care: the model is small and all sampling is greedy, so the CPU's work counts more than usual. vLLM does more
-in a step, for more kinds of models and requests, and it ran in one process, its slower mode (by about 7% in another
-run, see "Further"). The requests aren't those of the first chart.
+Only A and D are right. D leaves first, but it's the last in the batch, so no other moves. When A leaves, B, C and E
+move up, and for one step the model computes each of them with the last token of the story before it. B gets A's: that's
+where its "to" comes from. When B leaves, F goes wrong too. One step later the indices agree again, and the stories go
+on from the wrong word, mostly fluently. A test whose requests all start and end together can't find this.
 
 ## What is still wrong
 
@@ -508,7 +564,7 @@ from lessons_lib.attention import attend_paged, write_kv
 from lessons_lib.checks.my_engine import my_engine
 from lessons_lib.checks.stand_ins import OverlappedEngineOnCPU
 from lessons_lib.engine import BlockTables, EngineConfig, JoinedLinear, LLMEngine, SamplingParams, captured_token_counts, forward_batch
-from lessons_lib.measuring import block_size_costs, engine_fits, padding, skewed_workload, tokens_of_steps
+from lessons_lib.measuring import block_size_costs, engine_fits, padding, recorded_workloads, skewed_workload, tokens_of_steps
 from lessons_lib.measuring.memory_limit import memory_limit
 from lessons_lib.measuring.operations import CountOperations
 from lessons_lib.models import cache_bytes_per_token
@@ -643,10 +699,27 @@ print(f"64 rows: {of_all}; one row: {of_one}; 64 rows one by one would be {64 * 
 
 # %% [markdown]
 """
-### More engines
+### Other engines
 
-The same benchmark with other engines was recorded on the same kind of GPU, but in other runs, so only large differences
-mean something:
+vLLM was timed next to this engine, in one run on one machine:
+"""
+
+# %%
+NANO, both = "Qwen2.5-0.5B: nano-vllm, greedy", recorded_workloads()
+ours = next(each["best"] for each in both.workloads if each["name"] == NANO)
+theirs = both.peers[NANO]
+print(f"vLLM {theirs:,.0f} tokens/s, this engine {ours:,.0f}: {ours / theirs:.1f} times as many")
+print(both.peers_provenance)
+
+# %% [markdown]
+"""
+By default vLLM overlaps its steps, too (*async scheduling*), and none of the settings above turns that off. Still, read
+this with care: the model is small and all sampling is greedy, so the CPU's work counts more than usual. vLLM does more
+in a step, for more kinds of models and requests, and it ran in one process, which is its slower mode (see the two bars
+below). The requests aren't those of the first chart.
+
+The benchmark of the first chart with other engines was recorded on the same kind of GPU, but in other runs, so only
+large differences mean something:
 """
 
 # %%
