@@ -1010,7 +1010,7 @@ def multiplies_by_a_mask(logits, temperature, top_k, top_p):
 
 WRONG = {
     "12.1": [
-        Wrong("a mask that multiplies", multiplies_by_a_mask, "your probabilities contain NaN"),
+        Wrong("a mask that multiplies", multiplies_by_a_mask, "Do you multiply logits by a mask"),
         Wrong("−1 for tokens that are cut", cut_tokens_leave_their_row, "each token of the vocabulary once"),
         Wrong("sorts float32 probabilities", sorts_probabilities, "token 1 has the larger logit"),
         Wrong("the dtype of the logits", in_the_dtype_of_the_logits, "the probabilities are returned as bfloat16"),
@@ -1091,7 +1091,7 @@ WRONG = {
         Wrong("float64 in place", divides_float64_in_place, "It was [[-1.897"),
         Wrong("bfloat16", computes_in_the_given_dtype, "Change the logits to float64"),
         Wrong("probabilities divided", divides_probabilities, "You divided probabilities by the temperature"),
-        Wrong("exponentials by hand", exponentials_by_hand, "NaN"),
+        Wrong("exponentials by hand", exponentials_by_hand, "NaN comes from ∞ / ∞"),
         Wrong("rows cut", cuts_the_row, "should have the shape"),
         Wrong("the later of two alike", later_of_two_alike, "the smaller token id comes first"),
     ],

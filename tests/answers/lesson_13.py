@@ -287,6 +287,16 @@ class NotesTheKeyFirst(GraphStore):
         return self.graphs[size].output
 
 
+class NotesAnUnfinishedGraph(GraphStore):
+    def run(self, size, key, step, keeps=tuple):
+        if not self.has(size, key):
+            self.graphs[size] = Graph(key, keeps(), None, None)
+            self.graphs[size] = Graph(key, keeps(), *self.capture(step))
+            self.num_captured += 1
+        self.graphs[size].replay()
+        return self.graphs[size].output
+
+
 class SwallowsErrors(GraphStore):
     def run(self, size, key, step, keeps=tuple):
         try:
@@ -1461,6 +1471,16 @@ def forgets_what_finished(loop):
     return []
 
 
+def appends_lists(loop):
+    finished = [loop.finish_in_flight()] if loop.may_lack_blocks() else []
+    previous, loop.in_flight = loop.in_flight, loop.launch()
+    if previous:
+        finished.append(loop.process_results(previous))
+    if loop.in_flight:
+        loop.append_placeholders(loop.in_flight)
+    return finished
+
+
 def returns_nothing(loop):
     overlapped_step(loop)
 
@@ -1561,6 +1581,7 @@ WRONG = {
         Wrong("no placeholders", no_placeholders, "Is it called for the step that has just been launched?"),
         Wrong("forgets what finished early", forgets_what_finished_early, "and so does `finish_in_flight`"),
         Wrong("forgets what finished", forgets_what_finished, "should return A; yours returned no sequence"),
+        Wrong("appends lists", appends_lists, "use `+` or `extend`, not `append`"),
         Wrong("returns nothing", returns_nothing, "Also if none has finished"),
         Wrong("processes None", processes_none, "is None before the first step"),
         Wrong("placeholders for None", placeholders_for_none, "returns None if there is nothing"),
@@ -1606,6 +1627,7 @@ WRONG = {
         Wrong("ignores the size", IgnoresSize, "Equal keys don't make sizes equal"),
         Wrong("sets the fields later", SetsTheFieldsLater, "This object is frozen"),
         Wrong("notes the key first", NotesTheKeyFirst, "must not be noted"),
+        Wrong("an unfinished graph", NotesAnUnfinishedGraph, 'after the capture that failed, `has(2, "B")` is True'),
         Wrong("swallows errors", SwallowsErrors, "should go on to the caller"),
         Wrong("counts nothing", CountsNothing, "`num_captured` should be 1"),
         Wrong("has looks at the size only", HasOnlySize, '`has(2, "B")` should be False'),

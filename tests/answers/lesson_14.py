@@ -1707,6 +1707,13 @@ async def waits_for_both(add, receive, send):
         await stop(sending, listening)
 
 
+async def shields_send(add, receive, send):
+    async def send_whole(tokens):
+        await asyncio.shield(send(tokens))
+
+    return await with_the_given_coroutine(add, receive, send_whole)
+
+
 async def without_finally_here(add, receive, send):
     sending, listening = asyncio.ensure_future(send_all(add, send)), asyncio.ensure_future(until_gone(receive))
     await asyncio.wait((sending, listening), return_when=asyncio.FIRST_COMPLETED)
@@ -2034,6 +2041,7 @@ LEAVINGS = [
     Wrong("one batch late", leaving(work=one_batch_late), "before you wait for the next one"),
     Wrong("waits for the work", waits_for_the_work, "and your coroutine still waits for the engine in `add`"),
     Wrong("waits for both", waits_for_both, "waits for something that never happens"),
+    Wrong("shields `send`", shields_send, "does `asyncio.shield`, or a task of its own, keep this part"),
     Wrong("no finally", without_finally_here, "your coroutine has ended (it was cancelled), and its work goes on"),
     Wrong("aborts after an await", aborts_after_an_await, "the request is still open"),
     Wrong("stops one after the other", stops_one_after_the_other, "Does your cleanup await something before?"),

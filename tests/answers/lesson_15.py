@@ -355,18 +355,13 @@ def relaying(
             return
         while left and moves >= 0:
             index = 0 if ignores_choice or (asked is not request and not asks_again) else choose(left)
-            replica, stream = (left.pop(index) if take_out else left[index]), None
+            replica = left.pop(index) if take_out else left[index]
             load_before = replica.load
             replica.load = replica.load + raises_load if counts_others else 1
             is_done, at_the_call = False, True
+            stream = None if opening_inside else replica.stream(asked)
             try:
-                if not opening_inside:
-                    try:
-                        stream = replica.stream(asked)
-                    except ReplicaLost as error:
-                        raise KeyError from error
-                else:
-                    stream = replica.stream(asked)
+                stream = stream or replica.stream(asked)
                 at_the_call = False
                 pieces = list(stream) if buffered else stream
                 for chunk in pieces:
@@ -386,8 +381,8 @@ def relaying(
                 if lowers == "on success":
                     continue
             except refusals as error:
-                if refused == "raise" or (only_at_the_call and not at_the_call) or isinstance(error, KeyError):
-                    raise error.__cause__ or error
+                if refused == "raise" or (only_at_the_call and not at_the_call):
+                    raise
                 if refused == "move between" and tokens and not at_the_call:
                     pass
                 elif refused != "move" and (refused != "move later" or asked is request):
@@ -427,6 +422,15 @@ def relaying(
             yield Chunk([], "length")
 
     return attempt
+
+
+def a_drawn_seed(request):
+    return request if request.get("seed") is not None else {**request, "seed": random.getrandbits(31), "drawn": True}
+
+
+def draws_again(request, tokens):
+    again = request_to_go_on(request, tokens)
+    return again and (a_drawn_seed({**again, "seed": None}) if again.get("drawn") else again)
 
 
 def seed_in_place(request):
@@ -510,33 +514,36 @@ def leaves_out_the_last_lost_only(request, replicas, choose, max_moves=2):
     yield from relay(request, replicas, choose_again, max_moves)
 
 
-def lowers_loads_at_the_end(request, replicas, choose, max_moves=2):
-    """After the last chunk, and not before the next replica is asked."""
-    later = []
-
-    class Kept:
-        """A replica whose load `relay` believes to be lowered."""
-
-        def __init__(self, replica):
-            self.replica, self._load, self.stream = replica, 0, replica.stream
-
-        @property
-        def load(self):
-            return self._load
-
-        @load.setter
-        def load(self, value):
-            if value > self._load:
-                self.replica.load += value - self._load
-            else:
-                later.append(self.replica)
-            self._load = value
-
+def asks_the_next_in_except(request, replicas, choose, max_moves=2):
+    """Asks outside of the `try`, too."""
+    request = request if request.get("seed") is not None else {**request, "seed": random.getrandbits(31)}
+    if request_to_go_on(request, []) is None:
+        yield Chunk([], "length")
+        return
+    if not replicas or max_moves < 0:
+        yield Chunk([], "error", "no replica is left")
+        return
+    left, tokens = list(replicas), []
+    replica = left.pop(choose(replicas))
+    replica.load += 1
+    stream = replica.stream(request)
     try:
-        yield from relay(request, [*map(Kept, replicas)], lambda left: choose([one.replica for one in left]), max_moves)
+        for chunk in stream:
+            tokens += chunk.token_ids
+            yield chunk
+            if chunk.finish_reason:
+                return
+        raise ReplicaLost("cut")
+    except ReplicaLost:
+        if asked := request_to_go_on(request, tokens):
+            yield from asks_the_next_in_except(asked, left, choose, max_moves - 1)
+        else:
+            yield Chunk([], "length")
+    except Exception as error:
+        yield Chunk([], "error", str(error))
     finally:
-        for replica in later:
-            replica.load -= 1
+        stream.close()
+        replica.load -= 1
 
 
 def with_closing(request, replicas, choose, max_moves=2):
@@ -855,7 +862,11 @@ WRONG = {
         Wrong("the load drops only after a loss", relaying(lowers="on loss"), "it is never chosen again"),
         Wrong("streams aren't closed", relaying(closes=False), "was not closed"),
         Wrong("one move too many", relaying(limit=lambda moves: moves + 1), "one request takes down every replica"),
-        Wrong("one move too few", relaying(limit=lambda moves: moves - 1), "asked *after* the first one"),
+        Wrong(
+            "one move too few",
+            relaying(limit=lambda moves: moves - 1, opening_inside=False),
+            "asked *after* the first one",
+        ),
         Wrong("chooses from none", chooses_from_none(at_first=False), "yours passed it an empty list"),
         Wrong("chooses from no replicas", chooses_from_none(at_first=True), "the list `replicas` is empty"),
         Wrong("no limit", relaying(limit=lambda moves: 99), "should be 1; yours is 5"),
@@ -873,7 +884,9 @@ WRONG = {
             relaying(when_lost="length"),
             "The reader must learn that the answer is not complete",
         ),
-        Wrong("a refused request moves on", relaying(refused="move"), "Every other replica would refuse it too"),
+        Wrong(
+            "a refused request moves on", relaying(refused="move", opening_inside=False), "Every other replica would"
+        ),
         Wrong("a refused request raises", relaying(refused="raise"), "your code raised ValueError"),
         Wrong("why it was refused is lost", relaying(refused="vague"), "should say why"),
         Wrong("an engine's error moves on", relaying(error_chunk_ends=False), "yours have ['error', 'length']"),
@@ -906,10 +919,19 @@ WRONG = {
         ),
         Wrong("refused after a move", relaying(refused="move later"), "replica C was asked too"),
         Wrong("other streams aren't counted", relaying(counts_others=False), "its load should be 4; it is 1"),
-        Wrong("asked for a complete request", relaying(asks_if_complete=True), "be asked; A was.\nSmallest case"),
+        Wrong(
+            "asked for a complete request",
+            relaying(asks_if_complete=True, opening_inside=False),
+            "be asked; A was.\nSmallest case",
+        ),
+        Wrong(
+            "each replica has another seed",
+            relaying(seed=a_drawn_seed, go_on=draws_again, opening_inside=False),
+            "Without a seed, each replica draws one of its own",
+        ),
         Wrong("a random float as a seed", relaying(seed=seed_of_a_fraction), "but a seed is an int"),
         Wrong("the load is put back", relaying(puts_load_back=True), "don't put back what it was before"),
-        Wrong("the load drops at the end", lowers_loads_at_the_end, "the load of A should be 0; it is 1"),
+        Wrong("the next is asked in `except`", asks_the_next_in_except, "that asks the next one itself runs before"),
         Wrong("catches GeneratorExit", catches_everything, "raises GeneratorExit at the `yield`"),
         Wrong("moves on from an error between", relaying(refused="move between"), "B was asked, though A wasn't lost"),
         Wrong("the exception as Python writes it", relaying(refused="repr"), "Its message is `str(error)`"),

@@ -633,6 +633,23 @@ def adds_up_once(layer, rank, world_size, all_reduce):
         handles.append(layer.get_submodule(name).register_forward_hook(hook))
 
 
+def adds_up_in_halves(layer, rank, world_size, all_reduce):
+    halves = lambda tensor: torch.cat([all_reduce(half.contiguous()) for half in tensor.chunk(2, dim=-1)], dim=-1)
+    in_a_layer()(layer, rank, world_size, halves)
+
+
+def gathers_and_cuts(layer, rank, world_size, all_reduce):
+    """Sends the whole output of a column cut, of which the row cut uses its part."""
+    in_a_layer()(layer, rank, world_size, all_reduce)
+
+    def hook(module, inputs, output):
+        wide = torch.zeros(*output.shape[:-1], world_size, output.shape[-1])
+        wide[..., rank, :] = output
+        return all_reduce(wide)[..., rank, :]
+
+    layer.mlp.up_proj.register_forward_hook(hook)
+
+
 def with_new_modules(layer, rank, world_size, all_reduce):
     """As `cut_model` does it."""
     for name in (*FIRST, *SECOND):
@@ -876,6 +893,8 @@ WRONG = {
         Wrong("sums in float32", sums_in_float32, "Does your code sum in another type"),
         Wrong("keeps the whole weights", keeps_the_wholes, "whole weight of self_attn.q_proj"),
         Wrong("keeps a whole weight in a hook", keeps_a_whole_in_a_hook, "whole weight of mlp.down_proj"),
+        Wrong("adds up in halves", adds_up_in_halves, "pieces of the two outputs"),
+        Wrong("gathers and cuts", gathers_and_cuts, "of the shapes [1, 5, 24], [1, 5, 2, 20], [1, 5, 24]"),
         Wrong("adds up once", adds_up_once, "A hook must stay, for all passes"),
     ],
 }

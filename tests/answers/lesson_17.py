@@ -414,7 +414,7 @@ WRONG["17.1"] = [
     Wrong("no reason at the context's end", of(NoReasonAtTheContext), "The context of 64 tokens is full"),
     Wrong("no reason at the end token", of(NoReasonAtTheEndToken), "Its last token ends it"),
     Wrong("unfinished only while it runs", of(UnfinishedWhileItRuns), "One more step() served it"),
-    Wrong("computes in add_request", of(ComputesAtTheDoor), "`add_request` runs the model: 3 passes"),
+    Wrong("computes in add_request", of(ComputesAtTheDoor), "`add_request` runs the model: 15 tokens are"),
     Wrong("an event, no list", alone("one event"), "it must be a list of NewTokens"),
     Wrong("never leaves", alone("stays"), "A request ends once"),
     Wrong(
@@ -558,6 +558,45 @@ class ComputesMostOfThePromptFirst(Alone):
         return [NewTokens(request_id, [token], reason)]
 
 
+class ComputesInAddRequest(CachedWithAbort):
+    @torch.inference_mode()
+    def add_request(self, request_id, prompt_ids, params):
+        super().add_request(request_id, prompt_ids, params)
+        self.model(input_ids=torch.tensor([list(prompt_ids)]))
+
+
+class NotesAbortedIds(CachedWithAbort):
+    """A set of ids that is never emptied: a new request with such an id is dropped, too."""
+
+    def __init__(self, model, limits):
+        super().__init__(model, limits)
+        self.aborted = set()
+
+    def abort(self, request_id):
+        self.aborted.add(request_id)
+        super().abort(request_id)
+
+    def step(self):
+        for request_id in self.aborted:
+            super().abort(request_id)
+        return super().step()
+
+
+class KeepsAbortedIds(CachedWithAbort):
+    """An id that was aborted stays in use."""
+
+    aborted = frozenset()
+
+    def abort(self, request_id):
+        self.aborted |= {request_id}
+        super().abort(request_id)
+
+    def add_request(self, request_id, prompt_ids, params):
+        if request_id in self.aborted:
+            raise ValueError(f"{request_id!r} is in use")
+        super().add_request(request_id, prompt_ids, params)
+
+
 class DropsAllAtAnAbort(Cached):
     def abort(self, request_id):
         self.queue = deque(each for each in self.queue if each[0] != request_id)
@@ -567,6 +606,9 @@ class DropsAllAtAnAbort(Cached):
 WRONG["17.7"] = [
     Wrong("kept by id after an abort", of(KeptAfterAnAbort), "a request with the id of one that was aborted"),
     Wrong("a first pass without a token", of(ComputesMostOfThePromptFirst), "computed 4 tokens, and no token came of"),
+    Wrong("computes in add_request", of(ComputesInAddRequest), "`add_request` runs the model: 5 tokens"),
+    Wrong("notes aborted ids for ever", of(NotesAbortedIds), "It got no token, so the cache isn't the reason"),
+    Wrong("aborted ids stay in use", of(KeepsAbortedIds), "Why does it refuse? Every request before"),
     Wrong("an abort drops the cache of another", of(DropsAllAtAnAbort), "a request that runs while one that waits is"),
     Wrong("returns nothing", no_engine, "returned NoneType, which has no `add_request`"),
     Wrong("no cache", alone("none"), "step 2 of a request computed 6 tokens; 1 would do"),
@@ -877,6 +919,11 @@ def allows_no_event(make_engine):
         assert all(event.request_id != aborted for event in events)
 
 
+def counts_tokens_of_others(make_engine):
+    for aborted in "ba":
+        assert not any(event.token_ids for event in two_requests(make_engine, aborted, max_num_seqs=1))
+
+
 def wants_a_notice(make_engine):
     for aborted in "ab":
         events = two_requests(make_engine, aborted, max_num_seqs=1)
@@ -1046,6 +1093,7 @@ WRONG["17.5"] = [
     Wrong("aborts what runs only", aborts_what_runs_only, "Abort in every state"),
     Wrong("aborts what waits only", aborts_what_waits_only, "Is a request running, with tokens still to come"),
     Wrong("allows no event", allows_no_event, "the test fails on an engine that says “abort” in its next step"),
+    Wrong("counts tokens of others", counts_tokens_of_others, "Those that came are of 'a', and your test counts them"),
     Wrong("wants a notice", wants_a_notice, "no notice"),
     Wrong("always fails", always_fails, "AssertionError: wrong"),
     Wrong("never ends", never_ends, "Step while `has_unfinished()` is True"),

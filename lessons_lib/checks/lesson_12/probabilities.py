@@ -167,9 +167,20 @@ def _asked(attempt, logits, settings, case: str) -> tuple[torch.Tensor, torch.Te
         raise Mistake(f"your code raised {type(error).__name__}: {error}.", case=case, idea=idea) from None
     found, order = _pair(got, logits, case)
     if bool(found.isnan().any()):
-        idea = "NaN comes from ∞ / ∞ or 0 / 0. `softmax` can handle large logits and −∞; `exp` can't. And at least one token is always left."  # noqa: E501
-        raise Mistake("your probabilities contain NaN.", case=case, idea=idea)
+        raise Mistake("your probabilities contain NaN.", case=case, idea=_why_nan(logits))
     return found, order
+
+
+def _why_nan(logits: torch.Tensor) -> str:
+    if bool(logits.isfinite().all()):
+        return (
+            "NaN comes from ∞ / ∞ or 0 / 0. `softmax` can handle large logits; `exp` can't. And at least one token is "
+            "always left."
+        )
+    return (
+        "A logit is −∞ here, and 0 · (−∞), ∞ − ∞ and 0 / 0 are NaN. Do you multiply logits by a mask? `masked_fill`, "
+        "`torch.where` and `softmax` can handle −∞. And at least one token is always left."
+    )
 
 
 def _why_raised(error: str, logits, settings) -> str | None:

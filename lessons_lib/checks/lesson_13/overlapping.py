@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from lessons_lib.checks.exercise import Mistake, current_case
+from lessons_lib.checks.exercise import Mistake, current_case, short
 from lessons_lib.checks.lesson_01.words import kind
 from lessons_lib.engine.overlap import OverlappedSteps, overlapped_step
 from lessons_lib.kv_cache.block_pool import BlockPool
@@ -160,6 +160,7 @@ def serve(case: Case, attempt: Callable[[Any], Any], expected: list[list[str]] |
                 case.told,
                 "Also if none has finished: then the list is empty.",
             )
+        _refuse_others(returned, f"call {len(seen.calls)}", case)
         seen.returned.append([each.id for each in returned])
         flies = loop.in_flight.tokens.number if loop.in_flight else None
         launched = [event for event in device.log if event.startswith("launch")]
@@ -171,6 +172,20 @@ def serve(case: Case, attempt: Callable[[Any], Any], expected: list[list[str]] |
             )
     seen.answers = {sequence.id: sequence.output_ids for sequence in sequences}
     return seen
+
+
+def _refuse_others(returned: list | tuple, which: str, case: Case) -> None:
+    """Refuse a list that contains anything but sequences."""
+    others = [each for each in returned if not isinstance(each, Sequence)]
+    if others:
+        idea = (
+            "`process_results` and `finish_in_flight` return lists. To join lists, use `+` or `extend`, not `append`."
+        )
+        raise Mistake(
+            f"{which} should return a list of sequences; yours returned {short(returned, 60)}.",
+            case.told,
+            idea if isinstance(others[0], (list, tuple)) else "Return the sequences themselves.",
+        )
 
 
 def _why(got: list[str], want: list[str], earlier: list[str], lacks: bool) -> str:

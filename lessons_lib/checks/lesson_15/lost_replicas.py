@@ -228,5 +228,6 @@ def check_over_before_the_next(attempt) -> None:
             f"when B is asked, the load of A should be 0; it is {b.load_before}.",
             case=case,
             idea="This stream isn't on A any more. While B streams, A's load would keep other requests away from it. "
-            "Lower it before the next replica is asked: in a `finally` inside the loop over replicas.",
+            "Lower it before the next replica is asked: in a `finally` inside the loop over replicas. (An `except` "
+            "that asks the next one itself runs before its `finally`.)",
         )

@@ -1,30 +1,44 @@
 """Judges 15.3 when a replica runs, but doesn't serve the request: no other one is asked."""
 
+from itertools import islice
+
 from lessons_lib.checks.exercise import Mistake
 from lessons_lib.checks.lesson_15.fake_replica import TOKENS, FakeReplica
-from lessons_lib.checks.lesson_15.relayed_chunks import relayed
+from lessons_lib.checks.lesson_15.relayed_chunks import relayed, start_relay
 from lessons_lib.serving.failover import Chunk
+
+REFUSAL = ValueError("max_tokens is -1")
 
 
 def check_refused(attempt) -> None:
-    case = "`A.stream(...)` raises ValueError('max_tokens is -1'); B would raise the same."
-    replicas = [FakeReplica(name, refuses=ValueError("max_tokens is -1")) for name in "AB"]
+    case = "A's stream raises ValueError('max_tokens is -1') at its first chunk; B's would raise the same."
+    replicas = [FakeReplica(name, 0, "refuse") for name in "AB"]
     try:
         chunks = relayed(attempt, replicas, case, want=[])
     except ValueError:
-        raise Mistake(
-            "your code raised ValueError.",
-            case=case,
-            idea="The reader gets an error as a chunk: `yield Chunk([], 'error', str(error))`.",
-        ) from None
+        idea = "The reader gets an error as a chunk: `yield Chunk([], 'error', str(error))`."
+        if _is_caught_at_the_call(attempt, case):
+            idea += " Yours does so if `A.stream(...)` raises. The loop over the chunks may raise too."
+        raise Mistake("your code raised ValueError.", case=case, idea=idea) from None
     if replicas[1].requests:
         raise Mistake(
             "B was asked too.",
             case=case,
             idea="A wasn't lost: it refused the request. Every other replica would refuse it too. Only ReplicaLost "
-            "means "
-            "that another one should be asked.",
+            "means that another one should be asked.",
         )
+    _must_say_why(chunks, case)
+
+
+def _is_caught_at_the_call(attempt, case: str) -> bool:
+    try:
+        list(islice(start_relay(attempt, [FakeReplica("A", refuses=REFUSAL)], case), 40))
+    except Exception:
+        return False
+    return True
+
+
+def _must_say_why(chunks: list[Chunk], case: str) -> None:
     if chunks[-1].finish_reason != "error" or "max_tokens is -1" not in (chunks[-1].error or ""):
         raise Mistake(
             f"the last chunk should say why: 'max_tokens is -1'; yours is {chunks[-1]}.",
@@ -33,15 +47,14 @@ def check_refused(attempt) -> None:
         )
 
 
-def check_refused_late(attempt) -> None:
-    late = "A's stream raises ValueError('max_tokens is -1') at its first chunk; B would do the same."
+def check_refused_at_the_call(attempt) -> None:
+    at_once = "`A.stream(...)` raises ValueError('max_tokens is -1'); B would raise the same."
     other = "`A.stream(...)` raises TypeError('max_tokens is -1'); B would raise the same."
     moved = "A is lost after 2 chunks; `B.stream(...)` raises ValueError('max_tokens is -1'); C would raise the same."
-    refusal = ValueError("max_tokens is -1")
     for case, replicas, num_asked in (
-        (late, [FakeReplica(name, 0, "refuse") for name in "AB"], 1),
+        (at_once, [FakeReplica(name, refuses=REFUSAL) for name in "AB"], 1),
         (other, [FakeReplica(name, refuses=TypeError("max_tokens is -1")) for name in "AB"], 1),
-        (moved, [FakeReplica("A", 2), FakeReplica("B", refuses=refusal), FakeReplica("C", refuses=refusal)], 2),
+        (moved, [FakeReplica("A", 2), FakeReplica("B", refuses=REFUSAL), FakeReplica("C", refuses=REFUSAL)], 2),
     ):
         try:
             chunks = relayed(attempt, replicas, case, want=TOKENS[: 2 * (num_asked - 1)])
@@ -58,12 +71,7 @@ def check_refused_late(attempt) -> None:
                 case=case,
                 idea=f"{replicas[num_asked - 1].name} wasn't lost: it refused the request, and so would every other.",
             )
-        if chunks[-1].finish_reason != "error" or "max_tokens is -1" not in (chunks[-1].error or ""):
-            raise Mistake(
-                f"the last chunk should say why: 'max_tokens is -1'; yours is {chunks[-1]}.",
-                case=case,
-                idea="The message of the exception tells the reader what to change: `str(error)`.",
-            )
+        _must_say_why(chunks, case)
 
 
 def check_refused_between(attempt) -> None:
@@ -91,21 +99,15 @@ def check_refused_between(attempt) -> None:
                 idea="Only ReplicaLost says that a replica has gone, before the first token and after it. Any other "
                 "exception ends the answer: `yield Chunk([], 'error', str(error))`, and `return`.",
             )
-        if chunks[-1].finish_reason != "error" or "max_tokens is -1" not in (chunks[-1].error or ""):
-            raise Mistake(
-                f"the last chunk should say why: 'max_tokens is -1'; yours is {chunks[-1]}.",
-                case=case,
-                idea="The reader has some tokens, and must learn why no more follow: `str(error)`.",
-            )
+        _must_say_why(chunks, case)
 
 
 def check_message(attempt) -> None:
-    case = "`A.stream(...)` raises ValueError('the prompt is too long')."
-    why = "the prompt is too long"
-    last = relayed(attempt, [FakeReplica("A", refuses=ValueError(why))], case, want=[])[-1]
-    if last.error == repr(ValueError(why)):
+    case = "A's stream raises ValueError('max_tokens is -1') at its first chunk."
+    last = relayed(attempt, [FakeReplica("A", 0, "refuse")], case, want=[])[-1]
+    if last.error == repr(REFUSAL):
         raise Mistake(
-            f"the last chunk should say {why!r}; yours says {last.error!r}.",
+            f"the last chunk should say {str(REFUSAL)!r}; yours says {last.error!r}.",
             case=case,
             idea="That is how Python writes the exception, made for programmers. Its message is `str(error)`.",
         )

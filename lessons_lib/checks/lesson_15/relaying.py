@@ -22,8 +22,8 @@ from lessons_lib.checks.lesson_15.refused_requests import (
     check_error_chunk,
     check_message,
     check_refused,
+    check_refused_at_the_call,
     check_refused_between,
-    check_refused_late,
 )
 from lessons_lib.checks.lesson_15.relayed_chunks import check_nothing_left, close_reader, relayed, start_relay
 from lessons_lib.checks.lesson_15.relayed_seeds import check_drawn_seeds, check_seed
@@ -42,14 +42,17 @@ def check_relay(attempt) -> None:
         check(attempt)
     with reached("(Streams without a loss are right already. This is about a loss or a refusal.)"):
         for check in (
-            check_lost_anywhere, check_connection_cut, check_opening, check_lost_twice, check_begun,
-            check_larger_chunks, check_chosen_again, check_after_the_last_token, check_none_left, check_max_moves,
-            check_refused, check_refused_late, check_refused_between, check_message, check_seed,
-            check_over_before_the_next,
+            check_lost_anywhere, check_connection_cut, check_lost_twice, check_begun, check_larger_chunks,
+            check_chosen_again, check_after_the_last_token, check_none_left, check_max_moves, check_refused,
+            check_refused_between, check_message, check_seed, check_over_before_the_next,
         ):  # fmt: skip
             check(attempt)
     for check in (check_error_chunk, check_drawn_seeds, check_arrives_complete, _check_last_with_tokens):
         check(attempt)
+    # Last, so that a call outside of the `try`, which is common, hides no other mistake.
+    with reached("(All is right as long as `stream` returns. This is about a call of `stream` that raises.)"):
+        check_opening(attempt)
+        check_refused_at_the_call(attempt)
 
 
 def _check_one(attempt) -> None:

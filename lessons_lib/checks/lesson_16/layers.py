@@ -272,7 +272,7 @@ def _why_shape(name: str, got: torch.Size, whole: torch.Size, world_size: int) -
 def _check_forward(parts, layer, angles_of, shape: tuple[int, int], together: Together, case: str) -> None:
     current_case.text = case
     hidden = torch.randn(*shape, 24, generator=torch.Generator().manual_seed(shape[0]))
-    angles, num_sums = angles_of(hidden), [0] * len(parts)
+    angles, summed = angles_of(hidden), [[] for _ in parts]
 
     def compute(one) -> torch.Tensor:
         with torch.no_grad():
@@ -281,7 +281,7 @@ def _check_forward(parts, layer, angles_of, shape: tuple[int, int], together: To
 
     def work(worker: Worker) -> torch.Tensor:
         def counted(tensor: torch.Tensor) -> torch.Tensor:
-            num_sums[worker.rank] += 1
+            summed[worker.rank].append(tensor.shape)
             return all_reduce(tensor, worker)
 
         together[worker.rank] = counted
@@ -291,7 +291,7 @@ def _check_forward(parts, layer, angles_of, shape: tuple[int, int], together: To
         results, _ = run_workers(work, len(parts))
     except Deadlock:
         raise Mistake(
-            f"no process can go on. Calls of `all_reduce` so far, in order of rank: {num_sums}.",
+            f"no process can go on. Calls of `all_reduce` so far, in order of rank: {[*map(len, summed)]}.",
             case=case,
             idea="Every rank must make the same sums, in the same order.",
         ) from None
@@ -314,17 +314,21 @@ def _check_forward(parts, layer, angles_of, shape: tuple[int, int], together: To
         if not torch.allclose(got, compute(layer), atol=1e-4, rtol=1e-4):
             raise Mistake(
                 f"rank {rank} should return what the whole layer returns. Calls of `all_reduce` in this forward pass: "
-                f"{num_sums[rank]}.",
+                f"{len(summed[rank])}.",
                 case=case,
                 idea=_why_not_the_same(
-                    parts, results, num_sums[rank], layer.mlp.down_proj.bias is not None, is_second=shape == (3, 1)
+                    parts, results, len(summed[rank]), layer.mlp.down_proj.bias is not None, is_second=shape == (3, 1)
                 ),
             )
-    if max(num_sums) > 2:
+    most = max(summed, key=len)
+    if len(most) > 2:
         raise Mistake(
-            f"a forward pass should take two sums; yours takes {max(num_sums)}.",
+            f"a forward pass should take two sums; yours takes {len(most)}, of the shapes "
+            f"{', '.join(str(list(shape)) for shape in most[:4])}{', …' * (len(most) > 4)}.",
             case=case,
-            idea="Between a column cut and the row cut after it, nothing has to be sent.",
+            idea="These are pieces of the two outputs. One call adds up a whole output: don't cut it."
+            if sum(shape.numel() for shape in most) == 2 * hidden.numel()
+            else "Between a column cut and the row cut after it, nothing has to be sent.",
         )
 
 

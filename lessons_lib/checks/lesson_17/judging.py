@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from lessons_lib.checks.exercise import Mistake, current_case
-from lessons_lib.conformance.driver import Bench, Broken, BrokenRule, MakeEngine, NotOffered, Run
+from lessons_lib.conformance.driver import Bench, Broken, BrokenRule, MakeEngine, NotOffered, Run, Served
 from lessons_lib.conformance.items import Item
 from lessons_lib.conformance.levels import levels_up_to
 from lessons_lib.conformance.oracle import a_prompt
@@ -77,10 +77,11 @@ def _serve_and_count(
     prompt, passes = a_prompt(num_prompt, ord(name)), run.watch.passes
     passes.clear()
     first_step = run.steps
-    computed_before = 0
+    computed_before, served = 0, None
     try:
         run.add(prompt, 4, name=name, ignore_eos=True)
         served = run.requests[name]
+        _refuse_early_passes(passes, case)
 
         def check_passes() -> None:
             nonlocal computed_before
@@ -107,7 +108,37 @@ def _serve_and_count(
         run.run_out(check_passes)
         run.check_answers()
     except Broken as error:
+        idea = _why_not_begun(run, served) or idea
         raise Mistake(f"{what} doesn't get its answer. {error}", case=case, idea=idea) from error
+
+
+def _why_not_begun(run: Run, served: Served | None) -> str:
+    """The idea behind a request, not the first one, that was refused or lost: it has not come to its cache.
+
+    Args:
+        served: None for one that was refused.
+    """
+    if not served and run.requests:
+        return (
+            "Why does it refuse? Every request before this one has ended, by itself or by an abort, and its id may "
+            "come again."
+        )
+    if served and len(run.requests) > 1 and not served.tokens and not served.finish_reason:
+        return (
+            "It got no token, so the cache isn't the reason. What does your engine still keep of the requests before, "
+            "such as the id of one that was aborted?"
+        )
+    return ""
+
+
+def _refuse_early_passes(passes: list[int], case: str) -> None:
+    """Refuse an engine that has computed something before the first step."""
+    if passes:
+        raise Mistake(
+            f"`add_request` runs the model: {sum(passes)} tokens are computed before the first step.",
+            case=case,
+            idea="The contract says of it: nothing is computed here. It notes the request, and `step` computes.",
+        )
 
 
 def _can_abort(run: Run) -> bool:
@@ -157,12 +188,7 @@ def _check_waiting(make_engine: MakeEngine) -> None:
         passes = run.watch.passes
         for index in range(3):
             run.add(a_prompt(5, index), 3, ignore_eos=True)
-        if passes:
-            raise Mistake(
-                f"`add_request` runs the model: {len(passes)} passes before the first step.",
-                case=case,
-                idea="The contract says of it: nothing is computed here. It notes the request, and `step` computes.",
-            )
+        _refuse_early_passes(passes, case)
 
         def check_passes() -> None:
             if len(passes) > 1:

@@ -73,6 +73,20 @@ class OneAtATime(StoppingEngine):
         super().__init__(**{**limits, "max_num_seqs": 1})
 
 
+class SilentAfterAnAbort(StoppingEngine):
+    """Serves the other requests, and returns nothing of it: a test that passes only here counts what they get."""
+
+    is_silent = False
+
+    def abort(self, request_id: str) -> None:
+        self.is_silent = True
+        super().abort(request_id)
+
+    def step(self) -> list[NewTokens]:
+        events = super().step()
+        return [] if self.is_silent else events
+
+
 class WrongEngine(StoppingEngine):
     """An engine that gives tokens after an abort.
 

@@ -1,6 +1,7 @@
 """What a test called before it failed, in a few words: the case that its message shows."""
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
@@ -9,48 +10,64 @@ from lessons_lib.conformance.contract import NewTokens
 MOST_SHOWN = 10
 
 
-class Calls:
-    """The calls of the engine that a test used last, with what its steps returned.
+@dataclass
+class Seen:
+    """The calls of one engine.
 
     Attributes:
-        told: those calls, in words.
-        early: requests that got tokens before they were aborted.
+        told: they, and what the steps returned, in words.
+        served: requests that got tokens, in order.
+        aborted: requests that were aborted.
+        early: those of them that had got tokens before.
+        later: requests that got tokens after the first abort.
     """
 
+    told: list[str] = field(default_factory=list)
+    served: list[str] = field(default_factory=list)
+    aborted: list[str] = field(default_factory=list)
+    early: list[str] = field(default_factory=list)
+    later: list[str] = field(default_factory=list)
+
+
+class Calls:
+    """The calls of the engine that a test used last: `seen`."""
+
     def __init__(self) -> None:
-        self.told: list[str] = []
-        self.early: list[str] = []
+        self.seen = Seen()
 
     def noted_of(self, make_engine: Callable[..., Any]) -> Callable[..., Any]:
         def making(**limits: int) -> Any:
-            engine, told, served, early = make_engine(**limits), list[str](), set[str](), list[str]()
+            engine, seen = make_engine(**limits), Seen()
             for name in ("add_request", "step", "abort"):
-                setattr(engine, name, self._noted(name, getattr(engine, name), told, served, early))
+                setattr(engine, name, self._noted(name, getattr(engine, name), seen))
             return engine
 
         return making
 
-    def _noted(
-        self, name: str, method: Callable[..., Any], told: list[str], served: set[str], early: list[str]
-    ) -> Callable[..., Any]:
+    def _noted(self, name: str, method: Callable[..., Any], seen: Seen) -> Callable[..., Any]:
         def noting(*args: Any, **named: Any) -> Any:
-            self.told, self.early = told, early
+            self.seen = seen
             returned = method(*args, **named)
             if name == "step":
-                told.append(f"step gave {_events(returned)}")
-                served.update(event.request_id for event in returned if event.token_ids)
+                seen.told.append(f"step gave {_events(returned)}")
+                served = [event.request_id for event in returned if event.token_ids]
+                seen.served += served
+                seen.later += served if seen.aborted else []
             else:
-                request_id = args[0] if args else named.get("request_id")
-                told.append(f"{name} of {request_id!r}")
-                if name == "abort" and request_id in served:
-                    early.append(request_id)
+                request_id: Any = args[0] if args else named.get("request_id")
+                seen.told.append(f"{name} of {request_id!r}")
+                if name == "abort":
+                    seen.aborted.append(request_id)
+                    seen.early += [request_id] if request_id in seen.served else []
             return returned
 
         return noting
 
     def __str__(self) -> str:
         """As the end of a sentence; nothing if there was no call."""
-        all_told = [each + (f", {n} times" if (n := len(list(same))) > 1 else "") for each, same in groupby(self.told)]
+        all_told = [
+            each + (f", {n} times" if (n := len(list(same))) > 1 else "") for each, same in groupby(self.seen.told)
+        ]
         shown, last = [], ""
         for index, each in enumerate(all_told):
             if not MOST_SHOWN / 2 <= index < len(all_told) - MOST_SHOWN / 2 or "abort of" in (each + last):

@@ -8,8 +8,8 @@ from typing import Any
 
 from lessons_lib.checks.endless import files_of, is_cell
 from lessons_lib.checks.exercise import Mistake, current_case
-from lessons_lib.conformance.break_in.abort_engines import RIGHT, WRONG, WrongEngine, hiding
-from lessons_lib.conformance.break_in.calls import Calls
+from lessons_lib.conformance.break_in.abort_engines import RIGHT, WRONG, SilentAfterAnAbort, WrongEngine, hiding
+from lessons_lib.conformance.break_in.calls import Calls, Seen
 from lessons_lib.conformance.break_in.engine import TooManySteps
 from lessons_lib.conformance.break_in.grading import Test, error_of
 from lessons_lib.conformance.break_in.silent import why_silent
@@ -66,6 +66,8 @@ def check_one_test(test: Test) -> None:
             if isinstance(outcome.error, NotImplementedError):
                 raise outcome.error
             if outcome.error is not None:
+                if name == "the course's engine":
+                    idea = _counts_others(calls.seen, test) or idea + _counts_earlier(calls.seen)
                 raise _failed(name, outcome, calls, idea)
     for observable, (make_wrong, idea) in WRONG.items():
         current_case.text = f"on an engine with this mistake: {observable}"
@@ -83,11 +85,6 @@ def _failed(name: str, outcome: Outcome, calls: Calls, idea: str) -> Mistake:
     """What is wrong with a test that a right engine fails."""
     error = outcome.error
     what = (str(error) or "its assertion has no message").removesuffix(".")
-    if name == "the course's engine" and calls.early and calls.told[-1].startswith("step"):
-        idea += (
-            f" Request {calls.early[0]!r} got tokens before its abort, and none after it. Does your test count those "
-            "from before, or those of another request?"
-        )
     if isinstance(error, TooManySteps):
         idea = "Step while `has_unfinished()` is True, or a fixed number of times."
     if isinstance(error, BadRequest):
@@ -101,6 +98,27 @@ def _failed(name: str, outcome: Outcome, calls: Calls, idea: str) -> Mistake:
         f"the test fails on {name}: {type(error).__name__}: {what}.",
         case=f"{current_case.text}{outcome.place}{calls}",
         idea=idea,
+    )
+
+
+def _counts_others(seen: Seen, test: Test) -> str:
+    """What to tell a test that fails because other requests get tokens after an abort; "" if it doesn't."""
+    if not seen.later or _tried(test, SilentAfterAnAbort).error is not None:
+        return ""
+    others = " and ".join(repr(each) for each in dict.fromkeys(seen.later))
+    return (
+        f"After its abort, {seen.aborted[0]!r} got no token. Those that came are of {others}, and your test counts "
+        "them: look at `request_id`."
+    )
+
+
+def _counts_earlier(seen: Seen) -> str:
+    """A question, where a request got tokens before its abort, and the test has gone on; "" otherwise."""
+    if not seen.early or not seen.told[-1].startswith("step"):
+        return ""
+    return (
+        f" Request {seen.early[0]!r} got tokens before its abort, and none after it. Does your test count those from "
+        "before, or those of another request?"
     )
 
 
