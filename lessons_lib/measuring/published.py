@@ -135,6 +135,20 @@ def recorded_ladder() -> tuple[str, dict[str, dict[str, dict]]]:
     return _provenance(facts), facts["cases"]
 
 
+@cache
+def recorded_splits() -> tuple[str, dict[str, dict[str, float]]]:
+    """Lesson 08's kernel with sequences split into parts, on one H100: `python -m tools.gpu_bench.splits`.
+
+    Returns:
+        (machine, versions, command and date in one line; name of a case -> keys per part, or "not split" ->
+        microseconds, the merge included).
+    """
+    facts = json.loads((FOLDER / "h100_splits.json").read_text(encoding="utf-8"))
+    return _provenance(facts), {
+        case: {size: result["us"] for size, result in sizes.items()} for case, sizes in facts["cases"].items()
+    }
+
+
 @dataclass(frozen=True)
 class RecordedEngine:
     """The engine's benchmark on a GPU, one mode after another.
@@ -188,8 +202,20 @@ class RecordedSwaps:
 def recorded_swaps() -> RecordedSwaps:
     """Swap and recompute on one H200, as recorded by `python -m tools.gpu_bench.swapping --record FILE`."""
     facts = json.loads((FOLDER / "h200_swapping.json").read_text(encoding="utf-8"))
-    sizes = (facts[name] for name in ("shape", "others", "context", "step_s"))
-    return RecordedSwaps(_provenance(facts), *sizes, tuple(facts["swapping"]))
+    return _swaps(facts, facts)
+
+
+@cache
+def recorded_victims() -> tuple[RecordedSwaps, ...]:
+    """The same for other lengths, three times over, on one H100: `python -m tools.gpu_bench.swapping --runs 3
+    --lengths 32 64 96 128 160 192 256 384 512 2048 8192 --record FILE`."""
+    facts = json.loads((FOLDER / "h100_victims.json").read_text(encoding="utf-8"))
+    return tuple(_swaps(facts, run) for run in facts["runs"])
+
+
+def _swaps(facts: dict, run: dict) -> RecordedSwaps:
+    sizes = (facts[name] for name in ("shape", "others", "context"))
+    return RecordedSwaps(_provenance(facts), *sizes, run["step_s"], tuple(run["swapping"]))
 
 
 @cache

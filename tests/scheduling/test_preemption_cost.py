@@ -6,7 +6,7 @@ import pytest
 
 from lessons_lib.kv_cache.block_pool import BlockPool
 from lessons_lib.kv_cache.prefix_cache import PrefixCache
-from lessons_lib.measuring import recorded_swaps
+from lessons_lib.measuring import recorded_swaps, recorded_victims
 from lessons_lib.scheduling.arrivals import traffic
 from lessons_lib.scheduling.preemption import PreemptiveScheduler, last_in_rank
 from lessons_lib.scheduling.sequence import Sequence
@@ -75,6 +75,18 @@ def test_the_recorded_gpu_recomputes_short_victims_and_swaps_long_ones():
     scheduler = SimpleNamespace(pool=BlockPool(8, 16))
     assert not should_swap(scheduler, victim(64))
     assert should_swap(scheduler, victim(8192))
+
+
+@pytest.mark.parametrize("run", recorded_victims())
+def test_what_lesson_10_says_about_the_second_recording(run):
+    scheduler = SimpleNamespace(pool=BlockPool(8, 16))
+    rows = {int(row["tokens"]): row for row in run.rows}
+    fitted = swap_if_cheaper([rows[64], rows[2048]])
+    for tokens, row in rows.items():
+        swap_s, added_s = row["swap_out_s"] + row["swap_in_s"], row["beside_s"] - run.step_s
+        if tokens not in (128, 160, 192):  # where the runs overlap
+            assert (swap_s < added_s) is (tokens >= 256)
+            assert fitted(scheduler, victim(tokens)) is (tokens >= 256)
 
 
 @pytest.mark.parametrize("swap, swaps", [(1e-7, True), (1e-2, False)])

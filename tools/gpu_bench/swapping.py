@@ -7,6 +7,7 @@ import json
 import sys
 import time
 from collections.abc import Callable
+from collections.abc import Sequence as ListOf
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from tools.gpu_bench.workloads import BLOCK_SIZE, random_model
 SHAPE, LENGTHS, OTHERS, CONTEXT = "Llama-3.1-8B", (128, 512, 2048, 8192), 32, 1024
 
 
-def seconds(work: Callable[[], Any], repeat: int = 5) -> float:
+def seconds(work: Callable[[], Any], repeat: int = 30) -> float:
     """The shortest of several times, after a warm-up: copies of a few hundred microseconds are easily disturbed."""
     times = []
     for _ in range(repeat + 1):
@@ -47,7 +48,7 @@ def others(runner: GPUModelRunner, first_block: int) -> dict[Sequence, int]:
 
 
 @torch.inference_mode()
-def swap_against_recompute(runner: GPUModelRunner) -> dict[str, Any]:
+def swap_against_recompute(runner: GPUModelRunner, lengths: ListOf[int] = LENGTHS) -> dict[str, Any]:
     """For several lengths, the seconds to copy a sequence's blocks of all layers out and back in, and to prefill it.
 
     The copies use pinned host memory, with the blocks of a layer gathered into one buffer.
@@ -58,9 +59,9 @@ def swap_against_recompute(runner: GPUModelRunner) -> dict[str, Any]:
         computes it alone, and "beside_s" of one that computes it and decodes the others.
     """
     caches = [*runner.cache.keys, *runner.cache.values]
-    decodes = others(runner, blocks_for(max(LENGTHS), runner.cache.block_size))
+    decodes = others(runner, blocks_for(max(lengths), runner.cache.block_size))
     results = []
-    for length in LENGTHS:
+    for length in lengths:
         blocks = torch.arange(blocks_for(length, runner.cache.block_size), device=caches[0].device)
         on_host = torch.empty(len(caches), len(blocks), *caches[0].shape[1:], dtype=caches[0].dtype, pin_memory=True)
         again = {Sequence("again", range(length), 1, blocks=blocks.tolist()): length}
@@ -87,16 +88,24 @@ def swap_against_recompute(runner: GPUModelRunner) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tools.gpu_bench.swapping", description=__doc__)
     parser.add_argument("--record", type=Path, help="a JSON file for the results")
+    parser.add_argument("--lengths", type=int, nargs="+", default=LENGTHS, help="of the sequence, the shortest first")
+    parser.add_argument("--runs", type=int, default=1, help="how often everything is measured")
     options = parser.parse_args()
     if not torch.cuda.is_available():
         sys.exit("There is no GPU here. Recorded results are in lessons_lib/assets/recorded.")
-    longest = max(LENGTHS)
+    longest = max(*options.lengths, 2 * CONTEXT)
     num_blocks = blocks_for(longest, BLOCK_SIZE) + OTHERS * blocks_for(CONTEXT, BLOCK_SIZE)
     model = random_model(SHAPE, longest, small=False)
     runner = GPUModelRunner(model, num_blocks, BLOCK_SIZE, max_num_seqs=OTHERS + 1, max_model_len=longest)
     runner.warm_up()
-    sizes = {"shape": SHAPE, "others": OTHERS, "context": CONTEXT}
-    facts = facts_of("tools.gpu_bench.swapping") | sizes | swap_against_recompute(runner)
+    facts = facts_of("tools.gpu_bench.swapping") | {"shape": SHAPE, "others": OTHERS, "context": CONTEXT}
+    if options.runs > 1:
+        facts["command"] += f" --runs {options.runs}"
+        facts["runs"] = [swap_against_recompute(runner, options.lengths) for _ in range(options.runs)]
+    else:
+        facts |= swap_against_recompute(runner, options.lengths)
+    if options.lengths != LENGTHS:
+        facts["command"] += f" --lengths {' '.join(map(str, options.lengths))}"
     text = json.dumps(facts, indent=1)
     print(text)
     if options.record:
