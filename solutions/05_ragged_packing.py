@@ -16,6 +16,7 @@ model together, and each request gets the same tokens as it would alone.
 # %%
 import random
 from collections import deque
+from functools import partial
 from statistics import median
 from time import perf_counter
 from types import SimpleNamespace
@@ -403,30 +404,23 @@ All six, A included. Being first in the row doesn't help: every sequence has its
 position 13 attends to all tokens of B, C and D at positions 0 to 13, in the row or in the cache. The others attend to
 foreign keys in the same way. (Other logits needn't change an answer, but here they change each of the six.)
 
-## Many short requests
+## Which load is the row for?
 
 Here are the sixteen requests from the beginning again. First four run at a time, then all sixteen. The row runs with
 your step.
 """
 
 # %%
+recorded = partial(record_run, model=model, tokenizer=tokenizer)
 METHODS = {
-    "static, 01": lambda n: record_run(static_generate, model, tokenizer, **LOAD, batch_size=n),
-    "slots, 02": lambda n: record_run(batch_generate, model, tokenizer, **LOAD, batch_size=n),
-    "ragged, 05": lambda n: record_run(ragged_generate, model, tokenizer, **LOAD, max_num_seqs=n, step=ragged_step, **MINE),
+    "static, 01": lambda load, n: recorded(static_generate, **load, batch_size=n),
+    "slots, 02": lambda load, n: recorded(batch_generate, **load, batch_size=n),
+    "ragged, 05": lambda load, n: recorded(ragged_generate, **load, max_num_seqs=n, step=ragged_step, **MINE),
 }
 
-
-def timed(method, n):
-    started = perf_counter()
-    run = METHODS[method](n)
-    return run, perf_counter() - started
-
-
-runs = {(method, n): timed(method, n) for n in (4, 16) for method in METHODS}
-answers = runs["static, 01", 4][0].outputs
-print("all answers the same:", all(run.outputs == answers for run, _ in runs.values()))
-traces = {key: run.trace for key, (run, _) in runs.items()}
+runs = {(method, n): METHODS[method](LOAD, n) for n in (4, 16) for method in METHODS}
+print("all answers the same:", all(run.outputs == runs["static, 01", 4].outputs for run in runs.values()))
+traces = {key: run.trace for key, run in runs.items()}
 Table(
     columns=["at a time", "method", "steps", "forward passes", "tokens computed", "wasted"],
     rows=[[str(n), how, len(t.steps), t.forward_calls, t.tokens_computed, f"{t.waste:.0%}"] for (how, n), t in traces.items()],
@@ -435,32 +429,55 @@ Table(
 
 # %% [markdown]
 """
-With your row, every computed token is needed. If every pass took the same time, the row would be 63/47 = 1.34 times as
-fast as the slots at four, and 55/40 = 1.38 times as fast at sixteen. But the slots waste tokens, and the row copies
-caches. **Guess first:** how many times as fast is the row at four, and at sixteen?
-"""
-
-# %% tags=["measured"]
-load_tokens = sum(len(answer) for answer in answers)
-taken = {key: [seconds] for key, (_, seconds) in runs.items()}
-for key in [*runs] * 2:  # the methods alternate, so a temporary slowdown affects them all
-    taken[key].append(timed(*key)[1])
-speed = {key: load_tokens / median(seconds) for key, seconds in taken.items()}
-Table(
-    columns=["at a time", "method", "tokens/s", "× static", "× slots"],
-    rows=[[str(n), how, now, now / speed["static, 01", n], now / speed["slots, 02", n]] for (how, n), now in speed.items()],
-    caption=f"The same runs, timed: {load_tokens} new tokens, medians of three runs on this machine",
-)
-
-# %% [markdown]
-"""
-If your numbers are above those ratios, the slots' wasted tokens cost more than what the row adds: the copies, the dense
-mask, and the operators that pack the row, join the caches and split them. If they are below, those cost more; lesson 06
-removes the copies. (Three runs are few, so numbers close to the ratios say little. If all sixteen start at once, static
-batching makes as few passes as the row, but computes more than three times as many tokens.)
+With your row, every computed token is needed, and no prompt takes a pass of its own. If every pass took the same time,
+the row would be 63/47 = 1.34 times as fast as the slots at four, and 55/40 = 1.38 times as fast at sixteen. But the
+slots compute tokens that nobody needs, and the row pays in each step: for the copies, the dense mask, and the operators
+that pack the row, join the caches and split them. So it depends on the load, and now you design the load.
 
 > **operator**: a single PyTorch operation on tensors, such as a matrix product, an addition or a concatenation. A
 > forward pass is a chain of a few hundred of them.
+
+**Make two loads** from up to sixteen of these prompts. You set how many tokens each answer may have, and how many
+requests run at a time. With the first load, the row should be at least three times as fast as the slots. With the
+second, the slots should be faster. **Guess first:** how many passes does each make? (A step of lesson 02 computes at
+most one prompt, in a pass of its own, and one token of each other running request.)
+"""
+
+# %% tags=["measured"]
+def race(load, max_tokens_each, at_a_time, rounds=5):
+    """Slots and row serve the load in turn, so a temporary slowdown affects both. Speeds are from the medians."""
+    asked = dict(prompts=prompts[: len(max_tokens_each)], max_new_tokens=max_tokens_each)
+    passes, taken = {}, {"slots, 02": [], "ragged, 05": []}
+    for _ in range(rounds):
+        for method, seconds in taken.items():
+            started = perf_counter()
+            passes[method] = METHODS[method](asked, at_a_time).trace.forward_calls
+            seconds.append(perf_counter() - started)
+    slots, row = passes.values()
+    slots_seconds, row_seconds = map(median, taken.values())
+    speed = f"the row is {slots_seconds / row_seconds:.2f} times as fast as the slots"
+    print(f"{load}: {slots} passes of the slots, {row} of the row ({slots / row:.2f} times as many); {speed}")
+
+
+race("for the row", [10] * 16, at_a_time=4)  # change the list and the number
+race("for the slots", [10] * 16, at_a_time=4)  # and these
+
+# %% [markdown]
+"""
+Here are the load from the beginning, and two of ours:
+"""
+
+# %% tags=["measured"]
+race("from the beginning", max_tokens_each, at_a_time=16)
+race("short answers", [2] * 16, at_a_time=16)
+race("long answers", [100] * 2, at_a_time=2)
+
+# %% [markdown]
+"""
+The slots need a step, and a pass of its own, for every prompt. The row computes all prompts of a step together:
+sixteen short answers take it two passes. Think of requests whose whole answer is a label, or a yes or no. With long
+answers, few passes compute prompts, and both methods make about one pass per step. Then the row has nothing to save,
+and still copies all caches in every step. Lesson 06 removes the copies.
 
 ## The ledger
 
