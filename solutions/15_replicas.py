@@ -30,6 +30,7 @@ from lessons_lib.serving.failover import stream_once
 from lessons_lib.serving.http.server_process import ServerProcess, start_together
 from lessons_lib.serving.router import PrefixAffinity, Replica, RoundRobin, TwoChoices, hash_prompt
 from lessons_lib.serving.routing_simulation import chat_prompts, simulate_routing
+from lessons_lib.viz.charts import line_chart
 from lessons_lib.viz.replicas import draw_prefix_places, draw_streams
 from lessons_lib.viz.source import show_source
 from lessons_lib.viz.tables import Table
@@ -204,10 +205,56 @@ has a scoreboard for a rule of your own.)
 Limit 0 is no better than round robin: it always takes a least loaded replica, and here there is nearly always just one.
 Two choices looks at loads only, so it finds no more than round robin. Here it's even worse at loads: the oldest request
 always ends first, so taking turns keeps them even. In the first example, where lengths differ, taking turns fails.
+
+### Does your load need it?
+
+Affinity has a price: the load is uneven, and the router has to hash every prompt. Take another load: 900 questions,
+each about one of n texts. A prompt is a text of 512 tokens and a short question. There are four replicas, with 400
+blocks of 16 tokens each.
+
+**Decide first:** for which n would you pay that price? Find three with a pencil: one n for which affinity finds hardly
+more than round robin, one for which it finds at least 40 percentage points more, and a large one for which the lead is
+below 20 again. How many texts fit into one cache, and how many into four?
 """
+
+# %%
+TEXTS = [1, 2, 3]  # your three
+
+
+def found_with(num_texts):
+    """The percentage of prompt tokens found in a cache, by round robin and by affinity."""
+    load = chat_prompts(num_sessions=900, num_systems=num_texts, system_tokens=512, turns=1)
+    policies = RoundRobin(), PrefixAffinity(2, choose_replica)
+    return [100 * simulate_routing(load, policy, 4).hit_rate for policy in policies]
+
+
+for num_texts in TEXTS:
+    robin, affinity = found_with(num_texts)
+    lead = f"a lead of {affinity - robin:.0f} percentage points"
+    print(f"{num_texts:3} texts: round robin finds {robin:.0f}%, affinity {affinity:.0f}%: {lead}")
 
 # %% [markdown]
 """
+And for many n:
+"""
+
+# %%
+counts = [1, 8, 16, 24, 32, 48, 64, 96, 150]
+curves = dict(zip(("round robin", "affinity, limit 2"), zip(*map(found_with, counts))))
+in_words = "; ".join(f"{name}: {', '.join(f'{share:.0f}' for share in shares)}" for name, shares in curves.items())
+line_chart(
+    counts, curves, xlabel="texts", ylabel="found, %", title="Prompt tokens found in a cache",
+    alt=f"Percent found with {', '.join(map(str, counts))} texts. {in_words}.",
+)
+
+# %% [markdown]
+"""
+A text has 32 blocks, so a cache of 400 has room for at most 12 of them. Round robin brings every text to every
+replica. As long as each cache holds them all, as with 8 texts, any replica will do. With affinity, the four caches
+hold different texts, up to 48 together. So the lead is largest in between. With hundreds of texts, hardly any is
+still there when it's needed again. **Affinity pays if what the requests share fits into all caches together, but not
+into one.**
+
 ## A replica dies
 
 A process is killed, a machine loses power, a GPU reports an error. The streams that it was serving stop in the middle
@@ -289,18 +336,23 @@ Example: `request_to_go_on({"prompt": [5, 6], "max_tokens": 4, "seed": 1}, [8, 9
 from lessons_lib.serving.failover import request_to_go_on
 
 # %%
+CUT_AT = CUT  # the client has this many tokens when the replica dies
 for name, fields in cases.items():
-    request = dict(prompt=ids, max_tokens=LENGTH, **fields)
-    again = request_to_go_on(request, uncut_answers[name][:CUT])
-    print(
-        f"{name}: the same tokens:",
-        compare_answers(answer(output_ids=again.pop("output_token_ids"), **again), uncut_answers[name]),
-    )
+    so_far = uncut_answers[name][:CUT_AT]
+    again = request_to_go_on(dict(prompt=ids, max_tokens=LENGTH, **fields), so_far)
+    try:
+        tokens = answer(output_ids=again.pop("output_token_ids"), **again) if again else so_far
+        print(f"{name}: the same tokens:", compare_answers(tokens, uncut_answers[name]))
+    except ValueError as error:
+        print(f"{name}: refused: {error}")
 
 # %% [markdown]
 """
 All four requests go on with exactly the tokens of the uncut answer. The price is one prefill: the first step computes
 the prompt and the ten tokens together, and gives token 11.
+
+**Break it.** Does that hold wherever an answer is cut? `CUT_AT` is yours: one of the four requests can't go on from
+every point. **Guess first:** which one, and from where? Then set `CUT_AT`, and run the cell again.
 
 ## Build 3: the core of a balancer
 
@@ -359,7 +411,7 @@ from lessons_lib.serving.failover import relay
 ### Kill one
 
 Now for real. Six streams, A to F, with your `relay` and your `choose_replica` (the reference's, if yours fails its
-check) with a limit of 1. The prompts of A, B and C begin with one text, those of D, E and F with another; each of the
+check). The prompts of A, B and C begin with one text, those of D, E and F with another; each of the
 two fills two blocks and a part of a third. C and E have a temperature and a seed, D has a penalty, and the others are
 greedy. First, what the answers should be: 48 tokens for each, from an engine that serves it alone. And which of them
 would survive a cut after ten tokens as a longer prompt?
@@ -388,16 +440,19 @@ The next cell starts two servers (lesson 14): two processes, each with a model a
 to F, takes one chunk. After nine rounds, the process of replica 1 is killed, as the operating system does when memory
 runs out. Both processes end with the cell, also after an error. It takes ten to thirty seconds.
 
-Which streams will replica 1 serve? Decide before you run it.
+**Set the limit** of your `choose_replica`: 0, 1 or 2. With which of them do the fewest streams lose their server?
+**Guess first:** which streams will replica 1 serve with your limit? (A pencil is enough: the requests arrive from A
+to F, and none ends before the kill.)
 """
 
 # %% tags=["measured"]
+LIMIT, GUESS = 1, "?"  # your limit, and your guess, such as "BDF"
 LOST_AT, MOVES = 9, 2
 
 
 def start_reader(request):
     block_hashes = hash_prompt(request["prompt"], BLOCK)
-    return relay(request, replicas, lambda remaining: choose_replica(block_hashes, remaining, 1), MOVES)
+    return relay(request, replicas, lambda remaining: choose_replica(block_hashes, remaining, LIMIT), MOVES)
 
 
 options = ("--model", BUNDLED_MODEL, "--device", "cpu", "--engine", "thread", "--num-blocks", 64)
@@ -408,7 +463,8 @@ with start_together(*servers):
     readers = {name: start_reader(request) for name, request in requests.items()}
     records = record_streams(readers, replicas, LOST_AT, lose=servers[1].process.kill)
 print("exit status of replica 1:", servers[1].process.returncode)
-print("moved to the other replica:", *[record.name for record in records if record.has_moved] or ["none"])
+moved = [record.name for record in records if record.has_moved]
+print(f"moved to the other replica: {' '.join(moved) or 'none'} (your guess: {GUESS})")
 print("ended with an error:", *[record.name for record in records if record.end[1] == "error"] or ["none"])
 print("the same tokens as without a failure:", [record.token_ids for record in records] == alone)
 print("longest wait for a chunk, ms:", *(f"{record.name} {1000 * record.longest_wait:.0f}" for record in records))
@@ -416,14 +472,16 @@ draw_streams(records, 2, lost=(1, LOST_AT))
 
 # %% [markdown]
 """
-A goes to replica 0, and so does B, which begins alike. C would follow, but replica 0 has two requests by then and
-replica 1 has none. D's beginning is new, so only the load counts, and E and F follow D.
+With a limit of 1, A goes to replica 0, and so does B, which begins alike. C would follow, but replica 0 has two
+requests by then and replica 1 has none. D's beginning is new, so only the load counts, and E and F follow D. With 2, C
+may follow too: three streams lose their server, and each beginning is in one cache only. With 0, three lose it as well,
+but both beginnings are in both caches.
 
-So four of six streams lose their server in the middle, and each reader still gets exactly the tokens that it would have
-got if no server had died, also in C, D and E, which a longer prompt would have changed. What it notices is one longer
-wait: for a new connection, and for the prefill of the prompt and the tokens so far. (Boxes of replica 1 to the right of
-the dotted line: these tokens were on their way when it died. A and B hardly ever wait: their tokens have arrived before
-their turn comes.)
+Here four of six streams lost their server in the middle, and each reader still gets exactly the tokens that it would
+have got if no server had died, also in C, D and E, which a longer prompt would have changed. What it notices is one
+longer wait: for a new connection, and for the prefill of the prompt and the tokens so far. (Boxes of replica 1 to the
+right of the dotted line: these tokens were on their way when it died. A and B hardly ever wait: their tokens have
+arrived before their turn comes.)
 
 (Optional: with `MOVES` set to 0, A and B get all 48 tokens; C to F get what replica 1 had sent, and then an error.)
 
@@ -440,8 +498,9 @@ drops blocks, and routers such as NVIDIA Dynamo's follow them.
 **A full replica refuses, and `relay` gives up.** Status 429 (lesson 14) means that another replica may have room. The
 whole balancer asks the next one then.
 
-**An end can get lost.** If a replica is lost between a stop token and its `finish_reason`, the next one is
-asked to go on behind a stop token. It refuses, and the reader of a complete answer gets an error.
+**An end can get lost.** If a replica is lost between the last token of an answer and its `finish_reason`, the next one
+is asked to go on behind the end, as with a `CUT_AT` of 11 or more above. If a stop string or a stop token ended it, the
+next one refuses, and the reader of a complete answer gets an error.
 
 **Replicas don't make a stream faster,** and they don't help if a single copy of the model doesn't fit. Lesson 16 cuts a
 model in two.
