@@ -13,6 +13,7 @@ stopped early. Then we break the engine on purpose, and you write the step that 
 """
 
 # %%
+from collections import deque
 from itertools import count
 from time import perf_counter
 
@@ -217,14 +218,42 @@ tokens out, and the remaining tokens share their probability.
 ## Draw a token
 
 Lay the probabilities end to end, and see on which of them a random number between 0 and 1 falls. That draws a token,
-but it takes running sums along the whole row, sorted if there are cuts. The engine's way needs neither:
+but it takes running sums along the whole row, sorted if there are cuts. There is a way without sums: give each token a
+random number of its own, and compare. But what do you compare? Three ideas, for a token's `probability` and `number`:
+
+- A draws the token with the largest `probability * number`.
+- B draws the token with the smallest `number / probability`.
+- C draws the token with the smallest `-log(1 - number) / probability`.
+
+**Decide.** One of the three draws each token exactly as often as it should. Which? Take a pencil and two tokens, one
+twice as likely as the other: it should be drawn in two thirds of all cases. The cell draws 200,000 times.
+"""
+
+# %%
+WAY = None  # yours: "A", "B" or "C"
+
+two = torch.tensor([2 / 3, 1 / 3])
+numbers = torch.rand(200_000, 2, generator=torch.Generator().manual_seed(0))
+winners = {
+    "A": (two * numbers).argmax(dim=-1),
+    "B": (numbers / two).argmin(dim=-1),
+    "C": (-torch.log1p(-numbers) / two).argmin(dim=-1),
+}
+for way, drawn in winners.items():
+    likelier, other = (drawn.bincount() / len(drawn)).tolist()
+    print(f"{way}: {likelier:.1%} and {other:.1%}" + "  ← yours" * (way == WAY))
+
+# %% [markdown]
+"""
+A and B draw the likelier token in three quarters of all cases. C is right, and the engine draws this way:
 
 > **exponential race**: each token gets a random time: an exponential random number, divided by the token's probability.
 > The token with the smallest time wins, and is drawn. Each token wins with exactly its own probability.
 
-An exponential random number is `-log(1 - number)`, for an evenly distributed `number` between 0 and 1, but never 0: a
-token that is cut has the probability 0 and so an infinite time, while 0 / 0 would be NaN. ("The race and the cuts" in
-"Further" runs 200,000 races, and says why the probabilities come out right.)
+An exponential random number is `-log(1 - number)`. It has no memory: however long the race has lasted, the odds for the
+next moment are the probabilities. In B, the odds shift toward the likelier token, which can't be later than
+`1 / probability`. A `number` may not be 0: a token that is cut has the probability 0 and so an infinite time, while
+0 / 0 would be NaN. ("The race and the cuts" in "Further" says why each token wins with its own probability.)
 
 ### The same seed, the same text
 
@@ -307,31 +336,57 @@ different token is drawn: in float32 hardly ever, in bfloat16 now and then.
 
 > **streaming**: returning an answer piece by piece as it grows.
 
-`engine.stream(...)` is a Python generator. Each iteration of the `for` loop runs steps until this answer has one more
-token, and the steps serve all other requests too. Here E's reader stops after the second period, with 23 tokens. D was
-added before, and nothing reads it. **With a pencil first:** how many tokens does D have by then?
+A stream is a Python generator. When its reader asks for a token, it runs steps until there is one, and the steps serve
+all other requests too. A first version takes six lines. Here E's reader leaves after the second period, with 23 tokens;
+D was added before, and nothing reads it. **With a pencil first:** how many tokens does D have by then? And which of the
+two requests is still in the engine?
 """
 
 # %%
-engine = LLMEngine(model, tokenizer, SMALL)
-engine.add_request(PROMPTS[3], SamplingParams(max_tokens=60), request_id="D")
-stops = 0
-for token in engine.stream(PROMPTS[4], SamplingParams(max_tokens=80), request_id="E"):
-    print(token.text, end="|")
-    stops += "." in token.text
-    if stops == 2:
-        break
-print(f"\n\nin the engine: {list(engine.requests)}; blocks in use: {len(engine.scheduler.pool.used)}, by D: {len(engine.scheduler.running[0].blocks)}")
-aborted = engine.abort("D")
-print(f"D: {aborted.finish_reason} after {len(aborted.token_ids)} tokens; blocks in use: {len(engine.scheduler.pool.used)}")
+def stream(engine, prompt, params, request_id):
+    """Yield the tokens of one answer, each as soon as a step has computed it."""
+    arrived = deque()
+    engine.add_request(prompt, params, request_id=request_id, on_token=arrived.append)
+    while request_id in engine.requests:
+        engine.step()
+        while arrived:
+            yield arrived.popleft()
+
+
+def leave_early(stream):
+    """E's reader leaves after two periods."""
+    engine, stops = LLMEngine(model, tokenizer, SMALL), 0
+    engine.add_request(PROMPTS[3], SamplingParams(max_tokens=60), request_id="D")
+    for token in stream(engine, PROMPTS[4], SamplingParams(max_tokens=80), request_id="E"):
+        print(token.text, end="|")
+        stops += "." in token.text
+        if stops == 2:
+            break
+    pool = engine.scheduler.pool
+    print(f"\nin the engine: {', '.join(engine.requests)}; blocks in use: {len(pool.used)}")
+    print(f"D: {len(engine.abort('D').token_ids)} tokens; blocks in use after its abort: {len(pool.used)}")
+
+
+leave_early(stream)
 
 # %% [markdown]
 """
 D has 23 as well: both prompts fit into the first step, and each step that E's reader ran computed a token for D.
 
-Only the loop referred to the generator, so leaving the loop closed it, and that aborted E: its blocks are free again,
-and no more of its tokens are computed. If you keep the generator in a variable, call its `close()`. `abort` ends a
-request from anywhere else.
+But E is still there. Its reader has gone, and every further step computes a token of E that nothing reads, in blocks
+that others need. **Mend it:** when the `for` loop is left, Python closes the generator, since nothing else refers to
+it. That raises `GeneratorExit` at its `yield`, and a `finally` still runs. Put the outer loop of `stream` into a `try`,
+and `engine.abort(request_id)` into its `finally`. (Once the request has ended, `abort` does nothing.) Run the cell
+again: E must be gone, and no block in use at the end. Then compare with the engine's own:
+"""
+
+# %%
+leave_early(LLMEngine.stream)
+
+# %% [markdown]
+"""
+If you keep a stream in a variable, call its `close()` when you're done with it. `engine.stream` has one more thing that
+ours lacks: if D ends in a step that E's reader runs, the next `engine.step()` still returns D's output.
 
 ## When something breaks
 
@@ -1000,20 +1055,8 @@ deadline_scoreboard(give_up)
 """
 ### The race and the cuts
 
-Does a token that is twice as likely win twice as often? Here are 200,000 races of three tokens:
-"""
-
-# %%
-RACES = 200_000
-three = torch.tensor([[0.6, 0.3, 0.1]]).expand(RACES, -1)
-winners = race(three, torch.rand(RACES, 3, generator=torch.Generator().manual_seed(0)))
-print("probabilities:", [round(each, 4) for each in three[0].tolist()])
-print("drawn:        ", [round(each, 4) for each in (winners.bincount() / RACES).tolist()])
-
-# %% [markdown]
-"""
-It does. Anything proportional to the probabilities will do, such as the weights exp(logit / temperature): a common
-factor doesn't change the winner. So the engine doesn't even need the softmax.
+Anything proportional to the probabilities will do, such as the weights exp(logit / temperature): a common factor
+doesn't change the winner. So the engine doesn't even need the softmax.
 
 Why does each token win with its own probability? As long as no time has come, the chance that a token's time is the
 next one is proportional to its rate, which is its weight. So token i wins with the probability wᵢ / Σ wⱼ. That is the
