@@ -22,6 +22,7 @@ import shlex
 import shutil
 import subprocess
 import time
+from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from statistics import mean, median
 
@@ -46,7 +47,7 @@ from lessons_lib.serving.http.small_app import SmallApp
 from lessons_lib.serving.load.client import open_loop
 from lessons_lib.serving.load.goodput import Target, goodput
 from lessons_lib.serving.load.http_client import ChatClient
-from lessons_lib.serving.load.records import LoadLog
+from lessons_lib.serving.load.records import LoadLog, LoadRecord
 from lessons_lib.serving.load.shapes import LoadRequest
 from lessons_lib.serving.messages import AddRequest, NewTokens, RequestEnded
 from lessons_lib.viz.charts import line_chart
@@ -68,8 +69,9 @@ another runs.
 > **event loop**: runs coroutines in one thread. Each one runs until it awaits something that isn't ready yet; then the
 > loop runs the next one that can go on.
 
-Here is the obvious way: two clients ask for a story, and each reads `engine.stream`. A third coroutine, the server's
-heartbeat, should tick every millisecond.
+Here is the obvious way: two clients ask for a story of 12 tokens, and each reads `engine.stream`. A third coroutine,
+the server's heartbeat, should tick every millisecond. **Guess first:** in which order do the 24 tokens come, and how
+often does the heart beat from the first to the last?
 """
 
 
@@ -99,9 +101,30 @@ print("heartbeats from the first token to the last:", sum(order[0][1] < beat < o
 C waited for all of A, and the heartbeats stopped. `for token in engine.stream(...)` runs the model in the event loop's
 thread, without an `await`. So the loop couldn't run anything else: no second client, no new connection, no timeout.
 
-More `await`s don't help. `engine.stream` takes a step only when its reader asks for a token: while A's reader
-pauses, no step is taken, and C gets nothing either. ("Further" lets you predict it.) A thread for each client,
-with a lock around the engine, would be no better: a step would still be taken only when some reader asks for a token.
+Does it help to await something between two tokens? Now A's client reads three tokens, and then takes a break of 0.1 s
+with an `await`, so the event loop is free. C is in the engine all the time, and a callback collects its tokens. A step
+takes a few milliseconds, and computes one token for each request.
+
+**14.b** How many tokens does C have when A's break ends?
+"""
+
+# %%
+predict("14.b", ...)  # tokens
+
+# %%
+engine, of_c = LLMEngine(model, tokenizer, SIX), []
+engine.add_request("The old dog", SamplingParams(max_tokens=12, ignore_eos=True), on_token=of_c.append)
+reading = engine.stream(STORIES[0].prompt, SamplingParams(max_tokens=12, ignore_eos=True))
+for _ in range(3):
+    next(reading)
+await asyncio.sleep(0.1)
+reveal("14.b", len(of_c), unit="tokens")
+reading.close()
+
+# %% [markdown]
+"""
+C stands still: `engine.stream` takes a step only when its reader asks for a token. A thread for each client, with a
+lock around the engine, would be no better, for the same reason.
 
 ## The idea: one owner, and a mailbox for each reader
 
@@ -159,7 +182,8 @@ returns what happened as a list of *events*: tokens, requests that have ended.
 
 The owner gets its commands from a mailbox of its own, and passes the events of each turn to a function, `deliver`.
 Here is a first owner. An *executor* runs functions in threads of its own; `await event_loop.run_in_executor(…)` waits
-for the result. The owner runs without a request, then with one, and is cancelled, as in a shutdown.
+for the result. The owner runs without a request, then with one, and is cancelled, as in a shutdown. **Guess first:**
+how many turns does it take in 0.1 s without a request, and what does A still hold when the owner has ended?
 """
 
 
@@ -266,9 +290,8 @@ print("the heartbeat went on:", len(beats) > 20)
 
 # %% [markdown]
 """
-All six get their tokens in turn. (A begins: a step takes at most 64 tokens. The first has room for A's prompt and most
-of B's, so B, C, D and E get their first tokens in the second step, and F in the third.) A's slow client holds up no
-other, and the heartbeat goes on.
+All six get their tokens in turn. (A begins: the first step has room for A's prompt and a part of B's.) A's slow client
+holds up no other, and the heartbeat goes on.
 
 `AsyncEngine` is these two parts with the bookkeeping around them. If `front` is one,
 `await front.add(prompt, params)` returns a stream once the engine has *accepted* the request. A bad request raises
@@ -358,20 +381,18 @@ from lessons_lib.serving.http.leaving import stream_until_gone
 
 # %% [markdown]
 """
-Your code, and three clients: two leave in the middle of the stream, and one stays.
+The client that leaves after 10 tokens, and one that stays:
 """
 
 # %%
 engine = LLMEngine(model, tokenizer, SIX)
 async with AsyncEngine(engine) as front:
-    for num_read in (2, 10, 101):
-        leaving = LeavingClient(num_read)
+    for leaving in (LeavingClient(num_read=10), LeavingClient(num_read=101)):
         is_whole = await stream_until_gone(lambda: front.add("The old dog", STORY), leaving.receive, leaving.send)
         while engine.has_unfinished():  # an abort is carried out with the next turn
             await asyncio.sleep(0.001)
-        what = f"leaves after {num_read} tokens" if num_read <= 94 else "stays"
         used = len(engine.scheduler.pool.used)
-        print(f"{what}: all sent: {is_whole}, got fewer than 94: {leaving.got < 94}, blocks in use: {used}")
+        print(f"all sent: {is_whole}; got fewer than 94: {leaving.got < 94}; blocks in use: {used}")
 
 # %% [markdown]
 """
@@ -450,67 +471,93 @@ audit(engine.scheduler)
 """
 ## Too many
 
-What if requests come faster than your server can serve them? Let's overload it. First, what can it serve? 16 clients
-ask at once, each for 16 tokens. The engine runs four requests at a time (`FOUR`); the others wait.
+What if requests come faster than your server can serve them? Let's overload your mailbox, your owner, and
+`AdmissionControl`, which limits the requests in flight, waiting or running. The engine runs four requests at a time
+(`FOUR`); each wants 16 tokens. Time is counted in steps of the engine, so other programs on your machine don't matter.
+("Further" has the same over HTTP, in seconds.) First, what can it serve? 16 requests come at once.
 """
 
 
-# %% tags=["measured"]
+# %%
 async def offer(times, max_requests=None):
-    """A new server gets a request at each of these times, whatever it does meanwhile."""
-    app = SmallApp(LLMEngine(model, tokenizer, FOUR), **parts, admission=AdmissionControl(max_requests))
-    with ServerThread(app) as server:
-        client = ChatClient(server.url, extra_body={"temperature": 0, "ignore_eos": True})
-        log = await open_loop(client.send, [LoadRequest("The old dog", 0, 16)] * len(times), times)
-    failed = [record for record in log.records if not record.succeeded and record.status != 429]
-    assert not failed, failed[0].error
-    return log
+    """A new server gets a request at each of these steps, whatever it does meanwhile. The log's times are steps."""
+    commands, admission, in_flight, now = Mailbox(), AdmissionControl(max_requests), {}, 0
+    records = [LoadRecord(str(number), time, time, 3, 16) for number, time in enumerate(times)]
+    coming, wanted = deque(records), SamplingParams(max_tokens=16, ignore_eos=True)
+
+    def arrive():
+        while coming and coming[0].arrival_time <= now:
+            record = coming.popleft()
+            try:
+                in_flight[record.request_id] = admission.admit(record.prompt_tokens)
+                record.status = 200
+                commands.put(AddRequest(record.request_id, "The old dog", wanted))
+            except Overloaded:
+                record.status = 429
+
+    def deliver(events):  # called by the owner after each step
+        nonlocal now
+        now += 1
+        for event in events:
+            if isinstance(event, NewTokens):
+                for token in event.tokens:
+                    records[int(token.request_id)].token_times.append(now)
+            elif isinstance(event, RequestEnded):
+                records[int(event.request_id)].finish_reason = "length"
+                admission.release(in_flight.pop(event.request_id))
+        if coming and not in_flight:
+            now = max(now, coming[0].arrival_time)  # nothing to do until then
+        arrive()
+        if not in_flight:
+            commands.close()
+
+    arrive()
+    await own_engine(EngineLoop(LLMEngine(model, tokenizer, FOUR)), commands, deliver, ThreadPoolExecutor(1))
+    return LoadLog(records, window=times[-1] or now, duration=now)
 
 
-burst = median([(await offer([0.0] * 16)).duration for _ in range(3)])
-print(f"16 requests, all at once, took {burst:.2f} s (median of three runs)")
+burst = (await offer([0] * 16)).duration
+print(f"16 requests, all at once, take {burst} steps")
 
 # %% [markdown]
 """
 > **open loop**: requests are sent at their times, whatever the server does. In a *closed loop*, each client waits for
 > its answer first, so a slow server gets fewer requests, and looks fine.
 
-Now an open loop: three times as many as the server can serve. 96 requests arrive, evenly spaced over twice the time
-that the 16 took. None is refused: they queue, first come, first served.
+Now an open loop: three times as many as the server can serve. 96 requests arrive, evenly spaced over twice as many
+steps. None is refused: they queue, first come, first served.
 
-**14.a** How many seconds does the last one wait for its first token?
+**14.a** How many steps does the last one wait for its first token?
 """
 
 # %%
-predict("14.a", ...)  # seconds
+predict("14.a", ...)  # steps
 
-# %% tags=["measured"]
-times = [burst * number / 48 for number in range(96)]
+# %%
+times = [2 * burst * number // 96 for number in range(96)]
 everything = await offer(times)
-reveal("14.a", everything.records[-1].ttft, unit="s", tolerance=0.25)
+reveal("14.a", everything.records[-1].ttft, unit="steps", tolerance=0.1)
 
 # %% [markdown]
 """
-Four at a time, 96 requests take 24 rounds, each a quarter of the burst's time. The last four start after 23 of them,
-at 5¾ bursts, and the last request came at 2: it waits for about 3¾. Nothing has crashed, and the server computes as
-many tokens per second as ever: its throughput looks fine. But the tokens come too late. Clients don't wait that long:
-they give up, and ask again.
+Four at a time, 96 requests take 24 rounds of 16 steps. The last four start after 23 rounds, and the last request came
+after 8: it waits for about 15 rounds. Nothing has crashed, and the server computes as many tokens per step as ever: its
+throughput looks fine. But the tokens come too late. Clients don't wait that long: they give up, and ask again.
 
 > **goodput**: requests per second that were served within the promised times.
 
 The remedy is to refuse *at once* what can't be served in time, so that a client can ask elsewhere. `AdmissionControl`
-limits the requests in flight, waiting or running. (It can also limit the tokens of their prompts: a few long ones hold
-up all others.)
+does it. (It can also limit the tokens of all prompts in flight: a few long ones hold up all others.)
 
-**Decide.** You promise each client the first token (`ttft` in the code) within half the time of the burst. How many
-requests may be in flight? If the limit is high, those that the server takes come too late. If it is low, more are
-refused: are fewer in time, too? Find the largest limit that keeps the promise, with a pencil. Then put the one that you
-want into the next cell. It is measured next to four others.
+**Decide.** You promise each client the first token within 36 steps. How many requests may be in flight? If the limit
+is high, those that the server takes come too late. If it is low, more are refused: are fewer in time, too? Find the
+largest limit that keeps the promise, with a pencil. Then put the one that you want into the next cell. It is measured
+next to four others.
 """
 
-# %% tags=["measured"]
+# %%
 LIMIT = None  # your limit: a number of requests
-PROMISE = burst / 2
+PROMISE = 36  # steps until the first token
 
 logs = {limit: await offer(times, limit) for limit in sorted({4, 8, 12, 16, LIMIT or 8})} | {"none": everything}
 rows = []
@@ -518,40 +565,31 @@ for limit, log in logs.items():
     waits = [record.ttft for record in log.records if record.succeeded]
     in_time, good = sum(wait <= PROMISE for wait in waits), goodput(log, Target(ttft=PROMISE))
     row = [f"{limit}, yours" if limit == LIMIT else limit, 96 - len(waits), in_time, len(waits) - in_time]
-    rows.append([*row, f"{max(waits):.2f} s", f"{good:.1f}"])
-refusal = next(record.error for record in logs[4].records if record.status == 429)
-print("a refusal has status 429:", refusal)
-caption = f"96 requests; the promise: the first token within {PROMISE:.2f} s"
-columns = ["limit", "refused", "in time", "too late", "longest wait", "goodput, requests/s"]
-again = (await offer([0.0] * 16)).duration
-verdict = f"The 16 requests take {again:.2f} s now, and took {burst:.2f} s before."
-verdict += "" if 0.8 < again / burst < 1.25 else " That's too far apart for this table: run the cells from the burst on again."
-Table(columns=columns, rows=rows, caption=caption, verdict=verdict)
+    rows.append([*row, max(waits), f"{100 * good:.1f}"])
+columns = ["limit", "refused", "in time", "too late", "longest wait, steps", "goodput, requests per 100 steps"]
+Table(columns=columns, rows=rows, caption=f"96 requests; the promise: the first token within {PROMISE} steps")
 
-# %% tags=["measured"]
+# %%
 curves = {}
 for limit in ("none", 16, 8):
-    wait, waits = 0.0, []
+    curve = curves["no limit" if limit == "none" else f"limit {limit}"] = []
     for record in logs[limit].records:
-        wait = record.ttft if record.succeeded else wait  # of a refused one: the wait of the last that was taken
-        waits.append(wait)
-    curves["no limit" if limit == "none" else f"limit {limit}"] = waits
+        curve.append(record.ttft if record.succeeded else curve[-1])  # of a refused one: the wait of the last taken
 curves["promise"] = [PROMISE] * len(times)
-told = ", ".join(f"{name}: {waits[-1]:.2f} s at the end" for name, waits in curves.items())
-line_chart(
-    times, curves, xlabel="arrival, s", ylabel="wait, s", title="How long a request waits for its first token", alt=told
-)  # fmt: skip
+told = ", ".join(f"{name}: {curve[-1]} steps at the end" for name, curve in curves.items())
+title = "How long a request waits for its first token"
+line_chart(times, curves, xlabel="arrival, steps", ylabel="wait, steps", title=title, alt=told)
 
 # %% [markdown]
 """
-Four run at a time, so the last of N requests in flight waits until N - 4 have ended. Half a burst ends 8. So 12 is the
-very edge, and a request's own first step tips it; a limit below it keeps a margin. From 16 on, most of those that are
-taken come too late. Without a limit, only about the first twelve are in time, however long the overload goes on. (Other
-programs on your machine blur this; the line below the table says if they do.)
+Four requests run at a time, and nearly together they begin and end: a round takes 16 steps. If 12 are in flight, the
+last one waits for two rounds, and then for its own first step. One more would have to wait for a part of the third
+round. So 12 is the largest limit that keeps the promise. With 16, most of those that are taken come too late. Without a
+limit, only the first 16 requests are in time, however long the overload goes on.
 
-Compare 4 and 8: the longer queue serves about four more requests, those that are in it when the arrivals end. During
-the overload, the next request is there almost at once when one ends, queue or not. A request beyond that adds to
-everyone's wait, and to nothing else. And the clients that are refused know at once.
+Compare 4, 8 and 12: a longer queue serves four more requests, those that are in it when the arrivals end. During the
+overload, the next request is there almost at once when one ends, queue or not. A request beyond that adds to everyone's
+wait, and to nothing else. And the clients that are refused know at once.
 
 To measure another server: `python -m lessons_lib.serving.load --help`. It works with any OpenAI-compatible server.
 
@@ -702,6 +740,47 @@ from lessons_lib.serving.load.goodput import goodput
 
 # %% [markdown]
 """
+### The same overload over HTTP
+
+Here are the same loads on your server with everything around it: uvicorn, HTTP, `SmallApp`. Clients send their
+requests over the network, and time is in seconds. How long is a step in seconds? The 16 requests that come at once
+take 64 steps, so they tell. With it, the last two columns can be compared.
+"""
+
+
+# %% tags=["measured"]
+async def offer_over_http(seconds, max_requests=None):
+    """A new server gets a request at each of these times, whatever it does meanwhile."""
+    app = SmallApp(LLMEngine(model, tokenizer, FOUR), **parts, admission=AdmissionControl(max_requests))
+    with ServerThread(app) as server:
+        client = ChatClient(server.url, extra_body={"temperature": 0, "ignore_eos": True})
+        log = await open_loop(client.send, [LoadRequest("The old dog", 0, 16)] * len(seconds), seconds)
+    failed = [record for record in log.records if not record.succeeded and record.status != 429]
+    assert not failed, failed[0].error
+    return log
+
+
+burst_seconds = median([(await offer_over_http([0.0] * 16)).duration for _ in range(3)])
+print(f"16 requests, all at once, took {burst_seconds:.2f} s (median of three runs)")
+rows = []
+for limit in (4, 8, 16, None):
+    log = await offer_over_http([burst_seconds * time / burst for time in times], limit)
+    waits = [record.ttft for record in log.records if record.succeeded]
+    counted = max(record.ttft for record in logs[limit or "none"].records if record.succeeded)
+    longest = max(waits)
+    rows.append([limit or "none", 96 - len(waits), f"{longest:.2f} s", round(longest * burst / burst_seconds), counted])
+    if limit == 4:
+        print("a refusal has status 429:", next(record.error for record in log.records if record.status == 429))
+Table(columns=["limit", "refused", "longest wait", "… in steps", "… as counted above"], rows=rows)
+
+# %% [markdown]
+"""
+The waits are longer over HTTP: the clients and the server need the processor as well, and so do other programs. But
+the picture is the same. A limit bounds the wait; without one, it grows.
+"""
+
+# %% [markdown]
+"""
 ### More and more load, simulated
 
 > **knee**: the highest rate at which a server still keeps its promise; here, for 90 % of the requests.
@@ -740,37 +819,6 @@ draw_load(curves, target=0.5, knee=knee.rate, title="A simulated server under mo
 """
 The server with a limit serves even more in time than at the knee: it always has work, and short prompts find room more
 easily. On the right, 99 % of the served requests get their first token within the time shown.
-
-### A reader that sets the pace
-
-A's client reads three tokens and then takes a break of 0.1 s, with an `await`. The event loop is free, and C is in the
-engine all the time. It also wants 12 tokens, which a callback collects.
-
-`engine.stream` takes a step, of a few milliseconds, when its reader asks for a token. A step computes one token for
-each request.
-
-**14.b** How many tokens does C have when A's break ends?
-"""
-
-# %%
-predict("14.b", ...)  # tokens
-
-# %%
-engine = LLMEngine(model, tokenizer, SIX)
-of_c = []
-engine.add_request(
-    STORIES[2].prompt, SamplingParams(max_tokens=12, ignore_eos=True), request_id="C", on_token=of_c.append
-)
-reading = engine.stream(STORIES[0].prompt, SamplingParams(max_tokens=12, ignore_eos=True))
-for _ in range(3):
-    next(reading)
-await asyncio.sleep(0.1)
-reveal("14.b", len(of_c), unit="tokens")
-reading.close()
-
-# %% [markdown]
-"""
-C stands still, because no reader asks for a token.
 
 ### A slow reader
 
