@@ -12,7 +12,8 @@ In this lesson you start from a file with empty methods. You get a contract and 
 judges any engine by what it does.
 
 First you write an engine that is right, and race it. Then you make it faster, and the suite tells whether it's still
-right. Then you write a test that finds wrong engines. An engine with batch slots and ragged packing is the project.
+right. Then you write a test that finds wrong engines, and find out what your engine gets wrong itself. An engine with
+batch slots and ragged packing is the project.
 """
 
 # %%
@@ -27,19 +28,23 @@ from lessons_lib.checks import check, hint, points, predict, progress, quiz, rev
 from lessons_lib.conformance import contract
 from lessons_lib.conformance.capstone import CAPSTONE_SIZES, engine_of, start_capstone
 from lessons_lib.conformance.break_in.grading import error_of
-from lessons_lib.conformance.contract import Limits
+from lessons_lib.conformance.contract import Limits, Params
 from lessons_lib.conformance.examples.cached_engine import CachedEngine
 from lessons_lib.conformance.examples.slow_engine import SlowEngine
 from lessons_lib.conformance.examples.slow_engine import make_engine as make_slow_engine
 from lessons_lib.conformance.examples.small_engine import SmallEngine
 from lessons_lib.conformance.examples.small_engine import make_engine as make_small_engine
 from lessons_lib.conformance.export import class_scoreboard, export_page
+from lessons_lib.conformance.items import Level
 from lessons_lib.conformance.level_table import judge_package, judge_size
 from lessons_lib.conformance.levels import LEVELS, SIZES
 from lessons_lib.conformance.oracle import a_model
 from lessons_lib.conformance.production_map import parts_in
+from lessons_lib.conformance.report import BROKEN, HELD, SIGNS, judge
 from lessons_lib.conformance.scoreboard import race, steps_of, workload
 from lessons_lib.conformance.texts import byte_tokenizer
+from lessons_lib.measuring import STORIES
+from lessons_lib.models import load_model
 from lessons_lib.viz.tables import Table
 from lessons_lib.viz.timelines import draw_compare
 
@@ -136,6 +141,34 @@ from lessons_lib.conformance.examples.slow_engine import make_engine
 # %% [markdown]
 """
 The cells below use your engine if it has passed, and otherwise `lessons_lib/conformance/examples/slow_engine.py`.
+
+### It tells stories
+
+The suite's models are tiny, and their weights are random. Now give your engine the model of the other lessons. Three
+stories are added at once, and each gets 24 tokens. **Guess first:** in which step does the last story get its first
+token?
+"""
+
+# %%
+story_model, story_tokenizer = load_model(device="cpu")
+limits = Limits(max_model_len=256, eos_token_id=story_tokenizer.eos_token_id)
+storyteller, texts, steps = make_engine(story_model, limits, story_tokenizer), {}, []
+for story in (STORIES[0], STORIES[2], STORIES[4]):
+    texts[story.name] = story.prompt
+    storyteller.add_request(story.name, story_tokenizer(story.prompt).input_ids, Params(max_tokens=24, ignore_eos=True))
+while storyteller.has_unfinished():
+    steps.append("")
+    for event in storyteller.step():
+        texts[event.request_id] += story_tokenizer.decode(event.token_ids)
+        steps[-1] += event.request_id
+print("who gets a token, step by step:", "".join(steps))
+print("the last story's first token comes in step", next(n for n, names in enumerate(steps, 1) if story.name in names))
+for name, text in texts.items():
+    print(f"{name}: {text}")
+
+# %% [markdown]
+"""
+That is an engine: texts from a model, and all of it is your code. E's reader had to wait for two whole stories first.
 
 ## Measure: the scoreboard
 
@@ -309,6 +342,59 @@ print("your engine:", "passes" if error is None else f"fails: {error}")
 
 # %% [markdown]
 """
+## Predict: what does your engine get wrong?
+
+`batches` and `manners` are the levels of the project. You have built neither. How much of them holds already? Here are
+eight of their items:
+"""
+
+# %%
+NAMES = {
+    "batches": ("ragged", "no_more_than_the_slots", "a_freed_slot_is_taken", "passes_are_shared"),
+    "manners": ("empty_prompt", "id_in_use", "lists_are_copied", "a_pass_fails"),
+}
+wanted = [f"{level}.{name}" for level, names in NAMES.items() for name in names]
+eight = dict(zip("ABCDEFGH", [item for level in LEVELS for item in level.items if item.name in wanted]))
+Table(
+    columns=["", "item", "what must hold"],
+    rows=[[letter, item.name, item.sentence] for letter, item in eight.items()],
+)
+
+# %% [markdown]
+"""
+(In H, one pass of the model raises, and the suite goes on calling `step`.) **Decide** for each of the eight: does your
+engine with its cache keep it? Put the letters of those that it breaks into the next cell but one. Then guess for a
+whole level:
+
+**17.e** `batches` has 16 items. How many of them does your engine keep, which serves one request at a time?
+"""
+
+# %%
+predict("17.e", ...)  # items
+
+# %%
+BROKEN_ONES = None  # such as "AH"
+
+report = judge(make_cached_engine, [Level("eight", "", list(eight.values()))])
+rows = []
+for letter, verdict in zip(eight, report.verdicts["eight"]):
+    guess = "–" if BROKEN_ONES is None else SIGNS[BROKEN if letter in BROKEN_ONES else HELD]
+    rows.append([letter, verdict.item.name, guess, SIGNS[verdict.status], verdict.reason])
+batches = judge(make_cached_engine, [level for level in LEVELS if level.name == "batches"])
+reveal("17.e", len(batches.held), "items")
+Table(columns=["", "item", "your guess", "it is", "why"], rows=rows)
+
+# %% [markdown]
+"""
+Most of `batches` says what a batch must *not* do: change an answer, lose a request, run too many. An engine without a
+batch can't do any of it. Only C and D ask for slots. G and H hold if `step` makes new lists, and changes nothing before
+the pass has returned.
+
+E and F are the dangerous ones. If an empty prompt is taken, every step raises once it's that request's turn, and those
+behind it wait forever. **Mend both now**, unless your engine refuses them already: a few lines at the beginning of
+`add_request`, before anything is appended. Write them in `engine.py`, and run the cell again: it reads your file anew,
+and the rows turn to ✓. (`add_request` in `lessons_lib/conformance/examples/small_engine.py` has these lines.)
+
 ## What is still wrong
 
 **A suite finds what it looks for.** Passing is evidence, not proof: the course's own engine also serves random
