@@ -404,7 +404,7 @@ def compare(served):
         most, restarts = max(step.running for step in steps), sum(step.restarted for step in steps)
         rows.append([name, len(steps), most, f"{held:.0%}", restarts])
     columns = ["cache", "steps until all are done", "most at once", "slots with a token, while others wait", "restarts"]
-    caption = "The same 32 requests in the same 4 MiB. A restarted request loses all its blocks and tokens"
+    caption = "The same 32 requests in about 4 MiB. A restarted request loses all its blocks and tokens"
     return Table(columns, rows, caption)
 
 

@@ -252,9 +252,9 @@ def all_steps(admission, max_tokens_of_r=2):
             break
         tokens = ", ".join(f"{s.id} {count}" for s, count in output.num_scheduled_tokens.items())
         blocks = ", ".join(f"{s.id} {len(s.blocks)}" for s in scheduler.running)
-        stalled, free = "".join(s.id for s in output.stalled), len(scheduler.pool.free_queue)
+        stalled, free = ", ".join(s.id for s in output.stalled), len(scheduler.pool.free_queue)
         finished = scheduler.update(output, [5] * len(output.num_scheduled_tokens))
-        rows.append([str(len(rows) + 1), tokens, stalled or "–", blocks, free, "".join(s.id for s in finished) or "–"])
+        rows.append([str(len(rows) + 1), tokens, stalled or "–", blocks, free, ", ".join(s.id for s in finished) or "–"])
     return Table(["step", "tokens", "stalled", "blocks", "free blocks", "finished"], rows, caption=admission.__name__)
 
 
