@@ -389,7 +389,20 @@ def imports_a_broken_file(model, limits, tokenizer):
     return compile("x = 1\ndef step(self)\n", "my_serving/engine.py", "exec")
 
 
+class NeverAgain(Alone):
+    def __init__(self, model, limits):
+        super().__init__(model, limits)
+        self.ids = set()
+
+    def add_request(self, request_id, prompt_ids, params):
+        if request_id in self.ids:
+            raise ValueError("this id is in use")
+        super().add_request(request_id, prompt_ids, params)
+        self.ids.add(request_id)
+
+
 WRONG["17.1"] = [
+    Wrong("an id never comes again", of(NeverAgain), "an id can't be used again. add_request refused a request"),
     Wrong("a file with a mistake", imports_a_broken_file, "line 2 of engine.py can't be read: expected ':'"),
     Wrong("returns nothing", no_engine, "returned NoneType, which has no `add_request`"),
     Wrong("the first position", alone("first position"), "The first 2 tokens are the same; then they differ"),

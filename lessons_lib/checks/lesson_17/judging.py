@@ -15,9 +15,12 @@ _EDGES = ("batches.idle", "manners.too_long_a_prompt")
 
 
 def check_first_level(make_engine: MakeEngine) -> None:
-    """Try the items of `answers`, requests that wait, no request, and a prompt without room; see `check_up_to`."""
+    """Try the items of `answers`, requests that wait, an id that comes again, no request, and a prompt without room; see
+    `check_up_to`.
+    """
     check_up_to("answers", make_engine)
     _check_waiting(make_engine)
+    _check_id_again(make_engine)
     for item in (item for level in levels_up_to("small") for item in level.items if item.name in _EDGES):
         try:
             _not_offered(item, make_engine)
@@ -206,6 +209,27 @@ def _check_waiting(make_engine: MakeEngine) -> None:
             f"requests that wait don't keep the contract. {error}",
             case=case,
             idea="Each of them stays in the engine until it has ended. Where does yours keep those that wait?",
+        ) from error
+    finally:
+        bench.close()
+
+
+def _check_id_again(make_engine: MakeEngine) -> None:
+    case = "a request ends; then another one has its id"
+    current_case.text = case
+    bench = Bench(_checked(make_engine), byte_tokenizer())
+    try:
+        run = bench.run()
+        for num_prompt in (4, 5):
+            run.add(a_prompt(num_prompt), 3, name="again", ignore_eos=True)
+            run.run_out()
+            run.check_answers()
+    except Broken as error:
+        raise Mistake(
+            f"an id can't be used again. {error}",
+            case=case,
+            idea="The contract says of `add_request`: an id is in use until its request has ended; then a new request "
+            "may have it. What does your engine keep of a request that has ended?",
         ) from error
     finally:
         bench.close()
