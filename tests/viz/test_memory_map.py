@@ -142,7 +142,7 @@ def test_a_reservation_goes_on_in_the_next_line():
 
 def test_counts_and_shares():
     shown = texts(draw_memory(USES, 2, "Twice what is needed"))
-    assert shown[:2] == ["Twice what is needed, step 3 of 4", "13 slots reserved, 54 % of them without a token"]
+    assert shown[:2] == ["Twice what is needed, step 3 of 4", "13 slots taken up, 54 % of them without a token"]
     at = shown.index("a token")
     assert shown[at:] == [
         "a token", "6 (46 %)", "reserved, used later", "1 (8 %)", "reserved, never used", "4 (31 %)", "unowned, in a "
@@ -152,7 +152,7 @@ def test_counts_and_shares():
 
 def test_memory_in_words():
     assert draw_memory(USES, 2).alt == (
-        "Memory after step 3 of 4. 13 slots reserved. A token: 6 (46 %); reserved, used later: 1 (8 %); reserved, "
+        "Memory after step 3 of 4. 13 slots taken up. A token: 6 (46 %); reserved, used later: 1 (8 %); reserved, "
         "never used: 4 (31 %); "
         "unowned, in a gap: 2 (15 %). C: slots 0 to 3, 1 with a token, 1 used later, 2 never. "
         "B: slots 6 to 12, 5 with a token, 0 used later, 2 never. Gap: slots 4 to 5."

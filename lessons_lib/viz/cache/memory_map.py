@@ -63,7 +63,7 @@ def draw_memory(uses: Sequence[MemoryUse], i: int, title: str = "", num_slots: i
     empty = use.slots - use.tokens
     d.text(16, 20, head, 15, bold=True)
     total = (
-        f"{use.slots:,} slots reserved, {share_text(empty, use.slots)} of them without a token"
+        f"{use.slots:,} slots taken up, {share_text(empty, use.slots)} of them without a token"
         if use.slots
         else "no slot reserved"
     )
@@ -177,7 +177,7 @@ def _range(start: int, end: int) -> str:
 
 def _describe(use: MemoryUse) -> str:
     sums = "; ".join(f"{words}: {_amount(use, kind)}" for kind, words in _WORDS.items())
-    told = [f"{use.slots:,} slots reserved. {sums[0].upper()}{sums[1:]}."]
+    told = [f"{use.slots:,} slots taken up. {sums[0].upper()}{sums[1:]}."]
     for region in use.regions:
         later, never = region.final_tokens - region.tokens, region.size - region.final_tokens
         told.append(

@@ -44,7 +44,7 @@ def draw_lanes(
     cell = width / next((room for room in rooms if room >= len(steps)), len(steps))
     for lane in range(shown):
         top = y + 16 + lane * row
-        d.lines(f"M{number(x)} {number(top + row - 1.5)}H{number(x + width)}", EDGE, 0.5)
+        d.lines(f"M{number(x)} {number(top + row - 1.5)}H{number(x + len(steps) * cell)}", EDGE, 0.5)
         column = 0
         for state, group in groupby(step[lane] if lane < len(step) else None for step in steps):
             size = len(list(group))

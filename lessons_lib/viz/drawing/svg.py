@@ -205,15 +205,15 @@ class Drawing:
             self.text(x + width / 2, y + height / 2, label, size, "middle", bold=True, halo=pale)
 
     def frame(self, x: float, y: float, width: float, height: float, on: str, line: float = 2) -> None:
-        """A dark frame inside a box; on a strong color, with a pale line within, as letters have a rim."""
-        line = min(line, width / 2)
+        """A dark frame inside a box; on a strong color, with a pale line within, as letters have a rim. In a narrow box
+        it leaves half of the width to the color, since a dark page shows nothing else.
+        """
+        line = min(line, width / 4)
         ink = text_on(on)
         if ink == "#FFFFFF":
             ink, rim = INK, mix(on, PAPER, 0.8)
         else:
             rim = halo_on(on)
-            if width <= 4 * line:  # all of it is frame, and has to be seen on the page
-                ink = INK
         for stroke, inset in ((rim, 2 * line), (ink, line)):
             if stroke and (stroke == ink or width > 4 * line):
                 self._add(
