@@ -1142,6 +1142,11 @@ WRONG = {
             stepping(new_tokens=lambda r: known(r)[-1:] if r.num_computed_tokens else known(r)),
             says="neither the whole prompt nor just the last token",
         ),
+        Wrong(
+            "the newest token of the answer if anything is computed",
+            stepping(new_tokens=lambda r: [r.output_ids[-1]] if r.num_computed_tokens else r.prompt_ids),
+            says="neither the whole prompt nor just the last token",
+        ),
         Wrong("prefill and decode by cases", step_by_cases, says="neither the whole prompt nor just the last token"),
         Wrong("cached length always 0", stepping(cached=lambda _: 0), says="you passed 0 to `pack`"),
         Wrong("counts nothing", stepping(count=lambda r, _: r.num_computed_tokens), says="It hasn't changed"),

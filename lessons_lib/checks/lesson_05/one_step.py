@@ -78,6 +78,10 @@ def run_step(
         )
         raise Mistake(f"`pack` rejected your arguments: {str(error)[:160]}", case=case, idea=idea) from None
     except IndexError as error:
+        partly = [request for request in running if 0 < computed_before[request.id] < len(request.prompt_ids)]
+        if not seen and partly:
+            what = f"{str(error)[:120]}. {partly[0].id} has no answer token yet: its prompt is computed only in part."
+            raise Mistake(f"your code raised IndexError: {what}", case=case, idea=row_idea) from None
         if not seen or len(batch.running) >= len(running):
             raise
         raise Mistake(

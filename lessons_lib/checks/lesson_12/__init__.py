@@ -19,16 +19,15 @@ EXERCISES = [
         hints=(
             "Sort each row first. Then both cuts keep a beginning of it, so each cut is one comparison per rank: of "
             "the rank itself, or of a running sum.",
-            "`temperature[:, None]` is [N, 1] and broadcasts over [N, vocabulary]. Divide, then `values, tokens = "
-            "scaled.sort(dim=-1, descending=True, stable=True)`. Make a `rank` 0, 1, 2, … with `torch.arange`; put "
-            "−∞ where `rank >= top_k` (`x.masked_fill(mask, value)`); softmax, which gives 0 there. The tokens before "
-            "each one add up to `cumsum(dim=-1)` minus the token's own probability. Put 0 where that is `top_p` or "
-            "more, and divide by the row's sum.",
-            "`rank = torch.arange(logits.shape[-1])`; `probabilities = scaled.masked_fill(rank >= top_k[:, None], "
-            'float("-inf")).softmax(dim=-1)`; `before = '
+            "`values, tokens = logits.sort(dim=-1, descending=True, stable=True)`. Then divide: `temperature[:, None]` "
+            "is [N, 1] and broadcasts over [N, vocabulary]. Make a `rank` 0, 1, 2, … with `torch.arange`; put −∞ where "
+            "`rank >= top_k` (`x.masked_fill(mask, value)`); softmax, which gives 0 there. The tokens before each one "
+            "add up to `cumsum(dim=-1)` minus the token's own probability. Put 0 where that is `top_p` or more, and "
+            "divide by the row's sum.",
+            "`scaled = values.float() / temperature[:, None]`; `rank = torch.arange(logits.shape[-1])`; "
+            '`probabilities = scaled.masked_fill(rank >= top_k[:, None], float("-inf")).softmax(dim=-1)`; `before = '
             "probabilities.cumsum(dim=-1) - probabilities`; `probabilities = probabilities.masked_fill(before >= "
-            "top_p[:, None], 0.0)`. Then divide by "
-            "`probabilities.sum(dim=-1, keepdim=True)`.",
+            "top_p[:, None], 0.0)`. Then divide by `probabilities.sum(dim=-1, keepdim=True)`.",
         ),
         points=3,
     ),
