@@ -1265,6 +1265,11 @@ WRONG = {
             "also to those after it",
         ),
         Wrong(
+            "new tokens counted twice",
+            in_place(is_hidden=lambda key, query, new: key > query + new),
+            "at position 0 here: `num_tokens` counts the new ones too",
+        ),
+        Wrong(
             "cached tokens not counted",
             in_place(is_hidden=lambda key, query, new: key > torch.arange(new)[:, None]),
             "at position 2. Does your code put it at 0",

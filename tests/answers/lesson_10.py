@@ -281,6 +281,13 @@ def subtracts_the_scheduled_tokens(scheduler, scheduler_output, victim):
     victim.num_computed_tokens -= count
 
 
+def subtracts_them_from_a_swapped_one(scheduler, scheduler_output, victim):
+    count = scheduler_output.num_scheduled_tokens.get(victim, 0)
+    preempting()(scheduler, scheduler_output, victim)
+    if victim.swapped:
+        victim.num_computed_tokens -= count
+
+
 def waits_even_if_it_waits_already(scheduler, scheduler_output, victim):
     if victim in scheduler.running:
         scheduler.running.remove(victim)
@@ -812,6 +819,11 @@ WRONG = {
             "only this step's tokens are taken back",
             subtracts_the_scheduled_tokens,
             "`B.num_computed_tokens` should be 0; yours is 7",
+        ),
+        Wrong(
+            "this step's tokens are taken back from a swapped one",
+            subtracts_them_from_a_swapped_one,
+            "there is nothing to subtract",
         ),
         Wrong(
             "a swapped victim is recomputed",

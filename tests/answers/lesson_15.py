@@ -4,7 +4,7 @@ import random
 from contextlib import closing
 
 from answers import Wrong
-from lessons_lib.serving.failover import Chunk, ReplicaLost, relay, request_to_go_on
+from lessons_lib.serving.failover import Chunk, ReplicaLost, relay, request_to_go_on, stream_once
 from lessons_lib.serving.router import choose_replica
 
 # 15.1 choose_replica
@@ -695,6 +695,19 @@ def counts_up_to_a_gap(block_hashes, replicas, imbalance_limit):
     return best if counts[best] >= 0 and replicas[best].load <= replicas[low].load + imbalance_limit else low
 
 
+def hides_its_own_exception(request, replicas, choose, max_moves=2):
+    """The arguments are in the wrong order, and `except Exception` makes a chunk of what that raises."""
+    try:
+        yield from stream_once(request, replicas[choose(replicas)])
+    except Exception as error:
+        yield Chunk([], "error", str(error))
+
+
+def never_asks_the_last(request, replicas, choose, max_moves=2):
+    """Takes a replica out before it tests whether one is left."""
+    yield from relay(request, replicas[:-1], choose, max_moves)
+
+
 def the_request_itself_if_nothing_came(request, token_ids):
     if not token_ids and not request.get("output_token_ids"):
         return request
@@ -936,6 +949,8 @@ WRONG = {
         Wrong("moves on from an error between", relaying(refused="move between"), "B was asked, though A wasn't lost"),
         Wrong("the exception as Python writes it", relaying(refused="repr"), "Its message is `str(error)`"),
         Wrong("the reader leaves unnoticed", forgets_the_reader, "reader takes two chunks and leaves"),
+        Wrong("its own exception is a chunk", hides_its_own_exception, "and the error \"'dict' object has no attribute"),
+        Wrong("the last one is never asked", never_asks_the_last, "No replica has failed here. If the message isn't"),
     ],
 }
 

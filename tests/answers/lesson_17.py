@@ -481,7 +481,9 @@ class Cached(Alone):
             new = [*prompt, *answer][-2:-1] if answer else prompt
         if self.flaw == "the last two":
             new = answer[-2:] or prompt
-        logits = self.model(input_ids=torch.tensor([new]), past_key_values=cache).logits
+        logits = self.model(
+            input_ids=torch.tensor([new]), past_key_values=None if self.flaw == "not given" else cache
+        ).logits
         answer.append(token := int(logits[0, -1].argmax()))
         reason = self.reason(token, prompt, answer, params)
         if reason:
@@ -622,11 +624,16 @@ WRONG["17.7"] = [
     Wrong("computes in add_request", of(ComputesInAddRequest), "`add_request` runs the model: 5 tokens"),
     Wrong("notes aborted ids for ever", of(NotesAbortedIds), "It got no token, so the cache isn't the reason"),
     Wrong("aborted ids stay in use", of(KeepsAbortedIds), "Why does it refuse? Every request before"),
-    Wrong("an abort drops the cache of another", of(DropsAllAtAnAbort), "a request that runs while one that waits is"),
+    Wrong(
+        "an abort drops the cache of another",
+        of(DropsAllAtAnAbort),
+        "a request that runs while another is added and aborted",
+    ),
     Wrong("returns nothing", no_engine, "returned NoneType, which has no `add_request`"),
     Wrong("no cache", alone("none"), "step 2 of a request computed 6 tokens; 1 would do"),
     Wrong("the last two tokens", cached("the last two"), "step 3 of a request computed 2 tokens; 1 would do"),
     Wrong("the token before the newest", cached("the token before"), "Which token does the newest pass continue?"),
+    Wrong("the newest token without its cache", cached("not given"), "does it get the cache of all tokens before?"),
     Wrong("one cache for all", cached("one cache"), "With which one does this one begin?"),
     Wrong("a cache that is never dropped", cached("kept by id"), "Its id may come again"),
     Wrong("dropped at the end only", of(DroppedAtTheEnd), "What becomes of it when the request is aborted?"),

@@ -7,8 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from broken_engines import BROKEN
 from fake_peers import FakeNanoVllm, FakeVllm, NanoSamplingParams
+from transformers import DynamicCache
 
 from lessons_lib.conformance.__main__ import main
 from lessons_lib.conformance.adapters.async_front import make_engine as make_front
@@ -16,6 +18,7 @@ from lessons_lib.conformance.adapters.course import make_engine, make_overlapped
 from lessons_lib.conformance.adapters.nano_vllm import NanoVllmEngine
 from lessons_lib.conformance.adapters.served import make_engine as make_served
 from lessons_lib.conformance.adapters.vllm import VllmEngine
+from lessons_lib.conformance.examples.cached_engine import CachedEngine
 from lessons_lib.conformance.items import Level
 from lessons_lib.conformance.levels import LEVELS, levels_up_to
 from lessons_lib.conformance.report import Verdict, is_reached, judge
@@ -173,3 +176,21 @@ def test_the_other_engines_hold_everything(make):
 def test_the_served_engine_speaks_the_protocol():
     report = judge(make_served, LEVELS[-1:])
     assert report.broken == [] and report.reached == ["server"], report
+
+
+class KeepsTheCache(CachedEngine):
+    """Tries a failed pass again with the cache in which some layers have its keys already."""
+
+    def next_token(self, prompt, answer):
+        if not answer:
+            self.cache = DynamicCache(config=self.model.config)
+        new = answer[-1:] or prompt
+        return int(self.model(input_ids=torch.tensor([new]), past_key_values=self.cache).logits[0, -1].argmax())
+
+
+@pytest.mark.parametrize("engine, status", [(CachedEngine, "held"), (KeepsTheCache, "broken")])
+def test_a_pass_that_fails_after_its_layers_is_not_tried_with_the_same_cache(engine, status):
+    report = judge(lambda model, limits, tokenizer: engine(model, limits), only("manners.a_pass_fails"))
+    (verdict,) = report.verdicts["one"]
+    assert verdict.status == status, verdict
+    assert status == "held" or "was the pass tried again with the same cache?" in verdict.reason

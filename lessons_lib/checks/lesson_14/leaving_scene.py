@@ -68,8 +68,8 @@ class Scene:
             raise Mistake(
                 f"your coroutine has ended ({how}), and its work goes on: it {doing}.",
                 case=self.case,
-                idea="A task doesn't end with the coroutine that started it: `cancel` it. If you do: does "
-                "`asyncio.shield`, or a task of its own, keep this part from ending?"
+                idea="A task doesn't end with the coroutine that started it: `cancel` it, in a `finally`. If you do: "
+                "does `asyncio.shield`, or a task of its own, keep this part from ending?"
                 + (
                     " Does your cleanup await something before? The second cancellation ends it there."
                     if "once more" in self.case

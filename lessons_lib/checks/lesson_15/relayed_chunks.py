@@ -67,9 +67,9 @@ def relayed(attempt, replicas, case: str, request=None, choose=choose_first, wan
     want = TOKENS if want is None else want
     if tokens != want:
         raise Mistake(
-            f"the reader should get the tokens {want}; yours got {marked(want, tokens)}.",
+            f"the reader should get the tokens {want}; yours got {marked(want, tokens)}{_and_error(chunks)}.",
             case=case,
-            idea=_why_asked(replicas, chunks, want) or _why_tokens(tokens, want),
+            idea=_why_asked(replicas, chunks, want) or _why_error(replicas, chunks) or _why_tokens(tokens, want),
         )
     reasons = [chunk.finish_reason for chunk in chunks if chunk.finish_reason]
     if len(reasons) != 1 or not chunks[-1].finish_reason:
@@ -140,6 +140,21 @@ def _why_asked(replicas, chunks: list[Chunk], want: list[int]) -> str:
     if chunks and chunks[-1].finish_reason in ("stop", "length") and got < len(want):
         return f"Yours took it for complete with {got} of {len(want)} tokens. Were some counted twice? {twice}"
     return ""
+
+
+def _and_error(chunks: list[Chunk]) -> str:
+    return f" and the error {short(chunks[-1].error, 90)}" if chunks and chunks[-1].error else ""
+
+
+def _why_error(replicas, chunks: list[Chunk]) -> str:
+    if any(each.is_lost or each.refuses or each.how == "refuse" for each in replicas):
+        return ""
+    if not chunks or chunks[-1].finish_reason != "error":
+        return ""
+    return (
+        "No replica has failed here. If the message isn't one of yours, your own code raised an exception, and "
+        "`except Exception` (yours, or the one in `stream_once`) turned it into a chunk."
+    )
 
 
 def _why_tokens(tokens: list[int], want: list[int]) -> str:

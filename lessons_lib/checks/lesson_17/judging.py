@@ -15,7 +15,7 @@ _EDGES = ("batches.idle", "manners.too_long_a_prompt")
 
 
 def check_first_level(make_engine: MakeEngine) -> None:
-    """Try the items of `answers`, requests that wait, an id that comes again, no request, and a prompt without room; see
+    """Try the items of `answers`, requests that wait, an id again, no request, and a prompt without room; see
     `check_up_to`.
     """
     check_up_to("answers", make_engine)
@@ -45,7 +45,8 @@ def check_cached_engine(make_engine: MakeEngine) -> None:
     bench = Bench(_checked(make_engine), byte_tokenizer())
     try:
         run = bench.run()
-        _serve_and_count(run, "a", 5, "the first request of an engine", "Which token does the newest pass continue?")
+        first = "Which token does the newest pass continue? And does it get the cache of all tokens before?"
+        _serve_and_count(run, "a", 5, "the first request of an engine", first)
         own = "A cache belongs to one request. "
         _serve_and_count(run, "b", 6, "the second request of an engine", f"{own}With which one does this one begin?")
         again = f"{own}What becomes of it when the request ends? Its id may come again."
@@ -56,13 +57,19 @@ def check_cached_engine(make_engine: MakeEngine) -> None:
             # Only now the same id again: a notice of the abort may come in the step after it.
             after = f"{after} Its id may come again."
             _serve_and_count(run, "c", 9, "a request with the id of one that was aborted while it ran", after)
-            other = f"{own}Whose is dropped, if the request that is aborted hasn't begun?"
-            _serve_and_count(run, "e", 10, "a request that runs while one that waits is aborted", other, _abort_another)
+            other = f"{own}Whose is dropped where another request is added, or aborted before it has begun?"
+            _serve_and_count(
+                run, "e", 10, "a request that runs while another is added and aborted", other, _abort_another
+            )
     except NotOffered as error:
         raise NotImplementedError(str(error)) from error
     finally:
         bench.close()
     check_first_level(make_engine)
+
+
+def _tokens(count: int) -> str:
+    return f"{count} token{'s' if count != 1 else ''}"
 
 
 def _abort_another(run: Run) -> None:
@@ -93,7 +100,7 @@ def _serve_and_count(
             needed = num_prompt + max(0, len(served.tokens) - 1)
             if sum(passes) > needed:
                 raise Mistake(
-                    f"step {run.steps - first_step} of a request computed {sum(passes) - computed_before} tokens; "
+                    f"step {run.steps - first_step} of a request computed {_tokens(sum(passes) - computed_before)}; "
                     f"{needed - computed_before} would do.",
                     case=case,
                     idea="Give the model the tokens that its cache doesn't hold yet, and no others: first the prompt, "
@@ -101,7 +108,7 @@ def _serve_and_count(
                 )
             if len(passes) > len(served.tokens):
                 raise Mistake(
-                    f"pass {len(passes)} of a request computed {passes[-1]} tokens, and no token came of it.",
+                    f"pass {len(passes)} of a request computed {_tokens(passes[-1])}, and no token came of it.",
                     case=case,
                     idea="The whole prompt fits into one pass, and its last position gives the first token of the "
                     "answer. So an answer of 4 takes 4 passes.",

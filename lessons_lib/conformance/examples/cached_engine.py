@@ -10,13 +10,20 @@ from lessons_lib.conformance.examples.slow_engine import SlowEngine
 
 
 class CachedEngine(SlowEngine):
-    """The keys and values are those of the request that runs: each begins with an empty cache."""
+    """The keys and values are those of the request that runs: each begins with an empty cache. So does a pass that is
+    tried again after it has failed, since some of its layers may have stored their keys already.
+    """
+
+    cache: DynamicCache | None = None
 
     def next_token(self, prompt: list[int], answer: list[int]) -> int:
-        if not answer:
-            self.cache = DynamicCache(config=self.model.config)
-        new = answer[-1:] or prompt
-        return int(self.model(input_ids=torch.tensor([new]), past_key_values=self.cache).logits[0, -1].argmax())
+        cache = self.cache if answer else None
+        new = [*prompt, *answer] if cache is None else answer[-1:]
+        cache = DynamicCache(config=self.model.config) if cache is None else cache
+        self.cache = None  # until the pass has succeeded
+        logits = self.model(input_ids=torch.tensor([new]), past_key_values=cache).logits
+        self.cache = cache
+        return int(logits[0, -1].argmax())
 
 
 def make_cached_engine(model: Any, limits: Limits, tokenizer: Any) -> Any:

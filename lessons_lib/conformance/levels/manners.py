@@ -1,6 +1,7 @@
 """Refusals, aborts, streams and faults: what is left of the others, and of the engine."""
 
 import contextlib
+from itertools import product
 from typing import Any
 
 from lessons_lib.checks.sandbox import run_guarded
@@ -374,9 +375,9 @@ def stream_refused(bench: Bench) -> None:
         raise Broken("stream() refused a request, and has_unfinished() is True.")
 
 
-def _fail_once(run: Run, at_pass: int) -> None:
-    """Step until nothing is unfinished, while the model fails in one pass."""
-    run.watch.fail_at = len(run.watch.passes) + at_pass
+def _fail_once(run: Run, at_pass: int, is_late: bool = False) -> None:
+    """Step until nothing is unfinished, while the model fails in one pass, before its layers or after them."""
+    run.watch.fail_at, run.watch.fails_late = len(run.watch.passes) + at_pass, is_late
     steps = 0
     while run.engine.has_unfinished() and steps < 400:
         steps += 1
@@ -392,18 +393,22 @@ def _fail_once(run: Run, at_pass: int) -> None:
 
 @LEVEL.item("After a pass of the model that fails, each request is right or ends with `error`", "Engine.step")
 def a_pass_fails(bench: Bench) -> None:
-    for at_pass in (1, 2, 5):
+    for at_pass, is_late in product((1, 2, 5), (False, True)):
         run = bench.run(needs=(MODEL,))
         for index in range(3):
             run.add(a_prompt(4 + 5 * index, index), 8, ignore_eos=True)
-        _fail_once(run, at_pass)
+        _fail_once(run, at_pass, is_late)
         for name, each in run.requests.items():
             if each.finish_reason is None:
                 raise Broken(
                     f"the model failed in its pass {at_pass}: request {name!r} ({each}) never ended, neither with its "
                     "answer nor with 'error'. Its reader waits for ever."
                 )
-        run.check_answers(may_fail=True)
+        try:
+            run.check_answers(may_fail=True)
+        except Broken as error:
+            hint = " Its layers had stored their keys: was the pass tried again with the same cache?" if is_late else ""
+            raise Broken(f"{error} The model had failed in its pass {at_pass}.{hint}") from error
         run.check_all_free(f"after a failed pass (the {at_pass}.)")
 
 
