@@ -45,7 +45,11 @@ def _of_visible_keys(case: Case) -> Iterator[Idea]:
         f"Every new token attended to all {case.num_tokens} keys, also to those after it. Where a key's position "
         f"is larger than the query's, the score is minus infinity. The first new token is at position {first_new} "
         "here: `num_tokens` counts the new ones too."
-        + (" A key's position counts from the start of the sequence, not of its block." if case.num_tokens > size else ""),
+        + (
+            " A key's position counts from the start of the sequence, not of its block."
+            if case.num_tokens > size
+            else ""
+        ),
     )
     yield (
         dense(case, hidden_score=0.0),

@@ -68,7 +68,7 @@ QUIZ = [
             ),
             Choice(
                 "Copying the victim's blocks takes the whole step.",
-                "Copies take time, but no blocks and no tokens of the budget. And if the victim's cache is dropped, "
+                "Copies take time, but no tokens of the budget. And if the victim's cache is dropped, "
                 "nothing is copied.",
             ),
         ),
