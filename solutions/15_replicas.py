@@ -73,14 +73,15 @@ def steps_to_serve(limits, max_num_seqs):
 limits = [60, 10] * 6
 print("one engine, 4 at a time:", steps_to_serve(limits, 4), "steps")
 print("two replicas in turn, 4 at a time each:", *(steps_to_serve(limits[first::2], 4) for first in (0, 1)), "steps")
+print("two replicas, three long ones each:", steps_to_serve([60, 10] * 3, 4), "steps")
 print("one engine, 8 at a time:", steps_to_serve(limits, 8), "steps")
 
 # %% [markdown]
 """
 Replica 0 got the long ones, so a second replica saved only 10 of 130 steps: from step 20 to 60, two requests wait in
-the queue of replica 0 while replica 1 is idle. One engine that is twice as large needs 70, though each of its steps
-takes longer. Two replicas are not as good, because each has its own waiting queue. And each has its own prefix cache
-(lesson 11): what one has computed is unknown to the other. So the choice matters.
+the queue of replica 0 while replica 1 is idle. With three long ones each, the two need 70, like an engine that is twice
+as large. But the load balancer doesn't know the lengths, and each replica has its own queue. Each has its own prefix
+cache, too (lesson 11): what one has computed is unknown to the other. So the choice matters.
 
 ## Predict
 
@@ -175,6 +176,7 @@ In the table, "found" is the share of the prompt tokens that were in a cache, an
 one replica served at a time.
 
 **Decide first:** you have four replicas, and each has memory for six requests. Which limit do you set: 0, 1, 2, 4 or 8?
+(A pencil: how many of the 15 can the least loaded one have at most, and what can come on top?)
 """
 
 # %%
@@ -203,8 +205,9 @@ finds more. With memory for six requests, 2 is the best of these. ("Further" der
 has a scoreboard for a rule of your own.)
 
 Limit 0 is no better than round robin: it always takes a least loaded replica, and here there is nearly always just one.
-Two choices looks at loads only, so it finds no more than round robin. Here it's even worse at loads: the oldest request
-always ends first, so taking turns keeps them even. In the first example, where lengths differ, taking turns fails.
+Two choices looks at loads only, so it finds hardly more than round robin. With four replicas it's even worse at loads:
+the oldest request always ends first, so taking turns keeps them even. In the first example, where lengths differ,
+taking turns fails.
 
 ### Does your load need it?
 
@@ -382,14 +385,14 @@ show_source(stream_once)
 
 # %% [markdown]
 """
-**Exercise 15.3.** Write `relay`, with the other rows too. Use `stream_once`, or do it your own way: a replica has
-`load`, which you raise and lower, and `stream(request)`, a generator of chunks.
+**Exercise 15.3.** Write `relay`, with the other rows too. Use `stream_once`, or do it your own way: a replica
+(a `Server` in the type hints) has `load`, which you raise and lower, and `stream(request)`, a generator of chunks.
 
 - If the request has no seed (missing or None), draw a random int. All replicas get the same one.
 - Pass each chunk on as it is, before you read the next one. One with a `finish_reason` is the last.
 - After a loss, send what `request_to_go_on` returns to one of the replicas that haven't been lost. (Give it the first
   request and *all* tokens so far, or the last request and the tokens that came in answer to *that* one.) If it returns
-  None, or if the request arrives complete, ask no replica: end with `Chunk([], "length")`.
+  None, or if the request itself arrives with all its output tokens, ask no replica: end with `Chunk([], "length")`.
 - Before the next replica is asked, and when the reader leaves (it calls `close()` on your generator), the stream is
   closed and its replica's load lowered.
 - Change neither `request` nor the list `replicas`. If a replica must be asked and the list is empty, the reader gets an
@@ -473,17 +476,18 @@ draw_streams(records, 2, lost=(1, LOST_AT))
 # %% [markdown]
 """
 With a limit of 1, A goes to replica 0, and so does B, which begins alike. C would follow, but replica 0 has two
-requests by then and replica 1 has none. D's beginning is new, so only the load counts, and E and F follow D. With 2, C
-may follow too: three streams lose their server, and each beginning is in one cache only. With 0, three lose it as well,
-but both beginnings are in both caches.
+requests by then and replica 1 has none. D's beginning is new, so only the load counts, and E and F follow D: four lose
+their server. With 2, C may follow too: three lose it, and each beginning is in one cache only. With 0, three lose it as
+well, but both beginnings are in both caches.
 
-Here four of six streams lost their server in the middle, and each reader still gets exactly the tokens that it would
-have got if no server had died, also in C, D and E, which a longer prompt would have changed. What it notices is one
-longer wait: for a new connection, and for the prefill of the prompt and the tokens so far. (Boxes of replica 1 to the
-right of the dotted line: these tokens were on their way when it died. A and B hardly ever wait: their tokens have
-arrived before their turn comes.)
+With any limit, each reader gets exactly the tokens that it would have got if no server had died, also in C, D and E,
+which a longer prompt would have changed. If its stream was moved, what it notices is one longer wait: for a new
+connection, and for the prefill of the prompt and the tokens so far. (Boxes of replica 1 to the right of the dotted
+line: these tokens were on their way when it died. The others hardly ever wait: their tokens have arrived before their
+turn comes.)
 
-(Optional: with `MOVES` set to 0, A and B get all 48 tokens; C to F get what replica 1 had sent, and then an error.)
+(Optional: with `MOVES` set to 0 and a limit of 1, A and B get all 48 tokens; C to F get what replica 1 had sent, and
+then an error.)
 
 `lessons_lib/serving/balancer.py` is the whole balancer, a server itself. It also asks each replica's `/health` every
 half second, and so notices one that *hangs*.

@@ -949,7 +949,7 @@ WRONG = {
         Wrong("moves on from an error between", relaying(refused="move between"), "B was asked, though A wasn't lost"),
         Wrong("the exception as Python writes it", relaying(refused="repr"), "Its message is `str(error)`"),
         Wrong("the reader leaves unnoticed", forgets_the_reader, "reader takes two chunks and leaves"),
-        Wrong("its own exception is a chunk", hides_its_own_exception, "and the error \"'dict' object has no attribute"),
+        Wrong("its own exception is a chunk", hides_its_own_exception, "and the error \"'dict' object has no"),
         Wrong("the last one is never asked", never_asks_the_last, "No replica has failed here. If the message isn't"),
     ],
 }
