@@ -178,7 +178,7 @@ class PrefixCache(SharedBlockPool):
         return blocks
 
     def is_writable(self, block: int) -> bool:
-        """Whether its owner may write to it: whether no other sequence may ever read what is written."""
+        """Whether its owner may write to it: a write must not change what another sequence reads, now or later."""
         return self.ref_count.get(block) == 1 and block not in self.block_to_hash
 
     def touch(self, blocks: list[int]) -> None:

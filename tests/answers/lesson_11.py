@@ -846,6 +846,12 @@ def takes_over(pool, sequence, index):
     return BlockCopy(COPY, sequence.blocks[index], sequence.blocks[index])
 
 
+def takes_over_without_a_copy(pool, sequence, index):
+    if pool.ref_count[sequence.blocks[index]] > 1:
+        return copy_before_write(pool, sequence, index)
+    pool.hash_to_block.pop(pool.block_to_hash.pop(sequence.blocks[index], None), None)
+
+
 def lowers_by_hand(pool, sequence, index):
     source, (target,) = sequence.blocks[index], pool.allocate(1)
     pool.ref_count[source] -= 1
@@ -1376,6 +1382,7 @@ WRONG = {
         Wrong("inserts the copy", inserts_the_copy, "should be [0, 2]; yours is [0, 2, 1]"),
         Wrong("leaves the table as it is", leaves_the_table, "The table still has the old block"),
         Wrong("takes over a block with one user", takes_over, "for others now or for those that find it later"),
+        Wrong("takes over, returns nothing", takes_over_without_a_copy, "Without its hash, no sequence that comes"),
         Wrong("lowers the count by hand", lowers_by_hand, "Leave the counting to the pool"),
         Wrong("takes the block by hand", takes_the_block_by_hand, "it still has its old hash"),
         Wrong("a list in the table", puts_a_list_into_the_table, "should be [0, 2]; yours is [0, [2]]"),

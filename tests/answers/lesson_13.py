@@ -238,6 +238,18 @@ class KeepsOldGraphs(GraphStore):
         return self.graphs[size, key].output
 
 
+class StoresByBoth(GraphStore):
+    def key_of(self, inputs, weights, settings):
+        return repr(super().key_of(inputs, weights, settings))
+
+    def run(self, size, key, step, keeps=tuple):
+        if (size, key) not in self.graphs:
+            self.graphs[size, key] = Graph(key, keeps(), *self.capture(step))
+            self.num_captured += 1
+        self.graphs[size, key].replay()
+        return self.graphs[size, key].output
+
+
 class KeepsAllTensors(GraphStore):
     def run(self, size, key, step, keeps=tuple):
         if not self.has(size, key):
@@ -1622,6 +1634,7 @@ WRONG = {
         Wrong("keeps the latest only", KeepsTheLatest, '`run(4, "B", …)`'),
         Wrong("drops all graphs", DropsAllGraphs, "Where did the graph of size 4 go?"),
         Wrong("keeps old graphs", KeepsOldGraphs, "Is the key part of what you store graphs by?"),
+        Wrong("stores by size and key, has by size", StoresByBoth, "Does `run` store the graph under its size"),
         Wrong("keeps the tensors of all graphs", KeepsAllTensors, "nothing of the old one stays"),
         Wrong("one graph for all sizes", OneGraph, "Each size keeps its graph"),
         Wrong("ignores the size", IgnoresSize, "Equal keys don't make sizes equal"),

@@ -160,7 +160,7 @@ def _check_policy(attempt) -> None:
     _steps(twins, 8)
     case = (
         "one batch slot; A (prompt 20) arrived before C (prompt 3). The policy is `BalancedLengths` with a target of "
-        "6 tokens, so it chooses C."
+        "6 tokens: it picks the one that brings the mean length of the running sequences closest to 6, so C."
     )
     twins = Twins(
         attempt,

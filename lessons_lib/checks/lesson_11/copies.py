@@ -35,11 +35,15 @@ def _forked(num_blocks: int, blocks: list[int], users: int = 2):
 
 def _copy(attempt, pool, sequence, index: int, target: int, case: str) -> None:
     """`attempt` replaces one block of the table, and says what has to be copied."""
-    before = list(sequence.blocks)
+    before, hashes = list(sequence.blocks), dict(pool.block_to_hash)
     want = BlockCopy(COPY, before[index], target)
     got = call(attempt, pool, sequence, index, case=case)
     if not isinstance(got, BlockCopy):
         idea = "The contents of the block still have to be copied on the device. Return what to copy: a `BlockCopy`."
+        if got is None and list(sequence.blocks) == before:
+            idea = _table_idea(True, index) + " Return what to copy: a `BlockCopy`."
+            if pool.block_to_hash != hashes:
+                idea = "Without its hash, no sequence that comes later finds the block. " + idea
         raise Mistake(f"the function should return {want}; yours returned {short(got)}.", case=case, idea=idea)
     if list(sequence.blocks) != [*before[:index], target, *before[index + 1 :]]:
         raise Mistake(

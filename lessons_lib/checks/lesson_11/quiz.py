@@ -57,8 +57,8 @@ QUIZ = [
         choices=(
             Choice(
                 "Yes: the count is 1, so no other sequence reads it.",
-                "Not now. But the hash is in the table, so in the next step another one may find the block, which "
-                "must hold what its hash says, down to the last bit that others have read.",
+                "None reads it now. But the hash is in the table, so in the next step another one may find the block, "
+                "which must hold what its hash says, down to the last bit that others have read.",
             ),
             Choice(
                 "Yes: the token is the same, so the block's hash stays right.",

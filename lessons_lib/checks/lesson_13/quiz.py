@@ -88,7 +88,7 @@ QUIZ = [
             ),
             Choice(
                 "An error: the CPU can't look at tensors of the GPU.",
-                "It can. PyTorch copies the value, and waits for it. Only a capture refuses that.",
+                "It can. PyTorch copies the value, and waits for it. A capture would refuse it.",
             ),
             Choice(
                 "The CPU waits until the GPU has finished the forward pass. Meanwhile it can't schedule the next step.",

@@ -91,7 +91,10 @@ def _asked(attempt) -> None:
         if bool(got) != want or got is None:
             raise bench.mistake(
                 f"{what} should be {want}; yours returned {short(got)}.",
-                "It is True if there is a graph of this size, and its key equals this one.",
+                "It looks for `self.graphs[size]`, and compares its key with this one. Does `run` store the graph "
+                "under its size, together with the key of the call?"
+                if want
+                else "It is True if there is a graph of this size, and its key equals this one.",
             )
 
 
