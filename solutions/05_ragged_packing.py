@@ -97,7 +97,7 @@ print(f"{crowd.tokens_computed} tokens computed, {crowd.tokens_useful} needed")
 
 # %% [markdown]
 """
-Nearly every prompt takes a pass of its own, and more than half of the computed tokens aren't needed: empty slots are
+Every prompt takes a pass of its own, and more than half of the computed tokens aren't needed: empty slots are
 computed, too. With a single row, all of this is gone.
 
 ## Predict
@@ -201,10 +201,10 @@ print("unpacked:    ", [tokenizer.decode(part) for part in parts])
 """
 ## Build 2: the pass
 
-Each request keeps its own cache, so that it can leave at any time. But a pass takes a single one. So before every pass,
+Each request keeps its own cache, so that it can leave at any time. But a pass takes only one. So before every pass,
 `concatenate_caches` joins the caches of the row's requests, and the model appends the new keys and values at the end.
 Say the row is C3 E5 E6, with a letter and a position for each token: one token of C, which has 3 in the cache, and two
-of E, which has 5. Then the keys are in this order:
+of E, which has 5 (`packed.cached_lens` is [3, 5]). Then the keys are in this order:
 
 ```
 C0 C1 C2  E0 E1 E2 E3 E4  C3  E5 E6
@@ -286,8 +286,8 @@ first `num_computed_tokens` of these are in its cache. **The row takes the rest.
 requests in `batch.running`, with a single call of `forward(batch, packed)`. Row *i* of the logits belongs to request
 *i*. After the step:
 
-- each of these requests has one new token, the one with the highest logit. `request.append_token(token)` appends it, an
-  int, and updates the request's state, even if the token is the last one;
+- each of these requests has one new token, the one with the highest logit, even if it's the request's last one.
+  `request.append_token(token)` appends it, an int, and updates the request's state;
 - `request.num_computed_tokens` again equals the number of tokens in its cache, whether the row had a whole prompt, the
   rest of a prompt that is partly in the cache already, or a single token, and even if the request finishes;
 - finished requests have left, and waiting ones have taken their places, so that no place stays empty while a request
@@ -317,7 +317,7 @@ caches are split.
 
 **Predict 05.b** How many tokens' keys and values does the whole run copy *for each token of an answer*? A pencil
 estimate will do; the next cell prints the lengths of the prompts, and the limits are above. A guess is a hit if it's
-off by no more than half of the number that `copied_tokens` counts by this rule.
+off by at most half of the measured number, which `copied_tokens` counts by this rule.
 """
 
 # %%
@@ -431,7 +431,7 @@ Table(
 """
 With your row, every computed token is needed, and no prompt takes a pass of its own. If every pass took the same time,
 the row would be 63/47 = 1.34 times as fast as the slots at four, and 55/40 = 1.38 times as fast at sixteen. But the
-slots compute tokens that nobody needs, and the row pays in each step: for the copies, the dense mask, and the operators
+slots compute tokens that aren't needed, and the row pays in each step: for the copies, the mask, and the operators
 that pack the row, join the caches and split them. So it depends on the load, and now you design the load.
 
 > **operator**: a single PyTorch operation on tensors, such as a matrix product, an addition or a concatenation. A
@@ -440,7 +440,7 @@ that pack the row, join the caches and split them. So it depends on the load, an
 **Make two loads** from up to sixteen of these prompts. You set how many tokens each answer may have, and how many
 requests run at a time. With the first load, the row should be at least three times as fast as the slots. With the
 second, the slots should be faster. **Guess first:** how many passes does each make? (A step of lesson 02 computes at
-most one prompt, in a pass of its own, and one token of each other running request.)
+most one prompt, or one chunk of a long one, in a pass of its own, and one token of each other running request.)
 """
 
 # %% tags=["measured"]
@@ -491,8 +491,8 @@ ledger(model, tokenizer, "05", with_cache_only=True)
 # %% [markdown]
 """
 No method computes fewer tokens or makes fewer forward calls, but none copies more per step. With six prompts there are
-few passes to save, so don't expect the row to beat the slots here. (Each speed comes from a single run: the rows of 02
-and 03 run the same computation.)
+few passes to save, so don't expect the row to beat the slots here. (Each speed comes from a single run. Lessons
+02 and 03 run the same computation, so any difference between these two is noise.)
 
 ## What is still wrong
 
@@ -563,8 +563,9 @@ Stepper(lambda i: draw_packed_step(ragged.packed[i], tokenizer.decode), count=le
 
 # %% [markdown]
 """
-Here are the prompts of C, E and A on their way into one row, and the fourth step of their run as text. `#` means that
-the token of this row attends to the key of this column, and a bar separates the cached keys from the new ones.
+Here are the prompts of C, E and A on their way into one row, and the fourth step of the run from "The idea" as
+text. `#` means that the token of this row attends to the key of this column, and a bar separates the cached keys from
+the new ones.
 """
 
 # %%
@@ -723,7 +724,6 @@ for function in (forward, retire, admit):
 
 # %% [markdown]
 """
-
 `batch.submit(request)` accepts a request: it's admitted at once if the batch has room, otherwise it goes to the end
 of the queue. You can call it at any time between two steps. Here C comes first, then E and A together while C is
 decoding. The batch has room for two requests.
@@ -802,8 +802,11 @@ The loop's time grows with the number of requests, because each of them takes a 
 grows far more slowly: the tokens of many requests go through the weights together. For four decoding requests: how
 often is the model called, how many operators does PyTorch run, and how many bytes of weights are read?
 
-> **kernel launch**: telling the GPU to run one kernel, which is a small program. Almost every operator is one launch,
-> and a launch costs a few microseconds of CPU time, no matter how little work the kernel does.
+> **kernel launch**: telling the GPU to run one kernel, which is a small program. Almost every operator that computes or
+> copies something is one launch, and a launch costs a few microseconds of CPU time, no matter how little work the
+> kernel does.
+
+The table below counts only such operators. A slice or a transposed tensor on the same memory needs no launch.
 """
 
 # %% tags=["measured"]

@@ -8,7 +8,7 @@ again?**
 85 minutes · difficulty: medium · routes: ideas, kernels, serving · prerequisites: lesson 03 (blocks, slots) and
 lesson 05 (the packed batch)
 
-Lesson 03 did the bookkeeping for a cache in blocks, but stored nothing in them. Lesson 05 computed many requests in one
+Lesson 03 did the bookkeeping for a cache in blocks, but no model used it. Lesson 05 computed many requests in one
 packed row, but copied their caches in every step. This lesson combines the two. Keys and values go into the blocks and
 stay there, and attention finds them through the block table.
 """
@@ -99,7 +99,7 @@ Lesson 03 gave every token a fixed cache slot: block id × block size + offset. 
 cache slot.) If a pass wrote its new keys and values to their slots, and if attention could read from slots, nothing
 else would have to move.
 
-**Predict 06.a** How many times as much did lesson 05 copy in step 60 as there were new keys and values?
+**Predict 06.a** How many times as many keys and values did lesson 05 copy in step 60 as it computed?
 """
 
 # %%
@@ -403,8 +403,8 @@ for family in ("gpt2", "llama", "qwen2"):
 ## Break it
 
 A block table is a list. How much does its order matter to your attention? The next cell serves the six stories again.
-The cache is written as before, but each decode *reads* its blocks in the opposite order: first only those that are full,
-then all of them.
+The cache is written as before, but each decode *reads* its blocks in another order: in the first run its full blocks
+are reversed, in the second run all of them.
 
 **Guess first:** how many of the six answers change in each case?
 """
@@ -437,8 +437,9 @@ for how_many in (full_blocks, blocks_for):
 # %% [markdown]
 """
 Attention is a quotient of two sums over keys, and a sum doesn't care about their order. A key's position was added
-before it was stored, so any order of full blocks gives the same result. But `num_tokens` says how far the *last* block of
-the list is filled. If that isn't the block being filled, tokens are left out, and slots without a token are read.
+before it was stored, and a decode hides no keys. So any order of full blocks gives the same result, up to rounding. But
+`num_tokens` says how far the *last* block of the list is filled. If that isn't the block being filled, tokens are left
+out, and slots without a token are read.
 
 ## Measure
 
@@ -478,8 +479,8 @@ The last row was measured with the library's backend, which is faster than your 
 be fast on a CPU, the library's backend also gathers about 2,100 KiB a step, one layer at a time, and drops them again.
 Your attention gathers nothing. ("Further" counts both, and times your loop.)
 
-The slots of lesson 02 may still be the fastest row here: six prompts leave few passes to save. But they reserve 8,192
-KiB for four requests.
+Lesson 02's batch slots may still be the fastest here: with six prompts, a packed row saves few passes. But the batch
+slots reserve 8,192 KiB for four requests.
 
 ### The same memory
 
@@ -500,9 +501,9 @@ print(f"up to {together} requests at once; at most {most} of {in_slots} blocks i
 
 # %% [markdown]
 """
-Twelve, three times as many as in the slots: the limits of two rounds of stories are exactly 64 blocks. By the blocks
-*in use*, more would fit: four running requests used 1,649 KiB on average. But a request joins only if all blocks that
-it *may* need are left.
+Twelve, three times as many as in batch slots: the limits of two rounds of stories are exactly 64 blocks. By the blocks
+*in use*, more would fit: those of four requests were 1,649 KiB on average (the ledger's "cache reserved"). But a
+request joins only if all blocks that it *may* need are left.
 
 ### Longer contexts
 
@@ -937,7 +938,7 @@ def compared(batch):
 
 
 Table(
-    columns=["sequences", "query heads × blocks", "yours, ms", "gather, ms", "yours / gather"],
+    columns=["sequences", "layers × query heads × blocks", "yours, ms", "gather, ms", "yours / gather"],
     rows=[[str(count), *compared(make_batch(count))] for count in (4, 16)],
     caption=f"Attention in {NUM_LAYERS} layers",
 )

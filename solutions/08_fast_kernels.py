@@ -229,7 +229,7 @@ and one product of them gives all scores. The output is another product, of the 
 |---|---|
 | `tl.dot(a, b)` | the product of two tiles of the same dtype, in float32; in 16 bits it runs on tensor cores |
 | `tl.dot(a, b, acc)` | the same, added to `acc` |
-| `input_precision="ieee"` | to pass to both: without it, a GPU rounds the factors of a float32 product to 10 bits after the leading one |
+| `input_precision="ieee"` | to pass to both: without it, a GPU rounds the factors of a float32 product to 10 bits after the leading one (TF32) |
 | `tl.trans(a)` | `a` with its axes swapped |
 | `tl.full([N], float("-inf"), tl.float32)` | a tile with this value everywhere; what a loop updates starts as a tile, not as a scalar |
 
@@ -288,7 +288,7 @@ for keys_per_tile in (16, 32, 64):
     rows.append([f"yours, {keys_per_tile} keys per tile", *count(mine), f"{difference:.0e}"])
     if keys_per_tile == 16:
         reveal("08.f", 100 * (1 - count(mine)[3] / count(seven)[3]), unit="%")
-columns = ["kernel", "programs", "iterations", "bytes loaded", "iterations of the longest program", "largest difference"]
+columns = ["kernel", "programs", "iterations", "bytes of keys and values", "iterations of the longest program", "largest difference"]
 display(Table(columns, rows, caption=f"C, D and B, one layer; necessary: {necessary:,} bytes"))
 watch(mine.recording, ["KV head", "sequence"])
 
@@ -327,9 +327,9 @@ print(f"C, D and B: the same tokens as with PyTorch: {same}")
 > **warp**: 32 threads of a GPU that execute the same instruction together. A Triton program is run by several warps,
 > usually 4 or 8.
 
-You can look at what the compiler makes of your kernel, GPU or not. In bfloat16, each `tl.dot` becomes instructions with
-the name `mma.…m16n8k16`. With one of them, a warp multiplies a tile [16, 16] by a tile [16, 8], and adds the result to a
-third.
+A *thread* computes some of the elements of each tile. You can look at what the compiler makes of your kernel, GPU or
+not. In bfloat16, each `tl.dot` becomes instructions with the name `mma.…m16n8k16`. With one of them, a warp multiplies
+a tile [16, 16] by a tile [16, 8], and adds the result to a third.
 
 **Predict 08.g** A tile has 16 rows and 64 keys, and the head size is 128. Four warps share the two products of an
 iteration, scores and output. How many `mma` does each of them execute?
@@ -366,7 +366,7 @@ element and then sums, as lesson 07's does. For its 4 rows it takes about 2,000 
 16 keys, the scores are only two `mma` wide, too few for four warps, so some are computed twice: 12 `mma`, not 8.)
 
 **Break it:** in one of your products, convert both factors to `tl.float32`. Run your kernel's cell, skip its check, and
-run the table's cell. How many `mma` are left, and what has replaced them? Then undo it.
+run the table's cell. How many `mma` are left, and what has replaced them? Then undo it, and run both cells again.
 
 ## Which idea makes it fast?
 
@@ -386,7 +386,7 @@ program of 4 warps. How many registers of each thread would the products of one 
 predict("08.e", ...)
 
 # %%
-reveal("08.e", 4 * 64 * 128 // (4 * 32), unit="registers")
+reveal("08.e", 4 * 64 * 128 // (4 * 32), unit="registers for the products")
 ladder_provenance, ladder = recorded_ladder()
 steps = [next(steps for case, steps in ladder.items() if case.startswith(wanted.name)) for wanted in THREE.values()]
 keys_of = dict(zip(steps[0], (16, 16, 32, 64, 16, 64, 128)))  # per iteration, of the rungs up to Idea 3
@@ -402,11 +402,11 @@ Table(columns, rows, f"{ladder_provenance}. Registers of a thread: with 64 seque
 # %% [markdown]
 """
 **Idea 1 alone** makes one sequence slower, for a quarter of the bytes. Its programs still have 512 iterations, which
-is why 08.f says 0%. But an iteration doesn't take as long as before. It computes four rows: 3.1 µs instead of 1.8. The
-arithmetic that 32 processors shared is left to 8. With 64 sequences there are 512 programs, enough for all processors,
-and the kernel gets 1.8 times as fast.
+is why 08.f says 0%. But each iteration takes longer than before, 3.1 µs instead of 1.8, because it computes four rows.
+The arithmetic that 32 processors shared is left to 8. With 64 sequences there are 512 programs, enough for all
+processors, and the kernel gets 1.8 times as fast.
 
-**Idea 2 on top of it** brings little: with 32 keys, 64 sequences get 17% slower, and 256 get 13% faster. For one
+**Idea 2 on top of it** brings little: with 32 keys, 64 sequences take 17% more time, and 256 take 13% less. For one
 sequence an iteration takes 3.1, 6.0 and 12.3 µs with 16, 32 and 64 keys: about 190 ns per key, whatever the tile. There
 are fewer iterations, but each takes longer by about the same factor: this loop spends its time on the products and sums
 of each key, and little of it waiting for memory. And larger tiles have a price: with 32 keys a thread needs 255
@@ -415,8 +415,8 @@ products alone would fill 256, and registers are spilled.
 
 **Idea 3** computes the same products on tensor cores. With 64 keys, your kernel has about a ninth of the instructions
 of the loop of sums (see above), and its iteration takes about an eighth of the time. From 16 to 128 keys, an iteration
-grows only from 1.1 to 2.1 µs: what is left is mostly the wait, and a larger tile waits less often. *Now* Idea 2 pays,
-and no register is spilled.
+grows only from 1.1 to 2.1 µs: much of it, probably the wait for memory, doesn't depend on the number of keys, and
+larger tiles wait less often. *Now* Idea 2 pays, and no register is spilled.
 
 With 64 keys per tile, your kernel is 12 times as fast as lesson 07's for 64 sequences, and 22 times for 256: close to
 the time it takes to read the keys and values. For one sequence it's 4 times as fast, and takes 29 times as long as
@@ -442,8 +442,9 @@ predict("08.c", ...)
 
 # %% [markdown]
 """
-Here are the lines that change, from the kernel of Build 2 to `decode_splits_kernel`. `merge_kernel` merges the partial
-results ("Further" has it as an exercise).
+Here are the lines that change, from the kernel of Build 2 to `decode_splits_kernel`. Each program stores its own
+attention and the *log-sum-exp* of its scores (`lse`): maximum + log₂ of the sum. That gives each split its weight in
+`merge_kernel`, which merges the partial results ("Further" has it as an exercise).
 """
 
 # %%
@@ -471,7 +472,7 @@ added |= {"2: 128 keys per tile": "Ideas 1 to 3, 128 keys per tile", "4: splits 
 rungs = [SEVEN, *added.values()]
 pairs = zip([*added, "all four"], [*rungs[:-1], SEVEN], [*rungs[1:], LIBRARY])
 rows = [[idea, *(f"{case[before]['us'] / case[after]['us']:.1f}" for case in steps)] for idea, before, after in pairs]
-display(Table(["idea added", *THREE], rows, f"Times as fast as without it. {ladder_provenance}"))
+display(Table(["idea added", *THREE], rows, f"Times as fast as without it, {ladder_provenance}"))
 
 # %% [markdown]
 """
@@ -480,8 +481,8 @@ programs with 4 iterations each, and takes 18 µs instead of 132. If its iterati
 would make 8 µs. The other 10 are slower iterations, starting, storing and merging: the recording doesn't separate them.
 
 Compare with the order that you wrote down. For one sequence Idea 4 pays most, for many Idea 3. With 64 or 256 sequences
-there are enough programs anyway, so splits bring nothing. And an idea's gain depends on what is there already: Idea 2,
-worth 1.5 to 4.4 times here, brought little or nothing before Idea 3.
+there are enough programs anyway: splits bring nothing, or even cost time. And an idea's gain depends on what is there
+already: Idea 2, worth 1.5 to 4.4 times here, brought little or nothing before Idea 3.
 
 So why not smaller parts? Choose a size for a server that gets both batches, one sequence and 64. Write it down before
 you run the next cell: your kernel in parts of several sizes, timed on another GPU, an H100.
@@ -497,14 +498,14 @@ for size, us in one.items():
     times_64 = many.get(size, many["not split"])  # 2,048 keys or more per part: these sequences aren't split
     rows.append([size, 8 * count_of_parts, triton.cdiv(keys_per_part, 128), us, times_64, f"{times_64 / many['not split']:.2f}"])
 columns = ["keys per part", "programs, one sequence", "iterations of each", "one sequence, µs", "64 sequences, µs", "64: times as long as not split"]
-Table(columns, rows, f"128 keys per tile, or 64 in parts of 64. {splits_provenance}")
+Table(columns, rows, f"128 keys per tile, or 64 in parts of 64; {splits_provenance}")
 
 # %% [markdown]
 """
 Down to 512 keys, one sequence gets much faster. By then 128 programs keep nearly all processors busy, and smaller parts
 save at most 5% more. But splits cost time where they aren't needed: the 64 sequences have 512 programs anyway, and each
-part has to be started, stored, read again and merged. Parts of 512 keys take 7% longer, parts of 64 take 19% longer. The
-library's parts usually have at least 512 keys ("Further").
+part has to be started, stored, read again and merged. Parts of 512 keys take 7% longer, parts of 64 take 19% longer. No
+size is best for both, so the library chooses one for each batch, usually at least 512 keys ("Further").
 
 ## Measure
 

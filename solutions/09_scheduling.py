@@ -255,7 +255,8 @@ def all_steps(admission, max_tokens_of_r=2):
         stalled, free = ", ".join(s.id for s in output.stalled), len(scheduler.pool.free_queue)
         finished = scheduler.update(output, [5] * len(output.num_scheduled_tokens))
         rows.append([str(len(rows) + 1), tokens, stalled or "–", blocks, free, ", ".join(s.id for s in finished) or "–"])
-    return Table(["step", "tokens", "stalled", "blocks", "free blocks", "finished"], rows, caption=admission.__name__)
+    columns = ["step", "tokens", "stalled", "blocks", "free blocks", "finished"]
+    return Table(columns, rows, caption=f"{admission.__name__}, max_tokens of R: {max_tokens_of_r}")
 
 
 all_steps(conservative)
@@ -294,8 +295,8 @@ all_steps(optimistic, max_tokens_of_r=9)
 > blocks soon.
 
 A watermark only makes a deadlock less likely. With optimistic admission, only taking blocks back from a running
-sequence rules it out: lesson 10. Until then, `conservative` is the default. ("Further" has it as an exercise, and
-compares the two on 3,000 requests.)
+sequence rules it out: lesson 10. Until then, `conservative` is the default. ("Further" has it as exercise 09.2,
+and compares the two on 3,000 requests.)
 
 ## Build 2: the scheduler
 
@@ -335,7 +336,7 @@ from lessons_lib.scheduling.scheduler import Scheduler
 A scheduler decides *when* a token is computed, and must never change *which* token. The oracle is lesson 05's packed
 batch with whole prompts. Your scheduler serves a small random model with every second budget from 4 to 64, up to 4
 batch slots, and an arbitrary end token: once with `conservative`, which never stalls, and once with `optimistic` and a
-pool so small that sequences stall. (`serve_greedily` is the loop of the opening.)
+pool so small that some runs stall. (`serve_greedily` is the loop of the opening.)
 """
 
 # %%
@@ -366,8 +367,8 @@ there.
 """
 
 # %% tags=["measured"]
-ms = with_a_long_prompt(32)
-print(f"the longest step takes {max(ms) / median(ms):.1f} times as long as the median one")
+ms = with_a_long_prompt(32)[:40]
+print(f"your scheduler, at most 32 tokens: median step {median(ms):.0f} ms, longest {max(ms):.0f} ms")
 
 # %% [markdown]
 """
@@ -544,8 +545,8 @@ policy_scoreboard(ShortestWithAgeing(2), at_large, large)
 
 # %% [markdown]
 """
-Ordering by cost alone has 121%, and a better p99 than first come, first served: two requests with the same answer can
-differ by 500 prompt tokens. Its longest latency is 47 s, though. Your policy has to buy that back.
+Ordering by cost alone has 121%: two requests with the same answer can differ by 500 prompt tokens, which shortest job
+first ignores. But its longest latency is 47 s. Aging has to shorten that, at the price of some of the gain.
 
 Is your score below 40%? Most requests are short: prompt 24, answer 4. What does your `rank` add to the arrival time of
 such a request, and of one twice as long? How many seconds lie between them? A part that grows evenly up to 512 + 512
@@ -553,12 +554,12 @@ tells them apart by a few hundredths of `patience`, so among themselves they sta
 among short requests, and run the scoreboard again.
 
 Which patience would you choose? Suppose you promise your customers that no request takes longer than 5 s. Under first
-come, first served, the longest takes 3 s. **Guess first:** how much patience does that leave you? Here are four, on the
+come, first served, the longest takes 3 s. **Guess first:** how much patience does that leave you? Here are five, on the
 first 20,000 requests:
 """
 
 # %%
-for patience in (0.5, 2, 8, 32):
+for patience in (0.5, 2, 4, 8, 32):
     latency = spread(times_of(at_large(ShortestWithAgeing(patience), many[:20_000]), "latency"))
     verdict = "kept" if latency.worst <= 5 else "broken"
     seconds = f"mean {latency.mean:.2f} s, p99 {latency.p99:.2f} s, longest {latency.worst:.2f} s"
@@ -567,8 +568,8 @@ for patience in (0.5, 2, 8, 32):
 # %% [markdown]
 """
 The larger the patience, the more the policy may reorder. The mean falls; the p99 and the longest latency are what you
-pay for it. 5 − 3 = 2 s is a careful guess, and the list says whether your policy can afford more: the patience limits
-which requests may overtake, it isn't itself a wait.
+pay for it. 5 − 3 = 2 s is a careful guess: in the 2 s after a request, about 2 s of work arrive, and only some of it
+overtakes. The list says whether your policy can afford more.
 
 **Stretch (optional).** Keep the patience at 2 s, and raise the score further. The library's policy has 66%; 84% is
 possible.
@@ -579,7 +580,7 @@ possible.
 
 **Estimates are exact here.** "Further" makes them wrong.
 
-**There is only greedy decoding, and the loop is yours.** `serve_greedily` takes the likeliest token, and all its
+**The loop around the scheduler is too simple.** `serve_greedily` takes the likeliest token, and all its
 sequences have to be there at the start. In lesson 12 you'll build an engine that takes requests at any time.
 
 ## Quiz

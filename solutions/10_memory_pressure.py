@@ -236,8 +236,8 @@ to lose them:
 > prompt and answer alike.
 
 Here is a first try: out of the running sequences, into the queue, and the blocks back into the pool. The six stories go
-through the pool in which they deadlocked. (`PrefixCache` is a block pool with an ability that is turned off here, by
-`share_prefixes=False`; lesson 11 shows it.)
+through the pool in which they deadlocked. (`PrefixCache` is a block pool. Lesson 11 shows what `share_prefixes=False`
+turns off.)
 """
 
 # %%
@@ -278,15 +278,15 @@ Victims differ in three ways, and in any combination:
 - The step may have scheduled tokens of the victim already: `scheduler_output.num_scheduled_tokens` is a dict, sequence
   to tokens.
 - It runs, or it waits and has blocks all the same (lesson 11 has such sequences). Then it keeps its place in the queue.
-- `victim.swapped`, a list of blocks of another memory, is empty, or the victim's keys and values have been copied
-  there. Its blocks are taken all the same, but when it's admitted again it goes on where it was: nothing is computed
-  twice.
+- `victim.swapped`, a list of blocks of another memory, is empty, or the victim's keys and values are copied there
+  before the forward pass. Its blocks are taken all the same, but when it's admitted again it goes on where it was:
+  nothing is computed twice.
 
 Example: blocks of 4, none is free, first come, first served. A and B run, C and D wait. B has 5 prompt tokens and 4
 answer tokens, 8 of these 9 are computed, and the step has scheduled the ninth, and has taken a third block for it. Then
 A needs a block, and B is the victim. Afterwards A runs, the queue is B, C, D, three blocks are free, and the step
-computes nothing of B. When B is admitted again, with enough budget, that step computes all 9 tokens. (If B's keys and
-values had been copied to `victim.swapped`, it would compute 1.)
+computes nothing of B. When B is admitted again, with enough budget, that step computes all 9 tokens. (If `B.swapped`
+weren't empty, it would compute 1.)
 """
 
 # %% exercise="10.2"
@@ -296,7 +296,8 @@ from lessons_lib.scheduling.preemption import preempt_sequence
 
 # %% [markdown]
 """
-Here is the step of the prediction, with your two functions:
+The first try kept `num_computed_tokens`, so a sequence that came back read the keys of other sequences. Here is the
+step of the prediction, with your two functions:
 """
 
 # %%
@@ -320,9 +321,9 @@ need no blocks.
 A step that preempts a sequence doesn't admit any. One admitted now would take the blocks that have just been freed,
 and, under first come, first served, be the next victim.
 
-Now the six stories again, with your two functions, and with an audit of the pool after every step. The picture starts
-one step before the first preemption: go one step further, and look at the waiting queue and the victim's blocks. The
-colored part of a block shows how full it is.
+Now the six stories, with your two functions and an audit of the pool after every step. The picture starts one step
+before the first preemption: go one step further, and look at the waiting queue and the victim's blocks. The colored
+part of a block shows how full it is. (Cached and shared blocks come in lesson 11.)
 """
 
 # %%
@@ -356,7 +357,7 @@ print(f"{scheduler.num_preempted} preemptions; {computed_twice(recomputed, recom
 # %% [markdown]
 """
 About half as many steps as with conservative admission, no deadlock, and the answers match token for token. How does a
-victim come back? All its known tokens are prefilled, here in one step, since the step has room for them:
+victim come back? All its known tokens are prefilled, here in one step:
 """
 
 # %%
@@ -434,7 +435,8 @@ above, the shortest first: dicts with `tokens`, `bytes` (not needed), `swap_out_
 time of a step that computes these tokens and nothing else. Return a function `should_swap(scheduler, victim)` that a
 scheduler can call: it returns True if swapping adds less time than recomputing.
 
-- Every time is on the straight line through the first and the last measurement. The measured tokens fill their blocks.
+- Take all times from the straight lines through the first and the last measurement. The measured tokens fill their
+  blocks.
 - Swapping copies the blocks that hold computed tokens, out and in, and each block as a whole.
   `scheduler.pool.block_size` may be any size.
 - The victim comes back in a step that runs anyway.
@@ -478,9 +480,9 @@ per_token = (last["recompute_s"] - first["recompute_s"]) / (last["tokens"] - fir
 """
 ### Test it
 
-The break-even is a prediction: it's below the shortest row of the table. So we measured again, three times over and on
-another GPU, with shorter victims too. This recording has what the function can only estimate: how much longer a step
-that decodes 32 other sequences takes if it also computes the victim's tokens.
+The break-even is a prediction: it's below the shortest row of the table. So we measured again, three times, on another
+GPU, with shorter victims too. The table has what the function can only estimate: how much longer a step that decodes 32
+other sequences takes if it also computes the victim's tokens.
 
 **Guess first:** for which of the victims of 32, 64, 96, 256 and 512 tokens does your function choose the wrong way?
 """
@@ -509,8 +511,8 @@ runs. A few more tokens hardly make a decode step longer, because it reads all w
 that: it takes what a token adds from prefills of 128 and 8,192 tokens. From 128 to 192 tokens the runs overlap, so the
 table doesn't decide.
 
-**Choose two other lengths** for the lines, from the table or 2048 or 8192. With which two is your function right about
-all other lengths, whichever run it gets?
+**Choose two other lengths** for the lines, from the table or 2048 or 8192. Find two with which your function makes no
+wrong choice, whichever run it gets.
 """
 
 # %%
@@ -525,10 +527,10 @@ for run in runs:
 # %% [markdown]
 """
 With 128 and 8,192, three runs on the same GPU give 144, 80 and 80 tokens: what even the shortest swap takes differs
-from run to run. With 64 and 2,048, the function is right in each. In a prefill of 8,192 tokens, attention to earlier
-tokens makes each token dearer; and if the two lengths are close together, chance decides the slope. So measure near the
-lengths that you decide about, and more than once. But a wrong choice near the break-even costs little, here one or two
-milliseconds.
+from run to run. With 64 and 2,048, say, the function is right in each. In a prefill of 8,192 tokens, attention to
+earlier tokens makes each token dearer; and if the two lengths are close together, chance decides the slope. So measure
+near the lengths that you decide about, and more than once. But a wrong choice near the break-even costs little, here
+one or two milliseconds.
 
 ## Watermarks and thrashing
 
@@ -600,7 +602,7 @@ Table(
 
 # %% [markdown]
 """
-The first: neither remedy pays. A step reads 16 GB of weights whatever it computes, and by this recording costs as much
+The first: neither remedy pays. A step reads all weights whatever it computes, and by this recording costs as much
 as 258 tokens (somewhat fewer here, where contexts are shorter). The watermark saves 45 for each step that it adds, and
 running six at a time 19. On the machine of the last column, a step costs as much as 5 tokens, and the order is the
 opposite.
@@ -647,7 +649,7 @@ print("all blocks are free at the end:", all(len(scheduler.pool.free_queue) == s
 
 # %% [markdown]
 """
-So a scheduler can admit requests without knowing how long their answers will be, and still finish every one of them.
+So a scheduler can admit requests without knowing how long their answers will be, and still finish them all.
 
 ## What is still wrong
 
@@ -716,8 +718,8 @@ for method in (PreemptiveScheduler.preempt, PreemptiveScheduler.swap_out):
 """
 ### Was it right to ignore the base of a step?
 
-The recording has one more number: the time of a step that decodes 32 other sequences and computes the victim's tokens
-as well. Compare it with the same step without the victim:
+The first recording too has the time of a step that decodes 32 other sequences and computes the victim's tokens as
+well. Compare it with the same step without the victim:
 """
 
 # %%
@@ -804,7 +806,7 @@ def row_of_costs(block_size):
 Table(
     columns=["block size", "blocks", "swap, ms", "swap, bytes only, ms", "recompute, ms"],
     rows=[row_of_costs(block_size) for block_size in (1, 4, 16, 64, 256)],
-    caption="Bringing back a sequence of 1,024 tokens",
+    caption="Bringing back a sequence of 1,024 tokens, computed: each block takes 64 transfers",
 )
 
 # %% [markdown]

@@ -235,8 +235,8 @@ refuses a free block that has no hash, since it contains nothing to share. `forg
 
 - `match_prefix(block_hashes)`: `block_hashes` is a list of bytes, the hashes of the full blocks of a sequence, in
   order. Return the list of blocks with which the sequence can begin. Blocks after a gap are useless. Change nothing.
-- `is_writable(block)`, for a block in use: whether a sequence that uses it may write to it. No other sequence may ever
-  read what is written.
+- `is_writable(block)`, for a block in use: whether a sequence that uses it may write to it. A write must not change
+  what another sequence reads there, now or later.
 
 Example with six blocks. X allocates three and gets [0, 1, 2]; their hashes are a, b, c. X ends. Y begins with blocks
 whose hashes are a, b, z: `match_prefix([a, b, z])` returns [0, 1].
@@ -334,8 +334,8 @@ copy of the block, and writes there.
 ### What happens with a careless hash
 
 Tom's story and Lily's differ in their first block, and go on with the same second one. A careless hash covers the
-tokens of its own block and leaves out `parent`. Tom's story is served first, then the beginning of Lily's, then all of
-it.
+tokens of its own block and leaves out `parent`. Tom's story is served first, then the beginning of Lily's, which puts
+her first block into the cache, then all of it.
 
 **Guess first:** Lily's story now begins with her own first block, followed by Tom's second one. Does the careless hash
 give an error, gibberish, or a story? Words between » and « differ from the right answer.
@@ -343,18 +343,18 @@ give an error, gibberish, or a story? Words between » and « differ from the ri
 
 # %%
 texts = (
-    "Tom was a big brown dog. He lived in a house with a red door",
-    "Lily was a small white cat. She lived in a box with a blue roof",
-    " One day it began to rain. It rained and rained, and there",
+    "Tom was a big dog. He lived in a house with a red door.",
+    "Lily was a small cat. She lived in a box with a blue roof.",
+    " One day it began to rain. It rained and rained all day.",
 )
-tom, lily, rain = (tokenizer(text).input_ids[:BLOCK] for text in texts)
-then = tokenizer(" Then").input_ids
+tom, lily, rain = (tokenizer(text).input_ids for text in texts)  # one block each
+soon = tokenizer(" Soon").input_ids
 
 
 def answers_with(block_hash):
     pool, runner = PrefixCache(12, BLOCK), ModelRunner(model, 12, BLOCK)
     scheduler = PreemptiveScheduler(pool, max_num_seqs=1, max_num_batched_tokens=64, block_hash=block_hash)
-    sequences = [Sequence("one", prompt, 18, END) for prompt in (tom + rain + then, lily + then, lily + rain + then)]
+    sequences = [Sequence("one", prompt, 18, END) for prompt in (tom + rain + soon, lily + soon, lily + rain + soon)]
     for sequence in sequences:
         steps = serve_recorded(runner, scheduler, [sequence])
     return tokenizer.decode(sequences[0].output_ids), tokenizer.decode(sequences[2].output_ids), steps[0].hits["one"]
@@ -366,9 +366,9 @@ def careless_hash(parent, token_ids):
 
 toms, right, found = answers_with(block_hash)
 _, careless, careless_found = answers_with(careless_hash)
-print(f"Tom: {tokenizer.decode(tom + rain + then)}{toms}\n")
-print(f"Lily, your hash, {found} tokens found: {tokenizer.decode(lily + rain + then)}{right}\n")
-print(f"Lily, careless hash, {careless_found} tokens found: … Then {marked(right, careless)}")
+print(f"Tom: {tokenizer.decode(tom + rain + soon)}{toms}\n")
+print(f"Lily, your hash, {found} tokens found: {tokenizer.decode(lily + rain + soon)}{right}\n")
+print(f"Lily, careless hash, {careless_found} tokens found: … Soon {marked(right, careless)}")
 
 # %% [markdown]
 """
@@ -377,7 +377,7 @@ story goes on as his did. In a server, another user's prompt has changed your an
 
 ## Build 4: copy before a write
 
-A prompt that is entirely in the cache is one case. The other is a request for several samples of one prompt.
+So a prompt that is entirely in the cache needs a copy. So does a request for several samples of one prompt.
 
 > **fork**: creating a second sequence with all the tokens of an existing one. Both use the same blocks, including the
 > last one, which may not be full.
@@ -472,7 +472,7 @@ prompt are stored once. The fourth has room for the first tokens of the answer, 
 ## The six stories with a common beginning
 
 Four at a time, at most 64 tokens per step, and plenty of blocks. This run uses all that you've written. All six wait
-from the start; A's prompt and the beginning of B's fit into the first step. A sequence looks for cached blocks once,
+from the start; A's prompt and a few tokens of B's fit into the first step. A sequence looks for cached blocks once,
 when it is admitted. **Guess first:** which of the six find the common beginning in the cache?
 """
 
@@ -592,9 +592,9 @@ The time also tells a user whether the document was in the cache, so whether ano
 
 ## What is still wrong
 
-**Two equal prompts that are admitted in the same step are both computed.** A's and B's beginnings were. vLLM enters a
-block in its table as soon as it is scheduled, so B could share A's: each layer writes all new keys before it computes
-attention.
+**Two equal prompts that are admitted in the same step are both computed.** A's and B's beginnings were. vLLM gives a
+block its hash as soon as its tokens are scheduled, so there B shares A's blocks. That works, since each layer writes
+all new keys before it computes attention.
 
 **Every answer is the likeliest one, and comes all at once.** Samples of one prompt would all be the same, and nothing
 can be streamed, stopped or aborted. In lesson 12, we put all parts together into one engine that does all this.

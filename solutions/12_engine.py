@@ -5,7 +5,7 @@
 **We have a scheduler, a paged cache and a model. How do we turn them into an engine that takes requests and streams
 answers?**
 
-75 minutes · difficulty: medium · routes: serving · prerequisites: lesson 09 (the scheduler), lesson 10 (memory
+85 minutes · difficulty: medium · routes: serving · prerequisites: lesson 09 (the scheduler), lesson 10 (memory
 pressure) and lesson 11 (prefix sharing)
 
 An engine drives the parts, and adds what users expect: sampling, and answers that can be read while they grow, and
@@ -251,9 +251,9 @@ A and B draw the likelier token in three quarters of all cases. C is right, and 
 > The token with the smallest time wins, and is drawn. Each token wins with exactly its own probability.
 
 An exponential random number is `-log(1 - number)`. It has no memory: however long the race has lasted, the odds for the
-next moment are the probabilities. In B, the odds shift toward the likelier token, which can't be later than
-`1 / probability`. A `number` may not be 0: a token that is cut has the probability 0 and so an infinite time, while
-0 / 0 would be NaN. ("The race and the cuts" in "Further" says why each token wins with its own probability.)
+next moment are the probabilities. In B, no time exceeds `1 / probability`. The likelier token reaches its limit
+sooner, so the odds shift toward it. A `number` may not be 0: a token that is cut has the probability 0 and so an
+infinite time, while 0 / 0 would be NaN. ("The race and the cuts" in "Further" says why C is exact.)
 
 ### The same seed, the same text
 
@@ -338,8 +338,8 @@ different token is drawn: in float32 hardly ever, in bfloat16 now and then.
 
 A stream is a Python generator. When its reader asks for a token, it runs steps until there is one, and the steps serve
 all other requests too. A first version takes six lines. Here E's reader leaves after the second period, with 23 tokens;
-D was added before, and nothing reads it. **With a pencil first:** how many tokens does D have by then? And which of the
-two requests is still in the engine?
+D was added before, and nothing reads it. **With a pencil first:** how many tokens does D have by then? And which
+requests are still in the engine?
 """
 
 # %%
@@ -375,9 +375,9 @@ D has 23 as well: both prompts fit into the first step, and each step that E's r
 
 But E is still there. Its reader has gone, and every further step computes a token of E that nothing reads, in blocks
 that others need. **Mend it:** when the `for` loop is left, Python closes the generator, since nothing else refers to
-it. That raises `GeneratorExit` at its `yield`, and a `finally` still runs. Put the outer loop of `stream` into a `try`,
-and `engine.abort(request_id)` into its `finally`. (Once the request has ended, `abort` does nothing.) Run the cell
-again: E must be gone, and no block in use at the end. Then compare with the engine's own:
+it. That raises `GeneratorExit` at its `yield`, and a `finally` still runs. Where do `try`, `finally` and
+`engine.abort(request_id)` belong? (Once the request has ended, `abort` does nothing.) Run the cell again: E's reader
+must get the same tokens, E must be gone, and no block in use at the end. Then compare with the engine's own:
 """
 
 # %%
@@ -542,7 +542,7 @@ and before it is in a block table. No request is to blame, so none should end:
 > **recover**: after an interrupt, drop all blocks and put every unfinished sequence back in the queue, with the tokens
 > that it has. Everything else can be computed from those.
 
-"Interrupted anywhere" in "Further" interrupts 20 runs of your step, each at another line.
+"Interrupted anywhere" in "Further" interrupts 20 runs of an engine with your step, each at a line drawn at random.
 
 ## The engine, live
 
@@ -666,7 +666,7 @@ quiz("12")
 """
 ## Further (optional)
 
-What the lesson doesn't need. It isn't part of its 75 minutes.
+What the lesson doesn't need. It isn't part of its 85 minutes.
 """
 
 # %%
@@ -939,7 +939,8 @@ source once more, in a copy of its module's names, where `blocks_for` is your fu
 `lessons_lib/checks/linking.py`. The original stays as it is. `yours.parts` has a row for each exercise. The engine
 doesn't call `slot_mapping`, `add_block`, `attention_in_place` and `token_probabilities` itself: it computes slots and
 attention of many sequences at once, and draws without a sort. If one of them is yours, a function that calls it takes
-the place of the engine's own (`lessons_lib/checks/stand_ins.py`). That's slower, with lesson 06's several times.
+the place of the engine's own (`lessons_lib/checks/stand_ins.py`). That's slower, and several times slower with
+lesson 06's attention.
 
 Drawn tokens should be the reference engine's, too (with the caveat from "The same seed, the same text"):
 """
@@ -1061,9 +1062,10 @@ doesn't change the winner. So the engine doesn't even need the softmax.
 Why does each token win with its own probability? As long as no time has come, the chance that a token's time is the
 next one is proportional to its rate, which is its weight. So token i wins with the probability wᵢ / Σ wⱼ. That is the
 softmax, though no sum was computed. And with cuts? If the winner's rank is below `top_k`, and the tokens before
-it have less than `top_p`, then it would have won among the remaining tokens alone, too. Counting and adding up answers
-that, without an order. If the winner is cut, so is every token after it; the race is run again among those before it,
-with the same times. (With logarithms of everything, the race is called the *Gumbel-max trick*.)
+it have less than `top_p`, then it would have won among the remaining tokens alone, too. To find out, count the tokens
+that are likelier, and add up their probabilities; that needs no sort. If the winner is cut, so is every token after it;
+the race is run again among those before it, with the same times. (With logarithms of everything, the race is called the
+*Gumbel-max trick*.)
 
 `token_probabilities` sorts, and `draw`, a function of the library, lays the probabilities end to end: the row "sort and
 line" below. The engine's `choose_tokens` runs the race, and your own engine draws from your function. Here are the

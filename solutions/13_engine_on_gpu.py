@@ -84,12 +84,12 @@ Table(
 
 # %% [markdown]
 """
-In the first row nearly the whole step is launching. The second row runs the same kernels in at most 4.9 ms, so here
-the GPU computes for about a fifth of the step. With graphs, launching takes less than half a millisecond, and now the
-CPU waits for the GPU. The step is 4.6 times as fast, close to the factor of 5 (20 µs / 4 µs) that free launches would
-give. With overlap, the CPU works while the GPU computes. The last row is the whole engine, with requests, sampling
-parameters and metrics instead of a bare scheduler. Its CPU work takes 0.4 ms more, but the step is no longer: that time
-is hidden behind the GPU. From the first bar to the last, the engine became 12 times as fast.
+In the first row nearly the whole step is launching. The second row runs the same kernels in at most 4.9 ms, so in the
+first the GPU computes for about a fifth of the step. In the second, launching takes less than half a millisecond, and
+now the CPU waits for the GPU. The step is 4.6 times as fast, close to the factor of 5 (20 µs / 4 µs) that free launches
+would give. With overlap, the CPU works while the GPU computes. The last row is the whole engine, with requests,
+sampling parameters and metrics instead of a bare scheduler. Its CPU work takes 0.4 ms more, but the step takes the same
+time: the extra work is hidden behind the GPU. From the first bar to the last, the engine became 12 times as fast.
 
 (The CPU's times vary from run to run. In the third row even its work without launching takes longer, and compilation
 doesn't touch that.)
@@ -119,10 +119,10 @@ overlapped
 
 Lesson 08 introduced the term: a recording of GPU work that is replayed with a single launch. The engine captures one
 graph for each of its *captured batch sizes*. A graph has fixed shapes, so a step that consists of decodes only is
-padded to the next of these sizes. Steps with prompts have graphs of their own, for a few numbers of tokens ("Further").
+padded to the next of these sizes. Steps with prompts have graphs of their own, for a few token counts ("Further").
 
-> **null block**: a block of the cache that belongs to no sequence. Padding writes its keys and values there, and
-> nothing ever reads them.
+> **null block**: a block of the cache that belongs to no sequence. Padding writes its keys and values there, and no
+> real sequence reads them.
 """
 
 # %%
@@ -210,8 +210,9 @@ from lessons_lib.engine.cuda_graphs import GraphStore
 
 # %% [markdown]
 """
-On a GPU the store gets the `capture` below instead of `rerun`. It warms up, records the step in a graph, and returns
-what starts the graph and the tensor that it writes to:
+On a GPU the store gets the `capture` below instead of `rerun`. It runs the step twice to warm up (harmless: a replay
+writes the same values again), records it in a graph, and returns what starts the graph and the tensor that it writes
+to. All graphs share one memory pool, so an output is valid only until the next replay:
 """
 
 # %%
@@ -313,7 +314,7 @@ The second line is the GPU's half: `replace_placeholders` runs inside the graph.
 ## Steps that overlap
 
 Placeholders also make overlap possible. Scheduling the next step doesn't require knowing *which* token a sequence gets,
-only that it gets one. If that turns out to be the end token, one token too many is computed for that sequence, and
+only that it gets one. If it turns out to be the end token, one token too many is computed for that sequence, and
 thrown away. (A limit on the number of tokens wastes none: the CPU knows in advance which token is the last.) Its blocks
 are free by then, and the step in flight may still write to them. That does no harm: the GPU runs launches in order, so
 whatever the next owner writes comes later.
@@ -409,8 +410,8 @@ peeking.draw()
 # %% [markdown]
 """
 All of the overlap is lost: 10 × (20 + 15) = 350 ms, though your loop still launches before it reads. On a GPU an `if`
-on a tensor, `tolist()` and an index with a mask wait in the same way. Only a capture refuses them. Anywhere else they
-cost time without an error.
+on a tensor, `tolist()` and an index with a mask wait in the same way. A capture refuses them. Anywhere else they cost
+time without an error (unless you ask for one, with `torch.cuda.set_sync_debug_mode("error")`).
 
 ### Decide: what next?
 
@@ -441,8 +442,8 @@ becomes the limit again. On a larger model the kernels take longer, and the CPU 
 """
 ## Prove it
 
-All four ideas are in `GPUModelRunner` and `OverlappedSteps`. Here they run on the CPU, so no faster: nothing is
-compiled, and `rerun` replaces the capture. But the answers must be the same as when each request runs alone.
+All four ideas are in `GPUModelRunner` and `OverlappedSteps`. Here all but compilation run on the CPU, with `rerun` in
+place of the capture. That's no faster, but the answers must be the same as when each request runs alone.
 
 `patch` puts your two functions in the place of the library's, and the runner gets your store.
 """
@@ -798,7 +799,8 @@ print("operations of a decode step, each of which is a launch:", one_by_one.coun
 """
 Now 60 decode steps: 20 with four sequences and 20 with three, which are padded to four. Then all weights get new
 addresses, and 20 more steps have four sequences. A replay is one launch. A capture computes nothing, but the CPU goes
-through all operations of the step: it takes as long as launching them, so count it the same.
+through all operations of the step: it takes as long as launching them, so count it the same. (Leave out the runs that
+warm it up.)
 
 **13.e** By what factor does your store reduce the launches?
 """

@@ -123,8 +123,8 @@ reading.close()
 
 # %% [markdown]
 """
-C stands still: `engine.stream` takes a step only when its reader asks for a token. A thread for each client, with a
-lock around the engine, would be no better, for the same reason.
+C stands still: `engine.stream` takes a step only when its reader asks for a token. With a thread for each client, and
+a lock around the engine, readers would still set its pace: while all of them are busy, the engine rests.
 
 ## The idea: one owner, and a mailbox for each reader
 
@@ -446,8 +446,8 @@ else:
 
 # %% [markdown]
 """
-The first event names the role. The next ones have a *delta*, the text that is new; the last of them has a
-`finish_reason`. `[DONE]` says that the stream ended in order: the connection wasn't cut.
+Every event before `[DONE]` has a *delta*, what is new: first the role, then text. In the last one, `finish_reason` is
+no longer null. `[DONE]` says that the stream ended in order: the connection wasn't cut.
 
 The command works in your terminal too, until the next cell closes the server. So does OpenAI's client,
 `openai.OpenAI(base_url=mine.url + "/v1", api_key="none")`. In the next cell, two clients ask for a long answer, and
@@ -524,8 +524,8 @@ print(f"16 requests, all at once, take {burst} steps")
 > **open loop**: requests are sent at their times, whatever the server does. In a *closed loop*, each client waits for
 > its answer first, so a slow server gets fewer requests, and looks fine.
 
-Now an open loop: three times as many as the server can serve. 96 requests arrive, evenly spaced over twice as many
-steps. None is refused: they queue, first come, first served.
+Now an open loop: three times as many as the server can serve. 96 requests arrive, evenly spaced over twice
+the steps that the 16 took. None is refused: they queue, first come, first served.
 
 **14.a** How many steps does the last one wait for its first token?
 """
@@ -546,8 +546,9 @@ throughput looks fine. But the tokens come too late. Clients don't wait that lon
 
 > **goodput**: requests per second that were served within the promised times.
 
-The remedy is to refuse *at once* what can't be served in time, so that a client can ask elsewhere. `AdmissionControl`
-does it. (It can also limit the tokens of all prompts in flight: a few long ones hold up all others.)
+The remedy is to refuse *at once* what can't be served in time, with HTTP status 429, so that a client can ask
+elsewhere. `AdmissionControl` does it. (It can also limit the tokens of all prompts in flight: a few long ones hold up
+all others.)
 
 **Decide.** You promise each client the first token within 36 steps. How many requests may be in flight? If the limit
 is high, those that the server takes come too late. If it is low, more are refused: are fewer in time, too? Find the
@@ -583,13 +584,14 @@ line_chart(times, curves, xlabel="arrival, steps", ylabel="wait, steps", title=t
 # %% [markdown]
 """
 Four requests run at a time, and nearly together they begin and end: a round takes 16 steps. If 12 are in flight, the
-last one waits for two rounds, and then for its own first step. One more would have to wait for a part of the third
-round. So 12 is the largest limit that keeps the promise. With 16, most of those that are taken come too late. Without a
+last one waits for two rounds, and then for its own first step. One more would have to wait for most of a third round.
+So 12 is the largest limit that keeps the promise. With 16, most of those that are taken come too late. Without a
 limit, only the first 16 requests are in time, however long the overload goes on.
 
-Compare 4, 8 and 12: a longer queue serves four more requests, those that are in it when the arrivals end. During the
-overload, the next request is there almost at once when one ends, queue or not. A request beyond that adds to everyone's
-wait, and to nothing else. And the clients that are refused know at once.
+Compare 4, 8 and 12: a longer queue serves four more requests, those that are in it when the arrivals end. (Goodput
+divides by the steps of the arrivals only, so it can exceed what the server can serve.) During the overload, the next
+request is there almost at once when one ends, queue or not. A request beyond that adds to everyone's wait, and to
+nothing else.
 
 To measure another server: `python -m lessons_lib.serving.load --help`. It works with any OpenAI-compatible server.
 
@@ -947,7 +949,8 @@ processes: a tokenizer manager (with the HTTP server), a scheduler with the mode
 
 One Python process that writes an event for each token doesn't keep up with a GPU. So the server can have several
 (`--api-server-count`, the name in vLLM). Each has a front of its own, and the engine sends each front one message a
-step. Here are 256 streams of a model of half a billion parameters:
+step. Here are 256 streams of a model of half a billion parameters, as medians of several runs. (Those with eight
+processes spread widely, so their median says little about eight against four.)
 """
 
 # %%

@@ -8,9 +8,9 @@ model?**
 90 minutes · difficulty: hard · routes: serving · prerequisites: lesson 00 (a decode step reads all weights) and lesson
 14 (serving); lesson 15 for the comparison; lessons 08 and 13 for "Where do the milliseconds go?" in "Further"
 
-To run one model on two GPUs, you cut the matrices of every layer and add up the results of both halves. You build the
-cut, the sum, and a layer from both, until a whole model runs on them. At the end, you decide how eight GPUs should
-serve a model that doesn't fit on one. You need no GPU: the halves are processes or threads on your CPU.
+You build what one model on two GPUs needs: the cut through the matrices of a layer, the sum of what both halves
+compute, and a layer from both. At the end, you decide how eight GPUs should serve a model that doesn't fit on one. You
+need no GPU: the halves are threads or processes on your CPU.
 """
 
 # %%
@@ -119,9 +119,9 @@ for world_size in (2, 4):
 ## Two replicas, or one model on two GPUs?
 
 Suppose the model *does* fit on one GPU, and you have two. You can run two replicas, each with half of the requests. Or
-you can cut the model in two, and both GPUs work on all requests. Both ways were measured with the course's engine on
-two H100 GPUs, with 64 requests at a time, for a model with 8 billion parameters and 32 layers, and for one with 0.5
-billion and 24 layers. Which way decodes faster? Here are the steps of *one* GPU, and those of the replicas:
+you can cut the model in two, and both GPUs work on all requests. Which way decodes faster? Both were measured with the
+course's engine on two H100s, with 64 requests at a time, for a model with 8 billion parameters and 32 layers, and for
+one with 0.5 billion and 24 layers. Here are the steps of *one* GPU, and those of the replicas:
 """
 
 # %%
@@ -133,15 +133,14 @@ for name, shape in NAMES.items():
 
 # %% [markdown]
 """
-Take the 8 billion. The cut model has all 64 requests in one step. Estimate how long it takes, from the step of one GPU:
+Take the 8 billion. Estimate a step of the cut model, for all 64 requests, from the step of one GPU:
 
 - The layers have 7 of the 8 billion parameters, 14 GB in bfloat16. The 64 requests have 3.2 GB of keys and values.
 - An H100 reads up to 3,350 GB/s. Assume that everything else in a step takes as long as on one GPU.
-- A sum takes 7 µs. This is an assumption: the small model's steps give it, for a tensor of 2 KB ("Further" shows how).
-  Here a sum adds up 0.5 MB.
+- A sum takes 7 µs. This is an assumption, inferred from the small model's steps with one request ("Further" shows how).
+  There, a sum adds up 2 KB; here, 0.5 MB.
 
-Predict the ratio in decode steps: tokens per second of one model on two GPUs, divided by those of two replicas. Above
-1, the cut wins; below 1, the replicas do.
+Predict the ratio in decode steps: tokens per second of one model on two GPUs, divided by those of two replicas.
 
 **16.a** With 8 billion parameters? (5 % more or less is a hit.)
 """
@@ -158,7 +157,7 @@ With the pencil: each GPU reads half of 17.2 GB, which takes 2.57 ms less. The 6
 more. 10.97 ms become about 8.85. Measured: 8.84. A part of that agreement is luck, since neither assumption is exact.
 The replicas, which still read all weights, take 9.99 ms: 9.99 / 8.84 = 1.13.
 
-**16.c** With 0.5 billion? Its 24 layers have 0.36 billion parameters, and the 64 requests 0.3 GB of keys and values.
+**16.c** With 0.5 billion? The layers have 0.36 billion parameters, and the 64 requests 0.3 GB of keys and values.
 """
 
 # %%
@@ -170,10 +169,11 @@ two_gpus_table(two_gpus, NAMES)
 
 # %% [markdown]
 """
-Here the halves save 0.15 ms, and 48 sums cost 0.34 ms: 3.21 ms become 3.39 (measured: 3.33). 3.10 / 3.33 = 0.93. Two
-GPUs that share the small model are slower than *one*. A cut in two shortens a step only if reading half of the bytes
-takes longer than all the sums. To beat replicas, it must also make up for their smaller batches. (The last column is of
-the whole run, prompts included. There the cut gains only 6 % for the large model, and loses 19 % for the small one.)
+Here the halves save 0.15 ms, and 48 sums cost 0.34 ms: 3.21 ms become about 3.40 (measured: 3.33). 3.10 / 3.33 =
+0.93. Two GPUs that share the small model are slower than *one*. A cut in two shortens a step only if reading half of
+the bytes takes longer than all the sums. To beat replicas, it must also make up for their smaller batches. (The last
+column is of the whole run, prompts included: there the cut gains only 6 % for the large model, and loses 19 % for the
+small one.)
 """
 
 # %% [markdown]
@@ -228,8 +228,7 @@ sum (–: this worker need not know that part):
 | 2 | 100, 200, 300 | –, –, 333 | 111, 222, 333 |
 
 Take a pencil, and draw an arrow for each element that has to get from one worker to another: first those of the first
-step, then those of the second. However many numbers were added up in an element, it is one arrow. Through worker 0, the
-busiest worker sends 6 elements.
+step, then those of the second. A sum is one element, too, so it is one arrow.
 
 **16.b** How many elements does each worker send in both steps together, if all send equally many?
 """
@@ -267,8 +266,8 @@ reveal("16.b", max(worker.sent_bytes for worker in workers) // 4, unit="elements
 
 # %% [markdown]
 """
-Each part of the sum has two additions, so two elements arrive for each of three parts: six arrows, two from each
-worker. Then each finished part has to get to two other workers: six arrows again.
+For each of the three parts, two elements come from other workers: six arrows, two from each worker. Then each finished
+part has to get to two other workers: six arrows again.
 
 This is what *your* workers do, recorded: four workers, and a tensor of four parts. In the library's answer they form a
 *ring*: each worker sends only to the next one, so each part goes around once while it is added up, and then once more,
@@ -320,9 +319,8 @@ from lessons_lib.serving.cut_layer import cut_layer
 """
 ### All of it in a model
 
-Two workers cut every layer of a model of their own with your `cut_layer`, which calls your `cut_linear`, and add up
-with your `all_reduce`. Then they generate three stories. After that, they do the same without the sums: each goes on
-with its own part.
+Two workers, each with a model of its own, cut every layer with your functions and generate three stories. Then they do
+the same without the sums: each goes on with its own part. (You needn't read the cell.)
 
 **Guess first:** what does a worker generate without the sums? An error, gibberish, or a story? And do both generate the
 same?
@@ -362,9 +360,9 @@ Back to the model that doesn't fit on one GPU. It has 80 layers and 8 KV heads. 
 5,120 tokens, prompt and answer together, with 107 GB of keys and values. You can form groups of GPUs, and cut one
 replica of the model over each group: eight groups of 1, four of 2, two of 4, or one of 8.
 
-**Guess first:** which of these hold the model and all requests? And which of those decodes fastest? The next cell
-computes both from sizes alone. Reading is at full bandwidth, so its column is a lower bound. The sums are an
-assumption: the same 7 µs, and the bytes that each GPU sends at 450 GB/s, the data sheet's NVLink in one direction.
+**Guess first:** which of these hold the model and all requests? The next cell computes that, and a lower bound for the
+time of a step: reading at full bandwidth. For the sums it assumes 7 µs again, and the bytes that each GPU sends at 450
+GB/s, the data sheet's number for one direction of NVLink, the link between GPUs. (Read only its two functions.)
 """
 
 # %%
@@ -399,7 +397,7 @@ Table(
 """
 Each GPU has an eighth of the caches in any case, but groups of 2 don't have enough room for that next to the weights.
 Of the two setups that fit, the group of 8 wins clearly, if its sums hardly take longer than those of a group of 4. But
-in a ring of 8, a sum is 14 messages one after the other, and in a ring of 4 only 6.
+in a ring of 8, a sum is 14 messages one after the other; in a ring of 4, it is 6.
 
 **With a pencil:** how much longer may a sum take in the group of 8 than in the groups of 4, before both setups are as
 fast? Start from the third column: how large is the difference, and how many sums share it?
@@ -411,24 +409,22 @@ print(f"{lead:.1f} ms for {2 * layers} sums: {1000 * lead / (2 * layers):.0f} µ
 
 # %% [markdown]
 """
-If a message takes half of the 7 µs, eight more take 28 µs: in rings, the lead would be nearly gone. Engines avoid rings
-inside one host ("What production does", at the end). So one measurement decides: the time of a sum over your GPUs. If
-the eight are in two machines with a slow link between them, two groups of 4 may well win. And where both are nearly
-equal, two groups have an advantage that no step shows: if a GPU is lost, half of the streams go on.
+In a ring of two GPUs, a sum is two messages. If each takes half of the 7 µs, eight more take 28 µs: in rings, the lead
+would be nearly gone. Engines avoid rings inside one host ("What production does", at the end). So one measurement
+decides: the time of a sum over your GPUs. If the eight are in two machines with a slow link between them, two groups of
+4 may well win. And where both are nearly equal, two groups have an advantage that no step shows. If a process dies, all
+streams of its group are lost, since a group is one replica to the balancer of lesson 15. The other group goes on.
 """
 
 # %% [markdown]
 """
 ## What is still wrong
 
-**One lost process ends a parallel model.** If any of its processes dies, all its streams are lost: to the balancer of
-lesson 15, the group is one replica.
-
 **All wait for the slowest.** One slow GPU or link slows down every sum, and so every step.
 
 **The last matrix isn't cut.** Each process computes all logits itself. vLLM cuts it, and the embedding.
 
-**Between machines, links are slower** than inside one. There, pipeline parallelism is the usual choice.
+**Between machines, links are slow.** There, pipeline parallelism is the usual choice.
 
 ## Quiz
 """

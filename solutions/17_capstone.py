@@ -13,7 +13,7 @@ judges any engine by what it does.
 
 First you write an engine that is right, and race it. Then you make it faster, and the suite tells whether it's still
 right. Then you write a test that finds wrong engines, and find out what your engine gets wrong itself. An engine with
-batch slots and ragged packing is the project.
+batch slots (lesson 02) and ragged packing (05) is the project.
 """
 
 # %%
@@ -204,8 +204,8 @@ more than its share: the last of its tokens computes all others again.
 Now the race: your engine and the course's, in turns. Times compare only within one table.
 
 - *p99*: the time that 99 of 100 requests don't exceed. Of 16 requests, it is almost the longest.
-- *Memory at peak*: your engine must be ready to fill a whole context of 64 tokens for each request that runs. The
-  course's takes memory in blocks of 4 tokens, as it needs them (lesson 03).
+- *Memory at peak*: for your engine, slots. Once it has a cache, each may grow to a whole context of 64 tokens. The
+  course's takes blocks of 4 tokens, as it needs them (lesson 03).
 - *Lines of code*: the course's engine also samples, makes text and keeps metrics (lesson 12), shares prefixes (11) and
   preempts (10).
 """
@@ -236,7 +236,8 @@ compute 5, 1, 1 and 1 tokens. Everything else stays as it is. One engine serves 
 id may come again after its request has ended. If your `abort` is written, a request may also end by an abort, even
 while it runs. `DynamicCache` is that of lesson 00.
 
-Return the engine as in 17.1. The check counts the tokens of each step, and then does what 17.1's does.
+Return the engine as in 17.1. Both cells read the same file, so `make_engine` gets the cache, too. The check counts the
+tokens of each step, and then does what 17.1's does.
 """
 
 # %% exercise="17.7"
@@ -357,16 +358,16 @@ wanted = [f"{level}.{name}" for level, names in NAMES.items() for name in names]
 eight = dict(zip("ABCDEFGH", [item for level in LEVELS for item in level.items if item.name in wanted]))
 Table(
     columns=["", "item", "what must hold"],
-    rows=[[letter, item.name, item.sentence] for letter, item in eight.items()],
+    rows=[[letter, item.name, item.sentence.replace("`", "")] for letter, item in eight.items()],
 )
 
 # %% [markdown]
 """
-(In H, one pass of the model raises, and the suite goes on calling `step`.) **Decide** for each of the eight: does your
-engine with its cache keep it? Put the letters of those that it breaks into the next cell but one. Then guess for a
-whole level:
+(In H, one pass of the model raises, once before its layers and once after them, and the suite goes on calling `step`.)
+**Decide** for each of the eight: does your engine with its cache keep it? Put the letters of those that it breaks into
+the next cell but one. Then guess for a whole level:
 
-**17.e** `batches` has 16 items. How many of them does your engine keep, which serves one request at a time?
+**17.e** `batches` has 16 items. How many of them does your engine keep?
 """
 
 # %%
@@ -381,24 +382,27 @@ for letter, verdict in zip(eight, report.verdicts["eight"]):
     guess = "–" if BROKEN_ONES is None else SIGNS[BROKEN if letter in BROKEN_ONES else HELD]
     rows.append([letter, verdict.item.name, guess, SIGNS[verdict.status], verdict.reason])
 batches = judge(make_cached_engine, [level for level in LEVELS if level.name == "batches"])
-reveal("17.e", len(batches.held), "items")
+reveal("17.e", len(batches.held), "items of `batches`")
 Table(columns=["", "item", "your guess", "it is", "why"], rows=rows)
 
 # %% [markdown]
 """
-Most of `batches` says what a batch must *not* do: change an answer, lose a request, run too many. An engine without a
-batch can't do any of it. Only C and D ask for slots. G and H hold if `step` makes new lists, and changes nothing before
-the pass has returned.
+Most of `batches` says what a batch must *not* do: change an answer, lose a request, run too many. With one request at a
+time, that's easy. Only C and D ask for slots. G holds if lists are copied.
+
+H is harder than it looks. If the pass fails after its layers, the cache has the keys of its tokens. Tried again with the
+same cache, they're in it twice, and the answer is wrong. Does your engine keep a cache only once its pass has returned?
 
 E and F are the dangerous ones. If an empty prompt is taken, every step raises once it's that request's turn, and those
-behind it wait forever. **Mend both now**, unless your engine refuses them already: a few lines at the beginning of
-`add_request`, before anything is appended. Write them in `engine.py`, and run the cell again: it reads your file anew,
-and the rows turn to ✓. (`add_request` in `lessons_lib/conformance/examples/small_engine.py` has these lines.)
+behind it wait forever. If two requests have the same id, their tokens can't be told apart. **Mend both now**, unless
+your engine refuses them already: a few lines at the beginning of `add_request`, before anything is appended. Write them
+in `engine.py`, and run the cell again: if 17.7 has passed, it reads your file anew, and the rows turn to ✓.
+(`add_request` in `lessons_lib/conformance/examples/small_engine.py` has these lines.)
 
 ## What is still wrong
 
-**A suite finds what it looks for.** Passing is evidence, not proof: the course's own engine also serves random
-workloads for hours (`make soak`).
+**A suite finds what it looks for.** Passing is evidence, not proof. Until a reader of this lesson asked what happens if a
+pass fails *after* its layers, H failed passes only before them, and an engine with the flaw above held it.
 
 **Your engine serves one request at a time.** The project ends that.
 
