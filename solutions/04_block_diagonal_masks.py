@@ -553,9 +553,9 @@ What the lesson doesn't need. It isn't part of its 90 minutes.
 """
 ### Stretch: a fourth rule
 
-In some layers of Mistral, Gemma and gpt-oss, a token sees only the last few positions of its own sequence, so the layer
-reads a bounded number of keys, however long the sequence gets. Tokens farther back still have an effect: each position
-in the window has already seen its own window, one layer down.
+In some or all layers of Mistral, Gemma and gpt-oss, a token sees only the last few positions of its own sequence, so
+the layer reads a bounded number of keys, however long the sequence gets. Tokens farther back still have an effect: each
+position in the window has already seen its own window, one layer down.
 
 > **sliding window**: the rule that a query sees only the last W positions, its own included. In the configuration of a
 > Hugging Face model, W is `sliding_window`.

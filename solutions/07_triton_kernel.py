@@ -258,8 +258,8 @@ for name, own_query in (("C's query", query[C, 0].contiguous()), ("the opposite"
 # %% [markdown]
 """
 Slot 7 holds no token. Its key was loaded as zeros, so its score is 0: a score like any other. The softmax gives it a
-little weight, and for the opposite query, whose real scores are all far below 0, almost all of the weight. Which score
-would never be the maximum, and get no weight? Minus infinity: `tl.where(is_key, scores, float("-inf"))`.
+little weight, and for the opposite query, whose real scores are all below 0, most of the weight. Which score would
+never be the maximum, and get no weight? Minus infinity: `tl.where(is_key, scores, float("-inf"))`.
 
 | in a kernel | what it is |
 |---|---|
@@ -417,7 +417,8 @@ print(f"launches of your decode kernel: {len(launches)}, one per layer of each s
 A decode is memory-bound (lesson 00): at best, its time is the time it takes to read its bytes.
 
 > **achieved bandwidth**: the minimum number of bytes that a computation must read and write, divided by the time it
-> took. Compared with the bandwidth of a plain copy on the same GPU, it shows how much faster the kernel could be.
+> took. Compared with the bandwidth of plain reading or copying on the same GPU, it shows how much faster the kernel
+> could be.
 
 One sequence of 8,192 tokens, with 32 query heads over 8 KV heads of 128 elements in 16 bits, in blocks of 16, was timed
 on an H200, whose 132 *processors* run the programs:
