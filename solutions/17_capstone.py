@@ -390,8 +390,9 @@ Table(columns=["", "item", "your guess", "it is", "why"], rows=rows)
 Most of `batches` says what a batch must *not* do: change an answer, lose a request, run too many. With one request at a
 time, that's easy. Only C and D ask for slots. G holds if lists are copied.
 
-H is harder than it looks. If the pass fails after its layers, the cache has the keys of its tokens. Tried again with the
-same cache, they're in it twice, and the answer is wrong. Does your engine keep a cache only once its pass has returned?
+H is harder than it looks. If the pass fails after its layers, the cache has the keys of its tokens. If the pass is
+tried again with the same cache, they're in it twice, and the answer is wrong. Does your engine keep a cache only once
+its pass has returned?
 
 E and F are the dangerous ones. If an empty prompt is taken, every step raises once it's that request's turn, and those
 behind it wait forever. If two requests have the same id, their tokens can't be told apart. **Mend both now**, unless
@@ -401,8 +402,8 @@ in `engine.py`, and run the cell again: if 17.7 has passed, it reads your file a
 
 ## What is still wrong
 
-**A suite finds what it looks for.** Passing is evidence, not proof. Until a reader of this lesson asked what happens if a
-pass fails *after* its layers, H failed passes only before them, and an engine with the flaw above held it.
+**A suite finds what it looks for.** Passing is evidence, not proof. At first, H failed passes only before their layers,
+and an engine with the flaw above passed it. A reader of this lesson found that.
 
 **Your engine serves one request at a time.** The project ends that.
 

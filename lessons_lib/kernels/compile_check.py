@@ -126,8 +126,7 @@ def _copy_kernel(x):
 
 
 def _compiled(kernel, about, *args, down_to="", **kwargs) -> Refusal | str:
-    """The kernel in the intermediate language, or as the stage `down_to` of the compiler leaves it; or why the compiler
-    refuses it."""
+    """The kernel in the intermediate language, or as the compiler's stage `down_to` leaves it; or why it is refused."""
     # Imported here because they change between versions of Triton: if one is missing, `can_compile` returns False.
     from triton._C.libtriton import ir
     from triton.backends.compiler import GPUTarget
@@ -155,16 +154,23 @@ def _compiled(kernel, about, *args, down_to="", **kwargs) -> Refusal | str:
             module = source.make_ir(
                 target, options, backend.get_codegen_implementation(options), backend.get_module_map(), context
             )
-            stages: dict[str, Any] = {}
-            metadata = dict(options.__dict__)
-            backend.add_stages(stages, options, source.language)
-            for stage in list(stages)[: list(stages).index(down_to) + 1 if down_to else 0]:
-                module = stages[stage](module, metadata)
-            return str(module)
+            return str(_lowered(module, backend, options, source.language, down_to) if down_to else module)
         except CompilationError as error:
             return _refusal_of(error, JITFunction(about.fn).src)
         except RuntimeError as error:  # the module as a whole was refused
             return Refusal(str(error), "")
+
+
+def _lowered(module, backend, options, language, last: str):
+    """What the compiler's stages make of a module, up to the stage `last`."""
+    stages: dict[str, Any] = {}
+    backend.add_stages(stages, options, language)
+    metadata = dict(options.__dict__)
+    for name, stage in stages.items():
+        module = stage(module, metadata)
+        if name == last:
+            break
+    return module
 
 
 def _by_16(argument) -> bool:
