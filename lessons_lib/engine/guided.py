@@ -5,14 +5,19 @@ probability of 0. The parser is llguidance's, an optional dependency.
 """
 
 import json
+import time
+from collections import deque
 from collections.abc import Sequence as ListOf
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import numpy as np
 import torch
 
+from lessons_lib.engine.grammar_process import LIMITS, GrammarProcess
 from lessons_lib.engine.sampling_params import StructuredOutputsParams
 from lessons_lib.models.prompts import BadRequest
 
@@ -22,8 +27,59 @@ if TYPE_CHECKING:
 # Otherwise a model may write spaces and new lines between two parts until it has no tokens left.
 AS_PYTHON_WRITES_IT = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 
-# What the parser knows of a tokenizer takes a second to build.
-_vocabularies: "WeakKeyDictionary[Any, dict[int, Any]]" = WeakKeyDictionary()
+# CPU time that the masks of a completion may take: so much, and so much more for each of its tokens. A grammar that
+# can read the same text in many ways takes ever longer, and all requests of a step wait for it.
+MASK_SECONDS, MASK_SECONDS_PER_TOKEN = 0.25, 0.01
+
+
+class Vocabulary:
+    """What the parser knows of a tokenizer, which takes a second to build, and what it has compiled for it.
+
+    Attributes:
+        parsers: a llguidance.LLTokenizer.
+        process: compiles each grammar first.
+        grammars: those in use, and the newest ones, by their texts.
+    """
+
+    def __init__(self, tokenizer: "PreTrainedTokenizerBase", size: int):
+        # Tokens that only the model has, as padding of its last layer, are never allowed.
+        self.parsers = import_module("llguidance.hf").from_tokenizer(tokenizer, size)
+        backend: Any = tokenizer.backend_tokenizer
+        self.process = GrammarProcess([backend.to_str(), size, tokenizer.eos_token_id])
+        self.grammars: WeakValueDictionary[str, Grammar] = WeakValueDictionary()
+        self.newest: deque[Grammar] = deque(maxlen=32)
+
+    @classmethod
+    def of(cls, tokenizer: "PreTrainedTokenizerBase", size: int) -> "Vocabulary":
+        """The one of this tokenizer."""
+        sizes = _vocabularies.setdefault(tokenizer, {})
+        if size not in sizes:
+            sizes[size] = cls(tokenizer, size)
+        return sizes[size]
+
+    def grammar(self, text: str) -> "Grammar":
+        """Compile a grammar: in the other process, and if that survives it, here, where a thread that does so lets
+        others run.
+
+        Raises:
+            ValueError: it can't be compiled.
+        """
+        if (known := self.grammars.get(text)) is not None:
+            return known
+        if error := self.process.error_of(text):
+            raise ValueError(error)
+        llguidance = import_module("llguidance")
+        limits = llguidance.LLParserLimits(**LIMITS)
+        parser = llguidance.LLMatcher(self.parsers, text, log_level=0, limits=limits)
+        parser.compute_bitmask()  # the first one takes longest; copies of the parser have it
+        if parser.is_error():
+            raise ValueError(parser.get_error().strip())
+        grammar = self.grammars[text] = Grammar(parser)
+        self.newest.append(grammar)
+        return grammar
+
+
+_vocabularies: "WeakKeyDictionary[Any, dict[int, Vocabulary]]" = WeakKeyDictionary()
 
 
 class Grammar:
@@ -49,12 +105,16 @@ class Grammar:
                 "structured_outputs needs llguidance, which isn't installed. Run `pip install llguidance`."
             ) from error
         try:
-            first = llguidance.LLMatcher(_vocabulary(tokenizer, vocab_size), _compiled(llguidance.LLMatcher, rules))
+            return Vocabulary.of(tokenizer, vocab_size).grammar(_text(llguidance.LLMatcher, rules))
         except Exception as error:
             raise BadRequest(f"structured_outputs can't be used: {error}") from error
-        if first.is_error():
-            raise BadRequest(f"structured_outputs can't be used: {first.get_error().strip()}")
-        return cls(first)
+
+    @classmethod
+    def soon(
+        cls, rules: StructuredOutputsParams, tokenizer: "PreTrainedTokenizerBase", vocab_size: int
+    ) -> "Future[Grammar]":
+        """`of`, in a thread, for callers that have something else to do."""
+        return _compiling_thread().submit(cls.of, rules, tokenizer, vocab_size)
 
     def begin(self) -> "GrammarState":
         """A completion that has no tokens yet."""
@@ -68,6 +128,7 @@ class GrammarState:
         self.grammar = grammar
         # (parser, how many tokens it has seen). None while it reads, so that an interrupt there leads to a new parser.
         self._seen: tuple[Any, int] | None = None
+        self._seconds = 0.0
 
     def allowed(self, output_ids: ListOf[int], size: int) -> torch.Tensor:
         """Which tokens can follow a completion.
@@ -82,12 +143,19 @@ class GrammarState:
         Raises:
             ValueError: the completion doesn't match, or the parser has reached one of its limits.
         """
+        start = time.thread_time()
         parser, count = self._seen or (self.grammar.first.deep_copy(), 0)
         self._seen = None
         parser.consume_tokens(list(output_ids[count:]))
         bits = np.frombuffer(parser.compute_bitmask(), dtype=np.uint8)
         if parser.is_error():
             raise ValueError(f"structured_outputs: {parser.get_error().strip()}")
+        self._seconds += time.thread_time() - start
+        if self._seconds > (most := MASK_SECONDS + MASK_SECONDS_PER_TOKEN * len(output_ids)):
+            raise ValueError(
+                f"structured_outputs: the masks of {len(output_ids) + 1} tokens took {self._seconds:.2f} s; the limit "
+                f"is {most:.2f} s. Make the rules less ambiguous, or literal texts shorter."
+            )
         self._seen = parser, len(output_ids)
         allowed = torch.zeros(size, dtype=torch.bool)
         known = np.unpackbits(bits, bitorder="little")[:size]
@@ -95,21 +163,19 @@ class GrammarState:
         return allowed
 
 
-def _compiled(matcher: Any, rules: StructuredOutputsParams) -> Any:
+def _text(matcher: Any, rules: StructuredOutputsParams) -> str:
+    """The rules in the parser's own form."""
     if rules.json is not None:
-        return matcher.grammar_from_json_schema(rules.json, defaults=AS_PYTHON_WRITES_IT)
+        return str(matcher.grammar_from_json_schema(rules.json, defaults=AS_PYTHON_WRITES_IT))
     if rules.regex is not None:
-        return matcher.grammar_from_regex(rules.regex)
+        return str(matcher.grammar_from_regex(rules.regex))
     if rules.choice is not None:
-        return matcher.grammar_from_lark("start: " + " | ".join(json.dumps(text) for text in rules.choice))
+        return str(matcher.grammar_from_lark("start: " + " | ".join(json.dumps(text) for text in rules.choice)))
     if rules.grammar is not None:
-        return matcher.grammar_from_lark(rules.grammar)
-    return matcher.grammar_from_json_schema({"type": "object"}, defaults=AS_PYTHON_WRITES_IT)
+        return str(matcher.grammar_from_lark(rules.grammar))
+    return str(matcher.grammar_from_json_schema({"type": "object"}, defaults=AS_PYTHON_WRITES_IT))
 
 
-def _vocabulary(tokenizer: "PreTrainedTokenizerBase", vocab_size: int) -> Any:
-    sizes = _vocabularies.setdefault(tokenizer, {})
-    if vocab_size not in sizes:
-        # Tokens that only the model has, as padding of its last layer, are never allowed.
-        sizes[vocab_size] = import_module("llguidance.hf").from_tokenizer(tokenizer, vocab_size)
-    return sizes[vocab_size]
+@cache
+def _compiling_thread() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(1, thread_name_prefix="grammar")

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from json import loads
 from numbers import Integral, Real
 from typing import Any
 
@@ -14,6 +15,11 @@ from lessons_lib.models.prompts import BadRequest
 MAX_SEED = 2**128
 MAX_BIAS = 100.0  # as in OpenAI's API
 MAX_PENALTY = 2.0
+# Of structured outputs. What a grammar costs grows with its size: once to compile it, and in every step of the request.
+MAX_CHOICES = 1024
+MAX_CHARACTERS = {"choice": 32_768, "regex": 4_096, "grammar": 16_384, "json": 65_536}
+MAX_SCHEMA_VALUES = 8_192
+MAX_SCHEMA_DEPTH = 64
 
 
 class _Fields:
@@ -94,6 +100,52 @@ class StructuredOutputsParams(_Fields):
             self._strings("choice", "a list of strings that are not empty")
             self._must(bool(self.choice), "choice", "a list of one string or more")
         self._must(self.json_object in (None, True), "json_object", "True, or left out")
+        self._check_size(*given)
+
+    def _check_size(self, name: str) -> None:
+        """Refuse what would take long to compile, before anything is done with it."""
+        value, size = getattr(self, name), 0
+        if isinstance(value, str):
+            size = len(value)
+        elif name == "choice":
+            self._at_most(name, "strings", len(value), MAX_CHOICES)
+            size = sum(map(len, value))
+        elif name == "json":
+            size = self._size_of_schema(value)
+        if name in MAX_CHARACTERS:
+            self._at_most(name, "characters", size, MAX_CHARACTERS[name])
+        if name == "json" and isinstance(value, str):
+            try:
+                self._size_of_schema(loads(value))
+            except (ValueError, RecursionError) as error:
+                if isinstance(error, BadRequest):
+                    raise
+                raise BadRequest(f"structured_outputs can't be used: its json isn't JSON ({error}).") from error
+
+    def _size_of_schema(self, schema: Any) -> int:
+        """Characters of its names and texts. Counting ends with the limits, and doesn't recurse."""
+        left, size, count = [(schema, 1)], 0, 0
+        while left:
+            value, depth = left.pop()
+            count += 1
+            if isinstance(value, dict | list | tuple):
+                self._at_most("json", "levels", depth, MAX_SCHEMA_DEPTH)
+                self._at_most("json", "values", count + len(left) + len(value), MAX_SCHEMA_VALUES)
+                if isinstance(value, dict):
+                    size += sum(len(name) for name in value if isinstance(name, str))
+                    value = value.values()
+                left += [(each, depth + 1) for each in value]
+            elif isinstance(value, str):
+                size += len(value)
+        return size
+
+    @staticmethod
+    def _at_most(name: str, unit: str, count: int, most: int) -> None:
+        if count > most:
+            raise BadRequest(
+                f"structured_outputs has a {name} of {count} {unit}; the limit is {most}. Make it smaller, or divide "
+                "the task into several requests."
+            )
 
 
 @dataclass(frozen=True)

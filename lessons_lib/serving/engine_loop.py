@@ -6,7 +6,9 @@ through, so nothing has to be sorted after the step.
 
 import time
 from collections.abc import Callable, Iterable
+from concurrent.futures import Future, wait
 from dataclasses import replace
+from typing import Any
 
 from lessons_lib.engine.llm_engine import LLMEngine
 from lessons_lib.engine.outputs import NewToken, RequestOutput
@@ -16,6 +18,7 @@ from lessons_lib.serving.messages import (
     Accepted,
     AddRequest,
     Command,
+    Draining,
     EngineStatus,
     Event,
     NewTokens,
@@ -24,6 +27,7 @@ from lessons_lib.serving.messages import (
 )
 from lessons_lib.serving.stream_text import TextRules
 
+COMPILER_MILLISECONDS = 5  # between two looks at an idle engine's compiler
 METRICS_INTERVAL = 0.25  # seconds; a copy of all metrics takes about as long as serving a few tokens
 
 
@@ -33,11 +37,13 @@ class EngineLoop:
     Attributes:
         engine: an LLMEngine.
         open: ids of the requests that it has added, and that have not ended.
+        compiling: requests whose grammars are being compiled in another thread, which no step waits for.
     """
 
     def __init__(self, engine: LLMEngine, clock: Callable[[], float] = time.monotonic):
         self.engine, self.clock = engine, clock
         self.open: set[str] = set()
+        self.compiling: dict[str, tuple[AddRequest, Future[Any]]] = {}
         self._tokens: list[NewToken] = []
         self._next_metrics = clock()
 
@@ -54,12 +60,21 @@ class EngineLoop:
         the step as well."""
         events: list[Event] = []
         for command in commands:
-            events += self._add(command) if isinstance(command, AddRequest) else self._abort(command)
+            if not isinstance(command, AddRequest):
+                events += self._abort(command)
+            elif not self._compiles(command):
+                events += self._add(command)
+        for name, (command, grammar) in list(self.compiling.items()):
+            if grammar.done():
+                error = grammar.exception()
+                events += [Refused(name, _plain(error))] if error else self._add(command)  # which finds the grammar
+                del self.compiling[name]
         return events
 
     def step(self) -> list[Event]:
         """One step, if there is anything to do."""
         if not self.engine.has_unfinished():
+            wait([grammar for _, grammar in self.compiling.values()], COMPILER_MILLISECONDS / 1000)
             return self.end_lost()
         outputs = self.engine.step()
         return [*self.collect(outputs), self.status()]
@@ -101,6 +116,20 @@ class EngineLoop:
             except Exception:  # noqa: BLE001 - of an engine that has died; the others are still to be aborted
                 continue
         self.open.clear()
+        for _, grammar in self.compiling.values():
+            grammar.cancel()
+        self.compiling.clear()
+
+    def _compiles(self, command: AddRequest) -> bool:
+        """Begin to compile the grammar of a request. Returns whether it has one."""
+        rules = getattr(command.params, "structured_outputs", None)
+        if rules is None:
+            return False
+        from lessons_lib.engine.guided import Grammar  # only those who use it need it
+
+        soon = Grammar.soon(rules, self.engine.tokenizer, self.engine.vocab_size)
+        self.compiling[command.request_id] = command, soon
+        return True
 
     def _add(self, command: AddRequest) -> list[Event]:
         name, params, rules = command.request_id, command.params or SamplingParams(), None
@@ -111,13 +140,23 @@ class EngineLoop:
                 command.prompt, params, request_id=name, on_token=self._tokens.append, **command.options
             )
         except Exception as error:
-            return [Refused(name, error.with_traceback(None))]
+            return [Refused(name, _plain(error))]
         self.open.add(name)
         return [Accepted(name, len(self.engine.requests[name].prompt_ids), rules)]
 
     def _abort(self, command: AbortRequest) -> list[Event]:
+        if command.request_id in self.compiling:
+            _, grammar = self.compiling.pop(command.request_id)
+            grammar.cancel()
+            return [Refused(command.request_id, Draining("the request was aborted before it began."))]
         output = self.engine.abort(command.request_id) if command.request_id in self.open else None
         if output is None:
             return []
         self.open.remove(command.request_id)
         return [RequestEnded.of(output), self.status()]
+
+
+def _plain(error: BaseException) -> Exception:
+    """An error without what it holds on to."""
+    assert isinstance(error, Exception)
+    return error.with_traceback(None)

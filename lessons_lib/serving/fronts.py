@@ -14,7 +14,7 @@ from typing import Any
 import zmq
 
 from lessons_lib.engine.llm_engine import LLMEngine
-from lessons_lib.serving.engine_loop import EngineLoop
+from lessons_lib.serving.engine_loop import COMPILER_MILLISECONDS, EngineLoop
 from lessons_lib.serving.messages import (
     EngineInfo,
     EngineReady,
@@ -76,7 +76,8 @@ class Fronts:
         Args:
             wait: for the first one.
         """
-        readable = dict(self._poller.poll(None if wait else 0))
+        is_compiling = any(side.loop.compiling for side in self.sides.values())
+        readable = dict(self._poller.poll((COMPILER_MILLISECONDS if is_compiling else None) if wait else 0))
         arrived: Commands = []
         for number, side in self.sides.items():
             if side.socket in readable:
@@ -105,6 +106,9 @@ class Fronts:
     def step(self) -> None:
         """One step, if there is anything to do. Each front hears of its own requests; a front without any hears how the
         engine is doing now and then."""
+        for side in self.sides.values():
+            if side.loop.compiling:
+                side.send(side.loop.apply([]))  # adds those whose grammars are compiled
         if not self.engine.has_unfinished():
             for side in self.sides.values():
                 side.send(side.loop.end_lost())
