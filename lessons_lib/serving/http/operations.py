@@ -60,7 +60,7 @@ def install(
     if whole is not None:
         metrics.answers = whole.answers(known_paths)
     # The last one is the outermost.
-    app.add_middleware(BodyLimit, max_body_bytes=settings.max_body_bytes)
+    app.add_middleware(BodyLimit, max_body_bytes=settings.max_body_bytes, max_values=settings.max_values)
     app.add_middleware(ApiKeys, api_keys=settings.api_keys)
     app.add_middleware(HostCheck, known_hosts=settings.known_hosts)
     app.add_middleware(SafeHeaders)

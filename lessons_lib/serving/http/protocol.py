@@ -8,11 +8,20 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_val
 from pydantic_core import PydanticCustomError
 
 from lessons_lib.engine.request_checks import MAX_N, MAX_NAME_CHARACTERS, MAX_STOP_CHARACTERS, MAX_TIER, MAX_VALUES
-from lessons_lib.engine.sampling_params import MAX_BIAS, MAX_PENALTY, SamplingParams, StructuredOutputsParams
+from lessons_lib.engine.sampling_params import (
+    MAX_BIAS,
+    MAX_CHOICES,
+    MAX_PENALTY,
+    SamplingParams,
+    StructuredOutputsParams,
+)
 from lessons_lib.models.prompts import BadRequest
 from lessons_lib.serving.http import errors
 
 MAX_PROMPTS = 1024  # of one request
+MAX_MESSAGES = 2048  # as in OpenAI's API
+MAX_METADATA = 16  # as in OpenAI's API
+MAX_FIELD_CHARACTERS = 100  # of a field's name that isn't known, in an error
 
 TokenId = Annotated[int, Field(ge=0)]
 TokenIdText = Annotated[str, Field(pattern=r"^[0-9]{1,19}$")]  # a key of a JSON object is a string
@@ -26,6 +35,20 @@ Int64 = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
 def null_only(names: dict[str, str]) -> dict[str, Any]:
     """The JSON schema of fields that aren't offered: clients may send null."""
     return {"properties": {name: {"type": "null", "description": f"Not offered: {why}"} for name, why in names.items()}}
+
+
+def fail_fast(schema: Any) -> Any:
+    """Let validation stop at the first wrong item of a list or dict: an answer tells one, and building 100,000 errors
+    takes seconds."""
+    if isinstance(schema, dict):
+        if schema.get("type") in ("list", "dict"):
+            schema["fail_fast"] = True
+        for each in schema.values():
+            fail_fast(each)
+    elif isinstance(schema, list | tuple):
+        for each in schema:
+            fail_fast(each)
+    return schema
 
 
 class Fields(BaseModel):
@@ -47,6 +70,23 @@ class Fields(BaseModel):
             if data.get(name) is not None:
                 raise PydanticCustomError("not_offered", "{field} isn't offered: {why}", {"field": name, "why": why})
         return {name: value for name, value in data.items() if name not in cls.not_offered}
+
+    @model_validator(mode="before")
+    @classmethod
+    def keep_one_unknown_field(cls, data: Any) -> Any:
+        """An error is about one field, so 100,000 that don't exist needn't be looked at."""
+        if not isinstance(data, dict):
+            return data
+        unknown = data.keys() - cls.not_offered.keys() - {each.alias or name for name, each in cls.model_fields.items()}
+        if not unknown:
+            return data
+        first = next(name for name in data if name in unknown)
+        known = {name: value for name, value in data.items() if name not in unknown}
+        return known | {first[:MAX_FIELD_CHARACTERS]: data[first]}
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: Any) -> Any:
+        return fail_fast(handler(source))
 
     @classmethod
     def __get_pydantic_json_schema__(cls, core_schema: Any, handler: Any) -> dict[str, Any]:
@@ -75,7 +115,7 @@ class StructuredOutputs(Fields):
 
     json_schema: str | dict[str, Any] | None = Field(None, alias="json")
     regex: str | None = None
-    choice: Annotated[list[StopString], Field(min_length=1)] | None = None
+    choice: Annotated[list[StopString], Field(min_length=1, max_length=MAX_CHOICES)] | None = None
     grammar: str | None = None
     json_object: Literal[True] | None = None
 
@@ -151,7 +191,7 @@ class SamplingFields(Fields):
     user: str | None = None
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
-    metadata: dict[str, str] | None = None
+    metadata: Annotated[dict[str, str], Field(max_length=MAX_METADATA)] | None = None
     service_tier: Literal["auto", "default"] | None = None
 
     top_k: Annotated[int, Field(ge=-1, le=2**31 - 1)] | None = None
@@ -306,7 +346,7 @@ class ChatFields(Fields):
         continue_final_message: whether the answer goes on with the last message instead.
     """
 
-    messages: Annotated[list[ChatMessage], Field(min_length=1)]
+    messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES)]
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
 

@@ -80,6 +80,11 @@ class ServerSettings:
                 )
 
     @property
+    def max_values(self) -> int:
+        """The most values that the JSON of a body may have: token ids of prompts, and some more."""
+        return self.max_prompt_tokens + 2**14
+
+    @property
     def is_local(self) -> bool:
         """Whether only programs on this machine can connect."""
         if self.host == "localhost":

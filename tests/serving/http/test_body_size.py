@@ -1,0 +1,136 @@
+"""What a body may contain is bounded before it is parsed, and errors are about one value, however many are wrong."""
+
+import json
+
+import pytest
+from pydantic import ValidationError
+
+from lessons_lib.serving.http.protocol import (
+    MAX_MESSAGES,
+    MAX_METADATA,
+    MAX_PROMPTS,
+    ChatRequest,
+    CompletionRequest,
+    DetokenizeRequest,
+    Fields,
+)
+from lessons_lib.serving.http.security import MAX_OBJECTS, more_values_than
+
+MANY = 20_000
+MESSAGE = {"role": "user", "content": "x"}
+
+
+def num_values(value):
+    if isinstance(value, dict):
+        return 1 + sum(map(num_values, value.values()))
+    return 1 + sum(map(num_values, value)) if isinstance(value, list) else 1
+
+
+VALUES = [
+    {"prompt": [1] * 50},
+    {"prompt": [[1, 2]] * 20},
+    {"a": {"b": {"c": ["x"] * 30}}},
+    {"prompt": ['\\", [{,', '\\\\"', "[,{", "\\"] * 10},
+    {'\\"[,{': 1, "prompt": ["a,b,c"] * 40},
+]
+
+
+@pytest.mark.parametrize("value", VALUES, ids=str)
+@pytest.mark.parametrize("indent", [None, 1])
+def test_values_outside_texts_are_counted(value, indent):
+    body, count = json.dumps(value, indent=indent).encode(), num_values(value)
+    assert more_values_than(count, body) is None
+    told = more_values_than(count - 1, body)
+    assert f"has {count} values; the limit is {count - 1}" in told or f"more than {count - 1} values" in told
+
+
+def test_what_is_in_a_text_counts_for_nothing():
+    assert more_values_than(10, json.dumps({"prompt": '[{,"' * 10_000}).encode()) is None
+    told = "the body has more than 10 values; send fewer in a request."
+    assert more_values_than(10, b"[" + b'"x",' * 100) == told
+
+
+def test_objects_have_a_limit_of_their_own():
+    body = json.dumps({"messages": [{}] * (MAX_OBJECTS - 1)}).encode()
+    assert more_values_than(10**6, body) is None
+    body = json.dumps({"messages": [{}] * MAX_OBJECTS}).encode()
+    assert f"has {MAX_OBJECTS + 1} objects; the limit is {MAX_OBJECTS}" in more_values_than(10**6, body)
+
+
+def errors_of(kind, body):
+    with pytest.raises(ValidationError) as caught:
+        kind.model_validate(body)
+    return caught.value.errors()
+
+
+WRONG = [
+    (CompletionRequest, {"prompt": [-1] * MANY}),
+    (CompletionRequest, {"prompt": [[1], *[["x"]] * MANY]}),
+    (CompletionRequest, {"prompt": "x", "stop": [1] * MANY}),
+    (CompletionRequest, {"prompt": "x", "bad_words": [1] * MANY}),
+    (CompletionRequest, {"prompt": "x", "stop_token_ids": ["x"] * MANY}),
+    (CompletionRequest, {"prompt": "x", "allowed_token_ids": [-1] * MANY}),
+    (CompletionRequest, {"prompt": "x", "output_token_ids": [-1] * MANY}),
+    (CompletionRequest, {"prompt": "x", "logit_bias": {f"x{number}": {} for number in range(MANY)}}),
+    (CompletionRequest, {"prompt": "x", "metadata": {f"x{number}": 1 for number in range(MANY)}}),
+    (CompletionRequest, {"prompt": "x", "structured_outputs": {"choice": [1] * MANY}}),
+    (CompletionRequest, {"prompt": "x"} | {f"x{number}": 1 for number in range(MANY)}),
+    (CompletionRequest, {f"x{number}": 1 for number in range(MANY)}),
+    (ChatRequest, {"messages": [{}] * MANY}),
+    (ChatRequest, {"messages": [{"role": "user", "content": [1] * MANY}]}),
+    (ChatRequest, {"messages": [{"role": "user", "content": [{}] * MANY}]}),
+    (ChatRequest, {"messages": [MESSAGE | {f"x{number}": 1 for number in range(MANY)}]}),
+    (ChatRequest, {"messages": [MESSAGE], "modalities": ["audio"] * MANY}),
+    (DetokenizeRequest, {"tokens": ["x"] * MANY}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind, body", WRONG, ids=lambda value: str(value)[:50])
+def test_validation_stops_at_the_first_wrong_value(kind, body):
+    assert len(errors_of(kind, body)) <= 5
+
+
+AT_THE_LIMIT = [
+    (ChatRequest, lambda count: {"messages": [MESSAGE] * count}, MAX_MESSAGES),
+    (CompletionRequest, lambda count: {"prompt": ["x"] * count}, MAX_PROMPTS),
+    (CompletionRequest, lambda count: {"prompt": "x", "metadata": {str(i): "" for i in range(count)}}, MAX_METADATA),
+]
+
+
+@pytest.mark.parametrize("kind, body_of, limit", AT_THE_LIMIT)
+def test_a_field_may_have_so_many_values(kind, body_of, limit):
+    kind.model_validate(body_of(limit))
+    assert any(
+        error["type"] == "too_long" and str(limit) in error["msg"] for error in errors_of(kind, body_of(limit + 1))
+    )
+
+
+def test_one_unknown_field_is_told_and_the_known_ones_are_checked():
+    errors = errors_of(CompletionRequest, {"b" * 10**6: 1, "a": 2, "max_tokens": "x"})
+    assert {error["loc"][0] for error in errors} == {"b" * 100, "max_tokens", "prompt"}
+
+    class Small(Fields):
+        schema_: int
+
+    assert Small.model_validate({"schema_": 1}).schema_ == 1
+
+
+@pytest.mark.parametrize(
+    "path, body, code",
+    [
+        ("/v1/completions", {"prompt": [1] * 200_000}, "too_many_values"),
+        ("/v1/chat/completions", {"messages": [{}] * MANY}, "too_many_values"),
+        ("/detokenize", {"tokens": [1] * 200_000}, "too_many_values"),
+        ("/tokenize", {"prompt": "x", "k" * 10**6: 1}, None),
+        ("/v1/completions", {"prompt": "x", "structured_outputs": {"choice": ["x"] * 1025}}, None),
+        ("/v1/completions", {"prompt": "x", "structured_outputs": {"regex": "x" * 4097}}, None),
+        ("/v1/completions", {"prompt": "x", "structured_outputs": {"json": {"const": "x" * 65_537}}}, None),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_a_server_refuses_it_with_the_limit(http, path, body, code):
+    answer = http.post(path, json=body)
+    assert answer.status_code == 400
+    error = answer.json()["error"]
+    assert error["code"] == code and len(error["message"]) < 500 and error["message"].endswith((".", "?"))
+    assert "limit" in error["message"] or "at most" in error["message"] or "isn't a field" in error["message"]
