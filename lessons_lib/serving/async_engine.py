@@ -158,8 +158,11 @@ class AsyncEngine:
         error: why the engine is dead; None while it lives.
         is_draining: whether new requests are refused.
         is_stuck: whether a step hangs in the engine's thread, which can't be ended.
+        is_restarting: whether a new engine is starting in the place of one that has died. Only processes can be.
         num_heard: how many times the engine has said something.
     """
+
+    is_restarting = False
 
     def __init__(
         self,

@@ -40,6 +40,7 @@ from lessons_lib.serving.messages import (
 )
 from lessons_lib.serving.watchdog import STEP_TIMEOUT
 
+MAX_STARTS = 3  # in a row, of an engine that has died
 PATIENCE = 5.0  # seconds that a process gets to end by itself
 LONGEST_PATH = 100  # bytes; a Unix socket's path has 107 at most
 MakeEngine = Callable[[], LLMEngine] | str
@@ -49,10 +50,13 @@ class EngineProcess(AsyncEngine):
     """An engine in a process of its own, for the coroutines of one event loop. Used as AsyncEngine is.
 
     The process ends with the front, and also if the front's process is killed. It ignores Ctrl-C, which is meant for
-    the notebook. If it dies, all streams end with an error, and `error` says how. If a step hangs, it is killed.
+    the notebook. If it dies, all streams end with an error, and `error` says how. If a step hangs, it is killed. With
+    `restarts`, a new process follows one that has died, and requests are refused until its engine is ready. Which of
+    the requests was to blame isn't known, so none is begun again here; a balancer sends each to another replica.
 
     Attributes:
         process: a subprocess.Popen.
+        num_restarts: how many processes have followed another one.
         address: the ZeroMQ socket's.
     """
 
@@ -64,6 +68,7 @@ class EngineProcess(AsyncEngine):
         num_threads: int | None = None,
         transport: str | None = None,
         step_timeout: float | None = STEP_TIMEOUT,
+        restarts: bool = False,
     ):
         """
         Args:
@@ -73,6 +78,7 @@ class EngineProcess(AsyncEngine):
             transport: "ipc" or "tcp"; "ipc" wherever the system has it if not given.
             step_timeout: seconds after which a step that doesn't return counts as hung, and the process is killed.
                 None for no limit. Starting the engine may take any time.
+            restarts: whether an engine that has died is started again.
 
         Raises:
             ValueError: `make_engine` can't be sent to another process, there is no such transport, or `step_timeout`
@@ -81,15 +87,23 @@ class EngineProcess(AsyncEngine):
         if transport not in (None, "ipc", "tcp"):
             raise ValueError(f"transport is {transport!r}; it must be 'ipc', 'tcp' or None.")
         self._start_message = _start_message(make_engine, num_threads)
-        self._num_threads, self._transport = num_threads, transport
-        self._is_shut = False
+        self._num_threads, self._transport, self._restarts = num_threads, transport, restarts
         self._prepare(admission, step_timeout)
+
+    def _prepare(self, admission: AdmissionControl | None, step_timeout: float | None) -> None:
+        super()._prepare(admission, step_timeout)
+        self._is_shut, self.num_restarts = False, 0
+        self._restarting: asyncio.Task[bool] | None = None
 
     async def aclose(self) -> None:
         """Abort what is left, and end the process."""
+        self._is_closing = True
+        if self.is_restarting:
+            assert self._restarting is not None
+            self._restarting.cancel()
+            await asyncio.wait({self._restarting})
         if self._owner is None or self._is_shut:
             return
-        self._is_closing = True
         try:
             self._socket.send(CLOSE)
             with contextlib.suppress(asyncio.TimeoutError):
@@ -99,7 +113,7 @@ class EngineProcess(AsyncEngine):
 
     def give_up(self, reason: str) -> None:
         """A step hangs: kill the process, and end all streams."""
-        self._shut(f"{reason} Its process was killed: make a new one.")
+        self._shut(f"{reason} Its process was killed{'' if self._restarts else ': make a new one'}.")
 
     def let_join(self, number: int, address: str, secret: list[str]) -> None:
         """Let the engine serve one more front, a SharedEngine of another process. See FrontJoined."""
@@ -114,6 +128,34 @@ class EngineProcess(AsyncEngine):
         assert self._owner is not None
         await asyncio.wait({self._owner})
         return self.error or CLOSED
+
+    @property
+    def is_restarting(self) -> bool:
+        """Whether a new process is starting, because the last one has died."""
+        return self._restarting is not None and not self._restarting.done()
+
+    async def restarted(self) -> bool:
+        """Wait until a new engine is ready. Returns whether there is one."""
+        return self._restarting is not None and await asyncio.shield(self._restarting)
+
+    async def _restart(self, starts: int = MAX_STARTS) -> bool:
+        """Begin again with a new process. Returns whether its engine is ready."""
+        assert self._owner is not None
+        await asyncio.wait({self._owner})  # it shuts what it owns
+        for _ in range(starts):
+            self._is_shut = False
+            with contextlib.suppress(EngineDead):
+                await self._open()
+                self.error, self.num_restarts = None, self.num_restarts + 1
+                self._owner = asyncio.create_task(self._own())
+                self._watch_of_steps.start()
+                return True
+        return False
+
+    def _check_open(self) -> None:
+        if self.is_restarting:
+            raise EngineDead(f"the engine is being started again, for it has died: {self.error} Ask again soon.")
+        super()._check_open()
 
     async def _open(self) -> None:
         self._has_exited = asyncio.Event()
@@ -159,17 +201,19 @@ class EngineProcess(AsyncEngine):
         # It stays open: when this process has gone, however that happened, the other one reads its end.
         self.process.stdin.write(json.dumps([self.address, secret]).encode())
         self.process.stdin.flush()
-        threading.Thread(target=self._watch, name="engine-watcher", daemon=True).start()
+        threading.Thread(target=self._watch, args=(self.process,), name="engine-watcher", daemon=True).start()
         self._socket.send(self._start_message)
 
-    def _watch(self) -> None:
-        self.process.wait()
+    def _watch(self, process: "subprocess.Popen[bytes]") -> None:
+        process.wait()
         with contextlib.suppress(RuntimeError):  # the event loop is closed, and so is the front
-            self._event_loop.call_soon_threadsafe(self._note_exit)
+            self._event_loop.call_soon_threadsafe(self._note_exit, process)
 
-    def _note_exit(self) -> None:
+    def _note_exit(self, process: "subprocess.Popen[bytes] | None" = None) -> None:
+        if process is not None and process is not self.process:
+            return  # another one has followed it
         self._has_exited.set()
-        if self._owner is not None:
+        if self._owner is not None and not self.is_restarting:
             self._shut(self._exit_reason())
 
     def _exit_reason(self) -> str:
@@ -182,15 +226,16 @@ class EngineProcess(AsyncEngine):
 
     async def _wait_until_ready(self) -> None:
         exited = asyncio.ensure_future(self._has_exited.wait())
+        known, before = self._info, self.error  # of the process before, if there was one
         try:
-            while self._info is None:
+            while self._info is known:
                 message = asyncio.ensure_future(self._socket.recv())
                 await asyncio.wait({message, exited}, return_when=asyncio.FIRST_COMPLETED)
                 if message.done():
                     self._deliver(pickle.loads(message.result()))
                 else:
                     message.cancel()
-                if self.error is not None or exited.done():
+                if self.error != before or exited.done():
                     raise EngineDead(f"the engine didn't start: {self.error or self._exit_reason()}")
         finally:
             exited.cancel()
@@ -243,6 +288,8 @@ class EngineProcess(AsyncEngine):
         shutil.rmtree(self._folder, ignore_errors=True)
         if self._owner is not None:
             self._owner.cancel()
+        if self._restarts and self._owner is not None and not self._is_closing and not self.is_restarting:
+            self._restarting = asyncio.ensure_future(self._restart())
 
 
 def _start_message(make_engine: MakeEngine, num_threads: int | None) -> bytes:

@@ -19,7 +19,7 @@ class Draining(RuntimeError):
 
 
 class EngineDead(RuntimeError):
-    """The engine has stopped for good. Make a new one."""
+    """The engine has stopped. Make a new one, unless its front does."""
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """Lesson 14: a front of an engine that serves several. Another process has started the engine and will end it."""
 
+import asyncio
 from collections.abc import Callable
 
 from lessons_lib.models.prompts import BadRequest, shortened
@@ -37,8 +38,7 @@ class SharedEngine(EngineProcess):
             ValueError: `step_timeout` is not above 0.
         """
         self.number, self._join, self._end_engine = number, join, end_engine
-        self._transport, self._reason = transport, CLOSED
-        self._is_shut = False
+        self._transport, self._reason, self._restarts = transport, CLOSED, False
         self._prepare(admission, step_timeout)
 
     async def aclose(self) -> None:
@@ -56,6 +56,11 @@ class SharedEngine(EngineProcess):
         """The parent says that the engine is dead: end all streams."""
         self._reason = reason
         self._note_exit()
+
+    def rejoin(self) -> None:
+        """The parent says that there is a new engine: be a front of it."""
+        if not self._is_closing:
+            self._restarting = asyncio.ensure_future(self._restart(1))  # if it dies as well, the parent says so
 
     def _start(self, secret: list[str]) -> None:
         self._join(self.address, secret)

@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 import zmq
 from engine_cases import greedy
-from fronts import LIMIT, counting_engine, dying_engine, no_engine, read, stuck_engine, until
+from fronts import LIMIT, counting_engine, dying_engine, engine_once, no_engine, read, stuck_engine, until
 
 from lessons_lib.engine.outputs import NewToken
 from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.models.prompts import BadRequest
-from lessons_lib.serving.engine_process import EngineProcess
+from lessons_lib.serving.engine_process import MAX_STARTS, EngineProcess
 from lessons_lib.serving.messages import EngineDead, NewTokens
 
 
@@ -175,3 +175,47 @@ def test_tokens_are_sent_as_tuples():
     tokens = NewTokens([NewToken(f"request-{index}", 0, index, "x", None) for index in range(64)])
     message = pickle.dumps(tokens)
     assert pickle.loads(message) == tokens and len(message) < 64 * 40
+
+
+def test_an_engine_that_has_died_is_started_again():
+    async def story():
+        front = EngineProcess(stuck_engine, num_threads=1, restarts=True)
+        async with front:
+            folder, first = front._folder, front.process
+            streams = [await front.add([7, 7, 7], greedy(50, ignore_eos=True)) for _ in range(3)]
+            await anext(streams[0])
+            front.process.kill()
+            for stream in streams:
+                assert (await stream.end()).error == "EngineDead: the engine's process was killed by SIGKILL."
+            assert front.is_restarting and front.error and front.admission.num_requests == 0
+            with pytest.raises(EngineDead, match="is being started again, .* SIGKILL.* Ask again soon"):
+                await front.add([1])
+            assert await front.restarted()
+            assert front.error is None and front.num_restarts == 1 and front.process is not first
+            assert is_gone(first.pid) and not os.path.exists(folder)
+            assert (front.gauges.running, front.gauges.used_blocks) == (0, 0)
+            _, end = await read(await front.add([1], greedy(5, ignore_eos=True)))
+            assert end.completions[0].token_ids == [2, 3, 4, 5, 6]
+            second = front.process
+            front.give_up("EngineDead: the engine hangs.")
+            assert front.error == "EngineDead: the engine hangs. Its process was killed." and front.is_restarting
+        assert not front.is_restarting and is_gone(second.pid) and is_gone(front.process.pid)
+        assert not os.path.exists(front._folder)
+
+    run(story)
+
+
+def test_an_engine_that_cannot_be_started_again_stays_dead(tmp_path):
+    once = tmp_path / "once"
+
+    async def story():
+        async with EngineProcess(partial(engine_once, str(once)), num_threads=1, restarts=True) as front:
+            front.process.kill()
+            await front.wait_until_dead()
+            assert not await front.restarted() and not front.is_restarting and front.num_restarts == 0
+            assert len(once.read_text()) == 1 + MAX_STARTS
+            with pytest.raises(EngineDead, match="takes no requests any more"):
+                await front.add([1])
+        assert is_gone(front.process.pid)
+
+    run(story)

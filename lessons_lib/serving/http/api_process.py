@@ -64,6 +64,11 @@ class Serves:
 
 
 @dataclass(frozen=True)
+class EngineIsBack:
+    """After EngineDied: a new engine is ready."""
+
+
+@dataclass(frozen=True)
 class EngineHangs:
     """A step hasn't returned for too long: kill the engine."""
 
@@ -115,6 +120,8 @@ class ApiServer(Server):
             message = End()
         if isinstance(message, EngineDied):
             self.front.note_death(message.error)
+        elif isinstance(message, EngineIsBack):
+            self.front.rejoin()
         elif isinstance(message, End):
             self.end()
 

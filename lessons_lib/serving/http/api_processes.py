@@ -31,7 +31,7 @@ from typing import Any
 
 from lessons_lib.serving.async_engine import CLOSED
 from lessons_lib.serving.engine_process import PATIENCE, EngineProcess
-from lessons_lib.serving.http.api_process import End, EngineHangs, Joins, Serves, Start
+from lessons_lib.serving.http.api_process import End, EngineHangs, EngineIsBack, Joins, Serves, Start
 from lessons_lib.serving.http.board import Board
 from lessons_lib.serving.http.engine_recipe import EngineRecipe
 from lessons_lib.serving.http.server import (
@@ -225,12 +225,15 @@ class ManyServers:
             self.end()
 
     async def _pass_death_on(self) -> None:
-        """The engine's, to all API processes, which say so from then on."""
-        reason = await self.engine.wait_until_dead()
-        if reason != CLOSED:
+        """The engine's, to all API processes, which say so until there is a new one."""
+        is_alive = True
+        while is_alive and (reason := await self.engine.wait_until_dead()) != CLOSED:
             for each in self.processes:
                 each.tell(EngineDied(reason))
             self._news.set()
+            if is_alive := await self.engine.restarted():
+                for each in self.processes:
+                    each.tell(EngineIsBack())
 
     async def _accept(self, listening: socket.socket) -> None:
         """Hand out connections in turn."""
@@ -268,7 +271,7 @@ def serve_many(recipe: EngineRecipe, settings: ServerSettings, count: int, *, un
         starts = [Start(number, count, recipe, own) for number in range(1, count + 1)]
         if until_stdin_closes:
             end_with_stdin(settings)
-        engine = EngineProcess(recipe, step_timeout=settings.step_timeout)
+        engine = EngineProcess(recipe, step_timeout=settings.step_timeout, restarts=True)
         asyncio.run(ManyServers(engine, Board(count), starts, settings).serve(listening))
     finally:
         listening.close()

@@ -74,9 +74,14 @@ class Server(uvicorn.Server):
             self.force_exit = self.should_exit = True
 
     async def on_tick(self, counter: int) -> bool:
-        if self.front.error is not None and not self._is_dead_logged and not self.should_exit:
-            self._is_dead_logged = True
-            LOG.error("the engine is dead, /health says 503: %s. Start the server again.", self.front.error)
+        is_dead = self.front.error is not None
+        if is_dead != self._is_dead_logged and not self.should_exit:
+            self._is_dead_logged = is_dead
+            if is_dead:
+                remedy = "A new one is starting" if self.front.is_restarting else "Start the server again"
+                LOG.error("the engine is dead, /health says 503: %s. %s.", self.front.error, remedy)
+            else:
+                LOG.warning("a new engine serves")
         return await super().on_tick(counter)
 
     async def _drain(self) -> None:
@@ -142,7 +147,7 @@ def make_front(recipe: EngineRecipe, settings: ServerSettings, engine: str) -> A
         return AsyncEngine(recipe(), admission, step_timeout=settings.step_timeout)
     from lessons_lib.serving.engine_process import EngineProcess
 
-    return EngineProcess(recipe, admission, step_timeout=settings.step_timeout)
+    return EngineProcess(recipe, admission, step_timeout=settings.step_timeout, restarts=True)
 
 
 def make_app(front: AsyncEngine, recipe: EngineRecipe, settings: ServerSettings, whole: Whole | None = None) -> Any:

@@ -153,13 +153,21 @@ def test_a_server_of_several_processes_from_its_start_until_it_is_killed_bit_by_
         for client in idle[6:8]:
             status, body = client.get("/health")
             assert status == 503 and "killed by SIGKILL" in json.loads(body)["error"]
-            assert client.ask("/v1/completions", {"prompt": "Once"}).status == 503
+            answer = client.ask("/v1/completions", {"prompt": "Once"})
+            assert answer.status == 503 and "started again" in answer.read().decode()
+
+        # A new one is started, and all processes serve with it.
+        for client in idle[6:8]:
+            wait_until(lambda: client.get("/health")[0] == 200, 120)
+            assert text_of(client.stream("Once", 8))
+        (_, new) = children(server.process.pid)
+        assert new != engine and not is_running(engine)
 
         # A process of the API is killed: the server ends, says why, and nothing runs on.
         os.kill(apis[0], signal.SIGKILL)
         assert server.process.wait(60) == 1
         assert f"(process id {apis[0]}) was killed by SIGKILL" in server.log().splitlines()[-1]
-        assert not any(map(is_running, (*apis, engine)))
+        assert not any(map(is_running, (*apis, new)))
 
 
 @needs_linux

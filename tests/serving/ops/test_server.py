@@ -273,7 +273,7 @@ def is_running(pid):
 
 @pytest.mark.slow
 @pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="looks at processes as Linux shows them")
-def test_an_engine_that_is_killed_is_noticed_and_no_process_is_left():
+def test_an_engine_that_is_killed_is_noticed_and_started_again():
     arguments = ["--model", BUNDLED_MODEL, "--served-model-name", "m", "--api-key", "k", "--log-level", "warning"]
     with ServerProcess(*arguments, env={"OMP_NUM_THREADS": "1"}) as server:
         (engine,) = children(server.process.pid)
@@ -288,9 +288,14 @@ def test_an_engine_that_is_killed_is_noticed_and_no_process_is_left():
         assert status == 503 and "SIGKILL" in json.loads(body)["error"]
         refused = Connection(server).ask(body=SHORT, **own).answer()
         assert refused.status == 503
-        wait_until(lambda: "the engine is dead" in server.log())
+        wait_until(lambda: get(server, "/health")[0] == 200, 120)
+        wait_until(lambda: "the engine is dead" in server.log() and "a new engine serves" in server.log())
+        served = Connection(server).ask(body=SHORT, **own).answer()
+        assert served.status == 200 and text_of(served.read())
+        (new,) = children(server.process.pid)
+        assert new != engine and not is_running(engine)
     assert server.process.returncode == 0
-    assert not is_running(server.process.pid) and not is_running(engine)
+    assert not is_running(server.process.pid) and not is_running(new)
 
 
 def python_that(does, tmp_path, monkeypatch):
