@@ -5,6 +5,7 @@ probability of 0. The parser is llguidance's, an optional dependency.
 """
 
 import json
+import re
 from collections.abc import Sequence as ListOf
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import torch
 
-from lessons_lib.engine.sampling_params import StructuredOutputsParams
+from lessons_lib.engine.sampling_params import StructuredOutputsParams, told
 from lessons_lib.models.prompts import BadRequest
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ class Grammar:
         except Exception as error:
             raise BadRequest(f"structured_outputs can't be used: {error}") from error
         if first.is_error():
-            raise BadRequest(f"structured_outputs can't be used: {first.get_error().strip()}")
+            raise BadRequest(f"structured_outputs can't be used: {in_one_line(first.get_error())}")
         return cls(first)
 
     def begin(self) -> "GrammarState":
@@ -77,22 +78,28 @@ class GrammarState:
             size: of the vocabulary.
 
         Returns:
-            bool tensor [size], on the CPU. If the text is complete, the end token is among them.
-
-        Raises:
-            ValueError: the completion doesn't match, or the parser has reached one of its limits.
+            bool tensor [size], on the CPU. If the text is complete, the end token is among them. None is left if the
+            completion doesn't match, or if the parser has reached one of its limits.
         """
         parser, count = self._seen or (self.grammar.first.deep_copy(), 0)
         self._seen = None
         parser.consume_tokens(list(output_ids[count:]))
         bits = np.frombuffer(parser.compute_bitmask(), dtype=np.uint8)
-        if parser.is_error():
-            raise ValueError(f"structured_outputs: {parser.get_error().strip()}")
-        self._seen = parser, len(output_ids)
         allowed = torch.zeros(size, dtype=torch.bool)
+        self._seen = parser, len(output_ids)
+        if parser.is_error():
+            return allowed
         known = np.unpackbits(bits, bitorder="little")[:size]
         allowed[: len(known)] = torch.from_numpy(known.astype(np.bool_))
         return allowed
+
+
+def in_one_line(error: str) -> str:
+    """llguidance's message; of an invalid regex, what is wrong with it and where."""
+    found = re.search(r"regex parse error:\n    (.*)\n    ( *)\^+.*\nerror: (.*)", error)
+    if found:
+        return f"the regex {told(found[1])} is invalid at character {len(found[2]) + 1}: {found[3].strip()}."
+    return " ".join(error.split())
 
 
 def _compiled(matcher: Any, rules: StructuredOutputsParams) -> Any:
