@@ -81,6 +81,10 @@ class StructuredOutputsParams(_Fields):
     grammar: str | None = None
     json_object: bool | None = None
 
+    def _must(self, holds: bool, name: str, wanted: str) -> None:
+        if not holds:
+            raise BadRequest(f"structured_outputs.{name} is {told(getattr(self, name))}; it must be {wanted}.")
+
     def __post_init__(self) -> None:
         given = [name for name, value in vars(self).items() if value is not None]
         if len(given) != 1:
