@@ -127,6 +127,7 @@ class EngineProcess(AsyncEngine):
             self.address, secret = self._bind()
             self._start(secret)
             await self._wait_until_ready()
+            shutil.rmtree(self._folder, ignore_errors=True)  # both sides are connected; SIGKILL would leave it behind
         except BaseException:
             self._shut("EngineDead: the engine didn't start.")
             raise
