@@ -121,6 +121,12 @@ def test_a_wrong_value_says_what_to_do(arguments, words, capsys):
     assert words[0] in capsys.readouterr().err
 
 
+def test_a_gpu_that_is_not_there(monkeypatch, capsys):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert main(["--device", "cuda"]) == 2
+    assert "--device is 'cuda', and PyTorch finds no GPU here" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     "arguments", [["--max-num-seqs", "many"], ["--max-num"], ["--nonsense"], ["--engine", "gpu"], ["x"]]
 )
