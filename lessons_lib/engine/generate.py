@@ -47,8 +47,9 @@ def generate(
     sequences = []
     for index, (prompt, own) in enumerate(zip(prompts, each)):
         checked = checked_params(engine, own)
-        logits_rules(engine, checked)
-        sequences.append(new_sequence(engine, f"prompt {index}", f"prompt {index}", prompt, checked))
+        sequence = new_sequence(engine, f"prompt {index}", f"prompt {index}", prompt, checked)
+        logits_rules(engine, checked, sequence)
+        sequences.append(sequence)
     unfinished: dict[EngineRequest, None] = {}
     try:
         with engine.lock:

@@ -5,6 +5,7 @@ probability of 0. The parser is llguidance's, an optional dependency.
 """
 
 import json
+import re
 import time
 from collections import deque
 from collections.abc import Sequence as ListOf
@@ -18,7 +19,7 @@ import numpy as np
 import torch
 
 from lessons_lib.engine.grammar_process import LIMITS, GrammarProcess
-from lessons_lib.engine.sampling_params import StructuredOutputsParams
+from lessons_lib.engine.sampling_params import StructuredOutputsParams, told
 from lessons_lib.models.prompts import BadRequest
 
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ class Grammar:
         try:
             return Vocabulary.of(tokenizer, vocab_size).grammar(_text(llguidance.LLMatcher, rules))
         except Exception as error:
-            raise BadRequest(f"structured_outputs can't be used: {error}") from error
+            raise BadRequest(f"structured_outputs can't be used: {in_one_line(str(error))}") from error
 
     @classmethod
     def soon(
@@ -138,29 +139,30 @@ class GrammarState:
             size: of the vocabulary.
 
         Returns:
-            bool tensor [size], on the CPU. If the text is complete, the end token is among them.
-
-        Raises:
-            ValueError: the completion doesn't match, or the parser has reached one of its limits.
+            bool tensor [size], on the CPU. If the text is complete, the end token is among them. None is left if the
+            completion doesn't match, or if the parser has reached one of its limits or takes too long.
         """
         start = time.thread_time()
         parser, count = self._seen or (self.grammar.first.deep_copy(), 0)
         self._seen = None
         parser.consume_tokens(list(output_ids[count:]))
         bits = np.frombuffer(parser.compute_bitmask(), dtype=np.uint8)
-        if parser.is_error():
-            raise ValueError(f"structured_outputs: {parser.get_error().strip()}")
         self._seconds += time.thread_time() - start
-        if self._seconds > (most := MASK_SECONDS + MASK_SECONDS_PER_TOKEN * len(output_ids)):
-            raise ValueError(
-                f"structured_outputs: the masks of {len(output_ids) + 1} tokens took {self._seconds:.2f} s; the limit "
-                f"is {most:.2f} s. Make the rules less ambiguous, or literal texts shorter."
-            )
-        self._seen = parser, len(output_ids)
         allowed = torch.zeros(size, dtype=torch.bool)
+        self._seen = parser, len(output_ids)
+        if parser.is_error() or self._seconds > MASK_SECONDS + MASK_SECONDS_PER_TOKEN * len(output_ids):
+            return allowed
         known = np.unpackbits(bits, bitorder="little")[:size]
         allowed[: len(known)] = torch.from_numpy(known.astype(np.bool_))
         return allowed
+
+
+def in_one_line(error: str) -> str:
+    """llguidance's message; of an invalid regex, what is wrong with it and where."""
+    found = re.search(r"regex parse error:\n    (.*)\n    ( *)\^+.*\nerror: (.*)", error)
+    if found:
+        return f"the regex {told(found[1])} is invalid at character {len(found[2]) + 1}: {found[3].strip()}."
+    return " ".join(error.split())
 
 
 def _text(matcher: Any, rules: StructuredOutputsParams) -> str:

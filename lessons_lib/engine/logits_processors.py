@@ -5,7 +5,7 @@ preempted, or is one of several completions of a prompt, needs nothing special.
 """
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from collections.abc import Sequence as ListOf
 from dataclasses import dataclass, field
 from inspect import Parameter, signature
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from lessons_lib.engine.guided import Grammar, GrammarState
 
 NEVER = float("-inf")
+NO_TOKEN_ALLOWED = -2
 
 
 class NoTokenAllowed(RuntimeError):
@@ -82,6 +83,7 @@ class LogitsRules:
     Attributes:
         bad_words: each a list of tokens.
         grammar: what the text must look like, or None.
+        end_token: what ends a completion whose rules leave no other token; None if the tokenizer has none.
         takes_prompt: for each of `params.logits_processors`, whether it wants the prompt, too.
     """
 
@@ -89,6 +91,7 @@ class LogitsRules:
     bad_words: tuple[tuple[int, ...], ...] = ()
     grammar: "Grammar | None" = None
     takes_prompt: tuple[bool, ...] = ()
+    end_token: int | None = None
 
     @classmethod
     def of(cls, params: SamplingParams, tokenizer: "PreTrainedTokenizerBase", vocab_size: int) -> "LogitsRules | None":
@@ -112,11 +115,78 @@ class LogitsRules:
 
             grammar = Grammar.of(params.structured_outputs, tokenizer, vocab_size)
         takes_prompt = tuple(map(_takes_prompt, params.logits_processors))
-        return cls(params, tokens_of_bad_words(params.bad_words, tokenizer), grammar, takes_prompt)
+        bad_words, end_token = (
+            tokens_of_bad_words(params.bad_words, tokenizer),
+            getattr(tokenizer, "eos_token_id", None),
+        )
+        return cls(params, bad_words, grammar, takes_prompt, end_token)
+
+    def check(self, stop_token_ids: Collection[int], vocab_size: int) -> None:
+        """Refuse rules that can't hold together, as far as that shows before the run. Later, a completion whose rules
+        leave no token gets the end token, whatever they say.
+
+        Args:
+            stop_token_ids: what `min_tokens` keeps away.
+
+        Raises:
+            BadRequest: names the fields.
+        """
+        params = self.params
+        outputs = params.structured_outputs
+        if outputs and outputs.choice:
+            longest = max(len(text.encode("utf-8", "replace")) for text in outputs.choice)
+            if params.min_tokens > longest:  # no token is shorter than a byte
+                raise BadRequest(
+                    f"min_tokens is {params.min_tokens}, and structured_outputs.choice has no text of more than "
+                    f"{longest} bytes, so of more tokens; lower min_tokens."
+                )
+            if all(any(word.strip() in text for word in params.bad_words) for text in outputs.choice):
+                raise BadRequest(
+                    "bad_words contains a part of each text of structured_outputs.choice, so none can be written; "
+                    "leave out one of them."
+                )
+        begin: dict[str, torch.Tensor] = {}  # field -> which tokens it lets a completion begin with
+        if params.allowed_token_ids is not None:
+            begin["allowed_token_ids"] = mask_of(params.allowed_token_ids, vocab_size)
+        if banned := [word[0] for word in self.bad_words if len(word) == 1]:
+            begin["bad_words"] = ~mask_of(banned, vocab_size)
+        if params.min_tokens:
+            name = "min_tokens and stop_token_ids" if params.stop_token_ids else "min_tokens"
+            begin[name] = ~mask_of(stop_token_ids, vocab_size)
+        if self.grammar:
+            texts = begin["structured_outputs"] = self.grammar.begin().allowed((), vocab_size)
+            if not (texts & ~mask_of([] if self.end_token is None else [self.end_token], vocab_size)).any():
+                raise BadRequest("structured_outputs matches no text, or only the empty one; correct the rule.")
+        if fields := guilty(begin):
+            raise BadRequest(f"{' and '.join(fields)} leave no token to begin with; loosen one of them.")
 
     def processor(self, sequence: Sequence) -> "LogitsProcessor":
         """The rules, for a completion that grows with a sequence."""
         return LogitsProcessor(self, sequence)
+
+
+def mask_of(token_ids: Collection[int], vocab_size: int) -> torch.Tensor:
+    """bool tensor [vocabulary]: whether a token is one of these."""
+    mask = torch.zeros(vocab_size, dtype=torch.bool)
+    mask[[token for token in token_ids if token < vocab_size]] = True
+    return mask
+
+
+def guilty(allowed: dict[str, torch.Tensor]) -> list[str]:
+    """The fewest fields that leave no token together; none if all of them leave one.
+
+    Args:
+        allowed: field -> mask of the tokens that it allows.
+    """
+    fields = list(allowed)
+    for name in [None, *allowed]:  # first all fields, then without each of them
+        others = [each for each in fields if each != name]
+        is_empty = bool(others) and not torch.stack([allowed[each] for each in others]).all(dim=0).any()
+        if name is None and not is_empty:
+            return []
+        if is_empty:
+            fields = others
+    return fields
 
 
 def tokens_of_bad_words(words: ListOf[str], tokenizer: "PreTrainedTokenizerBase") -> tuple[tuple[int, ...], ...]:
@@ -143,6 +213,16 @@ class LogitsProcessor:
 
     def __post_init__(self) -> None:
         self.grammar_state = self.rules.grammar.begin() if self.rules.grammar else None
+
+    @property
+    def end_token(self) -> int:
+        """What to choose where the rules leave no token: NO_TOKEN_ALLOWED if a rule has failed, or nothing can end the
+        completion."""
+        if self.error:
+            return NO_TOKEN_ALLOWED
+        if self.rules.end_token is not None:
+            return self.rules.end_token
+        return min(self.sequence.stop_token_ids, default=NO_TOKEN_ALLOWED)
 
     def __call__(self, logits: torch.Tensor, position: int) -> torch.Tensor:
         """Apply the rules, in vLLM's order: functions of the user's, allowed tokens, bad words, min_tokens, bias,

@@ -52,9 +52,16 @@ def new_sequence(
     return sequence
 
 
-def logits_rules(engine: "LLMEngine", params: SamplingParams) -> LogitsRules | None:
-    """The rules of a request in this model's tokens; see `LogitsRules.of`."""
-    return LogitsRules.of(params, engine.tokenizer, engine.vocab_size)
+def logits_rules(engine: "LLMEngine", params: SamplingParams, sequence: Sequence) -> LogitsRules | None:
+    """The rules of a request in this model's tokens.
+
+    Raises:
+        BadRequest: see `LogitsRules.of` and `LogitsRules.check`.
+    """
+    rules = LogitsRules.of(params, engine.tokenizer, engine.vocab_size)
+    if rules:
+        rules.check(sequence.stop_token_ids, engine.vocab_size)
+    return rules
 
 
 def new_request(
@@ -74,7 +81,7 @@ def new_request(
     sequence.prompt_logits = params.prompt_logprobs is not None
     sequence.arrival_time = now = engine.clock()
     params = engine.generation_defaults.applied_to(params, sequence.max_new_tokens)
-    rules = logits_rules(engine, params)
+    rules = logits_rules(engine, params, sequence)
     request = EngineRequest(sequence.id, list(sequence.prompt_ids), params, now, on_token, rules, awaited=awaited)
     seed = random.getrandbits(63) if params.seed is None else params.seed
     request.new_completion(sequence, seed, engine.tokenizer)

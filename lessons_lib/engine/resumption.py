@@ -43,9 +43,7 @@ def resume(engine: "LLMEngine", completion: "CompletionOutput", output_ids: List
             f"output_ids has {len(output_ids)} tokens, and the completion ends with number {len(sequence.output_ids)} "
             f"of them, by {sequence.finish_reason!r}; nothing is left to generate."
         )
-    if completion.processor and completion.processor.grammar_state:
-        try:
-            completion.processor.grammar_state.allowed(sequence.output_ids, engine.vocab_size)
-        except ValueError as error:
-            raise BadRequest(f"output_ids don't match the request's grammar: {error}") from error
+    state = completion.processor and completion.processor.grammar_state
+    if state and not state.allowed(sequence.output_ids, engine.vocab_size).any():
+        raise BadRequest("output_ids don't match the request's structured_outputs; leave out one of them.")
     completion.num_offered = completion.num_passed_on = len(sequence.output_ids)

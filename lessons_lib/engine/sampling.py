@@ -8,12 +8,18 @@ from importlib.util import find_spec
 
 import torch
 
-from lessons_lib.engine.logits_processors import LogitsProcessor, NoTokenAllowed, process_logits
+from lessons_lib.engine.logits_processors import (
+    NEVER,
+    NO_TOKEN_ALLOWED,
+    LogitsProcessor,
+    NoTokenAllowed,
+    process_logits,
+    to_device,
+)
 from lessons_lib.engine.race import race, settings_table
 from lessons_lib.engine.sampling_params import SamplingParams as SamplingParams
 
 NO_TOKEN = -1
-NO_TOKEN_ALLOWED = -2
 
 Race = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor], None]
 
@@ -88,8 +94,8 @@ def choose_tokens(
         processors: of each sequence, None for those without rules; or () if none has any.
 
     Returns:
-        int64 tensor [N] on the device of the logits; NO_TOKEN where the logits are not finite numbers,
-        NO_TOKEN_ALLOWED where the rules of the sequence leave nothing.
+        int64 tensor [N] on the device of the logits; NO_TOKEN where the logits are not finite numbers. Where the rules
+        of a sequence leave nothing, its end token; NO_TOKEN_ALLOWED where it has none, or a rule has failed.
     """
     highest, tokens = logits.max(dim=-1)
     # NaN fails every comparison; `isfinite` would launch twice as many kernels.
@@ -106,6 +112,8 @@ def choose_tokens(
         race_on(logits.device)(logits, highest, table, tokens)
     if can_draw is not is_finite:
         tokens.masked_fill_(~can_draw, NO_TOKEN_ALLOWED)
+        ends = to_device([each.end_token if each else NO_TOKEN_ALLOWED for each in processors], logits)
+        torch.where(highest == NEVER, ends, tokens, out=tokens)
     return tokens.masked_fill_(~is_finite, NO_TOKEN)
 
 
@@ -114,7 +122,9 @@ def why_no_token(token: int, processor: LogitsProcessor | None) -> Exception:
     if processor and processor.error:
         return processor.error
     if token == NO_TOKEN_ALLOWED:
-        return NoTokenAllowed("the request's rules leave no token that may be drawn; loosen one of them.")
+        return NoTokenAllowed(
+            "the request's rules leave no token that may be drawn, and no end token; loosen one of them."
+        )
     return FloatingPointError("the model's logits are not finite numbers; check weights and dtype.")
 
 

@@ -1,5 +1,6 @@
 """Lesson 12: what a client may ask for besides the prompt. Names and meanings are vLLM's."""
 
+import json
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -86,6 +87,10 @@ class StructuredOutputsParams(_Fields):
     grammar: str | None = None
     json_object: bool | None = None
 
+    def _must(self, holds: bool, name: str, wanted: str) -> None:
+        if not holds:
+            raise BadRequest(f"structured_outputs.{name} is {told(getattr(self, name))}; it must be {wanted}.")
+
     def __post_init__(self) -> None:
         given = [name for name, value in vars(self).items() if value is not None]
         if len(given) != 1:
@@ -95,7 +100,15 @@ class StructuredOutputsParams(_Fields):
             )
         self._must(self.json is None or isinstance(self.json, (str, dict)), "json", "a JSON schema: a dict, or text")
         for name in ("regex", "grammar"):
-            self._must(getattr(self, name) is None or isinstance(getattr(self, name), str), name, "a string")
+            value = getattr(self, name)
+            self._must(value is None or (isinstance(value, str) and value != ""), name, "a string that is not empty")
+        for regex in [self.regex] if self.regex else patterns(self.json):
+            # llguidance would drop the backslash.
+            if (len(regex) - len(regex.rstrip("\\"))) % 2:
+                raise BadRequest(
+                    f"structured_outputs has the regex {told(regex)}, which ends with a backslash (character "
+                    f"{len(regex)}) that escapes nothing; double or remove it."
+                )
         if self.choice is not None:
             self._strings("choice", "a list of strings that are not empty")
             self._must(bool(self.choice), "choice", "a list of one string or more")
@@ -173,6 +186,7 @@ class SamplingParams(_Fields):
         allowed_token_ids: only these tokens may be drawn; None for all.
         bad_words: strings whose tokens the completion will not contain in a row, with or without a space in front.
         min_tokens: no stop token before the completion has this many tokens, and no stop string that ends in them.
+            A text that is complete by `structured_outputs` ends all the same.
         include_stop_str_in_output: the stop string, or the text of the stop token, is part of the text.
         detokenize: whether completions have a text at all.
         skip_special_tokens: leave special tokens, such as the end token, out of the text.
@@ -183,6 +197,9 @@ class SamplingParams(_Fields):
             token before all other rules; logits are float32 [vocabulary] and may be changed in place.
         structured_outputs: what the text must look like.
         best_of, typical_p: not offered; refused by name.
+
+    Rules that leave no token to begin with are refused when the request is added. If they leave none later, the
+    completion gets the end token: it has the text so far, and finish reason "stop" (with `ignore_eos`, it goes on).
 
     Raises:
         BadRequest: a value makes no sense.
@@ -333,6 +350,27 @@ class SamplingParams(_Fields):
             )
         if self.typical_p not in (None, 1):
             raise BadRequest(f"typical_p is {told(self.typical_p)}; it isn't offered. Use min_p or top_p.")
+
+
+def patterns(schema: object) -> list[str]:
+    """The regular expressions in a JSON schema."""
+    if isinstance(schema, str):
+        try:
+            schema = json.loads(schema)
+        except (ValueError, RecursionError):
+            return []  # compiling it says more
+    found: list[str] = []
+    inside = [schema]
+    while inside:
+        each = inside.pop()
+        if isinstance(each, dict):
+            by_name = each.get("patternProperties")
+            found += by_name if isinstance(by_name, dict) else ()
+            found += [each["pattern"]] if isinstance(each.get("pattern"), str) else ()
+            inside += each.values()
+        elif isinstance(each, list):
+            inside += each
+    return [regex for regex in found if isinstance(regex, str)]
 
 
 def is_whole(value: object, least: float = -math.inf) -> bool:

@@ -169,6 +169,7 @@ class EngineProcess(AsyncEngine):
             self.address, secret = self._bind()
             self._start(secret)
             await self._wait_until_ready()
+            shutil.rmtree(self._folder, ignore_errors=True)  # both sides are connected; SIGKILL would leave it behind
         except BaseException:
             self._shut("EngineDead: the engine didn't start.")
             raise
@@ -327,13 +328,15 @@ def main() -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     context = zmq.Context()
     socket = connected_socket(context, address, secret)
-    status = 0
+    status, is_made = 0, False
     try:
         with _made_engine(*pickle.loads(socket.recv())) as engine:
+            is_made = True
             serve(engine, socket)
     except Exception as error:
         socket.send(pickle.dumps([EngineDied(error_text(error))]))
-        traceback.print_exc()
+        if is_made or not isinstance(error, (ValueError, MemoryError, OSError)):  # which say what to do
+            traceback.print_exc()
         status = 1
     context.destroy(linger=1000)  # milliseconds for the last words
     sys.stdout.flush()

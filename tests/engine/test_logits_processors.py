@@ -2,6 +2,7 @@
 
 import random
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 import torch
@@ -220,15 +221,19 @@ def test_min_p_rules_out_what_is_far_less_likely():
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_a_row_that_nothing_is_left_of_says_so_and_stops_nobody_else(temperature):
+@pytest.mark.parametrize(
+    "end_token, stop_token_ids, expected", [(9, (3,), 9), (None, (8, 3), 3), (None, (), NO_TOKEN_ALLOWED)]
+)
+def test_a_row_that_nothing_is_left_of_gets_its_end_token(temperature, end_token, stop_token_ids, expected):
     logits = torch.randn(3, VOCABULARY, generator=torch.Generator().manual_seed(0))
     logits[2, 7] = float("nan")
     params = SamplingParams(temperature=temperature, bad_words=["."], allowed_token_ids=(5,))
-    nothing = processor_of(params, bad_words=[[5]])
+    nothing = processor_of(params, bad_words=[[5]], stop_token_ids=stop_token_ids)
+    nothing.rules = replace(nothing.rules, end_token=end_token)
     plain = SamplingParams(temperature=temperature, top_k=1)
     found = choose_tokens(logits, [plain, params, params], [0] * 3, [0] * 3, [None, nothing, nothing]).tolist()
-    assert found == [int(logits[0].argmax()), NO_TOKEN_ALLOWED, NO_TOKEN]
-    assert isinstance(why_no_token(found[1], nothing), NoTokenAllowed)
+    assert found == [int(logits[0].argmax()), expected, NO_TOKEN]
+    assert isinstance(why_no_token(NO_TOKEN_ALLOWED, nothing), NoTokenAllowed)
     assert isinstance(why_no_token(found[2], nothing), FloatingPointError)
 
 

@@ -69,7 +69,7 @@ def test_it_goes_on_behind_any_token(rules):
 def test_tokens_that_break_the_grammar_are_refused():
     pytest.importorskip("llguidance")
     engine, params = bundled_engine(), SamplingParams(max_tokens=16, **RULES["grammar"])
-    with pytest.raises(BadRequest, match="output_ids don't match the request's grammar"):
+    with pytest.raises(BadRequest, match="output_ids don't match the request's structured_outputs"):
         engine.add_request("Once upon a time", params, output_ids=bundled()[1](" !").input_ids)
     check_that_nothing_is_left(engine)
 

@@ -1,5 +1,6 @@
 """The site: pages without what only tests and nbgrader read, and in a browser: no outside request, nothing too wide."""
 
+import dataclasses
 import functools
 import http.server
 import re
@@ -93,6 +94,29 @@ def test_the_front_page_has_every_lesson_and_the_minutes_of_each_route():
     for name, numbers in routes_of(README).items():
         assert f"**{name}** · {sum(minutes[number] for number in numbers) / 60:.0f} hours" in text
     assert routes_of(README)["kernels"] == ["00", "02", "03", "04", "05", "06", "07", "08", "13"]
+
+
+def test_the_page_of_the_server_has_every_limit_with_the_number_of_the_code(monkeypatch):
+    pytest.importorskip("fastapi")
+    from lessons_lib.engine import request_checks
+    from lessons_lib.serving.http.protocol import ChatRequest, CompletionRequest
+    from lessons_lib.serving.http.settings import ServerSettings
+    from tools.site import server_page
+
+    text = server_page.server_page()
+    assert server_page.FILE.read_text(encoding="utf-8") == text, "`python -m tools.site.server_page` writes it again"
+    for field in dataclasses.fields(ServerSettings):
+        if isinstance(field.default, int | float) and not isinstance(field.default, bool) and field.name != "port":
+            assert f"{field.default:,.0f} " in text and f"`--{field.name.replace('_', '-')}`" in text, field.name
+    for name, most in request_checks.MAX_VALUES.items():
+        assert name == "logits_processors" or f"| values of `{name}` | {most:,} |" in text
+    for name in CompletionRequest.not_offered | ChatRequest.not_offered:
+        assert f"| `{name}` |" in text
+    assert "`/v1/responses`" in text and "| use /v1/chat/completions |" in text
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    assert all(line.count(" | ") in (1, 2) and line.endswith(" |") for line in rows), "no cell breaks a row"
+    monkeypatch.setattr(server_page, "MAX_N", 7)
+    assert "| completions of a prompt (`n`) | 7 |" in server_page.server_page(), "numbers come from the code"
 
 
 def test_the_badges_follow_from_the_setting(tmp_path, monkeypatch):

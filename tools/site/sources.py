@@ -46,10 +46,11 @@ def write_sources(folder: Path, root: Path = ROOT, in_browser: bool = False) -> 
     if here:
         text = browser_page({id: stubs[id] for id in here}, {page.stem[:2]: page.stem for page in pages})
         (folder / f"{PAGE}.md").write_text(text, encoding="utf-8")
-    for file in ("notebooks/glossary.md", "lessons_lib/assets/static_and_continuous.svg"):
+    for file in ("notebooks/glossary.md", "tools/site/the_server.md", "lessons_lib/assets/static_and_continuous.svg"):
         shutil.copy(root / file, folder)
     readme = Path(root, "README.md").read_text(encoding="utf-8")
-    (folder / "index.md").write_text(front_page(readme, home, (PAGE,) if here else ()), encoding="utf-8")
+    more = ("the_server", PAGE) if here else ("the_server",)
+    (folder / "index.md").write_text(front_page(readme, home, more), encoding="utf-8")
     return pages
 
 

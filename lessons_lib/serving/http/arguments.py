@@ -9,6 +9,8 @@ from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from lessons_lib.engine.config import POLICIES, EngineConfig
 from lessons_lib.serving.http.engine_recipe import EngineRecipe, default_model, model_name
 from lessons_lib.serving.http.settings import LOG_LEVELS, ServerSettings
@@ -59,6 +61,8 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str] = os.environ)
     except ValueError as error:
         raise WrongArgument(_with_options(str(error), options)) from error
     _check_count(options.api_server_count, options.engine)
+    if options.device == "cuda" and not torch.cuda.is_available():
+        raise WrongArgument("--device is 'cuda', and PyTorch finds no GPU here. Leave it away for the CPU.")
     return ServerArguments(
         EngineRecipe(model, options.device, config),
         settings,

@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Sized
 from difflib import get_close_matches
 from typing import Any
 
@@ -16,6 +17,38 @@ from lessons_lib.serving.admission import Overloaded
 from lessons_lib.serving.messages import Draining, EngineDead
 
 TYPES = {429: "rate_limit_error", 500: "server_error", 503: "server_error"}  # of all others: invalid_request_error
+
+
+USE_CHAT, TEXT_ONLY = "use /v1/chat/completions", "its model reads and writes text only; use another server"
+# What OpenAI's and others' clients ask for, and the way out.
+OTHER_PATHS = {
+    "/v1/responses": USE_CHAT,
+    "/v1/conversations": f"{USE_CHAT} and send all messages each time",
+    "/v1/assistants": USE_CHAT,
+    "/v1/threads": USE_CHAT,
+    "/v1/messages": USE_CHAT,
+    "/v1/embeddings": "its model writes text; use a server with an embedding model",
+    "/v1/rerank": "its model writes text; use a server with an embedding model",
+    "/v1/score": "its model writes text; use a server with an embedding model",
+    "/v1/moderations": "nothing is moderated; use another server",
+    "/v1/audio": TEXT_ONLY,
+    "/v1/images": TEXT_ONLY,
+    "/v1/videos": TEXT_ONLY,
+    "/v1/realtime": f"{USE_CHAT} with stream",
+    "/v1/files": "nothing is stored; send the text in a message",
+    "/v1/uploads": "nothing is stored; send the text in a message",
+    "/v1/vector_stores": "nothing is stored; send the text in a message",
+    "/v1/batches": "send the requests at once, they are batched",
+    "/v1/fine_tuning": "nothing is trained; serve another model",
+    "/chat/completions": USE_CHAT,
+    "/completions": "use /v1/completions",
+    "/models": "use /v1/models",
+    "/responses": USE_CHAT,
+    "/embeddings": "its model writes text; use a server with an embedding model",
+    "/api/chat": USE_CHAT,
+    "/api/generate": "use /v1/completions",
+    "/api/tags": "use /v1/models",
+}
 
 
 class ClientGone(Exception):
@@ -69,8 +102,9 @@ def api_error(error: BaseException, fields: Any = ()) -> ApiError:
     if isinstance(error, ApiError):
         return error
     if isinstance(error, (BadRequest, OutOfBlocks)):
-        first_word = str(error).split(maxsplit=1)[0].rstrip(",")
-        return ApiError(400, str(error), param=first_word if first_word in fields else None)
+        first_word = str(error).split(maxsplit=1)[0].rstrip(",").split(".")[0]
+        param, code = first_word if first_word in fields else None, getattr(error, "code", None)
+        return ApiError(400, str(error), param=param, code=code)
     if isinstance(error, Overloaded):
         seconds = max(1, math.ceil(error.retry_after))  # of RFC 9110: a whole number
         return ApiError(429, str(error), code="rate_limit_exceeded", headers={"Retry-After": str(seconds)})
@@ -91,6 +125,12 @@ def install(app: FastAPI) -> None:
     @app.exception_handler(HTTPException)
     async def _http(request: Request, error: HTTPException) -> JSONResponse:
         detail = f"{request.method} {request.url.path}: {error.detail}."
+        path = request.url.path.removeprefix(request.scope.get("root_path", ""))
+        advice = next(
+            (each for start, each in OTHER_PATHS.items() if path == start or path.startswith(f"{start}/")), ""
+        )
+        if error.status_code == 404 and advice:
+            return ApiError(404, f"{detail} This server doesn't offer it: {advice}.", code="not_offered").response()
         return ApiError(error.status_code, detail, headers=dict(error.headers or {})).response()
 
     @app.exception_handler(ClientGone)
@@ -118,52 +158,47 @@ def validation_error(errors: list[Any]) -> ApiError:
     Args:
         errors: pydantic's.
     """
-    # Names that aren't offered say more than the branches of a union that they fail as well.
+    # Names that aren't offered say more than what else is wrong.
     first = next((error for error in errors if error["type"] == "not_offered"), errors[0])
-    location = [str(part) for part in first["loc"] if part not in ("body", *UNIONS)]
-    if first["type"] == "json_invalid":
+    location = [str(part) for part in first["loc"] if part not in ("body", *TAGS)]
+    kind, value = first["type"], first.get("input")
+    if kind == "json_invalid":
         return ApiError(400, f"the body isn't JSON: {first['ctx']['error']} (at character {first['loc'][-1]}).")
-    if first["type"] == "not_offered":
+    if kind == "not_offered":
         return ApiError(400, _sentence(first["msg"]), param=[*location, first["ctx"].get("field")][0])
     if not location:
         return ApiError(400, NO_OBJECT)
     param, path = location[0], ".".join(location)
-    if first["type"] == "missing":
+    if kind == "missing":
         return ApiError(400, f"{path} is missing.", param=param)
-    if first["type"] == "extra_forbidden":
+    if kind == "extra_forbidden":
         near = get_close_matches(location[-1], (first.get("ctx") or {}).get("fields", FIELDS), 1)
         hint = f" Did you mean {near[0]}?" if near else ""
         return ApiError(400, f"{shortened(path)} isn't a field of this request.{hint}", param=param[:100])
-    if not _is_branch(first["loc"][-1]):
-        return ApiError(400, f"{path} is {shortened(first['input'])}; it must be {_wanted(first['msg'])}.", param=param)
-    # A field of several types. The type whose error lies deepest is the one that was meant.
-    field = first["loc"][:-1]
-    branches = [error for error in errors if error["loc"][: len(field)] == field]
-    depth = max(len(error["loc"]) for error in branches)
-    wanted = dict.fromkeys(_wanted(error["msg"]) for error in branches if len(error["loc"]) == depth)
-    path = ".".join(str(part) for part in field if part not in ("body", *UNIONS))
-    return ApiError(
-        400, f"{path} is {shortened(first['input'])}; it must be {' or '.join(list(wanted)[:3])}.", param=param
-    )
+    if location[-1] == "[key]":
+        path = ".".join(location[:-2])
+        message = f'{path} has the key {shortened(location[-2])}; it must be a token id, such as "42".'
+        return ApiError(400, message, param=param)
+    is_size = kind in ("too_short", "too_long")
+    told = f"has {len(value)} items" if is_size and isinstance(value, Sized) else f"is {shortened(value)}"
+    return ApiError(400, f"{path} {told}; it must {_wanted(kind, first['msg'])}.", param=param)
 
 
 NO_OBJECT = "the body must be a JSON object, sent with `Content-Type: application/json`."
-UNIONS = ("TokenizeRequest", "TokenizeChatRequest")  # in pydantic's locations, beside names of fields
+# The branches of unions, which pydantic's locations name beside fields; see protocol.py.
+TAGS = (
+    *("TokenizeRequest", "TokenizeChatRequest"),
+    *("(text)", "(texts)", "(token ids)", "(lists of token ids)", "(parts)", "(object)"),
+)
 FIELDS: list[str] = []  # of all requests, for "did you mean"; protocol.py fills it
 
 
-def _is_branch(part: str | int) -> bool:
-    """Whether this part of pydantic's location names a type, not a field."""
-    return isinstance(part, str) and (part in ("str", "int") or part.startswith("constrained-") or "[" in part)
-
-
-def _wanted(message: str) -> str:
-    """Pydantic's "Input should be a valid string" without the beginning."""
-    for beginning in ("Input should be ", "String should ", "List should ", "Dictionary should "):
-        if message.startswith(beginning):
-            rest = message[len(beginning) :]
-            return rest if beginning.startswith("Input") else f"{beginning.split()[0].lower()} to {rest}"
-    return message
+def _wanted(kind: str, message: str) -> str:
+    """What a value must do, from pydantic's "Input should be a valid string"."""
+    if kind in ("dict_type", "model_type", "model_attributes_type"):
+        return "be a JSON object"
+    rest = message.split(" should ", 1)[-1]
+    return rest.split(" after validation", 1)[0]
 
 
 def _sentence(message: str) -> str:

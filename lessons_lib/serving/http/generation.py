@@ -137,10 +137,15 @@ class Generation:
         if self.body.output_token_ids and len(self.prompts) > 1:
             raise BadRequest(f"output_token_ids is given with {len(self.prompts)} prompts; one completion can go on.")
         self._check_context()
-        if not self.body.stream:
-            return JSONResponse(await unless_gone(request.receive, self.whole()))
-        events = self.events()
-        return EventStream(await unless_gone(request.receive, anext(events)), events)
+        try:
+            if not self.body.stream:
+                return JSONResponse(await unless_gone(request.receive, self.whole()))
+            events = self.events()
+            return EventStream(await unless_gone(request.receive, anext(events)), events)
+        except BadRequest as error:  # the engine knows one name for both fields
+            if not self.body.response_format:
+                raise
+            raise BadRequest(str(error).replace("structured_outputs", "response_format")) from error
 
     async def whole(self) -> dict[str, Any]:
         """The response in one piece."""
@@ -198,8 +203,8 @@ class Generation:
                 room = f"Ask for {longest - length} or fewer" if length < longest else "Shorten the prompt"
                 raise ApiError(
                     400,
-                    f"the prompt has {length} tokens{asked}; the context is {longest} tokens for prompt and completion "
-                    f"together. {room}.",
+                    f"the prompt has {length} tokens{asked}. This model's maximum context length is {longest} tokens, "
+                    f"for prompt and completion together: the context is {longest}. {room}.",
                     param="max_tokens" if length < longest else "prompt",
                     code="context_length_exceeded",
                 )

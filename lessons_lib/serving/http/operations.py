@@ -8,7 +8,7 @@ from fastapi.responses import JSONResponse, Response
 from lessons_lib import __version__
 from lessons_lib.serving.http.observability import AccessLog, Front, ServerMetrics, Whole, cockpit, health
 from lessons_lib.serving.http.page import page
-from lessons_lib.serving.http.security import ApiKeys, BodyLimit, HostCheck, SafeHeaders
+from lessons_lib.serving.http.security import ApiKeys, BodyLimit, HeadAsGet, HostCheck, SafeHeaders
 from lessons_lib.serving.http.settings import ServerSettings
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -60,6 +60,7 @@ def install(
     if whole is not None:
         metrics.answers = whole.answers(known_paths)
     # The last one is the outermost.
+    app.add_middleware(HeadAsGet)
     app.add_middleware(BodyLimit, max_body_bytes=settings.max_body_bytes, max_values=settings.max_values)
     app.add_middleware(ApiKeys, api_keys=settings.api_keys)
     app.add_middleware(HostCheck, known_hosts=settings.known_hosts)

@@ -2,6 +2,7 @@
 SamplingParams. Values are checked for their types and ranges, and a field that isn't known is refused: a misspelled
 `max_token` that is silently ignored is the worst of all answers."""
 
+from collections.abc import Callable
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
@@ -32,9 +33,66 @@ Penalty = Annotated[float, Field(ge=-MAX_PENALTY, le=MAX_PENALTY)]
 Int64 = Annotated[int, Field(ge=-(2**63), le=2**63 - 1)]
 
 
-def null_only(names: dict[str, str]) -> dict[str, Any]:
-    """The JSON schema of fields that aren't offered: clients may send null."""
-    return {"properties": {name: {"type": "null", "description": f"Not offered: {why}"} for name, why in names.items()}}
+# Values with which a field asks for nothing, besides null. Clients fill in what they know of.
+NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "annotations": ([],),
+    "best_of": (1,),
+    "documents": ([],),
+    "early_stopping": (False,),
+    "echo": (False,),
+    "function_call": ("none",),
+    "functions": ([],),
+    "kv_transfer_params": ({},),
+    "length_penalty": (1,),
+    "logits_processors": ([],),
+    "mm_processor_kwargs": ({},),
+    "parallel_tool_calls": (False, True),
+    "prompt_cache_retention": ("in_memory", "in-memory"),
+    "reasoning_effort": ("none",),
+    "refusal": ("",),
+    "suffix": ("",),
+    "tool_call_id": ("",),
+    "tool_calls": ([],),
+    "tool_choice": ("none",),
+    "tools": ([],),
+    "typical_p": (1,),
+    "use_beam_search": (False,),
+    "verbosity": ("medium",),
+}
+
+
+def is_neutral(name: str, value: Any) -> bool:
+    """Whether a field that isn't offered may have this value."""
+    # To Python, 1 and 1.0 and True are equal.
+    is_bool = isinstance(value, bool)
+    return value is None or any(value == each and isinstance(each, bool) == is_bool for each in NEUTRAL.get(name, ()))
+
+
+def neutral_only(names: dict[str, str]) -> dict[str, Any]:
+    """The JSON schema of fields that aren't offered."""
+    return {
+        name: {"enum": [None, *NEUTRAL.get(name, ())], "description": f"Not offered: {why}"}
+        for name, why in names.items()
+    }
+
+
+def one_of(wanted: str, tag_of: Callable[[Any], str | None]) -> Discriminator:
+    """Choose the branch of a union by looking at a value, so that errors are about the one that was meant.
+
+    Args:
+        wanted: what a value must be.
+        tag_of: returns the tag of a branch, or None.
+    """
+    return Discriminator(tag_of, custom_error_type="union", custom_error_message=f"Input should be {wanted}")
+
+
+def text_or_other(other: str, kind: type) -> Callable[[Any], str | None]:
+    """For unions of a text and something else, which is a list or a dict."""
+    return lambda value: TEXT if isinstance(value, str) else other if isinstance(value, kind) else None
+
+
+# Tags of branches: pydantic names them in the places of errors, beside names of fields.
+TEXT, TEXTS, TOKENS, LISTS_OF_TOKENS, PARTS, OBJECT = errors.TAGS[2:]
 
 
 def fail_fast(schema: Any) -> Any:
@@ -67,7 +125,7 @@ class Fields(BaseModel):
         if not isinstance(data, dict):
             return data
         for name, why in cls.not_offered.items():
-            if data.get(name) is not None:
+            if name in data and not is_neutral(name, data[name]):
                 raise PydanticCustomError("not_offered", "{field} isn't offered: {why}", {"field": name, "why": why})
         return {name: value for name, value in data.items() if name not in cls.not_offered}
 
@@ -93,7 +151,7 @@ class Fields(BaseModel):
         schema: dict[str, Any] = handler(core_schema)
         target = handler.resolve_ref_schema(schema)
         if cls.not_offered:
-            target.setdefault("properties", {}).update(null_only(cls.not_offered)["properties"])
+            target.setdefault("properties", {}).update(neutral_only(cls.not_offered))
         return schema
 
 
@@ -113,7 +171,13 @@ class StreamOptions(Fields):
 class StructuredOutputs(Fields):
     """What the text must look like; see StructuredOutputsParams. Exactly one is given."""
 
-    json_schema: str | dict[str, Any] | None = Field(None, alias="json")
+    json_schema: (
+        Annotated[
+            Annotated[str, Tag(TEXT)] | Annotated[dict[str, Any], Tag(OBJECT)],
+            one_of("a JSON schema: an object, or its text", text_or_other(OBJECT, dict)),
+        ]
+        | None
+    ) = Field(None, alias="json")
     regex: str | None = None
     choice: Annotated[list[StopString], Field(min_length=1, max_length=MAX_CHOICES)] | None = None
     grammar: str | None = None
@@ -166,6 +230,8 @@ NOT_OFFERED = {
     "guided_grammar": "use structured_outputs, as in vLLM from 0.12 on.",
     "typical_p": "use min_p or top_p.",
     "kv_transfer_params": "KV caches stay in one engine.",
+    "prompt_cache_retention": "a prompt is cached until others need the room.",
+    "moderation": "nothing is moderated.",
 }
 
 
@@ -182,7 +248,14 @@ class SamplingFields(Fields):
     top_p: Annotated[float, Field(gt=0, le=1)] | None = None
     n: Annotated[int, Field(ge=1, le=MAX_N)] | None = None
     seed: Int64 | None = None
-    stop: StopString | Annotated[list[StopString], Field(max_length=MAX_VALUES["stop"])] | None = None
+    stop: (
+        Annotated[
+            Annotated[StopString, Tag(TEXT)]
+            | Annotated[list[StopString], Field(max_length=MAX_VALUES["stop"]), Tag(TEXTS)],
+            one_of("a valid string, or a list of strings", text_or_other(TEXTS, list)),
+        ]
+        | None
+    ) = None
     presence_penalty: Penalty | None = None
     frequency_penalty: Penalty | None = None
     logit_bias: Annotated[dict[TokenIdText, Bias], Field(max_length=MAX_VALUES["logit_bias"])] | None = None
@@ -193,6 +266,7 @@ class SamplingFields(Fields):
     prompt_cache_key: str | None = None
     metadata: Annotated[dict[str, str], Field(max_length=MAX_METADATA)] | None = None
     service_tier: Literal["auto", "default"] | None = None
+    prompt_cache_options: dict[str, str] | None = None
 
     top_k: Annotated[int, Field(ge=-1, le=2**31 - 1)] | None = None
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
@@ -251,6 +325,16 @@ ENGINE_FIELDS = (
 )
 
 
+def kind_of_prompt(value: Any) -> str | None:
+    """A list is what its first item is."""
+    if isinstance(value, str):
+        return TEXT
+    if not isinstance(value, list):
+        return None
+    first = value[0] if value else 0
+    return TEXTS if isinstance(first, str) else LISTS_OF_TOKENS if isinstance(first, list) else TOKENS
+
+
 class CompletionRequest(SamplingFields):
     """`POST /v1/completions`.
 
@@ -266,12 +350,13 @@ class CompletionRequest(SamplingFields):
         "prompt_embeds": "send text or token ids.",
     }
 
-    prompt: (
-        str
-        | TokenIds
-        | Annotated[list[str], Field(min_length=1, max_length=MAX_PROMPTS)]
-        | Annotated[list[TokenIds], Field(min_length=1, max_length=MAX_PROMPTS)]
-    )
+    prompt: Annotated[
+        Annotated[str, Tag(TEXT)]
+        | Annotated[TokenIds, Tag(TOKENS)]
+        | Annotated[list[str], Field(min_length=1, max_length=MAX_PROMPTS), Tag(TEXTS)]
+        | Annotated[list[TokenIds], Field(min_length=1, max_length=MAX_PROMPTS), Tag(LISTS_OF_TOKENS)],
+        one_of("a valid string, token ids, or a list of strings or of lists of token ids", kind_of_prompt),
+    ]
     max_tokens: Annotated[int, Field(ge=0)] | None = None
     logprobs: Annotated[int, Field(ge=-1)] | None = None
     echo: bool | None = None
@@ -292,14 +377,19 @@ class TextPart(Fields):
 
     type: Literal["text"]
     text: str
+    cache_control: Any = None  # hints for caches: every prompt is cached here
+    prompt_cache_breakpoint: Any = None
 
     @model_validator(mode="before")
     @classmethod
     def refuse_other_kinds(cls, data: Any) -> Any:
         kind = data.get("type") if isinstance(data, dict) else None
         if isinstance(kind, str) and kind != "text":
+            # `ascii`, since pydantic can't take half a character.
             raise PydanticCustomError(
-                "not_offered", "content of type {kind} isn't offered: this model reads text only", {"kind": kind[:100]}
+                "not_offered",
+                "content of type {kind} isn't offered: this model reads text only",
+                {"kind": ascii(kind)[:100]},
             )
         return data
 
@@ -313,6 +403,9 @@ class ChatMessage(Fields):
     """
 
     not_offered: ClassVar[dict[str, str]] = {
+        "annotations": "nothing is looked up.",
+        "reasoning_content": "this model doesn't reason before it answers; send it as content.",
+        "reasoning": "this model doesn't reason before it answers; send it as content.",
         "tool_calls": "tools are not.",
         "tool_call_id": "tools are not.",
         "function_call": "functions are not.",
@@ -321,8 +414,13 @@ class ChatMessage(Fields):
     }
 
     role: Literal["system", "developer", "user", "assistant"]
-    content: str | list[TextPart]
+    content: Annotated[
+        Annotated[str, Tag(TEXT)] | Annotated[list[TextPart], Tag(PARTS)],
+        one_of("a valid string, or a list of parts", text_or_other(PARTS, list)),
+    ]
     name: str | None = None
+    parsed: Any = None  # the openai client adds it to a message, which may be sent back
+    cache_control: Any = None
 
     @model_validator(mode="before")
     @classmethod
@@ -344,18 +442,24 @@ class ChatFields(Fields):
     Attributes:
         add_generation_prompt: whether the beginning of the answer's message is written; true if not given.
         continue_final_message: whether the answer goes on with the last message instead.
+        chat_template_kwargs: more variables of the template, such as `enable_thinking`.
     """
 
     messages: Annotated[list[ChatMessage], Field(min_length=1, max_length=MAX_MESSAGES)]
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
 
     def template_options(self) -> dict[str, Any]:
         continues = bool(self.continue_final_message)
         adds = not continues if self.add_generation_prompt is None else self.add_generation_prompt
         if continues and adds:
             raise BadRequest("add_generation_prompt and continue_final_message are both true; set one of them.")
-        return {"add_generation_prompt": adds, "continue_final_message": continues}
+        return {
+            "add_generation_prompt": adds,
+            "continue_final_message": continues,
+            "chat_template_kwargs": self.chat_template_kwargs,
+        }
 
 
 class ChatRequest(SamplingFields, ChatFields):
@@ -381,7 +485,6 @@ class ChatRequest(SamplingFields, ChatFields):
         "best_of": "ask for n.",
         "echo": "the answer begins after the messages.",
         "chat_template": "the template is the server's; send a prompt of your own to /v1/completions.",
-        "chat_template_kwargs": "the template is the server's; send a prompt of your own to /v1/completions.",
         "documents": "put them into a message.",
         "mm_processor_kwargs": "this model reads text only.",
     }

@@ -125,6 +125,10 @@ class BodyLimit:
             )
         if too_many := more_values_than(self.max_values, body):
             return await refuse(send, 400, too_many, "too_many_values")
+        if LONE_SURROGATE.search(body):
+            message = "contains half a character, and lone surrogates are no text; leave them out."
+            param = field_with_half_a_character(body)
+            return await refuse(send, 400, f"{param or 'the body'} {message}", "invalid_utf8", param=param)
         await self.app(scope, replayed(bytes(body), receive), send)
 
     async def _refuse_size(self, send: Send) -> None:
@@ -150,6 +154,51 @@ def more_values_than(most: int, body: bytes | bytearray) -> str | None:
     if num_objects > MAX_OBJECTS:
         return f"the body has {num_objects} objects; the limit is {MAX_OBJECTS}. Send fewer messages or parts."
     return f"the body has {num_values} values; the limit is {most}. Send fewer in a request."
+
+
+# Escapes of half a character, such as "\\ud83d" without its other half. A backslash that is escaped begins none.
+HIGH, LOW = rb"\\u[dD][89abAB][0-9a-fA-F]{2}", rb"\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+LONE_SURROGATE = re.compile(rb"(?<!\\)(?:\\\\)*(?:%b(?!%b)|(?<!%b)%b)" % (HIGH, LOW, HIGH, LOW))
+
+
+def field_with_half_a_character(body: bytes | bytearray) -> str | None:
+    """The field of a JSON object that text with half a character is in. None if that isn't one field."""
+    try:
+        fields = json.loads(body).items()
+    except (ValueError, AttributeError, RecursionError):
+        return None
+    return next(
+        (name[:100] for name, value in fields if name.isascii() and not is_text(json.dumps(value, ensure_ascii=False))),
+        None,
+    )
+
+
+def is_text(text: str) -> bool:
+    """Whether it has no half characters."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+class HeadAsGet:
+    """Answers HEAD as GET, without the body."""
+
+    def __init__(self, app: App):
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or scope["method"] != "HEAD":
+            return await self.app(scope, receive, send)
+
+        async def send_head(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                await send(message)
+            elif not message.get("more_body", False):
+                await send({"type": "http.response.body", "body": b""})
+
+        await self.app(dict(scope) | {"method": "GET"}, receive, send_head)
 
 
 class SafeHeaders:
@@ -199,9 +248,16 @@ def replayed(body: bytes, receive: Receive) -> Receive:
     return replay
 
 
-async def refuse(send: Send, status: int, message: str, code: str, headers: Iterable[tuple[bytes, bytes]] = ()) -> None:
+async def refuse(
+    send: Send,
+    status: int,
+    message: str,
+    code: str,
+    headers: Iterable[tuple[bytes, bytes]] = (),
+    param: str | None = None,
+) -> None:
     """Answer with an error, in the form that OpenAI's clients read."""
-    error = {"message": message, "type": "invalid_request_error", "param": None, "code": code}
+    error = {"message": message, "type": "invalid_request_error", "param": param, "code": code}
     body = json.dumps({"error": error}).encode()
     head = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode()), *headers]
     await send({"type": "http.response.start", "status": status, "headers": head})

@@ -1,10 +1,12 @@
 """What the server needs of the model besides its engine: text to tokens, tokens to text, and the chat template."""
 
 import asyncio
+import copy
 import functools
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from inspect import signature
 from typing import Any
 
 from transformers import PretrainedConfig, PreTrainedTokenizerBase
@@ -15,7 +17,15 @@ from lessons_lib.models.support import text_config
 
 # A model that was never trained on chats has never seen roles: it just continues the last message.
 DEFAULT_CHAT_TEMPLATE = "{{ messages | map(attribute='content') | join('\n') }}"
+# What a client can't set by chat_template_kwargs.
+CHAT_ARGUMENTS = signature(PreTrainedTokenizerBase.apply_chat_template).parameters.keys() | {"messages", "tool_schemas"}
 INLINE_CHARACTERS = 4096  # shorter texts are encoded faster than another thread is woken
+
+
+class TooLong(BadRequest):
+    """A prompt that the context has no room for."""
+
+    code = "context_length_exceeded"
 
 
 @dataclass(frozen=True)
@@ -55,6 +65,14 @@ class ServedModel:
         longest = context_length(config) if max_model_len is None else max_model_len
         return cls(name, tokenizer, longest, text_config(config).vocab_size, chat_template)
 
+    @functools.cached_property
+    def text_tokenizer(self) -> PreTrainedTokenizerBase:
+        """The tokenizer, but special tokens in a text are text: a client that wants one sends its id. A copy, since a
+        tokenizer can't encode in both ways in two threads."""
+        tokenizer = copy.deepcopy(self.tokenizer)
+        tokenizer.split_special_tokens = True
+        return tokenizer
+
     async def encode(self, text: str, add_special_tokens: bool = True) -> list[int]:
         """Token ids of a text. Encoding a long one doesn't stop the event loop.
 
@@ -66,18 +84,23 @@ class ServedModel:
         return await asyncio.to_thread(self._encode, text, add_special_tokens)
 
     def _encode(self, text: str, add_special_tokens: bool) -> list[int]:
-        if self.max_model_len is not None and len(text) > self.max_model_len * MAX_CHARACTERS_PER_TOKEN:
-            raise BadRequest(
-                f"prompt has {len(text)} characters; the context is {self.max_model_len} tokens, and "
-                f"{MAX_CHARACTERS_PER_TOKEN} characters are the most that a token may have. Shorten the prompt."
-            )
+        self._check_length("prompt", len(text))
         try:
-            return list(self.tokenizer(text, add_special_tokens=add_special_tokens, verbose=False).input_ids)
+            token_ids = list(self.text_tokenizer(text, add_special_tokens=add_special_tokens, verbose=False).input_ids)
+            written = [token for token in self._special_tokens if token in text]
+            if written:  # some vocabularies have them as words
+                plain = self.text_tokenizer(text, add_special_tokens=False, verbose=False).input_ids
+                written = [token for token in written if self._special_tokens[token] in plain]
         except Exception as error:
             raise BadRequest(
                 f"prompt can't be encoded by the tokenizer ({type(error).__name__}: {error}). Give a text without half "
                 "characters (lone surrogates), or token ids."
             ) from error
+        if written:
+            raise BadRequest(
+                f"prompt contains {written[0]!r}, which this tokenizer can't encode as text; leave it out."
+            )
+        return token_ids
 
     async def encode_chat(
         self,
@@ -85,25 +108,52 @@ class ServedModel:
         *,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
+        chat_template_kwargs: dict[str, Any] | None = None,
     ) -> list[int]:
         """Token ids of a chat, by a chat template: the server's, or the tokenizer's, or one that joins the messages.
+        Control tokens are those that the template writes; in a message, they are text.
+
+        Args:
+            chat_template_kwargs: more variables of the template.
 
         Raises:
             BadRequest: the template can't write these messages.
         """
-        template = self.chat_template or self.tokenizer.chat_template or DEFAULT_CHAT_TEMPLATE
+        length = sum(len(text) for message in messages for text in message.values())
+        self._check_length("messages", length)
+        write = functools.partial(
+            self.tokenizer.apply_chat_template,
+            messages,
+            chat_template=self.chat_template or self.tokenizer.chat_template or DEFAULT_CHAT_TEMPLATE,
+            add_generation_prompt=add_generation_prompt,
+            continue_final_message=continue_final_message,
+            return_dict=False,
+            sanitize_control_tokens=True,
+            tokenizer_kwargs={"verbose": False},
+        )
+        more = chat_template_kwargs or {}
+        taken = sorted(more.keys() & (CHAT_ARGUMENTS | self.tokenizer.special_tokens_map.keys()))
+        if taken:
+            raise BadRequest(f"chat_template_kwargs contains {taken[0]!r}, which the server sets; leave it out.")
         try:
-            text = self.tokenizer.apply_chat_template(
-                messages,
-                chat_template=template,
-                tokenize=False,
-                add_generation_prompt=add_generation_prompt,
-                continue_final_message=continue_final_message,
-            )
+            encoded = write(**more) if length <= INLINE_CHARACTERS else await asyncio.to_thread(write, **more)
         except Exception as error:  # templates raise what they like, such as "roles must alternate"
             raise BadRequest(f"messages can't be written by the chat template: {error}") from error
-        # The template has written the special tokens.
-        return await self.encode(str(text), add_special_tokens=False)
+        return list(encoded)
+
+    def _check_length(self, name: str, num_characters: int) -> None:
+        """Texts that can't fit aren't encoded."""
+        if self.max_model_len is not None and num_characters > self.max_model_len * MAX_CHARACTERS_PER_TOKEN:
+            raise TooLong(
+                f"{name} has {num_characters} characters. This model's maximum context length is {self.max_model_len} "
+                f"tokens, and {MAX_CHARACTERS_PER_TOKEN} characters are the most that a token may have. Shorten it."
+            )
+
+    @functools.cached_property
+    def _special_tokens(self) -> dict[str, int]:
+        found = getattr(self.tokenizer, "added_tokens_decoder", {}).items()
+        unknown = self.tokenizer.unk_token  # of a character that the vocabulary lacks
+        return {token.content: index for index, token in found if token.special and token.content != unknown}
 
     def check_tokens(self, name: str, token_ids: list[int]) -> None:
         """

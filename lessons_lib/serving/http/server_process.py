@@ -12,7 +12,6 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 LAST_LINES = 20  # of the log, in error messages
@@ -73,17 +72,16 @@ class ServerProcess:
         own = ["--port", "0", "--shutdown-timeout", str(self.shutdown_timeout), "--until-stdin-closes"]
         # This process's modules, wherever it found them.
         path = {"PYTHONPATH": os.pathsep.join(part or os.getcwd() for part in sys.path)}
-        self._folder = tempfile.TemporaryDirectory(prefix="server-")
-        self._log = Path(self._folder.name) / "log"
-        with open(self._log, "wb") as log:
-            self.process: subprocess.Popen[bytes] = subprocess.Popen(
-                [sys.executable, "-m", self.module, *own, *self.arguments],
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                env={**os.environ, **path, **self.env},
-                start_new_session=True,  # Ctrl-C goes to all processes of a session
-            )
+        # Without a name: nothing is left of it, however this process ends.
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - `close` closes it
+        self.process: subprocess.Popen[bytes] = subprocess.Popen(
+            [sys.executable, "-m", self.module, *own, *self.arguments],
+            stdin=subprocess.PIPE,
+            stdout=self._log,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **path, **self.env},
+            start_new_session=True,  # Ctrl-C goes to all processes of a session
+        )
         atexit.register(self.close)
         try:
             self._wait_until_ready()
@@ -105,13 +103,14 @@ class ServerProcess:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
-        self._folder.cleanup()
+        self._log.close()
 
     def log(self) -> str:
         """What the server has written so far. Empty once it was closed."""
-        with contextlib.suppress(OSError):
-            return self._log.read_text(encoding="utf-8", errors="replace")
-        return ""
+        if self._log.closed:
+            return ""
+        # Not `read`: the server writes at the same place in the file.
+        return os.pread(self._log.fileno(), os.fstat(self._log.fileno()).st_size, 0).decode("utf-8", "replace")
 
     def _wait_until_ready(self) -> None:
         deadline = time.monotonic() + self.start_timeout

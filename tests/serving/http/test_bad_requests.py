@@ -14,6 +14,13 @@ REFUSED = [
     (COMPLETIONS, {"prompt": ""}, None, "empty"),
     (COMPLETIONS, {"prompt": []}, "prompt", "at least 1"),
     (COMPLETIONS, {"prompt": ["a", [1]]}, "prompt", "prompt"),
+    (COMPLETIONS, {"prompt": 1}, "prompt", "it must be a valid string, token ids, or a list"),
+    (COMPLETIONS, {"prompt": {}}, "prompt", "it must be a valid string, token ids, or a list"),
+    (COMPLETIONS, {"prompt": ["a"] * 1025}, "prompt", "prompt has 1025 items; it must have at most 1024 items"),
+    (COMPLETIONS, {"prompt": [[1]] * 1025}, "prompt", "prompt has 1025 items; it must have at most 1024 items"),
+    (COMPLETIONS, {"prompt": ["a", 1]}, "prompt", "prompt.1 is 1; it must be a valid string"),
+    (COMPLETIONS, {"prompt": [1, "a"]}, "prompt", "prompt.1 is 'a'; it must be a valid integer"),
+    (COMPLETIONS, {"prompt": [[1], ["a"]]}, "prompt", "prompt.1.0 is 'a'; it must be a valid integer"),
     (COMPLETIONS, {"prompt": [5000]}, None, "5000"),
     (COMPLETIONS, {"prompt": [-1]}, "prompt", "greater than or equal to 0"),
     (COMPLETIONS, {"prompt": [[-1]]}, "prompt", "greater than or equal to 0"),
@@ -48,6 +55,9 @@ REFUSED = [
     (COMPLETIONS, {"stream_options": {}, "stream": False}, "stream_options", "stream is not true"),
     (COMPLETIONS, {"stream": True, "stream_options": {"x": 1}}, "stream_options", "isn't a field"),
     (COMPLETIONS, {"stop": ""}, "stop", "at least 1"),
+    (COMPLETIONS, {"stop": ""}, "stop", "stop is ''; it must have at least 1 character."),
+    (COMPLETIONS, {"stop": ["a", ""]}, "stop", "stop.1 is ''; it must have at least 1 character."),
+    (COMPLETIONS, {"stop": 5}, "stop", "it must be a valid string, or a list of strings"),
     (COMPLETIONS, {"stop": ["a"] * 33}, "stop", "32"),
     (COMPLETIONS, {"stop": "a" * 200}, "stop", "128"),
     (COMPLETIONS, {"logit_bias": {"dog": 1}}, "logit_bias", "logit_bias"),
@@ -65,6 +75,17 @@ REFUSED = [
     (COMPLETIONS, {"max_token": 5}, "max_token", "Did you mean max_tokens?"),
     (COMPLETIONS, {"structured_outputs": {}}, "structured_outputs", "give one of"),
     (COMPLETIONS, {"structured_outputs": {"regex": "a", "choice": ["b"]}}, "structured_outputs", "regex and choice"),
+    (COMPLETIONS, {"structured_outputs": {"json": 5}}, "structured_outputs", "a JSON schema: an object, or its text"),
+    (
+        COMPLETIONS,
+        {"structured_outputs": {"json": True}},
+        "structured_outputs",
+        "a JSON schema: an object, or its text",
+    ),
+    (COMPLETIONS, {"structured_outputs": {"choice": ["a", ""]}}, "structured_outputs", "choice.1 is ''"),
+    (COMPLETIONS, {"structured_outputs": {"regx": "a"}}, "structured_outputs", "structured_outputs.regx"),
+    (COMPLETIONS, {"structured_outputs": {"regex": ""}}, "structured_outputs", "not empty"),
+    (COMPLETIONS, {"structured_outputs": {"grammar": ""}}, "structured_outputs", "not empty"),
     (COMPLETIONS, {"response_format": {"type": "json_schema"}}, "response_format", "json_schema"),
     (COMPLETIONS, {"response_format": {"type": "xml"}}, "response_format", "json_object"),
     (CHAT, {"messages": []}, "messages", "at least 1"),
@@ -72,6 +93,22 @@ REFUSED = [
     (CHAT, {"messages": [123]}, "messages", "messages.0 is 123"),
     (CHAT, {"messages": [{}]}, "messages", "messages.0.role is missing"),
     (CHAT, {"messages": [{"role": "system", "content": 123}]}, "messages", "valid string"),
+    (
+        CHAT,
+        {"messages": [{"role": "user", "content": [5]}]},
+        "messages",
+        "messages.0.content.0 is 5; it must be a JSON",
+    ),
+    (CHAT, {"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages", "content.0.text is missing"),
+    (CHAT, {"messages": [{"role": "user", "content": [{"type": "text", "text": "a", "x": 1}]}]}, "messages", "0.x"),
+    (CHAT, {"messages": [{"role": "user", "content": [{"type": "\ud800"}]}]}, "messages", "lone surrogates"),
+    (CHAT, {"messages": [{"role": "\udfff", "content": "x"}]}, "messages", "lone surrogates"),
+    (CHAT, {"messages": USER, "model": "\ud83d"}, "model", "lone surrogates"),
+    (CHAT, {"messages": USER, "user": "\\\ud83d"}, "user", "lone surrogates"),
+    (CHAT, {"messages": USER, "\ud83d": 1}, None, "lone surrogates"),
+    (CHAT, {"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs", "the server sets"),
+    (CHAT, {"chat_template_kwargs": {"eos_token": "x"}}, "chat_template_kwargs", "the server sets"),
+    (CHAT, {"chat_template_kwargs": []}, "chat_template_kwargs", "must be a JSON object"),
     (CHAT, {"n": 100_000_000}, "n", "128"),
     (CHAT, {"messages": [{"role": "robot", "content": "x"}]}, "messages", "messages.0.role is 'robot'"),
     (CHAT, {"messages": [{"role": "user"}]}, "messages", "messages.0.content is missing"),
@@ -84,8 +121,8 @@ REFUSED = [
     ),
     (CHAT, {"messages": [{"role": "user", "content": [{"type": "input_audio"}]}]}, "messages", "input_audio"),
     (CHAT, {"messages": [{"role": "user", "content": ""}]}, None, "empty"),
-    (CHAT, {"tools": []}, "tools", "isn't offered"),
-    (CHAT, {"functions": []}, "functions", "isn't offered"),
+    (CHAT, {"tools": [{"type": "function"}]}, "tools", "isn't offered"),
+    (CHAT, {"functions": [{"name": "f"}]}, "functions", "isn't offered"),
     (CHAT, {"tool_choice": "auto"}, "tool_choice", "isn't offered"),
     (CHAT, {"modalities": ["text", "audio"]}, "modalities", "text"),
     (CHAT, {"audio": {"voice": "alloy"}}, "audio", "isn't offered"),
@@ -147,6 +184,103 @@ def test_what_is_refused(http, path, fields, param, part):
 @pytest.mark.parametrize("path", [COMPLETIONS, CHAT, TOKENIZE])
 def test_bodies_that_are_no_json_object(http, path, content):
     error_of(http.post(path, content=content, headers={"content-type": "application/json"}), 400)
+
+
+CONTRADICTIONS = [
+    ({"structured_outputs": {"choice": ["yes", "no"]}, "min_tokens": 20}, "min_tokens", "structured_outputs.choice"),
+    (
+        {"structured_outputs": {"choice": ["yes"]}, "allowed_token_ids": [300]},
+        "allowed_token_ids",
+        "structured_outputs",
+    ),
+    ({"structured_outputs": {"choice": ["yes"]}, "bad_words": ["yes"]}, "bad_words", "structured_outputs.choice"),
+    ({"response_format": {"type": "json_object"}, "allowed_token_ids": [300]}, "allowed_token_ids", "response_format"),
+    ({"allowed_token_ids": [0], "min_tokens": 1}, "allowed_token_ids", "min_tokens"),
+    ({"structured_outputs": {"regex": "yes\\"}}, "structured_outputs", "(character 4)"),
+    ({"structured_outputs": {"regex": "\\"}}, "structured_outputs", "(character 1)"),
+    (
+        {"structured_outputs": {"regex": "ab[c"}},
+        "structured_outputs",
+        "invalid at character 3: unclosed character class",
+    ),
+    ({"structured_outputs": {"json": {"type": "string", "pattern": "a\\"}}}, "structured_outputs", "(character 2)"),
+    ({"structured_outputs": {"json": '{"patternProperties": {"a\\\\": {}}}'}}, "structured_outputs", "(character 2)"),
+    ({"structured_outputs": {"json": {"not": {}}}}, "structured_outputs", "not"),
+    ({"structured_outputs": {"regex": "()"}}, "structured_outputs", "only the empty one"),
+]
+
+
+@pytest.mark.parametrize("path", [COMPLETIONS, CHAT])
+@pytest.mark.parametrize("fields, param, part", CONTRADICTIONS, ids=str)
+def test_rules_that_can_t_hold_are_refused_before_anything_is_sent(http, live, path, fields, param, part):
+    pytest.importorskip("llguidance")
+    body = {COMPLETIONS: {"prompt": "Hello"}, CHAT: {"messages": USER}}[path] | {"max_tokens": 20} | fields
+    for more in ({}, {"stream": True}):
+        error = error_of(http.post(path, json=body | more), 400)
+        assert error["param"] == param and part in error["message"]
+    assert live.is_idle()
+
+
+@pytest.mark.parametrize("path", [COMPLETIONS, CHAT])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"structured_outputs": {"regex": "[a-z]{3}"}, "min_tokens": 20},
+        {"structured_outputs": {"json": {"type": "boolean"}}, "min_tokens": 20},
+        {"allowed_token_ids": [65], "bad_words": ["aa"]},
+    ],
+    ids=str,
+)
+def test_rules_that_the_run_finds_to_contradict_end_with_the_text_so_far(http, live, path, fields):
+    pytest.importorskip("llguidance")
+    body = {COMPLETIONS: {"prompt": "Hello"}, CHAT: {"messages": USER}}[path] | {"max_tokens": 30} | fields
+    whole = http.post(path, json=body).json()["choices"][0]
+    assert whole["finish_reason"] == "stop"
+    lines = http.post(path, json=body | {"stream": True}).text.split("\n\n")
+    assert lines[-2:] == ["data: [DONE]", ""]
+    chunks = [json.loads(line[6:])["choices"][0] for line in lines[:-2]]
+    assert [chunk["finish_reason"] for chunk in chunks] == [None] * (len(chunks) - 1) + ["stop"]
+    assert live.is_idle()
+
+
+@pytest.mark.parametrize(
+    "path, way_out",
+    [
+        ("/v1/responses", "/v1/chat/completions"),
+        ("/v1/responses/resp_1/cancel", "/v1/chat/completions"),
+        ("/v1/embeddings", "embedding model"),
+        ("/v1/audio/speech", "text only"),
+        ("/v1/images/generations", "text only"),
+        ("/v1/moderations", "another server"),
+        ("/v1/files", "nothing is stored"),
+        ("/chat/completions", "/v1/chat/completions"),
+        ("/api/chat", "/v1/chat/completions"),
+    ],
+)
+def test_what_is_not_offered_names_the_way_out(http, path, way_out):
+    for answer in (http.post(path, json={}), http.get(path)):
+        error = error_of(answer, 404)
+        assert way_out in error["message"] and error["code"] == "not_offered"
+    assert error_of(http.get("/v1/responsesx"), 404)["code"] is None
+
+
+@pytest.mark.parametrize("path", ["/", "/health", "/ping", "/v1/models", "/v1/models/lessons-bundled", "/version"])
+def test_head_is_get_without_a_body(http, path):
+    head, get = http.head(path), http.get(path)
+    assert head.status_code == get.status_code == 200 and head.content == b""
+    assert {**head.headers, "x-request-id": 0, "date": 0} == {**get.headers, "x-request-id": 0, "date": 0}
+
+
+def test_head_of_what_has_no_get(http):
+    assert http.head(COMPLETIONS).status_code == 405 and http.head("/v1/nothing").status_code == 404
+
+
+def test_whole_characters_in_escapes_are_text(http, live):
+    """Not every backslash begins an escape."""
+    for text in ("\U0001f436", "\U0001f436\U0001f436", "\\ud83d", "\\\\ud83d", "\\\U0001f436"):
+        content = json.dumps({"prompt": text}).encode()
+        answer = http.post(TOKENIZE, content=content, headers={"content-type": "application/json"})
+        assert answer.json()["tokens"] == live.tokenizer(text).input_ids
 
 
 def test_a_body_of_another_type(http):

@@ -121,6 +121,12 @@ def test_a_wrong_value_says_what_to_do(arguments, words, capsys):
     assert words[0] in capsys.readouterr().err
 
 
+def test_a_gpu_that_is_not_there(monkeypatch, capsys):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert main(["--device", "cuda"]) == 2
+    assert "--device is 'cuda', and PyTorch finds no GPU here" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     "arguments", [["--max-num-seqs", "many"], ["--max-num"], ["--nonsense"], ["--engine", "gpu"], ["x"]]
 )
@@ -144,6 +150,29 @@ def test_a_port_that_is_taken(capsys):
         assert main(["--port", str(port)]) == 1
     error = capsys.readouterr().err
     assert f"port {port} of 127.0.0.1" in error and "--port 0" in error
+
+
+@pytest.mark.parametrize("engine", ["process", "thread"])
+@pytest.mark.parametrize(
+    "arguments, part",
+    [
+        (["--cache-bytes", "1"], "Raise cache_bytes or lower block_size"),
+        (["--num-blocks", "1000000000000"], "Lower num_blocks"),
+        (["--max-model-len", "999999"], "has positions for 1024 tokens"),
+        (["--model", "damaged"], "Fetch the files again"),
+    ],
+    ids=str,
+)
+def test_a_bad_start_is_told_in_a_sentence(arguments, part, engine, tmp_path, capfd):
+    """The engine's process writes to the same terminal."""
+    if "damaged" in arguments:
+        (tmp_path / "damaged").mkdir()
+        for file in BUNDLED_MODEL.iterdir():
+            (tmp_path / "damaged" / file.name).write_bytes(file.read_bytes()[:100_000])
+        arguments = ["--model", str(tmp_path / "damaged")]
+    assert main([*arguments, "--port", "0", "--engine", engine]) == 1
+    error = capfd.readouterr().err
+    assert "The server can't start: " in error and part in error and "Traceback" not in error
 
 
 def test_an_address_of_another_machine(capsys):

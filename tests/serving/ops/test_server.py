@@ -135,6 +135,79 @@ def test_a_head_that_is_too_large_gets_431(live):
     assert connection.answer().status == 431 and connection.is_closed_by_server()
 
 
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: %b\r\n\r\n" % (b"a" * 11_000),
+        b"GET /health HTTP/1.1\r\nHost: localhost\r\n%b\r\n" % (b"X: a\r\n" * 3000),
+        b"GET /%b HTTP/1.1\r\nHost: localhost\r\n\r\n" % (b"a" * 11_000),
+        b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n" + b"GET /health HTTP/1.1\r\nX: %b\r\n\r\n" % (b"a" * 11_000),
+        b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\nX: %b\r\n\r\n"
+        % (b"a" * 11_000),
+    ],
+    ids=["one header", "many headers", "a path", "the second request", "a trailer"],
+)
+def test_a_head_that_comes_in_one_write_is_counted(live, head):
+    connection = Connection(live)
+    connection.socket.sendall(head)
+    received = b""
+    with contextlib.suppress(ConnectionError):
+        while data := connection.socket.recv(65536):
+            received += data
+    assert received.count(b"HTTP/1.1 431 ") == 1
+    assert get(live, "/health")[0] == 200
+
+
+def test_a_head_within_the_limit_is_served(live):
+    connection = Connection(live)
+    connection.socket.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: %b\r\n\r\n" % (b"a" * 9_500))
+    assert connection.answer().status == 200
+
+
+@pytest.mark.parametrize("body", [SHORT, SHORT | {"stream": True}, None], ids=["whole", "streamed", "health"])
+@pytest.mark.parametrize("version", ["1.1", "1.0"])
+def test_a_client_that_only_reads_gets_its_answer(live, body, version):
+    """It has closed its half of the connection behind the request, as `nc -N` does."""
+    connection = Connection(live)
+    content = json.dumps({"model": "m"} | body).encode() if body else b""
+    line = f"POST /v1/completions HTTP/{version}" if body else f"GET /health HTTP/{version}"
+    head = f"{line}\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
+    forward = live.engine.model.forward
+    live.engine.model.forward = slow(forward)
+    try:
+        connection.socket.sendall(head.encode() + content)
+        connection.socket.shutdown(socket.SHUT_WR)
+        received = b""
+        while data := connection.socket.recv(65536):
+            received += data
+    finally:
+        live.engine.model.forward = forward
+    assert b" 200 OK\r\n" in received and received.rstrip().endswith((b"}", b"[DONE]", b"0"))
+
+
+def test_a_client_that_goes_while_its_answer_is_computed_is_aborted(live):
+    """It looks like one that only reads, until something is sent."""
+    aborted = live.ended().get("abort", 0)
+    steps = live.engine.metrics.snapshot()["steps"]
+    forward = live.engine.model.forward
+    live.engine.model.forward = slow(forward)
+    try:
+        connection = Connection(live).ask(body=SHORT | {"max_tokens": 900})
+        wait_until(lambda: live.engine.metrics.snapshot()["steps"] > steps + 1)
+        connection.socket.close()
+        wait_until(lambda: live.ended().get("abort", 0) == aborted + 1 and live.is_idle())
+    finally:
+        live.engine.model.forward = forward
+
+
+def test_a_client_that_closes_its_half_before_its_request_is_whole_is_dropped(live):
+    for sent in (b"", b"POST /v1/completions HTTP/1.1\r\n", b"POST /tokenize HTTP/1.1\r\nContent-Length: 9\r\n\r\n{"):
+        connection = Connection(live)
+        connection.socket.sendall(sent)
+        connection.socket.shutdown(socket.SHUT_WR)
+        assert connection.is_closed_by_server()
+
+
 def test_a_body_that_is_too_large_gets_413_and_the_connection_goes_on(live):
     connection = Connection(live)
     response = connection.ask(body=b" " * 30_000).answer()
@@ -296,6 +369,18 @@ def test_an_engine_that_is_killed_is_noticed_and_started_again():
         assert new != engine and not is_running(engine)
     assert server.process.returncode == 0
     assert not is_running(server.process.pid) and not is_running(new)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="looks at processes as Linux shows them")
+def test_a_server_that_is_killed_leaves_no_folder(tmp_path):
+    own = {"TMPDIR": str(tmp_path), "OMP_NUM_THREADS": "1"}
+    with ServerProcess("--model", BUNDLED_MODEL, "--log-level", "warning", env=own) as server:
+        (engine,) = children(server.process.pid)
+        assert get(server, "/health")[0] == 200
+        os.kill(server.process.pid, signal.SIGKILL)
+        wait_until(lambda: not is_running(engine))
+        assert list(tmp_path.iterdir()) == []
 
 
 def python_that(does, tmp_path, monkeypatch):

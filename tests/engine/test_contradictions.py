@@ -1,0 +1,159 @@
+"""Rules that contradict each other: refused with the names of the fields where that shows before the run; otherwise the
+completion ends with the text so far. Never an error, and never at another request's cost."""
+
+import copy
+import random
+
+import pytest
+
+from lessons_lib.engine.config import EngineConfig
+from lessons_lib.engine.cuda_graphs import rerun
+from lessons_lib.engine.llm_engine import LLMEngine
+from lessons_lib.engine.overlapped_engine import OverlappedEngine, gpu_model_runner
+from lessons_lib.engine.sampling_params import SamplingParams, StructuredOutputsParams
+from lessons_lib.models.loading import load_model
+from lessons_lib.models.prompts import BadRequest
+
+pytest.importorskip("llguidance")
+END, OTHER = 0, 300
+ANSWERS = {"structured_outputs": StructuredOutputsParams(choice=("yes", "no"))}
+NAME = {"structured_outputs": StructuredOutputsParams(regex="[a-z]{3}")}
+
+
+@pytest.fixture(scope="module")
+def engines():
+    model, tokenizer = load_model(device="cpu")
+    sizes = dict(max_num_seqs=6, num_blocks=60, max_num_batched_tokens=64)
+    make_runner = gpu_model_runner(compiled=False, capture=rerun)
+    found = {
+        "waits": LLMEngine(model, tokenizer, EngineConfig(**sizes)),
+        "overlaps": OverlappedEngine(copy.deepcopy(model), tokenizer, EngineConfig(**sizes, make_runner=make_runner)),
+    }
+    yield found
+    for engine in found.values():
+        engine.close()
+
+
+CONTRADICTIONS = [
+    (ANSWERS | {"min_tokens": 20}, ["min_tokens", "structured_outputs.choice"]),
+    (ANSWERS | {"bad_words": ["yes", "no"]}, ["bad_words", "structured_outputs.choice"]),
+    (ANSWERS | {"bad_words": [" e", "o"]}, ["bad_words", "structured_outputs.choice"]),
+    (ANSWERS | {"allowed_token_ids": [OTHER]}, ["allowed_token_ids", "structured_outputs"]),
+    (ANSWERS | {"allowed_token_ids": [END]}, ["allowed_token_ids", "structured_outputs"]),
+    (NAME | {"bad_words": list("abcdefghijklmnopqrstuvwxyz"), "allowed_token_ids": range(66, 92)}, ["bad_words"]),
+    ({"allowed_token_ids": [END], "min_tokens": 1}, ["allowed_token_ids", "min_tokens"]),
+    (
+        {"allowed_token_ids": [END, 7], "stop_token_ids": [7], "min_tokens": 2},
+        ["allowed_token_ids", "min_tokens", "stop_token_ids"],
+    ),
+    ({"structured_outputs": StructuredOutputsParams(grammar='start: ""')}, ["structured_outputs"]),
+    ({"structured_outputs": StructuredOutputsParams(regex="()")}, ["structured_outputs"]),
+    ({"structured_outputs": StructuredOutputsParams(regex=r"[^\s\S]")}, ["structured_outputs"]),
+]
+
+
+@pytest.mark.parametrize("kind", ["waits", "overlaps"])
+@pytest.mark.parametrize("fields, names", CONTRADICTIONS, ids=str)
+def test_what_shows_before_the_run_is_refused_by_name(engines, kind, fields, names):
+    engine = engines[kind]
+    params = SamplingParams(**fields)
+    with pytest.raises(BadRequest) as caught:
+        engine.add_request("Once", params)
+    assert all(name in str(caught.value) for name in names)
+    with pytest.raises(BadRequest):
+        engine.generate(["Once", "Twice"], [SamplingParams(max_tokens=3), params])
+    assert not engine.requests and not engine.scheduler.pool.used
+
+
+def test_only_the_fields_at_fault_are_named(engines):
+    with pytest.raises(BadRequest) as caught:
+        engines["waits"].add_request(
+            "Once", SamplingParams(allowed_token_ids=[END], min_tokens=1, bad_words=["dog"], logit_bias={5: 1})
+        )
+    assert "bad_words" not in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["waits", "overlaps"])
+@pytest.mark.parametrize(
+    "fields, texts",
+    [
+        (NAME | {"min_tokens": 20}, None),
+        (ANSWERS | {"min_tokens": 3}, ("yes", "no")),
+        (
+            {"min_tokens": 20, "structured_outputs": StructuredOutputsParams(json={"type": "boolean"})},
+            ("true", "false"),
+        ),
+        ({"min_tokens": 20, "structured_outputs": StructuredOutputsParams(json={"enum": [1]})}, ("1",)),
+        ({"allowed_token_ids": [65], "bad_words": ["aa"]}, ("a",)),
+        (ANSWERS | {"logit_bias": dict.fromkeys(range(1000), -100)}, ("yes", "no")),
+        (ANSWERS | {"stop_token_ids": [86, 79]}, None),
+        (ANSWERS | {"stop": ["e", "n"]}, ("y", "")),
+    ],
+    ids=str,
+)
+def test_what_only_the_run_can_know_ends_with_the_text_so_far(engines, kind, fields, texts):
+    engine, seen = engines[kind], []
+    name = engine.add_request("Once", SamplingParams(max_tokens=40, n=2, **fields), on_token=seen.append)
+    outputs = {}
+    while engine.has_unfinished():
+        outputs |= {output.request_id: output for output in engine.step()}
+    output = outputs[name]
+    assert output.error is None
+    for completion in output.completions:
+        assert completion.finish_reason == "stop"
+        assert texts is None or completion.text in texts
+        own = [token for token in seen if token.index == completion.index]
+        assert "".join(token.text for token in own) == completion.text
+        assert [token.finish_reason for token in own] == [None] * (len(own) - 1) + ["stop"]
+    assert not engine.scheduler.pool.used
+
+
+def test_without_an_end_it_goes_on_to_its_limit(engines):
+    """`ignore_eos` says that the end token ends nothing."""
+    params = SamplingParams(max_tokens=9, ignore_eos=True, allowed_token_ids=[65], bad_words=["aa"])
+    (output,) = engines["waits"].generate(["Once"], params)
+    assert output.error is None
+    assert (output.finish_reason, len(output.token_ids), output.text.strip("a")) == ("length", 9, "")
+
+
+@pytest.mark.parametrize("kind", ["waits", "overlaps"])
+@pytest.mark.parametrize("seed", range(2))
+def test_random_rules_end_every_request_without_an_error(engines, kind, seed):
+    engine, rng, tokenizer = engines[kind], random.Random(seed), engines["waits"].tokenizer
+    words = ["yes", "no", "maybe so", "a", "b", "1", "{", "true", '"', "yes no"]
+    outputs = [
+        StructuredOutputsParams(choice=("yes", "no", "maybe so")),
+        StructuredOutputsParams(json={"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"]}),
+        StructuredOutputsParams(regex="[ab]{1,4}"),
+        StructuredOutputsParams(grammar='start: "yes" start | "no"'),
+    ]
+    some = {
+        "structured_outputs": lambda: rng.choice(outputs),
+        "bad_words": lambda: rng.sample(words, rng.randint(1, 4)),
+        "allowed_token_ids": lambda: [tokenizer.encode(word)[0] for word in rng.sample(words, 4)] + [END],
+        "min_tokens": lambda: rng.randint(1, 8),
+        "stop_token_ids": lambda: [tokenizer.encode(word)[0] for word in rng.sample(words, 2)],
+        "logit_bias": lambda: {rng.randrange(4096): rng.choice([-100, 100]) for _ in range(20)},
+        "stop": lambda: rng.sample(words, 2),
+    }
+    plain = SamplingParams(max_tokens=10)
+    (alone,) = engine.generate(["The old dog"], plain)
+    added, refused = {}, []
+    for _ in range(40):
+        fields = {name: some[name]() for name in rng.sample(list(some), rng.randint(1, 5))}
+        try:
+            name = engine.add_request("Once", SamplingParams(max_tokens=10, temperature=1.0, seed=1, **fields))
+            added[name] = fields
+        except BadRequest as error:
+            refused.append((str(error), fields))
+    honest = engine.add_request("The old dog", plain)
+    found = {}
+    while engine.has_unfinished():
+        found |= {output.request_id: output for output in engine.step()}
+    assert found[honest].token_ids == alone.token_ids
+    assert len(refused) > 2 and len(added) > 10
+    assert all(any(name in message for name in fields) for message, fields in refused)
+    for name, fields in added.items():
+        assert found[name].error is None, (fields, found[name].error)
+        assert found[name].finish_reason in ("stop", "length")
+    assert not engine.scheduler.pool.used
