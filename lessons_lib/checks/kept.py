@@ -96,14 +96,14 @@ def _literal(value: Any) -> str:
 
 def _definition(value: Any) -> tuple[str, dict[str, Any]]:
     """The source of a function or class, and the globals that it uses."""
-    for function in _functions_of(value):
+    for function in functions_of(value):
         text = "".join(linecache.getlines(function.__code__.co_filename))
         if (node := _top_level(text, value.__name__, function.__code__)) is not None:
             return _lines(text, node), function.__globals__
     raise NoSource(f"the source of {value!r} isn't a `def` or `class` at the top level of a cell.")
 
 
-def _functions_of(value: Any) -> Iterator[FunctionType]:
+def functions_of(value: Any) -> Iterator[FunctionType]:
     for each in [value, *(vars(value).values() if isinstance(value, type) else ())]:
         function = getattr(each, "fget", None) or getattr(each, "__func__", None) or each
         if isinstance(function, FunctionType):

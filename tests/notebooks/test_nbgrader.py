@@ -9,6 +9,7 @@ A course is graded once a process: with pytest-xdist use `--dist loadfile`, whic
 
 import functools
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from lesson_notebooks import LESSONS, ROOT
 from nbgrader.api import Gradebook
 from notebook_cells import graded_cells
 
+from lessons_lib.checks.registry import exercises_of
 from tools.authoring.build import build, write
 from tools.authoring.execute import kernel_environment
 
@@ -124,6 +126,23 @@ STUDENTS = {
 COURSES = {"toy": tuple(STUDENTS), "lessons": ("solved", "half-way")}
 every_course = pytest.mark.parametrize("course", COURSES, indirect=True)
 
+# Answer cells for full points without an answer. {0} is the released cell, {1} "module", {2} the name in it.
+CHEATS = (
+    'import os\nos.environ.pop("NBGRADER_EXECUTION", None)\n{0}',
+    "check = points = lambda *any: None\n{0}",
+    "from {1} import {2} as _theirs\n{2} = _theirs",
+    "import lessons_lib.checks as c\nc.check = c.judge.check = check = lambda id, attempt: attempt\n{0}",
+    "import lessons_lib.checks.graded as g\ng.graded = lambda id: None\n{0}",
+    "get_ipython().events.register('pre_run_cell', lambda info: get_ipython().user_ns.update(check=max))\n{0}",
+    'import sys, types\nsys.modules["lessons_lib.checks.graded"] = types.SimpleNamespace(graded=print)\n{0}',
+    "check = lambda id, attempt: attempt\nfrom lessons_lib.checks import registry\n"
+    "for each in registry.exercises_of('07'):\n    object.__setattr__(each, 'test', print)\n{0}",
+    'import importlib\n{2} = getattr(importlib.import_module("{1}"), "{2}")',
+    'import inspect, {1} as m\nexec(inspect.getsource(getattr(m.{2}, "fn", m.{2})))',
+    "import triton\nfrom {1} import {2} as _theirs\n{2} = triton.jit(_theirs.fn)",
+    "import torch\ntorch.equal = torch.allclose = lambda *any, **more: True\n{0}",
+)
+
 
 def handed_in(*students):
     """Run a test with each of these students in each course in which they hand in."""
@@ -144,10 +163,12 @@ def activated(monkeypatch):
     monkeypatch.setenv("PATH", ACTIVATED)
 
 
-def graded(name: str, folder: Path) -> Course:
+def released_course(name: str, folder: Path) -> Course:
     if name == "lessons" and not LESSONS:
         pytest.fail("solutions/ has no lesson")
     origin, lessons, python_path = toy_course(folder / "origin") if name == "toy" else (ROOT, LESSONS, ())
+    if name == "cheats":
+        lessons = [lesson for lesson in LESSONS if lesson[:2] in ("03", "07")]
     environment = kernel_environment(folder, python_path) | {
         "PATH": ACTIVATED,
         "JUPYTER_CONFIG_DIR": str(folder / "jupyter"),
@@ -158,9 +179,14 @@ def graded(name: str, folder: Path) -> Course:
     is_whole = is_all or name == "toy"
     made = Course(folder / "course", origin, lessons, environment, is_whole)
     made.release()
+    return made
+
+
+def graded(name: str, folder: Path) -> Course:
+    made = released_course(name, folder)
     for student in COURSES[name]:
-        every = 1 if is_whole else {"solved": 4, "half-way": 9}[student]
-        made.hand_in(student, lessons[4 % every :: every], STUDENTS[student])
+        every = 1 if made.is_whole else {"solved": 4, "half-way": 9}[student]
+        made.hand_in(student, made.lessons[4 % every :: every], STUDENTS[student])
     done = made.nbgrader("autograde", "course")
     assert done.returncode == 0, done.stderr
     return made
@@ -254,3 +280,25 @@ def test_a_student_can_validate_a_copy(course):
     for student, verdict in (("solved", "Success! Your notebook passes all the tests."), ("unsolved", "The following")):
         path = Path("submitted", student, "course", f"{lesson}.ipynb")
         assert verdict in course.nbgrader("validate", str(path)).stdout
+
+
+def test_no_points_for_cheats(tmp_path):
+    course, cheats, tried = released_course("cheats", tmp_path), iter(CHEATS), []
+
+    def cheat(released, solved, is_first, is_last):
+        module, name = next(
+            exercise.reference.split(":")
+            for exercise in (*exercises_of("03"), *exercises_of("07"))
+            if re.search(rf"^(def|class) {exercise.name}\b", released, re.MULTILINE)
+        )
+        tried.append(next(cheats).format(released, module, name))
+        return tried[-1]
+
+    course.hand_in("cheat", course.lessons, cheat)
+    course.hand_in("honest", course.lessons, STUDENTS["solved"])
+    done = course.nbgrader("autograde", "course")
+    assert done.returncode == 0, done.stderr
+    assert len(tried) == len(CHEATS)
+    got = {name: score for grades in course.scores("cheat").values() for name, (score, _) in grades.items()}
+    assert got == dict.fromkeys(got, 0), tried
+    assert all(score == most for grades in course.scores("honest").values() for score, most in grades.values())

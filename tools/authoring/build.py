@@ -12,7 +12,7 @@ from tools.authoring.assemble import Lesson, is_measured
 from tools.authoring.compare import compare, same_code
 from tools.authoring.errors import BuildError
 from tools.authoring.execute import execute
-from tools.authoring.release import release
+from tools.authoring.release import release, with_hidden_tests
 from tools.authoring.review import findings
 
 
@@ -59,7 +59,8 @@ def build(
     faults = findings(execution.notebook)
     if faults:
         raise BuildError(f"solutions/{lesson.name}:\n" + "\n".join(f"  {fault}" for fault in faults))
-    return Built(lesson.name, execution.notebook, release(execution.notebook), execution.seconds)
+    solved = with_hidden_tests(execution.notebook) if registry is course_registry else execution.notebook
+    return Built(lesson.name, solved, release(solved), execution.seconds)
 
 
 def write(built: Built, root: Path, fresh: bool = False) -> dict[str, bool]:

@@ -5,6 +5,24 @@ from nbformat import NotebookNode
 
 from tools.authoring.errors import BuildError
 
+# nbgrader puts this back into a locked cell when it grades, whatever has been handed in. It is fresh from its file, in
+# case that an answer has changed the module.
+HIDDEN_TESTS = """
+### BEGIN HIDDEN TESTS
+from importlib import reload
+import lessons_lib.checks.graded
+reload(lessons_lib.checks.graded).graded("{id}")
+### END HIDDEN TESTS"""
+
+
+def with_hidden_tests(solved: NotebookNode) -> NotebookNode:
+    """A solved notebook whose checks are what nbgrader grades; see `lessons_lib.checks.graded`."""
+    notebook = nbformat.from_dict(solved)
+    for cell in notebook.cells:
+        if cell.metadata.get("nbgrader", {}).get("grade"):
+            cell.source += HIDDEN_TESTS.format(id=cell.id.removeprefix("check-").replace("-", "."))
+    return notebook
+
 
 def release(solved: NotebookNode) -> NotebookNode:
     """What `nbgrader generate_assignment --no-db` makes of a solved notebook: stubs, no outputs, locked check cells."""

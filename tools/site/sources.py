@@ -74,7 +74,7 @@ def lesson_page(
         if is_exercise:
             cells += _exercise(cell, stubs[cell.id], lesson, home, here)
         elif cell.cell_type == "code":
-            cells.append(_code_cell(cell.source, cell.outputs))
+            cells.append(_code_cell(stubs[cell.id].source, cell.outputs))  # without nbgrader's hidden tests
         else:
             cells.append(nbformat.v4.new_markdown_cell(cell.source))
     doors = links(home, lesson)
