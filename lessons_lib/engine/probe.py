@@ -3,8 +3,8 @@
 A model that relies on something the engine lacks gives wrong tokens without an error. So the engine serves two short
 prompts of random tokens and compares its logits with those of Hugging Face's `generate`, one prompt at a time. It makes
 this as hard as serving gets: both sequences in one packed batch, prompts in two chunks, blocks scattered, then a few
-decodes, and windows so short that all of this reaches past them. The first layers answer for those like them (see
-`shallow`).
+decodes, and windows and other lengths so short that all of this reaches past them (see `lengths`). The first layers
+answer for those like them (see `shallow`).
 """
 
 import re
@@ -19,6 +19,7 @@ import torch
 from transformers import DynamicCache, GenerationConfig, PretrainedConfig, PreTrainedModel
 
 from lessons_lib.engine.gathered_runner import GatheredRunner, forward_with_cache
+from lessons_lib.engine.lengths import names_of_lengths, short_lengths
 from lessons_lib.engine.model_runner import ModelRunner
 from lessons_lib.engine.shallow import shallow
 from lessons_lib.kv_cache.block_pool import blocks_for
@@ -32,8 +33,6 @@ PAGED, GATHERED = "paged", "gathered"
 PROMPT_LENGTHS = (8, 13)
 NEW_TOKENS = 3
 BLOCK_SIZE = 4
-SHORT_WINDOW = 5
-WINDOWS = ("sliding_window", "sliding_window_size", "window_size", "attention_window_size", "attention_chunk_size")
 # Largest relative error of a row of logits. In float32, right and wrong are far apart: 1e-6 and 1. In bfloat16, tiny
 # models that are served right differ by up to 0.03, so a term that changes less than that isn't noticed.
 TOLERANCE = {torch.float32: 1e-3, torch.float64: 1e-3, torch.float16: 0.03, torch.bfloat16: 0.1}
@@ -82,7 +81,7 @@ def probe(model: PreTrainedModel) -> ProbeResult:
 @torch.inference_mode()
 def _probe(model: PreTrainedModel) -> ProbeResult:
     check_supported(model)
-    with undisturbed(model), short_windows(model):
+    with undisturbed(model), short_lengths(model, lengths_of(model)):
         with shallow(model) as first_of_kind:
             if first_of_kind and (result := try_first_layers(model, first_of_kind)):
                 return result
@@ -96,6 +95,15 @@ def _probe(model: PreTrainedModel) -> ProbeResult:
                 f"of its cache fails too: {gathered_reason}.{features(model.config)} {REMEDY}"
             )
     return result
+
+
+def lengths_of(model: PreTrainedModel) -> list[str]:
+    """The names of the model's lengths, found in its first layers; none if it can't compute them."""
+    with shallow(model):
+        try:
+            return names_of_lengths(model, max(random_prompts(model), key=len))
+        except Exception:
+            return []  # `generate` will say why, with more words
 
 
 def try_first_layers(model: PreTrainedModel, first_of_kind: list[int]) -> ProbeResult | None:
@@ -298,27 +306,6 @@ def undisturbed(model: PreTrainedModel) -> Iterator[None]:
         model.generation_config = generation_config
         for current, before in hooks:
             current.update(before)
-
-
-@contextmanager
-def short_windows(model: PreTrainedModel) -> Iterator[None]:
-    """Inside, every sliding window and attention chunk of the model is so short that a few tokens reach past it."""
-    owners = {
-        id(each): each for module in model.modules() for each in (module, getattr(module, "config", None)) if each
-    }
-    configs = [text_config(model.config), model.config]
-    changed = []
-    for owner in [*owners.values(), *configs]:
-        for name in WINDOWS:
-            size = vars(owner).get(name)
-            if isinstance(size, int) and size > SHORT_WINDOW:
-                changed.append((owner, name, size))
-                setattr(owner, name, SHORT_WINDOW)
-    try:
-        yield
-    finally:
-        for owner, name, size in changed:
-            setattr(owner, name, size)
 
 
 def where_it_differs(model: PreTrainedModel, references: list[Reference], error: float) -> str:

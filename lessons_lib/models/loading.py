@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lessons_lib.models.support import check_supported, text_config
+from lessons_lib.models.whole_folder import what_is_missing
 
 if TYPE_CHECKING:
     import torch
@@ -62,11 +63,8 @@ def load_model(
         if show_progress:
             logging.enable_progress_bar()  # type: ignore[no-untyped-call]
     model, report = loaded
-    # transformers fills missing weights with random values and goes on; a model that writes noise teaches nothing.
-    if report["missing_keys"]:
-        raise DamagedModel(
-            f"{source} lacks {len(report['missing_keys'])} weights, such as {min(report['missing_keys'])!r}. {REMEDY}"
-        )
+    if reason := what_is_missing(model, tokenizer, report, Path(source) if is_folder else None):
+        raise DamagedModel(f"the model {'in ' if is_folder else ''}{source} isn't whole: {reason}. {REMEDY}")
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     model = model.eval().requires_grad_(False)

@@ -74,8 +74,7 @@ def check_context(config: PretrainedConfig, longest: int | None) -> None:
     config = text_config(config)
     context = getattr(config, "max_position_embeddings", None)
     longest = longest or context or 0
-    rope = getattr(config, "rope_parameters", None) or {}
-    for parameters in (rope, *(each for each in rope.values() if isinstance(each, dict))):
+    for parameters in rope_parameters(config):
         kind = parameters.get("rope_type")
         limit = parameters.get("original_max_position_embeddings") or getattr(
             config, "original_max_position_embeddings", None
@@ -86,6 +85,17 @@ def check_context(config: PretrainedConfig, longest: int | None) -> None:
                 f"sequences of {longest} tokens can't be served: beyond {limit} tokens, the model's {kind!r} rotary "
                 f"positions change for every sequence in the batch. Set EngineConfig(max_model_len={limit}) or less."
             )
+
+
+def rope_parameters(config: PretrainedConfig) -> list[dict[str, Any]]:
+    """The parameters of a model's rotary positions: those of all layers, and those of each type of layer."""
+    rope = getattr(text_config(config), "rope_parameters", None) or {}
+    return [rope, *(each for each in rope.values() if isinstance(each, dict))]
+
+
+def rescales_rope(config: PretrainedConfig) -> bool:
+    """Whether the model has rotary frequencies that depend on the longest sequence of a batch."""
+    return any(parameters.get("rope_type") in RESCALED_ROPE for parameters in rope_parameters(config))
 
 
 def text_config(config: Any) -> Any:

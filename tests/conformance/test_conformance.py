@@ -31,13 +31,16 @@ PAGED_MODELS = [
     "gemma3_text",
     "gpt_oss",
     "llama",
+    "ministral3",
     "mistral",
     "mixtral",
     "olmo3",
     "phi3",
     "qwen3",
 ]
-EXPECTED = dict.fromkeys(PAGED_MODELS, PAGED) | dict(bloom=GATHERED, gptj=GATHERED, qwen3_next=REFUSED, jamba=REFUSED)
+EXPECTED = dict.fromkeys(PAGED_MODELS, PAGED) | dict(
+    bloom=GATHERED, gptj=GATHERED, llama4_text=GATHERED, qwen3_next=REFUSED, jamba=REFUSED,
+)  # fmt: skip
 SLICES = 16
 SHARD = os.environ.get("LESSONS_CONFORMANCE_SHARD", "")
 DAY = int(os.environ["LESSONS_CONFORMANCE_DAY"])

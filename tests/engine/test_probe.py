@@ -1,6 +1,7 @@
 """The probe accepts models that the engine serves right, and names what is wrong with the others."""
 
 import copy
+import functools
 import types
 import warnings
 
@@ -8,6 +9,7 @@ import pytest
 import torch
 from oracle import generate_alone, ragged_requests
 from transformers import (
+    AutoModelForCausalLM,
     GenerationConfig,
     GPTJConfig,
     GPTJForCausalLM,
@@ -16,6 +18,7 @@ from transformers import (
     RobertaConfig,
     RobertaForCausalLM,
 )
+from transformers.models.llama.modeling_llama import LlamaAttention
 
 import lessons_lib.engine.probe as probing
 import lessons_lib.engine.shallow as shallow
@@ -30,6 +33,8 @@ from lessons_lib.models.loading import KVShape
 from lessons_lib.models.support import UnsupportedModel
 from lessons_lib.models.tiny_models import VOCAB_SIZE, tiny_model
 from lessons_lib.recording.forward_passes import watch_forwards
+from tools.conformance.serve import generate
+from tools.conformance.tiny_models import tiny_config
 
 
 class NoText:
@@ -273,6 +278,91 @@ def test_the_probe_leaves_no_trace(make):
     after = state_of(model)
     assert after[:2] == (config, modules)
     assert all(torch.equal(after[2][name], weights[name]) for name in weights)
+
+
+def llama4(length):
+    config = tiny_config("llama4_text")
+    config.floor_scale, config.attention_chunk_size = length, 6
+    return model_of(config)
+
+
+def ministral(length):
+    config = tiny_config("ministral3")
+    config.rope_parameters |= dict(llama_4_scaling_beta=1.0, original_max_position_embeddings=length)
+    return model_of(config)
+
+
+def windowed(family, length):
+    config = tiny_config(family)
+    config.sliding_window = length
+    return model_of(config)
+
+
+class QueriesByPlace(LlamaAttention):
+    """A family that nobody knows yet: queries grow behind a length, and places are counted within the pass."""
+
+    def __init__(self, config, layer_idx):
+        super().__init__(config, layer_idx)
+        self.turning_point = config.turning_point
+
+    def forward(self, hidden_states, past_key_values=None, **kwargs):
+        seen = past_key_values.get_seq_length(self.layer_idx) if past_key_values is not None else 0
+        place = torch.arange(hidden_states.shape[1]) + seen
+        hidden_states = hidden_states * torch.where(place >= self.turning_point, 3.0, 1.0)[:, None]
+        return super().forward(hidden_states, past_key_values=past_key_values, **kwargs)
+
+
+def unknown(length):
+    config = tiny_config("llama")
+    config.turning_point = float(length)
+    model = model_of(config)
+    for index, layer in enumerate(model.model.layers):
+        attention = QueriesByPlace(config, index)
+        attention.load_state_dict(layer.self_attn.state_dict())
+        layer.self_attn = attention
+    return model.eval()
+
+
+def model_of(config):
+    torch.manual_seed(0)
+    return AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval().requires_grad_(False)
+
+
+LENGTHS = {
+    "llama4": (llama4, {"attention_chunk_size", "floor_scale"}, GATHERED),
+    "ministral": (ministral, {"sliding_window", "original_max_position_embeddings"}, PAGED),
+    "gemma": (functools.partial(windowed, "gemma3_text"), {"sliding_window"}, PAGED),
+    "gpt-oss": (functools.partial(windowed, "gpt_oss"), {"sliding_window"}, PAGED),
+    "unknown": (unknown, {"turning_point"}, GATHERED),
+}
+
+
+@pytest.mark.parametrize("make, names, way", LENGTHS.values(), ids=LENGTHS)
+def test_what_begins_past_the_probe_is_found(make, names, way):
+    model = make(29)
+    before = {name: tensor.clone() for name, tensor in [*model.named_buffers()]}, str(model.config)
+    prompts = [[3 + 7 * place % 90 for place in range(length)] for length in (5, 27, 40)]
+    expected = [generate(model, prompt) for prompt in prompts]
+    assert set(probing.lengths_of(model)) == names
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it may be served slowly
+        engine = LLMEngine(
+            model, NoText(), EngineConfig(num_blocks=60, block_size=4, max_num_batched_tokens=24, max_num_seqs=4)
+        )
+    assert probe(model).way == way
+    assert str(model.config) == before[1] and all(
+        torch.equal(model.get_buffer(name), before[0][name]) for name in before[0]
+    )
+    outputs = engine.generate(prompts, SamplingParams(max_tokens=8, temperature=0, ignore_eos=True, logprobs=0))
+    for output, right in zip(outputs, expected):
+        assert output.token_ids == right.token_ids
+        found = [each.logprob for each in output.completions[0].logprobs]
+        assert max(abs(a - b) for a, b in zip(found, right.logprobs)) < 1e-3
+
+
+def test_sizes_are_not_taken_for_lengths():
+    for family in ("gpt2", "llama", "qwen2"):
+        assert probing.lengths_of(fresh(family)) == []
 
 
 def test_a_failing_probe_restores_the_model():

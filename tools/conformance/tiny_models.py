@@ -48,7 +48,8 @@ SIZES: list[tuple[int, str]] = [
     (32, "moe_intermediate_size shared_expert_intermediate_size shared_intermediate_size expert_ffn_hidden_size "
     "moe_shared_expert_intermediate_size shared_experts_intermediate_size moe_shared_intermediate_size"),
     (CONTEXT, "max_position_embeddings n_positions n_ctx max_seq_len context_length max_target_positions "
-    "position_bias_max_distance model_max_length original_max_position_embeddings"),
+    "position_bias_max_distance model_max_length"),
+    (CONTEXT // 8, "original_max_position_embeddings"),  # shorter than some prompts, as windows are
     (WINDOW, "sliding_window window_size attention_window_size local_attention sliding_window_size "
     "local_attention_window_len attention_chunk_size"),
 ]  # fmt: skip
@@ -82,6 +83,8 @@ SPECIAL: dict[str, dict[str, Any]] = {
     "mamba2": dict(num_heads=8),
     "minicpm3": MLA,
     "nemotron": dict(num_key_value_heads=2),
+    # At this length its `generate` drops the cache, for rotary positions that change there, and loses its place.
+    "phi4_multimodal": dict(original_max_position_embeddings=CONTEXT),
     "qwen4_exp_text": dict(
         indexer_n_heads=2, indexer_kv_heads=1, indexer_head_dim=16, indexer_budget=4, indexer_compress_ratio=2
     ),

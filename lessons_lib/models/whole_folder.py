@@ -1,0 +1,66 @@
+"""Is a model's folder whole? transformers replaces much of what is missing or doesn't fit, and goes on: with a
+tokenizer of one token, with random weights, without some layers. A model that writes noise teaches nothing."""
+
+import json
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+SAMPLE = "The little dog said: hello!"
+FEW = 0.5  # share of a vocabulary; models have some tokens more than their tokenizers, for round numbers
+LAYER = re.compile(r"\.\d+\.")
+
+
+def what_is_missing(model: Any, tokenizer: Any, report: dict[str, Any], folder: Path | None) -> str:
+    """The first thing that was replaced or left out while a model was loaded; an empty string if there is nothing.
+
+    Args:
+        report: the loading info of `from_pretrained`.
+        folder: where it was loaded from; None if that isn't a folder.
+    """
+    if missing := sorted(report["missing_keys"]):
+        return f"it lacks {len(missing)} weights, such as {missing[0]!r}"
+    if unused := of_other_layers(report["unexpected_keys"], model.state_dict()):
+        return (
+            f"it has {len(unused)} weights of layers that config.json leaves out, such as {unused[0]!r}; "
+            f"num_hidden_layers is {model.config.get_text_config().num_hidden_layers}"
+        )
+    reason = in_files(tokenizer, folder) if folder else ""
+    return reason or in_vocabulary(tokenizer, model.config.get_text_config().vocab_size)
+
+
+def of_other_layers(unused: Iterable[str], used: Iterable[str]) -> list[str]:
+    """Weights that the model would use if it had more layers: another layer has one of the same name."""
+    names = {LAYER.sub(".N.", name, count=1) for name in used}
+    return sorted(name for name in unused if LAYER.sub(".N.", name, count=1) in names)
+
+
+def in_files(tokenizer: Any, folder: Path) -> str:
+    """A file of a folder that transformers did without: part of a tokenizer, or a generation config that isn't one."""
+    if not (folder / "tokenizer.json").exists():
+        needed = [name for name in type(tokenizer).vocab_files_names.values() if name != "tokenizer.json"]
+        if absent := [name for name in needed if not (folder / name).exists()]:
+            return f"its tokenizer lacks {' and '.join(absent)}, and there is no tokenizer.json"
+    rules = folder / "generation_config.json"
+    if rules.exists():
+        try:
+            is_object = isinstance(json.loads(rules.read_text()), dict)
+        except ValueError:
+            is_object = False
+        if not is_object:
+            return "its generation_config.json isn't a JSON object"
+    return ""
+
+
+def in_vocabulary(tokenizer: Any, vocab_size: int) -> str:
+    """How a tokenizer is too small for a model's vocabulary. One that is too large is noticed by the request that has a
+    token outside the vocabulary."""
+    count = len(tokenizer)
+    if count <= len(set(tokenizer.all_special_ids)):
+        return f"its tokenizer has no tokens but the special ones ({count}); its files are missing"
+    if count < FEW * vocab_size:
+        return f"its tokenizer has {count} tokens and the model {vocab_size}; one of them is another model's"
+    if not tokenizer(SAMPLE, add_special_tokens=False).input_ids:
+        return f"its tokenizer encodes {SAMPLE!r} as no tokens"
+    return ""

@@ -1,0 +1,134 @@
+"""A damaged copy of the bundled model is served as the whole one, or refused with a sentence; never otherwise."""
+
+import json
+import re
+import shutil
+
+import pytest
+from transformers import GPT2Tokenizer
+
+from lessons_lib.engine.llm_engine import EngineConfig, LLMEngine
+from lessons_lib.engine.sampling_params import SamplingParams
+from lessons_lib.models.loading import BUNDLED_MODEL, DamagedModel, load_model
+from lessons_lib.models.whole_folder import in_files, in_vocabulary, of_other_layers
+
+PROMPTS = ["Once upon a time", "The little dog said:"]
+DAMAGES = {
+    "gone": lambda path: path.unlink(),
+    "empty": lambda path: path.write_bytes(b""),
+    "cut": lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]),
+    "an empty list": lambda path: path.write_text("[]"),
+    "an empty object": lambda path: path.write_text("{}"),
+}
+FILES = ("config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json")
+HARMLESS = {  # the rest of the folder says the same
+    ("generation_config.json", "gone"),
+    ("generation_config.json", "an empty object"),
+    ("tokenizer_config.json", "gone"),
+    ("tokenizer_config.json", "an empty object"),
+}
+
+
+def answers(folder):
+    model, tokenizer = load_model(folder, device="cpu")
+    with LLMEngine(model, tokenizer, EngineConfig(num_blocks=16)) as engine:
+        outputs = engine.generate(PROMPTS, SamplingParams(max_tokens=6, temperature=0))
+    return [(output.prompt_ids, output.token_ids, output.text, output.finish_reason) for output in outputs]
+
+
+@pytest.fixture(scope="module")
+def right():
+    return answers(BUNDLED_MODEL)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return shutil.copytree(BUNDLED_MODEL, tmp_path / "model")
+
+
+def configure(folder, name="config.json", **changes):
+    path = folder / name
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+
+
+@pytest.mark.parametrize("how", DAMAGES)
+@pytest.mark.parametrize("name", FILES)
+def test_a_damaged_file(folder, right, name, how):
+    DAMAGES[how](folder / name)
+    if (name, how) in HARMLESS:
+        assert answers(folder) == right
+        return
+    with pytest.raises(DamagedModel, match=re.escape(f"the model in {folder}")) as refused:
+        answers(folder)
+    assert "Fetch the files again" in str(refused.value)
+
+
+def test_other_files_do_not_matter(folder, right):
+    for name in ("LICENSE", "README.md", "heldout_sample.txt"):
+        (folder / name).unlink()
+    assert answers(folder) == right
+
+
+@pytest.mark.parametrize(
+    "changes, says",
+    [
+        (
+            dict(num_hidden_layers=7, layer_types=["full_attention"] * 7),
+            "12 weights of layers that config.json leaves out",
+        ),
+        (dict(num_hidden_layers=9, layer_types=["full_attention"] * 9), "lacks 12 weights, such as 'model.layers.8."),
+        (dict(vocab_size=4104), "can't be read"),
+        (dict(num_key_value_heads=1), "can't be read"),
+        (dict(tie_word_embeddings=False), "lacks 1 weights, such as 'lm_head.weight'"),
+        (dict(model_type="gpt2", architectures=["GPT2LMHeadModel"]), "lacks"),
+    ],
+)
+def test_a_configuration_of_another_model(folder, changes, says):
+    configure(folder, **changes)
+    with pytest.raises(DamagedModel, match=re.escape(says)):
+        load_model(folder, device="cpu")
+
+
+def test_a_tokenizer_of_another_model(folder):
+    spec = json.loads((folder / "tokenizer.json").read_text())
+    spec["model"]["vocab"] = {token: id for token, id in spec["model"]["vocab"].items() if id < 1000}
+    spec["model"]["merges"] = [pair for pair in spec["model"]["merges"] if "".join(pair) in spec["model"]["vocab"]]
+    (folder / "tokenizer.json").write_text(json.dumps(spec))
+    with pytest.raises(DamagedModel, match="its tokenizer has 1000 tokens and the model 4096"):
+        load_model(folder, device="cpu")
+
+
+class Tokenizer:
+    all_special_ids = (0,)
+
+    def __init__(self, size, ids):
+        self.size, self.ids = size, ids
+
+    def __len__(self):
+        return self.size
+
+    def __call__(self, text, add_special_tokens):
+        return type("Encoding", (), {"input_ids": self.ids})
+
+
+def test_what_a_tokenizer_must_be():
+    assert in_vocabulary(Tokenizer(5, [1, 4]), 10) == in_vocabulary(Tokenizer(4096, [99]), 10) == ""
+    assert "no tokens but the special ones (1)" in in_vocabulary(Tokenizer(1, []), 1)
+    assert "has 4 tokens and the model 10" in in_vocabulary(Tokenizer(4, [1]), 10)
+    assert "as no tokens" in in_vocabulary(Tokenizer(10, []), 10)
+
+
+def test_a_tokenizer_in_its_old_files_is_whole(tmp_path):
+    vocabulary = {"<|endoftext|>": 0, "a": 1, "b": 2, "ab": 3}
+    (tmp_path / "vocab.json").write_text(json.dumps(vocabulary))
+    (tmp_path / "merges.txt").write_text("#version: 0.2\na b\n")
+    tokenizer = GPT2Tokenizer.from_pretrained(tmp_path)
+    assert tokenizer("ab").input_ids == [3] and in_files(tokenizer, tmp_path) == ""
+    (tmp_path / "merges.txt").unlink()
+    assert in_files(tokenizer, tmp_path) == "its tokenizer lacks merges.txt, and there is no tokenizer.json"
+
+
+def test_weights_beside_the_model_are_no_layers():
+    used = ["model.layers.0.mlp.up.weight", "model.layers.1.mlp.up.weight", "lm_head.weight"]
+    unused = ["vision.layers.0.weight", "model.layers.2.mtp.weight", "model.layers.7.mlp.up.weight"]
+    assert of_other_layers(unused, used) == ["model.layers.7.mlp.up.weight"]
