@@ -173,14 +173,16 @@ class AccessOrder:
             for address in self.elements[number][0].tolist()
         }
         return any(
-            event.orders and event.program == other.program and not released.isdisjoint(self.elements[number][0].tolist())
+            event.orders
+            and event.program == other.program
+            and not released.isdisjoint(self.elements[number][0].tolist())
             for number, event in enumerate(self.events[: second + 1])
         )
 
 
 def _suspects(keys: tuple[np.ndarray, ...], who: np.ndarray, kind: np.ndarray) -> np.ndarray:
-    """Mark the accesses with equal keys by several programs, or lanes, at least one of which changes the element. Atomic
-    operations alone change it in turn."""
+    """Mark the accesses with equal keys by several programs, or lanes, at least one of which changes the element.
+    Atomic operations alone change it in turn."""
     order = np.lexsort(keys)
     is_new = np.any([np.diff(key[order], prepend=key[order][:1] - 1) != 0 for key in keys], axis=0)
     starts = np.flatnonzero(is_new)

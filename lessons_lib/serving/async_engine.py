@@ -158,11 +158,8 @@ class AsyncEngine:
         error: why the engine is dead; None while it lives.
         is_draining: whether new requests are refused.
         is_stuck: whether a step hangs in the engine's thread, which can't be ended.
-        is_restarting: whether a new engine is starting in the place of one that has died. Only processes can be.
         num_heard: how many times the engine has said something.
     """
-
-    is_restarting = False
 
     def __init__(
         self,
@@ -196,6 +193,11 @@ class AsyncEngine:
         self._numbers = itertools.count()
         self._is_closing = False
         self._owner: asyncio.Task[None] | None = None
+
+    @property
+    def is_restarting(self) -> bool:
+        """Whether a new engine is starting in the place of one that has died. Only one in a process of its own can."""
+        return False
 
     async def __aenter__(self: FrontT) -> FrontT:
         self._event_loop = asyncio.get_running_loop()

@@ -192,7 +192,10 @@ ADD = [
         "reads the output back in reverse",
         changed(
             add_kernel,
-            ("total = tl.load(x + offsets, mask=mask) + tl.load(y + offsets, mask=mask)", "total = tl.load(x + offsets, mask=mask)"),
+            (
+                "total = tl.load(x + offsets, mask=mask) + tl.load(y + offsets, mask=mask)",
+                "total = tl.load(x + offsets, mask=mask)",
+            ),
             (
                 "mask=mask)\n    tl.store(out + offsets, total, mask=mask)",
                 "mask=mask)\n    tl.store(out + offsets, total, mask=mask)\n"

@@ -126,9 +126,9 @@ class BodyLimit:
         if too_many := more_values_than(self.max_values, body):
             return await refuse(send, 400, too_many, "too_many_values")
         if LONE_SURROGATE.search(body):
-            message = "contains half a character, and lone surrogates are no text; leave them out."
             param = field_with_half_a_character(body)
-            return await refuse(send, 400, f"{param or 'the body'} {message}", "invalid_utf8", param=param)
+            text = f"{param or 'the body'} contains half a character, and lone surrogates are no text; leave them out."
+            return await refuse(send, 400, text, "invalid_utf8", param=param)
         await self.app(scope, replayed(bytes(body), receive), send)
 
     async def _refuse_size(self, send: Send) -> None:
