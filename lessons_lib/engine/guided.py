@@ -138,7 +138,8 @@ class GrammarState:
             size: of the vocabulary.
 
         Returns:
-            bool tensor [size], on the CPU. If the text is complete, the end token is among them.
+            bool tensor [size], on the CPU. If the text is complete, the end token is among them. None is
+            left if the masks take too long.
 
         Raises:
             ValueError: the completion doesn't match, or the parser has reached one of its limits.
@@ -150,14 +151,11 @@ class GrammarState:
         bits = np.frombuffer(parser.compute_bitmask(), dtype=np.uint8)
         if parser.is_error():
             raise ValueError(f"structured_outputs: {parser.get_error().strip()}")
-        self._seconds += time.thread_time() - start
-        if self._seconds > (most := MASK_SECONDS + MASK_SECONDS_PER_TOKEN * len(output_ids)):
-            raise ValueError(
-                f"structured_outputs: the masks of {len(output_ids) + 1} tokens took {self._seconds:.2f} s; the limit "
-                f"is {most:.2f} s. Make the rules less ambiguous, or literal texts shorter."
-            )
-        self._seen = parser, len(output_ids)
         allowed = torch.zeros(size, dtype=torch.bool)
+        self._seconds += time.thread_time() - start
+        if self._seconds > MASK_SECONDS + MASK_SECONDS_PER_TOKEN * len(output_ids):
+            return allowed
+        self._seen = parser, len(output_ids)
         known = np.unpackbits(bits, bitorder="little")[:size]
         allowed[: len(known)] = torch.from_numpy(known.astype(np.bool_))
         return allowed

@@ -158,11 +158,8 @@ class AsyncEngine:
         error: why the engine is dead; None while it lives.
         is_draining: whether new requests are refused.
         is_stuck: whether a step hangs in the engine's thread, which can't be ended.
-        is_restarting: whether a new engine is starting in the place of one that has died. Only processes can be.
         num_heard: how many times the engine has said something.
     """
-
-    is_restarting = False
 
     def __init__(
         self,
@@ -331,6 +328,11 @@ class AsyncEngine:
         return bool(self._requests)
 
     # What EngineProcess does in another way.
+
+    @property
+    def is_restarting(self) -> bool:
+        """Whether a new engine is starting in the place of one that has died."""
+        return False
 
     def give_up(self, reason: str) -> None:
         """A step hangs: end all streams, and leave its thread alone."""
