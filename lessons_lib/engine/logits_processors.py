@@ -107,6 +107,11 @@ class LogitsRules:
                     f"{name} contains token id {told(outside[0])}; the vocabulary has ids 0 to "
                     f"{vocab_size - 1}. Leave it out."
                 )
+        if len(params.allowed_token_ids or ()) > vocab_size:
+            raise BadRequest(
+                f"allowed_token_ids has {len(params.allowed_token_ids or ())} values; the vocabulary has {vocab_size} "
+                "tokens. Name each once."
+            )
         if not params.changes_logits:
             return None
         grammar = None

@@ -62,7 +62,9 @@ class _Fields:
         value = getattr(self, name)
         value = () if value is None else value
         is_list = isinstance(value, (list, tuple, set, frozenset, range))
-        self._must(is_list and all(is_whole(token, 0) for token in value), name, wanted)
+        # Most are plain integers, and there may be as many as a vocabulary has.
+        is_id = (token >= 0 if type(token) is int else is_whole(token, 0) for token in value) if is_list else ()
+        self._must(is_list and all(is_id), name, wanted)
         self._set(name, tuple(map(int, value)))
 
 

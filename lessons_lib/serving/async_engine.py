@@ -334,6 +334,11 @@ class AsyncEngine:
 
     # What EngineProcess does in another way.
 
+    @property
+    def is_restarting(self) -> bool:
+        """Whether a new engine is starting in the place of one that has died."""
+        return False
+
     def give_up(self, reason: str) -> None:
         """A step hangs: end all streams, and leave its thread alone."""
         self.is_stuck = True

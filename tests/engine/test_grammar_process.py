@@ -9,11 +9,13 @@ from transformers import AutoTokenizer
 
 from lessons_lib.engine import grammar_process, guided
 from lessons_lib.engine.guided import Grammar, GrammarState, Vocabulary
+from lessons_lib.engine.logits_processors import LogitsRules
 from lessons_lib.engine.sampling_params import (
     MAX_CHARACTERS,
     MAX_CHOICES,
     MAX_SCHEMA_DEPTH,
     MAX_SCHEMA_VALUES,
+    SamplingParams,
     StructuredOutputsParams,
 )
 from lessons_lib.models.loading import BUNDLED_MODEL
@@ -144,6 +146,14 @@ def test_a_grammar_whose_masks_take_too_long_ends_its_request(grammar_of, monkey
     state = GrammarState(state.grammar)
     state.allowed([], SIZE)  # 0.2 s of 0.25 s
     assert state._seconds == pytest.approx(0.2)
-    state.allowed([], SIZE)
-    with pytest.raises(ValueError, match="masks of 1 tokens took 0.35 s; the limit is 0.25 s"):
-        state.allowed([], SIZE)
+    assert state.allowed([], SIZE).any()
+    assert not state.allowed([], SIZE).any(), "0.35 s"
+
+
+def test_no_more_tokens_can_be_allowed_than_there_are(tokenizer):
+    def rules(count):
+        return LogitsRules.of(SamplingParams(allowed_token_ids=[5] * count), tokenizer, SIZE)
+
+    assert rules(SIZE)
+    with pytest.raises(BadRequest, match=f"allowed_token_ids has {SIZE + 1} values; the vocabulary has {SIZE} tokens"):
+        rules(SIZE + 1)

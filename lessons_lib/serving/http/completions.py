@@ -1,5 +1,6 @@
 """`POST /v1/completions`: texts that go on."""
 
+import asyncio
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -53,6 +54,7 @@ class TextGeneration(Generation):
             self.prompts.append(token_ids)
             self.echoed.append(text if self.body.echo else "")
             self.params.append(self._params(len(token_ids)))
+            await asyncio.sleep(0)  # others' turn: a request may have a thousand prompts
         if known := self.body.output_token_ids:
             self.served.check_tokens("output_token_ids", known)
             self.lengths[0] = sum(len(self.served.token_text[token]) for token in known)

@@ -3,6 +3,7 @@ SamplingParams. Values are checked for their types and ranges, and a field that 
 `max_token` that is silently ignored is the worst of all answers."""
 
 from collections.abc import Callable
+from functools import cache
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
@@ -109,6 +110,12 @@ def fail_fast(schema: Any) -> Any:
     return schema
 
 
+@cache
+def known_fields(kind: "type[Fields]") -> frozenset[str]:
+    """The names that a request may have, offered or not."""
+    return frozenset({each.alias or name for name, each in kind.model_fields.items()} | kind.not_offered.keys())
+
+
 class Fields(BaseModel):
     """Strict: a number in quotes is no number, and a field that doesn't exist is an error.
 
@@ -133,11 +140,9 @@ class Fields(BaseModel):
     @classmethod
     def keep_one_unknown_field(cls, data: Any) -> Any:
         """An error is about one field, so 100,000 that don't exist needn't be looked at."""
-        if not isinstance(data, dict):
+        if not isinstance(data, dict) or data.keys() <= (fields := known_fields(cls)):
             return data
-        unknown = data.keys() - cls.not_offered.keys() - {each.alias or name for name, each in cls.model_fields.items()}
-        if not unknown:
-            return data
+        unknown = data.keys() - fields
         first = next(name for name in data if name in unknown)
         known = {name: value for name, value in data.items() if name not in unknown}
         return known | {first[:MAX_FIELD_CHARACTERS]: data[first]}

@@ -6,6 +6,7 @@ finish, at most `shutdown_timeout` seconds long. The second one ends it at once.
 
 import asyncio
 import contextlib
+import gc
 import logging
 import os
 import signal
@@ -56,6 +57,7 @@ class Server(uvicorn.Server):
         """Until a signal ends it. Doesn't listen before the engine is there."""
         self._event_loop = asyncio.get_running_loop()
         async with self.front:
+            bound_pauses()
             await super().serve(sockets)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -216,6 +218,18 @@ def start_log(settings: ServerSettings, log: BackgroundLog | None = None) -> Bac
     for name in ("lessons_lib", "uvicorn"):
         logging.getLogger(name).setLevel(settings.log_level.upper())
     return log
+
+
+def bound_pauses() -> None:
+    """For a process that does nothing but serve: two things that would stop its event loop for a quarter of a second.
+
+    A full garbage collection looks at all objects, most of which are libraries'; those that exist now are left out from
+    here on. Reading a number takes the square of its digits; JSON's numbers get 640 of them, the least that Python can
+    be told.
+    """
+    gc.collect()
+    gc.freeze()
+    sys.set_int_max_str_digits(640)
 
 
 def raise_file_limit() -> None:

@@ -1,5 +1,6 @@
 """`POST /tokenize` and `POST /detokenize`, as vLLM has them: what a prompt looks like to the model."""
 
+import asyncio
 from typing import Any
 
 from fastapi import APIRouter
@@ -35,6 +36,6 @@ def router(served: ServedModel) -> APIRouter:
         """The text of tokens."""
         check_model(body.model, served)
         served.check_tokens("tokens", body.tokens)
-        return {"prompt": served.decode(body.tokens)}
+        return {"prompt": await asyncio.to_thread(served.decode, body.tokens)}
 
     return routes

@@ -1,6 +1,8 @@
 """What a body may contain is bounded before it is parsed, and errors are about one value, however many are wrong."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 from pydantic import ValidationError
@@ -134,3 +136,12 @@ def test_a_server_refuses_it_with_the_limit(http, path, body, code):
     error = answer.json()["error"]
     assert error["code"] == code and len(error["message"]) < 500 and error["message"].endswith((".", "?"))
     assert "limit" in error["message"] or "at most" in error["message"] or "isn't a field" in error["message"]
+
+
+def test_a_process_that_serves_reads_no_long_numbers_and_collects_no_old_garbage():
+    script = "import gc, json; from lessons_lib.serving.http.server import bound_pauses; bound_pauses()\n"
+    script += (
+        "json.loads('9' * 640)\ntry: json.loads('9' * 641)\nexcept ValueError: print(gc.get_freeze_count() > 10_000)"
+    )
+    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert found.stdout == "True\n", found.stderr

@@ -157,9 +157,8 @@ def test_a_server_of_several_processes_from_its_start_until_it_is_killed_bit_by_
             assert answer.status == 503 and "started again" in answer.read().decode()
 
         # A new one is started, and all processes serve with it.
-        for client in idle[6:8]:
-            wait_until(lambda: client.get("/health")[0] == 200, 120)
-            assert text_of(client.stream("Once", 8))
+        wait_until(lambda: {Client(server).get("/health")[0] for _ in apis} == {200}, 120)
+        assert all(text_of(Client(server).stream("Once", 8)) for _ in apis)
         (_, new) = children(server.process.pid)
         assert new != engine and not is_running(engine)
 
