@@ -14,7 +14,7 @@ import sys
 from datetime import datetime
 from pathlib import Path
 
-from tools.merge_notebooks import grade_id, is_changed, keyed, merge, text
+from tools.merge_notebooks import NOTE, grade_id, is_changed, keyed, matched, merge, source_of
 from tools.setup_errors import SetupError
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -53,7 +53,7 @@ def update(root: Path = ROOT, now: datetime | None = None) -> list[str]:
             continue
         try:
             content, words = _renewed(known, mine.read_bytes(), source)
-        except (ValueError, AttributeError, TypeError):
+        except (ValueError, AttributeError, TypeError, KeyError):
             report.append(f"{source.name}: left alone, because it isn't a notebook any more. Move it away and run "
                           "`make lab` for a fresh copy.")  # fmt: skip
             continue
@@ -94,16 +94,18 @@ def export(root: Path = ROOT) -> Path:
     for path in sorted(work.glob("*.ipynb")):
         base = work / ".released" / path.name
         try:
-            known = keyed(json.loads(base.read_bytes())) if base.exists() else {}
-            cells = keyed(json.loads(path.read_bytes()))
-        except (ValueError, AttributeError, TypeError):
+            release = json.loads(base.read_bytes()) if base.exists() else {}
+            known, cells = keyed(release), matched(json.loads(path.read_bytes()), release, {})
+        except (ValueError, AttributeError, TypeError, KeyError):
             lessons[path.stem] = {"damaged": path.read_text(encoding="utf-8", errors="replace")}
             continue
-        changed = {key: text(cell) for key, cell in cells.items() if is_changed(cell, known.get(key))}
+        changed = {key: source_of(cell) for key, cell in cells.items() if is_changed(cell, known.get(key))}
+        changed = {key: source for key, source in changed.items() if source.strip() and not source.startswith(NOTE)}
+        answers = {key for key in changed if grade_id(known.get(key, cells[key]))}
         if changed:
             lessons[path.stem] = {
-                "answers": {key: source for key, source in changed.items() if grade_id(cells[key])},
-                "other_cells": {key: source for key, source in changed.items() if not grade_id(cells[key])},
+                "answers": {key: source for key, source in changed.items() if key in answers},
+                "other_cells": {key: source for key, source in changed.items() if key not in answers},
             }
     try:
         record = json.loads((work / ".progress.json").read_bytes())

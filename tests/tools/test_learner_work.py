@@ -1,16 +1,19 @@
 """The learner's notebooks in work/: copied, renewed, exported, and no text ever lost."""
 
 import copy
+import hashlib
 import json
+from collections import Counter
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tools.learner_work import copy_missing, export, update
-from tools.merge_notebooks import keyed, merge, text
+from tools.learner_work import ROOT, copy_missing, export, update
+from tools.merge_notebooks import grade_id, is_changed, keyed, matched, merge, text
 from tools.setup_errors import SetupError
 
+STUB_END = "raise NotImplementedError()"
 STUB = "def f():\n    raise NotImplementedError()"
 
 
@@ -67,6 +70,120 @@ def test_a_merge_loses_neither_the_learners_text_nor_the_new_release(base, chang
     assert list(map(text, merge(base, merged, new).notebook["cells"])) == texts  # an update that was interrupted
     if mine == base and not [each for each in base["cells"] if each["id"] == "ex-1"]:
         assert texts == list(map(text, new["cells"]))
+
+
+LESSON = json.loads((ROOT / "notebooks/03_block_allocator.ipynb").read_text(encoding="utf-8"))
+NEWER = copy.deepcopy(LESSON)  # words changed, a cell more, a cell less, another order
+del NEWER["cells"][2]
+NEWER["cells"][7]["source"] = ["Other words.\n", "And more of them."]
+NEWER["cells"].insert(9, cell("new-cell", "Read this first.", "markdown"))
+NEWER["cells"][20:22] = NEWER["cells"][21:19:-1]
+
+
+def has_crlf(each):
+    return {**each, "source": text(each).replace("\n", "\r\n")}
+
+
+def as_list(each):
+    return {**each, "source": (text(each) + "\n").splitlines(keepends=True)}
+
+
+def has_blanks(each):
+    return {**each, "source": "".join(f"{line}  \n" for line in text(each).split("\n")) + "\n"}
+
+
+def without(*names):
+    return lambda each: {name: value for name, value in each.items() if name not in names}
+
+
+DAMAGE = {
+    "no ids": without("id"),
+    "one id": lambda each: each | {"id": "ex-03-1"},
+    "the id of a cell of words": lambda each: each | {"id": LESSON["cells"][0]["id"]},
+    "new ids": lambda each: each | {"id": hashlib.sha256(text(each).encode()).hexdigest()[:8]},
+    "no metadata": without("metadata"),
+    "metadata of another tool": lambda each: without("id")(each) | {"metadata": {"id": "1a2b", "outputId": "3c4d"}},
+    "empty metadata": lambda each: each | {"metadata": None},
+    "Windows": has_crlf,
+    "lists": as_list,
+    "blanks": has_blanks,
+    "nothing": lambda each: each,
+}
+OUTPUTS = [{"output_type": "stream", "name": "stdout", "text": "3\n"}]
+numbers = st.integers(0, len(LESSON["cells"]) - 1)
+learners = st.fixed_dictionaries(
+    {
+        "answered": st.sets(st.sampled_from([n for n, c in enumerate(LESSON["cells"]) if (c["id"]).startswith("ex-")])),
+        "deleted": st.sets(numbers, max_size=3),
+        "added": st.lists(numbers, max_size=4),
+        "damage": st.lists(st.sampled_from(sorted(DAMAGE)), min_size=1, max_size=3),
+        "whole": st.booleans(),  # or every second cell
+        "order": st.none() | st.randoms(use_true_random=False),
+    }
+)
+
+
+def learners_notebook(answered, deleted, added, damage, whole, order):
+    """A notebook as it may come back from other programs, and the learner's texts in it."""
+    cells, written = copy.deepcopy(LESSON["cells"]), []
+    for number in answered - deleted:
+        cells[number]["source"] = text(cells[number]).replace("raise NotImplementedError()", f"return {number}")
+        cells[number] |= {"outputs": OUTPUTS}
+        written.append(text(cells[number]))
+    kept = [each for number, each in enumerate(cells) if number not in deleted]
+    for number, place in enumerate(added):
+        own = cell(f"own{number}", f"print({number})  # an experiment of mine")
+        kept.insert(place, own)
+        written.append(text(own))
+    if order:
+        order.shuffle(kept)
+    for name in damage:
+        kept = [DAMAGE[name](each) if whole or number % 2 else each for number, each in enumerate(kept)]
+    return {**LESSON, "nbformat_minor": 4, "cells": kept}, sorted(written)
+
+
+@settings(max_examples=50, deadline=None, derandomize=True)
+@given(learners, st.sampled_from([NEWER, LESSON]))
+def test_a_notebook_that_another_program_wrote_is_merged_cell_by_cell(learner, new):
+    mine, written = learners_notebook(**learner)
+    merged = merge(LESSON, mine, new)
+    assert not merged.conflicts
+    texts = Counter(map(text, merged.notebook["cells"]))
+    answers = {id: text(each) for id, each in keyed(merged.notebook).items() if id.startswith("ex-")}
+    assert sorted(each for each in written if each in answers.values() or "experiment" in each) == written
+    expected = [
+        text(each) for each in new["cells"] if grade_id(each) not in answers or STUB_END in answers[grade_id(each)]
+    ]
+    assert texts == Counter(expected + written)
+    assert [each["id"] for each in merged.notebook["cells"] if each["id"] in keyed(new)] == list(keyed(new))
+    assert merge(new, merged.notebook, new).notebook == merged.notebook
+    release = keyed(LESSON)
+    listed = [text(each) for key, each in matched(mine, LESSON, {}).items() if is_changed(each, release.get(key))]
+    assert sorted(listed) == written, "what `make export` lists"
+
+
+@pytest.mark.parametrize("name", sorted(DAMAGE))
+def test_an_update_keeps_the_number_of_cells_and_export_lists_nothing(name):
+    mine = {**LESSON, "cells": [DAMAGE[name](each) for each in copy.deepcopy(LESSON["cells"])]}
+    assert list(map(text, merge(LESSON, mine, NEWER).notebook["cells"])) == list(map(text, NEWER["cells"]))
+
+
+def test_an_answer_written_anew_without_ids_goes_where_its_exercise_is():
+    mine = copy.deepcopy(LESSON)
+    for each in mine["cells"]:
+        each.pop("id"), each.pop("metadata")
+        if text(each).startswith("def blocks_for"):
+            each["source"] = "# My own way.\ndef blocks_for(tokens, size):\n    return -(-tokens // size)"
+    merged = merge(LESSON, mine, NEWER)
+    assert "My own way" in text(keyed(merged.notebook)["ex-03-2"]) and merged.kept == ["ex-03-2"]
+
+
+def test_a_notebook_that_was_doubled_heals():
+    doubled = {
+        **LESSON,
+        "cells": [*LESSON["cells"], *map(DAMAGE["new ids"], map(DAMAGE["no metadata"], LESSON["cells"]))],
+    }
+    assert merge(LESSON, doubled, NEWER).notebook["cells"] == NEWER["cells"]
 
 
 def test_each_cell_is_kept_renewed_or_in_conflict():
