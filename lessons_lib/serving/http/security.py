@@ -198,7 +198,8 @@ class HeadAsGet:
             elif not message.get("more_body", False):
                 await send({"type": "http.response.body", "body": b""})
 
-        await self.app(dict(scope) | {"method": "GET"}, receive, send_head)
+        as_get: Scope = {**scope, "method": "GET"}
+        await self.app(as_get, receive, send_head)
 
 
 class SafeHeaders:
