@@ -4,6 +4,7 @@ At the end, the compiler is asked too, which doesn't take a GPU.
 """
 
 import re
+import threading
 import traceback
 from collections.abc import Callable
 
@@ -12,6 +13,7 @@ import torch
 from lessons_lib.checks.exercise import Mistake, current_case
 from lessons_lib.kernels.compile_check import why_not_compiled
 from lessons_lib.recording.kernel_accesses import KernelRecording, OutOfBounds, ProgramRun, record_kernel
+from lessons_lib.recording.kernel_races import Race
 
 LIMIT_32 = 2**31
 
@@ -156,8 +158,26 @@ NAMED_BY_THE_COMPILER = (
 )  # its message explains more than the wrong results do
 
 
+class _FirstRace(threading.local):
+    """The first race of the attempt that this thread judges. Wrong results explain more, and are reported first."""
+
+    mistake: Mistake | None = None
+
+
+_first_race = _FirstRace()
+RACE_WITHIN = (
+    "Each element of a tile has a thread of its own, and the threads of a program run at their own pace: on a GPU, one may "
+    "read or overwrite an element before another has come to it. Keep values in variables, and store each result once."
+)
+RACE_BETWEEN = (
+    "Programs run in any order, many at a time; here they ran one after another, so the results came out right by luck. "
+    "Each element of the result belongs to one program, and no program reads what another stores."
+)
+
+
 def compiled_too(test: Callable[[], None], attempt, *launches: tuple[tuple, dict], kernel=None) -> None:
-    """Judge an attempt by its results; if they are right, ask whether a GPU's compiler accepts it.
+    """Judge an attempt by its results; if they are right, ask whether they depend on an order that a GPU doesn't keep,
+    and whether its compiler accepts the attempt.
 
     Args:
         test: raises a `Mistake` if results are wrong.
@@ -165,8 +185,9 @@ def compiled_too(test: Callable[[], None], attempt, *launches: tuple[tuple, dict
         kernel: the kernel to launch, if the attempt is a function that it calls.
 
     Raises:
-        Mistake: from the test; or the compiler refuses the attempt.
+        Mistake: from the test; or two accesses race; or the compiler refuses the attempt.
     """
+    _first_race.mistake = None
     try:
         test()
     except Mistake as mistake:
@@ -176,6 +197,8 @@ def compiled_too(test: Callable[[], None], attempt, *launches: tuple[tuple, dict
                 mistake.what, case=f"{mistake.case} In your line `{refusal.line}`.", idea=_idea(refusal.text)
             ) from None
         raise
+    if _first_race.mistake:
+        raise _first_race.mistake
     if refusal := _refusal(attempt, launches, kernel):
         line = f" In your line `{refusal.line}`." if refusal.line else ""
         what = f"right in the interpreter, but a GPU's compiler refuses it: {refusal.text[:200]}"
@@ -216,7 +239,10 @@ def run_through(attempt, kernel, grid, *args, case: str, explain=lambda error: "
     refuse_undecorated(attempt)
     current_case.text = case
     try:
-        return record_kernel(kernel, grid, *args, **constants)
+        recording = record_kernel(kernel, grid, *args, **constants)
+        if recording.race and not _first_race.mistake:
+            _first_race.mistake = race_mistake(recording.race, case)
+        return recording
     except NotImplementedError:
         raise
     except OutOfBounds as error:
@@ -233,6 +259,12 @@ def run_through(attempt, kernel, grid, *args, case: str, explain=lambda error: "
             what = f"Triton refuses your code: {type(error).__name__}: {str(error)[:160]}"
             raise Mistake(what, case=case, idea=idea) from None
         raise
+
+
+def race_mistake(race: Race, case: str) -> Mistake:
+    """The mistake of an attempt whose results depend on which of two accesses comes first."""
+    what = f"{race}. On a GPU either may come first, and the result depends on it."
+    return Mistake(what, case=f"{case} {race.lines}".strip(), idea=RACE_WITHIN if race.is_within else RACE_BETWEEN)
 
 
 def refuse_undecorated(attempt) -> None:

@@ -5,6 +5,7 @@ Every address is checked before it is used: one outside the tensors raises OutOf
 
 import inspect
 import math
+import sys
 import warnings
 from collections.abc import Sequence
 from contextlib import contextmanager
@@ -18,7 +19,8 @@ import torch
 import triton.language as tl
 from triton.runtime.errors import InterpreterError
 
-from lessons_lib.recording.kernel_moments import Moment, moment
+from lessons_lib.recording.kernel_moments import Moment, kernel_frame, moment
+from lessons_lib.recording.kernel_races import AccessOrder, Race, once
 from lessons_lib.recording.moved_pointers import APART, UNNOTED, addresses_of, back, left_by, moved_back, tensor_numbers
 
 
@@ -27,7 +29,7 @@ class OutOfBounds(IndexError):
 
     Attributes:
         ids: of the program.
-        kind: "load" or "store".
+        kind: "load", "store", or "update" for an atomic operation.
         tensor: name of the parameter that the address was computed from.
         number: offset of the element in that tensor.
         count: how many elements the tensor has.
@@ -119,12 +121,15 @@ class KernelRecording:
         grid: how many programs there are along each axis.
         tensors: name of the parameter -> the tensor passed for it.
         programs: in the order in which the interpreter ran them; on a GPU they run in any order, many at a time.
+        race: two accesses whose order a GPU leaves open, so that the results may be right here only; None if there are
+            none.
     """
 
     kernel: str
     grid: tuple[int, ...]
     tensors: dict[str, TensorLayout]
     programs: tuple[ProgramRun, ...]
+    race: Race | None = None
 
     def __repr__(self) -> str:
         loaded, stored = (sum(self.bytes_of(program, kind) for program in self.programs) for kind in ("load", "store"))
@@ -168,7 +173,7 @@ def record_kernel(
     """Run `kernel[grid](*args, **kwargs)` through the interpreter, on any machine, and record its loads and stores.
 
     Tensors that the kernel stores to are changed as in any run. Masked-out elements of a load without `other` are NaN
-    here. Accesses through block pointers and tensor descriptors, and atomic operations, are not recorded.
+    here. Accesses through block pointers and tensor descriptors are not recorded; atomic operations only for `race`.
 
     Args:
         moments_of: ids of the program of which also the `Moment` of each access is kept.
@@ -206,7 +211,7 @@ def record_kernel(
             raise cause_of(error) from None
     for theirs, ours in storages.values():
         theirs.copy_(ours)
-    return KernelRecording(kernel.fn.__name__, tuple(grid), layouts, notes.programs(grid))
+    return KernelRecording(kernel.fn.__name__, tuple(grid), layouts, notes.programs(grid), notes.order.race())
 
 
 @contextmanager
@@ -218,7 +223,7 @@ def _without_warnings():
 
 
 class _Notes:
-    """Replaces `tl.load` and `tl.store` while a kernel runs."""
+    """Replaces `tl.load`, `tl.store`, atomic operations and barriers while a kernel runs."""
 
     def __init__(
         self,
@@ -232,8 +237,9 @@ class _Notes:
         for name, tensor in tensors.items():
             span = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride()))
             self.ranges.append((layouts[name], tensor.data_ptr(), span if tensor.numel() else 0))
-        self.num_axes = num_axes
+        self.num_axes, self.program_id = num_axes, tl.program_id
         self.by_program: dict[tuple[int, ...], list[Access]] = {}
+        self.order = AccessOrder()
 
     def programs(self, grid: tuple[int, ...]) -> tuple[ProgramRun, ...]:
         return tuple(ProgramRun(ids, tuple(self.by_program.get(ids, ()))) for ids in np.ndindex(*grid))
@@ -246,31 +252,44 @@ class _Notes:
 
     @contextmanager
     def taken(self):
-        originals = {
-            name: getattr(tl, name)
-            for name in vars(tl)
-            if name in ("load", "store", *UNNOTED) or name.startswith("atomic_")
-        }
-        for name, original in originals.items():
-            setattr(tl, name, self._noting(name, original) if name in ("load", "store") else moved_back(original))
+        atomic = {name: "update" for name in vars(tl) if name.startswith("atomic_")}
+        kinds = {"load": "load", "store": "store"} | atomic
+        replaced = {name: self._noting(kind, getattr(tl, name)) for name, kind in kinds.items()}
+        replaced |= {name: moved_back(getattr(tl, name)) for name in UNNOTED if hasattr(tl, name)}
+        replaced["debug_barrier"] = self._counting(tl.debug_barrier)
+        methods = [name for name in ("store", *atomic) if hasattr(tl.tensor, name)]  # of a pointer: the same functions
+        places = [(tl, name) for name in replaced] + [(tl.tensor, name) for name in methods]
+        originals = [(owner, name, getattr(owner, name)) for owner, name in places]
+        for owner, name in places:
+            setattr(owner, name, replaced[name])
         try:
             yield
         finally:
-            for name, original in originals.items():
-                setattr(tl, name, original)
+            for owner, name, original in originals:
+                setattr(owner, name, original)
+
+    def _counting(self, original):
+        @tl.core.builtin
+        def counted(_semantic=None):
+            self.order.barrier(self._ids(_semantic))
+            return original(_semantic=_semantic)
+
+        return counted
+
+    def _ids(self, semantic) -> tuple[int, ...]:
+        return tuple(int(self.program_id(axis, _semantic=semantic).handle.data[0]) for axis in range(self.num_axes))
 
     def _noting(self, kind: str, original):
-        program_id = tl.program_id
+        signature = inspect.signature(original)
 
         @tl.core.builtin
         def noted(pointer, *args, _semantic=None, **kwargs):
-            arguments = inspect.signature(original).bind(pointer, *args, **kwargs).arguments
+            arguments = signature.bind(pointer, *args, **kwargs).arguments
             mask = arguments.get("mask")
             wanted = np.asarray(mask.handle.data if hasattr(mask, "handle") else True if mask is None else bool(mask))
             addresses = addresses_of(pointer)
             if addresses is not None:
-                ids = tuple(int(program_id(axis, _semantic=_semantic).handle.data[0]) for axis in range(self.num_axes))
-                self._note(kind, left_by(addresses, wanted), ids)
+                self._note(kind, pointer, arguments, *left_by(addresses, wanted), self._ids(_semantic))
                 if (
                     kind == "load"
                     and mask is not None
@@ -282,7 +301,7 @@ class _Notes:
 
         return noted
 
-    def _note(self, kind: str, addresses: np.ndarray, ids: tuple[int, ...]) -> None:
+    def _note(self, kind: str, pointer, arguments: dict, addresses, lanes, ids: tuple[int, ...]) -> None:
         if not addresses.size:
             return
         number = int(tensor_numbers(addresses)[0])
@@ -290,9 +309,19 @@ class _Notes:
             return  # a pointer that was not moved, or was itself loaded
         number = min(number, len(self.ranges))
         layout, start, span = self.ranges[number - 1]
-        offsets = (addresses.astype(np.int64) - number * APART - start) // layout.itemsize
+        addresses = addresses.astype(np.int64) - number * APART
+        offsets = (addresses - start) // layout.itemsize
         outside = (offsets < 0) | (offsets >= span)
         if outside.any():
             raise OutOfBounds(ids, kind, layout.name, int(offsets[outside][0]), span)
-        now = moment() if ids == self.moments_of else None
-        self.by_program.setdefault(ids, []).append(Access(kind, layout.name, tuple(offsets.tolist()), now))
+        frame = kernel_frame(sys._getframe(1))
+        place = (frame.f_code, frame.f_lineno) if frame else None
+        orders = kind == "update" and arguments.get("sem") != "relaxed"
+        shape = tuple(int(size) for size in pointer.shape)
+        value = arguments["value"] if kind == "store" else None
+        kept = once(addresses, np.asarray(value.handle.data), lanes) if hasattr(value, "handle") else slice(None)
+        elements = addresses[kept], offsets[kept], lanes[kept]
+        self.order.note(ids, kind, layout.name, elements, shape, orders, place)
+        if kind != "update":
+            now = moment() if ids == self.moments_of else None
+            self.by_program.setdefault(ids, []).append(Access(kind, layout.name, tuple(offsets.tolist()), now))

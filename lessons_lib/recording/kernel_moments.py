@@ -50,10 +50,7 @@ class Moment:
 
 def moment() -> Moment | None:
     """Of the innermost function outside Triton that has led to this call; None if its source isn't to be had."""
-    here = sys._getframe(1)
-    frame: FrameType | None = here
-    while frame and (frame.f_code.co_filename == here.f_code.co_filename or _is_of_triton(frame.f_code)):
-        frame = frame.f_back
+    frame = kernel_frame(sys._getframe(1))
     if frame is None:
         return None
     try:
@@ -64,6 +61,14 @@ def moment() -> Moment | None:
     found = {name: _variable(frame.f_locals[name]) for name in names if name in frame.f_locals}
     variables = {name: variable for name, variable in found.items() if variable}
     return Moment(frame.f_code.co_name, tuple(lines), frame.f_lineno - first, variables)
+
+
+def kernel_frame(here: FrameType) -> FrameType | None:
+    """The innermost frame outside Triton, and outside the file of `here`, that has led to this one."""
+    frame: FrameType | None = here
+    while frame and (frame.f_code.co_filename == here.f_code.co_filename or _is_of_triton(frame.f_code)):
+        frame = frame.f_back
+    return frame
 
 
 def _is_of_triton(code: CodeType) -> bool:

@@ -45,10 +45,12 @@ def addresses_of(pointer) -> np.ndarray | None:
     return getattr(pointer.handle, "data", None)
 
 
-def left_by(addresses: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    """The addresses that a mask keeps. Triton broadcasts both, and refuses shapes that don't match itself."""
+def left_by(addresses: np.ndarray, mask: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The addresses that a mask keeps, and which elements of the flattened tile these are. Triton broadcasts both, and
+    refuses shapes that don't match itself."""
     try:
         addresses, mask = np.broadcast_arrays(addresses, mask)
     except ValueError:
-        return addresses[:0]
-    return addresses[mask.astype(bool)]
+        return addresses[:0].reshape(-1), np.arange(0)
+    lanes = np.flatnonzero(mask)
+    return addresses.reshape(-1)[lanes], lanes

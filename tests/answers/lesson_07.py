@@ -188,6 +188,37 @@ ADD = [
         changed(add_kernel, ("    tl.store", "    print(offsets)\n    tl.store")),
         "Remove it when you're done",
     ),
+    Wrong(
+        "reads the output back in reverse",
+        changed(
+            add_kernel,
+            (
+                "total = tl.load(x + offsets, mask=mask) + tl.load(y + offsets, mask=mask)",
+                "total = tl.load(x + offsets, mask=mask)",
+            ),
+            (
+                "mask=mask)\n    tl.store(out + offsets, total, mask=mask)",
+                "mask=mask)\n    tl.store(out + offsets, total, mask=mask)\n"
+                "    last = tl.program_id(0) * BLOCK + BLOCK - 1 - tl.arange(0, BLOCK)\n"
+                "    both = tl.load(out + last, mask=last < n_elements) + tl.load(y + last, mask=last < n_elements)\n"
+                "    tl.store(out + last, both, mask=last < n_elements)",
+            ),
+        ),
+        "program 0 stores element 0 of `out` in one place of a tile and loads it in another",
+    ),
+    Wrong(
+        "stores twice, in two orders",
+        changed(
+            add_kernel,
+            (
+                "    tl.store(out + offsets, total, mask=mask)",
+                "    last = tl.program_id(0) * BLOCK + BLOCK - 1 - tl.arange(0, BLOCK)\n"
+                "    tl.store(out + last, tl.load(x + last, mask=last < n_elements), mask=last < n_elements)\n"
+                "    tl.store(out + offsets, total, mask=mask)",
+            ),
+        ),
+        "program 0 stores element 0 of `out` in one place of a tile and stores it in another",
+    ),
     Wrong("not a kernel", plain_add, "@triton.jit"),
 ]
 
@@ -230,6 +261,24 @@ def add_moved_pointers(x, y, out, n_elements, BLOCK: tl.constexpr):
     tl.store(out + lane, total, is_there)
 
 
+@triton.jit
+def add_in_two_stores(x, y, out, n_elements, BLOCK: tl.constexpr):
+    offsets = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    mask = offsets < n_elements
+    tl.store(out + offsets, tl.load(x + offsets, mask=mask), mask=mask)
+    tl.store(out + offsets, tl.load(out + offsets, mask=mask) + tl.load(y + offsets, mask=mask), mask=mask)
+
+
+@triton.jit
+def add_across_barriers(x, y, out, n_elements, BLOCK: tl.constexpr):
+    first, lane = tl.program_id(0) * BLOCK, tl.arange(0, BLOCK)
+    offsets, last = first + lane, first + BLOCK - 1 - lane
+    tl.store(out + offsets, tl.load(x + offsets, mask=offsets < n_elements), mask=offsets < n_elements)
+    tl.debug_barrier()
+    total = tl.load(out + last, mask=last < n_elements) + tl.load(y + last, mask=last < n_elements)
+    tl.store(out + last, total, mask=last < n_elements)
+
+
 # 07.2 one_block_kernel
 
 ONE_KEYS = "tl.load(k_block + offsets, mask=is_key[:, None], other=0.0)"
@@ -242,6 +291,19 @@ def one_block(*pairs):
 
 
 ONE_BLOCK = [
+    Wrong(
+        "divides what it reads back in reverse",
+        one_block(
+            (" / tl.sum(weights, axis=0)\n", "\n"),
+            (
+                "tl.store(out + dim, result)",
+                "tl.store(out + dim, result)\n"
+                "    last = out + HEAD_DIM - 1 - dim\n"
+                "    tl.store(last, tl.load(last) / tl.sum(weights, axis=0))",
+            ),
+        ),
+        "program 0 stores element 0 of `out` in one place of a tile and loads it in another",
+    ),
     Wrong(
         "hidden slots in the sum",
         one_block(("tl.sum(weights, axis=0)\n", "tl.sum(tl.where(is_key, weights, 1.0), axis=0)\n")),
@@ -425,6 +487,32 @@ def one_block_with_a_low_number(
 # 07.5 write_kernel
 
 WRITE = [
+    Wrong(
+        "reads the slot back in reverse",
+        changed(
+            write_kernel,
+            (
+                "    tl.store(cache + slot * stride_slot + offsets, values, mask=mask)",
+                "    tl.store(cache + slot * stride_slot + offsets, values, mask=mask)\n"
+                "    last = cache + slot * stride_slot + n_elements - 1 - offsets\n"
+                "    tl.store(last, tl.load(last, mask=mask), mask=mask)",
+            ),
+        ),
+        "of `cache` in one place of a tile and loads it in another",
+    ),
+    Wrong(
+        "stores each element from every thread",
+        changed(
+            write_kernel,
+            (
+                "    tl.store(cache + slot * stride_slot + offsets, values, mask=mask)",
+                "    each = cache + slot * stride_slot + offsets[:, None] + tl.zeros([1, BLOCK], tl.int32)\n"
+                "    tl.store(each, values[None, :] + tl.zeros([BLOCK, 1], values.dtype), mask=mask[:, None] & mask[None, :])\n"
+                "    tl.store(cache + slot * stride_slot + offsets, values, mask=mask)",
+            ),
+        ),
+        "several values to element",
+    ),
     Wrong("128 elements", changed(write_kernel, ("tl.arange(0, BLOCK)", "tl.arange(0, 128)")), "only the first 128"),
     Wrong("the slot of token 0", changed(write_kernel, ("slot_mapping + token", "slot_mapping")), "to the same slot"),
     Wrong(
@@ -1021,6 +1109,29 @@ def decode_whole_groups(
 
 DECODE = [
     Wrong(
+        "clears the next head's output",
+        decoding(
+            (
+                "    query = tl.load",
+                "    tl.store(out + offsets + stride_q_head, 0.0, mask=(dim >= 0) & (head + 1 < tl.num_programs(1)))\n"
+                "    query = tl.load",
+            ),
+        ),
+        "should store out[0, 0]; yours stores out[0, 1], out[0, 0]",
+    ),
+    Wrong(
+        "copies its output from front to back, and back",
+        decoding(
+            (
+                "tl.store(out + offsets, result)",
+                "tl.store(out + offsets - dim + (HEAD_DIM - 1 - dim), result)\n"
+                "    result = tl.load(out + offsets - dim + (HEAD_DIM - 1 - dim))\n"
+                "    tl.store(out + offsets, result)",
+            ),
+        ),
+        "stores element 0 of `out` in one place of a tile and stores it in another",
+    ),
+    Wrong(
         "q and out by KV head",
         decoding(("head * stride_q_head", "kv_head * stride_q_head")),
         "q and out have a row for each query head",
@@ -1264,7 +1375,10 @@ for _attempt in (
 WRONG = {"07.1": ADD, "07.2": ONE_BLOCK, "07.3": ATTEND, "07.4": DECODE, "07.5": WRITE}
 
 RIGHT = {
-    "07.1": [add_by_pointers, add_one_by_one, add_with_clamped_loads, add_moved_pointers],
+    "07.1": [
+        *(add_by_pointers, add_one_by_one, add_with_clamped_loads, add_moved_pointers),
+        *(add_in_two_stores, add_across_barriers),
+    ],
     "07.2": [one_block_by_library, one_block_transposed, one_block_token_by_token, one_block_with_a_low_number],
     "07.3": [attend_by_count, attend_twice_over, attend_newest_first, attend_as_a_running_mean],
     "07.4": [decode_by_moved_pointers, decode_without_a_function, decode_by_element],

@@ -526,6 +526,31 @@ def merge_by_shares(
 
 MERGE = [
     Wrong(
+        "clears the next head's output",
+        merge(
+            (
+                STORE,
+                "tl.store(out + token * stride_out + (head + 1) * stride_out_head + dim, 0.0, "
+                "mask=is_dim & (head + 1 < tl.num_programs(0)))\n"
+                f"    {STORE}",
+            )
+        ),
+        "should store out[0, 0]; yours stores out[0, 1], out[0, 0]",
+    ),
+    Wrong(
+        "divides what it reads back in reverse",
+        merge(
+            (RESULT, "tl.sum(outputs * weights[:, None], axis=0)"),
+            (
+                STORE,
+                f"{STORE}\n"
+                "    last = out + token * stride_out + head * stride_out_head + HEAD_DIM - 1 - dim\n"
+                "    tl.store(last, tl.load(last, mask=is_dim) / tl.sum(weights, axis=0), mask=is_dim)",
+            ),
+        ),
+        "program (0, 0) stores element 0 of `out` in one place of a tile and loads it in another",
+    ),
+    Wrong(
         "0 for unused splits in the maximum",
         merge((SHARES, SHARES.replace("tl.max(lse,", "tl.max(tl.where(is_used, lse, 0.0),"))),
         "must not take part in the maximum",
@@ -970,6 +995,31 @@ def groups_transposed(
 
 
 GROUPS = [
+    Wrong(
+        "reads the output back as columns",
+        groups(
+            (
+                STORED,
+                f"{STORED}\n"
+                "    turned = out + tl.trans(offsets)\n"
+                "    is_there = is_row[None, :] & (dim[:, None] >= 0)\n"
+                "    tl.store(turned, tl.load(turned, mask=is_there), mask=is_there)",
+            )
+        ),
+        "stores 64 elements in 2 calls of `tl.store`",
+    ),
+    Wrong(
+        "clears the next sequence's output",
+        groups(
+            (
+                LOAD_Q,
+                "tl.store(out + offsets + stride_seq, tl.zeros([BLOCK_M, HEAD_DIM], out.dtype.element_ty), "
+                "mask=is_row[:, None] & (seq + 1 < tl.num_programs(1)))\n"
+                f"    {LOAD_Q}",
+            )
+        ),
+        "stores it too",
+    ),
     Wrong(
         "every tile in float32",
         groups(

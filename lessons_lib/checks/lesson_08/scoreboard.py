@@ -63,7 +63,7 @@ class CountedBatch:
         """Bytes that all launches of `decode` load and store.
 
         Raises:
-            ValueError: the attention is wrong.
+            ValueError: the attention is wrong, or depends on an order that a GPU leaves open.
             Whatever `decode` raises.
         """
         self.recordings.clear()
@@ -98,6 +98,8 @@ class CountedBatch:
                 cache.copy_(content)
         if not isinstance(got, torch.Tensor) or got.shape != self.want.shape or not close(got, self.want, 1e-3):
             raise ValueError("the attention is wrong")
+        if race := next((recording.race for recording in self.recordings if recording.race), None):
+            raise ValueError(f"{race}. {race.lines}")
         return sum(r.bytes_of(program, kind) for r in self.recordings for program in r.programs for kind in KINDS)
 
 
