@@ -166,13 +166,12 @@ class _FirstRace(threading.local):
 
 _first_race = _FirstRace()
 RACE_WITHIN = (
-    "Each element of a tile has a thread of its own, and the threads of a program run at their own pace: on a GPU, one "
-    "may read or overwrite an element before another has come to it. Keep values in variables, and store each result "
-    "once."
+    "Each element of a tile has a thread of its own, and the threads of a program run at their own pace: one may "
+    "read or overwrite an element before another has come to it. Keep values in variables, and store each result once."
 )
 RACE_BETWEEN = (
-    "Programs run in any order, many at a time; here they ran one after another, so the results came out right by "
-    "luck. Each element of the result belongs to one program, and no program reads what another stores."
+    "Programs run in any order, many at a time; here they ran one after another, so the results are right by luck. "
+    "Each element of the result belongs to one program, and no program reads what another stores."
 )
 
 

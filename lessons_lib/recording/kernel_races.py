@@ -181,7 +181,7 @@ class AccessOrder:
 
 
 def _suspects(keys: tuple[np.ndarray, ...], who: np.ndarray, kind: np.ndarray) -> np.ndarray:
-    """Mark the accesses with equal keys by several programs, or lanes, at least one of which changes the element.
+    """Mark the accesses with equal keys by several programs, or lanes, of which one at least changes the element.
     Atomic operations alone change it in turn."""
     order = np.lexsort(keys)
     is_new = np.any([np.diff(key[order], prepend=key[order][:1] - 1) != 0 for key in keys], axis=0)

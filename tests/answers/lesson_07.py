@@ -1117,7 +1117,7 @@ DECODE = [
                 "    query = tl.load",
             ),
         ),
-        "program (0, 0) should store out[0, 0]; yours stores out[0, 1], out[0, 0]",
+        "should store out[0, 0]; yours stores out[0, 1], out[0, 0]",
     ),
     Wrong(
         "copies its output from front to back, and back",

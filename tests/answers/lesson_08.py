@@ -535,7 +535,7 @@ MERGE = [
                 f"    {STORE}",
             )
         ),
-        "and program (1, 0) stores it too",
+        "should store out[0, 0]; yours stores out[0, 1], out[0, 0]",
     ),
     Wrong(
         "divides what it reads back in reverse",
@@ -1006,7 +1006,7 @@ GROUPS = [
                 "    tl.store(turned, tl.load(turned, mask=is_there), mask=is_there)",
             )
         ),
-        "of `out` in one place of a tile and loads it in another",
+        "stores 64 elements in 2 calls of `tl.store`",
     ),
     Wrong(
         "clears the next sequence's output",

@@ -60,8 +60,7 @@ def share_read(attend, head: Head) -> float:
     """Bytes of keys and values that one launch loads, as a share of what the cache holds of the sequence.
 
     Raises:
-        ValueError: an element of the result is off by more than TOLERANCE, or depends on an order that a GPU leaves
-            open.
+        ValueError: an element of the result is off by more than TOLERANCE, or depends on an order a GPU doesn't keep.
     """
     out = torch.full((HEAD_DIM,), float("nan"))
     sizes = dict(HEAD_DIM=HEAD_DIM, BLOCK_SIZE=BLOCK_SIZE)
