@@ -223,7 +223,7 @@ class LogitsProcessor:
     def end_token(self) -> int:
         """What to choose where the rules leave no token: NO_TOKEN_ALLOWED if a rule has failed, or nothing can end the
         completion."""
-        if self.error:
+        if self.error or self.rules.params.logits_processors:  # functions of the user's fail, where rules end the text
             return NO_TOKEN_ALLOWED
         if self.rules.end_token is not None:
             return self.rules.end_token

@@ -362,9 +362,12 @@ def patterns(schema: object) -> list[str]:
         except (ValueError, RecursionError):
             return []  # compiling it says more
     found: list[str] = []
-    inside = [schema]
+    inside, seen = [schema], set()
     while inside:
         each = inside.pop()
+        if id(each) in seen:
+            continue  # one that contains itself is refused by its depth
+        seen.add(id(each))
         if isinstance(each, dict):
             by_name = each.get("patternProperties")
             found += by_name if isinstance(by_name, dict) else ()

@@ -194,11 +194,6 @@ class AsyncEngine:
         self._is_closing = False
         self._owner: asyncio.Task[None] | None = None
 
-    @property
-    def is_restarting(self) -> bool:
-        """Whether a new engine is starting in the place of one that has died. Only one in a process of its own can."""
-        return False
-
     async def __aenter__(self: FrontT) -> FrontT:
         self._event_loop = asyncio.get_running_loop()
         self._has_work, self._is_empty = asyncio.Event(), asyncio.Event()
