@@ -122,9 +122,9 @@ class BodyLimit:
                 send, 400, f"the body is not UTF-8: byte {error.start} is 0x{body[error.start]:02x}.", "invalid_utf8"
             )
         if LONE_SURROGATE.search(body):
-            message = "contains half a character, and lone surrogates are no text; leave them out."
             param = field_with_half_a_character(body)
-            return await refuse(send, 400, f"{param or 'the body'} {message}", "invalid_utf8", param=param)
+            why = "contains half a character, and lone surrogates are no text; leave them out."
+            return await refuse(send, 400, f"{param or 'the body'} {why}", "invalid_utf8", param=param)
         await self.app(scope, replayed(bytes(body), receive), send)
 
     async def _refuse_size(self, send: Send) -> None:
