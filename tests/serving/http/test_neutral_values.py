@@ -113,6 +113,12 @@ def test_what_looks_neutral_and_is_not(http, name, value):
     assert http.post(CHAT, json=BODIES[CHAT] | {name: value}).status_code == 400
 
 
+@pytest.mark.parametrize("name, value", [("best_of", True), ("length_penalty", True), ("echo", 0)])
+def test_true_is_not_1_and_0_is_not_false(http, name, value):
+    error = http.post(CHAT, json=BODIES[CHAT] | {name: value}).json()["error"]
+    assert error["param"] == name and "isn't offered" in error["message"]
+
+
 @pytest.fixture(scope="module")
 def client(live):
     with openai.OpenAI(base_url=f"{live.url}/v1", api_key="any", max_retries=0) as client:
