@@ -282,6 +282,7 @@ def test_a_student_can_validate_a_copy(course):
         assert verdict in course.nbgrader("validate", str(path)).stdout
 
 
+@pytest.mark.nightly
 def test_no_points_for_cheats(tmp_path):
     course, cheats, tried = released_course("cheats", tmp_path), iter(CHEATS), []
 
