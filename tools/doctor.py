@@ -14,6 +14,7 @@ import functools
 import importlib.metadata
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -283,7 +284,7 @@ def look_at_course() -> Iterator[Finding]:
 
 def look_at_packages() -> Iterator[Finding]:
     for requirement, module in requirements():
-        installed = version_of(module)
+        installed = version_of(re.split("[<>=!~]", requirement)[0])
         yield check_package(requirement, installed, imports()[module]["error"] if installed else "")
 
 
@@ -322,14 +323,31 @@ def look() -> Iterable[Finding]:
 @functools.cache
 def imports() -> dict[str, dict]:
     """What `try_imports` reports of every package that the course needs."""
-    return try_imports(["torch", *(module for _, module in requirements() if module != "torch" and version_of(module))])
+    return try_imports(["torch", *(module for _, module in requirements() if module != "torch")])
 
 
 def requirements() -> list[tuple[str, str]]:
-    """(requirement, module) of a learner's install, from pyproject.toml; without Triton, which has its own check."""
-    lines = [line for line in importlib.metadata.requires("lessons_lib") or [] if "extra ==" not in line]
-    named = [(line.split(";")[0].strip(), line.split(">")[0].strip().replace("-", "_")) for line in lines]
-    return [(requirement, module) for requirement, module in named if module != "triton"]
+    """(requirement, module) of a learner's install, from the package's metadata; without Triton, which has its own
+    check."""
+    from packaging.requirements import Requirement
+
+    needed = [Requirement(line) for line in importlib.metadata.requires("lessons_lib") or []]
+    mine = [each for each in needed if each.marker is None or each.marker.evaluate({"extra": ""})]
+    return [(f"{each.name}{each.specifier}", module_of(each.name)) for each in mine if each.name != "triton"]
+
+
+def module_of(package: str) -> str:
+    """The name by which a package is imported: pyzmq is `zmq`. Its installed files say so; its own name, if it has
+    none."""
+    from packaging.utils import canonicalize_name
+
+    names = [
+        module
+        for module, packages in importlib.metadata.packages_distributions().items()
+        if canonicalize_name(package) in map(canonicalize_name, packages) and module.isidentifier()
+    ]
+    own = package.replace("-", "_")
+    return own if own in names or not names else min(names, key=lambda name: (name[:1] == "_", len(name)))
 
 
 def main() -> int:

@@ -191,3 +191,25 @@ def test_each_look_is_part_of_the_report_and_the_later_ones_need_a_course(monkey
     assert list(doctor.look()) == [first, later, later]
     first = doctor.check_install(("torch",))
     assert list(doctor.look()) == [first]
+
+
+def test_nothing_fails_where_these_tests_run():
+    """On the real install, whose requirements have extras (`uvicorn[standard]`) and modules of other names (pyzmq)."""
+    ran = subprocess.run([sys.executable, "-m", "tools.doctor"], cwd=ROOT, capture_output=True, text=True)
+    assert ran.returncode == 0 and FAIL not in ran.stdout, ran.stdout
+    assert "The course can run here." in ran.stdout
+    for name in ("uvicorn", "pyzmq", "torch", "transformers"):
+        assert re.search(rf"^ok +{name} ", ran.stdout, re.MULTILINE), ran.stdout
+
+
+@pytest.mark.parametrize(
+    "package, module", [("pyzmq", "zmq"), ("uvicorn", "uvicorn"), ("PyYAML", "yaml"), ("ruamel-none", "ruamel_none")]
+)
+def test_packages_are_imported_by_the_names_of_their_modules(package, module):
+    assert doctor.module_of(package) == module
+
+
+def test_every_requirement_can_be_imported():
+    asked = doctor.requirements()
+    assert ("pyzmq", "zmq") in [(re.split("[<>=!~]", requirement)[0], module) for requirement, module in asked]
+    assert all("[" not in requirement and ";" not in requirement for requirement, _ in asked)
