@@ -27,7 +27,7 @@ from lessons_lib.engine.config import EngineConfig
 from lessons_lib.engine.fused_llama import fused_runner
 from lessons_lib.engine.llm_engine import LLMEngine
 from lessons_lib.engine.model_runner import ModelRunner
-from lessons_lib.engine.outputs import NewToken
+from lessons_lib.engine.request import NewToken
 from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.models.loading import load_model
 from lessons_lib.serving.async_engine import AsyncEngine

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from lessons_lib.engine.llm_engine import LLMEngine
-from lessons_lib.engine.outputs import NewToken, RequestOutput
+from lessons_lib.engine.request import NewToken, RequestOutput
 from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.serving.messages import (
     AbortRequest,
