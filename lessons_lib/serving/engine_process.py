@@ -215,7 +215,7 @@ class EngineProcess(AsyncEngine):
         if process is not None and process is not self.process:
             return  # another one has followed it
         self._has_exited.set()
-        if self._owner is not None and not self.is_restarting:
+        if self._owner is not None and (self._restarting is None or self._restarting.done()):
             self._shut(self._exit_reason())
 
     def _exit_reason(self) -> str:

@@ -39,6 +39,7 @@ class SharedEngine(EngineProcess):
         """
         self.number, self._join, self._end_engine = number, join, end_engine
         self._transport, self._reason, self._restarts = transport, CLOSED, False
+        self._awaits_new = False
         self._prepare(admission, step_timeout)
 
     async def aclose(self) -> None:
@@ -53,14 +54,20 @@ class SharedEngine(EngineProcess):
         super().give_up(reason)
 
     def note_death(self, reason: str) -> None:
-        """The parent says that the engine is dead: end all streams."""
+        """The parent says that the engine is dead: end all streams. Said twice, it can't be started again."""
         self._reason = reason
         self._note_exit()
+        self._awaits_new = not self._awaits_new
 
     def rejoin(self) -> None:
         """The parent says that there is a new engine: be a front of it."""
+        self._awaits_new = False
         if not self._is_closing:
             self._restarting = asyncio.ensure_future(self._restart(1))  # if it dies as well, the parent says so
+
+    @property
+    def is_restarting(self) -> bool:
+        return self._awaits_new or super().is_restarting
 
     def _start(self, secret: list[str]) -> None:
         self._join(self.address, secret)

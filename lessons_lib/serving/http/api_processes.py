@@ -231,9 +231,9 @@ class ManyServers:
             for each in self.processes:
                 each.tell(EngineDied(reason))
             self._news.set()
-            if is_alive := await self.engine.restarted():
-                for each in self.processes:
-                    each.tell(EngineIsBack())
+            is_alive = await self.engine.restarted()
+            for each in self.processes:
+                each.tell(EngineIsBack() if is_alive else EngineDied(reason))
 
     async def _accept(self, listening: socket.socket) -> None:
         """Hand out connections in turn."""
