@@ -1,6 +1,6 @@
 """Take an exam, or verify a certificate.
 
-python -m lessons_lib.assessment --seed 7 --name Ada         thirty questions; writes exam-7/certificate.html
+python -m lessons_lib.assessment --seed 7 --name Ada         thirty questions; writes a page into exam-7
 python -m lessons_lib.assessment --verify certificate.html   marks a certificate's answers again
 """
 
@@ -16,7 +16,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m lessons_lib.assessment", description="An exam over all lessons.")
     parser.add_argument("--seed", type=int, default=0, help="which exam: everyone with this seed gets the same one")
     parser.add_argument("--name", default="anonymous", help="the name on the certificate")
-    parser.add_argument("--folder", type=Path, help="where pictures and certificate go; exam-SEED if not given")
+    parser.add_argument("--folder", type=Path, help="where pictures and page go; exam-SEED if not given")
     parser.add_argument("--verify", metavar="FILE", help="verify this certificate instead")
     options = parser.parse_args(arguments)
     try:

@@ -1,4 +1,4 @@
-"""A certificate: one HTML page to print, with all that is needed to mark its exam again."""
+"""A certificate, or the result of a failed exam: a page to print, with all that is needed to mark its exam again."""
 
 from __future__ import annotations
 
@@ -25,6 +25,10 @@ def digest_of(name: str, seed: int, answers: list[int | None], exam_digest: str)
     return hashlib.sha256(json.dumps([name, seed, answers, exam_digest]).encode()).hexdigest()
 
 
+def page_name(result: Result) -> str:
+    return "certificate.html" if result.passed else "result.html"
+
+
 def certificate_html(result: Result, name: str, minutes: float) -> str:
     """One page without anything from outside: score, lessons, kinds, what to revisit, seed and digest.
 
@@ -49,10 +53,11 @@ def certificate_html(result: Result, name: str, minutes: float) -> str:
         f'<li><a href="{html.escape(link_to(lesson, heading))}">{lesson}: {html.escape(heading)}</a></li>'
         for lesson, heading in result.to_revisit
     )
+    title = "Certificate" if result.passed else "Result of an exam"
     verdict = "passed" if result.passed else "not passed"
     packed = json.dumps(data).replace("<", "\\u003c")
     return (
-        '<!DOCTYPE html><html lang="en"><meta charset="utf-8"><title>Certificate</title>'
+        f'<!DOCTYPE html><html lang="en"><meta charset="utf-8"><title>{title}</title>'
         "<style>body{font:16px/1.5 sans-serif;max-width:42em;margin:3em auto;padding:0 1em}td{padding:0 2em 0 0}"
         "code{overflow-wrap:anywhere}caption{text-align:left;white-space:nowrap}"
         "th{text-align:left}@media print{a{color:inherit}}</style>"
@@ -62,8 +67,8 @@ def certificate_html(result: Result, name: str, minutes: float) -> str:
         f"<table><caption>Right answers by lesson</caption><tr><th>lesson<th>right{rows}</table>"
         f"{'<h2>Revisit</h2><ul>' + revisit + '</ul>' if revisit else ''}"
         f"<p>Seed {exam.seed}, digest of the answers <code>{digest}</code>.</p>"
-        "<p>In the course's folder, <code>make verify ARGS=certificate.html</code> draws the same exam and marks these "
-        "answers again. That proves the score, not who gave the answers.</p>"
+        f"<p>In the course's folder, <code>make verify ARGS={page_name(result)}</code> draws the same exam and marks "
+        "these answers again. That proves the score, not who gave the answers.</p>"
         f'<script type="application/json" id="exam">{packed}</script></html>\n'
     )
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from lessons_lib.assessment.certificate import certificate_html
+from lessons_lib.assessment.certificate import certificate_html, page_name
 from lessons_lib.assessment.draw import MINUTES, draw_exam
 from lessons_lib.assessment.mark import BadAnswer, Result, explained, mark
 from lessons_lib.assessment.terminal import told
@@ -48,11 +48,11 @@ class ExamSheet:
             raise BadAnswer(f"the {MINUTES} minutes are over. Mark the exam with `finish(name)`.")
         self.answers[number - 1] = None if letter is None else letters.index(letter)
 
-    def finish(self, name: str, path: str | Path = "certificate.html") -> Result:
-        """Mark the exam and write the certificate. Called again, it writes the same result again."""
+    def finish(self, name: str, path: str | Path | None = None) -> Result:
+        """Mark the exam and write `certificate.html`, or `result.html` if it failed. A second call writes it again."""
         result = self.result or mark(self.exam, self.answers)
         page = certificate_html(result, name, min(self.minutes, MINUTES))
-        Path(path).write_text(page, encoding="utf-8")
+        Path(path or page_name(result)).write_text(page, encoding="utf-8")
         self.result = result
         return result
 
@@ -129,8 +129,8 @@ def answer(number: int, letter: str | None) -> None:
     _running().answer(number, letter)
 
 
-def finish(name: str, path: str | Path = "certificate.html") -> Result:
-    """Mark the exam that was started last, and write its certificate; see `ExamSheet.finish`."""
+def finish(name: str, path: str | Path | None = None) -> Result:
+    """Mark the exam that was started last, and write its page; see `ExamSheet.finish`."""
     return _running().finish(name, path)
 
 

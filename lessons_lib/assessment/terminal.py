@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from lessons_lib.assessment.certificate import certificate_html
+from lessons_lib.assessment.certificate import certificate_html, page_name
 from lessons_lib.assessment.draw import MINUTES, draw_exam
 from lessons_lib.assessment.mark import Result, explained, mark
 from lessons_lib.assessment.question import KINDS, Asked, Item
@@ -29,7 +29,7 @@ def take_exam(
     say: Callable[[str], object] = print,
     clock: Callable[[], float] = time.monotonic,
 ) -> Result:
-    """Ask thirty questions, mark them, and write `certificate.html` and the pictures into the folder.
+    """Ask thirty questions, mark them, and write its page and the pictures into the folder.
 
     Questions that are answered after the hour don't count.
 
@@ -63,7 +63,7 @@ def take_exam(
             question = told(index + 1, exam.items[index], exam.questions[index])
             say(f"\n{question}\n{explained(exam, index, answers[index])}")
     say(f"\n{result}")
-    page = folder / "certificate.html"
+    page = folder / page_name(result)
     page.write_text(certificate_html(result, name, minutes), encoding="utf-8")
-    say(f"Certificate: {page}. Check it with: make verify ARGS={page}")
+    say(f"{page.stem.capitalize()}: {page}. Check it with: make verify ARGS={page}")
     return result

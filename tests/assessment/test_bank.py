@@ -10,6 +10,7 @@ import pytest
 from lessons_lib.assessment.bank import ITEMS
 from lessons_lib.assessment.lessons import NOTEBOOKS
 from lessons_lib.assessment.question import KINDS, Bug, Redraw, asked
+from lessons_lib.checks.lessons import FURTHER
 
 ROOT = Path(__file__).parents[2]
 BUGS = [item for item in ITEMS if item.kind == "bug"]
@@ -35,10 +36,11 @@ def test_one_right_choice_for_every_seed(kind, num_seeds):
         assert (len(told) > 1) == (kind in ("compute", "picture")), f"{item.name} is not drawn by seed"
 
 
-def test_the_heading_of_each_question_exists():
+def test_each_question_is_about_a_required_part():
+    texts = {name: (ROOT / "solutions" / f"{name}.py").read_text().partition(FURTHER)[0] for name in NOTEBOOKS}
     headings = {
-        name[:2]: set(re.findall(r"^##+ (.+)$", (ROOT / "solutions" / f"{name}.py").read_text(), re.MULTILINE))
-        for name in NOTEBOOKS
+        name[:2]: {heading for heading in re.findall(r"^##+ (.+)$", text, re.MULTILINE) if "ptional" not in heading}
+        for name, text in texts.items()
     }
     missing = [(item.name, item.heading) for item in ITEMS if item.heading not in headings[item.lesson]]
     assert missing == []

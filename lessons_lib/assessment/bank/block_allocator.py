@@ -197,18 +197,6 @@ assert table.blocks == [0] and list(table.pool.free_queue) == [1, 2]
 """,
     ),
     design(
-        "03", "Further (optional)", "choose_block_size",
-        "A service has prompts of about 8,000 tokens and answers of about 1,000. Blocks have 16 slots, and memory is "
-        "full. Someone proposes blocks of one slot, so that nothing is wasted. How many more requests fit?",
-        ("About 0.1%, as only last blocks have empty slots", "A last block leaves 7.5 of 16 slots empty on average, "
-         "and a request holds about 9,000. The tables get 16 times as long."),
-        ("About 6%, since one slot of each block is left empty", "All blocks but the last one of a request are full."),
-        ("About 10%, as no room is reserved for the answers", "Blocks of 16 reserve nothing for the answer, either: "
-         "they are allocated when a token needs one."),
-        ("About 80%, since a last block is half empty on average", "That is so for requests of one block. A request of "
-         "9,000 tokens has 563 of them."),
-    ),
-    design(
         "03", "Serve requests from the blocks", "who_gives_way",
         "Blocks are short in nearly every step. By lesson 03's rule, the request that was admitted last releases its "
         "table and starts over. Someone finds it fairer to take turns: each time another request. What is lost?",

@@ -207,16 +207,6 @@ assert seen[2] == {0: ("C", 4), 1: ("B", 3)} and seen[3] == {0: ("C", 3), 1: ("B
 """,
     ),
     design(
-        "02", "The size of a chunk", "choose_prefill_step",
-        "A decode pass over all slots takes 30 ms, and a chunk of n prompt tokens 0.2 ms × n. Up to four requests "
-        "prefill at a time. No user should wait more than 100 ms between two tokens. What is about the largest "
-        "`prefill_step` for lesson 02's loop?",
-        ("350 tokens", "A step computes the decodes and one chunk of one prompt: 30 ms + 0.2 ms × 350 = 100 ms."),
-        ("500 tokens", "The chunk takes 100 ms by itself, and the decodes of the same step come on top."),
-        ("87 tokens", "That is a quarter. But a step computes a chunk of one prompt only, however many prefill."),
-        ("4,000 tokens", "A step that computes a long chunk takes long, and all who decode wait for its end."),
-    ),
-    design(
         "02", "The cache: one row per slot", "slots_or_room",
         "Memory is full with 8 slots of 2,048 tokens. One request in a thousand needs 2,000 tokens, the others 300. "
         "What can the cache of lesson 02 do for the long queue?",

@@ -5,7 +5,6 @@ import random
 import torch
 
 from lessons_lib.assessment.question import Asked, Redraw, asked, bug, design, item
-from lessons_lib.engine.detokenizer import releasable
 from lessons_lib.engine.sampling import token_probabilities
 from lessons_lib.viz.charts import draw_token_bars
 
@@ -73,44 +72,9 @@ def probability_after_cuts(draw: random.Random) -> Asked:
     )  # fmt: skip
 
 
-@item("12", "compute", "Optional: what can be shown")
-def held_back_characters(draw: random.Random) -> Asked:
-    words = draw.choice(("The answer is 42", "It rained all day", "Two dogs ran home", "She closed the door"))
-    if draw.random() < 0.5:
-        short, long = draw.choice((("END", " THE END."), ("##", "\n##\n"), ("</b>", "<i></b>!")))
-        stops, text = [long, short], words + long[:-1]
-        right, _ = releasable(text, stops)
-        told = (right, f"{short!r} is complete, so the answer ends before it. {long!r} may have begun earlier, but a "
-                "complete stop string counts.")  # fmt: skip
-        first = (len(words), f"{long!r} may have begun there, but {short!r} is complete and ends the answer now.")
-    else:
-        long, short = draw.choice((("\n\nQ:", "\nA:"), ("ENDED.", "DENY"), ("==>>", "=|")))
-        size = {"\n\nQ:": 2, "ENDED.": 4, "==>>": 2}[long]
-        stops, text = draw.sample([long, short], 2), words + long[:size]
-        right, _ = releasable(text, stops)
-        held = len(text) - releasable(text, [short])[0]
-        told = (right, f"The end of the text may be the beginning of either. The longest such beginning is held "
-                f"back: {long[:size]!r}.")  # fmt: skip
-        first = (len(text) - held, f"If {long!r} follows, its beginning would have been shown already.")
-    return asked(
-        f"The stop strings are {' and '.join(map(repr, stops))}. So far the text is {text!r}, {len(text)} characters. "
-        "By lesson 12's rule, how many of them can be shown now?",
-        told,
-        [
-            first,
-            (len(text), "If a stop string begins or stands at the end, a part of it would have been shown."),
-            (len(text) - len(long) + 1, "Holding back the longest stop string's length, minus one, is simpler. It "
-             "holds back more than needed."),
-            (right - 1, "One more than needed is held back."),
-            (len(text) - 1, "It depends on which characters are at the end."),
-        ],
-    )  # fmt: skip
-
-
 ITEMS = [
     setting_in_picture,
     probability_after_cuts,
-    held_back_characters,
     bug(
         "12", "Build 1: what to draw from", "top_p_cut",
         task="`cut` applies top_p to the logits of one token, and makes the rest add up to 1.",
@@ -137,49 +101,6 @@ def cut(logits, temperature, top_p):
 kept, _ = cut(torch.tensor([0.5, 0.3, 0.2]).log(), 1.0, 0.6)
 assert torch.allclose(kept, torch.tensor([0.625, 0.375, 0.0]), atol=1e-5)
 """,
-    ),
-    bug(
-        "12", "Stop strings", "end_of_an_answer",
-        task="`show` appends the text of one token to an answer, and returns what a reader sees of it now. The stop "
-        "string is never shown, and `show` isn't called again after it.",
-        code="""
-def show(answer, piece, stop):
-    answer["text"] += piece
-    text = answer["text"]
-    if stop in text:
-        end = text.index(stop)
-    else:
-        sizes = range(1, len(stop))
-        held = [size for size in sizes if text.endswith(stop[:size])]
-        end = len(text) - max(held, default=0)
-    new, answer["shown"] = text[answer["shown"] : end], end
-    return new
-""",
-        line=4, wrong="if text.endswith(stop):",
-        why="A token's text may go on behind the stop string, as in `>\\n`. Then the text doesn't end with it, and it "
-        "is shown. It has to be `stop in text`.",
-        innocent={
-            7: "The whole stop string needn't be among them: it was looked for before.",
-            9: "If several beginnings match, the longest is held back.",
-            10: "What was held back counts as not shown, so it comes with a later piece.",
-        },
-        trial="""
-answer, pieces = {"text": "", "shown": 0}, ("It <", "b>rained.<", "/en", "d>x")
-assert [show(answer, piece, "</end>") for piece in pieces] == ["It ", "<b>rained.", "", ""]
-""",
-    ),
-    design(
-        "12", "Neighboring seeds", "same_seed_other_company",
-        "An engine keeps no state for its draws: a token's random number is `hash(hash(seed + position) + token id)`, "
-        "with a good hash. The position counts from the start of the answer. What is wrong with it?",
-        ("Requests with seeds 7 and 8 share nearly all of their numbers", "8 + 0 is 7 + 1: seed 8 draws with seed 7's "
-         "numbers, one position earlier. So the seed is hashed before the position is added."),
-        ("A preempted request draws other numbers when it's computed again", "Seed and position are the same as "
-         "before, and so are the numbers."),
-        ("A request draws other numbers when the batch around it changes", "Nothing of the batch goes in: neither the "
-         "row nor the step."),
-        ("A token that comes twice in an answer gets the same number twice", "It has another position then, and the "
-         "hash of it is another one."),
     ),
     design(
         "12", "Build 2: the step, whole or failed", "requests_in_doubt",

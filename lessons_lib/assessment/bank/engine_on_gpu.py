@@ -4,64 +4,8 @@ import random
 
 import torch
 
-from lessons_lib.assessment.question import Asked, Redraw, asked, bug, design, item
+from lessons_lib.assessment.question import Asked, asked, bug, design, item
 from lessons_lib.attention.custom_op import replace_placeholders
-from lessons_lib.measuring import largest_that_fits, least_padding, padding, tokens_of_steps
-from lessons_lib.viz.charts import draw_bars
-
-
-@item("13", "picture", "Steps with prompts")
-def padding_in_picture(draw: random.Random) -> Asked:
-    lengths = [(draw.randint(3, 9), draw.randint(2, 5)) for _ in range(14)]
-    histogram = tokens_of_steps(lengths, max_num_seqs=4, max_tokens=16)
-    if not 3 <= len(histogram) <= 6 or len(set(histogram.values())) < 3:  # so that the bars tell something
-        raise Redraw
-    sizes = draw.choice(([6, 12], [8, 12], [8, 14]))
-    captured = {tokens: count for tokens, count in histogram.items() if tokens <= sizes[1]}
-    if len(captured) in (0, len(histogram)) or not any(tokens <= sizes[0] for tokens in captured):
-        raise Redraw
-    right = padding(captured, sizes)
-    bars = {f"{tokens} tokens": float(count) for tokens, count in sorted(histogram.items())}
-    return asked(
-        f"A simulated run had these steps with prompts. Its engine has captured graphs for {sizes[0]} and {sizes[1]} "
-        "tokens. How many tokens of padding does it compute in all?",
-        (
-            right,
-            "A step is padded to the smallest captured size that has room for it. One that is larger than all of "
-            "them runs without a graph, and needs no padding.",
-        ),
-        [
-            (
-                padding(histogram, [*sizes, 2 * sizes[1]]),
-                "Steps that no graph has room for are launched kernel by "
-                "kernel, as they are. They aren't padded to two graphs' size.",
-            ),
-            (padding(histogram, [*sizes, 16]), "There is no graph of 16 tokens, so larger steps aren't padded."),
-            (padding(captured, sizes[1:]), "Steps that fit the smaller size are padded to that one."),
-            (padding(dict.fromkeys(captured, 1), sizes), "A bar's length says how many such steps there were."),
-        ],
-        lambda: draw_bars(bars, "×", title="How many steps have so many tokens"),
-    )
-
-
-@item("13", "compute", "Steps with prompts")
-def best_sizes(draw: random.Random) -> Asked:
-    counts = draw.sample(range(10, 60), 4)
-    histogram = {count: draw.randint(1, 30) for count in sorted(counts)}
-    ordered = sorted(histogram)
-    right = least_padding(histogram, 2)
-    others = [[size, ordered[-1]] for size in ordered[:-1] if [size, ordered[-1]] != right]
-    if any(padding(histogram, other) == padding(histogram, right) for other in others):
-        raise Redraw
-    told = ", ".join(f"{steps} of {count}" for count, steps in histogram.items())
-    return asked(
-        f"A workload has these steps, as number and tokens: {told} tokens. You may capture two sizes, and "
-        "each step must fit into one. Which have the least padding?",
-        (right, f"{padding(histogram, right)} tokens of padding in all."),
-        [(other, f"{padding(histogram, other):,} tokens of padding: more than {padding(histogram, right):,}.")
-         for other in others]
-        + [(ordered[:2], f"Steps of {ordered[-1]} tokens would have no size that has room for them.")],
-    )  # fmt: skip
 
 
 @item("13", "compute", "Build: tokens that aren't known yet")
@@ -86,38 +30,8 @@ def after_placeholders(draw: random.Random) -> Asked:
     )  # fmt: skip
 
 
-@item("13", "compute", "Further (optional)")
-def trials_of_a_search(draw: random.Random) -> Asked:
-    most, limit = draw.choice((100, 200, 300)), 0
-    limit = draw.randint(20, most - 20)
-    tried: list[int] = []
-
-    def fits(size: int) -> bool:
-        tried.append(size)
-        return size <= limit
-
-    found = largest_that_fits(fits, most)
-    if tried[2] == tried[1]:
-        raise Redraw
-    return asked(
-        f"`largest_that_fits` searches by halving, from 1 to {most}. The largest batch that fits is {found}. Which "
-        f"sizes "
-        "does it try first?",
-        (tried[:3], "Always the middle between the largest known to fit and the smallest known not to."),
-        [
-            ([1, 2, 4], "That is doubling, which is for searches without an upper end."),
-            ([most, most - 1, most - 2], "From the top it could take hundreds of trials."),
-            ([tried[0], tried[0] // 2 if tried[1] > tried[0] else (tried[0] + most + 1) // 2, tried[2]],
-             f"{tried[0]} {'fits' if tried[0] <= limit else 'does not fit'}, so the search goes on in the other half."),
-        ],
-    )  # fmt: skip
-
-
 ITEMS = [
-    padding_in_picture,
-    best_sizes,
     after_placeholders,
-    trials_of_a_search,
     bug(
         "13", "Build: graphs that are never stale", "stale_graphs",
         task="`run` replays the graph that was captured for a size. If that graph can't be used any more, it captures "
@@ -182,15 +96,6 @@ two = SimpleNamespace(id="B", num_computed_tokens=2, token_ids=[5, 6, 9])
 assert next_inputs([one, two], {"A": 0}) == [-1, 9]
 assert next_inputs([two, one], {"A": 2}) == [9, -3]
 """,
-    ),
-    design(
-        "13", "Optional: drawing on the device", "no_waiting",
-        "A profile of overlapped steps shows a gap: once per step the CPU stands still until the GPU is done, in the "
-        "sampling code. Which line of it is the cause?",
-        ("`if temperature.max() > 0:`", "Python needs the value to decide, so it waits for the GPU."),
-        ("`scaled = logits / temperature[:, None]`", "It only queues an operation on the GPU."),
-        ("`tokens = scores.argmax(dim=-1)`", "The result stays on the GPU. Nothing reads it yet."),
-        ("`torch.where(is_greedy, best, drawn)`", "Both are computed, and chosen on the GPU, without waiting."),
     ),
     design(
         "13", "The idea", "what_to_speed_up",

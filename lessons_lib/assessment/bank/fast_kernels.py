@@ -2,37 +2,8 @@
 
 import random
 
-from lessons_lib.assessment.question import Asked, Redraw, asked, bug, design, item
+from lessons_lib.assessment.question import Asked, asked, bug, item
 from lessons_lib.measuring import attention_work
-from lessons_lib.measuring.roofline import Machine, attainable
-from lessons_lib.viz.charts import RooflinePoint, draw_roofline
-
-
-@item("08", "picture", "When is a sequence compute-bound?")
-def beyond_the_ridge_in_picture(draw: random.Random) -> Asked:
-    bandwidth, rate = draw.choice((2e12, 3e12, 4e12)), draw.choice((4e14, 6e14, 8e14))
-    machine = Machine("a GPU", bandwidth, rate)
-    context, group = 8192, draw.choice((2, 4, 8))
-    work = attention_work([1], [context], 8 * group, 8, 128)
-    seconds = attainable(work, machine) / draw.choice((0.4, 0.5, 0.6))
-    passes = (attention_work([n], [context], 8 * group, 8, 128) for n in range(context))
-    new = next(n for n, one in enumerate(passes) if one.intensity > machine.ridge)
-    if abs(new - machine.ridge) < 0.2 * machine.ridge:
-        raise Redraw
-    return asked(
-        f"X is the attention of a decode: one sequence of {context:,} tokens, with {8 * group} query heads over 8 KV "
-        "heads, in bfloat16. What is the least that makes its attention compute-bound on this GPU?",
-        (f"about {new} new tokens of the sequence in a pass", f"The keys are read once for all new tokens, so each "
-         f"adds {work.intensity:.0f} operations per byte, the size of a group, until they reach {machine.ridge:.0f}."),
-        [
-            (f"about {machine.ridge:.0f} new tokens of the sequence in a pass", "That holds for the weights, which do "
-             "one operation per byte for a token. A key serves all query heads of its group."),
-            (f"about {new} such sequences in a batch", "Each sequence has keys of its own, so bytes and operations "
-             "both grow: the point stays at its intensity."),
-            (f"a sequence that is about {new} times as long", "Then there are as many more bytes as operations."),
-        ],
-        lambda: draw_roofline(machine, [RooflinePoint("X", work, seconds, "attention")]),
-    )  # fmt: skip
 
 
 @item("08", "compute", "Count first")
@@ -95,7 +66,6 @@ def intensity_of_decode(draw: random.Random) -> Asked:
 
 
 ITEMS = [
-    beyond_the_ridge_in_picture,
     lower_bound,
     answers_of_a_larger_batch,
     intensity_of_decode,
@@ -159,19 +129,5 @@ def offsets(table, first, context, size, BLOCK_N, stride_block, stride_slot):
 got, is_key = offsets(torch.tensor([5, 2, 7]), 4, 10, 4, 8, 400, 100)
 assert got[is_key].tolist() == [800, 900, 1000, 1100, 2800, 2900]
 """,
-    ),
-    design(
-        "08", "Further (optional)", "one_long_chat",
-        "A GPU has 132 processors, the model 32 query heads and 8 KV heads. A decode kernel as in Build 2 is fast for "
-        "64 chats. For a single chat of 100,000 tokens it reaches 6% of the bandwidth. What brings it closest to "
-        "100%?",
-        ("Several programs for each KV head, each with a part of the keys", "One program for each of its 8 KV heads "
-         "keeps 8 of 132 processors busy. Split-KV gives the others work."),
-        ("Larger tiles of keys, so that a program needs fewer iterations", "Still 8 programs: the other processors "
-         "stay idle."),
-        ("Tensor cores for the scores, to compute each tile faster", "The work isn't limited by arithmetic, at some "
-         "operations per byte."),
-        ("A program for each of the query heads again, as in lesson 07", "Then 32 of 132 processors are busy, and "
-         "each key is read four times."),
     ),
 ]  # fmt: skip

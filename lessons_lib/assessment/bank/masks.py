@@ -131,36 +131,6 @@ tags = tag_tokens([2, 3])
 assert torch.equal(mask(tags, tags), block_diagonal_mask(tags, tags))
 """,
     ),
-    bug(
-        "04", "Further (optional)", "additive_of_a_mask",
-        task="`attend` uses an additive mask: it is added to the scores before the softmax, and hides what is False. "
-        "Some rows end in padding.",
-        code="""
-def attend(query, keys, values, mask):
-    dtype = query.dtype
-    hidden = torch.finfo(dtype).min
-    zeros = torch.zeros(mask.shape, dtype=dtype)
-    additive = zeros.masked_fill(~mask, hidden)
-    scale = query.shape[-1] ** -0.5
-    scores = query @ keys.T * scale
-    weights = (scores + additive).softmax(dim=-1)
-    return weights @ values
-""",
-        line=3, wrong='hidden = float("-inf")',
-        why="A row of minus infinity has the softmax 0 / 0: NaN. The smallest finite number hides just as well.",
-        innocent={
-            5: "`~mask` is what must not be seen. The rest gets 0, which changes no score.",
-            7: "Scaled products of each query with each key: [queries, keys].",
-            8: "The softmax runs over the keys, the last dimension.",
-        },
-        setup="import torch",
-        trial="""
-torch.manual_seed(0)
-q, k, v = torch.randn(3, 2, 4)
-out = attend(q, k, v, torch.tensor([[True, False], [False, False]]))
-assert torch.allclose(out[0], v[0]) and not out.isnan().any()
-""",
-    ),
     design(
         "04", "What the mask costs", "long_rows",
         "64 chats decode in one row, with a dense boolean mask. Each has about 1,000 tokens in the cache, and each new "

@@ -171,17 +171,4 @@ assert scatter(joined, [2, 1], [1, 2]) == [["a0", "a1", "a2"], ["b0", "b1", "b2"
         ("Keep the joined cache, and add the new tokens at its end", "Then a chat's tokens are no longer adjacent, and "
          "when a chat leaves, its part leaves a gap."),
     ),
-    design(
-        "05", "Stretch: a long prompt in pieces", "prompt_in_pieces",
-        "While 20 chats decode, a prompt of 6,000 tokens comes. It used to enter one row as a whole. Now a row has at "
-        "most 512 tokens, and the prompt enters it in pieces, beside the decodes. What gets worse?",
-        ("The time until the prompt's own first token", "It takes 13 passes, each of which reads the weights and "
-         "computes the decodes. In return, no chat waits long for a token."),
-        ("The longest gap between two tokens of a chat", "That gets better: no pass computes more than 512 tokens, "
-         "and each has a token for every chat."),
-        ("The number of prompt tokens that are computed", "Each is computed once. Later pieces find the keys of the "
-         "earlier ones in the cache."),
-        ("The agreement with the tokens of a request alone", "Each token sees the same keys as before, from the cache "
-         "or from its own row. No answer changes."),
-    ),
 ]  # fmt: skip

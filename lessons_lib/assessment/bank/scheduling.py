@@ -6,7 +6,7 @@ from lessons_lib.assessment.question import Asked, Redraw, asked, bug, design, i
 from lessons_lib.kv_cache.block_pool import BlockPool, blocks_for
 from lessons_lib.scheduling import FirstComeFirstServed, Scheduler, Sequence, ShortestJobFirst, StepCost, simulate
 from lessons_lib.scheduling.arrivals import Arrival
-from lessons_lib.scheduling.policies import Policy, PriorityWithAgeing, StrictPriority, WaitingQueue
+from lessons_lib.scheduling.policies import Policy, StrictPriority
 from lessons_lib.scheduling.scheduler import share_budget
 from lessons_lib.viz.timelines import draw_gantts
 
@@ -103,45 +103,10 @@ def promised_blocks(draw: random.Random) -> Asked:
     )
 
 
-@item("09", "compute", "Optional: priority with aging and a head start")
-def next_with_ageing(draw: random.Random) -> Asked:
-    patience, head_start = draw.choice((5, 8, 10)), draw.choice((3, 4, 6))
-    sequences = [
-        Sequence(name, [1], 1, arrival_time=draw.randint(100, 125), tier=draw.randrange(3),
-                 is_interactive=draw.random() < 0.5)
-        for name in "PQRS"
-    ]  # fmt: skip
-    policy = PriorityWithAgeing(patience, head_start)
-    if len({policy.rank(sequence) for sequence in sequences}) < 4:
-        raise Redraw
-    queue = WaitingQueue(policy)
-    for sequence in sequences:
-        queue.add(sequence)
-    right = queue.next([])
-    if right is min(sequences, key=lambda each: each.arrival_time):
-        raise Redraw
-
-    def told(each: Sequence) -> str:
-        kind = "interactive" if each.is_interactive else "offline"
-        return f"{each.id} (tier {each.tier}, {kind}) at {each.arrival_time:g} s"
-
-    def why(each: Sequence) -> str:
-        bonus = f" - {head_start}" if each.is_interactive else ""
-        return f"Its rank is {each.arrival_time:g} + {each.tier} × {patience}{bonus} = {policy.rank(each):g}"
-
-    return asked(
-        f"Priority with aging: patience {patience} s, head start {head_start} s. These arrived and wait: "
-        f"{', '.join(map(told, sequences))}. Which goes first?",
-        (right.id, f"{why(right)}, the smallest."),
-        [(each.id, f"{why(each)}, and {right.id}'s is smaller.") for each in sequences if each is not right],
-    )
-
-
 ITEMS = [
     policy_in_picture,
     shares_of_a_budget,
     promised_blocks,
-    next_with_ageing,
     bug(
         "09", "The idea: two counters", "who_gets_a_token",
         task="`update` runs after a step. `counts` says how many tokens of each sequence the step computed, and "

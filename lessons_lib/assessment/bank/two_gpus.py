@@ -187,18 +187,4 @@ assert reduce_scatter([[1, 2, 3], [10, 20, 30], [100, 200, 300]]) == [222, 333, 
          "layer needs two."),
         ("About 2.3 ms: the sums, on top of the full 1 ms", "Each GPU reads only its half of the weights, in 0.5 ms."),
     ),
-    design(
-        "16", "An engine in two processes", "diverging_processes",
-        "Two processes share a model. Each has the same scheduler, the same settings and the same seeds, and gets "
-        "every request and every abort by itself from the network. All tests pass; in production a process hangs in a "
-        "sum once a day. What prevents it?",
-        ("One process plans every step, and sends the plan to the other", "A request or an abort may reach one of them "
-         "a step earlier. Then they run different steps, whose sums don't fit. There must be one plan."),
-        ("Both wait for each other before a step, so that none runs ahead", "They begin together, but still with "
-         "different steps, if a request has reached only one of them."),
-        ("Both sort their waiting requests by time of arrival at the host", "One of them may not have the newest "
-         "request yet, and schedules a step without it."),
-        ("A sum that takes too long is repeated by both of the processes", "They still have different steps. The sum "
-         "of different requests' tensors would be wrong, or hang again."),
-    ),
 ]  # fmt: skip
