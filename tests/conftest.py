@@ -3,6 +3,7 @@
 import contextlib
 import datetime
 import os
+import runpy
 import tempfile
 from pathlib import Path
 
@@ -25,6 +26,11 @@ _workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
 # Kernels of several workers share the cores: torch's threads, spinning for each other, makes that many times slower.
 os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // max(_workers, 2))))
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+if "LESSONS_ROUNDING" in os.environ:
+    from rounding import FOLDER, other_rounding
+
+    os.environ.update(other_rounding(os.environ["LESSONS_ROUNDING"]))
+    runpy.run_path(str(FOLDER / "sitecustomize.py"))
 
 import hypothesis
 import pytest
