@@ -32,7 +32,7 @@ from lessons_lib.checks.sandbox import run_guarded
 LIBRARY = str(Path(lessons_lib.__file__).parent)
 SECONDS = 250.0  # nbgrader stops a cell after 300
 SLOWER = 3  # calls are watched, which takes time
-# An answer that copies the reference's text can't be told from one that was typed, but it shall be in the notebook.
+# Copied text of the reference can't be told from typed text, but it must stand in the notebook.
 NOT_FOR_ANSWERS = ("exec", "eval", "compile")
 
 

@@ -159,7 +159,7 @@ def _bound_memory() -> None:
             used = int(file.read().split()[0]) * resource.getpagesize()
         resource.setrlimit(resource.RLIMIT_AS, (used + MEMORY_BYTES,) * 2)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        os.nice(10)  # whoever waits for a token goes first
+        os.nice(10)  # requests that wait for a token go first
 
 
 if __name__ == "__main__":

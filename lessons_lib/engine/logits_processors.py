@@ -120,11 +120,8 @@ class LogitsRules:
 
             grammar = Grammar.of(params.structured_outputs, tokenizer, vocab_size)
         takes_prompt = tuple(map(_takes_prompt, params.logits_processors))
-        bad_words, end_token = (
-            tokens_of_bad_words(params.bad_words, tokenizer),
-            getattr(tokenizer, "eos_token_id", None),
-        )
-        return cls(params, bad_words, grammar, takes_prompt, end_token)
+        bad_words = tokens_of_bad_words(params.bad_words, tokenizer)
+        return cls(params, bad_words, grammar, takes_prompt, getattr(tokenizer, "eos_token_id", None))
 
     def check(self, stop_token_ids: Collection[int], vocab_size: int) -> None:
         """Refuse rules that can't hold together, as far as that shows before the run. Later, a completion whose rules
@@ -142,8 +139,8 @@ class LogitsRules:
             longest = max(len(text.encode("utf-8", "replace")) for text in outputs.choice)
             if params.min_tokens > longest:  # no token is shorter than a byte
                 raise BadRequest(
-                    f"min_tokens is {params.min_tokens}, and structured_outputs.choice has no text of more than "
-                    f"{longest} bytes, so of more tokens; lower min_tokens."
+                    f"min_tokens is {params.min_tokens}, but the longest text of structured_outputs.choice has "
+                    f"{longest} bytes, so at most {longest} tokens; lower min_tokens."
                 )
             if all(any(word.strip() in text for word in params.bad_words) for text in outputs.choice):
                 raise BadRequest(
@@ -223,7 +220,8 @@ class LogitsProcessor:
     def end_token(self) -> int:
         """What to choose where the rules leave no token: NO_TOKEN_ALLOWED if a rule has failed, or nothing can end the
         completion."""
-        if self.error or self.rules.params.logits_processors:  # functions of the user's fail, where rules end the text
+        # A user's function that leaves nothing has a fault, which its author should see.
+        if self.error or self.rules.params.logits_processors:
             return NO_TOKEN_ALLOWED
         if self.rules.end_token is not None:
             return self.rules.end_token

@@ -5,8 +5,8 @@ from nbformat import NotebookNode
 
 from tools.authoring.errors import BuildError
 
-# nbgrader puts this back into a locked cell when it grades, whatever has been handed in. It is fresh from its file, in
-# case that an answer has changed the module.
+# nbgrader puts this back into a locked cell when it grades, whatever was handed in. The module is reloaded because an
+# answer may have changed it.
 HIDDEN_TESTS = """
 ### BEGIN HIDDEN TESTS
 from importlib import reload
