@@ -20,6 +20,8 @@ TYPES = {429: "rate_limit_error", 500: "server_error", 503: "server_error"}  # o
 
 
 USE_CHAT, TEXT_ONLY = "use /v1/chat/completions", "its model reads and writes text only; use another server"
+NOT_EMBEDDED = "its model writes text; use a server with an embedding model"
+NOT_STORED = "nothing is stored; send the text in a message"
 # What OpenAI's and others' clients ask for, and the way out.
 OTHER_PATHS = {
     "/v1/responses": USE_CHAT,
@@ -27,24 +29,24 @@ OTHER_PATHS = {
     "/v1/assistants": USE_CHAT,
     "/v1/threads": USE_CHAT,
     "/v1/messages": USE_CHAT,
-    "/v1/embeddings": "its model writes text; use a server with an embedding model",
-    "/v1/rerank": "its model writes text; use a server with an embedding model",
-    "/v1/score": "its model writes text; use a server with an embedding model",
+    "/v1/embeddings": NOT_EMBEDDED,
+    "/v1/rerank": NOT_EMBEDDED,
+    "/v1/score": NOT_EMBEDDED,
     "/v1/moderations": "nothing is moderated; use another server",
     "/v1/audio": TEXT_ONLY,
     "/v1/images": TEXT_ONLY,
     "/v1/videos": TEXT_ONLY,
     "/v1/realtime": f"{USE_CHAT} with stream",
-    "/v1/files": "nothing is stored; send the text in a message",
-    "/v1/uploads": "nothing is stored; send the text in a message",
-    "/v1/vector_stores": "nothing is stored; send the text in a message",
+    "/v1/files": NOT_STORED,
+    "/v1/uploads": NOT_STORED,
+    "/v1/vector_stores": NOT_STORED,
     "/v1/batches": "send the requests at once, they are batched",
     "/v1/fine_tuning": "nothing is trained; serve another model",
     "/chat/completions": USE_CHAT,
     "/completions": "use /v1/completions",
     "/models": "use /v1/models",
     "/responses": USE_CHAT,
-    "/embeddings": "its model writes text; use a server with an embedding model",
+    "/embeddings": NOT_EMBEDDED,
     "/api/chat": USE_CHAT,
     "/api/generate": "use /v1/completions",
     "/api/tags": "use /v1/models",
