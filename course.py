@@ -53,7 +53,6 @@ MODULES = {
     "bench": ["tools.bench"],
     "soak": ["tools.soak"],
     "serve": ["lessons_lib.serving"],
-    "load": ["lessons_lib.serving.load"],
     "chat-model": ["tools.chat_model"],
     "verify": ["lessons_lib.assessment", "--verify"],
     "doctor": ["tools.doctor"],
