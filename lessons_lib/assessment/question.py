@@ -105,7 +105,7 @@ def say(what: object) -> str:
 def _bank() -> tuple[Item, ...]:
     entries = yaml.safe_load(Path(__file__).with_name("bank.yaml").read_text(encoding="utf-8"))
     head = ("name", "lesson", "kind", "heading")
-    return tuple(Item(*(entry.pop(name) for name in head), entry) for entry in entries)
+    return tuple(Item(**{name: entry.pop(name) for name in head}, entry=entry) for entry in entries)
 
 
 ITEMS = _bank()
