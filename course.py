@@ -9,7 +9,7 @@
     python3 course.py serve [--port 8000] [...] install, then an OpenAI-compatible server
     python3 course.py site [...]                install with Sphinx, then the lessons as web pages in build/site
     python3 course.py verify FILE               mark the answers of an exam's certificate again
-    python3 course.py notebooks | bench | soak | load | chat-model | doctor
+    python3 course.py notebooks | bench | soak | chat-model | doctor
 
 `make lab`, `make test`, ... call exactly this. Where there is no make (Windows) call it yourself:
 
@@ -39,7 +39,7 @@ except ImportError:
 OLDEST, TOO_NEW = (3, 10), (3, 14)
 
 # The extra that each command needs; `doctor`, `update`, `export` and `class` need none.
-EXTRAS = dict.fromkeys(["lab", "bench", "soak", "serve", "load", "chat-model", "verify"], "lab")
+EXTRAS = dict.fromkeys(["lab", "bench", "soak", "serve", "chat-model", "verify"], "lab")
 EXTRAS.update(dict.fromkeys(["test", "quick", "notebooks", "nbgrader"], "test"))
 EXTRAS["site"] = "site"
 
@@ -53,7 +53,6 @@ MODULES = {
     "bench": ["tools.bench"],
     "soak": ["tools.soak"],
     "serve": ["lessons_lib.serving"],
-    "load": ["lessons_lib.serving.load"],
     "chat-model": ["tools.chat_model"],
     "verify": ["lessons_lib.assessment", "--verify"],
     "doctor": ["tools.doctor"],

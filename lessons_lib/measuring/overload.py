@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from lessons_lib.serving.load.goodput import Target, goodput
-from lessons_lib.serving.load.knee import find_knee, keeps_goodput
+from lessons_lib.serving.load.knee import find_knee
 from lessons_lib.serving.load.records import LoadLog, LoadRecord
 from lessons_lib.serving.load.simulated import SimulatedServer, simulate
 from lessons_lib.viz.tables.table import Table
@@ -85,7 +85,7 @@ def bounded(max_requests: int | None = None, max_prompt_tokens: int | None = Non
 @lru_cache
 def knee_of(seed: int) -> tuple[float, float]:
     """(rate, goodput) at the knee: the highest rate at which 90 % of the requests meet the target."""
-    knee = find_knee(lambda rate: _run(take_all, rate, seed), keeps_goodput(TARGET, 0.9), 20.0)
+    knee = find_knee(lambda rate: _run(take_all, rate, seed), TARGET, 20.0)
     return knee.rate, goodput(knee.log, TARGET)
 
 

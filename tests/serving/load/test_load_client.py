@@ -3,17 +3,12 @@
 import asyncio
 import json
 import time
-from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from scripted_server import DONE, STREAM, SetClock, chunked, event, scripted_server, usage
 
-from lessons_lib.serving.load.client import open_loop
-from lessons_lib.serving.load.http_client import ChatClient, CompletionsClient, CutStream, error_message, read_events
-from lessons_lib.serving.load.records import LoadRecord
-from lessons_lib.serving.load.shapes import LoadRequest
+from lessons_lib.serving.load.client import ChatClient, CompletionsClient, open_loop
+from lessons_lib.serving.load.records import LoadRecord, LoadRequest
 
 REQUEST = LoadRequest([5, 6, 7], 3, 8)
 
@@ -75,16 +70,15 @@ def test_each_token_has_the_time_at_which_it_came():
     log = asyncio.run(main())
     (record,) = log.records
     assert record.token_times == [1.5, 1.75, 4.0] and record.end_time == 5.0
-    assert (record.ttft, record.itl, record.e2el, record.tpot) == (1.5, [0.25, 2.25], 4.0, 1.25)
+    assert (record.ttft, record.e2el, record.tpot) == (1.5, 4.0, 1.25)
     assert log.window == log.duration == 5.0
 
 
 def test_what_is_sent():
-    options = {"model": "m", "api_key": "secret", "extra_body": {"ignore_eos": True}}
+    options = {"extra_body": {"ignore_eos": True}}
     _, [(head, body)] = served(answers(STREAM, chunked(event("a", "stop")), chunked(DONE), chunked(b"")), **options)
-    assert head.startswith("POST /v1/completions HTTP/1.1\r\n") and "\r\nauthorization: Bearer secret\r\n" in head
+    assert head.startswith("POST /v1/completions HTTP/1.1\r\n")
     assert json.loads(body) == {
-        "model": "m",
         "prompt": [5, 6, 7],
         "max_tokens": 8,
         "stream": True,
@@ -113,14 +107,14 @@ REFUSED = json.dumps({"error": {"message": "the server is full", "type": "overlo
     [
         ([b"HTTP/1.1 429 Too Many Requests\r\ncontent-length: %d\r\n\r\n" % len(REFUSED), REFUSED], 429, "the server is full", 0),
         ([b"HTTP/1.1 500 Oh\r\n\r\n", b"not JSON"], 500, "not JSON", 0),
-        ([], None, "CutStream: the connection ended after 0 bytes of the answer's head", 0),
-        ([b"SSH-2.0-OpenSSH\r\n\r\n"], None, "ValueError: the answer begins with 'SSH-2.0-OpenSSH'; is this an HTTP server?", 0),
-        ([STREAM, chunked(event())], 200, "CutStream: the connection ended before the answer did", 1),
-        ([STREAM, chunked(event()), b"5\r\nda"], 200, "CutStream: the connection ended before the answer did", 1),
-        ([STREAM, chunked(event()), chunked(b"")], 200, "CutStream: the stream ended without a finish_reason, after 1 events", 1),
-        ([STREAM, chunked(event()), chunked(DONE)], 200, "CutStream: the stream ended without a finish_reason, after 1 events", 1),
+        ([], None, "RemoteProtocolError: Server disconnected", 0),
+        ([b"SSH-2.0-OpenSSH\r\n\r\n"], None, "RemoteProtocolError: illegal status line", 0),
+        ([STREAM, chunked(event())], 200, "RemoteProtocolError: peer closed connection", 1),
+        ([STREAM, chunked(event()), b"5\r\nda"], 200, "RemoteProtocolError: peer closed connection", 1),
+        ([STREAM, chunked(event()), chunked(b"")], 200, "the stream ended without a finish_reason, after 1 events", 1),
+        ([STREAM, chunked(event()), chunked(DONE)], 200, "the stream ended without a finish_reason, after 1 events", 1),
         ([STREAM, chunked(event()), chunked(b'data: {"error": {"message": "engine died"}}\n\n'), chunked(DONE)], 200, "engine died", 1),
-        ([STREAM, chunked(event("a", "stop")), chunked(b'data: {"error": "late"}\n\n'), chunked(DONE)], 200, "late", 1),
+        ([STREAM, chunked(event("a", "stop")), chunked(b'data: {"error": {"message": "late"}}\n\n'), chunked(DONE)], 200, "late", 1),
         ([STREAM, chunked(b"data: {\n\n"), chunked(DONE)], 200, "JSONDecodeError: Expecting property name", 0),
     ],
     ids=["429", "500", "nothing", "ssh", "cut", "cut in a chunk", "no finish", "done without finish", "error event", "error after finish", "bad JSON"],
@@ -137,7 +131,7 @@ def test_a_server_that_says_nothing_is_given_up():
         await reader.read()  # until the client leaves
 
     record, _ = served(answer, timeout=0.05)
-    assert record.error == "not finished after 0.05 s" and record.status is None
+    assert record.error.startswith("ReadTimeout") and record.status is None
 
 
 def test_no_server_is_in_the_record():
@@ -149,65 +143,4 @@ def test_no_server_is_in_the_record():
         return record
 
     record = asyncio.run(main())
-    assert record.error.startswith("ConnectionRefusedError") and record.status is None
-
-
-def test_models_are_listed():
-    body = json.dumps({"data": [{"id": "a"}, {"id": "b"}]}).encode()
-
-    async def main(answer, path=""):
-        async with scripted_server(answer) as (url, requests):
-            return await CompletionsClient(url + path).models(), requests
-
-    good = answers(b"HTTP/1.1 200 OK\r\ncontent-length: %d\r\n\r\n%s" % (len(body), body))
-    for path, asked in [("", "/v1/models"), ("/", "/v1/models"), ("/v1", "/v1/models"), ("/x/v1/", "/x/v1/models")]:
-        names, [(head, _)] = asyncio.run(main(good, path))
-        assert names == ["a", "b"] and head.startswith(f"GET {asked} HTTP/1.1")
-    with pytest.raises(ValueError, match="returned 401: who is it"):
-        asyncio.run(main(answers(b"HTTP/1.1 401 No\r\n\r\nwho is it")))
-    with pytest.raises(CutStream):
-        asyncio.run(main(answers(b"HTTP/1.1 2")))
-
-
-@pytest.mark.parametrize("url", ["127.0.0.1:8000", "ftp://a", "http://", ""])
-def test_the_url_must_be_one(url):
-    with pytest.raises(ValueError, match="write for example http://127.0.0.1:8000"):
-        CompletionsClient(url)
-
-
-lines = st.text("ab: é", max_size=4)
-
-
-@settings(max_examples=100, deadline=None)
-@given(st.lists(st.one_of(st.none(), st.lists(lines, min_size=1, max_size=2))), st.booleans(), st.data())
-def test_events_are_the_same_however_the_body_is_cut(events, with_returns, data):
-    """None is a comment."""
-    texts = [":ping\n\n" if event is None else "".join(f"data: {line}\n" for line in event) + "\n" for event in events]
-    body = "".join(texts).encode()
-    if with_returns:
-        body = body.replace(b"\n", b"\r\n")
-    cuts = sorted(data.draw(st.sets(st.integers(0, len(body)), max_size=8)) | {0, len(body)})
-
-    async def parts():
-        for start, end in pairwise(cuts):
-            yield body[start:end]
-
-    async def main():
-        return [event async for event in read_events(parts())]
-
-    assert asyncio.run(main()) == ["\n".join(event) for event in events if event is not None]
-
-
-@pytest.mark.parametrize(
-    "body, message",
-    [
-        (b'{"error": {"message": "no"}}', "no"),
-        (b'{"error": "no"}', "no"),
-        (b'{"error": {"code": 1}}', "{'code': 1}"),
-        (b'{"detail": "no"}', '{"detail": "no"}'),
-        (b"[]", "[]"),
-        (b"\xff" * 300, "\ufffd" * 200),
-    ],
-)
-def test_an_error_says_what_the_server_said(body, message):
-    assert error_message(body) == message
+    assert record.error.startswith("ConnectError") and record.status is None
