@@ -100,8 +100,8 @@ def token_ids_of(
     if isinstance(prompt, str):
         if context is not None and len(prompt) > context * MAX_CHARACTERS_PER_TOKEN:
             raise BadRequest(
-                f"{name} has {len(prompt)} characters; the context is {context} tokens of at most {MAX_CHARACTERS_PER_TOKEN} "
-                "characters. Shorten the prompt."
+                f"{name} has {len(prompt)} characters; the context is {context} tokens of at most "
+                f"{MAX_CHARACTERS_PER_TOKEN} characters. Shorten the prompt."
             )
         try:
             token_ids = tokenizer(prompt).input_ids
@@ -150,7 +150,7 @@ def _token_id(name: str, token: Any) -> int:
         return integer(token)
     except TypeError:
         raise BadRequest(
-            f"{name} contains {shortened(token)}, a {type(token).__name__} and not a token id. "
+            f"{name} contains {shortened(token)}, which is {type(token).__name__}, not a token id. "
             "Give one flat list of integers per prompt."
         ) from None
 
@@ -214,7 +214,7 @@ def checked_context(model: PreTrainedModel, context: int | None) -> int | None:
         return longest
     if context < 2 or (longest is not None and context > longest):
         limits = "at least 2" if longest is None else f"2 to {longest}, the model's context"
-        raise BadRequest(f"the maximum sequence length is {context}; it must be {limits}.")
+        raise BadRequest(f"the maximum sequence length is set to {context}; it must be {limits}.")
     return context
 
 

@@ -116,8 +116,8 @@ def test_an_id_is_used_once_at_a_time():
     "kwargs, says",
     [
         ({"prefill_step": 0}, "prefill_step is 0; it must be at least 1"),
-        ({"max_seq_len": 300}, "the maximum sequence length is 300; it must be 2 to 256"),
-        ({"max_seq_len": 0}, "the maximum sequence length is 0"),
+        ({"max_seq_len": 300}, "the maximum sequence length is set to 300; it must be 2 to 256"),
+        ({"max_seq_len": 0}, "the maximum sequence length is set to 0"),
         ({"max_seq_len": 6}, "3 tokens and asks for 4 more, 7 in all; the context is 6"),
     ],
 )
