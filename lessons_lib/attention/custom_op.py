@@ -88,7 +88,7 @@ class OperatorCache(PagedKVCache):
 
 
 def replace_placeholders(input_ids: Tensor, previous_tokens: Tensor) -> Tensor:
-    """Replace placeholders in a packed batch by the tokens of the step in flight.
+    """Replace placeholders in a packed batch with the tokens of the step in flight.
 
     The host reads no values, so this can be compiled and captured.
 

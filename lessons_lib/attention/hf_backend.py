@@ -113,7 +113,7 @@ def plan_attention(backend: str | Backend | None, device: torch.device) -> Backe
         from lessons_lib.kernels.launch import plan_triton  # imported here: Triton is not available everywhere
 
         return plan_triton
-    raise ValueError(f"there is no backend {backend!r}; there are 'torch' and 'triton'.")
+    raise ValueError(f"there is no backend {backend!r}; choose 'torch' or 'triton'.")
 
 
 @torch.inference_mode()

@@ -65,7 +65,7 @@ def pack(new_tokens: list[list[int]], cached_lens: list[int]) -> "PackedBatch":
     if len(cached_lens) != len(lengths) or 0 in lengths or any(cached < 0 for cached in cached_lens):
         raise ValueError(
             f"new tokens of {len(lengths)} sequences, {lengths} of each, and cached lengths {list(cached_lens)}; give "
-            "as many of both, at least one new token each, and cached lengths of 0 or more."
+            "one cached length of 0 or more and at least one new token for each sequence."
         )
     tags = tag_tokens(lengths, starts=cached_lens)
     ends = torch.tensor(lengths, dtype=torch.int64).cumsum(dim=0)

@@ -150,7 +150,7 @@ def batch_generate(
         prefill_step: maximum prompt tokens per step.
         max_new_tokens: one limit for all requests, or one for each; by default only the row's length limits an answer.
         names: ids of the requests; "0", "1", ... if not given.
-        step, mask, new_request, new_slots: replace a step, a pass's mask, a request or the slot manager by your own.
+        step, mask, new_request, new_slots: function of a step, a pass's mask, and classes; you can pass your own.
 
     Returns:
         The new tokens of each request, in the order of the prompts.

@@ -92,7 +92,7 @@ def generate_one_by_one(
     Args:
         prompts: texts, or lists of token ids.
         max_new_tokens: one limit for all requests, or one for each.
-        greedy: function that serves one request; replaceable by your own.
+        greedy: function that serves one request; you can pass your own.
 
     Returns:
         The new tokens of each request, in the order of the prompts.

@@ -61,7 +61,7 @@ def generate_packed(
     Args:
         prompt_ids: list of lists of int.
         max_tokens_each: maximum number of new tokens of each.
-        packed_logits: function that computes the packed batch; replaceable by your own.
+        packed_logits: function that computes the packed batch; you can pass your own.
 
     Returns:
         list of lists of int: the new tokens of each.

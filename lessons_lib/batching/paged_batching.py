@@ -115,7 +115,7 @@ def paged_generate(
         num_blocks: size of the pool; by default, enough for the `max_num_seqs` largest requests.
         block_size: tokens in a block, at least 1.
         backend: see `hf_backend.plan_attention`.
-        make_cache, make_pool: classes of the cache and the pool; replaceable by your own.
+        make_cache, make_pool: classes of the cache and the pool; you can pass your own.
         The others: see `ragged_batching.ragged_generate`.
 
     Returns:

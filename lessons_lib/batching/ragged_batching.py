@@ -154,7 +154,7 @@ def ragged_generate(
         max_new_tokens: one limit for all requests, or one for each.
         max_num_seqs: maximum requests in a packed batch.
         names: ids of the requests; "0", "1", ... if not given.
-        step, packed_forward, scatter_cache: functions of a step; replaceable by your own.
+        step, packed_forward, scatter_cache: functions of a step; you can pass your own.
 
     Returns:
         The new tokens of each request, in the order of the prompts.

@@ -125,7 +125,7 @@ def static_generate(
     Args:
         prompts: texts, or lists of token ids; all requests arrive at the start.
         max_new_tokens: one limit for all requests, or one for each.
-        generate_wave: function that computes one wave; replaceable by your own.
+        generate_wave: function that computes one wave; you can pass your own.
 
     Returns:
         The new tokens of each request, in the order of the prompts.

@@ -221,7 +221,7 @@ def _jit(value):
 
 
 def _swap(owner, of: Collection[str] | None = None) -> list[tuple[object, str, object]]:
-    """Replace interpreted functions by compiled ones.
+    """Replace interpreted functions with compiled ones.
 
     Args:
         owner: a module, a class, or a function's globals.

@@ -29,7 +29,7 @@ def decode_groups_kernel(
         q, out: pointers to [N, Hq, D].
         k_cache, v_cache: pointers to [num_blocks, block_size, Hkv, D], of the dtype of q. Slots without a token may
             hold NaN.
-        block_tables: pointer to int32 [N, M]; entries past the last block in use are undefined.
+        block_tables: pointer to int32 [N, M]; entries past the last block in use may be garbage or missing.
         context_lens: pointer to int32 [N]: tokens of each sequence, the new one included.
         scale: factor of the scores, log2(e) included.
         stride_seq, stride_q_head: of q and out, elements from one sequence to the next, and from one query head to the

@@ -51,7 +51,7 @@ def fetch_tile(
     Args:
         cache: TMA descriptor of the cache as a matrix [num_blocks * block_size, Hkv * D].
         buffers: shared memory, [STAGES, BLOCK_N, D]. stage: index of the buffer to write.
-        table: pointer to the sequence's blocks. Entries after `last_block` are undefined: that block is fetched again.
+        table: pointer to the sequence's blocks. Entries after `last_block` may be garbage: that block is fetched again.
         column: first column of the KV head in a row of the cache.
     """
     BLOCKS: gl.constexpr = BLOCK_N // BLOCK_SIZE

@@ -286,7 +286,7 @@ def merge_kernel(
 
     Args:
         partial_out: pointer to float32 [T, Hq, NUM_SPLITS, D], contiguous: each split's attention, divided by its own
-            sum. Splits without keys are undefined, here and in partial_lse.
+            sum. Splits without keys hold garbage, here and in partial_lse.
         partial_lse: pointer to float32 [T, Hq, NUM_SPLITS], contiguous: each split's log-sum-exp, in base 2.
         context_lens: pointer to int32 [N]: keys of each sequence.
         cu_seqlens_q: pointer to int32 [N + 1]: where each sequence starts in the packed batch, and its end; read only

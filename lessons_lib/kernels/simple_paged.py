@@ -22,7 +22,7 @@ def one_block_kernel(
         q: pointer to [HEAD_DIM].
         k_block, v_block: pointers to [BLOCK_SIZE, HEAD_DIM]: keys and values of one block and one KV head.
         out: pointer to [HEAD_DIM].
-        num_tokens: slots of the block that hold a token, from slot 0 on; at least 1. The others are undefined.
+        num_tokens: slots of the block that hold a token, from slot 0 on; at least 1. The others may hold garbage.
         scale: factor of the scores, usually 1 / sqrt(HEAD_DIM).
         stride_slot: elements from one slot to the next, in k_block and in v_block.
         HEAD_DIM, BLOCK_SIZE: powers of two.

@@ -64,7 +64,7 @@ def _method(fn):
 
 
 def interpret_names_in(names: dict[str, object], owner: object) -> list[tuple[object, str, object]]:
-    """Replace the compiled functions among `names` by interpreted ones.
+    """Replace the compiled functions among `names` with interpreted ones.
 
     Returns:
         as `interpret_library`.

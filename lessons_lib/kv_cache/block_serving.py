@@ -138,7 +138,7 @@ def serve_in_blocks(
 
     Args:
         lengths: (prompt tokens, answer tokens) of each request.
-        new_table, step: replaceable by your own.
+        new_table, step: you can pass your own.
 
     Raises:
         NeverDone: a step changed nothing.

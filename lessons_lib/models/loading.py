@@ -64,7 +64,7 @@ def load_model(
             logging.enable_progress_bar()  # type: ignore[no-untyped-call]
     model, report = loaded
     if reason := what_is_missing(model, tokenizer, report, Path(source) if is_folder else None):
-        raise DamagedModel(f"the model {'in ' if is_folder else ''}{source} isn't whole: {reason}. {REMEDY}")
+        raise DamagedModel(f"the model {'in ' if is_folder else ''}{source} is incomplete: {reason}. {REMEDY}")
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
     model = model.eval().requires_grad_(False)

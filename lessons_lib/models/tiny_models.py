@@ -51,6 +51,6 @@ def tiny_model(family: str = "qwen2", seed: int = 0, context: int = 256) -> PreT
     elif family == "qwen2":
         model = Qwen2ForCausalLM(Qwen2Config(**llama_like, **common))
     else:
-        raise ValueError(f"no tiny model of family {family!r}; there are gpt2, llama and qwen2.")
+        raise ValueError(f"no tiny model of family {family!r}; choose gpt2, llama or qwen2.")
     tiny: PreTrainedModel = model.eval().requires_grad_(False)
     return tiny

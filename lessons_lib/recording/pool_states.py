@@ -56,7 +56,7 @@ def replay(trace: Trace, pool: BlockPool, new_table: Callable[[BlockPool], Block
 
     Args:
         pool: an empty pool.
-        new_table: class of the block tables; replaceable by your own.
+        new_table: class of the block tables; you can pass your own.
 
     Raises:
         OutOfBlocks: the pool is too small for the run.

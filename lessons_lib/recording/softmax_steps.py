@@ -59,7 +59,7 @@ def record_blocks(
         scores: [K] or [1, K], of a floating-point dtype.
         values: [K, D].
         block_size: keys in a block; the last may have fewer.
-        add_block: function (Partial, scores [1, k], values [k, D]) -> Partial; replaceable by your own.
+        add_block: function (Partial, scores [1, k], values [k, D]) -> Partial; you can pass your own.
 
     Raises:
         ValueError: a shape or the block size is wrong.

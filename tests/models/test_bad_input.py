@@ -214,7 +214,7 @@ def test_a_full_batch_gives_no_slot():
 
 
 def test_an_unknown_tiny_family_is_named():
-    with pytest.raises(ValueError, match="'bert'; there are gpt2, llama and qwen2"):
+    with pytest.raises(ValueError, match="'bert'; choose gpt2, llama or qwen2"):
         tiny_model("bert")
 
 
