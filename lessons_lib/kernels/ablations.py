@@ -324,7 +324,7 @@ def decode_with_early_table_read(
 def natural_online_softmax(scores, row_max, row_sum, acc):
     """`online_softmax` with natural exponentials; the launcher passes the scale without log2(e)."""
     new_max = tl.maximum(row_max, tl.max(scores, axis=1))
-    # A row without keys so far has the maximum -inf, and -inf - (-inf) is NaN.
+    # A row that hasn't seen a key yet has the maximum -inf, and -inf - (-inf) is NaN.
     reference = tl.where(new_max == float("-inf"), 0.0, new_max)
     weights = tl.exp(scores - reference[:, None])
     rescale = tl.exp(row_max - reference)

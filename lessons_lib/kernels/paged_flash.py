@@ -31,7 +31,7 @@ def online_softmax(scores, row_max, row_sum, acc):
         new maximum [rows, D].
     """
     new_max = tl.maximum(row_max, tl.max(scores, axis=1))
-    # A row without keys so far has the maximum -inf, and -inf - (-inf) is NaN.
+    # A row that hasn't seen a key yet has the maximum -inf, and -inf - (-inf) is NaN.
     reference = tl.where(new_max == float("-inf"), 0.0, new_max)
     weights = tl.exp2(scores - reference[:, None])
     rescale = tl.exp2(row_max - reference)

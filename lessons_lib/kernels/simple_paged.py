@@ -84,7 +84,7 @@ def attend_blocks(
     row_max, row_sum = float("-inf"), 0.0
     acc = tl.zeros([HEAD_DIM], tl.float32)
     for first in range(0, num_tokens, BLOCK_SIZE):
-        # In a large cache, block * stride_block exceeds 32 bits.
+        # In a large cache, block * stride_block does not fit into 32 bits.
         block = tl.load(table + first // BLOCK_SIZE).to(tl.int64)
         is_key = first + slot < num_tokens
         offsets = block * stride_block + slot[:, None] * stride_slot + dim[None, :]
