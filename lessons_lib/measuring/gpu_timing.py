@@ -1,4 +1,4 @@
-"""How long work takes on a GPU, launch overhead excluded: the work is captured in a CUDA graph and replayed."""
+"""Time work on a GPU without launch overhead: capture it in a CUDA graph and replay it."""
 
 import statistics
 from collections.abc import Callable
@@ -17,13 +17,13 @@ MIN_SECONDS = 2e-3  # per replay; shorter ones are too close to the clock's reso
 
 
 def microseconds(calls: list[Callable[[], object]]) -> float:
-    """Microseconds per call: the calls in order, repeated in one captured graph; the median of seven replays.
+    """Microseconds per call: the calls in order, repeated in one captured graph; median of seven replays.
 
     Args:
-        calls: functions that launch the same work on different data, so that it isn't in the GPU's cache.
+        calls: functions that launch the same work on different data, so that the GPU's cache doesn't hold it.
 
     Raises:
-        RuntimeError: a call can't be captured. Whatever a call raises passes through.
+        RuntimeError: a call can't be captured. A call's own errors pass through.
     """
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
@@ -55,7 +55,7 @@ def microseconds(calls: list[Callable[[], object]]) -> float:
 
 @triton.jit
 def read_kernel(x, out, BLOCK: tl.constexpr):
-    """Read a tensor once and compute almost nothing: one sum per program.
+    """Read a tensor once, with almost no computation: one sum per program.
 
     Args:
         x: pointer to int32 [programs * BLOCK].
@@ -67,7 +67,7 @@ def read_kernel(x, out, BLOCK: tl.constexpr):
 
 
 def machine_limits() -> dict[str, float]:
-    """This GPU's measured limits: bytes read per second, and operations per second of a large product in bfloat16."""
+    """Measure this GPU's limits: bytes read per second, and operations per second of a large bfloat16 product."""
     bytes_per_s = _read_rate(2**31, 8192)  # 8 GB; freed before the product
     size = 8192
     left, right = (torch.randn(size, size, dtype=torch.bfloat16, device="cuda") for _ in range(2))
