@@ -51,7 +51,7 @@ class CompletionsClient:
         """One request, from its connection to its end. Whatever goes wrong is written into the record."""
         try:
             await asyncio.wait_for(self._stream(request, record, now), self.timeout)
-        except asyncio.TimeoutError:
+        except TimeoutError:
             record.error = f"not finished after {self.timeout:g} s"
         except (OSError, EOFError, ValueError, CutStream) as error:
             record.error = f"{type(error).__name__}: {error}"
