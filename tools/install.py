@@ -220,6 +220,7 @@ def run(command, root, installer=None):
 
     installer: the pip or uv in `command`, such as [python, "-m", "pip", "install"].
     """
+    sys.stdout.flush()  # so that what is said stands before what pip says, in a file too
     try:
         process = subprocess.Popen(command, cwd=root, stderr=subprocess.PIPE, env=variables())
     except OSError as error:
