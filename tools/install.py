@@ -111,7 +111,7 @@ def _install(env, extra, torch_index, say):
     os.makedirs(env.folder, exist_ok=True)
     env.write_stamp(extras, unfinished=True)
     if not usable and uv:
-        run([uv, "venv", "-q", "--seed", "--allow-existing", "--python", sys.executable, env.folder], env.root)
+        run([uv, "venv", "-q", "--allow-existing", "--python", sys.executable, env.folder], env.root)
     elif not usable:
         run([sys.executable, "-m", "venv", env.folder], env.root)
     installer = [uv, "pip", "install", "--python", env.python] if uv else [env.python, "-m", "pip", "install"]
@@ -137,7 +137,7 @@ def install_command(installer, extras, index):
     "." and not the folder's name: pip and uv would read x[1] as a package with an extra.
     """
     uv = "-m" not in installer
-    command = [*installer, "-c", "constraints.txt", *([] if uv else ["--no-compile"])]
+    command = [*installer, "-c", "constraints.txt", "pip" if uv else "--no-compile"]  # uv's environments have no pip
     if index and uv:  # with the second option uv takes the best version from all indexes, as pip does
         command += ["--index", index, "--index-strategy", "unsafe-best-match"]
     elif index:

@@ -395,6 +395,13 @@ def test_a_dead_index_is_said_and_leaves_what_was_installed(installer, uv):
     """pip says "No matching distribution" of a dead index, too."""
     if uv:
         installer.gets_uv()
+    installer.set("dead")
+    installer.set("fails", "ERROR: No matching distribution found for torch>=2.11\n")
+    with pytest.raises(SetupError, match="no network, or the package index does not answer"):
+        installer.install("")
+    assert not installer.env.is_ready("")
+    installer.unset("dead")
+    installer.unset("fails")
     installer.install("")
     installer.set("fails", "ERROR: No matching distribution found for nbgrader>=0.9\n")
     installer.set("dead")
@@ -511,8 +518,8 @@ def test_uv_installs_the_exact_versions_where_it_is(installer, monkeypatch):
     asked = [line for line in installer.commands() if line.startswith("uv ")]
     assert asked == [
         "uv --version",
-        f"uv venv -q --seed --allow-existing --python {sys.executable} {folder}/.venv",
-        f"uv pip install --python {python} -c constraints.txt --index https://example.org/whl/cpu"
+        f"uv venv -q --allow-existing --python {sys.executable} {folder}/.venv",
+        f"uv pip install --python {python} -c constraints.txt pip --index https://example.org/whl/cpu"
         " --index-strategy unsafe-best-match -e .[test]",
     ]
     installer.set("settings", "global.index-url='https://mirror/simple'\n")
