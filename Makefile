@@ -69,10 +69,10 @@ notebooks:
 	@$(COURSE) notebooks $(ARGS)
 
 class:
-	@$(COURSE) class $(FOLDER) $(ARGS)
+	@$(COURSE) class $(if $(FOLDER),"$(FOLDER)") $(ARGS)
 
 nbgrader:
-	@$(COURSE) nbgrader $(FOLDER) $(ARGS)
+	@$(COURSE) nbgrader $(if $(FOLDER),"$(FOLDER)") $(ARGS)
 
 site:
 	@$(COURSE) site $(ARGS)
