@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-CODE = ["lessons_lib", "tools", "tests", "course.py"]
+CODE = ["lessons_lib", "tools", "examples", "tests", "course.py"]
 
 
 @pytest.mark.timeout(900)  # mypy without its cache, on a busy machine
