@@ -14,7 +14,8 @@ from lessons_lib.kv_cache.prefix_cache import PrefixCache
 from lessons_lib.scheduling.preemption import PreemptiveScheduler
 from lessons_lib.scheduling.sequence import Sequence
 from tools.gpu_bench.facts import run_and_record
-from tools.gpu_bench.workloads import BLOCK_SIZE, random_model
+from tools.gpu_bench.models import random_model
+from tools.gpu_bench.workloads import BLOCK_SIZE
 
 SHAPE, BEGINNINGS, OWN, ROUNDS = "Llama-3.1-8B", (512, 2048, 8192, 32768), 64, 5
 LONGEST = max(BEGINNINGS) + OWN
@@ -47,7 +48,7 @@ def with_and_without(runner: GPUModelRunner, beginning: int) -> dict:
 
 
 def results() -> dict[str, Any]:
-    model = random_model(SHAPE, LONGEST, small=False)
+    model = random_model(SHAPE, LONGEST)
     num_blocks = blocks_for(LONGEST, BLOCK_SIZE) + blocks_for(OWN, BLOCK_SIZE)
     runner = GPUModelRunner(model, num_blocks, BLOCK_SIZE, max_num_seqs=1, max_model_len=LONGEST)
     runner.warm_up()
