@@ -646,7 +646,7 @@ with a `url` is judged as a server.
 
 ### Judge another engine
 
-`lessons_lib/conformance/adapters` has adapters for Hugging Face's continuous batching, nano-vllm and vLLM.
-`python -m lessons_lib.conformance lessons_lib.conformance.adapters.hugging_face --size small` says what holds there,
-and what isn't offered.
+`examples/engines` has adapters for Hugging Face's continuous batching, nano-vllm and vLLM. In the course's folder,
+`python -m lessons_lib.conformance examples.engines.hugging_face --size small` says what holds there, and what isn't
+offered.
 """

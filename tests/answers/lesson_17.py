@@ -12,7 +12,7 @@ from transformers import DynamicCache
 
 from answers import Wrong
 from lessons_lib.conformance.adapters import course
-from lessons_lib.conformance.adapters.vllm import VllmEngine
+from examples.engines.vllm import VllmEngine
 from lessons_lib.conformance.break_in.examples import break_in_tests
 from lessons_lib.conformance.contract import NewTokens, Params
 from lessons_lib.conformance.examples.small_engine import Sequence, SmallEngine

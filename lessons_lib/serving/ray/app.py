@@ -1,8 +1,8 @@
 """Lesson 15: replicas in production, on Ray Serve. It starts them on the machines of a cluster, replaces those that
 die, and adds more when there is more to do.
 
-    python -m lessons_lib.serving.ray_app --port 8000 --replicas 2        # on this machine
-    serve deploy lessons_lib/serving/serve_config.yaml                    # on a cluster that runs
+    python -m lessons_lib.serving.ray.app --port 8000 --replicas 2        # on this machine
+    serve deploy lessons_lib/serving/ray/serve_config.yaml                    # on a cluster that runs
 
 Two deployments. A `ModelServer` is a replica: an engine, and the same FastAPI application as in lesson 14. The
 `Gateway` is what clients talk to. Ray ends the streams of a replica that dies without a word; the Gateway lets them go
@@ -283,7 +283,7 @@ def build(args: dict[str, Any]) -> serve.Application:
         raise ValueError(f"policy is {policy!r}; it must be 'affinity' or 'two-choices'.")
     routers: dict[str, dict[str, Any]] = {
         "affinity": {
-            "request_router_class": "lessons_lib.serving.ray_app:PrefixRequestRouter",
+            "request_router_class": "lessons_lib.serving.ray.app:PrefixRequestRouter",
             "request_router_kwargs": {"imbalance_limit": args.get("imbalance_limit", 4)},
         },
         "two-choices": {"request_router_class": TWO_CHOICES},
@@ -378,7 +378,7 @@ def wait_until_green(url: str, timeout: float = 60.0) -> None:
 
 def main() -> int:
     """Returns the exit status: 1 if Ray didn't start."""
-    parser = argparse.ArgumentParser(prog="python -m lessons_lib.serving.ray_app")
+    parser = argparse.ArgumentParser(prog="python -m lessons_lib.serving.ray.app")
     parser.add_argument("--port", type=int, default=8000)
     parser.add_argument("--replicas", type=int, default=2)
     parser.add_argument(

