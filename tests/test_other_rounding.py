@@ -16,9 +16,9 @@ from tools.authoring.execute import execute
 TESTS = Path(__file__).parent
 OTHER_ROUNDING = TESTS / "support" / "other_rounding"
 # What computes with a model or a kernel and takes a few seconds.
-EVERY_TIME = ["attention/test_packing.py", "attention/test_paged_model.py", "kv_cache/test_block_serving.py"]
-FOLDERS = ["assessment", "attention", "batching", "checks", "conformance", "engine", "kernels", "kv_cache", "measuring"]
-FOLDERS += ["models", "peers", "recording", "scheduling", "serving", "viz", "notebooks/test_notebooks.py"]
+EVERY_TIME = ["attention/test_packing.py", "attention/test_paged_model.py"]
+WITHOUT_PRODUCTS = {"browser", "tools"}
+FOLDERS = sorted({path.relative_to(TESTS).parts[0] for path in TESTS.glob("*/**/test_*.py")} - WITHOUT_PRODUCTS)
 
 BOTH = """
 import torch
