@@ -150,7 +150,7 @@ def _remarks(
 
 
 def number_text(value: float) -> str:
-    """Format a value to 3 significant digits, 2 before a power of ten (rounding moves the third); infinity and NaN in words."""
+    """Format a value to 3 significant digits, 2 before a power of ten; infinity and NaN in words."""
     if math.isnan(value):
         return "not a number"
     if math.isinf(value):
