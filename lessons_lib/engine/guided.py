@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 # Otherwise a model may write spaces and new lines between two parts until it has no tokens left.
 AS_PYTHON_WRITES_IT = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 
+MAX_ERROR = 500  # characters: llguidance quotes the line, which may be the whole grammar
 # CPU time that the masks of a completion may take: so much, and so much more for each of its tokens. A grammar that
 # can read the same text in many ways takes ever longer, and all requests of a step wait for it.
 MASK_SECONDS, MASK_SECONDS_PER_TOKEN = 0.25, 0.01
@@ -158,11 +159,14 @@ class GrammarState:
 
 
 def in_one_line(error: str) -> str:
-    """llguidance's message; of an invalid regex, what is wrong with it and where."""
+    """llguidance's message, not longer than MAX_ERROR; of an invalid regex, what is wrong with it and where."""
+    if "NoExtensionBias" in error:  # its word for a rule in which no text can ever end, such as one that is itself
+        return "it matches no text; correct the rule."
     found = re.search(r"regex parse error:\n    (.*)\n    ( *)\^+.*\nerror: (.*)", error)
     if found:
         return f"the regex {told(found[1])} is invalid at character {len(found[2]) + 1}: {found[3].strip()}."
-    return " ".join(error.split())
+    line = " ".join(error.split())
+    return line if len(line) <= MAX_ERROR else f"{line[:MAX_ERROR]}…"
 
 
 def _text(matcher: Any, rules: StructuredOutputsParams) -> str:

@@ -33,6 +33,7 @@ class TextGeneration(Generation):
 
     kind: ClassVar[str] = "text_completion"
     chunk_kind: ClassVar[str] = "text_completion"
+    prompt_field: ClassVar[str] = "prompt"
     plain_choice: ClassVar[str] = (
         '{"index": %d, "text": %s, "logprobs": null, "finish_reason": null, "stop_reason": null}'
     )
