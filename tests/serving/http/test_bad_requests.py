@@ -12,6 +12,7 @@ REFUSED = [
     # path, more fields, field at fault, part of the message
     (COMPLETIONS, {"prompt": None}, "prompt", "prompt"),
     (COMPLETIONS, {"prompt": ""}, "prompt", "prompt is empty"),
+    (COMPLETIONS, {"prompt": ["a"] * 9, "n": 128}, "n", "9 prompts, so 1152 completions; a request may have 1024"),
     (COMPLETIONS, {"stream": True, "max_tokens": 2, "output_token_ids": [5, 6]}, "output_token_ids", "has 2 tokens"),
     (COMPLETIONS, {"structured_outputs": {"json": {"$ref": "#"}}}, "structured_outputs", "matches no text"),
     (COMPLETIONS, {"structured_outputs": {"grammar": "start: start"}}, "structured_outputs", "no text"),
@@ -276,6 +277,20 @@ def test_head_is_get_without_a_body(http, path):
 
 def test_head_of_what_has_no_get(http):
     assert http.head(COMPLETIONS).status_code == 405 and http.head("/v1/nothing").status_code == 404
+
+
+@pytest.mark.parametrize(
+    "name, depth, part",
+    [
+        ("tools", 60_000, "the body can't be read: maximum recursion depth exceeded while decoding"),
+        ("metadata", 60_000, "the body can't be read: maximum recursion depth exceeded while decoding"),
+        ("chat_template_kwargs", 900, "chat_template_kwargs is nested too deeply; make it flatter."),
+    ],
+)
+def test_what_is_nested_too_deeply(http, name, depth, part):
+    content = json.dumps({"messages": USER, name: {"a": "x"}}).replace('"x"', "[" * depth + "]" * depth)
+    error = error_of(http.post(CHAT, content=content, headers={"content-type": "application/json"}), 400)
+    assert error["message"].startswith(part)
 
 
 def test_whole_characters_in_escapes_are_text(http, live):
