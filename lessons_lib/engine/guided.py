@@ -44,10 +44,10 @@ class Vocabulary:
     """
 
     def __init__(self, tokenizer: "PreTrainedTokenizerBase", size: int):
+        known = text_only(tokenizer)
         # Tokens that only the model has, as padding of its last layer, are never allowed.
-        self.parsers = import_module("llguidance.hf").from_tokenizer(tokenizer, size)
-        backend: Any = tokenizer.backend_tokenizer
-        self.process = GrammarProcess([backend.to_str(), size, tokenizer.eos_token_id])
+        self.parsers = import_module("llguidance").LLTokenizer(known, n_vocab=size, eos_token=tokenizer.eos_token_id)
+        self.process = GrammarProcess([known, size, tokenizer.eos_token_id])
         self.grammars: WeakValueDictionary[str, Grammar] = WeakValueDictionary()
         self.newest: deque[Grammar] = deque(maxlen=32)
 
@@ -156,6 +156,31 @@ class GrammarState:
         known = np.unpackbits(bits, bitorder="little")[:size]
         allowed[: len(known)] = torch.from_numpy(known.astype(np.bool_))
         return allowed
+
+
+def text_only(tokenizer: "PreTrainedTokenizerBase") -> str:
+    """The tokenizer as JSON, with special tokens under names that no text contains. Where only one text can follow,
+    llguidance allows the tokens that the tokenizer makes of it: for the text of the end token, the end token.
+
+    Raises:
+        ValueError: the tokenizer has no such form.
+    """
+    backend: Any = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        raise ValueError("only fast tokenizers, which the tokenizers library runs, can be followed.")
+    known = json.loads(backend.to_str())
+    names = {each["content"]: f"\ufdd0{each['content']}" for each in known["added_tokens"] if each["special"]}
+    model = known["model"]
+    for each in known["added_tokens"]:
+        each["content"] = names.get(each["content"], each["content"])
+    vocab = model["vocab"]
+    if isinstance(vocab, dict):
+        model["vocab"] = {names.get(text, text): token for text, token in vocab.items()}
+    else:  # of Unigram: pairs of text and score
+        model["vocab"] = [[names.get(text, text), score] for text, score in vocab]
+    if model.get("unk_token") in names:
+        model["unk_token"] = names[model["unk_token"]]
+    return json.dumps(known | {"padding": None, "truncation": None})
 
 
 def in_one_line(error: str) -> str:
