@@ -35,7 +35,7 @@ PATIENCE = 600  # seconds; only what never happens takes as long, also on a busy
 ARGUMENTS = ("--model", BUNDLED_MODEL, "--served-model-name", "m", "--num-blocks", 1000, "--no-access-log")
 TEXT, CHAT, TOKENIZE, DETOKENIZE = "/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize"
 HONEST = {"prompt": "Once upon a time", "ignore_eos": True, "stream": True, "return_token_ids": True, "temperature": 0}
-JSON = {"content-type": "application/json"}
+CLIENT = httpx.Client(timeout=PATIENCE, headers={"content-type": "application/json"}, limits=httpx.Limits())
 SIZE = 270_000  # bytes of a body: nearly what the server takes by default
 
 
@@ -123,7 +123,7 @@ ODD_VALUES: list[Any] = [
 def status_of(server: ServerProcess, path: str, data: bytes, timeout: float = PATIENCE) -> int:
     """Of the answer, which is read to its end; 0 if there is none, or if the client has left after `timeout`."""
     with contextlib.suppress(httpx.TransportError):
-        return httpx.post(server.url + path, content=data, headers=JSON, timeout=timeout).status_code
+        return CLIENT.post(server.url + path, content=data, timeout=timeout).status_code
     return 0
 
 
@@ -132,7 +132,7 @@ def body_of(value: Any) -> bytes:
 
 
 def get(server: ServerProcess, path: str) -> Any:
-    return httpx.get(server.url + path, timeout=PATIENCE).json()
+    return CLIENT.get(server.url + path).json()
 
 
 @dataclass
@@ -148,7 +148,7 @@ class Stream:
 
     def answer(self) -> None:
         tokens, last, line = list[int](), 0.0, ""
-        with httpx.stream("POST", f"{self.server.url}{TEXT}", json=self.body, timeout=PATIENCE) as answer:
+        with CLIENT.stream("POST", f"{self.server.url}{TEXT}", json=self.body) as answer:
             for line in filter(None, answer.iter_lines()):
                 now = time.perf_counter()
                 self.gaps += [now - last] if last else []

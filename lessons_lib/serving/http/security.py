@@ -102,6 +102,10 @@ class BodyLimit:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return await self.app(scope, receive, send)
+        encodings = [each for each in header_values(scope, b"content-encoding") if each.lower() != "identity"]
+        if encodings:
+            told = f"content-encoding is {printable(encodings[0])}, which isn't offered; send the body as it is."
+            return await refuse(send, 415, told, "content_encoding")
         lengths = header_values(scope, b"content-length")
         if any(not length.isdigit() or len(length) > 18 or int(length) > self.max_body_bytes for length in lengths):
             return await self._refuse_size(send)
