@@ -96,8 +96,8 @@ class BodyLimit:
     The size in the head only saves reading: it may be wrong, and a chunked body has none.
     """
 
-    def __init__(self, app: App, max_body_bytes: int, max_values: int = 2**17):
-        self.app, self.max_body_bytes, self.max_values = app, max_body_bytes, max_values
+    def __init__(self, app: App, max_body_bytes: int, max_values: int = 2**17, context: int | None = None):
+        self.app, self.max_body_bytes, self.max_values, self.context = app, max_body_bytes, max_values, context
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -138,6 +138,8 @@ class BodyLimit:
             f"the body is too large: this server takes up to {self.max_body_bytes} bytes. Send less in a request, or "
             "start it with --max-body-bytes."
         )
+        if self.context is not None:  # clients look for these words
+            message += f" This model's maximum context length is {self.context} tokens."
         await refuse(send, 413, message, "body_too_large")
 
 
