@@ -531,7 +531,9 @@ def test_a_coordinate_may_be_off_by_its_last_decimal_and_a_text_may_not(built):
         picture = f'<svg><rect x="7" width="{width}"/><text x="8">{text}</text></svg>'
         other = nbformat.from_dict(built.solved)
         code = next(cell for cell in other.cells if cell.cell_type == "code")
-        code.outputs = [nbformat.v4.new_output("display_data", {"image/svg+xml": picture, "text/html": f"'{picture!r}'"})]
+        code.outputs = [
+            nbformat.v4.new_output("display_data", {"image/svg+xml": picture, "text/html": f"'{picture!r}'"})
+        ]
         return other
 
     committed = drawn("7.99", "2.31")

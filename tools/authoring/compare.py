@@ -98,12 +98,14 @@ def _text(value: object) -> str:
 
 
 def _drawn_the_same(old: str, new: str) -> bool:
-    """True if only coordinates differ, and by no more than their last decimal, which the processor's rounding decides."""
+    """True if only coordinates differ, by at most their last decimal, which rounding decides."""
     if GEOMETRY.sub("", old) != GEOMETRY.sub("", new):
         return False
     old, new = " ".join(GEOMETRY.findall(old)), " ".join(GEOMETRY.findall(new))
     pairs = zip(COORDINATE.findall(old), COORDINATE.findall(new))
-    return COORDINATE.sub("", old) == COORDINATE.sub("", new) and all(abs(float(a) - float(b)) < 0.011 for a, b in pairs)
+    return COORDINATE.sub("", old) == COORDINATE.sub("", new) and all(
+        abs(float(a) - float(b)) < 0.011 for a, b in pairs
+    )
 
 
 def _unified(old: str, new: str) -> str:
