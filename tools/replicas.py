@@ -1,5 +1,4 @@
-"""`python -m tools.replicas`: how much each routing policy finds in caches; then two servers behind the balancer, and
-one is killed under load.
+"""`python -m tools.replicas`: two servers behind the balancer, and one is killed under load.
 
     python -m tools.replicas --streams 32 --tokens 96
 
@@ -26,7 +25,6 @@ import uvicorn
 
 from lessons_lib.serving.balancer import POLICIES, Balancer
 from lessons_lib.serving.http.server_process import ServerProcess
-from lessons_lib.serving.routing_simulation import chat_prompts, simulate_routing
 from lessons_lib.viz.tables.table import Table
 
 DEADLINE = 120  # seconds for whatever is waited for
@@ -239,16 +237,6 @@ async def kill_under_load(bodies: list[dict[str, Any]], policy: str) -> tuple[li
         return runs, seconds
 
 
-def routing_table(replicas: tuple[int, ...] = (1, 2, 4, 8)) -> Table:
-    """The share of prompt tokens found in a cache, by policy and number of replicas. Simulated: no model runs."""
-    prompts = chat_prompts()
-    rows = []
-    for make_policy in POLICIES.values():
-        results = [simulate_routing(prompts, make_policy(), count) for count in replicas]
-        rows.append([make_policy().name, *(f"{result.hit_rate:.0%}" for result in results)])
-    return Table(["policy", *(f"{count} replicas" if count > 1 else "1 replica" for count in replicas)], rows)
-
-
 def outcome_table(runs: list[Run]) -> Table:
     """A row for each round."""
     names = ["complete", "complete, and different", "error event", "cut silently"]
@@ -266,11 +254,7 @@ def main() -> int:
     parser.add_argument("--tokens", type=int, default=96)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--policy", choices=list(POLICIES), default="round-robin")
-    parser.add_argument("--routing-only", action="store_true", help="only the simulation")
     wanted = parser.parse_args()
-    print(routing_table())
-    if wanted.routing_only:
-        return 0
     bodies = requests_of(wanted.streams, wanted.tokens, wanted.seed)
     runs, seconds = asyncio.run(kill_under_load(bodies, wanted.policy))
     print(outcome_table(runs))

@@ -5,7 +5,7 @@ from typing import Any
 
 from transformers import ContinuousBatchingConfig, GenerationConfig
 
-from lessons_lib.conformance.adapters.threaded import ThreadedEngine
+from examples.engines.threaded import ThreadedEngine
 from lessons_lib.conformance.contract import MODEL, STREAM, Limits, NewTokens, Params, Refused
 
 

@@ -5,7 +5,7 @@ import asyncio
 
 import pytest
 
-from tools.replicas import kill_under_load, requests_of, routing_table
+from tools.replicas import kill_under_load, requests_of
 
 
 @pytest.mark.nightly
@@ -15,9 +15,3 @@ def test_streams_survive_a_kill_and_a_stop():
     assert [dict(run.outcomes) for run in runs] == [{"complete": 10}] * 3
     assert runs[0].continued == 0
     assert runs[1].continued > 0 and runs[2].continued >= 0
-
-
-def test_the_routing_table_has_a_row_for_each_policy():
-    table = routing_table((1, 2))
-    assert [row[0] for row in table.rows] == ["prefix affinity", "two choices", "round robin"]
-    assert len({row[1] for row in table.rows}) == 1  # with one replica there is nothing to choose

@@ -4,8 +4,8 @@ import asyncio
 import threading
 from typing import Any
 
+from examples.engines.threaded import ThreadedEngine
 from lessons_lib.conformance.adapters.course import config_of, sampling_params
-from lessons_lib.conformance.adapters.threaded import ThreadedEngine
 from lessons_lib.conformance.contract import BLOCKS, MODEL, PREFIXES, SAMPLING, STREAM, TEXT, Limits, NewTokens, Params
 from lessons_lib.engine.llm_engine import LLMEngine
 from lessons_lib.kv_cache.block_pool import OutOfBlocks

@@ -6,8 +6,8 @@ from typing import Any
 
 from fastapi import FastAPI
 
+from examples.engines.http_client import HttpEngine
 from lessons_lib.conformance.adapters.course import config_of
-from lessons_lib.conformance.adapters.http_client import HttpEngine
 from lessons_lib.conformance.contract import BLOCKS, MODEL, Limits
 from lessons_lib.engine.llm_engine import LLMEngine
 from lessons_lib.serving.async_engine import AsyncEngine

@@ -1,1 +1,1 @@
-"""Adapters: engines of others behind the contract. Each is a module with `make_engine(model, limits, tokenizer)`."""
+"""The course's engine behind the contract; examples/engines has those of others."""

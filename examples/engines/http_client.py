@@ -5,7 +5,7 @@ import threading
 
 import httpx
 
-from lessons_lib.conformance.adapters.threaded import ThreadedEngine
+from examples.engines.threaded import ThreadedEngine
 from lessons_lib.conformance.contract import PREFIXES, SAMPLING, SERVER, STREAM, TEXT, NewTokens, Params
 
 LIMIT = 30.0
