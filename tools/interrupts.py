@@ -24,7 +24,7 @@ import torch
 import lessons_lib
 from lessons_lib.engine.cuda_graphs import rerun
 from lessons_lib.engine.llm_engine import EngineConfig, LLMEngine
-from lessons_lib.engine.outputs import CompletionOutput, NewToken, RequestOutput
+from lessons_lib.engine.request import CompletionOutput, NewToken, RequestOutput
 from lessons_lib.engine.overlapped_engine import OverlappedEngine, gpu_model_runner
 from lessons_lib.engine.sampling import SamplingParams
 from lessons_lib.kv_cache.invariants import audit

@@ -1,7 +1,6 @@
 """Lesson 09: computes a scheduled step: one packed batch of all its tokens, one forward pass, logits for every
 sequence."""
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -14,13 +13,6 @@ from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
 from lessons_lib.models.loading import KVShape
 from lessons_lib.scheduling.scheduler import Scheduler, SchedulerOutput
 from lessons_lib.scheduling.sequence import Sequence
-
-Choose = Callable[[torch.Tensor], torch.Tensor]
-
-
-def greedy(logits: torch.Tensor) -> torch.Tensor:
-    """The likeliest token of each row, int64 [N], on the device of the logits."""
-    return logits.argmax(dim=-1)
 
 
 class ModelRunner:
@@ -56,13 +48,10 @@ class ModelRunner:
         batch = forward_batch(scheduler_output, self.tables, self.cache.block_size)
         return paged_forward(self.model, batch, self.cache, self.backend)
 
-    def launch(self, scheduler_output: SchedulerOutput, choose: Choose = greedy) -> InFlightTokens:
-        """Start a step and the choice of its tokens.
-
-        Args:
-            choose: function from what `forward` returns to tokens, int64 [N], on the device of the logits.
-        """
-        return InFlightTokens(choose(self.forward(scheduler_output)))
+    def keep_tokens(self, scheduler_output: SchedulerOutput, tokens: torch.Tensor) -> InFlightTokens:
+        """Take the tokens that were chosen for a step, int64 [N] on the device of the logits: the next step may compute
+        them before the host has seen them. A negative one is no token."""
+        return InFlightTokens(tokens)
 
     def reset(self) -> None:
         """After a pass that was interrupted: forget the block tables, and let the model call its own attention."""

@@ -270,15 +270,13 @@ class PreemptiveScheduler(Scheduler[PreemptiveSchedulerOutput]):
         # Not a look at all that wait: there may be 100,000, and this runs for every victim.
         return list(self._forks)
 
-    def computed(self, sequence: Sequence, count: int) -> None:
-        """The keys and values of `count` more of its tokens are in the cache; blocks that are full now can be found by
-        their hash."""
-        size, start = self.pool.block_size, sequence.num_computed_tokens
-        sequence.num_computed_tokens = start + count
-        before, full = start // size, (start + count) // size
-        if full > before and self.share_prefixes:
+    def computed(self, sequence: Sequence, start: int, end: int) -> None:
+        """See `Scheduler.computed`. Blocks that are full now can be found by their hash."""
+        size = self.pool.block_size
+        # A sequence that was preempted with this step in flight has no blocks any more.
+        if end // size > start // size and self.share_prefixes and sequence.blocks:
             hashes = self.hashes_of(sequence)
-            for index in range(before, full):
+            for index in range(start // size, end // size):
                 self.pool.cache_full_block(sequence.blocks[index], hashes[index])
 
     def discard(self, sequence: Sequence) -> None:
