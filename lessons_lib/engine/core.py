@@ -6,11 +6,12 @@ be repaired after an interrupt (Ctrl-C comes between any two lines): a step that
 and the next one begins again with the tokens that the requests have.
 """
 
-import contextlib
+import sys
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from types import FrameType
 from typing import Any
 
 import torch
@@ -27,6 +28,20 @@ from lessons_lib.kv_cache.block_copies import copy_blocks
 from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
 from lessons_lib.models.prompts import BadRequest
 from lessons_lib.scheduling.preemption import PreemptiveScheduler, PreemptiveSchedulerOutput
+
+
+def refuse_inside(method: Any, mistake: str) -> None:
+    """Refuse a call that a bound method makes, directly or not. The call stack tells: a flag could be left behind by an
+    interrupt.
+
+    Raises:
+        RuntimeError: with the mistake, and what to do.
+    """
+    frame: FrameType | None = sys._getframe(2)
+    while frame:
+        if frame.f_code is method.__code__ and frame.f_locals["self"] is method.__self__:
+            raise RuntimeError(f"{mistake}; note what you want to do, and do it after the step.")
+        frame = frame.f_back
 
 
 @dataclass
@@ -89,23 +104,11 @@ class EngineCore:
         self.lock = threading.RLock()
         self.is_whole = True
 
-    @contextlib.contextmanager
-    def changing(self) -> Iterator[None]:
-        """Around every change. One that is interrupted is forgotten when the next one begins.
-
-        Raises:
-            RuntimeError: it was called inside a step, by a logits processor or a model.
-        """
-        if self.lock._is_owned():  # type: ignore[attr-defined]  # as threading.Condition asks
-            raise RuntimeError(
-                "the engine was called inside a step; note what you want to do, and do it after the step."
-            )
-        with self.lock:
-            if not self.is_whole:
-                self.rebuild()
-            self.is_whole = False
-            yield
-            self.is_whole = True
+    def begin_change(self) -> None:
+        """Before anything changes, with the lock: forget a change that was interrupted."""
+        if not self.is_whole:
+            self.rebuild()
+        self.is_whole = False
 
     def add(self, group: RequestGroup) -> None:
         """Serve a request from the next step on.
@@ -126,18 +129,28 @@ class EngineCore:
             group.output = replace(group.output, error=error)
 
     def settle(self) -> None:
-        """Begin what was added and end what was cancelled, without a step."""
-        with self.changing():
+        """Begin what was added and end what was cancelled, without a step.
+
+        Raises:
+            RuntimeError: see `step`.
+        """
+        refuse_inside(self.step, "the engine was called inside a step")
+        with self.lock:
+            self.begin_change()
             self.take_commands()
             if not self.groups:
                 self.in_flight.clear()  # nobody reads it
+            self.is_whole = True
 
     def read(self, reader: TokenReader) -> list[NewToken]:
-        """The tokens of a request that haven't been read, with no step of another thread under way."""
-        if reader.has_news:
-            with self.changing():
-                return reader.peek()
-        return []
+        """The tokens of a request that haven't been read."""
+        if not reader.has_news:
+            return []
+        with self.lock:  # another thread may be in the middle of a step, or an interrupt was
+            self.begin_change()
+            tokens = reader.peek()
+            self.is_whole = True
+            return tokens
 
     def step(self) -> list[Request]:
         """Launch the next step, and process all but the last `depth` of those in flight.
@@ -147,8 +160,13 @@ class EngineCore:
 
         Returns:
             the requests that may have new tokens.
+
+        Raises:
+            RuntimeError: it was called inside a step, by a logits processor or a model.
         """
-        with self.changing():
+        refuse_inside(self.step, "the engine was called inside a step")
+        with self.lock:
+            self.begin_change()
             self.take_commands()
             changed: list[Request] = []
             try:
@@ -157,6 +175,7 @@ class EngineCore:
                 for group in dict.fromkeys(request.group for request in failed.requests):
                     self.end(group, "error", failed.__cause__)
                 self.rebuild()
+            self.is_whole = True
             return changed
 
     def compute(self, changed: list[Request]) -> None:

@@ -13,7 +13,7 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from lessons_lib.engine.config import EngineConfig, checked_num_blocks, known_policy
-from lessons_lib.engine.core import EngineCore
+from lessons_lib.engine.core import EngineCore, refuse_inside
 from lessons_lib.engine.gathered_runner import GatheredRunner
 from lessons_lib.engine.generation_defaults import GenerationDefaults
 from lessons_lib.engine.input_processor import InputProcessor
@@ -211,10 +211,7 @@ class LLMEngine:
     def advance(self) -> None:
         """One step, and the calls of `on_token` and of the listeners that follow it, without the return value of
         `step`."""
-        if self._passing_on._is_owned():  # type: ignore[attr-defined]  # as threading.Condition asks
-            raise RuntimeError(
-                "step() was called by an on_token or a listener; note what you want to do, and do it after the step."
-            )
+        refuse_inside(self.advance, "step() was called by an on_token or a listener")
         self.core.step()
         with self._passing_on:
             late = [*self._call_back(), *self._call_listeners()]
@@ -298,9 +295,9 @@ class LLMEngine:
                         return  # nothing follows an abort, not even what had arrived before it
                 if not group.output:
                     self.advance()
-                elif group.output.error and not reader.peek():
-                    raise group.output.error
-                elif not reader.peek():
+                elif not reader.has_news:
+                    if group.output.error:
+                        raise group.output.error
                     return
         finally:
             self.core.cancel(group)
@@ -312,7 +309,7 @@ class LLMEngine:
         Raises:
             RuntimeError: requests have blocks; finish or abort them first.
         """
-        with self.core.changing():
+        with self.core.lock:
             if self.scheduler.swap_space.used:
                 raise RuntimeError("requests are swapped out; finish or abort them first. Nothing changed.")
             self.scheduler.pool.forget_contents()
@@ -379,7 +376,7 @@ class LLMEngine:
                         yield error
                     break
                 reader.move_on(token)
-            if group.output and not reader.peek():
+            if group.output and not reader.has_news:
                 self._readers.pop(group, None)
 
     def _call_listeners(self) -> Iterator[BaseException]:
