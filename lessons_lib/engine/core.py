@@ -246,24 +246,31 @@ class EngineCore:
         """The requests have a new token: add it to their texts, and end those that have finished."""
         self.metrics.add_new_tokens(requests, self.clock())
         for request in requests:
-            group, is_running = request.group, not request.finish_reason
-            if group.output:
-                continue  # another completion of it has failed
-            try:
-                if request.detokenizer:
-                    request.read(request.output_ids[-1])
-            except Exception as error:  # of the tokenizer
-                self.end(group, "error", error)
-                continue
-            if is_running and request.finish_reason:  # by a stop string
-                self.scheduler.remove(request)
-            if request.finish_reason:
+            self.add_text(request)
+        for request in requests:
+            group = request.group
+            if request.finish_reason in ("stop", "length"):
                 self.metrics.add_completion(request)
-                if group.is_finished:
-                    self.end(group, request.finish_reason)
-            if request.index == 0 and len(request.output_ids) == 1 and not group.output:
+            if group.output:
+                continue  # by another of its completions
+            if group.is_finished:
+                self.end(group, group.completions[-1].finish_reason or "error")
+            elif request.index == 0 and len(request.output_ids) == 1:
                 for other in group.completions[1:]:
                     self.serve(other)  # the prompt is computed, so they find it in the cache
+
+    def add_text(self, request: Request) -> None:
+        """Add the last token to the text of a request, which a stop string may end."""
+        if request.detokenizer is None or request.group.output:
+            return
+        is_running = not request.finish_reason
+        try:
+            request.read(request.output_ids[-1])
+        except Exception as error:  # of the tokenizer
+            self.end(request.group, "error", error)
+            return
+        if is_running and request.finish_reason:
+            self.scheduler.remove(request)
 
     def add_logprobs(self, step: InFlightStep, logits: torch.Tensor, tokens: list[int]) -> None:
         """Note log-probabilities for the requests that asked for them.

@@ -183,11 +183,17 @@ class LLMEngine:
         group = self.requests.get(request_id)
         if group is None or group.output:
             return None
-        self.core.cancel(group)
-        self.core.settle()
-        self._readers.pop(group, None)
-        self.core.ended.pop(group, None)
-        return group.output
+        was_awaited, group.is_awaited = group.is_awaited, True  # so that no step returns it
+        try:
+            self.core.cancel(group)
+            self.core.settle()
+            self._readers.pop(group, None)
+            return group.output
+        except BaseException:
+            group.is_awaited = was_awaited
+            if group.output and not was_awaited:
+                self.core.ended[group] = None  # the caller hasn't got it
+            raise
 
     def step(self) -> list[RequestOutput]:
         """One step for all requests; see `EngineCore.step`.
@@ -199,14 +205,14 @@ class LLMEngine:
             RuntimeError: it was called by an `on_token` or a listener.
         """
         self.advance()
-        ended = list(self.core.ended)
-        try:
-            for group in ended:
-                del self.core.ended[group]
-            return [group.output for group in ended if group.output]
-        except BaseException:
-            self.core.ended.update(dict.fromkeys(ended))  # the caller hasn't got them
-            raise
+        with self.core.lock:
+            ended = list(self.core.ended)
+            try:
+                self.core.ended.clear()
+                return [group.output for group in ended if group.output]
+            except BaseException:
+                self.core.ended.update(dict.fromkeys(ended))  # the caller hasn't got them
+                raise
 
     def advance(self) -> None:
         """One step, and the calls of `on_token` and of the listeners that follow it, without the return value of

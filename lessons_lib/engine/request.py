@@ -109,7 +109,7 @@ class Request(Sequence):
         seed: of its random numbers.
         processor: the rules that change its logits, or None.
         detokenizer: makes its text, or None if nobody reads along and no stop string is looked for.
-        texts: what each token added to the text that can be shown.
+        texts: what each token added to the text that can be shown; None without a detokenizer.
         logprobs: of each token, if they were asked for.
         stop_reason: see CompletionOutput.
         first_token_time, last_token_time: on the engine's clock.
@@ -121,7 +121,7 @@ class Request(Sequence):
     has_begun: bool = False
     processor: LogitsProcessor | None = field(default=None, repr=False)
     detokenizer: IncrementalDetokenizer | None = field(default=None, repr=False)
-    texts: list[str] = field(default_factory=list, repr=False)
+    texts: list[str] | None = field(default=None, repr=False)
     logprobs: list[TokenLogprobs] | None = None
     stop_reason: str | int | None = None
     first_token_time: float | None = None
@@ -137,6 +137,11 @@ class Request(Sequence):
         """Tokens of the completion, those in flight included."""
         return len(self.output_ids) + self.num_placeholders
 
+    @property
+    def num_readable(self) -> int:
+        """Tokens that a reader can get: those whose text is known. The last token has none if the tokenizer failed."""
+        return len(self.output_ids if self.texts is None else self.texts)
+
     def restart(self, tokenizer: PreTrainedTokenizerBase) -> None:
         """Keep the tokens, and make everything else from them: nothing is in the cache."""
         params = self.params
@@ -144,8 +149,9 @@ class Request(Sequence):
         self.num_computed_tokens = self.num_placeholders = 0
         self.blocks, self.swapped, self.block_hashes = [], [], []
         self.processor = self.group.rules.processor(self) if self.group.rules else None
-        self.detokenizer, self.texts = None, []
+        self.detokenizer = self.texts = None
         if params.detokenize and (params.stop or self.group.is_streamed):
+            self.texts = []
             self.detokenizer = IncrementalDetokenizer(
                 tokenizer, params.stop, options=self.group.decode_options(tokenizer),
                 min_tokens=params.min_tokens, include_stop=params.include_stop_str_in_output,
@@ -159,7 +165,7 @@ class Request(Sequence):
 
     def read(self, token: int) -> None:
         """Append a new token to the text. A stop string in it ends the completion."""
-        if not self.detokenizer:
+        if self.detokenizer is None or self.texts is None:
             return
         is_shown = token not in self.stop_token_ids or self.params.include_stop_str_in_output
         text = self.detokenizer.add(token) if is_shown else ""
@@ -177,7 +183,7 @@ class Request(Sequence):
         """
         is_last = self.finish_reason and place == len(self.output_ids) - 1
         return NewToken(
-            self.group.id, self.index, self.output_ids[place], self.texts[place] if self.texts else "",
+            self.group.id, self.index, self.output_ids[place], "" if self.texts is None else self.texts[place],
             self.finish_reason if is_last else None, self.logprobs[place] if self.logprobs else None,
             self.reason_of_stop(tokenizer) if is_last else None,
         )  # fmt: skip
@@ -305,14 +311,14 @@ class TokenReader:
     @property
     def has_news(self) -> bool:
         """Whether a token hasn't been read."""
-        return any(len(each.output_ids) > num for each, num in zip(self.group.completions, self.num_read))
+        return any(each.num_readable > num for each, num in zip(self.group.completions, self.num_read))
 
     def peek(self) -> list[NewToken]:
         """The tokens that haven't been read, in the order of the completions."""
         return [
             each.new_token(place, self.tokenizer)
             for each, start in zip(self.group.completions, self.num_read)
-            for place in range(start, len(each.output_ids))
+            for place in range(start, each.num_readable)
         ]
 
     def move_on(self, token: NewToken) -> None:
