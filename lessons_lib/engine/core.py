@@ -24,7 +24,7 @@ from lessons_lib.engine.model_runner import ModelRunner
 from lessons_lib.engine.request import NewToken, Request, RequestGroup, TokenReader
 from lessons_lib.engine.sampling import choose_tokens, token_logprobs, why_no_token
 from lessons_lib.engine.stopwatch import StopWatch
-from lessons_lib.kv_cache.block_copies import copy_blocks
+from lessons_lib.kv_cache.block_copies import BlockCopy, copy_blocks
 from lessons_lib.kv_cache.paged_kv_cache import PagedKVCache
 from lessons_lib.models.prompts import BadRequest
 from lessons_lib.scheduling.preemption import PreemptiveScheduler, PreemptiveSchedulerOutput
@@ -197,7 +197,7 @@ class EngineCore:
         """Copy blocks, start the forward pass, and choose tokens. None if there is nothing to compute."""
         requests: list[Request] = list(output.num_scheduled_tokens)  # type: ignore[arg-type]
         try:
-            copy_blocks(output.block_copies, self.runner.cache, self.swap_cache)
+            self.copy_blocks(output.block_copies)
             if not requests:
                 return None
             watch.lap("move")
@@ -213,6 +213,9 @@ class EngineCore:
         self.scheduler.update_after_launch(output)
         has_reader = any(each.group.needs_logits for each in requests)
         return InFlightStep(output, in_flight, logits if has_reader else None, watch)
+
+    def copy_blocks(self, copies: list[BlockCopy]) -> None:
+        copy_blocks(copies, self.runner.cache, self.swap_cache)
 
     def process(self, changed: list[Request], depth: int) -> None:
         """Wait for the tokens of all steps in flight but the last `depth`, and append them to their requests."""

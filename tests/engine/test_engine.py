@@ -310,7 +310,7 @@ def test_the_shortest_and_the_longest_prompt(length):
 def state(engine):
     scheduler = engine.scheduler
     places = [list(place) for place in (scheduler.running, scheduler.waiting, scheduler.pool.free_queue)]
-    return list(engine.requests), len(engine.completions), places, engine.has_unfinished()
+    return list(engine.requests), places, engine.has_unfinished()
 
 
 @pytest.mark.parametrize(
@@ -401,7 +401,7 @@ def test_a_stream_is_the_answer_token_by_token():
     expected = alone("qwen2", [1, 2, 3], 12)
     assert [token.token for token in tokens] == expected
     assert [token.finish_reason for token in tokens[:-1]] == [None] * (len(tokens) - 1) and tokens[-1].finish_reason
-    assert len(engine.requests["other"].completions[0].sequence.output_ids) == len(tokens), "others are served along"
+    assert len(engine.requests["other"].completions[0].output_ids) == len(tokens), "others are served along"
     assert run_out(engine)["other"].token_ids == alone("qwen2", [9, 9], 20, ignore_eos=True)
 
 
@@ -512,7 +512,7 @@ def engine_in_state(where):
 def test_a_request_is_aborted_wherever_it_is(where):
     engine, name = engine_in_state(where)
     request = engine.requests[name]
-    so_far = [list(answer.sequence.output_ids) for answer in request.completions]
+    so_far = [list(answer.output_ids) for answer in request.completions]
     output = engine.abort(name)
     assert [completion.token_ids for completion in output.completions] == so_far
     assert all(completion.finish_reason == "abort" for completion in output.completions) and output.error is None

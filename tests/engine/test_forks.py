@@ -5,7 +5,6 @@ import torch
 from engine_cases import KINDS, check_that_nothing_is_left, engine_of_kind
 from oracle import END
 
-from lessons_lib.engine import step_results
 from lessons_lib.engine.sampling import choose_tokens
 from lessons_lib.engine.sampling_params import SamplingParams
 
@@ -35,7 +34,7 @@ def test_forks_have_the_tokens_of_requests_alone(an_engine, monkeypatch, rules):
         sizes.append(len(logits))
         return choose_tokens(logits, *args)
 
-    monkeypatch.setattr(step_results, "choose_tokens", counted)
+    monkeypatch.setattr(an_engine.core, "sampler", counted)
     (together,) = an_engine.generate([[5, 9, 2, 4, 4]], SamplingParams(n=15, seed=30, **rules))
     assert sizes == [6, 6, 2], "14 forks, as many at once as a step has sequences"
     alone = an_engine.generate(

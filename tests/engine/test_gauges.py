@@ -19,7 +19,7 @@ def an_engine(request):
 def by_hand(engine):
     """The gauges, from the sequences of all requests that have not ended."""
     sequences = [
-        completion.sequence
+        completion
         for request in engine.requests.values()
         for completion in request.completions
         if completion.finish_reason is None
@@ -57,7 +57,7 @@ def test_sequences_whose_last_token_is_in_flight_are_running():
     engine = engine_of_kind("overlaps", **{**SIZES, "num_blocks": 150})
     engine.add_request([1, 2, 3], greedy(1))
     engine.step()
-    assert engine.overlap.leaving and engine.gauges().running == 1
+    assert engine.scheduler.leaving and engine.gauges().running == 1
 
 
 def test_prometheus_reads_the_gauges(an_engine):

@@ -10,7 +10,6 @@ from test_cuda_graphs import move_weight, other_tokens, replace_weight, swap_lay
 from lessons_lib.engine.gpu_model_runner import GPUModelRunner
 from lessons_lib.engine.llm_engine import EngineConfig, LLMEngine
 from lessons_lib.engine.overlap import OverlappedSteps, serve_overlapped
-from lessons_lib.engine.overlapped_engine import OverlappedEngine
 from lessons_lib.engine.sampling import SamplingParams
 from lessons_lib.kv_cache.invariants import audit
 from lessons_lib.models.loading import load_model

@@ -77,7 +77,7 @@ def test_an_interrupted_generate_leaves_no_request(monkeypatch):
         interrupter = Interrupter(at)
         with pytest.raises(KeyboardInterrupt), interrupter:
             engine.generate([[1, 2, 3], [4, 5]], greedy(6, ignore_eos=True))
-        engine.recover()
+        engine.core.settle()
         assert not run_out(engine), interrupter.where
         check_that_nothing_is_left(engine)
     (output,) = engine.generate([[1, 2]], greedy())
@@ -93,5 +93,5 @@ def test_a_model_whose_pass_was_interrupted_can_be_used_elsewhere():
             with Interrupter(at):
                 engine.step()
         except KeyboardInterrupt:
-            engine.recover()
+            engine.core.settle()
         assert engine.model.config._attn_implementation == before

@@ -10,7 +10,7 @@ from engine_cases import Broken, alone, check_that_nothing_is_left, greedy, lett
 
 from lessons_lib.engine.cuda_graphs import rerun
 from lessons_lib.engine.llm_engine import EngineConfig, LLMEngine
-from lessons_lib.engine.overlapped_engine import OverlappedEngine, gpu_model_runner
+from lessons_lib.engine.gpu_model_runner import gpu_model_runner
 from lessons_lib.engine.sampling import SamplingParams
 from lessons_lib.kv_cache.invariants import audit
 from lessons_lib.models.prompts import BadRequest
@@ -36,8 +36,8 @@ def model():
 def an_engine(model):
     def make(**config):
         make_runner = gpu_model_runner(compiled=False, capture=rerun)
-        return OverlappedEngine(
-            model, engine_cases.LetterTokenizer(), EngineConfig(**{**ROOMY, "make_runner": make_runner, **config})
+        return LLMEngine(
+            model, engine_cases.LetterTokenizer(), EngineConfig(overlap=True, **{**ROOMY, "make_runner": make_runner, **config})
         )
 
     return make
@@ -70,7 +70,7 @@ def run_out(engine, most_steps=2000):
         if not engine.has_unfinished():
             check_that_nothing_is_left(engine)
             assert not hasattr(engine, "overlap") or (
-                engine.in_flight is None and not engine.overlap.leaving and not engine._needs_logits
+                not engine.core.in_flight and not engine.scheduler.leaving and not engine._needs_logits
             )
             return outputs
         for output in engine.step():
@@ -305,7 +305,7 @@ def test_an_interrupt_is_passed_on_and_the_engine_goes_on(an_engine):
         engine.runner.launch = broken
         with pytest.raises(KeyboardInterrupt):
             run_out(engine)
-        engine.recover()
+        engine.core.settle()
         check_books(engine)
         check_failed(run_out(engine), prompts, set())
 
@@ -323,7 +323,7 @@ def test_moving_that_raises(an_engine):
         if block_copies:
             raise Broken("moving")
 
-    engine.copy_blocks = broken
+    engine.core.copy_blocks = broken
     outputs = run_out(engine)
     assert isinstance(outputs["copied"].error, Broken) and isinstance(outputs["other"].error, Broken)
     assert outputs["other"].token_ids == alone("qwen2", [50], 3, ignore_eos=True), (
@@ -399,7 +399,7 @@ def test_streams_and_generate_do_as_ever(an_engine):
         "qwen2", [1, 2], 9, ignore_eos=True
     )
     check_that_nothing_is_left(engine)
-    assert engine.in_flight is None
+    assert not engine.core.in_flight
 
 
 def test_a_step_inside_a_step_is_refused(an_engine):

@@ -48,7 +48,7 @@ def test_a_lost_request_is_found():
     def lose(request, output):
         hand_in(request, output)
         if not lost:
-            lost.append(run.engine.unclaimed.pop(request))
+            lost.append(run.engine.core.ended.pop(request))
 
     run.engine.hand_in = lose
     with pytest.raises(AssertionError):
