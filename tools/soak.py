@@ -80,7 +80,7 @@ class Soak:
             self.abort_some()
             self.take(self.step())
             if self.engine.metrics.steps % self.audit_every == 0:
-                self.engine.recover()
+                self.engine.core.settle()
                 audit(self.engine.scheduler)
             if self.counts["requests"] >= self.requests // 5:
                 self.counts["MiB after a fifth"] = self.counts["MiB after a fifth"] or resident_mib()
@@ -184,7 +184,7 @@ class Soak:
         scheduler, engine = self.engine.scheduler, self.engine
         audit(scheduler)
         assert not self.asked, f"{len(self.asked)} requests never finished"
-        assert not engine.requests and not engine.completions and not scheduler.running and not scheduler.waiting
+        assert not engine.requests and not scheduler.running and not scheduler.waiting
         assert (
             len(scheduler.pool.free_queue) == CONFIG.num_blocks
             and len(scheduler.swap_space.free_queue) == CONFIG.num_swap_blocks

@@ -119,6 +119,10 @@ class EngineCore:
         if group.id in self.groups or self.inbox.setdefault(group.id, group) is not group:
             raise BadRequest(f"request id {group.id!r} is being served; give every request its own id, or none at all.")
 
+    def find(self, request_id: str) -> RequestGroup | None:
+        """The request of that id, if it has not ended."""
+        return self.groups.get(request_id) or self.inbox.get(request_id)
+
     def cancel(self, group: RequestGroup, error: BaseException | None = None) -> None:
         """End a request with the next step, with an error if there is one. May be called at any time, also by the
         garbage collector in the middle of a step."""
@@ -187,6 +191,7 @@ class EngineCore:
         watch.lap("schedule")
         if any(victim.num_placeholders for victim in output.preempted):
             self.process(changed, 0)  # a victim is computed again from its tokens, so all of them must be known
+            output.drop_finished()
         if launched := self.launch(output, watch):
             self.in_flight.append(launched)
         self.process(changed, self.depth if launched else 0)
@@ -208,7 +213,7 @@ class EngineCore:
             in_flight = self.runner.keep_tokens(output, tokens)
             watch.lap("sample")
         except Exception as error:
-            raise StepFailed([*requests, *output.swapped_out]) from error
+            raise StepFailed(requests or output.swapped_out) from error
         self.note_admitted(output, watch.start)
         self.scheduler.update_after_launch(output)
         has_reader = any(each.group.needs_logits for each in requests)
@@ -342,7 +347,8 @@ class EngineCore:
             if not request.finish_reason:
                 request.finish_reason = reason
                 if request.has_begun:
-                    self.scheduler.remove(request)
+                    # What led to an error may be in its blocks, so no other request may find them.
+                    (self.scheduler.discard if reason == "error" else self.scheduler.remove)(request)
         group.end(error, self.tokenizer)
         assert group.output
         self.metrics.add_request("error" if group.output.error else reason, self.clock() - group.arrival)

@@ -102,13 +102,13 @@ class InputProcessor:
             raise BadRequest(
                 f"output_ids is given, and n is {group.params.n}; one completion can go on, so n must be 1."
             )
+        request.restart(self.tokenizer)
         for token in token_ids_of(self.tokenizer, "output_ids", output_ids, self.vocab_size, context=None):
             if not request.finish_reason:
                 request.append_token(token)
+                request.read(token)
         if group.params.logprobs is not None:
             request.logprobs = [TokenLogprobs(token, NOT_KNOWN, ()) for token in request.output_ids]
-        if not request.finish_reason:
-            request.restart(self.tokenizer)
         if request.finish_reason:
             raise BadRequest(
                 f"output_ids has {len(output_ids)} tokens, and the completion ends with number "

@@ -6,6 +6,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as ListOf
+from contextlib import suppress
 from itertools import count
 from typing import Any, TypeVar
 
@@ -180,11 +181,12 @@ class LLMEngine:
     def abort(self, request_id: str) -> RequestOutput | None:
         """End a request now, and free its blocks. Returns what it has so far; None if there is no such request any
         more."""
-        group = self.requests.get(request_id)
+        group = self.core.find(request_id)
         if group is None or group.output:
             return None
-        was_awaited, group.is_awaited = group.is_awaited, True  # so that no step returns it
+        was_awaited = group.is_awaited
         try:
+            group.is_awaited = True  # so that no step returns it
             self.core.cancel(group)
             self.core.settle()
             self._readers.pop(group, None)
@@ -205,14 +207,15 @@ class LLMEngine:
             RuntimeError: it was called by an `on_token` or a listener.
         """
         self.advance()
-        with self.core.lock:
-            ended = list(self.core.ended)
-            try:
+        ended: list[RequestGroup] = []
+        try:
+            with self.core.lock:
+                ended += self.core.ended
                 self.core.ended.clear()
-                return [group.output for group in ended if group.output]
-            except BaseException:
-                self.core.ended.update(dict.fromkeys(ended))  # the caller hasn't got them
-                raise
+            return [group.output for group in ended if group.output]
+        except BaseException:
+            self.core.ended.update(dict.fromkeys(ended))  # the caller hasn't got them
+            raise
 
     def advance(self) -> None:
         """One step, and the calls of `on_token` and of the listeners that follow it, without the return value of
@@ -260,13 +263,14 @@ class LLMEngine:
                 group.is_awaited = True
                 self.core.add(group)
             with tqdm(total=len(groups), disable=not progress, unit="request") as bar:
-                while unfinished := [group for group in groups if not group.output]:
-                    bar.update(len(groups) - len(unfinished) - bar.n)
-                    self.advance()
-                bar.update(len(groups) - bar.n)
+                for group in groups:
+                    while not group.output:
+                        self.advance()
+                    bar.update(1)
         finally:
             for group in groups:
                 self.core.cancel(group)
+            self.core.settle()
         return [group.output for group in groups if group.output]
 
     def stream(
@@ -307,6 +311,8 @@ class LLMEngine:
                     return
         finally:
             self.core.cancel(group)
+            with suppress(RuntimeError):  # dropped by the garbage collector inside a step: the next one ends it
+                self.core.settle()
 
     def reset_prefix_cache(self) -> None:
         """Forget all cached prefixes. Call it after the model's weights have changed: keys and values that the old ones
@@ -353,7 +359,7 @@ class LLMEngine:
         self.core.settle()
 
     def _free_id(self) -> str:
-        return next(name for name in map(str, self._num_added) if name not in self.requests)
+        return next(name for name in map(str, self._num_added) if not self.core.find(name))
 
     def _refuse_if_closed(self) -> None:
         if self._is_closed:

@@ -39,6 +39,11 @@ class SchedulerOutput:
         """Tokens of the whole step."""
         return sum(self.num_scheduled_tokens.values())
 
+    def drop_finished(self) -> None:
+        """Leave out sequences that have finished since they were scheduled: they have no blocks any more."""
+        for sequence in [each for each in self.num_scheduled_tokens if each.finish_reason]:
+            del self.num_scheduled_tokens[sequence]
+
 
 OutputT = TypeVar("OutputT", bound=SchedulerOutput)
 Admission = Callable[[Any, Sequence], bool]

@@ -22,7 +22,7 @@ def by_hand(engine):
         completion
         for request in engine.requests.values()
         for completion in request.completions
-        if completion.finish_reason is None
+        if completion.has_begun and completion.finish_reason is None
     ]
     waiting = list(engine.scheduler.waiting)
     blocks = {block for sequence in sequences for block in sequence.blocks}
@@ -40,7 +40,7 @@ def test_gauges_are_what_the_sequences_have(an_engine):
     engine, seen = an_engine(num_swap_blocks=12), []
     assert engine.gauges() == EngineGauges(0, 0, 0, 0, 0, 22) == by_hand(engine)
     for index in range(8):
-        engine.add_request(list(range(2 + 3 * index)), greedy(14, n=1 + index % 2, seed=1, ignore_eos=True))
+        engine.add_request(list(range(2 + 3 * index)), greedy(20, n=1 + index % 2, seed=1, ignore_eos=True))
     while engine.has_unfinished():
         engine.step()
         now = engine.gauges()

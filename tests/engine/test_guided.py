@@ -14,9 +14,9 @@ from jsonschema import validate
 
 from lessons_lib.engine.config import EngineConfig
 from lessons_lib.engine.cuda_graphs import rerun
+from lessons_lib.engine.gpu_model_runner import gpu_model_runner
 from lessons_lib.engine.guided import Grammar, GrammarState
 from lessons_lib.engine.llm_engine import LLMEngine
-from lessons_lib.engine.gpu_model_runner import gpu_model_runner
 from lessons_lib.engine.sampling_params import SamplingParams, StructuredOutputsParams
 from lessons_lib.models.loading import load_model
 from lessons_lib.models.prompts import BadRequest

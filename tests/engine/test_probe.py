@@ -24,8 +24,8 @@ import lessons_lib.engine.probe as probing
 import lessons_lib.engine.shallow as shallow
 from lessons_lib.engine.cuda_graphs import rerun
 from lessons_lib.engine.gathered_runner import GatheredRunner
-from lessons_lib.engine.llm_engine import EngineConfig, LLMEngine
 from lessons_lib.engine.gpu_model_runner import gpu_model_runner
+from lessons_lib.engine.llm_engine import EngineConfig, LLMEngine
 from lessons_lib.engine.probe import GATHERED, PAGED, probe
 from lessons_lib.engine.sampling import SamplingParams
 from lessons_lib.kv_cache.invariants import audit

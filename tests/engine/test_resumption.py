@@ -96,7 +96,7 @@ def test_letters_of_several_tokens_across_the_cut_stay_whole():
         engine = bundled_engine()
         engine.add_request("Once", params, on_token=shown.append, output_ids=tokens[:cut])
         (completion,) = next(iter(engine.requests.values())).completions
-        before = completion.text
+        before = completion.detokenizer.text
         outputs = run_out(engine)
         (output,) = outputs.values()
         assert output.token_ids[:cut] == tokens[:cut]

@@ -20,8 +20,8 @@ from transformers import (
 
 from lessons_lib.engine.config import EngineConfig
 from lessons_lib.engine.cuda_graphs import rerun
-from lessons_lib.engine.llm_engine import LLMEngine
 from lessons_lib.engine.gpu_model_runner import gpu_model_runner
+from lessons_lib.engine.llm_engine import LLMEngine
 from lessons_lib.engine.sampling_params import SamplingParams
 from lessons_lib.kv_cache.invariants import audit
 from lessons_lib.models.tiny_models import VOCAB_SIZE
@@ -55,7 +55,9 @@ def an_engine(models):
         if kind == "waits":
             return LLMEngine(models[kind], SpellingTokenizer(), EngineConfig(**config))
         make_runner = gpu_model_runner(compiled=False, capture=rerun)
-        return LLMEngine(models[kind], SpellingTokenizer(), EngineConfig(overlap=True, **config, make_runner=make_runner))
+        return LLMEngine(
+            models[kind], SpellingTokenizer(), EngineConfig(overlap=True, **config, make_runner=make_runner)
+        )
 
     return make
 

@@ -7,8 +7,8 @@ import pytest
 from engine_cases import alone, an_engine, check_that_nothing_is_left, greedy
 
 from lessons_lib.engine.cuda_graphs import rerun
-from lessons_lib.engine.llm_engine import EngineConfig, LLMEngine
 from lessons_lib.engine.gpu_model_runner import gpu_model_runner
+from lessons_lib.engine.llm_engine import EngineConfig, LLMEngine
 
 SIZES = dict(num_blocks=24, max_num_seqs=4, max_num_batched_tokens=16, block_size=4)
 LIMIT = 60  # seconds, for a thread that hangs; none of them waits for time to pass

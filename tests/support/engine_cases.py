@@ -6,8 +6,8 @@ import functools
 from oracle import END, generate_alone
 
 from lessons_lib.engine.cuda_graphs import rerun
-from lessons_lib.engine.llm_engine import EngineConfig, LLMEngine
 from lessons_lib.engine.gpu_model_runner import gpu_model_runner
+from lessons_lib.engine.llm_engine import EngineConfig, LLMEngine
 from lessons_lib.engine.sampling import SamplingParams
 from lessons_lib.kv_cache.invariants import audit
 from lessons_lib.models.tiny_models import tiny_model
